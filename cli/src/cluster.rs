@@ -12,7 +12,7 @@ use kube::{Api, Client};
 /// Namespace of cloudcore's own objects unless it is told otherwise.
 pub(crate) const NAMESPACE: &str = "kubeedge";
 
-/// Name of the Secret with KubeEdge's shared join token (reference section 4.2).
+/// Name of the Secret with KubeEdge's shared join token (docs/reference/kubeedge.md#certificates-and-keys).
 const TOKEN_SECRET: &str = "tokensecret";
 
 /// Label of edge nodes (KubeEdge's).

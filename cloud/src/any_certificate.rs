@@ -2,8 +2,8 @@
 //!
 //! The TLS handshake proves that the peer has the private key of the certificate it shows and nothing else. Whoever
 //! answers the request decides what the certificate is worth, and can say so in words: an edge that was away for longer
-//! than its certificate lives is told what to do (design 9.6), and a Kubernetes client gets a 401 instead of a
-//! broken connection.
+//! than its certificate lives is told what to do (docs/security.md#the-two-exceptions-to-verified-tls), and a
+//! Kubernetes client gets a 401 instead of a broken connection.
 
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{

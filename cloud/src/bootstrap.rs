@@ -1,5 +1,5 @@
 //! How nodes join: the certificate authority, join tokens and the join port, byte-compatible with KubeEdge
-//! (reference section 4) and without its holes (reference 13.1, items 4, 29, 38 and 39; 13.2, item 23).
+//! (docs/reference/kubeedge.md#joining) and without its holes (docs/reference/kubeedge.md#holes-of-the-join-port).
 //!
 //! - One CA per cluster, created by compare-and-swap in Secret `casecret`; two replicas can never make two.
 //! - A node's certificate carries the node's name and nothing else, whatever the request wished for.
@@ -89,7 +89,8 @@ pub struct Options {
     pub node_life: Duration,
     /// Certificates and keys that the operator keeps in files.
     pub files: CertificateFiles,
-    /// Folder that also holds the CA, for a cloudcore with an embedded API server (design 9.15).
+    /// Folder that also holds the CA, for a cloudcore with an embedded API server
+    /// (docs/operations.md#without-a-cluster).
     pub pki_dir: Option<PathBuf>,
     /// Connections to the join port, of one source and of all.
     pub places: DoorLimits,

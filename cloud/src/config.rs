@@ -58,8 +58,8 @@ pub struct Config {
     pub api_server: Option<String>,
     /// Folder of what this cloudcore keeps: keys and state of the embedded server.
     pub data_dir: PathBuf,
-    /// Folder that also holds the CA, for a cloudcore with its own API server (design 9.15); set by the program, not
-    /// by the file.
+    /// Folder that also holds the CA, for a cloudcore with its own API server (docs/operations.md#without-a-cluster);
+    /// set by the program, not by the file.
     pub pki_dir: Option<PathBuf>,
     /// Folder into which the traffic of nodes is recorded; set by the program, not by the file.
     pub record: Option<PathBuf>,

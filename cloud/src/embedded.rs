@@ -1,5 +1,6 @@
 //! The embedded Kubernetes API server of `cloudcore --embedded` and `tombolo up`: one process, one data directory,
-//! no cluster. For development and tests; in production a real cluster is the engine (design section 5).
+//! no cluster. For development and tests; in production a real cluster is the engine
+//! (docs/operations.md#without-a-cluster).
 //!
 //! Objects live in memory and in a journal; authentication, authorization, admission and the controllers that every
 //! cluster has are here; list, watch and write logic is that of [`tombolo_apiserve`].

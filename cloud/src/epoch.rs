@@ -1,4 +1,5 @@
-//! Which history the cloud's revisions belong to, and when it went back (design 9.10).
+//! Which history the cloud's revisions belong to, and when it went back
+//! (docs/consistency.md#revisions-epochs-trimming-rules).
 //!
 //! The epoch is the UID of namespace `kube-system` and a generation. The generation is kept in ConfigMap
 //! [`RECORD`] of cloudcore's namespace, so that all replicas agree, and every replica reads it again with each look: one

@@ -62,7 +62,8 @@ impl Gate {
         tracing::warn!(%node, remote = %peer.remote, message = goodbye.message, "connection refused");
         match arrival {
             Arrival::Tombolo(accepted) => refuse(accepted.link, goodbye).await,
-            // A stock edge understands no reason: it dials again after its own wait (reference 8.2).
+            // A stock edge understands no reason: it dials again after its own wait
+            // (docs/reference/kubeedge.md#hub-loop).
             Arrival::KubeEdge(accepted) => accepted.link.close(CLOSE_LIMIT).await,
         }
     }

@@ -1,5 +1,5 @@
 //! The controllers of the application grid: one workload per unit of nodes, and Services that stay inside each unit
-//! (app-grid reference sections 1 and 2).
+//! (docs/reference/superedge.md#controllers).
 //!
 //! What is to be done is decided by pure functions in `tombolo_grid::reconcile`; this module watches, writes, and tells.
 

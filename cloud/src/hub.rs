@@ -113,7 +113,8 @@ impl Hub {
             }
             Admission::Full(limit) => {
                 self.count_refusal(&node, limit);
-                // A stock edge understands no reason: it dials again after its own wait (reference 8.2).
+                // A stock edge understands no reason: it dials again after its own wait
+                // (docs/reference/kubeedge.md#hub-loop).
                 self.tasks.spawn_isolated(format!("refusal of {node}"), link.close(CLOSE_LIMIT));
             }
         }

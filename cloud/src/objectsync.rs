@@ -1,4 +1,5 @@
-//! `ObjectSync` and `ClusterObjectSync`, in which stock cloudcore keeps what it has given to which node (reference 3.10).
+//! `ObjectSync` and `ClusterObjectSync`, in which stock cloudcore keeps what it has given to which node
+//! (docs/reference/kubeedge.md#objectsync).
 //!
 //! They seed the delivery ledgers at the first start in a cluster where stock cloudcore ran, so that what disappeared
 //! since is deleted at the edges, and are written back for a return to stock.

@@ -1,4 +1,5 @@
-//! Rules that route messages between edges and the cloud (reference section 11): what a router is told of them.
+//! Rules that route messages between edges and the cloud (docs/reference/kubeedge.md#router): what a router is told of
+//! them.
 //!
 //! A router is told what was added and what went away, never what changed: so does stock, whose rules are replaced
 //! by deleting them.
@@ -127,7 +128,8 @@ impl RouterMessage {
         }
     }
 
-    /// What it is about, as KubeEdge writes it inside the cloud: `rule/<name>` or `ruleendpoint/<name>` (reference 1.6).
+    /// What it is about, as KubeEdge writes it inside the cloud: `rule/<name>` or `ruleendpoint/<name>`
+    /// (docs/reference/kubeedge.md#resource-paths).
     #[must_use]
     pub fn resource(&self) -> ResourcePath {
         let name = self.object.metadata().name.as_str().into();

@@ -26,7 +26,7 @@ pub const WEBSOCKET_PORT: u16 = 10000;
 pub const QUIC_PORT: u16 = 10001;
 /// Default port of the hub's join endpoints (KubeEdge's).
 pub const JOIN_PORT: u16 = 10002;
-/// Default port of the local API over HTTPS (design section 6).
+/// Default port of the local API over HTTPS (docs/architecture.md#ports).
 pub const LOCAL_API_PORT: u16 = 10550;
 /// Default port of the wrapper (SuperEdge's).
 pub const WRAPPER_PORT: u16 = 51006;

@@ -1,5 +1,5 @@
-//! Uniform names: the hosts file for the `hosts` plugin of CoreDNS (app-grid.md section 4), and the same names for the
-//! DNS server of this agent.
+//! Uniform names: the hosts file for the `hosts` plugin of CoreDNS (docs/reference/superedge.md#uniform-names), and the
+//! same names for the DNS server of this agent.
 //!
 //! The agent owns the whole file. It is replaced in one step, only when its text changes, and left as it is while something
 //! that decides is not known here: the last known names are right, an empty file would be a lie.

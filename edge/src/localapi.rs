@@ -1,8 +1,8 @@
 //! The local Kubernetes API: what the store holds, for programs on this machine.
 //!
 //! HTTPS serves whoever has the credentials of the kubeconfig, and pods with the tokens of their service accounts; plain
-//! HTTP, when it is on, serves anonymous readers everything but Secrets (design 9.5). Writes go through to the cloud, as
-//! this node or as the account; without a connection they are refused in a way that clients try again.
+//! HTTP, when it is on, serves anonymous readers everything but Secrets (docs/architecture.md#ports). Writes go through
+//! to the cloud, as this node or as the account; without a connection they are refused in a way that clients try again.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;

@@ -6,8 +6,8 @@
 //! Rules that only the store can keep:
 //! - Clients see local revisions, in commit order. Revisions of the cloud are kept beside and never compared with
 //!   them; within one epoch a version never goes back.
-//! - A pod stays invisible until everything that it refers to is here or known not to exist (design 9.8). Once
-//!   seen it stays visible; for a reference that an update adds, clients are told to wait.
+//! - A pod stays invisible until everything that it refers to is here or known not to exist (docs/protocol.md#lanes).
+//!   Once seen it stays visible; for a reference that an update adds, clients are told to wait.
 //! - A new UID under an old name is a deletion followed by an addition.
 //! - A report and the status that it shows to clients are written in one transaction. Until the cloud has
 //!   answered, that status also survives newer deliveries of the object.

@@ -1,5 +1,6 @@
 //! What local clients read beside the pushed set: parts of the cluster that this node follows through the hub, listed once
-//! and then kept up to date, shared by all local clients, kept on disk and served also without a cloud (design 9.13).
+//! and then kept up to date, shared by all local clients, kept on disk and served also without a cloud
+//! (docs/edge-node.md#what-the-local-api-answers).
 //!
 //! The warm set is what a node's own components need after a restart without a cloud; it is always followed and never
 //! evicted. Everything else is followed from the first question until nobody has read it for [`IDLE_LIMIT`]; its copy

@@ -24,7 +24,7 @@ const MANAGEMENT: [&str; 7] = [
 ];
 
 /// The labels of a child of the grid `name`: the grid's own, but for those of management tools, and the two by which
-/// the child is known (app-grid reference 2.5).
+/// the child is known (docs/reference/superedge.md#children).
 #[must_use]
 pub fn child_labels(name: &str, key: &str, grid: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let mut labels = inherited(grid);
@@ -79,7 +79,7 @@ mod tests {
         );
     }
 
-    /// Rows G8 and G27 of app-grid reference 8.4, as far as they are about text.
+    /// Rows G8 and G27 of docs/reference/superedge.md#reconcile-rows, as far as they are about text.
     #[test]
     fn the_service_says_which_key_closes_it() {
         let grid = map(&[("kubectl.kubernetes.io/last-applied-configuration", "{}"), ("note", "n")]);

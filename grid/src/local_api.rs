@@ -228,7 +228,7 @@ mod tests {
         assert!(led(Carrier::EndpointSlice, &slice_of("default", "IPv4", &said), Some(LOCAL)).is_some());
     }
 
-    /// Rows P24 to P27 of app-grid reference 8.1.
+    /// Rows P24 to P27 of docs/reference/superedge.md#pruning-rows.
     #[test]
     fn the_slice_leads_to_the_local_api() {
         let slice = |object: &Value, configured| led(Carrier::EndpointSlice, object, configured);

@@ -43,10 +43,11 @@ pub enum NameError {
     },
 }
 
-/// The name of a grid's child: `GRID-UNIT`, or `GRID-svc` for the one Service (app-grid reference 2.5).
+/// The name of a grid's child: `GRID-UNIT`, or `GRID-svc` for the one Service (docs/reference/superedge.md#children).
 ///
 /// # Errors
-/// [`NameError`] when the name breaks the rule of its kind (app-grid reference 2.11); other units are not affected.
+/// [`NameError`] when the name breaks the rule of its kind (docs/reference/superedge.md#names); other units are not
+/// affected.
 pub fn child_name(kind: ChildKind, grid: &str, unit: &str) -> Result<String, NameError> {
     if !is_label_value(grid) {
         return Err(NameError::Grid(grid.chars().take(LABEL_LEN_MAX + 1).collect()));
@@ -86,7 +87,8 @@ pub fn key_label_value(key: &str) -> String {
 /// The name by which every unit knows its own copy of a pod: `GRID-ORDINAL` for the pod `GRID-UNIT-ORDINAL` of the
 /// StatefulSet `GRID-UNIT`. None when set or pod are not named so.
 ///
-/// The unit is given, never searched for: it may stand in the names several times (app-grid reference 4.3).
+/// The unit is given, never searched for: it may stand in the names several times
+/// (docs/reference/superedge.md#name-mapping).
 #[must_use]
 pub fn uniform_name(grid: &str, unit: &str, set: &str, pod: &str) -> Option<String> {
     let rest = set.strip_prefix(grid)?.strip_prefix('-')?;
@@ -162,7 +164,7 @@ mod tests {
         assert_ne!(digest, key_label_value("topology.kubernetes.io/region"));
     }
 
-    /// Rows H1 to H9 and H24 of app-grid reference 8.3.
+    /// Rows H1 to H9 and H24 of docs/reference/superedge.md#uniform-name-rows.
     #[test]
     fn uniform_names_do_not_search_for_the_unit() {
         for (grid, unit, pod, name) in [

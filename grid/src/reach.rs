@@ -30,7 +30,7 @@ impl Reach {
     }
 
     /// What labels and annotations of a Service say. An annotation that cannot be read closes the Services of grids, and
-    /// means nothing on others: there it may be somebody else's (app-grid reference 3.4).
+    /// means nothing on others: there it may be somebody else's (docs/reference/superedge.md#pruning).
     #[must_use]
     pub fn said_by(labels: &BTreeMap<String, String>, annotations: &BTreeMap<String, String>) -> Self {
         let Some(text) = annotations.get(TOPOLOGY_KEYS) else { return Self::Everywhere };

@@ -1,5 +1,5 @@
 //! What a grid's controller has to do: the children that are wanted, and what becomes of those that are there
-//! (app-grid reference 2.5 to 2.10).
+//! (docs/reference/superedge.md#children).
 
 pub mod child;
 pub mod drift;

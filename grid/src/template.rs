@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use thiserror::Error;
 
-/// Name that stands for the grid's own template (app-grid reference 1.4).
+/// Name that stands for the grid's own template (docs/reference/superedge.md#template-selection).
 pub const OWN_TEMPLATE: &str = "default";
 
 /// A unit is to use a template that the pool does not have.
@@ -54,7 +54,7 @@ mod tests {
         pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
     }
 
-    /// Rows G20 to G23 of app-grid reference 8.4, as far as they are about choice.
+    /// Rows G20 to G23 of docs/reference/superedge.md#reconcile-rows, as far as they are about choice.
     #[test]
     fn a_unit_uses_its_own_name_then_the_default_then_the_template() {
         let pool = map(&[("t1", "one"), ("t2", "two"), ("default", "never")]);

@@ -72,8 +72,8 @@ pub enum Direction {
     In,
 }
 
-/// Sees every frame of a link: the recorder's seam (design section 9). Called by the link's owner, so it must
-/// not block.
+/// Sees every frame of a link: the recorder's seam (docs/operations.md#recording). Called by the link's owner, so it
+/// must not block.
 pub trait Tap: Send + Sync {
     /// A frame was queued for sending, or was received.
     fn frame(&self, at: Instant, direction: Direction, lane: Lane, frame: &Frame);

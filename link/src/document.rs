@@ -1,4 +1,4 @@
-//! Links of dialect `kubeedge`: one JSON document is one WebSocket text message (reference 2.1).
+//! Links of dialect `kubeedge`: one JSON document is one WebSocket text message (docs/reference/kubeedge.md#websocket).
 //!
 //! There are no lanes, because a stock peer reads one document after the other. Documents that are longer than
 //! [`PIECE_LEN`] are written as fragments of [`LARGE_PIECE_LEN`]: tungstenite's buffer grows to the longest frame and never
@@ -235,8 +235,8 @@ impl DocumentLink {
         tokio::time::timeout(limit, answer).await.ok().flatten().is_some()
     }
 
-    /// Writes what is queued and ends the connection as stock peers do, without a close frame (reference 2.1). Waits at
-    /// most `limit`.
+    /// Writes what is queued and ends the connection as stock peers do, without a close frame
+    /// (docs/reference/kubeedge.md#websocket). Waits at most `limit`.
     pub async fn close(mut self, limit: Duration) {
         let orderly = async {
             while !self.queue.is_empty() || self.unflushed > 0 {

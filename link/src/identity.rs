@@ -1,4 +1,4 @@
-//! Who a peer is: the node that its verified certificate names (design section 5, the hub).
+//! Who a peer is: the node that its verified certificate names (docs/security.md#who-is-who).
 
 use std::fmt;
 

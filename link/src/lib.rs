@@ -41,10 +41,10 @@ pub use progress::{PROGRESS_BYTES, PROGRESS_INTERVAL};
 pub use pump::{Clock, pump};
 pub use queue::{LANE_QUEUE_BYTES, LANE_QUEUE_FRAMES};
 
-/// WebSocket subprotocol that selects dialect `tombolo` (design section 4).
+/// WebSocket subprotocol that selects dialect `tombolo` (docs/protocol.md#two-dialects-one-model).
 pub const SUBPROTOCOL: &str = "tombolo.v1";
 
-/// ALPN protocol of QUIC connections (design section 4).
+/// ALPN protocol of QUIC connections (docs/protocol.md#two-dialects-one-model).
 pub const QUIC_ALPN: &[u8] = b"tombolo/1";
 
 /// ALPN protocol of the WebSocket listener: HTTP/2 is never chosen, an upgrade needs HTTP/1.1.

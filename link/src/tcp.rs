@@ -6,7 +6,7 @@ use socket2::SockRef;
 use tokio::net::TcpStream;
 
 /// Unsent bytes in the kernel above which a socket counts as full. A control frame waits behind at most this much
-/// of its own connection's older bytes (design section 3).
+/// of its own connection's older bytes (docs/protocol.md#lanes).
 const NOTSENT_LOWAT: u32 = 16 * 1024;
 
 /// Small frames leave at once, and the kernel keeps a short queue.

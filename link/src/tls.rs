@@ -26,7 +26,7 @@ use reload::{CertificateSlot, ClientCheck, ServerCheck};
 
 pub use https::HttpsTls;
 
-/// TLS 1.2 suites for stock peers (reference 2.2); TLS 1.3 suites are always on.
+/// TLS 1.2 suites for stock peers (docs/reference/kubeedge.md#tls); TLS 1.3 suites are always on.
 const TLS12_SUITES: [CipherSuite; 3] = [
     CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
     CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,

@@ -313,7 +313,7 @@ pub struct Request {
 /// The two forms of a request.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RequestBody {
-    /// One of KubeEdge's messages (reference section 5).
+    /// One of KubeEdge's messages (docs/reference/kubeedge.md#upstream-messages).
     Message(Box<Message>),
     /// A Kubernetes API call.
     Api(ApiRequest),

@@ -1,4 +1,4 @@
-//! Order-independent digest of an inventory (design 9.10): equal digests spare the list.
+//! Order-independent digest of an inventory (docs/protocol.md#reconnecting): equal digests spare the list.
 
 use sha2::{Digest as _, Sha256};
 

@@ -1,4 +1,4 @@
-//! KubeEdge's JSON envelope: one message, one JSON document (reference 1.1 and 1.2).
+//! KubeEdge's JSON envelope: one message, one JSON document (docs/reference/kubeedge.md#json-envelope).
 //!
 //! Decoding is as lenient as Go's: unknown members are ignored, member names match in any case, the last of two
 //! equal members counts, `null` is an absent value, and what follows the first JSON value is discarded. Content is

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-/// Largest frame on the wire and largest object, in bytes (KubeEdge's packer limit, reference 1.8).
+/// Largest frame on the wire and largest object, in bytes (KubeEdge's packer limit,
+/// docs/reference/kubeedge.md#package-header).
 pub const FRAME_LEN_MAX: usize = 32 * 1024 * 1024;
 
 /// Largest frame, and largest document of dialect `kubeedge`, that the cloud takes from an edge, in bytes, all pieces of

@@ -1,4 +1,5 @@
-//! KubeEdge's message: the model of both dialects and of the requests inside the program (reference section 1).
+//! KubeEdge's message: the model of both dialects and of the requests inside the program
+//! (docs/reference/kubeedge.md#messages).
 //!
 //! Words of the route are open sets: a word that this version does not know is kept as it came, so that the
 //! message can be answered with a refusal that names it.
@@ -34,7 +35,7 @@ pub struct Message {
     pub content: Content,
 }
 
-/// Identity of a message and of the object version in it (reference 1.1).
+/// Identity of a message and of the object version in it (docs/reference/kubeedge.md#json-envelope).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
     /// This message.
@@ -51,7 +52,7 @@ pub struct Header {
     pub context_type: String,
 }
 
-/// Where a message comes from and what it is about (reference 1.1).
+/// Where a message comes from and what it is about (docs/reference/kubeedge.md#json-envelope).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route {
     /// Module that speaks.

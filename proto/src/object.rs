@@ -256,7 +256,7 @@ impl ObjectVersion {
 pub enum Held {
     /// An object.
     Present(ObjectVersion),
-    /// The knowledge that the cloud has no such object: a pod may need to know (design 9.8).
+    /// The knowledge that the cloud has no such object: a pod may need to know (docs/protocol.md#lanes).
     Absent,
     /// The knowledge that the cloud cannot read the object, and nothing of the object.
     Unreadable,

@@ -1,4 +1,5 @@
-//! Packages: how a frame's bytes are cut out of a stream, and large frames into pieces (reference 1.8).
+//! Packages: how a frame's bytes are cut out of a stream, and large frames into pieces
+//! (docs/reference/kubeedge.md#package-header).
 //!
 //! A package is a header of ten bytes and a payload: the whole protobuf of a frame, or a piece of it.
 //!

@@ -1,4 +1,5 @@
-//! Records of MetaServer: what a client asked is JSON in base64 inside of JSON (reference 7.2).
+//! Records of MetaServer: what a client asked is JSON in base64 inside of JSON
+//! (docs/reference/kubeedge.md#application-records).
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;

@@ -178,7 +178,8 @@ impl<'a> Comparison<'a> {
             let place = format!("/content{pointer}");
             match (value(one), value(other)) {
                 (None, None) => {}
-                // A stock cloud deletes a pod by its name that an older edge has reported in vain (reference 6.4).
+                // A stock cloud deletes a pod by its name that an older edge has reported in vain
+                // (docs/reference/kubeedge.md#deliveries).
                 (None, Some(_)) if pointer == "/metadata/uid" => self.rules.push(Rule::DeletionForm),
                 (Some(one), Some(other)) if pointer == "/metadata/uid" => {
                     self.pair(Sort::Uid, "", &one, &other, &place)?;

@@ -9,12 +9,12 @@ use serde_json::{Map, Value};
 use tombolo_proto::message::ResourceType;
 use tombolo_proto::session::kubeedge::Kinds;
 
-/// A message of dialect `kubeedge` as JSON (reference 1.1), or a frame of dialect `tombolo` in the same form. Missing
-/// members read as empty.
+/// A message of dialect `kubeedge` as JSON (docs/reference/kubeedge.md#json-envelope), or a frame of dialect `tombolo`
+/// in the same form. Missing members read as empty.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Frame(Value);
 
-/// Namespace, type word and name of an object on the wire (reference 1.6).
+/// Namespace, type word and name of an object on the wire (docs/reference/kubeedge.md#resource-paths).
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
     /// Kind in lower case.
@@ -163,13 +163,15 @@ impl Frame {
         };
         const OF_THE_CLUSTER: [&str; 4] =
             ["node", "persistentvolume", "volumeattachment", "certificatesigningrequest"];
-        // Older edges, and queries for volumes, name a namespace that counts for nothing (reference 5).
+        // Older edges, and queries for volumes, name a namespace that counts for nothing
+        // (docs/reference/kubeedge.md#upstream-messages).
         let is_bare = namespace == "null" || OF_THE_CLUSTER.contains(&kind);
         let namespace = if is_bare { "" } else { namespace };
         Some(Key { kind: kind.to_owned(), namespace: namespace.to_owned(), name: name.to_owned() })
     }
 
-    /// The name in an empty object, which an edge is given in place of one that none of its pods needs (reference 5.1).
+    /// The name in an empty object, which an edge is given in place of one that none of its pods needs
+    /// (docs/reference/kubeedge.md#safe-answers).
     #[must_use]
     pub fn stands_in_for(&self) -> Option<&str> {
         let only = |members: &serde_json::Map<String, Value>, known: &[&str]| {
@@ -183,7 +185,7 @@ impl Frame {
         (is_empty && self.resource().ends_with(&format!("/{name}"))).then_some(name)
     }
 
-    /// What a message of the edge asks for (reference 3.12, 5 and 7.3).
+    /// What a message of the edge asks for (docs/reference/kubeedge.md#upstream-messages).
     #[must_use]
     pub fn ask(&self) -> Ask {
         if self.id().is_empty() && !self.is_tombolo() {
@@ -220,7 +222,7 @@ impl Frame {
     }
 
     /// Whether a message of the edge patches a status, or comes from an application: answers to these are the only ones
-    /// that stock edges do not acknowledge (reference 7.3 and 9.5).
+    /// that stock edges do not acknowledge (docs/reference/kubeedge.md#remote-calls).
     #[must_use]
     pub fn is_patch_or_application(&self) -> bool {
         self.operation() == "patch" || self.source() == "metaserver"
@@ -267,7 +269,7 @@ impl Frame {
     }
 
     /// Whether another controller of a stock cloud than those that serve pods and their like says this unasked: about
-    /// devices, node tasks, policies, routes (reference 6.4, 11.3 and appendix A).
+    /// devices, node tasks, policies, routes (docs/reference/kubeedge.md#devices-and-node-tasks).
     #[must_use]
     pub fn is_elsewhere(&self) -> bool {
         const SOURCES: [&str; 7] = [
@@ -286,7 +288,8 @@ impl Frame {
         self.parent().is_empty() && (SOURCES.contains(&self.source()) || volume || self.group() == "user")
     }
 
-    /// Whether a stock cloud's hub speaks of a connection, which it does to the edge by mistake (reference 3.3).
+    /// Whether a stock cloud's hub speaks of a connection, which it does to the edge by mistake
+    /// (docs/reference/kubeedge.md#connection-notices).
     #[must_use]
     pub fn is_hub_notice(&self) -> bool {
         self.parent().is_empty() && matches!(self.operation(), "connected" | "disconnected")
@@ -299,7 +302,7 @@ impl Frame {
         self.is_tombolo() && self.parent().is_empty() && !self.is_push()
     }
 
-    /// A text member of a MetaServer record (reference 7.2).
+    /// A text member of a MetaServer record (docs/reference/kubeedge.md#application-records).
     #[must_use]
     pub fn application(&self, member: &str) -> String {
         self.content().get(member).and_then(Value::as_str).unwrap_or_default().to_owned()
@@ -416,7 +419,7 @@ fn items(body: Value) -> Vec<Value> {
     named.collect()
 }
 
-/// Says the kind of an object that a frame carries without it (reference 1.2).
+/// Says the kind of an object that a frame carries without it (docs/reference/kubeedge.md#content).
 fn name_kind(object: &mut Value, word: &str) {
     let known = Kinds::default();
     let Some((kind, version)) = known.named(&ResourceType::parse(word)) else { return };

@@ -401,8 +401,8 @@ impl<'t> Matcher<'t> {
         Err(at(line, Some(frame), "the request is answered; the recording has no answer".to_owned()))
     }
 
-    /// Whether an equal query of later was answered: a stock cloud answers the last of those that are under way (reference
-    /// 13.1, 6).
+    /// Whether an equal query of later was answered: a stock cloud answers the last of those that are under way
+    /// (docs/reference/kubeedge.md#equal-queries).
     fn is_one_of_equal(&self, asked: usize, request: &Frame) -> bool {
         let conn = self.transcript.lines[asked].conn;
         let equal = self.recorded.queries.get(request.resource()).into_iter().flatten();
@@ -457,7 +457,7 @@ impl<'t> Matcher<'t> {
     }
 
     /// A copy of a frame, which a stock cloud sends until it is acknowledged; or one of several answers to a report about
-    /// several pods (reference 3.8 and 5).
+    /// several pods (docs/reference/kubeedge.md#resends).
     fn settle_once_more(&mut self, index: usize, first: usize) -> Result<Progress, Difference> {
         let (Event::Down(recorded), Event::Down(known)) =
             (&self.transcript.lines[index].event, &self.transcript.lines[first].event)

@@ -11,7 +11,8 @@ const CLUSTERS_OWN: [(&str, Option<&str>, &str); 4] = [
     ("EndpointSlice", Some("default"), "kubernetes"),
 ];
 
-/// Kind and name of what a cloud keeps about itself in its namespace (reference 4.2): a run's cloud has its own.
+/// Kind and name of what a cloud keeps about itself in its namespace
+/// (docs/reference/kubeedge.md#certificates-and-keys): a run's cloud has its own.
 const CLOUDS_OWN: [(&str, &str); 12] = [
     ("Secret", "casecret"),
     ("Secret", "cloudcoresecret"),

@@ -48,7 +48,7 @@ pub fn redact(frame: &mut Frame, mask: &dyn Fn(&str) -> String) {
     walk(content, mask);
 }
 
-/// The patch of a Secret, in the options of MetaServer's request (reference 7.2).
+/// The patch of a Secret, in the options of MetaServer's request (docs/reference/kubeedge.md#application-records).
 fn patch(options: &mut Value, mask: &dyn Fn(&str) -> String) {
     let Some(Value::String(text)) = options.get_mut("Data") else { return };
     match body_json(text) {

@@ -114,7 +114,7 @@ impl Objects {
 }
 
 /// Whether one is the other turned towards the node's own MetaServer, as a cloud shows slices in some frames and not in
-/// others (reference 7.4).
+/// others (docs/reference/kubeedge.md#applications-in-the-cloud).
 fn is_turned(one: &Value, other: &Value) -> bool {
     let first = |slice: &Value| {
         let address = slice.pointer("/endpoints/0/addresses/0").and_then(Value::as_str);
@@ -161,7 +161,7 @@ fn down(event: &Event) -> Option<&Frame> {
     }
 }
 
-/// What is wrong with the form of a delivery or an answer (reference 1.6, 5, 6.4 and 9.4).
+/// What is wrong with the form of a delivery or an answer (docs/reference/kubeedge.md#deliveries).
 fn delivery_fault(frame: &Frame) -> Option<String> {
     const SOURCES: [&str; 4] =
         ["edgecontroller", "dynamiccontroller", "devicecontroller", "policycontroller"];

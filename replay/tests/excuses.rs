@@ -5,7 +5,8 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use tombolo_replay::{Difference, Frame, Happening, Matcher, Rule, Summary, Transcript, play_cloud};
 
-/// A record of MetaServer (reference 7.2) that asks for all objects of `group/version/plural`.
+/// A record of MetaServer (docs/reference/kubeedge.md#application-records) that asks for all objects of
+/// `group/version/plural`.
 fn record(verb: &str, resource: &str) -> Value {
     json!({
         "ID": "4f", "Key": format!("/{resource}/null/null"), "Verb": verb, "Nodename": "e", "Option": null, "ReqBody": null,

@@ -41,7 +41,7 @@ impl Authority {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, "KubeEdge");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        // As stock has it (reference 4.2).
+        // As stock has it (docs/reference/kubeedge.md#certificates-and-keys).
         params.serial_number = Some(1024_u64.into());
         params.key_usages = vec![
             KeyUsagePurpose::KeyEncipherment,
@@ -70,8 +70,8 @@ impl Authority {
         self.signed(&params)
     }
 
-    /// Signs a request (PKCS#10, DER) as stock does: its names and its key, client authentication (reference 4.2). Gives
-    /// the certificate, DER.
+    /// Signs a request (PKCS#10, DER) as stock does: its names and its key, client authentication
+    /// (docs/reference/kubeedge.md#certificates-and-keys). Gives the certificate, DER.
     ///
     /// # Errors
     /// When it is no signing request.

@@ -29,7 +29,7 @@ use crate::world::{DEADLINE, World};
 /// How long a peer waits to be told why its connection ends.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// QUIC's name of dialect `tombolo` (design section 4).
+/// QUIC's name of dialect `tombolo` (docs/protocol.md#two-dialects-one-model).
 const ALPN: &[u8] = b"tombolo/1";
 
 /// What a signing request says. `Default` is empty: no names at all.

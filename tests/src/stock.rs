@@ -1,5 +1,5 @@
-//! A hollow KubeEdge node: the wire behaviour of a stock edge, written against sections 8 to 10 of the reference alone.
-//! It has none of the product's message types, so that a mistake in those shows.
+//! A hollow KubeEdge node: the wire behaviour of a stock edge, written against docs/reference/kubeedge.md alone. It has
+//! none of the product's message types, so that a mistake in those shows.
 //!
 //! Its modules are those of a stock edge: the hub moves frames, the meta manager owns the rows, `edged` is the kubelet.
 //! Messages of the cloud are handed on in tasks of their own and overtake each other, versions are never compared, the
@@ -42,16 +42,18 @@ use hub::Order;
 /// How fast a node lives.
 #[derive(Debug, Clone, Copy)]
 pub struct Pace {
-    /// Between keepalives; a lost connection costs two of these before the next dial (reference 8.2).
+    /// Between keepalives; a lost connection costs two of these before the next dial
+    /// (docs/reference/kubeedge.md#hub-loop).
     pub heartbeat: Duration,
-    /// Between renewals of the lease (reference 10.4).
+    /// Between renewals of the lease (docs/reference/kubeedge.md#periods).
     pub lease: Duration,
-    /// How long the meta manager waits for the cloud (reference 9.5).
+    /// How long the meta manager waits for the cloud (docs/reference/kubeedge.md#remote-calls).
     pub remote: Duration,
-    /// What the rows of one message cost: two durable writes on the only processing task (reference 9.2).
+    /// What the rows of one message cost: two durable writes on the only processing task
+    /// (docs/reference/kubeedge.md#processing).
     pub row: Duration,
     /// Longest head start that a message gives to those behind it, because each is handed on in a task of its own
-    /// (reference 8.3).
+    /// (docs/reference/kubeedge.md#routing-at-the-edge).
     pub scatter: Duration,
 }
 
@@ -256,7 +258,8 @@ impl StockNode {
         Ok(&self.process.as_ref().context("not connected")?.client)
     }
 
-    /// What the kubelet does at its start: Node, lease, status (reference 10.2). Gives the Node.
+    /// What the kubelet does at its start: Node, lease, status (docs/reference/kubeedge.md#start-of-a-node). Gives the
+    /// Node.
     ///
     /// # Errors
     /// When one of the steps fails.

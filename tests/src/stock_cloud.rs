@@ -1,5 +1,5 @@
-//! A cloud that behaves as stock cloudcore does on the wire, scripted by a test and written against the reference alone:
-//! none of the product's message types, so that a mistake in those shows.
+//! A cloud that behaves as stock cloudcore does on the wire, scripted by a test and written against
+//! docs/reference/kubeedge.md alone: none of the product's message types, so that a mistake in those shows.
 
 mod join;
 

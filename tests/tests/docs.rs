@@ -247,6 +247,55 @@ fn cited_rows_exist() {
     }
 }
 
+/// What a Rust file says in its comments, as one text: the end of a line hides nothing.
+fn comments(text: &str) -> String {
+    let lines = text.lines().filter_map(|line| line.trim_start().strip_prefix("//"));
+    lines.map(|line| line.trim_start_matches(['/', '!']).trim()).collect::<Vec<_>>().join(" ")
+}
+
+/// What a text cites that is no page here: a number of a text elsewhere, or a row without the page that has it.
+fn cited_elsewhere(text: &str) -> Option<String> {
+    let titles =
+        ["reference ", "reference section ", "reference sections ", "design ", "Design ", "design section "];
+    let has_number = |rest: &str| rest.starts_with(|c: char| c.is_ascii_digit());
+    let title = titles.into_iter().find(|title| text.split(*title).skip(1).any(has_number));
+    let mut after_row = text.split("Row").skip(1).map(|rest| rest.trim_start_matches('s').trim_start());
+    let rows =
+        after_row.any(|rest| rest.split(|c: char| !c.is_ascii_alphanumeric()).next().is_some_and(is_row));
+    title.or((rows && !text.contains(ROWS)).then_some("Row ")).map(|word| format!("{word}N"))
+}
+
+#[test]
+fn only_pages_of_this_repository_are_cited() {
+    let own = root().join("tests/tests/docs.rs");
+    let read = |file: &PathBuf| fs::read_to_string(file).unwrap();
+    let sources = CRATES.iter().flat_map(|name| files(name, ".rs")).filter(|file| *file != own);
+    let texts = sources.map(|file| (relative(&file), comments(&read(&file))));
+    let pages = documents().into_iter().map(|file| (relative(&file), read(&file).replace('\n', " ")));
+    for (file, text) in texts.chain(pages) {
+        assert_eq!(cited_elsewhere(&text), None, "{file}: cite a page of docs/reference with its anchor");
+    }
+}
+
+#[test]
+fn citations_of_other_texts_are_found() {
+    for line in [
+        "//! As told (reference\n//! 4.2).",
+        "/// One (design 9.9).",
+        "/// Rows W2 and W3.",
+        "// Row A1: so.",
+    ] {
+        assert!(cited_elsewhere(&comments(line)).is_some(), "{line}");
+    }
+    for line in [
+        "/// A reference to 3 pods.",
+        "/// Row W2 of docs/reference/superedge.md#rows.",
+        "/// Rows of 3 columns.",
+    ] {
+        assert_eq!(cited_elsewhere(&comments(line)), None, "{line}");
+    }
+}
+
 #[test]
 fn named_crates_exist() {
     let lock = fs::read_to_string(root().join("Cargo.lock")).unwrap();

@@ -32,7 +32,8 @@ const QUESTIONS: usize = 8;
 /// Rights in one line, at most.
 const NAMED_MAX: usize = 3;
 
-/// First minor version of Kubernetes 1 with constrained impersonation on by default (design 9.2).
+/// First minor version of Kubernetes 1 with constrained impersonation on by default
+/// (docs/reference/kubernetes.md#impersonation).
 const CONSTRAINED_SINCE: u32 = 36;
 
 /// Whose rights are asked for.

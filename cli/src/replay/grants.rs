@@ -1,4 +1,5 @@
-//! What the nodes of a transcript were allowed beyond what every node may do (design 9.1).
+//! What the nodes of a transcript were allowed beyond what every node may do
+//! (docs/reference/kubernetes.md#node-authorizer).
 
 use std::collections::BTreeSet;
 

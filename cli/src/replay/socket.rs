@@ -97,7 +97,7 @@ impl Socket {
     }
 }
 
-/// The acknowledgement of a message, as stock edges write it (reference 1.9).
+/// The acknowledgement of a message, as stock edges write it (docs/reference/kubeedge.md#acknowledgements).
 pub(super) fn acknowledgement(frame: &Frame) -> Value {
     json!({
         "header": {"msg_id": new_id(), "parent_msg_id": frame.id(), "timestamp": unix_millis()},

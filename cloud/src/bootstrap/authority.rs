@@ -1,4 +1,4 @@
-//! The certificate authority of nodes and of the hub itself (reference 4.2).
+//! The certificate authority of nodes and of the hub itself (docs/reference/kubeedge.md#certificates-and-keys).
 
 use std::time::{Duration, SystemTime};
 

@@ -1,4 +1,5 @@
-//! Certificate signing requests, checked field by field before anything is signed (reference 13.1, item 4).
+//! Certificate signing requests, checked field by field before anything is signed
+//! (docs/reference/kubeedge.md#holes-of-the-join-port).
 
 use thiserror::Error;
 use tombolo_link::identity::{NODE_GROUP, NODE_NAME_PREFIX};

@@ -1,4 +1,4 @@
-//! The certificate authority as files, for a cloudcore without a cluster (design 9.15).
+//! The certificate authority as files, for a cloudcore without a cluster (docs/operations.md#without-a-cluster).
 
 use std::fmt;
 use std::io;

@@ -1,4 +1,5 @@
-//! Certificates and keys that an operator keeps in files (reference 4.2: files win over Secrets).
+//! Certificates and keys that an operator keeps in files (docs/reference/kubeedge.md#certificates-and-keys: files win
+//! over Secrets).
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! The routes of the join port (reference 4.1). Every refusal is one plain sentence.
+//! The routes of the join port (docs/reference/kubeedge.md#join-routes). Every refusal is one plain sentence.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ use super::tokens::{self, Grant};
 /// Largest request body; a signing request has some 300 bytes.
 pub(super) const BODY_LEN_MAX: usize = 64 * 1024;
 
-/// The only extended key usage of a node: clientAuth in Go's numbering (reference 4.1).
+/// The only extended key usage of a node: clientAuth in Go's numbering (docs/reference/kubeedge.md#join-routes).
 const CLIENT_AUTH: &[u32] = &[2];
 
 const RETRY_SECONDS: &str = "5";

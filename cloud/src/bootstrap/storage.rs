@@ -12,7 +12,7 @@ use super::files::KeyFolder;
 use super::pem::PemPair;
 use super::secrets::{self, SecretData, SecretError, SecretStore};
 
-/// Where a certificate and its key are kept (reference 4.2).
+/// Where a certificate and its key are kept (docs/reference/kubeedge.md#certificates-and-keys).
 pub(super) struct Place {
     pub(super) secret: &'static str,
     certificate: &'static str,

@@ -1,4 +1,5 @@
-//! KubeEdge's shared join token (reference 4.3): `<hex SHA-256 of the CA's DER>.<JWT>`, signed with the CA's private key.
+//! KubeEdge's shared join token (docs/reference/kubeedge.md#join-token): `<hex SHA-256 of the CA's DER>.<JWT>`, signed
+//! with the CA's private key.
 //!
 //! Any cloudcore with the same CA accepts the tokens of another one.
 

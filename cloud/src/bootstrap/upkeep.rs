@@ -60,8 +60,9 @@ pub(super) async fn store(secrets: &dyn SecretStore, token: &mut Token) -> Resul
     Ok(())
 }
 
-/// Replaces the token in time, for ever: a failure to store it is retried and never ends the loop (reference 13.2,
-/// item 23). The token is valid for whoever gets it from this process even before it is stored.
+/// Replaces the token in time, for ever: a failure to store it is retried and never ends the loop
+/// (docs/reference/kubeedge.md#holes-of-the-join-port). The token is valid for whoever gets it from this process even
+/// before it is stored.
 pub(super) async fn keep_token(inner: Arc<Inner>, first: Option<Token>) {
     let (Some(mut token), Some(tokens)) = (first, &inner.tokens) else { return };
     let mut backoff = Backoff::new(TOKEN_RETRY);

@@ -1,4 +1,5 @@
-//! The `cloudcore.yaml` of KubeEdge v1.23 (reference section 12.1) as a configuration of this cloudcore.
+//! The `cloudcore.yaml` of KubeEdge v1.23 (docs/reference/kubeedge.md#cloudcore-settings) as a configuration of this
+//! cloudcore.
 //!
 //! Every name of stock is known here: those that mean something are honoured, the others are listed once at start with
 //! the reason why they are not. A name that stock does not know either is an error.

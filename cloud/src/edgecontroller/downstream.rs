@@ -54,7 +54,7 @@ impl Cached {
     }
 }
 
-/// An edge node: one with the edge label, or one that joined through us (design 9.3).
+/// An edge node: one with the edge label, or one that joined through us (docs/reference/kubernetes.md#noderestriction).
 #[derive(Debug, Clone, Default)]
 pub(super) struct NodeState {
     pub(super) joined: bool,

@@ -1,7 +1,8 @@
-//! Service `kubernetes` as the pods of a stock edge see it: MetaServer on their own node (reference 7.4).
+//! Service `kubernetes` as the pods of a stock edge see it: MetaServer on their own node
+//! (docs/reference/kubeedge.md#applications-in-the-cloud).
 //!
-//! Told by namespace and name, and for each item of a list: a stock cloud rewrites every slice of a list (reference
-//! 13.1).
+//! Told by namespace and name, and for each item of a list: a stock cloud rewrites every slice of a list
+//! (docs/reference/kubeedge.md#slices-in-lists).
 
 use serde_json::Value;
 use tombolo_proto::object::{ContentHash, ObjectVersion, SharedObject};

@@ -1,4 +1,5 @@
-//! Who needs which ConfigMap and Secret: a reference count from the pods that are bound right now (design 9.9).
+//! Who needs which ConfigMap and Secret: a reference count from the pods that are bound right now
+//! (docs/architecture.md#the-way-down).
 //!
 //! The index needs no object to exist: a reference to a ConfigMap that nobody has created yet is a place to deliver
 //! it to as soon as somebody does. A pod counts until it is deleted, finished or not, because its containers may be

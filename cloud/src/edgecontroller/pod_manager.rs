@@ -1,4 +1,4 @@
-//! Which pod events are worth a delivery, and in what order (design section 5).
+//! Which pod events are worth a delivery, and in what order (docs/architecture.md#the-way-down).
 
 use std::collections::{HashMap, HashSet};
 

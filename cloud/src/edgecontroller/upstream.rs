@@ -1,8 +1,8 @@
 //! What nodes ask and report: every request is run in the node's name, and every request gets an answer.
 //!
 //! There is no dispatcher: a node's owner task runs its requests itself, a bounded number at a time, so that one node
-//! never waits for another. Rights are the API server's to judge (design 9.1 to 9.4): reads that our own index
-//! answers are the one exception, and there the reference of a bound pod is the right.
+//! never waits for another. Rights are the API server's to judge (docs/security.md#what-a-node-may-do): reads that our
+//! own index answers are the one exception, and there the reference of a bound pod is the right.
 
 mod api;
 mod application;
@@ -47,7 +47,8 @@ pub use memory::reply_with;
 pub use order::Received;
 pub(crate) use outcome::reason_of;
 
-/// How long a service-account token is asked for again while the Node authorizer lags behind (design 9.4).
+/// How long a service-account token is asked for again while the Node authorizer lags behind
+/// (docs/reference/kubernetes.md#authorizer-lag).
 const TOKEN_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Wait between two of these attempts.

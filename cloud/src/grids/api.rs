@@ -1,4 +1,4 @@
-//! The three kinds of the application grid as they stand in the API (app-grid reference section 1).
+//! The three kinds of the application grid as they stand in the API (docs/reference/superedge.md#grid-kinds).
 //!
 //! Templates are kept as they are written: only what a child cannot do without is part of the schema, and nothing below a
 //! template is pruned, so that fields of later Kubernetes versions survive.

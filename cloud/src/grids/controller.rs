@@ -1,5 +1,5 @@
 //! What makes the controller of one kind of grid look at a grid: the grid itself, its children, and the labels of nodes
-//! (app-grid reference 2.3).
+//! (docs/reference/superedge.md#what-causes-a-reconcile).
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! One pass over one grid (app-grid reference 2.10).
+//! One pass over one grid (docs/application-grid.md#what-belongs-to-whom).
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use super::{MANAGER, Metrics};
 /// Time after which a grid that is as it should be is looked at again.
 const LOOK_AGAIN: Duration = Duration::from_secs(600);
 
-/// Waits between tries for a grid of which something failed (app-grid reference 2.9 f).
+/// Waits between tries for a grid of which something failed (docs/reference/superedge.md#defects-of-the-controllers).
 const RETRIES: BackoffConfig =
     BackoffConfig { first: Duration::from_secs(1), max: Duration::from_secs(300), factor: 2.0 };
 
@@ -236,7 +236,8 @@ async fn read_missing(
     unread
 }
 
-/// Why nothing is done for a grid whose key is none, in the words that its users know (app-grid reference 2.4).
+/// Why nothing is done for a grid whose key is none, in the words that its users know
+/// (docs/reference/superedge.md#a-grid-without-a-key).
 fn refusal(kind: ChildKind, key: &str, problem: &str) -> UnitError {
     if !key.is_empty() {
         return UnitError { reason: "InvalidKey".to_owned(), message: problem.to_owned() };

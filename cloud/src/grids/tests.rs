@@ -1,5 +1,5 @@
-//! The controllers beside an API server in the same process: rows of app-grid reference 8.4 and 8.5 that need one and no
-//! cloudcore.
+//! The controllers beside an API server in the same process: rows of docs/reference/superedge.md#rows that need one and
+//! no cloudcore.
 
 use std::fmt::Debug;
 

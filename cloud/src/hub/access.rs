@@ -1,5 +1,5 @@
 //! May this node, or this local client of a node, list and watch a resource? Asked of the API server whenever a
-//! subscription opens, and again for as long as it lasts (design 9.4).
+//! subscription opens, and again for as long as it lasts (docs/security.md#rights-are-asked-for-never-remembered).
 //!
 //! No answer is remembered. Whoever could choose a question that is taken for another one would be given that one's
 //! answer, and a right that has ended would outlive its end.

@@ -1,4 +1,4 @@
-//! Where the delivery ledgers of stock edges are kept (design 9.11, `docs/decisions/0004-kubeedge-dialect.md`).
+//! Where the delivery ledgers of stock edges are kept (docs/decisions/0004-kubeedge-dialect.md).
 //!
 //! One record a node, changed by compare-and-swap alone. A record names its holder, the cloudcore that serves the node: a
 //! node that connects to another cloudcore takes its record along, and whatever the former holder still wants to write

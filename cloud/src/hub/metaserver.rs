@@ -1,5 +1,5 @@
-//! The watches of a stock edge's MetaServer (reference 7.3 to 7.5): which are open, for which applications, and until
-//! when.
+//! The watches of a stock edge's MetaServer (docs/reference/kubeedge.md#metaserver): which are open, for which
+//! applications, and until when.
 //!
 //! Pure state: the owner opens and closes what this asks for. Applications with the same selection share a subscription.
 //! One that no application wants any more lingers for a while: clients watch again with other options all the time, and

@@ -1,4 +1,5 @@
-//! One watch of the cloud that any number of subscriptions share (design 9.13).
+//! One watch of the cloud that any number of subscriptions share
+//! (docs/security.md#rights-are-asked-for-never-remembered).
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Subscriptions of edges: who may follow what, over watches that all edges share (design 9.13).
+//! Subscriptions of edges: who may follow what, over watches that all edges share
+//! (docs/security.md#rights-are-asked-for-never-remembered).
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Volumes and claims that a stock edge has asked for: it is told when they change and when they are gone (reference
-//! 3.6 and 3.11).
+//! Volumes and claims that a stock edge has asked for: it is told when they change and when they are gone
+//! (docs/reference/kubeedge.md#sync-controller).
 //!
 //! An edge asks for them whenever it needs them and is connected, and keeps the answer for a restart without a connection.
 //! What it was given is in its ledger; the changes come from one watch of each kind, which all nodes of this cloudcore

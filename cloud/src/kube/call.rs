@@ -29,9 +29,9 @@ pub enum Caller<'a> {
     Own,
     /// cloudcore itself, for what a node has asked: with its rights, and among the calls of that node.
     OwnFor(&'a NodeId),
-    /// A node, by impersonation (design 9.2).
+    /// A node, by impersonation (docs/reference/kubernetes.md#impersonation).
     Node(&'a NodeId),
-    /// The holder of a bearer token behind a node, which is passed on as it is (design 9.5).
+    /// The holder of a bearer token behind a node, which is passed on as it is (docs/security.md#requests-of-pods).
     Token(&'a NodeId, &'a str),
 }
 
@@ -253,7 +253,7 @@ impl Kube {
             Caller::Node(node) => {
                 request = request.header(IMPERSONATE_USER, format!("system:node:{node}"));
                 // The group makes a server that knows constrained impersonation fall back to the old check, so it
-                // is sent only to servers that know nothing else (design 9.2).
+                // is sent only to servers that know nothing else (docs/reference/kubernetes.md#impersonation).
                 if self.impersonation.needs_group() {
                     request = request.header(IMPERSONATE_GROUP, "system:nodes");
                 }

@@ -1,4 +1,4 @@
-//! Which form of impersonation the API server takes (design 9.2).
+//! Which form of impersonation the API server takes (docs/reference/kubernetes.md#impersonation).
 
 use std::sync::atomic::{AtomicU8, Ordering};
 

@@ -1,4 +1,5 @@
-//! Calls that have no message of their own, as records of MetaServer (reference 7.2 to 7.4), and what comes back.
+//! Calls that have no message of their own, as records of MetaServer (docs/reference/kubeedge.md#metaserver), and what
+//! comes back.
 
 use std::time::Duration;
 
@@ -19,8 +20,8 @@ use tombolo_proto::session::kubeedge::{
     Application, ApplicationError, ApplicationStatus, Kinds, Verb, completed, completed_list,
 };
 
-/// How long MetaServer waits for its cloud (reference 7.3). One without a dynamic controller, as KubeEdge's defaults
-/// have it, does not answer at all.
+/// How long MetaServer waits for its cloud (docs/reference/kubeedge.md#application-messages). One without a dynamic
+/// controller, as KubeEdge's defaults have it, does not answer at all.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Options of a list that travel, and whether they are numbers.

@@ -333,8 +333,8 @@ mod tests {
         assert!(applier.is_idle());
     }
 
-    /// Row O30 of app-grid reference 8.6, as far as decision 0009 lets it be: who reads never waits for the disk, who watches
-    /// is told nothing before it is there, and what has come meanwhile shares its commits.
+    /// Row O30 of docs/reference/superedge.md#offline-rows, as far as decision 0009 lets it be: who reads never waits
+    /// for the disk, who watches is told nothing before it is there, and what has come meanwhile shares its commits.
     #[tokio::test]
     async fn a_slow_disk_keeps_no_reader_waiting_and_a_burst_shares_its_commits() {
         const CHANGES: u64 = 10_000;

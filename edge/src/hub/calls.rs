@@ -1,4 +1,5 @@
-//! The agent's API calls as messages of dialect `kubeedge`, and their answers as those of an API server (reference 5).
+//! The agent's API calls as messages of dialect `kubeedge`, and their answers as those of an API server
+//! (docs/reference/kubeedge.md#upstream-messages).
 //!
 //! A stock cloud has a message for what a kubelet does; every other call is one of its MetaServer's.
 
@@ -41,7 +42,8 @@ impl Form {
         self.shape != Shape::Silent
     }
 
-    /// How long a stock edge waits for such an answer: a cloud without a dynamic controller gives none (reference 7.3).
+    /// How long a stock edge waits for such an answer: a cloud without a dynamic controller gives none
+    /// (docs/reference/kubeedge.md#application-messages).
     pub(super) fn patience(self) -> Duration {
         match self.shape {
             Shape::Application => application::PATIENCE,
@@ -51,7 +53,7 @@ impl Form {
 }
 
 /// A call as a message. Id and time are the session's to set. What has no message of its own travels as a record of
-/// MetaServer, whose clouds take any call (reference 7).
+/// MetaServer, whose clouds take any call (docs/reference/kubeedge.md#metaserver).
 ///
 /// # Errors
 /// When neither can say it.
@@ -108,7 +110,7 @@ pub(super) fn message(operation: Operation, path: ObjectPath, content: Content) 
     Message::new(MessageId::from_random_bytes([0; 16]), 0, route, content)
 }
 
-/// Patches travel as a text that holds JSON (reference 1.2).
+/// Patches travel as a text that holds JSON (docs/reference/kubeedge.md#content).
 fn content(call: &ApiRequest, patch: bool) -> Result<Content, Box<StatusError>> {
     let bad =
         |error: &dyn std::fmt::Display| Box::new(StatusError::new(400, "BadRequest", &error.to_string()));
@@ -187,7 +189,8 @@ fn outcome(kinds: &Kinds, form: Form, reply: &Message) -> Result<(u16, Bytes), B
     }
 }
 
-/// A stock cloud answers a failed query with the bare error where the object should be (reference 5).
+/// A stock cloud answers a failed query with the bare error where the object should be
+/// (docs/reference/kubeedge.md#upstream-messages).
 fn bare_failure(content: &Content) -> Option<StatusError> {
     let value: Value = content.read().ok()?;
     let object = value.as_object()?;

@@ -34,10 +34,10 @@ use crate::store::{Delivery, Store, Welcome};
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Time without a delivery after which what is held is taken for complete: twice the period in which a stock cloud
-/// compares what it has sent (reference 3.11).
+/// compares what it has sent (docs/reference/kubeedge.md#sync-controller).
 const QUIET: Duration = Duration::from_secs(10);
 
-/// How long the agent's own questions may take: a stock edge's (reference 12.3).
+/// How long the agent's own questions may take: a stock edge's (docs/reference/kubeedge.md#edgecore-settings).
 const QUESTION_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The history to which revisions of this dialect belong: its clouds name none.

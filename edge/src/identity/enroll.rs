@@ -1,4 +1,5 @@
-//! Asking for a certificate: with a token the first time, with the present certificate later (reference section 4).
+//! Asking for a certificate: with a token the first time, with the present certificate later
+//! (docs/reference/kubeedge.md#joining).
 
 use std::time::SystemTime;
 
@@ -52,7 +53,7 @@ pub(super) async fn enroll_by(options: &EnrollOptions, clock: &WallClock) -> Res
 }
 
 /// Gets a certificate for a new key with the present certificate. It may have expired: the handshake proves that we
-/// have its key, which is what the cloud asks for (design 9.6).
+/// have its key, which is what the cloud asks for (docs/security.md#keys-and-certificates).
 ///
 /// # Errors
 /// [`JoinError`] says what was refused and what to do.

@@ -27,7 +27,7 @@ use crate::config::host_and_port;
 /// Time for one request, from the connection to the last byte.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Largest answer, in bytes (reference 4.4).
+/// Largest answer, in bytes (docs/reference/kubeedge.md#join-procedure).
 const ANSWER_LEN_MAX: usize = 1024 * 1024;
 
 /// What to send where.

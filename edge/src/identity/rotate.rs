@@ -18,7 +18,8 @@ use super::{Identity, JoinError, renew};
 #[cfg(test)]
 mod tests;
 
-/// Waits between attempts to renew (reference 4.4: from 2 s to 32 s; ours go on to grow, a fleet must not hammer).
+/// Waits between attempts to renew (docs/reference/kubeedge.md#join-procedure: from 2 s to 32 s; ours go on to grow, a
+/// fleet must not hammer).
 const BACKOFF: BackoffConfig =
     BackoffConfig { first: Duration::from_secs(2), max: Duration::from_secs(600), factor: 2.0 };
 

@@ -22,7 +22,7 @@ pub(super) fn is_operator(identity: &Identity) -> bool {
 }
 
 /// The bearer token of a caller who is neither this node nor nobody: the cloud is asked with it and with nothing else
-/// (design 9.5).
+/// (docs/security.md#requests-of-pods).
 pub(super) fn caller_token<'a>(about: &Attributes, authorization: Option<&'a str>) -> Option<&'a str> {
     let identity = &about.identity;
     if is_operator(identity) || identity.in_group(UNAUTHENTICATED_GROUP) {

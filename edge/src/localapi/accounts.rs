@@ -24,7 +24,8 @@ use crate::identity::WallClock;
 use crate::store::Store;
 use crate::store::splice::facts;
 
-/// How long the cloud's word about a token is believed (as long as that about rights, design 9.4).
+/// How long the cloud's word about a token is believed (as long as that about rights,
+/// docs/edge-node.md#pods-at-the-local-api).
 const REVIEW_INTERVAL: Duration = Duration::from_secs(300);
 
 /// Tokens about which the cloud's word is remembered, at most; all are asked about again when there are more.

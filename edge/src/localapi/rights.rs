@@ -1,5 +1,6 @@
 //! May somebody read something? Asked of the cluster in the name of this node (SubjectAccessReview), remembered for five
-//! minutes, and kept on disk: while the cloud is away the last decision about the same question holds (design 9.4, 9.5).
+//! minutes, and kept on disk: while the cloud is away the last decision about the same question holds
+//! (docs/edge-node.md#tokens-and-reviews).
 
 use std::collections::HashMap;
 use std::time::Duration;

@@ -1,5 +1,6 @@
 //! The certificate with which the local API serves: it has the names under which pods know the API of a cluster, so that
-//! their usual configuration leads here (design 9.5). It is made anew when the addresses of the Service or of the node change.
+//! their usual configuration leads here (docs/edge-node.md#pods-at-the-local-api). It is made anew when the addresses
+//! of the Service or of the node change.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -1,5 +1,6 @@
 //! Token requests of the kubelet: answered by the cloud. The reply is kept, and is the answer to the same request for the
-//! same pod while the cloud is away, until the token itself expires (design 9.7). Nothing is ever signed here.
+//! same pod while the cloud is away, until the token itself expires (docs/edge-node.md#tokens-and-reviews). Nothing is
+//! ever signed here.
 
 use std::time::Duration;
 

@@ -1,5 +1,6 @@
 //! Writes of local clients: through to the cloud, as this node or with the caller's own token; what the reply says about a
-//! held object is stored before the client is answered (design 9.12). What only this node writes is accepted without a cloud too.
+//! held object is stored before the client is answered (docs/edge-node.md#what-the-local-api-answers). What only this
+//! node writes is accepted without a cloud too.
 
 use std::time::Duration;
 
@@ -125,7 +126,7 @@ impl ThroughTheCloud {
         Ok(answer(reply)?)
     }
 
-    /// The body with the cloud's revision in the place of the local one (design 9.12).
+    /// The body with the cloud's revision in the place of the local one (docs/edge-node.md#what-the-local-api-answers).
     fn for_the_cloud(&self, request: &WriteRequest, key: Option<&ObjectKey>) -> Result<Bytes, ApiError> {
         let body = match key {
             Some(key) if trust::is_root_ca(key) => trust::plain(&request.body),

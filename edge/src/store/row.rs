@@ -29,7 +29,7 @@ pub(super) enum State {
     Absent,
     /// Clients see it.
     Visible,
-    /// Clients do not see it yet: something that it refers to is not here (design 9.8).
+    /// Clients do not see it yet: something that it refers to is not here (docs/protocol.md#lanes).
     Hidden,
 }
 

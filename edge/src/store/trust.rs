@@ -1,6 +1,6 @@
 //! The CA of the local API beside that of the cluster, in the ConfigMaps from which pods take what they trust. Only this
-//! node's clients see it (design 9.5): the cloud's versions and content hashes are untouched, and what a client
-//! writes loses it on the way ([`plain`]).
+//! node's clients see it (docs/edge-node.md#pods-at-the-local-api): the cloud's versions and content hashes are
+//! untouched, and what a client writes loses it on the way ([`plain`]).
 
 use bytes::Bytes;
 use serde_json::{Value, json};

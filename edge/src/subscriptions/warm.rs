@@ -9,7 +9,8 @@ use tombolo_proto::object::{ObjectKey, Resource};
 use super::Subscriptions;
 use crate::store::{Scoped, Selection};
 
-/// Group, version and plural of each resource (design 9.13). The pushed set has the node's own Node.
+/// Group, version and plural of each resource (docs/edge-node.md#what-the-local-api-answers). The pushed set has the
+/// node's own Node.
 pub const WARM_SET: [(&str, &str, &str); 9] = [
     ("", "v1", "services"),
     ("discovery.k8s.io", "v1", "endpointslices"),

@@ -144,7 +144,7 @@ impl Cluster {
         }
     }
 
-    /// What the node must see of a slice, by the rules of app-grid reference 3.4 read aloud.
+    /// What the node must see of a slice, by the rules of docs/reference/superedge.md#pruning read aloud.
     fn expected(&self, slice: &Value) -> Value {
         let mut expected = slice.clone();
         let endpoints = expected["endpoints"].as_array_mut().unwrap();
@@ -214,7 +214,7 @@ proptest! {
     }
 }
 
-/// Rows P29, P30 and P31 of app-grid reference 8.1.
+/// Rows P29, P30 and P31 of docs/reference/superedge.md#pruning-rows.
 #[test]
 fn a_change_affects_what_depends_on_it() {
     let mut graph = Graph::new(ME);

@@ -12,7 +12,7 @@ fn names(pairs: &[(&str, &[&str])]) -> Names {
     }
 }
 
-/// Rows H11, H16 and H17 of app-grid reference 8.3.
+/// Rows H11, H16 and H17 of docs/reference/superedge.md#uniform-name-rows.
 #[test]
 fn what_is_said_about_one_grid_touches_no_other() {
     let mut hosts = Hosts::new("cluster.local");
@@ -27,7 +27,7 @@ fn what_is_said_about_one_grid_touches_no_other() {
     assert_eq!(hosts.text(), "10.0.0.9 my-demo-0.s.default.svc.cluster.local\n");
 }
 
-/// Rows H18, H19, H23 and H26.
+/// Rows H18, H19, H23 and H26 of docs/reference/superedge.md#uniform-name-rows.
 #[test]
 fn equal_names_make_equal_text_and_no_change() {
     let all = [

@@ -64,7 +64,8 @@ fn annotated(annotation: &str, of_grid: bool) -> Reach {
     Reach::said_by(&labels, &[(TOPOLOGY_KEYS.to_owned(), annotation.to_owned())].into())
 }
 
-/// Rows P1 to P15, P30, P31, P33 and P34 of app-grid reference 8.1: (row, nodes, keys of the Service, endpoints, kept).
+/// Rows P1 to P15, P30, P31, P33 and P34 of docs/reference/superedge.md#pruning-rows: (row, nodes, keys of the Service,
+/// endpoints, kept).
 #[test]
 fn endpoints_of_other_units_are_cut() {
     let k = || annotated(r#"["k"]"#, true);
@@ -106,7 +107,7 @@ fn a_service_without_the_annotation_is_open() {
     assert_eq!(reach, Reach::Units(vec!["k".to_owned(), "z".to_owned()]));
 }
 
-/// Rows P16 to P20 and P23.
+/// Rows P16 to P20 and P23 of docs/reference/superedge.md#pruning-rows.
 #[test]
 fn slices_belong_to_the_service_of_their_label() {
     let mut graph = Graph::new("n1");
@@ -134,7 +135,7 @@ fn slices_belong_to_the_service_of_their_label() {
     assert_eq!(addresses(&seen(&graph, Carrier::EndpointSlice, &elsewhere)), "", "no such Service there");
 }
 
-/// Rows P10, P21, P22 and P32: what is kept is as it was, down to its text.
+/// Rows P10, P21, P22 and P32 of docs/reference/superedge.md#pruning-rows: what is kept is as it was, down to its text.
 #[test]
 fn everything_else_stays_as_it_was() {
     let kept = r#"{ "nodeName":"n1","x":[1, 2], "conditions":{"ready":false,"terminating":true},"hints":{"forZones":[{"name":"z"}]}}"#;

@@ -1,7 +1,7 @@
 //! The manifest of a child: what the grid's controller applies, and nothing beside that.
 //!
 //! Children are applied on the server's side: the controller owns exactly the fields of its manifest, so that what it
-//! drops from one goes and what others have set stays (app-grid reference 2.7).
+//! drops from one goes and what others have set stays (docs/reference/superedge.md#what-superedge-overwrites).
 
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};

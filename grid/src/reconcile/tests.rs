@@ -1,4 +1,4 @@
-//! Rows of app-grid reference 8.4 and 8.5, as far as they are about what is to be done.
+//! Rows of docs/reference/superedge.md#rows, as far as they are about what is to be done.
 
 use serde_json::json;
 

@@ -58,8 +58,8 @@ fn named(
     Some(lines.flat_map(|(name, all)| all.iter().map(move |address| format!("{name}={address}"))).collect())
 }
 
-/// Rows H1 to H9 and H23 of app-grid reference 8.3. Rows H10 and H25 ask for the owners of pods, which a node may not read;
-/// what an older set has left is in no slice of the Service.
+/// Rows H1 to H9 and H23 of docs/reference/superedge.md#uniform-name-rows. Rows H10 and H25 ask for the owners of pods,
+/// which a node may not read; what an older set has left is in no slice of the Service.
 #[test]
 fn pods_of_the_unit_have_uniform_names() {
     for (name, unit, endpoints, expected) in [
@@ -88,7 +88,7 @@ fn pods_of_the_unit_have_uniform_names() {
     }
 }
 
-/// Rows H12 to H15.
+/// Rows H12 to H15 of docs/reference/superedge.md#uniform-name-rows.
 #[test]
 fn names_are_withheld_where_the_service_or_the_unit_is_missing() {
     let (grid, pods) =
@@ -137,7 +137,7 @@ fn pods_of_a_set_that_is_not_the_grids_have_no_uniform_names() {
     assert!(of_a.owns("a") && !of_a.owns("b") && !grid.seen_from(None).owns("a"));
 }
 
-/// Defects 12 and 14 of app-grid reference 4.9.
+/// Pods that are about to go, and pods that have the name (docs/reference/superedge.md#which-pods-have-names).
 #[test]
 fn a_successor_and_a_real_pod_win() {
     let (grid, nodes, service) = (grid("demo"), nodes(&[("n1", "a")]), service(Some("k")));

@@ -29,7 +29,7 @@ use crate::ws::{TLS_BUFFER, Tls, WsWire, package_config, text_config};
 /// Bytes of a refusal's body that are shown.
 const BODY_MAX: usize = 1024;
 
-/// The project that stock edges name unless configured otherwise (reference 12.3).
+/// The project that stock edges name unless configured otherwise (docs/reference/kubeedge.md#edgecore-settings).
 const PROJECT_ID: &str = "e632aba927ea4ac2b575ec1603d56f10";
 
 pub(super) async fn connect(
@@ -46,7 +46,7 @@ pub(super) async fn connect(
     Ok(Link::new(Box::new(wire), peer))
 }
 
-/// As stock edges do (reference 2.1).
+/// As stock edges do (docs/reference/kubeedge.md#websocket).
 pub(super) async fn connect_documents(
     address: SocketAddr,
     name: &ServerName<'static>,

@@ -1,4 +1,4 @@
-//! Which upgrade requests of stock edges are accepted (reference 2.1 and 3.2).
+//! Which upgrade requests of stock edges are accepted (docs/reference/kubeedge.md#websocket).
 //!
 //! A stock cloud believes the header `node_id`; here the certificate decides, and a header or path that names another
 //! node is refused before the upgrade. Headers with an underscore are dropped by some proxies, so absent ones are no

@@ -1,4 +1,4 @@
-//! Delivered objects on the wire: what is the same for every node is encoded once (design section 3).
+//! Delivered objects on the wire: what is the same for every node is encoded once (docs/architecture.md#the-way-down).
 
 use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message as _;

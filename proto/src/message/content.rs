@@ -10,7 +10,8 @@ use thiserror::Error;
 
 /// Exactly one JSON value, as bytes, without white space around it.
 ///
-/// Numbers are never read as floats on the way through, so integers above 2^53 survive (reference 1.2).
+/// Numbers are never read as floats on the way through, so integers above 2^53 survive
+/// (docs/reference/kubeedge.md#content).
 #[derive(Clone, PartialEq, Eq)]
 pub struct Content(Bytes);
 
@@ -44,7 +45,7 @@ impl Content {
         Self(Bytes::from_static(b"\"ping\""))
     }
 
-    /// A JSON string. Patches travel like this (reference, rule 8).
+    /// A JSON string. Patches travel like this (docs/reference/kubeedge.md#content).
     #[must_use]
     pub fn text(text: &str) -> Self {
         Self(serde_json::Value::from(text).to_string().into())
@@ -104,7 +105,8 @@ impl Content {
         quoted.then(|| serde_json::from_slice::<BorrowedText<'_>>(&self.0).ok()).flatten().map(|text| text.0)
     }
 
-    /// KubeEdge's "content as bytes": the text of a JSON string, the JSON of anything else (reference 1.2).
+    /// KubeEdge's "content as bytes": the text of a JSON string, the JSON of anything else
+    /// (docs/reference/kubeedge.md#content).
     ///
     /// An object and a string that holds the object's JSON give the same bytes, as at a stock receiver.
     #[must_use]

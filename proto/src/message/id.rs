@@ -9,7 +9,7 @@ use crate::error::IdError;
 use crate::limits;
 
 /// Identity of a message. Every stock sender uses a UUID v4; another text is kept as it came, because the peer
-/// finds the reply by comparing text (reference, rule 3).
+/// finds the reply by comparing text (docs/reference/kubeedge.md#replies).
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MessageId(Repr);
 

@@ -6,10 +6,10 @@ use serde_json::value::RawValue;
 
 use super::content::{Content, ContentError};
 
-/// Outcome of a write, in the wrapper that stock edges expect (reference 5, "Wrap").
+/// Outcome of a write, in the wrapper that stock edges expect (docs/reference/kubeedge.md#outcomes).
 ///
 /// A failure always carries a whole status and a success always carries an object: anything less crashes a stock
-/// edge or is stored there as an empty object (reference 5.1).
+/// edge or is stored there as an empty object (docs/reference/kubeedge.md#safe-answers).
 #[derive(Debug, Clone, PartialEq)]
 pub enum Outcome {
     /// The object as the API server returned it.

@@ -1,4 +1,4 @@
-//! Resource paths: what a message is about (reference 1.6).
+//! Resource paths: what a message is about (docs/reference/kubeedge.md#resource-paths).
 
 use std::fmt;
 

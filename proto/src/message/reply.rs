@@ -1,4 +1,4 @@
-//! Answers to a message (reference 1.7 and 5).
+//! Answers to a message (docs/reference/kubeedge.md#replies).
 
 use super::content::Content;
 use super::id::MessageId;
@@ -36,7 +36,7 @@ impl Message {
     }
 
     /// A reply of the edge controller: source `edgecontroller`, group `resource`, without which a stock edge waits
-    /// for ever (reference, rule 3). `resource` is the request's own path or a rebuilt one.
+    /// for ever (docs/reference/kubeedge.md#replies). `resource` is the request's own path or a rebuilt one.
     #[must_use]
     pub fn controller_reply(
         &self,
@@ -50,7 +50,7 @@ impl Message {
     }
 
     /// An error reply of the edge controller: a stock edge returns it to the caller and stores nothing
-    /// (reference 5.1).
+    /// (docs/reference/kubeedge.md#safe-answers).
     #[must_use]
     pub fn controller_error(&self, id: MessageId, timestamp_millis: i64, sentence: &str) -> Self {
         let resource = self.route.resource.clone();

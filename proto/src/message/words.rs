@@ -1,4 +1,4 @@
-//! The words of a route: operations, resource types, sources and groups (reference 1.3 to 1.5).
+//! The words of a route: operations, resource types, sources and groups (docs/reference/kubeedge.md#messages).
 
 use std::fmt;
 use std::sync::Arc;
@@ -73,7 +73,7 @@ macro_rules! open_words {
 pub(crate) use open_words;
 
 open_words! {
-    /// What a message does or asks (reference 1.3).
+    /// What a message does or asks (docs/reference/kubeedge.md#operations).
     Operation {
         /// No operation was given.
         Unset = "",
@@ -198,7 +198,8 @@ impl Operation {
         )
     }
 
-    /// Whether the operation is one of the four of CSI, which are never acknowledged (reference 3.6, row 6).
+    /// Whether the operation is one of the four of CSI, which are never acknowledged
+    /// (docs/reference/kubeedge.md#acknowledged-deliveries).
     #[must_use]
     pub fn is_volume_operation(&self) -> bool {
         matches!(
@@ -212,8 +213,8 @@ impl Operation {
 }
 
 open_words! {
-    /// Type segment of a resource path (reference 1.4). `k8s/ca.crt` is no type but a whole path, see
-    /// [`LocalPath::CaCertificate`](super::LocalPath::CaCertificate).
+    /// Type segment of a resource path (docs/reference/kubeedge.md#resource-types). `k8s/ca.crt` is no type but a whole
+    /// path, see [`LocalPath::CaCertificate`](super::LocalPath::CaCertificate).
     ResourceType {
         /// A Pod.
         Pod = "pod",
@@ -277,7 +278,7 @@ open_words! {
 }
 
 open_words! {
-    /// Module that a message comes from (reference 1.5).
+    /// Module that a message comes from (docs/reference/kubeedge.md#sources-and-groups).
     Source {
         /// No source was given.
         Unset = "",
@@ -329,7 +330,7 @@ open_words! {
 }
 
 open_words! {
-    /// Group of modules that a message is for (reference 1.5).
+    /// Group of modules that a message is for (docs/reference/kubeedge.md#sources-and-groups).
     Group {
         /// No group was given.
         Unset = "",

@@ -14,7 +14,8 @@
 //!   a resend is timed from there, so that a slow link is not made slower by repeats of what still waits in it.
 //! - The cloud's session gives ledger states to store (`poll_ledger`) and is told how that went (`ledger_saved`,
 //!   `ledger_failed`, `ledger_conflict`). No object is sent for the first time before the ledger names it.
-//! - Nothing is said at the end: a session that is over closes the connection (reference 3.13).
+//! - Nothing is said at the end: a session that is over closes the connection
+//!   (docs/reference/kubeedge.md#end-of-a-session).
 //!
 //! Events are those of dialect `tombolo`, so that one owner serves both.
 
@@ -45,16 +46,18 @@ pub use up::Up;
 
 use std::time::Duration;
 
-/// Interval of an edge's keepalives (reference 3.4).
+/// Interval of an edge's keepalives (docs/reference/kubeedge.md#keepalive).
 pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 
-/// Silence of an edge after which its session is over (reference 3.4); any message counts, not only keepalives.
+/// Silence of an edge after which its session is over (docs/reference/kubeedge.md#keepalive); any message counts, not
+/// only keepalives.
 pub const SILENCE_MAX: Duration = Duration::from_secs(30);
 
-/// Time from when a delivery has left the socket until it is sent again under the same id (reference 3.8).
+/// Time from when a delivery has left the socket until it is sent again under the same id
+/// (docs/reference/kubeedge.md#resends).
 pub const RESEND_AFTER: Duration = Duration::from_secs(5);
 
-/// Resends of one delivery (reference 3.8); after the last one it counts as refused.
+/// Resends of one delivery (docs/reference/kubeedge.md#resends); after the last one it counts as refused.
 pub const RESENDS_MAX: u8 = 4;
 
 /// Time in which a stock edge has certainly written the object of a reply that it does not acknowledge.
@@ -67,8 +70,9 @@ pub const LEDGER_LAZY: Duration = Duration::from_secs(600);
 /// Wait before a failed ledger write is tried again.
 pub const LEDGER_RETRY: Duration = Duration::from_secs(1);
 
-/// Time in which a request of the kubelet must be answered: less than the 60 s that a stock edge waits (reference 9.5).
+/// Time in which a request of the kubelet must be answered: less than the 60 s that a stock edge waits
+/// (docs/reference/kubeedge.md#remote-calls).
 pub const ANSWER_WITHIN: Duration = Duration::from_secs(55);
 
-/// The same for requests of the edge's MetaServer, which waits 10 s (reference 7.3).
+/// The same for requests of the edge's MetaServer, which waits 10 s (docs/reference/kubeedge.md#application-messages).
 pub const APPLICATION_ANSWER_WITHIN: Duration = Duration::from_secs(9);

@@ -1,4 +1,4 @@
-//! A stock edge as the reference describes it (sections 8 and 9): every message in a task of its own, one store without
+//! A stock edge (docs/reference/kubeedge.md#the-edges-store): every message in a task of its own, one store without
 //! versions, acknowledgements after storing, and a process that dies of what it cannot dereference.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -44,7 +44,8 @@ pub struct Stock {
     ids: u64,
     /// Deliveries of these paths are answered with `error`.
     pub failing: Option<String>,
-    /// The kubelet has registered its node: asked the cloud, and found it in the store (reference 10.2).
+    /// The kubelet has registered its node: asked the cloud, and found it in the store
+    /// (docs/reference/kubeedge.md#start-of-a-node).
     pub registered: bool,
     /// Answers that came, by operation of the answer.
     pub answered: BTreeMap<String, u64>,
@@ -123,7 +124,8 @@ impl Stock {
         written
     }
 
-    /// MetaManager: stores without looking at versions, then acknowledges (reference 9.3).
+    /// MetaManager: stores without looking at versions, then acknowledges
+    /// (docs/reference/kubeedge.md#store-operations).
     fn process(&mut self, message: &Message) -> Option<String> {
         let path = message.route.resource.to_wire();
         if self.failing.as_ref() == Some(&path) {
@@ -156,7 +158,7 @@ impl Stock {
         written
     }
 
-    /// Who asked reads the reply, and stores what is in it (reference 9.5 and 9.7).
+    /// Who asked reads the reply, and stores what is in it (docs/reference/kubeedge.md#remote-calls).
     fn take_reply(&mut self, reply: &Message) -> Option<String> {
         let parent = reply.header.parent.as_ref().expect("a reply").to_string();
         // A reply that nobody waits for is thrown away with a warning.

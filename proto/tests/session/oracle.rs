@@ -1,5 +1,5 @@
-//! What must hold whatever happens (design section 4, guarantees 1, 2 and 5). It looks at the truth, the disk and the
-//! events; it shares no code and no state with the sessions.
+//! What must hold whatever happens (docs/consistency.md#the-promises). It looks at the truth, the disk and the events;
+//! it shares no code and no state with the sessions.
 
 use std::collections::{BTreeMap, BTreeSet};
 

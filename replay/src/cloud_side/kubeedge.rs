@@ -21,10 +21,11 @@ use crate::transcript::Line;
 /// How far apart the two edges' keepalives may be.
 const KEEPALIVE_SLACK: Duration = Duration::from_secs(1);
 
-/// Time in which a stock edge has certainly acknowledged, unless its connection ends (reference 3.8).
+/// Time in which a stock edge has certainly acknowledged, unless its connection ends
+/// (docs/reference/kubeedge.md#resends).
 const ACK_WITHIN_US: u64 = 5_000_000;
 
-/// How long the replayed edge waits for an answer: what a stock edge waits (reference 9.5).
+/// How long the replayed edge waits for an answer: what a stock edge waits (docs/reference/kubeedge.md#remote-calls).
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// One connection, and what its session has said that was not looked for yet.

@@ -226,7 +226,8 @@ impl Comparison<'_> {
         }
     }
 
-    /// Why an application was refused. Beside a status the reason is empty or says the same (reference 7.4).
+    /// Why an application was refused. Beside a status the reason is empty or says the same
+    /// (docs/reference/kubeedge.md#applications-in-the-cloud).
     fn refusal(&mut self, one: &Value, other: &Value) -> Outcome {
         let status = |record: &Value| record.pointer("/Error/ErrStatus/status").is_some();
         if one["Status"] == "Rejected" && !status(one) && status(other) {
@@ -303,7 +304,7 @@ impl Comparison<'_> {
 }
 
 /// Whether this is how Go writes an error that is no status: as an empty object, one of `net/url`, or a sentence of a stock
-/// cloud's own (reference 1.2 and 5).
+/// cloud's own (docs/reference/kubeedge.md#content).
 fn is_vague(content: &Value) -> bool {
     match content {
         Value::Object(members) => members.is_empty() || members.contains_key("Op"),
@@ -350,14 +351,16 @@ fn sentence(status: &Value, said: &Value) -> Outcome {
     Ok(())
 }
 
-/// Whether a recorded slice has the address of the node's own MetaServer, and that of the run has not (reference 7.4).
+/// Whether a recorded slice has the address of the node's own MetaServer, and that of the run has not
+/// (docs/reference/kubeedge.md#applications-in-the-cloud).
 fn is_turned_local(recorded: &Value, live: &Value) -> bool {
     let first = |slice: &Value| slice.pointer("/endpoints/0/addresses/0").cloned().unwrap_or_default();
     let is_slice = recorded.get("addressType").is_some();
     is_slice && first(recorded) == "127.0.0.1" && first(live) != "127.0.0.1"
 }
 
-/// Paths that are passed through: they tell of the server, not of objects (reference 7.4).
+/// Paths that are passed through: they tell of the server, not of objects
+/// (docs/reference/kubeedge.md#applications-in-the-cloud).
 pub(crate) fn is_document(key: &str) -> bool {
     const PATHS: [&str; 8] =
         ["/api", "/apis", "/version", "/healthz", "/livez", "/readyz", "/openapi/v2", "/openapi/v3"];

@@ -53,7 +53,8 @@ pub(super) struct Index<'t> {
     pub(super) deleted: HashSet<Key>,
     /// Objects that a line of the API shows.
     pub(super) in_api: HashSet<Key>,
-    /// An older edge reports its node: the cloud brings old heartbeats to the present time (reference 5).
+    /// An older edge reports its node: the cloud brings old heartbeats to the present time
+    /// (docs/reference/kubeedge.md#older-edges).
     pub(super) has_node_reports: bool,
     /// The last line of the cloud on each connection.
     pub(super) last_down: HashMap<Option<u64>, usize>,

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::{Event, Line};
 
 /// Adds the connections whose frames name a node: its own Node, reports about it, its lease, or the sender of an
-/// application (reference 1.6 and 7.2). `header` is the node of all others.
+/// application (docs/reference/kubeedge.md#resource-paths). `header` is the node of all others.
 pub(super) fn infer(lines: &[Line], header: Option<&str>, nodes: &mut BTreeMap<u64, String>) {
     let mut inferred: BTreeMap<u64, &str> = BTreeMap::new();
     for line in lines {

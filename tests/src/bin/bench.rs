@@ -1,4 +1,4 @@
-//! The figures of design section 8, beside the floor, in one run: `cargo xtask bench`.
+//! The figures of docs/benchmarks.md, beside the floor, in one run: `cargo xtask bench`.
 //!
 //! For each transport and number of nodes: the bare server and client of the same libraries, then cloudcore on a real
 //! kube-apiserver with hollow nodes from another process. Figures of cloudcore come from its own `/proc` entry. Then

@@ -1,4 +1,4 @@
-//! The floor: what the bare libraries cost (design section 8).
+//! The floor: what the bare libraries cost (docs/benchmarks.md#where-the-time-goes).
 //!
 //! A server and a client made of rustls and tungstenite, or quinn, without any logic run as two processes. The
 //! figures come from the server's `/proc` entry. With `--dialect kubeedge` the messages have the number, the lengths and

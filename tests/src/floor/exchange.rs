@@ -37,8 +37,9 @@ impl Dialect {
     }
 
     /// Dialect `tombolo` adds less than a tenth to an object of 1 KiB. In dialect `kubeedge` the object is part of a JSON
-    /// text, and a stock edge acknowledges each object that it stores, whether it was pushed or asked for (reference 3.6
-    /// and 9.5): these are the lengths of the hollow nodes' own messages, as `cloudcore --record` shows them.
+    /// text, and a stock edge acknowledges each object that it stores, whether it was pushed or asked for
+    /// (docs/reference/kubeedge.md#remote-calls): these are the lengths of the hollow nodes' own messages, as
+    /// `cloudcore --record` shows them.
     pub(crate) fn exchange(self) -> Exchange {
         match self {
             Self::Tombolo => Exchange {

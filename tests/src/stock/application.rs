@@ -6,7 +6,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use sha2::Digest as _;
 
-/// A record of MetaServer (reference 7.2).
+/// A record of MetaServer (docs/reference/kubeedge.md#application-records).
 #[must_use]
 pub fn application(node: &str, verb: &str, key: &str, option: &Value, body: Option<&Value>) -> Value {
     let base64 = |value: &Value| STANDARD.encode(value.to_string());

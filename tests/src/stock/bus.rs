@@ -1,4 +1,4 @@
-//! What the modules of one edge process share (reference 9.6).
+//! What the modules of one edge process share (docs/reference/kubeedge.md#modules).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::wire::{kind, route};
 use super::{Pace, Store};
 
-/// Messages that wait for a module (reference 9.6).
+/// Messages that wait for a module (docs/reference/kubeedge.md#modules).
 const CHANNEL_MAX: usize = 1024;
 
 /// A pod that the meta manager tells edged of.
@@ -81,7 +81,7 @@ impl Bus {
         Ok(answered.with_context(|| format!("{what} was not answered"))??)
     }
 
-    /// Where the hub brings a message of the cloud (reference 8.3).
+    /// Where the hub brings a message of the cloud (docs/reference/kubeedge.md#routing-at-the-edge).
     pub(super) fn deliver(self: &Arc<Self>, message: Value) {
         match (route(&message, "group"), message["header"]["parent_msg_id"].as_str()) {
             ("resource" | "func" | "user" | "twin", Some(parent)) => {

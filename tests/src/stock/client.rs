@@ -1,4 +1,5 @@
-//! The bridge between edged and the meta manager: what becomes of a request of the kubelet (reference 9.3, 9.5, 9.7).
+//! The bridge between edged and the meta manager: what becomes of a request of the kubelet
+//! (docs/reference/kubeedge.md#the-edges-store).
 
 use std::sync::Arc;
 
@@ -49,7 +50,8 @@ impl Client {
         Ok(reply)
     }
 
-    /// The edge's process ends on an empty wrapper where it dereferences the object (reference 1, rule 7).
+    /// The edge's process ends on an empty wrapper where it dereferences the object
+    /// (docs/reference/kubeedge.md#outcomes).
     fn check_dereferenced(&self, operation: &str, resource: &str, reply: &Value) {
         let dereferenced = matches!(
             (operation, kind(resource)),
@@ -61,7 +63,8 @@ impl Client {
     }
 }
 
-/// The error of a wrapper as a stock edge decodes it: one without a status is none (reference 13.1 item 12).
+/// The error of a wrapper as a stock edge decodes it: one without a status is none
+/// (docs/reference/kubeedge.md#errors-without-a-status).
 pub(super) fn failure(reply: &Value) -> Option<&Value> {
     reply.pointer("/content/Err/ErrStatus").filter(|status| status["status"] == "Failure")
 }

@@ -1,4 +1,4 @@
-//! How a stock edge connects (reference 2.1, 2.2).
+//! How a stock edge connects (docs/reference/kubeedge.md#connections).
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The kubelet: registration, lease, pods (reference 10).
+//! The kubelet: registration, lease, pods (docs/reference/kubeedge.md#the-edges-kubelet).
 
 mod node;
 mod pods;
@@ -16,7 +16,7 @@ use super::client::Client;
 /// First wait before something that failed is tried again.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
-/// Longest such wait (reference 10.2).
+/// Longest such wait (docs/reference/kubeedge.md#start-of-a-node).
 const LONGEST_PAUSE: Duration = Duration::from_secs(7);
 
 /// Runs the node until its process ends.

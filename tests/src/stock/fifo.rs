@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// Messages that wait at most (reference 2.1).
+/// Messages that wait at most (docs/reference/kubeedge.md#websocket).
 pub(super) const FIFO_MAX: usize = 100;
 
 /// Keeps the newest messages: a full queue drops its oldest.

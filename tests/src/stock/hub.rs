@@ -1,4 +1,4 @@
-//! The hub: one connection at a time, and the way back to one (reference 8.2).
+//! The hub: one connection at a time, and the way back to one (docs/reference/kubeedge.md#hub-loop).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,13 +19,13 @@ use super::fifo::Fifo;
 use super::wire::message;
 use crate::world::DEADLINE;
 
-/// Dials in a row before the hub rests (reference 8.2).
+/// Dials in a row before the hub rests (docs/reference/kubeedge.md#hub-loop).
 const DIALS: u32 = 5;
 
-/// Messages a second that the hub sends in the long run, keepalives not counted (reference 8.2).
+/// Messages a second that the hub sends in the long run, keepalives not counted (docs/reference/kubeedge.md#hub-loop).
 const MESSAGES_PER_SECOND: u32 = 30;
 
-/// Messages that it sends at once after a rest (reference 8.2).
+/// Messages that it sends at once after a rest (docs/reference/kubeedge.md#hub-loop).
 const BURST: f64 = 60.0;
 
 /// What a test does to a connection.
@@ -105,7 +105,7 @@ impl Connection {
     }
 }
 
-/// A read error closes the socket; nobody else is told (reference 8.2).
+/// A read error closes the socket; nobody else is told (docs/reference/kubeedge.md#hub-loop).
 async fn read(bus: Arc<Bus>, mut stream: SplitStream<Socket>, fifo: Arc<Fifo>, closed: Arc<AtomicBool>) {
     while let Some(Ok(received)) = stream.next().await {
         if let Message::Text(text) = received
@@ -167,7 +167,7 @@ async fn reach(bus: &Bus, dial: &Dial) -> Socket {
 }
 
 /// Send loops of dead connections. Each stays blocked on the channel, takes the next message before the loop of the
-/// present connection does, loses it in its dead socket, and ends (reference 8.2).
+/// present connection does, loses it in its dead socket, and ends (docs/reference/kubeedge.md#hub-loop).
 struct LeftBehind(u32);
 
 impl LeftBehind {

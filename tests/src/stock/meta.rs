@@ -1,4 +1,5 @@
-//! The meta manager: one message at a time, rows first, then edged, then the acknowledgement (reference 9.2, 9.3).
+//! The meta manager: one message at a time, rows first, then edged, then the acknowledgement
+//! (docs/reference/kubeedge.md#the-edges-store).
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What a stock edge keeps, and how it takes what comes (reference 9).
+//! What a stock edge keeps, and how it takes what comes (docs/reference/kubeedge.md#the-edges-store).
 
 use std::collections::BTreeMap;
 
@@ -103,7 +103,8 @@ impl Store {
         let (operation, path) = (route(message, "operation"), route(message, "resource"));
         match operation {
             "insert" => self.put(path, &message["content"]),
-            // Only these sources are known (reference 9.4); anything else is stored and not acknowledged.
+            // Only these sources are known (docs/reference/kubeedge.md#accepted-sources); anything else is stored and
+            // not acknowledged.
             "update" => {
                 self.put(path, &message["content"]);
                 let source = route(message, "source");
@@ -124,7 +125,7 @@ impl Store {
         true
     }
 
-    /// Stores what the answer to a remote call carries, errors included (reference 9.5).
+    /// Stores what the answer to a remote call carries, errors included (docs/reference/kubeedge.md#remote-calls).
     pub(super) fn take_reply(&mut self, reply: &Value) {
         let (content, path) = (&reply["content"], route(reply, "resource"));
         let wrapped = content.get("Object").is_some() && content.get("Err").is_some();
@@ -138,7 +139,8 @@ impl Store {
         }
     }
 
-    /// The client library stores patched objects under the object's own path, named by kind (reference 9.7).
+    /// The client library stores patched objects under the object's own path, named by kind
+    /// (docs/reference/kubeedge.md#patches).
     pub(super) fn take_patched(&mut self, node: &str, path: &str, content: &Value) {
         if content.pointer("/Err/ErrStatus").is_some() || !content["Object"].is_object() {
             return;
@@ -157,7 +159,7 @@ impl Store {
         self.rows.insert(path.to_owned(), content.clone());
     }
 
-    /// A pod goes only when the deletion means this incarnation (reference 9.3).
+    /// A pod goes only when the deletion means this incarnation (docs/reference/kubeedge.md#store-operations).
     fn remove(&mut self, path: &str, content: &Value) {
         let uid = content.pointer("/metadata/uid").and_then(Value::as_str).unwrap_or_default();
         let is_pod = kind(path) == "pod";
@@ -170,7 +172,8 @@ impl Store {
     }
 }
 
-/// Row of a reply's object: its path, except for tokens, whose key is computed from the reply (reference 9.1).
+/// Row of a reply's object: its path, except for tokens, whose key is computed from the reply
+/// (docs/reference/kubeedge.md#rows).
 fn row_of(path: &str, content: &Value) -> String {
     if kind(path) == "serviceaccounttoken" { format!("{path}/{}", content["spec"]) } else { path.to_owned() }
 }

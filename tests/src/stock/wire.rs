@@ -1,4 +1,4 @@
-//! Messages as JSON, built from the reference (section 1).
+//! Messages as JSON, built from docs/reference/kubeedge.md#messages.
 
 use serde_json::{Value, json};
 
@@ -16,12 +16,12 @@ pub(super) fn route<'a>(message: &'a Value, field: &str) -> &'a str {
     message["route"][field].as_str().unwrap_or_default()
 }
 
-/// The type in a resource: its second segment (reference 1.6).
+/// The type in a resource: its second segment (docs/reference/kubeedge.md#resource-paths).
 pub(super) fn kind(resource: &str) -> &str {
     resource.split('/').nth(1).unwrap_or_default()
 }
 
-/// What acknowledges a message (reference 1, rule 6).
+/// What acknowledges a message (docs/reference/kubeedge.md#acknowledgements).
 pub(super) fn acknowledgement(message: &Value) -> Value {
     let [source, group, resource] = ["source", "group", "resource"].map(|field| route(message, field));
     let mut ack = self::message(source, group, "response", resource, &json!("OK"));

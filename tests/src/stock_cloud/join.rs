@@ -1,4 +1,5 @@
-//! The HTTPS server of stock cloudcore at which edges join and renew, written against section 4 of the reference.
+//! The HTTPS server of stock cloudcore at which edges join and renew, written against
+//! docs/reference/kubeedge.md#joining.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -31,7 +32,7 @@ use crate::hub::Authority;
 /// The JWT that is good here.
 const JWT: &str = "eyJhbGciOiJIUzI1NiJ9.eyJleHAiOjQxMDI0NDQ4MDB9.c3RvY2s";
 
-/// Largest signing request, in bytes (reference 4.1).
+/// Largest signing request, in bytes (docs/reference/kubeedge.md#join-routes).
 const REQUEST_MAX: usize = 1024 * 1024;
 
 /// The server. It serves until it is dropped.
@@ -195,7 +196,8 @@ impl Shared {
     }
 }
 
-/// Asks for a certificate without naming authorities, and takes any: it is judged where the request is (reference 4.1).
+/// Asks for a certificate without naming authorities, and takes any: it is judged where the request is
+/// (docs/reference/kubeedge.md#join-routes).
 #[derive(Debug)]
 struct AnyClient(Arc<CryptoProvider>);
 

@@ -1,5 +1,5 @@
-//! The controllers of the application grid, on both API servers: rows of app-grid reference 8.4 and 8.5 that only a server
-//! can answer.
+//! The controllers of the application grid, on both API servers: rows of docs/reference/superedge.md#rows that only a
+//! server can answer.
 
 mod definitions;
 mod leading;

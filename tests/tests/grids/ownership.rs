@@ -1,4 +1,5 @@
 //! What belongs to whom: names that others have, orphans, children that lost their label, grids that come again.
+//! A letter with a number is a row of docs/reference/superedge.md#rows.
 
 use kube::api::{DeleteParams, PropagationPolicy};
 use serde_json::{Value, json};

@@ -1,4 +1,5 @@
-//! What SuperEdge's controllers have left in a cluster is taken over as it is (app-grid reference section 1).
+//! What SuperEdge's controllers have left in a cluster is taken over as it is
+//! (docs/reference/superedge.md#words-of-the-api).
 
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};

@@ -1,4 +1,5 @@
 //! Children follow the grid, the nodes' labels, and those who change them.
+//! A letter with a number is a row of docs/reference/superedge.md#rows.
 
 use std::time::{Duration, Instant};
 

@@ -136,7 +136,7 @@ pub(crate) async fn lease(stage: &Stage) {
     };
     let created = peer.ask("insert", &own, lease(&stage.name)).await;
     let mut held = created.wrapped(&own).clone();
-    assert_eq!(created.version, "", "the reference has none here");
+    assert_eq!(created.version, "", "a stock cloud gives none here");
     let found = peer.ask("query", &own, Value::Null).await;
     assert_eq!(found.wrapped(&own)["metadata"]["uid"], held["metadata"]["uid"]);
     held["spec"]["renewTime"] = "2026-01-01T00:00:10.000000Z".into();

@@ -24,7 +24,7 @@ pub(crate) struct Request<'a> {
     pub(crate) content: Value,
 }
 
-/// How a refusal looks to the part of the edge that asked (reference 5.1).
+/// How a refusal looks to the part of the edge that asked (docs/reference/kubeedge.md#safe-answers).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
     /// `{"Object", "Err"}`, and a stock edge dereferences the object even then.

@@ -87,7 +87,7 @@ async fn play(api: Api) {
     assert!(failed.is_empty(), "on {api:?}: {failed:?}; the reasons are above");
 }
 
-/// When the cloud sends again what was not acknowledged (reference 3.8).
+/// When the cloud sends again what was not acknowledged (docs/reference/kubeedge.md#resends).
 const RESEND_AFTER: Duration = Duration::from_secs(5);
 
 /// A world, and the part of it that belongs to one scenario.

@@ -1,4 +1,4 @@
-//! What the local API of a stock edge asks its cloud for (reference section 7).
+//! What the local API of a stock edge asks its cloud for (docs/reference/kubeedge.md#metaserver).
 
 use std::time::Duration;
 

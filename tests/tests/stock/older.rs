@@ -1,4 +1,5 @@
-//! What older edges say that newer ones do not (reference section 5), and small questions of every edge.
+//! What older edges say that newer ones do not (docs/reference/kubeedge.md#older-edges), and small questions of every
+//! edge.
 
 use serde_json::{Value, json};
 use tombolo_tests::stock::{Delivery, StockNode};

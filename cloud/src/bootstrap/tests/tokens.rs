@@ -97,8 +97,8 @@ async fn two_who_join_under_one_name_do_not_both_get_it() {
     assert_eq!(left.values().map(|token| token.uses_left).collect::<Vec<_>>(), [1], "one use is given back");
 }
 
-/// Every step of stock edgecore (reference 4.4): the token is split at its dots, the first part is the hash of the CA, and
-/// the other three, joined again, are what it shows.
+/// Every step of stock edgecore (docs/reference/kubeedge.md#join-procedure): the token is split at its dots, the first
+/// part is the hash of the CA, and the other three, joined again, are what it shows.
 #[tokio::test]
 async fn a_stock_edge_joins_with_a_token_for_its_name() {
     let world = World::start_with(Options { shared_token: false, ..options() }).await;

@@ -1,5 +1,6 @@
-//! The file as stock cloudcore prints it (reference section 12.1): KubeEdge's names, units and defaults, every key
-//! optional, unknown keys refused. Keys that mean nothing here are read all the same, so that a wrong type is found.
+//! The file as stock cloudcore prints it (docs/reference/kubeedge.md#cloudcore-settings): KubeEdge's names, units and
+//! defaults, every key optional, unknown keys refused. Keys that mean nothing here are read all the same, so that a
+//! wrong type is found.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroU32;

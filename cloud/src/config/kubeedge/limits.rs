@@ -1,4 +1,5 @@
-//! `edgeController.buffer` and `edgeController.load` (reference section 12.2): which of our bounds each key is.
+//! `edgeController.buffer` and `edgeController.load` (docs/reference/kubeedge.md#workers-and-buffers): which of our
+//! bounds each key is.
 
 use serde::{Deserialize, Deserializer};
 

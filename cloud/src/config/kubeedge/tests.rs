@@ -82,7 +82,7 @@ fn every_buffer_and_load_is_the_bound_of_something() {
     let keys =
         keys.take_while(|line| line.trim() != "iptablesManager:").filter(|line| line.starts_with("      "));
     let keys: Vec<_> = keys.collect();
-    assert_eq!(keys.len(), 24 + 20, "every key of reference section 12.2: {keys:?}");
+    assert_eq!(keys.len(), 24 + 20, "every key of edgeController: {keys:?}");
     for line in keys {
         let (key, _) = line.split_once(':').expect("a key");
         let edited = STOCK.replace(line, &format!("{key}: 7777"));

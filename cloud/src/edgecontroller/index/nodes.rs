@@ -7,7 +7,7 @@ use tombolo_proto::NodeId;
 use super::{Cached, Effect, Index, Kind, ObjectError, RawObject, Trimmed};
 use crate::edgecontroller::downstream::{NodeState, node_key};
 
-/// Label of an edge node (reference section 6.1).
+/// Label of an edge node (docs/reference/kubeedge.md#registration-order).
 pub(crate) const EDGE_LABEL: &str = "node-role.kubernetes.io/edge";
 
 /// Bytes of a node's own Node that are in memory: all annotations that the API allows (256 KiB), and 1,000 images. Of a

@@ -234,7 +234,8 @@ impl Index {
         self.offer(node, key);
     }
 
-    /// A stock edge may hold empty objects in place of these while no pod needed them (reference 5.1): now one may.
+    /// A stock edge may hold empty objects in place of these while no pod needed them
+    /// (docs/reference/kubeedge.md#safe-answers): now one may.
     fn doubt_absent(&mut self, node: &NodeId, keys: &[ObjectKey]) {
         for key in keys {
             let absent = matches!(self.down.objects.get(key).as_deref(), Some(Cached::Absent(_)));

@@ -1,4 +1,4 @@
-//! MetaServer's requests: one API call in a record (reference 7.2 to 7.4), run as the node.
+//! MetaServer's requests: one API call in a record (docs/reference/kubeedge.md#metaserver), run as the node.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -16,7 +16,8 @@ use super::{Upstream, fresh_id, now_millis};
 use crate::edgecontroller::local_endpoint;
 use crate::kube::{ApiCall, is_path_segment, path_of, query_value};
 
-/// Paths of the API server that are passed through (reference 7.4). What they say is the same for everybody.
+/// Paths of the API server that are passed through (docs/reference/kubeedge.md#applications-in-the-cloud). What they
+/// say is the same for everybody.
 const PASSED: [&str; 8] =
     ["/api", "/apis", "/version", "/healthz", "/livez", "/readyz", "/openapi/v2", "/openapi/v3"];
 
@@ -69,7 +70,7 @@ impl ApplicationTarget {
     }
 }
 
-/// Option of a patch (reference 7.2).
+/// Option of a patch (docs/reference/kubeedge.md#application-records).
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct PatchOption {

@@ -12,8 +12,8 @@ use tombolo_proto::message::{Message, Operation, ResourceType};
 
 use crate::turns::{Turn, Turns};
 
-/// Kinds of requests that can be bounded: those for which stock cloudcore has workers of their own (reference
-/// section 12.2). Closed.
+/// Kinds of requests that can be bounded: those for which stock cloudcore has workers of their own
+/// (docs/reference/kubeedge.md#workers-and-buffers). Closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum RequestKind {

@@ -1,4 +1,4 @@
-//! Reports and questions of older edges (reference section 5, rows `nodestatus`, `podstatus` and the pod list).
+//! Reports and questions of older edges (docs/reference/kubeedge.md#older-edges).
 
 use std::time::SystemTime;
 

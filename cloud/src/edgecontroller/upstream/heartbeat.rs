@@ -1,4 +1,4 @@
-//! Heartbeats of node reports that took long to arrive (reference section 5, row `nodestatus` update).
+//! Heartbeats of node reports that took long to arrive (docs/reference/kubeedge.md#older-edges).
 
 use std::time::{Duration, SystemTime};
 

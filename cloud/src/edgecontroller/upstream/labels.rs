@@ -1,4 +1,4 @@
-//! Labels of a Node that its own identity may not set (design 9.3).
+//! Labels of a Node that its own identity may not set (docs/reference/kubernetes.md#noderestriction).
 
 use serde_json::{Map, Value, json};
 

@@ -1,4 +1,5 @@
-//! Answers that need no call: objects that a pod on the node refers to and that are in memory (design 9.4).
+//! Answers that need no call: objects that a pod on the node refers to and that are in memory
+//! (docs/security.md#what-a-node-may-do).
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! KubeEdge's messages (reference section 5): which API call each one is, and the shape of its reply.
+//! KubeEdge's messages (docs/reference/kubeedge.md#upstream-messages): which API call each one is, and the shape of its
+//! reply.
 
 use std::collections::HashMap;
 
@@ -267,7 +268,8 @@ fn reply(request: &Message, said: Said) -> Message {
             let revision = version_of(object.as_json());
             with(object, &revision)
         }
-        // A stock edge stores whatever a response carries as the object, so a failure is an error (reference 5.1).
+        // A stock edge stores whatever a response carries as the object, so a failure is an error
+        // (docs/reference/kubeedge.md#safe-answers).
         Said::Object(Outcome::Failed(error)) => {
             request.controller_error(fresh_id(), now_millis(), &error.message)
         }
@@ -279,7 +281,8 @@ fn reply(request: &Message, said: Said) -> Message {
     }
 }
 
-/// Replies to `nodestatus` name the node (reference section 5); all others name what was asked.
+/// Replies to `nodestatus` name the node (docs/reference/kubeedge.md#upstream-messages); all others name what was
+/// asked.
 fn reply_resource(resource: &ResourcePath) -> ResourcePath {
     let mut resource = resource.clone();
     if let tombolo_proto::message::LocalPath::Object(object) = &mut resource.local

@@ -129,7 +129,7 @@ impl Upstream {
     }
 
     /// A token request as the node. The Node authorizer learns of a new pod a little later than we do, so a refusal is not
-    /// believed at once while the pod is known to be here (design 9.4).
+    /// believed at once while the pod is known to be here (docs/reference/kubernetes.md#authorizer-lag).
     pub(super) async fn call_for_token(&self, node: &NodeId, call: ApiCall) -> Result<Answer, CallError> {
         let request: Value = serde_json::from_slice(&call.body).unwrap_or_default();
         let uid = request.pointer("/spec/boundObjectRef/uid").and_then(Value::as_str);

@@ -1,8 +1,9 @@
 //! ConfigMaps and Secrets that do not exist and that no pod needs: a stock edge is given an empty object in their place.
 //!
 //! Its kubelet skips a missing optional source when it is told "not found", and over this channel it cannot be told:
-//! every failure reaches it as a plain error, so that the pod would never start (reference 5.1). Under a stock cloud
-//! such pods start because the error itself is stored as an object without data.
+//! every failure reaches it as a plain error, so that the pod would never start
+//! (docs/reference/kubeedge.md#safe-answers). Under a stock cloud such pods start because the error itself is stored as
+//! an object without data.
 
 use serde_json::{Value, json};
 use tombolo_proto::frame::{Reply, ReplyBody, RequestBody};

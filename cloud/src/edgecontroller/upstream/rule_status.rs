@@ -1,4 +1,4 @@
-//! Results of rules (reference section 5, row `rulestatus`): counted in the Rule's status.
+//! Results of rules (docs/reference/kubeedge.md#rule-status): counted in the Rule's status.
 
 use serde::Deserialize;
 use serde_json::{Value, json};

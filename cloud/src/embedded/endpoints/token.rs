@@ -32,7 +32,7 @@ const MIN_SECONDS: i64 = 600;
 const MAX_SECONDS: i64 = 1 << 32;
 
 /// Life of the token that a kubelet asks for on a pod's behalf: a year, so that pods outlive a missed renewal
-/// (Kubernetes: extended expiration; design 9.7 rests on it).
+/// (docs/reference/kubernetes.md#extended-expiration).
 const EXTENDED_SECONDS: i64 = 365 * 86_400;
 
 /// Signs tokens.

@@ -4,7 +4,8 @@ use k8s_openapi::api::events::v1::Event;
 
 use super::*;
 
-/// Row G3: a grid without a key says so in the words that its users know, and leaves its children exactly as they are.
+/// Row G3 of docs/reference/superedge.md#reconcile-rows: a grid without a key says so in the words that its users know,
+/// and leaves its children exactly as they are.
 #[tokio::test]
 async fn a_grid_without_a_key_says_so_and_leaves_its_children() {
     let mut definitions = api::definitions().to_vec();

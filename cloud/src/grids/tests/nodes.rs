@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// Row G6: a node that is not ready, is cordoned, or is on its way out of the cluster counts as before (2.4).
+/// Row G6 of docs/reference/superedge.md#reconcile-rows: a node that is not ready, is cordoned, or is on its way out of
+/// the cluster counts as before (docs/reference/superedge.md#units).
 #[tokio::test]
 async fn a_node_in_trouble_is_in_its_unit_as_before() {
     let world = World::with_controller().await;

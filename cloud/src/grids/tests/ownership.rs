@@ -9,8 +9,8 @@ use crate::grids::api::GridKind;
 use crate::grids::cache::Cache;
 use crate::grids::children::Children;
 
-/// Row A8: what has taken the name of an orphan or a child since it was seen is not taken, and what is gone does not come back
-/// as something else.
+/// Row A8 of docs/reference/superedge.md#ownership-rows: what has taken the name of an orphan or a child since it was
+/// seen is not taken, and what is gone does not come back as something else.
 #[tokio::test]
 async fn what_has_come_in_the_place_of_what_was_seen_is_not_taken() {
     let world = World::start().await;
@@ -48,7 +48,8 @@ async fn remove(deployments: &Api<Deployment>, name: &str) {
     until(deployments, name, Value::is_null).await;
 }
 
-/// Row A10: a grid that comes again takes what the former one has left, and no pod is started anew.
+/// Row A10 of docs/reference/superedge.md#ownership-rows: a grid that comes again takes what the former one has left,
+/// and no pod is started anew.
 #[tokio::test]
 async fn children_that_a_grid_left_behind_are_adopted_as_they_are() {
     let world = World::with_controller().await;
@@ -67,7 +68,8 @@ async fn children_that_a_grid_left_behind_are_adopted_as_they_are() {
     assert_eq!(taken["spec"], left["spec"], "what pods are made from is as it was");
 }
 
-/// Row A12: grids of one name in two namespaces have nothing to do with each other.
+/// Row A12 of docs/reference/superedge.md#ownership-rows: grids of one name in two namespaces have nothing to do with
+/// each other.
 #[tokio::test]
 async fn grids_of_one_name_in_two_namespaces_are_independent() {
     let world = World::with_controller().await;

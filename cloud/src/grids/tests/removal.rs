@@ -76,7 +76,8 @@ async fn one_refused_deletion_hides_neither_the_status_nor_the_events_of_the_gri
     until(&grids, "web", |grid| synced(grid)["status"] == "True").await;
 }
 
-/// Rows G13 and G14: arguments are the grid's as a whole, a container of somebody else's is not.
+/// Rows G13 and G14 of docs/reference/superedge.md#reconcile-rows: arguments are the grid's as a whole, a container of
+/// somebody else's is not.
 #[tokio::test]
 async fn arguments_that_others_change_are_put_back_and_containers_that_others_add_stay() {
     let world = World::with_controller().await;

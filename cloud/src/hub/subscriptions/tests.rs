@@ -412,7 +412,7 @@ fn session(hub: &Hub) -> Arc<SessionHandle> {
     }
 }
 
-/// Design 9.13: ten minutes after its last client.
+/// A shared watch is closed ten minutes after its last client.
 #[tokio::test(start_paused = true)]
 async fn a_watch_that_nobody_follows_is_closed_after_ten_minutes() {
     let hub = hub(&scripted(&Arc::default()));

@@ -1,4 +1,4 @@
-//! What local clients read beside the pushed set; rows O11 and O12 of the application grid's reference.
+//! What local clients read beside the pushed set; rows O11 and O12 of docs/reference/superedge.md#offline-rows.
 
 use super::*;
 

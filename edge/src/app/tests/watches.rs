@@ -1,5 +1,5 @@
-//! Watches without a cloud, and what is kept of other forms of asking: rows O1 to O3, O8, O9, O14 and O22 of the
-//! application grid's reference.
+//! Watches without a cloud, and what is kept of other forms of asking: rows O1 to O3, O8, O9, O14 and O22 of
+//! docs/reference/superedge.md#offline-rows.
 
 use std::time::Instant;
 
@@ -63,7 +63,8 @@ impl Watch {
     }
 }
 
-/// Rows O1 to O3: what a watch has told is in the list, in its newest version and once, without a cloud as with it.
+/// Rows O1 to O3 of docs/reference/superedge.md#offline-rows: what a watch has told is in the list, in its newest
+/// version and once, without a cloud as with it.
 #[tokio::test]
 async fn what_a_watch_has_told_is_listed_once_without_a_cloud() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
@@ -96,7 +97,8 @@ async fn what_a_watch_has_told_is_listed_once_without_a_cloud() {
     agent.stop().await;
 }
 
-/// Row O8: it is as long as it was asked to be, ends well, and says from where to go on.
+/// Row O8 of docs/reference/superedge.md#offline-rows: it is as long as it was asked to be, ends well, and says from
+/// where to go on.
 #[tokio::test]
 async fn a_watch_without_a_cloud_lasts_and_ends_with_a_bookmark() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
@@ -122,7 +124,8 @@ async fn a_watch_without_a_cloud_lasts_and_ends_with_a_bookmark() {
     agent.stop().await;
 }
 
-/// Row O9: what was missed comes to a watch that was opened without a cloud, once each.
+/// Row O9 of docs/reference/superedge.md#offline-rows: what was missed comes to a watch that was opened without a
+/// cloud, once each.
 #[tokio::test]
 async fn a_watch_without_a_cloud_goes_on_with_it() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
@@ -149,7 +152,7 @@ async fn a_watch_without_a_cloud_goes_on_with_it() {
     agent.stop().await;
 }
 
-/// Row O14: who asks for tables first leaves no tables to others.
+/// Row O14 of docs/reference/superedge.md#offline-rows: who asks for tables first leaves no tables to others.
 #[tokio::test]
 async fn what_was_asked_for_as_a_table_is_an_object_without_a_cloud() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
@@ -178,7 +181,7 @@ async fn what_was_asked_for_as_a_table_is_an_object_without_a_cloud() {
     agent.stop().await;
 }
 
-/// Row O22: a client that never lists fills the copy all the same.
+/// Row O22 of docs/reference/superedge.md#offline-rows: a client that never lists fills the copy all the same.
 #[tokio::test]
 async fn what_was_only_watched_is_listed_without_a_cloud() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());

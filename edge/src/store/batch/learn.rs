@@ -1,5 +1,5 @@
-//! What replies to writes say about objects: kept before the writer is answered (design 9.12), so that whoever writes
-//! reads its own write.
+//! What replies to writes say about objects: kept before the writer is answered
+//! (docs/edge-node.md#what-the-local-api-answers), so that whoever writes reads its own write.
 
 use bytes::Bytes;
 use tombolo_proto::ids::{CloudRevision, Uid};

@@ -79,7 +79,8 @@ async fn files_that_cannot_be_used_name_their_setting() {
     assert!(Wrapper::bind(&WrapperConfig { address: None, ..settings() }).await.unwrap().is_none());
 }
 
-/// Row O28: new connections see files that were replaced, on both sides of the handshake.
+/// Row O28 of docs/reference/superedge.md#offline-rows: new connections see files that were replaced, on both sides of
+/// the handshake.
 #[tokio::test]
 async fn files_that_are_replaced_are_served_from_the_next_connection_on() {
     let folder = tempfile::tempdir().unwrap();

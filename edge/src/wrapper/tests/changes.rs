@@ -38,7 +38,7 @@ fn cluster() -> Arc<Source> {
     source
 }
 
-/// Rows P4 and W20 of app-grid reference 8.
+/// Rows P4 and W20 of docs/reference/superedge.md#rows.
 #[tokio::test(start_paused = true)]
 async fn nothing_is_shown_before_what_decides_is_known() {
     let source = cluster();
@@ -58,7 +58,7 @@ async fn nothing_is_shown_before_what_decides_is_known() {
     world.end().await;
 }
 
-/// Rows P2, P29, P30 and P31.
+/// Rows P2, P29, P30 and P31 of docs/reference/superedge.md#pruning-rows.
 #[tokio::test(start_paused = true)]
 async fn a_change_shows_in_what_depends_on_it_alone() {
     let source = cluster();
@@ -100,7 +100,8 @@ async fn an_object_that_was_made_anew_is_deleted_and_added() {
     world.end().await;
 }
 
-/// Rows W17 and W18: what happened while nobody listened is told, what is as before is not.
+/// Rows W17 and W18 of docs/reference/superedge.md#list-and-watch-rows: what happened while nobody listened is told,
+/// what is as before is not.
 #[tokio::test(start_paused = true)]
 async fn a_lost_source_is_compared_when_it_is_back() {
     let source = cluster();
@@ -144,7 +145,7 @@ async fn endpoints_are_read_when_somebody_asks() {
     world.end().await;
 }
 
-/// Rows P24 and P28.
+/// Rows P24 and P28 of docs/reference/superedge.md#pruning-rows.
 #[tokio::test(start_paused = true)]
 async fn kubernetes_leads_to_the_local_api_where_that_is_wanted() {
     let local = |listener: &str| Kubernetes::Local(listener.parse().unwrap());

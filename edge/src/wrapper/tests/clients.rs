@@ -40,8 +40,8 @@ async fn event(lines: &mut Lines<BufReader<TcpStream>>) -> Option<Value> {
     tokio::time::timeout(DEADLINE, next).await.expect("an event or the end")
 }
 
-/// Row W19: whatever way a watch has ended, nothing of it is held. There are more of them than places for watches and for
-/// connections.
+/// Row W19 of docs/reference/superedge.md#list-and-watch-rows: whatever way a watch has ended, nothing of it is held.
+/// There are more of them than places for watches and for connections.
 #[tokio::test]
 async fn watches_that_have_ended_leave_nothing_behind() {
     let served = Served::with_cluster(&WrapperConfig { debug: true, ..settings() }).await;
@@ -106,8 +106,9 @@ fn change(source: &Source, number: usize) {
     put(&source.store(), Part::Services, "web", changed);
 }
 
-/// Row W11 on sockets: who does not read is ended, at the bound of its queue when it comes back and without that when it
-/// does not; no history is kept for it, and who reads sees everything.
+/// Row W11 of docs/reference/superedge.md#list-and-watch-rows, on sockets: who does not read is ended, at the bound of
+/// its queue when it comes back and without that when it does not; no history is kept for it, and who reads sees
+/// everything.
 #[tokio::test]
 async fn a_watcher_that_does_not_read_is_ended_alone() {
     const CHANGES: usize = 60;

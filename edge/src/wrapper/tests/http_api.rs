@@ -138,7 +138,8 @@ impl Served {
     }
 }
 
-/// Rows W6, W12, W13 and W14 of app-grid reference 8.2: the requests of kube-proxy, in its order (7.1).
+/// Rows W6, W12, W13 and W14 of docs/reference/superedge.md#list-and-watch-rows: the requests of kube-proxy, in its
+/// order (docs/reference/kubernetes.md#kube-proxy).
 #[tokio::test]
 async fn kube_proxy_is_answered() {
     let served = Served::with_cluster(&settings()).await;
@@ -168,7 +169,7 @@ async fn kube_proxy_is_answered() {
     served.end().await;
 }
 
-/// Rows W2 to W5, W7 to W10 and W15.
+/// Rows W2 to W5, W7 to W10 and W15 of docs/reference/superedge.md#list-and-watch-rows.
 #[tokio::test]
 async fn lists_and_watches_are_those_of_kubernetes() {
     let served = Served::with_cluster(&settings()).await;
@@ -202,7 +203,7 @@ async fn lists_and_watches_are_those_of_kubernetes() {
     served.end().await;
 }
 
-/// Row W16: what an earlier wrapper has said is not resumed.
+/// Row W16 of docs/reference/superedge.md#list-and-watch-rows: what an earlier wrapper has said is not resumed.
 #[tokio::test]
 async fn a_restart_makes_clients_list_again() {
     let served = Served::with_cluster(&settings()).await;
@@ -222,7 +223,7 @@ async fn a_restart_makes_clients_list_again() {
     }
 }
 
-/// Row W20.
+/// Row W20 of docs/reference/superedge.md#list-and-watch-rows.
 #[tokio::test]
 async fn what_is_not_known_is_not_an_empty_list() {
     let source = Source::new();
@@ -298,7 +299,8 @@ async fn the_inside_is_shown_only_when_the_settings_say_so() {
     served.end().await;
 }
 
-/// Row W11: the queue of a watcher is bounded, and others are not affected.
+/// Row W11 of docs/reference/superedge.md#list-and-watch-rows: the queue of a watcher is bounded, and others are not
+/// affected.
 #[test]
 fn a_watcher_that_falls_behind_is_ended_alone() {
     let view = View::new(START, 16);

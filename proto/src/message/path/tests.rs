@@ -14,7 +14,7 @@ fn cloud(text: &str) -> ResourcePath {
     ResourcePath::parse_cloud(text).expect(text)
 }
 
-/// (inside the cloud, on the wire, target): the rows of reference 1.6.
+/// (inside the cloud, on the wire, target): the rows of docs/reference/kubeedge.md#resource-paths.
 const BOTH_SPELLINGS: &[(&str, &str, &str)] = &[
     ("node/edge1/default/pod/nginx", "default/pod/nginx", "edge1"),
     ("node/edge1/default/podlist", "default/podlist", "edge1"),

@@ -1,4 +1,5 @@
-//! MetaServer's requests: one API call in a record, which travels up and comes back with its result (reference 7.2).
+//! MetaServer's requests: one API call in a record, which travels up and comes back with its result
+//! (docs/reference/kubeedge.md#application-records).
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -10,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::message::{Content, ContentError, StatusError, open_words};
 
 open_words! {
-    /// What an application asks for (reference 7.2).
+    /// What an application asks for (docs/reference/kubeedge.md#application-records).
     Verb {
         /// Read one object, or a path of the API server.
         Get = "get",
@@ -32,7 +33,7 @@ open_words! {
 }
 
 open_words! {
-    /// How far an application has come (reference 7.2).
+    /// How far an application has come (docs/reference/kubeedge.md#application-records).
     ApplicationStatus {
         /// Made, not sent.
         PreApplying = "PreApplying",
@@ -139,7 +140,7 @@ impl Application {
         content.read()
     }
 
-    /// Reads the records of a watch sync, by their ids (reference 7.3).
+    /// Reads the records of a watch sync, by their ids (docs/reference/kubeedge.md#application-messages).
     ///
     /// # Errors
     /// [`ContentError::NotJson`] when the content is no map of records.
@@ -163,7 +164,7 @@ impl Application {
     }
 
     /// The record with a refusal, which a stock edge hands to its client as it is. The reason stays empty beside a
-    /// status (reference 7.4).
+    /// status (docs/reference/kubeedge.md#applications-in-the-cloud).
     #[must_use]
     pub fn rejected(mut self, error: &StatusError) -> Self {
         self.resp_body = None;

@@ -33,7 +33,8 @@ use requests::Requests;
 /// Different objects in flight to one edge, unless configured otherwise.
 pub const WINDOW_DEFAULT: usize = 16;
 
-/// The same at most: a stock edge drops the oldest of more than 100 messages that it has not looked at (reference 13.1).
+/// The same at most: a stock edge drops the oldest of more than 100 messages that it has not looked at
+/// (docs/reference/kubeedge.md#queue-behind-the-socket).
 pub const WINDOW_MAX: usize = 64;
 
 /// How a cloud session behaves.
@@ -58,7 +59,7 @@ pub struct CloudConfig {
 }
 
 impl CloudConfig {
-    /// The configuration with the reference's intervals.
+    /// The configuration with the intervals of KubeEdge (docs/reference/kubeedge.md#keepalive).
     #[must_use]
     pub fn new(node: NodeId, epoch: Epoch, unix_millis: u64, seed: [u8; 16]) -> Self {
         let (window, silence) = (WINDOW_DEFAULT, SILENCE_MAX);
@@ -174,8 +175,8 @@ impl CloudSession {
         }
     }
 
-    /// Adds a scope: everything that the view wants there is delivered as watch events (reference 7.3). False when the
-    /// session is over.
+    /// Adds a scope: everything that the view wants there is delivered as watch events
+    /// (docs/reference/kubeedge.md#application-messages). False when the session is over.
     pub fn open_subscription(&mut self, scope: ScopeId, view: &impl NodeView) -> bool {
         if !self.closed && !self.scopes.contains(&scope) {
             self.scopes.push(scope);

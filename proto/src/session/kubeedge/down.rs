@@ -1,4 +1,4 @@
-//! What a message from a cloud is (reference 8.3).
+//! What a message from a cloud is (docs/reference/kubeedge.md#routing-at-the-edge).
 
 use std::borrow::Cow;
 use std::fmt;
@@ -20,7 +20,7 @@ use crate::object::{ObjectKey, ObjectVersion, SharedObject};
 /// A message from a cloud, told apart by its route. Closed.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Down {
-    /// `config`, `ping` or `pong`: answered with `ack` (reference 2.1).
+    /// `config`, `ping` or `pong`: answered with `ack` (docs/reference/kubeedge.md#websocket).
     Control(Message),
     /// The answer to a request of the edge.
     Reply(MessageId, Message),
@@ -98,7 +98,7 @@ impl Down {
     }
 
     /// Whether a stock cloud waits for the acknowledgement of this message and holds everything else back meanwhile
-    /// (reference 3.6), told by types and not by parts of names.
+    /// (docs/reference/kubeedge.md#acknowledged-deliveries), told by types and not by parts of names.
     #[must_use]
     pub fn wants_acknowledgement(message: &Message) -> bool {
         use {Operation as Op, ResourceType as Type};
@@ -136,7 +136,7 @@ impl Down {
     }
 }
 
-/// Groups and sources whose objects are the edge's to hold (reference 9.4).
+/// Groups and sources whose objects are the edge's to hold (docs/reference/kubeedge.md#accepted-sources).
 fn is_delivery(message: &Message) -> bool {
     matches!(message.route.group, Group::Resource | Group::Func)
         && matches!(message.route.source, Source::EdgeController | Source::DynamicController)

@@ -38,7 +38,7 @@ pub struct EdgeConfig {
 }
 
 impl EdgeConfig {
-    /// The configuration with the reference's intervals.
+    /// The configuration with the intervals of KubeEdge (docs/reference/kubeedge.md#keepalive).
     #[must_use]
     pub fn new(node: NodeId, unix_millis: u64, seed: [u8; 16]) -> Self {
         Self { node, unix_millis, seed, keepalive: KEEPALIVE_INTERVAL }
@@ -211,7 +211,7 @@ impl EdgeSession {
         if let Some(delivery) = self.inbox.refused(refusal.seq) {
             let (id, millis) = (self.pen.id(), self.pen.millis(now));
             let mut error = delivery.message.error_reply(id, millis, &refusal.message);
-            // The part of a stock edge that keeps objects says this (reference 9.3).
+            // The part of a stock edge that keeps objects says this (docs/reference/kubeedge.md#store-operations).
             error.route.source = Source::MetaManager;
             self.notices.push_back(error);
         }
@@ -220,7 +220,7 @@ impl EdgeSession {
     /// Asks the cloud; the message gets an id, a time and, if it speaks as a module of the cloud, another source. The
     /// answer comes as [`EdgeEvent::Reply`] and wants [`Self::reply_stored`]; its lack comes as
     /// [`EdgeEvent::RequestTimedOut`]. Of equal queries one travels, because a stock cloud answers only the last one
-    /// (reference 13.1, 6).
+    /// (docs/reference/kubeedge.md#equal-queries).
     ///
     /// # Errors
     /// [`RequestError`] when the request is not taken.

@@ -7,8 +7,9 @@ use serde::Deserialize;
 use crate::message::{ObjectPath, ResourceType};
 use crate::object::{ObjectKey, Resource};
 
-/// Group, version, plural, kind and type word of the resources that cross the wire by name (reference 1.4 and 5). The
-/// type word of everything else is its kind in lower case (reference 7.3).
+/// Group, version, plural, kind and type word of the resources that cross the wire by name
+/// (docs/reference/kubeedge.md#resource-types). The type word of everything else is its kind in lower case
+/// (docs/reference/kubeedge.md#application-messages).
 const TABLE: &[(&str, &str, &str, &str, ResourceType)] = &[
     ("", "v1", "pods", "Pod", ResourceType::Pod),
     ("", "v1", "configmaps", "ConfigMap", ResourceType::ConfigMap),
@@ -84,7 +85,7 @@ pub(super) fn api_version(resource: &Resource) -> String {
 }
 
 /// The resource of an object that says its `apiVersion` and `kind`. Resources that are not in the table get the plural
-/// that stock KubeEdge guesses (reference 3.11), which is wrong for irregular ones.
+/// that stock KubeEdge guesses (docs/reference/kubeedge.md#sync-controller), which is wrong for irregular ones.
 pub(super) fn guess_resource(api_version: &str, kind: &str) -> Resource {
     let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
     if let Some(row) = TABLE.iter().find(|row| row.0 == group && row.3 == kind) {

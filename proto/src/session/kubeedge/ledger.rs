@@ -1,4 +1,5 @@
-//! What a node was ever given: the only memory of a stock edge's store that outlives a connection (design 9.11).
+//! What a node was ever given: the only memory of a stock edge's store that outlives a connection
+//! (docs/decisions/0004-kubeedge-dialect.md).
 //!
 //! The ledger is a superset of what the edge holds. A key is stored before its object is first sent, and taken out after
 //! its deletion was acknowledged, so that a crash at any point leaves no object on an edge that nobody will ever delete.
@@ -23,7 +24,8 @@ pub struct LedgerEntry {
     pub revision: Option<CloudRevision>,
 }
 
-/// A watch of the edge's MetaServer that outlives the connection: stock edges do not ask for it again (reference 7.5).
+/// A watch of the edge's MetaServer that outlives the connection: stock edges do not ask for it again
+/// (docs/reference/kubeedge.md#watches-that-outlive-a-connection).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Watch {
     /// The application's id.

@@ -1,4 +1,5 @@
-//! Which form the answer to a request must have so that it can neither crash nor poison a stock edge (reference 5.1).
+//! Which form the answer to a request must have so that it can neither crash nor poison a stock edge
+//! (docs/reference/kubeedge.md#safe-answers).
 //!
 //! A stock edge dereferences what a wrapper carries and stores whatever a response carries, errors included. Every
 //! reply passes [`Shape::fit`], whoever made it, before it may leave.
@@ -30,7 +31,7 @@ pub(super) struct Identity {
     pub(super) resource_version: String,
 }
 
-/// Form of the answer to a request (reference 5, 7.3, 11.3).
+/// Form of the answer to a request (docs/reference/kubeedge.md#upstream-messages).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
     /// `{"Object", "Err"}`. The edge dereferences `Object` even beside an error, unless it only reads.
@@ -55,7 +56,8 @@ pub enum Shape {
     /// Nothing: the sender does not wait.
     Silent,
     /// Nothing that a node can ask for: operation `error`. Node tasks are among it: nobody at the edge waits for what
-    /// comes of their reports, and in the group `resource` nobody takes the answer for a task (reference 8.3).
+    /// comes of their reports, and in the group `resource` nobody takes the answer for a task
+    /// (docs/reference/kubeedge.md#routing-at-the-edge).
     Unknown,
 }
 
@@ -75,7 +77,7 @@ impl Shape {
     }
 
     /// An application's request through ServiceBus waits; MQTT and the answers to calls of the router do not
-    /// (reference 11.3).
+    /// (docs/reference/kubeedge.md#router-messages).
     fn of_router(request: &Message) -> Self {
         let waits = request.route.source == Source::ServiceBus && request.header.parent.is_none();
         if waits { Self::ServiceBus } else { Self::Silent }

@@ -1,4 +1,4 @@
-//! What a message from an edge is (reference 3.12).
+//! What a message from an edge is (docs/reference/kubeedge.md#messages-from-an-edge).
 
 use crate::message::{Group, LocalPath, Message, MessageId, Operation, ResourcePath, ResourceType, Source};
 
@@ -7,7 +7,7 @@ use crate::message::{Group, LocalPath, Message, MessageId, Operation, ResourcePa
 pub enum Up {
     /// A heartbeat.
     Keepalive,
-    /// `config`, `ping` or `pong`: answered with `ack` (reference 2.1).
+    /// `config`, `ping` or `pong`: answered with `ack` (docs/reference/kubeedge.md#websocket).
     Control(Message),
     /// A delivery, or the reply to a request, is stored.
     Ack {
@@ -23,7 +23,8 @@ pub enum Up {
         /// Why, in the edge's words.
         sentence: String,
     },
-    /// A report of the edge's device twin, which repeats it until it is confirmed (reference A).
+    /// A report of the edge's device twin, which repeats it until it is confirmed
+    /// (docs/reference/kubeedge.md#devices-and-node-tasks).
     Twin(Message),
     /// A question or a write.
     Request(Message),
@@ -61,14 +62,14 @@ impl Up {
         }
     }
 
-    /// Whether a request of this route is one of MetaServer's (reference 7.3).
+    /// Whether a request of this route is one of MetaServer's (docs/reference/kubeedge.md#application-messages).
     #[must_use]
     pub fn is_application(message: &Message) -> bool {
         message.route.source == Source::MetaServer
     }
 }
 
-/// Sources that a stock cloud drops when they come from an edge (reference 1.5).
+/// Sources that a stock cloud drops when they come from an edge (docs/reference/kubeedge.md#sources-and-groups).
 pub(super) fn is_cloud_module(source: &Source) -> bool {
     matches!(
         source,
@@ -80,7 +81,7 @@ pub(super) fn is_cloud_module(source: &Source) -> bool {
     )
 }
 
-/// Whether the kubelet's process has just started: it registers a node (reference 10.2).
+/// Whether the kubelet's process has just started: it registers a node (docs/reference/kubeedge.md#start-of-a-node).
 pub(super) fn registers_node(message: &Message) -> bool {
     let LocalPath::Object(object) = &message.route.resource.local else { return false };
     message.route.operation == Operation::Insert

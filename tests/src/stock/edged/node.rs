@@ -1,4 +1,4 @@
-//! The node's own objects (reference 10.2 to 10.4).
+//! The node's own objects (docs/reference/kubeedge.md#the-edges-kubelet).
 
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ pub(super) async fn register(client: &Client) {
 }
 
 /// Compares what the node is with its row, as the kubelet does every ten seconds, and reports when they differ
-/// (reference 10.4). Heartbeats are not compared; images are.
+/// (docs/reference/kubeedge.md#periods). Heartbeats are not compared; images are.
 pub(super) async fn keep_status(client: &Client) {
     loop {
         tokio::time::sleep(client.bus.pace.lease).await;
@@ -99,7 +99,7 @@ pub(super) async fn keep_lease(client: &Client) {
             back_off = BackOff::new();
             while let Ok(renewed) = renew(client, held).await {
                 held = renewed;
-                // With 4 % jitter (reference 10.2).
+                // With 4 % jitter (docs/reference/kubeedge.md#start-of-a-node).
                 tokio::time::sleep(client.bus.pace.lease.mul_f64(rand::random_range(1.0..1.04))).await;
             }
         }
@@ -139,7 +139,7 @@ fn renew_time() -> String {
     jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()
 }
 
-/// The Node as the kubelet creates it (reference 10.3).
+/// The Node as the kubelet creates it (docs/reference/kubeedge.md#node-object).
 fn node_object(name: &str) -> Value {
     json!({
         "metadata": {"name": name, "creationTimestamp": null, "labels": {

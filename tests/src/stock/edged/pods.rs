@@ -1,4 +1,4 @@
-//! Pods from their row to Running, and to their end (reference 10.5, 10.6).
+//! Pods from their row to Running, and to their end (docs/reference/kubeedge.md#the-edges-kubelet).
 
 use std::collections::HashMap;
 
@@ -33,7 +33,7 @@ pub(super) async fn run(client: &Client, mut news: mpsc::Receiver<PodNews>) {
         if !gone {
             pods.take(content);
         } else if content["spec"].as_object().is_none_or(serde_json::Map::is_empty) {
-            // A deletion without a spec makes edged read all rows again (reference 10.6).
+            // A deletion without a spec makes edged read all rows again (docs/reference/kubeedge.md#pod-deletion).
             pods.read_rows();
         } else if !client.bus.store.lock().has(&path) {
             pods.running.remove(uid(&content));
@@ -114,7 +114,8 @@ async fn start(client: &Client, pod: &Value) {
     report(client, pod, &status(pod, "Running")).await;
 }
 
-/// A claim, its volume and, where a driver attaches it, its attachment, each until it is there (reference 10.5, 5).
+/// A claim, its volume and, where a driver attaches it, its attachment, each until it is there
+/// (docs/reference/kubeedge.md#pod-to-running).
 async fn attach(client: &Client, pod: &Value, claim: &str) {
     let namespace = pod["metadata"]["namespace"].as_str().unwrap_or_default();
     let claim = format!("{namespace}/persistentvolumeclaim/{claim}");
@@ -136,7 +137,7 @@ async fn look_until(client: &Client, path: &str, ready: impl Fn(&Value) -> bool)
     query(client, path, &Value::Null, |reply| ready(&reply["content"])).await
 }
 
-/// What is a row is not asked for (reference 9.5).
+/// What is a row is not asked for (docs/reference/kubeedge.md#remote-calls).
 async fn get(client: &Client, path: String) {
     if !client.bus.store.lock().has(&path) {
         query(client, &path, &Value::Null, |_| true).await;

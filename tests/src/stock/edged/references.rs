@@ -1,4 +1,4 @@
-//! What a pod needs before its containers can start (reference 10.5).
+//! What a pod needs before its containers can start (docs/reference/kubeedge.md#pod-to-running).
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Token requests while the Node authorizer lags behind (design 9.4).
+//! Token requests while the Node authorizer lags behind (docs/reference/kubernetes.md#authorizer-lag).
 
 use tokio::time::Instant;
 use tombolo_proto::{ObjectKey, Uid};

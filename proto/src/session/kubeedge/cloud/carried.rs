@@ -1,4 +1,4 @@
-//! Replies that carry an object: to a stock edge they are deliveries of it (reference 9.5 and 9.7).
+//! Replies that carry an object: to a stock edge they are deliveries of it (docs/reference/kubeedge.md#remote-calls).
 
 use serde::Deserialize;
 
@@ -78,9 +78,10 @@ fn stored_as(asked: &Message) -> Option<(ResourceType, bool)> {
 pub(super) const STAND_IN: &str = "none-";
 
 /// The name by which this side knows the empty object that an edge was given in place of one that does not exist
-/// (reference 5.1): an incarnation of its own, so that the true object replaces it, and its deletion is sent when a pod
-/// needs the true object. Each key has another one, and none has a dot: both name objects of an export. Whoever finds two names of
-/// one half of a hash gains that one of two empty objects is missing in an export, and is told again.
+/// (docs/reference/kubeedge.md#safe-answers): an incarnation of its own, so that the true object replaces it, and its
+/// deletion is sent when a pod needs the true object. Each key has another one, and none has a dot: both name objects
+/// of an export. Whoever finds two names of one half of a hash gains that one of two empty objects is missing in an
+/// export, and is told again.
 pub(super) fn stand_in(key: &ObjectKey) -> Option<Uid> {
     let (half, _) = content_hash(key.to_string().as_bytes()).halves();
     Uid::parse(&format!("{STAND_IN}{half:016x}")).ok()

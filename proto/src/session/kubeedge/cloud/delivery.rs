@@ -1,4 +1,4 @@
-//! Deliveries: which object leaves next, and what it is called on the wire (reference 6.4 and 7.3).
+//! Deliveries: which object leaves next, and what it is called on the wire (docs/reference/kubeedge.md#deliveries).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -290,7 +290,8 @@ fn message(flight: &Flight, dynamic: bool, recorder: &Recorder) -> Message {
 }
 
 /// What is said of an object whose content is not known any more: enough for the edge to find its row. Kind and version
-/// are more than stock clouds say (reference 3.11); without them the edge's MetaServer would keep its copy.
+/// are more than stock clouds say (docs/reference/kubeedge.md#sync-controller); without them the edge's MetaServer
+/// would keep its copy.
 fn tombstone(key: &ObjectKey, kind: &str, uid: Option<&str>) -> Content {
     #[derive(Serialize)]
     #[serde(rename_all = "camelCase")]

@@ -32,7 +32,8 @@ const NO_DEVICES: &str = "this cloudcore manages no devices, and the report is n
      off, or set kubeedge.devices: discard in cloudcore.yaml to have reports thrown away";
 
 impl CloudSession {
-    /// Takes a document that came in. One that is no message is counted and ignored (reference 13.1, 28).
+    /// Takes a document that came in. One that is no message is counted and ignored
+    /// (docs/reference/kubeedge.md#malformed-messages).
     ///
     /// # Errors
     /// [`SessionError`] when the edge sends too much of what serves nothing, or does not read its answers.
@@ -104,7 +105,8 @@ impl CloudSession {
         self.notify(answer)
     }
 
-    /// Device twins repeat a message until it is confirmed; the content is not read (reference 10.2, A).
+    /// Device twins repeat a message until it is confirmed; the content is not read
+    /// (docs/reference/kubeedge.md#devices-and-node-tasks).
     fn confirm(&mut self, report: &Message) -> Message {
         let mut answer = report.reply(self.pen.id(), self.pen.millis(self.now), Content::ok());
         answer.route.source = Source::DeviceController;
@@ -117,7 +119,8 @@ impl CloudSession {
 
     fn handle_request(&mut self, message: Message) -> Result<(), SessionError> {
         if registers_node(&message) {
-            // Without its Node in the store the kubelet cannot go on, whatever was sent before (reference 6.5).
+            // Without its Node in the store the kubelet cannot go on, whatever was sent before
+            // (docs/reference/kubeedge.md#registration-order).
             let doubted = self.board.doubt_resumed();
             self.recorder.doubt(&doubted);
             self.doubt_node();

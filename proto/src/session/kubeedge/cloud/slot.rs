@@ -168,7 +168,7 @@ impl Slot {
         if stranger && !is_node {
             return Verdict::Send(Step::Delete(self.belief.clone()));
         }
-        // Secrets are always updates, for old edges (reference 6.4).
+        // Secrets are always updates, for old edges (docs/reference/kubeedge.md#deliveries).
         let update = self.belief.holds() || is_node || is_secret(key);
         let operation = if update { Operation::Update } else { Operation::Insert };
         Verdict::Send(Step::Put(object, operation))

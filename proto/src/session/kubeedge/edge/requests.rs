@@ -129,7 +129,7 @@ fn is_same_query(one: &Message, other: &Message) -> bool {
 }
 
 /// A stock edge acknowledges the answers to what it asked and changed, but not to patches, deletions and MetaServer's
-/// requests (reference 9.3 and 9.5).
+/// requests (docs/reference/kubeedge.md#store-operations).
 fn is_acknowledged(asked: &Message, answer: &Message) -> bool {
     matches!(asked.route.operation, Operation::Query | Operation::Insert | Operation::Update)
         && asked.route.source != Source::MetaServer
