@@ -14,6 +14,7 @@ mod published;
 mod registering;
 mod reviews;
 mod room;
+mod tree;
 mod waiting;
 mod watch;
 
@@ -28,6 +29,7 @@ pub use protections::Protections;
 pub(crate) use published::{ISSUER_PATHS, is_document};
 pub(crate) use reviews::{Right, Unanswered};
 pub(crate) use room::{LARGE_ANSWER, Room};
+pub(crate) use tree::{TreeError, is_large, is_object, read_tree};
 pub use waiting::Waiting;
 pub(crate) use watch::watch_events;
 pub use watch::{ObjectEvent, WatchError, WatchSpec, watch};

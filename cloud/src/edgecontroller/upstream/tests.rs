@@ -20,6 +20,7 @@ use crate::kube::tests::double::answering;
 
 mod beside;
 mod bounded;
+mod contents;
 mod registering;
 mod token;
 
@@ -341,7 +342,7 @@ async fn what_cannot_be_understood_is_answered_without_a_call() {
         (Op::Query, wire("membership"), json!(null), "names no object"),
         (Op::Query, wire("../configmap/c"), json!(null), "Kubernetes names"),
         (Op::Insert, wire("null/node/n"), json!([1]), "no Node object"),
-        (Op::Insert, wire("l/lease/n"), json!("x"), "not one JSON value"),
+        (Op::Insert, wire("l/lease/n"), json!("x"), "no object"),
         (Op::Insert, wire("d/pod/p"), json!([]), "no object"),
         (Op::Patch, wire("d/podpatch/p"), json!(null), "no patch"),
         (Op::Query, wire("d/secret"), json!(null), "names no object"),
