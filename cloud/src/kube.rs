@@ -51,6 +51,8 @@ pub struct Kube {
     impersonation: Arc<Impersonation>,
     gate: Arc<Gate>,
     published: Arc<Published>,
+    /// The turn of long lines of cloudcore's own watches.
+    own_lines: waiting::Turns,
 }
 
 impl Kube {
@@ -89,7 +91,7 @@ impl From<Client> for Kube {
     /// Without a second client, calls with the token of an edge's local client are refused.
     fn from(client: Client) -> Self {
         let (impersonation, gate, published) = Default::default();
-        Self { client, bare: None, impersonation, gate, published }
+        Self { client, bare: None, impersonation, gate, published, own_lines: waiting::turns() }
     }
 }
 

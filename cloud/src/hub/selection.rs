@@ -71,7 +71,7 @@ impl Selection {
             namespace: self.namespace.clone(),
             label_selector: self.label_selector.clone(),
             field_selector: self.field_selector.clone(),
-            waiting: waiting.clone(),
+            waiting: Some(waiting.clone()),
         }
     }
 }

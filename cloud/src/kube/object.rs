@@ -34,7 +34,7 @@ const LEVELS_MAX: usize = 120;
 const VALUES_MAX: usize = 65_536;
 
 /// Of what is not read, what says which object it is.
-const IDENTITY: [&str; 5] = ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"];
+pub(super) const IDENTITY: [&str; 5] = ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"];
 
 /// Whether texts have more values in all than are read. A short text is not looked at: a value has two bytes at least.
 pub(crate) fn has_too_many_values<'a>(texts: impl Iterator<Item = &'a [u8]> + Clone) -> bool {
@@ -61,8 +61,11 @@ fn bytes_of(text: &RawValue) -> &[u8] {
     text.get().as_bytes()
 }
 
-/// Members by name, as they were written.
-type Members = BTreeMap<String, Box<RawValue>>;
+/// Members by name, where they were written.
+type Members<'a> = BTreeMap<String, &'a RawValue>;
+
+/// A text of so many bytes is read at once: its tree takes little, whatever it is made of.
+const SHORT_LEN_MAX: usize = 64 * 1024;
 
 /// An object that lacks its identity.
 #[derive(Debug, Error)]
@@ -98,6 +101,22 @@ impl RawObject {
             ..ObjectMeta::default()
         };
         Self { metadata: Box::new(metadata), value, unread: None, place: None }
+    }
+
+    /// Reads a text. What cannot be read of it is left out, and the object knows why.
+    ///
+    /// # Errors
+    /// It is no object with metadata.
+    pub(super) fn read(text: &str) -> serde_json::Result<Self> {
+        match read_short(text) {
+            Some(object) => Ok(Self::new(object.into())),
+            None => read_with_care(text),
+        }
+    }
+
+    /// Nothing is known of it but which object it is.
+    pub(super) fn leave_unread(&mut self, why: &str) {
+        self.unread = Some(why.into());
     }
 
     /// Holds its place until it is dropped or [given away](Self::into_value).
@@ -169,44 +188,73 @@ impl RawObject {
 
 impl<'de> Deserialize<'de> for RawObject {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let mut members = Members::deserialize(deserializer)?;
-        let metadata = members.remove("metadata").map(|text| serde_json::from_str::<Members>(text.get()));
-        let Some(Ok(mut metadata)) = metadata else {
-            return Err(D::Error::custom("an object without metadata"));
-        };
-        let writers = metadata.remove("managedFields");
-        let writers = writers.filter(|text| !has_too_many_values(std::iter::once(bytes_of(text))));
-        let writers = writers.and_then(|text| writers_of(&text).ok());
-        let all = metadata.values().chain(members.values()).map(|text| bytes_of(text));
-        let has_too_many = has_too_many_values(all);
-        if has_too_many {
-            metadata.retain(|name, _| IDENTITY.contains(&name.as_str()));
-            members.clear();
-        }
-        let mut metadata = read(&metadata).map_err(D::Error::custom)?;
-        metadata.extend(writers.map(|writers| ("managedFields".to_owned(), writers)));
-        // One object that is nested deeper than can be read must not cost a list all others.
-        let (mut value, unread) = match read(&members) {
-            Ok(_) if has_too_many => {
-                (Map::new(), Some(format!("it has more than {VALUES_MAX} values").into()))
-            }
-            Ok(value) if value.values().all(|member| levels(member) < LEVELS_MAX) => (value, None),
-            Ok(_) => (Map::new(), Some(format!("it is nested more than {LEVELS_MAX} levels deep").into())),
-            Err(error) => (Map::new(), Some(error.to_string().into_boxed_str())),
-        };
-        value.insert("metadata".to_owned(), metadata.into());
-        Ok(Self { unread, ..Self::new(value.into()) })
+        let text = <&RawValue>::deserialize(deserializer)?;
+        Self::read(text.get()).map_err(D::Error::custom)
     }
 }
 
-fn read(members: &Members) -> serde_json::Result<Map<String, Value>> {
+/// An ordinary object, whose text is short and nested as it should be. None when it has to be read with care, for what is wrong
+/// with one object must not cost a list all others.
+fn read_short(text: &str) -> Option<Map<String, Value>> {
+    if text.len() > SHORT_LEN_MAX {
+        return None;
+    }
+    let Ok(Value::Object(mut object)) = serde_json::from_str(text) else { return None };
+    let metadata = object.get_mut("metadata").and_then(Value::as_object_mut)?;
+    if let Some(mut writers) = metadata.remove("managedFields")
+        && shorten(&mut writers).is_some()
+    {
+        metadata.insert("managedFields".to_owned(), writers);
+    }
+    let mut others = object.iter().filter(|(name, _)| *name != "metadata");
+    others.all(|(_, member)| levels(member) < LEVELS_MAX).then_some(object)
+}
+
+/// Of the fields of the writers of an object, leaves the first level. None when it is no list of writers.
+fn shorten(writers: &mut Value) -> Option<()> {
+    for writer in writers.as_array_mut()? {
+        if let Some(fields) = writer.as_object_mut()?.get_mut("fieldsV1") {
+            fields.as_object_mut()?.values_mut().for_each(|field| *field = Map::new().into());
+        }
+    }
+    Some(())
+}
+
+fn read_with_care(text: &str) -> serde_json::Result<RawObject> {
+    let mut members: Members<'_> = serde_json::from_str(text)?;
+    let metadata = members.remove("metadata").map(|text| serde_json::from_str::<Members<'_>>(text.get()));
+    let Some(Ok(mut metadata)) = metadata else {
+        return Err(serde_json::Error::custom("an object without metadata"));
+    };
+    let writers = metadata.remove("managedFields");
+    let writers = writers.filter(|text| !has_too_many_values(std::iter::once(bytes_of(text))));
+    let writers = writers.and_then(|text| writers_of(text).ok());
+    let all = metadata.values().chain(members.values()).map(|text| bytes_of(text));
+    let has_too_many = has_too_many_values(all);
+    if has_too_many {
+        metadata.retain(|name, _| IDENTITY.contains(&name.as_str()));
+        members.clear();
+    }
+    let mut metadata = read(&metadata)?;
+    metadata.extend(writers.map(|writers| ("managedFields".to_owned(), writers)));
+    let (mut value, unread) = match read(&members) {
+        Ok(_) if has_too_many => (Map::new(), Some(format!("it has more than {VALUES_MAX} values").into())),
+        Ok(value) if value.values().all(|member| levels(member) < LEVELS_MAX) => (value, None),
+        Ok(_) => (Map::new(), Some(format!("it is nested more than {LEVELS_MAX} levels deep").into())),
+        Err(error) => (Map::new(), Some(error.to_string().into_boxed_str())),
+    };
+    value.insert("metadata".to_owned(), metadata.into());
+    Ok(RawObject { unread, ..RawObject::new(value.into()) })
+}
+
+fn read(members: &Members<'_>) -> serde_json::Result<Map<String, Value>> {
     members.iter().map(|(name, text)| Ok((name.clone(), serde_json::from_str(text.get())?))).collect()
 }
 
 /// What the API server keeps of the writers of an object, of their fields the first level alone: nobody here needs more, and
 /// whoever writes chooses how deep they are nested.
 fn writers_of(text: &RawValue) -> serde_json::Result<Value> {
-    let mut writers: Vec<Members> = serde_json::from_str(text.get())?;
+    let mut writers: Vec<Members<'_>> = serde_json::from_str(text.get())?;
     let writers = writers.iter_mut().map(|writer| {
         let fields = writer.remove("fieldsV1");
         let mut writer = read(writer)?;
@@ -263,6 +311,7 @@ impl KubeResource for RawObject {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use serde_json::json;
 
     use super::*;
@@ -348,6 +397,99 @@ mod tests {
             let object: RawObject = serde_json::from_str(&object(name, labels, &status)).expect("an object");
             assert_eq!((object.uid().is_ok(), object.metadata.name.as_deref()), (is_read, Some(name)));
             assert_eq!(object.revision().expect("known").0, 4, "{name}");
+        }
+    }
+
+    /// JSON of all kinds, as text: members twice, names with escapes, deep ones.
+    fn json_text() -> impl Strategy<Value = String> {
+        let leaf = prop_oneof![
+            Just("null".to_owned()),
+            any::<bool>().prop_map(|value| value.to_string()),
+            any::<i64>().prop_map(|value| value.to_string()),
+            any::<f64>()
+                .prop_filter("JSON", |value| value.is_finite())
+                .prop_map(|value| format!("{value:e}")),
+            any::<String>().prop_map(|text| json!(text).to_string()),
+            Just(r#""\u003ca\u00e9\ud83d\ude00\/""#.to_owned()),
+            (110_usize..130).prop_map(|levels| "[".repeat(levels) + &"]".repeat(levels)),
+        ];
+        leaf.prop_recursive(4, 32, 4, |inner| {
+            let members = prop::collection::vec((name_text(), inner.clone()), 0..5);
+            prop_oneof![
+                prop::collection::vec(inner, 0..5).prop_map(|items| format!("[{}]", items.join(" ,"))),
+                members.prop_map(|members| object_text(&members)),
+            ]
+        })
+    }
+
+    fn name_text() -> impl Strategy<Value = String> {
+        const KNOWN: [&str; 8] =
+            ["managedFields", "fieldsV1", "name", "uid", "na\\u006de", "metad\\u0061ta", "a", ""];
+        prop_oneof![
+            prop::sample::select(&KNOWN[..]).prop_map(|name| format!("\"{name}\"")),
+            any::<String>().prop_map(|name| json!(name).to_string())
+        ]
+    }
+
+    fn object_text(members: &[(String, String)]) -> String {
+        let members: Vec<_> = members.iter().map(|(name, value)| format!("{name} : {value}")).collect();
+        format!("{{{}}}", members.join(","))
+    }
+
+    proptest! {
+        /// Whichever way a text is read, and where it is read as serde_json does, but for the fields of writers.
+        #[test]
+        fn an_object_is_the_same_whichever_way_it_is_read(
+            mut metadata in prop::collection::vec((name_text(), json_text()), 0..6),
+            mut members in prop::collection::vec((name_text(), json_text()), 0..6),
+            place in any::<prop::sample::Index>(),
+        ) {
+            metadata.push((r#""uid""#.to_owned(), r#""u""#.to_owned()));
+            let place = place.index(members.len() + 1);
+            members.insert(place, (r#""metadata""#.to_owned(), object_text(&metadata)));
+            let text = object_text(&members);
+            let careful = read_with_care(&text);
+            let short = read_short(&text);
+            let plain: Option<Value> = serde_json::from_str(&text).ok();
+            if let Some(short) = short {
+                let careful = careful.expect("it is read at once");
+                prop_assert!(careful.unread.is_none());
+                prop_assert_eq!(careful.value(), &Value::from(short.clone()));
+                let without = |mut object: Value| {
+                    object["metadata"].as_object_mut().map(|metadata| metadata.remove("managedFields"));
+                    object
+                };
+                prop_assert_eq!(without(short.into()), without(plain.expect("JSON")));
+            } else if let (Ok(careful), Some(_)) = (careful, plain) {
+                prop_assert!(careful.unread.is_some(), "what is not read at once is nested too deep: {}", text);
+            }
+        }
+    }
+
+    /// A measurement: `cargo test -p tombolo-cloud --lib -- --ignored --nocapture how_long_an_ordinary_pod_takes`.
+    #[test]
+    #[ignore = "a measurement"]
+    fn how_long_an_ordinary_pod_takes() {
+        let fields: Map<String, Value> = (0..40)
+            .map(|number| (format!("f:field{number}"), json!({"f:a": {}, "f:b": {"f:c": {}}})))
+            .collect();
+        let writer = json!({"manager": "kubelet", "operation": "Update", "fieldsV1": fields});
+        let container = json!({"name": "c", "image": "registry.example/app:1.0", "env": [{"name": "A", "value": "b"}],
+            "resources": {"limits": {"cpu": "1", "memory": "1Gi"}}, "volumeMounts": [{"name": "v", "mountPath": "/v"}]});
+        let metadata = json!({"name": "web-5d9c7b6f4-abcde", "namespace": "shop", "uid": "u", "resourceVersion": "4",
+            "labels": {"app": "web"}, "managedFields": [writer.clone(), writer]});
+        let text = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata,
+            "spec": {"containers": vec![container; 8]}, "status": {"phase": "Running"}})
+        .to_string();
+        let time = |read: &dyn Fn()| {
+            let begun = std::time::Instant::now();
+            (0..2000).for_each(|_| read());
+            begun.elapsed() / 2000
+        };
+        for _ in 0..3 {
+            let short = time(&|| drop(read_short(&text).expect("an object")));
+            let careful = time(&|| drop(read_with_care(&text).expect("an object")));
+            println!("{} bytes: at once {short:?}, with care {careful:?}", text.len());
         }
     }
 

@@ -32,7 +32,7 @@ impl Kube {
                 return Ok(Some(answer));
             }
             for item in pages.read(&answer)?.items.unwrap_or_default() {
-                each(serde_json::from_str(item.get()).map_err(|error| no_list(&error))?);
+                each(RawObject::read(item.get()).map_err(|error| no_list(&error))?);
             }
         }
         Ok(None)

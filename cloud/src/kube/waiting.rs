@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use serde_json::Value;
-use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, SemaphorePermit};
+use tokio::sync::{Mutex, MutexGuard, OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
 use super::RawObject;
 
-/// Bytes that the objects of events may take from the moment when they are read until they are used. Clones share them.
+/// Memory of the events of watches, from the moment when they come until they are used. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Waiting {
     places: Arc<Semaphore>,
@@ -16,20 +16,53 @@ pub struct Waiting {
     reading: Arc<Mutex<()>>,
     /// Pages of lists that are in memory.
     pages: Arc<Semaphore>,
+    /// The turn of a long line.
+    lines: Turns,
 }
 
 /// Pages of lists in memory at a time.
 pub(super) const PAGES_MAX: usize = 4;
 
+/// The turn that the long lines of several watches share.
+pub(super) type Turns = Arc<Semaphore>;
+
 /// An object's part of these bytes, until it is dropped.
 pub(super) type Place = Arc<OwnedSemaphorePermit>;
 
+/// Whoever has it makes an object of a text, alone.
+pub(super) struct Reading<'a> {
+    waiting: &'a Waiting,
+    _one: MutexGuard<'a, ()>,
+}
+
+impl Reading<'_> {
+    /// Waits until there is room for the object, which has it from then on. One that is larger than all there is waits until
+    /// nothing else is there.
+    pub(super) async fn keep(self, object: &mut RawObject) {
+        let Waiting { places, max, .. } = self.waiting;
+        let bytes = u32::try_from(size_of_tree(object.value())).unwrap_or(u32::MAX).min(*max);
+        // The semaphore is never closed.
+        let place = Arc::clone(places).acquire_many_owned(bytes).await;
+        object.set_place(place.ok().map(Arc::new));
+    }
+}
+
 impl Waiting {
-    /// So many bytes.
+    /// So many bytes of objects, and one long line at a time.
     #[must_use]
     pub fn new(max: u32) -> Self {
+        Self::with_turns(max, turns())
+    }
+
+    /// The same, whose long lines share these turns with others.
+    pub(super) fn with_turns(max: u32, lines: Turns) -> Self {
         let places = Arc::new(Semaphore::new(max.try_into().unwrap_or(usize::MAX)));
-        Self { places, max, reading: Arc::default(), pages: Arc::new(Semaphore::new(PAGES_MAX)) }
+        Self { places, max, reading: Arc::default(), pages: Arc::new(Semaphore::new(PAGES_MAX)), lines }
+    }
+
+    /// The turn of a long line.
+    pub(super) fn lines(&self) -> &Turns {
+        &self.lines
     }
 
     /// Waits until one more page of a list may be in memory.
@@ -38,25 +71,9 @@ impl Waiting {
         self.pages.acquire().await.ok()
     }
 
-    /// Reads an object, which has its bytes from then on. Cancel-safe.
-    ///
-    /// # Errors
-    /// It is no object.
-    pub(super) async fn read(&self, text: &str) -> serde_json::Result<RawObject> {
-        // Whoever uses objects waits for nothing here, so their bytes come back.
-        let _one = self.reading.lock().await;
-        let mut object: RawObject = serde_json::from_str(text)?;
-        self.hold(&mut object).await;
-        Ok(object)
-    }
-
-    /// Waits until there is room for the object, which has it from then on. One that is larger than all there is waits until
-    /// nothing else is there. Cancel-safe.
-    async fn hold(&self, object: &mut RawObject) {
-        let bytes = u32::try_from(size_of_tree(object.value())).unwrap_or(u32::MAX).min(self.max);
-        // The semaphore is never closed.
-        let place = Arc::clone(&self.places).acquire_many_owned(bytes).await;
-        object.set_place(place.ok().map(Arc::new));
+    /// Waits until a text may become an object. Whoever uses objects waits for nothing here, so their bytes come back.
+    pub(super) async fn reading(&self) -> Reading<'_> {
+        Reading { waiting: self, _one: self.reading.lock().await }
     }
 
     /// Whether an object is being read, or has been and waits for its bytes.
@@ -70,6 +87,11 @@ impl Waiting {
     pub(super) fn free(&self) -> usize {
         self.places.available_permits()
     }
+}
+
+/// One long line at a time.
+pub(super) fn turns() -> Turns {
+    Arc::new(Semaphore::new(1))
 }
 
 /// Bytes that a JSON tree takes in memory, about: many small members take many times their text.

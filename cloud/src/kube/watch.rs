@@ -3,13 +3,17 @@
 //! Memory is bounded in bytes: a page of the list is, and so are the events that wait. Where they wait, the watch does not
 //! read; the API server ends a watch that is not read for long, and then everything is listed again: nothing is lost.
 
+use std::borrow::Cow;
 use std::pin::pin;
 use std::time::Duration;
 
+use futures::io::AsyncBufRead;
 use futures::{FutureExt as _, Stream, StreamExt as _, stream};
 use http::Request;
-use kube::core::{Status, WatchEvent};
+use http::header::ACCEPT_ENCODING;
+use kube::core::Status;
 use kube::runtime::watcher::Event;
+use serde::Deserialize;
 use serde_json::value::RawValue;
 use thiserror::Error;
 use tokio::sync::mpsc;
@@ -21,8 +25,12 @@ use super::paging::Pages;
 use super::waiting::Waiting;
 use super::{Answer, CallError, Caller, Kube, RawObject, path_of, query_value};
 
+mod lines;
+mod skim;
 #[cfg(test)]
 mod tests;
+
+use lines::{LINE_LEN_MAX, Lines, in_time};
 
 /// Time after which the API server ends a watch, in seconds. Clients that ask for less than five minutes get it.
 const WATCH_SECONDS: u64 = 290;
@@ -33,11 +41,8 @@ const SILENCE_MAX: Duration = Duration::from_secs(WATCH_SECONDS + 10);
 /// A watch that tells nothing and ends within this time does not work: it is begun again after a growing wait.
 const SHORT: Duration = Duration::from_secs(1);
 
-/// Length of an event after which a watch is begun anew.
-const KEPT_MAX: usize = 256 * 1024;
-
 /// Bytes that the events of one of cloudcore's own watches may take while they wait.
-const OWN_BYTES_MAX: u32 = 8 * 1024 * 1024;
+const OWN_BYTES_MAX: u32 = 4 * 1024 * 1024;
 
 /// What a watch tells, in the order of the cloud's history. Objects between `RelistStart` and `RelistEnd` are all
 /// there are: whatever was known before and is not among them went away while nobody watched.
@@ -64,8 +69,8 @@ pub struct WatchSpec {
     pub label_selector: String,
     /// Field selector; empty for all.
     pub field_selector: String,
-    /// Memory of the events that wait.
-    pub waiting: Waiting,
+    /// Memory of the events that wait; none for a watch of cloudcore's own, which has some for itself.
+    pub waiting: Option<Waiting>,
 }
 
 impl WatchSpec {
@@ -77,7 +82,7 @@ impl WatchSpec {
             namespace: String::new(),
             label_selector: String::new(),
             field_selector: String::new(),
-            waiting: Waiting::new(OWN_BYTES_MAX),
+            waiting: None,
         }
     }
 
@@ -158,8 +163,9 @@ pub async fn watch<T: Send>(
         ..BackoffConfig::default()
     });
     let path = spec.path();
-    let mut watch =
-        Watch { kube: &kube, path: &path, waiting: spec.waiting, out: &out, into, backoff, from: None };
+    let own = || Waiting::with_turns(OWN_BYTES_MAX, kube.own_lines.clone());
+    let waiting = spec.waiting.unwrap_or_else(own);
+    let mut watch = Watch { kube: &kube, path: &path, waiting, out: &out, into, backoff, from: None };
     let watching = async {
         loop {
             let outcome = match watch.from.clone() {
@@ -234,7 +240,9 @@ impl<T: Send, F: Fn(ObjectEvent) -> T> Watch<'_, T, F> {
             }
             let mut page = pages.read(&answer)?;
             for item in page.items.take().unwrap_or_default() {
-                let object = waiting.read(item.get()).await.map_err(|error| WatchError::new(&error))?;
+                let reading = waiting.reading().await;
+                let mut object = RawObject::read(item.get()).map_err(|error| WatchError::new(&error))?;
+                reading.keep(&mut object).await;
                 self.tell(ObjectEvent::Applied(object)).await;
             }
             revision = page.revision().map(str::to_owned);
@@ -252,29 +260,18 @@ impl<T: Send, F: Fn(ObjectEvent) -> T> Watch<'_, T, F> {
             self.path,
             query_value(revision)
         );
-        let request = Request::get(uri).body(Vec::new()).map_err(|error| WatchError::new(&error))?;
+        // Newer API servers compress each event by itself, which kube's decoder does not know.
+        let request = Request::get(uri).header(ACCEPT_ENCODING, "identity").body(Vec::new());
+        let request = request.map_err(|error| WatchError::new(&error))?;
         let silent = |_| WatchError::new(&"nothing comes from the API server");
         let begun = Instant::now();
-        let events = self.kube.client().request_events::<Box<RawValue>>(request);
-        let events = tokio::time::timeout(SILENCE_MAX, events).await.map_err(silent)??;
-        let (mut events, mut has_told) = (pin!(events), false);
-        while let Ok(Some(event)) = tokio::time::timeout(SILENCE_MAX, events.next()).await {
-            has_told = true;
-            let len = match event? {
-                WatchEvent::Added(text) | WatchEvent::Modified(text) => {
-                    self.follow_to(&text, ObjectEvent::Applied).await?
-                }
-                WatchEvent::Deleted(text) => self.follow_to(&text, ObjectEvent::Deleted).await?,
-                WatchEvent::Bookmark(bookmark) => {
-                    self.from = Some(bookmark.metadata.resource_version);
-                    0
-                }
-                WatchEvent::Error(status) => return Err(WatchError::from(&*status)),
-            };
-            if len > KEPT_MAX {
-                // The buffer of a stream that had so large an event stays as large.
-                return Ok(());
-            }
+        let stream = self.kube.client().request_stream(request);
+        let stream = tokio::time::timeout(SILENCE_MAX, stream).await.map_err(silent)??;
+        let stream = pin!(stream);
+        let mut lines = Lines::new(stream, self.waiting.lines().clone());
+        let mut has_told = false;
+        while lines.next().await? {
+            has_told |= self.take(&mut lines).await?;
         }
         if !has_told && begun.elapsed() < SHORT {
             return Err(WatchError::new(&"the watch has ended at once"));
@@ -282,16 +279,38 @@ impl<T: Send, F: Fn(ObjectEvent) -> T> Watch<'_, T, F> {
         Ok(())
     }
 
-    /// Tells an object of which the watch has told, and goes on from there. Gives the length of its text.
-    async fn follow_to(
-        &mut self,
-        text: &RawValue,
-        event: impl Fn(RawObject) -> ObjectEvent,
-    ) -> Result<usize, WatchError> {
-        let object = self.waiting.read(text.get()).await.map_err(|error| WatchError::new(&error))?;
+    /// Takes the event of a line. False when it is only the beginning of one.
+    async fn take<R: AsyncBufRead + Unpin>(&mut self, lines: &mut Lines<R>) -> Result<bool, WatchError> {
+        let event: Line<'_> = match serde_json::from_slice(lines.text()) {
+            Ok(event) => event,
+            Err(error) if error.is_eof() => return Ok(false),
+            Err(error) => return Err(refusal(lines.text()).unwrap_or_else(|| WatchError::new(&error))),
+        };
+        let told: fn(RawObject) -> ObjectEvent = match &*event.kind {
+            "ADDED" | "MODIFIED" => ObjectEvent::Applied,
+            "DELETED" => ObjectEvent::Deleted,
+            "BOOKMARK" => {
+                let bookmark = serde_json::from_str::<Bookmark>(event.object.get());
+                let bookmark = bookmark.map_err(|error| WatchError::new(&error))?;
+                self.from = Some(bookmark.metadata.resource_version);
+                return Ok(true);
+            }
+            kind => {
+                let unknown = || WatchError::new(&format!("an event of the unknown type {kind:?}"));
+                return Err(refusal(event.object.get().as_bytes()).unwrap_or_else(unknown));
+            }
+        };
+        let waiting = self.waiting.clone();
+        let reading = in_time(lines.until(), waiting.reading()).await?;
+        let mut object = RawObject::read(event.object.get()).map_err(|error| WatchError::new(&error))?;
+        if lines.is_skimmed() {
+            object.leave_unread(&format!("the API server sends more than {LINE_LEN_MAX} bytes for it"));
+        }
+        lines.release();
+        reading.keep(&mut object).await;
         self.from = Some(revision_of(&object)?);
-        self.tell(event(object)).await;
-        Ok(text.get().len())
+        self.tell(told(object)).await;
+        Ok(true)
     }
 
     async fn tell(&mut self, event: ObjectEvent) {
@@ -302,6 +321,33 @@ impl<T: Send, F: Fn(ObjectEvent) -> T> Watch<'_, T, F> {
         // Once nobody listens, the watch is ended.
         let _ = self.out.send((self.into)(event)).await;
     }
+}
+
+/// An event of a watch, as it was sent.
+#[derive(Deserialize)]
+struct Line<'a> {
+    #[serde(rename = "type", borrow)]
+    kind: Cow<'a, str>,
+    #[serde(borrow)]
+    object: &'a RawValue,
+}
+
+/// A place in the cloud's history.
+#[derive(Deserialize)]
+struct Bookmark {
+    metadata: Revision,
+}
+
+#[derive(Deserialize)]
+struct Revision {
+    #[serde(rename = "resourceVersion")]
+    resource_version: String,
+}
+
+/// What the API server says in place of an event.
+fn refusal(text: &[u8]) -> Option<WatchError> {
+    let status: Status = serde_json::from_slice(text).ok()?;
+    Some(WatchError::from(&status))
 }
 
 fn revision_of(object: &RawObject) -> Result<String, WatchError> {

@@ -26,8 +26,11 @@ const CONFLICT: u16 = 409;
 /// How often a patch is made again because others have written beside the status. Those who write all the time win then.
 const REPEATS_MAX: usize = 5;
 
-/// Members by name, as they were written.
-type Members = BTreeMap<String, Box<RawValue>>;
+/// Members by name, where they were written.
+type Members<'a> = BTreeMap<String, &'a RawValue>;
+
+/// Bytes by which the version makes a patch longer, about.
+const VERSION_LEN: usize = 96;
 
 /// What was known of the object whose status a request writes, when the request was received.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -150,15 +153,19 @@ fn is_merge(call: &ApiCall) -> bool {
 
 /// The patch with the version that it is made on; none when it names one itself, or is no object.
 fn on_version(patch: &[u8], revision: CloudRevision) -> Option<Bytes> {
-    let mut object: Members = serde_json::from_slice(patch).ok()?;
+    let mut object: Members<'_> = serde_json::from_slice(patch).ok()?;
     let metadata = object.get("metadata").map(|text| serde_json::from_str(text.get()));
-    let mut metadata: Members = metadata.transpose().ok()?.unwrap_or_default();
+    let mut metadata: Members<'_> = metadata.transpose().ok()?.unwrap_or_default();
     if metadata.contains_key("resourceVersion") {
         return None;
     }
-    metadata.insert("resourceVersion".to_owned(), to_raw_value(&revision.to_string()).ok()?);
-    object.insert("metadata".to_owned(), to_raw_value(&metadata).ok()?);
-    serde_json::to_vec(&object).ok().map(Bytes::from)
+    let version = to_raw_value(&revision.to_string()).ok()?;
+    metadata.insert("resourceVersion".to_owned(), &version);
+    let metadata = to_raw_value(&metadata).ok()?;
+    object.insert("metadata".to_owned(), &metadata);
+    let mut changed = Vec::with_capacity(patch.len() + VERSION_LEN);
+    serde_json::to_writer(&mut changed, &object).ok()?;
+    Some(changed.into())
 }
 
 #[cfg(test)]

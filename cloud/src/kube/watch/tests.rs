@@ -11,6 +11,8 @@ use serde_json::{Value, json};
 use super::super::paging::PAGE_LEN_MAX;
 use super::*;
 
+mod long;
+
 const MIB: usize = 1024 * 1024;
 
 /// What happens to a watch.
@@ -43,7 +45,6 @@ fn event(kind: &str, number: usize, revision: &str) -> String {
     event_of(kind, &object)
 }
 
-/// The type stands first, as API servers write it: only so can an object be read piece by piece.
 fn event_of(kind: &str, object: &Value) -> String {
     format!(r#"{{"type":"{kind}","object":{object}}}"#)
 }
@@ -103,7 +104,7 @@ impl Api {
 
 fn spec(bytes: usize) -> WatchSpec {
     let mut spec = WatchSpec::all(Resource::new("", "v1", "configmaps"));
-    spec.waiting = Waiting::new(u32::try_from(bytes).expect("few"));
+    spec.waiting = Some(Waiting::new(u32::try_from(bytes).expect("few")));
     spec
 }
 
@@ -158,7 +159,7 @@ async fn events_that_wait_are_bounded_in_bytes_and_none_is_lost() {
     let api = Api::new(vec![MIB; 20], &[]);
     let (out, mut events) = mpsc::channel(1024);
     let spec = spec(4 * MIB);
-    let waiting = spec.waiting.clone();
+    let waiting = spec.waiting.clone().expect("some");
     let watching = tokio::spawn(watch(api.kube(), spec, out, |event| event, |error| panic!("{error}")));
     // On a clock that stands still, time passes when nobody can go on.
     tokio::time::sleep(Duration::from_secs(1)).await;
@@ -214,7 +215,7 @@ async fn a_watch_goes_on_where_it_was_and_lists_again_when_that_is_forgotten() {
 async fn many_watches_of_one_large_object_read_it_one_at_a_time() {
     let api = Api::new(vec![MIB; 2], &[]);
     let spec = spec(2 * MIB);
-    let (waiting, mut taken) = (spec.waiting.clone(), Vec::new());
+    let (waiting, mut taken) = (spec.waiting.clone().expect("some"), Vec::new());
     let watches: Vec<_> = (0..48)
         .map(|_| {
             let (out, events) = mpsc::channel(1024);

@@ -1,0 +1,235 @@
+//! The lines of a watch, each of which is one event.
+//!
+//! A short line is read as it comes. A longer one waits for its turn, and has to be complete within a time: so the text of one
+//! large object is in memory once, however many watches tell of it, and nobody who waits for a turn waits for ever. While a watch waits it
+//! does not read, and what comes stays with the API server.
+
+use std::error::Error;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::io::{AsyncBufRead, AsyncBufReadExt as _};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout_at};
+
+use super::skim::Skim;
+use super::{SILENCE_MAX, WatchError};
+
+/// Bytes of a line that waits for no turn. An ordinary pod or Node has 4 to 12 KiB.
+pub(super) const SHORT_LEN_MAX: usize = 32 * 1024;
+
+/// Bytes that a watch keeps for the next line.
+const KEPT_MAX: usize = 16 * 1024;
+
+/// Longest line that is read whole. etcd takes 1.5 MiB unless it is told otherwise, and kube-apiserver writes some characters
+/// as six. Of the object of a longer one is known which it is.
+pub(super) const LINE_LEN_MAX: usize = 3 * 1024 * 1024;
+
+/// Time from the beginning of a turn until its line is complete and an object. Then the watch is begun anew.
+pub(super) const TURN_MAX: Duration = Duration::from_secs(30);
+
+/// The lines of one stream.
+pub(super) struct Lines<R> {
+    reader: R,
+    line: Vec<u8>,
+    /// What is left of a line that is too long.
+    skim: Option<Skim>,
+    turns: Arc<Semaphore>,
+    /// The turn of the line, and when it ends.
+    turn: Option<(Option<OwnedSemaphorePermit>, Instant)>,
+}
+
+impl<R: AsyncBufRead + Unpin> Lines<R> {
+    /// The lines of this stream, of which long ones wait for one of these turns.
+    pub(super) fn new(reader: R, turns: Arc<Semaphore>) -> Self {
+        Self { reader, line: Vec::new(), skim: None, turns, turn: None }
+    }
+
+    /// Reads the next line: it is there until [`Self::release`]. False when the stream has ended, or nothing comes.
+    pub(super) async fn next(&mut self) -> Result<bool, WatchError> {
+        self.release();
+        loop {
+            let until = self.until().unwrap_or_else(|| Instant::now() + SILENCE_MAX);
+            let chunk = match timeout_at(until, self.reader.fill_buf()).await {
+                Ok(Ok(chunk)) => chunk,
+                Ok(Err(error)) if is_end(&error) => return Ok(false),
+                Ok(Err(error)) => return Err(WatchError::new(&error)),
+                Err(_) if self.turn.is_some() => return Err(too_slow()),
+                Err(_) => return Ok(false),
+            };
+            let end = chunk.iter().position(|byte| *byte == b'\n');
+            let part = &chunk[..end.unwrap_or(chunk.len())];
+            if self.line.len() + part.len() > SHORT_LEN_MAX && self.turn.is_none() {
+                // The semaphore is never closed.
+                let turn = Arc::clone(&self.turns).acquire_owned().await.ok();
+                self.turn = Some((turn, Instant::now() + TURN_MAX));
+                continue;
+            }
+            let (taken, is_last) = (part.len() + usize::from(end.is_some()), chunk.is_empty());
+            append(&mut self.line, &mut self.skim, part);
+            self.reader.consume_unpin(taken);
+            let is_empty = self.line.is_empty() && self.skim.is_none();
+            if is_last || (end.is_some() && !is_empty) {
+                if let Some(skim) = &self.skim {
+                    self.line = skim.text();
+                }
+                return Ok(!is_empty);
+            }
+        }
+    }
+
+    /// The line. Of an event whose line [is too long](Self::is_skimmed), what says which object it is about.
+    pub(super) fn text(&self) -> &[u8] {
+        &self.line
+    }
+
+    /// Whether most of the line was left out.
+    pub(super) fn is_skimmed(&self) -> bool {
+        self.skim.is_some()
+    }
+
+    /// When the turn of the line ends, if it has one.
+    pub(super) fn until(&self) -> Option<Instant> {
+        self.turn.as_ref().map(|(_, until)| *until)
+    }
+
+    /// The line was used: gives its memory back, and then its turn.
+    pub(super) fn release(&mut self) {
+        self.line.clear();
+        self.line.shrink_to(KEPT_MAX);
+        self.skim = None;
+        self.turn = None;
+    }
+}
+
+/// Waits for what a line needs to become an object, no longer than its turn lasts.
+pub(super) async fn in_time<T>(
+    until: Option<Instant>,
+    what: impl Future<Output = T>,
+) -> Result<T, WatchError> {
+    match until {
+        Some(until) => timeout_at(until, what).await.map_err(|_| too_slow()),
+        None => Ok(what.await),
+    }
+}
+
+fn append(line: &mut Vec<u8>, skim: &mut Option<Skim>, part: &[u8]) {
+    let len = line.len() + part.len();
+    match skim {
+        Some(skim) => skim.read(part),
+        None if len > LINE_LEN_MAX => {
+            let mut begun = Skim::default();
+            begun.read(line);
+            begun.read(part);
+            *line = Vec::new();
+            *skim = Some(begun);
+        }
+        None => {
+            if len > line.capacity() {
+                // A quarter more each time: twice as much would be the memory of another line.
+                let capacity = len.max(line.capacity() + line.capacity() / 4);
+                line.reserve_exact(capacity - line.len());
+            }
+            line.extend_from_slice(part);
+        }
+    }
+}
+
+fn too_slow() -> WatchError {
+    let text = format!(
+        "an object of more than {SHORT_LEN_MAX} bytes has not come, or was not read, within {TURN_MAX:?}"
+    );
+    WatchError::new(&text)
+}
+
+/// Whether a stream has only been cut off, as proxies and API servers do with old watches.
+fn is_end(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::TimedOut
+        || error.to_string().contains("unexpected EOF during chunk")
+        || is_cut_off(error)
+}
+
+fn is_cut_off(error: &(dyn Error + 'static)) -> bool {
+    // What an error of IO stands for is not among its sources.
+    let io = error.downcast_ref::<io::Error>();
+    io.is_some_and(|io| {
+        io.kind() == io::ErrorKind::UnexpectedEof || io.get_ref().is_some_and(|inner| is_cut_off(inner))
+    }) || error.source().is_some_and(is_cut_off)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::Pin;
+
+    use bytes::Bytes;
+    use futures::stream::{self, Stream, StreamExt as _, TryStreamExt as _};
+
+    use super::*;
+
+    const CHUNK: usize = 8 * 1024;
+
+    type Reader = Pin<Box<dyn AsyncBufRead + Send>>;
+
+    fn lines(chunks: impl Stream<Item = Bytes> + Send + 'static) -> Lines<Reader> {
+        let reader: Reader = Box::pin(chunks.map(Ok::<_, io::Error>).into_async_read());
+        Lines::new(reader, Arc::new(Semaphore::new(1)))
+    }
+
+    /// These lines in pieces.
+    fn pieces(texts: &[String]) -> impl Stream<Item = Bytes> + Send + 'static {
+        let all = Bytes::from(texts.join("\n") + "\n");
+        let starts = (0..all.len()).step_by(CHUNK);
+        stream::iter(starts.map(move |start| all.slice(start..all.len().min(start + CHUNK))))
+    }
+
+    #[tokio::test]
+    async fn lines_of_all_lengths_come_as_they_were_sent_and_nothing_large_is_kept() {
+        let lengths = [1, 7, SHORT_LEN_MAX - 1, SHORT_LEN_MAX, SHORT_LEN_MAX + 1, 1 << 20, LINE_LEN_MAX, 3];
+        let texts: Vec<_> = lengths.iter().map(|len| format!("{}{len}", "x".repeat(*len))).collect();
+        let mut expected = texts.clone();
+        // Nothing of a line that is no event says which object it is about.
+        expected[6] = r#"{"object":{"metadata":{}}}"#.to_owned();
+        let mut lines = lines(pieces(&texts));
+        for (text, expected) in texts.iter().zip(&expected) {
+            assert!(lines.next().await.expect("a line"));
+            assert!(lines.text() == expected.as_bytes(), "{} bytes", text.len());
+            assert_eq!(lines.turns.available_permits() == 0, text.len() > SHORT_LEN_MAX);
+            assert_eq!(lines.is_skimmed(), text.len() > LINE_LEN_MAX);
+            assert!(lines.line.capacity() <= text.len() + text.len() / 4 + CHUNK);
+            lines.release();
+            assert!(lines.line.capacity() <= KEPT_MAX);
+        }
+        assert_eq!((lines.next().await.expect("an end"), lines.turns.available_permits()), (false, 1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_line_without_end_takes_a_bounded_number_of_bytes_and_time() {
+        let endless = stream::repeat(Bytes::from(vec![b'['; 64 * 1024])).then(|chunk| async {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            chunk
+        });
+        let (mut lines, begun) = (lines(endless), Instant::now());
+        let error = lines.next().await.expect_err("it has no end");
+        assert!(error.text.contains("within 30s"), "{error}");
+        assert_eq!(begun.elapsed().as_secs(), TURN_MAX.as_secs());
+        assert!(lines.line.capacity() == 0 && lines.skim.is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn where_nothing_comes_the_stream_has_ended() {
+        let begun = Instant::now();
+        let mut lines = lines(stream::iter([Bytes::from("x")]).chain(stream::pending()));
+        assert!(!lines.next().await.expect("an end"));
+        assert_eq!(begun.elapsed(), SILENCE_MAX);
+    }
+
+    #[test]
+    fn a_stream_that_is_cut_off_has_ended() {
+        let cut = io::Error::new(io::ErrorKind::UnexpectedEof, "x");
+        assert!(is_end(&io::Error::other(cut)));
+        assert!(is_end(&io::Error::other("unexpected EOF during chunk size line")));
+        assert!(is_end(&io::ErrorKind::TimedOut.into()));
+        assert!(!is_end(&io::Error::other("no")));
+    }
+}

@@ -1,0 +1,165 @@
+//! What is left of an event that is too long to be read: its type, and which object it is about.
+
+use super::super::object::IDENTITY;
+
+/// Bytes of a value that is kept: names have 253 at most.
+const VALUE_LEN_MAX: usize = 1024;
+
+/// Bytes of all that is kept of the event, of its object, or of the metadata.
+const KEPT_LEN_MAX: usize = 8 * VALUE_LEN_MAX;
+
+/// Reads an event piece by piece and keeps `type`, and of `object` what says which object it is. It takes the
+/// same few bytes whatever the event has.
+#[derive(Default)]
+pub(super) struct Skim {
+    /// Members that are kept, as JSON: of the event, of the object, of its metadata.
+    kept: [Vec<u8>; 3],
+    /// How many of these the present place is in.
+    level: usize,
+    /// How many objects and lists it is in that are left out.
+    left_out: usize,
+    in_string: bool,
+    is_escaped: bool,
+    /// The name of the present member, as it is written.
+    name: Vec<u8>,
+    /// The text or number that is being read.
+    value: Vec<u8>,
+}
+
+impl Skim {
+    /// Reads the next piece.
+    pub(super) fn read(&mut self, piece: &[u8]) {
+        for byte in piece {
+            self.byte(*byte);
+        }
+    }
+
+    /// The event as far as it was kept.
+    pub(super) fn text(&self) -> Vec<u8> {
+        let [event, object, metadata] = &self.kept;
+        [br#"{"object":{"metadata":{"#, &metadata[..], b"}", &object[..], b"}", &event[..], b"}"].concat()
+    }
+
+    fn byte(&mut self, byte: u8) {
+        if self.in_string {
+            self.keep(byte);
+            match byte {
+                _ if self.is_escaped => self.is_escaped = false,
+                b'\\' => self.is_escaped = true,
+                b'"' => self.in_string = false,
+                _ => {}
+            }
+            return;
+        }
+        match byte {
+            b'{' | b'[' if self.left_out > 0 || !self.is_followed(byte) => self.left_out += 1,
+            b'{' => {
+                self.level += 1;
+                self.name.clear();
+            }
+            b'}' | b']' if self.left_out > 0 => self.left_out -= 1,
+            b'}' | b']' => {
+                self.end_member();
+                self.level = self.level.saturating_sub(1);
+            }
+            b',' if self.left_out == 0 => self.end_member(),
+            b':' if self.left_out == 0 => self.name = std::mem::take(&mut self.value),
+            b' ' | b'\t' | b'\r' => {}
+            _ => {
+                self.in_string = byte == b'"';
+                self.keep(byte);
+            }
+        }
+    }
+
+    /// Whether what begins here holds something that is kept.
+    fn is_followed(&self, byte: u8) -> bool {
+        let expected: Option<&[u8]> = match self.level {
+            0 => Some(b""),
+            1 => Some(br#""object""#),
+            2 => Some(br#""metadata""#),
+            _ => None,
+        };
+        byte == b'{' && expected == Some(&self.name)
+    }
+
+    fn keep(&mut self, byte: u8) {
+        // One more than may be kept tells that it is too long.
+        if self.left_out == 0 && self.value.len() <= VALUE_LEN_MAX {
+            self.value.push(byte);
+        }
+    }
+
+    fn end_member(&mut self) {
+        let (name, value) = (std::mem::take(&mut self.name), std::mem::take(&mut self.value));
+        let plain = name.strip_prefix(b"\"").and_then(|name| name.strip_suffix(b"\""));
+        let plain = plain.and_then(|name| std::str::from_utf8(name).ok()).unwrap_or_default();
+        let is_wanted = match self.level {
+            1 => plain == "type",
+            2 => matches!(plain, "kind" | "apiVersion"),
+            3 => IDENTITY.contains(&plain),
+            _ => false,
+        };
+        let Some(kept) = self.level.checked_sub(1).and_then(|level| self.kept.get_mut(level)) else { return };
+        let fits = value.len() <= VALUE_LEN_MAX && kept.len() + value.len() <= KEPT_LEN_MAX;
+        if is_wanted && fits && !value.is_empty() {
+            // The metadata begin, everything else follows something.
+            if self.level < 3 || !kept.is_empty() {
+                kept.push(b',');
+            }
+            kept.extend_from_slice(&name);
+            kept.push(b':');
+            kept.extend_from_slice(&value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn skimmed(event: &str, step: usize) -> Value {
+        let mut skim = Skim::default();
+        event.as_bytes().chunks(step).for_each(|piece| skim.read(piece));
+        serde_json::from_slice(&skim.text()).expect("JSON")
+    }
+
+    #[test]
+    fn what_says_which_object_it_is_stays_wherever_it_stands() {
+        let metadata = json!({
+            "annotations": {"name": "no", "a": "}{][\",\\"}, "labels": {}, "managedFields": [{"uid": "no"}, [1, "]"]],
+            "name": "a\"b,{", "namespace": "d", "resourceVersion": "7", "uid": "u", "generation": 4
+        });
+        let object = json!({"apiVersion": "v1", "data": {"metadata": {"name": "no"}, "object": 1}, "kind": "Pod",
+            "metadata": metadata, "status": {"type": "no", "n": [{}, [], null, 1.5, true]}});
+        let event = json!({"object": object, "type": "MODIFIED"});
+        let identity = json!({"name": "a\"b,{", "namespace": "d", "resourceVersion": "7", "uid": "u"});
+        let expected =
+            json!({"type": "MODIFIED", "object": {"apiVersion": "v1", "kind": "Pod", "metadata": identity}});
+        for step in [1, 2, 7, 4096] {
+            assert_eq!(skimmed(&event.to_string(), step), expected);
+            assert_eq!(skimmed(&format!("{event:#}").replace('\n', " "), step), expected);
+        }
+    }
+
+    #[test]
+    fn it_takes_a_bounded_number_of_bytes_whatever_comes() {
+        let mut skim = Skim::default();
+        for piece in [r#"{"type":"A","object":{"metadata":{"name":""#, &"x".repeat(1 << 20), r#"","uid":"u""#]
+        {
+            skim.read(piece.as_bytes());
+        }
+        for _ in 0..10_000 {
+            skim.read(br#","uid":"u","y":"z""#);
+        }
+        let held = |skim: &Skim| skim.value.capacity() + skim.name.capacity() + skim.text().len();
+        assert!(held(&skim) <= 2 * KEPT_LEN_MAX, "{}", held(&skim));
+        for junk in ["{", "[", "]", "}", ":", ",", "\"", "\\"] {
+            let mut skim = Skim::default();
+            skim.read(junk.repeat(100_000).as_bytes());
+            assert!(held(&skim) <= KEPT_LEN_MAX, "{junk}");
+        }
+    }
+}
