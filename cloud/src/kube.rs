@@ -22,7 +22,7 @@ pub use call::{Answer, ApiCall, CallError, Caller};
 pub use edge_nodes::EDGE_NODES;
 pub(crate) use edge_nodes::edge_node;
 pub use impersonate::{Impersonation, ImpersonationForm};
-pub(crate) use object::has_too_many_values;
+pub(crate) use object::{MIRROR, has_too_many_values};
 pub use object::{ObjectError, RawObject};
 pub(crate) use paging::query_value;
 pub use protections::Protections;

@@ -37,7 +37,7 @@ pub(super) enum Cached {
     Unreadable(u16),
     /// The newest version.
     Present(Arc<SharedObject>),
-    /// It is there in this version, whose body is not kept: its node has no room left for it.
+    /// It is there in this version, whose body is not kept: its node has no room left for it, or it could not be read.
     Withheld(ObjectVersion),
 }
 
@@ -96,7 +96,7 @@ pub(crate) struct PodsOn {
 pub struct Tally {
     /// ConfigMaps and Secrets that are needed and cannot be read.
     pub unreadable: usize,
-    /// Pods and Nodes whose bodies are not kept because the node has no room left for them.
+    /// Objects whose bodies are not kept because the node has no room left for them, or because they have too many parts.
     pub withheld: usize,
     /// Bytes of the bodies of pods.
     pub pod_bytes: usize,

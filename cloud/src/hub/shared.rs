@@ -17,6 +17,7 @@ use tombolo_proto::{CloudRevision, NodeId, ObjectKey, Resource, ScopeId};
 use super::interned::{Interned, Stored};
 use super::registry::SessionHandle;
 use super::subscriptions::Closed;
+use crate::edgecontroller::downstream::WITHHELD;
 use crate::edgecontroller::trim;
 use crate::kube::{ObjectEvent, RawObject, path_of};
 use followers::Followers;
@@ -132,6 +133,7 @@ impl SharedWatch {
 
     pub(super) fn lookup(&self, key: &ObjectKey) -> Lookup {
         match self.objects.get(key) {
+            Some(stored) if stored.object.body.is_empty() => Lookup::Unreadable(WITHHELD),
             Some(stored) => Lookup::Present(Arc::clone(&stored.object)),
             None if self.is_following() => Lookup::Unwanted(self.last_version(key)),
             None => Lookup::Pending,

@@ -24,6 +24,10 @@ impl Index {
         }
         let key = self.down.location.shared(&key);
         let mut object = kind.trimmed(raw)?.object;
+        if object.body.is_empty() {
+            self.set_config(&key, Cached::Withheld(object.version));
+            return Ok(());
+        }
         object.key = key.clone();
         let object = Arc::new(object);
         let same = current
