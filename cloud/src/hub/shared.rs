@@ -378,7 +378,7 @@ mod tests {
     fn raw(name: &str, uid: &str, revision: u64) -> RawObject {
         let version = revision.to_string();
         let metadata = json!({"name": name, "namespace": "default", "uid": uid, "resourceVersion": version});
-        serde_json::from_value(json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata})).unwrap()
+        RawObject::new(json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata}))
     }
 
     #[tokio::test]
@@ -390,7 +390,7 @@ mod tests {
         let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata, "status": status});
         let (events, receiver) = mpsc::channel(EVENTS_MAX);
         let running = tokio::spawn(Arc::clone(&watch).run(receiver));
-        events.send(ObjectEvent::Applied(serde_json::from_value(node).unwrap())).await.unwrap();
+        events.send(ObjectEvent::Applied(RawObject::new(node))).await.unwrap();
         while events.capacity() < EVENTS_MAX {
             tokio::task::yield_now().await;
         }
