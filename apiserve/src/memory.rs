@@ -328,15 +328,15 @@ impl Shared {
         let mut plan = Plan::new(self, ledger);
         let add = |(mutation, writer): Wanted| plan.add(mutation, writer.as_ref());
         let mut answers: Vec<Answer> = changes.into_iter().map(add).collect();
-        let staged = plan.staged;
+        let Plan { staged, paid, .. } = plan;
         if let (Some(journal), false) = (&self.journal, staged.is_empty()) {
             let entries: Vec<JournalEntry> = staged.iter().map(|change| JournalEntry::of(change)).collect();
             if let Err(error) = journal.append(&entries) {
                 for answer in answers.iter_mut().filter(|answer| answer.is_ok()) {
                     *answer = Err(error.clone());
                 }
-                for change in staged.iter().rev() {
-                    ledger.replace(change.stored(), change.previous.as_deref(), None);
+                for (change, paid) in staged.iter().zip(paid).rev() {
+                    ledger.take_back(change, paid);
                 }
                 return answers;
             }

@@ -339,9 +339,12 @@ impl LocalWrites {
     }
 }
 
-/// What a kind says of an object.
-async fn validated<T>(kind: &KindInfo, validate: impl FnOnce() -> T + Send) -> T {
-    if kind.is_slow_to_validate() { aside(validate).await } else { validate() }
+/// What the kind says of an object.
+async fn validated<T>(context: &Context<'_>, validate: impl FnOnce() -> T + Send) -> Result<T, ApiError> {
+    match context.kind.is_slow_to_validate() {
+        true => aside(&context.request.attributes.payer, validate).await,
+        false => Ok(validate()),
+    }
 }
 
 fn admission_request<'r>(

@@ -27,7 +27,7 @@ pub(crate) use paging::query_value;
 pub use protections::Protections;
 pub(crate) use published::{ISSUER_PATHS, is_document};
 pub(crate) use reviews::{Right, Unanswered};
-pub(crate) use room::{LARGE_ANSWER, Room};
+pub(crate) use room::{GivesWay, LARGE_ANSWER, Room};
 pub use waiting::Waiting;
 pub(crate) use watch::watch_events;
 pub use watch::{ObjectEvent, WatchError, WatchSpec, watch};

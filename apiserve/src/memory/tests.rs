@@ -8,6 +8,8 @@ use tombolo_proto::ids::Uid;
 use super::*;
 use crate::store::{Expect, Write};
 
+mod shares;
+
 fn configmaps() -> Resource {
     Resource::new("", "v1", "configmaps")
 }

@@ -80,7 +80,7 @@ pub struct Subscriptions {
     /// Places for lists that confirm something.
     lists: Arc<Semaphore>,
     /// Of the nodes that wait for such lists.
-    turns: Arc<Turns<NodeId>>,
+    turns: Turns<NodeId>,
 }
 
 impl Subscriptions {
@@ -90,7 +90,7 @@ impl Subscriptions {
         let access = Access::new(kube.clone());
         let interned = Interned::new(usize::MAX).counted(&metrics);
         let lists = Arc::new(Semaphore::new(LISTS_MAX));
-        let (running, turns, waiting) = (Arc::default(), Arc::default(), Waiting::new(EVENTS_BYTES_MAX));
+        let (running, turns, waiting) = (Arc::default(), Turns::default(), Waiting::new(EVENTS_BYTES_MAX));
         Self { kube, access, tasks, metrics, running, interned, waiting, lists, turns }
     }
 

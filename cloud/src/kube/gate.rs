@@ -100,7 +100,7 @@ struct Lane {
 }
 
 /// The turn of one call among those of its node, until it is answered or given up.
-pub(super) type Turn<'a> = crate::turns::Turn<'a, (NodeId, Class)>;
+pub(super) type Turn = crate::turns::Turn<(NodeId, Class)>;
 
 /// A place that a call has until it is answered or given up.
 pub(super) struct Place<'a> {
@@ -164,7 +164,7 @@ impl Gate {
         &self,
         node: Option<&NodeId>,
         class: Class,
-    ) -> Result<Option<Turn<'_>>, CallError> {
+    ) -> Result<Option<Turn>, CallError> {
         let Some(node) = node else { return Ok(None) };
         let (key, (_, at_a_time)) = ((node.clone(), class), class.places());
         if class == Class::Register {
