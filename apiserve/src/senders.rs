@@ -100,6 +100,11 @@ impl PartialEq for Payer {
 impl Eq for Payer {}
 
 impl Payer {
+    /// Whether nobody has sent the request.
+    pub(crate) fn is_server(&self) -> bool {
+        self.0.is_none()
+    }
+
     /// Waits behind what the sender has under way, and behind what others like it have of whom there are many.
     pub(crate) async fn turn(&self) -> [Option<SemaphorePermit<'_>>; 2] {
         let Some(sender) = &self.0 else { return [None, None] };

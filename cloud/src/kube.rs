@@ -21,6 +21,8 @@ pub use call::{Answer, ApiCall, CallError, Caller};
 pub use edge_nodes::EDGE_NODES;
 pub(crate) use edge_nodes::edge_node;
 pub use impersonate::{Impersonation, ImpersonationForm};
+pub use gate::ListTurn;
+pub(crate) use gate::ListTurns;
 pub(crate) use object::has_too_many_values;
 pub use object::{ObjectError, RawObject};
 pub(crate) use paging::query_value;
@@ -37,7 +39,7 @@ use std::sync::Arc;
 use gate::Gate;
 use kube::Client;
 use published::Published;
-use tombolo_proto::Resource;
+use tombolo_proto::{NodeId, Resource};
 
 /// The clients of one cluster. Cheap to clone.
 #[derive(Clone)]
@@ -68,6 +70,17 @@ impl Kube {
     #[must_use]
     pub fn client(&self) -> &Client {
         &self.client
+    }
+
+    /// Waits until a node may list what it follows, with cloudcore's rights: see [`Caller::InTurn`].
+    pub(crate) async fn list_turn(&self, node: &NodeId) -> ListTurn {
+        self.gate.list_turn(node).await
+    }
+
+    /// How many nodes have turns to make calls, or wait for one.
+    #[cfg(test)]
+    pub(crate) fn nodes_with_turns(&self) -> usize {
+        self.gate.nodes()
     }
 
     /// Has the calls counted in this registry.
