@@ -78,7 +78,16 @@ pub struct Sender {
     has: [AtomicUsize; 5],
     /// Work beside the threads that serve.
     aside: Semaphore,
+    /// Objects on their way into the store, by their length.
+    storing: Semaphore,
 }
+
+/// Bytes of objects of one sender that are in the line of all for the disk, at most, but for one that is larger: its others wait
+/// behind them.
+const STORING_LEN_MAX: u32 = 4 * 1024 * 1024;
+
+/// What a write counts as in that line, at least: its turn.
+const STORING_LEN_MIN: usize = 4 * 1024;
 
 /// Whose share a request takes of the work beside the threads that serve; the server's own by default.
 #[derive(Debug, Clone, Default)]
@@ -105,6 +114,19 @@ impl Payer {
         self.0.is_none()
     }
 
+    /// Who it is.
+    #[cfg(test)]
+    pub(crate) fn name(&self) -> &str {
+        self.0.as_ref().map_or("", |sender| &sender.name)
+    }
+
+    /// Waits until an object of so many bytes may be in line for the disk.
+    pub(crate) async fn storing(&self, len: usize) -> Option<SemaphorePermit<'_>> {
+        let len = u32::try_from(len.max(STORING_LEN_MIN)).unwrap_or(u32::MAX).min(STORING_LEN_MAX);
+        // It is never closed.
+        self.0.as_ref()?.storing.acquire_many(len).await.ok()
+    }
+
     /// Waits behind what the sender has under way, and behind what others like it have of whom there are many.
     pub(crate) async fn turn(&self) -> [Option<SemaphorePermit<'_>>; 2] {
         let Some(sender) = &self.0 else { return [None, None] };
@@ -121,14 +143,15 @@ impl Sender {
     fn new(name: String, share: usize, parent: Option<Arc<Self>>) -> Self {
         // Of what all strangers have, those from one place have half.
         let aside = if parent.is_some() { ASIDE_OF_SENDER_MAX / 2 } else { ASIDE_OF_SENDER_MAX };
+        let storing = Semaphore::new(STORING_LEN_MAX as usize);
         let (has, aside) = (Default::default(), Semaphore::new(aside));
-        Self { name, share, privileged: false, parent, has, aside }
+        Self { name, share, privileged: false, parent, has, aside, storing }
     }
 
     /// The only sender of a server that shares nothing out.
     pub(crate) fn everybody() -> Arc<Self> {
-        let aside = Semaphore::new(ASIDE_MAX);
-        Arc::new(Self { privileged: true, aside, ..Self::new(String::new(), 1, None) })
+        let (aside, storing) = (Semaphore::new(ASIDE_MAX), Semaphore::new(Semaphore::MAX_PERMITS));
+        Arc::new(Self { privileged: true, aside, storing, ..Self::new(String::new(), 1, None) })
     }
 
     /// Takes an amount, unless with it the sender would have more than its share of a whole. The first thing that somebody

@@ -8,6 +8,7 @@ use tombolo_proto::ids::Uid;
 use super::*;
 use crate::store::{Expect, Write};
 
+mod line;
 mod shares;
 
 fn configmaps() -> Resource {
