@@ -186,7 +186,8 @@ impl ApiServer {
     ) -> Option<Slot> {
         let load = &self.parts.load;
         let connection = head.extensions.get::<Arc<Place>>();
-        let sender = load.sender(identity, connection.map_or_else(|| source_of(peer), |place| place.source()));
+        let sender =
+            load.sender(identity, connection.map_or_else(|| source_of(peer), |place| place.source()));
         if load.is_shared() && is_known(identity) && connection.is_some_and(|place| !place.prove(&sender)) {
             return None;
         }

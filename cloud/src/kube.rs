@@ -20,9 +20,9 @@ mod watch;
 pub use call::{Answer, ApiCall, CallError, Caller};
 pub use edge_nodes::EDGE_NODES;
 pub(crate) use edge_nodes::edge_node;
-pub use impersonate::{Impersonation, ImpersonationForm};
 pub use gate::ListTurn;
 pub(crate) use gate::ListTurns;
+pub use impersonate::{Impersonation, ImpersonationForm};
 pub(crate) use object::has_too_many_values;
 pub use object::{ObjectError, RawObject};
 pub(crate) use paging::query_value;
@@ -72,7 +72,7 @@ impl Kube {
         &self.client
     }
 
-    /// Waits until a node may list what it follows, with cloudcore's rights: see [`Caller::InTurn`].
+    /// Waits until a node may list what it follows, with cloudcore's rights: see [`Caller::OwnInTurn`].
     pub(crate) async fn list_turn(&self, node: &NodeId) -> ListTurn {
         self.gate.list_turn(node).await
     }

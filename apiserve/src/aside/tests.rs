@@ -52,9 +52,8 @@ impl Works {
 
 fn payers() -> [Payer; 3] {
     let senders = Senders::default();
-    ["eve", "bob", "ann"].map(|name| {
-        Payer::from(senders.find(&Identity::new(name, &[AUTHENTICATED_GROUP]), Source::of(None)))
-    })
+    ["eve", "bob", "ann"]
+        .map(|name| Payer::from(senders.find(&Identity::new(name, &[AUTHENTICATED_GROUP]), Source::of(None))))
 }
 
 async fn ends(work: Work) -> Result<usize, ApiError> {

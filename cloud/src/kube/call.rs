@@ -30,7 +30,7 @@ pub enum Caller<'a> {
     /// cloudcore itself, for what a node has asked: with its rights, and among the calls of that node.
     OwnFor(&'a NodeId),
     /// The same in a turn of that node, so that nothing which others wait for is held while the node waits behind itself.
-    InTurn(&'a ListTurn),
+    OwnInTurn(&'a ListTurn),
     /// A node, by impersonation (docs/reference/kubernetes.md#impersonation).
     Node(&'a NodeId),
     /// The holder of a bearer token behind a node, which is passed on as it is (docs/security.md#requests-of-pods).
@@ -43,13 +43,13 @@ impl<'a> Caller<'a> {
         match self {
             Self::Own => None,
             Self::OwnFor(node) | Self::Node(node) | Self::Token(node, _) => Some(node),
-            Self::InTurn(turn) => Some(&turn.node),
+            Self::OwnInTurn(turn) => Some(&turn.node),
         }
     }
 
     /// The node behind whose other calls it waits.
     fn waits_behind(self) -> Option<&'a NodeId> {
-        self.node().filter(|_| !matches!(self, Self::InTurn(_)))
+        self.node().filter(|_| !matches!(self, Self::OwnInTurn(_)))
     }
 }
 
@@ -235,7 +235,7 @@ impl Kube {
         }
         let client = match caller {
             Caller::Token(..) => self.bare.as_ref().ok_or(CallError::NoForwarding)?,
-            Caller::Own | Caller::OwnFor(_) | Caller::InTurn(_) | Caller::Node(_) => &self.client,
+            Caller::Own | Caller::OwnFor(_) | Caller::OwnInTurn(_) | Caller::Node(_) => &self.client,
         };
         // What was changed is not changed twice for the sake of its answer.
         let room = room.map(|room| (room, call.method == Method::GET));
@@ -257,7 +257,7 @@ impl Kube {
         let accept = if call.accept.is_empty() { "application/json" } else { &call.accept };
         request = request.header(ACCEPT, accept);
         match caller {
-            Caller::Own | Caller::OwnFor(_) | Caller::InTurn(_) => {}
+            Caller::Own | Caller::OwnFor(_) | Caller::OwnInTurn(_) => {}
             Caller::Node(node) => {
                 request = request.header(IMPERSONATE_USER, format!("system:node:{node}"));
                 // The group makes a server that knows constrained impersonation fall back to the old check, so it

@@ -203,11 +203,7 @@ impl Gate {
     /// # Errors
     /// [`CallError::Registering`]: registrations are not kept waiting behind each other. Whoever repeats one that has no
     /// answer yet would pile them up.
-    pub(super) async fn turn(
-        &self,
-        node: Option<&NodeId>,
-        class: Class,
-    ) -> Result<Option<Turn>, CallError> {
+    pub(super) async fn turn(&self, node: Option<&NodeId>, class: Class) -> Result<Option<Turn>, CallError> {
         let Some(node) = node else { return Ok(None) };
         let (key, (_, at_a_time)) = ((node.clone(), class), class.places());
         if class == Class::Register {

@@ -234,7 +234,7 @@ impl<T: Send, F: Fn(ObjectEvent) -> T> Watch<'_, T, F> {
             None => None,
         };
         self.tell(ObjectEvent::RelistStart).await;
-        let caller = turn.as_ref().map_or(Caller::Own, Caller::InTurn);
+        let caller = turn.as_ref().map_or(Caller::Own, Caller::OwnInTurn);
         let (mut pages, mut revision) = (Pages::new(self.kube, caller, self.path), None);
         let waiting = self.waiting.clone();
         loop {

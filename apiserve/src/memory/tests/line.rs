@@ -60,7 +60,8 @@ async fn large_writes_of_one_sender_wait_behind_each_other_and_not_before_those_
     let (hold, go) = mpsc::channel();
     let batches = Batches::default();
     let disk = Disk { go: Mutex::new(go), batches: Arc::clone(&batches) };
-    let store = MemoryStore::restore(Revision(7), Vec::new(), Some(Box::new(disk)), small(), Rules::default());
+    let store =
+        MemoryStore::restore(Revision(7), Vec::new(), Some(Box::new(disk)), small(), Rules::default());
     let writes = LocalWrites::new(Arc::new(store));
     let senders = Senders::default();
     let payer = |name: &str| {

@@ -43,8 +43,11 @@ impl Step {
 fn step() -> impl Strategy<Value = Step> {
     let put = (0..6_000_usize, any::<bool>()).prop_map(|(len, deleting)| Write::Put { len, deleting });
     let write = prop_oneof![6 => put, 1 => Just(Write::Delete)];
-    (proptest::sample::select(&USERS), 0..8_usize, write)
-        .prop_map(|(user, object, write)| Step { user, object, write })
+    (proptest::sample::select(&USERS), 0..8_usize, write).prop_map(|(user, object, write)| Step {
+        user,
+        object,
+        write,
+    })
 }
 
 /// Steps that the disk takes together, or refuses.

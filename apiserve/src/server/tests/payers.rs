@@ -48,7 +48,9 @@ async fn an_administrator_asks_with_the_shares_of_others_and_nobody_else_does() 
         .writes(Arc::clone(&book) as Arc<dyn WriteBackend>)
         .shared_out()
         .build();
-    for (user, acts_as) in [("eve", None), ("eve", Some("bob")), ("admin", None), ("admin", Some("system:node:n"))] {
+    for (user, acts_as) in
+        [("eve", None), ("eve", Some("bob")), ("admin", None), ("admin", Some("system:node:n"))]
+    {
         let mut request = http::Request::post("/api/v1/namespaces/default/configmaps")
             .header("user", user)
             .header("content-type", "application/json");

@@ -100,7 +100,8 @@ impl Upstream {
             let there = self.read_known(node, key).await;
             self.note_written(key, there);
             // Of the same version, it is another conflict: that of the owners of a field.
-            let beside = there.revision > known.revision && there.status.is_some() && there.status == known.status;
+            let beside =
+                there.revision > known.revision && there.status.is_some() && there.status == known.status;
             if !beside || repeats == REPEATS_MAX {
                 return Ok(answer);
             }
@@ -215,8 +216,8 @@ mod tests {
         assert_eq!(on(&json!({"metadata": {"resourceVersion": "3"}})), None);
         assert_eq!(on(&json!([{"op": "add"}])), None);
         assert_eq!(on(&json!({"metadata": 7})), None);
-        let exact =
-            object_on_version(br#"{"status":{"n":12345678901234567890123}}"#, CloudRevision(7)).expect("changed");
+        let exact = object_on_version(br#"{"status":{"n":12345678901234567890123}}"#, CloudRevision(7))
+            .expect("changed");
         assert!(String::from_utf8_lossy(&exact).contains("12345678901234567890123"));
     }
 

@@ -187,7 +187,7 @@ impl SharedWatch {
         };
         let _listing = Listing(self);
         let (mut brought, mut full) = (Vec::new(), None);
-        let answer = kube.list(Caller::InTurn(node), &self.path, |object| {
+        let answer = kube.list(Caller::OwnInTurn(node), &self.path, |object| {
             let news = self.trimmed(object).filter(|object| {
                 self.objects
                     .get(&object.key)

@@ -8,7 +8,8 @@ use super::*;
 use crate::kube::tests::double::OneObject;
 
 /// The kinds of patch, as a status is written with them.
-const PATCHES: [&str; 4] = ["strategic-merge-patch+json", "merge-patch+json", "apply-patch+yaml", "json-patch+json"];
+const PATCHES: [&str; 4] =
+    ["strategic-merge-patch+json", "merge-patch+json", "apply-patch+yaml", "json-patch+json"];
 
 fn report(beat: u64) -> Question {
     report_by(PATCHES[0], beat)
@@ -89,7 +90,9 @@ async fn a_report_that_waits_for_its_turn_is_made_on_what_was_known_when_it_came
 #[tokio::test]
 async fn a_conflict_of_owners_is_told_at_once() {
     let (client, log) = scripted(|line| match line.starts_with("PATCH") {
-        true => (409, json!({"kind": "Status", "code": 409, "reason": "Conflict", "message": "conflict with a"})),
+        true => {
+            (409, json!({"kind": "Status", "code": 409, "reason": "Conflict", "message": "conflict with a"}))
+        }
         false => (200, json!({"metadata": {"resourceVersion": "5"}, "status": {"beat": 1}})),
     });
     let upstream = upstream(client);

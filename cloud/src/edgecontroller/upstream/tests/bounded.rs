@@ -119,8 +119,9 @@ async fn answers_to_writes_take_their_memory_from_the_share_of_the_node() {
 #[tokio::test(start_paused = true)]
 async fn a_node_that_does_not_read_holds_no_places_of_a_kind() {
     let large = json!({"metadata": {"name": "s"}, "data": {"k": "x".repeat(2 * crate::kube::LARGE_ANSWER)}});
-    let (client, log) =
-        scripted(move |line| (200, if line.ends_with("large") { large.clone() } else { json!({"metadata": {}}) }));
+    let (client, log) = scripted(move |line| {
+        (200, if line.ends_with("large") { large.clone() } else { json!({"metadata": {}}) })
+    });
     let bound = RequestBound { running: std::num::NonZeroU32::MIN, waiting: 8 };
     let bounds = RequestBounds::from([(RequestKind::QuerySecret, bound)]);
     let upstream =
