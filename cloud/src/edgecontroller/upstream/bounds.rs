@@ -234,7 +234,7 @@ mod tests {
         let first = pass(&a).now_or_never().expect("at once").expect("a free slot");
         let mut second = Box::pin(pass(&b));
         assert!(second.as_mut().now_or_never().is_none(), "it waits for the first");
-        let refused = pass(&c).now_or_never().expect("at once").err().expect("no place").to_string();
+        let refused = pass(&c).now_or_never().expect("at once").expect_err("no place").to_string();
         assert!(refused.contains("1 requests") && refused.contains("1 wait"), "{refused}");
         drop(first);
         let second = second.now_or_never().expect("its turn").expect("a free slot");
