@@ -21,6 +21,8 @@ mod watch;
 pub use call::{Answer, ApiCall, CallError, Caller};
 pub use edge_nodes::EDGE_NODES;
 pub(crate) use edge_nodes::edge_node;
+pub use gate::ListTurn;
+pub(crate) use gate::ListTurns;
 pub use impersonate::{Impersonation, ImpersonationForm};
 pub(crate) use object::{MIRROR, has_too_many_values};
 pub use object::{ObjectError, RawObject};
@@ -28,7 +30,7 @@ pub(crate) use paging::query_value;
 pub use protections::Protections;
 pub(crate) use published::{ISSUER_PATHS, is_document};
 pub(crate) use reviews::{Right, Unanswered};
-pub(crate) use room::{LARGE_ANSWER, Room};
+pub(crate) use room::{GivesWay, LARGE_ANSWER, Room};
 pub(crate) use tree::{TreeError, is_large, is_object, read_tree};
 pub use waiting::Waiting;
 pub(crate) use watch::watch_events;
@@ -39,7 +41,7 @@ use std::sync::Arc;
 use gate::Gate;
 use kube::Client;
 use published::Published;
-use tombolo_proto::Resource;
+use tombolo_proto::{NodeId, Resource};
 
 /// The clients of one cluster. Cheap to clone.
 #[derive(Clone)]
@@ -72,6 +74,17 @@ impl Kube {
     #[must_use]
     pub fn client(&self) -> &Client {
         &self.client
+    }
+
+    /// Waits until a node may list what it follows, with cloudcore's rights: see [`Caller::OwnInTurn`].
+    pub(crate) async fn list_turn(&self, node: &NodeId) -> ListTurn {
+        self.gate.list_turn(node).await
+    }
+
+    /// How many nodes have turns to make calls, or wait for one.
+    #[cfg(test)]
+    pub(crate) fn nodes_with_turns(&self) -> usize {
+        self.gate.nodes()
     }
 
     /// Has the calls counted in this registry.

@@ -63,6 +63,8 @@ pub(super) struct SharedWatch {
     order: Mutex<Order>,
     stage: channel::Sender<Stage>,
     followers: Mutex<Followers>,
+    /// The nodes that have asked for it before its first list was complete; none where cloudcore has.
+    askers: channel::Sender<Option<Vec<NodeId>>>,
 }
 
 /// Ends the watch with whatever ends its task: an answer, a panic, or somebody who stops it.
@@ -88,12 +90,14 @@ impl SharedWatch {
             order: Mutex::default(),
             stage: channel::Sender::new(Stage::Listing),
             followers: Mutex::new(Followers::new(None)),
+            askers: channel::Sender::new(None),
         }
     }
 
     /// The same, begun for a node: it pays for the copy for as long as nobody follows. None for cloudcore's own needs.
     pub(super) fn begun_by(self, opener: Option<&NodeId>) -> Self {
-        Self { followers: Mutex::new(Followers::new(opener.cloned())), ..self }
+        let askers = channel::Sender::new(opener.map(|node| vec![node.clone()]));
+        Self { followers: Mutex::new(Followers::new(opener.cloned())), askers, ..self }
     }
 
     /// The same of a part of the resource, which this path lists.

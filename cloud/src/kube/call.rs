@@ -15,7 +15,7 @@ use thiserror::Error;
 use tombolo_proto::NodeId;
 use tombolo_proto::message::StatusDetails;
 
-use super::gate::Class;
+use super::gate::{Class, ListTurn};
 use super::room::NODE_ANSWER_LEN_MAX;
 use super::{Kube, Room, endless, is_large};
 
@@ -33,6 +33,8 @@ pub enum Caller<'a> {
     Own,
     /// cloudcore itself, for what a node has asked: with its rights, and among the calls of that node.
     OwnFor(&'a NodeId),
+    /// The same in a turn of that node, so that nothing which others wait for is held while the node waits behind itself.
+    OwnInTurn(&'a ListTurn),
     /// A node, by impersonation (docs/reference/kubernetes.md#impersonation).
     Node(&'a NodeId),
     /// The holder of a bearer token behind a node, which is passed on as it is (docs/security.md#requests-of-pods).
@@ -45,7 +47,13 @@ impl<'a> Caller<'a> {
         match self {
             Self::Own => None,
             Self::OwnFor(node) | Self::Node(node) | Self::Token(node, _) => Some(node),
+            Self::OwnInTurn(turn) => Some(&turn.node),
         }
+    }
+
+    /// The node behind whose other calls it waits.
+    fn waits_behind(self) -> Option<&'a NodeId> {
+        self.node().filter(|_| !matches!(self, Self::OwnInTurn(_)))
     }
 }
 
@@ -240,7 +248,7 @@ impl Kube {
         F: Future<Output = Result<Option<Answer>, CallError>>,
     {
         loop {
-            let turn = self.gate.turn(caller.node(), class).await?;
+            let turn = self.gate.turn(caller.waits_behind(), class).await?;
             if let Some(answer) = attempt().await? {
                 return Ok(answer);
             }
@@ -265,7 +273,7 @@ impl Kube {
         }
         let client = match caller {
             Caller::Token(..) => self.bare.as_ref().ok_or(CallError::NoForwarding)?,
-            Caller::Own | Caller::OwnFor(_) | Caller::Node(_) => &self.client,
+            Caller::Own | Caller::OwnFor(_) | Caller::OwnInTurn(_) | Caller::Node(_) => &self.client,
         };
         // What was changed is not changed twice for the sake of its answer.
         let room = room.map(|room| (room, call.method == Method::GET));
@@ -287,7 +295,7 @@ impl Kube {
         let accept = if call.accept.is_empty() { "application/json" } else { &call.accept };
         request = request.header(ACCEPT, accept);
         match caller {
-            Caller::Own | Caller::OwnFor(_) => {}
+            Caller::Own | Caller::OwnFor(_) | Caller::OwnInTurn(_) => {}
             Caller::Node(node) => {
                 request = request.header(IMPERSONATE_USER, format!("system:node:{node}"));
                 // The group makes a server that knows constrained impersonation fall back to the old check, so it

@@ -5,6 +5,10 @@
 //! cloudcore leaves to them, and cloudcore has some that no node can take. A node waits in the common queue with a few calls
 //! at a time, however many it has, so the queue goes round among the nodes.
 
+use std::fmt;
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
 use http::Method;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -79,10 +83,15 @@ impl Class {
     }
 }
 
+/// Lists of what one node follows, under way or next in line: its others wait behind them. Selectors are free to invent.
+const NODE_LISTS_MAX: usize = 1;
+
 /// The places of one cloudcore.
 #[derive(Debug)]
 pub(super) struct Gate {
     lanes: [Lane; 5],
+    /// The nodes for which lists are made.
+    lists: Turns<NodeId>,
     /// What one node may have under way or in the queue, by class.
     turns: Turns<(NodeId, Class)>,
     calls: Family<Label, Counter>,
@@ -100,7 +109,40 @@ struct Lane {
 }
 
 /// The turn of one call among those of its node, until it is answered or given up.
-pub(super) type Turn<'a> = crate::turns::Turn<'a, (NodeId, Class)>;
+pub(super) type Turn = crate::turns::Turn<(NodeId, Class)>;
+
+/// The one turn of a node to list what it follows, with its turn to make calls for that: all that is waited for behind the node
+/// itself. Whoever has it may wait with others for what all share.
+#[derive(Debug)]
+pub struct ListTurn {
+    pub(super) node: NodeId,
+    _list: crate::turns::Turn<NodeId>,
+    _call: Option<Turn>,
+}
+
+/// Where the lists of a watch get their turns; none for one that no node waits behind.
+#[derive(Clone)]
+pub(crate) struct ListTurns(Arc<TakeTurn>);
+
+type TakeTurn = dyn Fn() -> BoxFuture<'static, Option<ListTurn>> + Send + Sync;
+
+impl ListTurns {
+    pub(crate) fn new(
+        take: impl Fn() -> BoxFuture<'static, Option<ListTurn>> + Send + Sync + 'static,
+    ) -> Self {
+        Self(Arc::new(take))
+    }
+
+    pub(super) async fn take(&self) -> Option<ListTurn> {
+        (self.0)().await
+    }
+}
+
+impl fmt::Debug for ListTurns {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ListTurns").finish_non_exhaustive()
+    }
+}
 
 /// A place that a call has until it is answered or given up.
 pub(super) struct Place<'a> {
@@ -137,7 +179,8 @@ impl Default for Gate {
                 waiting: waiting.get_or_create(&label).clone(),
             }
         });
-        Self { lanes, turns: Turns::default(), calls, running, waiting }
+        let (lists, turns) = (Turns::default(), Turns::default());
+        Self { lanes, lists, turns, calls, running, waiting }
     }
 }
 
@@ -160,11 +203,7 @@ impl Gate {
     /// # Errors
     /// [`CallError::Registering`]: registrations are not kept waiting behind each other. Whoever repeats one that has no
     /// answer yet would pile them up.
-    pub(super) async fn turn(
-        &self,
-        node: Option<&NodeId>,
-        class: Class,
-    ) -> Result<Option<Turn<'_>>, CallError> {
+    pub(super) async fn turn(&self, node: Option<&NodeId>, class: Class) -> Result<Option<Turn>, CallError> {
         let Some(node) = node else { return Ok(None) };
         let (key, (_, at_a_time)) = ((node.clone(), class), class.places());
         if class == Class::Register {
@@ -172,6 +211,20 @@ impl Gate {
         }
         let _waiting = Counted::new(&self.lanes[class as usize].waiting);
         Ok(Some(self.turns.take(&key, at_a_time).await))
+    }
+
+    /// Waits until a node may list what it follows.
+    pub(super) async fn list_turn(&self, node: &NodeId) -> ListTurn {
+        let list = self.lists.take(node, NODE_LISTS_MAX).await;
+        // Nothing but a registration is refused.
+        let call = self.turn(Some(node), Class::Bulk).await.ok().flatten();
+        ListTurn { node: node.clone(), _list: list, _call: call }
+    }
+
+    /// How many nodes have turns, or wait for one.
+    #[cfg(test)]
+    pub(super) fn nodes(&self) -> usize {
+        self.lists.len() + self.turns.len()
     }
 
     /// Waits for a place: one of those that nodes share, or one of cloudcore's own. Who waits longest is next.
@@ -190,7 +243,6 @@ impl Gate {
 #[cfg(test)]
 mod tests {
     use std::pin::Pin;
-    use std::sync::Arc;
     use std::time::Duration;
 
     use futures::FutureExt as _;
