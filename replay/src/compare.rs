@@ -102,7 +102,12 @@ impl<'a> Comparison<'a> {
         } else {
             self.route(recorded, live, &["/route/source"])?;
         }
-        self.route(recorded, live, &["/route/group", "/route/resource", "/lane"])?;
+        self.route(recorded, live, &["/route/group", "/lane"])?;
+        if recorded.resource() != live.resource() && recorded.usual_resource() == live.usual_resource() {
+            self.rules.push(Rule::WatchWord);
+        } else {
+            self.route(recorded, live, &["/route/resource"])?;
+        }
         let operations = (recorded.operation(), live.operation());
         match operations {
             (one, other) if one == other => {}

@@ -88,6 +88,8 @@ pub struct Transcript {
     pub lines: Vec<Line>,
     /// The last line of the file, when the recording ended in the middle of it: it is left out.
     pub cut: Option<usize>,
+    /// Frames whose objects were completed, because the recorded cloud's types do not know all of them.
+    pub(crate) forgotten: usize,
 }
 
 impl Transcript {

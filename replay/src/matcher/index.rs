@@ -31,7 +31,7 @@ pub(super) struct Index<'t> {
     /// Queries by their resource.
     pub(super) queries: HashMap<&'t str, Vec<usize>>,
     /// Deliveries by their resource.
-    pub(super) pushes: HashMap<&'t str, Vec<usize>>,
+    pub(super) pushes: HashMap<String, Vec<usize>>,
     /// Frames that the edge has acknowledged.
     pub(super) acked: HashSet<&'t str>,
     /// Objects by uid and version.
@@ -119,7 +119,7 @@ impl<'t> Index<'t> {
             }
         }
         if frame.is_push() {
-            self.pushes.entry(frame.resource()).or_default().push(number);
+            self.pushes.entry(frame.usual_resource()).or_default().push(number);
         }
         for object in frame.objects() {
             let version = version(&object);

@@ -87,7 +87,7 @@ impl Reader {
         let node = node.ok_or_else(|| {
             fault(1, "", "the header needs \"node\", the name of the node, and no frame names one")
         })?;
-        Ok(Transcript { header, node, nodes: self.nodes, lines: self.lines, cut: self.cut })
+        Ok(Transcript { header, node, nodes: self.nodes, lines: self.lines, cut: self.cut, forgotten: 0 })
     }
 }
 
