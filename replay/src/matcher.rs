@@ -3,6 +3,7 @@
 mod deliveries;
 mod index;
 mod notices;
+mod restricted;
 mod unserved;
 
 use std::collections::{HashMap, HashSet};
@@ -19,6 +20,7 @@ use crate::rules::{Rule, Tally};
 use crate::soundness;
 use crate::transcript::{Event, Line, Transcript, Verb};
 use index::{Index, Version};
+pub use restricted::{Call, approved, call_of};
 
 /// The first thing that is not as it was recorded.
 #[derive(Debug, Clone, PartialEq)]
@@ -474,7 +476,9 @@ impl<'t> Matcher<'t> {
 
     /// What the cloud of the run said on a connection about the resource of a recorded frame, in order.
     fn about(&self, conn: Option<u64>, recorded: &Frame) -> impl DoubleEndedIterator<Item = (usize, &Push)> {
-        let known = self.by_resource.get(&recorded.usual_resource()).into_iter().flatten();
+        // Names that the API server has made up are those of the run.
+        let resource = self.identifiers.translate(&recorded.usual_resource());
+        let known = self.by_resource.get(&resource).into_iter().flatten();
         let pushes = known.map(|index| (*index, &self.pushes[*index]));
         pushes.filter(move |(_, push)| Some(push.conn) == conn)
     }

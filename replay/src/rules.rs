@@ -92,6 +92,8 @@ pub enum Rule {
     WatchWord,
     /// Members that the types of the recorded cloud do not know.
     OlderTypes,
+    /// Writes of applications that no node may make.
+    NodeRestriction,
 }
 
 impl Rule {
@@ -422,6 +424,12 @@ const TABLE: &[Row] = &[
         "an object has members that no object of its kind has in the recorded cloud's deliveries, and that the same version has in the answer to an application or in a line of the API",
         "a stock cloud loses what the Kubernetes that it was built with did not know",
     ),
+    (
+        Rule::NodeRestriction,
+        "node-restriction",
+        "a write of an application to pods, nodes, leases and the like is refused with 403; the run makes it as its administrator and compares what comes of it",
+        "NodeRestriction forbids it to every node, whatever its roles are; a stock cloud without authorization writes in its own name",
+    ),
 ];
 
 #[cfg(test)]
@@ -433,6 +441,6 @@ mod tests {
         for (index, row) in TABLE.iter().enumerate() {
             assert_eq!(row.0 as usize, index, "{}", row.1);
         }
-        assert_eq!(TABLE.len(), Rule::OlderTypes as usize + 1);
+        assert_eq!(TABLE.len(), Rule::NodeRestriction as usize + 1);
     }
 }
