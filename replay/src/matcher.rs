@@ -392,6 +392,10 @@ impl<'t> Matcher<'t> {
             self.rules.count(Rule::RecordingEnds);
             return Ok(request.ask() != Ask::Write);
         }
+        if request.source() == "metaserver" && !self.recorded.has_dynamic {
+            self.rules.count(Rule::Answered);
+            return Ok(false);
+        }
         if frame.is_refusal() && !request.is_patch_or_application() && !request.is_tombolo() {
             self.rules.count(Rule::Answered);
             return Ok(false);

@@ -379,7 +379,7 @@ const TABLE: &[Row] = &[
     (
         Rule::Answered,
         "answered",
-        "a request to which the recorded cloud never said anything is answered: by a refusal, or as an equal query that was under way",
+        "a request to which the recorded cloud never said anything is answered: by a refusal, as an equal query that was under way, or as one of an application where the recorded cloud answers none",
         "a missing answer costs an edge a minute, and up to three attempts; of equal queries a stock cloud answers the last",
     ),
     (

@@ -99,3 +99,26 @@ fn the_path_of_a_delivery_may_have_the_word_of_the_plural() {
         assert!(judge("d/leases/l", wrong).is_err(), "{wrong}");
     }
 }
+
+#[test]
+fn a_cloud_without_a_dynamic_controller_answers_no_application() {
+    let refused = || {
+        let header = json!({"msg_id": "l", "parent_msg_id": "live", "timestamp": 1});
+        let mut content = record("Rejected", None);
+        content["Error"] =
+            json!({"ErrStatus": {"metadata": {}, "status": "Failure", "code": 403, "reason": "Forbidden"}});
+        frame(header, "dynamiccontroller", "applicationResponse", "ignore/Application/ignore", content)
+    };
+    let later = |source: &str| {
+        let lease = json!({"kind": "Lease", "apiVersion": "coordination.k8s.io/v1",
+            "metadata": {"name": "l", "namespace": "d", "uid": "w", "resourceVersion": "7"}});
+        let mut recorded = push("p", "d/lease/l", &lease);
+        recorded["route"]["source"] = source.into();
+        let mut came = recorded.clone();
+        came["header"]["msg_id"] = "m".into();
+        judged(&[recorded], vec![refused(), came])
+    };
+    let summary = later("edgecontroller").expect("excused");
+    assert_eq!(count(&summary, Rule::Answered), 1, "{summary:?}");
+    assert!(later("dynamiccontroller").is_err(), "a cloud that has one");
+}

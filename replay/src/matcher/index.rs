@@ -58,6 +58,8 @@ pub(super) struct Index<'t> {
     pub(super) has_node_reports: bool,
     /// The last line of the cloud on each connection.
     pub(super) last_down: HashMap<Option<u64>, usize>,
+    /// Whether the cloud has a dynamic controller: one that is off, as it is unless the settings say so, answers nothing.
+    pub(super) has_dynamic: bool,
 }
 
 impl<'t> Index<'t> {
@@ -112,6 +114,7 @@ impl<'t> Index<'t> {
     }
 
     fn take_down(&mut self, number: usize, frame: &'t Frame) {
+        self.has_dynamic |= frame.source() == "dynamiccontroller";
         if !frame.parent().is_empty() {
             let first = *self.answers.entry(frame.parent()).or_insert(number);
             if first != number {
