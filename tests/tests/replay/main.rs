@@ -57,9 +57,8 @@ async fn applications_of_an_edge_watch_many_kinds_and_write() {
     let recorded = recorded("kubeedge-many-watches.jsonl");
     tombolo_replay::play_cloud(&recorded).unwrap_or_else(|difference| panic!("as cloud: {difference}"));
     let summary = play(&with_api_lines(&recorded)).await.outcome.expect("checked by play");
-    let count = |wanted: Rule| {
-        summary.rules.iter().find(|(rule, _)| *rule == wanted).map_or(0, |(_, count)| count)
-    };
+    let count =
+        |wanted: Rule| summary.rules.iter().find(|(rule, _)| *rule == wanted).map_or(0, |(_, count)| count);
     assert!(count(Rule::WatchWord) > 0 && count(Rule::OlderTypes) > 0, "{summary:?}");
     // A pod's labels twice, and a Lease of its own.
     assert_eq!(count(Rule::NodeRestriction), 3, "{summary:?}");
