@@ -29,7 +29,9 @@ pub mod session;
 
 pub use error::IdError;
 pub use frame::Frame;
-pub use ids::{CloudRevision, Epoch, Lane, Moment, NodeId, RequestId, ScopeId, Seq, StoreId, Uid};
+pub use ids::{
+    CloudRevision, Epoch, Lane, Moment, NodeId, RequestId, ScopeId, Seq, StoreId, Uid, is_dns_subdomain,
+};
 pub use message::Message;
 pub use object::{
     ContentHash, Held, InventoryEntry, ObjectKey, ObjectVersion, Resource, ResourceParts, SharedObject,
