@@ -9,11 +9,9 @@ use crate::kube::tests::double::OneObject;
 
 fn report(beat: u64) -> Question {
     let body = RequestBody::Api(ApiRequest {
-        method: "PATCH".to_owned(),
-        path_and_query: "/api/v1/nodes/n/status".to_owned(),
         content_type: "application/strategic-merge-patch+json".to_owned(),
-        accept: String::new(),
         body: json!({"status": {"beat": beat}}).to_string().into(),
+        ..ApiRequest::new("PATCH", "/api/v1/nodes/n/status")
     });
     let timeout = std::time::Duration::from_secs(10);
     Question { id: RequestId(beat), timeout, body, caller_token: None }
