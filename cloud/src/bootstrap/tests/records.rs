@@ -114,7 +114,14 @@ async fn the_watch_of_the_records_takes_no_revocation_back_and_each_list_is_comp
     assert!(is_good(), "what cannot be read changes nothing");
     identities.revoke(&node).await.expect("revoked");
     made_before.send(list(&before)).expect("awaited");
-    asked(&mut calls, "watch").await;
+    let watch = asked(&mut calls, "watch").await;
     assert!(!is_good(), "a list that was made before it takes no revocation back");
+
+    // The list after that shows it. What the watch tells then is no answer to a question.
+    watch.send(events(&[])).expect("awaited");
+    asked(&mut calls, "list").await.send(list(&stored(&world.secrets))).expect("awaited");
+    asked(&mut calls, "watch").await.send(events(&[("MODIFIED", &before)])).expect("awaited");
+    asked(&mut calls, "list").await;
+    assert!(!is_good(), "nor does what a watch tells late");
     following.abort();
 }
