@@ -216,8 +216,11 @@ impl ApiError {
     /// 409 `Conflict`.
     #[must_use]
     pub fn conflict(group: &str, resource: &str, name: &str, why: &str) -> Self {
-        let message =
-            format!("Operation cannot be fulfilled on {} {}: {why}", qualified(group, resource), quoted(name));
+        let message = format!(
+            "Operation cannot be fulfilled on {} {}: {why}",
+            qualified(group, resource),
+            quoted(name)
+        );
         Self::new(StatusCode::CONFLICT, "Conflict", message).with_details(about(group, resource, name))
     }
 

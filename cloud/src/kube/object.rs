@@ -358,7 +358,18 @@ mod tests {
             let object: RawObject = serde_json::from_str(&object(name, labels, &status)).expect("an object");
             assert_eq!((object.uid().is_ok(), object.metadata.name.as_deref()), (is_read, Some(name)));
             assert_eq!(object.revision().expect("known").0, 4, "{name}");
+            let metadata = &object.value()["metadata"];
+            assert_eq!(
+                metadata.get("labels").is_some(),
+                is_read,
+                "of what is not read, {name} keeps its identity alone"
+            );
         }
+        let writers = format!("[{}{{}}]", "{},".repeat(VALUES_MAX));
+        let metadata = format!(r#"{{"name":"a","uid":"u","managedFields":{writers}}}"#);
+        let object: RawObject =
+            serde_json::from_str(&format!(r#"{{"metadata":{metadata}}}"#)).expect("an object");
+        assert!(object.uid().is_ok() && object.value()["metadata"].get("managedFields").is_none());
     }
 
     #[test]
