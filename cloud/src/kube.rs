@@ -32,6 +32,7 @@ pub(crate) use published::{ISSUER_PATHS, is_document};
 pub(crate) use reviews::{Right, Unanswered};
 pub(crate) use room::{GivesWay, LARGE_ANSWER, Room};
 pub(crate) use tree::{TreeError, is_large, is_object, read_tree};
+pub use tombolo_proto::api_path::path_of;
 pub use waiting::Waiting;
 pub(crate) use watch::watch_events;
 pub use watch::{ObjectEvent, WatchError, WatchSpec, watch};
@@ -144,40 +145,6 @@ pub mod resources {
     }
 }
 
-/// Path of a collection, or of one object when `name` is not empty; `namespace` is empty for cluster scope and for
-/// all namespaces.
-#[must_use]
-pub fn path_of(resource: &Resource, namespace: &str, name: &str) -> String {
-    let mut path = match &*resource.group {
-        "" => format!("/api/{}", resource.version),
-        group => format!("/apis/{group}/{}", resource.version),
-    };
-    if !namespace.is_empty() {
-        path.push_str("/namespaces/");
-        push_segment(&mut path, namespace);
-    }
-    path.push('/');
-    path.push_str(&resource.name);
-    if !name.is_empty() {
-        path.push('/');
-        push_segment(&mut path, name);
-    }
-    path
-}
-
-/// An API server stores names that stand in no URL as they are, and a name must never become another path.
-fn push_segment(path: &mut String, text: &str) {
-    use std::fmt::Write as _;
-    for byte in text.bytes() {
-        match byte {
-            b'-' | b'.' | b'_' | b'~' | b':' | b'@' => path.push(char::from(byte)),
-            _ if byte.is_ascii_alphanumeric() => path.push(char::from(byte)),
-            // Writing into a String does not fail.
-            _ => drop(write!(path, "%{byte:02X}")),
-        }
-    }
-}
-
 /// Whether a status code refuses what was asked for. Anything else that is no success is trouble (cloudcore's own credentials,
 /// a server that is slow or busy or has failed): nothing follows from it, and the question can be asked again.
 #[must_use]
@@ -214,15 +181,6 @@ pub(crate) mod tests {
         for bad in ["", " ", "a b", "a\n", "a\tb", "ä", "a,b"] {
             assert!(!is_bearer_token(bad), "{bad:?}");
         }
-    }
-
-    #[test]
-    fn paths_follow_the_api_conventions() {
-        let leases = Resource::new("coordination.k8s.io", "v1", "leases");
-        assert_eq!(path_of(&resources::nodes(), "", "n"), "/api/v1/nodes/n");
-        assert_eq!(path_of(&resources::pods(), "", ""), "/api/v1/pods");
-        let lease = path_of(&leases, "kube-node-lease", "n");
-        assert_eq!(lease, "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n");
     }
 
     #[test]

@@ -13,6 +13,7 @@
 //! peer sends makes anything here panic or take more memory than a small multiple of the bytes received; every
 //! refusal is a typed error that says what was wrong and where.
 
+pub mod api_path;
 pub mod codec;
 pub mod documents;
 pub mod error;

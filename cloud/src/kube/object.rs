@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use kube::Resource as KubeResource;
 use kube::api::{ApiResource, DynamicObject, ObjectMeta};
-use serde::de::{Error as _, IgnoredAny};
+use serde::de::{DeserializeOwned, Error as _, IgnoredAny};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -81,7 +81,7 @@ pub enum ObjectError {
         /// Which field.
         field: &'static str,
     },
-    /// Its text cannot be read: it is nested deeper than any object of Kubernetes' own kinds.
+    /// It cannot be read: it is nested deeper than any object of Kubernetes' own kinds, or is not of the type that was asked for.
     #[error("object {key} cannot be read: {why}")]
     Unread {
         /// Which object.
@@ -148,6 +148,16 @@ impl RawObject {
             Some(ref why) => Err(ObjectError::Unread { key: self.name(), why: why.clone() }),
             None => Ok(self.value),
         }
+    }
+
+    /// The same as an object of this type.
+    ///
+    /// # Errors
+    /// [`ObjectError`] when it was not read whole, or is none.
+    pub fn into_typed<T: DeserializeOwned>(self) -> Result<T, ObjectError> {
+        let key = self.name();
+        let unread = |error: serde_json::Error| ObjectError::Unread { key, why: error.to_string().into() };
+        serde_json::from_value(self.into_whole()?).map_err(unread)
     }
 
     /// Which object it is.
@@ -425,7 +435,18 @@ mod tests {
             let object: RawObject = serde_json::from_str(&object(name, labels, &status)).expect("an object");
             assert_eq!((!object.is_unread(), object.metadata.name.as_deref()), (is_read, Some(name)));
             assert_eq!(object.revision().expect("known").0, 4, "{name}");
+            let metadata = &object.value()["metadata"];
+            assert_eq!(
+                metadata.get("labels").is_some(),
+                is_read,
+                "of what is not read, {name} keeps its identity alone"
+            );
         }
+        let writers = format!("[{}{{}}]", "{},".repeat(VALUES_MAX));
+        let metadata = format!(r#"{{"name":"a","uid":"u","managedFields":{writers}}}"#);
+        let object: RawObject =
+            serde_json::from_str(&format!(r#"{{"metadata":{metadata}}}"#)).expect("an object");
+        assert!(object.uid().is_ok() && object.value()["metadata"].get("managedFields").is_none());
     }
 
     #[test]

@@ -209,11 +209,9 @@ impl Edge {
     ) -> ApiReply {
         let body = if body.is_null() { String::new() } else { body.to_string() };
         let request = ApiRequest {
-            method: method.to_owned(),
-            path_and_query: path.to_owned(),
             content_type: content_type.to_owned(),
-            accept: String::new(),
             body: body.into(),
+            ..ApiRequest::new(method, path)
         };
         match self.ask(RequestBody::Api(request)).await {
             ReplyBody::Api(reply) => reply,

@@ -184,10 +184,9 @@ fn questions(node: &NodeId) -> Result<Vec<RequestBody>> {
 
 fn call(method: &str, path: &str, content_type: &str, accept: &str, body: String) -> RequestBody {
     RequestBody::Api(ApiRequest {
-        method: method.to_owned(),
-        path_and_query: path.to_owned(),
         content_type: content_type.to_owned(),
         accept: accept.to_owned(),
         body: body.into(),
+        ..ApiRequest::new(method, path)
     })
 }

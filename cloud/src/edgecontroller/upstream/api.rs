@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use http::Method;
 use tombolo_proto::NodeId;
+use tombolo_proto::api_path::is_unambiguous;
 use tombolo_proto::frame::{ApiReply, ApiRequest};
 
 use super::order::Position;
@@ -115,11 +116,10 @@ fn check(request: &ApiRequest) -> Result<Method, String> {
     if method == Method::GET && ISSUER_PATHS.contains(&path) {
         return Ok(method);
     }
-    let mut segments = relative.split('/');
-    if !segments.next().is_some_and(|root| ROOTS.contains(&root)) {
+    if !relative.split('/').next().is_some_and(|root| ROOTS.contains(&root)) {
         return Err(format!("path {path:?} is no path of the Kubernetes API"));
     }
-    if segments.any(|segment| segment == "." || segment == "..") || path.contains('%') {
+    if !is_unambiguous(path) {
         return Err(format!("path {path:?} is ambiguous"));
     }
     Ok(method)
@@ -130,13 +130,7 @@ mod tests {
     use super::*;
 
     fn request(method: &str, path: &str) -> ApiRequest {
-        ApiRequest {
-            method: method.to_owned(),
-            path_and_query: path.to_owned(),
-            content_type: String::new(),
-            accept: String::new(),
-            body: bytes::Bytes::new(),
-        }
+        ApiRequest::new(method, path)
     }
 
     #[test]
@@ -147,6 +141,7 @@ mod tests {
             ("POST", "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"),
             ("GET", "/api/v1/pods?watch=false"),
             ("GET", "/version"),
+            ("GET", "/apis/rbac.authorization.k8s.io/v1/clusterroles/a%20b"),
             ("GET", "/.well-known/openid-configuration"),
             ("GET", "/openid/v1/jwks"),
         ] {
@@ -205,6 +200,9 @@ mod tests {
             ("GET", "/.well-known/../metrics"),
             ("GET", "/apis/../metrics"),
             ("GET", "/api/v1/namespaces/%2e%2e/x"),
+            ("GET", "/api/v1/n%6Fdes"),
+            ("GET", "/api/v1/namespaces/d/secrets/a%2Fb"),
+            ("GET", "/api/v1/namespaces/d/secrets/%FF"),
         ] {
             assert!(check(&request(method, path)).is_err(), "{method} {path}");
         }

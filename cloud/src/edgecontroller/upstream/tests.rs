@@ -397,13 +397,7 @@ async fn leases_are_renewed_with_one_patch() {
 #[tokio::test]
 async fn tokens_of_local_clients_are_not_mixed_with_our_own_rights() {
     let (client, log) = scripted(GOOD);
-    let call = ApiRequest {
-        method: "GET".to_owned(),
-        path_and_query: "/api/v1/pods".to_owned(),
-        content_type: String::new(),
-        accept: String::new(),
-        body: bytes::Bytes::new(),
-    };
+    let call = ApiRequest::new("GET", "/api/v1/pods");
     let request = Asked { token: Some("t"), body: RequestBody::Api(call) };
     let ReplyBody::Api(reply) = request.ask(&upstream(client)).await else { panic!("an API reply") };
     assert_eq!(reply.code, 501, "this client has no way to pass a token on");
@@ -490,13 +484,7 @@ async fn what_can_be_read_in_two_ways_is_asked_of_nobody() {
             line if line.ends_with("/subjectaccessreviews") => (201, json!({"status": {"allowed": true}})),
             _ => (403, json!({"kind": "Status", "code": 403})),
         });
-        let body = RequestBody::Api(ApiRequest {
-            method: "GET".to_owned(),
-            path_and_query: path.to_owned(),
-            content_type: String::new(),
-            accept: String::new(),
-            body: bytes::Bytes::new(),
-        });
+        let body = RequestBody::Api(ApiRequest::new("GET", path));
         let ReplyBody::Api(reply) = (Asked { token: None, body }).ask(&upstream(client)).await else {
             panic!("an API reply")
         };
@@ -511,11 +499,9 @@ async fn an_update_from_an_edge_keeps_the_annotation_that_edges_are_not_sent() {
     let now = json!({"metadata": {"name": "a", "resourceVersion": "7", "annotations": {annotation: "{}"}}});
     let (client, log) = scripted(move |_| (200, now.clone()));
     let call = ApiRequest {
-        method: "PUT".to_owned(),
-        path_and_query: "/api/v1/namespaces/shop/configmaps/a?fieldManager=x".to_owned(),
         content_type: "application/json".to_owned(),
-        accept: String::new(),
         body: r#"{"metadata":{"name":"a","resourceVersion":"7"},"data":{"k":"v"}}"#.into(),
+        ..ApiRequest::new("PUT", "/api/v1/namespaces/shop/configmaps/a?fieldManager=x")
     };
     Asked { token: None, body: RequestBody::Api(call) }.ask(&upstream(client)).await;
     let seen = log.lock().clone();
@@ -534,11 +520,9 @@ async fn a_kubelet_that_registers_its_node_gets_an_edge_node() {
         if line.starts_with("POST") { (201, created.clone()) } else { (200, json!({"labelled": true})) }
     });
     let call = ApiRequest {
-        method: "POST".to_owned(),
-        path_and_query: "/api/v1/nodes?fieldManager=kubelet".to_owned(),
         content_type: "application/json".to_owned(),
-        accept: String::new(),
         body: r#"{"metadata":{"name":"n"}}"#.into(),
+        ..ApiRequest::new("POST", "/api/v1/nodes?fieldManager=kubelet")
     };
     let asked = Asked { token: None, body: RequestBody::Api(call) };
     let ReplyBody::Api(reply) = asked.ask(&upstream(client)).await else { panic!("an API reply") };

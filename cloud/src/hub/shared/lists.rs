@@ -14,6 +14,7 @@ use tokio::sync::MutexGuard;
 use tokio::time::Instant;
 use tombolo_proto::limits::FOLLOWED_MAX;
 use tombolo_proto::{CloudRevision, NodeId, ObjectKey};
+use tombolo_runtime::doubled;
 
 use super::{SharedWatch, too_many};
 use crate::hub::interned::Stored;
@@ -133,9 +134,8 @@ impl SharedWatch {
     /// A list has failed; the how manieth in a row.
     pub(in crate::hub) fn list_failed(&self) -> u32 {
         let mut rest = self.lists.rest.lock();
-        let wait = RETRY_MIN.saturating_mul(2_u32.saturating_pow(rest.failures)).min(RETRY_MAX);
-        rest.until = Some(Instant::now() + wait);
         rest.failures = rest.failures.saturating_add(1);
+        rest.until = Some(Instant::now() + doubled(RETRY_MIN, rest.failures, RETRY_MAX));
         rest.failures
     }
 

@@ -508,13 +508,10 @@ async fn requests_beyond_the_share_of_a_node_are_refused() {
     let mut edge = Edge::connect(&hub);
     let body = bytes::Bytes::from(vec![b'x'; 3 * 512 * 1024]);
     for _ in 0..6 {
+        // Never answered.
         let request = ApiRequest {
-            method: "POST".to_owned(),
-            // Never answered.
-            path_and_query: "/api/v1/namespaces/d/configmaps?watch=false".to_owned(),
-            content_type: String::new(),
-            accept: String::new(),
             body: body.clone(),
+            ..ApiRequest::new("POST", "/api/v1/namespaces/d/configmaps?watch=false")
         };
         let now = edge.clock.now();
         let request = RequestBody::Api(request);

@@ -22,11 +22,9 @@ fn report_by(patch: &str, beat: u64) -> Question {
         _ => object,
     };
     let body = RequestBody::Api(ApiRequest {
-        method: "PATCH".to_owned(),
-        path_and_query: "/api/v1/nodes/n/status".to_owned(),
         content_type: format!("application/{patch}"),
-        accept: String::new(),
         body: body.to_string().into(),
+        ..ApiRequest::new("PATCH", "/api/v1/nodes/n/status")
     });
     let timeout = std::time::Duration::from_secs(10);
     Question { id: RequestId(beat), timeout, body, caller_token: None }

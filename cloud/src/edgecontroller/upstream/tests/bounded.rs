@@ -22,11 +22,9 @@ fn away() -> (Client, Arc<AtomicUsize>) {
 
 fn call(method: &str, path: &str, body: &str) -> RequestBody {
     RequestBody::Api(ApiRequest {
-        method: method.to_owned(),
-        path_and_query: path.to_owned(),
         content_type: "application/json".to_owned(),
-        accept: String::new(),
         body: body.to_owned().into(),
+        ..ApiRequest::new(method, path)
     })
 }
 

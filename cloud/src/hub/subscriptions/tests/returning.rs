@@ -99,11 +99,10 @@ fn answer(method: &Method, path: &str, query: Option<&str>) -> (&'static str, u1
 fn api(method: &str, path: String, accept: &str, content_type: &str) -> RequestBody {
     let body = if method == "GET" { "" } else { r#"{"status":{}}"# };
     RequestBody::Api(ApiRequest {
-        method: method.to_owned(),
-        path_and_query: path,
         content_type: content_type.to_owned(),
         accept: accept.to_owned(),
         body: body.into(),
+        ..ApiRequest::new(method, path)
     })
 }
 
