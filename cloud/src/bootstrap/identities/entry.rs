@@ -177,8 +177,9 @@ impl Entry {
         self.since(former.and_then(Self::latest))
     }
 
-    /// The same, where the latest certificate until now began to be valid then.
-    fn since(self, latest: Option<u64>) -> Self {
+    /// The same, where a certificate until now began to be valid then.
+    pub(super) fn since(self, latest: Option<u64>) -> Self {
+        let latest = self.latest.max(latest);
         let own = self.keys.iter().map(|key| key.issued).max();
         Self { latest: latest.filter(|_| latest > own), ..self }
     }

@@ -209,7 +209,7 @@ async fn the_records_have_an_upper_bound() {
         // Whole Secrets are written: only every so often, and straight into the store otherwise.
         if number % 4_000 == 3_999 {
             if let Err(error) = identities.joined(&node, &certificate, true).await {
-                refused = Some(error);
+                refused = Some(error.error);
                 break;
             }
         } else {

@@ -7,6 +7,7 @@ use tombolo_proto::NodeId;
 
 use super::world::{MemorySecrets, NodeIdentity, World, csr, options, parts, present, request};
 use super::*;
+use crate::bootstrap::tokens::{self, JoinId};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -162,7 +163,7 @@ async fn two_replicas_cannot_both_give_the_last_use_away() {
     let node = NodeId::parse("edge1").expect("a name");
     // Without the lock that one process has: each stands for a replica.
     let spent = futures::future::join_all(
-        (0..8).map(|_| super::super::tokens::spend(&*secrets, bearer, &node, SystemTime::now())),
+        (0..8).map(|_| tokens::spend(&*secrets, bearer, &node, JoinId::new(), SystemTime::now())),
     )
     .await;
     assert_eq!(spent.iter().filter(|outcome| outcome.is_ok()).count(), 3);
