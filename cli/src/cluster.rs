@@ -142,7 +142,8 @@ mod tests {
     fn a_node_that_cannot_be_read_is_shown_with_the_reason_among_the_others() {
         let deep = format!(r#""status":{}0{}"#, r#"{"a":"#.repeat(9000), "}".repeat(9000));
         let many = format!(r#""status":{{"images":[{}0]}}"#, r#""","#.repeat(500_000));
-        let ready = |status: &str| format!(r#""status":{{"conditions":[{{"type":"Ready","status":"{status}"}}]}}"#);
+        let ready =
+            |status: &str| format!(r#""status":{{"conditions":[{{"type":"Ready","status":"{status}"}}]}}"#);
         let nodes = [
             object("deep", &deep),
             object("good", &ready("True")),
@@ -160,7 +161,9 @@ mod tests {
         nodes.iter().for_each(|node| listing.add_node(node));
         let listed = listing.nodes;
         let shown = |name: &str| listed.iter().find(|node| node.name == name).expect("shown");
-        let seen = |name: &str| (shown(name).ready.as_str(), shown(name).heard.as_str(), shown(name).problem.as_deref());
+        let seen = |name: &str| {
+            (shown(name).ready.as_str(), shown(name).heard.as_str(), shown(name).problem.as_deref())
+        };
         assert_eq!(seen("good"), ("True", "2026-01-01T00:00:00.000001Z", None));
         assert_eq!(seen("odd-spec"), ("False", "never", None));
         for (name, ready, heard, says) in [

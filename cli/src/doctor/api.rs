@@ -132,7 +132,11 @@ pub(super) async fn nodes(api: &Reached, report: &mut Report) {
     };
     for node in nodes.iter().filter(|node| node.problem.is_some()) {
         let problem = node.problem.as_deref().unwrap_or_default();
-        report.warn(format!("node {}", node.name), problem, "Nothing is told to the node before it is put right");
+        report.warn(
+            format!("node {}", node.name),
+            problem,
+            "Nothing is told to the node before it is put right",
+        );
     }
     let missing: Vec<_> = nodes.iter().filter(|node| node.ready != "True").collect();
     if missing.is_empty() {

@@ -17,7 +17,8 @@ pub(super) async fn examine(api: &Reached, report: &mut Report) {
     let path = format!("/api/v1/namespaces/default/events?fieldSelector=reason={CONTESTED_REASON}");
     let mut nodes = BTreeSet::new();
     // An event that cannot be read names nobody.
-    let each = |event: RawObject| nodes.extend(event.value()["involvedObject"]["name"].as_str().map(str::to_owned));
+    let each =
+        |event: RawObject| nodes.extend(event.value()["involvedObject"]["name"].as_str().map(str::to_owned));
     match list(&Kube::from(api.client.clone()), &path, each).await {
         Ok(()) => judge(&nodes, report),
         Err(error) => {
