@@ -115,7 +115,7 @@ struct Owner {
     large_turn: Option<OwnedSemaphorePermit>,
     /// One of the few places for sessions of this node.
     _place: OwnedSemaphorePermit,
-    lease: lease::Lease,
+    lease: Box<lease::Lease>,
     leave_by: Option<Instant>,
     examination: Examination,
     /// It ends because another connection of the node has come.
@@ -143,7 +143,7 @@ impl Owner {
             opening: Vec::new(),
             texts: 0,
             asking: Vec::new(),
-            lease: lease::Lease::default(),
+            lease: Box::default(),
             leave_by: None,
             examination: Examination::NotBegun,
             replaced: false,

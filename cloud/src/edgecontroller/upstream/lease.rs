@@ -85,7 +85,8 @@ struct Metadata {
 impl Held {
     /// What is written there by others than cloudcore counts for nothing.
     fn read(lease: &[u8]) -> Option<Self> {
-        let Metadata { resource_version: version, annotations } = serde_json::from_slice::<Lease>(lease).ok()?.metadata;
+        let Metadata { resource_version: version, annotations } =
+            serde_json::from_slice::<Lease>(lease).ok()?.metadata;
         let process = annotations.get(PROCESS).and_then(|text| u64::from_str_radix(text, 16).ok());
         let former = annotations.get(FORMER).and_then(|text| serde_json::from_str(text).ok());
         let mut former: Former = former.unwrap_or_default();
@@ -153,7 +154,13 @@ impl Upstream {
     }
 
     /// Renews the lease and makes it this process's. The process was heard of after `held` was read.
-    pub async fn take_lease(&self, node: &NodeId, renew_time_micros: i64, process: u64, held: &Held) -> Renewal {
+    pub async fn take_lease(
+        &self,
+        node: &NodeId,
+        renew_time_micros: i64,
+        process: u64,
+        held: &Held,
+    ) -> Renewal {
         let Some(time) = time_of(renew_time_micros) else { return Renewal::Answered(400) };
         let former = serde_json::to_string(&held.taken_by(process, now())).unwrap_or_default();
         let annotations = json!({PROCESS: format!("{process:x}"), FORMER: former});
@@ -235,8 +242,12 @@ mod tests {
             let lease = json!({"metadata": {"resourceVersion": "7", "annotations": annotations}});
             Held::read(lease.to_string().as_bytes()).expect("a lease")
         };
-        for annotations in [json!({}), json!({PROCESS: "x", FORMER: "y"}), json!({PROCESS: "", FORMER: "[]"})] {
-            assert_eq!(read(annotations), Held { version: "7".to_owned(), process: None, former: Former::default() });
+        for annotations in [json!({}), json!({PROCESS: "x", FORMER: "y"}), json!({PROCESS: "", FORMER: "[]"})]
+        {
+            assert_eq!(
+                read(annotations),
+                Held { version: "7".to_owned(), process: None, former: Former::default() }
+            );
         }
         let many: Vec<u64> = (0..10_000).collect();
         let former = json!({"processes": many}).to_string();

@@ -89,7 +89,9 @@ impl Owner {
     /// The edge has answered a ping that left this long ago.
     pub(super) fn heard_after(&mut self, round_trip: std::time::Duration) {
         let now = self.hub.clock.now();
-        let Some(doubt) = self.lease.doubt.take_if(|doubt| round_trip <= now.since(doubt.since)) else { return };
+        let Some(doubt) = self.lease.doubt.take_if(|doubt| round_trip <= now.since(doubt.since)) else {
+            return;
+        };
         let Doubt { renew_time_micros, lease, .. } = *doubt;
         let process = self.lease.process;
         if self.lease.held && lease.process.is_some_and(|other| other != process) {
@@ -112,7 +114,10 @@ impl Owner {
         }
         self.channel.say_goodbye(Goodbye {
             reason: GoodbyeReason::Replaced,
-            message: format!("another process with the identity of {} took over at another cloudcore", self.node),
+            message: format!(
+                "another process with the identity of {} took over at another cloudcore",
+                self.node
+            ),
             retry_after: wait_after(times.max(1)),
         });
     }

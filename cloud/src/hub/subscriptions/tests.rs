@@ -179,7 +179,16 @@ impl Edge {
         let clock = Clock::start();
         let config = EdgeConfig { instance, ..EdgeConfig::new(node, StoreId([7; 16])) };
         let session = EdgeSession::new(config, clock.now(), &NothingHeld);
-        Self { session, link, clock, heard: Vec::new(), replies: Vec::new(), leases: 0, deleted: 0, goodbye: None }
+        Self {
+            session,
+            link,
+            clock,
+            heard: Vec::new(),
+            replies: Vec::new(),
+            leases: 0,
+            deleted: 0,
+            goodbye: None,
+        }
     }
 
     fn follow(&mut self) -> ScopeId {

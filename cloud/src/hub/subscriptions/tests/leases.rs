@@ -68,7 +68,10 @@ impl Api {
         };
         match patched {
             Err(error) => (error.code(), Value::Null),
-            Ok(patched) if patched.pointer("/metadata/resourceVersion") != lease.pointer("/metadata/resourceVersion") => {
+            Ok(patched)
+                if patched.pointer("/metadata/resourceVersion")
+                    != lease.pointer("/metadata/resourceVersion") =>
+            {
                 (409, Value::Null)
             }
             Ok(patched) => {
@@ -182,7 +185,8 @@ async fn a_renewal_that_is_late_takes_nothing_from_the_process_that_is_there() {
         // It answers nothing any more. Its successor is there before the API server has made the patch.
         api.held.send_replace(false);
         let (version, mut lease) = api.lease.lock().clone();
-        lease["metadata"]["annotations"] = json!({"tombolo/process": "8", "tombolo/former-processes": r#"{"processes":[7]}"#});
+        lease["metadata"]["annotations"] =
+            json!({"tombolo/process": "8", "tombolo/former-processes": r#"{"processes":[7]}"#});
         *api.lease.lock() = (version + 1, lease);
         let mut after = renewed(&replicas[1], 8).await;
         tokio::time::sleep(Duration::from_secs(30)).await;
