@@ -81,6 +81,15 @@ pub struct StoredToken {
     joins: Vec<u64>,
 }
 
+impl StoredToken {
+    fn count(&mut self, join: JoinId) {
+        self.uses_left = self.uses_left.saturating_sub(1);
+        self.joins.push(join.0);
+        let surplus = self.joins.len().saturating_sub(JOINS_MAX);
+        self.joins.drain(..surplus);
+    }
+}
+
 /// Why tokens cannot be made or counted.
 #[derive(Debug, Error)]
 pub enum TokenStoreError {
@@ -232,10 +241,7 @@ pub(super) async fn spend(
         }
         judge(tokens, id, secret, node, now)?;
         if let Some(token) = tokens.get_mut(id) {
-            token.uses_left = token.uses_left.saturating_sub(1);
-            token.joins.push(join.0);
-            let surplus = token.joins.len().saturating_sub(JOINS_MAX);
-            token.joins.drain(..surplus);
+            token.count(join);
         }
         Ok(())
     };
@@ -331,4 +337,52 @@ fn write(tokens: &BTreeMap<String, StoredToken>) -> SecretData {
 
 fn unix_seconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stored(uses_left: u32, expires: u64) -> StoredToken {
+        StoredToken {
+            hash: hash_of("s"),
+            names: Vec::new(),
+            uses_left,
+            expires,
+            replace: false,
+            joins: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn tokens_that_are_used_up_make_room_and_others_do_not() {
+        let id = |number: usize| number.to_string();
+        let mut tokens: BTreeMap<_, _> = (0..TOKENS_MAX)
+            .map(|number| (id(number), stored(u32::from(number > 1), 100 - number.min(9) as u64)))
+            .collect();
+        tokens.insert("over".to_owned(), stored(1, 10));
+        make_room(&mut tokens, 50).expect("one is used up");
+        assert_eq!(
+            (tokens.len(), tokens.contains_key("1")),
+            (TOKENS_MAX - 1, false),
+            "the first to end goes"
+        );
+        tokens.insert("new".to_owned(), stored(1, 100));
+        make_room(&mut tokens, 50).expect("another one is");
+        tokens.insert("newer".to_owned(), stored(1, 100));
+        assert!(matches!(make_room(&mut tokens, 50), Err(TokenStoreError::Full)));
+        assert_eq!(tokens.len(), TOKENS_MAX);
+    }
+
+    #[test]
+    fn joins_that_are_remembered_are_few() {
+        let mut token = stored(100, 100);
+        for number in 0..=JOINS_MAX {
+            token.count(JoinId(number as u64));
+        }
+        assert_eq!(
+            (token.joins.len(), token.joins.contains(&0), token.uses_left),
+            (JOINS_MAX, false, 99 - JOINS_MAX as u32)
+        );
+    }
 }

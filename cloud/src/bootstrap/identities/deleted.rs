@@ -13,7 +13,8 @@ use tokio::sync::Notify;
 use tombolo_proto::NodeId;
 use tombolo_runtime::{Backoff, BackoffConfig};
 
-use super::{Denied, Entry, Identities, IdentityError, NodeFacts};
+use super::entry::CLOCK_SKEW_SECONDS;
+use super::{Denied, Entry, Identities, IdentityError, Key, NodeFacts};
 
 /// Waits between tries to write.
 const RETRY: BackoffConfig =
@@ -29,8 +30,8 @@ pub(super) struct Deletions {
 #[derive(Debug, Clone)]
 struct Deletion {
     facts: NodeFacts,
-    /// When whoever had the name then has joined.
-    joined: u64,
+    /// The certificates of whoever had the name then.
+    keys: Vec<Key>,
 }
 
 impl Deletion {
@@ -39,7 +40,9 @@ impl Deletion {
         let NodeFacts { uid, created } = &self.facts;
         let ended = entry.after_deletion(uid, *created)?;
         // Whoever has joined since has nothing to do with it.
-        (entry.joined == self.joined || entry.joined <= *created).then_some(ended)
+        let earlier = entry.joined.saturating_add(CLOCK_SKEW_SECONDS) < *created;
+        let same = earlier || entry.keys.iter().any(|key| self.keys.contains(key));
+        same.then_some(ended)
     }
 }
 
@@ -60,7 +63,7 @@ impl Identities {
     /// A Node that was deleted before it was bound takes its certificate along.
     pub(super) async fn node_gone(&self, node: &NodeId, facts: &NodeFacts) {
         let Some(entry) = self.shelf.get(node) else { return };
-        let deletion = Deletion { facts: facts.clone(), joined: entry.joined };
+        let deletion = Deletion { facts: facts.clone(), keys: entry.keys.clone() };
         if deletion.end(&entry).is_none() {
             return;
         }
@@ -91,11 +94,9 @@ impl Identities {
         for node in waiting {
             if let Err(error) = self.end_deleted(&node).await {
                 tracing::debug!(%node, %error, "the end of a deleted Node's certificate still cannot be recorded");
-                // The others would meet the same.
-                return false;
             }
         }
-        true
+        self.deletions.waiting.lock().is_empty()
     }
 }
 

@@ -9,7 +9,7 @@ use tombolo_link::identity::PeerCertificate;
 pub(super) const KEYS_MAX: usize = 4;
 
 /// A Node that was made this long before a join, by clocks that differ, may still be the one that joined.
-const CLOCK_SKEW_SECONDS: u64 = 60;
+pub(super) const CLOCK_SKEW_SECONDS: u64 = 60;
 
 /// What is recorded about one name.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

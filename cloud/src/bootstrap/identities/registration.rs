@@ -159,7 +159,12 @@ impl Identities {
     }
 
     /// The record of a name whose Node is about to be created, or is there with this UID.
-    fn begin(&self, node: &NodeId, entry: Option<&Entry>, uid: Option<&str>) -> Result<Option<Entry>, Refused> {
+    fn begin(
+        &self,
+        node: &NodeId,
+        entry: Option<&Entry>,
+        uid: Option<&str>,
+    ) -> Result<Option<Entry>, Refused> {
         let Some(entry) = entry.map(|entry| self.deletions.applied(node, entry)) else { return Ok(None) };
         match (&entry.uid, uid) {
             _ if entry.revoked => Err(Refused::Denied(Denied::Revoked)),
