@@ -334,7 +334,7 @@ impl Bootstrap {
         match settled {
             Ok(true) => {}
             Ok(false) => {
-                tracing::warn!("the end of some deleted Nodes' certificates is not recorded: revoke them")
+                tracing::warn!("the end of some deleted Nodes' certificates is not recorded: revoke them");
             }
             Err(_) => tracing::warn!(
                 "what came of some registrations is not recorded: where there is no Node, the node has to join again"
