@@ -156,20 +156,4 @@ impl Identities {
         };
         (true, former.map(|gone| (node, gone)).into_iter().collect())
     }
-
-    /// A Node that was deleted before it was bound takes its certificate along.
-    async fn node_gone(&self, node: &NodeId, NodeFacts { uid, created }: &NodeFacts) {
-        let open = |entry: &super::Entry| entry.after_deletion(uid, *created).is_some();
-        if !self.shelf.get(node).is_some_and(|entry| open(&entry)) {
-            return;
-        }
-        let ended = self
-            .change(node, |entry| {
-                Ok::<_, super::Denied>(entry.and_then(|entry| entry.after_deletion(uid, *created)))
-            })
-            .await;
-        if let Err(error) = ended {
-            tracing::warn!(%node, %error, "the certificate of a deleted Node could not be ended");
-        }
-    }
 }

@@ -381,16 +381,32 @@ async fn registration_adds_granted_labels_in_our_name() {
     assert_eq!(seen[1].body, json!({"metadata": {"labels": {"node-role.kubernetes.io/edge": ""}}}));
 }
 
+/// The code that a renewal is answered with.
+async fn renewed(upstream: &Upstream, micros: i64, process: u64) -> u16 {
+    match upstream.renew_lease(&node(), micros, process).await {
+        Renewal::Answered(code) => code,
+        Renewal::OfAnother(held) => panic!("{held:?}"),
+    }
+}
+
 #[tokio::test]
 async fn leases_are_renewed_with_one_patch() {
     let (client, log) = scripted(GOOD);
-    assert_eq!(upstream(client).renew_lease(&node(), 1_790_000_001_000_001).await, 200);
+    assert_eq!(renewed(&upstream(client), 1_790_000_001_000_001, 0).await, 200);
     let seen = log.lock().clone();
     assert_eq!(seen.len(), 1);
     assert_eq!(seen[0].line, "PATCH /apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n");
     assert_eq!(seen[0].body, json!({"spec": {"renewTime": "2026-09-21T14:13:21.000001Z"}}));
+    // The renewal of a process that says which one it is costs no more, and is none of another one's.
     let (client, log) = scripted(GOOD);
-    assert_eq!(upstream(client).renew_lease(&node(), i64::MAX).await, 400, "a clock beyond all calendars");
+    assert_eq!(renewed(&upstream(client), 1_790_000_001_000_001, 0x2a).await, 200);
+    let seen = log.lock().clone();
+    assert_eq!(seen.len(), 1);
+    let test = json!({"op": "test", "path": "/metadata/annotations/tombolo~1process", "value": "2a"});
+    let time = json!({"op": "add", "path": "/spec/renewTime", "value": "2026-09-21T14:13:21.000001Z"});
+    assert_eq!(seen[0].body, json!([test, time]));
+    let (client, log) = scripted(GOOD);
+    assert_eq!(renewed(&upstream(client), i64::MAX, 1).await, 400, "a clock beyond all calendars");
     assert_eq!(*log.lock(), []);
 }
 
@@ -426,7 +442,7 @@ async fn a_cloudcore_without_edge_controller_says_so() {
     let upstream = upstream(client).with_settings(&settings);
     let sentence = refusal_of(&upstream, report(ResourceType::ConfigMap, "c")).await;
     assert!(sentence.contains("edgeController.enable"), "{sentence}");
-    assert_eq!(upstream.renew_lease(&node(), 1_790_000_001_000_001).await, 503);
+    assert_eq!(renewed(&upstream, 1_790_000_001_000_001, 1).await, 503);
     assert_eq!(*log.lock(), []);
 }
 
@@ -443,7 +459,7 @@ async fn requests_of_a_crowded_kind_are_refused_and_others_pass() {
     let held = futures::future::join_all(held.map(|kind| upstream.gates.pass_kind(&other, kind))).await;
     let sentence = refusal_of(&upstream, report(ResourceType::ConfigMap, "c")).await;
     assert!(sentence.contains("try again later"), "{sentence}");
-    assert_eq!(upstream.renew_lease(&node(), 1_790_000_001_000_001).await, 429);
+    assert_eq!(renewed(&upstream, 1_790_000_001_000_001, 1).await, 429);
     assert_eq!(*log.lock(), []);
     Asked { token: None, body: report(ResourceType::Secret, "s") }.ask(&upstream).await;
     drop(held);
