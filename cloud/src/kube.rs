@@ -3,9 +3,11 @@
 //! Everything goes through `kube::Client`, which is a tower service: tests put a scripted service in its place.
 
 mod call;
+mod common;
 mod edge_nodes;
 mod endless;
 mod gate;
+mod group_rights;
 mod impersonate;
 mod object;
 mod paging;
@@ -20,13 +22,14 @@ mod watch;
 pub use call::{Answer, ApiCall, CallError, Caller};
 pub use edge_nodes::EDGE_NODES;
 pub(crate) use edge_nodes::edge_node;
+pub(crate) use group_rights::VERBS;
 pub use impersonate::{Impersonation, ImpersonationForm};
 pub(crate) use object::has_too_many_values;
 pub use object::{ObjectError, RawObject};
 pub(crate) use paging::query_value;
 pub use protections::Protections;
 pub(crate) use published::{ISSUER_PATHS, is_document};
-pub(crate) use reviews::{Right, Unanswered};
+pub(crate) use reviews::{Right, Unanswered, may_follow};
 pub(crate) use room::{LARGE_ANSWER, Room};
 pub use waiting::Waiting;
 pub(crate) use watch::watch_events;
@@ -35,6 +38,7 @@ pub use watch::{ObjectEvent, WatchError, WatchSpec, watch};
 use std::sync::Arc;
 
 use gate::Gate;
+use group_rights::GroupRights;
 use kube::Client;
 use published::Published;
 use tombolo_proto::Resource;
@@ -49,6 +53,7 @@ pub struct Kube {
     impersonation: Arc<Impersonation>,
     gate: Arc<Gate>,
     published: Arc<Published>,
+    group_rights: Arc<GroupRights>,
 }
 
 impl Kube {
@@ -74,6 +79,7 @@ impl Kube {
     pub fn register(&self, registry: &mut prometheus_client::registry::Registry) {
         self.gate.register(registry);
         self.published.register(registry);
+        self.group_rights.register(registry);
     }
 
     /// How nodes are impersonated, as far as it is known.
@@ -86,8 +92,8 @@ impl Kube {
 impl From<Client> for Kube {
     /// Without a second client, calls with the token of an edge's local client are refused.
     fn from(client: Client) -> Self {
-        let (impersonation, gate, published) = Default::default();
-        Self { client, bare: None, impersonation, gate, published }
+        let (impersonation, gate, published, group_rights) = Default::default();
+        Self { client, bare: None, impersonation, gate, published, group_rights }
     }
 }
 
