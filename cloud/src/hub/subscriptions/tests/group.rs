@@ -102,10 +102,10 @@ async fn a_fleet_that_comes_back_asks_for_the_rights_of_its_group_once_a_second(
 
 #[tokio::test(start_paused = true)]
 async fn what_the_group_has_lost_is_given_to_nobody_who_comes_later() {
-    let cluster = Arc::new(Cluster { group: AtomicBool::new(true), ..Cluster::default() });
-    let (access, wanted) = (cluster.access(), usual().next().expect("some"));
+    let wanted = usual().next().expect("some");
     for number in 0..20 {
-        cluster.group.store(true, Ordering::SeqCst);
+        let cluster = Arc::new(Cluster { group: AtomicBool::new(true), ..Cluster::default() });
+        let access = cluster.access();
         // The answer that allows it is under way, or has just come.
         let moment = FLIGHT * number / 8;
         let lost = async {
