@@ -30,12 +30,12 @@ pub(crate) const QUESTIONS: usize = WARM_SET.len() * VERBS.len();
 static ASKED_BY_ALL: LazyLock<Vec<Value>> = LazyLock::new(|| {
     let resources = WARM_SET.iter().map(|(group, version, name)| Resource::new(group, version, name));
     let questions =
-        resources.flat_map(|resource| VERBS.map(|verb| question(may_follow(verb, &resource, ""))));
+        resources.flat_map(|resource| VERBS.map(|verb| question(&may_follow(verb, &resource, ""))));
     questions.collect()
 });
 
 /// The `spec` of a SubjectAccessReview about the group. There is no user in it: what a name adds is no right of the group.
-fn question(attributes: Value) -> Value {
+fn question(attributes: &Value) -> Value {
     json!({"groups": [EDGE_NODES], "resourceAttributes": attributes})
 }
 
@@ -75,7 +75,7 @@ impl Kube {
         node: &NodeId,
         attributes: &Value,
     ) -> Result<bool, Unanswered> {
-        let spec = question(attributes.clone());
+        let spec = question(attributes);
         let place = ASKED_BY_ALL.iter().position(|known| *known == spec);
         let Some(common) = place.and_then(|place| self.group_rights.questions.get(place)) else {
             return Ok(false);
@@ -151,7 +151,7 @@ mod tests {
 
     /// An API server that allows one question, as it is and no other.
     fn allowing(allowed: &Value) -> Kube {
-        let allowed = question(allowed.clone());
+        let allowed = question(allowed);
         let client = answering(move |_, body| {
             let review: Value = serde_json::from_slice(&body).unwrap_or_default();
             let status = json!({"allowed": review["spec"] == allowed});
@@ -174,7 +174,7 @@ mod tests {
                 let (first, next) = if second { (&other, &allowed) } else { (&allowed, &other) };
                 let (n, m) = (node("n"), node("m"));
                 let (one, two) = join(kube.may_as_edge_node(&n, first), kube.may_as_edge_node(&m, next)).await;
-                let known = |attributes: &Value| ASKED_BY_ALL.contains(&question(attributes.clone()));
+                let known = |attributes: &Value| ASKED_BY_ALL.contains(&question(attributes));
                 for (asked, may) in [(first, one), (next, two)] {
                     prop_assert_eq!(may.expect("an answer"), *asked == allowed && known(asked), "{}", asked);
                 }
