@@ -3,9 +3,11 @@
 //! Everything goes through `kube::Client`, which is a tower service: tests put a scripted service in its place.
 
 mod call;
+mod common;
 mod edge_nodes;
 mod endless;
 mod gate;
+mod group_rights;
 mod impersonate;
 mod object;
 mod paging;
@@ -23,16 +25,17 @@ pub use edge_nodes::EDGE_NODES;
 pub(crate) use edge_nodes::edge_node;
 pub use gate::ListTurn;
 pub(crate) use gate::ListTurns;
+pub(crate) use group_rights::VERBS;
 pub use impersonate::{Impersonation, ImpersonationForm};
 pub(crate) use object::{MIRROR, has_too_many_values};
 pub use object::{ObjectError, RawObject};
 pub(crate) use paging::query_value;
 pub use protections::Protections;
 pub(crate) use published::{ISSUER_PATHS, is_document};
-pub(crate) use reviews::{Right, Unanswered};
+pub(crate) use reviews::{Right, Unanswered, may_follow};
 pub(crate) use room::{GivesWay, LARGE_ANSWER, Room};
-pub(crate) use tree::{TreeError, is_large, is_object, read_tree};
 pub use tombolo_proto::api_path::path_of;
+pub(crate) use tree::{TreeError, is_large, is_object, read_tree};
 pub use waiting::Waiting;
 pub(crate) use watch::watch_events;
 pub use watch::{ObjectEvent, WatchError, WatchSpec, watch};
@@ -40,6 +43,7 @@ pub use watch::{ObjectEvent, WatchError, WatchSpec, watch};
 use std::sync::Arc;
 
 use gate::Gate;
+use group_rights::GroupRights;
 use kube::Client;
 use published::Published;
 use tombolo_proto::{NodeId, Resource};
@@ -56,6 +60,7 @@ pub struct Kube {
     published: Arc<Published>,
     /// The turn of long lines of cloudcore's own watches.
     own_lines: waiting::Turns,
+    group_rights: Arc<GroupRights>,
 }
 
 impl Kube {
@@ -92,6 +97,7 @@ impl Kube {
     pub fn register(&self, registry: &mut prometheus_client::registry::Registry) {
         self.gate.register(registry);
         self.published.register(registry);
+        self.group_rights.register(registry);
     }
 
     /// How nodes are impersonated, as far as it is known.
@@ -104,8 +110,9 @@ impl Kube {
 impl From<Client> for Kube {
     /// Without a second client, calls with the token of an edge's local client are refused.
     fn from(client: Client) -> Self {
-        let (impersonation, gate, published) = Default::default();
-        Self { client, bare: None, impersonation, gate, published, own_lines: waiting::turns() }
+        let (impersonation, gate, published, group_rights) = Default::default();
+        let own_lines = waiting::turns();
+        Self { client, bare: None, impersonation, gate, published, own_lines, group_rights }
     }
 }
 

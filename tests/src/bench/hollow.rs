@@ -5,11 +5,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde_json::json;
 use tokio::time::Instant;
-use tombolo_edge::WARM_SET;
 use tombolo_edge::identity::Identity;
 use tombolo_link::client::{Target, connect};
 use tombolo_link::{Clock, Link, LinkEvent, pump};
-use tombolo_proto::documents::IN_EVERY_SESSION;
+use tombolo_proto::documents::{IN_EVERY_SESSION, WARM_SET};
 use tombolo_proto::frame::{ApiRequest, Inventory, ReplyBody, RequestBody, Subscribe};
 use tombolo_proto::message::{
     Content, Group, Message, MessageId, ObjectPath, Operation, ResourceType, Route, Source,
@@ -20,10 +19,6 @@ use tombolo_runtime::time::unix_millis;
 
 /// How long a question may take while a whole fleet asks.
 const PATIENCE: Duration = Duration::from_secs(120);
-
-/// Selects no Node. Every agent follows all Nodes, and is told of those that have changed while it was away: thousands of
-/// hollow nodes, which remember nothing, would be told of all of them. For the API server it is the same question.
-const NO_NODE: &str = "tombolo-bench-none";
 
 /// A node that is not connected.
 pub(crate) struct HollowNode {
@@ -47,6 +42,8 @@ pub(crate) struct Connected {
     clock: Clock,
     /// Questions without an answer, selections that have not come, and whether the lease was renewed.
     awaited: (usize, usize, bool),
+    /// The scope of all Nodes, until the first of them has come.
+    nodes: Option<ScopeId>,
 }
 
 impl HollowNode {
@@ -60,7 +57,7 @@ impl HollowNode {
         let clock = Clock::start();
         let config = EdgeConfig::new(self.node.clone(), StoreId(rand::random()));
         let session = EdgeSession::new(config, clock.now(), &NothingHeld);
-        let mut connected = Connected { session, link, clock, awaited: (0, 0, false) };
+        let mut connected = Connected { session, link, clock, awaited: (0, 0, false), nodes: None };
         connected.ask(&self.node).with_context(|| format!("{} asks", self.node))?;
         let end = Instant::now() + PATIENCE;
         while connected.awaited != (0, 0, true) {
@@ -79,12 +76,15 @@ impl Connected {
         }
         self.session.renew_lease(i64::try_from(unix_millis())?.saturating_mul(1000));
         for (group, version, name) in WARM_SET {
-            let label_selector = if name == "nodes" { NO_NODE } else { "" }.to_owned();
+            let scope = self.session.next_scope();
+            if name == "nodes" {
+                self.nodes = Some(scope);
+            }
             self.session.subscribe(Subscribe {
-                scope: self.session.next_scope(),
+                scope,
                 resource: Resource::new(group, version, name),
                 namespace: String::new(),
-                label_selector,
+                label_selector: String::new(),
                 field_selector: String::new(),
                 caller_token: None,
                 epoch: None,
@@ -118,7 +118,15 @@ impl Connected {
 
     fn handle(&mut self, event: EdgeEvent) -> Result<()> {
         match event {
-            EdgeEvent::Deliver { lane, seq, .. } => self.session.committed(lane, seq),
+            EdgeEvent::Deliver { lane, seq, scope, .. } => {
+                self.session.committed(lane, seq);
+                // Every agent follows all Nodes, and is told of those that have changed while it was away. Thousands of hollow
+                // nodes, which remember nothing, would be told of all of them: they have asked, and end it with the first.
+                if self.nodes == Some(scope) {
+                    self.session.unsubscribe(scope);
+                    self.caught_up(scope);
+                }
+            }
             EdgeEvent::Reply(reply) => {
                 self.awaited.0 = self.awaited.0.saturating_sub(1);
                 // What is there already is as good, and at first the status may come before its Node.
@@ -128,9 +136,7 @@ impl Connected {
                     bail!("an answer with code {}: {}", reply.code, String::from_utf8_lossy(&reply.body));
                 }
             }
-            EdgeEvent::CaughtUp { scope, .. } if scope != ScopeId::NODE => {
-                self.awaited.1 = self.awaited.1.saturating_sub(1);
-            }
+            EdgeEvent::CaughtUp { scope, .. } if scope != ScopeId::NODE => self.caught_up(scope),
             // A cluster without the grids' definitions.
             EdgeEvent::SubscriptionClosed { code: 404, .. } => {
                 self.awaited.1 = self.awaited.1.saturating_sub(1);
@@ -151,6 +157,16 @@ impl Connected {
             | EdgeEvent::RoundTrip(_) => {}
         }
         Ok(())
+    }
+}
+
+impl Connected {
+    /// What was selected has come, as far as it is wanted.
+    fn caught_up(&mut self, scope: ScopeId) {
+        if self.nodes == Some(scope) {
+            self.nodes = None;
+        }
+        self.awaited.1 = self.awaited.1.saturating_sub(1);
     }
 }
 

@@ -25,6 +25,7 @@ use crate::kube::tests::double::answering;
 
 mod doubts;
 mod ended;
+mod group;
 mod leases;
 mod lists;
 mod moving;
