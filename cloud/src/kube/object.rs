@@ -204,7 +204,8 @@ impl RawObject {
 
 impl<'de> Deserialize<'de> for RawObject {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = <&RawValue>::deserialize(deserializer)?;
+        // A copy, for what is read from a tree has no text to lie in. Lists and watches do without.
+        let text = Box::<RawValue>::deserialize(deserializer)?;
         Self::read(text.get()).map_err(D::Error::custom)
     }
 }
