@@ -15,9 +15,7 @@ use prost::Message as _;
 use thiserror::Error;
 
 use crate::error::IdError;
-use crate::frame::{
-    Change, Deliver, Frame, Reply, ReplyBody, Request, RequestBody, Subscribe, Undecodable,
-};
+use crate::frame::{Change, Deliver, Frame, Reply, ReplyBody, Request, RequestBody, Subscribe, Undecodable};
 use crate::ids::Lane;
 use crate::kept;
 use crate::limits;

@@ -18,7 +18,7 @@ mod tests {
 
     use super::*;
     use crate::frame::{ApiRequest, Frame, Request, RequestBody};
-    use crate::message::{Content, Message, MessageId, Operation, Route, Source, Group, LocalPath};
+    use crate::message::{Content, Group, LocalPath, Message, MessageId, Operation, Route, Source};
     use crate::{RequestId, codec, kubeedge};
 
     fn shares(whole: &Bytes, part: &Bytes) -> bool {
@@ -35,7 +35,9 @@ mod tests {
                 "j".repeat(junk)
             ))
         };
-        for (junk, content, shared) in [(0, 10, true), (1_000_000, 10, false), (1_000_000, 900_000, false), (1000, 900_000, true)] {
+        for (junk, content, shared) in
+            [(0, 10, true), (1_000_000, 10, false), (1_000_000, 900_000, false), (1000, 900_000, true)]
+        {
             let document = document(junk, content);
             let message = kubeedge::decode(&document).expect("a message");
             assert_eq!(message.content.as_json().len(), content + 2);

@@ -309,7 +309,9 @@ impl Owner {
                 self.give_up(scope);
                 self.unfollow(scope);
             }
-            CloudEvent::Ended { scope, code, reason } => self.subscription_ended(scope, &Closed { code, reason }),
+            CloudEvent::Ended { scope, code, reason } => {
+                self.subscription_ended(scope, &Closed { code, reason })
+            }
             CloudEvent::RoundTrip(time) => self.handle.facts.lock().round_trip = Some(time),
             CloudEvent::Closed(goodbye) => self.closed(&goodbye),
         }

@@ -535,7 +535,10 @@ fn refusals_that_are_not_read_are_bounded_in_bytes() {
         let document = session.poll_transmit(now, &world.cluster).expect("a refusal");
         let answer = kubeedge::decode(&document.to_bytes()).expect("a message");
         let said = String::from_utf8_lossy(answer.content.as_json()).into_owned();
-        assert!(said.contains("ask again later") && said.contains(r#""Key":"/version""#) == (id == 1), "{said}");
+        assert!(
+            said.contains("ask again later") && said.contains(r#""Key":"/version""#) == (id == 1),
+            "{said}"
+        );
         assert_eq!(session.memory(), before, "it has left");
     }
     let (mut session, mut refused) = (session(), 0);

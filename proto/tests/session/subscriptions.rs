@@ -252,6 +252,7 @@ fn what_a_node_follows_is_bounded_however_late_its_inventories_come() {
 #[test]
 fn a_subscription_that_grows_beyond_what_a_node_follows_ends() {
     let mut solo = Solo::new(0).greeted();
+    solo.view.scopes.insert(ScopeId(1), 1);
     solo.feed(Lane::Delivery, Frame::Subscribe(subscribe(1))).expect("in order");
     assert!(solo.session.open_subscription(ScopeId(1), &solo.view));
     solo.events();

@@ -196,7 +196,9 @@ fn the_texts_of_watches_are_bounded_and_counted() {
 fn a_sync_that_waits_is_bounded_and_counted() {
     let mut world = World::new();
     let bad = |count: usize| {
-        let bad = |id: usize| (format!("{id:05}"), json!({"Verb": null, "Status": null, "Nodename": "n".repeat(500)}));
+        let bad = |id: usize| {
+            (format!("{id:05}"), json!({"Verb": null, "Status": null, "Nodename": "n".repeat(500)}))
+        };
         let mut all: BTreeMap<String, Value> = (0..count).map(bad).collect();
         all.insert("zzzzz".to_owned(), record("zzzzz", PODS));
         json!(all)

@@ -222,7 +222,20 @@ impl Application {
         let (nodename, subresource, reason) = Default::default();
         let error = ApplicationError::default();
         let (option, req_body, resp_body) = (None, None, None);
-        Self { id, key, verb, nodename, option, req_body, subresource, resp_body, status, reason, error, timestamp }
+        Self {
+            id,
+            key,
+            verb,
+            nodename,
+            option,
+            req_body,
+            subresource,
+            resp_body,
+            status,
+            reason,
+            error,
+            timestamp,
+        }
     }
 
     /// The record with a result.
@@ -312,7 +325,8 @@ mod tests {
         assert!(error.contains("more than 1024 records"), "{error}");
         let many = format!("[{}0]", r#"{"":0},"#.repeat(1000));
         let text = format!(r#"{{"Verb":null,"Status":null,"Error":{{"ErrStatus":{many}}}}}"#);
-        let record = Application::read(&Content::from_json(&Bytes::from(text)).expect("JSON")).expect("a record");
+        let record =
+            Application::read(&Content::from_json(&Bytes::from(text)).expect("JSON")).expect("a record");
         assert_eq!((record.error.text_len(), record.error.said()), (many.len(), None));
     }
 

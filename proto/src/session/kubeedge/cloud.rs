@@ -260,7 +260,8 @@ impl CloudSession {
     /// Bytes that the edge makes this session keep.
     #[must_use]
     pub fn memory(&self) -> usize {
-        let kept = [self.notices.memory(), self.board.memory(), self.recorder.memory(), self.carried.memory()];
+        let kept =
+            [self.notices.memory(), self.board.memory(), self.recorder.memory(), self.carried.memory()];
         kept.into_iter().fold(self.requests.memory(), usize::saturating_add)
     }
 
