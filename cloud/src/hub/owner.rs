@@ -310,7 +310,7 @@ impl Owner {
                 self.unfollow(scope);
             }
             CloudEvent::Ended { scope, code, reason } => {
-                self.subscription_ended(scope, &Closed { code, reason })
+                self.subscription_ended(scope, &Closed { code, reason });
             }
             CloudEvent::RoundTrip(time) => self.handle.facts.lock().round_trip = Some(time),
             CloudEvent::Closed(goodbye) => self.closed(&goodbye),

@@ -66,7 +66,7 @@ impl World {
             Action::Close(scope) => format!("close {}", scope.0),
             Action::Reply(reply) => {
                 let ReplyBody::Message(message) = reply.body else { panic!("a message") };
-                let content: Value = message.content.read().expect("JSON");
+                let content: Value = serde_json::from_slice(message.content.as_json()).expect("JSON");
                 match content.get("Status") {
                     Some(status) => format!("{} {status}", reply.id.0).replace('"', ""),
                     None => format!(
@@ -197,7 +197,7 @@ fn a_sync_that_waits_is_bounded_and_counted() {
     let mut world = World::new();
     let bad = |count: usize| {
         let bad = |id: usize| {
-            (format!("{id:05}"), json!({"Verb": null, "Status": null, "Nodename": "n".repeat(500)}))
+            (format!("{id:05}"), json!({"ID": format!("{id:05}"), "Verb": null, "Status": null, "Nodename": "n".repeat(500)}))
         };
         let mut all: BTreeMap<String, Value> = (0..count).map(bad).collect();
         all.insert("zzzzz".to_owned(), record("zzzzz", PODS));

@@ -17,10 +17,7 @@ const NOTICE_OVERHEAD: usize = 256;
 
 /// Confirmations and refusals, oldest first.
 #[derive(Debug, Default)]
-pub(super) struct Notices {
-    waiting: VecDeque<Outgoing>,
-    bytes: usize,
-}
+pub(super) struct Notices(VecDeque<Outgoing>);
 
 fn size_of(notice: &Outgoing) -> usize {
     notice.len().saturating_add(NOTICE_OVERHEAD)
@@ -29,7 +26,7 @@ fn size_of(notice: &Outgoing) -> usize {
 impl Notices {
     /// Bytes of the answers that wait.
     pub(super) fn memory(&self) -> usize {
-        self.bytes
+        self.0.iter().map(size_of).sum()
     }
 
     /// Puts an answer into the queue.
@@ -38,24 +35,22 @@ impl Notices {
     /// [`SessionError::Overloaded`] when more wait than may.
     pub(super) fn push(&mut self, message: &Message) -> Result<(), SessionError> {
         let notice = Outgoing::message(0, message);
-        let (count, bytes) = (self.waiting.len() + 1, self.bytes.saturating_add(size_of(&notice)));
+        let (count, bytes) = (self.0.len() + 1, self.memory().saturating_add(size_of(&notice)));
         if count > NOTICES_MAX || bytes > NOTICE_BYTES_MAX {
             return Err(SessionError::Overloaded(format!(
                 "{count} answers of {bytes} bytes wait and are not read, and {NOTICES_MAX} of {NOTICE_BYTES_MAX} bytes may"
             )));
         }
-        self.waiting.push_back(notice);
-        self.bytes = bytes;
+        self.0.push_back(notice);
         Ok(())
     }
 
     /// The oldest answer, in the document with the number that this gives.
     pub(super) fn pop(&mut self, number: impl FnOnce() -> u64) -> Option<Outgoing> {
-        let mut notice = self.waiting.pop_front()?;
-        self.bytes = self.bytes.saturating_sub(size_of(&notice));
-        if self.waiting.is_empty() {
+        let mut notice = self.0.pop_front()?;
+        if self.0.is_empty() {
             // A burst must not leave its memory behind.
-            self.waiting = VecDeque::new();
+            self.0 = VecDeque::new();
         }
         notice.number = number();
         Some(notice)
