@@ -59,7 +59,8 @@ async fn syncs(hub: &Hub, limit: Duration) -> Result<Took> {
         format!("{{{},{open}}}", (0..count).map(bad).collect::<Vec<_>>().join(","))
     };
     let (few, many) = (records(1000), records(20_000));
-    let document = |number: u64| asked(number, "watchapp/sync", if number % 2 == 0 { &many } else { &few });
+    let document =
+        |number: u64| asked(number, "watchapp/sync", if number.is_multiple_of(2) { &many } else { &few });
     let (taken, ended) = flood(hub, limit, document).await?;
     Ok(Took::place(format!("{ended} connections")).least("sync", taken, 8))
 }

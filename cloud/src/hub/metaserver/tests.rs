@@ -197,7 +197,10 @@ fn a_sync_that_waits_is_bounded_and_counted() {
     let mut world = World::new();
     let bad = |count: usize| {
         let bad = |id: usize| {
-            (format!("{id:05}"), json!({"ID": format!("{id:05}"), "Verb": null, "Status": null, "Nodename": "n".repeat(500)}))
+            (
+                format!("{id:05}"),
+                json!({"ID": format!("{id:05}"), "Verb": null, "Status": null, "Nodename": "n".repeat(500)}),
+            )
         };
         let mut all: BTreeMap<String, Value> = (0..count).map(bad).collect();
         all.insert("zzzzz".to_owned(), record("zzzzz", PODS));
