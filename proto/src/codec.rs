@@ -15,10 +15,11 @@ use prost::Message as _;
 use thiserror::Error;
 
 use crate::error::IdError;
-use crate::frame::{Change, Deliver, Frame, Reply, ReplyBody, Request, Subscribe, Undecodable};
+use crate::frame::{Change, Deliver, Frame, Reply, ReplyBody, Request, RequestBody, Subscribe, Undecodable};
 use crate::ids::Lane;
+use crate::kept;
 use crate::limits;
-use crate::message::{ContentError, FieldError};
+use crate::message::{Content, ContentError, FieldError};
 use crate::object::ObjectKey;
 use crate::package::{HEADER_LEN, Header, PackageError};
 
@@ -213,8 +214,24 @@ pub(crate) fn check_subscribe(subscribe: &Subscribe) -> Result<(), CodecError> {
 
 fn read_whole(payload: Bytes) -> Result<Frame, CodecError> {
     guard::check(&payload)?;
+    let len = payload.len();
     let kind = wire::Frame::decode(payload)?.kind.ok_or(CodecError::Empty)?;
-    read::frame(kind)
+    Ok(match read::frame(kind)? {
+        Frame::Request(request) => Frame::Request(kept(request, len)),
+        frame => frame,
+    })
+}
+
+/// A request waits, and is counted by its body: whatever else the frame has does not stay in memory.
+fn kept(mut request: Request, payload: usize) -> Request {
+    match &mut request.body {
+        RequestBody::Api(api) => api.body = kept::part(std::mem::take(&mut api.body), payload),
+        RequestBody::Message(message) => {
+            let content = std::mem::replace(&mut message.content, Content::null());
+            message.content = content.kept(payload);
+        }
+    }
+    request
 }
 
 /// Why a peer would not read a delivery of this object, in words; none when it would. Asked before an object is sent.

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::kept;
 use crate::limits;
 use crate::message::{Content, FieldError, Message, MessageId};
 use envelope::Envelope;
@@ -33,7 +34,8 @@ pub enum EnvelopeError {
     Field(#[from] FieldError),
 }
 
-/// Reads one message, its resource path in the spelling of the wire. The content shares the document's bytes.
+/// Reads one message, its resource path in the spelling of the wire. The content shares the document's bytes where that
+/// keeps little else.
 ///
 /// # Errors
 /// [`EnvelopeError`] when the document is empty, too large or not an envelope, has no `msg_id`, or a field breaks its
@@ -46,7 +48,9 @@ pub fn decode(document: &Bytes) -> Result<Message, EnvelopeError> {
     let mut deserializer = serde_json::Deserializer::from_slice(document);
     let Envelope { raw, content } = Envelope::deserialize(&mut deserializer)?;
     let content = match content {
-        Some(value) => Content::from_checked(document.slice_ref(value.get().as_bytes())),
+        Some(value) => {
+            Content::from_checked(kept::part(document.slice_ref(value.get().as_bytes()), document.len()))
+        }
         None => Content::null(),
     };
     Ok(raw.check(content)?)

@@ -20,6 +20,7 @@ pub mod error;
 pub mod frame;
 pub mod ids;
 pub mod inventory;
+mod kept;
 pub mod kubeedge;
 pub mod limits;
 pub mod message;

@@ -51,6 +51,9 @@ pub const WINDOW_BYTES: usize = 1024 * 1024;
 /// Requests of one edge that wait for their reply, at most; the next one is refused at once.
 pub const REQUESTS_MAX: usize = 256;
 
+/// Watches of its MetaServer that a stock edge may list in one sync. More are not read: a record takes more memory than text.
+pub const SYNC_RECORDS_MAX: usize = 1024;
+
 /// Subscriptions of one edge, at most.
 pub const SUBSCRIPTIONS_MAX: usize = 128;
 

@@ -130,6 +130,11 @@ impl ObjectKey {
     pub fn name(&self) -> &str {
         self.0.parts.namespace_and_name().1
     }
+
+    /// Bytes of namespace and name.
+    pub(crate) fn text_len(&self) -> usize {
+        self.0.parts.text.len()
+    }
 }
 
 impl PartialEq for ObjectKey {

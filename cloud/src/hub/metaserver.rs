@@ -12,7 +12,9 @@ use tokio::time::Instant;
 use tombolo_apiserve::selector::field::FieldSelector;
 use tombolo_proto::frame::{Inventory, Reply, ReplyBody, Request, RequestBody, Subscribe};
 use tombolo_proto::limits::SUBSCRIPTIONS_MAX;
-use tombolo_proto::message::{Content, LocalPath, Message, StatusError};
+use tombolo_proto::message::{
+    Content, Group, LocalPath, Message, MessageId, Operation, Route, Source, StatusError,
+};
 use tombolo_proto::session::kubeedge::{Application, ApplicationStatus, Up, Verb, Watch};
 use tombolo_proto::{RequestId, ScopeId};
 
@@ -45,17 +47,18 @@ pub(super) enum Action {
     Reply(Reply),
 }
 
-/// Where an answer goes.
-#[derive(Debug)]
-enum Asker {
-    /// The application itself.
-    Application(RequestId, Box<Message>),
-    /// A watch sync that named it.
-    Sync(RequestId),
+/// Where an answer goes, and until when somebody waits for it.
+#[derive(Debug, Clone, Copy)]
+struct Asker {
+    request: RequestId,
+    /// The request is a watch sync, and has other records as well.
+    sync: bool,
+    until: Instant,
 }
 
 #[derive(Debug)]
 enum Stage {
+    /// In the order in which they were asked for. Of a sync's records the names alone.
     Opening(Vec<(Asker, Application)>),
     Open,
     /// Open, and wanted by nobody, until then.
@@ -74,8 +77,9 @@ struct Entry {
 /// A watch sync that waits for the watches in it.
 #[derive(Debug)]
 struct Sync {
-    message: Box<Message>,
+    until: Instant,
     waits_for: usize,
+    /// Their names, and why.
     failed: BTreeMap<String, Application>,
 }
 
@@ -118,7 +122,8 @@ impl MetaServer {
     }
 
     fn weigh(&mut self) {
-        self.bytes = self.entries.iter().map(Entry::memory).fold(0, usize::saturating_add);
+        let syncs = self.syncs.values().map(Sync::memory);
+        self.bytes = self.entries.iter().map(Entry::memory).chain(syncs).fold(0, usize::saturating_add);
     }
 
     /// Whether a request is about watches, and therefore not for the API server alone. Looks at the verb only: whole
@@ -139,33 +144,34 @@ impl MetaServer {
     pub(super) fn take(&mut self, request: Request, now: Instant) {
         let RequestBody::Message(message) = request.body else { return };
         let sync = message.route.resource.local == LocalPath::WatchSync;
+        let asker = Asker { request: request.id, sync, until: now + request.timeout };
         let (len, max) = (message.content.as_json().len(), if sync { SYNC_LEN_MAX } else { WATCH_LEN_MAX });
         if len > max {
             let text =
                 format!("what asks for watches has {len} bytes, and {max} is the most: watch less at a time");
-            return self.refuse(request.id, &message, &text);
+            return self.refuse(request.id, &text);
         }
         match sync {
-            true => self.take_sync(request.id, message, now),
-            false => self.take_watch(request.id, message, now),
+            true => self.take_sync(asker, &message.content, now),
+            false => self.take_watch(asker, &message.content, now),
         }
         self.weigh();
     }
 
-    fn take_watch(&mut self, id: RequestId, message: Box<Message>, now: Instant) {
-        match Application::read(&message.content) {
-            Ok(application) => self.ask(Asker::Application(id, message), application, now),
-            Err(error) => {
-                self.refuse(id, &message, &format!("the content is no application: {error}"));
-            }
+    fn take_watch(&mut self, asker: Asker, content: &Content, now: Instant) {
+        match Application::read(content) {
+            Ok(application) => self.ask(asker, application, now),
+            Err(error) => self.refuse(asker.request, &format!("the content is no application: {error}")),
         }
     }
 
     /// The edge's list of its watches: what is missing here is opened, what is not in it is wanted no more.
-    fn take_sync(&mut self, id: RequestId, message: Box<Message>, now: Instant) {
-        let wanted = match Application::read_all(&message.content) {
+    fn take_sync(&mut self, asker: Asker, content: &Content, now: Instant) {
+        let wanted = match Application::read_all(content) {
             Ok(wanted) => wanted,
-            Err(error) => return self.refuse(id, &message, &error.to_string()),
+            Err(error) => {
+                return self.refuse(asker.request, &format!("the content is no list of watches: {error}"));
+            }
         };
         for entry in &mut self.entries {
             let before = entry.applications.len();
@@ -175,11 +181,12 @@ impl MetaServer {
                 entry.stage = Stage::Lingering(now + LINGER);
             }
         }
-        self.syncs.insert(id, Sync { message, waits_for: wanted.len() + 1, failed: BTreeMap::new() });
+        let sync = Sync { until: asker.until, waits_for: wanted.len() + 1, failed: BTreeMap::new() };
+        self.syncs.insert(asker.request, sync);
         for application in wanted.into_values() {
-            self.ask(Asker::Sync(id), application, now);
+            self.ask(asker, application, now);
         }
-        self.synced(id, None);
+        self.synced(asker.request, None);
     }
 
     fn ask(&mut self, asker: Asker, application: Application, now: Instant) {
@@ -193,6 +200,7 @@ impl MetaServer {
             key: application.key.as_str().into(),
             option: option.into(),
         };
+        let application = if asker.sync { application.name_alone() } else { application };
         if let Some(entry) = self.entries.iter_mut().find(|entry| same(&entry.subscribe, &subscribe)) {
             self.changed = true;
             entry.remember(watch);
@@ -303,8 +311,14 @@ impl MetaServer {
         self.weigh();
     }
 
-    /// Closes what has lingered long enough.
+    /// Closes what has lingered long enough, and forgets who waits for an answer no longer.
     pub(super) fn expire(&mut self, now: Instant) {
+        self.syncs.retain(|_, sync| sync.until > now);
+        for entry in &mut self.entries {
+            if let Stage::Opening(askers) = &mut entry.stage {
+                askers.retain(|(asker, _)| asker.until > now);
+            }
+        }
         let actions = &mut self.actions;
         self.entries.retain(|entry| match entry.stage {
             Stage::Lingering(until) if until <= now => {
@@ -318,11 +332,12 @@ impl MetaServer {
 
     /// When to call [`Self::expire`] next.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        let lingers = self.entries.iter().filter_map(|entry| match entry.stage {
-            Stage::Lingering(until) => Some(until),
-            Stage::Opening(_) | Stage::Open => None,
-        });
-        lingers.min()
+        let until = |entry: &Entry| match &entry.stage {
+            Stage::Lingering(until) => Some(*until),
+            Stage::Opening(askers) => askers.first().map(|(asker, _)| asker.until),
+            Stage::Open => None,
+        };
+        self.entries.iter().filter_map(until).chain(self.syncs.values().map(|sync| sync.until)).min()
     }
 
     pub(super) fn poll_action(&mut self) -> Option<Action> {
@@ -341,6 +356,7 @@ impl MetaServer {
     }
 
     fn answer(&mut self, asker: Asker, application: Application, closed: Option<&Closed>) {
+        let application = if asker.sync { application.name_alone() } else { application };
         let done = match closed {
             None => Application { status: ApplicationStatus::Approved, ..application },
             Some(closed) => {
@@ -348,9 +364,9 @@ impl MetaServer {
                 application.rejected(&error)
             }
         };
-        match asker {
-            Asker::Application(id, message) => self.reply(id, &message, done.to_content()),
-            Asker::Sync(id) => self.synced(id, closed.map(|_| done)),
+        match asker.sync {
+            false => self.reply(asker.request, Operation::Response, done.to_content()),
+            true => self.synced(asker.request, closed.map(|_| done)),
         }
     }
 
@@ -360,39 +376,47 @@ impl MetaServer {
         sync.failed.extend(failed.map(|failed| (failed.id.clone(), failed)));
         sync.waits_for = sync.waits_for.saturating_sub(1);
         if sync.waits_for == 0
-            && let Some(Sync { message, failed, .. }) = self.syncs.remove(&id)
+            && let Some(Sync { failed, .. }) = self.syncs.remove(&id)
         {
             // Records alone: serde_json refuses none of them.
             let content = Content::from_value(&failed).unwrap_or_else(|_| Content::null());
-            self.reply(id, &message, content);
+            self.reply(id, Operation::Response, content);
         }
     }
 
-    fn reply(&mut self, id: RequestId, asked: &Message, content: Content) {
-        // The session gives the answer its id, time and route.
-        let answer = asked.reply(asked.header.id.clone(), 0, content);
+    /// The session gives the answer its id, time, route and parent: nothing of the question need be kept for it.
+    fn reply(&mut self, id: RequestId, operation: Operation, content: Content) {
+        let path = LocalPath::ApplicationReply.into();
+        let route = Route::new(Source::DynamicController, Group::Resource, operation, path);
+        let answer = Message::new(MessageId::from_random_bytes([0; 16]), 0, route, content);
         self.actions.push_back(Action::Reply(Reply { id, body: ReplyBody::Message(Box::new(answer)) }));
     }
 
-    fn refuse(&mut self, id: RequestId, asked: &Message, sentence: &str) {
-        let answer = asked.controller_error(asked.header.id.clone(), 0, sentence);
-        self.actions.push_back(Action::Reply(Reply { id, body: ReplyBody::Message(Box::new(answer)) }));
+    fn refuse(&mut self, id: RequestId, sentence: &str) {
+        self.reply(id, Operation::Error, Content::text(sentence));
+    }
+}
+
+/// What a record takes in memory.
+fn size_of_record(record: &Application) -> usize {
+    let Application { id, key, nodename, subresource, reason, timestamp, error, .. } = record;
+    let texts = [id, key, nodename, subresource, reason, timestamp].into_iter().map(String::len);
+    let bytes = [&record.option, &record.req_body, &record.resp_body].into_iter().flatten().map(Vec::len);
+    texts.chain(bytes).fold(RECORD_OVERHEAD.saturating_add(error.text_len()), usize::saturating_add)
+}
+
+impl Sync {
+    fn memory(&self) -> usize {
+        let failed = self.failed.iter().map(|(id, record)| id.len().saturating_add(size_of_record(record)));
+        failed.fold(RECORD_OVERHEAD, usize::saturating_add)
     }
 }
 
 impl Entry {
     fn memory(&self) -> usize {
         let watch = |watch: &Watch| RECORD_OVERHEAD + watch.id.len() + watch.key.len() + watch.option.len();
-        let asked = |(asker, application): &(Asker, Application)| {
-            let message = match asker {
-                Asker::Application(_, message) => message.content.as_json().len(),
-                Asker::Sync(_) => 0,
-            };
-            let option = application.option.as_ref().map_or(0, Vec::len);
-            RECORD_OVERHEAD + message + application.id.len() + application.key.len() + option
-        };
         let opening: usize = match &self.stage {
-            Stage::Opening(askers) => askers.iter().map(asked).sum(),
+            Stage::Opening(askers) => askers.iter().map(|(_, record)| size_of_record(record)).sum(),
             Stage::Open | Stage::Lingering(_) => 0,
         };
         let watches: usize = self.applications.iter().map(watch).sum();

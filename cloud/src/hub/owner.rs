@@ -304,6 +304,9 @@ impl Owner {
                 self.give_up(scope);
                 self.unfollow(scope);
             }
+            CloudEvent::Ended { scope, code, reason } => {
+                self.subscription_ended(scope, &Closed { code, reason });
+            }
             CloudEvent::RoundTrip(time) => {
                 self.handle.facts.lock().round_trip = Some(time);
                 self.heard_after(time);

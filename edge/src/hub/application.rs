@@ -196,8 +196,8 @@ pub(super) fn outcome(kinds: &Kinds, content: &Content) -> Result<Bytes, Box<Sta
             _ => body,
         });
     }
-    match serde_json::from_value::<StatusError>(record.error.status) {
-        Ok(error) if error.code >= 400 => Err(Box::new(error)),
+    match record.error.said() {
+        Some(error) if error.code >= 400 => Err(Box::new(error)),
         _ if record.reason.is_empty() => failed(500, "InternalError", "the cloud refuses without a reason"),
         _ => failed(500, "InternalError", &record.reason),
     }

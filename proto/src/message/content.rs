@@ -8,6 +8,8 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use thiserror::Error;
 
+use crate::kept;
+
 /// Exactly one JSON value, as bytes, without white space around it.
 ///
 /// Numbers are never read as floats on the way through, so integers above 2^53 survive
@@ -71,6 +73,11 @@ impl Content {
     /// Wraps text that a JSON parser has already accepted as one value.
     pub(crate) fn from_checked(bytes: Bytes) -> Self {
         Self(bytes)
+    }
+
+    /// The same without the bytes of the `whole` in which it came, when those are many.
+    pub(crate) fn kept(self, whole: usize) -> Self {
+        Self(kept::part(self.0, whole))
     }
 
     /// The JSON as bytes.

@@ -19,7 +19,7 @@ pub use api::{Certainty, CloudConfig, CloudEvent, CloudStats, Lookup, Loss, Node
 
 use crate::frame::{Frame, Goodbye, Reply, features};
 use crate::ids::{Lane, Moment, RequestId, ScopeId, StoreId};
-use crate::limits::HANDSHAKE_TIMEOUT;
+use crate::limits::{FOLLOWED_MAX, HANDSHAKE_TIMEOUT};
 use crate::object::ObjectKey;
 use crate::session::liveness::Liveness;
 use crate::session::patience::Patience;
@@ -235,10 +235,15 @@ impl CloudSession {
     }
 
     /// Marks a key dirty: its state is looked up when there is room to send it. Ten offers become one delivery. Offers
-    /// for a scope that is not open, or not compared yet, cost nothing and lose nothing.
+    /// for a scope that is not open, or not compared yet, cost nothing and lose nothing. A subscription by which the node
+    /// comes to follow more than [`FOLLOWED_MAX`] objects ends.
     pub fn offer(&mut self, scope: ScopeId, key: ObjectKey) {
-        if let Some(scope) = self.scope_mut(scope) {
-            scope.offer(key);
+        let Some(open) = self.scope_mut(scope) else { return };
+        let before = open.slots.len();
+        open.offer(key);
+        let grown = open.slots.len() > before;
+        if grown && scope != ScopeId::NODE && self.followed() > FOLLOWED_MAX {
+            self.end_overfull(scope);
         }
     }
 
@@ -270,10 +275,11 @@ impl CloudSession {
         }
     }
 
-    /// Bytes that this edge makes the session keep: answers that it has not read, and what it says it holds.
+    /// Bytes that this edge makes the session keep: answers that it has not read, what it says it holds, and what it follows.
     #[must_use]
     pub fn memory(&self) -> usize {
-        self.scopes.iter().map(Scope::claims).fold(self.requests.unread(), usize::saturating_add)
+        let kept = self.requests.memory().saturating_add(self.notices.iter().map(Notice::memory).sum());
+        self.scopes.iter().map(Scope::memory).fold(kept, usize::saturating_add)
     }
 
     /// Bytes of the answers that wait for the link.

@@ -53,6 +53,9 @@ impl<V: PartialEq> Park<V> {
     }
 }
 
+/// Bytes of a back-off and its timer: a piece of memory of its own, and a place in a tree that is half full.
+const PARKED_BYTES: usize = 192;
+
 /// Keys to look at again at a moment. An entry whose slot has moved on is stale and does nothing.
 #[derive(Debug, Default)]
 pub(super) struct Timers(BTreeSet<(Moment, ObjectKey)>);
@@ -73,6 +76,11 @@ impl Timers {
             self.0.remove(&(until, key.clone()));
         }
         Some(park)
+    }
+
+    /// Bytes that the timers take, each with the back-off that it ends.
+    pub(super) fn memory(&self) -> usize {
+        self.0.len().saturating_mul(PARKED_BYTES)
     }
 
     /// When the next key is due.

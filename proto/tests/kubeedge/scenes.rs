@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tombolo_proto::frame::RefusalReason;
-use tombolo_proto::message::{Content, Operation};
+use tombolo_proto::message::{Content, Group, LocalPath, Message, MessageId, Operation, Route, Source};
 use tombolo_proto::session::CloudEvent;
 use tombolo_proto::session::kubeedge::{CloudConfig, CloudSession, Ledger};
 use tombolo_proto::{ScopeId, kubeedge};
@@ -497,4 +497,88 @@ fn an_edge_that_speaks_and_does_not_read_is_left() {
     session.heard(begin + seconds(70));
     session.handle_timeout(begin + seconds(70));
     assert!(session.is_closed(), "keepalives alone are no life");
+}
+
+/// An application of MetaServer with an id of so many bytes, and a body of so many.
+fn application(number: usize, id: usize, body: usize) -> Bytes {
+    let record = format!(
+        r#"{{"ID":"{}","Key":"/version","Verb":"get","ReqBody":"{}","Status":"InApplying"}}"#,
+        "x".repeat(id),
+        "A".repeat(body / 4 * 4)
+    );
+    let content = Content::from_json(&Bytes::from(record)).expect("JSON");
+    let (from, to) = (Source::MetaServer, Group::parse("dynamiccontroller"));
+    let route = Route::new(from, to, Operation::parse("null"), LocalPath::Null.into());
+    let id = MessageId::parse(&format!("id{number}")).expect("an id");
+    kubeedge::encode(&Message::new(id, 1, route, content))
+}
+
+/// What nobody reads is counted, a refusal repeats no large question, and an edge that goes on is sent away.
+#[test]
+fn refusals_that_are_not_read_are_bounded_in_bytes() {
+    let world = World::new(3);
+    let now = tombolo_proto::Moment::default();
+    let session = || {
+        let config = CloudConfig::new(node(), epoch(), 1_700_000_000_000, [1; 16]);
+        let mut session = CloudSession::new(config, Ledger::default(), now, &world.cluster);
+        for number in 0..tombolo_proto::limits::REQUESTS_MAX {
+            session.handle_document(now, &application(number, 1, 0)).expect("fine");
+        }
+        session
+    };
+    for (id, body) in [(1, 3_000_000), (3_000_000, 0)] {
+        let mut session = session();
+        let before = session.memory();
+        session.handle_document(now, &application(1000, id, body)).expect("refused");
+        let more = session.memory() - before;
+        assert!((1..16 * 1024).contains(&more), "a refusal of {more} bytes");
+        let document = session.poll_transmit(now, &world.cluster).expect("a refusal");
+        let answer = kubeedge::decode(&document.to_bytes()).expect("a message");
+        let said = String::from_utf8_lossy(answer.content.as_json()).into_owned();
+        assert!(
+            said.contains("ask again later") && said.contains(r#""Key":"/version""#) == (id == 1),
+            "{said}"
+        );
+        assert_eq!(session.memory(), before, "it has left");
+    }
+    let (mut session, mut refused) = (session(), 0);
+    let before = session.memory();
+    let error = loop {
+        match session.handle_document(now, &application(1000 + refused, 1, 12_000)) {
+            Ok(()) => refused += 1,
+            Err(error) => break error.to_string(),
+        }
+        let kept = session.memory() - before;
+        assert!(kept > refused * 12_000 && kept <= 1024 * 1024, "{kept} bytes of {refused} refusals");
+    };
+    assert!(refused > 64 && error.contains("are not read"), "{refused} refusals: {error}");
+    assert!(session.is_closed());
+}
+
+/// A stock edge follows no more than any other one, and is not told: its owner is.
+#[test]
+fn a_stock_edge_follows_a_bounded_number_of_objects() {
+    use tombolo_proto::limits::FOLLOWED_MAX;
+    use tombolo_proto::{ObjectKey, Resource, ScopeId};
+    let world = World::new(3);
+    let now = tombolo_proto::Moment::default();
+    let config = CloudConfig::new(node(), epoch(), 1_700_000_000_000, [1; 16]);
+    let mut session = CloudSession::new(config, Ledger::default(), now, &world.cluster);
+    assert!(session.open_subscription(ScopeId(1), &world.cluster));
+    while session.poll_event().is_some() {}
+    let key = |number: usize| ObjectKey::new(Resource::new("", "v1", "services"), "d", &format!("{number}"));
+    let mut ended = None;
+    for number in 0..=FOLLOWED_MAX {
+        session.offer(ScopeId(1), key(number));
+        ended = session.poll_event();
+        if ended.is_some() {
+            break;
+        }
+    }
+    assert!(matches!(ended, Some(CloudEvent::Ended { scope: ScopeId(1), code: 413, .. })), "{ended:?}");
+    let slots = session.stats().dirty;
+    assert!(slots > FOLLOWED_MAX / 2 && slots <= FOLLOWED_MAX + 1, "{slots}");
+    assert!(session.memory() > slots * 64, "{}", session.memory());
+    session.offer(ScopeId(1), key(FOLLOWED_MAX + 1));
+    assert_eq!(session.stats().dirty, slots, "it is closed");
 }

@@ -37,7 +37,7 @@ impl World {
                     self.accept_subscriptions();
                 }
             }
-            CloudEvent::Unsubscribe { scope } => {
+            CloudEvent::Unsubscribe { scope } | CloudEvent::Ended { scope, .. } => {
                 self.cloud.scopes.remove(&scope);
             }
             CloudEvent::Acked { scope, key, version, .. } => {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tombolo_proto::frame::{Change, Frame, Inventory, Subscribe};
+use tombolo_proto::frame::{Change, Frame, Inventory, InventoryPart, Subscribe};
 use tombolo_proto::limits::{FOLLOWED_MAX, SUBSCRIPTIONS_MAX};
 use tombolo_proto::session::{CloudEvent, EdgeEvent, SubscribeError};
 use tombolo_proto::{Held, InventoryEntry, Lane, ScopeId};
@@ -206,4 +206,70 @@ fn whoever_opens_a_subscription_is_told_when_it_is_not_open() {
     let refused = |frame: &Frame| matches!(frame, Frame::SubscriptionClosed { code: 413, .. });
     assert!(control.iter().any(refused), "{control:?}");
     assert!(!solo.session.open_subscription(ScopeId(2), &solo.view), "it was never begun");
+}
+
+/// A subscription whose inventory has not come counts with what it will have, and what it is then is looked at again.
+#[test]
+fn what_a_node_follows_is_bounded_however_late_its_inventories_come() {
+    let mut solo = Solo::new(0).greeted();
+    let (objects, scopes) = (1_000, 64_u32);
+    for number in 0..objects {
+        solo.view.put(&key(1, number), 1);
+        solo.view.want(1, &key(1, number), true);
+    }
+    solo.view.take_offers();
+    let mut opened = Vec::new();
+    for scope in 1..=scopes {
+        solo.view.scopes.insert(ScopeId(scope), 1);
+        let mut asked = subscribe(scope);
+        asked.inventory = Inventory::Digest { count: 1, digest: [1; 16] };
+        solo.feed(Lane::Delivery, Frame::Subscribe(asked)).expect("in order");
+        if solo.session.open_subscription(ScopeId(scope), &solo.view) {
+            opened.push(scope);
+        }
+    }
+    assert_eq!(opened.len(), FOLLOWED_MAX / objects, "what will be followed counts");
+    // Meanwhile there are more objects.
+    for number in objects..objects + 100 {
+        solo.view.put(&key(1, number), 1);
+        solo.view.want(1, &key(1, number), true);
+    }
+    solo.view.take_offers();
+    solo.events();
+    for scope in opened {
+        let part = InventoryPart { scope: ScopeId(scope), entries: Vec::new(), last: true };
+        solo.feed(Lane::Bulk, Frame::InventoryPart(part)).expect("asked for");
+        assert!(solo.session.stats().dirty <= FOLLOWED_MAX, "{}", solo.session.stats().dirty);
+    }
+    let ended = |event: &CloudEvent| matches!(event, CloudEvent::Ended { code: 413, .. });
+    assert!(solo.events().iter().any(ended), "the owner is told");
+    let dirty = solo.session.stats().dirty;
+    assert!(dirty > FOLLOWED_MAX / 2, "the others are followed");
+    assert!(solo.session.memory() > dirty * 64, "{} bytes of {dirty} slots", solo.session.memory());
+}
+
+/// What matches later counts as what has matched at the beginning.
+#[test]
+fn a_subscription_that_grows_beyond_what_a_node_follows_ends() {
+    let mut solo = Solo::new(0).greeted();
+    solo.view.scopes.insert(ScopeId(1), 1);
+    solo.feed(Lane::Delivery, Frame::Subscribe(subscribe(1))).expect("in order");
+    assert!(solo.session.open_subscription(ScopeId(1), &solo.view));
+    solo.events();
+    for number in 0..FOLLOWED_MAX {
+        solo.session.offer(ScopeId(1), key(1, number));
+    }
+    assert_eq!(solo.events(), [], "as many as may");
+    solo.session.offer(ScopeId(1), key(1, 0));
+    assert_eq!(solo.events(), [], "no new one");
+    solo.session.offer(ScopeId(1), key(1, FOLLOWED_MAX));
+    let events = solo.events();
+    assert!(
+        matches!(events.as_slice(), [CloudEvent::Ended { scope: ScopeId(1), code: 413, .. }]),
+        "{events:?}"
+    );
+    let control = solo.sent(Lane::Control);
+    assert_eq!(solo.session.memory(), 0, "nothing of it is kept");
+    let told = |frame: &Frame| matches!(frame, Frame::SubscriptionClosed { code: 413, .. });
+    assert!(control.iter().any(told), "{control:?}");
 }

@@ -17,6 +17,8 @@ mod honest;
 mod peer;
 #[path = "../hostile/pods.rs"]
 mod pods;
+#[path = "../hostile/stock.rs"]
+mod stock;
 #[path = "../hostile/strangers.rs"]
 mod strangers;
 #[path = "../hostile/table.rs"]
@@ -81,7 +83,7 @@ impl Options {
     /// What is tried on this API server. Who attacks kube-apiserver attacks none of ours.
     fn attacks(&self, api: Api) -> Vec<Attack> {
         let own = if api == Api::Embedded { &embedded::ALL[..] } else { &[] };
-        let all = attacks::ALL.iter().chain(&strangers::ALL).chain(&pods::ALL).chain(own);
+        let all = attacks::ALL.iter().chain(&strangers::ALL).chain(&pods::ALL).chain(&stock::ALL).chain(own);
         all.filter(|(name, _)| name.contains(&self.only)).copied().collect()
     }
 }

@@ -190,6 +190,11 @@ pub(crate) async fn stock_websocket(hub: &Hub) -> Result<Raw> {
 }
 
 impl Raw {
+    /// A whole document.
+    pub(crate) async fn document(&mut self, text: String) -> Result<()> {
+        Ok(self.0.send(Message::text(text)).await?)
+    }
+
     /// A part of a document that goes on.
     pub(crate) async fn fragment(&mut self, first: bool, bytes: &[u8]) -> Result<()> {
         let code = OpCode::Data(if first { Data::Text } else { Data::Continue });

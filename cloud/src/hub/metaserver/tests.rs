@@ -66,7 +66,7 @@ impl World {
             Action::Close(scope) => format!("close {}", scope.0),
             Action::Reply(reply) => {
                 let ReplyBody::Message(message) = reply.body else { panic!("a message") };
-                let content: Value = message.content.read().expect("JSON");
+                let content: Value = serde_json::from_slice(message.content.as_json()).expect("JSON");
                 match content.get("Status") {
                     Some(status) => format!("{} {status}", reply.id.0).replace('"', ""),
                     None => format!(
@@ -188,4 +188,38 @@ fn the_texts_of_watches_are_bounded_and_counted() {
     assert_eq!(world.watches.memory(), open, "it was refused");
     world.watches.ended(ScopeId(1));
     assert_eq!(world.watches.memory(), 0);
+}
+
+/// A sync waits for the slowest of its selections. What has failed meanwhile is kept by name alone and counted, no more records
+/// are read than a sync may have, and when nobody waits for the answer any more nothing is left of it.
+#[test]
+fn a_sync_that_waits_is_bounded_and_counted() {
+    let mut world = World::new();
+    let bad = |count: usize| {
+        let bad = |id: usize| {
+            (
+                format!("{id:05}"),
+                json!({"ID": format!("{id:05}"), "Verb": null, "Status": null, "Nodename": "n".repeat(500)}),
+            )
+        };
+        let mut all: BTreeMap<String, Value> = (0..count).map(bad).collect();
+        all.insert("zzzzz".to_owned(), record("zzzzz", PODS));
+        json!(all)
+    };
+    world.request(LocalPath::WatchSync, &bad(1024));
+    assert_eq!(world.actions(), ["1 None"], "too many records");
+    assert_eq!(world.watches.memory(), 0);
+    world.request(LocalPath::WatchSync, &bad(1000));
+    assert_eq!(world.actions(), ["open 1 v1/pods shop"]);
+    let one = world.watches.memory();
+    assert!(one > 1000 * RECORD_OVERHEAD && one < 1000 * (RECORD_OVERHEAD + 500), "{one} bytes");
+    world.request(LocalPath::WatchSync, &bad(1000));
+    assert!(world.watches.memory() > one * 3 / 2, "{} bytes", world.watches.memory());
+    // The session has given up both questions.
+    assert_eq!(world.watches.deadline(), Some(world.now + Duration::from_secs(9)));
+    world.watches.expire(world.now + Duration::from_secs(9));
+    assert!(world.watches.memory() < 8 * 1024, "{} bytes", world.watches.memory());
+    world.opened(1, Ok(()));
+    assert_eq!((world.actions(), world.watches.deadline()), (Vec::new(), None));
+    assert_eq!(world.remembered(), Some(vec!["zzzzz".to_owned()]), "what was asked for is open all the same");
 }

@@ -122,20 +122,37 @@ impl Owner {
         self.weigh_texts();
         // It may have ended since it was opened.
         let outcome = outcome.and_then(|watch| watch.follow(&self.handle, scope).map(|()| watch));
-        if let Some(metaserver) = self.channel.metaserver() {
-            metaserver.opened(scope, outcome.as_ref().map(|_| ()), Instant::now());
-        }
         match outcome {
             Ok(watch) => {
                 self.view.open(scope, watch);
                 if self.channel.open_subscription(scope, &self.view) {
+                    self.watch_opened(scope, Ok(()));
                     self.start_review(subscribe);
                 } else {
+                    // The session says why.
                     self.unfollow(scope);
                 }
             }
-            Err(closed) => self.refuse_subscription(scope, closed.code, &closed.reason),
+            Err(closed) => {
+                self.watch_opened(scope, Err(&closed));
+                self.refuse_subscription(scope, closed.code, &closed.reason);
+            }
         }
+    }
+
+    /// Tells a stock edge's MetaServer what became of a watch.
+    fn watch_opened(&mut self, scope: ScopeId, outcome: Result<(), &Closed>) {
+        if let Some(metaserver) = self.channel.metaserver() {
+            metaserver.opened(scope, outcome, Instant::now());
+        }
+    }
+
+    /// The session has ended a subscription, or not begun it: the node would follow too much.
+    pub(super) fn subscription_ended(&mut self, scope: ScopeId, closed: &Closed) {
+        self.give_up(scope);
+        self.unfollow(scope);
+        self.watch_opened(scope, Err(closed));
+        self.refuse_subscription(scope, closed.code, &closed.reason);
     }
 
     pub(super) fn reviewed(&mut self, subscribe: Box<Subscribe>, outcome: Result<(), Closed>) {

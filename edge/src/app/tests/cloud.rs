@@ -282,7 +282,9 @@ impl FakeCloud {
                 view.scopes.insert(scope, subscribe);
                 session.open_subscription(scope, view);
             }
-            CloudEvent::Unsubscribe { scope } => drop(view.scopes.remove(&scope)),
+            CloudEvent::Unsubscribe { scope } | CloudEvent::Ended { scope, .. } => {
+                drop(view.scopes.remove(&scope))
+            }
             CloudEvent::LeaseRenew { renew_time_micros } => {
                 self.world.lock().leases += 1;
                 session.lease_renewed(renew_time_micros, 200);

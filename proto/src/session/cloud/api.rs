@@ -180,10 +180,28 @@ pub enum CloudEvent {
         /// The subscription.
         scope: ScopeId,
     },
+    /// The session has ended a subscription; it is closed already, and edges of ours are told why.
+    Ended {
+        /// The subscription.
+        scope: ScopeId,
+        /// HTTP status code that a Kubernetes client would see.
+        code: u16,
+        /// Sentence for the operator.
+        reason: String,
+    },
     /// A ping came back after this time.
     RoundTrip(Duration),
     /// The session is over: either side's goodbye. Comes once and last.
     Closed(Goodbye),
+}
+
+impl CloudEvent {
+    /// The node follows more than [`limits::FOLLOWED_MAX`] objects, by this subscription's last one.
+    pub(in crate::session) fn too_many(scope: ScopeId) -> Self {
+        let max = limits::FOLLOWED_MAX;
+        let reason = format!("a node follows at most {max} objects at a time: select fewer");
+        Self::Ended { scope, code: 413, reason }
+    }
 }
 
 /// What a cloud session has done and holds.

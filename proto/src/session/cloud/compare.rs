@@ -212,6 +212,7 @@ impl Scope {
         let wanted = view.wanted(self.id);
         let distinct: HashSet<&ObjectKey> = wanted.iter().collect();
         self.slots.reserve(distinct.len());
+        self.expected = 0;
         let revision = view.revision(self.id);
         self.stage = Stage::CatchingUp(revision);
         // Deletions first: they make room for what follows. Keys of wanted objects come from the view, which shares

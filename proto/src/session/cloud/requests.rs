@@ -110,6 +110,11 @@ impl Requests {
         Some(Reply { id, body })
     }
 
+    /// The same with what remembers the questions.
+    pub(super) fn memory(&self) -> usize {
+        self.unread.saturating_add(self.waiting.capacity().saturating_mul(size_of::<Waiting>()))
+    }
+
     /// Bytes of the answers that wait for the link.
     pub(super) fn unread(&self) -> usize {
         self.unread

@@ -46,6 +46,8 @@ pub(super) struct Scope {
     /// The edge can be told of what cannot be read.
     pub(super) told: bool,
     pub(super) slots: HashMap<ObjectKey, Slot>,
+    /// Objects that the view wanted when the scope was opened; 0 once they have slots.
+    pub(super) expected: usize,
     /// Ready keys, oldest first: of the delivery lane (where every key starts) and of the bulk lane.
     ready: [VecDeque<ObjectKey>; 2],
     timers: Timers,
@@ -65,6 +67,7 @@ impl Scope {
             stage: Stage::Comparing(Box::new(comparison)),
             told: false,
             slots: HashMap::new(),
+            expected: 0,
             ready: [VecDeque::new(), VecDeque::new()],
             timers: Timers::default(),
             backlog: 0,
@@ -357,6 +360,23 @@ impl Scope {
             Stage::Comparing(comparison) => comparison.bytes(),
             Stage::CatchingUp(_) | Stage::Following => self.charged,
         }
+    }
+
+    /// Objects that are followed, or will be once they are compared.
+    pub(super) fn followed(&self) -> usize {
+        self.slots.len().max(self.expected)
+    }
+
+    /// Bytes that the edge makes this scope keep: what it says it holds, what it refuses, and what it has asked to follow.
+    /// The node's own set is not the edge's choice.
+    pub(super) fn memory(&self) -> usize {
+        let kept = self.claims().saturating_add(self.timers.memory());
+        if self.id == ScopeId::NODE {
+            return kept;
+        }
+        let slots = self.slots.capacity().saturating_mul(size_of::<(ObjectKey, Slot)>());
+        let queues: usize = self.ready.iter().map(VecDeque::capacity).sum();
+        kept.saturating_add(slots).saturating_add(queues.saturating_mul(size_of::<ObjectKey>()))
     }
 
     fn release_queue(&mut self, queue: usize) {

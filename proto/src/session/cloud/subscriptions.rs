@@ -5,7 +5,7 @@ use crate::ids::{Moment, ScopeId};
 use crate::limits::{FOLLOWED_MAX, INVENTORY_BYTES_MAX, SUBSCRIBE_WINDOW, SUBSCRIBES_MAX, SUBSCRIPTIONS_MAX};
 use crate::session::SessionError;
 use crate::session::cloud::compare::Comparison;
-use crate::session::cloud::scope::Scope;
+use crate::session::cloud::scope::{Scope, Stage};
 use crate::session::cloud::{CloudEvent, CloudSession, NodeView, Notice};
 use crate::session::error::clip;
 
@@ -57,7 +57,11 @@ impl CloudSession {
         part: InventoryPart,
         view: &impl NodeView,
     ) -> Result<(), SessionError> {
-        let now = self.now;
+        let (now, id) = (self.now, part.scope);
+        if part.last && self.awaits_inventory(id) && self.follows_too_much(id, view) {
+            self.end_overfull(id);
+            return Ok(());
+        }
         let awaited =
             match self.scope_index(part.scope).and_then(|index| Some((index, self.scopes.get_mut(index)?))) {
                 None => false,
@@ -77,10 +81,8 @@ impl CloudSession {
         if scope == ScopeId::NODE || self.scope_index(scope).is_none() {
             return false;
         }
-        let followed: usize = self.scopes.iter().skip(1).map(|scope| scope.slots.len()).sum();
-        if followed.saturating_add(view.count(scope)) > FOLLOWED_MAX {
-            let reason = format!("a node follows at most {FOLLOWED_MAX} objects at a time: select fewer");
-            self.close_subscription(scope, 413, &reason);
+        if self.follows_too_much(scope, view) {
+            self.end_overfull(scope);
             return false;
         }
         if let Err(error) = self.open_scope(scope, view) {
@@ -88,6 +90,33 @@ impl CloudSession {
             return false;
         }
         true
+    }
+
+    /// Objects that the subscriptions follow, those that are not compared yet included.
+    pub(super) fn followed(&self) -> usize {
+        let subscriptions = self.scopes.iter().filter(|scope| scope.id != ScopeId::NODE);
+        subscriptions.map(Scope::followed).fold(0, usize::saturating_add)
+    }
+
+    /// Whether the node would follow too much with what the view wants of this scope now. The scope remembers what that is.
+    fn follows_too_much(&mut self, id: ScopeId, view: &impl NodeView) -> bool {
+        let Some(scope) = self.scope_mut(id).filter(|scope| scope.id != ScopeId::NODE) else { return false };
+        scope.expected = if matches!(scope.stage, Stage::Comparing(_)) { view.count(id) } else { 0 };
+        self.followed() > FOLLOWED_MAX
+    }
+
+    fn awaits_inventory(&self, id: ScopeId) -> bool {
+        let scope = self.scope_index(id).and_then(|index| self.scopes.get(index));
+        scope.is_some_and(|scope| scope.comparison_deadline().is_some())
+    }
+
+    /// Ends a subscription by which the node follows too much. The edge is told, and the owner.
+    pub(super) fn end_overfull(&mut self, scope: ScopeId) {
+        let ended = CloudEvent::too_many(scope);
+        if let CloudEvent::Ended { code, reason, .. } = &ended {
+            self.close_subscription(scope, *code, reason);
+        }
+        self.events.push_back(ended);
     }
 
     /// Refuses or ends a subscription, with the HTTP status code that a Kubernetes client would see. Deliveries under

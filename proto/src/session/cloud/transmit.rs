@@ -19,6 +19,17 @@ pub(super) enum Notice {
     Closed { scope: ScopeId, code: u16, reason: String },
 }
 
+impl Notice {
+    /// Bytes that it takes.
+    pub(super) fn memory(&self) -> usize {
+        let reason = match self {
+            Self::Closed { reason, .. } => reason.len(),
+            Self::Welcome | Self::InventoryRequest(_) | Self::CaughtUp(..) => 0,
+        };
+        size_of::<Self>().saturating_add(reason)
+    }
+}
+
 impl CloudSession {
     /// The next frame for a lane, if there is one to send.
     pub fn poll_transmit(&mut self, now: Moment, lane: Lane, view: &impl NodeView) -> Option<Frame> {

@@ -3,11 +3,15 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::fmt;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::value::RawValue;
 
+use crate::limits::SYNC_RECORDS_MAX;
 use crate::message::{Content, ContentError, StatusError, open_words};
 
 open_words! {
@@ -117,15 +121,71 @@ fn zero_time() -> String {
 }
 
 /// The `Error` member: a status, or an empty one.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ApplicationError {
-    /// Kubernetes' status; `{"metadata":{}}` for none.
+    /// Kubernetes' status; `{"metadata":{}}` for none. Its text: as a tree it would take many times that in memory.
     #[serde(rename = "ErrStatus", default = "no_status")]
-    pub status: serde_json::Value,
+    status: Box<RawValue>,
 }
 
-fn no_status() -> serde_json::Value {
-    serde_json::json!({"metadata": {}})
+fn no_status() -> Box<RawValue> {
+    RawValue::from_string(r#"{"metadata":{}}"#.to_owned()).unwrap_or_else(|_| RawValue::NULL.to_owned())
+}
+
+impl ApplicationError {
+    /// What it says; none when it is no status.
+    #[must_use]
+    pub fn said(&self) -> Option<StatusError> {
+        serde_json::from_str(self.status.get()).ok()
+    }
+
+    /// Bytes of its text.
+    #[must_use]
+    pub fn text_len(&self) -> usize {
+        self.status.get().len()
+    }
+}
+
+impl Default for ApplicationError {
+    fn default() -> Self {
+        Self { status: RawValue::NULL.to_owned() }
+    }
+}
+
+impl PartialEq for ApplicationError {
+    fn eq(&self, other: &Self) -> bool {
+        self.status.get() == other.status.get()
+    }
+}
+
+/// Records by their ids, [`SYNC_RECORDS_MAX`] at most: what comes after them is not read.
+struct Records(BTreeMap<String, Application>);
+
+impl<'de> Deserialize<'de> for Records {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(ReadRecords)
+    }
+}
+
+struct ReadRecords;
+
+impl<'de> Visitor<'de> for ReadRecords {
+    type Value = Records;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("records by their ids")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Records, A::Error> {
+        let mut records = BTreeMap::new();
+        while let Some(id) = map.next_key()? {
+            if records.len() >= SYNC_RECORDS_MAX {
+                return Err(A::Error::custom(format_args!("there are more than {SYNC_RECORDS_MAX} records")));
+            }
+            records.insert(id, map.next_value()?);
+        }
+        Ok(Records(records))
+    }
 }
 
 impl Application {
@@ -143,9 +203,9 @@ impl Application {
     /// Reads the records of a watch sync, by their ids (docs/reference/kubeedge.md#application-messages).
     ///
     /// # Errors
-    /// [`ContentError::NotJson`] when the content is no map of records.
+    /// [`ContentError::NotJson`] when the content is no map of records, or has more than [`SYNC_RECORDS_MAX`].
     pub fn read_all(content: &Content) -> Result<BTreeMap<String, Self>, ContentError> {
-        content.read()
+        content.read().map(|Records(records)| records)
     }
 
     /// The record as content.
@@ -153,6 +213,29 @@ impl Application {
     pub fn to_content(&self) -> Content {
         // Texts, bytes and JSON values: nothing that serde_json refuses.
         Content::from_value(self).unwrap_or_else(|_| Content::null())
+    }
+
+    /// What a stock edge knows the record by, and nothing else of it.
+    #[must_use]
+    pub fn name_alone(self) -> Self {
+        let Self { id, key, verb, status, timestamp, .. } = self;
+        let (nodename, subresource, reason) = Default::default();
+        let error = ApplicationError::default();
+        let (option, req_body, resp_body) = (None, None, None);
+        Self {
+            id,
+            key,
+            verb,
+            nodename,
+            option,
+            req_body,
+            subresource,
+            resp_body,
+            status,
+            reason,
+            error,
+            timestamp,
+        }
     }
 
     /// The record with a result.
@@ -224,9 +307,27 @@ mod tests {
         assert_eq!((done.status.as_str(), done.resp_body.as_deref()), ("Approved", Some(&b"{}"[..])));
         let error = StatusError::new(404, "NotFound", "nodes \"edge1\" not found").about("nodes", "edge1");
         let refused = asked().rejected(&error);
-        assert_eq!(refused.error.status.get("code"), Some(&404.into()));
+        assert_eq!(refused.error.said(), Some(error));
         assert_eq!((refused.id.as_str(), refused.status), ("74ec", ApplicationStatus::Rejected));
         assert_eq!(refused.reason, "", "a stock cloud gives a reason where it has no status");
+    }
+
+    /// What a record says takes no more memory than its text, whatever is in it, and no more records are read than a sync has.
+    #[test]
+    fn records_are_bounded_in_number_and_their_errors_are_text() {
+        let record = |id: usize| format!(r#""{id}":{{"ID":"{id}","Verb":null,"Status":null}}"#);
+        let read = |count: usize| {
+            let text = format!("{{{}}}", (0..count).map(record).collect::<Vec<_>>().join(","));
+            Application::read_all(&Content::from_json(&Bytes::from(text)).expect("JSON"))
+        };
+        assert_eq!(read(SYNC_RECORDS_MAX).expect("as many as may").len(), SYNC_RECORDS_MAX);
+        let error = read(SYNC_RECORDS_MAX + 1).expect_err("one more").to_string();
+        assert!(error.contains("more than 1024 records"), "{error}");
+        let many = format!("[{}0]", r#"{"":0},"#.repeat(1000));
+        let text = format!(r#"{{"Verb":null,"Status":null,"Error":{{"ErrStatus":{many}}}}}"#);
+        let record =
+            Application::read(&Content::from_json(&Bytes::from(text)).expect("JSON")).expect("a record");
+        assert_eq!((record.error.text_len(), record.error.said()), (many.len(), None));
     }
 
     #[test]

@@ -4,6 +4,7 @@ mod board;
 mod carried;
 mod delivery;
 mod flights;
+mod notices;
 mod progress;
 mod receive;
 mod recorder;
@@ -19,13 +20,15 @@ use super::pen::Pen;
 use super::{LEDGER_LAZY, Ledger, LedgerWrite, SILENCE_MAX};
 use crate::frame::{Goodbye, Reply};
 use crate::ids::{Epoch, Moment, NodeId, RequestId, ScopeId};
-use crate::message::{Message, MessageId};
+use crate::limits::FOLLOWED_MAX;
+use crate::message::MessageId;
 use crate::object::{ObjectKey, SharedObject};
 use crate::session::patience::Patience;
 use crate::session::{CloudEvent, NodeView, SessionError};
 use board::Board;
 use carried::Carried;
 use flights::Flights;
+use notices::Notices;
 use progress::Progress;
 use recorder::Recorder;
 use requests::Requests;
@@ -119,7 +122,7 @@ pub struct CloudSession {
     /// once.
     late_acks: VecDeque<(Moment, ObjectKey)>,
     /// Small answers of the session itself.
-    notices: VecDeque<Message>,
+    notices: Notices,
     documents: u64,
     progress: Progress,
     events: VecDeque<CloudEvent>,
@@ -158,7 +161,7 @@ impl CloudSession {
             requests: Requests::default(),
             plain_replies: VecDeque::new(),
             late_acks: VecDeque::new(),
-            notices: VecDeque::new(),
+            notices: Notices::default(),
             documents: 0,
             progress: Progress::default(),
             events: VecDeque::new(),
@@ -170,21 +173,33 @@ impl CloudSession {
 
     /// Marks a key dirty: its state is looked up when there is room to send it. Ten offers become one delivery.
     pub fn offer(&mut self, scope: ScopeId, key: ObjectKey) {
-        if !self.closed && self.scopes.contains(&scope) {
-            self.board.offer(key);
+        if self.closed || !self.scopes.contains(&scope) {
+            return;
+        }
+        let before = self.board.len();
+        self.board.offer(key);
+        if scope != ScopeId::NODE && self.board.len() > before.max(FOLLOWED_MAX) {
+            self.close_subscription(scope);
+            self.events.push_back(CloudEvent::too_many(scope));
         }
     }
 
     /// Adds a scope: everything that the view wants there is delivered as watch events
-    /// (docs/reference/kubeedge.md#application-messages). False when the session is over.
+    /// (docs/reference/kubeedge.md#application-messages). False when it is not open then, because the node would follow
+    /// more than [`FOLLOWED_MAX`] objects, or the session is over: nobody needs to follow it.
     pub fn open_subscription(&mut self, scope: ScopeId, view: &impl NodeView) -> bool {
-        if !self.closed && !self.scopes.contains(&scope) {
-            self.scopes.push(scope);
-            for key in view.wanted(scope) {
-                self.board.offer(key);
-            }
+        if self.closed || self.scopes.contains(&scope) {
+            return !self.closed;
         }
-        !self.closed
+        let wanted = view.wanted(scope);
+        let new = wanted.iter().filter(|key| self.board.get(key).is_none()).count();
+        if new > 0 && self.board.len().saturating_add(new) > FOLLOWED_MAX {
+            self.events.push_back(CloudEvent::too_many(scope));
+            return false;
+        }
+        self.scopes.push(scope);
+        wanted.into_iter().for_each(|key| self.board.offer(key));
+        true
     }
 
     /// Takes a scope away: what no other scope wants is deleted at the edge.
@@ -245,7 +260,9 @@ impl CloudSession {
     /// Bytes that the edge makes this session keep.
     #[must_use]
     pub fn memory(&self) -> usize {
-        self.requests.memory()
+        let kept =
+            [self.notices.memory(), self.board.memory(), self.recorder.memory(), self.carried.memory()];
+        kept.into_iter().fold(self.requests.memory(), usize::saturating_add)
     }
 
     /// Answers a request; the answer is given the form that a stock edge survives ([`Shape`](super::Shape)). One that
@@ -348,7 +365,7 @@ impl CloudSession {
             self.closed = true;
             self.board = Board::default();
             self.requests = Requests::default();
-            self.notices = VecDeque::new();
+            self.notices = Notices::default();
             self.events.push_back(CloudEvent::Closed(goodbye));
         }
     }

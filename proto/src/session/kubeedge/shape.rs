@@ -176,7 +176,7 @@ impl Shape {
             }
             (Self::WatchSync, said) => {
                 let whole = said.is_none() && Application::read_all(&answer.content).is_ok();
-                let content = if whole { answer.content.clone() } else { request.content.clone() };
+                let content = if whole { answer.content.clone() } else { sync_refused(request, said) };
                 Ok((Operation::ApplicationResponse, content, None))
             }
             (_, Some(error)) => Err(error.into()),
@@ -268,16 +268,35 @@ fn bare_object(content: &Content) -> Result<Identity, Box<StatusError>> {
     }
 }
 
+/// Longest question that a refusal repeats whole, in bytes. Of a longer one it has what the edge knows it by.
+const REPEATED_LEN_MAX: usize = 16 * 1024;
+
+fn unclear() -> StatusError {
+    StatusError::new(500, "InternalError", "the answer has the wrong form")
+}
+
 fn application_content(request: &Message, answer: &Content, said: Option<StatusError>) -> Content {
-    let asked = || Application::read(&request.content);
-    let unclear = || StatusError::new(500, "InternalError", "the answer has the wrong form");
-    match (said, Application::read(answer)) {
-        (None, Ok(done)) => done.to_content(),
-        (said, _) => {
-            let error = complete(said.unwrap_or_else(unclear));
-            asked().map_or_else(|_| error.to_content(), |asked| asked.rejected(&error).to_content())
-        }
+    if said.is_none()
+        && let Ok(done) = Application::read(answer)
+    {
+        return done.to_content();
     }
+    let error = complete(said.unwrap_or_else(unclear));
+    let asked = match Application::read(&request.content) {
+        Ok(asked) if request.content.as_json().len() <= REPEATED_LEN_MAX => asked,
+        Ok(asked) if asked.id.len().saturating_add(asked.key.len()) <= REPEATED_LEN_MAX => asked.name_alone(),
+        _ => return error.to_content(),
+    };
+    asked.rejected(&error).to_content()
+}
+
+/// A sync of which nothing was done: all its watches have failed. Of a large one nothing is repeated, and the edge reads no
+/// list of watches in the answer.
+fn sync_refused(request: &Message, said: Option<StatusError>) -> Content {
+    if request.content.as_json().len() <= REPEATED_LEN_MAX {
+        return request.content.clone();
+    }
+    Content::text(&complete(said.unwrap_or_else(unclear)).message)
 }
 
 #[cfg(test)]

@@ -24,13 +24,43 @@ pub(super) struct Board {
     unhurried: VecDeque<ObjectKey>,
     timers: Timers,
     backlog: usize,
+    /// Bytes of the keys' texts.
+    texts: usize,
 }
 
 impl Board {
+    /// Number of keys.
+    pub(super) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Bytes that the keys take. Their texts count, although most of them are shared: nobody knows whether.
+    pub(super) fn memory(&self) -> usize {
+        let slots = self.slots.capacity().saturating_mul(size_of::<(ObjectKey, Slot)>());
+        let queues = self.ready.capacity().saturating_add(self.unhurried.capacity());
+        let queues = queues.saturating_mul(size_of::<ObjectKey>());
+        slots.saturating_add(queues).saturating_add(self.texts).saturating_add(self.timers.memory())
+    }
+
+    /// The slot of a key, which is made when there is none.
+    fn entry(&mut self, key: &ObjectKey, belief: impl FnOnce() -> Belief) -> &mut Slot {
+        let texts = &mut self.texts;
+        self.slots.entry(key.clone()).or_insert_with(|| {
+            *texts = texts.saturating_add(key.text_len());
+            Slot::new(belief())
+        })
+    }
+
+    fn remove(&mut self, key: &ObjectKey) {
+        if self.slots.remove(key).is_some() {
+            self.texts = self.texts.saturating_sub(key.text_len());
+        }
+    }
+
     /// Takes over what the ledger says.
     pub(super) fn resume(&mut self, key: ObjectKey, entry: &LedgerEntry) {
         let fresh = !self.slots.contains_key(&key);
-        let slot = self.slots.entry(key.clone()).or_insert_with(|| Slot::new(Belief::from(entry)));
+        let slot = self.entry(&key, || Belief::from(entry));
         if fresh {
             slot.resumed = true;
             self.make_due(&key);
@@ -46,7 +76,7 @@ impl Board {
 
     /// Marks a key dirty.
     pub(super) fn offer(&mut self, key: ObjectKey) {
-        let slot = self.slots.entry(key.clone()).or_insert_with(|| Slot::new(Belief::Nothing));
+        let slot = self.entry(&key, || Belief::Nothing);
         match slot.phase {
             Phase::Ready | Phase::Recording => {}
             Phase::InFlight { .. } => slot.phase = Phase::InFlight { again: true },
@@ -128,7 +158,7 @@ impl Board {
     }
 
     pub(super) fn slot(&mut self, key: &ObjectKey) -> &mut Slot {
-        self.slots.entry(key.clone()).or_insert_with(|| Slot::new(Belief::Nothing))
+        self.entry(key, || Belief::Nothing)
     }
 
     /// The next key to look at; it stays in its queue until it is taken.
@@ -237,7 +267,7 @@ impl Board {
         self.end_wait(key);
         self.resolve(key);
         if self.slots.get(key).is_some_and(|slot| slot.holds == 0) {
-            self.slots.remove(key);
+            self.remove(key);
         }
         if self.slots.capacity() > 64 && self.slots.len() < self.slots.capacity() / 4 {
             self.slots.shrink_to_fit();
@@ -249,7 +279,7 @@ impl Board {
         self.take(key, Phase::Idle);
         let idle = |slot: &Slot| !slot.due && slot.holds == 0 && !slot.belief.holds() && slot.park.is_none();
         if self.slots.get(key).is_some_and(idle) {
-            self.slots.remove(key);
+            self.remove(key);
         }
     }
 

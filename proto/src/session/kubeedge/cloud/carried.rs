@@ -129,6 +129,11 @@ pub(super) struct Carried {
 }
 
 impl Carried {
+    /// Bytes that the replies take.
+    pub(super) fn memory(&self) -> usize {
+        self.list.iter().map(|carry| size_of::<Carry>().saturating_add(carry.load.key.text_len())).sum()
+    }
+
     pub(super) fn has_room(&self) -> bool {
         self.list.len() < CARRIED_MAX
     }

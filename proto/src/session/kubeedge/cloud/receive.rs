@@ -14,12 +14,10 @@ use crate::ids::{Moment, ScopeId};
 use crate::kubeedge;
 use crate::message::{Content, Group, LocalPath, Message, MessageId, Operation, ResourcePath, Source};
 use crate::object::{ObjectKey, Resource};
+use crate::session::error::clip;
 use crate::session::kubeedge::up::{Up, registers_node};
 use crate::session::kubeedge::{RESEND_AFTER, resource_of};
 use crate::session::{CloudEvent, SessionError};
-
-/// Small answers that may wait for the link. More end the session: the edge asks and does not read.
-const NOTICES_MAX: usize = 512;
 
 /// Time after which an edge repeats what nobody has confirmed.
 const DEVICE_REPEAT: Duration = Duration::from_secs(60);
@@ -72,7 +70,7 @@ impl CloudSession {
             }
             Up::Control(message) => {
                 let answer = message.reply(self.pen.id(), self.pen.millis(self.now), Content::text("ack"));
-                self.notify(answer)
+                self.notices.push(&answer)
             }
             Up::Twin(message) => self.handle_twin(&message),
             Up::Request(message) => self.handle_request(message),
@@ -85,13 +83,13 @@ impl CloudSession {
     fn handle_twin(&mut self, message: &Message) -> Result<(), SessionError> {
         if message.route.operation == Operation::Get {
             let answer = self.confirm(message);
-            return self.notify(answer);
+            return self.notices.push(&answer);
         }
         let discarded = self.config.discard_devices;
         self.events.push_back(CloudEvent::DeviceReport { discarded });
         if discarded {
             let answer = self.confirm(message);
-            return self.notify(answer);
+            return self.notices.push(&answer);
         }
         // The edge repeats all that is not confirmed, and it becomes more: neither side drowns in refusals.
         if self.now.since(self.device_refusals.0) >= DEVICE_REPEAT {
@@ -102,7 +100,7 @@ impl CloudSession {
             return Ok(());
         }
         let answer = message.controller_error(self.pen.id(), self.pen.millis(self.now), NO_DEVICES);
-        self.notify(answer)
+        self.notices.push(&answer)
     }
 
     /// Device twins repeat a message until it is confirmed; the content is not read
@@ -130,7 +128,7 @@ impl CloudSession {
                 self.events.push_back(CloudEvent::Request(request));
                 Ok(())
             }
-            Asked::Refused(answer) => answer.map_or(Ok(()), |answer| self.notify(answer)),
+            Asked::Refused(answer) => answer.map_or(Ok(()), |answer| self.notices.push(&answer)),
             Asked::Repeated => self.patience.ignore(self.now, "a request that waits already"),
         }
     }
@@ -196,7 +194,7 @@ impl CloudSession {
 
     fn handle_failure(&mut self, parent: &MessageId, sentence: String) {
         if let Some(flight) = self.flights.failed(parent) {
-            self.delivery_failed(&flight, RefusalReason::Storage, sentence);
+            self.delivery_failed(&flight, RefusalReason::Storage, clip(sentence));
         }
     }
 
@@ -222,13 +220,5 @@ impl CloudSession {
             self.board.believe(&load.key, unsure);
         }
         self.board.offer(load.key);
-    }
-
-    fn notify(&mut self, message: Message) -> Result<(), SessionError> {
-        if self.notices.len() >= NOTICES_MAX {
-            return Err(SessionError::Overloaded(format!("{NOTICES_MAX} answers wait and are not read")));
-        }
-        self.notices.push_back(message);
-        Ok(())
     }
 }

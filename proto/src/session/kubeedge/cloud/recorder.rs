@@ -10,6 +10,12 @@ use crate::session::kubeedge::{
     LEDGER_RETRY, Ledger, LedgerEntry, LedgerFull, LedgerWrite, Watch, kind_name,
 };
 
+/// Bytes of an entry of the ledger: the key's place, kind and UID, each a piece of memory of its own.
+const LEDGER_ENTRY_BYTES: usize = 192;
+
+/// Bytes of a key's place in a tree that is half full.
+const PLACE_BYTES: usize = 24;
+
 /// Where a key stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Standing {
@@ -78,6 +84,14 @@ impl Recorder {
 
     pub(super) fn ledger(&self) -> &Ledger {
         &self.ledger
+    }
+
+    /// Bytes that it takes, beside the texts of its keys.
+    pub(super) fn memory(&self) -> usize {
+        let write = self.write.as_ref().map_or(0, |write| write.keys.len() + write.claims.len());
+        let places = self.urgent.len().saturating_add(self.claims.len()).saturating_add(write);
+        let entries = self.ledger.len().saturating_mul(LEDGER_ENTRY_BYTES);
+        entries.saturating_add(places.saturating_mul(PLACE_BYTES))
     }
 
     /// Makes sure that the ledger names the key and this incarnation before it is sent. While two incarnations may be

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::carried::Load;
 use crate::frame::{Reply, ReplyBody, Request, RequestBody};
 use crate::ids::{Moment, RequestId};
+use crate::kubeedge::encode_head;
 use crate::limits::{FRAME_LEN_MAX, OBJECT_LEN_MAX, REQUESTS_MAX};
 use crate::message::{Content, Message, StatusError};
 use crate::object::SharedObject;
@@ -17,11 +18,16 @@ use crate::session::kubeedge::{ANSWER_WITHIN, APPLICATION_ANSWER_WITHIN, Shape};
 /// Room that a reply needs besides its content.
 const REPLY_OVERHEAD: usize = 64 * 1024;
 
+/// Bytes that a question takes beside its text.
+const WAITING_OVERHEAD: usize = 512;
+
 #[derive(Debug)]
 struct Waiting {
     id: RequestId,
     /// The question; without its content unless the answer repeats it.
     asked: Message,
+    /// Bytes of its header and route.
+    head: usize,
     shape: Shape,
     deadline: Moment,
     answer: Option<Answer>,
@@ -61,6 +67,12 @@ impl Waiting {
     fn unread(&self) -> usize {
         self.answer.as_ref().map_or(0, |answer| answer.message.content.as_json().len())
     }
+
+    /// Header and route are there twice once the answer is.
+    fn memory(&self) -> usize {
+        let asked = self.head.saturating_mul(2).saturating_add(self.asked.content.as_json().len());
+        WAITING_OVERHEAD.saturating_add(asked).saturating_add(self.unread())
+    }
 }
 
 impl Requests {
@@ -69,10 +81,9 @@ impl Requests {
         self.waiting.iter().map(Waiting::unread).sum()
     }
 
-    /// The same with the questions that are kept because their answers repeat them.
+    /// The same with the questions.
     pub(super) fn memory(&self) -> usize {
-        let asked = self.waiting.iter().map(|waiting| waiting.asked.content.as_json().len());
-        asked.fold(self.unread(), usize::saturating_add)
+        self.waiting.iter().map(Waiting::memory).fold(0, usize::saturating_add)
     }
 
     pub(super) fn len(&self) -> usize {
@@ -93,9 +104,10 @@ impl Requests {
         let repeats_content = matches!(shape, Shape::Application | Shape::WatchSync);
         let timeout = if repeats_content { APPLICATION_ANSWER_WITHIN } else { ANSWER_WITHIN };
         let asked = if repeats_content { message.clone() } else { without_content(&message) };
+        let head = encode_head(&asked).len();
         self.newest += 1;
         let id = RequestId(self.newest);
-        self.waiting.push_back(Waiting { id, asked, shape, deadline: now + timeout, answer: None });
+        self.waiting.push_back(Waiting { id, asked, head, shape, deadline: now + timeout, answer: None });
         Asked::New(Request { id, timeout, body: RequestBody::Message(Box::new(message)), caller_token: None })
     }
 

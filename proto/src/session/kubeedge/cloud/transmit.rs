@@ -27,8 +27,11 @@ impl CloudSession {
     }
 
     fn poll_notice(&mut self) -> Option<Outgoing> {
-        let notice = self.notices.pop_front()?;
-        Some(Outgoing::message(self.next_document(), &notice))
+        let documents = &mut self.documents;
+        self.notices.pop(|| {
+            *documents += 1;
+            *documents
+        })
     }
 
     fn poll_reply(&mut self) -> Option<Outgoing> {

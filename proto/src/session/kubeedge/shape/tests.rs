@@ -153,7 +153,7 @@ fn applications_are_answered_with_their_own_record() {
     assert_eq!(answer.route.resource.to_wire(), "ignore/Application/ignore");
     let record = Application::read(&answer.content).expect("a record");
     assert_eq!((record.id.as_str(), record.status.as_str()), ("i", "Rejected"));
-    assert_eq!(record.error.status["code"], 500);
+    assert_eq!(record.error.said().expect("a status").code, 500);
     let sync = self::request("metaserver", "null", "watchapp/sync", json("{}"));
     let answer = answered(&sync, "{}");
     assert_eq!(
