@@ -24,7 +24,7 @@ use crate::body::{self, Body};
 use crate::places::Place;
 use crate::query::Query;
 use crate::query::path::Target;
-use crate::senders::{Sender, Source, is_known};
+use crate::senders::{Sender, is_known};
 use crate::status::ApiError;
 
 pub use load::Activity;
@@ -180,7 +180,7 @@ impl ApiServer {
     ) -> Option<Slot> {
         let load = &self.parts.load;
         let connection = head.extensions.get::<Arc<Place>>();
-        let remote = || Source::of(peer.remote.map(|address| address.ip()));
+        let remote = || load.source(peer.remote.map(|address| address.ip()));
         let sender = load.sender(identity, connection.map_or_else(remote, |place| place.source()));
         if load.is_shared() && is_known(identity) && connection.is_some_and(|place| !place.prove(&sender)) {
             return None;
