@@ -46,7 +46,7 @@ pub(crate) enum Command {
 pub(crate) struct Asker {
     answer: oneshot::Sender<Result<ReplyBody, CallError>>,
     /// Given back when the request is over, and not when its client hangs up: the session goes on with it.
-    _held: Option<Held>,
+    _held: Option<Box<Held>>,
 }
 
 impl Asker {
@@ -156,7 +156,7 @@ impl HubHandle {
             return Err(CallError::Offline);
         }
         let (reply, answer) = oneshot::channel();
-        let reply = Asker { answer: reply, _held: held };
+        let reply = Asker { answer: reply, _held: held.map(Box::new) };
         let command = Command::Request { body, timeout, caller_token, reply };
         self.commands.send(command).await.map_err(|_| CallError::Offline)?;
         answer.await.map_err(|_| CallError::Lost)?
