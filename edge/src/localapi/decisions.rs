@@ -106,5 +106,6 @@ mod tests {
         stop.cancel();
         writing.await.unwrap();
         assert_eq!(store.answer(&question(200)).unwrap(), Some(answer(200)), "also what came last");
+        assert_eq!(*commits.borrow_and_update(), before + 2, "one write for each moment");
     }
 }
