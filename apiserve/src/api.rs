@@ -24,7 +24,7 @@ use crate::body::{self, Body};
 use crate::places::Place;
 use crate::query::Query;
 use crate::query::path::Target;
-use crate::senders::{Payer, Sender, Source, is_known};
+use crate::senders::{Payer, Sender, is_known};
 use crate::status::ApiError;
 
 pub use load::Activity;
@@ -153,7 +153,10 @@ impl ApiServer {
         let sender = Arc::clone(slot.sender());
         // An administrator, such as a cloudcore beside this server, asks for many others: each of them waits behind itself.
         let payer = match impersonator.is_some() && sender.is_privileged() {
-            true => self.parts.load.sender(&attributes.identity, source_of(peer)),
+            true => {
+                let load = &self.parts.load;
+                load.sender(&attributes.identity, load.source(peer.remote.map(|address| address.ip())))
+            }
             false => Arc::clone(&sender),
         };
         attributes.payer = Payer::from(payer);
@@ -186,8 +189,8 @@ impl ApiServer {
     ) -> Option<Slot> {
         let load = &self.parts.load;
         let connection = head.extensions.get::<Arc<Place>>();
-        let sender =
-            load.sender(identity, connection.map_or_else(|| source_of(peer), |place| place.source()));
+        let remote = || load.source(peer.remote.map(|address| address.ip()));
+        let sender = load.sender(identity, connection.map_or_else(remote, |place| place.source()));
         if load.is_shared() && is_known(identity) && connection.is_some_and(|place| !place.prove(&sender)) {
             return None;
         }
@@ -266,10 +269,6 @@ impl ApiServer {
     pub(crate) fn counts(&self) -> &Arc<Load> {
         &self.parts.load
     }
-}
-
-fn source_of(peer: &Peer) -> Source {
-    Source::of(peer.remote.map(|address| address.ip()))
 }
 
 fn too_many() -> ApiError {

@@ -2,10 +2,13 @@
 //!
 //! A sender is whoever has authenticated; the ServiceAccounts of one namespace are one, because whoever has the namespace
 //! makes as many of them as it likes. Strangers are told apart by where they come from, and are few together.
+//!
+//! On a node ([`crate::api::builder::Builder::shared_out_among_pods`]) every address is a place of its own, because pods of
+//! one network are different people, and all of loopback is one, because whoever has it has all of it.
 
 use std::collections::HashMap;
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -32,7 +35,7 @@ const PRIVILEGED_GROUP: &str = "system:masters";
 
 const ACCOUNTS: &str = "system:serviceaccount:";
 
-/// Where something comes from: an address, of IPv6 the network that one site has.
+/// Where something comes from: an address, of IPv6 the network that one site has; on a node, see the module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Source(Option<IpAddr>);
 
@@ -44,6 +47,14 @@ impl Source {
                 IpAddr::V6(Ipv6Addr::from(network))
             }
             v4 @ IpAddr::V4(_) => v4,
+        }))
+    }
+
+    /// The same on a node.
+    fn on_node(address: Option<IpAddr>) -> Self {
+        Self(address.map(|address| match address.to_canonical() {
+            address if address.is_loopback() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+            address => address,
         }))
     }
 }
@@ -189,7 +200,11 @@ impl Sender {
 
 /// The senders of one server.
 #[derive(Debug, Default)]
-pub(crate) struct Senders(Mutex<Known>);
+pub(crate) struct Senders {
+    /// User whose shares are not bounded, of a server on a node.
+    owner: Option<String>,
+    known: Mutex<Known>,
+}
 
 #[derive(Debug, Default)]
 struct Known {
@@ -202,9 +217,21 @@ struct Known {
 const GONE_MAX: usize = 1024;
 
 impl Senders {
+    /// Those of a server on a node that belongs to this user.
+    pub(crate) fn on_node_of(owner: &str) -> Self {
+        Self { owner: Some(owner.to_owned()), known: Mutex::default() }
+    }
+
+    /// Where a connection comes from.
+    pub(crate) fn source(&self, address: Option<IpAddr>) -> Source {
+        if self.owner.is_some() { Source::on_node(address) } else { Source::of(address) }
+    }
+
     /// The sender behind an identity.
     pub(crate) fn find(&self, identity: &Identity, source: Source) -> Arc<Sender> {
-        if identity.groups.iter().any(|group| group == PRIVILEGED_GROUP) {
+        let is_privileged = identity.groups.iter().any(|group| group == PRIVILEGED_GROUP)
+            || self.owner.as_ref() == Some(&identity.user);
+        if is_privileged {
             return self.named(format!("administrator {}", identity.user), |name| Sender {
                 privileged: true,
                 ..Sender::new(name, 1, None)
@@ -217,15 +244,11 @@ impl Senders {
                 Sender::new(name, STRANGER_SHARE, Some(strangers))
             });
         }
-        let name = match identity.user.strip_prefix(ACCOUNTS).and_then(|account| account.split_once(':')) {
-            Some((namespace, _)) => format!("accounts {namespace}"),
-            None => format!("user {}", identity.user),
-        };
-        self.named(name, |name| Sender::new(name, SENDER_SHARE, None))
+        self.named(name_of(identity), |name| Sender::new(name, SENDER_SHARE, None))
     }
 
     fn named(&self, name: String, make: impl FnOnce(String) -> Sender) -> Arc<Sender> {
-        let mut known = self.0.lock();
+        let mut known = self.known.lock();
         if let Some(sender) = known.by_name.get(&name).and_then(Weak::upgrade) {
             return sender;
         }
@@ -236,6 +259,15 @@ impl Senders {
         let sender = Arc::new(make(name));
         known.by_name.insert(sender.name.clone(), Arc::downgrade(&sender));
         sender
+    }
+}
+
+/// What a sender is called that is known: a user, or all ServiceAccounts of a namespace.
+#[must_use]
+pub fn name_of(identity: &Identity) -> String {
+    match identity.user.strip_prefix(ACCOUNTS).and_then(|account| account.split_once(':')) {
+        Some((namespace, _)) => format!("accounts {namespace}"),
+        None => format!("user {}", identity.user),
     }
 }
 
@@ -287,11 +319,24 @@ mod tests {
     }
 
     #[test]
+    fn on_a_node_pods_are_told_apart_and_its_owner_has_all() {
+        let senders = Senders::on_node_of("kubelet");
+        let source = |address: &str| senders.source(Some(address.parse().unwrap()));
+        assert_ne!(source("fd00:7::1"), source("fd00:7::2"), "pods of one network");
+        assert_eq!(source("127.0.0.1"), source("127.7.7.7"));
+        assert_eq!(source("::1"), source("::ffff:127.0.0.1"));
+        let kubelet = senders.find(&user("kubelet"), HERE);
+        assert!((0..64).all(|_| kubelet.take(Good::Watches, 1, 64)));
+        let eve = senders.find(&user("eve"), HERE);
+        assert_eq!((kubelet.reach(64), eve.reach(64)), (64, 60));
+    }
+
+    #[test]
     fn senders_that_have_nothing_are_forgotten() {
         let senders = Senders::default();
         for number in 0..10 * GONE_MAX {
             drop(senders.find(&user(&format!("u{number}")), HERE));
         }
-        assert!(senders.0.lock().by_name.len() <= 2 * GONE_MAX);
+        assert!(senders.known.lock().by_name.len() <= 2 * GONE_MAX);
     }
 }

@@ -24,7 +24,6 @@ use crate::api::ApiServer;
 use crate::auth::Peer;
 use crate::cork::cork;
 use crate::places::{Place, Places};
-use crate::senders::Source;
 use crate::stall::StallGuard;
 use crate::unread::Unread;
 
@@ -117,7 +116,7 @@ pub async fn serve(listener: TcpListener, api: ApiServer, serving: Serving) -> i
             () = serving.stop.cancelled() => break,
         };
         while connections.try_join_next().is_some() {}
-        let place = places.enter(Source::of(Some(remote.ip())));
+        let place = places.enter(api.counts().source(Some(remote.ip())));
         let connection = connection(stream, Arc::clone(&place), api.clone(), serving.clone());
         connections.spawn(async move {
             tokio::select! {

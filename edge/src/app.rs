@@ -21,7 +21,7 @@ use crate::address::NodeAddress;
 use crate::config::{Config, ConfigError};
 use crate::dns::{Dns, DnsMetrics, DnsParts, Machine};
 use crate::hosts::{self, HostsParts};
-use crate::hub::{Client, ClientParts, Dial, HubHandle, KindsTeller, KnownKinds, NetworkDialer};
+use crate::hub::{Client, ClientParts, Dial, HubHandle, KindsTeller, KnownKinds, NetworkDialer, SharedHub};
 use crate::identity::{CloudRenewal, Identity, IdentityError, WallClock, rotate};
 use crate::kubelet::Kubelet;
 use crate::localapi::{LocalApi, LocalApiError, LocalApiParts, Writer, cloud_writes, spawn_until};
@@ -253,7 +253,8 @@ impl Bound {
         let metrics = Metrics::register(&mut registry);
         let readiness = Readiness::new();
         let synced = readiness.wait_for("first synchronisation with the cloud");
-        let writer = Writer { node: config.node_name.clone(), hub: hub.clone(), kubelet: Kubelet::default() };
+        let shared = SharedHub::new(hub.clone());
+        let writer = Writer { node: config.node_name.clone(), hub: shared, kubelet: Kubelet::default() };
         let told = address.told();
         let listener = local.pods_addr().unwrap_or_else(|| local.https_addr(&config));
         let kubernetes = kubernetes(&config, listener);

@@ -32,7 +32,6 @@ mod message;
 mod metrics;
 mod private;
 mod serve;
-mod shares;
 mod upstreams;
 mod wire;
 

@@ -14,6 +14,7 @@ mod application;
 mod apply;
 mod calls;
 mod client;
+mod clients;
 mod dial;
 mod driver;
 mod follow;
@@ -22,6 +23,9 @@ mod lease;
 mod stock;
 
 pub(crate) use client::{Client, ClientParts};
+#[cfg(test)]
+pub(crate) use clients::STRANGERS_MAX;
+pub(crate) use clients::{Caller, Held, SharedHub};
 #[cfg(test)]
 pub(crate) use dial::Connection;
 pub(crate) use dial::{Dial, NetworkDialer};
@@ -33,13 +37,23 @@ const COMMANDS_MAX: usize = limits::REQUESTS_MAX;
 /// What the owner of the session is asked for.
 #[derive(Debug)]
 pub(crate) enum Command {
-    Request {
-        body: RequestBody,
-        timeout: Duration,
-        caller_token: Option<String>,
-        reply: oneshot::Sender<Result<ReplyBody, CallError>>,
-    },
+    Request { body: RequestBody, timeout: Duration, caller_token: Option<String>, reply: Asker },
     RenewLease(i64),
+}
+
+/// Who waits for an answer of the cloud.
+#[derive(Debug)]
+pub(crate) struct Asker {
+    answer: oneshot::Sender<Result<ReplyBody, CallError>>,
+    /// Given back when the request is over, and not when its client hangs up: the session goes on with it.
+    _held: Option<Box<Held>>,
+}
+
+impl Asker {
+    /// Answers. The asker may have given up.
+    pub(crate) fn send(self, answer: Result<ReplyBody, CallError>) {
+        let _ = self.answer.send(answer);
+    }
 }
 
 /// Where the connection stands.
@@ -79,6 +93,9 @@ pub enum CallError {
     /// No answer in time: the request may have been executed.
     #[error("the cloud did not answer in time")]
     TimedOut,
+    /// Of this client too many requests are on their way already.
+    #[error("too many requests of this client wait for the cloud already: try again later")]
+    Busy,
     /// Too many requests wait already, or this one is too large.
     #[error("{0}")]
     Refused(String),
@@ -125,10 +142,21 @@ impl HubHandle {
         timeout: Duration,
         caller_token: Option<String>,
     ) -> Result<ReplyBody, CallError> {
+        self.request_holding(body, timeout, caller_token, None).await
+    }
+
+    async fn request_holding(
+        &self,
+        body: RequestBody,
+        timeout: Duration,
+        caller_token: Option<String>,
+        held: Option<Held>,
+    ) -> Result<ReplyBody, CallError> {
         if !self.state.borrow().online() {
             return Err(CallError::Offline);
         }
         let (reply, answer) = oneshot::channel();
+        let reply = Asker { answer: reply, _held: held.map(Box::new) };
         let command = Command::Request { body, timeout, caller_token, reply };
         self.commands.send(command).await.map_err(|_| CallError::Offline)?;
         answer.await.map_err(|_| CallError::Lost)?
@@ -144,7 +172,17 @@ impl HubHandle {
         timeout: Duration,
         caller_token: Option<String>,
     ) -> Result<ApiReply, CallError> {
-        match self.request(RequestBody::Api(call), timeout, caller_token).await? {
+        self.api_holding(call, timeout, caller_token, None).await
+    }
+
+    async fn api_holding(
+        &self,
+        call: ApiRequest,
+        timeout: Duration,
+        caller_token: Option<String>,
+        held: Option<Held>,
+    ) -> Result<ApiReply, CallError> {
+        match self.request_holding(RequestBody::Api(call), timeout, caller_token, held).await? {
             ReplyBody::Api(reply) => Ok(reply),
             ReplyBody::Message(_) => Err(CallError::WrongForm),
         }

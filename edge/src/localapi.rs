@@ -25,7 +25,7 @@ use tombolo_runtime::Tasks;
 use tombolo_runtime::listen::{ListenError, tcp};
 
 use crate::config::Config;
-use crate::hub::{HubHandle, KindsTeller};
+use crate::hub::{KindsTeller, SharedHub};
 use crate::identity::{IdentityError, WallClock};
 use crate::kubelet::Kubelet;
 use crate::store::Store;
@@ -35,6 +35,7 @@ pub(crate) use access::Anonymous;
 use access::TokenAuthenticator;
 use account_reads::AccountReads;
 use accounts::Accounts;
+use decisions::Decisions;
 use definitions::Definitions;
 use discovery::{Discovery, Informed};
 use documents::Documents;
@@ -49,6 +50,7 @@ mod access;
 mod account_reads;
 mod accounts;
 mod credentials;
+mod decisions;
 mod definitions;
 mod discovery;
 mod documents;
@@ -197,6 +199,7 @@ impl LocalApi {
         spawn_until(tasks, "local-certificate", stop, certificate.follow(Arc::new(services)));
         spawn_until(tasks, "issuer-keys", stop, keys.keep());
         spawn_until(tasks, "discovery", stop, Arc::clone(&served.discovery).keep());
+        tasks.spawn("decisions", Arc::clone(&served.decisions).write(stop.clone()));
         let serving = |tls| Serving { tls, stop: stop.clone(), grace: GRACE };
         let api = served.with_tokens(Some(&operator));
         tasks.spawn("local-api", serve(self.https, api, serving(Some(Arc::clone(&tls)))));
@@ -219,6 +222,7 @@ struct Served {
     writes: Arc<dyn WriteBackend>,
     tokens: Arc<TokenRequests>,
     accounts: Arc<Accounts>,
+    decisions: Arc<Decisions>,
     discovery: Arc<Discovery>,
     definitions: Arc<Definitions>,
     stop: CancellationToken,
@@ -228,7 +232,8 @@ impl Served {
     fn new(parts: LocalApiParts, documents: Documents, keys: Arc<Keys>, stop: &CancellationToken) -> Self {
         let LocalApiParts { store, subscriptions, writer, clock, kinds, .. } = parts;
         let (node, hub) = (writer.node.clone(), writer.hub.clone());
-        let rights = Arc::new(Rights::new(store.clone(), hub.clone(), clock.clone()));
+        let decisions = Decisions::new(store.clone());
+        let rights = Arc::new(Rights::new(Arc::clone(&decisions), hub.clone(), clock.clone()));
         let (own, asked) = (store.clone(), hub.clone());
         let followed = subscriptions.clone();
         let reads = AccountReads { store: own, subscriptions, hub: asked, rights };
@@ -246,6 +251,7 @@ impl Served {
             writes,
             tokens: Arc::new(tokens),
             accounts: Arc::new(accounts),
+            decisions,
             stop: stop.clone(),
             store,
         }
@@ -269,9 +275,11 @@ impl Served {
     /// For callers with tokens: those of service accounts, and that of the kubeconfig if one is given.
     fn with_tokens(&self, operator: Option<&str>) -> ApiServer {
         let authenticator = TokenAuthenticator::new(operator, Arc::clone(&self.accounts));
-        let api = self.builder().authenticator(Arc::new(authenticator)).writes(Arc::clone(&self.writes));
+        let api = self.builder().shared_out_among_pods(access::OPERATOR);
+        let api = api.authenticator(Arc::new(authenticator)).writes(Arc::clone(&self.writes));
         let api = api.endpoint("", "serviceaccounts", "token", Arc::clone(&self.tokens) as _);
-        let reviews = Arc::new(Reviews(Arc::clone(&self.accounts)));
+        let (accounts, decisions) = (Arc::clone(&self.accounts), Arc::clone(&self.decisions));
+        let reviews = Arc::new(Reviews { accounts, decisions });
         let review = |api: Builder, (group, resource): &(&str, &str)| {
             api.endpoint(group, resource, "", Arc::clone(&reviews) as _)
         };
@@ -315,7 +323,7 @@ pub(crate) fn cloud_writes(store: &Store, writer: &Writer) -> Arc<dyn WriteBacke
 #[derive(Debug, Clone)]
 pub(crate) struct Writer {
     pub(crate) node: NodeId,
-    pub(crate) hub: HubHandle,
+    pub(crate) hub: SharedHub,
     pub(crate) kubelet: Kubelet,
 }
 

@@ -59,7 +59,7 @@ pub use inspect::{Inspection, inspect};
 pub use kept::{BYTES_MAX, EVENTS_MAX as KEPT_EVENTS_MAX, OBJECTS_MAX};
 pub use medium::{FileMedium, Medium};
 pub use open::Opened;
-pub use outbox::{Call, EVENTS_MAX, REPORTS_MAX, Report, ReportKind, Waiting};
+pub use outbox::{Call, EVENTS_MAX, REPORTS_BYTES_MAX, REPORTS_MAX, Report, ReportKind, Waiting};
 pub use own::{Accepted, OwnWrite};
 pub use scope::{Held, Kept, Scoped, Selection};
 pub use seal::Sealer;

@@ -45,11 +45,24 @@ const REFUSAL_BELIEVED: Duration = Duration::from_secs(30);
 /// How often what is no longer read is looked for.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Selections that are kept on disk, at most; of those that nobody reads the one that was read longest ago goes first.
+/// Selections that are kept on disk, at most; of those that nobody reads goes first the one that was read longest ago, of the
+/// sender that has most.
 pub(crate) const KEPT_MAX: usize = 256;
+
+/// Selections that are kept for one sender, at most.
+pub(crate) const KEPT_PER_SENDER_MAX: usize = KEPT_MAX / 4;
 
 /// Bytes of objects that only selections outside the warm set keep, at most.
 const COPIES_BYTES_MAX: u64 = 64 * 1024 * 1024;
+
+/// Somebody who reads with a right of their own.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Borrower<'a> {
+    /// Who has the selection in its share ([`tombolo_apiserve::senders::name_of`]).
+    pub(crate) sender: &'a str,
+    /// Bearer token.
+    pub(crate) token: &'a str,
+}
 
 /// Why a selection cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -117,7 +130,7 @@ impl Subscriptions {
     async fn request(
         &self,
         selection: &Selection,
-        token: Option<&str>,
+        who: Option<Borrower<'_>>,
         deadline: Instant,
     ) -> Result<ScopeId, Unreadable> {
         let mut news = self.board.news();
@@ -126,7 +139,7 @@ impl Subscriptions {
                 news.borrow_and_update();
                 match self.board.place(selection) {
                     Place::At(scope) => return Ok(scope),
-                    Place::Nowhere => return self.add(selection).await,
+                    Place::Nowhere => return self.add(selection, who.map(|who| who.sender)).await,
                     // The board tells of its end for as long as it is there.
                     Place::Leaving => drop(news.changed().await),
                 }
@@ -136,7 +149,7 @@ impl Subscriptions {
             return Err(Unreadable::Unknown("room is still being made for it: ask again".to_owned()));
         };
         let scope = scope?;
-        self.board.demand(scope, token);
+        self.board.demand(scope, who);
         Ok(scope)
     }
 
@@ -148,10 +161,11 @@ impl Subscriptions {
     pub(crate) async fn reader(
         &self,
         selection: &Selection,
-        token: Option<&str>,
+        who: Option<Borrower<'_>>,
     ) -> Result<Scoped, Unreadable> {
+        let token = who.map(|who| who.token);
         let deadline = Instant::now() + PATIENCE;
-        let mut scope = self.request(selection, token, deadline).await?;
+        let mut scope = self.request(selection, who, deadline).await?;
         let mut news = self.board.news();
         loop {
             news.borrow_and_update();
@@ -159,7 +173,7 @@ impl Subscriptions {
                 Some(Standing::Live) => return Ok(self.store.scoped(scope)),
                 Some(Standing::Refused { code, reason }) => return Err(Unreadable::Refused { code, reason }),
                 None => {
-                    scope = self.request(selection, token, deadline).await?;
+                    scope = self.request(selection, who, deadline).await?;
                     continue;
                 }
                 Some(Standing::Idle | Standing::Opening) => {}
@@ -208,7 +222,7 @@ impl Subscriptions {
     }
 
     /// Opens a selection; waits for a place where all are taken. The caller bounds the time.
-    async fn add(&self, selection: &Selection) -> Result<ScopeId, Unreadable> {
+    async fn add(&self, selection: &Selection, sender: Option<&str>) -> Result<ScopeId, Unreadable> {
         let _turn = self.adding.lock().await;
         let mut news = self.board.news();
         loop {
@@ -216,7 +230,7 @@ impl Subscriptions {
             if let Some(scope) = self.board.covering(selection) {
                 return Ok(scope);
             }
-            if self.has_room()? {
+            if self.has_room(sender)? {
                 return self.open(selection).await;
             }
             drop(news.changed().await);
@@ -233,7 +247,15 @@ impl Subscriptions {
     ///
     /// # Errors
     /// [`Unreadable::Unknown`] when all are being read.
-    fn has_room(&self) -> Result<bool, Unreadable> {
+    fn has_room(&self, sender: Option<&str>) -> Result<bool, Unreadable> {
+        if let Some(sender) = sender.filter(|sender| self.board.has_its_share(sender)) {
+            if self.board.evict_of(sender, |scope, selection| self.readers(scope, selection) == 0) {
+                return Ok(false);
+            }
+            let share =
+                format!("{KEPT_PER_SENDER_MAX} selections are read by {sender} at this moment: end one");
+            return Err(Unreadable::Unknown(share));
+        }
         if self.board.count() < KEPT_MAX {
             return Ok(true);
         }
@@ -345,7 +367,7 @@ impl Subscriptions {
 
     /// None: room is being made.
     async fn grant(&self, selection: &Selection) -> Result<Option<ScopeId>, Unreadable> {
-        if !self.has_room()? {
+        if !self.has_room(None)? {
             return Ok(None);
         }
         self.open(selection).await.map(Some)
@@ -359,7 +381,7 @@ impl Subscriptions {
         while weights.sum(&self.board.cold()) > COPIES_BYTES_MAX {
             let idle =
                 |scope, selection: &Selection| weights.of(scope) > 0 && self.readers(scope, selection) == 0;
-            if self.board.evict(idle).is_none() {
+            if self.board.evict_by(|scope| weights.of(scope), idle).is_none() {
                 break;
             }
         }

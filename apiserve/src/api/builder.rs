@@ -225,6 +225,13 @@ impl Builder {
         self
     }
 
+    /// As [`Self::shared_out`], for a server on a node: every address is a place of its own there, since that is what pods have,
+    /// and `owner`, the user that the node's own components are, may have everything.
+    pub fn shared_out_among_pods(mut self, owner: &str) -> Self {
+        self.load().senders = Some(Senders::on_node_of(owner));
+        self
+    }
+
     /// What the server will be doing, for metrics. No limit can be set any more.
     pub fn activity(&self) -> impl Fn() -> Activity + Send + Sync + 'static {
         let load = Arc::clone(&self.parts.load);

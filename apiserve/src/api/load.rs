@@ -1,5 +1,6 @@
 //! What is being answered: requests and watches, and the answers until they are sent.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -130,6 +131,11 @@ impl Load {
     pub(crate) fn authenticate(self: &Arc<Self>) -> Option<Authenticating> {
         let place = Authenticating(Arc::clone(self));
         (self.authenticating.fetch_add(1, Ordering::Relaxed) < REQUESTS_MAX).then_some(place)
+    }
+
+    /// Where a connection comes from.
+    pub(crate) fn source(&self, address: Option<IpAddr>) -> Source {
+        self.senders.as_ref().map_or_else(|| Source::of(address), |all| all.source(address))
     }
 
     /// The sender behind an identity.

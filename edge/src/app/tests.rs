@@ -14,6 +14,7 @@ mod access;
 mod bad_input;
 mod cloud;
 mod copies;
+mod crowds;
 mod kinds;
 mod kubectl;
 mod names;

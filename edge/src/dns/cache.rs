@@ -3,22 +3,25 @@
 //! Answers are kept as the packets that they were: only the identifier, the spelling of the name and the times to live differ from
 //! one client to the next.
 
-use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::message::Question;
+use crate::fair::Fair;
+use crate::shares::one_of_loopback;
 
-/// Bytes of kept answers with all that belongs to them, at most; what was asked for longest ago goes first.
+/// Bytes of kept answers with all that belongs to them, at most. Of the client that has most in it goes first what was asked for
+/// longest ago.
 pub(super) const CACHE_BYTES_MAX: usize = 1024 * 1024;
 
 /// Bytes of an answer that is kept, at most.
 const ANSWER_MAX: usize = 8 * 1024;
 
-/// Bytes that an answer takes beside its packet and twice its key.
-const OVERHEAD: usize = 192;
+/// Bytes that an answer takes beside its packet and twice its key, its part of its client's entry included.
+const OVERHEAD: usize = 256;
 
 /// How long an answer counts as fresh, in seconds, whatever it says.
 const FRESH_MAX: u32 = 3600;
@@ -89,27 +92,23 @@ struct Entry {
     fresh_until: Instant,
     /// When its question was asked again in vain.
     unanswered_at: Option<Instant>,
-    /// Its place in the order of use.
-    used: u64,
-}
-
-#[derive(Debug, Default)]
-struct Kept {
-    entries: HashMap<Key, Entry>,
-    by_use: BTreeMap<u64, Key>,
-    uses: u64,
-    bytes: usize,
 }
 
 /// See the module.
-#[derive(Debug, Default)]
-pub(super) struct Cache(Mutex<Kept>);
+#[derive(Debug)]
+pub(super) struct Cache(Mutex<Fair<IpAddr, Key, Entry>>);
+
+impl Default for Cache {
+    fn default() -> Self {
+        Self(Mutex::new(Fair::new(CACHE_BYTES_MAX)))
+    }
+}
 
 impl Cache {
-    /// The answer to a packet, if it is kept.
-    pub(super) fn find(&self, key: &Key, packet: &[u8]) -> Option<Hit> {
+    /// The answer to a packet of a client, if it is kept.
+    pub(super) fn find(&self, key: &Key, packet: &[u8], client: IpAddr) -> Option<Hit> {
         let (now, mut kept) = (Instant::now(), self.0.lock());
-        let entry = kept.entries.get(key)?;
+        let entry = kept.get(key)?;
         if now >= entry.fresh_until + STALE_MAX {
             kept.remove(key);
             return None;
@@ -129,59 +128,30 @@ impl Cache {
             };
             answer[at..at + 4].copy_from_slice(&ttl.to_be_bytes());
         }
-        kept.touch(key);
+        kept.touch(key, &one_of_loopback(client));
         Some(Hit { answer, fresh, unanswered })
     }
 
     /// A question has found no answer: its old one, if it is kept, is given at once for a while.
     pub(super) fn note_unanswered(&self, key: &Key) {
-        if let Some(entry) = self.0.lock().entries.get_mut(key) {
+        if let Some(entry) = self.0.lock().get_mut(key) {
             entry.unanswered_at = Some(Instant::now());
         }
     }
 
-    /// Keeps an answer, if it is one to keep.
-    pub(super) fn keep(&self, key: &Key, answer: &[u8]) {
+    /// Keeps an answer for a client, if it is one to keep.
+    pub(super) fn keep(&self, key: &Key, answer: &[u8], client: IpAddr) {
         let Some((ttls, seconds)) = shape(answer, key.len) else { return };
         let now = Instant::now();
         let fresh_until = now + Duration::from_secs(u64::from(seconds));
         let (packet, ttls) = (answer.into(), ttls.into());
-        let entry = Entry { packet, ttls, kept_at: now, fresh_until, unanswered_at: None, used: 0 };
-        let mut kept = self.0.lock();
-        kept.remove(key);
-        kept.bytes += weight(key, &entry);
-        kept.entries.insert(key.clone(), entry);
-        kept.touch(key);
-        while kept.bytes > CACHE_BYTES_MAX
-            && let Some((_, oldest)) = kept.by_use.first_key_value()
-        {
-            let oldest = oldest.clone();
-            kept.remove(&oldest);
-        }
+        let entry = Entry { packet, ttls, kept_at: now, fresh_until, unanswered_at: None };
+        self.0.lock().insert(one_of_loopback(client), key.clone(), weight(key, &entry), entry);
     }
 
     #[cfg(test)]
     fn size(&self) -> (usize, usize) {
-        let kept = self.0.lock();
-        assert_eq!(kept.entries.len(), kept.by_use.len());
-        (kept.entries.len(), kept.bytes)
-    }
-}
-
-impl Kept {
-    fn touch(&mut self, key: &Key) {
-        self.uses += 1;
-        let Some(entry) = self.entries.get_mut(key) else { return };
-        self.by_use.remove(&entry.used);
-        entry.used = self.uses;
-        self.by_use.insert(self.uses, key.clone());
-    }
-
-    fn remove(&mut self, key: &Key) {
-        if let Some(entry) = self.entries.remove(key) {
-            self.by_use.remove(&entry.used);
-            self.bytes = self.bytes.saturating_sub(weight(key, &entry));
-        }
+        self.0.lock().size()
     }
 }
 
@@ -277,6 +247,8 @@ mod tests {
     use super::super::message::{Packet, read};
     use super::*;
 
+    const POD: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 244, 0, 1));
+
     fn asked(name: &str) -> Vec<u8> {
         let mut message = Message::query();
         message.metadata.recursion_desired = true;
@@ -312,21 +284,21 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_answer_is_good_for_as_long_as_it_says_and_stale_for_a_day() {
         let (cache, first, second) = (Cache::default(), asked("www.example."), asked("WWW.Example."));
-        cache.keep(&key(&first), &answer(&first, ResponseCode::NoError, &[60, 90], None));
+        cache.keep(&key(&first), &answer(&first, ResponseCode::NoError, &[60, 90], None), POD);
         tokio::time::advance(Duration::from_secs(20)).await;
-        let hit = cache.find(&key(&second), &second).unwrap();
+        let hit = cache.find(&key(&second), &second, POD).unwrap();
         assert!(hit.fresh);
         let told = Message::from_vec(&hit.answer).unwrap();
         assert_eq!(told.metadata.id, Message::from_vec(&second).unwrap().metadata.id);
         assert!(told.queries[0].name().eq_case(&Name::from_ascii("WWW.Example.").unwrap()));
         assert_eq!(told.answers.iter().map(|record| record.ttl).collect::<Vec<_>>(), [40, 70]);
         tokio::time::advance(Duration::from_secs(40)).await;
-        let hit = cache.find(&key(&second), &second).unwrap();
+        let hit = cache.find(&key(&second), &second, POD).unwrap();
         assert!(!hit.fresh);
         let told = Message::from_vec(&hit.answer).unwrap();
         assert!(told.answers.iter().all(|record| record.ttl == STALE_TTL));
         tokio::time::advance(STALE_MAX).await;
-        assert_eq!(cache.find(&key(&second), &second), None);
+        assert_eq!(cache.find(&key(&second), &second, POD), None);
         assert_eq!(cache.size(), (0, 0));
     }
 
@@ -358,12 +330,12 @@ mod tests {
     async fn the_cache_is_bounded_in_bytes_and_forgets_what_nobody_asks_for() {
         let cache = Cache::default();
         let wanted = asked("wanted.example.");
-        cache.keep(&key(&wanted), &answer(&wanted, ResponseCode::NoError, &[60], None));
+        cache.keep(&key(&wanted), &answer(&wanted, ResponseCode::NoError, &[60], None), POD);
         for number in 0..20_000 {
             let packet = asked(&format!("n{number}.example."));
-            cache.keep(&key(&packet), &answer(&packet, ResponseCode::NoError, &[60], None));
+            cache.keep(&key(&packet), &answer(&packet, ResponseCode::NoError, &[60], None), POD);
             if number % 100 == 0 {
-                assert!(cache.find(&key(&wanted), &wanted).is_some(), "after {number}");
+                assert!(cache.find(&key(&wanted), &wanted, POD).is_some(), "after {number}");
             }
         }
         let (count, bytes) = cache.size();
@@ -371,6 +343,22 @@ mod tests {
             bytes <= CACHE_BYTES_MAX && bytes > CACHE_BYTES_MAX / 2 && count > 1000,
             "{count} in {bytes}"
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_with_many_questions_takes_no_answer_from_another() {
+        let (cache, other) = (Cache::default(), IpAddr::from([10, 244, 0, 2]));
+        let names: Vec<_> = (0..50).map(|number| asked(&format!("wanted{number}.example."))).collect();
+        for packet in &names {
+            cache.keep(&key(packet), &answer(packet, ResponseCode::NoError, &[60], None), POD);
+        }
+        for number in 0..10_000 {
+            let packet = asked(&format!("n{number}.example."));
+            cache.keep(&key(&packet), &answer(&packet, ResponseCode::NoError, &[60], None), other);
+        }
+        let found = names.iter().filter(|packet| cache.find(&key(packet), packet, POD).is_some());
+        assert_eq!(found.count(), names.len());
+        assert!(cache.size().1 <= CACHE_BYTES_MAX);
     }
 
     proptest! {
@@ -384,8 +372,8 @@ mod tests {
             }
             for reply in [reply, bytes] {
                 let cache = Cache::default();
-                cache.keep(&key(&packet), &reply);
-                cache.find(&key(&packet), &packet);
+                cache.keep(&key(&packet), &reply, POD);
+                cache.find(&key(&packet), &packet, POD);
             }
         }
     }

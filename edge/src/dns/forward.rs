@@ -16,9 +16,9 @@ use super::health::Health;
 use super::loops::Loops;
 use super::message::{Question, Transport, UDP_PAYLOAD_MAX};
 use super::metrics::Outcome;
-use super::shares::Shares;
 use super::upstreams::Upstreams;
 use super::wire::{Exchange, Wire};
+use crate::shares::Shares;
 
 /// Questions that other servers are asked at the same time, at most: further ones fail at once.
 pub(super) const FORWARDS_MAX: usize = 256;
@@ -29,7 +29,7 @@ pub(super) struct Forwarder {
     upstreams: Upstreams,
     /// For one server.
     timeout: Duration,
-    places: Shares,
+    places: Shares<IpAddr>,
     cache: Cache,
     health: Health,
     pub(super) loops: Loops,
@@ -77,8 +77,8 @@ impl Forwarder {
     }
 
     /// A kept answer that still counts: nobody has to be asked, and nobody has to wait.
-    pub(super) fn kept(&self, packet: &[u8], question: &Question) -> Option<Vec<u8>> {
-        let hit = self.cache.find(&Key::of(packet, question)?, packet)?;
+    pub(super) fn kept(&self, packet: &[u8], question: &Question, source: IpAddr) -> Option<Vec<u8>> {
+        let hit = self.cache.find(&Key::of(packet, question)?, packet, source)?;
         hit.fresh.then_some(hit.answer)
     }
 
@@ -94,7 +94,7 @@ impl Forwarder {
         source: IpAddr,
     ) -> Result<(Vec<u8>, Outcome), Failure> {
         let key = Key::of(packet, question);
-        let kept = key.as_ref().and_then(|key| self.cache.find(key, packet));
+        let kept = key.as_ref().and_then(|key| self.cache.find(key, packet, source));
         let old = match kept {
             Some(hit) if hit.fresh => return Ok((hit.answer, Outcome::Cached)),
             Some(hit) if hit.unanswered => return Ok((hit.answer, Outcome::Stale)),
@@ -111,7 +111,7 @@ impl Forwarder {
             (Ok(answer), Some(old)) if useless(&answer) => Ok((old, Outcome::Stale)),
             (Ok(answer), _) => {
                 if let Some(key) = key {
-                    self.cache.keep(&key, &answer);
+                    self.cache.keep(&key, &answer, source);
                 }
                 Ok((answer, Outcome::Forwarded))
             }

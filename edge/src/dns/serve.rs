@@ -21,7 +21,7 @@ use super::clients::Clients;
 use super::forward::{FORWARDS_MAX, Failure, Forwarder, cut};
 use super::message::{Packet, Question, Transport, read, write};
 use super::metrics::{DnsMetrics, Outcome};
-use super::shares::Shares;
+use crate::shares::Shares;
 
 /// Datagrams that are answered before other tasks have their turn.
 const TURN: usize = 64;
@@ -90,7 +90,7 @@ impl Server {
             Answer::Unknown(reply) => self.send(Outcome::Unknown, reply, room),
             Answer::Refused(reply) => self.send(Outcome::Refused, reply, room),
             Answer::Alias(reply, target) => Step::Wait(*question, Wait::Rest(Box::new(reply), target)),
-            Answer::Elsewhere => match self.forwarder.kept(packet, &question) {
+            Answer::Elsewhere => match self.forwarder.kept(packet, &question, source) {
                 Some(answer) if answer.len() <= usize::from(room) => {
                     self.metrics.count(Outcome::Cached);
                     Step::Send(answer)

@@ -224,7 +224,7 @@ impl Client {
 fn refuse(command: Command) {
     match command {
         Command::Request { reply, .. } => {
-            let _ = reply.send(Err(CallError::Offline));
+            reply.send(Err(CallError::Offline));
         }
         // There is nobody to renew it with; the next session begins with a renewal.
         Command::RenewLease(_) => {}

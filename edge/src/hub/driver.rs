@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tokio::sync::oneshot;
 use tombolo_link::{Clock, Link, LinkEvent, pump};
 use tombolo_proto::frame::{Goodbye, GoodbyeReason, ReplyBody};
 use tombolo_proto::ids::{RequestId, ScopeId};
@@ -35,7 +34,7 @@ pub(super) struct Driver {
     store: Store,
     applier: Applier,
     follower: Follower,
-    waiting: HashMap<RequestId, oneshot::Sender<Result<ReplyBody, CallError>>>,
+    waiting: HashMap<RequestId, super::Asker>,
     welcomed: bool,
     achieved: Achieved,
     goodbye: Option<Goodbye>,
@@ -134,7 +133,7 @@ impl Driver {
                         self.waiting.insert(id, reply);
                     }
                     Err(error) => {
-                        let _ = reply.send(Err(CallError::Refused(error.to_string())));
+                        reply.send(Err(CallError::Refused(error.to_string())));
                     }
                 }
             }
@@ -195,7 +194,7 @@ impl Driver {
     fn answer(&mut self, id: RequestId, answer: Result<ReplyBody, CallError>) {
         if let Some(reply) = self.waiting.remove(&id) {
             // The caller may have given up.
-            let _ = reply.send(answer);
+            reply.send(answer);
         }
     }
 
@@ -232,7 +231,7 @@ impl Driver {
         self.applier.settle().await;
         self.follower.end();
         for (_, reply) in self.waiting.drain() {
-            let _ = reply.send(Err(CallError::Lost));
+            reply.send(Err(CallError::Lost));
         }
         if let Some(mut link) = self.link.take() {
             let (session, clock) = (&mut self.session, self.clock);

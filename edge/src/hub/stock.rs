@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt as _};
-use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tombolo_apiserve::store::Store as _;
 use tombolo_link::{Clock, DocumentEvent, DocumentLink, Transport};
@@ -43,7 +42,7 @@ const QUESTION_TIMEOUT: Duration = Duration::from_secs(60);
 /// The history to which revisions of this dialect belong: its clouds name none.
 const HISTORY: &str = "kubeedge";
 
-type Answer = oneshot::Sender<Result<ReplyBody, CallError>>;
+type Answer = super::Asker;
 
 /// Who waits for a reply.
 enum Waiting {
@@ -176,7 +175,7 @@ impl StockDriver {
                 let text = "the cloud speaks dialect kubeedge, in which nobody but the node can ask: use the \
                             operator's kubeconfig of this node, or a cloud that speaks dialect tombolo";
                 let error = StatusError::new(501, "NotImplemented", text);
-                let _ = reply.send(Ok(ReplyBody::Api(ApiReply::refusal(&error))));
+                reply.send(Ok(ReplyBody::Api(ApiReply::refusal(&error))));
             }
             Command::Request { body: RequestBody::Api(call), timeout, reply, .. } => {
                 self.call(&call, timeout, reply);
@@ -188,7 +187,7 @@ impl StockDriver {
         let message = match calls::message_of(call, &self.node) {
             Ok(message) => message,
             Err(error) => {
-                let _ = reply.send(Ok(ReplyBody::Api(ApiReply::refusal(&error))));
+                reply.send(Ok(ReplyBody::Api(ApiReply::refusal(&error))));
                 return;
             }
         };
@@ -208,7 +207,7 @@ impl StockDriver {
             }
             Err(error) => {
                 if let Waiting::Message(reply) | Waiting::Call(_, reply) = waiting {
-                    let _ = reply.send(Err(CallError::Refused(error.to_string())));
+                    reply.send(Err(CallError::Refused(error.to_string())));
                 }
                 false
             }
@@ -220,7 +219,7 @@ impl StockDriver {
         let answer = calls::answer(self.session.kinds(), form, &message);
         let sent = self.session.report(self.clock.now(), message);
         let sent = sent.map(|()| ReplyBody::Api(answer));
-        let _ = reply.send(sent.map_err(|error| CallError::Refused(error.to_string())));
+        reply.send(sent.map_err(|error| CallError::Refused(error.to_string())));
     }
 
     fn ask_about_lease(&mut self, parts: &ClientParts, question: Message) {
@@ -259,7 +258,7 @@ impl StockDriver {
                 }
                 EdgeEvent::RequestTimedOut(id) => match self.waiting.remove(&id) {
                     Some(Waiting::Message(reply) | Waiting::Call(_, reply)) => {
-                        let _ = reply.send(Err(CallError::TimedOut));
+                        reply.send(Err(CallError::TimedOut));
                     }
                     Some(Waiting::Lease) => self.lease_answered(parts, None),
                     Some(Waiting::Reference) | None => {}
@@ -316,10 +315,10 @@ impl StockDriver {
         match self.waiting.remove(&id) {
             // The caller may have given up.
             Some(Waiting::Message(answer)) => {
-                let _ = answer.send(Ok(ReplyBody::Message(Box::new(reply))));
+                answer.send(Ok(ReplyBody::Message(Box::new(reply))));
             }
             Some(Waiting::Call(form, answer)) => {
-                let _ = answer.send(Ok(ReplyBody::Api(calls::answer(self.session.kinds(), form, &reply))));
+                answer.send(Ok(ReplyBody::Api(calls::answer(self.session.kinds(), form, &reply))));
             }
             Some(Waiting::Lease) => self.lease_answered(parts, Some(&reply)),
             Some(Waiting::Reference) if reply.route.operation == Operation::Error => {
@@ -361,7 +360,7 @@ impl StockDriver {
         while self.storing.next().await.is_some() {}
         for (_, waiting) in self.waiting.drain() {
             if let Waiting::Message(reply) | Waiting::Call(_, reply) = waiting {
-                let _ = reply.send(Err(CallError::Lost));
+                reply.send(Err(CallError::Lost));
             }
         }
         if let Some(link) = self.link.take() {

@@ -10,8 +10,10 @@ use tombolo_apiserve::auth::{
     AUTHENTICATED_GROUP, Attributes, Authenticator, Authorizer, BadCredentials, Decision, Identity, Peer,
     UNAUTHENTICATED_GROUP,
 };
+use tombolo_apiserve::senders::name_of;
 
 use super::accounts::Accounts;
+use crate::hub::Caller;
 
 /// User of the kubeconfig that `edgecore kubeconfig` prints.
 pub(super) const OPERATOR: &str = "tombolo:edge-operator";
@@ -19,6 +21,11 @@ pub(super) const OPERATOR: &str = "tombolo:edge-operator";
 /// Whether this is the user of this node's own kubeconfig, for whom the cloud is asked in the node's name.
 pub(super) fn is_operator(identity: &Identity) -> bool {
     identity.user == OPERATOR
+}
+
+/// Whose request it is among those that wait for the cloud.
+pub(super) fn caller(identity: &Identity) -> Caller {
+    if is_operator(identity) { Caller::Node } else { Caller::Known(name_of(identity)) }
 }
 
 /// The bearer token of a caller who is neither this node nor nobody: the cloud is asked with it and with nothing else
@@ -51,7 +58,7 @@ impl TokenAuthenticator {
         Self { operator: operator.map(|token| Sha256::digest(token).into()), accounts }
     }
 
-    async fn check(&self, request: &Parts) -> Result<Identity, BadCredentials> {
+    async fn check(&self, request: &Parts, peer: &Peer) -> Result<Identity, BadCredentials> {
         let bad = |reason: &str| BadCredentials::Wrong { reason: reason.to_owned() };
         let value = request.headers.get(header::AUTHORIZATION).ok_or_else(|| bad("no credentials"))?;
         let value = value.to_str().map_err(|_| bad("unreadable credentials"))?;
@@ -60,7 +67,7 @@ impl TokenAuthenticator {
         if self.operator == Some(found) {
             return Ok(Identity::new(OPERATOR, &[AUTHENTICATED_GROUP]));
         }
-        let identity = self.accounts.identify(token).await?;
+        let identity = self.accounts.identify(token, peer.remote.map(|remote| remote.ip())).await?;
         // Names of this API's own must not be given by a cluster.
         if is_operator(&identity) || identity.in_group(UNAUTHENTICATED_GROUP) {
             return Err(bad("the cluster names a user that only this node may name"));
@@ -73,9 +80,9 @@ impl Authenticator for TokenAuthenticator {
     fn authenticate<'a>(
         &'a self,
         request: &'a Parts,
-        _: &'a Peer,
+        peer: &'a Peer,
     ) -> BoxFuture<'a, Result<Identity, BadCredentials>> {
-        Box::pin(self.check(request))
+        Box::pin(self.check(request, peer))
     }
 }
 

@@ -17,11 +17,12 @@ use tombolo_proto::api_path::path_of;
 use tombolo_proto::object::ObjectKey;
 use tombolo_proto::references;
 
+use super::access::caller;
 use super::reads::{copy, refused};
 use super::rights::{Rights, Verdict};
 use super::single::{Listed, One};
 use super::{RETRY_AFTER_SECONDS, pass};
-use crate::hub::HubHandle;
+use crate::hub::SharedHub;
 use crate::paths;
 use crate::store::{Learned, Scoped, Selection, Store, is_pushed, why_unreadable};
 use crate::subscriptions::{Subscriptions, Unreadable};
@@ -33,7 +34,7 @@ const TIMEOUT: Duration = Duration::from_secs(15);
 pub(super) struct AccountReads {
     pub(super) store: Store,
     pub(super) subscriptions: Subscriptions,
-    pub(super) hub: HubHandle,
+    pub(super) hub: SharedHub,
     pub(super) rights: Arc<Rights>,
 }
 
@@ -62,13 +63,14 @@ impl AccountReads {
     ) -> Result<One, ApiError> {
         // A right to a part is none to the whole, nor the other way round.
         let call = pass::get(&paths::part(key, &about.subresource), "application/json");
-        let reply = pass::heard(&self.hub, call, TIMEOUT, Some(token.to_owned())).await?;
+        let reply =
+            pass::heard(&self.hub, &caller(&about.identity), call, TIMEOUT, Some(token.to_owned())).await?;
         let revision = self.store.local_revision();
         let status = StatusCode::from_u16(reply.code).unwrap_or(StatusCode::BAD_GATEWAY);
         match status {
             // What a caller may not read is refused before anybody looks for it.
-            StatusCode::OK | StatusCode::NOT_FOUND => self.rights.note(about, true, "").await,
-            StatusCode::FORBIDDEN => self.rights.note(about, false, "").await,
+            StatusCode::OK | StatusCode::NOT_FOUND => self.rights.note(about, true, ""),
+            StatusCode::FORBIDDEN => self.rights.note(about, false, ""),
             _ => {}
         }
         match status {
@@ -161,7 +163,9 @@ impl AccountReads {
     /// A list that cannot be followed, read in the cloud by the caller.
     async fn listed(&self, read: Read<'_>, token: &str) -> Result<Listed, ApiError> {
         let call = pass::get(&query(read), "application/json");
-        let answer = pass::ask(&self.hub, call, TIMEOUT, Some(token.to_owned())).await?;
+        let answer =
+            pass::ask(&self.hub, &caller(&read.attributes.identity), call, TIMEOUT, Some(token.to_owned()))
+                .await?;
         if !answer.status.is_success() {
             return Err(pass::refusal(answer.status, &answer.body));
         }

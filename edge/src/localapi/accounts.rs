@@ -1,7 +1,7 @@
 //! Who is behind a bearer token: verified here with the cluster's keys against what the store knows, and by the cloud's
 //! token review while there is a cloud. Without one, only what both the keys and the store prove is believed.
 
-use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,14 +13,17 @@ use tombolo_apiserve::accounts::{
     Bound, Claims, Living, Place, Unverified, check_bound, check_times, identity,
 };
 use tombolo_apiserve::auth::{BadCredentials, Identity};
+use tombolo_apiserve::senders::name_of;
 use tombolo_apiserve::store::Store as ServedStore;
 use tombolo_proto::ids::NodeId;
 use tombolo_proto::object::{ObjectKey, Resource};
 
 use super::keys::Keys;
-use super::pass;
-use crate::hub::HubHandle;
+use super::{access, pass};
+use crate::fair::Fair;
+use crate::hub::{Caller, SharedHub};
 use crate::identity::WallClock;
+use crate::shares::one_of_loopback;
 use crate::store::Store;
 use crate::store::splice::facts;
 
@@ -28,7 +31,8 @@ use crate::store::splice::facts;
 /// docs/edge-node.md#pods-at-the-local-api).
 const REVIEW_INTERVAL: Duration = Duration::from_secs(300);
 
-/// Tokens about which the cloud's word is remembered, at most; all are asked about again when there are more.
+/// Tokens about which the cloud's word is remembered, at most; of the sender that has most the oldest is asked about again when
+/// there are more.
 const REVIEWED_MAX: usize = 1024;
 
 /// Time for the cloud's word, when this node could decide alone.
@@ -52,22 +56,27 @@ pub(super) enum Finding {
 pub(super) struct Accounts {
     pub(super) node: NodeId,
     pub(super) store: Store,
-    pub(super) hub: HubHandle,
+    pub(super) hub: SharedHub,
     pub(super) clock: WallClock,
     pub(super) keys: Arc<Keys>,
-    reviewed: Mutex<HashMap<[u8; 32], (Identity, Instant)>>,
+    reviewed: Mutex<Fair<String, [u8; 32], (Identity, Instant)>>,
 }
 
 impl Accounts {
-    pub(super) fn new(node: NodeId, store: Store, hub: HubHandle, clock: WallClock, keys: Arc<Keys>) -> Self {
-        Self { node, store, hub, clock, keys, reviewed: Mutex::default() }
+    pub(super) fn new(node: NodeId, store: Store, hub: SharedHub, clock: WallClock, keys: Arc<Keys>) -> Self {
+        let reviewed = Mutex::new(Fair::new(REVIEWED_MAX));
+        Self { node, store, hub, clock, keys, reviewed }
     }
 
-    /// The identity behind the token of a request to this API.
+    /// The identity behind the token of a request to this API, which comes from an address.
     ///
     /// # Errors
     /// [`BadCredentials`]: the token is bad, or nobody can tell now.
-    pub(super) async fn identify(&self, token: &str) -> Result<Identity, BadCredentials> {
+    pub(super) async fn identify(
+        &self,
+        token: &str,
+        from: Option<IpAddr>,
+    ) -> Result<Identity, BadCredentials> {
         let found = self.for_this_api(self.judge(token));
         if let Finding::Wrong(reason) = found {
             return Err(BadCredentials::Wrong { reason });
@@ -79,7 +88,12 @@ impl Accounts {
         {
             return Ok(identity);
         }
-        match (self.review(token).await, found) {
+        // Whoever makes up tokens is nobody: of the requests to the cloud, those who have shown nothing have a few.
+        let caller = match &found {
+            Finding::Good(identity, _) => access::caller(identity),
+            _ => Caller::Stranger(from.map(one_of_loopback)),
+        };
+        match (self.review(token, &caller).await, found) {
             (Some(Ok(identity)), _) => {
                 self.remember(hash, &identity);
                 Ok(identity)
@@ -163,12 +177,12 @@ impl Accounts {
     }
 
     /// The cloud's word about a token: who it belongs to, or that it is bad; none when there is no word.
-    async fn review(&self, token: &str) -> Option<Result<Identity, String>> {
+    async fn review(&self, token: &str, caller: &Caller) -> Option<Result<Identity, String>> {
         let review = json!({
             "apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token},
         });
         let call = pass::post(TOKEN_REVIEWS.to_owned(), &review);
-        let answer = pass::ask(&self.hub, call, TIMEOUT, None).await.ok()?;
+        let answer = pass::ask(&self.hub, caller, call, TIMEOUT, None).await.ok()?;
         if !answer.status.is_success() {
             return None;
         }
@@ -180,10 +194,6 @@ impl Accounts {
     }
 
     fn remember(&self, hash: [u8; 32], identity: &Identity) {
-        let mut reviewed = self.reviewed.lock();
-        if reviewed.len() >= REVIEWED_MAX {
-            reviewed.clear();
-        }
-        reviewed.insert(hash, (identity.clone(), Instant::now()));
+        self.reviewed.lock().insert(name_of(identity), hash, 1, (identity.clone(), Instant::now()));
     }
 }

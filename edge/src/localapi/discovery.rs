@@ -133,7 +133,7 @@ impl Discovery {
 
     /// Asks with every session and now and then, until the agent stops.
     pub(super) async fn keep(self: Arc<Self>) {
-        let mut state = self.documents.hub.state();
+        let mut state = self.documents.hub.own().state();
         loop {
             let Ok(session) = state.wait_for(HubState::online).await.map(|state| state.sessions) else {
                 return;

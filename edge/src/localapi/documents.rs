@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::pass;
-use crate::hub::HubHandle;
+use crate::hub::{Caller, SharedHub};
 use crate::identity::WallClock;
 use crate::store::{Answer, Class, Question, ReadError, Store};
 
@@ -13,7 +13,7 @@ use crate::store::{Answer, Class, Question, ReadError, Store};
 #[derive(Clone)]
 pub(super) struct Documents {
     pub(super) store: Store,
-    pub(super) hub: HubHandle,
+    pub(super) hub: SharedHub,
     pub(super) clock: WallClock,
 }
 
@@ -24,7 +24,9 @@ impl Documents {
     /// Why there is none, as text.
     pub(super) async fn fetch(&self, path: &str, accept: &str, timeout: Duration) -> Result<Bytes, String> {
         let call = pass::get(path, accept);
-        let reply = pass::heard(&self.hub, call, timeout, None).await.map_err(|error| error.message)?;
+        let reply = pass::heard(&self.hub, &Caller::Agent, call, timeout, None)
+            .await
+            .map_err(|error| error.message)?;
         if reply.code == 200 { Ok(reply.body) } else { Err(format!("{path}: code {}", reply.code)) }
     }
 

@@ -56,7 +56,7 @@ impl Keys {
 
     /// Fetches keys with every session and now and then, until the agent stops.
     pub(super) async fn keep(self: Arc<Self>) {
-        let mut state = self.documents.hub.state();
+        let mut state = self.documents.hub.own().state();
         // The session whose first try has failed: sessions end at any time, so one failure says nothing.
         let mut failed = None;
         loop {

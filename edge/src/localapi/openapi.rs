@@ -72,7 +72,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::hub::HubHandle;
+    use crate::hub::{HubHandle, SharedHub};
     use crate::identity::WallClock;
     use crate::store::Store;
 
@@ -88,7 +88,8 @@ mod tests {
     async fn a_document_is_read_once_until_it_is_another_one() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path()).unwrap().store;
-        let documents = Documents { store, hub: HubHandle::new().0, clock: WallClock::system() };
+        let documents =
+            Documents { store, hub: SharedHub::new(HubHandle::new().0), clock: WallClock::system() };
         let kept = Kept::new(documents.clone());
         let place = path("example.com", "v1");
         let fields = || kept.selectable("example.com", "v1").remove("Widget").unwrap_or_default();

@@ -12,9 +12,9 @@ use tombolo_proto::api_path::encoded;
 use tombolo_proto::frame::{ApiReply, ApiRequest};
 use tombolo_proto::message::is_passing;
 
-use super::access::caller_token;
+use super::access::{caller, caller_token};
 use super::{RETRY_AFTER_SECONDS, write};
-use crate::hub::HubHandle;
+use crate::hub::{Caller, SharedHub};
 
 /// What the cluster's API server has answered.
 pub(super) struct Passed {
@@ -29,14 +29,14 @@ pub(super) struct Passed {
 /// When nobody could answer: there is no cloud, or its API server has trouble. 503, or 504 when the question may have
 /// been heard.
 pub(super) async fn pass(
-    hub: &HubHandle,
+    hub: &SharedHub,
     request: &EndpointRequest,
     timeout: Duration,
 ) -> Result<Passed, ApiError> {
     let about = &request.attributes;
     let call = post(path_and_query(&about.path, &request.query), &request.body);
     let token = caller_token(about, request.authorization.as_deref()).map(str::to_owned);
-    ask(hub, call, timeout, token).await
+    ask(hub, &caller(&about.identity), call, timeout, token).await
 }
 
 /// Where the cloud has what a local client has asked for, of whose path the decoded form is given, and the query as it is.
@@ -62,12 +62,13 @@ pub(super) fn get(path_and_query: &str, accept: &str) -> ApiRequest {
 /// # Errors
 /// As [`pass`].
 pub(super) async fn ask(
-    hub: &HubHandle,
+    hub: &SharedHub,
+    caller: &Caller,
     call: ApiRequest,
     timeout: Duration,
     token: Option<String>,
 ) -> Result<Passed, ApiError> {
-    let reply = heard(hub, call, timeout, token).await?;
+    let reply = heard(hub, caller, call, timeout, token).await?;
     let status = StatusCode::from_u16(reply.code).unwrap_or(StatusCode::BAD_GATEWAY);
     let body = serde_json::from_slice(&reply.body);
     let body =
@@ -80,12 +81,13 @@ pub(super) async fn ask(
 /// # Errors
 /// As [`pass`].
 pub(super) async fn heard(
-    hub: &HubHandle,
+    hub: &SharedHub,
+    caller: &Caller,
     call: ApiRequest,
     timeout: Duration,
     token: Option<String>,
 ) -> Result<ApiReply, ApiError> {
-    let reply = hub.api(call, timeout, token).await.map_err(|error| write::refused(&error))?;
+    let reply = hub.api(caller, call, timeout, token).await.map_err(|error| write::refused(&error))?;
     if !is_passing(reply.code) {
         return Ok(reply);
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use http::StatusCode;
 use tombolo_apiserve::auth::Attributes;
+use tombolo_apiserve::senders::name_of;
 use tombolo_apiserve::sources::{Read, Sources};
 use tombolo_apiserve::status::ApiError;
 use tombolo_apiserve::store::Store as ServedStore;
@@ -17,7 +18,7 @@ use super::access::caller_token;
 use super::account_reads::AccountReads;
 use super::singles::Singles;
 use crate::store::{Scoped, Selection, Store, is_pushed};
-use crate::subscriptions::{Subscriptions, Unreadable};
+use crate::subscriptions::{Borrower, Subscriptions, Unreadable};
 
 /// See the module.
 pub(super) struct Reads {
@@ -95,14 +96,16 @@ pub(super) async fn copy(
     read: Read<'_>,
     token: Option<&str>,
 ) -> Result<Scoped, Unreadable> {
+    let sender = name_of(&read.attributes.identity);
+    let who = token.map(|token| Borrower { sender: &sender, token });
     let narrow = Selection {
         label_selector: read.attributes.label_selector.clone(),
         field_selector: read.kind.stored_selector(&read.attributes.field_selector),
         ..wide.clone()
     };
-    match subscriptions.reader(&wide, token).await {
+    match subscriptions.reader(&wide, who).await {
         Err(Unreadable::Refused { code: 403, .. }) if narrow != wide => {
-            subscriptions.reader(&narrow, token).await
+            subscriptions.reader(&narrow, who).await
         }
         outcome => outcome,
     }

@@ -13,15 +13,16 @@ use http::StatusCode;
 use serde_json::{Value, json};
 use tombolo_apiserve::auth::Identity;
 use tombolo_apiserve::backend::{Endpoint, EndpointRequest};
+use tombolo_apiserve::senders::name_of;
 use tombolo_apiserve::status::ApiError;
-use tracing::warn;
 
 use super::access::is_operator;
 use super::accounts::{Accounts, Finding};
+use super::decisions::Decisions;
 use super::pass::{Passed, pass};
 use super::rights::DECISION_AGE_MAX;
 use super::tokens::expiry;
-use crate::store::{Answer, Class, Question};
+use crate::store::{Answer, Question};
 
 /// Time for the cloud's answer. The kubelet gives a review ten seconds.
 const TIMEOUT: Duration = Duration::from_secs(8);
@@ -40,7 +41,10 @@ const TOKEN_REVIEWS: &str = "tokenreviews";
 const SELF_REVIEWS: &str = "selfsubjectreviews";
 
 /// See the module.
-pub(super) struct Reviews(pub(super) Arc<Accounts>);
+pub(super) struct Reviews {
+    pub(super) accounts: Arc<Accounts>,
+    pub(super) decisions: Arc<Decisions>,
+}
 
 impl Endpoint for Reviews {
     fn call(&self, request: EndpointRequest) -> BoxFuture<'_, Result<(StatusCode, Value), ApiError>> {
@@ -50,10 +54,10 @@ impl Endpoint for Reviews {
 
 impl Reviews {
     async fn answer(&self, request: EndpointRequest) -> Result<(StatusCode, Value), ApiError> {
-        match pass(&self.0.hub, &request, TIMEOUT).await {
+        match pass(&self.accounts.hub, &request, TIMEOUT).await {
             Ok(Passed { status, body }) => {
                 if status == StatusCode::CREATED {
-                    self.keep(&request, &body).await;
+                    self.keep(&request, &body);
                 }
                 Ok((status, body))
             }
@@ -64,22 +68,18 @@ impl Reviews {
         }
     }
 
-    /// Keeps the status of an answer. That it cannot be kept does not make it wrong.
-    async fn keep(&self, request: &EndpointRequest, answer: &Value) {
-        let Accounts { store, clock, .. } = &*self.0;
+    /// Keeps the status of an answer.
+    fn keep(&self, request: &EndpointRequest, answer: &Value) {
         let body = Bytes::from(answer["status"].to_string());
-        let answer = Answer { given_at: clock.unix_seconds(), body };
-        if let Err(error) = store.keep_answer(question(request), answer).await {
-            warn!(%error, "the answer to a review cannot be kept for the time without a cloud");
-        }
+        let answer = Answer { given_at: self.accounts.clock.unix_seconds(), body };
+        self.decisions.keep(name_of(&request.attributes.identity), question(request), answer);
     }
 
     /// What the cloud has answered before, unless that was too long ago. A token that this node can read must be in its
     /// time still.
     fn kept(&self, request: &EndpointRequest) -> Option<Value> {
-        let Accounts { store, clock, .. } = &*self.0;
-        let kept = store.answer(&question(request)).ok().flatten()?;
-        let now = clock.unix_seconds();
+        let kept = self.decisions.last(&question(request))?;
+        let now = self.accounts.clock.unix_seconds();
         let age = now.saturating_sub(kept.given_at);
         let token = request.body.pointer("/spec/token").and_then(Value::as_str);
         if token.and_then(expiry).is_some_and(|expires| expires <= now) {
@@ -104,7 +104,7 @@ impl Reviews {
 
     /// The status of a token review; none when this node cannot tell.
     fn token(&self, review: &Value) -> Option<Value> {
-        let accounts = &self.0;
+        let accounts = &self.accounts;
         let token = review.pointer("/spec/token").and_then(Value::as_str)?;
         let (identity, audiences) = match accounts.judge(token) {
             Finding::Good(identity, audiences) => (identity, audiences),
@@ -151,5 +151,5 @@ fn question(request: &EndpointRequest) -> Question {
     let about = &request.attributes;
     let (caller, spec) = (&about.identity, request.body["spec"].to_string());
     let parts = ["review", &about.path, &caller.user, caller.uid.as_deref().unwrap_or_default(), &spec];
-    Question::new(Class::Decision, &parts)
+    Question::of_sender(&name_of(caller), &parts)
 }

@@ -2,7 +2,7 @@
 //! minutes, and kept on disk: while the cloud is away the last decision about the same question holds
 //! (docs/edge-node.md#tokens-and-reviews).
 
-use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,17 +12,20 @@ use serde_json::json;
 use tokio::time::Instant;
 use tombolo_apiserve::accounts::USER_PREFIX;
 use tombolo_apiserve::auth::{Attributes, Identity};
-use tracing::warn;
+use tombolo_apiserve::senders::name_of;
 
+use super::access::caller;
+use super::decisions::Decisions;
 use super::pass;
-use crate::hub::HubHandle;
+use crate::fair::Fair;
+use crate::hub::SharedHub;
 use crate::identity::WallClock;
-use crate::store::{Answer, Class, Question, Store};
+use crate::store::{Answer, Question};
 
 /// How long a permission is believed while there is a cloud.
 const REVIEW_INTERVAL: Duration = Duration::from_secs(300);
 
-/// Permissions in memory, at most; all are asked for again when there are more.
+/// Permissions in memory, at most; of the sender that has most the oldest is asked for again when there are more.
 const REMEMBERED_MAX: usize = 1024;
 
 /// A decision that was kept longer ago than this, in seconds, holds no more: a week.
@@ -57,15 +60,15 @@ struct Row {
 
 /// See the module.
 pub(super) struct Rights {
-    store: Store,
-    hub: HubHandle,
+    decisions: Arc<Decisions>,
+    hub: SharedHub,
     clock: WallClock,
-    allowed: Mutex<HashMap<Question, Instant>>,
+    allowed: Mutex<Fair<String, Question, Instant>>,
 }
 
 impl Rights {
-    pub(super) fn new(store: Store, hub: HubHandle, clock: WallClock) -> Self {
-        Self { store, hub, clock, allowed: Mutex::default() }
+    pub(super) fn new(decisions: Arc<Decisions>, hub: SharedHub, clock: WallClock) -> Self {
+        Self { decisions, hub, clock, allowed: Mutex::new(Fair::new(REMEMBERED_MAX)) }
     }
 
     /// Whether the caller may do what the attributes say.
@@ -77,7 +80,7 @@ impl Rights {
         }
         match self.review(asked).await {
             Some(row) => {
-                self.note(asked, row.allowed, &row.reason).await;
+                self.note(asked, row.allowed, &row.reason);
                 if row.allowed { Verdict::Allowed } else { Verdict::Refused(row.reason) }
             }
             None => self.stored(asked),
@@ -86,7 +89,7 @@ impl Rights {
 
     /// The last decision, unless it is too old.
     pub(super) fn stored(&self, asked: &Attributes) -> Verdict {
-        let kept = self.store.answer(&question(asked)).ok().flatten();
+        let kept = self.decisions.last(&question(asked));
         let age = |at: u64| self.clock.unix_seconds().saturating_sub(at);
         let fresh = kept.filter(|kept| age(kept.given_at) <= DECISION_AGE_MAX);
         match fresh.and_then(|kept| serde_json::from_slice::<Row>(&kept.body).ok()) {
@@ -97,32 +100,22 @@ impl Rights {
     }
 
     /// The cluster has decided.
-    pub(super) async fn note(&self, asked: &Attributes, allowed: bool, reason: &str) {
-        let question = question(asked);
-        self.remember(&question, allowed);
+    pub(super) fn note(&self, asked: &Attributes, allowed: bool, reason: &str) {
+        let (sender, question) = (name_of(&asked.identity), question(asked));
+        // Refusals are not remembered: a right that was just granted works at the next attempt.
+        if allowed {
+            self.allowed.lock().insert(sender.clone(), question.clone(), 1, Instant::now());
+        } else {
+            self.allowed.lock().remove(&question);
+        }
         let row = Row { allowed, reason: reason.to_owned() };
         let body = Bytes::from(serde_json::to_vec(&row).unwrap_or_default());
         let now = self.clock.unix_seconds();
-        let kept = self.store.answer(&question).ok().flatten();
+        let kept = self.decisions.last(&question);
         if kept.is_some_and(|kept| kept.body == body && now.saturating_sub(kept.given_at) < REWRITE_AFTER) {
             return;
         }
-        if let Err(error) = self.store.keep_answer(question, Answer { given_at: now, body }).await {
-            warn!(%error, "a decision cannot be kept for the time without a cloud");
-        }
-    }
-
-    fn remember(&self, question: &Question, allowed: bool) {
-        let mut known = self.allowed.lock();
-        if !allowed {
-            // Refusals are not remembered: a right that was just granted works at the next attempt.
-            known.remove(question);
-            return;
-        }
-        if known.len() >= REMEMBERED_MAX {
-            known.clear();
-        }
-        known.insert(question.clone(), Instant::now());
+        self.decisions.keep(sender, question, Answer { given_at: now, body });
     }
 
     async fn review(&self, asked: &Attributes) -> Option<Row> {
@@ -146,7 +139,7 @@ impl Rights {
             },
         });
         let call = pass::post(ACCESS_REVIEWS.to_owned(), &review);
-        let answer = pass::ask(&self.hub, call, TIMEOUT, None).await.ok()?;
+        let answer = pass::ask(&self.hub, &caller(identity), call, TIMEOUT, None).await.ok()?;
         let status = answer.status.is_success().then(|| &answer.body["status"])?;
         let reason = status["reason"].as_str().unwrap_or_default().to_owned();
         Some(Row { allowed: status["allowed"].as_bool()?, reason })
@@ -159,8 +152,8 @@ fn question(asked: &Attributes) -> Question {
     // The groups of a service account follow from its name.
     let mut groups = if user.starts_with(USER_PREFIX) { Vec::new() } else { groups.clone() };
     groups.sort();
-    Question::new(
-        Class::Decision,
+    Question::of_sender(
+        &name_of(&asked.identity),
         &[
             "right",
             user,

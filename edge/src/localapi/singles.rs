@@ -14,8 +14,9 @@ use tombolo_proto::message::is_passing;
 use tombolo_proto::object::ObjectKey;
 use tracing::warn;
 
-use super::{RETRY_AFTER_SECONDS, pass};
-use crate::hub::HubHandle;
+use super::access::caller;
+use super::{RETRY_AFTER_SECONDS, pass, write};
+use crate::hub::{CallError, SharedHub};
 use crate::paths;
 use crate::store::{Learned, Selection, Store, why_unreadable};
 use crate::subscriptions::Subscriptions;
@@ -27,11 +28,11 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 pub(super) struct Singles {
     store: Store,
     subscriptions: Subscriptions,
-    hub: HubHandle,
+    hub: SharedHub,
 }
 
 impl Singles {
-    pub(super) fn new(store: Store, subscriptions: Subscriptions, hub: HubHandle) -> Self {
+    pub(super) fn new(store: Store, subscriptions: Subscriptions, hub: SharedHub) -> Self {
         Self { store, subscriptions, hub }
     }
 
@@ -43,8 +44,9 @@ impl Singles {
         key: &ObjectKey,
     ) -> Result<Arc<dyn ServedStore>, ApiError> {
         let call = pass::get(&paths::object(key), "application/json");
-        match self.hub.api(call, TIMEOUT, None).await {
+        match self.hub.api(&caller(&read.attributes.identity), call, TIMEOUT, None).await {
             Ok(reply) => self.answered(read, selection, key, reply).await,
+            Err(error @ CallError::Busy) => Err(write::refused(&error)),
             Err(_) => self.remembered(selection, key, "there is no cloud to ask"),
         }
     }

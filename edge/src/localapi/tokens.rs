@@ -15,7 +15,7 @@ use tombolo_proto::ids::Uid;
 use tracing::warn;
 
 use super::pass::{Passed, pass};
-use crate::hub::HubHandle;
+use crate::hub::SharedHub;
 use crate::identity::WallClock;
 use crate::store::{Answer, Class, Question, Store};
 
@@ -25,7 +25,7 @@ const TIMEOUT: Duration = Duration::from_secs(15);
 /// See the module.
 pub(super) struct TokenRequests {
     pub(super) store: Store,
-    pub(super) hub: HubHandle,
+    pub(super) hub: SharedHub,
     pub(super) clock: WallClock,
 }
 

@@ -13,7 +13,7 @@ use tombolo_proto::frame::{ApiReply, ApiRequest};
 use tombolo_proto::object::ObjectKey;
 use tracing::warn;
 
-use super::access::caller_token;
+use super::access::{caller, caller_token};
 use super::own::{self, OwnWrites};
 use super::revision::Based;
 use super::{RETRY_AFTER_SECONDS, Writer, pass};
@@ -73,7 +73,7 @@ impl ThroughTheCloud {
             return self.own.accept(request, Some(kind)).await;
         }
         if let Some(micros) = self.own.renewal(&request, kind) {
-            match self.writer.hub.lease_renewed(micros, TIMEOUT).await {
+            match self.writer.hub.own().lease_renewed(micros, TIMEOUT).await {
                 Ok(200) => return self.own.accept(request, None).await,
                 Err(_) => return self.own.accept(request, Some(kind)).await,
                 // Whatever else is the matter, the whole request finds it out.
@@ -120,7 +120,8 @@ impl ThroughTheCloud {
             ..ApiRequest::new(method(request.verb), path_and_query)
         };
         let token = caller_token(&request.attributes, request.authorization.as_deref()).map(str::to_owned);
-        let mut reply = self.writer.hub.api(call, TIMEOUT, token).await.map_err(Unexecuted::Unanswered)?;
+        let reply = self.writer.hub.api(&caller(&request.attributes.identity), call, TIMEOUT, token).await;
+        let mut reply = reply.map_err(Unexecuted::Unanswered)?;
         if reply.code / 100 == 2 && brings_object(request) {
             self.take_over(request, &mut reply, keep).await;
         }
@@ -210,6 +211,7 @@ pub(super) fn refused(error: &CallError) -> ApiError {
         CallError::TimedOut | CallError::Lost => {
             ApiError::timeout(format!("{error}; the write may have been executed"))
         }
+        CallError::Busy => ApiError::too_many_requests(error.to_string()),
         CallError::Refused(_) | CallError::WrongForm => {
             ApiError::unavailable(error.to_string()).retry_after(RETRY_AFTER_SECONDS)
         }

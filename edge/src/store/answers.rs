@@ -1,6 +1,8 @@
 //! Answers of the cloud that are good for the same question later: replies to token requests, decisions about rights,
-//! published documents. All of them are encrypted at rest; each class has bounds of its own, and the answer that was kept
-//! longest ago goes first.
+//! published documents. All of them are encrypted at rest; each class has bounds of its own, and of the owner that has most
+//! answers of a class the one that was kept longest ago goes first.
+
+use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use redb::{ReadableTable, Table};
@@ -12,13 +14,14 @@ use super::error::{ReadError, WriteError, reading, storage};
 use super::seal::Sealer;
 use super::view::Found;
 use super::{Store, writer};
+use crate::fair::Fair;
 
 /// Kinds of answers. Closed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
     /// Replies to token requests. They belong to a pod, and go with it.
     Token,
-    /// Decisions: who is behind a token, who may do what.
+    /// Decisions: who is behind a token, who may do what. They belong to whoever has asked ([`Question::of_sender`]).
     Decision,
     /// Documents that the cluster publishes: keys, discovery, OpenAPI.
     Document,
@@ -61,12 +64,22 @@ impl Question {
     /// A question that belongs to a pod: its answer goes with the pod.
     #[must_use]
     pub fn of_pod(class: Class, pod: Option<&Uid>, parts: &[&str]) -> Self {
+        Self::of(class, pod.map(Uid::as_str).unwrap_or_default(), parts)
+    }
+
+    /// A decision for a sender ([`tombolo_apiserve::senders::name_of`]): whoever asks for many loses its own.
+    #[must_use]
+    pub fn of_sender(sender: &str, parts: &[&str]) -> Self {
+        Self::of(Class::Decision, sender, parts)
+    }
+
+    fn of(class: Class, of: &str, parts: &[&str]) -> Self {
         let mut text = Sha256::new();
         for part in parts {
             text.update((part.len() as u64).to_be_bytes());
             text.update(part.as_bytes());
         }
-        let mut place = owner(class, pod.map(Uid::as_str).unwrap_or_default());
+        let mut place = owner(class, of);
         place.extend_from_slice(&text.finalize());
         Self { class, place }
     }
@@ -88,7 +101,15 @@ impl Store {
     /// # Errors
     /// [`WriteError`] when it could not be written.
     pub async fn keep_answer(&self, question: Question, answer: Answer) -> Result<(), WriteError> {
-        self.run(writer::Command::KeepAnswer(question, answer)).await.map(drop)
+        self.keep_answers(vec![(question, answer)]).await
+    }
+
+    /// As [`Self::keep_answer`], of several: one commit, and one look at what has to go.
+    ///
+    /// # Errors
+    /// [`WriteError`] when they could not be written.
+    pub async fn keep_answers(&self, answers: Vec<(Question, Answer)>) -> Result<(), WriteError> {
+        self.run(writer::Command::KeepAnswers(answers)).await.map(drop)
     }
 
     /// The answer to a question, if it was kept.
@@ -136,22 +157,26 @@ pub(super) fn is_sound(sealer: &Sealer, place: &[u8], row: &[u8]) -> bool {
 pub(super) fn put(
     rows: &mut Answers<'_>,
     sealer: &Sealer,
-    question: &Question,
-    answer: &Answer,
+    answers: &[(Question, Answer)],
 ) -> Result<(), WriteError> {
-    let (count, len) = question.class.bounds();
-    if answer.body.len() > len {
-        return Ok(());
+    let mut grown = BTreeSet::new();
+    for (question, answer) in answers {
+        if answer.body.len() > question.class.bounds().1 {
+            continue;
+        }
+        let sealed = sealer.seal(&question.place, &answer.body);
+        let sealed =
+            sealed.ok_or_else(|| WriteError::Storage("no random numbers for encryption".to_owned()))?;
+        let row = [answer.given_at.to_le_bytes().as_slice(), &sealed].concat();
+        if rows.insert(question.place.as_slice(), row.as_slice()).map_err(storage)?.is_none() {
+            grown.insert(question.class);
+        }
     }
-    let sealed = sealer.seal(&question.place, &answer.body);
-    let sealed = sealed.ok_or_else(|| WriteError::Storage("no random numbers for encryption".to_owned()))?;
-    let row = [answer.given_at.to_le_bytes().as_slice(), &sealed].concat();
-    rows.insert(question.place.as_slice(), row.as_slice()).map_err(storage)?;
-    fit(rows, question.class, count)
+    grown.into_iter().try_for_each(|class| fit(rows, class))
 }
 
-/// Removes the answers that were given longest ago until so many are left.
-fn fit(rows: &mut Answers<'_>, class: Class, count: usize) -> Result<(), WriteError> {
+/// Removes answers until no more are left than the class may have: of the owner that has most the one that was given longest ago.
+fn fit(rows: &mut Answers<'_>, class: Class) -> Result<(), WriteError> {
     let (start, end) = ([class.tag()], [class.tag() + 1]);
     let mut kept = Vec::new();
     for entry in rows.range(start.as_slice()..end.as_slice()).map_err(storage)? {
@@ -159,9 +184,16 @@ fn fit(rows: &mut Answers<'_>, class: Class, count: usize) -> Result<(), WriteEr
         let time = row.value().first_chunk::<TIME_LEN>().map_or(0, |time| u64::from_le_bytes(*time));
         kept.push((time, place.value().to_vec()));
     }
+    let count = class.bounds().0;
+    if kept.len() <= count {
+        return Ok(());
+    }
     kept.sort_unstable();
-    let excess = kept.len().saturating_sub(count);
-    for (_, place) in kept.into_iter().take(excess) {
+    let mut left = Fair::new(count);
+    for (_, place) in &kept {
+        left.insert(place.get(..OWNER_END).unwrap_or_default(), place.as_slice(), 1, ());
+    }
+    for (_, place) in kept.iter().filter(|(_, place)| left.get(place.as_slice()).is_none()) {
         rows.remove(place.as_slice()).map_err(storage)?;
     }
     Ok(())
@@ -183,6 +215,9 @@ pub(super) fn forget_pod(rows: &mut Answers<'_>, pod: &Uid) -> Result<(), WriteE
     }
     Ok(())
 }
+
+/// Where in a place its class and owner end.
+const OWNER_END: usize = 33;
 
 /// Where the answers of a class lie that belong to somebody.
 fn owner(class: Class, owner: &str) -> Vec<u8> {
@@ -261,5 +296,27 @@ mod tests {
         let large = Answer { given_at: 1, body: vec![0; len + 1].into() };
         keep(&store, &question(Class::Document, 9999), large).await;
         assert_eq!(store.answer(&question(Class::Document, 9999)).unwrap(), None, "too large to be kept");
+    }
+
+    #[tokio::test]
+    async fn a_sender_with_many_decisions_loses_its_own_and_no_others() {
+        let store = synced(&FaultyDisk::new(1)).await;
+        let (count, _) = Class::Decision.bounds();
+        let of = |sender: &str, number: usize| {
+            (Question::of_sender(sender, &[&number.to_string()]), answer(number as u64, "yes"))
+        };
+        let held = |sender: &'static str, numbers: std::ops::Range<usize>| {
+            let numbers = numbers.filter(|number| store.answer(&of(sender, *number).0).unwrap().is_some());
+            numbers.collect::<Vec<_>>()
+        };
+        store.keep_answers((0..50).map(|number| of("shop", number)).collect()).await.unwrap();
+        for first in [100, 1_000, 2_000] {
+            store
+                .keep_answers((first..first + 1_000).map(|number| of("eve", number)).collect())
+                .await
+                .unwrap();
+        }
+        assert_eq!(held("shop", 0..50), (0..50).collect::<Vec<_>>());
+        assert_eq!(held("eve", 0..3_000), (3_000 - (count - 50)..3_000).collect::<Vec<_>>(), "the newest");
     }
 }

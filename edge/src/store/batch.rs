@@ -343,8 +343,9 @@ impl<'t> Batch<'t> {
 
     /// Puts a report into the outbox and shows its status to clients, in one step.
     pub(super) fn report(&mut self, report: &Report) -> Result<(), WriteError> {
-        let number = self.state.next_report;
-        outbox::put(self.outbox.open()?, self.slots.open()?, number, report)?;
+        let (number, mut bytes) = (self.state.next_report, self.report_bytes()?);
+        outbox::put(self.outbox.open()?, self.slots.open()?, &mut bytes, number, report)?;
+        self.state.report_bytes = Some(bytes);
         self.state.next_report = number.saturating_add(1);
         let Some(status) = &report.status else { return Ok(()) };
         let Some(place) = keys::encode(&report.key) else { return Ok(()) };
@@ -358,12 +359,23 @@ impl<'t> Batch<'t> {
 
     /// Takes a report out of the outbox, unless a newer one about the same thing waits.
     pub(super) fn settle(&mut self, number: u64) -> Result<(), WriteError> {
-        outbox::settle(self.outbox.open()?, self.slots.open()?, number)
+        let mut bytes = self.report_bytes()?;
+        outbox::settle(self.outbox.open()?, self.slots.open()?, &mut bytes, number)?;
+        self.state.report_bytes = Some(bytes);
+        Ok(())
     }
 
-    /// Keeps an answer of the cloud.
-    pub(super) fn keep_answer(&mut self, question: &Question, answer: &Answer) -> Result<(), WriteError> {
-        answers::put(self.answers.open()?, self.sealer, question, answer)
+    /// Bytes of the reports that wait; counted once in a store from before they were.
+    fn report_bytes(&mut self) -> Result<u64, WriteError> {
+        match self.state.report_bytes {
+            Some(bytes) => Ok(bytes),
+            None => outbox::bytes(self.outbox.open()?),
+        }
+    }
+
+    /// Keeps answers of the cloud.
+    pub(super) fn keep_answers(&mut self, answers: &[(Question, Answer)]) -> Result<(), WriteError> {
+        answers::put(self.answers.open()?, self.sealer, answers)
     }
 
     /// A pod leaves this node: what the cloud has answered for it goes with it.

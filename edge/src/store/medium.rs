@@ -33,7 +33,7 @@ pub trait Medium: Send + Sync + 'static {
     fn draft(&self) -> io::Result<Box<dyn Medium>>;
 
     /// Puts what was last written to a [`Medium::draft`] in the place of the content. Returns where the old content can be
-    /// found. At each moment one of the two is in its place, also when the power goes.
+    /// found. At each moment one of the two is in its place or put there by the next [`Medium::open`], also when the power goes.
     ///
     /// # Errors
     /// Any failure of the file system; the old content is where it was.
@@ -67,13 +67,15 @@ impl Trouble {
 pub struct FileMedium {
     path: PathBuf,
     trouble: Trouble,
+    /// Gives a file a second name.
+    link: fn(&Path, &Path) -> io::Result<()>,
 }
 
 impl FileMedium {
     /// The file with this path; it need not exist. Whoever opens it must hold the lock of its folder.
     #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), trouble: Trouble::default() }
+        Self { path: path.into(), trouble: Trouble::default(), link: |old, new| std::fs::hard_link(old, new) }
     }
 
     fn draft_path(&self) -> PathBuf {
@@ -81,10 +83,27 @@ impl FileMedium {
         name.push(".new");
         self.path.with_file_name(name)
     }
+
+    /// A name for a damaged file that nothing has yet: whoever holds the lock of the folder is alone here.
+    fn aside(&self, prefix: &str) -> PathBuf {
+        let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let mut names = (seconds..).map(|second| self.path.with_file_name(format!("{prefix}{second}")));
+        names.find(|name| !name.exists()).unwrap_or_else(|| self.path.with_file_name(prefix))
+    }
+
+    /// Ends what [`Medium::put_draft`] began where files cannot have two names: the draft is whole before the old content goes.
+    fn finish_draft(&self) -> io::Result<()> {
+        let draft = self.draft_path();
+        if self.path.exists() || !draft.exists() {
+            return Ok(());
+        }
+        std::fs::rename(draft, &self.path)
+    }
 }
 
 impl Medium for FileMedium {
     fn open(&self, builder: &Builder) -> Result<Database, DatabaseError> {
+        self.trouble.note(self.finish_draft())?;
         let mut options = OpenOptions::new();
         let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(&self.path);
         let file = self.trouble.note(file)?;
@@ -102,16 +121,18 @@ impl Medium for FileMedium {
     fn put_draft(&self) -> io::Result<String> {
         let name = self.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let folder = self.path.parent().unwrap_or(Path::new("."));
-        let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        let target = folder.join(format!("{name}.damaged-{seconds}"));
+        let prefix = format!("{name}.damaged-");
+        let target = self.aside(&prefix);
         // A second name for the old content, so that the rename replaces nothing that has no other one.
-        match std::fs::hard_link(&self.path, &target) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            _ => {}
+        if let Err(error) = (self.link)(&self.path, &target) {
+            // Some file systems (FAT, some network ones) have no second names, and say so in different ways. What the disk
+            // refuses it refuses to the rename as well.
+            std::fs::rename(&self.path, &target)?;
+            tracing::debug!(%error, "a file has no second name here; the damaged store is moved instead");
         }
         std::fs::rename(self.draft_path(), &self.path)?;
         File::open(folder)?.sync_all()?;
-        forget_oldest(folder, &format!("{name}.damaged-"))?;
+        forget_oldest(folder, &prefix)?;
         Ok(target.display().to_string())
     }
 
@@ -177,7 +198,42 @@ impl StorageBackend for FileBackend {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
     use super::*;
+
+    fn without_links(path: &Path) -> FileMedium {
+        let link = |_: &Path, _: &Path| Err(io::ErrorKind::PermissionDenied.into());
+        FileMedium { link, ..FileMedium::new(path) }
+    }
+
+    #[test]
+    fn a_damaged_file_is_replaced_where_files_have_no_second_names() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let medium = without_links(&path);
+        for (old, new) in [("damaged", "second"), ("second", "third")] {
+            std::fs::write(&path, old).unwrap();
+            std::fs::write(medium.draft_path(), new).unwrap();
+            let aside = medium.put_draft().unwrap();
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), new);
+            assert_eq!(std::fs::read_to_string(&aside).unwrap(), old, "in {aside}");
+        }
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 3);
+    }
+
+    #[test]
+    fn a_replacement_that_lost_power_halfway_is_ended_by_the_next_start() {
+        let folder = tempfile::tempdir().unwrap();
+        let medium = without_links(&folder.path().join("s"));
+        let draft = medium.draft().unwrap();
+        drop(draft.open(&Builder::new()).unwrap());
+        let file = |path: &Path| std::fs::metadata(path).unwrap().ino();
+        let made = file(&medium.draft_path());
+        drop(medium.open(&Builder::new()).unwrap());
+        assert!(!medium.draft_path().exists(), "the draft is what was opened");
+        assert_eq!(file(&medium.path), made);
+    }
 
     #[test]
     fn only_the_newest_damaged_files_are_kept() {

@@ -11,6 +11,13 @@ use super::keys;
 /// Reports that wait, at most: beyond it new ones are refused.
 pub const REPORTS_MAX: u64 = 8192;
 
+/// Bytes of reports that wait, at most. Beyond it the oldest events go first; a report about anything else is the newest word on
+/// its object and stays, and where that is all there is, the next one is refused to whoever makes it.
+pub const REPORTS_BYTES_MAX: u64 = 32 * 1024 * 1024;
+
+/// Bytes of reports that are read at a time, at most; one that is larger alone.
+pub(super) const READ_BYTES_MAX: usize = 1024 * 1024;
+
 /// Events that wait, at most: beyond it the oldest event is dropped, as the API server drops old events too.
 pub const EVENTS_MAX: u64 = 512;
 
@@ -137,10 +144,11 @@ pub(super) fn decode(number: u64, row: &[u8]) -> Result<Waiting, ReadError> {
 pub(super) type Rows<'t> = Table<'t, u64, &'static [u8]>;
 pub(super) type Slots<'t> = Table<'t, &'static [u8], u64>;
 
-/// Puts a report in the place of the one about the same thing.
+/// Puts a report in the place of the one about the same thing. `bytes`: of all rows, kept up to date.
 pub(super) fn put(
     rows: &mut Rows<'_>,
     slots: &mut Slots<'_>,
+    bytes: &mut u64,
     number: u64,
     report: &Report,
 ) -> Result<(), WriteError> {
@@ -149,23 +157,53 @@ pub(super) fn put(
     let row = encode(report).ok_or_else(unusable)?;
     let older = slots.insert(slot.as_slice(), number).map_err(storage)?.map(|older| older.value());
     if let Some(older) = older {
-        rows.remove(older).map_err(storage)?;
+        remove(rows, bytes, older)?;
     }
-    if report.kind == ReportKind::Event {
-        bound_events(rows, slots)?;
+    let len = row.len() as u64;
+    let mut events = if report.kind == ReportKind::Event || *bytes + len > REPORTS_BYTES_MAX {
+        older_events(slots, number)?
+    } else {
+        Vec::new()
+    };
+    while let Some(oldest) = events.pop()
+        && (events.len() as u64 + 1 >= EVENTS_MAX || *bytes + len > REPORTS_BYTES_MAX)
+    {
+        settle(rows, slots, bytes, oldest)?;
     }
     if reading_len(rows)? >= REPORTS_MAX {
         return Err(WriteError::Rejected(format!("{REPORTS_MAX} reports wait for the cloud already")));
     }
+    if *bytes + len > REPORTS_BYTES_MAX {
+        let text = format!("reports of {} MiB wait for the cloud already", REPORTS_BYTES_MAX >> 20);
+        return Err(WriteError::Rejected(text));
+    }
     rows.insert(number, row.as_slice()).map_err(storage)?;
+    *bytes += len;
     Ok(())
 }
 
-/// Takes a report out, unless a newer one has taken its place.
-pub(super) fn settle(rows: &mut Rows<'_>, slots: &mut Slots<'_>, number: u64) -> Result<(), WriteError> {
-    let Some(row) = rows.remove(number).map_err(storage)?.map(|row| row.value().to_vec()) else {
-        return Ok(());
+fn remove(rows: &mut Rows<'_>, bytes: &mut u64, number: u64) -> Result<Option<Vec<u8>>, WriteError> {
+    let row = rows.remove(number).map_err(storage)?.map(|row| row.value().to_vec());
+    *bytes = bytes.saturating_sub(row.as_ref().map_or(0, |row| row.len() as u64));
+    Ok(row)
+}
+
+/// Bytes of all rows.
+pub(super) fn bytes(rows: &Rows<'_>) -> Result<u64, WriteError> {
+    let len = |entry: Result<(redb::AccessGuard<'_, u64>, redb::AccessGuard<'_, &'static [u8]>), _>| {
+        Ok(entry.map_err(storage)?.1.value().len() as u64)
     };
+    rows.iter().map_err(storage)?.map(len).sum()
+}
+
+/// Takes a report out, unless a newer one has taken its place.
+pub(super) fn settle(
+    rows: &mut Rows<'_>,
+    slots: &mut Slots<'_>,
+    bytes: &mut u64,
+    number: u64,
+) -> Result<(), WriteError> {
+    let Some(row) = remove(rows, bytes, number)? else { return Ok(()) };
     let waiting = decode(number, &row)?;
     if let Some(slot) = slot(waiting.kind, &waiting.key) {
         slots.remove(slot.as_slice()).map_err(storage)?;
@@ -178,17 +216,18 @@ fn reading_len(rows: &Rows<'_>) -> Result<u64, WriteError> {
     rows.len().map_err(storage)
 }
 
-/// Drops the oldest event when there are too many. Events lie together in the slots, behind their tag.
-fn bound_events(rows: &mut Rows<'_>, slots: &mut Slots<'_>) -> Result<(), WriteError> {
+/// Numbers of the events that wait, the oldest last, without the one that is about to. Events lie together in the slots, behind
+/// their tag.
+fn older_events(slots: &Slots<'_>, number: u64) -> Result<Vec<u64>, WriteError> {
     let tag = ReportKind::Event.tag();
     let (start, end) = ([tag], [tag + 1]);
-    let mut count = 0;
-    let mut oldest = u64::MAX;
+    let mut events = Vec::new();
     for entry in slots.range(start.as_slice()..end.as_slice()).map_err(storage)? {
-        count += 1;
-        oldest = oldest.min(entry.map_err(storage)?.1.value());
+        events.push(entry.map_err(storage)?.1.value());
     }
-    if count > EVENTS_MAX { settle(rows, slots, oldest) } else { Ok(()) }
+    events.retain(|event| *event != number);
+    events.sort_unstable_by_key(|event| std::cmp::Reverse(*event));
+    Ok(events)
 }
 
 /// The report of a slot that waits.
@@ -204,15 +243,29 @@ pub(super) fn waiting(
     row.map(|row| decode(number, row.value())).transpose()
 }
 
-/// The oldest reports above a number.
+/// The oldest reports above a number: no more than so many, and no more than [`READ_BYTES_MAX`] but for the first.
 pub(super) fn read(
     rows: &impl ReadableTable<u64, &'static [u8]>,
     after: u64,
     count: usize,
 ) -> Result<Vec<Waiting>, ReadError> {
-    let row = |entry: Result<(redb::AccessGuard<'_, u64>, redb::AccessGuard<'_, &'static [u8]>), _>| {
+    let (mut reports, mut bytes) = (Vec::new(), 0);
+    for entry in rows.range(after.saturating_add(1)..).map_err(reading)?.take(count) {
         let (number, row) = entry.map_err(reading)?;
-        decode(number.value(), row.value())
-    };
-    rows.range(after.saturating_add(1)..).map_err(reading)?.take(count).map(row).collect()
+        bytes += row.value().len();
+        if bytes > READ_BYTES_MAX && !reports.is_empty() {
+            break;
+        }
+        reports.push(decode(number.value(), row.value())?);
+    }
+    Ok(reports)
+}
+
+/// Whether every report can be read, one after the other.
+pub(super) fn verify(rows: &impl ReadableTable<u64, &'static [u8]>) -> Result<(), ReadError> {
+    for entry in rows.iter().map_err(reading)? {
+        let (number, row) = entry.map_err(reading)?;
+        decode(number.value(), row.value())?;
+    }
+    Ok(())
 }

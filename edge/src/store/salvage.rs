@@ -140,6 +140,8 @@ impl Salvage {
         state.era = era.saturating_add(1);
         let last = self.reports.keys().next_back().map_or(0, |last| last.saturating_add(1));
         state.next_report = old.map_or(1, |old| old.next_report).max(last);
+        // Counted when it is needed.
+        state.report_bytes = None;
         let asked = self.kept.values().map(|(asked, _)| *asked).max().unwrap_or(0);
         state.questions = old.map_or(0, |old| old.questions).max(asked);
         schema::write_state(txn, &state)

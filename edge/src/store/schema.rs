@@ -64,6 +64,9 @@ pub(super) struct StateRow {
     pub(super) trim_version: u32,
     /// Number of the next report.
     pub(super) next_report: u64,
+    /// Bytes of the reports that wait; none in a store from before they were counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) report_bytes: Option<u64>,
     /// Counts the questions whose answers were kept.
     #[serde(default)]
     pub(super) questions: u64,
@@ -84,6 +87,7 @@ impl StateRow {
             epoch: None,
             trim_version: 0,
             next_report: 1,
+            report_bytes: Some(0),
             questions: 0,
             attestation: String::new(),
         }

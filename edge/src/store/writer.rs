@@ -45,7 +45,7 @@ pub(super) enum Command {
     OpenScope(Selection),
     ClearScope(ScopeId),
     DropScope(ScopeId),
-    KeepAnswer(Question, Answer),
+    KeepAnswers(Vec<(Question, Answer)>),
     TrustLocally(Option<String>),
     KeepAbsent(ObjectKey),
     Forget(ObjectKey),
@@ -249,7 +249,7 @@ fn run(batch: &mut Batch<'_>, command: &Command) -> Result<Done, WriteError> {
         Command::DropScope(scope) => batch.drop_scope(*scope)?,
         // Known to the batch, and to all later ones.
         Command::TrustLocally(_) => batch.show_again()?,
-        Command::KeepAnswer(question, answer) => batch.keep_answer(question, answer)?,
+        Command::KeepAnswers(answers) => batch.keep_answers(answers)?,
         Command::KeepAbsent(key) => batch.keep_absent(key)?,
         Command::Forget(key) => batch.forget(key)?,
         Command::Accept(write) => return Ok(Done::Accepted(batch.accept(write)?)),

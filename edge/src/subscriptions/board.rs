@@ -1,6 +1,7 @@
 //! What is followed, what should be, and how far it has come. State, not queues: the session with the cloud compares it
 //! with what it follows whenever it changes.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use parking_lot::Mutex;
@@ -10,6 +11,7 @@ use tombolo_proto::ids::ScopeId;
 use tombolo_proto::limits::SUBSCRIPTIONS_MAX;
 
 use super::entry::{Duty, Entry, Standing};
+use super::{Borrower, KEPT_PER_SENDER_MAX};
 use crate::store::Selection;
 
 /// Selections that parts of this agent may wish for at a time.
@@ -73,13 +75,22 @@ impl Board {
         self.news.borrow().0
     }
 
-    /// What a session should follow now: the warm set first, and no more than a session may.
+    /// What a session should follow now: the warm set first, then of each sender what was asked for last, what before that, and
+    /// so on, and no more than a session may.
     pub(crate) fn wanted(&self) -> Vec<ScopeId> {
         let (now, entries) = (Instant::now(), self.entries.lock());
         let mut wanted: Vec<_> = entries.iter().filter(|(_, entry)| entry.is_wanted(now)).collect();
-        wanted.sort_by_key(|(_, entry)| (!entry.warm, std::cmp::Reverse(entry.used)));
-        wanted.truncate(SUBSCRIPTIONS_MAX);
-        wanted.into_iter().map(|(scope, _)| *scope).collect()
+        wanted.sort_by_key(|(_, entry)| (!entry.warm, Reverse(entry.used)));
+        let mut ranks = BTreeMap::new();
+        let rank = |(scope, entry): (&ScopeId, &Entry)| {
+            let rank: &mut usize = ranks.entry((entry.warm, entry.sender.clone())).or_default();
+            *rank += 1;
+            (if entry.warm { 0 } else { *rank }, *scope)
+        };
+        let mut ranked: Vec<_> = wanted.into_iter().map(rank).collect();
+        ranked.sort_by_key(|(rank, _)| *rank);
+        ranked.truncate(SUBSCRIPTIONS_MAX);
+        ranked.into_iter().map(|(_, scope)| scope).collect()
     }
 
     /// A session follows a selection from now on; none when that is not wanted any more. Until it stands otherwise its copy
@@ -114,13 +125,20 @@ impl Board {
         entries.entry(scope).or_insert_with(|| Entry::new(selection)).warm |= warm;
     }
 
-    /// A client asks for a selection.
-    pub(super) fn demand(&self, scope: ScopeId, token: Option<&str>) {
+    /// A client asks for a selection. What several ask for is in the share of the one of them who has less.
+    pub(super) fn demand(&self, scope: ScopeId, who: Option<Borrower<'_>>) {
         let now = Instant::now();
         let mut entries = self.entries.lock();
+        let has = |sender: &str| owned(&entries, sender).count();
+        let former = entries.get(&scope).and_then(|entry| entry.sender.as_deref());
+        let takes = who.filter(|who| former.is_none_or(|former| has(who.sender) < has(former)));
+        let takes = takes.map(|who| who.sender.to_owned());
         let Some(entry) = entries.get_mut(&scope) else { return };
+        if entry.selection.borrowed && takes.is_some() {
+            entry.sender = takes;
+        }
         let was_wanted = entry.is_wanted(now);
-        entry.demand(token, now);
+        entry.demand(who.map(|who| who.token), now);
         let news = entry.is_wanted(now) != was_wanted;
         drop(entries);
         if news {
@@ -213,18 +231,52 @@ impl Board {
         self.tell();
     }
 
-    /// Has the selection forgotten that was read longest ago of those outside the warm set that fit. None fits: none.
+    /// Has the selection forgotten that was read longest ago of those outside the warm set that fit, of the sender that has most of
+    /// them all. None fits: none.
     pub(super) fn evict(&self, fits: impl Fn(ScopeId, &Selection) -> bool) -> Option<ScopeId> {
+        self.evict_by(|_| 1, fits)
+    }
+
+    /// The same, of the sender whose selections weigh most.
+    pub(super) fn evict_by(
+        &self,
+        weight: impl Fn(ScopeId) -> u64,
+        fits: impl Fn(ScopeId, &Selection) -> bool,
+    ) -> Option<ScopeId> {
         let mut entries = self.entries.lock();
-        let idle = entries.iter_mut().filter(|(scope, entry)| {
-            !entry.warm && entry.duty < Some(Duty::Forget) && fits(**scope, &entry.selection)
-        });
-        let (scope, entry) = idle.min_by_key(|(_, entry)| entry.used)?;
+        let mut has: BTreeMap<Option<String>, u64> = BTreeMap::new();
+        for (scope, entry) in entries.iter().filter(|(_, entry)| entry.can_go()) {
+            *has.entry(entry.sender.clone()).or_default() += weight(*scope);
+        }
+        let idle =
+            entries.iter_mut().filter(|(scope, entry)| entry.can_go() && fits(**scope, &entry.selection));
+        let (scope, entry) =
+            idle.min_by_key(|(_, entry)| (Reverse(has.get(&entry.sender).copied()), entry.used))?;
         entry.duty = Some(Duty::Forget);
         let scope = *scope;
         drop(entries);
         self.tell();
         Some(scope)
+    }
+
+    /// Has one of a sender forgotten, unless one is about to go. False when none of them fits.
+    pub(super) fn evict_of(&self, sender: &str, fits: impl Fn(ScopeId, &Selection) -> bool) -> bool {
+        let mut entries = self.entries.lock();
+        if owned(&entries, sender).any(|entry| entry.duty == Some(Duty::Forget)) {
+            return true;
+        }
+        let own = entries.iter_mut().filter(|(_, entry)| entry.sender.as_deref() == Some(sender));
+        let idle = own.filter(|(scope, entry)| entry.can_go() && fits(**scope, &entry.selection));
+        let Some((_, entry)) = idle.min_by_key(|(_, entry)| entry.used) else { return false };
+        entry.duty = Some(Duty::Forget);
+        drop(entries);
+        self.tell();
+        true
+    }
+
+    /// Whether as many selections are kept for a sender as for one may be.
+    pub(super) fn has_its_share(&self, sender: &str) -> bool {
+        owned(&self.entries.lock(), sender).count() >= KEPT_PER_SENDER_MAX
     }
 
     /// Whether something is about to be forgotten.
@@ -275,4 +327,12 @@ impl Board {
     fn tell(&self) {
         self.news.send_modify(|(_, count)| *count = count.wrapping_add(1));
     }
+}
+
+/// The selections in the share of a sender.
+fn owned<'a>(
+    entries: &'a BTreeMap<ScopeId, Entry>,
+    sender: &'a str,
+) -> impl Iterator<Item = &'a Entry> + use<'a> {
+    entries.values().filter(move |entry| entry.sender.as_deref() == Some(sender))
 }

@@ -48,6 +48,8 @@ pub(super) struct Entry {
     /// When a client last asked for it; none before the first time in this process.
     pub(super) used: Option<Instant>,
     pub(super) callers: Callers,
+    /// In whose share it is; none: the node's.
+    pub(super) sender: Option<String>,
     pub(super) standing: Standing,
     pub(super) refused_at: Option<Instant>,
     /// Code of the last refusal that the operator was told of.
@@ -64,6 +66,7 @@ impl Entry {
             warm: false,
             used: None,
             callers: Callers::default(),
+            sender: None,
             standing: Standing::Idle,
             refused_at: None,
             told: None,
@@ -76,6 +79,11 @@ impl Entry {
         let asked = self.warm || self.used.is_some_and(|used| now.duration_since(used) < IDLE_LIMIT);
         let refused = self.refused_at.is_some() && !self.is_refusal_old(now);
         asked && !refused && !self.is_nameless() && self.duty.is_none()
+    }
+
+    /// Whether it may be forgotten and is not about to be.
+    pub(super) fn can_go(&self) -> bool {
+        !self.warm && self.duty < Some(Duty::Forget)
     }
 
     /// Whether a refusal is believed no longer.

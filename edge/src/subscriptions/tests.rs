@@ -56,7 +56,8 @@ impl Edge {
     /// A caller asks.
     async fn ask(&self, token: &str) -> ScopeId {
         let deadline = Instant::now() + PATIENCE;
-        self.subscriptions.request(&borrowed(), Some(token), deadline).await.unwrap()
+        let who = Borrower { sender: token, token };
+        self.subscriptions.request(&borrowed(), Some(who), deadline).await.unwrap()
     }
 
     /// The session follows a selection if that is wanted: in whose name.
@@ -213,7 +214,7 @@ async fn what_nobody_has_read_for_ten_minutes_is_followed_no_longer() {
     tokio::time::advance(Duration::from_secs(1)).await;
     assert!(!is_wanted(), "nobody reads it any more");
     assert_eq!(edge.copied(scope), 1, "the copy stays");
-    edge.board.demand(scope, Some("some"));
+    edge.board.demand(scope, Some(Borrower { sender: "some", token: "some" }));
     assert!(is_wanted(), "until somebody asks again");
 }
 
@@ -266,4 +267,33 @@ async fn what_a_part_of_the_agent_wishes_for_comes_once_there_is_room() {
     wait_for("a place", async || edge.board.covering(&wish).is_some()).await;
     assert!(edge.board.wishes().is_empty() && edge.board.count() <= KEPT_MAX);
     keeper.abort();
+}
+
+#[tokio::test]
+async fn whoever_follows_ever_more_takes_no_copy_and_no_place_from_others() {
+    let edge = Edge::new(68).await;
+    let request = async |sender: &str, number: usize| {
+        let selection = Selection { namespace: format!("{sender}{number}"), ..borrowed() };
+        let who = Borrower { sender, token: "some" };
+        edge.subscriptions.request(&selection, Some(who), Instant::now() + PATIENCE).await
+    };
+    let shop = request("shop", 0).await.unwrap();
+    let mut watches = Vec::new();
+    for number in 0..KEPT_PER_SENDER_MAX {
+        let scope = request("eve", number).await.unwrap();
+        edge.fill(scope).await;
+        watches.push(edge.store.scoped(scope).watch(&maps(), edge.store.revision()).unwrap());
+    }
+    let refused = request("eve", 999).await.unwrap_err();
+    assert!(refused.to_string().contains("64 selections are read by eve"), "{refused}");
+    request("bob", 0).await.unwrap();
+    let wanted = edge.board.wanted();
+    assert!(
+        wanted[..WARM_SET.len() + 3].contains(&shop),
+        "everybody's newest comes before anybody's second: {wanted:?}"
+    );
+    drop(watches);
+    for _ in 0..KEPT_PER_SENDER_MAX - 1 {
+        assert_ne!(edge.board.evict(|_, _| true).unwrap(), shop, "of the one who has most");
+    }
 }

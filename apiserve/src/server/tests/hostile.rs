@@ -10,6 +10,7 @@ use tokio_rustls::client::TlsStream as ClientStream;
 use super::shares::{ask_on, shared, shared_behind};
 use super::*;
 use crate::places::Places;
+use crate::senders::Source;
 
 /// How a record of TLS begins that announces a ClientHello.
 const HALF_HELLO: &[u8] = &[0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3];

@@ -105,3 +105,43 @@ async fn who_sends_reports_is_woken_by_reports_alone() {
     store.settle(number, None).await.unwrap();
     assert!(changed.has_changed().unwrap());
 }
+
+#[tokio::test]
+async fn reports_are_bounded_in_bytes_and_only_events_make_room() {
+    const LEN: usize = 1024 * 1024;
+    let store = synced(&FaultyDisk::new(23)).await;
+    let large = |name: &str| {
+        let report = status_report(&key("pods", name), &"x".repeat(LEN));
+        Report { status: None, ..report }
+    };
+    let event = |name: &str| Report { kind: ReportKind::Event, ..large(name) };
+    let fit = usize::try_from(REPORTS_BYTES_MAX).unwrap() / LEN - 1;
+    for name in ["e1", "e2", "e3"] {
+        store.report(event(name)).await.unwrap();
+    }
+    for number in 0..fit {
+        store.report(large(&format!("p{number}"))).await.unwrap();
+        store.report(large(&format!("p{number}"))).await.unwrap();
+    }
+    assert_eq!(store.counts().unwrap().reports, fit as u64, "the events have made room");
+    let refused = store.report(large("one-more")).await.unwrap_err();
+    assert!(refused.to_string().contains("32 MiB"), "{refused}");
+    store.report(event("e4")).await.unwrap_err();
+    store.report(large("p0")).await.unwrap();
+    // Nothing is lost, and no more is read at a time than a piece.
+    let (mut after, mut read) = (0, Vec::new());
+    while let Some(last) = {
+        let piece = store.reports(after, usize::MAX).unwrap();
+        assert!(piece.len() <= 1, "{} large reports at a time", piece.len());
+        piece.into_iter().next_back()
+    } {
+        after = last.number;
+        read.push(last.key.name().to_owned());
+    }
+    read.sort();
+    let mut all: Vec<_> = (0..fit).map(|number| format!("p{number}")).collect();
+    all.sort();
+    assert_eq!(read, all);
+    store.settle(after, None).await.unwrap();
+    store.report(large("one-more")).await.unwrap();
+}

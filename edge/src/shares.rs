@@ -1,7 +1,8 @@
 //! Places that everybody may use, and nobody all of.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::hash::Hash;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -11,32 +12,33 @@ const ALWAYS: usize = 2;
 
 /// See the module: a source may have half of what others have left, so that there is always something left for the next one.
 #[derive(Debug, Clone)]
-pub(super) struct Shares {
+pub(crate) struct Shares<S: Hash + Eq> {
     max: usize,
-    taken: Arc<Mutex<Taken>>,
+    taken: Arc<Mutex<Taken<S>>>,
 }
 
-#[derive(Debug, Default)]
-struct Taken {
+#[derive(Debug)]
+struct Taken<S> {
     all: usize,
     /// Bounded by the places: who has none is not in it.
-    by_source: HashMap<IpAddr, usize>,
+    by_source: HashMap<S, usize>,
 }
 
 /// A place, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Place {
-    source: IpAddr,
-    taken: Arc<Mutex<Taken>>,
+pub(crate) struct Place<S: Hash + Eq> {
+    source: S,
+    taken: Arc<Mutex<Taken<S>>>,
 }
 
-impl Shares {
-    pub(super) fn new(max: usize) -> Self {
-        Self { max, taken: Arc::default() }
+impl<S: Hash + Eq + Clone> Shares<S> {
+    pub(crate) fn new(max: usize) -> Self {
+        let taken = Taken { all: 0, by_source: HashMap::new() };
+        Self { max, taken: Arc::new(Mutex::new(taken)) }
     }
 
     /// A place for a source; none when it has its share, or all are taken.
-    pub(super) fn take(&self, source: IpAddr) -> Option<Place> {
+    pub(crate) fn take(&self, source: S) -> Option<Place<S>> {
         let mut taken = self.taken.lock();
         let own = taken.by_source.get(&source).copied().unwrap_or(0);
         let left_by_others = self.max.saturating_sub(taken.all - own);
@@ -44,12 +46,12 @@ impl Shares {
             return None;
         }
         taken.all += 1;
-        *taken.by_source.entry(source).or_default() += 1;
+        *taken.by_source.entry(source.clone()).or_default() += 1;
         Some(Place { source, taken: Arc::clone(&self.taken) })
     }
 }
 
-impl Drop for Place {
+impl<S: Hash + Eq> Drop for Place<S> {
     fn drop(&mut self) {
         let mut taken = self.taken.lock();
         taken.all -= 1;
@@ -62,25 +64,33 @@ impl Drop for Place {
     }
 }
 
+/// The address by which somebody is told from others. Whoever has the node's network (`hostNetwork`) has all of loopback.
+pub(crate) fn one_of_loopback(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        address if address.is_loopback() => Ipv4Addr::LOCALHOST.into(),
+        address => address,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn greedy(shares: &Shares, source: u8) -> Vec<Place> {
+    fn greedy(shares: &Shares<IpAddr>, source: u8) -> Vec<Place<IpAddr>> {
         std::iter::from_fn(|| shares.take([10, 0, 0, source].into())).collect()
     }
 
     #[test]
     fn nobody_takes_all_and_what_is_given_back_is_there_again() {
         let shares = Shares::new(128);
-        let held: Vec<Vec<Place>> = (0..5).map(|source| greedy(&shares, source)).collect();
+        let held: Vec<Vec<Place<IpAddr>>> = (0..5).map(|source| greedy(&shares, source)).collect();
         assert_eq!(held.iter().map(Vec::len).collect::<Vec<_>>(), [64, 32, 16, 8, 4]);
         assert!(shares.take([10, 0, 0, 9].into()).is_some(), "the next one has a place");
         drop(held);
         assert!(shares.taken.lock().by_source.is_empty());
         assert_eq!(greedy(&shares, 7).len(), 64);
         let few = Shares::new(1);
-        let _one = few.take([10, 0, 0, 1].into()).unwrap();
-        assert!(few.take([10, 0, 0, 2].into()).is_none());
+        let _one = few.take(1).unwrap();
+        assert!(few.take(2).is_none());
     }
 }

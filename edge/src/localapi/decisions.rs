@@ -1,0 +1,111 @@
+//! Decisions of the cluster, kept for the time without a cloud. Each one is asked for by somebody who can ask for ever new ones: of
+//! all that are kept everybody has an equal part, and what comes within a moment is one write to the disk.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+use crate::fair::Fair;
+use crate::store::{Answer, Question, Store};
+
+/// How long a decision may wait for others before it is written: what was decided in the moment before the power goes is asked
+/// for again.
+const WRITE_AFTER: Duration = Duration::from_secs(1);
+
+/// Decisions that wait to be written, at most; of the sender that has most the oldest is not kept.
+const WAITING_MAX: usize = 256;
+
+/// See the module.
+pub(super) struct Decisions {
+    store: Store,
+    waiting: Mutex<Fair<String, Question, Answer>>,
+    /// Something waits.
+    news: Notify,
+}
+
+impl Decisions {
+    pub(super) fn new(store: Store) -> Arc<Self> {
+        Arc::new(Self { store, waiting: Mutex::new(Fair::new(WAITING_MAX)), news: Notify::new() })
+    }
+
+    /// Keeps a decision for a sender.
+    pub(super) fn keep(&self, sender: String, question: Question, answer: Answer) {
+        self.waiting.lock().insert(sender, question, 1, answer);
+        self.news.notify_one();
+    }
+
+    /// The last decision about a question.
+    pub(super) fn last(&self, question: &Question) -> Option<Answer> {
+        let waiting = self.waiting.lock().get(question).cloned();
+        waiting.or_else(|| self.store.answer(question).ok().flatten())
+    }
+
+    /// Writes what waits, until the agent stops.
+    pub(super) async fn write(self: Arc<Self>, stop: CancellationToken) {
+        let moments = async {
+            loop {
+                self.news.notified().await;
+                tokio::time::sleep(WRITE_AFTER).await;
+                self.flush().await;
+            }
+        };
+        stop.run_until_cancelled(moments).await;
+        self.flush().await;
+    }
+
+    async fn flush(&self) {
+        let cloned = |(question, answer): (&Question, &Answer)| (question.clone(), answer.clone());
+        let waiting: Vec<_> = self.waiting.lock().iter().map(cloned).collect();
+        if waiting.is_empty() {
+            return;
+        }
+        if let Err(error) = self.store.keep_answers(waiting.clone()).await {
+            warn!(%error, "decisions cannot be kept for the time without a cloud");
+        }
+        // Until they can be read in the store they can be read here. What has come meanwhile waits for its own turn.
+        let mut left = self.waiting.lock();
+        for (question, answer) in waiting {
+            if left.get(&question) == Some(&answer) {
+                left.remove(&question);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{FaultyDisk, LogBounds, Sealer};
+
+    fn answer(given_at: u64) -> Answer {
+        Answer { given_at, body: "yes".into() }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn decisions_of_a_moment_are_one_write_and_are_known_at_once() {
+        let disk = Box::new(FaultyDisk::new(1));
+        let store = Store::open_on(disk, Sealer::new(&[1; 32]), LogBounds::default()).unwrap().store;
+        let (decisions, stop) = (Decisions::new(store.clone()), CancellationToken::new());
+        let writing = tokio::spawn(Arc::clone(&decisions).write(stop.clone()));
+        let mut commits = store.commits();
+        let before = *commits.borrow_and_update();
+        let question = |number: u64| Question::of_sender("shop", &[&number.to_string()]);
+        for number in 0..100 {
+            decisions.keep("shop".to_owned(), question(number), answer(number));
+            assert_eq!(decisions.last(&question(number)), Some(answer(number)));
+        }
+        assert_eq!(*commits.borrow_and_update(), before, "nobody waits for the disk");
+        commits.changed().await.unwrap();
+        assert_eq!(*commits.borrow_and_update(), before + 1);
+        assert!((0..100).all(|number| store.answer(&question(number)).unwrap() == Some(answer(number))));
+        decisions.keep("shop".to_owned(), question(200), answer(200));
+        stop.cancel();
+        writing.await.unwrap();
+        assert_eq!(store.answer(&question(200)).unwrap(), Some(answer(200)), "also what came last");
+        assert_eq!(*commits.borrow_and_update(), before + 2, "one write for each moment");
+    }
+}
