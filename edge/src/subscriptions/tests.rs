@@ -5,6 +5,7 @@ use futures::FutureExt;
 use tokio::task::JoinHandle;
 use tombolo_apiserve::history::ChangeStream;
 use tombolo_apiserve::store::Store as _;
+use tombolo_proto::documents::WARM_SET;
 use tombolo_proto::frame::Change;
 use tombolo_proto::ids::{CloudRevision, Epoch, Uid};
 use tombolo_proto::object::{ContentHash, ObjectKey, ObjectVersion, Resource, SharedObject};
