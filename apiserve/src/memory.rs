@@ -15,7 +15,7 @@ use tombolo_proto::object::{ObjectKey, Resource};
 
 use crate::history::{Change, ChangeKind, ChangeStream, Histories, LogLimits};
 use crate::packed::Packer;
-use crate::store::{Mutation, Revision, Snapshot, Store, StoreError, Stored, Write, WriteStore};
+use crate::store::{InLine, Mutation, Revision, Snapshot, Store, StoreError, Stored, Write, WriteStore};
 
 use ledger::Ledger;
 use plan::Plan;
@@ -101,6 +101,8 @@ struct Queue {
 struct Waiting {
     change: Wanted,
     answer: oneshot::Sender<Answer>,
+    /// Given back when the change is made.
+    line: InLine,
 }
 
 impl Queue {
@@ -283,16 +285,16 @@ impl Store for MemoryStore {
 
 impl WriteStore for MemoryStore {
     fn commit(&self, mutation: Mutation) -> BoxFuture<'_, Answer> {
-        self.change((mutation, None))
+        self.change((mutation, None), None)
     }
 
-    fn commit_for(&self, mutation: Mutation, user: &str) -> BoxFuture<'_, Answer> {
-        self.change((mutation, self.shared.rules.writer(user)))
+    fn commit_for(&self, mutation: Mutation, user: &str, line: InLine) -> BoxFuture<'_, Answer> {
+        self.change((mutation, self.shared.rules.writer(user)), line)
     }
 }
 
 impl MemoryStore {
-    fn change(&self, change: Wanted) -> BoxFuture<'_, Answer> {
+    fn change(&self, change: Wanted, line: InLine) -> BoxFuture<'_, Answer> {
         if self.shared.journal.is_none() {
             let answer = self.shared.make(vec![change]).pop();
             let answer = answer.unwrap_or_else(|| Err(interrupted()));
@@ -300,20 +302,20 @@ impl MemoryStore {
             return Box::pin(std::future::ready(answer));
         }
         Box::pin(async move {
-            let answer = self.enqueue(change)?;
+            let answer = self.enqueue(change, line)?;
             answer.await.unwrap_or_else(|_| Err(interrupted()))
         })
     }
 
     /// Adds a change to the queue and makes sure that somebody empties it: a blocking thread that runs to its
     /// end whatever becomes of the requests that wait.
-    fn enqueue(&self, change: Wanted) -> Result<oneshot::Receiver<Answer>, StoreError> {
+    fn enqueue(&self, change: Wanted, line: InLine) -> Result<oneshot::Receiver<Answer>, StoreError> {
         let (answer, receiver) = oneshot::channel();
         let mut queue = self.shared.queue.lock();
         if queue.waiting.len() >= JOURNAL_QUEUE_MAX {
             return Err(StoreError::Unavailable { reason: "too many writes wait for the disk".to_owned() });
         }
-        queue.waiting.push_back(Waiting { change, answer });
+        queue.waiting.push_back(Waiting { change, answer, line });
         if !std::mem::replace(&mut queue.draining, true) {
             let shared = Arc::clone(&self.shared);
             tokio::task::spawn_blocking(move || shared.drain());
@@ -336,9 +338,10 @@ impl Shared {
                 }
                 queue.waiting.drain(..count).collect()
             };
-            let (changes, answers): (Vec<_>, Vec<_>) =
-                batch.into_iter().map(|waiting| (waiting.change, waiting.answer)).unzip();
-            for (sender, answer) in answers.into_iter().zip(self.make(changes)) {
+            let (changes, waiting): (Vec<_>, Vec<_>) =
+                batch.into_iter().map(|waiting| (waiting.change, (waiting.answer, waiting.line))).unzip();
+            for ((sender, line), answer) in waiting.into_iter().zip(self.make(changes)) {
+                drop(line);
                 // The request may have gone away; the change stays.
                 let _ = sender.send(answer);
             }

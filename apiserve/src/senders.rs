@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
 use crate::aside::{ASIDE_MAX, ASIDE_OF_SENDER_MAX};
 use crate::auth::{AUTHENTICATED_GROUP, Identity};
@@ -90,7 +90,7 @@ pub struct Sender {
     /// Work beside the threads that serve.
     aside: Semaphore,
     /// Objects on their way into the store, by their length.
-    storing: Semaphore,
+    storing: Arc<Semaphore>,
 }
 
 /// Bytes of objects of one sender that are in the line of all for the disk, at most, but for one that is larger: its others wait
@@ -132,10 +132,10 @@ impl Payer {
     }
 
     /// Waits until an object of so many bytes may be in line for the disk.
-    pub(crate) async fn storing(&self, len: usize) -> Option<SemaphorePermit<'_>> {
+    pub(crate) async fn storing(&self, len: usize) -> Option<OwnedSemaphorePermit> {
         let len = u32::try_from(len.max(STORING_LEN_MIN)).unwrap_or(u32::MAX).min(STORING_LEN_MAX);
         // It is never closed.
-        self.0.as_ref()?.storing.acquire_many(len).await.ok()
+        Arc::clone(&self.0.as_ref()?.storing).acquire_many_owned(len).await.ok()
     }
 
     /// Waits behind what the sender has under way, and behind what others like it have of whom there are many.
@@ -154,14 +154,14 @@ impl Sender {
     fn new(name: String, share: usize, parent: Option<Arc<Self>>) -> Self {
         // Of what all strangers have, those from one place have half.
         let aside = if parent.is_some() { ASIDE_OF_SENDER_MAX / 2 } else { ASIDE_OF_SENDER_MAX };
-        let storing = Semaphore::new(STORING_LEN_MAX as usize);
+        let storing = Arc::new(Semaphore::new(STORING_LEN_MAX as usize));
         let (has, aside) = (Default::default(), Semaphore::new(aside));
         Self { name, share, privileged: false, parent, has, aside, storing }
     }
 
     /// The only sender of a server that shares nothing out.
     pub(crate) fn everybody() -> Arc<Self> {
-        let (aside, storing) = (Semaphore::new(ASIDE_MAX), Semaphore::new(Semaphore::MAX_PERMITS));
+        let (aside, storing) = (Semaphore::new(ASIDE_MAX), Arc::new(Semaphore::new(Semaphore::MAX_PERMITS)));
         Arc::new(Self { privileged: true, aside, storing, ..Self::new(String::new(), 1, None) })
     }
 

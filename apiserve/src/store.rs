@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use thiserror::Error;
+use tokio::sync::OwnedSemaphorePermit;
 use tombolo_proto::ids::Uid;
 use tombolo_proto::object::{ObjectKey, Resource};
 
@@ -166,15 +167,24 @@ pub trait WriteStore: Store {
     /// does not hold; [`StoreError::NotStored`] when the change cannot be made durable.
     fn commit(&self, mutation: Mutation) -> BoxFuture<'_, Result<Arc<Stored>, StoreError>>;
 
-    /// The same on the account of a user, where users have shares of the store.
+    /// The same on the account of a user, where users have shares of the store, and of the line for the disk.
     ///
     /// # Errors
     /// As [`Self::commit`], and [`StoreError::OverShare`].
-    fn commit_for(&self, mutation: Mutation, user: &str) -> BoxFuture<'_, Result<Arc<Stored>, StoreError>> {
-        let _ = user;
+    fn commit_for(
+        &self,
+        mutation: Mutation,
+        user: &str,
+        line: InLine,
+    ) -> BoxFuture<'_, Result<Arc<Stored>, StoreError>> {
+        let _ = (user, line);
         self.commit(mutation)
     }
 }
+
+/// A user's part of what may be in line for the disk. A store that has such a line keeps it for as long as the change is there, whatever
+/// becomes of the request.
+pub type InLine = Option<OwnedSemaphorePermit>;
 
 /// A change to make.
 #[derive(Debug, Clone)]

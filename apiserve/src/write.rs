@@ -327,10 +327,10 @@ impl LocalWrites {
         let uid = Uid::parse(uid).map_err(|error| refuse(error.to_string()))?;
         let body = raw::object_text(&object);
         let sender = &context.request.attributes;
-        let _storing = sender.payer.storing(body.len()).await;
+        let line = sender.payer.storing(body.len()).await;
         let mutation =
             Mutation { key: context.key(), expected: change.expected, write: Write::Put { uid, body } };
-        let stored = self.store.commit_for(mutation, &sender.identity.user).await?;
+        let stored = self.store.commit_for(mutation, &sender.identity.user, line).await?;
         let mut object = change.object.clone();
         meta::set(&mut object, "resourceVersion", stored.revision.to_string().into());
         Ok(object)

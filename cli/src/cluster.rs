@@ -108,9 +108,8 @@ fn told(said: Result<String>, otherwise: &str) -> (String, Option<String>) {
 }
 
 fn ready_of(node: &RawObject) -> Result<String> {
-    node.uid()?;
     let unknown = || "Unknown".to_owned();
-    let conditions = match &node.value()["status"]["conditions"] {
+    let conditions = match &node.whole()?["status"]["conditions"] {
         Value::Null => return Ok(unknown()),
         conditions => conditions.as_array().context("its status.conditions are no list")?,
     };
@@ -119,8 +118,7 @@ fn ready_of(node: &RawObject) -> Result<String> {
 }
 
 fn heard_of(lease: &RawObject) -> Result<String> {
-    lease.uid().context("its lease")?;
-    match &lease.value()["spec"]["renewTime"] {
+    match &lease.whole().context("its lease")?["spec"]["renewTime"] {
         Value::Null => Ok("never".to_owned()),
         time => {
             let time = MicroTime::deserialize(time).context("its lease: spec.renewTime is no time")?;

@@ -8,6 +8,7 @@ use tombolo_link::identity::PeerCertificate;
 use tombolo_link::server::Arrival;
 use tombolo_proto::NodeId;
 use tombolo_proto::frame::{Goodbye, GoodbyeReason};
+use tombolo_runtime::LineLimit;
 
 use crate::bootstrap::identities::{Denied, Identities, IdentityError};
 use crate::hub::{CLOSE_LIMIT, Hub, Registry, SessionHandle, refuse};
@@ -25,15 +26,21 @@ const UNKNOWN_RETRY: Duration = Duration::from_secs(5);
 /// Sessions that are judged by the API at a time.
 const SWEEP_QUESTIONS: usize = 8;
 
+/// Lines a minute about the refused connections of one node, and of all.
+const LINES_OF_ONE: u32 = 30;
+const LINES_OF_ALL: u32 = 600;
+
 /// Lets arrivals in whose certificates are in force.
 #[derive(Debug, Clone)]
 pub(crate) struct Gate {
     identities: Arc<Identities>,
+    /// Lines about refused connections: not those of sessions, for whoever is refused may be a copy.
+    lines: Arc<LineLimit<NodeId>>,
 }
 
 impl Gate {
     pub(crate) fn new(identities: Arc<Identities>) -> Self {
-        Self { identities }
+        Self { identities, lines: Arc::new(LineLimit::new(LINES_OF_ONE, LINES_OF_ALL)) }
     }
 
     /// Judges an arrival and gives it to the hub, or says why not.
@@ -60,7 +67,7 @@ impl Gate {
         };
         hub.metrics.refused_certificates.inc();
         // Whoever is refused may dial as often as it likes.
-        if let Some(left_out) = hub.registry.may_log(node) {
+        if let Some(left_out) = self.lines.admit(node) {
             tracing::warn!(%node, remote = %peer.remote, message = goodbye.message, left_out, "connection refused");
         }
         match arrival {

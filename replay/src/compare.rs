@@ -124,7 +124,8 @@ impl<'a> Comparison<'a> {
         if named(recorded.resource()) == live.resource() {
             return Ok(());
         }
-        if named(&recorded.usual_resource()) == live.usual_resource() {
+        let of_plural = recorded.source() == "dynamiccontroller";
+        if of_plural && named(&recorded.usual_resource()) == live.resource() {
             self.rules.push(Rule::WatchWord);
             return Ok(());
         }

@@ -346,7 +346,7 @@ async fn one_writer_cannot_fill_the_store_for_the_others() {
     let store = MemoryStore::restore(Revision(7), Vec::new(), Some(journal), small(), rules);
     let text = "x".repeat(8_000);
     let write = async |user: &str, name: &str, text: &str| {
-        store.commit_for(put(&key("default", name), Expect::Any, text), user).await
+        store.commit_for(put(&key("default", name), Expect::Any, text), user, None).await
     };
     write("node:a", "1", &text).await.unwrap();
     write("node:a", "2", &text).await.unwrap();
@@ -370,8 +370,8 @@ async fn one_writer_cannot_fill_the_store_for_the_others() {
     let refused = write("node:c", "small", "x").await.unwrap_err();
     assert!(matches!(refused, StoreError::Full { max: 90_000, .. }), "{refused}");
     write("node:a", "1", &text).await.unwrap();
-    store.commit_for(delete(&key("default", "1")), "node:a").await.unwrap();
-    store.commit_for(delete(&key("default", "3")), "node:b").await.unwrap();
+    store.commit_for(delete(&key("default", "1")), "node:a", None).await.unwrap();
+    store.commit_for(delete(&key("default", "3")), "node:b", None).await.unwrap();
     write("node:c", "small", "x").await.unwrap();
 }
 

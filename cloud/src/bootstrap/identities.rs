@@ -323,7 +323,9 @@ impl Identities {
                 None => {}
             }
             let recorded = Entry::joined(certificate, state.uid(), now).after(entry);
-            joined = Some(Joined { recorded: recorded.clone(), former: entry.cloned() });
+            // With the end of a Node that could not be recorded yet: it must not come back when the join is taken back.
+            let former = entry.map(|entry| self.deletions.applied(node, entry).into_owned());
+            joined = Some(Joined { recorded: recorded.clone(), former });
             Ok(Some(recorded))
         });
         let outcome = recorded.await;

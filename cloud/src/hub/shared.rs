@@ -17,7 +17,6 @@ use tombolo_proto::{CloudRevision, NodeId, ObjectKey, Resource, ScopeId};
 use super::interned::{Interned, Stored};
 use super::registry::SessionHandle;
 use super::subscriptions::Closed;
-use crate::edgecontroller::downstream::WITHHELD;
 use crate::edgecontroller::trim;
 use crate::kube::{ObjectEvent, RawObject, path_of};
 use followers::Followers;
@@ -137,7 +136,6 @@ impl SharedWatch {
 
     pub(super) fn lookup(&self, key: &ObjectKey) -> Lookup {
         match self.objects.get(key) {
-            Some(stored) if stored.object.body.is_empty() => Lookup::Unreadable(WITHHELD),
             Some(stored) => Lookup::Present(Arc::clone(&stored.object)),
             None if self.is_following() => Lookup::Unwanted(self.last_version(key)),
             None => Lookup::Pending,
@@ -165,8 +163,13 @@ impl SharedWatch {
             if let Stage::Failed(closed) = &*self.stage.borrow() {
                 return Err(closed.clone());
             }
-            let Err(lack) = followers.add(session, scope, &self.interned.payers) else { return Ok(()) };
+            let added = followers.add(session, scope, &self.interned.payers);
             drop(followers);
+            let Err(lack) = added else {
+                // A list that waits for the turn of the one node that followed need not wait for it any more.
+                self.askers.send_modify(|_| ());
+                return Ok(());
+            };
             self.make_room(&lack)?;
         }
     }
@@ -295,7 +298,11 @@ impl SharedWatch {
         self.put(self.interned.keep(object).ok_or(Lack::Whole)?)
     }
 
+    /// None of what was not read: it is there, and what was known of it before stays.
     fn trimmed(&self, raw: RawObject) -> Option<Arc<SharedObject>> {
+        if raw.is_unread() {
+            return None;
+        }
         let trimmed = trim::trim(&self.resource, &self.kind, trim::for_others(&self.resource, raw));
         trimmed
             .inspect_err(|error| tracing::warn!(%error, "an object that cannot be used"))
@@ -445,5 +452,29 @@ mod tests {
         assert_eq!((went("s1"), went("last")), (None, None));
         drop(events);
         running.await.unwrap();
+    }
+
+    /// Its edge holds the version before, and goes on holding it.
+    #[test]
+    fn what_is_not_read_replaces_nothing_that_is_followed() {
+        let services = Resource::new("", "v1", "services");
+        let watch = SharedWatch::new(services.clone(), "Service".to_owned(), store());
+        watch.apply(raw("s", "u", 5)).expect("room");
+        let many = r#""","#.repeat(70_000);
+        let text = |name: &str| {
+            format!(
+                r#"{{"metadata":{{"name":"{name}","namespace":"default","uid":"u","resourceVersion":"6"}},"status":[{many}0]}}"#
+            )
+        };
+        for name in ["s", "t"] {
+            let unread: RawObject = serde_json::from_str(&text(name)).expect("an object");
+            assert!(unread.is_unread());
+            watch.apply(unread).expect("room");
+        }
+        watch.complete();
+        let found = |name: &str| watch.lookup(&ObjectKey::new(services.clone(), "default", name));
+        let Lookup::Present(kept) = found("s") else { panic!("{:?}", found("s")) };
+        assert!(kept.version.revision.0 == 5 && !kept.body.is_empty());
+        assert!(matches!(found("t"), Lookup::Unwanted(None)), "{:?}", found("t"));
     }
 }

@@ -5,6 +5,7 @@
 //! nodes ask are put in this way, so that their number is fixed and no node adds to it
 //! (docs/security.md#rights-are-asked-for-never-remembered).
 
+use std::sync::Arc;
 use std::sync::LazyLock;
 
 use prometheus_client::metrics::counter::Counter;
@@ -42,7 +43,7 @@ fn question(attributes: &Value) -> Value {
 /// Questions about the group: what waits for the answer to each, by its place in [`ASKED_BY_ALL`].
 #[derive(Debug)]
 pub(super) struct GroupRights {
-    questions: [Common<bool>; QUESTIONS],
+    questions: [Common<Result<bool, Arc<str>>>; QUESTIONS],
     answers: Family<Label, Counter>,
 }
 
@@ -83,18 +84,23 @@ impl Kube {
         let call = reviews::of_right(&spec);
         let (limit, class) = (call.timeout, class_of(&call)?);
         // No turn of the node: others do not wait behind what it has asked, and there are few such questions.
+        // It has its own time: who waits for it has waited already.
         let ask = || async {
-            let answer = self.attempt(Caller::OwnFor(node), Some(class), call, None).await?;
+            let answer = self.attempt(Caller::OwnFor(node), Some(class), call, None);
+            let answer = tokio::time::timeout(limit, answer).await;
+            let answer = answer.map_err(|_| super::CallError::TimedOut(limit))??;
             match reviews::right(&answer.ok_or(super::CallError::NoRoom)?) {
                 // An API server that answers no question about a group.
                 Err(Unanswered::Unreadable(_)) => Ok(false),
                 right => Ok(right? == Right::Allowed),
             }
         };
-        let keep = |outcome: &Result<bool, Unanswered>| outcome.as_ref().ok().copied();
-        let asked = tokio::time::timeout(limit, common.ask(Wanted::New, ask, keep));
-        let (kind, outcome) = match asked.await.map_err(|_| super::CallError::TimedOut(limit))? {
-            Got::Common(may) => ("shared", Ok(may)),
+        // Trouble is told to all who waited: each of them would meet it, one after the other.
+        let keep = |outcome: &Result<bool, Unanswered>| {
+            Some(outcome.as_ref().copied().map_err(|error| Arc::<str>::from(error.to_string())))
+        };
+        let (kind, outcome) = match common.ask(Wanted::New, ask, keep).await {
+            Got::Common(may) => ("shared", may.map_err(|error| Unanswered::Trouble(error.to_string()))),
             Got::Own(outcome) => ("asked", outcome),
         };
         self.group_rights.count(kind);

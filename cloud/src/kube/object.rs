@@ -139,15 +139,24 @@ impl RawObject {
         self.value
     }
 
-    /// The same of an object that was read whole.
+    /// The JSON of an object that was read whole.
+    ///
+    /// # Errors
+    /// [`ObjectError`] when it was not.
+    pub fn whole(&self) -> Result<&Value, ObjectError> {
+        match &self.unread {
+            Some(why) => Err(ObjectError::Unread { key: self.name(), why: why.clone() }),
+            None => Ok(&self.value),
+        }
+    }
+
+    /// The same, given away.
     ///
     /// # Errors
     /// [`ObjectError`] when it was not.
     pub fn into_whole(self) -> Result<Value, ObjectError> {
-        match self.unread {
-            Some(ref why) => Err(ObjectError::Unread { key: self.name(), why: why.clone() }),
-            None => Ok(self.value),
-        }
+        self.whole()?;
+        Ok(self.value)
     }
 
     /// The same as an object of this type.

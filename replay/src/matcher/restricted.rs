@@ -46,14 +46,20 @@ impl Matcher<'_> {
         let status = |frame: &Frame| frame.application("Status");
         let key = request.application("Key");
         let mut parts = key.trim_start_matches('/').split('/');
-        let resource = (parts.next()?, parts.nth(1)?);
+        let (resource, name) = ((parts.next()?, parts.nth(1)?), parts.nth(1)?);
+        let own = ["nodes", "leases", "csinodes"].contains(&resource.1) && name == self.transcript.node;
+        let of_status = request.application("Verb") == "updatestatus"
+            || request.application("Subresource").contains("status");
         let refused = answer.content().pointer("/Error/ErrStatus/code").and_then(Value::as_u64) == Some(403);
         let restricted = request.source() == "metaserver"
             && request.ask() == Ask::Write
             && status(recorded) == "Approved"
             && status(answer) == "Rejected"
             && refused
-            && GUARDED.contains(&resource);
+            && GUARDED.contains(&resource)
+            // Those it may write.
+            && !own
+            && !(resource.1 == "pods" && of_status);
         restricted.then_some(asked)
     }
 

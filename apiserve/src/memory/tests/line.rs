@@ -85,3 +85,29 @@ async fn large_writes_of_one_sender_wait_behind_each_other_and_not_before_those_
         assert!(len <= JOURNAL_BATCH_LEN_MAX + 64 * batch.len(), "{len} bytes at a time");
     }
 }
+
+/// A request may go away in the middle; what it has put into the line is its sender's still.
+#[tokio::test]
+async fn writes_whose_requests_have_gone_are_in_line_on_the_account_of_their_sender() {
+    let (hold, go) = mpsc::channel();
+    let batches = Batches::default();
+    let disk = Disk { go: Mutex::new(go), batches: Arc::clone(&batches) };
+    let store =
+        MemoryStore::restore(Revision(7), Vec::new(), Some(Box::new(disk)), small(), Rules::default());
+    let (writes, senders) = (LocalWrites::new(Arc::new(store)), Senders::default());
+    let payer = |name: &str| {
+        Payer::from(senders.find(&Identity::new(name, &[AUTHENTICATED_GROUP]), Source::of(None)))
+    };
+    let eve = payer("eve");
+    for number in 0..40 {
+        let write = writes.execute(creation(&eve, &format!("eve{number}"), 900 * 1024));
+        assert!(write.now_or_never().is_none(), "the disk takes nothing");
+    }
+    let bob = payer("bob");
+    let mut last: BoxFuture<'_, _> = writes.execute(creation(&bob, "bob", 10)).boxed();
+    assert!((&mut last).now_or_never().is_none());
+    drop(hold);
+    assert!(last.await.is_ok());
+    let written = batches.lock().iter().map(Vec::len).sum::<usize>();
+    assert!(written <= 5, "{written} of four that eve may have in line, and one of bob");
+}

@@ -103,7 +103,7 @@ fn a_deletion_that_never_ends_is_no_way_around_the_share() {
     let store = MemoryStore::restore(Revision(7), Vec::new(), None, small(), rules);
     let write = |len: usize, deleting: bool, user: &str| {
         let step = Step { user: "node:a", object: 0, write: Write::Put { len, deleting } };
-        futures::executor::block_on(store.commit_for(step.mutation(), user))
+        futures::executor::block_on(store.commit_for(step.mutation(), user, None))
     };
     write(19_000, false, "node:a").unwrap();
     write(20_000, false, "node:a").unwrap_err();

@@ -20,8 +20,10 @@ pub(super) enum Rank {
     Active,
     /// Has succeeded or failed.
     Finished,
-    /// Made by the node; also what is larger than the whole share.
+    /// Made by the node.
     Mirror,
+    /// Larger than the whole share, or not read.
+    Oversized,
 }
 
 /// Where a pod stands in the order.
@@ -55,7 +57,7 @@ impl Bodies {
     pub(super) fn set(&mut self, node: &NodeId, uid: &Uid, rank: Rank, len: usize) -> Moves {
         let share = self.0.entry(node.clone()).or_default();
         // Beside such a body no other would fit.
-        let rank = if len > NODE_PODS_BYTES_MAX { Rank::Mirror } else { rank };
+        let rank = if len > NODE_PODS_BYTES_MAX && rank != Rank::Mirror { Rank::Oversized } else { rank };
         share.take_out(uid);
         share.put_in(uid, rank, len);
         let mut moves = share.balance();

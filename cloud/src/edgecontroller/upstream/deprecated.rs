@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
 use http::Method;
-use serde::Deserialize;
 use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
 use tombolo_proto::message::{Content, StatusError};
@@ -270,6 +270,13 @@ fn keep_what_is_not_the_nodes(status: &mut Value, live: &Value) {
     }
 }
 
+/// A GPU in the annotation of a stock cloud.
+#[derive(Serialize)]
+struct Device {
+    id: String,
+    healthy: bool,
+}
+
 /// Annotations that say which extended resources a node has: each under the resource's name, as JSON.
 fn annotations_of(extended: Option<&Value>) -> Map<String, Value> {
     let mut annotations = Map::new();
@@ -278,10 +285,12 @@ fn annotations_of(extended: Option<&Value>) -> Map<String, Value> {
         if resource == GPU
             && let Some(items) = items.as_array().filter(|items| !items.is_empty())
         {
-            let name = |item: &Value| item.get("name").cloned().unwrap_or_else(|| "".into());
-            let healthy: Vec<Value> =
-                items.iter().map(|item| json!({"id": name(item), "healthy": true})).collect();
-            annotations.insert(GPU_STATUS.to_owned(), Value::Array(healthy).to_string().into());
+            let name =
+                |item: &'_ Value| item.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
+            let healthy: Vec<Device> =
+                items.iter().map(|item| Device { id: name(item), healthy: true }).collect();
+            let healthy = serde_json::to_string(&healthy).unwrap_or_default();
+            annotations.insert(GPU_STATUS.to_owned(), healthy.into());
         }
         annotations.insert(resource.clone(), items.to_string().into());
     }

@@ -149,8 +149,8 @@ impl Upstream {
                 ApiCall::patch(path_of(node), "application/json-patch+json", steps.to_string().into())
             }
         };
-        // A patch that does not fit.
-        self.write_lease(node, call, 422).await
+        // A patch that does not fit. An edge that does not say who it is, is told apart from nobody.
+        self.write_lease(node, call, (process != 0).then_some(422)).await
     }
 
     /// Renews the lease and makes it this process's. The process was heard of after `held` was read.
@@ -166,11 +166,11 @@ impl Upstream {
         let annotations = json!({PROCESS: format!("{process:x}"), FORMER: former});
         let metadata = json!({"resourceVersion": held.version, "annotations": annotations});
         let patch = json!({"metadata": metadata, "spec": {"renewTime": time}});
-        self.write_lease(node, merge(node, &patch), 409).await
+        self.write_lease(node, merge(node, &patch), Some(409)).await
     }
 
     /// Writes the lease. With the code `another`, it is read whose it is.
-    async fn write_lease(&self, node: &NodeId, call: ApiCall, another: u16) -> Renewal {
+    async fn write_lease(&self, node: &NodeId, call: ApiCall, another: Option<u16>) -> Renewal {
         if !self.enabled {
             return Renewal::Answered(503);
         }
@@ -179,7 +179,7 @@ impl Upstream {
         };
         let code = self.call_lease(node, call).await;
         match code {
-            Ok((code, _)) if code == another => {}
+            Ok((code, _)) if Some(code) == another => {}
             Ok((code, _)) | Err(code) => return Renewal::Answered(code),
         }
         match self.call_lease(node, ApiCall::get(path_of(node))).await {

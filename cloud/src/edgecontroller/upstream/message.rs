@@ -13,7 +13,9 @@ use super::order::Position;
 use super::outcome::{status_of, status_of_failure};
 use super::{Upstream, fresh_id, now_millis};
 use crate::edgecontroller::written::version_of;
-use crate::kube::{Answer, ApiCall, CallError, is_object, is_path_segment, path_of, resources};
+use crate::kube::{
+    Answer, ApiCall, CallError, TreeError, is_large, is_object, is_path_segment, path_of, resources,
+};
 
 /// Where a request points: checked segments of its resource path.
 #[derive(Debug, Clone, Copy)]
@@ -156,10 +158,14 @@ impl Upstream {
         position: Option<&Position>,
     ) -> Said {
         // An API server takes `null` for a patch that changes nothing.
-        if !is_object(&content.payload()) {
+        let payload = content.payload();
+        if is_large(&payload) {
+            return malformed(&format!("the patch: {}", TreeError::TooLarge));
+        }
+        if !is_object(&payload) {
             return malformed("the content is no patch: a JSON object, or the text of one");
         }
-        let patch = Bytes::from(content.payload().into_owned());
+        let patch = Bytes::from(payload.into_owned());
         let call = ApiCall::patch(path, STRATEGIC, patch);
         Said::Wrap(outcome(into_result(self.patch_in_order(node, position, call).await)), true)
     }

@@ -170,15 +170,26 @@ fn naming(call: &ApiCall) -> Option<Naming> {
 struct Operation<'a> {
     #[serde(borrow)]
     path: Cow<'a, str>,
+    #[serde(borrow, default)]
+    from: Option<Cow<'a, str>>,
 }
+
+/// Operations of one patch that an API server takes.
+const OPERATIONS_MAX: usize = 10_000;
 
 /// Operations of which the first puts the version into the object, as a merge does: an update of another version is a conflict
 /// to the API server. A `test` that fails could not be told from one of the client's own.
 fn operations_on_version(patch: &[u8], revision: CloudRevision) -> Option<Bytes> {
     let mut operations: Vec<&RawValue> = serde_json::from_slice(patch).ok()?;
+    if operations.len() >= OPERATIONS_MAX {
+        return None;
+    }
     for operation in &operations {
         let operation: Operation<'_> = serde_json::from_str(operation.get()).ok()?;
-        if ["", "/metadata", "/metadata/resourceVersion"].contains(&&*operation.path) {
+        let places = [Some(operation.path), operation.from];
+        let of_version =
+            |place: &Cow<'_, str>| ["", "/metadata", "/metadata/resourceVersion"].contains(&&**place);
+        if places.iter().flatten().any(of_version) {
             return None;
         }
     }

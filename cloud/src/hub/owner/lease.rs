@@ -94,7 +94,9 @@ impl Owner {
         };
         let Doubt { renew_time_micros, lease, .. } = *doubt;
         let process = self.lease.process;
-        if self.lease.held && lease.process.is_some_and(|other| other != process) {
+        // Whoever has taken it from this process has noted that. A lease that says nothing of it is an older one: the cloud's
+        // history went back.
+        if self.lease.held && lease.comes_back(process) {
             return self.lose_lease(&lease);
         }
         let (hub, node) = (Arc::clone(&self.hub), self.node.clone());
