@@ -35,11 +35,7 @@ pub(in crate::embedded) fn publish_stored(definitions: &[Object], store: &Memory
 /// Follows definitions until the server stops.
 pub(super) async fn run(context: &Context) {
     let mut feed = Feed::new(&context.objects, resource());
-    let mut controller = Controller {
-        context,
-        holders: BTreeMap::new(),
-        removals: Beside::default(),
-    };
+    let mut controller = Controller { context, holders: BTreeMap::new(), removals: Beside::default() };
     loop {
         tokio::select! {
             key = feed.next() => {
