@@ -94,7 +94,7 @@ pub fn json_patch(object: &Value, patch: &[u8]) -> Result<Value, PatchError> {
         if depth > DEPTH_MAX {
             return Err(PatchError::Rejected);
         }
-        operation::apply(&mut patched, operation)?;
+        operation::apply(&mut patched, &operation)?;
     }
     check_size(&patched)?;
     Ok(patched)

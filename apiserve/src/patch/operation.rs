@@ -15,8 +15,8 @@ use super::PatchError;
 /// # Errors
 /// [`PatchError::Malformed`] when the operation is no object of texts, [`PatchError::Rejected`] when it lacks something
 /// or is none of the six.
-pub(super) fn apply(object: &mut Value, operation: Value) -> Result<(), PatchError> {
-    let steps = read(object, &operation)?;
+pub(super) fn apply(object: &mut Value, operation: &Value) -> Result<(), PatchError> {
+    let steps = read(object, operation)?;
     json_patch::patch(object, &steps).map_err(|_| PatchError::Rejected)
 }
 

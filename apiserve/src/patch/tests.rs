@@ -202,11 +202,9 @@ fn what_one_patch_moves_and_merges_again_is_bounded() {
         json_patch(&object, Value::from(vec![moves; times].concat()).to_string().as_bytes())
     };
     assert_eq!(to_and_fro(8).as_ref(), Ok(&object));
-    assert_eq!(to_and_fro(100), Err(PatchError::TooMuchWork));
-    assert_eq!(
-        patch(json!({"op": "add", "path": "/list/0", "value": 0}), 5_000),
-        Err(PatchError::TooMuchWork)
-    );
+    assert_eq!(to_and_fro(100).err(), Some(PatchError::TooMuchWork));
+    let inserted = patch(json!({"op": "add", "path": "/list/0", "value": 0}), 5_000);
+    assert_eq!(inserted.err(), Some(PatchError::TooMuchWork));
     let appended = patch(json!({"op": "add", "path": "/list/-", "value": 0}), 5_000).unwrap();
     assert_eq!(appended["list"].as_array().map(Vec::len), Some(105_000));
 
@@ -216,7 +214,7 @@ fn what_one_patch_moves_and_merges_again_is_bounded() {
         strategic_merge_patch(&pod_schema(), &object, &json!({"spec": {"containers": items}}))
     };
     assert_eq!(named(2).unwrap()["spec"]["containers"][0]["tty"], true);
-    assert_eq!(named(4), Err(PatchError::TooMuchWork));
+    assert_eq!(named(4).err(), Some(PatchError::TooMuchWork));
     assert_eq!(PatchError::TooMuchWork.code(), 413);
 }
 
