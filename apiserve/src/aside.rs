@@ -1,4 +1,5 @@
-//! Work for the processor alone that may take long, such as the expressions of somebody else's policy.
+//! Work for the processor alone that may take long, such as the expressions of somebody else's policy, or what a patch makes of
+//! a large object.
 //!
 //! A thread that serves would serve nobody else meanwhile: nodes that renew leases, health checks, strangers to be refused.
 //! There are few places for such work, and no sender has more than half of them: it waits behind itself, then with others in
@@ -36,11 +37,26 @@ pub async fn aside<T>(payer: &Payer, work: impl FnOnce() -> T + Send) -> Result<
     let wait = async { (payer.turn().await, PLACES.acquire().await) };
     let Ok(_place) = tokio::time::timeout(ASIDE_WAIT_MAX, wait).await else {
         return Err(ApiError::too_many_requests(
-            "Too many requests of this client wait for expressions (of policies, rules or selectors) to be evaluated, please \
-             try again later.",
+            "Too many requests of this client wait for large bodies to be read, or for expressions (of policies, rules or \
+             selectors) to be evaluated, please try again later.",
         ));
     };
     Ok(beside(work))
+}
+
+/// Bytes of what is read and changed for a request from which on it is done aside: a millisecond or so.
+pub const LARGE: usize = 64 * 1024;
+
+/// As [`aside`], where work is about so many bytes that it may take long.
+///
+/// # Errors
+/// As [`aside`].
+pub(crate) async fn aside_if_large<T>(
+    payer: &Payer,
+    len: usize,
+    work: impl FnOnce() -> T + Send,
+) -> Result<T, ApiError> {
+    if len >= LARGE { aside(payer, work).await } else { Ok(work()) }
 }
 
 /// The same for the server's own need, which waits as long as it takes.

@@ -40,6 +40,7 @@ pub mod ssa;
 pub mod stall;
 pub mod status;
 pub mod store;
+pub mod tree;
 pub mod unread;
 pub mod watch;
 pub mod write;

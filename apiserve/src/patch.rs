@@ -20,6 +20,12 @@ pub const OPERATIONS_MAX: usize = 10_000;
 /// How large a patched object may become, in bytes of its JSON: copy operations can double it again and again.
 pub const PATCHED_LEN_MAX: usize = 3 * 1024 * 1024;
 
+/// Bytes of JSON that the moves of a JSON patch may move in all: the depth of each is measured.
+pub const MOVED_LEN_MAX: usize = 16 * PATCHED_LEN_MAX;
+
+/// Items of lists that the operations of a JSON patch may move up or down in all: a list makes room item by item.
+pub const SHIFTED_MAX: usize = 256 * 1024 * 1024;
+
 /// Why a patch was not applied.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PatchError {
@@ -32,6 +38,9 @@ pub enum PatchError {
     /// The result would be larger than an object may be (413).
     #[error("the patched object would be larger than {PATCHED_LEN_MAX} bytes")]
     TooLarge,
+    /// The operations move, or merge again, more than a server does for one request (413).
+    #[error("the operations of the patch change large values too often: send fewer in one patch")]
+    TooMuchWork,
     /// A directive contradicts the patch that it is in, or the patch is no patch (400).
     #[error("{0}")]
     Contradiction(&'static str),
@@ -60,7 +69,7 @@ impl PatchError {
     pub fn code(&self) -> u16 {
         match self {
             Self::Malformed(_) | Self::Contradiction(_) | Self::NoObject(_) => 400,
-            Self::TooManyOperations(_) | Self::TooLarge => 413,
+            Self::TooManyOperations(_) | Self::TooLarge | Self::TooMuchWork => 413,
             Self::Rejected => 422,
             Self::Unmergeable(_) | Self::MissingKey { .. } => 500,
         }
@@ -79,24 +88,41 @@ pub fn json_patch(object: &Value, patch: &[u8]) -> Result<Value, PatchError> {
         return Err(PatchError::TooManyOperations(operations.len()));
     }
     let mut patched = object.clone();
-    let mut copied = 0_usize;
+    let mut spent = Spent::default();
     for operation in operations {
-        let depth = reach(&patched, &operation, &mut copied)?;
+        let depth = reach(&patched, &operation, &mut spent)?;
         if depth > DEPTH_MAX {
             return Err(PatchError::Rejected);
         }
-        let steps = operation::read(&patched, &operation)?;
-        json_patch::patch(&mut patched, &steps).map_err(|_| PatchError::Rejected)?;
+        operation::apply(&mut patched, &operation)?;
     }
     check_size(&patched)?;
     Ok(patched)
 }
 
-/// How deep the value of an operation will lie, and how many bytes copies have added up to: both are bounded before
-/// the operation is applied, because a short patch can make a deep or a huge object.
-fn reach(object: &Value, one: &Value, copied: &mut usize) -> Result<usize, PatchError> {
+/// What operations have added up to: of bytes that were copied and moved, and of items of the lists that they changed.
+#[derive(Debug, Default)]
+struct Spent {
+    copied: usize,
+    moved: usize,
+    shifted: usize,
+}
+
+/// How deep the value of an operation will lie, and how much copies and moves have added up to: all are bounded before
+/// the operation is applied, because a short patch can make a deep or a huge object, or carry a large one to and fro.
+fn reach(object: &Value, one: &Value, spent: &mut Spent) -> Result<usize, PatchError> {
     let segments = one["path"].as_str().map_or(0, |path| path.matches('/').count());
     let op = one["op"].as_str().unwrap_or_default();
+    let keys: &[&str] = match op {
+        "add" | "remove" | "copy" => &["path"],
+        "move" => &["path", "from"],
+        _ => &[],
+    };
+    let shifted: usize = keys.iter().map(|key| operation::shifted(object, one, key)).sum();
+    spent.shifted = spent.shifted.saturating_add(shifted);
+    if spent.shifted > SHIFTED_MAX {
+        return Err(PatchError::TooMuchWork);
+    }
     let value = match op {
         "add" | "replace" => one.get("value"),
         "copy" | "move" => {
@@ -106,13 +132,19 @@ fn reach(object: &Value, one: &Value, copied: &mut usize) -> Result<usize, Patch
         _ => None,
     };
     let Some(value) = value else { return Ok(segments) };
-    if op == "copy" {
-        *copied = copied.saturating_add(length(value).ok_or(PatchError::TooLarge)?);
-        if *copied > PATCHED_LEN_MAX {
-            return Err(PatchError::TooLarge);
-        }
+    match op {
+        "copy" => count(&mut spent.copied, Some(value), PATCHED_LEN_MAX).map_err(|_| PatchError::TooLarge)?,
+        "move" => count(&mut spent.moved, Some(value), MOVED_LEN_MAX)?,
+        _ => {}
     }
     Ok(segments + depth_of(value))
+}
+
+/// Adds the bytes of a value to those of others, up to a bound.
+fn count(sum: &mut usize, value: Option<&Value>, max: usize) -> Result<(), PatchError> {
+    let len = value.map_or(Some(0), length).ok_or(PatchError::TooLarge)?;
+    *sum = sum.saturating_add(len);
+    if *sum > max { Err(PatchError::TooMuchWork) } else { Ok(()) }
 }
 
 fn depth_of(value: &Value) -> usize {
@@ -200,7 +232,7 @@ pub fn strategic_merge_patch(schema: &Schema, object: &Value, patch: &Value) -> 
     if depth_over(patch, DEPTH_MAX) {
         return Err(PatchError::Malformed(format!("nests deeper than {DEPTH_MAX}")));
     }
-    let patched = strategic::merge(Place(Some(schema.cursor())), Some(object), patch)?;
+    let patched = strategic::merge(Place(Some(schema.cursor())), Some(object), patch, &mut 0)?;
     check_size(&patched)?;
     Ok(patched)
 }

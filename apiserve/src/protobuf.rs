@@ -70,6 +70,9 @@ pub(crate) enum Malformed {
     /// Messages within messages without end.
     #[error("messages nest deeper than {0} levels")]
     TooDeep(usize),
+    /// It would take too much memory.
+    #[error("the message has more parts than are read here: send fewer fields and items")]
+    TooLarge,
     /// The type has no protobuf form.
     #[error("a value without protobuf form")]
     Formless,

@@ -28,7 +28,7 @@ use tombolo_proto::ids::Uid;
 use tombolo_proto::object::ObjectKey;
 
 use crate::admission::{Admission, AdmissionRequest, Operation, Warnings};
-use crate::aside::aside;
+use crate::aside::{aside, aside_if_large};
 use crate::backend::{FieldValidation, WriteBackend, WriteOptions, WriteReply, WriteRequest, WriteVerb};
 use crate::input;
 use crate::kinds::{FieldError, KindInfo};
@@ -342,12 +342,25 @@ impl LocalWrites {
     }
 }
 
-/// What the kind says of an object.
-async fn validated<T>(context: &Context<'_>, validate: impl FnOnce() -> T + Send) -> Result<T, ApiError> {
+/// What the kind says of an object, which replaces one of `stored` bytes.
+async fn validated<T>(
+    context: &Context<'_>,
+    stored: usize,
+    validate: impl FnOnce() -> T + Send,
+) -> Result<T, ApiError> {
     match context.kind.is_slow_to_validate() {
         true => aside(&context.request.attributes.payer, validate).await,
-        false => Ok(validate()),
+        false => worked(context.request, stored, validate).await,
     }
+}
+
+/// Does what takes longer the larger the body, and the object of `stored` bytes that it changes.
+async fn worked<T>(
+    request: &WriteRequest,
+    stored: usize,
+    work: impl FnOnce() -> T + Send,
+) -> Result<T, ApiError> {
+    aside_if_large(&request.attributes.payer, request.body.len().saturating_add(stored), work).await
 }
 
 fn admission_request<'r>(
@@ -387,3 +400,6 @@ fn invalid(kind: &KindInfo, name: &str, errors: &[FieldError]) -> ApiError {
     };
     ApiError::invalid(&kind.storage.group, &kind.kind, name, errors.iter().map(cause).collect())
 }
+
+#[cfg(test)]
+mod tests;

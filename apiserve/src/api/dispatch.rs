@@ -11,6 +11,7 @@ use serde_json::Value;
 use tombolo_proto::object::ObjectKey;
 
 use crate::accept::{Accepted, Kind};
+use crate::aside::aside_if_large;
 use crate::auth::Attributes;
 use crate::backend::{EndpointRequest, PatchType, WriteReply, WriteRequest, WriteVerb};
 use crate::body::{self, Body};
@@ -27,10 +28,11 @@ use crate::selector::Selection;
 use crate::senders::Sender;
 use crate::sources::Read;
 use crate::status::ApiError;
+use crate::tree;
 use crate::watch::{self, Surroundings, WatchRequest};
 use crate::write;
 
-use super::load::Receiving;
+use super::load::{Receiving, too_many_bodies};
 use super::plain::{is_elsewhere, missing, no_such_page};
 use super::{Admitted, ApiServer, Slot, streams};
 
@@ -182,9 +184,16 @@ impl ApiServer {
         let (verb, options_kind) = write_verb(admitted.query.verb, &content_type, kind.custom)?;
         let user_agent = header(&admitted, "user-agent").unwrap_or_default();
         let options = write_options(&admitted.query.params, options_kind, &user_agent)?;
-        let (bytes, _received) = self.read_body(request_body, &admitted.sender).await?;
+        let (bytes, mut received) = self.read_body(request_body, &admitted.sender).await?;
         let body = Typed { media_type: content_type, bytes };
-        let body = self.read_protobuf(body, &admitted, &kind)?;
+        let body = self.readable(body, &admitted, &kind, &mut received).await?;
+        if matches!(admitted.query.verb, "update" | "patch") && !self.parts.writes.decides_creation() {
+            let attributes = &admitted.attributes;
+            let key = ObjectKey::new(kind.storage.clone(), &attributes.namespace, &attributes.name);
+            if let Some(stored) = self.parts.store.get(&key)? {
+                received.beside(&stored.body())?;
+            }
+        }
         let mut request = WriteRequest {
             may_create: false,
             kind,
@@ -201,6 +210,22 @@ impl ApiServer {
         let reply = self.parts.writes.execute(request).await?;
         encoder.check_form(is_list).map_err(|error| error.with_warnings(reply.warnings.clone()))?;
         Ok(written(reply, &encoder, &accepted, is_list))
+    }
+
+    /// A body that those can read who answer the request. What it becomes counts as what was received.
+    async fn readable(
+        &self,
+        body: Typed,
+        admitted: &Admitted,
+        kind: &KindInfo,
+        received: &mut Receiving,
+    ) -> Result<Typed, ApiError> {
+        let len = body.bytes.len();
+        let read = || self.read_protobuf(body, admitted, kind);
+        let body = aside_if_large(&admitted.attributes.payer, len, read).await??;
+        let is_yaml = input::is_yaml(&body.media_type).unwrap_or(false);
+        received.becomes(tree::read_bytes(&body.bytes, is_yaml))?;
+        Ok(body)
     }
 
     /// Makes JSON of a protobuf body; whoever answers the request reads no protobuf.
@@ -262,17 +287,20 @@ impl ApiServer {
         let user_agent = header(&admitted, "user-agent").unwrap_or_default();
         let options = write_options(&admitted.query.params, OptionsKind::Create, &user_agent)?;
         let media_type = input::content_type(&admitted.head.headers);
-        let (bytes, _received) = self.read_body(request_body, &admitted.sender).await?;
+        let (bytes, mut received) = self.read_body(request_body, &admitted.sender).await?;
         let body = Typed { media_type, bytes };
-        let body = self.read_protobuf(body, &admitted, &kind)?;
+        let body = self.readable(body, &admitted, &kind, &mut received).await?;
         let (attributes, mut warnings) = (&admitted.attributes, Vec::new());
-        let parsed = if attributes.subresource.is_empty() {
-            write::question(&kind, &attributes.namespace, &body, &options, &mut warnings)?
-        } else if body.bytes.is_empty() {
-            Value::Null
-        } else {
-            input::parse(&body.media_type, &body.bytes)?
+        let read = || {
+            if attributes.subresource.is_empty() {
+                write::question(&kind, &attributes.namespace, &body, &options, &mut warnings)
+            } else if body.bytes.is_empty() {
+                Ok(Value::Null)
+            } else {
+                input::parse(&body.media_type, &body.bytes)
+            }
         };
+        let parsed = aside_if_large(&attributes.payer, body.bytes.len(), read).await??;
         let query = admitted.head.uri.query().unwrap_or_default().to_owned();
         let authorization = header(&admitted, "authorization");
         let attributes = admitted.attributes;
@@ -472,9 +500,7 @@ impl ApiServer {
             received += data.len();
             match received {
                 0..=BODY_LEN_MAX if !receiving.more(data.len()) => {
-                    return Err(ApiError::too_many_requests(
-                        "Too many bodies are being received, please try again later.",
-                    ));
+                    return Err(too_many_bodies());
                 }
                 0..=BODY_LEN_MAX => bytes.extend_from_slice(&data),
                 _ if received > DISCARD_MAX => break,

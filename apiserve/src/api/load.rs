@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use http::Response;
+use http::{Response, StatusCode};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -14,6 +14,7 @@ use crate::auth::Identity;
 use crate::body::{self, Body};
 use crate::senders::{Good, Sender, Senders, Source};
 use crate::status::ApiError;
+use crate::tree::{self, BODY_TREE_MAX};
 
 /// What an answer costs until it is sent, beside its bytes.
 const ANSWER_OVERHEAD: usize = 4 * 1024;
@@ -232,6 +233,31 @@ impl Receiving {
         }
         fits
     }
+
+    /// Reading it takes so much more. It counts as what has come.
+    ///
+    /// # Errors
+    /// 413 when one body may not take so much, 429 when together too much is being received.
+    pub(super) fn becomes(&mut self, bytes: usize) -> Result<(), ApiError> {
+        if bytes > BODY_TREE_MAX.min(self.load.bodies_len_max) {
+            let message = "Request entity too large: it has more parts than are read here. Send fewer fields and items.";
+            return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", message));
+        }
+        if self.more(bytes) { Ok(()) } else { Err(too_many_bodies()) }
+    }
+
+    /// What is stored is read beside it.
+    ///
+    /// # Errors
+    /// 429 as [`Self::becomes`].
+    pub(super) fn beside(&mut self, stored: &[u8]) -> Result<(), ApiError> {
+        let bytes = stored.len().saturating_add(tree::read_bytes(stored, false));
+        if self.more(bytes) { Ok(()) } else { Err(too_many_bodies()) }
+    }
+}
+
+pub(super) fn too_many_bodies() -> ApiError {
+    ApiError::too_many_requests("Too many bodies are being received, please try again later.")
 }
 
 impl Drop for Receiving {
@@ -298,5 +324,39 @@ pub(super) fn sending(slot: Slot, mut response: Response<Body>, accepted: &Accep
                 ApiError::too_many_requests("Too many answers wait for clients that read them slowly.");
             body::refusal(&error, accepted)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::auth::AUTHENTICATED_GROUP;
+    use crate::senders::SENDER_SHARE;
+
+    #[test]
+    fn what_bodies_become_counts_and_never_exceeds_the_bound() {
+        let mut load = Load::new(1);
+        load.bodies_len_max = 4 * BODY_TREE_MAX;
+        load.senders = Some(Senders::default());
+        let load = Arc::new(load);
+        let sender = |name: &str| load.sender(&Identity::new(name, &[AUTHENTICATED_GROUP]), Source::of(None));
+        let receive = |name: &str, bytes: usize| {
+            let mut receiving = Receiving::begin(&load, &sender(name));
+            assert!(receiving.more(1));
+            receiving.becomes(bytes).map(|()| receiving).map_err(|error| error.code.as_u16())
+        };
+        assert_eq!(receive("eve", BODY_TREE_MAX + 1).err(), Some(413));
+        let share = load.bodies_len_max / SENDER_SHARE;
+        let held = receive("eve", share - 2).expect("her share");
+        assert_eq!(receive("eve", share / 2).err(), Some(429));
+        let others: Vec<_> =
+            (0..8).filter_map(|number| receive(&format!("u{number}"), share - 2).ok()).collect();
+        assert_eq!(others.len(), 2, "a part is reserved");
+        assert!(load.activity().bodies_len <= load.bodies_len_max);
+        let mut patch = Receiving::begin(&load, &sender("eve"));
+        let stored = format!("[{}0]", "[],".repeat(share / 100));
+        assert_eq!(patch.beside(stored.as_bytes()).map_err(|error| error.code.as_u16()), Err(429));
+        drop((held, others, patch));
+        assert_eq!(load.activity().bodies_len, 0);
     }
 }

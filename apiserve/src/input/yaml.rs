@@ -10,6 +10,7 @@ use serde_saphyr::options::DuplicateKeyPolicy;
 
 use super::DEPTH_MAX;
 use crate::schema::decode::STRICT_ERRORS_MAX;
+use crate::tree::YAML_NODES_MAX;
 
 /// The value of a YAML document; the second part names the keys that come twice, each with the line of its value.
 /// The last of them wins.
@@ -17,7 +18,8 @@ pub(super) fn parse(text: &str) -> Result<(Value, Vec<String>), String> {
     let options = serde_saphyr::options! {
         with_snippet: false,
         duplicate_keys: DuplicateKeyPolicy::LastWins,
-        budget: serde_saphyr::budget! { max_depth: DEPTH_MAX },
+        budget: serde_saphyr::budget! { max_depth: DEPTH_MAX, max_nodes: YAML_NODES_MAX },
+        alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: YAML_NODES_MAX },
     };
     let node: Node = serde_saphyr::from_str_with_options(text, options).map_err(|error| error.to_string())?;
     let mut twice = Vec::new();

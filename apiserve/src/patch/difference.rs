@@ -1,7 +1,7 @@
 //! The strategic merge patch between two states of an object, as clients make one: only what differs, so that what others
 //! write meanwhile stays.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use serde_json::{Map, Value, json};
 
@@ -35,11 +35,12 @@ fn field(place: Place<'_>, name: &str, old: &Value, new: &Value, patch: &mut Map
             Some(merge) => match merge.key {
                 Some(key) => items(place.item(), &key, old, new).unwrap_or_else(|| replaced(new)),
                 None => {
-                    let gone: Vec<_> = old.iter().filter(|item| !new.contains(item)).cloned().collect();
+                    let (had, has): (HashSet<_>, HashSet<_>) = (old.iter().collect(), new.iter().collect());
+                    let gone: Vec<_> = old.iter().filter(|item| !has.contains(item)).cloned().collect();
                     if !gone.is_empty() {
                         patch.insert(format!("{DELETE_FROM}/{name}"), gone.into());
                     }
-                    new.iter().filter(|item| !old.contains(item)).cloned().collect()
+                    new.iter().filter(|item| !had.contains(item)).cloned().collect()
                 }
             },
         },

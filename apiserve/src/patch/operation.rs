@@ -1,11 +1,12 @@
 //! Operations of a JSON patch as kube-apiserver's library reads them, in terms of RFC 6902.
 
-use json_patch::PatchOperation;
+use json_patch::jsonptr::PointerBuf;
+use json_patch::{AddOperation, PatchOperation};
 use serde_json::{Value, json};
 
 use super::PatchError;
 
-/// What is done for one operation: nothing, itself, or several.
+/// Applies one operation. What it leaves of the object is of no use where it fails.
 ///
 /// Where the library of kube-apiserver is more lenient than the RFC, clients have come to depend on it: negative
 /// indices count from the end, `replace` also adds a member, a `test` for null holds where there is nothing, and what
@@ -14,7 +15,13 @@ use super::PatchError;
 /// # Errors
 /// [`PatchError::Malformed`] when the operation is no object of texts, [`PatchError::Rejected`] when it lacks something
 /// or is none of the six.
-pub(super) fn read(object: &Value, operation: &Value) -> Result<Vec<PatchOperation>, PatchError> {
+pub(super) fn apply(object: &mut Value, operation: &Value) -> Result<(), PatchError> {
+    let steps = read(object, operation)?;
+    json_patch::patch(object, &steps).map_err(|_| PatchError::Rejected)
+}
+
+/// What is done for one operation: nothing, itself, or several. A value that moves is taken out of the object.
+fn read(object: &mut Value, operation: &Value) -> Result<Vec<PatchOperation>, PatchError> {
     check_types(operation)?;
     if !operation["path"].is_string() {
         return Err(PatchError::Rejected);
@@ -32,25 +39,39 @@ pub(super) fn read(object: &Value, operation: &Value) -> Result<Vec<PatchOperati
             vec![json!({"op": "add", "path": resolved(object, path, 1), "value": operation["value"]})]
         }
         "remove" => vec![json!({"op": "remove", "path": resolved(object, path, 0)})],
-        op @ ("copy" | "move") if operation.get("from").is_some() => transfer(object, op, operation)?,
+        op @ ("copy" | "move") if operation.get("from").is_some() => return transfer(object, op, operation),
         _ => return Err(PatchError::Rejected),
     };
     steps.into_iter().map(|step| serde_json::from_value(step).map_err(|_| PatchError::Rejected)).collect()
 }
 
 /// A copy or a move: the value goes where the path leads once it was taken away.
-fn transfer(object: &Value, op: &str, operation: &Value) -> Result<Vec<Value>, PatchError> {
+fn transfer(object: &mut Value, op: &str, operation: &Value) -> Result<Vec<PatchOperation>, PatchError> {
     let from = resolved(object, pointer(operation, "from"), 0);
     if from.is_empty() {
         return Err(PatchError::Rejected);
     }
-    let value = object.pointer(&from).ok_or(PatchError::Rejected)?.clone();
     // The item that a move takes away is missing from the list when its new place is counted from the end.
     let same_list = parent(&from) == parent(pointer(operation, "path"));
     let added = i64::from(op == "copy" || !same_list);
     let path = resolved(object, pointer(operation, "path"), added);
-    let add = json!({"op": "add", "path": path, "value": value});
-    Ok(if op == "move" { vec![json!({"op": "remove", "path": from}), add] } else { vec![add] })
+    let path = PointerBuf::parse(path).map_err(|_| PatchError::Rejected)?;
+    let value = object.pointer_mut(&from).ok_or(PatchError::Rejected)?;
+    if op == "copy" {
+        return Ok(vec![PatchOperation::Add(AddOperation { path, value: value.clone() })]);
+    }
+    let value = std::mem::take(value);
+    let remove = json!({"op": "remove", "path": from});
+    let remove = serde_json::from_value(remove).map_err(|_| PatchError::Rejected)?;
+    Ok(vec![remove, PatchOperation::Add(AddOperation { path, value })])
+}
+
+/// How many items of a list an operation moves up or down when it adds or removes what one of its paths names.
+pub(super) fn shifted(object: &Value, operation: &Value, key: &str) -> usize {
+    let path = resolved(object, pointer(operation, key), 1);
+    let index = path.rsplit_once('/').and_then(|(_, index)| index.parse::<usize>().ok());
+    let list = object.pointer(parent(&path)).and_then(Value::as_array);
+    list.zip(index).map_or(0, |(list, index)| list.len().saturating_sub(index))
 }
 
 fn check_types(operation: &Value) -> Result<(), PatchError> {

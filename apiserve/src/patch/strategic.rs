@@ -1,16 +1,22 @@
 //! Strategic merge: an object and a patch walked beside their type.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value};
 
-use super::PatchError;
 use super::directives::{self, Directive, Key, RETAIN_KEYS};
+use super::{PATCHED_LEN_MAX, PatchError};
 use crate::schema::gofmt;
 use crate::schema::types::{ListMerge, Place, Shape};
 
-/// The object that `patch` makes of `old`; null when the patch deletes it.
-pub(super) fn merge(place: Place<'_>, old: Option<&Value>, patch: &Value) -> Result<Value, PatchError> {
+/// The object that `patch` makes of `old`; null when the patch deletes it. `again` are the bytes of items that the
+/// patch has named more than once, each time that it did after the first.
+pub(super) fn merge(
+    place: Place<'_>,
+    old: Option<&Value>,
+    patch: &Value,
+    again: &mut usize,
+) -> Result<Value, PatchError> {
     let Value::Object(patch) = patch else { return Ok(directives::stripped(patch)) };
     match directives::directive(patch)? {
         Some(Directive::Delete) => return Ok(Value::Object(Map::new())),
@@ -24,7 +30,7 @@ pub(super) fn merge(place: Place<'_>, old: Option<&Value>, patch: &Value) -> Res
     // Fields before directives about lists, so that the lists they speak of are complete.
     for (name, value) in patch {
         if let Key::Field(name) = directives::key(name) {
-            field(place, name, value, &mut out)?;
+            field(place, name, value, &mut out, again)?;
             let ordered = patch.contains_key(&directives::order_of(name));
             if let (false, Value::Array(items)) = (ordered, value) {
                 // Without an order of its own a patch means that of its items.
@@ -46,7 +52,8 @@ fn retain(out: &mut Map<String, Value>, patch: &Map<String, Value>) -> Result<()
     let Some(keys) = patch.get(RETAIN_KEYS) else { return Ok(()) };
     let wrong = PatchError::Contradiction("invalid patch format of retainKeys");
     let Value::Array(keys) = keys else { return Err(wrong) };
-    let known = |name: &str| keys.iter().any(|key| key == name);
+    let keys: HashSet<&str> = keys.iter().filter_map(Value::as_str).collect();
+    let known = |name: &str| keys.contains(name);
     if patch.keys().any(|name| matches!(directives::key(name), Key::Field(_)) && !known(name)) {
         return Err(wrong);
     }
@@ -59,6 +66,7 @@ fn field(
     name: &str,
     value: &Value,
     out: &mut Map<String, Value>,
+    again: &mut usize,
 ) -> Result<(), PatchError> {
     let (child, _) = place.child(name);
     let merged = match (value, out.get(name)) {
@@ -66,16 +74,16 @@ fn field(
             out.remove(name);
             return Ok(());
         }
-        (Value::Object(_), Some(old @ Value::Object(_))) => merge(child, Some(old), value)?,
+        (Value::Object(_), Some(old @ Value::Object(_))) => merge(child, Some(old), value, again)?,
         // Where nothing is to be changed, whatever a directive says is nothing too.
         (Value::Object(patch), _) if patch.contains_key(directives::PATCH) => {
             out.remove(name);
             return Ok(());
         }
-        (Value::Object(_), _) => merge(child, None, value)?,
+        (Value::Object(_), _) => merge(child, None, value, again)?,
         (Value::Array(items), old) => {
             let old = old.and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-            Value::Array(list(child, old, items)?)
+            Value::Array(list(child, old, items, again)?)
         }
         (scalar, _) => scalar.clone(),
     };
@@ -90,12 +98,17 @@ pub(super) fn merges(place: Place<'_>) -> Option<ListMerge> {
     }
 }
 
-fn list(place: Place<'_>, old: &[Value], patch: &[Value]) -> Result<Vec<Value>, PatchError> {
+fn list(
+    place: Place<'_>,
+    old: &[Value],
+    patch: &[Value],
+    again: &mut usize,
+) -> Result<Vec<Value>, PatchError> {
     // One marker in the list replaces it as a whole.
     let replaces = patch.iter().any(is_marker);
     match merges(place) {
         Some(merge) if !replaces => match merge.key {
-            Some(key) => objects(place.item(), old, patch, &key),
+            Some(key) => objects(place.item(), old, patch, &key, again),
             None => Ok(scalars(old, patch)),
         },
         _ => match directives::stripped(&Value::Array(patch.to_vec())) {
@@ -106,14 +119,10 @@ fn list(place: Place<'_>, old: &[Value], patch: &[Value]) -> Result<Vec<Value>, 
 }
 
 /// A list of scalars with strategy merge is a set.
-fn scalars(old: &[Value], patch: &[Value]) -> Vec<Value> {
-    let mut out = old.to_vec();
-    for item in patch {
-        if !out.contains(item) {
-            out.push(item.clone());
-        }
-    }
-    out
+pub(super) fn scalars(old: &[Value], patch: &[Value]) -> Vec<Value> {
+    let mut has: HashSet<&Value> = old.iter().collect();
+    let news = patch.iter().filter(|item| has.insert(item));
+    old.iter().chain(news).cloned().collect()
 }
 
 /// Whether an item of a patch is no item but says that the list is replaced.
@@ -139,7 +148,14 @@ fn identity(item: &Value, key: &str) -> Result<String, PatchError> {
 }
 
 /// A list of objects with a merge key: each item of the patch changes the item with the same key.
-fn objects(place: Place<'_>, old: &[Value], patch: &[Value], key: &str) -> Result<Vec<Value>, PatchError> {
+fn objects(
+    place: Place<'_>,
+    old: &[Value],
+    patch: &[Value],
+    key: &str,
+    again: &mut usize,
+) -> Result<Vec<Value>, PatchError> {
+    let mut changed = HashSet::new();
     let mut out: Vec<Option<Value>> = old.iter().cloned().map(Some).collect();
     let mut index: HashMap<String, Vec<usize>> = HashMap::new();
     for (at, item) in old.iter().enumerate() {
@@ -155,28 +171,35 @@ fn objects(place: Place<'_>, old: &[Value], patch: &[Value], key: &str) -> Resul
         };
         let directive = directives::item_directive(map)?;
         let identity = identity(item, key)?;
-        let found = index.get(&identity).cloned().unwrap_or_default();
         if directive == Some(Directive::Delete) {
-            for at in found {
+            for at in index.remove(&identity).unwrap_or_default() {
                 out[at] = None;
             }
-            index.remove(&identity);
             continue;
         }
-        match found.first() {
-            Some(at) => out[*at] = Some(merge(place, out[*at].as_ref(), item)?),
+        let first = index.get(&identity).and_then(|found| found.first()).copied();
+        match first {
+            Some(at) => {
+                // A short patch can name one large item again and again.
+                if !changed.insert(at) {
+                    super::count(again, out[at].as_ref(), PATCHED_LEN_MAX)?;
+                }
+                out[at] = Some(merge(place, out[at].as_ref(), item, again)?);
+            }
             None => {
+                changed.insert(out.len());
                 index.insert(identity, vec![out.len()]);
-                out.push(Some(merge(place, None, item)?));
+                out.push(Some(merge(place, None, item, again)?));
             }
         }
     }
     Ok(out.into_iter().flatten().collect())
 }
 
-fn delete_from(name: &str, value: &Value, out: &mut Map<String, Value>) {
+pub(super) fn delete_from(name: &str, value: &Value, out: &mut Map<String, Value>) {
     // What is no list deletes nothing, as in kube-apiserver.
     if let (Some(Value::Array(items)), Value::Array(gone)) = (out.get_mut(name), value) {
+        let gone: HashSet<&Value> = gone.iter().collect();
         items.retain(|item| !gone.contains(item));
     }
 }

@@ -188,6 +188,70 @@ fn json_patches_are_bounded_and_all_or_nothing() {
     assert_eq!(json_patch(&object, nesting.as_bytes()).unwrap_err().code(), 422);
 }
 
+/// A short patch that names something large again and again ends after a bounded number of bytes.
+#[test]
+fn what_one_patch_moves_and_merges_again_is_bounded() {
+    let large = "x".repeat(PATCHED_LEN_MAX / 2);
+    let object = json!({"data": {"a": large}, "list": vec![0; 100_000]});
+    let patch = |operation: Value, count: usize| {
+        json_patch(&object, json!(vec![operation; count]).to_string().as_bytes())
+    };
+    let to_and_fro = |times: usize| {
+        let pair = [("/data", "/x"), ("/x", "/data")];
+        let moves = pair.map(|(from, path)| json!({"op": "move", "from": from, "path": path}));
+        json_patch(&object, Value::from(vec![moves; times].concat()).to_string().as_bytes())
+    };
+    assert_eq!(to_and_fro(8).as_ref(), Ok(&object));
+    assert_eq!(to_and_fro(100).err(), Some(PatchError::TooMuchWork));
+    let inserted = patch(json!({"op": "add", "path": "/list/0", "value": 0}), 5_000);
+    assert_eq!(inserted.err(), Some(PatchError::TooMuchWork));
+    let appended = patch(json!({"op": "add", "path": "/list/-", "value": 0}), 5_000).unwrap();
+    assert_eq!(appended["list"].as_array().map(Vec::len), Some(105_000));
+
+    let object = json!({"spec": {"containers": [{"name": "a", "image": large}]}});
+    let named = |count: usize| {
+        let items = vec![json!({"name": "a", "tty": true}); count];
+        strategic_merge_patch(&pod_schema(), &object, &json!({"spec": {"containers": items}}))
+    };
+    assert_eq!(named(2).unwrap()["spec"]["containers"][0]["tty"], true);
+    assert_eq!(named(4).err(), Some(PatchError::TooMuchWork));
+    assert_eq!(PatchError::TooMuchWork.code(), 413);
+}
+
+/// Sets are merged, reduced and compared without looking through one for each item of the other: an hour of work else.
+#[test]
+fn large_sets_are_merged_and_compared() {
+    const ITEMS: usize = 200_000;
+    let names = |first: usize| -> Value {
+        (first..first + ITEMS).map(|number| Value::from(number.to_string())).collect()
+    };
+    let pod = |finalizers: Value| json!({"metadata": {"finalizers": finalizers}});
+    let (old, new) = (pod(names(0)), pod(names(ITEMS / 2)));
+    let schema = pod_schema();
+    let merged = strategic_merge_patch(&schema, &old, &new).unwrap();
+    assert_eq!(merged["metadata"]["finalizers"].as_array().map(Vec::len), Some(ITEMS / 2 * 3));
+    let patch = strategic_merge_difference(&schema, &old, &new);
+    let reduced = strategic_merge_patch(&schema, &old, &patch).unwrap();
+    assert_eq!(reduced["metadata"]["finalizers"].as_array().map(Vec::len), Some(ITEMS));
+    let keys: Vec<Value> = (0..ITEMS).map(|number| number.to_string().into()).collect();
+    let mut labels: serde_json::Map<String, Value> =
+        (0..ITEMS).map(|number| (number.to_string(), "".into())).collect();
+    labels.insert("$retainKeys".to_owned(), keys.into());
+    strategic_merge_patch(&schema, &json!({}), &json!({"metadata": {"labels": labels}})).unwrap();
+}
+
+fn scalar() -> impl Strategy<Value = Value> {
+    prop_oneof![
+        Just(json!(0)),
+        Just(json!(0.0)),
+        Just(json!(-0.0)),
+        Just(json!("0")),
+        Just(Value::Null),
+        Just(json!({"a": 0, "b": 1})),
+        Just(json!({"b": 1, "a": 0.0})),
+    ]
+}
+
 fn json_value() -> impl Strategy<Value = Value> {
     let keys = prop_oneof![
         Just("spec"),
@@ -225,6 +289,25 @@ fn containers() -> impl Strategy<Value = Vec<Value>> {
 }
 
 proptest! {
+    /// As if each item were looked for among all others.
+    #[test]
+    fn sets_are_merged_and_reduced_by_equality(
+        old in prop::collection::vec(scalar(), 0..6),
+        new in prop::collection::vec(scalar(), 0..6),
+    ) {
+        let mut united = old.clone();
+        for item in &new {
+            if !united.contains(item) {
+                united.push(item.clone());
+            }
+        }
+        prop_assert_eq!(strategic::scalars(&old, &new), united);
+        let mut reduced = json!({"l": old}).as_object().cloned().unwrap_or_default();
+        strategic::delete_from("l", &Value::from(new.clone()), &mut reduced);
+        let left: Vec<Value> = old.iter().filter(|item| !new.contains(item)).cloned().collect();
+        prop_assert_eq!(&reduced["l"], &Value::from(left));
+    }
+
     #[test]
     fn arbitrary_patches_never_panic(object in json_value(), patch in json_value()) {
         let schema = pod_schema();

@@ -1,5 +1,7 @@
 //! Messages read by their type into the JSON form of the object.
 
+use std::cell::Cell;
+
 use serde_json::{Map, Value};
 
 use super::Malformed;
@@ -8,6 +10,7 @@ use super::scalar;
 use crate::schema::canonical::is_zero;
 use crate::schema::types::{Cursor, Field, Place, Presence, Shape, StructShape, WireForm};
 use crate::schema::{DEPTH_MAX, Schema};
+use crate::tree::{ARRAY_BYTES, BODY_TREE_MAX, ITEM_BYTES, MEMBER_BYTES, OBJECT_BYTES, read_bytes};
 
 /// Name of the type of JSON schemas, which untyped fields of definitions refer to.
 const JSON_SCHEMA: &str = "apiextensions.v1.JSONSchemaProps";
@@ -21,9 +24,20 @@ pub(super) fn object(schema: &Schema, message: &[u8]) -> Result<Map<String, Valu
     let mut map = Map::new();
     let cursor = schema.cursor();
     let Shape::Struct(shape) = &cursor.node().shape else { return Err(Malformed::Formless) };
-    let struct_at = StructAt { cursor, shape, above: &[] };
+    let room = Room(Cell::new(BODY_TREE_MAX));
+    let struct_at = StructAt { cursor, shape, above: &[], room: &room };
     struct_at.read(message, DEPTH_MAX, &mut map)?;
     Ok(map)
+}
+
+/// Bytes that the object may still take: two bytes of a message can make a part of hundreds.
+struct Room(Cell<usize>);
+
+impl Room {
+    fn take(&self, bytes: usize) -> Result<(), Malformed> {
+        self.0.set(self.0.get().checked_sub(bytes).ok_or(Malformed::TooLarge)?);
+        Ok(())
+    }
 }
 
 /// A struct, or one of the messages that JSON inlines in it.
@@ -32,6 +46,7 @@ struct StructAt<'a> {
     shape: &'a StructShape,
     /// Field numbers that lead from the struct to the inlined message.
     above: &'a [u32],
+    room: &'a Room,
 }
 
 impl<'a> StructAt<'a> {
@@ -41,8 +56,9 @@ impl<'a> StructAt<'a> {
         while let Some((number, payload)) = fields.next()? {
             match self.find(number) {
                 Some(Found::Field(field, form)) => {
+                    self.room.take(if map.is_empty() { OBJECT_BYTES } else { MEMBER_BYTES })?;
                     let held = map.entry(field.name.as_ref()).or_insert(Value::Null);
-                    let slot = Slot { cursor: self.cursor.at(field.node), form, depth };
+                    let slot = Slot { cursor: self.cursor.at(field.node), form, depth, room: self.room };
                     slot.add(payload, held).map_err(|problem| problem.below(&field.name))?;
                 }
                 Some(Found::Inlined) => {
@@ -94,6 +110,7 @@ struct Slot<'a> {
     form: WireForm,
     /// How much deeper messages may nest.
     depth: usize,
+    room: &'a Room,
 }
 
 impl<'a> Slot<'a> {
@@ -119,7 +136,7 @@ impl<'a> Slot<'a> {
                     *held = Value::Object(Map::new());
                 }
                 let Value::Object(map) = held else { return Ok(()) };
-                let inner = StructAt { cursor: self.cursor, shape, above: &[] };
+                let inner = StructAt { cursor: self.cursor, shape, above: &[], room: self.room };
                 inner.read(payload.bytes()?, self.depth, map)
             }
             _ => {
@@ -134,16 +151,19 @@ impl<'a> Slot<'a> {
         if let (Shape::Integer { bits }, Payload::Bytes(packed)) = (&self.cursor.node().shape, payload) {
             let mut numbers = Reader::new(packed);
             while let Some(number) = numbers.packed()? {
+                self.room.take(ITEM_BYTES)?;
                 items.push(scalar::integer(*bits, number));
             }
             return Ok(());
         }
+        self.room.take(if items.is_empty() { ARRAY_BYTES } else { ITEM_BYTES })?;
         items.push(self.single(payload)?);
         Ok(())
     }
 
     /// Adds an entry (key in field 1, value in field 2) to a map, of which `self` is the value.
     fn entry(self, message: &[u8], map: &mut Map<String, Value>) -> Result<(), Malformed> {
+        self.room.take(if map.is_empty() { OBJECT_BYTES } else { MEMBER_BYTES })?;
         let (mut key, mut value) = ("", Value::Null);
         let mut fields = Reader::new(message);
         while let Some((number, payload)) = fields.next()? {
@@ -206,7 +226,10 @@ impl<'a> Slot<'a> {
 
     fn untyped(self, message: &[u8]) -> Result<Value, Malformed> {
         let (schema_at, other_at) = match self.form {
-            WireForm::Text => return scalar::json_text(message),
+            WireForm::Text => {
+                self.room.take(read_bytes(message, false))?;
+                return scalar::json_text(message);
+            }
             WireForm::SchemaOrBool => (2, 1),
             WireForm::SchemaOrList | WireForm::SchemaOrNames => (1, 2),
         };
@@ -217,7 +240,10 @@ impl<'a> Slot<'a> {
                 _ if number == schema_at => schema = self.json_schema(payload)?,
                 _ if number != other_at => {}
                 WireForm::SchemaOrBool => allowed = payload.varint()? != 0,
-                WireForm::SchemaOrNames => many.push(payload.text()?.into()),
+                WireForm::SchemaOrNames => {
+                    self.room.take(ITEM_BYTES)?;
+                    many.push(payload.text()?.into());
+                }
                 WireForm::SchemaOrList | WireForm::Text => many.push(self.json_schema(payload)?),
             }
         }

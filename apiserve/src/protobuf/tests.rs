@@ -312,3 +312,26 @@ proptest! {
         }
     }
 }
+
+/// Two bytes of a message are a part of an object that takes many times as much.
+#[test]
+fn a_message_that_would_take_many_times_its_length_is_not_read() {
+    let kinds = Kinds::builtin();
+    let pod = named(&kinds, "", "v1", "pods");
+    let read = |containers: usize| {
+        let spec = [2 << 3 | 2, 0].repeat(containers);
+        let mut raw = vec![2 << 3 | 2];
+        let mut length = spec.len();
+        while length >= 0x80 {
+            raw.push(u8::try_from(length & 0x7f).unwrap() | 0x80);
+            length >>= 7;
+        }
+        raw.push(u8::try_from(length).unwrap());
+        raw.extend(spec);
+        object(pod.schema(), &raw)
+    };
+    let small = read(1_000).unwrap();
+    assert_eq!(small["spec"]["containers"].as_array().map(Vec::len), Some(1_000));
+    let refused = read(1_200_000).map(drop).unwrap_err();
+    assert!(refused.to_string().contains("more parts than are read here"), "{refused}");
+}

@@ -56,9 +56,9 @@ fn walk(place: Place<'_>, value: &Value, old: Option<&Value>, path: &str, errors
         }
         (Shape::List(list), Value::Array(items)) => {
             lists::unique(list, items, path, errors);
+            let before = correlate::Items::new(list, old);
             for (index, item) in items.iter().enumerate() {
-                let before = correlate::item(list, old, item);
-                walk(place.item(), item, before, &format!("{path}[{index}]"), errors);
+                walk(place.item(), item, before.find(item), &format!("{path}[{index}]"), errors);
             }
         }
         _ => {}

@@ -338,9 +338,13 @@ impl Judge {
                 }
             }
             (Shape::List(list), Value::Array(items)) => {
+                let before = correlate::Items::new(list, spot.old);
                 for (index, item) in items.iter().enumerate() {
-                    let before = correlate::item(list, spot.old, item);
-                    self.walk(place.item(), &spot.below(item, before), &format!("{path}[{index}]"));
+                    self.walk(
+                        place.item(),
+                        &spot.below(item, before.find(item)),
+                        &format!("{path}[{index}]"),
+                    );
                 }
             }
             _ => {}

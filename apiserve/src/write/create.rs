@@ -12,7 +12,7 @@ use crate::status::ApiError;
 use crate::store::{Expect, StoreError};
 
 use super::owners::{self, AFTER_ADMISSION};
-use super::{ATTEMPTS_MAX, Change, Context, LocalWrites, fields, meta};
+use super::{ATTEMPTS_MAX, Change, Context, LocalWrites, fields, meta, worked};
 
 /// Longest prefix of a generated name: 63 bytes with the suffix (Kubernetes convention).
 const GENERATED_PREFIX_LEN_MAX: usize = 58;
@@ -28,7 +28,8 @@ impl LocalWrites {
         if !context.subresource().is_empty() {
             return Err(ApiError::method_not_allowed());
         }
-        let mut object = context.decode(&request.body, &request.content_type)?;
+        let decode = || context.decode(&request.body, &request.content_type);
+        let mut object = worked(request, 0, decode).await??;
         check_namespace(context, &mut object)?;
         if !meta::text(&object, "resourceVersion").is_empty() {
             let message = "resourceVersion should not be set on objects to be created";
@@ -56,7 +57,7 @@ impl LocalWrites {
         &self,
         context: &mut Context<'_>,
         object: Value,
-        own: impl Fn(&Context<'_>, Option<&Value>, &mut Value),
+        own: impl Fn(&Context<'_>, Option<&Value>, &mut Value) + Sync,
     ) -> Result<Value, ApiError> {
         let warnings = context.warnings.len();
         for _ in 1..ATTEMPTS_MAX {
@@ -73,7 +74,7 @@ impl LocalWrites {
         &self,
         context: &mut Context<'_>,
         mut object: Value,
-        own: &impl Fn(&Context<'_>, Option<&Value>, &mut Value),
+        own: &(impl Fn(&Context<'_>, Option<&Value>, &mut Value) + Sync),
     ) -> Result<Value, ApiError> {
         context.name = meta::text(&object, "name").to_owned();
         let kind = context.kind;
@@ -89,12 +90,16 @@ impl LocalWrites {
         // Before the kind prepares it: a Job selects its pods by it.
         let uid = Value::from(Uuid::new_v4().to_string());
         meta::set(&mut object, "uid", uid.clone());
-        kind.default(&mut object);
-        // Of a patch they are looked for once, behind admission.
-        if !matches!(context.request.verb, WriteVerb::Patch(_)) {
-            context.warnings.extend(owners::dedup(&mut object, ""));
-        }
-        own(context, None, &mut object);
+        let request = context.request;
+        let complete = || {
+            kind.default(&mut object);
+            // Of a patch they are looked for once, behind admission.
+            if !matches!(context.request.verb, WriteVerb::Patch(_)) {
+                context.warnings.extend(owners::dedup(&mut object, ""));
+            }
+            own(context, None, &mut object);
+        };
+        worked(request, 0, complete).await?;
         self.mutate(context, Operation::Create, Some(&mut object), None).await?;
         let created = self.store_new(context, &mut object, uid).await;
         if created.is_err() {
@@ -116,7 +121,7 @@ impl LocalWrites {
         meta::set(object, "uid", uid);
         meta::set(object, "creationTimestamp", meta::time(context.now).into());
         kind.prepare_create(object, context.now);
-        let errors = super::validated(context, || kind.validate_create(object)).await?;
+        let errors = super::validated(context, 0, || kind.validate_create(object)).await?;
         if !errors.is_empty() {
             return Err(context.invalid(&errors));
         }

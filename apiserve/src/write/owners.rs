@@ -1,5 +1,7 @@
 //! Owner references that are given twice.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use super::meta;
@@ -12,20 +14,16 @@ const ADVICE: &str = "API server dedups owner references in 1.20+, and may rejec
 /// (empty) before.
 pub(super) fn dedup(object: &mut Value, when: &str) -> Option<String> {
     let owners = meta::get(object, "ownerReferences").and_then(Value::as_array)?;
-    let (mut kept, mut twice): (Vec<Value>, Vec<&str>) = (Vec::new(), Vec::new());
-    for owner in owners {
-        if kept.contains(owner) {
-            twice.push(owner["uid"].as_str().unwrap_or_default());
-        } else {
-            kept.push(owner.clone());
-        }
-    }
+    let mut seen = HashSet::new();
+    let (kept, twice): (Vec<&Value>, Vec<&Value>) = owners.iter().partition(|owner| seen.insert(*owner));
     if twice.is_empty() {
         return None;
     }
+    let twice: Vec<&str> = twice.iter().map(|owner| owner["uid"].as_str().unwrap_or_default()).collect();
     let warning =
         format!(".metadata.ownerReferences contains duplicate entries{when}; {ADVICE}{}", twice.join(", "));
-    meta::set(object, "ownerReferences", kept.into());
+    let kept: Value = kept.into_iter().cloned().collect();
+    meta::set(object, "ownerReferences", kept);
     Some(warning)
 }
 

@@ -13,7 +13,7 @@ use crate::status::{ApiError, Cause};
 use crate::store::{Expect, Stored};
 
 use super::owners::{self, AFTER_ADMISSION};
-use super::{ATTEMPTS_MAX, Change, Context, LocalWrites, create, fields, meta, patches, scales};
+use super::{ATTEMPTS_MAX, Change, Context, LocalWrites, create, fields, meta, patches, scales, worked};
 
 /// Metadata of the server: what an update says of it is overlooked.
 const SERVER_METADATA: [&str; 3] = ["uid", "creationTimestamp", "selfLink"];
@@ -36,11 +36,11 @@ enum Attempt {
 impl LocalWrites {
     pub(super) async fn update(&self, context: &mut Context<'_>) -> Result<WriteReply, ApiError> {
         let request = context.request;
-        let mut object = if context.subresource() == "scale" {
-            context.decode_as(scale_kind(), &request.body, &request.content_type)?
-        } else {
-            context.decode(&request.body, &request.content_type)?
+        let decode = || match context.subresource() {
+            "scale" => context.decode_as(scale_kind(), &request.body, &request.content_type),
+            _ => context.decode(&request.body, &request.content_type),
         };
+        let mut object = worked(request, 0, decode).await??;
         check_name(context, &object)?;
         create::check_namespace(context, &mut object)?;
         if request.may_create && self.read(context)?.is_none() && creates(request) {
@@ -91,8 +91,9 @@ impl LocalWrites {
 
     /// A server-side apply of an object that is not there.
     async fn apply_new(&self, context: &mut Context<'_>) -> Result<Value, ApiError> {
-        let kind = Arc::clone(context.kind);
-        let (applied, mut object) = patches::apply(context, &kind, None)?;
+        let (kind, request) = (Arc::clone(context.kind), context.request);
+        let applying = || patches::apply(context, &kind, None);
+        let (applied, mut object) = worked(request, 0, applying).await??;
         let uid = meta::text(&applied, "uid");
         if !uid.is_empty() {
             let why = format!(
@@ -114,7 +115,9 @@ impl LocalWrites {
     /// Tries until nobody else writes in between.
     async fn replace(&self, context: &mut Context<'_>, source: &Source<'_>) -> Result<Value, ApiError> {
         for _ in 0..ATTEMPTS_MAX {
-            let (stored, live) = self.read(context)?.ok_or_else(|| context.not_found())?;
+            let stored = self.store.get(&context.key())?.ok_or_else(|| context.not_found())?;
+            let read = || super::served(context.kind, &stored.body());
+            let live = worked(context.request, stored.body_len(), read).await??;
             let warnings = context.warnings.len();
             match self.attempt(context, source, &stored, &live).await? {
                 Attempt::Done(updated) => return Ok(updated),
@@ -132,22 +135,9 @@ impl LocalWrites {
         stored: &Arc<Stored>,
         live: &Value,
     ) -> Result<Attempt, ApiError> {
-        let kind = context.kind;
-        let mut object = new_state(context, source, live)?;
-        let uid = meta::text(&object, "uid").to_owned();
-        let conditional = settle_metadata(context, &mut object, live)?;
-        let applied = matches!(source, Source::Patch(PatchType::Apply, _));
-        match applied {
-            true => kind.default_applied(&mut object),
-            false => kind.default(&mut object),
-        }
-        let tracked = applied || context.subresource() == "scale";
-        if matches!(source, Source::Object(_)) {
-            context.warnings.extend(owners::dedup(&mut object, ""));
-        }
-        if !tracked {
-            fields::track(context, Some(live), &mut object);
-        }
+        let request = context.request;
+        let wanted = || wanted(context, source, live);
+        let (mut object, uid, conditional) = worked(request, stored.body_len(), wanted).await??;
         self.mutate(context, Operation::Update, Some(&mut object), Some(live)).await?;
         let attempt = match check_patched_uid(context, &uid, live) {
             Ok(()) => self.store_changed(context, &mut object, (stored, live), conditional).await,
@@ -173,7 +163,9 @@ impl LocalWrites {
         let part =
             if context.subresource() == "scale" { String::new() } else { context.subresource().to_owned() };
         kind.prepare_update(object, live, &part, context.now);
-        let verdict = super::validated(context, || kind.validate_update(object, live, &part)).await?;
+        let verdict =
+            super::validated(context, stored.body_len(), || kind.validate_update(object, live, &part))
+                .await?;
         context.warnings.extend(verdict.overlooked.iter().map(ToString::to_string));
         if !verdict.errors.is_empty() {
             return Err(context.invalid(&verdict.errors));
@@ -228,6 +220,32 @@ fn check_uid(context: &Context<'_>, object: &Value, stored: &str) -> Result<(), 
     let resource = &context.kind.resource;
     let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {stored}");
     Err(ApiError::conflict(&resource.group, &resource.name, &context.name, &why))
+}
+
+/// The object that the request asks for, as admission is shown it; the UID that it names; whether it names the version that it
+/// replaces.
+fn wanted(
+    context: &mut Context<'_>,
+    source: &Source<'_>,
+    live: &Value,
+) -> Result<(Value, String, bool), ApiError> {
+    let kind = context.kind;
+    let mut object = new_state(context, source, live)?;
+    let uid = meta::text(&object, "uid").to_owned();
+    let conditional = settle_metadata(context, &mut object, live)?;
+    let applied = matches!(source, Source::Patch(PatchType::Apply, _));
+    match applied {
+        true => kind.default_applied(&mut object),
+        false => kind.default(&mut object),
+    }
+    let tracked = applied || context.subresource() == "scale";
+    if matches!(source, Source::Object(_)) {
+        context.warnings.extend(owners::dedup(&mut object, ""));
+    }
+    if !tracked {
+        fields::track(context, Some(live), &mut object);
+    }
+    Ok((object, uid, conditional))
 }
 
 /// The object that the request asks for, before defaults.

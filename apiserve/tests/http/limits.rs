@@ -21,6 +21,24 @@ async fn bodies_are_bounded_whether_announced_or_not() {
     assert_eq!(&first, b"HTTP/1.1 413");
 }
 
+/// A body of the length that is allowed may become ninety times as much when it is read.
+#[tokio::test]
+async fn a_body_that_would_take_many_times_its_length_is_not_read() {
+    let server = Server::start().await;
+    let parts = r#"{"":0},"#.repeat(2 * 1024 * 1024 / 7);
+    let body = format!(r#"{{"metadata":{{"name":"a"}},"data":[{parts}0]}}"#);
+    for media_type in [JSON, "application/yaml"] {
+        let refused = server.call("POST", CONFIGMAPS, media_type, body.clone()).await.expect(413);
+        assert_eq!(refused["reason"], "RequestEntityTooLarge", "{media_type}");
+    }
+    let path = format!("{CONFIGMAPS}/a");
+    for media_type in ["application/merge-patch+json", "application/apply-patch+yaml"] {
+        server.call("PATCH", &format!("{path}?fieldManager=t"), media_type, body.clone()).await.expect(413);
+    }
+    let long = json!({"metadata": {"name": "a"}, "data": {"a": "{[,".repeat(300_000)}});
+    server.post(CONFIGMAPS, &long).await.expect(201);
+}
+
 #[tokio::test]
 async fn deep_json_and_odd_names_get_a_status() {
     let server = Server::start().await;

@@ -22,9 +22,13 @@ pub(super) mod snapshots;
 pub(super) mod stock;
 pub(super) mod termination;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::StreamExt as _;
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
 use tombolo_apiserve::registry::Registry;
 use tombolo_apiserve::status::ApiError;
 use tombolo_runtime::Tasks;
@@ -103,4 +107,72 @@ fn age_of(time: &str) -> Option<Duration> {
 /// Gone already, or another incarnation: nothing is left to do.
 fn is_settled(error: &ApiError) -> bool {
     matches!(error.code.as_u16(), 404 | 409)
+}
+
+/// Work beside the loop of a controller, one piece at a time for each name: whatever waits for finalizers or for a webhook
+/// holds up its own name alone.
+#[derive(Default)]
+struct Beside<'a> {
+    names: HashSet<String>,
+    running: FuturesUnordered<BoxFuture<'a, String>>,
+}
+
+impl<'a> Beside<'a> {
+    /// Begins it, unless there is some for this name.
+    fn begin(&mut self, name: &str, work: impl Future<Output = ()> + Send + 'a) {
+        if self.names.insert(name.to_owned()) {
+            let name = name.to_owned();
+            self.running.push(Box::pin(async {
+                work.await;
+                name
+            }));
+        }
+    }
+
+    /// Goes on with all of it until one has ended. Cancel-safe.
+    async fn ended(&mut self) -> String {
+        match self.running.next().await {
+            Some(name) => {
+                self.names.remove(&name);
+                name
+            }
+            None => std::future::pending().await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use futures::FutureExt as _;
+
+    use super::*;
+
+    #[test]
+    fn what_waits_holds_up_its_own_name_alone() {
+        let (begun, mut work) = (Arc::new(AtomicUsize::new(0)), Beside::default());
+        let count = || {
+            let begun = Arc::clone(&begun);
+            async move {
+                begun.fetch_add(1, Ordering::Relaxed);
+            }
+        };
+        assert_eq!(work.ended().now_or_never(), None, "there is nothing");
+        for name in ["hangs", "well", "well"] {
+            let piece = count();
+            work.begin(name, async move {
+                piece.await;
+                if name == "hangs" {
+                    std::future::pending::<()>().await;
+                }
+            });
+        }
+        assert_eq!(work.ended().now_or_never().as_deref(), Some("well"));
+        assert_eq!(work.ended().now_or_never(), None);
+        work.begin("hangs", count());
+        work.begin("well", count());
+        assert_eq!(work.ended().now_or_never().as_deref(), Some("well"));
+        assert_eq!(begun.load(Ordering::Relaxed), 3);
+    }
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use serde_json::Value;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, OwnedMutexGuard, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tombolo_apiserve::auth::{Attributes, Authorizer, Decision};
 use tombolo_apiserve::kinds::DeclaredColumns;
@@ -44,7 +44,10 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(30);
 /// Time for the cloud's answer. Clients of discovery wait for it.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Time for the lists of all groups, where one document does not tell of them.
+/// How long a client waits for what is asked, also for somebody else; then it is answered from what is known.
+const CLIENT_WAIT_MAX: Duration = TIMEOUT.saturating_add(INTERVAL);
+
+/// Time for the lists of all groups, where one document does not tell of them. No client waits for it.
 const GATHER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Time for an OpenAPI document, for which nobody waits: 4 MiB, and who else uses the link.
@@ -61,8 +64,11 @@ pub(super) struct Discovery {
     documents: Documents,
     openapi: Arc<Kept>,
     registry: Registry,
+    pace: Mutex<Pace>,
     /// Held while the cloud is asked.
-    pace: tokio::sync::Mutex<Pace>,
+    asking: Arc<tokio::sync::Mutex<()>>,
+    /// What has come of it, each time that it was let go.
+    outcome: watch::Sender<Result<(), String>>,
     /// When a client of this node last wrote a definition.
     written: Mutex<Option<Instant>>,
     /// When the cloud was last asked for the index of OpenAPI.
@@ -87,7 +93,9 @@ impl Discovery {
             index: Mutex::new(Index::load(&documents)),
             documents,
             registry,
-            pace: tokio::sync::Mutex::default(),
+            pace: Mutex::default(),
+            asking: Arc::default(),
+            outcome: watch::Sender::new(Ok(())),
             written: Mutex::default(),
             index_asked: tokio::sync::Mutex::default(),
             fetching: tokio::sync::Mutex::default(),
@@ -138,8 +146,8 @@ impl Discovery {
             let Ok(session) = state.wait_for(HubState::online).await.map(|state| state.sessions) else {
                 return;
             };
-            let outcome = self.refresh(&mut *self.pace.lock().await).await;
-            let mut wait = match outcome {
+            let asking = Arc::clone(&self.asking).lock_owned().await;
+            let mut wait = match self.ask(asking, Instant::now()).await {
                 Ok(()) => self.bring_documents().await,
                 Err(error) => {
                     debug!(error, "the discovery of the cluster cannot be fetched");
@@ -171,19 +179,41 @@ impl Discovery {
     }
 
     /// Asks the cloud, unless what was heard last is new enough for who comes now. Who comes while somebody asks waits for the
-    /// same answer.
-    async fn renew(&self) -> Result<(), String> {
-        let mut pace = self.pace.lock().await;
-        let written = *self.written.lock();
-        let Some(due) = pace.due(Instant::now(), written) else { return Ok(()) };
-        sleep_until(due).await;
-        self.refresh(&mut pace).await?;
-        self.wanted.notify_one();
-        Ok(())
+    /// same answer. It is asked also for those who have waited long enough.
+    async fn renew(self: &Arc<Self>) -> Result<(), String> {
+        loop {
+            let mut outcome = self.outcome.subscribe();
+            let asking = Arc::clone(&self.asking).try_lock_owned();
+            let is_first = asking.is_ok();
+            if let Ok(asking) = asking {
+                let written = *self.written.lock();
+                let Some(due) = self.pace.lock().due(Instant::now(), written) else { return Ok(()) };
+                let own = Arc::clone(self);
+                tokio::spawn(async move {
+                    if own.ask(asking, due).await.is_ok() {
+                        own.wanted.notify_one();
+                    }
+                });
+            }
+            let ended = outcome.changed().await;
+            if is_first || ended.is_err() {
+                return outcome.borrow().clone();
+            }
+        }
     }
 
-    async fn refresh(&self, pace: &mut Pace) -> Result<(), String> {
-        pace.ask(Instant::now());
+    /// Asks the cloud when it is time, and tells all who wait.
+    async fn ask(&self, asking: OwnedMutexGuard<()>, due: Instant) -> Result<(), String> {
+        sleep_until(due).await;
+        let outcome = self.refresh().await;
+        // Whoever is told finds it free.
+        drop(asking);
+        let _ = self.outcome.send_replace(outcome.clone());
+        outcome
+    }
+
+    async fn refresh(&self) -> Result<(), String> {
+        self.pace.lock().ask(Instant::now());
         let body = self.documents.fetch(GROUPS_PATH, DISCOVERY, TIMEOUT).await?;
         let groups: Value = serde_json::from_slice(&body).map_err(|error| error.to_string())?;
         let (groups, body) = match groups["kind"].as_str() {
@@ -199,7 +229,7 @@ impl Discovery {
         self.kinds.tell(&body);
         if self.documents.keep(GROUPS_PATH, body).await? {
             self.serve(&groups);
-            pace.news();
+            self.pace.lock().news();
         }
         Ok(())
     }
@@ -237,7 +267,7 @@ impl Discovery {
         }
         if news {
             self.serve_kept();
-            self.pace.lock().await.news();
+            self.pace.lock().news();
         }
         wait
     }
@@ -333,13 +363,15 @@ impl Discovery {
 
     /// Brings what a request needs to be answered well. Why it cannot be answered: nothing was ever heard of the cluster's
     /// own kinds, so that nobody can say that it has no such kind.
-    async fn learn(&self, asked: &Attributes) -> Result<(), String> {
+    async fn learn(self: &Arc<Self>, asked: &Attributes) -> Result<(), String> {
         if Self::defines(asked) {
             *self.written.lock() = Some(Instant::now());
         }
         let mut outcome = Ok(());
         if self.concerns(asked) {
-            outcome = self.renew().await;
+            outcome = timeout(CLIENT_WAIT_MAX, self.renew())
+                .await
+                .unwrap_or_else(|_| Err("the cloud has not told yet what kinds there are".to_owned()));
             if asked.is_resource && matches!(self.documents.kept(GROUPS_PATH), Ok(None)) {
                 let name = Resource::new(&asked.group, &asked.version, &asked.resource);
                 return Err(format!("{name} are not known here: this node has not heard from the cloud yet"));

@@ -1,5 +1,7 @@
 //! Validation of object metadata.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use super::super::value::{at, items, text};
@@ -113,6 +115,9 @@ pub(super) fn annotations(annotations: &Value, path: &str, errors: &mut Vec<Fiel
     }
 }
 
+/// Of so many further controllers a refusal tells, each time with all owners.
+const CONTROLLERS_TOLD_MAX: usize = 8;
+
 /// Checks who owns the object. The real server does not say which of the references is wrong.
 fn owners(metadata: &Value, errors: &mut Vec<FieldError>) {
     let path = "metadata.ownerReferences";
@@ -138,7 +143,7 @@ fn owners(metadata: &Value, errors: &mut Vec<FieldError>) {
         }
     }
     let Some((first, others)) = controllers.split_first() else { return };
-    for other in others {
+    for other in others.iter().take(CONTROLLERS_TOLD_MAX) {
         let text = format!(
             "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {other}"
         );
@@ -164,7 +169,7 @@ pub(super) fn update(new: &Value, old: &Value, errors: &mut Vec<FieldError>) {
         }
     }
     if !at(old, &["metadata", "deletionTimestamp"]).is_null() {
-        let before = items(old, &["metadata", "finalizers"]);
+        let before: HashSet<&Value> = items(old, &["metadata", "finalizers"]).iter().collect();
         let added: Vec<&str> = items(new, &["metadata", "finalizers"])
             .iter()
             .filter(|finalizer| !before.contains(finalizer))

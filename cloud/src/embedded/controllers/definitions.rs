@@ -5,11 +5,8 @@ mod cleanup;
 mod conditions;
 mod names;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 
-use futures::StreamExt as _;
-use futures::future::BoxFuture;
-use futures::stream::FuturesUnordered;
 use serde_json::Value;
 use tombolo_apiserve::aside::own_aside;
 use tombolo_apiserve::memory::MemoryStore;
@@ -18,8 +15,8 @@ use tombolo_proto::object::{ObjectKey, Resource};
 
 use self::conditions::is_true;
 use self::names::{Holder, Verdict};
-use super::Context;
 use super::feed::Feed;
+use super::{Beside, Context};
 use crate::embedded::objects::{Edit, Object, member, set_condition, text, v1};
 
 const GROUP: &str = "apiextensions.k8s.io";
@@ -38,21 +35,14 @@ pub(in crate::embedded) fn publish_stored(definitions: &[Object], store: &Memory
 /// Follows definitions until the server stops.
 pub(super) async fn run(context: &Context) {
     let mut feed = Feed::new(&context.objects, resource());
-    let mut controller = Controller {
-        context,
-        holders: BTreeMap::new(),
-        removing: HashSet::new(),
-        removals: FuturesUnordered::new(),
-    };
+    let mut controller = Controller { context, holders: BTreeMap::new(), removals: Beside::default() };
     loop {
         tokio::select! {
             key = feed.next() => {
                 let Some(key) = key else { return };
                 controller.look_at(&key).await;
             }
-            Some(name) = controller.removals.next() => {
-                controller.removing.remove(&name);
-            }
+            _ = controller.removals.ended() => {}
         }
     }
 }
@@ -62,17 +52,14 @@ struct Controller<'a> {
     /// Names that definitions hold, by the name of the definition.
     holders: BTreeMap<String, Holder>,
     /// Definitions whose objects are being deleted. They wait for finalizers of others, so others do not wait for them.
-    removing: HashSet<String>,
-    removals: FuturesUnordered<BoxFuture<'a, String>>,
+    removals: Beside<'a>,
 }
 
 impl Controller<'_> {
     async fn look_at(&mut self, key: &ObjectKey) {
         let released = match self.context.objects.get_key(key) {
             Some(definition) if definition.is_terminating() => {
-                if self.removing.insert(key.name().to_owned()) {
-                    self.removals.push(Box::pin(cleanup::run(self.context, definition)));
-                }
+                self.removals.begin(key.name(), cleanup::run(self.context, definition));
                 None
             }
             Some(definition) => self.establish(&definition).await,

@@ -1,33 +1,146 @@
 //! Deletion by owner reference: in the background, in the foreground, or not at all (orphans).
 
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
 use serde_json::Value;
 use tombolo_apiserve::status::ApiError;
 use tombolo_apiserve::store::StoreError;
 
 use super::deletion::Deletion;
-use super::ownership::{FOREGROUND, Item, ORPHAN, Presence};
+use super::ownership::{FOREGROUND, Item, ORPHAN, Ownership, Presence};
 use super::{Context, is_settled};
 use crate::embedded::objects::{Edit, Object, items, member, text};
 
 /// Name under which it deletes.
 const CONTROLLER: &str = "generic-garbage-collector";
 
-/// Pause after a failure, so that a store that refuses is not asked in a busy loop.
+/// Pause after a first failure with an object; twice as long after each further one.
 const PAUSE: Duration = Duration::from_millis(500);
+
+/// The longest.
+const PAUSE_MAX: Duration = Duration::from_secs(60);
+
+/// Objects that are collected at the same time. A webhook may let each wait.
+const COLLECTING_MAX: usize = 256;
+
+/// Those of one namespace: others do not wait for what it has.
+const COLLECTING_OF_NAMESPACE_MAX: usize = 4;
 
 /// Collects until the server stops.
 pub(super) async fn run(context: &Context) {
     // What was begun when this controller stood aside may be half done.
     context.ownership.retry_all();
-    loop {
-        let item = context.ownership.next().await;
-        if let Err(error) = collect(context, &item).await {
+    follow(&context.ownership, async |item| {
+        let outcome = collect(context, &item).await;
+        if let Err(error) = &outcome {
             tracing::warn!(key = %item.key, %error, "an object was not collected; trying again");
-            tokio::time::sleep(PAUSE).await;
-            context.ownership.retry(&item.uid);
         }
+        outcome.is_ok()
+    })
+    .await;
+}
+
+/// Has everything done that the index says. What fails is tried again later, while all else goes on.
+async fn follow<F: Future<Output = bool>>(ownership: &Ownership, work: impl Fn(Item) -> F) {
+    let (mut turns, mut running, mut pauses) =
+        (Turns::default(), FuturesUnordered::new(), FuturesUnordered::new());
+    let begin = |item: Item| {
+        let outcome = work(item.clone());
+        async { (item, outcome.await) }
+    };
+    loop {
+        tokio::select! {
+            item = ownership.next(), if running.len() < COLLECTING_MAX => {
+                if turns.begin(&item) {
+                    running.push(begin(item));
+                }
+            }
+            Some((item, is_done)) = running.next() => {
+                turns.end(&item);
+                while let Some(uid) = turns.next(item.key.namespace()) {
+                    if let Some(next) = ownership.take(&uid).filter(|next| turns.begin(next)) {
+                        running.push(begin(next));
+                        break;
+                    }
+                }
+                if let Some(pause) = turns.pause(&item.uid, is_done) {
+                    pauses.push(async move {
+                        tokio::time::sleep(pause).await;
+                        item.uid
+                    });
+                }
+            }
+            Some(uid) = pauses.next() => {
+                turns.paused.remove(&uid);
+                if !ownership.retry(&uid) {
+                    turns.failures.remove(&uid);
+                }
+            }
+        }
+    }
+}
+
+/// Whose turn it is. All of it is about stored objects.
+#[derive(Debug, Default)]
+struct Turns {
+    /// What is being collected, by namespace.
+    running: HashMap<String, HashSet<String>>,
+    /// What waits for its namespace.
+    waiting: HashMap<String, BTreeSet<String>>,
+    /// How often each has failed.
+    failures: HashMap<String, u32>,
+    /// What is tried again after a pause.
+    paused: HashSet<String>,
+}
+
+impl Turns {
+    /// Whether an object is to be collected now; else it is told when others of its namespace end.
+    fn begin(&mut self, item: &Item) -> bool {
+        let namespace = item.key.namespace();
+        let running = self.running.entry(namespace.to_owned()).or_default();
+        if running.len() < COLLECTING_OF_NAMESPACE_MAX && running.insert(item.uid.clone()) {
+            return true;
+        }
+        self.waiting.entry(namespace.to_owned()).or_default().insert(item.uid.clone());
+        false
+    }
+
+    fn end(&mut self, item: &Item) {
+        let namespace = item.key.namespace();
+        if let Some(running) = self.running.get_mut(namespace) {
+            running.remove(&item.uid);
+            if running.is_empty() {
+                self.running.remove(namespace);
+            }
+        }
+    }
+
+    /// What has waited for its namespace.
+    fn next(&mut self, namespace: &str) -> Option<String> {
+        let waiting = self.waiting.get_mut(namespace)?;
+        let next = waiting.pop_first();
+        if waiting.is_empty() {
+            self.waiting.remove(namespace);
+        }
+        next
+    }
+
+    /// How long to wait before an object is tried again; none where nothing failed, or it waits already.
+    fn pause(&mut self, uid: &str, is_done: bool) -> Option<Duration> {
+        if is_done {
+            self.failures.remove(uid);
+            return None;
+        }
+        if !self.paused.insert(uid.to_owned()) {
+            return None;
+        }
+        let failures = self.failures.entry(uid.to_owned()).or_default();
+        let pause = PAUSE.saturating_mul(1 << (*failures).min(16)).min(PAUSE_MAX);
+        *failures += 1;
+        Some(pause)
     }
 }
 
@@ -185,8 +298,9 @@ pub(super) fn without_finalizer(object: &mut Object, finalizer: &str) -> Edit {
 
 #[cfg(test)]
 mod tests {
+    use parking_lot::Mutex;
     use serde_json::json;
-    use tombolo_apiserve::store::Revision;
+    use tombolo_apiserve::store::{Revision, Stored};
     use tombolo_proto::ids::Uid;
     use tombolo_proto::object::ObjectKey;
 
@@ -217,6 +331,49 @@ mod tests {
         ] {
             assert_eq!(verdict(&item(owners), has_dependents), expected, "{owners:?} {has_dependents}");
         }
+    }
+
+    /// Objects of a namespace whose webhook refuses, and of one whose webhook never answers, hold up no other namespace, and
+    /// are tried ever less often.
+    #[tokio::test(start_paused = true)]
+    async fn what_cannot_be_collected_holds_up_nobody() {
+        let ownership = Ownership::default();
+        for (namespace, count) in [("hangs", 100), ("refuses", 100), ("well", 100)] {
+            for number in 0..count {
+                let (key, uid) = (core("configmaps"), format!("{namespace}-{number}"));
+                let key = ObjectKey::new(key, namespace, &uid);
+                let metadata = json!({"metadata": {"ownerReferences": [{"uid": "gone"}]}});
+                let body = bytes::Bytes::from(metadata.to_string());
+                ownership.apply(&Stored::new(key, Uid::parse(&uid).unwrap(), Revision(1), body), false);
+            }
+        }
+        let tried = Mutex::new(HashMap::<String, usize>::new());
+        let work = async |item: Item| {
+            *tried.lock().entry(item.key.namespace().to_owned()).or_default() += 1;
+            match item.key.namespace() {
+                "hangs" => std::future::pending().await,
+                namespace => namespace == "well",
+            }
+        };
+        let following = follow(&ownership, work);
+        tokio::time::timeout(PAUSE / 2, following).await.expect_err("it goes on");
+        let count = |namespace: &str| tried.lock().get(namespace).copied();
+        assert_eq!(count("well"), Some(100), "without a pause");
+        assert_eq!(count("hangs"), Some(COLLECTING_OF_NAMESPACE_MAX));
+        assert_eq!(count("refuses"), Some(100), "each once");
+
+        let mut turns = Turns::default();
+        let pauses: Vec<_> = (0..12)
+            .map(|_| {
+                let pause = turns.pause("u", false).expect("a pause");
+                assert_eq!(turns.pause("u", false), None, "one at a time");
+                turns.paused.remove("u");
+                pause
+            })
+            .collect();
+        assert_eq!((pauses[0], pauses[1], pauses[11]), (PAUSE, 2 * PAUSE, PAUSE_MAX));
+        turns.pause("u", true);
+        assert!(turns.failures.is_empty(), "what was done is forgotten");
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! Pods that no kubelet will ever report on: bound to a node that is gone, or deleted before they were bound.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
 use super::deletion::Deletion;
-use super::{Context, is_settled};
+use super::{Beside, Context, is_settled};
 use crate::embedded::objects::{Object, core};
 
 /// How often they are looked for.
@@ -17,18 +17,33 @@ const QUARANTINE: Duration = Duration::from_secs(40);
 pub(super) async fn run(context: &Context) {
     let mut missing = Missing::default();
     let mut tick = tokio::time::interval(INTERVAL);
+    let mut removing = Beside::default();
     loop {
-        tick.tick().await;
+        tokio::select! {
+            _ = removing.ended() => continue,
+            _ = tick.tick() => {}
+        }
         let pods = context.objects.list(&core("pods"), None);
         let exists = |node: &str| context.objects.exists(core("nodes"), "", node);
+        let mut doomed: BTreeMap<String, Vec<Object>> = BTreeMap::new();
         for pod in missing.doomed(&pods, exists, Instant::now()) {
-            let deletion =
-                Deletion::by_controller("pod-garbage-collector", pod.uid.as_str(), "Background").at_once();
-            if let Err(error) = context.deletions.delete(&pod.key, deletion).await
-                && !is_settled(&error)
-            {
-                tracing::warn!(key = %pod.key, %error, "a pod without a node was not removed");
-            }
+            doomed.entry(pod.key.namespace().to_owned()).or_default().push(pod.clone());
+        }
+        for (namespace, pods) in doomed {
+            removing.begin(&namespace, remove(context, pods));
+        }
+    }
+}
+
+/// Removes pods of one namespace.
+async fn remove(context: &Context, pods: Vec<Object>) {
+    for pod in pods {
+        let deletion =
+            Deletion::by_controller("pod-garbage-collector", pod.uid.as_str(), "Background").at_once();
+        if let Err(error) = context.deletions.delete(&pod.key, deletion).await
+            && !is_settled(&error)
+        {
+            tracing::warn!(key = %pod.key, %error, "a pod without a node was not removed");
         }
     }
 }

@@ -140,10 +140,22 @@ impl Ownership {
         None
     }
 
-    /// Looks at an incarnation again.
-    pub(super) fn retry(&self, uid: &str) {
-        self.index.lock().work.insert(uid.to_owned());
-        self.news.notify_one();
+    /// Looks at an incarnation again. False: it is gone.
+    pub(super) fn retry(&self, uid: &str) -> bool {
+        let mut index = self.index.lock();
+        let is_there = index.nodes.contains_key(uid);
+        if is_there {
+            index.work.insert(uid.to_owned());
+            self.news.notify_one();
+        }
+        is_there
+    }
+
+    /// What is to be looked at now, if it is still there: nobody else is told of it.
+    pub(super) fn take(&self, uid: &str) -> Option<Item> {
+        let mut index = self.index.lock();
+        index.work.remove(uid);
+        index.item(uid)
     }
 
     /// Looks at everything again that has owners or waits for its dependents.

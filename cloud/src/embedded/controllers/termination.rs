@@ -3,7 +3,7 @@
 
 mod conditions;
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::HashSet;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -15,7 +15,7 @@ use tombolo_proto::object::Resource;
 use self::conditions::Findings;
 use super::deletion::Deletion;
 use super::feed::Feed;
-use super::{Context, age_of, is_settled};
+use super::{Beside, Context, age_of, is_settled};
 use crate::embedded::objects::{Edit, Object, core, items, member, text};
 
 /// Name under which it deletes.
@@ -30,33 +30,39 @@ const RETRY: Duration = Duration::from_millis(500);
 /// Empties namespaces until the server stops.
 pub(super) async fn run(context: &Context) {
     let mut namespaces = Feed::new(&context.objects, core("namespaces"));
-    let mut terminating: BTreeSet<String> = BTreeSet::new();
-    let mut retry = tokio::time::interval(RETRY);
-    retry.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut emptying = Beside::default();
     loop {
-        tokio::select! {
+        let name = tokio::select! {
             key = namespaces.next() => match key {
-                Some(key) if step(context, key.name()).await => drop(terminating.insert(key.name().to_owned())),
-                Some(_) => {}
+                Some(key) => key.name().to_owned(),
                 None => return,
             },
-            _ = retry.tick(), if !terminating.is_empty() => {
-                for name in std::mem::take(&mut terminating) {
-                    if step(context, &name).await {
-                        terminating.insert(name);
-                    }
-                }
-            }
+            // Another one may have got its name meanwhile.
+            name = emptying.ended() => name,
+        };
+        if to_be_emptied(context, &name).is_some() {
+            emptying.begin(&name, until_empty(context, name.clone()));
         }
     }
 }
 
+/// Takes as long as pods, finalizers and webhooks of the namespace take.
+async fn until_empty(context: &Context, name: String) {
+    while step(context, &name).await {
+        tokio::time::sleep(RETRY).await;
+    }
+}
+
+/// A namespace that is being deleted and not empty yet.
+fn to_be_emptied(context: &Context, name: &str) -> Option<Object> {
+    let namespace = context.objects.get(core("namespaces"), "", name)?;
+    let is_left = namespace.is_terminating() && !items(&namespace.value, "/spec/finalizers").is_empty();
+    is_left.then_some(namespace)
+}
+
 /// Brings one namespace further; whether it must be looked at again.
 async fn step(context: &Context, name: &str) -> bool {
-    let Some(namespace) = context.objects.get(core("namespaces"), "", name) else { return false };
-    if !namespace.is_terminating() || items(&namespace.value, "/spec/finalizers").is_empty() {
-        return false;
-    }
+    let Some(namespace) = to_be_emptied(context, name) else { return false };
     match empty(context, &namespace).await {
         Ok(done) => !done,
         Err(error) => {

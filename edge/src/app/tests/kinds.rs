@@ -151,6 +151,28 @@ async fn kinds_are_put_together_of_a_cloud_that_tells_them_in_pieces() {
     agent.stop().await;
 }
 
+/// The lists of groups of a cloud that tells them in pieces may take a minute: a client waits for one answer at most, however
+/// many others wait already.
+#[tokio::test]
+async fn no_client_waits_for_a_cloud_that_tells_kinds_slowly() {
+    let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
+    let names = ["a.example", "b.example", "c.example", "d.example"];
+    let groups = names.map(|name| json!({"name": name, "versions": [{"version": "v1"}]}));
+    cloud.script("GET /apis", move |_, _| (200, json!({"kind": "APIGroupList", "groups": groups})));
+    for name in names {
+        cloud.script(&format!("GET /apis/{name}/v1"), |_, _| (super::cloud::NO_ANSWER, Value::Null));
+    }
+    let agent = Agent::start(folder.path(), &cloud, false).await;
+    wait_for("the first list to be asked for", DEADLINE, async || {
+        count(&cloud, "GET /apis/a.example/v1") > 0
+    })
+    .await;
+    let asked = ["/apis/nothing.example/v1/things", "/apis", "/apis/nothing.example/v1/things"];
+    futures::future::join_all(asked.map(|path| agent.get(path))).await;
+    assert_eq!(count(&cloud, "GET /apis/d.example/v1"), 0, "answered before the last list was asked for");
+    agent.stop().await;
+}
+
 /// Field selectors name what the OpenAPI document of the kind tells.
 async fn widgets_are_selected(agent: &Agent, widgets: &str) {
     let select = |selector: &str| format!("{widgets}?fieldSelector={selector}");

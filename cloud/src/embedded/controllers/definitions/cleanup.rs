@@ -17,18 +17,16 @@ const CONTROLLER: &str = "customresourcedefinition-controller";
 /// How often the objects of a deleted definition are looked for again.
 const RETRY: Duration = Duration::from_millis(200);
 
-/// Takes as long as finalizers of the objects take. The name of the definition.
-pub(super) async fn run(context: &Context, definition: Object) -> String {
-    let name = definition.key.name().to_owned();
+/// Takes as long as finalizers of the objects take.
+pub(super) async fn run(context: &Context, definition: Object) {
     if is_true(&definition.value, "Established") {
         mark(context, &definition).await;
         remove_objects(context, &definition).await;
     }
     let finish = context.objects.update(&definition.key, |object| without_finalizer(object, CLEANUP));
     if let Err(error) = finish.await {
-        tracing::warn!(name, %error, "a deleted definition was not removed");
+        tracing::warn!(name = definition.key.name(), %error, "a deleted definition was not removed");
     }
-    name
 }
 
 /// Says that deletion is in progress; from then on no objects are created.
