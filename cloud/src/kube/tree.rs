@@ -6,25 +6,14 @@ use std::fmt;
 use serde::de::{Deserializer as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 use thiserror::Error;
+use tombolo_apiserve::tree::tree_bytes;
 
 /// Bytes that the tree of a text may take beyond the text where somebody else than an administrator has chosen it. A Pod of
 /// 10 KiB takes some 100 KiB, the status of a Node with 50 images as much.
 pub(crate) const TREE_BYTES_MAX: usize = 2 * 1024 * 1024;
 
-/// An object that is not empty has its members in blocks of eleven.
-const OBJECT_BYTES: usize = 640;
-
-/// A further member: blocks are half full where names come in order.
-const MEMBER_BYTES: usize = 144;
-
-/// The smallest array that is not empty has room for four.
-const ARRAY_BYTES: usize = 4 * size_of::<Value>();
-
-/// A further item: an array that grows has twice the room that it needs.
-const ITEM_BYTES: usize = 2 * size_of::<Value>();
-
-/// Levels that serde_json reads.
-const LEVELS_MAX: u32 = 128;
+/// A text of so many bytes takes less, whatever it is made of: an object of one member has seven bytes at least, and takes less than 800.
+const SHORT_LEN: usize = TREE_BYTES_MAX / 128;
 
 /// A text that is not read into a tree.
 #[derive(Debug, Error)]
@@ -50,8 +39,7 @@ pub(crate) fn read_tree(text: &[u8]) -> Result<Value, TreeError> {
 
 /// Whether the tree of a text takes more than [`TREE_BYTES_MAX`] beyond the text.
 pub(crate) fn is_large(text: &[u8]) -> bool {
-    // The least text of an object has two bytes.
-    text.len() / 2 * OBJECT_BYTES > TREE_BYTES_MAX && tree_bytes(text) > TREE_BYTES_MAX
+    text.len() > SHORT_LEN && tree_bytes(text) > TREE_BYTES_MAX
 }
 
 /// Whether a text is a JSON object. Nothing of it is kept.
@@ -69,28 +57,6 @@ pub(crate) fn is_object(text: &[u8]) -> bool {
     }
     let mut text = serde_json::Deserializer::from_slice(text);
     text.deserialize_map(Object).and_then(|()| text.end()).is_ok()
-}
-
-/// Bytes that the tree of a text takes beyond the text at most; more than any number where it is nested too deep to be read.
-fn tree_bytes(text: &[u8]) -> usize {
-    // A bit for each level: whether it is an object.
-    let (mut objects, mut level) = (0_u128, 0_u32);
-    let (mut is_string, mut is_escaped, mut bytes) = (false, false, 0_usize);
-    for byte in text {
-        match byte {
-            _ if is_escaped => is_escaped = false,
-            b'\\' if is_string => is_escaped = true,
-            b'"' => is_string = !is_string,
-            _ if is_string => {}
-            b'{' | b'[' if level == LEVELS_MAX => return usize::MAX,
-            b'{' => (objects, level, bytes) = (objects << 1 | 1, level + 1, bytes + OBJECT_BYTES),
-            b'[' => (objects, level, bytes) = (objects << 1, level + 1, bytes + ARRAY_BYTES),
-            b'}' | b']' => (objects, level) = (objects >> 1, level.saturating_sub(1)),
-            b',' => bytes += if objects & 1 == 1 { MEMBER_BYTES } else { ITEM_BYTES },
-            _ => {}
-        }
-    }
-    bytes
 }
 
 #[cfg(test)]

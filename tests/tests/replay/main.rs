@@ -54,7 +54,7 @@ async fn applications_of_an_edge_read_and_watch() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn applications_of_an_edge_watch_many_kinds_and_write() {
-    let recorded = recorded("kubeedge-many-watches.jsonl");
+    let recorded = recorded("odd/kubeedge-many-watches.jsonl");
     tombolo_replay::play_cloud(&recorded).unwrap_or_else(|difference| panic!("as cloud: {difference}"));
     let summary = play(&with_api_lines(&recorded)).await.outcome.expect("checked by play");
     let count =
