@@ -3,6 +3,7 @@
 //! Everything goes through `kube::Client`, which is a tower service: tests put a scripted service in its place.
 
 mod call;
+mod client;
 mod edge_nodes;
 mod endless;
 mod gate;
@@ -61,9 +62,8 @@ impl Kube {
     pub fn from_config(config: kube::Config) -> Result<Self, kube::Error> {
         let mut bare = config.clone();
         bare.auth_info = kube::config::AuthInfo::default();
-        let bare = Client::try_from(bare)?;
-        let client = Client::try_from(config)?;
-        Ok(Self { bare: Some(bare), ..Self::from(client) })
+        let bare = client::client(bare)?;
+        Ok(Self { bare: Some(bare), ..Self::from(client::client(config)?) })
     }
 
     /// cloudcore's own client.

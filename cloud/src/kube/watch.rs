@@ -41,9 +41,6 @@ const SILENCE_MAX: Duration = Duration::from_secs(WATCH_SECONDS + 10);
 /// A watch that tells nothing and ends within this time does not work: it is begun again after a growing wait.
 const SHORT: Duration = Duration::from_secs(1);
 
-/// Length of a line after which a watch is begun anew: the connection keeps a buffer of its size.
-const CONNECTION_KEPT_MAX: usize = 64 * 1024;
-
 /// Bytes that the events of one of cloudcore's own watches may take while they wait.
 const OWN_BYTES_MAX: u32 = 4 * 1024 * 1024;
 
@@ -274,11 +271,7 @@ impl<T: Send, F: Fn(ObjectEvent) -> T> Watch<'_, T, F> {
         let mut lines = Lines::new(stream, self.waiting.lines().clone());
         let mut has_told = false;
         while lines.next().await? {
-            let is_long = lines.is_skimmed() || lines.text().len() > CONNECTION_KEPT_MAX;
             has_told |= self.take(&mut lines).await?;
-            if has_told && is_long {
-                return Ok(());
-            }
         }
         if !has_told && begun.elapsed() < SHORT {
             return Err(WatchError::new(&"the watch has ended at once"));

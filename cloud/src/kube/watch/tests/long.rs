@@ -117,9 +117,8 @@ async fn a_long_event_that_does_not_come_holds_up_no_short_one_and_no_long_one_f
 #[tokio::test(start_paused = true)]
 async fn of_an_object_that_is_too_long_is_known_which_it_is_and_the_watch_goes_on() {
     let under = Under::default();
-    // The watch goes on with another connection.
     let lines = [long(1, LINE_LEN_MAX), event("MODIFIED", 2, "9")];
-    let kube = api(lines.map(|line| slowly(&[line], &under)).into());
+    let kube = api(vec![slowly(&lines, &under)]);
     let (mut events, mut failures) = follow(&kube, spec(MIB));
     let first = object_of(&mut events).await;
     assert_eq!(told(&ObjectEvent::Applied(first.clone())), "+1@5");
