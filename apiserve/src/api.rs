@@ -24,7 +24,7 @@ use crate::body::{self, Body};
 use crate::places::Place;
 use crate::query::Query;
 use crate::query::path::Target;
-use crate::senders::{Sender, Source, is_known};
+use crate::senders::{Payer, Sender, Source, is_known};
 use crate::status::ApiError;
 
 pub use load::Activity;
@@ -139,7 +139,7 @@ impl ApiServer {
         B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
         B::Error: std::fmt::Display + Send,
     {
-        let (attributes, impersonator) = match self.identify(&head, &query, peer).await {
+        let (mut attributes, impersonator) = match self.identify(&head, &query, peer).await {
             Ok(identified) => identified,
             Err(error) => return body::refusal(&error, &Accepted::of_refusal(&head.headers, &query.params)),
         };
@@ -151,6 +151,12 @@ impl ApiServer {
         };
         drop(place);
         let sender = Arc::clone(slot.sender());
+        // An administrator, such as a cloudcore beside this server, asks for many others: each of them waits behind itself.
+        let payer = match impersonator.is_some() && sender.is_privileged() {
+            true => self.parts.load.sender(&attributes.identity, source_of(peer)),
+            false => Arc::clone(&sender),
+        };
+        attributes.payer = Payer::from(payer);
         let wanted = self.parts.audit.is_some() || self.parts.observer.is_some();
         let noted = wanted.then(|| (attributes.clone(), Instant::now()));
         let classes = self.parts.classifier.as_ref().and_then(|hook| hook.classify(&attributes));
@@ -180,8 +186,8 @@ impl ApiServer {
     ) -> Option<Slot> {
         let load = &self.parts.load;
         let connection = head.extensions.get::<Arc<Place>>();
-        let remote = || Source::of(peer.remote.map(|address| address.ip()));
-        let sender = load.sender(identity, connection.map_or_else(remote, |place| place.source()));
+        let sender =
+            load.sender(identity, connection.map_or_else(|| source_of(peer), |place| place.source()));
         if load.is_shared() && is_known(identity) && connection.is_some_and(|place| !place.prove(&sender)) {
             return None;
         }
@@ -260,6 +266,10 @@ impl ApiServer {
     pub(crate) fn counts(&self) -> &Arc<Load> {
         &self.parts.load
     }
+}
+
+fn source_of(peer: &Peer) -> Source {
+    Source::of(peer.remote.map(|address| address.ip()))
 }
 
 fn too_many() -> ApiError {

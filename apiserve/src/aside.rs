@@ -1,19 +1,56 @@
 //! Work for the processor alone that may take long, such as the expressions of somebody else's policy.
 //!
 //! A thread that serves would serve nobody else meanwhile: nodes that renew leases, health checks, strangers to be refused.
+//! There are few places for such work, and no sender has more than half of them: it waits behind itself, then with others in
+//! the order in which they have come.
+
+use std::time::Duration;
 
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::Semaphore;
 
+use crate::senders::Payer;
+use crate::status::ApiError;
+
 /// Such pieces of work at the same time in a process; further ones wait in line, without a thread.
 pub const ASIDE_MAX: usize = 4;
 
+/// Those of one sender, that wait among others or run.
+pub const ASIDE_OF_SENDER_MAX: usize = ASIDE_MAX / 2;
+
+/// How long a request waits for its place; then it is answered with 429.
+pub const ASIDE_WAIT_MAX: Duration = Duration::from_secs(10);
+
 static PLACES: Semaphore = Semaphore::const_new(ASIDE_MAX);
 
-/// Does work beside what the threads of the runtime serve. A runtime of one thread, as tests have it, does it there.
-pub async fn aside<T>(work: impl FnOnce() -> T + Send) -> T {
+/// Does work for a request beside what the threads of the runtime serve. A runtime of one thread, as tests have it, does it
+/// there.
+///
+/// # Errors
+/// 429: no place for the sender of the request within [`ASIDE_WAIT_MAX`].
+pub async fn aside<T>(payer: &Payer, work: impl FnOnce() -> T + Send) -> Result<T, ApiError> {
+    if payer.is_server() {
+        return Ok(own_aside(work).await);
+    }
+    // Behind one's own first: nobody has more than a few in the line of all.
+    let wait = async { (payer.turn().await, PLACES.acquire().await) };
+    let Ok(_place) = tokio::time::timeout(ASIDE_WAIT_MAX, wait).await else {
+        return Err(ApiError::too_many_requests(
+            "Too many requests of this client wait for expressions (of policies, rules or selectors) to be evaluated, please \
+             try again later.",
+        ));
+    };
+    Ok(beside(work))
+}
+
+/// The same for the server's own need, which waits as long as it takes.
+pub async fn own_aside<T>(work: impl FnOnce() -> T + Send) -> T {
     // It is never closed.
     let _place = PLACES.acquire().await;
+    beside(work)
+}
+
+fn beside<T>(work: impl FnOnce() -> T) -> T {
     match Handle::current().runtime_flavor() {
         RuntimeFlavor::CurrentThread => work(),
         _ => tokio::task::block_in_place(work),
@@ -21,44 +58,4 @@ pub async fn aside<T>(work: impl FnOnce() -> T + Send) -> T {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::sync::mpsc;
-    use std::time::Duration;
-
-    use super::*;
-
-    const DEADLINE: Duration = Duration::from_secs(20);
-
-    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-    async fn long_work_holds_up_nobody_and_has_a_bound() {
-        let running = Arc::new(AtomicUsize::new(0));
-        let (began, has_begun) = mpsc::channel();
-        let (ends, works): (Vec<_>, Vec<_>) = (0..=ASIDE_MAX)
-            .map(|_| {
-                let (end, ended) = mpsc::channel::<()>();
-                let (running, began) = (Arc::clone(&running), began.clone());
-                let work = tokio::spawn(aside(move || {
-                    running.fetch_add(1, Ordering::SeqCst);
-                    began.send(()).unwrap();
-                    ended.recv().unwrap_err();
-                    running.fetch_sub(1, Ordering::SeqCst)
-                }));
-                (end, work)
-            })
-            .unzip();
-        for _ in 0..ASIDE_MAX {
-            has_begun.recv_timeout(DEADLINE).expect("each has a thread");
-        }
-        // The one worker serves: the last one is asked for, and waits for a place.
-        let served = tokio::time::timeout(DEADLINE, tokio::spawn(async { tokio::task::yield_now().await }));
-        served.await.expect("the runtime serves").unwrap();
-        assert_eq!((PLACES.available_permits(), running.load(Ordering::SeqCst)), (0, ASIDE_MAX));
-        assert!(has_begun.try_recv().is_err(), "more at a time than there may be");
-        drop(ends);
-        for work in works {
-            assert!(tokio::time::timeout(DEADLINE, work).await.expect("it ends").unwrap() <= ASIDE_MAX);
-        }
-    }
-}
+mod tests;

@@ -10,6 +10,7 @@ use rustls::pki_types::CertificateDer;
 use serde_json::{Value, json};
 use thiserror::Error;
 
+use crate::senders::Payer;
 use crate::status::ApiError;
 
 /// User name of a request without credentials (Kubernetes convention).
@@ -160,6 +161,8 @@ pub struct Attributes {
     pub field_selector: String,
     /// The `labelSelector` parameter as given, for the same verbs.
     pub label_selector: String,
+    /// Whose share is taken of what all share, where a request waits for it: whoever has sent it.
+    pub payer: Payer,
 }
 
 /// Answer of an [`Authorizer`].

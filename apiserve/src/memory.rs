@@ -15,7 +15,7 @@ use tombolo_proto::object::{ObjectKey, Resource};
 
 use crate::history::{Change, ChangeKind, ChangeStream, Histories, LogLimits};
 use crate::packed::Packer;
-use crate::store::{Mutation, Revision, Snapshot, Store, StoreError, Stored, WriteStore};
+use crate::store::{Mutation, Revision, Snapshot, Store, StoreError, Stored, Write, WriteStore};
 
 use ledger::Ledger;
 use plan::Plan;
@@ -40,6 +40,9 @@ pub const TICK_INTERVAL: Duration = state::MARK_INTERVAL;
 
 /// Changes in one journal batch, at most.
 pub const JOURNAL_BATCH_MAX: usize = 512;
+
+/// Bytes of the objects of a batch, at most; a larger object is written alone.
+pub const JOURNAL_BATCH_LEN_MAX: usize = 4 * 1024 * 1024;
 
 /// Writes that wait for the journal, at most; the next one is refused with [`StoreError::Unavailable`].
 pub const JOURNAL_QUEUE_MAX: usize = 16 * 1024;
@@ -98,6 +101,28 @@ struct Queue {
 struct Waiting {
     change: Wanted,
     answer: oneshot::Sender<Answer>,
+}
+
+impl Queue {
+    /// How many of those that have waited longest are written together.
+    fn next_batch(&self) -> usize {
+        let mut len = 0_usize;
+        let fits = |waiting: &&Waiting| {
+            len = len.saturating_add(waiting.len());
+            len <= JOURNAL_BATCH_LEN_MAX
+        };
+        let fitting = self.waiting.iter().take(JOURNAL_BATCH_MAX).take_while(fits).count();
+        fitting.max(self.waiting.len().min(1))
+    }
+}
+
+impl Waiting {
+    fn len(&self) -> usize {
+        match &self.change.0.write {
+            Write::Put { body, .. } => body.len(),
+            Write::Delete => 0,
+        }
+    }
 }
 
 /// A change, and who makes it if that is somebody with a share.
@@ -304,7 +329,7 @@ impl Shared {
         loop {
             let batch: Vec<Waiting> = {
                 let mut queue = self.queue.lock();
-                let count = queue.waiting.len().min(JOURNAL_BATCH_MAX);
+                let count = queue.next_batch();
                 if count == 0 {
                     queue.draining = false;
                     return;
@@ -328,15 +353,15 @@ impl Shared {
         let mut plan = Plan::new(self, ledger);
         let add = |(mutation, writer): Wanted| plan.add(mutation, writer.as_ref());
         let mut answers: Vec<Answer> = changes.into_iter().map(add).collect();
-        let staged = plan.staged;
+        let Plan { staged, paid, .. } = plan;
         if let (Some(journal), false) = (&self.journal, staged.is_empty()) {
             let entries: Vec<JournalEntry> = staged.iter().map(|change| JournalEntry::of(change)).collect();
             if let Err(error) = journal.append(&entries) {
                 for answer in answers.iter_mut().filter(|answer| answer.is_ok()) {
                     *answer = Err(error.clone());
                 }
-                for change in staged.iter().rev() {
-                    ledger.replace(change.stored(), change.previous.as_deref(), None);
+                for (change, paid) in staged.iter().zip(paid).rev() {
+                    ledger.take_back(change, paid);
                 }
                 return answers;
             }

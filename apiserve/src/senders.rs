@@ -10,7 +10,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
+use crate::aside::{ASIDE_MAX, ASIDE_OF_SENDER_MAX};
 use crate::auth::{AUTHENTICATED_GROUP, Identity};
 
 /// One sender has at most this part of the requests, watches, connections and bytes of a server.
@@ -67,23 +69,89 @@ pub(crate) enum Good {
 
 /// What one sender has. Its senders are known as long as somebody holds them.
 #[derive(Debug)]
-pub(crate) struct Sender {
+pub struct Sender {
     name: String,
     share: usize,
     privileged: bool,
     /// Strangers from one address are strangers.
     parent: Option<Arc<Self>>,
     has: [AtomicUsize; 5],
+    /// Work beside the threads that serve.
+    aside: Semaphore,
+    /// Objects on their way into the store, by their length.
+    storing: Semaphore,
+}
+
+/// Bytes of objects of one sender that are in the line of all for the disk, at most, but for one that is larger: its others wait
+/// behind them.
+const STORING_LEN_MAX: u32 = 4 * 1024 * 1024;
+
+/// What a write counts as in that line, at least: its turn.
+const STORING_LEN_MIN: usize = 4 * 1024;
+
+/// Whose share a request takes of the work beside the threads that serve; the server's own by default.
+#[derive(Debug, Clone, Default)]
+pub struct Payer(Option<Arc<Sender>>);
+
+impl From<Arc<Sender>> for Payer {
+    fn from(sender: Arc<Sender>) -> Self {
+        Self(Some(sender))
+    }
+}
+
+/// Whoever pays, it is the same request.
+impl PartialEq for Payer {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Payer {}
+
+impl Payer {
+    /// Whether nobody has sent the request.
+    pub(crate) fn is_server(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// Who it is.
+    #[cfg(test)]
+    pub(crate) fn name(&self) -> &str {
+        self.0.as_ref().map_or("", |sender| &sender.name)
+    }
+
+    /// Waits until an object of so many bytes may be in line for the disk.
+    pub(crate) async fn storing(&self, len: usize) -> Option<SemaphorePermit<'_>> {
+        let len = u32::try_from(len.max(STORING_LEN_MIN)).unwrap_or(u32::MAX).min(STORING_LEN_MAX);
+        // It is never closed.
+        self.0.as_ref()?.storing.acquire_many(len).await.ok()
+    }
+
+    /// Waits behind what the sender has under way, and behind what others like it have of whom there are many.
+    pub(crate) async fn turn(&self) -> [Option<SemaphorePermit<'_>>; 2] {
+        let Some(sender) = &self.0 else { return [None, None] };
+        // They are never closed.
+        let own = sender.aside.acquire().await.ok();
+        match &sender.parent {
+            Some(parent) => [own, parent.aside.acquire().await.ok()],
+            None => [own, None],
+        }
+    }
 }
 
 impl Sender {
     fn new(name: String, share: usize, parent: Option<Arc<Self>>) -> Self {
-        Self { name, share, privileged: false, parent, has: Default::default() }
+        // Of what all strangers have, those from one place have half.
+        let aside = if parent.is_some() { ASIDE_OF_SENDER_MAX / 2 } else { ASIDE_OF_SENDER_MAX };
+        let storing = Semaphore::new(STORING_LEN_MAX as usize);
+        let (has, aside) = (Default::default(), Semaphore::new(aside));
+        Self { name, share, privileged: false, parent, has, aside, storing }
     }
 
     /// The only sender of a server that shares nothing out.
     pub(crate) fn everybody() -> Arc<Self> {
-        Arc::new(Self { privileged: true, ..Self::new(String::new(), 1, None) })
+        let (aside, storing) = (Semaphore::new(ASIDE_MAX), Semaphore::new(Semaphore::MAX_PERMITS));
+        Arc::new(Self { privileged: true, aside, storing, ..Self::new(String::new(), 1, None) })
     }
 
     /// Takes an amount, unless with it the sender would have more than its share of a whole. The first thing that somebody
@@ -106,6 +174,11 @@ impl Sender {
         if let Some(parent) = &self.parent {
             parent.give_back(good, amount);
         }
+    }
+
+    /// Whether it is an administrator.
+    pub(crate) fn is_privileged(&self) -> bool {
+        self.privileged
     }
 
     /// How much of a whole others may have together when this one asks.

@@ -8,6 +8,7 @@ use serde::Serialize;
 use thiserror::Error;
 
 use crate::auth::Attributes;
+use crate::schema::gofmt::quoted;
 use crate::store::StoreError;
 
 /// Seconds after which a client should ask again when the store is not ready.
@@ -173,7 +174,7 @@ impl ApiError {
     /// 403 `Forbidden` for one object, as admission words it.
     #[must_use]
     pub fn forbidden_object(group: &str, resource: &str, name: &str, why: &str) -> Self {
-        let message = format!("{} {name:?} is forbidden: {why}", qualified(group, resource));
+        let message = format!("{} {} is forbidden: {why}", qualified(group, resource), quoted(name));
         Self::new(StatusCode::FORBIDDEN, "Forbidden", message).with_details(about(group, resource, name))
     }
 
@@ -187,7 +188,7 @@ impl ApiError {
     /// 404 `NotFound` for an object.
     #[must_use]
     pub fn not_found(group: &str, resource: &str, name: &str) -> Self {
-        let message = format!("{} {name:?} not found", qualified(group, resource));
+        let message = format!("{} {} not found", qualified(group, resource), quoted(name));
         Self::new(StatusCode::NOT_FOUND, "NotFound", message).with_details(about(group, resource, name))
     }
 
@@ -208,15 +209,18 @@ impl ApiError {
     /// 409 `AlreadyExists`.
     #[must_use]
     pub fn already_exists(group: &str, resource: &str, name: &str) -> Self {
-        let message = format!("{} {name:?} already exists", qualified(group, resource));
+        let message = format!("{} {} already exists", qualified(group, resource), quoted(name));
         Self::new(StatusCode::CONFLICT, "AlreadyExists", message).with_details(about(group, resource, name))
     }
 
     /// 409 `Conflict`.
     #[must_use]
     pub fn conflict(group: &str, resource: &str, name: &str, why: &str) -> Self {
-        let message =
-            format!("Operation cannot be fulfilled on {} {name:?}: {why}", qualified(group, resource));
+        let message = format!(
+            "Operation cannot be fulfilled on {} {}: {why}",
+            qualified(group, resource),
+            quoted(name)
+        );
         Self::new(StatusCode::CONFLICT, "Conflict", message).with_details(about(group, resource, name))
     }
 
@@ -254,7 +258,7 @@ impl ApiError {
             "" => cause.message.clone(),
             field => format!("{field}: {}", cause.message),
         }));
-        let message = format!("{} {name:?} is invalid: {text}", qualified(group, kind));
+        let message = format!("{} {} is invalid: {text}", qualified(group, kind), quoted(name));
         let details = Details { causes, ..about(group, kind, name) };
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message).with_details(details)
     }

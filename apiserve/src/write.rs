@@ -325,9 +325,12 @@ impl LocalWrites {
         let refuse = |reason: String| StoreError::Refused { key: context.key(), reason };
         let uid = object.pointer("/metadata/uid").and_then(Value::as_str).unwrap_or_default();
         let uid = Uid::parse(uid).map_err(|error| refuse(error.to_string()))?;
-        let write = Write::Put { uid, body: raw::object_text(&object) };
-        let mutation = Mutation { key: context.key(), expected: change.expected, write };
-        let stored = self.store.commit_for(mutation, &context.request.attributes.identity.user).await?;
+        let body = raw::object_text(&object);
+        let sender = &context.request.attributes;
+        let _storing = sender.payer.storing(body.len()).await;
+        let mutation =
+            Mutation { key: context.key(), expected: change.expected, write: Write::Put { uid, body } };
+        let stored = self.store.commit_for(mutation, &sender.identity.user).await?;
         let mut object = change.object.clone();
         meta::set(&mut object, "resourceVersion", stored.revision.to_string().into());
         Ok(object)
@@ -339,9 +342,12 @@ impl LocalWrites {
     }
 }
 
-/// What a kind says of an object.
-async fn validated<T>(kind: &KindInfo, validate: impl FnOnce() -> T + Send) -> T {
-    if kind.is_slow_to_validate() { aside(validate).await } else { validate() }
+/// What the kind says of an object.
+async fn validated<T>(context: &Context<'_>, validate: impl FnOnce() -> T + Send) -> Result<T, ApiError> {
+    match context.kind.is_slow_to_validate() {
+        true => aside(&context.request.attributes.payer, validate).await,
+        false => Ok(validate()),
+    }
 }
 
 fn admission_request<'r>(

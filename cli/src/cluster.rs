@@ -1,13 +1,17 @@
 //! Reaching a cluster, its join token and its edge nodes: what several commands do.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
-use anyhow::{Context, Result};
-use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Node, Secret};
-use kube::api::ListParams;
+use anyhow::{Context, Result, anyhow};
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client};
+use serde::Deserialize as _;
+use serde_json::Value;
+use tombolo_cloud::Kube;
+use tombolo_cloud::kube::{Caller, RawObject};
 
 /// Namespace of cloudcore's own objects unless it is told otherwise.
 pub(crate) const NAMESPACE: &str = "kubeedge";
@@ -40,6 +44,7 @@ pub(crate) async fn shared_token(client: Client, namespace: &str) -> Result<Opti
 }
 
 /// An edge node as operators look at it.
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) struct EdgeNode {
     /// Its name.
     pub(crate) name: String,
@@ -47,25 +52,129 @@ pub(crate) struct EdgeNode {
     pub(crate) ready: String,
     /// When its lease was renewed last; `never` without a lease.
     pub(crate) heard: String,
+    /// Why its Node or its lease cannot be read.
+    pub(crate) problem: Option<String>,
 }
 
-/// The edge nodes of a cluster.
+/// The edge nodes of a cluster. An object that cannot be read is one node's matter.
 pub(crate) async fn edge_nodes(client: Client) -> Result<Vec<EdgeNode>> {
-    let nodes: Api<Node> = Api::all(client.clone());
-    let leases: Api<Lease> = Api::namespaced(client, LEASE_NAMESPACE);
-    let renewed = leases.list(&ListParams::default()).await.context("cannot list leases")?;
-    let listed = nodes.list(&ListParams::default().labels(EDGE_LABEL)).await.context("cannot list nodes")?;
-    let node = |node: Node| {
-        let name = node.metadata.name.unwrap_or_default();
-        let conditions = node.status.and_then(|status| status.conditions).unwrap_or_default();
-        let ready = conditions.into_iter().find(|condition| condition.type_ == "Ready");
-        let lease = renewed.items.iter().find(|lease| lease.metadata.name.as_deref() == Some(&name));
-        let time = lease.and_then(|lease| lease.spec.as_ref()?.renew_time.as_ref());
-        EdgeNode {
-            ready: ready.map_or_else(|| "Unknown".to_owned(), |condition| condition.status),
-            heard: time.map_or_else(|| "never".to_owned(), |time| time.0.to_string()),
-            name,
-        }
+    let (kube, mut listing) = (Kube::from(client), Listing::default());
+    let path = format!("/apis/coordination.k8s.io/v1/namespaces/{LEASE_NAMESPACE}/leases");
+    list(&kube, &path, |lease| listing.add_lease(&lease)).await.context("cannot list leases")?;
+    let path = format!("/api/v1/nodes?labelSelector={EDGE_LABEL}");
+    list(&kube, &path, |node| listing.add_node(&node)).await.context("cannot list nodes")?;
+    Ok(listing.nodes)
+}
+
+/// Nodes and leases as they are listed, leases first.
+#[derive(Default)]
+struct Listing {
+    heard: BTreeMap<String, Result<String>>,
+    nodes: Vec<EdgeNode>,
+}
+
+impl Listing {
+    fn add_lease(&mut self, lease: &RawObject) {
+        self.heard.insert(name_of(lease), heard_of(lease));
+    }
+
+    fn add_node(&mut self, node: &RawObject) {
+        let name = name_of(node);
+        let (ready, problem) = told(ready_of(node), "Unknown");
+        let lease = self.heard.remove(&name).unwrap_or_else(|| Ok("never".to_owned()));
+        let (heard, of_lease) = told(lease, "unknown");
+        self.nodes.push(EdgeNode { name, ready, heard, problem: problem.or(of_lease) });
+    }
+}
+
+/// Gives every object of a list to `each`, what cannot be read included.
+pub(crate) async fn list(kube: &Kube, path: &str, each: impl FnMut(RawObject)) -> Result<()> {
+    match kube.list(Caller::Own, path, each).await? {
+        None => Ok(()),
+        Some(answer) => Err(anyhow!(answer.message())),
+    }
+}
+
+fn name_of(object: &RawObject) -> String {
+    object.value()["metadata"]["name"].as_str().unwrap_or_default().to_owned()
+}
+
+/// What an object says, or what to show in its place and why.
+fn told(said: Result<String>, otherwise: &str) -> (String, Option<String>) {
+    match said {
+        Ok(said) => (said, None),
+        Err(error) => (otherwise.to_owned(), Some(format!("{error:#}"))),
+    }
+}
+
+fn ready_of(node: &RawObject) -> Result<String> {
+    node.uid()?;
+    let unknown = || "Unknown".to_owned();
+    let conditions = match &node.value()["status"]["conditions"] {
+        Value::Null => return Ok(unknown()),
+        conditions => conditions.as_array().context("its status.conditions are no list")?,
     };
-    Ok(listed.into_iter().map(node).collect())
+    let ready = conditions.iter().find(|condition| condition["type"] == "Ready");
+    Ok(ready.and_then(|ready| ready["status"].as_str()).map_or_else(unknown, str::to_owned))
+}
+
+fn heard_of(lease: &RawObject) -> Result<String> {
+    lease.uid().context("its lease")?;
+    match &lease.value()["spec"]["renewTime"] {
+        Value::Null => Ok("never".to_owned()),
+        time => {
+            let time = MicroTime::deserialize(time).context("its lease: spec.renewTime is no time")?;
+            Ok(time.0.to_string())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object(name: &str, rest: &str) -> RawObject {
+        let metadata = format!(r#"{{"name":"{name}","uid":"u","resourceVersion":"4"}}"#);
+        serde_json::from_str(&format!(r#"{{"metadata":{metadata},{rest}}}"#)).expect("an object")
+    }
+
+    #[test]
+    fn a_node_that_cannot_be_read_is_shown_with_the_reason_among_the_others() {
+        let deep = format!(r#""status":{}0{}"#, r#"{"a":"#.repeat(9000), "}".repeat(9000));
+        let many = format!(r#""status":{{"images":[{}0]}}"#, r#""","#.repeat(500_000));
+        let ready =
+            |status: &str| format!(r#""status":{{"conditions":[{{"type":"Ready","status":"{status}"}}]}}"#);
+        let nodes = [
+            object("deep", &deep),
+            object("good", &ready("True")),
+            object("many", &many),
+            object("odd", r#""spec":7,"status":{"conditions":"x"}"#),
+            object("odd-lease", &ready("True")),
+            object("odd-spec", &format!(r#""spec":{{"podCIDRs":{{}}}},{}"#, ready("False"))),
+        ];
+        let leases = [
+            object("good", r#""spec":{"renewTime":"2026-01-01T00:00:00.000001Z"}"#),
+            object("odd-lease", r#""spec":{"renewTime":7}"#),
+        ];
+        let mut listing = Listing::default();
+        leases.iter().for_each(|lease| listing.add_lease(lease));
+        nodes.iter().for_each(|node| listing.add_node(node));
+        let listed = listing.nodes;
+        let shown = |name: &str| listed.iter().find(|node| node.name == name).expect("shown");
+        let seen = |name: &str| {
+            (shown(name).ready.as_str(), shown(name).heard.as_str(), shown(name).problem.as_deref())
+        };
+        assert_eq!(seen("good"), ("True", "2026-01-01T00:00:00.000001Z", None));
+        assert_eq!(seen("odd-spec"), ("False", "never", None));
+        for (name, ready, heard, says) in [
+            ("deep", "Unknown", "never", "cannot be read"),
+            ("many", "Unknown", "never", "cannot be read"),
+            ("odd", "Unknown", "never", "status.conditions"),
+            ("odd-lease", "True", "unknown", "spec.renewTime"),
+        ] {
+            let (was_ready, was_heard, problem) = seen(name);
+            assert_eq!((was_ready, was_heard), (ready, heard), "{name}");
+            assert!(problem.is_some_and(|problem| problem.contains(says)), "{name}: {problem:?}");
+        }
+    }
 }

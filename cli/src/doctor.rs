@@ -51,7 +51,7 @@ pub struct DoctorOptions {
     #[arg(long, value_enum)]
     pub transport: Option<TransportOption>,
 
-    /// cloudcore's settings file, where it is not in ConfigMap cloudcore of the cluster.
+    /// cloudcore's settings file, where it is not in ConfigMap tombolo-cloudcore of the cluster.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 

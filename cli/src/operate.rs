@@ -41,8 +41,9 @@ impl ClusterOptions {
 pub async fn nodes(options: &ClusterOptions) -> Result<()> {
     let nodes = cluster::edge_nodes(options.client().await?).await?;
     println!("{:<40} {:<10} LAST HEARD", "NODE", "READY");
-    for cluster::EdgeNode { name, ready, heard } in nodes {
-        println!("{name:<40} {ready:<10} {heard}");
+    for cluster::EdgeNode { name, ready, heard, problem } in nodes {
+        let problem = problem.map(|problem| format!(" ({problem})")).unwrap_or_default();
+        println!("{name:<40} {ready:<10} {heard}{problem}");
     }
     Ok(())
 }

@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 use kube::api::{ApiResource, DynamicObject, ListParams};
 use kube::{Api, Client};
 use serde_json::{Map, Value, json};
+use tombolo_proto::is_dns_subdomain;
 
 /// `Kind namespace/name`.
 type Title = String;
@@ -28,7 +29,7 @@ pub async fn expected(client: &Client, node: &str) -> Result<Holdings> {
     let of_node = ListParams::default().fields(&format!("spec.nodeName={node}"));
     for pod in api(client, "Pod", None).list(&of_node).await.context("list pods")? {
         let namespace = pod.metadata.namespace.clone().unwrap_or_default();
-        collect(&pod.data["spec"], &namespace, &mut references);
+        references.extend(references_of(&pod.data["spec"], &namespace));
         hold(&mut holdings, "Pod", &pod)?;
     }
     for (kind, namespace, name) in references {
@@ -145,6 +146,15 @@ fn compared(kind: &str, mut metadata: Value) -> Value {
     metadata
 }
 
+/// Every ConfigMap and Secret that a pod's spec names, if there can be one. A text that no object can have as its name is
+/// stored by every API server and names nothing: a question about it has no answer.
+fn references_of(spec: &Value, namespace: &str) -> BTreeSet<(&'static str, String, String)> {
+    let mut found = BTreeSet::new();
+    collect(spec, namespace, &mut found);
+    found.retain(|(_, _, name)| is_dns_subdomain(name));
+    found
+}
+
 /// Every ConfigMap and Secret that a piece of a pod's spec names, wherever it stands.
 fn collect(part: &Value, namespace: &str, found: &mut BTreeSet<(&'static str, String, String)>) {
     match part {
@@ -178,11 +188,9 @@ fn reference(field: &str, value: &Value) -> Option<(&'static str, String)> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use serde_json::json;
 
-    use super::{Holdings, collect, difference, hold};
+    use super::{Holdings, difference, hold, references_of};
 
     #[test]
     fn follows_every_kind_of_reference() {
@@ -195,10 +203,13 @@ mod tests {
                 {"configMap": {"name": "files"}},
                 {"projected": {"sources": [{"secret": {"name": "part"}}, {"configMap": {"name": "part"}}]}},
                 {"csi": {"driver": "d", "nodePublishSecretRef": {"name": "csi"}}},
+                {"secret": {"secretName": "a/b"}},
+                {"secret": {"secretName": "a b"}},
+                {"configMap": {"name": "ünicode"}},
+                {"configMap": {"name": "n".repeat(254)}},
             ],
         });
-        let mut found = BTreeSet::new();
-        collect(&spec, "ns", &mut found);
+        let found = references_of(&spec, "ns");
         let names: Vec<String> = found.iter().map(|(kind, _, name)| format!("{kind}/{name}")).collect();
         let wanted = [
             "ConfigMap/env",

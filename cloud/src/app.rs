@@ -354,6 +354,7 @@ fn watch_identities(
     let following = identities::follow(Arc::clone(identities), kube.clone(), config.namespace.clone());
     tasks.spawn("certificates in force", following);
     tasks.spawn("ends of registrations", identities::keep_settled(Arc::clone(identities)));
+    tasks.spawn("ends of deleted Nodes", identities::keep_ended(Arc::clone(identities)));
     let sweep = sweep(Arc::clone(identities), Arc::clone(&hub.registry), hub.metrics.clone());
     tasks.spawn("sessions' certificates", sweep);
 }

@@ -324,15 +324,21 @@ impl Bootstrap {
     /// Waits for what must not be left halfway: certificates that are being recorded, and what came of registrations.
     pub(crate) async fn finish(&self) {
         let issued = self.inner.issues.shutdown(FINISH_LIMIT);
-        let settled = tokio::time::timeout(FINISH_LIMIT, self.inner.identities.settle());
+        let identities = &self.inner.identities;
+        let settled = async { futures::join!(identities.settle(), identities.end_all_deleted()).1 };
+        let settled = tokio::time::timeout(FINISH_LIMIT, settled);
         let (issued, settled) = futures::join!(issued, settled);
         if let Err(error) = issued {
             tracing::warn!(%error, "joins were cut off");
         }
-        if settled.is_err() {
-            tracing::warn!(
+        match settled {
+            Ok(true) => {}
+            Ok(false) => {
+                tracing::warn!("the end of some deleted Nodes' certificates is not recorded: revoke them");
+            }
+            Err(_) => tracing::warn!(
                 "what came of some registrations is not recorded: where there is no Node, the node has to join again"
-            );
+            ),
         }
     }
 

@@ -59,7 +59,10 @@ impl Gate {
             return;
         };
         hub.metrics.refused_certificates.inc();
-        tracing::warn!(%node, remote = %peer.remote, message = goodbye.message, "connection refused");
+        // Whoever is refused may dial as often as it likes.
+        if let Some(left_out) = hub.registry.may_log(node) {
+            tracing::warn!(%node, remote = %peer.remote, message = goodbye.message, left_out, "connection refused");
+        }
         match arrival {
             Arrival::Tombolo(accepted) => refuse(accepted.link, goodbye).await,
             // A stock edge understands no reason: it dials again after its own wait

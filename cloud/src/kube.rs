@@ -4,9 +4,11 @@
 
 mod call;
 mod client;
+mod common;
 mod edge_nodes;
 mod endless;
 mod gate;
+mod group_rights;
 mod impersonate;
 mod object;
 mod paging;
@@ -15,20 +17,26 @@ mod published;
 mod registering;
 mod reviews;
 mod room;
+mod tree;
 mod waiting;
 mod watch;
 
 pub use call::{Answer, ApiCall, CallError, Caller};
 pub use edge_nodes::EDGE_NODES;
 pub(crate) use edge_nodes::edge_node;
+pub use gate::ListTurn;
+pub(crate) use gate::ListTurns;
+pub(crate) use group_rights::VERBS;
 pub use impersonate::{Impersonation, ImpersonationForm};
-pub(crate) use object::has_too_many_values;
+pub(crate) use object::{MIRROR, has_too_many_values};
 pub use object::{ObjectError, RawObject};
 pub(crate) use paging::query_value;
 pub use protections::Protections;
 pub(crate) use published::{ISSUER_PATHS, is_document};
-pub(crate) use reviews::{Right, Unanswered};
-pub(crate) use room::{LARGE_ANSWER, Room};
+pub(crate) use reviews::{Right, Unanswered, may_follow};
+pub(crate) use room::{GivesWay, LARGE_ANSWER, Room};
+pub use tombolo_proto::api_path::path_of;
+pub(crate) use tree::{TreeError, is_large, is_object, read_tree};
 pub use waiting::Waiting;
 pub(crate) use watch::watch_events;
 pub use watch::{ObjectEvent, WatchError, WatchSpec, watch};
@@ -36,9 +44,10 @@ pub use watch::{ObjectEvent, WatchError, WatchSpec, watch};
 use std::sync::Arc;
 
 use gate::Gate;
+use group_rights::GroupRights;
 use kube::Client;
 use published::Published;
-use tombolo_proto::Resource;
+use tombolo_proto::{NodeId, Resource};
 
 /// The clients of one cluster. Cheap to clone.
 #[derive(Clone)]
@@ -52,6 +61,7 @@ pub struct Kube {
     published: Arc<Published>,
     /// The turn of long lines of cloudcore's own watches.
     own_lines: waiting::Turns,
+    group_rights: Arc<GroupRights>,
 }
 
 impl Kube {
@@ -72,10 +82,22 @@ impl Kube {
         &self.client
     }
 
+    /// Waits until a node may list what it follows, with cloudcore's rights: see [`Caller::OwnInTurn`].
+    pub(crate) async fn list_turn(&self, node: &NodeId) -> ListTurn {
+        self.gate.list_turn(node).await
+    }
+
+    /// How many nodes have turns to make calls, or wait for one.
+    #[cfg(test)]
+    pub(crate) fn nodes_with_turns(&self) -> usize {
+        self.gate.nodes()
+    }
+
     /// Has the calls counted in this registry.
     pub fn register(&self, registry: &mut prometheus_client::registry::Registry) {
         self.gate.register(registry);
         self.published.register(registry);
+        self.group_rights.register(registry);
     }
 
     /// How nodes are impersonated, as far as it is known.
@@ -88,8 +110,9 @@ impl Kube {
 impl From<Client> for Kube {
     /// Without a second client, calls with the token of an edge's local client are refused.
     fn from(client: Client) -> Self {
-        let (impersonation, gate, published) = Default::default();
-        Self { client, bare: None, impersonation, gate, published, own_lines: waiting::turns() }
+        let (impersonation, gate, published, group_rights) = Default::default();
+        let own_lines = waiting::turns();
+        Self { client, bare: None, impersonation, gate, published, own_lines, group_rights }
     }
 }
 
@@ -129,40 +152,6 @@ pub mod resources {
     }
 }
 
-/// Path of a collection, or of one object when `name` is not empty; `namespace` is empty for cluster scope and for
-/// all namespaces.
-#[must_use]
-pub fn path_of(resource: &Resource, namespace: &str, name: &str) -> String {
-    let mut path = match &*resource.group {
-        "" => format!("/api/{}", resource.version),
-        group => format!("/apis/{group}/{}", resource.version),
-    };
-    if !namespace.is_empty() {
-        path.push_str("/namespaces/");
-        push_segment(&mut path, namespace);
-    }
-    path.push('/');
-    path.push_str(&resource.name);
-    if !name.is_empty() {
-        path.push('/');
-        push_segment(&mut path, name);
-    }
-    path
-}
-
-/// An API server stores names that stand in no URL as they are, and a name must never become another path.
-fn push_segment(path: &mut String, text: &str) {
-    use std::fmt::Write as _;
-    for byte in text.bytes() {
-        match byte {
-            b'-' | b'.' | b'_' | b'~' | b':' | b'@' => path.push(char::from(byte)),
-            _ if byte.is_ascii_alphanumeric() => path.push(char::from(byte)),
-            // Writing into a String does not fail.
-            _ => drop(write!(path, "%{byte:02X}")),
-        }
-    }
-}
-
 /// Whether a status code refuses what was asked for. Anything else that is no success is trouble (cloudcore's own credentials,
 /// a server that is slow or busy or has failed): nothing follows from it, and the question can be asked again.
 #[must_use]
@@ -199,15 +188,6 @@ pub(crate) mod tests {
         for bad in ["", " ", "a b", "a\n", "a\tb", "ä", "a,b"] {
             assert!(!is_bearer_token(bad), "{bad:?}");
         }
-    }
-
-    #[test]
-    fn paths_follow_the_api_conventions() {
-        let leases = Resource::new("coordination.k8s.io", "v1", "leases");
-        assert_eq!(path_of(&resources::nodes(), "", "n"), "/api/v1/nodes/n");
-        assert_eq!(path_of(&resources::pods(), "", ""), "/api/v1/pods");
-        let lease = path_of(&leases, "kube-node-lease", "n");
-        assert_eq!(lease, "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n");
     }
 
     #[test]

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use dashmap::DashMap;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// The turns of all who have one or wait for one, by name. Nothing is kept of others.
-#[derive(Debug)]
-pub(crate) struct Turns<K: Eq + Hash>(DashMap<K, Arc<Semaphore>>);
+/// The turns of all who have one or wait for one, by name. Nothing is kept of others. Clones are the same turns.
+#[derive(Debug, Clone)]
+pub(crate) struct Turns<K: Eq + Hash>(Arc<DashMap<K, Arc<Semaphore>>>);
 
 /// One turn, until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Turn<'a, K: Eq + Hash> {
-    turns: &'a Turns<K>,
+pub(crate) struct Turn<K: Eq + Hash> {
+    turns: Turns<K>,
     key: K,
     /// None in the end, when it may be nobody's any more.
     semaphore: Option<Arc<Semaphore>>,
@@ -22,13 +22,13 @@ pub(crate) struct Turn<'a, K: Eq + Hash> {
 
 impl<K: Eq + Hash> Default for Turns<K> {
     fn default() -> Self {
-        Self(DashMap::new())
+        Self(Arc::default())
     }
 }
 
 impl<K: Eq + Hash + Clone> Turns<K> {
     /// Waits for a turn, in order. All who ask under one name say the same number of turns at a time.
-    pub(crate) async fn take(&self, key: &K, at_a_time: usize) -> Turn<'_, K> {
+    pub(crate) async fn take(&self, key: &K, at_a_time: usize) -> Turn<K> {
         let (mut turn, semaphore) = self.enter(key, at_a_time);
         // The semaphore is never closed.
         turn.permit = semaphore.acquire_owned().await.ok();
@@ -36,18 +36,19 @@ impl<K: Eq + Hash + Clone> Turns<K> {
     }
 
     /// A turn that can be had at once.
-    pub(crate) fn try_take(&self, key: &K, at_a_time: usize) -> Option<Turn<'_, K>> {
+    pub(crate) fn try_take(&self, key: &K, at_a_time: usize) -> Option<Turn<K>> {
         let (mut turn, semaphore) = self.enter(key, at_a_time);
         turn.permit = semaphore.try_acquire_owned().ok();
         turn.permit.is_some().then_some(turn)
     }
 
     /// Made before there is a turn, so that nothing stays of who gives up while it waits.
-    fn enter(&self, key: &K, at_a_time: usize) -> (Turn<'_, K>, Arc<Semaphore>) {
+    fn enter(&self, key: &K, at_a_time: usize) -> (Turn<K>, Arc<Semaphore>) {
         let new = || Arc::new(Semaphore::new(at_a_time));
         let semaphore = Arc::clone(&*self.0.entry(key.clone()).or_insert_with(new));
         let held = Some(Arc::clone(&semaphore));
-        (Turn { turns: self, key: key.clone(), semaphore: held, permit: None }, semaphore)
+        let turns = Self(Arc::clone(&self.0));
+        (Turn { turns, key: key.clone(), semaphore: held, permit: None }, semaphore)
     }
 
     /// How many have a turn or wait for one.
@@ -57,7 +58,7 @@ impl<K: Eq + Hash + Clone> Turns<K> {
     }
 }
 
-impl<K: Eq + Hash> Drop for Turn<'_, K> {
+impl<K: Eq + Hash> Drop for Turn<K> {
     fn drop(&mut self) {
         (self.permit, self.semaphore) = (None, None);
         self.turns.0.remove_if(&self.key, |_, semaphore| Arc::strong_count(semaphore) == 1);

@@ -31,4 +31,3 @@ pub use config::Config;
 pub use identity::{JoinError, JoinOptions, join};
 pub use localapi::LocalApiError;
 pub use status::{EdgeStatus, StatusHandle};
-pub use subscriptions::WARM_SET;

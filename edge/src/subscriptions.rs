@@ -27,7 +27,6 @@ mod weights;
 
 pub(crate) use board::{Board, Wanted};
 pub(crate) use entry::Standing;
-pub use warm::WARM_SET;
 pub(crate) use warm::{WholeStore, warm_set};
 
 use board::Place;

@@ -1,7 +1,7 @@
-//! Documents of the API server that an agent asks for in every session, in the form in which it asks.
+//! What an agent asks of the API server in every session: documents, in the form in which it asks, and what it follows.
 //!
-//! They are the same for all nodes, so a hub answers them from one copy. It keeps copies of forms that it knows and of no
-//! others, because a peer must not make copies as it likes: both ends name a form by what stands here.
+//! They are the same for all nodes, so a hub asks once for many. It does so for what it knows and for nothing else, because
+//! a peer must not make copies as it likes: both ends name it by what stands here.
 
 /// All kinds in one document (aggregated discovery).
 pub const DISCOVERY: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
@@ -28,4 +28,18 @@ pub const IN_EVERY_SESSION: [(&str, &str); 4] = [
     (OPENAPI_PATH, "application/json"),
     (ISSUER_PATH, KEY_SET),
     (KEYS_PATH, KEY_SET),
+];
+
+/// The warm set, which every agent follows: group, version and plural of each resource, all objects of it
+/// (docs/edge-node.md#what-the-local-api-answers).
+pub const WARM_SET: [(&str, &str, &str); 9] = [
+    ("", "v1", "services"),
+    ("discovery.k8s.io", "v1", "endpointslices"),
+    ("", "v1", "nodes"),
+    ("", "v1", "namespaces"),
+    ("node.k8s.io", "v1", "runtimeclasses"),
+    ("storage.k8s.io", "v1", "csidrivers"),
+    ("storage.k8s.io", "v1", "csinodes"),
+    ("networking.k8s.io", "v1", "servicecidrs"),
+    ("superedge.io", "v1", "statefulsetgrids"),
 ];

@@ -334,6 +334,15 @@ pub struct ApiRequest {
     pub body: Bytes,
 }
 
+impl ApiRequest {
+    /// A call without a body that is answered in JSON.
+    #[must_use]
+    pub fn new(method: &str, path_and_query: impl Into<String>) -> Self {
+        let (content_type, accept, body) = Default::default();
+        Self { method: method.to_owned(), path_and_query: path_and_query.into(), content_type, accept, body }
+    }
+}
+
 /// Answer to a [`Request`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reply {

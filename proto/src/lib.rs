@@ -13,6 +13,7 @@
 //! peer sends makes anything here panic or take more memory than a small multiple of the bytes received; every
 //! refusal is a typed error that says what was wrong and where.
 
+pub mod api_path;
 pub mod codec;
 pub mod documents;
 pub mod error;
@@ -29,7 +30,9 @@ pub mod session;
 
 pub use error::IdError;
 pub use frame::Frame;
-pub use ids::{CloudRevision, Epoch, Lane, Moment, NodeId, RequestId, ScopeId, Seq, StoreId, Uid};
+pub use ids::{
+    CloudRevision, Epoch, Lane, Moment, NodeId, RequestId, ScopeId, Seq, StoreId, Uid, is_dns_subdomain,
+};
 pub use message::Message;
 pub use object::{
     ContentHash, Held, InventoryEntry, ObjectKey, ObjectVersion, Resource, ResourceParts, SharedObject,

@@ -161,11 +161,10 @@ fn handshake() -> Vec<(&'static str, Frame)> {
 fn requests() -> Vec<(&'static str, Frame)> {
     let json = "application/json".to_owned();
     let api = ApiRequest {
-        method: "PATCH".to_owned(),
-        path_and_query: "/api/v1/nodes/edge1/status?fieldManager=kubelet".to_owned(),
         content_type: "application/strategic-merge-patch+json".to_owned(),
         accept: json.clone(),
         body: Bytes::from_static(b"{}"),
+        ..ApiRequest::new("PATCH", "/api/v1/nodes/edge1/status?fieldManager=kubelet")
     };
     let answer =
         ApiReply { code: 409, content_type: json, body: Bytes::from_static(b"{\"kind\":\"Status\"}") };

@@ -102,7 +102,8 @@ impl<'a> Comparison<'a> {
         } else {
             self.route(recorded, live, &["/route/source"])?;
         }
-        self.route(recorded, live, &["/route/group", "/route/resource", "/lane"])?;
+        self.route(recorded, live, &["/route/group", "/lane"])?;
+        self.resource(recorded, live)?;
         let operations = (recorded.operation(), live.operation());
         match operations {
             (one, other) if one == other => {}
@@ -115,6 +116,19 @@ impl<'a> Comparison<'a> {
         }
         self.content(recorded, live)?;
         self.header_version(recorded, live)
+    }
+
+    /// The path of a delivery: its word may be another one for the same kind, its name one that the API server has made up.
+    fn resource(&mut self, recorded: &Frame, live: &Frame) -> Outcome {
+        let named = |path: &str| self.identifiers.translate(path);
+        if named(recorded.resource()) == live.resource() {
+            return Ok(());
+        }
+        if named(&recorded.usual_resource()) == live.usual_resource() {
+            self.rules.push(Rule::WatchWord);
+            return Ok(());
+        }
+        self.route(recorded, live, &["/route/resource"])
     }
 
     /// What stands beside the object in a delivery of dialect `tombolo`. The hash is that of the run's own bytes.
@@ -315,6 +329,11 @@ impl<'a> Comparison<'a> {
             let inner = format!("{place}/{}", name.replace('~', "~0").replace('/', "~1"));
             let (left, right) =
                 (one.get(name).unwrap_or(&Value::Null), other.get(name).unwrap_or(&Value::Null));
+            if name == "name" && is_made_up(place, one, other) {
+                let texts = [left, right].map(|text| text.as_str().unwrap_or_default());
+                self.pair(Sort::Uid, "", texts[0], texts[1], &inner)?;
+                continue;
+            }
             self.member(place, &inner, name, scope, left, right)?;
         }
         Ok(())
@@ -445,6 +464,25 @@ impl<'a> Comparison<'a> {
     }
 }
 
+/// Whether this is the metadata of an object whose name the API server has made up: another one in each cluster, and as good
+/// as a uid.
+fn is_made_up(place: &str, one: &Map<String, Value>, other: &Map<String, Value>) -> bool {
+    let text = |side: &Map<String, Value>, name: &str| {
+        side.get(name).and_then(Value::as_str).unwrap_or_default().to_owned()
+    };
+    let start = text(one, "generateName");
+    let made = |side| {
+        let name = text(side, "name");
+        name.len() > start.len() && name.starts_with(&start)
+    };
+    let same = !start.is_empty() && start == text(other, "generateName");
+    place.ends_with("/metadata")
+        && same
+        && made(one)
+        && made(other)
+        && text(one, "name") != text(other, "name")
+}
+
 /// A place within the object that a frame carries.
 fn in_object(place: &str) -> &str {
     let place = place.strip_prefix("/content").unwrap_or(place);
@@ -517,6 +555,11 @@ pub(crate) fn learn(identifiers: &mut Identifiers, recorded: &Value, live: &Valu
         }
     };
     pair(Sort::Uid, "", "uid");
+    let ends = |object: &Value| object["metadata"]["deletionTimestamp"].is_string();
+    if ends(recorded) && !ends(live) {
+        // It went at once: what is known of it is what it was before.
+        return;
+    }
     pair(Sort::Version, &scope, "resourceVersion");
     for name in ["creationTimestamp", "deletionTimestamp"] {
         pair(Sort::Time, &format!("{scope}/{name}"), name);

@@ -9,6 +9,7 @@
 
 mod effects;
 mod order;
+mod types;
 
 use std::collections::{HashMap, HashSet};
 
@@ -44,7 +45,7 @@ enum What {
 /// of which it has none.
 #[must_use]
 pub fn with_api_lines(transcript: &Transcript) -> Transcript {
-    let transcript = &effects::split(&order::ordered(transcript));
+    let transcript = &effects::split(&order::ordered(&types::completed(transcript)));
     let told: HashSet<Key> = transcript.lines.iter().filter_map(told_by_api).collect();
     let mut changes: HashMap<usize, Vec<(Verb, Value)>> = HashMap::new();
     let mut known = Known::default();

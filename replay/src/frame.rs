@@ -7,7 +7,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value};
 use tombolo_proto::message::ResourceType;
-use tombolo_proto::session::kubeedge::Kinds;
+use tombolo_proto::session::kubeedge::{Kinds, is_word_of_object};
 
 /// A message of dialect `kubeedge` as JSON (docs/reference/kubeedge.md#json-envelope), or a frame of dialect `tombolo`
 /// in the same form. Missing members read as empty.
@@ -148,6 +148,29 @@ impl Frame {
         self.0.get("content").unwrap_or(&Value::Null)
     }
 
+    /// Resource path of a delivery with the usual word for the kind: a stock cloud's dynamic controller cuts words of plurals,
+    /// its other controllers have the kind (docs/reference/kubeedge.md#application-messages). Any other path as on the wire.
+    #[must_use]
+    pub fn usual_resource(&self) -> String {
+        match self.resource().splitn(3, '/').collect::<Vec<_>>()[..] {
+            [namespace, word, name] => format!("{namespace}/{}/{name}", self.usual_word(word)),
+            _ => self.resource().to_owned(),
+        }
+    }
+
+    /// The kind of a delivery in lower case, where its word is one that a dynamic controller makes; otherwise the word.
+    fn usual_word(&self, word: &str) -> String {
+        if !self.is_push() || self.is_tombolo() {
+            return word.to_owned();
+        }
+        let said = |name: &str| self.content().get(name).and_then(Value::as_str);
+        let kind = match (said("apiVersion"), said("kind")) {
+            (Some(version), Some(kind)) => is_word_of_object(word, version, kind).then(|| kind.to_owned()),
+            _ => Kinds::default().named(&ResourceType::parse(word)).map(|(kind, _)| kind.to_owned()),
+        };
+        kind.map_or_else(|| word.to_owned(), |kind| kind.to_ascii_lowercase())
+    }
+
     /// Key of the object that the path names. Types of subresources name their object.
     #[must_use]
     pub fn key(&self) -> Option<Key> {
@@ -159,7 +182,7 @@ impl Frame {
         let kind = match word {
             "nodepatch" | "nodestatus" => "node",
             "podpatch" | "podstatus" => "pod",
-            other => other,
+            other => &self.usual_word(other),
         };
         const OF_THE_CLUSTER: [&str; 4] =
             ["node", "persistentvolume", "volumeattachment", "certificatesigningrequest"];

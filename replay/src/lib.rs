@@ -28,7 +28,7 @@ pub use compare::Mismatch;
 pub use derive::with_api_lines;
 pub use frame::{Ask, Frame, Key};
 pub use holdings::Holdings;
-pub use matcher::{Difference, Matcher, Progress, Summary};
+pub use matcher::{Call, Difference, Matcher, Progress, Summary, approved, call_of};
 pub use own::{is_clusters_own, is_machinery};
 pub use redact::{redact, redact_object};
 pub use rules::{Rule, Tally};

@@ -3,6 +3,7 @@
 mod deliveries;
 mod index;
 mod notices;
+mod restricted;
 mod unserved;
 
 use std::collections::{HashMap, HashSet};
@@ -19,6 +20,7 @@ use crate::rules::{Rule, Tally};
 use crate::soundness;
 use crate::transcript::{Event, Line, Transcript, Verb};
 use index::{Index, Version};
+pub use restricted::{Call, approved, call_of};
 
 /// The first thing that is not as it was recorded.
 #[derive(Debug, Clone, PartialEq)]
@@ -89,7 +91,7 @@ pub struct Matcher<'t> {
     answered: HashSet<usize>,
     heard: HashSet<String>,
     pushes: Vec<Push>,
-    /// Which of them are about a resource, in order.
+    /// Which of them are about a resource, in order: by the path with the usual word.
     by_resource: HashMap<String, Vec<usize>>,
     /// Live versions that lie between two recorded ones.
     between: HashSet<Version>,
@@ -149,7 +151,7 @@ impl<'t> Matcher<'t> {
             over: HashMap::new(),
             additions: all_additions(origin),
             identifiers: Identifiers::default(),
-            rules: Tally::default(),
+            rules: Tally::of(Rule::OlderTypes, transcript.forgotten),
             besides: 0,
         })
     }
@@ -316,7 +318,7 @@ impl<'t> Matcher<'t> {
             return Ok(true);
         }
         if frame.is_push() || frame.is_notice() {
-            self.by_resource.entry(frame.resource().to_owned()).or_default().push(self.pushes.len());
+            self.by_resource.entry(frame.usual_resource()).or_default().push(self.pushes.len());
             self.pushes.push(Push { conn, frame, used: false });
             return Ok(true);
         }
@@ -389,6 +391,10 @@ impl<'t> Matcher<'t> {
         if self.recorded.last_down.get(&line.conn).is_none_or(|last| *last <= asked) {
             self.rules.count(Rule::RecordingEnds);
             return Ok(request.ask() != Ask::Write);
+        }
+        if request.source() == "metaserver" && !self.recorded.has_dynamic {
+            self.rules.count(Rule::Answered);
+            return Ok(false);
         }
         if frame.is_refusal() && !request.is_patch_or_application() && !request.is_tombolo() {
             self.rules.count(Rule::Answered);
@@ -472,16 +478,18 @@ impl<'t> Matcher<'t> {
         Err(at(&self.transcript.lines[index], None, problem.to_owned()))
     }
 
-    /// What the cloud of the run said about a resource on a connection, in order.
-    fn about(&self, conn: Option<u64>, resource: &str) -> impl DoubleEndedIterator<Item = (usize, &Push)> {
-        let known = self.by_resource.get(resource).into_iter().flatten();
+    /// What the cloud of the run said on a connection about the resource of a recorded frame, in order.
+    fn about(&self, conn: Option<u64>, recorded: &Frame) -> impl DoubleEndedIterator<Item = (usize, &Push)> {
+        // Names that the API server has made up are those of the run.
+        let resource = self.identifiers.translate(&recorded.usual_resource());
+        let known = self.by_resource.get(&resource).into_iter().flatten();
         let pushes = known.map(|index| (*index, &self.pushes[*index]));
         pushes.filter(move |(_, push)| Some(push.conn) == conn)
     }
 
     /// Whether the cloud of the run said something about the same.
     fn came(&self, conn: Option<u64>, recorded: &Frame) -> bool {
-        self.about(conn, recorded.resource()).next().is_some()
+        self.about(conn, recorded).next().is_some()
     }
 
     fn excuse(&mut self, index: usize, rule: Rule) -> Progress {
@@ -497,7 +505,7 @@ impl<'t> Matcher<'t> {
         let Event::Down(recorded) = &line.event else {
             return at(line, None, "this did not come".to_owned());
         };
-        match self.about(line.conn, recorded.resource()).next_back() {
+        match self.about(line.conn, recorded).next_back() {
             None => at(line, None, "the recorded frame did not come".to_owned()),
             Some((_, last)) => {
                 let problem = "the recorded frame did not come; the last of the same object was another";

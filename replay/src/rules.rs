@@ -88,6 +88,12 @@ pub enum Rule {
     Requester,
     /// A node whose Node was deleted joins again.
     JoinsAgain,
+    /// Words that a dynamic controller makes of plurals.
+    WatchWord,
+    /// Members that the types of the recorded cloud do not know.
+    OlderTypes,
+    /// Writes of applications that no node may make.
+    NodeRestriction,
 }
 
 impl Rule {
@@ -141,6 +147,11 @@ impl fmt::Display for Rule {
 pub struct Tally(BTreeMap<Rule, usize>);
 
 impl Tally {
+    /// A rule that was needed so often.
+    pub(crate) fn of(rule: Rule, count: usize) -> Self {
+        Self((count > 0).then_some((rule, count)).into_iter().collect())
+    }
+
     pub(crate) fn count(&mut self, rule: Rule) {
         *self.0.entry(rule).or_default() += 1;
     }
@@ -368,7 +379,7 @@ const TABLE: &[Row] = &[
     (
         Rule::Answered,
         "answered",
-        "a request to which the recorded cloud never said anything is answered: by a refusal, or as an equal query that was under way",
+        "a request to which the recorded cloud never said anything is answered: by a refusal, as an equal query that was under way, or as one of an application where the recorded cloud answers none",
         "a missing answer costs an edge a minute, and up to three attempts; of equal queries a stock cloud answers the last",
     ),
     (
@@ -401,6 +412,24 @@ const TABLE: &[Row] = &[
         "the connection of a node ends with its Node, so that nothing more is said on it; a node that comes back after that joins again first",
         "a deleted Node's certificate opens nothing here; a stock cloud goes on with it",
     ),
+    (
+        Rule::WatchWord,
+        "watch-word",
+        "the path of a delivery has the kind (`lease`) where a stock dynamic controller has what it makes of the plural (`leases`)",
+        "the other controllers of a stock cloud have the kind; an edge finds the object by what its content says",
+    ),
+    (
+        Rule::OlderTypes,
+        "older-types",
+        "an object has members that no object of its kind has in the recorded cloud's deliveries, and that the same version has in the answer to an application or in a line of the API",
+        "a stock cloud loses what the Kubernetes that it was built with did not know",
+    ),
+    (
+        Rule::NodeRestriction,
+        "node-restriction",
+        "a write of an application to pods, nodes, leases and the like is refused with 403; the run makes it as its administrator and compares what comes of it",
+        "NodeRestriction forbids it to every node, whatever its roles are; a stock cloud without authorization writes in its own name",
+    ),
 ];
 
 #[cfg(test)]
@@ -412,6 +441,6 @@ mod tests {
         for (index, row) in TABLE.iter().enumerate() {
             assert_eq!(row.0 as usize, index, "{}", row.1);
         }
-        assert_eq!(TABLE.len(), Rule::JoinsAgain as usize + 1);
+        assert_eq!(TABLE.len(), Rule::NodeRestriction as usize + 1);
     }
 }

@@ -25,6 +25,8 @@ pub enum Happening {
     Unserved(String),
     /// The cluster does not serve a resource of which applications ask: group, version, plural.
     Undefined(String, String, String),
+    /// The cloud refused what no node may do, and an administrator has done it: the answer that comes next is his.
+    Restricted,
     /// The cloud has ended a connection.
     Ended(u64),
     /// The node of a connection has joined again before it.
@@ -52,6 +54,7 @@ impl Matcher<'_> {
             Happening::Undefined(group, version, plural) => {
                 return Ok(self.undefined(&group, &version, &plural));
             }
+            Happening::Restricted => self.restricted(),
             Happening::Ended(conn) => self.ended(conn),
             Happening::JoinedAgain(conn) => return Ok(self.joined_again(conn)),
             Happening::Received(conn, frame) => return self.received(conn, frame),

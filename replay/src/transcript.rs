@@ -88,6 +88,8 @@ pub struct Transcript {
     pub lines: Vec<Line>,
     /// The last line of the file, when the recording ended in the middle of it: it is left out.
     pub cut: Option<usize>,
+    /// Frames whose objects were completed, because the recorded cloud's types do not know all of them.
+    pub(crate) forgotten: usize,
 }
 
 impl Transcript {
@@ -213,6 +215,26 @@ mod tests {
         assert!(transcript.has_api_lines());
         assert_eq!(Transcript::parse(&transcript.to_text()).expect("again"), transcript);
     }
+    #[test]
+    fn paths_inside_of_a_stock_cloud_are_read_as_those_on_the_wire() {
+        let line = |resource: &str| {
+            let frame = json!({"header": {"msg_id": "a"}, "route": {"resource": resource}, "content": null});
+            json!({"at_us": 1, "conn": 1, "dir": "down", "frame": frame}).to_string()
+        };
+        for (recorded, read) in [
+            ("node/a/default/endpointslice/echo", "default/endpointslice/echo"),
+            ("node/a/ignore/Application/ignore", "ignore/Application/ignore"),
+            ("null/node/a", "null/node/a"),
+            ("node/b/default/pod/p", "node/b/default/pod/p"),
+            ("node", "node"),
+        ] {
+            let text = [json!({"node": "a"}).to_string(), line(recorded)].join("\n");
+            let transcript = Transcript::parse(&text).expect("a transcript");
+            let Event::Down(frame) = &transcript.lines[0].event else { panic!("a frame") };
+            assert_eq!(frame.resource(), read);
+        }
+    }
+
     #[test]
     fn a_recording_may_end_in_the_middle_of_a_line() {
         let whole = "{\"node\":\"a\"}\n{\"conn\":1,\"dir\":\"up\",\"frame\":{}}\n";

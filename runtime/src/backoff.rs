@@ -59,6 +59,13 @@ impl Backoff {
     }
 }
 
+/// The wait after this many failures in a row: `first` after one, twice as long after each further one, `max` at most. It has no
+/// jitter: it is for what one process does in turn or in a queue, where nobody else waits in step with it.
+#[must_use]
+pub fn doubled(first: Duration, failures: u32, max: Duration) -> Duration {
+    first.saturating_mul(2_u32.saturating_pow(failures.saturating_sub(1))).min(max)
+}
+
 #[cfg(test)]
 mod tests {
     use rand::SeedableRng;
@@ -92,5 +99,13 @@ mod tests {
         assert!(late.iter().any(|d| *d < Duration::from_secs(35)));
         assert!(late.iter().any(|d| *d > Duration::from_secs(55)));
         assert!(late.iter().all(|d| *d <= Duration::from_secs(60)));
+    }
+
+    #[test]
+    fn doubles_from_the_first_wait_to_the_longest_whatever_the_count() {
+        let waits = |failures| doubled(Duration::from_millis(200), failures, Duration::from_secs(1));
+        assert_eq!([0, 1, 2, 3].map(|failures| waits(failures).as_millis()), [200, 200, 400, 800]);
+        assert_eq!([4, 5, 33, u32::MAX].map(|failures| waits(failures).as_millis()), [1000; 4]);
+        assert_eq!(doubled(Duration::from_secs(1), u32::MAX, Duration::MAX).as_secs(), u64::from(u32::MAX));
     }
 }

@@ -20,7 +20,7 @@ pub mod tasks;
 pub mod telemetry;
 pub mod time;
 
-pub use backoff::{Backoff, BackoffConfig};
+pub use backoff::{Backoff, BackoffConfig, doubled};
 pub use budget::{Budget, Held, Share};
 pub use drain::{Drain, DrainBlocker, DrainOutcome, Trigger};
 pub use lines::LineLimit;

@@ -91,11 +91,9 @@ impl RawNode {
         body: &str,
     ) -> Result<ApiReply> {
         let request = ApiRequest {
-            method: method.to_owned(),
-            path_and_query: path.to_owned(),
             content_type: content_type.to_owned(),
-            accept: String::new(),
             body: Bytes::copy_from_slice(body.as_bytes()),
+            ..ApiRequest::new(method, path)
         };
         match self.ask_as(RequestBody::Api(request), token).await? {
             ReplyBody::Api(reply) => Ok(reply),

@@ -1,4 +1,8 @@
 //! What some users have made the objects of a store grow by: each has a share, and the last part of the store is others'.
+//!
+//! Whoever makes an object grow pays for what came, and for no more of it. What goes is given back: first to whoever takes it
+//! away, then to those who have no share, then to those who paid last. So who changes nothing but what is its own has always
+//! paid for exactly that, whatever others do to the same objects.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,81 +21,108 @@ pub struct WriterShares {
     pub all: u64,
 }
 
+/// Bytes that a user pays beside what it has made an object grow by: what it costs to remember that. So this memory is
+/// bounded by the shares.
+pub(super) const PART_OVERHEAD: u64 = 64;
+
+/// Who has made an object grow that is there, and by how much: those who came first are first. The rest of it is others'.
+pub(super) type Parts = Vec<(Arc<str>, u64)>;
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Account {
-    /// Who has made an object grow last, and by how much the two of them who did.
-    grown: HashMap<ObjectKey, (Arc<str>, u64)>,
-    /// The same in all objects together.
+    parts: HashMap<ObjectKey, Parts>,
+    /// The same in all objects together, with [`PART_OVERHEAD`] for each part.
     totals: HashMap<Arc<str>, u64>,
 }
 
 impl Account {
-    /// Bytes by which a user has made objects grow.
+    /// Bytes that a user pays for.
     pub(super) fn total(&self, writer: &str) -> u64 {
         self.totals.get(writer).copied().unwrap_or(0)
     }
 
-    /// An object that had `before` bytes has `after`; the writer is one of those who have shares.
-    pub(super) fn change(&mut self, key: &ObjectKey, before: u64, after: u64, writer: Option<&Arc<str>>) {
-        let (author, bytes) = match self.grown.remove(key) {
-            Some((author, bytes)) => (Some(author), bytes),
-            None => (None, 0),
-        };
-        if let Some(author) = &author {
-            self.add(author, 0, bytes);
-        }
-        let author = if after > before { writer.cloned().or(author) } else { author };
-        let grown = if writer.is_some() { after.saturating_sub(before) } else { 0 };
-        let bytes = bytes.saturating_add(grown).saturating_sub(before.saturating_sub(after));
-        if let (Some(author), true) = (author, after > 0 && bytes > 0) {
-            self.add(&author, bytes, 0);
-            self.grown.insert(key.clone(), (author, bytes));
-        }
+    /// What a user would pay who makes an object grow by so many bytes.
+    pub(super) fn total_with(&self, key: &ObjectKey, grows: u64, writer: &str) -> u64 {
+        let has_part = self.parts.get(key).is_some_and(|parts| parts.iter().any(|(own, _)| **own == *writer));
+        let overhead = if has_part { 0 } else { PART_OVERHEAD };
+        self.total(writer).saturating_add(grows).saturating_add(overhead)
     }
 
-    fn add(&mut self, writer: &Arc<str>, more: u64, less: u64) {
-        let total = self.totals.entry(Arc::clone(writer)).or_default();
-        *total = total.saturating_add(more).saturating_sub(less);
-        if *total == 0 {
-            self.totals.remove(writer);
+    /// An object that had `before` bytes has `after`; the writer is one of those who have shares. Gives what there was before,
+    /// for [`Self::put_back`].
+    pub(super) fn change(
+        &mut self,
+        key: &ObjectKey,
+        before: u64,
+        after: u64,
+        writer: Option<&Arc<str>>,
+    ) -> Parts {
+        let old = self.parts.get(key).cloned().unwrap_or_default();
+        if after == before || (old.is_empty() && writer.is_none()) {
+            return old;
+        }
+        let parts = match after {
+            0 => Parts::new(),
+            _ if after > before => grown(&old, after - before, writer),
+            _ => shrunk(&old, before, before - after, writer),
+        };
+        self.set(key, parts);
+        old
+    }
+
+    /// The object's last change did not come about.
+    pub(super) fn put_back(&mut self, key: &ObjectKey, parts: Parts) {
+        self.set(key, parts);
+    }
+
+    fn set(&mut self, key: &ObjectKey, parts: Parts) {
+        for (writer, bytes) in &parts {
+            let total = self.totals.entry(Arc::clone(writer)).or_default();
+            *total = total.saturating_add(*bytes).saturating_add(PART_OVERHEAD);
+        }
+        let old = match parts.is_empty() {
+            true => self.parts.remove(key),
+            false => self.parts.insert(key.clone(), parts),
+        };
+        for (writer, bytes) in old.unwrap_or_default() {
+            if let Some(total) = self.totals.get_mut(&writer) {
+                *total = total.saturating_sub(bytes).saturating_sub(PART_OVERHEAD);
+                if *total == 0 {
+                    self.totals.remove(&writer);
+                }
+            }
         }
     }
+}
+
+fn grown(old: &Parts, more: u64, writer: Option<&Arc<str>>) -> Parts {
+    let mut parts = old.clone();
+    let Some(writer) = writer else { return parts };
+    match parts.iter_mut().find(|(own, _)| own == writer) {
+        Some((_, bytes)) => *bytes = bytes.saturating_add(more),
+        None => parts.push((Arc::clone(writer), more)),
+    }
+    parts
+}
+
+fn shrunk(old: &Parts, before: u64, less: u64, writer: Option<&Arc<str>>) -> Parts {
+    let (mut parts, mut less) = (old.clone(), less);
+    let paid = parts.iter().fold(0_u64, |paid, (_, bytes)| paid.saturating_add(*bytes));
+    let mut give_back = |bytes: &mut u64| {
+        let back = less.min(*bytes);
+        *bytes -= back;
+        less -= back;
+    };
+    if let Some((_, own)) = parts.iter_mut().find(|(own, _)| Some(own) == writer) {
+        give_back(own);
+    }
+    let mut of_others = before.saturating_sub(paid);
+    give_back(&mut of_others);
+    parts.iter_mut().rev().for_each(|(_, bytes)| give_back(bytes));
+    parts.retain(|(_, bytes)| *bytes > 0);
+    parts
 }
 
 #[cfg(test)]
-mod tests {
-    use tombolo_proto::object::Resource;
-
-    use super::*;
-
-    #[test]
-    fn what_a_user_has_made_grow_is_counted_until_it_is_gone() {
-        let mut account = Account::default();
-        let (a, b): (Arc<str>, Arc<str>) = ("a".into(), "b".into());
-        let key = |name: &str| ObjectKey::new(Resource::new("", "v1", "pods"), "d", name);
-        account.change(&key("made"), 0, 100, Some(&a));
-        account.change(&key("old"), 50, 80, Some(&a));
-        account.change(&key("others"), 0, 1000, None);
-        assert_eq!((account.total("a"), account.total("b")), (130, 0));
-        account.change(&key("old"), 80, 500, None);
-        assert_eq!(account.total("a"), 130, "what others add is theirs");
-        account.change(&key("old"), 500, 490, None);
-        account.change(&key("made"), 100, 100, Some(&b));
-        assert_eq!(
-            (account.total("a"), account.total("b")),
-            (120, 0),
-            "what goes is taken off, what stays is not"
-        );
-        account.change(&key("made"), 100, 150, Some(&b));
-        assert_eq!(
-            (account.total("a"), account.total("b")),
-            (20, 150),
-            "the last one who makes it grow has all"
-        );
-        for name in ["made", "old", "others"] {
-            account.change(&key(name), 1000, 0, Some(&b));
-        }
-        assert!(account.grown.is_empty() && account.totals.is_empty(), "{account:?}");
-    }
-}
+mod tests;

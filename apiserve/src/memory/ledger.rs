@@ -9,7 +9,8 @@ use std::sync::Arc;
 use serde_json::Value;
 use tombolo_proto::object::{ObjectKey, Resource};
 
-use super::account::{Account, WriterShares};
+use super::account::{Account, Parts, WriterShares};
+use crate::history::Change;
 use crate::store::{StoreError, Stored};
 
 /// What an object costs beside its text and its name: its place in the tables and its row.
@@ -19,7 +20,8 @@ pub const OBJECT_OVERHEAD: u64 = 256;
 pub const DELETION_MARK_MAX: u64 = 4 * 1024;
 
 /// Above the limit of the whole, objects that are being deleted may grow by this part of it: what finishes a deletion
-/// often says so in the object first.
+/// often says so in the object first. The same above the share of a user, which has no more than that part for marks of
+/// deletions as well.
 const DELETION_RESERVE: u64 = 16;
 
 /// Values of which a store has each one once, for example addresses.
@@ -88,6 +90,12 @@ impl Ledger {
         self.len
     }
 
+    /// Bytes that a user pays for.
+    #[cfg(test)]
+    pub(super) fn total(&self, writer: &str) -> u64 {
+        self.account.total(writer)
+    }
+
     /// Whether a version may take the place of another one, or of none. The writer is one who has a share.
     ///
     /// # Errors
@@ -118,15 +126,15 @@ impl Ledger {
             return Ok(());
         }
         let Err(refusal) = self.check_growth(&after.key, grows, writer) else { return Ok(()) };
-        let reserve = self.rules.len_max.saturating_add(self.rules.len_max / DELETION_RESERVE);
-        if is_deleting(Some(after))
-            && grows <= DELETION_MARK_MAX
-            && (!is_deleting(before) || self.len.saturating_add(grows) <= reserve)
-            && before.is_some()
-        {
-            return Ok(());
+        if before.is_none() || grows > DELETION_MARK_MAX || !is_deleting(Some(after)) {
+            return Err(refusal);
         }
-        Err(refusal)
+        self.check_share(&after.key, grows, writer, DELETION_RESERVE)?;
+        let reserve = self.rules.len_max.saturating_add(self.rules.len_max / DELETION_RESERVE);
+        match is_deleting(before) && self.len.saturating_add(grows) > reserve {
+            true => Err(refusal),
+            false => Ok(()),
+        }
     }
 
     fn check_growth(&self, key: &ObjectKey, grows: u64, writer: Option<&Arc<str>>) -> Result<(), StoreError> {
@@ -140,24 +148,53 @@ impl Ledger {
         full(self.len, self.rules.len_max)?;
         let (Some(shares), Some(writer)) = (self.rules.writers, writer) else { return Ok(()) };
         full(self.len, shares.all)?;
-        let (len, max) = (self.account.total(writer), shares.share);
-        if len.saturating_add(grows) > max {
+        self.check_share(key, grows, Some(writer), u64::MAX)
+    }
+
+    /// Whether a user has room for growth in its share and one of so many parts of it more.
+    fn check_share(
+        &self,
+        key: &ObjectKey,
+        grows: u64,
+        writer: Option<&Arc<str>>,
+        reserve: u64,
+    ) -> Result<(), StoreError> {
+        let (Some(shares), Some(writer)) = (self.rules.writers, writer) else { return Ok(()) };
+        let max = shares.share.saturating_add(shares.share / reserve);
+        if self.account.total_with(key, grows, writer) > max {
+            let len = self.account.total(writer);
             return Err(StoreError::OverShare { key: key.clone(), writer: writer.to_string(), len, max });
         }
         Ok(())
     }
 
-    /// Counts one version instead of another. The writer is one who has a share.
+    /// Counts one version instead of another. The writer is one who has a share. Gives who paid before.
     pub(super) fn replace(
         &mut self,
         before: Option<&Stored>,
         after: Option<&Stored>,
         writer: Option<&Arc<str>>,
-    ) {
-        if let (Some(object), true) = (after.or(before), self.rules.writers.is_some()) {
-            let (was, is) = (before.map_or(0, cost), after.map_or(0, cost));
-            self.account.change(&object.key, was, is, writer);
+    ) -> Parts {
+        let parts = match (after.or(before), self.rules.writers.is_some()) {
+            (Some(object), true) => {
+                let (was, is) = (before.map_or(0, cost), after.map_or(0, cost));
+                self.account.change(&object.key, was, is, writer)
+            }
+            _ => Parts::new(),
+        };
+        self.count(before, after);
+        parts
+    }
+
+    /// Takes a change back: the last one that was counted and is not taken back yet.
+    pub(super) fn take_back(&mut self, change: &Change, parts: Parts) {
+        self.count(change.stored(), change.previous.as_deref());
+        if self.rules.writers.is_some() {
+            self.account.put_back(&change.object.key, parts);
         }
+    }
+
+    fn count(&mut self, before: Option<&Stored>, after: Option<&Stored>) {
         if let Some(gone) = before {
             self.len = self.len.saturating_sub(cost(gone));
             if let Some(len) = self.lens.get_mut(gone.key.resource()) {

@@ -10,6 +10,7 @@ use crate::history::{Change, ChangeKind};
 use crate::raw;
 use crate::store::{Expect, Mutation, Revision, StoreError, Stored, Write};
 
+use super::account::Parts;
 use super::{Answer, Ledger, Shared};
 
 /// Changes of one batch: checked against the store with the batch's earlier changes on top.
@@ -19,12 +20,14 @@ pub(super) struct Plan<'a> {
     next: Revision,
     overlay: HashMap<ObjectKey, Option<Arc<Stored>>>,
     pub(super) staged: Vec<Arc<Change>>,
+    /// Who paid before each of them.
+    pub(super) paid: Vec<Parts>,
 }
 
 impl<'a> Plan<'a> {
     pub(super) fn new(shared: &'a Shared, ledger: &'a mut Ledger) -> Self {
         let next = Revision(shared.revision.load(Ordering::Acquire)).next();
-        Self { shared, ledger, next, overlay: HashMap::new(), staged: Vec::new() }
+        Self { shared, ledger, next, overlay: HashMap::new(), staged: Vec::new(), paid: Vec::new() }
     }
 
     /// Adds a change; the writer is one who has a share of the store.
@@ -55,7 +58,7 @@ impl<'a> Plan<'a> {
             self.ledger.check(previous.as_deref(), &object, writer)?;
         }
         let after = (kind != ChangeKind::Deleted).then_some(&object);
-        self.ledger.replace(previous.as_deref(), after, writer);
+        self.paid.push(self.ledger.replace(previous.as_deref(), after, writer));
         let object = Arc::new(object);
         self.next = self.next.next();
         self.overlay.insert(key, (kind != ChangeKind::Deleted).then(|| Arc::clone(&object)));

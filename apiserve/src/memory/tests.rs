@@ -8,6 +8,9 @@ use tombolo_proto::ids::Uid;
 use super::*;
 use crate::store::{Expect, Write};
 
+mod line;
+mod shares;
+
 fn configmaps() -> Resource {
     Resource::new("", "v1", "configmaps")
 }

@@ -19,6 +19,7 @@ use crate::registry::Registry;
 use crate::store::{Expect, Mutation, Write, WriteStore};
 
 mod hostile;
+mod payers;
 mod shares;
 
 /// What the clock may go on over a limit before the end is seen.

@@ -116,7 +116,7 @@ impl LocalWrites {
         meta::set(object, "uid", uid);
         meta::set(object, "creationTimestamp", meta::time(context.now).into());
         kind.prepare_create(object, context.now);
-        let errors = super::validated(kind, || kind.validate_create(object)).await;
+        let errors = super::validated(context, || kind.validate_create(object)).await?;
         if !errors.is_empty() {
             return Err(context.invalid(&errors));
         }

@@ -173,7 +173,7 @@ impl LocalWrites {
         let part =
             if context.subresource() == "scale" { String::new() } else { context.subresource().to_owned() };
         kind.prepare_update(object, live, &part, context.now);
-        let verdict = super::validated(kind, || kind.validate_update(object, live, &part)).await;
+        let verdict = super::validated(context, || kind.validate_update(object, live, &part)).await?;
         context.warnings.extend(verdict.overlooked.iter().map(ToString::to_string));
         if !verdict.errors.is_empty() {
             return Err(context.invalid(&verdict.errors));

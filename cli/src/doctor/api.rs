@@ -130,6 +130,14 @@ pub(super) async fn nodes(api: &Reached, report: &mut Report) {
         Ok(nodes) => nodes,
         Err(error) => return report.warn(CHECK, format!("{error:#}"), "Ask as an administrator"),
     };
+    for node in nodes.iter().filter(|node| node.problem.is_some()) {
+        let problem = node.problem.as_deref().unwrap_or_default();
+        report.warn(
+            format!("node {}", node.name),
+            problem,
+            "Nothing is told to the node before it is put right",
+        );
+    }
     let missing: Vec<_> = nodes.iter().filter(|node| node.ready != "True").collect();
     if missing.is_empty() {
         return report.ok(CHECK, format!("{} registered, all Ready", nodes.len()));

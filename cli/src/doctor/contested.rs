@@ -2,23 +2,25 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::core::v1::Event;
-use kube::Api;
-use kube::api::ListParams;
-use tombolo_cloud::CONTESTED_REASON;
+use tombolo_cloud::kube::RawObject;
+use tombolo_cloud::{CONTESTED_REASON, Kube};
 
 use super::Report;
 use super::api::Reached;
+use crate::cluster::list;
 
 /// Names of nodes in one line, at most.
 const NAMED_MAX: usize = 5;
 
 /// Looks for events of the last time that the API server keeps, an hour by default.
 pub(super) async fn examine(api: &Reached, report: &mut Report) {
-    let events: Api<Event> = Api::namespaced(api.client.clone(), "default");
-    let selection = ListParams::default().fields(&format!("reason={CONTESTED_REASON}"));
-    match events.list(&selection).await {
-        Ok(events) => judge(&events.items, report),
+    let path = format!("/api/v1/namespaces/default/events?fieldSelector=reason={CONTESTED_REASON}");
+    let mut nodes = BTreeSet::new();
+    // An event that cannot be read names nobody.
+    let each =
+        |event: RawObject| nodes.extend(event.value()["involvedObject"]["name"].as_str().map(str::to_owned));
+    match list(&Kube::from(api.client.clone()), &path, each).await {
+        Ok(()) => judge(&nodes, report),
         Err(error) => {
             report.warn(CHECK, format!("events cannot be read: {error}"), "Ask as an administrator");
         }
@@ -27,13 +29,11 @@ pub(super) async fn examine(api: &Reached, report: &mut Report) {
 
 const CHECK: &str = "identities of nodes";
 
-fn judge(events: &[Event], report: &mut Report) {
-    let nodes: BTreeSet<&str> =
-        events.iter().filter_map(|event| event.involved_object.name.as_deref()).collect();
+fn judge(nodes: &BTreeSet<String>, report: &mut Report) {
     if nodes.is_empty() {
         return report.ok(CHECK, "none was seen on two machines lately");
     }
-    let named: Vec<&str> = nodes.iter().copied().take(NAMED_MAX).collect();
+    let named: Vec<&str> = nodes.iter().map(String::as_str).take(NAMED_MAX).collect();
     let more = nodes.len().saturating_sub(named.len());
     let more = if more == 0 { String::new() } else { format!(" and {more} more") };
     report.fail(
@@ -50,18 +50,13 @@ mod tests {
 
     #[test]
     fn nodes_that_exist_twice_are_named_once() {
-        let event = |node: &str| {
-            let mut event = Event::default();
-            event.involved_object.name = Some(node.to_owned());
-            event
-        };
-        let judged = |events: &[Event]| {
+        let judged = |nodes: &[&str]| {
             let mut report = Report::new(|_| ());
-            judge(events, &mut report);
+            judge(&nodes.iter().map(|node| (*node).to_owned()).collect(), &mut report);
             (report.findings()[0].level, report.findings()[0].text.clone())
         };
         assert_eq!(judged(&[]).0, Level::Ok);
-        let (level, text) = judged(&[event("edge-b"), event("edge-a"), event("edge-b")]);
+        let (level, text) = judged(&["edge-b", "edge-a", "edge-b"]);
         assert_eq!(level, Level::Fail);
         assert!(text.ends_with("edge-a, edge-b"), "{text}");
     }

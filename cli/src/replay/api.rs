@@ -10,7 +10,7 @@ use kube::core::GroupVersionKind;
 use kube::discovery::{self, ApiResource, Scope};
 use serde_json::{Value, json};
 use tokio::time::Instant;
-use tombolo_replay::{Verb, is_clusters_own, is_machinery};
+use tombolo_replay::{Verb, call_of, is_clusters_own, is_machinery};
 
 /// What the API server itself sets in `metadata`.
 const SERVERS_OWN: [&str; 8] = [
@@ -95,6 +95,15 @@ impl Administrator {
             }
         }
         Ok(())
+    }
+
+    /// Makes the write of an application that no node may make.
+    pub(super) async fn in_place_of_the_node(&self, record: &Value) -> Result<Value> {
+        let call = call_of(record).with_context(|| format!("{} is no write", record["Verb"]))?;
+        let request = Request::builder().method(call.method).uri(&call.path);
+        let request = request.header("content-type", call.content_type).body(call.body)?;
+        let made = self.client.request(request).await;
+        made.with_context(|| format!("{} {} in place of the node", call.method, call.path))
     }
 
     /// The object as it is now.
@@ -225,7 +234,12 @@ impl Administrator {
             wanted["metadata"]["resourceVersion"] = current["metadata"]["resourceVersion"].clone();
             wanted["status"] = current["status"].clone();
             let wanted = allotted_as(&current, wanted);
-            let replaced = self.call(Method::PUT, path, Some(&wanted)).await?;
+            // Annotations of a Deployment count as a change of what is wanted, unless its controller writes them with the
+            // status.
+            let with_status = object["kind"] == "Deployment"
+                && object["metadata"]["generation"] == current["metadata"]["generation"];
+            let place = if with_status { &format!("{path}/status") } else { path };
+            let replaced = self.call(Method::PUT, place, Some(&wanted)).await?;
             states.push(replaced.with_context(|| format!("{path} went while it was changed"))?);
         }
         self.status(path, object, states).await
@@ -462,12 +476,34 @@ fn end_of(object: &Value) -> Option<u64> {
         .map(|_| metadata["deletionGracePeriodSeconds"].as_u64().unwrap_or(0))
 }
 
+/// The object with what the run's cluster allots to it; Jobs and Services have such.
+fn allotted_as(present: &Value, object: Value) -> Value {
+    match object["kind"].as_str() {
+        Some("Job") if object["spec"]["manualSelector"] != true => selected_as(present, object),
+        Some("Service") if object["spec"]["clusterIP"] != "None" => placed_as(present, object),
+        _ => object,
+    }
+}
+
+/// A Job with the selector that `present` has from the run's cluster, which makes it of the Job's uid.
+fn selected_as(present: &Value, mut object: Value) -> Value {
+    const MADE: [&str; 2] = ["controller-uid", "batch.kubernetes.io/controller-uid"];
+    object["spec"]["selector"] = present["spec"]["selector"].clone();
+    let own = &present["spec"]["template"]["metadata"]["labels"];
+    if let Some(labels) = object["spec"]["template"]["metadata"]["labels"].as_object_mut() {
+        for name in MADE {
+            match own.get(name) {
+                Some(label) => drop(labels.insert(name.to_owned(), label.clone())),
+                None => drop(labels.remove(name)),
+            }
+        }
+    }
+    object
+}
+
 /// A Service with the addresses and ports that `present` has from the run's cluster; without any while there is none, so
 /// that the cluster chooses. Others are not in its ranges.
-fn allotted_as(present: &Value, mut object: Value) -> Value {
-    if object["kind"] != "Service" || object["spec"]["clusterIP"] == "None" {
-        return object;
-    }
+fn placed_as(present: &Value, mut object: Value) -> Value {
     let spec = &present["spec"];
     for name in ["clusterIP", "clusterIPs", "healthCheckNodePort"] {
         object["spec"][name] = spec[name].clone();

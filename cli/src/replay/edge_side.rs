@@ -11,7 +11,7 @@ use tombolo_edge::identity::{EnrollOptions, Identity, enroll};
 use tombolo_link::client::Choice;
 use tombolo_proto::NodeId;
 use tombolo_replay::{
-    Ask, Difference, Event, Frame, Happening, Line, Matcher, Progress, Summary, Transcript,
+    Ask, Difference, Event, Frame, Happening, Line, Matcher, Progress, Summary, Transcript, approved,
 };
 use tombolo_runtime::time::unix_millis;
 
@@ -369,6 +369,7 @@ impl Player<'_> {
         if self.ask_again(conn, &frame).await? {
             return Ok(());
         }
+        let frame = self.in_place_of_the_node(frame).await?;
         let answers = self.mouth.answers(conn, &frame)?;
         if self.happen(Happening::Received(conn, frame))?
             && let Some(socket) = self.connections.get(&conn)
@@ -376,6 +377,16 @@ impl Player<'_> {
             answers.into_iter().try_for_each(|answer| socket.try_say(answer))?;
         }
         Ok(())
+    }
+
+    /// The answer, or what the write of which it says that no node may make it has made: the recorded cloud made it in its
+    /// own name.
+    async fn in_place_of_the_node(&mut self, answer: Frame) -> Result<Frame, Fault> {
+        let Some(index) = self.matcher.is_restricted(&answer) else { return Ok(answer) };
+        let asked = self.matcher.request(index, answer.parent(), unix_millis()).context("no request")?;
+        let made = self.administrator.in_place_of_the_node(&asked["content"]).await?;
+        self.happen(Happening::Restricted)?;
+        Ok(approved(&answer, &made))
     }
 
     fn happen(&mut self, happening: Happening) -> Result<bool, Difference> {

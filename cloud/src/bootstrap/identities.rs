@@ -5,6 +5,7 @@
 //! cloudcore's namespace, so every replica follows the same ones; each decision comes from memory, and one that would
 //! refuse or change anything is made again from what the API says at that moment.
 
+mod deleted;
 mod entry;
 mod follow;
 mod pauses;
@@ -23,6 +24,7 @@ use tokio::sync::watch;
 use tombolo_link::identity::PeerCertificate;
 use tombolo_proto::NodeId;
 
+pub(crate) use deleted::keep_ended;
 pub use entry::{Denied, Entry, Key, Taken};
 pub(super) use follow::NodeFacts;
 pub(crate) use follow::follow;
@@ -32,6 +34,7 @@ use super::WallClock;
 use super::nodes::{NodeLookup, NodeLookupError};
 use super::secrets::{SecretError, SecretStore};
 use crate::metrics::Metrics;
+use deleted::Deletions;
 use entry::Verdict;
 use pauses::Pauses;
 use questions::{Memory, Questions};
@@ -67,17 +70,34 @@ pub enum IdentityError {
     /// Too many questions are under way, or the records have not been read yet.
     #[error("which certificates are in force is not known yet")]
     Busy,
+    /// Another cloudcore has marked that it creates the name's Node.
+    #[error("another cloudcore is registering this node: try again")]
+    Elsewhere,
     /// The name's last try to register has made no Node.
     #[error("the last try to register has made no Node: try again in {0:.0?}")]
     Paused(Duration),
 }
 
 /// A join as it was recorded.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Joined {
     recorded: Entry,
     /// What was recorded before.
     former: Option<Entry>,
+}
+
+/// A join that could not be recorded.
+#[derive(Debug)]
+pub(crate) struct Unrecorded {
+    pub(crate) error: IdentityError,
+    /// What may be recorded all the same.
+    pub(crate) joined: Option<Joined>,
+}
+
+impl<E: Into<IdentityError>> From<E> for Unrecorded {
+    fn from(error: E) -> Self {
+        Self { error: error.into(), joined: None }
+    }
 }
 
 /// The records of one cluster. Cheap to share.
@@ -95,6 +115,7 @@ pub struct Identities {
     /// Registrations that are under way, or whose end is still to be recorded.
     pending: Mutex<HashMap<NodeId, Pending>>,
     pauses: Pauses,
+    deletions: Deletions,
     /// Join tokens, as the watch of our Secrets tells.
     tokens: AtomicUsize,
     changed: watch::Sender<u64>,
@@ -130,6 +151,7 @@ impl Identities {
             process: uuid::Uuid::new_v4().to_string(),
             pending: Mutex::default(),
             pauses: Pauses::default(),
+            deletions: Deletions::default(),
             tokens: AtomicUsize::new(0),
             changed: watch::Sender::new(0),
         })
@@ -149,15 +171,22 @@ impl Identities {
         self.known_nodes.read().as_ref().map(|nodes| nodes.get(node).map(|facts| facts.uid.clone()))
     }
 
-    fn judge(&self, entry: Option<&Entry>, uid: Option<&str>, certificate: &PeerCertificate) -> Verdict {
-        entry::judge(entry, uid, certificate, self.now(), &self.process)
+    fn judge(
+        &self,
+        node: &NodeId,
+        entry: Option<&Entry>,
+        uid: Option<&str>,
+        certificate: &PeerCertificate,
+    ) -> Verdict {
+        let entry = entry.map(|entry| self.deletions.applied(node, entry));
+        entry::judge(entry.as_deref(), uid, certificate, self.now(), &self.process)
     }
 
     /// What memory says about a certificate; none when nothing can be said without the API.
     fn known(&self, node: &NodeId, certificate: &PeerCertificate) -> Option<Verdict> {
         let (entry, uid) = self.memory(node);
         let uid = uid.filter(|_| self.shelf.is_known())?;
-        Some(self.judge(entry.as_ref(), uid.as_deref(), certificate))
+        Some(self.judge(node, entry.as_ref(), uid.as_deref(), certificate))
     }
 
     /// Whether what is in memory says that a certificate is in force.
@@ -252,13 +281,13 @@ impl Identities {
             return Ok(Err((Denied::Revoked, entry)));
         }
         let state = state?;
-        match self.judge(entry.as_ref(), state.uid(), certificate) {
+        match self.judge(node, entry.as_ref(), state.uid(), certificate) {
             Verdict::InForce => return Ok(Ok(())),
             Verdict::Denied(why) => return Ok(Err((why, entry))),
             Verdict::Record(_) => {}
         }
         let outcome = self
-            .change(node, |entry| match self.judge(entry, state.uid(), certificate) {
+            .change(node, |entry| match self.judge(node, entry, state.uid(), certificate) {
                 Verdict::InForce => Ok(None),
                 Verdict::Record(entry) => Ok(Some(entry)),
                 Verdict::Denied(why) => Err((why, entry.cloned())),
@@ -274,38 +303,39 @@ impl Identities {
     /// somebody has, and what counts is who has it now: whoever joins chooses how long the request takes.
     ///
     /// # Errors
-    /// [`IdentityError`]: then the certificate must not be given away.
+    /// [`Unrecorded`]: then the certificate must not be given away, and what may be recorded is to be taken back.
     pub(crate) async fn joined(
         &self,
         node: &NodeId,
         certificate: &PeerCertificate,
         replace: bool,
-    ) -> Result<Result<Joined, Taken>, IdentityError> {
+    ) -> Result<Result<Joined, Taken>, Unrecorded> {
         let now = self.now();
         // A Node that comes after this look has a record that differs from this one: each is marked before its Node is made.
         let before = self.shelf.refresh(&*self.store, node).await?;
         let state = self.nodes.state(node).await?;
-        let mut joined = Joined::default();
+        let mut joined = None;
         let recorded = self.change(node, |entry| {
-            match entry.and_then(|entry| entry.taken(now)) {
+            match self.taken_now(node, entry, now) {
                 _ if replace => {}
                 Some(taken) => return Err(taken),
                 None if state.uid().is_some() || entry != before.as_ref() => return Err(Taken::Registered),
                 None => {}
             }
             let recorded = Entry::joined(certificate, state.uid(), now).after(entry);
-            joined = Joined { recorded: recorded.clone(), former: entry.cloned() };
+            joined = Some(Joined { recorded: recorded.clone(), former: entry.cloned() });
             Ok(Some(recorded))
         });
-        match recorded.await {
-            Ok(recorded) => Ok(recorded.map(|()| joined)),
-            Err(error) => {
-                // It may have been written all the same, and nobody gets the certificate.
-                if let Err(why) = self.not_joined(node, joined).await {
-                    tracing::warn!(%node, %why, "a join may be recorded that nobody has");
-                }
-                Err(error)
+        let outcome = recorded.await;
+        match (outcome, joined) {
+            (Err(error), joined) => Err(Unrecorded { error, joined }),
+            (Ok(Err(taken)), _) => Ok(Err(taken)),
+            (Ok(Ok(())), Some(joined)) => {
+                self.deletions.forget(node);
+                Ok(Ok(joined))
             }
+            // A join is always something to record.
+            (Ok(Ok(())), None) => Err(IdentityError::Busy.into()),
         }
     }
 
@@ -336,7 +366,7 @@ impl Identities {
         new: &PeerCertificate,
     ) -> Result<Result<(), Denied>, IdentityError> {
         let state = self.nodes.state(node).await?;
-        self.change(node, |entry| match (self.judge(entry, state.uid(), with), entry) {
+        self.change(node, |entry| match (self.judge(node, entry, state.uid(), with), entry) {
             (Verdict::Denied(why), _) => Err(why),
             (Verdict::Record(entry), _) => Ok(Some(entry.renewed(with, new))),
             (Verdict::InForce, entry) => Ok(entry.map(|entry| entry.clone().renewed(with, new))),
@@ -350,7 +380,11 @@ impl Identities {
     /// [`IdentityError`] when the API does not say.
     pub(crate) async fn taken(&self, node: &NodeId) -> Result<Option<Taken>, IdentityError> {
         let entry = self.shelf.refresh(&*self.store, node).await?;
-        Ok(entry.and_then(|entry| entry.taken(self.now())))
+        Ok(self.taken_now(node, entry.as_ref(), self.now()))
+    }
+
+    fn taken_now(&self, node: &NodeId, entry: Option<&Entry>, now: u64) -> Option<Taken> {
+        entry.and_then(|entry| self.deletions.applied(node, entry).taken(now))
     }
 
     /// Shows operators how full the records and the join tokens are.

@@ -5,21 +5,27 @@
 //! its own.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::StatusCode;
 use tokio::sync::oneshot;
 use tombolo_link::identity::PeerCertificate;
 use tombolo_proto::NodeId;
 use tombolo_runtime::door::Working;
+use tombolo_runtime::{Backoff, BackoffConfig};
 
 use super::Inner;
-use super::identities::Joined;
+use super::identities::{Joined, Unrecorded};
 use super::routes::{Refusal, is_taken, refused, unauthorized, unknown};
-use super::tokens;
+use super::tokens::{self, JoinId};
 
 /// Joins and renewals that are being recorded at a time, those of clients that are gone included. Each also has the place of
 /// its connection until it is done.
 pub(super) const ISSUES_MAX: usize = 256;
+
+/// Waits between tries to take back what nobody has. The places of [`ISSUES_MAX`] bound how many try.
+const RETRY: BackoffConfig =
+    BackoffConfig { first: Duration::from_millis(500), max: Duration::from_secs(30), factor: 2.0 };
 
 /// What a certificate is given for.
 pub(super) enum Way {
@@ -47,20 +53,25 @@ pub(super) async fn issue(
     let (inner, place, node) = (Arc::clone(inner), Arc::clone(place), node.clone());
     let issues = inner.issues.clone();
     issues.spawn_isolated("certificate of a node", async move {
-        let _place = place;
         if answer.is_closed() {
             return;
         }
-        let recorded = count_and_record(&inner, &node, &way, &certificate).await;
-        let (answered, joined) = match recorded {
-            Ok(joined) => (Ok(()), joined),
-            Err(refusal) => (Err(refusal), None),
-        };
+        let join = Join { inner: &inner, node: &node, way: &way, id: JoinId::new() };
+        let (answered, mut traces) = join.count_and_record(&certificate).await;
+        let is_refused = answered.is_err();
+        if is_refused {
+            join.take_back(&mut traces).await;
+        }
         // An answer that was sent may still be dropped unread, with the client's connection.
         let (taken, was_taken) = oneshot::channel();
         let is_lost = answer.send((answered, taken)).is_err() || was_taken.await.is_err();
-        if let Some(joined) = joined.filter(|_| is_lost) {
-            take_back(&inner, &node, &way, joined).await;
+        if is_refused || is_lost {
+            if !is_refused {
+                join.excuse(&mut traces);
+                join.take_back(&mut traces).await;
+            }
+            drop(place);
+            join.keep_taking_back(traces).await;
         }
     });
     let (answer, taken) = answered.await.map_err(|_| unavailable("this cloudcore is ending: try again"))?;
@@ -68,66 +79,109 @@ pub(super) async fn issue(
     answer
 }
 
-/// The join that was recorded; none for a renewal.
-async fn count_and_record(
-    inner: &Inner,
-    node: &NodeId,
-    way: &Way,
-    certificate: &PeerCertificate,
-) -> Result<Option<Joined>, Refusal> {
-    let Way::Token { bearer, .. } = way else { return record(inner, node, way, certificate).await };
-    spend(inner, bearer, node).await?;
-    let recorded = record(inner, node, way, certificate).await;
-    if recorded.is_err() {
-        give_back(inner, bearer, node).await;
-    }
-    recorded
+/// A join or a renewal.
+struct Join<'a> {
+    inner: &'a Inner,
+    node: &'a NodeId,
+    way: &'a Way,
+    id: JoinId,
 }
 
-async fn record(
-    inner: &Inner,
-    node: &NodeId,
-    way: &Way,
-    certificate: &PeerCertificate,
-) -> Result<Option<Joined>, Refusal> {
-    let identities = &inner.identities;
-    let replace = match way {
-        Way::Renewal(with) => {
-            let renewed = identities.renewed(node, with, certificate).await.map_err(unknown)?;
-            return renewed.map(|()| None).map_err(|why| unauthorized(why.to_string()));
-        }
-        Way::Token { replace, .. } => *replace,
-        Way::Shared => false,
-    };
-    let joined = identities.joined(node, certificate, replace).await.map_err(unknown)?;
-    joined.map(Some).map_err(|taken| is_taken(node, &taken.to_string()))
+/// What a join has left behind, or may have.
+#[derive(Default)]
+struct Traces {
+    /// The record of its certificate.
+    joined: Option<Joined>,
+    /// The use of its token, where that is to be given back.
+    counted: bool,
+    /// Only where the record was still its own.
+    only_with_record: bool,
 }
 
-/// Whoever wanted to join is gone and does not have the certificate. Of each token this is excused once: otherwise whoever has one
-/// could join and hang up for ever, and each time two Secrets are written twice.
-async fn take_back(inner: &Inner, node: &NodeId, way: &Way, joined: Joined) {
-    match (inner.identities.not_joined(node, joined).await, way) {
-        (Ok(true), Way::Token { bearer, .. }) => {
-            if inner.excuse(bearer) {
-                give_back(inner, bearer, node).await;
+impl Join<'_> {
+    async fn count_and_record(&self, certificate: &PeerCertificate) -> (Result<(), Refusal>, Traces) {
+        let mut traces = Traces::default();
+        if let Way::Token { bearer, .. } = self.way {
+            let counted = self.spend(bearer).await;
+            // A count whose answer is lost may have been made.
+            traces.counted = matches!(counted, Ok(()) | Err(tokens::Refused::Store(_)));
+            if let Err(error) = counted {
+                return (Err(refused(error)), traces);
             }
         }
-        (Ok(_), _) => {}
-        (Err(error), _) => {
-            tracing::debug!(%node, %error, "a join whose client is gone could not be taken back");
+        (self.record(certificate, &mut traces).await, traces)
+    }
+
+    async fn record(&self, certificate: &PeerCertificate, traces: &mut Traces) -> Result<(), Refusal> {
+        let Self { inner, node, .. } = *self;
+        let identities = &inner.identities;
+        let replace = match self.way {
+            Way::Renewal(with) => {
+                let renewed = identities.renewed(node, with, certificate).await.map_err(unknown)?;
+                return renewed.map_err(|why| unauthorized(why.to_string()));
+            }
+            Way::Token { replace, .. } => *replace,
+            Way::Shared => false,
+        };
+        match identities.joined(node, certificate, replace).await {
+            Ok(Ok(joined)) => traces.joined = Some(joined),
+            Ok(Err(taken)) => return Err(is_taken(node, &taken.to_string())),
+            // It may have been written all the same, and nobody gets the certificate.
+            Err(Unrecorded { error, joined }) => {
+                traces.joined = joined;
+                return Err(unknown(error));
+            }
+        }
+        Ok(())
+    }
+
+    async fn spend(&self, bearer: &str) -> Result<(), tokens::Refused> {
+        let inner = self.inner;
+        let _turn = inner.spending.lock().await;
+        tokens::spend(&*inner.secrets, bearer, self.node, self.id, inner.now()).await
+    }
+
+    /// Whoever wanted to join is gone and does not have the certificate. Of each token this is excused once: otherwise whoever has one
+    /// could join and hang up for ever, and each time two Secrets are written twice.
+    fn excuse(&self, traces: &mut Traces) {
+        traces.only_with_record = true;
+        if let Way::Token { bearer, .. } = self.way {
+            traces.counted = traces.joined.is_some() && self.inner.excuse(bearer);
         }
     }
-}
 
-async fn spend(inner: &Inner, bearer: &str, node: &NodeId) -> Result<(), Refusal> {
-    let _turn = inner.spending.lock().await;
-    tokens::spend(&*inner.secrets, bearer, node, inner.now()).await.map(|_| ()).map_err(refused)
-}
+    /// Tries to take back what is left of a join that nobody has. What stays in `traces` could not be taken back.
+    async fn take_back(&self, traces: &mut Traces) {
+        if let Err(error) = self.try_to_take_back(traces).await {
+            tracing::warn!(node = %self.node, error, "a join that nobody has could not be taken back; trying again");
+        }
+    }
 
-/// A join that failed after its use was counted uses nothing up.
-async fn give_back(inner: &Inner, bearer: &str, node: &NodeId) {
-    let _turn = inner.spending.lock().await;
-    if let Err(error) = tokens::give_back(&*inner.secrets, bearer).await {
-        tracing::warn!(%node, %error, "a use of a join token whose join has failed could not be given back");
+    async fn try_to_take_back(&self, traces: &mut Traces) -> Result<(), String> {
+        if let Some(joined) = &traces.joined {
+            let was_own = self.inner.identities.not_joined(self.node, joined.clone()).await;
+            let was_own = was_own.map_err(|error| error.to_string())?;
+            traces.joined = None;
+            traces.counted &= was_own || !traces.only_with_record;
+        }
+        if let (true, Way::Token { bearer, .. }) = (traces.counted, self.way) {
+            let _turn = self.inner.spending.lock().await;
+            let given_back = tokens::give_back(&*self.inner.secrets, bearer, self.id).await;
+            given_back.map_err(|error| error.to_string())?;
+        }
+        traces.counted = false;
+        Ok(())
+    }
+
+    /// Takes back what could not be taken back at once.
+    async fn keep_taking_back(&self, mut traces: Traces) {
+        let mut backoff = Backoff::new(RETRY);
+        while traces.joined.is_some() || traces.counted {
+            let wait = backoff.next_delay(&mut rand::rng());
+            tokio::time::sleep(wait).await;
+            if let Err(error) = self.try_to_take_back(&mut traces).await {
+                tracing::debug!(node = %self.node, error, "a join that nobody has still could not be taken back");
+            }
+        }
     }
 }

@@ -9,6 +9,7 @@ mod in_force;
 mod issue;
 mod join;
 mod questions;
+mod records;
 mod registering;
 mod renew;
 mod start;

@@ -21,7 +21,7 @@ pub(super) const SECRET: &str = "tombolo-join-tokens";
 /// Second part of such a token; in KubeEdge's it is the head of a JWT.
 const MARK: &str = "tombolo";
 
-/// Tokens at a time; those that have expired or are used up do not count.
+/// Tokens at a time; those that have expired do not count, and those that are used up make room for new ones.
 const TOKENS_MAX: usize = 1000;
 
 /// Names that one token is bound to.
@@ -32,6 +32,20 @@ const LIFE_MAX: Duration = Duration::from_secs(366 * 86_400);
 
 /// Attempts to count a use while others count theirs.
 const ATTEMPTS: usize = 32;
+
+/// Joins of one token that are remembered, the latest: as many of those that count their use at a time can be told, after their end
+/// or in the middle of it, whether it is counted.
+const JOINS_MAX: usize = 16;
+
+/// Tells a join from all others, so that its use is counted once and given back once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct JoinId(u64);
+
+impl JoinId {
+    pub(super) fn new() -> Self {
+        Self(rand::random())
+    }
+}
 
 /// A token that is to be made.
 #[derive(Debug, Clone)]
@@ -62,6 +76,18 @@ pub struct StoredToken {
     /// Whether it takes the place of Nodes that exist.
     #[serde(default)]
     pub replace: bool,
+    /// The latest joins whose uses are counted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    joins: Vec<u64>,
+}
+
+impl StoredToken {
+    fn count(&mut self, join: JoinId) {
+        self.uses_left = self.uses_left.saturating_sub(1);
+        self.joins.push(join.0);
+        let surplus = self.joins.len().saturating_sub(JOINS_MAX);
+        self.joins.drain(..surplus);
+    }
 }
 
 /// Why tokens cannot be made or counted.
@@ -135,17 +161,30 @@ pub async fn create(
         uses_left: token.uses,
         expires: now.saturating_add(token.life.as_secs()),
         replace: token.replace,
+        joins: Vec::new(),
     };
     change(store, |tokens| {
-        tokens.retain(|_, token| token.expires > now && token.uses_left > 0);
-        if tokens.len() >= TOKENS_MAX {
-            return Err(TokenStoreError::Full);
-        }
+        make_room(tokens, now)?;
         tokens.insert(id.clone(), stored.clone());
-        Ok(())
+        Ok::<_, TokenStoreError>(())
     })
     .await?;
     Ok(format!("{authority}.{MARK}.{id}.{secret}"))
+}
+
+/// Takes away tokens that have expired. One that is used up stays until then, as long as there is room: a join that fails gives its use
+/// back.
+fn make_room(tokens: &mut BTreeMap<String, StoredToken>, now: u64) -> Result<(), TokenStoreError> {
+    tokens.retain(|_, token| token.expires > now);
+    while tokens.len() >= TOKENS_MAX {
+        let used_up = tokens.iter().filter(|(_, token)| token.uses_left == 0);
+        let Some((id, _)) = used_up.min_by_key(|(_, token)| token.expires) else {
+            return Err(TokenStoreError::Full);
+        };
+        let id = id.clone();
+        tokens.remove(&id);
+    }
+    Ok(())
 }
 
 /// All tokens by ID, those that are over included until the next one is made.
@@ -185,31 +224,43 @@ pub(super) async fn look(
     judge(&tokens, id, secret, node, unix_seconds(now))
 }
 
-/// Uses a token once.
+/// Uses a token once, for this join. Where the answer to a count was lost, another try finds whether it was made.
 pub(super) async fn spend(
     store: &dyn SecretStore,
     bearer: &str,
     node: &NodeId,
+    join: JoinId,
     now: SystemTime,
-) -> Result<Grant, Refused> {
+) -> Result<(), Refused> {
     let (id, secret) = parts(bearer)?;
     let now = unix_seconds(now);
-    change(store, |tokens| {
-        let grant = judge(tokens, id, secret, node, now)?;
-        if let Some(token) = tokens.get_mut(id) {
-            token.uses_left = token.uses_left.saturating_sub(1);
+    let counted = |tokens: &mut BTreeMap<String, StoredToken>| {
+        let own = |token: &&StoredToken| token.hash == hash_of(secret) && token.joins.contains(&join.0);
+        if tokens.get(id).filter(own).is_some() {
+            return Ok(());
         }
-        Ok(grant)
-    })
-    .await
+        judge(tokens, id, secret, node, now)?;
+        if let Some(token) = tokens.get_mut(id) {
+            token.count(join);
+        }
+        Ok(())
+    };
+    match change(store, counted).await {
+        // It may have been made all the same.
+        Err(Refused::Store(_)) => change(store, counted).await,
+        outcome => outcome,
+    }
 }
 
-/// Takes one use of a token back: the join that it was counted for has failed.
-pub(super) async fn give_back(store: &dyn SecretStore, bearer: &str) -> Result<(), Refused> {
+/// Takes the use of a join back, which has failed. Without a count of it nothing is given back, so this may be tried again.
+pub(super) async fn give_back(store: &dyn SecretStore, bearer: &str, join: JoinId) -> Result<(), Refused> {
     let (id, secret) = parts(bearer)?;
     let hash = hash_of(secret);
     change(store, |tokens| {
-        if let Some(token) = tokens.get_mut(id).filter(|token| token.hash == hash) {
+        if let Some(token) = tokens.get_mut(id).filter(|token| token.hash == hash)
+            && let Some(at) = token.joins.iter().position(|own| *own == join.0)
+        {
+            token.joins.remove(at);
             token.uses_left = token.uses_left.saturating_add(1);
         }
         Ok(())
@@ -258,9 +309,11 @@ async fn change<T, E: From<SecretError>>(
         let stored = store.get(SECRET).await?;
         let mut tokens = stored.as_ref().map(|stored| read(&stored.data)).unwrap_or_default();
         let result = change(&mut tokens)?;
+        let data = write(&tokens);
         let written = match &stored {
-            Some(stored) => store.update(SECRET, &stored.version, write(&tokens)).await,
-            None => store.create(SECRET, write(&tokens)).await,
+            Some(stored) if stored.data == data => return Ok(result),
+            Some(stored) => store.update(SECRET, &stored.version, data).await,
+            None => store.create(SECRET, data).await,
         };
         match written {
             Ok(_) => return Ok(result),
@@ -284,4 +337,52 @@ fn write(tokens: &BTreeMap<String, StoredToken>) -> SecretData {
 
 fn unix_seconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stored(uses_left: u32, expires: u64) -> StoredToken {
+        StoredToken {
+            hash: hash_of("s"),
+            names: Vec::new(),
+            uses_left,
+            expires,
+            replace: false,
+            joins: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn tokens_that_are_used_up_make_room_and_others_do_not() {
+        let id = |number: usize| number.to_string();
+        let mut tokens: BTreeMap<_, _> = (0..TOKENS_MAX)
+            .map(|number| (id(number), stored(u32::from(number > 1), 100 - number.min(9) as u64)))
+            .collect();
+        tokens.insert("over".to_owned(), stored(1, 10));
+        make_room(&mut tokens, 50).expect("one is used up");
+        assert_eq!(
+            (tokens.len(), tokens.contains_key("1")),
+            (TOKENS_MAX - 1, false),
+            "the first to end goes"
+        );
+        tokens.insert("new".to_owned(), stored(1, 100));
+        make_room(&mut tokens, 50).expect("another one is");
+        tokens.insert("newer".to_owned(), stored(1, 100));
+        assert!(matches!(make_room(&mut tokens, 50), Err(TokenStoreError::Full)));
+        assert_eq!(tokens.len(), TOKENS_MAX);
+    }
+
+    #[test]
+    fn joins_that_are_remembered_are_few() {
+        let mut token = stored(100, 100);
+        for number in 0..=JOINS_MAX {
+            token.count(JoinId(number as u64));
+        }
+        assert_eq!(
+            (token.joins.len(), token.joins.contains(&0), token.uses_left),
+            (JOINS_MAX, false, 99 - JOINS_MAX as u32)
+        );
+    }
 }

@@ -37,7 +37,7 @@ pub(super) enum Cached {
     Unreadable(u16),
     /// The newest version.
     Present(Arc<SharedObject>),
-    /// It is there in this version, whose body is not kept: its node has no room left for it.
+    /// It is there in this version, whose body is not kept: its node has no room left for it, or it could not be read.
     Withheld(ObjectVersion),
 }
 
@@ -96,7 +96,7 @@ pub(crate) struct PodsOn {
 pub struct Tally {
     /// ConfigMaps and Secrets that are needed and cannot be read.
     pub unreadable: usize,
-    /// Pods and Nodes whose bodies are not kept because the node has no room left for them.
+    /// Objects whose bodies are not kept because the node has no room left for them, or because they have too many parts.
     pub withheld: usize,
     /// Bytes of the bodies of pods.
     pub pod_bytes: usize,
@@ -183,7 +183,7 @@ impl Downstream {
     /// Whether the pod with this UID is bound to this node, as far as the watches have told.
     #[must_use]
     pub fn is_bound(&self, node: &NodeId, pod: &Uid) -> bool {
-        self.location.is_bound_uid(node, pod)
+        self.location.is_bound(node, pod)
     }
 
     /// What watches and writes of its node have told of an object.
@@ -276,7 +276,10 @@ impl Downstream {
         let resource = key.resource();
         match &*resource.name {
             "nodes" if resource.group.is_empty() => key.name() == node.as_str(),
-            "pods" if resource.group.is_empty() => self.location.is_bound(node, key),
+            "pods" if resource.group.is_empty() => {
+                let uid = self.objects.get(key).and_then(|pod| pod.version().map(|pod| pod.uid.clone()));
+                uid.is_some_and(|uid| self.location.is_bound(node, &uid))
+            }
             _ => self.location.is_needed_by(node, key),
         }
     }

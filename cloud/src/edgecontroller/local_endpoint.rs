@@ -4,9 +4,15 @@
 //! Told by namespace and name, and for each item of a list: a stock cloud rewrites every slice of a list
 //! (docs/reference/kubeedge.md#slices-in-lists).
 
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
 use serde_json::Value;
+use serde_json::value::{RawValue, to_raw_value};
 use tombolo_proto::object::{ContentHash, ObjectVersion, SharedObject};
 use tombolo_proto::{ObjectKey, Resource};
+
+use crate::kube::read_tree;
 
 /// Where MetaServer listens on each node.
 const ADDRESS: &str = "127.0.0.1";
@@ -44,22 +50,40 @@ pub(crate) fn in_answer(resource: &Resource, body: &[u8]) -> Option<Vec<u8>> {
     if !is_slices(resource) {
         return None;
     }
-    let mut answer: Value = serde_json::from_slice(body).ok()?;
-    let is_list = answer.get("items").is_some();
-    let slices = match answer.get_mut("items").and_then(Value::as_array_mut) {
-        Some(items) => items.iter_mut().collect(),
-        None if is_list => Vec::new(),
-        None => vec![&mut answer],
+    let mut answer: BTreeMap<&str, &RawValue> = serde_json::from_slice(body).ok()?;
+    let Some(items) = answer.get("items") else {
+        return is_local(body).then(|| rewritten(body)).flatten().map(|slice| slice.get().into());
     };
-    let mut found = false;
-    for slice in slices {
-        let text = |name: &str| slice.pointer(&format!("/metadata/{name}")).and_then(Value::as_str);
-        if text("name") == Some(NAME) && text("namespace") == Some(NAMESPACE) {
-            rewrite(slice);
-            found = true;
-        }
+    let items: Vec<&RawValue> = serde_json::from_str(items.get()).ok()?;
+    let place = items.iter().position(|slice| is_local(slice.get().as_bytes()))?;
+    // All others stay the text that they are.
+    let slice = rewritten(items[place].get().as_bytes())?;
+    let mut items = items;
+    items[place] = &slice;
+    let items = to_raw_value(&items).ok()?;
+    answer.insert("items", &items);
+    serde_json::to_vec(&answer).ok()
+}
+
+/// Whether a text is the slice of the API server's own Service.
+fn is_local(slice: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Slice {
+        metadata: Metadata,
     }
-    found.then(|| answer.to_string().into_bytes())
+    #[derive(Deserialize)]
+    struct Metadata {
+        name: String,
+        namespace: String,
+    }
+    serde_json::from_slice::<Slice>(slice)
+        .is_ok_and(|Slice { metadata }| metadata.name == NAME && metadata.namespace == NAMESPACE)
+}
+
+fn rewritten(slice: &[u8]) -> Option<Box<RawValue>> {
+    let mut slice = read_tree(slice).ok()?;
+    rewrite(&mut slice);
+    to_raw_value(&slice).ok()
 }
 
 /// First address of the first endpoint, and the port that is called `https`.

@@ -123,15 +123,9 @@ impl LocationCache {
         pods.values().map(|pod| &pod.key).filter(|key| key.namespace() == namespace).cloned().collect()
     }
 
-    /// Whether this pod, by its key, is bound to this node.
+    /// Whether the pod with this UID is bound to this node.
     #[must_use]
-    pub fn is_bound(&self, node: &NodeId, pod: &ObjectKey) -> bool {
-        self.pods.get(node).is_some_and(|pods| pods.values().any(|bound| bound.key == *pod))
-    }
-
-    /// Whether the pod with this UID and key is bound to this node.
-    #[must_use]
-    pub fn is_bound_uid(&self, node: &NodeId, uid: &Uid) -> bool {
+    pub fn is_bound(&self, node: &NodeId, uid: &Uid) -> bool {
         self.pods.get(node).is_some_and(|pods| pods.contains_key(uid))
     }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tombolo_proto::object::ObjectVersion;
 use tombolo_proto::{NodeId, ObjectKey};
+use tombolo_runtime::doubled;
 
 /// Reads of the API at a time.
 pub(super) const READS_MAX: usize = 16;
@@ -141,9 +142,8 @@ impl Reads {
     fn wait(&mut self, read: Read, now: Instant) -> u32 {
         let Some(known) = self.known.get_mut(&read) else { return 0 };
         known.failures = known.failures.saturating_add(1);
-        let doubled = 2_u32.saturating_pow(known.failures.saturating_sub(1));
         self.serial += 1;
-        let place = (now + RETRY_MIN.saturating_mul(doubled).min(RETRY_MAX), self.serial);
+        let place = (now + doubled(RETRY_MIN, known.failures, RETRY_MAX), self.serial);
         known.later = Some(place);
         let failures = known.failures;
         self.later.insert(place, read);

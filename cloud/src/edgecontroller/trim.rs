@@ -2,13 +2,13 @@
 
 use std::io;
 
+use bytes::Bytes;
 use serde_json::Value;
-use tombolo_proto::Resource;
 use tombolo_proto::inventory::{ContentHasher, content_hash};
 use tombolo_proto::object::{ContentHash, ObjectVersion, SharedObject};
-use tombolo_proto::references;
+use tombolo_proto::{CloudRevision, ObjectKey, Resource, Uid, references};
 
-use crate::kube::{ObjectError, RawObject};
+use crate::kube::{ObjectError, RawObject, resources};
 
 mod others;
 
@@ -39,11 +39,16 @@ pub struct Trimmed {
 /// which the node itself reported. The images of a Node, another report of its own, stay: a kubelet compares them with
 /// those that it sees, and would report them for ever if it saw none. Members are sorted by name.
 ///
+/// An object that was not read whole has an empty body, and a hash of its own each time.
+///
 /// # Errors
 /// [`ObjectError`] when the object has no uid or revision.
 pub fn trim(resource: &Resource, kind: &str, raw: RawObject) -> Result<Trimmed, ObjectError> {
     let key = raw.key(resource);
     let (uid, revision) = (raw.uid()?, raw.revision()?);
+    if raw.is_unread() {
+        return Ok(without_body(key, uid, revision, &raw));
+    }
     let mut value = raw.into_value();
     name_kind(resource, kind, &mut value);
     trim_metadata(&mut value);
@@ -56,9 +61,8 @@ pub fn trim(resource: &Resource, kind: &str, raw: RawObject) -> Result<Trimmed, 
     // It stays for long, and has grown by doubling: what it takes is what it is charged with.
     body.shrink_to_fit();
     let hash = content_hash(body.as_bytes());
-    let is_pod = is_core && &*resource.name == "pods";
-    let dependencies = if is_pod { references::of_pod(key.namespace(), &value) } else { Vec::new() };
-    let significant = if is_pod {
+    let dependencies = dependencies_of(&key, &value);
+    let significant = if *resource == resources::pods() {
         pod_significance(&mut value)
     } else if is_node {
         node_significance(&mut value)
@@ -67,6 +71,19 @@ pub fn trim(resource: &Resource, kind: &str, raw: RawObject) -> Result<Trimmed, 
     };
     let version = ObjectVersion { uid, revision, hash };
     Ok(Trimmed { object: SharedObject::new(key, version, body.into(), dependencies), significant })
+}
+
+fn without_body(key: ObjectKey, uid: Uid, revision: CloudRevision, raw: &RawObject) -> Trimmed {
+    // Nothing is known to be the same.
+    let hash = ContentHash(rand::random());
+    let dependencies = dependencies_of(&key, raw.value());
+    let version = ObjectVersion { uid, revision, hash };
+    Trimmed { object: SharedObject::new(key, version, Bytes::new(), dependencies), significant: hash }
+}
+
+/// What a pod refers to; nothing of other objects.
+fn dependencies_of(key: &ObjectKey, value: &Value) -> Vec<ObjectKey> {
+    if *key.resource() == resources::pods() { references::of_pod(key.namespace(), value) } else { Vec::new() }
 }
 
 /// Items of a list carry neither kind nor version; a body at the edge needs both.

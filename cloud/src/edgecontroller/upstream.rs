@@ -11,6 +11,7 @@ mod contested;
 mod deprecated;
 mod heartbeat;
 mod labels;
+mod lease;
 mod memory;
 mod message;
 mod objects;
@@ -26,7 +27,6 @@ mod whole;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::json;
 use tombolo_proto::frame::{ApiReply, Reply, ReplyBody, RequestBody};
 use tombolo_proto::limits::REQUEST_TIMEOUT_MAX;
 use tombolo_proto::message::{Message, MessageId, StatusError};
@@ -36,13 +36,15 @@ use tombolo_runtime::time::unix_millis;
 
 use super::Downstream;
 use crate::bootstrap::identities::Identities;
-use crate::kube::{ApiCall, Caller, Kube};
+use crate::kube::Kube;
 use bounds::Gates;
 use order::Position;
 
 pub(crate) use application::ApplicationTarget;
 pub use bounds::{RequestBound, RequestBounds, RequestKind};
 pub use contested::CONTESTED_REASON;
+pub(crate) use lease::SETTLED_AFTER;
+pub use lease::{Held as HeldLease, Renewal};
 pub use memory::reply_with;
 pub use order::Received;
 pub(crate) use outcome::reason_of;
@@ -160,27 +162,6 @@ impl Upstream {
         match self.gates.pass(node, &message).await {
             Err(crowded) => refused(&crowded.to_string()),
             Ok(_pass) => self.answer_message(node, message, position).await,
-        }
-    }
-
-    /// Renews the node's lease; returns the HTTP status code of the API server, 429 when too many renewals wait, or
-    /// 503 when it does not answer.
-    pub async fn renew_lease(&self, node: &NodeId, renew_time_micros: i64) -> u16 {
-        let Ok(time) = jiff::Timestamp::from_microsecond(renew_time_micros) else { return 400 };
-        if !self.enabled {
-            return 503;
-        }
-        let Ok(_pass) = self.gates.pass_kind(node, RequestKind::WriteLease).await else { return 429 };
-        let time = format!("{time:.6}");
-        let path = format!("/apis/coordination.k8s.io/v1/namespaces/{LEASE_NAMESPACE}/leases/{node}");
-        let patch = json!({"spec": {"renewTime": time}}).to_string();
-        let call = ApiCall::patch(path, "application/merge-patch+json", patch.into());
-        match self.kube.call(Caller::Node(node), call).await {
-            Ok(answer) => answer.code,
-            Err(error) => {
-                tracing::debug!(%node, %error, "lease not renewed");
-                503
-            }
         }
     }
 }

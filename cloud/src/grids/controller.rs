@@ -167,9 +167,7 @@ fn read_alone<K: DeserializeOwned>(
 /// The same event of an object of this type.
 fn typed<K: DeserializeOwned>(event: Event<RawObject>) -> Option<Event<K>> {
     let read = |raw: RawObject| {
-        let whole = raw.into_whole().map_err(|error| error.to_string());
-        let object = whole.and_then(|value| serde_json::from_value(value).map_err(|error| error.to_string()));
-        object.inspect_err(|error| tracing::warn!(error, "an object that cannot be used")).ok()
+        raw.into_typed().inspect_err(|error| tracing::warn!(%error, "an object that cannot be used")).ok()
     };
     Some(match event {
         Event::Init => Event::Init,

@@ -2,7 +2,8 @@
 //! subscription opens, and again for as long as it lasts (docs/security.md#rights-are-asked-for-never-remembered).
 //!
 //! No answer is remembered. Whoever could choose a question that is taken for another one would be given that one's
-//! answer, and a right that has ended would outlive its end.
+//! answer, and a right that has ended would outlive its end. What all nodes ask is asked about their group first, once for all
+//! who wait.
 
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use tombolo_proto::frame::Subscribe;
 use super::selection::Selection;
 use super::subscriptions::Closed;
 use super::volumes::VolumeKind;
-use crate::kube::{Caller, Kube, Right, Unanswered, edge_node, is_bearer_token};
+use crate::kube::{Caller, Kube, Right, Unanswered, VERBS, edge_node, is_bearer_token, may_follow};
 
 /// The longest time after which the right to a subscription is asked for again.
 pub(super) const REVIEW_INTERVAL: Duration = Duration::from_secs(300);
@@ -76,8 +77,13 @@ impl Access {
                 holder.ok_or_else(|| Closed::new(401, "the cluster does not know this token"))?
             }
         };
-        for verb in ["list", "watch"] {
-            self.review(node, &identity, verb, &selection).await?;
+        for verb in VERBS {
+            let attributes = attributes(verb, &selection);
+            let by_group = subscribe.caller_token.is_none()
+                && self.kube.may_as_edge_node(node, &attributes).await.map_err(|error| closed(&error))?;
+            if !by_group {
+                self.review(node, &identity, attributes, &selection).await?;
+            }
         }
         Ok(Granted(selection))
     }
@@ -86,33 +92,36 @@ impl Access {
         &self,
         node: &NodeId,
         identity: &Value,
-        verb: &str,
+        attributes: Value,
         selection: &Selection,
     ) -> Result<(), Closed> {
-        let resource = &selection.resource;
-        let mut attributes = json!({
-            "verb": verb, "group": &*resource.group, "version": &*resource.version, "resource": &*resource.name,
-            "namespace": selection.namespace
-        });
-        if let Some(name) = &selection.name {
-            attributes["name"] = json!(name);
-        }
-        if !selection.field_selector.is_empty() {
-            attributes["fieldSelector"] = json!({"rawSelector": selection.field_selector});
-        }
-        if !selection.label_selector.is_empty() {
-            attributes["labelSelector"] = json!({"rawSelector": selection.label_selector});
-        }
         let mut spec = identity.clone();
         spec["resourceAttributes"] = attributes;
         match self.kube.right(Caller::OwnFor(node), &spec).await.map_err(|error| closed(&error))? {
             Right::Allowed => Ok(()),
             Right::Refused(why) => {
-                let user = spec["user"].as_str().unwrap_or_default();
+                let text = |part: &Value| part.as_str().unwrap_or_default().to_owned();
+                let (user, verb) = (text(&spec["user"]), text(&spec["resourceAttributes"]["verb"]));
+                let resource = &selection.resource;
                 Err(Closed::new(403, &format!("{user} may not {verb} {resource} here. {why}")))
             }
         }
     }
+}
+
+/// What is asked: whether all that is selected may be followed.
+fn attributes(verb: &str, selection: &Selection) -> Value {
+    let mut attributes = may_follow(verb, &selection.resource, &selection.namespace);
+    if let Some(name) = &selection.name {
+        attributes["name"] = json!(name);
+    }
+    if !selection.field_selector.is_empty() {
+        attributes["fieldSelector"] = json!({"rawSelector": selection.field_selector});
+    }
+    if !selection.label_selector.is_empty() {
+        attributes["labelSelector"] = json!({"rawSelector": selection.label_selector});
+    }
+    attributes
 }
 
 /// A question that is refused for what it says is never answered; anything else is the cluster's trouble.

@@ -145,6 +145,13 @@ impl Channel {
         }
     }
 
+    /// Asks an edge of ours for a sign of life.
+    pub(super) fn ask(&mut self, now: Moment) {
+        if let Self::Tombolo(tombolo) = self {
+            tombolo.session.ask(now);
+        }
+    }
+
     /// Tells an edge of ours how far the cloud's history has come.
     pub(super) fn attest(&mut self, proof: &Bytes) {
         if let Self::Tombolo(tombolo) = self {

@@ -4,7 +4,7 @@ use serde_json::Value;
 use tombolo_proto::{NodeId, Resource};
 
 use super::subscriptions::Closed;
-use crate::kube::{Answer, ApiCall, CallError, Caller, Kube};
+use crate::kube::{Answer, ApiCall, CallError, Kube};
 
 /// The kind that a resource holds, whose parts are segments of a path. `node` is the one that asks.
 ///
@@ -20,15 +20,11 @@ pub(super) async fn kind_of(
         group => format!("/apis/{group}/{}", resource.version),
     };
     let failed = |error: CallError| Closed::new(503, &error.to_string());
-    let copy = kube.document(node, ApiCall::get(path.as_str())).await.map_err(failed)?;
-    if let Some(kind) = named_in(&copy, resource)? {
-        return Ok(kind);
-    }
-    // The copy may be older than the definition.
-    let caller = node.map_or(Caller::Own, Caller::OwnFor);
-    let now = kube.call(caller, ApiCall::get(path)).await.map_err(failed)?;
+    // A copy may be older than the definition.
+    let names = |copy: &Answer| matches!(named_in(copy, resource), Ok(Some(_)));
+    let answer = kube.document_that(node, ApiCall::get(path), names).await.map_err(failed)?;
     let missing = || Closed::new(404, &format!("the server does not serve {resource}"));
-    named_in(&now, resource)?.ok_or_else(missing)
+    named_in(&answer, resource)?.ok_or_else(missing)
 }
 
 /// The kind of a resource in the list of its group version; none when that has no such resource.

@@ -109,8 +109,10 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::AtomicUsize;
     use std::task::{Context, Wake};
+    use std::time::Duration;
 
     use tombolo_proto::Resource;
+    use tombolo_proto::frame::GoodbyeReason;
 
     use super::*;
 
@@ -146,5 +148,19 @@ mod tests {
         assert!(!poll(&mailbox, &mut listener, &Waker::from(Arc::clone(&second))));
         mailbox.ready();
         assert_eq!((first.0.load(Ordering::SeqCst), second.0.load(Ordering::SeqCst)), (3, 1));
+    }
+
+    #[test]
+    fn the_first_order_to_end_stands_and_every_end_of_a_subscription_is_told() {
+        let mailbox = Mailbox::default();
+        for reason in [GoodbyeReason::NodeDeleted, GoodbyeReason::Draining] {
+            mailbox.end(Goodbye { reason, message: String::new(), retry_after: Duration::ZERO });
+        }
+        mailbox.end_subscription(ScopeId(3), 403, "no right");
+        mailbox.end_subscription(ScopeId(4), 429, "no room");
+        let mail = mailbox.take();
+        assert_eq!(mail.goodbye.map(|goodbye| goodbye.reason), Some(GoodbyeReason::NodeDeleted));
+        let ended = [(ScopeId(3), 403, "no right".to_owned()), (ScopeId(4), 429, "no room".to_owned())];
+        assert_eq!(mail.ended, ended);
     }
 }

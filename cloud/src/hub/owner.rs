@@ -3,6 +3,7 @@
 mod beginning;
 mod doubts;
 mod following;
+mod lease;
 mod requests;
 mod vouch;
 
@@ -32,7 +33,7 @@ use super::subscriptions::Closed;
 use super::view::View;
 use super::volumes::{VolumeKind, is_volume};
 use super::{CLOSE_LIMIT, Hub};
-use crate::edgecontroller::upstream::{Answered, Received};
+use crate::edgecontroller::upstream::{Answered, Received, Renewal};
 use crate::edgecontroller::{Input, Proven};
 use crate::epoch::Outcome;
 use crate::kube::{Room, resources};
@@ -52,7 +53,8 @@ enum Done {
     Reply(Answered, Room),
     Lease {
         renew_time_micros: i64,
-        code: u16,
+        renewal: Renewal,
+        proofs: Option<u32>,
     },
     Subscribed {
         subscribe: Box<Subscribe>,
@@ -113,8 +115,7 @@ struct Owner {
     large_turn: Option<OwnedSemaphorePermit>,
     /// One of the few places for sessions of this node.
     _place: OwnedSemaphorePermit,
-    lease_running: bool,
-    lease_next: Option<i64>,
+    lease: Box<lease::Lease>,
     leave_by: Option<Instant>,
     examination: Examination,
     /// It ends because another connection of the node has come.
@@ -142,8 +143,7 @@ impl Owner {
             opening: Vec::new(),
             texts: 0,
             asking: Vec::new(),
-            lease_running: false,
-            lease_next: None,
+            lease: Box::default(),
             leave_by: None,
             examination: Examination::NotBegun,
             replaced: false,
@@ -281,9 +281,7 @@ impl Owner {
                     tracing::info!(%node, agent, resumed, %transport, left_out, "node connected");
                 }
                 self.handle.facts.lock().agent = agent;
-                if let Some(times) = self.handle.introduce(instance) {
-                    self.hub.contested(node, times);
-                }
+                self.introduce(instance);
                 self.channel.attest(&self.hub.testimony.proof());
             }
             CloudEvent::CaughtUp { scope } => {
@@ -300,16 +298,16 @@ impl Owner {
             }
             CloudEvent::Request(request) => self.take_request(request),
             CloudEvent::DeviceReport { discarded } => self.device_report(discarded),
-            CloudEvent::LeaseRenew { renew_time_micros } => {
-                self.lease_next = Some(renew_time_micros);
-                self.start_lease();
-            }
+            CloudEvent::LeaseRenew { renew_time_micros } => self.renew_lease(renew_time_micros),
             CloudEvent::Subscribe(subscribe) => self.start_subscription(subscribe, Duration::ZERO),
             CloudEvent::Unsubscribe { scope } => {
                 self.give_up(scope);
                 self.unfollow(scope);
             }
-            CloudEvent::RoundTrip(time) => self.handle.facts.lock().round_trip = Some(time),
+            CloudEvent::RoundTrip(time) => {
+                self.handle.facts.lock().round_trip = Some(time);
+                self.heard_after(time);
+            }
             CloudEvent::Closed(goodbye) => self.closed(&goodbye),
         }
     }
@@ -363,20 +361,6 @@ impl Owner {
         }
     }
 
-    /// One renewal at a time; of those that come meanwhile, the newest follows.
-    fn start_lease(&mut self) {
-        if self.lease_running {
-            return;
-        }
-        let Some(renew_time_micros) = self.lease_next.take() else { return };
-        self.lease_running = true;
-        let (hub, node) = (Arc::clone(&self.hub), self.node.clone());
-        self.work.push(Box::pin(async move {
-            let code = hub.upstream.renew_lease(&node, renew_time_micros).await;
-            Done::Lease { renew_time_micros, code }
-        }));
-    }
-
     fn handle_done(&mut self, done: Done) {
         match done {
             Done::PodsListed { keys, proven } => self.pods_listed(keys, proven),
@@ -391,14 +375,8 @@ impl Owner {
                 expelled.iter().for_each(|pod| self.channel.expel(pod));
                 self.start_requests();
             }
-            Done::Lease { renew_time_micros, code } => {
-                self.lease_running = false;
-                if code == 200 {
-                    self.hub.metrics.leases.inc();
-                }
-                self.channel.lease_renewed(renew_time_micros, code);
-                self.channel.attest(&self.hub.testimony.proof());
-                self.start_lease();
+            Done::Lease { renew_time_micros, renewal, proofs } => {
+                self.lease_done(renew_time_micros, renewal, proofs);
             }
             Done::Subscribed { subscribe, outcome } => self.subscribed(subscribe, outcome),
             Done::Reviewed { subscribe, outcome } => self.reviewed(subscribe, outcome),

@@ -426,4 +426,35 @@ mod tests {
         assert_eq!(mail.goodbye.expect("ordered").reason, GoodbyeReason::NodeDeleted);
         assert_eq!(handle.mailbox.pending(), 0);
     }
+
+    #[tokio::test]
+    async fn when_the_hub_ends_every_session_is_told_and_who_waits_for_its_end_hears_of_it() {
+        let registry = Registry::new(5);
+        let sessions = ["a", "b"].map(|name| admitted(&registry, name));
+        registry.end_all(|node| Goodbye {
+            reason: GoodbyeReason::Draining,
+            message: node.to_string(),
+            retry_after: Duration::ZERO,
+        });
+        for session in sessions {
+            let goodbye = session.mailbox.take().goodbye.expect("it is told");
+            assert_eq!(
+                (goodbye.reason, goodbye.message),
+                (GoodbyeReason::Draining, session.node.to_string())
+            );
+            let mut over = std::pin::pin!(session.over());
+            assert!(futures::poll!(&mut over).is_pending());
+            session.set_over();
+            assert!(futures::poll!(&mut over).is_ready());
+            session.over().await;
+        }
+    }
+
+    #[test]
+    fn one_node_cannot_fill_the_log() {
+        let registry = Registry::new(5);
+        let lines = (0..1000).filter(|_| registry.may_log(&node("a")).is_some()).count();
+        assert!(lines <= LINES_OF_ONE as usize, "{lines} lines");
+        assert!(registry.may_log(&node("b")).is_some(), "others have their own");
+    }
 }

@@ -4,11 +4,16 @@
 //! as the one that it was: one that does come back after another one shows that both are alive. A stock edge does not say
 //! which process it is. But each process has ended its former connection before it begins one: where somebody still answers on the
 //! former one, that is another process.
+//!
+//! That is what one replica sees of its own sessions. What all of them see is in the node's lease (`upstream/lease.rs`), which
+//! edges of ours renew in every session.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use tokio::time::Instant;
+
+use crate::edgecontroller::upstream::SETTLED_AFTER;
 
 /// Processes of one node that are remembered.
 const SEEN_MAX: usize = 4;
@@ -19,8 +24,11 @@ const WAIT_FIRST: Duration = Duration::from_secs(30);
 /// How long it has to wait at most.
 const WAIT_MAX: Duration = Duration::from_secs(600);
 
-/// Time without a further proof after which the matter is taken for settled.
-const SETTLED_AFTER: Duration = Duration::from_secs(3600);
+/// How long the one that is replaced has to stay away after so many proofs.
+pub(super) fn wait_after(proofs: u32) -> Duration {
+    let Some(more) = proofs.checked_sub(1) else { return Duration::ZERO };
+    WAIT_FIRST.saturating_mul(2_u32.saturating_pow(more)).min(WAIT_MAX)
+}
 
 /// What the sessions of one node have shown. It goes from each session to the one that replaces it.
 #[derive(Debug, Clone, Default)]
@@ -65,10 +73,7 @@ impl Rivals {
 
     /// How long the one that is replaced now has to stay away.
     pub(super) fn wait(&self, now: Instant) -> Duration {
-        if self.proofs == 0 || self.is_settled(now) {
-            return Duration::ZERO;
-        }
-        WAIT_FIRST.saturating_mul(2_u32.saturating_pow(self.proofs - 1)).min(WAIT_MAX)
+        if self.is_settled(now) { Duration::ZERO } else { wait_after(self.proofs) }
     }
 
     fn is_settled(&self, now: Instant) -> bool {

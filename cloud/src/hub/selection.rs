@@ -69,6 +69,7 @@ impl Selection {
         WatchSpec {
             resource: self.resource.clone(),
             namespace: self.namespace.clone(),
+            list_turns: None,
             label_selector: self.label_selector.clone(),
             field_selector: self.field_selector.clone(),
             waiting: Some(waiting.clone()),

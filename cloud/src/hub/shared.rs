@@ -17,6 +17,7 @@ use tombolo_proto::{CloudRevision, NodeId, ObjectKey, Resource, ScopeId};
 use super::interned::{Interned, Stored};
 use super::registry::SessionHandle;
 use super::subscriptions::Closed;
+use crate::edgecontroller::downstream::WITHHELD;
 use crate::edgecontroller::trim;
 use crate::kube::{ObjectEvent, RawObject, path_of};
 use followers::Followers;
@@ -62,6 +63,8 @@ pub(super) struct SharedWatch {
     order: Mutex<Order>,
     stage: channel::Sender<Stage>,
     followers: Mutex<Followers>,
+    /// The nodes that have asked for it before its first list was complete; none where cloudcore has.
+    askers: channel::Sender<Option<Vec<NodeId>>>,
 }
 
 /// Ends the watch with whatever ends its task: an answer, a panic, or somebody who stops it.
@@ -87,12 +90,14 @@ impl SharedWatch {
             order: Mutex::default(),
             stage: channel::Sender::new(Stage::Listing),
             followers: Mutex::new(Followers::new(None)),
+            askers: channel::Sender::new(None),
         }
     }
 
     /// The same, begun for a node: it pays for the copy for as long as nobody follows. None for cloudcore's own needs.
     pub(super) fn begun_by(self, opener: Option<&NodeId>) -> Self {
-        Self { followers: Mutex::new(Followers::new(opener.cloned())), ..self }
+        let askers = channel::Sender::new(opener.map(|node| vec![node.clone()]));
+        Self { followers: Mutex::new(Followers::new(opener.cloned())), askers, ..self }
     }
 
     /// The same of a part of the resource, which this path lists.
@@ -132,6 +137,7 @@ impl SharedWatch {
 
     pub(super) fn lookup(&self, key: &ObjectKey) -> Lookup {
         match self.objects.get(key) {
+            Some(stored) if stored.object.body.is_empty() => Lookup::Unreadable(WITHHELD),
             Some(stored) => Lookup::Present(Arc::clone(&stored.object)),
             None if self.is_following() => Lookup::Unwanted(self.last_version(key)),
             None => Lookup::Pending,
@@ -376,7 +382,7 @@ mod tests {
     fn raw(name: &str, uid: &str, revision: u64) -> RawObject {
         let version = revision.to_string();
         let metadata = json!({"name": name, "namespace": "default", "uid": uid, "resourceVersion": version});
-        serde_json::from_value(json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata})).unwrap()
+        RawObject::new(json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata}))
     }
 
     #[tokio::test]
@@ -388,7 +394,7 @@ mod tests {
         let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata, "status": status});
         let (events, receiver) = mpsc::channel(EVENTS_MAX);
         let running = tokio::spawn(Arc::clone(&watch).run(receiver));
-        events.send(ObjectEvent::Applied(serde_json::from_value(node).unwrap())).await.unwrap();
+        events.send(ObjectEvent::Applied(RawObject::new(node))).await.unwrap();
         while events.capacity() < EVENTS_MAX {
             tokio::task::yield_now().await;
         }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dashmap::DashMap;
+use futures::FutureExt as _;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
@@ -18,9 +19,8 @@ use super::interned::Interned;
 use super::kinds::kind_of;
 use super::selection::Selection;
 use super::shared::{EVENTS_MAX, SharedWatch};
-use crate::kube::{Kube, ObjectEvent, Waiting, WatchError, watch};
+use crate::kube::{Kube, ListTurns, ObjectEvent, Waiting, WatchError, watch};
 use crate::metrics::{Label, Metrics};
-use crate::turns::Turns;
 
 #[cfg(test)]
 mod tests;
@@ -41,9 +41,6 @@ const EVENTS_BYTES_MAX: u32 = 4 * 1024 * 1024;
 
 /// Lists at a time that confirm what shared watches do not have.
 const LISTS_MAX: usize = 4;
-
-/// Those of one node, under way or next in turn: its others wait behind them. Selectors are free to invent.
-const NODE_LISTS_MAX: usize = 1;
 
 /// Time that an edge waits for the first list.
 const SYNC_LIMIT: Duration = Duration::from_secs(60);
@@ -79,8 +76,6 @@ pub struct Subscriptions {
     waiting: Waiting,
     /// Places for lists that confirm something.
     lists: Arc<Semaphore>,
-    /// Of the nodes that wait for such lists.
-    turns: Arc<Turns<NodeId>>,
 }
 
 impl Subscriptions {
@@ -90,8 +85,8 @@ impl Subscriptions {
         let access = Access::new(kube.clone());
         let interned = Interned::new(usize::MAX).counted(&metrics);
         let lists = Arc::new(Semaphore::new(LISTS_MAX));
-        let (running, turns, waiting) = (Arc::default(), Arc::default(), Waiting::new(EVENTS_BYTES_MAX));
-        Self { kube, access, tasks, metrics, running, interned, waiting, lists, turns }
+        let (running, waiting) = (Arc::default(), Waiting::new(EVENTS_BYTES_MAX));
+        Self { kube, access, tasks, metrics, running, interned, waiting, lists }
     }
 
     /// The same with so many bytes for all objects that are followed. What one node alone follows may take a quarter.
@@ -149,7 +144,7 @@ impl Subscriptions {
             if let Some(until) = watch.rests_until() {
                 tokio::time::sleep_until(until).await;
             }
-            let _turn = self.turns.take(node, NODE_LISTS_MAX).await;
+            let turn = self.kube.list_turn(node).await;
             let _listing = watch.turn().await;
             if watch.lists_complete() > since {
                 return true;
@@ -159,7 +154,7 @@ impl Subscriptions {
                 continue;
             }
             let Ok(_place) = self.lists.acquire().await else { return false };
-            let Err(error) = watch.list(&self.kube).await else { continue };
+            let Err(error) = watch.list(&self.kube, &turn).await else { continue };
             let failures = watch.list_failed();
             // The first failure, and then ever fewer.
             if failures.is_power_of_two() {
@@ -208,6 +203,7 @@ impl Subscriptions {
         if let Some(running) = self.running.get(selection)
             && !running.watch.has_failed()
         {
+            running.watch.ask(opener);
             return Ok(Arc::clone(&running.watch));
         }
         let kind = kind_of(&self.kube, opener, &selection.resource).await?;
@@ -219,6 +215,7 @@ impl Subscriptions {
             entry.end(&Closed::new(503, "the watch has ended: subscribe again"));
             *entry = self.start(selection, &kind, opener);
         }
+        entry.watch.ask(opener);
         Ok(Arc::clone(&entry.watch))
     }
 
@@ -265,8 +262,13 @@ impl Subscriptions {
     fn start(&self, selection: &Selection, kind: &str, opener: Option<&NodeId>) -> Running {
         let interned = self.interned.clone();
         let shared = SharedWatch::new(selection.resource.clone(), kind.to_owned(), interned);
-        let spec = selection.to_watch(&self.waiting);
+        let mut spec = selection.to_watch(&self.waiting);
         let shared = Arc::new(shared.listed_at(spec.path()).begun_by(opener));
+        let (listed, kube) = (Arc::clone(&shared), self.kube.clone());
+        spec.list_turns = Some(ListTurns::new(move || {
+            let (listed, kube) = (Arc::clone(&listed), kube.clone());
+            async move { listed.own_turn(&kube).await }.boxed()
+        }));
         self.interned.payers.enlist(&shared);
         let (sender, receiver) = mpsc::channel(EVENTS_MAX);
         let (failing, metrics) = (Arc::clone(&shared), self.metrics.clone());

@@ -208,6 +208,7 @@ impl View {
 
 #[cfg(test)]
 mod tests {
+    use super::super::interned::Interned;
     use super::*;
     use crate::kube::resources;
 
@@ -256,5 +257,21 @@ mod tests {
         }
         view.prove(Vec::new());
         assert_eq!(view.certainty(ScopeId::NODE, &config, TOLD), Certainty::Certain);
+    }
+
+    #[test]
+    fn of_a_subscription_that_is_asked_about_which_its_watch_could_have_missed() {
+        let (mut view, [pod, config, _]) = view();
+        let scope = ScopeId(3);
+        let watch =
+            SharedWatch::new(resources::configmaps(), "ConfigMap".to_owned(), Interned::new(1024 * 1024));
+        view.open(scope, Arc::new(watch));
+        assert_eq!(view.certainty(scope, &config, TOLD), Certainty::Certain, "the watch has told its end");
+        assert_eq!(view.certainty(scope, &pod, CLAIMED), Certainty::Certain, "the watch is of no pods");
+        assert_eq!(view.certainty(scope, &config, CLAIMED), Certainty::Asked);
+        assert_eq!(asked(&view), 1);
+        assert_eq!(view.certainty(scope, &config, CLAIMED), Certainty::Asked);
+        view.close(scope);
+        assert_eq!(asked(&view), 0, "nobody asks for what is followed no longer");
     }
 }

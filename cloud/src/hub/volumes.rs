@@ -19,6 +19,7 @@ use serde_json::Value;
 use tombolo_proto::object::SharedObject;
 use tombolo_proto::session::Lookup;
 use tombolo_proto::{ObjectKey, Resource, ScopeId};
+use tombolo_runtime::doubled;
 
 use super::followed::Followed;
 use super::registry::SessionHandle;
@@ -136,9 +137,8 @@ impl Volumes {
         self.watches[kind.0] = None;
         self.opening[kind.0] = true;
         let failures = &mut self.failures[kind.0];
-        let wait = RETRY_MIN.saturating_mul(2_u32.saturating_pow(*failures)).min(RETRY_MAX);
         *failures = failures.saturating_add(1);
-        wait
+        doubled(RETRY_MIN, *failures, RETRY_MAX)
     }
 
     /// The time has come: the kind is opened again if anything of it is still looked up to which the node has a right.

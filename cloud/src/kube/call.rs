@@ -7,13 +7,17 @@ use http::header::{ACCEPT, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HeaderNa
 use http::{Method, Request};
 use http_body_util::BodyExt as _;
 use kube::client::Body;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
+use serde_json::value::RawValue;
 use thiserror::Error;
 use tombolo_proto::NodeId;
+use tombolo_proto::message::StatusDetails;
 
-use super::gate::Class;
+use super::gate::{Class, ListTurn};
 use super::room::NODE_ANSWER_LEN_MAX;
-use super::{Kube, Room, endless};
+use super::{Kube, Room, endless, is_large};
 
 /// Longest answer that cloudcore reads for itself, in bytes.
 pub(crate) const ANSWER_LEN_MAX: usize = 16 * 1024 * 1024;
@@ -29,6 +33,8 @@ pub enum Caller<'a> {
     Own,
     /// cloudcore itself, for what a node has asked: with its rights, and among the calls of that node.
     OwnFor(&'a NodeId),
+    /// The same in a turn of that node, so that nothing which others wait for is held while the node waits behind itself.
+    OwnInTurn(&'a ListTurn),
     /// A node, by impersonation (docs/reference/kubernetes.md#impersonation).
     Node(&'a NodeId),
     /// The holder of a bearer token behind a node, which is passed on as it is (docs/security.md#requests-of-pods).
@@ -41,7 +47,13 @@ impl<'a> Caller<'a> {
         match self {
             Self::Own => None,
             Self::OwnFor(node) | Self::Node(node) | Self::Token(node, _) => Some(node),
+            Self::OwnInTurn(turn) => Some(&turn.node),
         }
+    }
+
+    /// The node behind whose other calls it waits.
+    fn waits_behind(self) -> Option<&'a NodeId> {
+        self.node().filter(|_| !matches!(self, Self::OwnInTurn(_)))
     }
 }
 
@@ -77,7 +89,13 @@ impl ApiCall {
     /// Sends JSON.
     #[must_use]
     pub fn json(method: Method, path_and_query: impl Into<String>, body: &Value) -> Self {
-        Self::new(method, path_and_query, "application/json", body.to_string().into())
+        Self::json_text(method, path_and_query, body.to_string().into())
+    }
+
+    /// Sends JSON as it was written.
+    #[must_use]
+    pub fn json_text(method: Method, path_and_query: impl Into<String>, body: Bytes) -> Self {
+        Self::new(method, path_and_query, "application/json", body)
     }
 
     /// Sends a patch of the type that its content type names.
@@ -116,6 +134,24 @@ pub struct Answer {
     pub body: Bytes,
 }
 
+/// What a `Status` says of why a call has failed.
+#[derive(Debug, Default)]
+pub(crate) struct Refusal {
+    pub(crate) message: Option<String>,
+    pub(crate) reason: Option<String>,
+    pub(crate) details: Option<StatusDetails>,
+}
+
+#[derive(Default, Deserialize)]
+struct StatusTexts<'a> {
+    #[serde(borrow, default)]
+    message: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    reason: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    details: Option<&'a RawValue>,
+}
+
 impl Answer {
     /// Whether the call did what it should.
     #[must_use]
@@ -132,10 +168,20 @@ impl Answer {
     /// `message` of a `Status`, or what the code says.
     #[must_use]
     pub fn message(&self) -> String {
-        match self.json().get("message").and_then(Value::as_str) {
-            Some(message) => message.to_owned(),
-            None => format!("the API server answered with code {}", self.code),
+        let message = self.refusal().message;
+        message.unwrap_or_else(|| format!("the API server answered with code {}", self.code))
+    }
+
+    /// What the body says of why, as far as it is a `Status`. Whoever answers behind the API server chooses the rest, which is
+    /// not kept.
+    #[must_use]
+    pub(crate) fn refusal(&self) -> Refusal {
+        fn read<T: DeserializeOwned>(text: Option<&RawValue>) -> Option<T> {
+            let text = text?.get();
+            (!is_large(text.as_bytes())).then(|| serde_json::from_str(text).ok()).flatten()
         }
+        let status = serde_json::from_slice::<StatusTexts<'_>>(&self.body).unwrap_or_default();
+        Refusal { message: read(status.message), reason: read(status.reason), details: read(status.details) }
     }
 }
 
@@ -202,7 +248,7 @@ impl Kube {
         F: Future<Output = Result<Option<Answer>, CallError>>,
     {
         loop {
-            let turn = self.gate.turn(caller.node(), class).await?;
+            let turn = self.gate.turn(caller.waits_behind(), class).await?;
             if let Some(answer) = attempt().await? {
                 return Ok(answer);
             }
@@ -227,7 +273,7 @@ impl Kube {
         }
         let client = match caller {
             Caller::Token(..) => self.bare.as_ref().ok_or(CallError::NoForwarding)?,
-            Caller::Own | Caller::OwnFor(_) | Caller::Node(_) => &self.client,
+            Caller::Own | Caller::OwnFor(_) | Caller::OwnInTurn(_) | Caller::Node(_) => &self.client,
         };
         // What was changed is not changed twice for the sake of its answer.
         let room = room.map(|room| (room, call.method == Method::GET));
@@ -249,7 +295,7 @@ impl Kube {
         let accept = if call.accept.is_empty() { "application/json" } else { &call.accept };
         request = request.header(ACCEPT, accept);
         match caller {
-            Caller::Own | Caller::OwnFor(_) => {}
+            Caller::Own | Caller::OwnFor(_) | Caller::OwnInTurn(_) => {}
             Caller::Node(node) => {
                 request = request.header(IMPERSONATE_USER, format!("system:node:{node}"));
                 // The group makes a server that knows constrained impersonation fall back to the old check, so it

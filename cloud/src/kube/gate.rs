@@ -5,6 +5,10 @@
 //! cloudcore leaves to them, and cloudcore has some that no node can take. A node waits in the common queue with a few calls
 //! at a time, however many it has, so the queue goes round among the nodes.
 
+use std::fmt;
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
 use http::Method;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -22,6 +26,9 @@ use crate::turns::Turns;
 /// Places in each class that are cloudcore's alone.
 const OWN_MAX: usize = 32;
 
+/// Groups that have reviews alone.
+const REVIEWS: [&str; 2] = ["authorization.k8s.io", "authentication.k8s.io"];
+
 /// What a call is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Class {
@@ -29,7 +36,10 @@ pub(super) enum Class {
     Lease,
     /// What nodes write of themselves and of their pods.
     Report,
-    /// Reviews of rights, tokens, reads of single objects, and all other writes.
+    /// Reviews of rights and of tokens. They do not wait behind what a node reads itself, which may never be answered: a right that
+    /// has ended would outlive its end.
+    Review,
+    /// Reads of single objects, and all other writes.
     Read,
     /// Lists, events, and the large documents about the API.
     Bulk,
@@ -38,7 +48,7 @@ pub(super) enum Class {
 }
 
 impl Class {
-    const ALL: [Self; 5] = [Self::Lease, Self::Report, Self::Read, Self::Bulk, Self::Register];
+    const ALL: [Self; 6] = [Self::Lease, Self::Report, Self::Review, Self::Read, Self::Bulk, Self::Register];
 
     pub(super) fn of(method: &Method, asked: &Query) -> Self {
         let Target::Resource(path) = &asked.target else {
@@ -48,6 +58,7 @@ impl Class {
         let own = path.group.is_empty() && matches!(&*path.resource, "nodes" | "pods");
         match &*path.resource {
             "leases" => Self::Lease,
+            _ if REVIEWS.contains(&&*path.group) => Self::Review,
             "events" => Self::Bulk,
             _ if reads && path.name.is_none() => Self::Bulk,
             "nodes" if own && *method == Method::POST && path.name.is_none() => Self::Register,
@@ -61,6 +72,7 @@ impl Class {
         match self {
             Self::Lease => (128, 4),
             Self::Report => (128, 8),
+            Self::Review => (64, 8),
             Self::Read => (96, 8),
             Self::Bulk => (32, 4),
             Self::Register => (16, 1),
@@ -71,6 +83,7 @@ impl Class {
         let kind = match self {
             Self::Lease => "lease",
             Self::Report => "report",
+            Self::Review => "review",
             Self::Read => "read",
             Self::Bulk => "bulk",
             Self::Register => "register",
@@ -79,10 +92,15 @@ impl Class {
     }
 }
 
+/// Lists of what one node follows, under way or next in line: its others wait behind them. Selectors are free to invent.
+const NODE_LISTS_MAX: usize = 1;
+
 /// The places of one cloudcore.
 #[derive(Debug)]
 pub(super) struct Gate {
-    lanes: [Lane; 5],
+    lanes: [Lane; 6],
+    /// The nodes for which lists are made.
+    lists: Turns<NodeId>,
     /// What one node may have under way or in the queue, by class.
     turns: Turns<(NodeId, Class)>,
     calls: Family<Label, Counter>,
@@ -100,7 +118,40 @@ struct Lane {
 }
 
 /// The turn of one call among those of its node, until it is answered or given up.
-pub(super) type Turn<'a> = crate::turns::Turn<'a, (NodeId, Class)>;
+pub(super) type Turn = crate::turns::Turn<(NodeId, Class)>;
+
+/// The one turn of a node to list what it follows, with its turn to make calls for that: all that is waited for behind the node
+/// itself. Whoever has it may wait with others for what all share.
+#[derive(Debug)]
+pub struct ListTurn {
+    pub(super) node: NodeId,
+    _list: crate::turns::Turn<NodeId>,
+    _call: Option<Turn>,
+}
+
+/// Where the lists of a watch get their turns; none for one that no node waits behind.
+#[derive(Clone)]
+pub(crate) struct ListTurns(Arc<TakeTurn>);
+
+type TakeTurn = dyn Fn() -> BoxFuture<'static, Option<ListTurn>> + Send + Sync;
+
+impl ListTurns {
+    pub(crate) fn new(
+        take: impl Fn() -> BoxFuture<'static, Option<ListTurn>> + Send + Sync + 'static,
+    ) -> Self {
+        Self(Arc::new(take))
+    }
+
+    pub(super) async fn take(&self) -> Option<ListTurn> {
+        (self.0)().await
+    }
+}
+
+impl fmt::Debug for ListTurns {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ListTurns").finish_non_exhaustive()
+    }
+}
 
 /// A place that a call has until it is answered or given up.
 pub(super) struct Place<'a> {
@@ -137,7 +188,8 @@ impl Default for Gate {
                 waiting: waiting.get_or_create(&label).clone(),
             }
         });
-        Self { lanes, turns: Turns::default(), calls, running, waiting }
+        let (lists, turns) = (Turns::default(), Turns::default());
+        Self { lanes, lists, turns, calls, running, waiting }
     }
 }
 
@@ -160,11 +212,7 @@ impl Gate {
     /// # Errors
     /// [`CallError::Registering`]: registrations are not kept waiting behind each other. Whoever repeats one that has no
     /// answer yet would pile them up.
-    pub(super) async fn turn(
-        &self,
-        node: Option<&NodeId>,
-        class: Class,
-    ) -> Result<Option<Turn<'_>>, CallError> {
+    pub(super) async fn turn(&self, node: Option<&NodeId>, class: Class) -> Result<Option<Turn>, CallError> {
         let Some(node) = node else { return Ok(None) };
         let (key, (_, at_a_time)) = ((node.clone(), class), class.places());
         if class == Class::Register {
@@ -172,6 +220,20 @@ impl Gate {
         }
         let _waiting = Counted::new(&self.lanes[class as usize].waiting);
         Ok(Some(self.turns.take(&key, at_a_time).await))
+    }
+
+    /// Waits until a node may list what it follows.
+    pub(super) async fn list_turn(&self, node: &NodeId) -> ListTurn {
+        let list = self.lists.take(node, NODE_LISTS_MAX).await;
+        // Nothing but a registration is refused.
+        let call = self.turn(Some(node), Class::Bulk).await.ok().flatten();
+        ListTurn { node: node.clone(), _list: list, _call: call }
+    }
+
+    /// How many nodes have turns, or wait for one.
+    #[cfg(test)]
+    pub(super) fn nodes(&self) -> usize {
+        self.lists.len() + self.turns.len()
     }
 
     /// Waits for a place: one of those that nodes share, or one of cloudcore's own. Who waits longest is next.
@@ -190,7 +252,6 @@ impl Gate {
 #[cfg(test)]
 mod tests {
     use std::pin::Pin;
-    use std::sync::Arc;
     use std::time::Duration;
 
     use futures::FutureExt as _;
@@ -221,7 +282,7 @@ mod tests {
             (Method::POST, "/api/v1/nodes?fieldManager=kubelet", Class::Register),
             (Method::POST, "/apis/example.com/v1/nodes", Class::Read),
             (Method::GET, "/api/v1/namespaces/d/pods/p", Class::Read),
-            (Method::POST, "/apis/authorization.k8s.io/v1/subjectaccessreviews", Class::Read),
+            (Method::POST, "/apis/authorization.k8s.io/v1/subjectaccessreviews", Class::Review),
             (Method::POST, "/api/v1/namespaces/d/serviceaccounts/a/token", Class::Read),
             (Method::GET, "/api/v1", Class::Read),
             (Method::GET, "/api/v1/namespaces/d/pods?limit=5", Class::Bulk),
@@ -292,11 +353,17 @@ mod tests {
     }
 
     const LARGE: &str = "/api/v1/pods";
+    const REVIEW: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+    /// It is never answered.
+    const HANGING: &str = "/api/v1/namespaces/d/pods/p/log";
     const SOON: Duration = Duration::from_secs(1);
 
     /// An API server whose lists of pods, and whatever is called large, are large.
     fn kube() -> Kube {
         let service = tower::service_fn(|request: http::Request<kube::client::Body>| async move {
+            if request.uri().path() == HANGING {
+                std::future::pending::<()>().await;
+            }
             let large = [LARGE, "/api/v1/namespaces/d/configmaps/large"].contains(&request.uri().path());
             let len = if large { 2 * crate::kube::LARGE_ANSWER } else { 10 };
             let body = kube::client::Body::from(vec![b' '; len]);
@@ -345,6 +412,7 @@ mod tests {
         let lease = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n";
         for (who, name, method, path) in [
             ("its own lease", "n", Method::PATCH, lease),
+            ("a question about its rights", "n", Method::POST, REVIEW),
             ("its own small list", "n", Method::GET, "/api/v1/services"),
             ("a list of another node", "other", Method::GET, "/api/v1/services"),
         ] {
@@ -355,6 +423,18 @@ mod tests {
         greedy.large.add_permits(1);
         assert_eq!(tokio::time::timeout(SOON, join_all(lists)).await.expect("answers"), [200; 16]);
         assert!(lane.calls.get() <= 2 * 16 + 2, "one that had to wait is asked for once more");
+    }
+
+    /// A node lets its own kubelet hang, and reads the log of its pod from it.
+    #[tokio::test(start_paused = true)]
+    async fn questions_about_rights_wait_for_nothing_that_a_node_reads() {
+        let (kube, greedy) = (kube(), Asking::new("n", 1));
+        let logs = [(Method::GET, HANGING)];
+        let mut logs: Vec<_> = (0..32).map(|_| Box::pin(greedy.ask(&kube, &logs))).collect();
+        assert!(tokio::time::timeout(SOON, join_all(&mut logs)).await.is_err(), "nothing is answered");
+        let review = [(Method::POST, REVIEW)];
+        let review = tokio::time::timeout(SOON, greedy.ask(&kube, &review)).await;
+        assert!(review.is_ok_and(|code| code == 200));
     }
 
     /// A request that makes several calls has the node's large answer from its first one on, while others wait for it.

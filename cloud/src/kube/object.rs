@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use kube::Resource as KubeResource;
 use kube::api::{ApiResource, DynamicObject, ObjectMeta};
-use serde::de::{Error as _, IgnoredAny};
+use serde::de::{DeserializeOwned, Error as _, IgnoredAny};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -35,6 +35,9 @@ const VALUES_MAX: usize = 65_536;
 
 /// Of what is not read, what says which object it is.
 pub(super) const IDENTITY: [&str; 5] = ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"];
+
+/// Annotation of a pod that a kubelet has made after a file of its own.
+pub(crate) const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// Whether texts have more values in all than are read. A short text is not looked at: a value has two bytes at least.
 pub(crate) fn has_too_many_values<'a>(texts: impl Iterator<Item = &'a [u8]> + Clone) -> bool {
@@ -78,7 +81,7 @@ pub enum ObjectError {
         /// Which field.
         field: &'static str,
     },
-    /// Its text cannot be read: it is nested deeper than any object of Kubernetes' own kinds.
+    /// It cannot be read: it is nested deeper than any object of Kubernetes' own kinds, or is not of the type that was asked for.
     #[error("object {key} cannot be read: {why}")]
     Unread {
         /// Which object.
@@ -147,6 +150,16 @@ impl RawObject {
         }
     }
 
+    /// The same as an object of this type.
+    ///
+    /// # Errors
+    /// [`ObjectError`] when it was not read whole, or is none.
+    pub fn into_typed<T: DeserializeOwned>(self) -> Result<T, ObjectError> {
+        let key = self.name();
+        let unread = |error: serde_json::Error| ObjectError::Unread { key, why: error.to_string().into() };
+        serde_json::from_value(self.into_whole()?).map_err(unread)
+    }
+
     /// Which object it is.
     #[must_use]
     pub fn key(&self, resource: &Resource) -> ObjectKey {
@@ -154,14 +167,17 @@ impl RawObject {
         ObjectKey::new(resource.clone(), self.metadata.namespace.as_deref().unwrap_or_default(), name)
     }
 
+    /// Whether more than its identity could not be read. It is there all the same.
+    #[must_use]
+    pub fn is_unread(&self) -> bool {
+        self.unread.is_some()
+    }
+
     /// Which incarnation.
     ///
     /// # Errors
-    /// [`ObjectError`] when the object has none, or was not read whole.
+    /// [`ObjectError`] when the object has none.
     pub fn uid(&self) -> Result<Uid, ObjectError> {
-        if let Some(why) = &self.unread {
-            return Err(ObjectError::Unread { key: self.name(), why: why.clone() });
-        }
         let uid = self.metadata.uid.as_deref().and_then(|uid| Uid::parse(uid).ok());
         uid.ok_or_else(|| self.lacks("metadata.uid"))
     }
@@ -232,11 +248,16 @@ fn read_with_care(text: &str) -> serde_json::Result<RawObject> {
     let writers = writers.and_then(|text| writers_of(text).ok());
     let all = metadata.values().chain(members.values()).map(|text| bytes_of(text));
     let has_too_many = has_too_many_values(all);
+    let spec = members.get("spec").copied();
+    let is_mirror = metadata.get("annotations").is_some_and(|annotations| is_mirror(annotations));
     if has_too_many {
         metadata.retain(|name, _| IDENTITY.contains(&name.as_str()));
         members.clear();
     }
     let mut metadata = read(&metadata)?;
+    if has_too_many && is_mirror {
+        metadata.insert("annotations".to_owned(), Map::from_iter([(MIRROR.to_owned(), "".into())]).into());
+    }
     metadata.extend(writers.map(|writers| ("managedFields".to_owned(), writers)));
     let (mut value, unread) = match read(&members) {
         Ok(_) if has_too_many => (Map::new(), Some(format!("it has more than {VALUES_MAX} values").into())),
@@ -244,12 +265,28 @@ fn read_with_care(text: &str) -> serde_json::Result<RawObject> {
         Ok(_) => (Map::new(), Some(format!("it is nested more than {LEVELS_MAX} levels deep").into())),
         Err(error) => (Map::new(), Some(error.to_string().into_boxed_str())),
     };
+    if unread.is_some() {
+        // Where a pod runs and what it needs: a running one must not count as gone.
+        let spec = spec.filter(|text| !has_too_many_values(std::iter::once(bytes_of(text))));
+        let spec = spec.and_then(|text| serde_json::from_str::<Value>(text.get()).ok());
+        value.extend(spec.filter(|spec| levels(spec) < LEVELS_MAX).map(|spec| ("spec".to_owned(), spec)));
+    }
     value.insert("metadata".to_owned(), metadata.into());
     Ok(RawObject { unread, ..RawObject::new(value.into()) })
 }
 
 fn read(members: &Members<'_>) -> serde_json::Result<Map<String, Value>> {
     members.iter().map(|(name, text)| Ok((name.clone(), serde_json::from_str(text.get())?))).collect()
+}
+
+/// Whether annotations have the one of a mirror pod. Nothing of them is kept.
+fn is_mirror(annotations: &RawValue) -> bool {
+    #[derive(Deserialize)]
+    struct Annotations {
+        #[serde(rename = "kubernetes.io/config.mirror")]
+        _mirror: IgnoredAny,
+    }
+    serde_json::from_str::<Annotations>(annotations.get()).is_ok()
 }
 
 /// What the API server keeps of the writers of an object, of their fields the first level alone: nobody here needs more, and
@@ -351,14 +388,15 @@ mod tests {
         ];
         let list = format!(r#"{{"metadata":{{}},"items":[{}]}}"#, items.join(","));
         let list: kube::core::ObjectList<RawObject> = serde_json::from_str(&list).expect("a list");
-        let read: Vec<bool> = list.items.iter().map(|object| object.uid().is_ok()).collect();
-        assert_eq!(read, [true, false, true, false]);
+        let unread: Vec<bool> = list.items.iter().map(RawObject::is_unread).collect();
+        assert_eq!(unread, [false, true, false, true]);
+        assert!(list.items.iter().all(|object| object.uid().is_ok()), "which object it is, is known");
         let passed_on = format!(r#"[{{"items":[{}]}}]"#, list.items[2].value());
         assert!(serde_json::from_str::<Value>(&passed_on).is_ok());
         let metadata = json!({"name": "a", "uid": "u", "resourceVersion": "4"});
         let whole = json!({"kind": "Thing", "metadata": metadata, "data": 7});
         assert_eq!(*list.items[0].value(), whole, "what the API server keeps of its writers is left out");
-        let error = list.items[1].uid().expect_err("not read").to_string();
+        let error = list.items[1].clone().into_whole().expect_err("not read").to_string();
         assert!(error.contains("/b cannot be read") && error.contains("recursion"), "{error}");
         let event = format!(r#"{{"type":"ADDED","object":{}}}"#, items[0]);
         let event: kube::core::WatchEvent<RawObject> = serde_json::from_str(&event).expect("an event");
@@ -396,9 +434,39 @@ mod tests {
             ("labels", &*format!("{{{}}}", labels.join(",")), "{}".to_owned(), false),
         ] {
             let object: RawObject = serde_json::from_str(&object(name, labels, &status)).expect("an object");
-            assert_eq!((object.uid().is_ok(), object.metadata.name.as_deref()), (is_read, Some(name)));
+            assert_eq!((!object.is_unread(), object.metadata.name.as_deref()), (is_read, Some(name)));
             assert_eq!(object.revision().expect("known").0, 4, "{name}");
+            let metadata = &object.value()["metadata"];
+            assert_eq!(
+                metadata.get("labels").is_some(),
+                is_read,
+                "of what is not read, {name} keeps its identity alone"
+            );
         }
+        let writers = format!("[{}{{}}]", "{},".repeat(VALUES_MAX));
+        let metadata = format!(r#"{{"name":"a","uid":"u","managedFields":{writers}}}"#);
+        let object: RawObject =
+            serde_json::from_str(&format!(r#"{{"metadata":{metadata}}}"#)).expect("an object");
+        assert!(object.uid().is_ok() && object.value()["metadata"].get("managedFields").is_none());
+    }
+
+    #[test]
+    fn of_a_pod_that_is_not_read_where_it_runs_and_who_made_it_is_known() {
+        let many = (0..VALUES_MAX).map(|number| format!(r#","l{number}":"""#)).collect::<String>();
+        let pod = |annotation: &str, spec: &str| {
+            let text = format!(
+                r#"{{"metadata":{{"name":"p","uid":"u","annotations":{{"{annotation}":""{many}}}}},"spec":{spec}}}"#
+            );
+            let pod: RawObject = serde_json::from_str(&text).expect("an object");
+            assert!(pod.is_unread());
+            pod.into_value()
+        };
+        let spec = json!({"nodeName": "n", "volumes": [{"secret": {"secretName": "s"}}]});
+        let metadata = json!({"name": "p", "uid": "u"});
+        assert_eq!(pod("x", &spec.to_string()), json!({"metadata": metadata, "spec": spec}));
+        assert_eq!(pod(MIRROR, "{}")["metadata"]["annotations"], json!({MIRROR: ""}));
+        let large = format!(r#"{{"nodeName":"n","args":[{}0]}}"#, "0,".repeat(VALUES_MAX));
+        assert_eq!(pod("x", &large), json!({ "metadata": metadata }));
     }
 
     /// JSON of all kinds, as text: members twice, names with escapes, deep ones.

@@ -1,7 +1,8 @@
 //! Documents that the API server publishes to whoever is authenticated: version, discovery, OpenAPI, and the keys of its
 //! tokens. All nodes are told the same, so one copy answers them all.
 //!
-//! A copy is used for a moment only: long enough for a fleet that comes back, too short for anybody to miss a new kind.
+//! A copy is used for a moment only: long enough for a fleet that comes back, too short for anybody to miss a new kind. That
+//! there is no document is a document as well, where all nodes ask for it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,12 +14,11 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
-use tokio::sync::Mutex;
-use tokio::time::Instant;
 use tombolo_proto::NodeId;
-use tombolo_proto::documents::{DISCOVERY, ISSUER_PATH, KEY_SET, KEYS_PATH};
+use tombolo_proto::documents::{DISCOVERY, ISSUER_PATH, KEY_SET, KEYS_PATH, WARM_SET};
 
 use super::call::class_of;
+use super::common::{Common, Got, Wanted};
 use super::gate::Class;
 use super::{Answer, ApiCall, CallError, Caller, Kube, Room};
 use crate::metrics::Label;
@@ -74,10 +74,16 @@ fn has_copy(call: &ApiCall) -> bool {
     usual && short && is_document(call.path()) && FORMS.contains(&&*call.accept)
 }
 
+/// Whether all nodes look for the kinds of a group version here, whether there is one or not. A peer can make up others.
+fn is_looked_for_by_all(path: &str) -> bool {
+    let parts: Vec<&str> = path.split('/').collect();
+    let ["", "apis", group, version] = parts.as_slice() else { return false };
+    WARM_SET.iter().any(|(known, of, _)| known == group && of == version)
+}
+
 #[derive(Debug, Default)]
 struct Kept {
-    /// Held while the API server is asked, so that it is asked once.
-    answer: Mutex<Option<(Instant, Answer)>>,
+    answer: Common<Answer>,
     len: AtomicUsize,
 }
 
@@ -101,6 +107,22 @@ impl Published {
         self.answers.get_or_create(&Label { kind }).inc();
     }
 
+    /// What is a copy from now on.
+    fn keep(
+        &self,
+        call: &ApiCall,
+        copy: &Kept,
+        answer: &Result<Option<Answer>, CallError>,
+    ) -> Option<Answer> {
+        let Ok(Some(answer)) = answer else { return None };
+        let is_document = answer.code == 200 || answer.code == 404 && is_looked_for_by_all(call.path());
+        if !is_document || self.len() + answer.body.len() > COPIES_LEN_MAX {
+            return None;
+        }
+        copy.len.store(answer.body.len(), Ordering::Relaxed);
+        Some(answer.clone())
+    }
+
     fn len(&self) -> usize {
         self.copies.iter().map(|copy| copy.len.load(Ordering::Relaxed)).sum()
     }
@@ -112,14 +134,27 @@ impl Kube {
     /// # Errors
     /// [`CallError`] when there is neither a fresh copy nor an answer.
     pub async fn document(&self, node: Option<&NodeId>, call: ApiCall) -> Result<Answer, CallError> {
+        self.document_that(node, call, |_| true).await
+    }
+
+    /// The same; a copy that is not as it should be is asked for again.
+    ///
+    /// # Errors
+    /// As [`Kube::document`].
+    pub(crate) async fn document_that(
+        &self,
+        node: Option<&NodeId>,
+        call: ApiCall,
+        suits: impl Fn(&Answer) -> bool,
+    ) -> Result<Answer, CallError> {
         let caller = node.map_or(Caller::Own, Caller::OwnFor);
         if call.method != Method::GET || !has_copy(&call) {
             return self.call(caller, call).await;
         }
         let (limit, class, room) = (call.timeout, class_of(&call)?, Room::current());
-        let room = room.as_ref();
+        let (room, suits) = (room.as_ref(), &suits);
         let attempt = || async {
-            let answer = self.copied(caller, class, call.clone(), room).await?;
+            let answer = self.copied(caller, class, call.clone(), (room, suits)).await?;
             let Some(answer) = answer else { return Ok(None) };
             // A copy that a node has not taken yet stays in memory when it is a copy no more.
             let fits = room.map_or(Ok(true), |room| room.grow(answer.body.len()))?;
@@ -136,39 +171,30 @@ impl Kube {
         caller: Caller<'_>,
         class: Class,
         call: ApiCall,
-        room: Option<&Room>,
+        (room, suits): (Option<&Room>, &impl Fn(&Answer) -> bool),
     ) -> Result<Option<Answer>, CallError> {
         let published = &self.published;
         let name = (call.path_and_query.clone(), call.accept.clone());
-        let copy: Arc<Kept> = Arc::clone(&*published.copies.entry(name.clone()).or_default());
-        let mut kept = copy.answer.lock().await;
-        if let Some((since, answer)) = &*kept
-            && since.elapsed() < FRESH
-        {
-            published.count("copy");
-            return Ok(Some(answer.clone()));
+        let copy: Arc<Kept> = Arc::clone(&*published.copies.entry(name).or_default());
+        let ask = || {
+            copy.len.store(0, Ordering::Relaxed);
+            self.attempt(caller, Some(class), call.clone(), room)
+        };
+        let keep = |answer: &_| published.keep(&call, &copy, answer);
+        let mut got = copy.answer.ask(Wanted::Younger(FRESH), ask, keep).await;
+        if matches!(&got, Got::Common(answer) if !suits(answer)) {
+            got = copy.answer.ask(Wanted::New, ask, keep).await;
         }
+        let answer = match got {
+            Got::Common(answer) => {
+                published.count("copy");
+                return Ok(Some(answer));
+            }
+            Got::Own(answer) => answer,
+        };
         published.count("asked");
-        copy.len.store(0, Ordering::Relaxed);
-        *kept = None;
-        let answer = self.attempt(caller, Some(class), call, room).await;
-        match &answer {
-            Ok(Some(answer))
-                if answer.code == 200 && published.len() + answer.body.len() <= COPIES_LEN_MAX =>
-            {
-                copy.len.store(answer.body.len(), Ordering::Relaxed);
-                *kept = Some((Instant::now(), answer.clone()));
-            }
-            _ => {
-                published.copies.remove(&name);
-            }
-        }
-        drop(kept);
         // What nobody has asked for lately makes room; one that is being asked for is not looked at.
-        published.copies.retain(|_, copy| match copy.answer.try_lock() {
-            Ok(kept) => kept.as_ref().is_some_and(|(since, _)| since.elapsed() < FRESH),
-            Err(_) => true,
-        });
+        published.copies.retain(|_, copy| !copy.answer.is_idle(FRESH));
         published.bytes.set(i64::try_from(published.len()).unwrap_or(i64::MAX));
         answer
     }
@@ -176,12 +202,14 @@ impl Kube {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, AtomicU64};
+    use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64};
 
     use http::{Request, Response};
     use kube::Client;
     use kube::client::Body;
     use tombolo_proto::documents::IN_EVERY_SESSION;
+
+    use tokio::time::Instant;
 
     use super::*;
 
@@ -268,5 +296,80 @@ mod tests {
         }
         assert_eq!(asked.load(Ordering::SeqCst), 3 + 2 * 2, "two had no room");
         assert_eq!(kube.published.bytes.get(), 3 * (COPIES_LEN_MAX as i64 / 3), "the metric shows them");
+    }
+
+    /// An API server that answers everything with this code, in some time, and counts.
+    fn saying(code: &Arc<AtomicU16>) -> (Kube, Arc<AtomicU64>) {
+        let (asked, code) = (Arc::<AtomicU64>::default(), Arc::clone(code));
+        let counter = Arc::clone(&asked);
+        let client = crate::kube::tests::double::answering(move |_, _| {
+            counter.fetch_add(1, Ordering::SeqCst);
+            let code = code.load(Ordering::SeqCst);
+            async move {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                (code, serde_json::json!({"code": code}))
+            }
+        });
+        (client.into(), asked)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_not_there_has_a_copy_where_all_nodes_look_for_it() {
+        let code = Arc::new(AtomicU16::new(404));
+        let (kube, asked) = saying(&code);
+        let get = |path: &str| kube.document(None, ApiCall::get(path));
+        for _ in 0..20 {
+            assert_eq!(get("/apis/superedge.io/v1").await.expect("an answer").code, 404);
+        }
+        assert_eq!((asked.swap(0, Ordering::SeqCst), kube.published.copies.len()), (1, 1));
+        for path in [
+            "/apis/superedge.io",
+            "/apis/superedge.io/v2",
+            "/apis/a/v1",
+            "/api/v1",
+            "/openapi/v3/apis/superedge.io/v1",
+        ] {
+            for _ in 0..2 {
+                assert_eq!(get(path).await.expect("an answer").code, 404, "{path}");
+            }
+            assert_eq!((asked.swap(0, Ordering::SeqCst), kube.published.copies.len()), (2, 1), "{path}");
+        }
+        for other in [400, 401, 403, 405, 410, 429, 500, 503] {
+            code.store(other, Ordering::SeqCst);
+            tokio::time::advance(FRESH).await;
+            for _ in 0..2 {
+                assert_eq!(get("/apis/superedge.io/v1").await.expect("an answer").code, other);
+            }
+            assert_eq!(asked.swap(0, Ordering::SeqCst), 2, "nobody is told {other} of another's question");
+        }
+    }
+
+    /// A definition is made while a fleet looks for it.
+    #[tokio::test(start_paused = true)]
+    async fn who_misses_something_in_a_copy_hears_of_it_as_soon_as_it_is_there() {
+        let code = Arc::new(AtomicU16::new(404));
+        let (kube, asked) = saying(&code);
+        let begin = Instant::now();
+        let looks = |number: u64| {
+            let (kube, code) = (&kube, &code);
+            async move {
+                tokio::time::sleep(Duration::from_millis(number)).await;
+                let there = code.load(Ordering::SeqCst);
+                let call = ApiCall::get("/apis/superedge.io/v1");
+                let answer = kube.document_that(None, call, |answer| answer.code == 200).await;
+                let said = answer.expect("an answer").code;
+                assert!(
+                    said == there || said == 200,
+                    "{said} to the one who came at {number} ms, when it was {there}"
+                );
+            }
+        };
+        let made = async {
+            tokio::time::sleep(Duration::from_millis(1500)).await;
+            code.store(200, Ordering::SeqCst);
+        };
+        futures::future::join(futures::future::join_all((0..2000).map(looks)), made).await;
+        let (asked, time) = (asked.load(Ordering::SeqCst), begin.elapsed());
+        assert!(asked <= 6 && time < Duration::from_secs(4), "{asked} questions in {time:?}");
     }
 }

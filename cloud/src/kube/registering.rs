@@ -11,7 +11,7 @@ pub(crate) struct Registering<'a> {
     kube: &'a Kube,
     node: &'a NodeId,
     _place: Place<'a>,
-    _turn: Option<Turn<'a>>,
+    _turn: Option<Turn>,
 }
 
 impl Kube {

@@ -3,8 +3,9 @@
 use http::Method;
 use serde_json::{Value, json};
 use thiserror::Error;
+use tombolo_proto::Resource;
 
-use super::{ApiCall, CallError, Caller, Kube};
+use super::{Answer, ApiCall, CallError, Caller, Kube};
 
 /// What the API server says to a question about a right.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,12 +34,7 @@ impl Kube {
     /// # Errors
     /// [`Unanswered`].
     pub(crate) async fn right(&self, caller: Caller<'_>, spec: &Value) -> Result<Right, Unanswered> {
-        let review = self.review(caller, "authorization.k8s.io/v1", "SubjectAccessReview", spec).await?;
-        if review.pointer("/status/allowed") == Some(&Value::Bool(true)) {
-            return Ok(Right::Allowed);
-        }
-        let reason = review.pointer("/status/reason").and_then(Value::as_str).unwrap_or_default();
-        Ok(Right::Refused(reason.to_owned()))
+        right(&self.call(caller, of_right(spec)).await?)
     }
 
     /// Asks whose a bearer token is, as the `spec` of a SubjectAccessReview names it; none when the cluster does not know it.
@@ -47,7 +43,8 @@ impl Kube {
     /// [`Unanswered`].
     pub(crate) async fn holder(&self, caller: Caller<'_>, token: &str) -> Result<Option<Value>, Unanswered> {
         let spec = json!({ "token": token });
-        let review = self.review(caller, "authentication.k8s.io/v1", "TokenReview", &spec).await?;
+        let review = review("authentication.k8s.io/v1", "TokenReview", &spec);
+        let review = answered(&self.call(caller, review).await?)?;
         let known = review.pointer("/status/authenticated") == Some(&Value::Bool(true));
         Ok(review.pointer("/status/user").filter(|_| known).map(|user| {
             json!({
@@ -56,22 +53,41 @@ impl Kube {
             })
         }))
     }
+}
 
-    async fn review(
-        &self,
-        caller: Caller<'_>,
-        version: &str,
-        kind: &str,
-        spec: &Value,
-    ) -> Result<Value, Unanswered> {
-        let review = json!({"apiVersion": version, "kind": kind, "spec": spec});
-        let path = format!("/apis/{version}/{}s", kind.to_ascii_lowercase());
-        let answer = self.call(caller, ApiCall::json(Method::POST, path, &review)).await?;
-        match answer.code {
-            200..300 => Ok(answer.json()),
-            400 | 422 => Err(Unanswered::Unreadable(answer.message())),
-            _ => Err(Unanswered::Trouble(answer.message())),
-        }
+/// What is asked about following objects, as `resourceAttributes`. An empty namespace is all of them.
+pub(crate) fn may_follow(verb: &str, resource: &Resource, namespace: &str) -> Value {
+    json!({
+        "verb": verb, "group": &*resource.group, "version": &*resource.version, "resource": &*resource.name,
+        "namespace": namespace
+    })
+}
+
+/// The question about a right.
+pub(super) fn of_right(spec: &Value) -> ApiCall {
+    review("authorization.k8s.io/v1", "SubjectAccessReview", spec)
+}
+
+/// The answer to [`of_right`].
+pub(super) fn right(answer: &Answer) -> Result<Right, Unanswered> {
+    let review = answered(answer)?;
+    if review.pointer("/status/allowed") == Some(&Value::Bool(true)) {
+        return Ok(Right::Allowed);
+    }
+    let reason = review.pointer("/status/reason").and_then(Value::as_str).unwrap_or_default();
+    Ok(Right::Refused(reason.to_owned()))
+}
+
+fn review(version: &str, kind: &str, spec: &Value) -> ApiCall {
+    let review = json!({"apiVersion": version, "kind": kind, "spec": spec});
+    ApiCall::json(Method::POST, format!("/apis/{version}/{}s", kind.to_ascii_lowercase()), &review)
+}
+
+fn answered(answer: &Answer) -> Result<Value, Unanswered> {
+    match answer.code {
+        200..300 => Ok(answer.json()),
+        400 | 422 => Err(Unanswered::Unreadable(answer.message())),
+        _ => Err(Unanswered::Trouble(answer.message())),
     }
 }
 

@@ -1,7 +1,9 @@
 //! Memory for answers to what a node asks: taken from the node's share while they are read.
 
-use std::sync::Arc;
+use std::fmt::Debug;
+use std::sync::{Arc, Weak};
 
+use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tombolo_runtime::{Held, Share};
@@ -22,6 +24,15 @@ tokio::task_local! {
     static ROOM: Room;
 }
 
+/// What a question holds of what all nodes share. It has nothing of that while it waits for its own node.
+pub(crate) trait GivesWay: Debug + Send + Sync {
+    /// Gives it back.
+    fn give_way(&self);
+
+    /// Waits until it has it again.
+    fn go_on(&self) -> BoxFuture<'_, ()>;
+}
+
 /// What one question of a node may use. Clones are the same room.
 #[derive(Debug, Clone)]
 pub(crate) struct Room(Arc<Inner>);
@@ -32,15 +43,17 @@ struct Inner {
     share: Share,
     large: Arc<Semaphore>,
     turn: Mutex<Option<OwnedSemaphorePermit>>,
+    /// What others could have meanwhile, while it waits.
+    shared: Mutex<Option<Weak<dyn GivesWay>>>,
     refusals: Refusals,
 }
 
 impl Room {
     /// Room out of a node's share. `large` has one permit, and all questions of the node share it.
     pub(crate) fn new(share: &Share, large: &Arc<Semaphore>, refusals: &Refusals) -> Self {
-        let (held, turn) = (Mutex::new(share.nothing()), Mutex::default());
+        let (held, turn, shared) = (Mutex::new(share.nothing()), Mutex::default(), Mutex::default());
         let (share, refusals) = (share.clone(), refusals.clone());
-        Self(Arc::new(Inner { held, share, large: Arc::clone(large), turn, refusals }))
+        Self(Arc::new(Inner { held, share, large: Arc::clone(large), turn, shared, refusals }))
     }
 
     /// Runs work whose calls read their answers into this room.
@@ -49,8 +62,14 @@ impl Room {
     }
 
     /// The room of the question that is being answered; none when nobody asked.
-    pub(super) fn current() -> Option<Self> {
+    pub(crate) fn current() -> Option<Self> {
         ROOM.try_with(Clone::clone).ok()
+    }
+
+    /// This gives way from now on whenever the question waits for its node.
+    pub(crate) fn gives_way<G: GivesWay + 'static>(&self, shared: &Arc<G>) {
+        let shared: Weak<G> = Arc::downgrade(shared);
+        *self.0.shared.lock() = Some(shared);
     }
 
     /// Makes room for an answer of so many bytes. False when it is a large one whose turn has not come: nothing of it must be
@@ -91,9 +110,16 @@ impl Room {
 
     /// Waits for the turn of a large answer: until the node has taken the one before.
     pub(super) async fn wait(&self) {
+        let shared = self.0.shared.lock().as_ref().and_then(Weak::upgrade);
+        if let Some(shared) = &shared {
+            shared.give_way();
+        }
         // The semaphore is never closed.
         let turn = Arc::clone(&self.0.large).acquire_owned().await.ok();
         *self.0.turn.lock() = turn;
+        if let Some(shared) = &shared {
+            shared.go_on().await;
+        }
     }
 
     /// Nothing is read any more.

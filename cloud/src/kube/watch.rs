@@ -21,6 +21,7 @@ use tokio::time::Instant;
 use tombolo_proto::Resource;
 use tombolo_runtime::{Backoff, BackoffConfig};
 
+use super::gate::ListTurns;
 use super::paging::Pages;
 use super::waiting::Waiting;
 use super::{Answer, CallError, Caller, Kube, RawObject, path_of, query_value};
@@ -65,6 +66,8 @@ pub struct WatchSpec {
     pub resource: Resource,
     /// One namespace, or all when empty.
     pub namespace: String,
+    /// Behind whom its lists wait; none for cloudcore's own needs.
+    pub(crate) list_turns: Option<ListTurns>,
     /// Label selector; empty for all.
     pub label_selector: String,
     /// Field selector; empty for all.
@@ -80,6 +83,7 @@ impl WatchSpec {
         Self {
             resource,
             namespace: String::new(),
+            list_turns: None,
             label_selector: String::new(),
             field_selector: String::new(),
             waiting: None,
@@ -157,6 +161,7 @@ pub async fn watch<T: Send>(
     into: impl Fn(ObjectEvent) -> T,
     failed: impl Fn(&WatchError),
 ) {
+    let turns = spec.list_turns.clone();
     let backoff = Backoff::new(BackoffConfig {
         first: Duration::from_millis(200),
         max: Duration::from_secs(30),
@@ -169,7 +174,7 @@ pub async fn watch<T: Send>(
     let watching = async {
         loop {
             let outcome = match watch.from.clone() {
-                None => watch.list().await,
+                None => watch.list(turns.as_ref()).await,
                 Some(revision) => watch.follow(&revision).await,
             };
             if let Err(error) = outcome {
@@ -228,9 +233,15 @@ struct Watch<'a, T, F> {
 }
 
 impl<T: Send, F: Fn(ObjectEvent) -> T> Watch<'_, T, F> {
-    async fn list(&mut self) -> Result<(), WatchError> {
+    async fn list(&mut self, turns: Option<&ListTurns>) -> Result<(), WatchError> {
+        // Before the memory for a page, which is everybody's.
+        let turn = match turns {
+            Some(turns) => turns.take().await,
+            None => None,
+        };
         self.tell(ObjectEvent::RelistStart).await;
-        let (mut pages, mut revision) = (Pages::new(self.kube, Caller::Own, self.path), None);
+        let caller = turn.as_ref().map_or(Caller::Own, Caller::OwnInTurn);
+        let (mut pages, mut revision) = (Pages::new(self.kube, caller, self.path), None);
         let waiting = self.waiting.clone();
         loop {
             let _page = waiting.page().await;

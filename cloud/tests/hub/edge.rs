@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 use tombolo_link::{Clock, Link, LinkEvent, pump};
 use tombolo_proto::frame::{
@@ -21,6 +21,8 @@ use tombolo_proto::{
 /// How long a test waits for anything: longer than the 30 s after which cloudcore gives a call up, because an API
 /// server that has just started may leave one hanging.
 const DEADLINE: Duration = Duration::from_secs(60);
+
+pub(crate) const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
 
 /// What the edge holds under one key.
 #[derive(Debug, Clone)]
@@ -63,9 +65,11 @@ pub(crate) struct Edge {
 }
 
 impl Edge {
-    pub(crate) fn new(node: &str, link: Link, store: Store) -> Self {
+    /// `process` is which process of the edge it is; 0 does not say.
+    pub(crate) fn new(node: &str, link: Link, store: Store, process: u64) -> Self {
         let node = NodeId::parse(node).unwrap();
         let mut config = EdgeConfig::new(node.clone(), StoreId([7; 16]));
+        config.instance = process;
         config.epoch = store.epoch.clone();
         config.trim_version = store.trim_version;
         config.attestation = store.attestation.clone();
@@ -209,11 +213,9 @@ impl Edge {
     ) -> ApiReply {
         let body = if body.is_null() { String::new() } else { body.to_string() };
         let request = ApiRequest {
-            method: method.to_owned(),
-            path_and_query: path.to_owned(),
             content_type: content_type.to_owned(),
-            accept: String::new(),
             body: body.into(),
+            ..ApiRequest::new(method, path)
         };
         match self.ask(RequestBody::Api(request)).await {
             ReplyBody::Api(reply) => reply,
@@ -247,6 +249,14 @@ impl Edge {
         self.replies.pop().unwrap()
     }
 
+    pub(crate) async fn create_lease(&mut self) {
+        let name = self.node.to_string();
+        let lease =
+            json!({"metadata": {"name": name}, "spec": {"holderIdentity": name, "leaseDurationSeconds": 40}});
+        let created = self.api("POST", LEASES, "application/json", &lease).await;
+        assert_eq!(created.code, 201, "{}", String::from_utf8_lossy(&created.body));
+    }
+
     pub(crate) fn renew_lease(&mut self, micros: i64) {
         self.lease = None;
         self.session.renew_lease(micros);
@@ -271,7 +281,7 @@ impl Edge {
     /// Registers the Node as an agent does, and returns what the cloud made of it.
     pub(crate) async fn register(&mut self) -> Message {
         let name = self.node.to_string();
-        let node = serde_json::json!({
+        let node = json!({
             "apiVersion": "v1", "kind": "Node",
             "metadata": {"name": name, "labels": {
                 "kubernetes.io/hostname": name, "node-role.kubernetes.io/edge": "",

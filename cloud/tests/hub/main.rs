@@ -5,7 +5,7 @@ mod world;
 
 use std::time::Duration;
 
-use edge::Store;
+use edge::{LEASES, Store};
 use serde_json::{Value, json};
 use tombolo_proto::frame::GoodbyeReason;
 use tombolo_proto::message::{Message, ObjectPath, Operation, Outcome, ResourceType};
@@ -38,6 +38,41 @@ async fn the_main_flows_run_under_the_shipped_rights() {
     world.stop().await;
     edge.until("a goodbye", |edge| edge.goodbye.is_some()).await;
     assert_eq!(edge.goodbye.expect("said").reason, GoodbyeReason::Draining);
+}
+
+/// Two machines from one disk image come to two replicas.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_lease_tells_two_processes_at_two_replicas_apart() {
+    tombolo_testkit::cluster_or_skip!("the_lease_tells_two_processes_at_two_replicas_apart");
+    let world = World::start().await;
+    let replica = world.replica().await;
+    let mut edge = world.connect_process("first", 7);
+    edge.register().await;
+    world.lease_namespace().await;
+    edge.create_lease().await;
+    let renewed = async |edge: &mut edge::Edge| {
+        edge.renew_lease(1_790_000_001_000_001);
+        edge.until("a lease answer", |edge| edge.lease.is_some() || edge.goodbye.is_some()).await;
+        edge.lease
+    };
+    for _ in 0..2 {
+        assert_eq!(renewed(&mut edge).await, Some(200));
+    }
+    let mut copy = replica.connect("first", Store::default(), 8);
+    for _ in 0..2 {
+        assert_eq!(renewed(&mut copy).await, Some(200));
+    }
+    assert_eq!(renewed(&mut edge).await, None);
+    let goodbye = edge.goodbye.as_ref().expect("said");
+    assert_eq!((goodbye.reason, goodbye.retry_after), (GoodbyeReason::Replaced, Duration::from_secs(30)));
+    tombolo_testkit::wait_for("the event", Duration::from_secs(30), || async {
+        let events = world.admin("GET", "/api/v1/namespaces/default/events", &Value::Null).await;
+        let text = events.to_string();
+        if text.contains("IdentityUsedTwice") { Ok(()) } else { Err(text) }
+    })
+    .await;
+    replica.stop().await;
+    world.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -94,21 +129,12 @@ async fn registration_and_reports(world: &World) {
     edge.renew_lease(1_790_000_000_000_000);
     edge.until("a lease answer", |edge| edge.lease.is_some()).await;
     assert_eq!(edge.lease, Some(404), "the lease has to be created first");
-    let lease = json!({"metadata": {"name": "first"}, "spec": {"holderIdentity": "first", "leaseDurationSeconds": 40}});
-    let leases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
-    // The API server makes it a moment after its start.
-    tombolo_testkit::wait_for("kube-node-lease", Duration::from_secs(30), || async {
-        let list = world.admin("GET", "/api/v1/namespaces", &Value::Null).await;
-        let mut names = list["items"].as_array().into_iter().flatten().map(|item| &item["metadata"]["name"]);
-        if names.any(|name| name == "kube-node-lease") { Ok(()) } else { Err(list.to_string()) }
-    })
-    .await;
-    let created = edge.api("POST", leases, "application/json", &lease).await;
-    assert_eq!(created.code, 201, "{}", String::from_utf8_lossy(&created.body));
+    world.lease_namespace().await;
+    edge.create_lease().await;
     edge.renew_lease(1_790_000_001_000_001);
     edge.until("a lease answer", |edge| edge.lease.is_some()).await;
     assert_eq!(edge.lease, Some(200));
-    let lease = world.admin("GET", &format!("{leases}/first"), &Value::Null).await;
+    let lease = world.admin("GET", &format!("{LEASES}/first"), &Value::Null).await;
     assert_eq!(lease["spec"]["renewTime"], "2026-09-21T14:13:21.000001Z");
 
     edge.delivered.clear();

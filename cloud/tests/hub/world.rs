@@ -19,11 +19,53 @@ use super::edge::{Edge, Store};
 pub(crate) struct World {
     pub(crate) plane: ControlPlane,
     pub(crate) status: StatusHandle,
-    pub(crate) hub: std::sync::Arc<Hub>,
+    admin: Client,
+    cloudcore: Cloudcore,
+    token: String,
+}
+
+/// One replica.
+pub(crate) struct Cloudcore {
+    hub: std::sync::Arc<Hub>,
+    status: StatusHandle,
     trigger: Trigger,
     running: tokio::task::JoinHandle<()>,
-    admin: Client,
     _data: tempfile::TempDir,
+}
+
+impl Cloudcore {
+    async fn start(plane: &ControlPlane, token: &str) -> Self {
+        let data = tempfile::tempdir().unwrap();
+        let parsed: Kubeconfig = serde_json::from_value(plane.kubeconfig_with_token(token)).unwrap();
+        let config =
+            kube::Config::from_custom_kubeconfig(parsed, &KubeConfigOptions::default()).await.unwrap();
+        let kube = Kube::from_config(config).unwrap();
+        let bound = App::build(Config::local(data.path()), kube).await.unwrap();
+        let (status, hub) = (bound.status(), bound.hub());
+        let (trigger, drain) = drain::channel(Duration::from_secs(5));
+        let running = tokio::spawn(async move { bound.run(drain).await.unwrap() });
+        let cloudcore = Self { hub, status, trigger, running, _data: data };
+        wait_for("cloudcore to be ready", Duration::from_secs(30), || async {
+            let status = cloudcore.status.snapshot();
+            if status.ready { Ok(()) } else { Err(format!("{status:?}")) }
+        })
+        .await;
+        cloudcore
+    }
+
+    /// Connects a process of an edge that holds this.
+    pub(crate) fn connect(&self, name: &str, store: Store, process: u64) -> Edge {
+        let node = NodeId::parse(name).unwrap();
+        let (cloud, edge, _faults) = mem::pair(node.clone());
+        let remote = cloud.peer().remote;
+        self.hub.accept(Accepted { link: cloud, node, remote, transport: Transport::Memory });
+        Edge::new(name, edge, store, process)
+    }
+
+    pub(crate) async fn stop(self) {
+        self.trigger.start();
+        tokio::time::timeout(Duration::from_secs(30), self.running).await.expect("drained in time").unwrap();
+    }
 }
 
 impl World {
@@ -34,31 +76,23 @@ impl World {
                 .unwrap();
         let admin = plane.admin_client().await.unwrap();
         let token = grant(&plane).await;
-        let data = tempfile::tempdir().unwrap();
-        let parsed: Kubeconfig = serde_json::from_value(plane.kubeconfig_with_token(&token)).unwrap();
-        let config =
-            kube::Config::from_custom_kubeconfig(parsed, &KubeConfigOptions::default()).await.unwrap();
-        let kube = Kube::from_config(config).unwrap();
-        let bound = App::build(Config::local(data.path()), kube).await.unwrap();
-        let (status, hub) = (bound.status(), bound.hub());
-        let (trigger, drain) = drain::channel(Duration::from_secs(5));
-        let running = tokio::spawn(async move { bound.run(drain).await.unwrap() });
-        let world = Self { plane, status, hub, trigger, running, admin, _data: data };
-        wait_for("cloudcore to be ready", Duration::from_secs(30), || async {
-            let status = world.status.snapshot();
-            if status.ready { Ok(()) } else { Err(format!("{status:?}")) }
-        })
-        .await;
-        world
+        let cloudcore = Cloudcore::start(&plane, &token).await;
+        Self { plane, status: cloudcore.status.clone(), admin, cloudcore, token }
+    }
+
+    /// Another replica of cloudcore.
+    pub(crate) async fn replica(&self) -> Cloudcore {
+        Cloudcore::start(&self.plane, &self.token).await
     }
 
     /// Connects an edge that holds this.
     pub(crate) fn connect(&self, name: &str, store: Store) -> Edge {
-        let node = NodeId::parse(name).unwrap();
-        let (cloud, edge, _faults) = mem::pair(node.clone());
-        let remote = cloud.peer().remote;
-        self.hub.accept(Accepted { link: cloud, node, remote, transport: Transport::Memory });
-        Edge::new(name, edge, store)
+        self.cloudcore.connect(name, store, 0)
+    }
+
+    /// Connects a process of an edge.
+    pub(crate) fn connect_process(&self, name: &str, process: u64) -> Edge {
+        self.cloudcore.connect(name, Store::default(), process)
     }
 
     /// Creates, replaces or deletes as the administrator; fails unless the API server agrees.
@@ -80,6 +114,17 @@ impl World {
             let request = request.header("content-type", "application/merge-patch+json");
             let request = request.body(patch.to_string().into_bytes()).unwrap();
             self.admin.request_text(request).await.map(drop).map_err(|error| error.to_string())
+        })
+        .await;
+    }
+
+    /// The API server makes it a moment after its start.
+    pub(crate) async fn lease_namespace(&self) {
+        wait_for("kube-node-lease", Duration::from_secs(30), || async {
+            let list = self.admin("GET", "/api/v1/namespaces", &Value::Null).await;
+            let mut names =
+                list["items"].as_array().into_iter().flatten().map(|item| &item["metadata"]["name"]);
+            if names.any(|name| name == "kube-node-lease") { Ok(()) } else { Err(list.to_string()) }
         })
         .await;
     }
@@ -112,8 +157,7 @@ impl World {
     }
 
     pub(crate) async fn stop(self) {
-        self.trigger.start();
-        tokio::time::timeout(Duration::from_secs(30), self.running).await.expect("drained in time").unwrap();
+        self.cloudcore.stop().await;
     }
 }
 

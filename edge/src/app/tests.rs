@@ -17,6 +17,7 @@ mod copies;
 mod kinds;
 mod kubectl;
 mod names;
+mod odd_names;
 mod offline;
 mod reads;
 mod sessions;

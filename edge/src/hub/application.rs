@@ -218,11 +218,9 @@ mod tests {
 
     fn asked(method: &str, path: &str, body: &str) -> Option<Application> {
         let call = ApiRequest {
-            method: method.to_owned(),
-            path_and_query: path.to_owned(),
             content_type: "application/merge-patch+json".to_owned(),
-            accept: String::new(),
             body: body.to_owned().into(),
+            ..ApiRequest::new(method, path)
         };
         let message = message_of(&call, &node()).ok()?;
         assert_eq!(

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde_json::Value;
+use tombolo_apiserve::query::path::decode;
 use tombolo_proto::frame::{ApiReply, ApiRequest};
 use tombolo_proto::ids::NodeId;
 use tombolo_proto::limits::REQUEST_TIMEOUT_MAX;
@@ -59,7 +60,7 @@ impl Form {
 /// When neither can say it.
 pub(super) fn message_of(call: &ApiRequest, node: &NodeId) -> Result<Message, Box<StatusError>> {
     use {Operation as Op, ResourceType as Type};
-    let path = call.path_and_query.split('?').next().unwrap_or_default();
+    let path = decode(call.path_and_query.split('?').next().unwrap_or_default());
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
     let (operation, kind, namespace, name) = match (call.method.as_str(), parts.as_slice()) {
         ("GET", ["api", "v1", "nodes", name]) => (Op::Query, Type::Node, "", *name),
@@ -210,13 +211,7 @@ mod tests {
     use super::*;
 
     fn call(method: &str, path: &str, body: &str) -> ApiRequest {
-        ApiRequest {
-            method: method.to_owned(),
-            path_and_query: path.to_owned(),
-            content_type: String::new(),
-            accept: String::new(),
-            body: body.to_owned().into(),
-        }
+        ApiRequest { body: body.to_owned().into(), ..ApiRequest::new(method, path) }
     }
 
     fn node() -> NodeId {
@@ -241,6 +236,7 @@ mod tests {
             ("DELETE", "/api/v1/namespaces/d/pods/p", "{}", "delete", "d/pod/p"),
             ("GET", "/api/v1/namespaces/d/configmaps/c", "", "query", "d/configmap/c"),
             ("GET", "/api/v1/namespaces/d/secrets/s?x=y", "", "query", "d/secret/s"),
+            ("GET", "/api/v1/namespaces/d/secrets/a%20b", "", "query", "d/secret/a b"),
             (
                 "POST",
                 "/api/v1/namespaces/d/serviceaccounts/a/token",

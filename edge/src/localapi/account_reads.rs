@@ -13,7 +13,9 @@ use tombolo_apiserve::auth::Attributes;
 use tombolo_apiserve::sources::Read;
 use tombolo_apiserve::status::ApiError;
 use tombolo_apiserve::store::Store as ServedStore;
+use tombolo_proto::api_path::path_of;
 use tombolo_proto::object::ObjectKey;
+use tombolo_proto::references;
 
 use super::reads::{copy, refused};
 use super::rights::{Rights, Verdict};
@@ -95,8 +97,9 @@ impl AccountReads {
             Verdict::Unknown => return Err(away),
             Verdict::Allowed => {}
         }
-        // The pushed set has some objects of a resource, and knows of the others nothing.
-        if is_pushed(key.resource()) && matches!(ServedStore::get(&self.store, key), Ok(Some(_))) {
+        // The pushed set has some objects of a resource, and knows of the others nothing but that none has an impossible name.
+        let is_held = || matches!(ServedStore::get(&self.store, key), Ok(Some(_)));
+        if is_pushed(key.resource()) && is_held() || references::is_never_there(key) {
             return Ok(Arc::new(self.store.clone()));
         }
         let selection = Selection {
@@ -180,7 +183,7 @@ fn query(Read { kind, attributes: about, .. }: Read<'_>) -> String {
     let selectors = [("labelSelector", &about.label_selector), ("fieldSelector", &fields)];
     let mut query = form_urlencoded::Serializer::new(String::new());
     query.extend_pairs(selectors.iter().filter(|(_, selector)| !selector.is_empty()));
-    let path = paths::collection(&kind.storage, &about.namespace);
+    let path = path_of(&kind.storage, &about.namespace, "");
     match query.finish().as_str() {
         "" => path,
         query => format!("{path}?{query}"),

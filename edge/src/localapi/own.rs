@@ -16,6 +16,7 @@ use tombolo_apiserve::store::{
     Expect, Mutation, Revision, Snapshot, Store as ServedStore, StoreError, Stored, Write, WriteStore,
 };
 use tombolo_apiserve::write::LocalWrites;
+use tombolo_proto::api_path::path_of;
 use tombolo_proto::ids::NodeId;
 use tombolo_proto::object::{ObjectKey, Resource};
 
@@ -190,7 +191,7 @@ fn creation(key: &ObjectKey, mut object: Value) -> Call {
     }
     Call {
         method: "POST".to_owned(),
-        path_and_query: paths::collection(key.resource(), key.namespace()),
+        path_and_query: path_of(key.resource(), key.namespace(), ""),
         content_type: "application/json".to_owned(),
         body: object.to_string(),
     }

@@ -8,6 +8,7 @@ use http::StatusCode;
 use serde_json::Value;
 use tombolo_apiserve::backend::EndpointRequest;
 use tombolo_apiserve::status::ApiError;
+use tombolo_proto::api_path::encoded;
 use tombolo_proto::frame::{ApiReply, ApiRequest};
 use tombolo_proto::message::is_passing;
 
@@ -33,13 +34,15 @@ pub(super) async fn pass(
     timeout: Duration,
 ) -> Result<Passed, ApiError> {
     let about = &request.attributes;
-    let path_and_query = match request.query.as_str() {
-        "" => about.path.clone(),
-        query => format!("{}?{query}", about.path),
-    };
-    let call = post(path_and_query, &request.body);
+    let call = post(path_and_query(&about.path, &request.query), &request.body);
     let token = caller_token(about, request.authorization.as_deref()).map(str::to_owned);
     ask(hub, call, timeout, token).await
+}
+
+/// Where the cloud has what a local client has asked for, of whose path the decoded form is given, and the query as it is.
+pub(super) fn path_and_query(path: &str, query: &str) -> String {
+    let path = encoded(path);
+    if query.is_empty() { path } else { format!("{path}?{query}") }
 }
 
 /// A call that creates something.
@@ -51,13 +54,7 @@ pub(super) fn post(path_and_query: String, body: &Value) -> ApiRequest {
 
 /// A call that reads something.
 pub(super) fn get(path_and_query: &str, accept: &str) -> ApiRequest {
-    ApiRequest {
-        method: "GET".to_owned(),
-        path_and_query: path_and_query.to_owned(),
-        content_type: String::new(),
-        accept: accept.to_owned(),
-        body: Bytes::new(),
-    }
+    ApiRequest { accept: accept.to_owned(), ..ApiRequest::new("GET", path_and_query) }
 }
 
 /// Makes a call whose answer is JSON.

@@ -16,7 +16,7 @@ use tracing::warn;
 use super::access::caller_token;
 use super::own::{self, OwnWrites};
 use super::revision::Based;
-use super::{RETRY_AFTER_SECONDS, Writer};
+use super::{RETRY_AFTER_SECONDS, Writer, pass};
 use crate::hub::CallError;
 use crate::store::splice::facts;
 use crate::store::trust;
@@ -111,12 +111,13 @@ impl ThroughTheCloud {
     async fn pass(&self, request: &WriteRequest, keep: bool) -> Result<WriteReply, Unexecuted> {
         let key = key(request);
         let body = self.for_the_cloud(request, key.as_ref())?;
+        let query = request.path_and_query.split_once('?').map_or("", |(_, query)| query);
+        let path_and_query = pass::path_and_query(&request.attributes.path, query);
         let call = ApiRequest {
-            method: method(request.verb).to_owned(),
-            path_and_query: request.path_and_query.clone(),
             content_type: request.content_type.clone(),
             accept: "application/json".to_owned(),
             body,
+            ..ApiRequest::new(method(request.verb), path_and_query)
         };
         let token = caller_token(&request.attributes, request.authorization.as_deref()).map(str::to_owned);
         let mut reply = self.writer.hub.api(call, TIMEOUT, token).await.map_err(Unexecuted::Unanswered)?;

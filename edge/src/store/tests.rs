@@ -207,6 +207,10 @@ async fn versions_do_not_go_back_within_an_epoch() {
     let inventory = store.inventory(ScopeId::NODE).unwrap();
     let Held::Present(version) = &inventory[0].held else { panic!("{inventory:?}") };
     assert_eq!(version.revision, CloudRevision(5));
+    // In one that was restored further back there is an earlier incarnation.
+    store.welcome(welcome(3)).await.unwrap();
+    apply(&store, &[upsert(&map, "u0", 4, &[])]).await;
+    assert_eq!(store.get(&map).unwrap().unwrap().uid.as_str(), "u0");
 }
 
 #[tokio::test]

@@ -4,26 +4,13 @@ use std::sync::Arc;
 
 use tombolo_apiserve::history::ChangeStream;
 use tombolo_apiserve::store::{Revision, Snapshot, Store as ServedStore, StoreError, Stored};
+use tombolo_proto::documents::WARM_SET;
 use tombolo_proto::object::{ObjectKey, Resource};
 
 use super::Subscriptions;
 use crate::store::{Scoped, Selection};
 
-/// Group, version and plural of each resource (docs/edge-node.md#what-the-local-api-answers). The pushed set has the
-/// node's own Node.
-pub const WARM_SET: [(&str, &str, &str); 9] = [
-    ("", "v1", "services"),
-    ("discovery.k8s.io", "v1", "endpointslices"),
-    ("", "v1", "nodes"),
-    ("", "v1", "namespaces"),
-    ("node.k8s.io", "v1", "runtimeclasses"),
-    ("storage.k8s.io", "v1", "csidrivers"),
-    ("storage.k8s.io", "v1", "csinodes"),
-    ("networking.k8s.io", "v1", "servicecidrs"),
-    ("superedge.io", "v1", "statefulsetgrids"),
-];
-
-/// The selections that are always followed.
+/// The selections that are always followed. The pushed set has the node's own Node.
 pub(crate) fn warm_set() -> Vec<Selection> {
     WARM_SET
         .iter()

@@ -278,11 +278,9 @@ async fn report_status(upstream: &Upstream, facts: &NodeFacts) {
 
 fn call(method: &str, path: String, content_type: &str, body: &str) -> ApiRequest {
     ApiRequest {
-        method: method.to_owned(),
-        path_and_query: path,
         content_type: content_type.to_owned(),
-        accept: String::new(),
         body: body.to_owned().into(),
+        ..ApiRequest::new(method, path)
     }
 }
 

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures::stream::{self, StreamExt};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -118,11 +117,9 @@ async fn round(upstream: &Upstream, failures: &mut Failures, rng: &mut StdRng) -
 
 async fn send(upstream: &Upstream, report: Waiting) -> (Waiting, Result<ApiReply, CallError>) {
     let call = ApiRequest {
-        method: report.call.method.clone(),
-        path_and_query: report.call.path_and_query.clone(),
         content_type: report.call.content_type.clone(),
-        accept: String::new(),
         body: report.call.body.clone().into(),
+        ..ApiRequest::new(&report.call.method, report.call.path_and_query.clone())
     };
     let answer = upstream.hub.api(call, CALL_TIMEOUT, None).await;
     (report, answer)
@@ -176,13 +173,7 @@ async fn conclude(
 /// had, without naming that version: told again it is made on the newest one. Only for another incarnation it is pointless.
 async fn overtaken(upstream: &Upstream, report: &Waiting) -> Verdict {
     let meant = serde_json::from_str::<Value>(&report.call.body).unwrap_or_default();
-    let call = ApiRequest {
-        method: "GET".to_owned(),
-        path_and_query: paths::object(&report.key),
-        content_type: String::new(),
-        accept: String::new(),
-        body: Bytes::new(),
-    };
+    let call = ApiRequest::new("GET", paths::object(&report.key));
     let Ok(reply) = upstream.hub.api(call, CALL_TIMEOUT, None).await else { return Verdict::Again };
     match reply.code {
         404 | 410 => Verdict::Settled,

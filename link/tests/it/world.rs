@@ -124,11 +124,9 @@ pub(crate) fn drive(mut link: Link) -> tokio::task::JoinHandle<LinkError> {
 /// A frame of about this many bytes.
 pub(crate) fn large(id: u64, bytes: usize) -> Frame {
     let body = ApiRequest {
-        method: "POST".to_owned(),
-        path_and_query: "/api/v1/namespaces/default/configmaps".to_owned(),
         content_type: "application/json".to_owned(),
-        accept: String::new(),
         body: Bytes::from((0..bytes).map(|i| (i % 251) as u8).collect::<Vec<_>>()),
+        ..ApiRequest::new("POST", "/api/v1/namespaces/default/configmaps")
     };
     Frame::Request(Request {
         id: RequestId(id),

@@ -210,6 +210,11 @@ impl CloudSession {
         Ok(())
     }
 
+    /// Asks the edge for a sign of life: a ping leaves with the next timeout, which is due now.
+    pub fn ask(&mut self, now: Moment) {
+        self.liveness.ask(now);
+    }
+
     /// When to call [`Self::handle_timeout`] at the latest; none when the session is over.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Moment> {

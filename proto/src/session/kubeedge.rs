@@ -36,7 +36,7 @@ pub use application::{Application, ApplicationError, ApplicationStatus, Verb};
 pub use cloud::{CloudConfig, CloudSession, CloudStats, WINDOW_DEFAULT, WINDOW_MAX};
 pub use down::{Broken, Down};
 pub use edge::{EdgeConfig, EdgeSession};
-pub use kinds::{kind_name, path_of, resource_of, type_word};
+pub use kinds::{is_word_of_object, kind_name, path_of, resource_of, type_word};
 pub use known::Kinds;
 pub use ledger::{LEDGER_MAX, Ledger, LedgerEntry, LedgerFull, LedgerWrite, Watch};
 pub use outgoing::Outgoing;

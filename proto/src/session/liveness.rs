@@ -22,7 +22,7 @@ pub(super) struct Liveness {
     last_sent: Moment,
     pings: u64,
     ping_due: bool,
-    /// When the ping is due that no silence asks for.
+    /// When a ping is due that no silence asks for.
     first_ping: Option<Moment>,
     /// The newest ping and when it left.
     asked: Option<(u64, Moment)>,
@@ -91,6 +91,11 @@ impl Liveness {
     /// The session has begun: its round trip is measured soon, without waiting for a silence.
     pub(super) fn measure(&mut self, now: Moment) {
         self.first_ping = Some(now + FIRST_PING);
+    }
+
+    /// A ping is sent at once.
+    pub(super) fn ask(&mut self, now: Moment) {
+        self.first_ping = Some(now);
     }
 
     pub(super) fn handle_ping(&mut self, id: u64) {

@@ -134,13 +134,7 @@ fn what_the_cloud_would_not_read_is_not_sent() {
         assert!(matches!(taken, Err(SubscribeError::Invalid(_))), "{taken:?}");
     }
     let call = |path: String| {
-        RequestBody::Api(ApiRequest {
-            method: "GET".to_owned(),
-            path_and_query: path,
-            content_type: String::new(),
-            accept: String::new(),
-            body: Vec::new().into(),
-        })
+        RequestBody::Api(ApiRequest { body: Vec::new().into(), ..ApiRequest::new("GET", path) })
     };
     let long = call(format!("/{}", "x".repeat(API_PATH_LEN_MAX)));
     let taken = edge.request(world.now, Duration::from_secs(1), long, None);

@@ -70,13 +70,7 @@ fn welcome(solo: &Solo, b: u8) -> Welcome {
 /// Any frame at all, from three bytes.
 fn frame(solo: &Solo, kind: u8, b: u8, c: u8) -> Frame {
     let message = "x".repeat(usize::from(c) * 8);
-    let api = RequestBody::Api(ApiRequest {
-        method: "GET".to_owned(),
-        path_and_query: "/".to_owned(),
-        content_type: String::new(),
-        accept: String::new(),
-        body: Bytes::new(),
-    });
+    let api = RequestBody::Api(ApiRequest::new("GET", "/"));
     let timeout = Duration::from_millis(number(c));
     match kind % 20 {
         0 => {

@@ -12,11 +12,8 @@ use super::harness::world::{Settings, World};
 
 fn api(len: usize) -> RequestBody {
     RequestBody::Api(ApiRequest {
-        method: "GET".to_owned(),
-        path_and_query: "/api/v1/nodes/edge-1".to_owned(),
-        content_type: String::new(),
-        accept: String::new(),
         body: vec![b' '; len].into(),
+        ..ApiRequest::new("GET", "/api/v1/nodes/edge-1")
     })
 }
 

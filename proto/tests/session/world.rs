@@ -256,11 +256,9 @@ impl World {
     pub fn ask(&mut self, timeout: Duration, len: usize) {
         let Some(connection) = &mut self.connection else { return };
         let body = RequestBody::Api(ApiRequest {
-            method: "POST".to_owned(),
-            path_and_query: "/api/v1/namespaces/default/events".to_owned(),
             content_type: "application/json".to_owned(),
-            accept: String::new(),
             body: vec![b'x'; len].into(),
+            ..ApiRequest::new("POST", "/api/v1/namespaces/default/events")
         });
         if let Ok(id) = connection.edge.request(self.now, timeout, body, None) {
             self.oracle.asked(id);

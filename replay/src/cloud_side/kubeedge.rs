@@ -290,6 +290,8 @@ fn first_difference(recorded: &Frame, said: &Frame) -> Option<String> {
     pointers.iter().find(differs).map(|pointer| (*pointer).to_owned())
 }
 
+/// Insertions and deletions are acknowledged with the modules' names as source and group, updates as they came
+/// (docs/reference/kubeedge.md#devices-and-node-tasks).
 fn is_of_twin(recorded: &Frame) -> bool {
-    recorded.source() == "twin" && recorded.group() == "meta"
+    recorded.source() == "meta" && recorded.group() == "twin"
 }

@@ -64,7 +64,7 @@ impl Matcher<'_> {
                 && (recorded.is_push() || push.frame.operation() == recorded.operation());
             !push.used && same
         };
-        let about = self.about(conn, recorded.resource());
+        let about = self.about(conn, recorded);
         about.filter(|(_, push)| fits(push)).map(|(index, _)| index).collect()
     }
 
@@ -144,7 +144,7 @@ impl Matcher<'_> {
             return false;
         }
         let number = |text: &str| text.parse::<u64>().ok();
-        self.about(conn, recorded.resource()).any(|(_, push)| {
+        self.about(conn, recorded).any(|(_, push)| {
             let came = push.frame.objects().first().map(version);
             let gone = push.frame.operation() == "delete";
             match (wanted, came) {
@@ -193,7 +193,7 @@ impl Matcher<'_> {
 
     /// Whether the object was delivered where the recorded cloud first said that there is none.
     fn came_anyhow(&self, recorded: &Frame) -> bool {
-        let known = self.by_resource.get(recorded.resource()).into_iter().flatten();
+        let known = self.by_resource.get(&recorded.usual_resource()).into_iter().flatten();
         known
             .map(|index| &self.pushes[*index].frame)
             .any(|frame| frame.group() == recorded.group() && frame.operation() == "update")
@@ -231,7 +231,7 @@ impl Matcher<'_> {
 
     fn matches_excused(&mut self, candidate: usize, frame: &Frame) -> bool {
         let transcript = self.transcript;
-        let known = self.recorded.pushes.get(frame.resource()).cloned().unwrap_or_default();
+        let known = self.recorded.pushes.get(&frame.usual_resource()).cloned().unwrap_or_default();
         known.into_iter().any(|index| {
             let Event::Down(recorded) = &transcript.lines[index].event else { return false };
             matches!(self.states[index], State::Excused(_))
@@ -306,7 +306,7 @@ impl Matcher<'_> {
             Some(self.identifiers.recorded(Sort::Uid, "", &version(object).0)?.to_owned())
         });
         let deleted = frame.key().is_some_and(|key| self.recorded.deleted.contains(&key));
-        let about = self.by_resource.get(frame.resource()).into_iter().flatten();
+        let about = self.by_resource.get(&frame.usual_resource()).into_iter().flatten();
         let watched = about.map(|index| &self.pushes[*index].frame).any(|push| {
             push.source() == "dynamiccontroller" || push.group() != "scope/0" && push.is_tombolo()
         });
@@ -371,7 +371,7 @@ impl Matcher<'_> {
 
     /// Whether the last that the run's cloud said of an object is that the node does not need it.
     fn is_released(&self, recorded: &Frame) -> bool {
-        let last = self.by_resource.get(recorded.resource()).and_then(|known| known.last());
+        let last = self.by_resource.get(&recorded.usual_resource()).and_then(|known| known.last());
         recorded.operation() != "delete"
             && last.is_some_and(|last| self.pushes[*last].frame.operation() == "delete")
     }

@@ -31,7 +31,7 @@ pub(super) struct Index<'t> {
     /// Queries by their resource.
     pub(super) queries: HashMap<&'t str, Vec<usize>>,
     /// Deliveries by their resource.
-    pub(super) pushes: HashMap<&'t str, Vec<usize>>,
+    pub(super) pushes: HashMap<String, Vec<usize>>,
     /// Frames that the edge has acknowledged.
     pub(super) acked: HashSet<&'t str>,
     /// Objects by uid and version.
@@ -58,6 +58,8 @@ pub(super) struct Index<'t> {
     pub(super) has_node_reports: bool,
     /// The last line of the cloud on each connection.
     pub(super) last_down: HashMap<Option<u64>, usize>,
+    /// Whether the cloud has a dynamic controller: one that is off, as it is unless the settings say so, answers nothing.
+    pub(super) has_dynamic: bool,
 }
 
 impl<'t> Index<'t> {
@@ -112,6 +114,7 @@ impl<'t> Index<'t> {
     }
 
     fn take_down(&mut self, number: usize, frame: &'t Frame) {
+        self.has_dynamic |= frame.source() == "dynamiccontroller";
         if !frame.parent().is_empty() {
             let first = *self.answers.entry(frame.parent()).or_insert(number);
             if first != number {
@@ -119,7 +122,7 @@ impl<'t> Index<'t> {
             }
         }
         if frame.is_push() {
-            self.pushes.entry(frame.resource()).or_default().push(number);
+            self.pushes.entry(frame.usual_resource()).or_default().push(number);
         }
         for object in frame.objects() {
             let version = version(&object);

@@ -87,7 +87,24 @@ impl Reader {
         let node = node.ok_or_else(|| {
             fault(1, "", "the header needs \"node\", the name of the node, and no frame names one")
         })?;
-        Ok(Transcript { header, node, nodes: self.nodes, lines: self.lines, cut: self.cut })
+        let nodes = self.nodes;
+        for line in &mut self.lines {
+            let named = line.conn.and_then(|conn| nodes.get(&conn)).unwrap_or(&node);
+            if let Event::Up(frame) | Event::Down(frame) = &mut line.event {
+                as_on_the_wire(frame, named);
+            }
+        }
+        Ok(Transcript { header, node, nodes, lines: self.lines, cut: self.cut, forgotten: 0 })
+    }
+}
+
+/// Who records inside of a stock cloud sees paths that begin with `node/NAME`, which never crosses the wire
+/// (docs/reference/kubeedge.md#resource-paths).
+fn as_on_the_wire(frame: &mut Frame, node: &str) {
+    let inside =
+        frame.resource().strip_prefix("node/").and_then(|rest| rest.strip_prefix(node)?.strip_prefix('/'));
+    if let Some(path) = inside.filter(|_| !frame.is_tombolo()).map(str::to_owned) {
+        frame.as_json_mut()["route"]["resource"] = path.into();
     }
 }
 

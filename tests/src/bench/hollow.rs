@@ -5,14 +5,14 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde_json::json;
 use tokio::time::Instant;
-use tombolo_edge::WARM_SET;
 use tombolo_edge::identity::Identity;
 use tombolo_link::client::{Target, connect};
 use tombolo_link::{Clock, Link, LinkEvent, pump};
-use tombolo_proto::documents::IN_EVERY_SESSION;
+use tombolo_proto::documents::{IN_EVERY_SESSION, WARM_SET};
 use tombolo_proto::frame::{ApiRequest, Inventory, ReplyBody, RequestBody, Subscribe};
 use tombolo_proto::message::{
-    Content, Group, Message, MessageId, ObjectPath, Operation, ResourceType, Route, Source,
+    Content, Group, Message, MessageId, ObjectPath, Operation, Outcome, ResourceType, Route, Source,
+    is_passing,
 };
 use tombolo_proto::session::{EdgeConfig, EdgeEvent, EdgeSession, EdgeView};
 use tombolo_proto::{InventoryEntry, NodeId, Resource, ScopeId, StoreId};
@@ -20,10 +20,6 @@ use tombolo_runtime::time::unix_millis;
 
 /// How long a question may take while a whole fleet asks.
 const PATIENCE: Duration = Duration::from_secs(120);
-
-/// Selects no Node. Every agent follows all Nodes, and is told of those that have changed while it was away: thousands of
-/// hollow nodes, which remember nothing, would be told of all of them. For the API server it is the same question.
-const NO_NODE: &str = "tombolo-bench-none";
 
 /// A node that is not connected.
 pub(crate) struct HollowNode {
@@ -42,11 +38,14 @@ impl EdgeView for NothingHeld {
 
 /// A node that is connected until this is dropped.
 pub(crate) struct Connected {
+    node: NodeId,
     session: EdgeSession,
     link: Link,
     clock: Clock,
     /// Questions without an answer, selections that have not come, and whether the lease was renewed.
     awaited: (usize, usize, bool),
+    /// The scope of all Nodes, until the first of them has come.
+    nodes: Option<ScopeId>,
 }
 
 impl HollowNode {
@@ -60,8 +59,9 @@ impl HollowNode {
         let clock = Clock::start();
         let config = EdgeConfig::new(self.node.clone(), StoreId(rand::random()));
         let session = EdgeSession::new(config, clock.now(), &NothingHeld);
-        let mut connected = Connected { session, link, clock, awaited: (0, 0, false) };
-        connected.ask(&self.node).with_context(|| format!("{} asks", self.node))?;
+        let node = self.node.clone();
+        let mut connected = Connected { node, session, link, clock, awaited: (0, 0, false), nodes: None };
+        connected.ask().with_context(|| format!("{} asks", self.node))?;
         let end = Instant::now() + PATIENCE;
         while connected.awaited != (0, 0, true) {
             let step = tokio::time::timeout_at(end, connected.step()).await;
@@ -72,19 +72,23 @@ impl HollowNode {
 }
 
 impl Connected {
-    fn ask(&mut self, node: &NodeId) -> Result<()> {
-        for question in questions(node)? {
+    fn ask(&mut self) -> Result<()> {
+        let registration = RequestBody::Message(Box::new(registration(&self.node)?));
+        for question in [registration].into_iter().chain(questions(&self.node)) {
             self.session.request(self.clock.now(), PATIENCE, question, None)?;
             self.awaited.0 += 1;
         }
         self.session.renew_lease(i64::try_from(unix_millis())?.saturating_mul(1000));
         for (group, version, name) in WARM_SET {
-            let label_selector = if name == "nodes" { NO_NODE } else { "" }.to_owned();
+            let scope = self.session.next_scope();
+            if name == "nodes" {
+                self.nodes = Some(scope);
+            }
             self.session.subscribe(Subscribe {
-                scope: self.session.next_scope(),
+                scope,
                 resource: Resource::new(group, version, name),
                 namespace: String::new(),
-                label_selector,
+                label_selector: String::new(),
                 field_selector: String::new(),
                 caller_token: None,
                 epoch: None,
@@ -118,19 +122,27 @@ impl Connected {
 
     fn handle(&mut self, event: EdgeEvent) -> Result<()> {
         match event {
-            EdgeEvent::Deliver { lane, seq, .. } => self.session.committed(lane, seq),
-            EdgeEvent::Reply(reply) => {
-                self.awaited.0 = self.awaited.0.saturating_sub(1);
-                // What is there already is as good, and at first the status may come before its Node.
-                if let ReplyBody::Api(reply) = &reply.body
-                    && !matches!(reply.code, 200 | 201 | 404 | 409)
-                {
-                    bail!("an answer with code {}: {}", reply.code, String::from_utf8_lossy(&reply.body));
+            EdgeEvent::Deliver { lane, seq, scope, .. } => {
+                self.session.committed(lane, seq);
+                // Every agent follows all Nodes, and is told of those that have changed while it was away. Thousands of hollow
+                // nodes, which remember nothing, would be told of all of them: they have asked, and end it with the first.
+                if self.nodes == Some(scope) {
+                    self.session.unsubscribe(scope);
+                    self.caught_up(scope);
                 }
             }
-            EdgeEvent::CaughtUp { scope, .. } if scope != ScopeId::NODE => {
-                self.awaited.1 = self.awaited.1.saturating_sub(1);
+            EdgeEvent::Reply(reply) => {
+                self.awaited.0 = self.awaited.0.saturating_sub(1);
+                match &reply.body {
+                    // What is there already is as good, and at first the status may come before its Node.
+                    ReplyBody::Api(reply) if matches!(reply.code, 200 | 201 | 404 | 409) => {}
+                    ReplyBody::Api(reply) => {
+                        bail!("an answer with code {}: {}", reply.code, String::from_utf8_lossy(&reply.body));
+                    }
+                    ReplyBody::Message(answer) => self.registered(answer)?,
+                }
             }
+            EdgeEvent::CaughtUp { scope, .. } if scope != ScopeId::NODE => self.caught_up(scope),
             // A cluster without the grids' definitions.
             EdgeEvent::SubscriptionClosed { code: 404, .. } => {
                 self.awaited.1 = self.awaited.1.saturating_sub(1);
@@ -154,13 +166,41 @@ impl Connected {
     }
 }
 
-/// What an agent asks in every session: it registers, makes its lease, reports its status, and reads what is published.
-fn questions(node: &NodeId) -> Result<Vec<RequestBody>> {
+impl Connected {
+    /// A registration that had to wait too long is asked for again, as an agent does.
+    fn registered(&mut self, answer: &Message) -> Result<()> {
+        match Outcome::read(&answer.content)? {
+            Outcome::Failed(error) if is_passing(error.code) => {
+                let again = RequestBody::Message(Box::new(registration(&self.node)?));
+                self.session.request(self.clock.now(), PATIENCE, again, None)?;
+                self.awaited.0 += 1;
+            }
+            Outcome::Failed(error) if error.code != 409 => bail!("not registered: {}", error.message),
+            Outcome::Done(_) | Outcome::Failed(_) => {}
+        }
+        Ok(())
+    }
+
+    /// What was selected has come, as far as it is wanted.
+    fn caught_up(&mut self, scope: ScopeId) {
+        if self.nodes == Some(scope) {
+            self.nodes = None;
+        }
+        self.awaited.1 = self.awaited.1.saturating_sub(1);
+    }
+}
+
+/// An agent registers in every session.
+fn registration(node: &NodeId) -> Result<Message> {
     let path = ObjectPath::new("", ResourceType::Node, node.as_str());
     let route = Route::new(Source::Edged, Group::Meta, Operation::Insert, path.into());
     let object = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node.as_str()}});
     let id = MessageId::from_random_bytes(rand::random());
-    let message = Message::new(id, i64::try_from(unix_millis())?, route, Content::from_value(&object)?);
+    Ok(Message::new(id, i64::try_from(unix_millis())?, route, Content::from_value(&object)?))
+}
+
+/// What else it asks then: it makes its lease, reports its status, and reads what is published.
+fn questions(node: &NodeId) -> Vec<RequestBody> {
     let leases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
     let lease = json!({
         "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": node.as_str()},
@@ -168,7 +208,6 @@ fn questions(node: &NodeId) -> Result<Vec<RequestBody>> {
     });
     let status = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}});
     let mut all = vec![
-        RequestBody::Message(Box::new(message)),
         call("POST", leases, "application/json", "", lease.to_string()),
         call(
             "PATCH",
@@ -179,15 +218,14 @@ fn questions(node: &NodeId) -> Result<Vec<RequestBody>> {
         ),
     ];
     all.extend(IN_EVERY_SESSION.map(|(path, form)| call("GET", path, "", form, String::new())));
-    Ok(all)
+    all
 }
 
 fn call(method: &str, path: &str, content_type: &str, accept: &str, body: String) -> RequestBody {
     RequestBody::Api(ApiRequest {
-        method: method.to_owned(),
-        path_and_query: path.to_owned(),
         content_type: content_type.to_owned(),
         accept: accept.to_owned(),
         body: body.into(),
+        ..ApiRequest::new(method, path)
     })
 }

@@ -168,13 +168,7 @@ impl QuicChannel {
 }
 
 fn wrap(body: Bytes) -> Frame {
-    let call = ApiRequest {
-        method: String::new(),
-        path_and_query: String::new(),
-        content_type: String::new(),
-        accept: String::new(),
-        body,
-    };
+    let call = ApiRequest { body, ..ApiRequest::new("", "") };
     Frame::Request(Request {
         id: RequestId(1),
         timeout: Duration::from_secs(1),

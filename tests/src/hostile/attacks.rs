@@ -44,11 +44,10 @@ fn empty() -> Inventory {
 
 fn request(id: u64, method: &str, path: &str, body: Bytes) -> Frame {
     let body = ApiRequest {
-        method: method.to_owned(),
-        path_and_query: path.to_owned(),
         content_type: "application/json".to_owned(),
         accept: "application/json".to_owned(),
         body,
+        ..ApiRequest::new(method, path)
     };
     Frame::Request(Request {
         id: RequestId(id),

@@ -51,11 +51,10 @@ impl Asking {
         self.asked += 1;
         let id = RequestId(self.asked);
         let body = ApiRequest {
-            method: method.to_owned(),
-            path_and_query: path.to_owned(),
             content_type: kind.to_owned(),
             accept: "application/json".to_owned(),
             body: if body.is_null() { Bytes::new() } else { body.to_string().into() },
+            ..ApiRequest::new(method, path)
         };
         let timeout = Duration::from_secs(30);
         let request = Request { id, timeout, body: RequestBody::Api(body), caller_token: None };

@@ -10,10 +10,12 @@ mod rights;
 mod servers;
 
 use std::fmt::Write;
+use std::time::Duration;
 
 use futures::StreamExt;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
+use serde_json::{Value, json};
 use tombolo_testkit::{asked, cluster_or_skip, times};
 
 use cases::Case;
@@ -34,6 +36,12 @@ const AT_ONCE: usize = 8;
 
 /// Of a run, in per cent: fewer cases that are allowed, or that are denied, would compare little.
 const SHARE_MIN: usize = 15;
+
+/// Group of the nodes that are connected to cloudcore.
+const EDGE_NODES: &str = "tombolo:edge-nodes";
+
+/// Time until both servers know a binding.
+const DEADLINE: Duration = Duration::from_secs(30);
 
 /// The seeds of this run's worlds.
 fn seeds() -> Vec<u64> {
@@ -98,6 +106,51 @@ async fn compare(seed: u64, real: &Server, ours: &Server, outcome: &mut Outcome)
     real.and(ours).unwrap();
 }
 
+/// cloudcore asks what edge nodes may as a group: without a user, so that only what the group was granted counts.
+async fn groups_alone(real: &Server, ours: &Server) {
+    let rbac = "/apis/rbac.authorization.k8s.io/v1";
+    let named = |kind: &str| json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": {"name": "group-alone"}});
+    let (mut role, mut binding) = (named("ClusterRole"), named("ClusterRoleBinding"));
+    role["rules"] = json!([{"apiGroups": [""], "resources": ["services"], "verbs": ["list"]}]);
+    binding["roleRef"] =
+        json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "group-alone"});
+    binding["subjects"] =
+        json!([{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": EDGE_NODES}]);
+    for server in [real, ours] {
+        server.make(&format!("{rbac}/clusterroles"), &role).await.unwrap();
+        server.make(&format!("{rbac}/clusterrolebindings"), &binding).await.unwrap();
+    }
+    let question = |who: Value, verb: &str, resource: &str| {
+        let mut spec = who;
+        spec["resourceAttributes"] =
+            json!({"verb": verb, "group": "", "version": "v1", "resource": resource, "namespace": ""});
+        spec
+    };
+    let edge = || json!({"groups": [EDGE_NODES]});
+    for (spec, verdict) in [
+        (question(edge(), "list", "services"), Verdict::Allowed),
+        (question(json!({"user": "", "groups": [EDGE_NODES]}), "list", "services"), Verdict::Allowed),
+        (question(edge(), "list", "secrets"), Verdict::Denied),
+        (question(edge(), "delete", "services"), Verdict::Denied),
+        // A node may list Services, as a node. The group of nodes has no such right.
+        (question(json!({"groups": ["system:nodes"]}), "watch", "services"), Verdict::Denied),
+        (question(json!({"groups": []}), "list", "services"), Verdict::Denied),
+        (question(json!({}), "list", "services"), Verdict::Denied),
+    ] {
+        // kube-apiserver hears of a new binding a moment later.
+        tombolo_testkit::wait_for("both servers to judge a group alike", DEADLINE, || async {
+            let (real, ours) = tokio::join!(real.review(&spec), ours.review(&spec));
+            let (real, ours) = (real.unwrap(), ours.unwrap());
+            if (real.0, ours.0) == (verdict, verdict) {
+                Ok(())
+            } else {
+                Err(format!("{spec}: {real:?}, {ours:?}"))
+            }
+        })
+        .await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rights_are_judged_as_kube_apiserver_does() {
     cluster_or_skip!("authorization beside kube-apiserver");
@@ -109,6 +162,7 @@ async fn rights_are_judged_as_kube_apiserver_does() {
     let (real, ours) = (real.unwrap(), ours.unwrap());
     let furnished = tokio::join!(rights::furnish(&real), rights::furnish(&ours));
     furnished.0.and(furnished.1).unwrap();
+    groups_alone(&real, &ours).await;
     let mut outcome = Outcome::default();
     for seed in seeds {
         compare(seed, &real, &ours, &mut outcome).await;

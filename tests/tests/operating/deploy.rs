@@ -184,7 +184,8 @@ async fn a_stock_cloudcore_stays_as_it_is_beside_the_manifests() {
     let stock = folder.path().join("stock.yaml");
     fs::write(&stock, STOCK).unwrap();
     let stock = stock.display().to_string();
-    kubectl(&plane, &["create", "-f", &stock]);
+    // As their manual says: what is left out of a manifest that is applied over this is taken away.
+    kubectl(&plane, &["apply", "-f", &stock]);
     let kinds = "serviceaccounts,configmaps,secrets,deployments,services,roles,rolebindings";
     let cluster = "clusterroles/cloudcore,clusterrolebindings/cloudcore".replace(',', " ");
     let versions = || {

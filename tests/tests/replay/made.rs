@@ -160,6 +160,8 @@ async fn objects_that_do_not_say_what_they_are() {
     let (summary, as_cloud) = played("typed").await;
     // A Node, a Service, a slice, a Lease, a Deployment and an object of a custom kind, inserted, updated and deleted.
     assert!(count(&summary, Rule::NamesKind) >= 9, "{summary:?}");
+    // The Lease, whose path has the plural.
+    assert!(count(&summary, Rule::WatchWord) >= 1, "{summary:?}");
     assert_eq!((count(&summary, Rule::NotServed), count(&as_cloud, Rule::NotServed)), (0, 0), "{summary:?}");
 }
 

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use mutations::every_change_is_seen;
 use tombolo_cli::replay::{Run, Target, play_edge, read};
-use tombolo_replay::{Event, Transcript, with_api_lines};
+use tombolo_replay::{Event, Rule, Transcript, with_api_lines};
 
 /// A transcript as it is in its file.
 fn recorded(name: &str) -> Transcript {
@@ -50,6 +50,19 @@ async fn applications_of_an_edge_read_and_watch() {
     let run = play(&transcript).await;
     assert!(run.preconditions.iter().any(|line| line.ends_with("watch endpointslices.discovery.k8s.io")));
     every_change_is_seen(&transcript, &run.happenings);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn applications_of_an_edge_watch_many_kinds_and_write() {
+    let recorded = recorded("kubeedge-many-watches.jsonl");
+    tombolo_replay::play_cloud(&recorded).unwrap_or_else(|difference| panic!("as cloud: {difference}"));
+    let summary = play(&with_api_lines(&recorded)).await.outcome.expect("checked by play");
+    let count =
+        |wanted: Rule| summary.rules.iter().find(|(rule, _)| *rule == wanted).map_or(0, |(_, count)| count);
+    assert!(count(Rule::WatchWord) > 0 && count(Rule::OlderTypes) > 0, "{summary:?}");
+    // A pod's labels twice, and a Lease of its own.
+    assert_eq!(count(Rule::NodeRestriction), 3, "{summary:?}");
+    assert!(summary.matched > 120, "{summary:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -13,7 +13,7 @@ use crate::senders::SENDER_SHARE;
 const DEADLINE: Duration = Duration::from_secs(30);
 
 /// Believes who says a name.
-struct Named;
+pub(super) struct Named;
 
 impl Authenticator for Named {
     fn authenticate<'a>(

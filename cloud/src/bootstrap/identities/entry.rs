@@ -9,7 +9,7 @@ use tombolo_link::identity::PeerCertificate;
 pub(super) const KEYS_MAX: usize = 4;
 
 /// A Node that was made this long before a join, by clocks that differ, may still be the one that joined.
-const CLOCK_SKEW_SECONDS: u64 = 60;
+pub(super) const CLOCK_SKEW_SECONDS: u64 = 60;
 
 /// What is recorded about one name.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -177,8 +177,9 @@ impl Entry {
         self.since(former.and_then(Self::latest))
     }
 
-    /// The same, where the latest certificate until now began to be valid then.
-    fn since(self, latest: Option<u64>) -> Self {
+    /// The same, where a certificate until now began to be valid then.
+    pub(super) fn since(self, latest: Option<u64>) -> Self {
+        let latest = self.latest.max(latest);
         let own = self.keys.iter().map(|key| key.issued).max();
         Self { latest: latest.filter(|_| latest > own), ..self }
     }

@@ -6,29 +6,22 @@ use std::sync::atomic::Ordering;
 
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::Api;
-use kube::runtime::watcher::{self, Event};
+use kube::runtime::watcher::Event;
 use serde_json::Value;
+use tokio::sync::mpsc;
 use tombolo_proto::NodeId;
-use tombolo_runtime::{Backoff, BackoffConfig};
 
 use super::{Identities, SECRET_PREFIX, SHARDS};
 use crate::bootstrap::secrets::{OWN_LABEL, SecretData};
 use crate::bootstrap::tokens;
-use crate::kube::{Kube, RawObject, WatchError, WatchSpec, resources, watch_events};
+use crate::kube::{Kube, ObjectEvent, RawObject, WatchError, WatchSpec, resources, watch, watch_events};
+
+/// Events of records that wait to be taken.
+const EVENTS_MAX: usize = 16;
 
 /// Follows records and Nodes for ever.
 pub(crate) async fn follow(identities: Arc<Identities>, kube: Kube, namespace: String) {
-    let records = Api::namespaced(kube.client().clone(), &namespace);
-    futures::join!(follow_nodes(&identities, kube), follow_records(&identities, records));
-}
-
-fn backoff() -> Backoff {
-    Backoff::new(BackoffConfig {
-        first: std::time::Duration::from_millis(200),
-        max: std::time::Duration::from_secs(30),
-        ..BackoffConfig::default()
-    })
+    futures::join!(follow_nodes(&identities, kube.clone()), follow_records(&identities, kube, namespace));
 }
 
 async fn follow_nodes(identities: &Identities, kube: Kube) {
@@ -42,34 +35,34 @@ async fn follow_nodes(identities: &Identities, kube: Kube) {
     }
 }
 
-async fn follow_records(identities: &Identities, secrets: Api<Secret>) {
-    let mut backoff = backoff();
-    let settings = watcher::Config::default().labels(OWN_LABEL);
-    let mut listing = None;
-    let mut stream = std::pin::pin!(watcher::watcher(secrets, settings));
-    while let Some(event) = stream.next().await {
-        let secret = match event {
-            Ok(Event::Init) => {
-                listing = Some(identities.shelf.versions());
-                continue;
+async fn follow_records(identities: &Identities, kube: Kube, namespace: String) {
+    let failed = |error: &WatchError| {
+        tracing::warn!(%error, "watch of certificates in force failed; trying again");
+    };
+    let all = WatchSpec::all(resources::secrets());
+    let spec = WatchSpec { namespace, label_selector: OWN_LABEL.to_owned(), ..all };
+    let (out, mut told) = mpsc::channel(EVENTS_MAX);
+    // What is known before the API is asked for a list: it may be taken up after the answer, when what was written meanwhile is known.
+    let asked = |event| {
+        let begins = matches!(event, ObjectEvent::RelistStart);
+        (event, begins.then(|| identities.shelf.versions()))
+    };
+    let taking = async {
+        let mut listing = None;
+        while let Some((event, asked)) = told.recv().await {
+            match event {
+                ObjectEvent::RelistStart => listing = asked,
+                ObjectEvent::RelistEnd => listing = None,
+                ObjectEvent::Applied(secret) => match secret.into_typed() {
+                    Ok(secret) => identities.take(&secret, listing.as_ref()),
+                    Err(error) => tracing::warn!(%error, "what it said before stays in force"),
+                },
+                // A record that was deleted whole: what is known stays, so that nothing that was revoked comes back.
+                ObjectEvent::Deleted(_) => {}
             }
-            Ok(Event::InitDone) => {
-                listing = None;
-                backoff.reset();
-                continue;
-            }
-            Ok(Event::Apply(secret) | Event::InitApply(secret)) => secret,
-            // A record that was deleted whole: what is known stays, so that nothing that was revoked comes back.
-            Ok(Event::Delete(_)) => continue,
-            Err(error) => {
-                tracing::warn!(%error, "watch of certificates in force failed; trying again");
-                let wait = backoff.next_delay(&mut rand::rng());
-                tokio::time::sleep(wait).await;
-                continue;
-            }
-        };
-        identities.take(&secret, listing.as_ref());
-    }
+        }
+    };
+    futures::join!(watch(kube, spec, out, asked, failed), taking);
 }
 
 /// What is known of a Node.
@@ -162,21 +155,5 @@ impl Identities {
             None => known.remove(&node),
         };
         (true, former.map(|gone| (node, gone)).into_iter().collect())
-    }
-
-    /// A Node that was deleted before it was bound takes its certificate along.
-    async fn node_gone(&self, node: &NodeId, NodeFacts { uid, created }: &NodeFacts) {
-        let open = |entry: &super::Entry| entry.after_deletion(uid, *created).is_some();
-        if !self.shelf.get(node).is_some_and(|entry| open(&entry)) {
-            return;
-        }
-        let ended = self
-            .change(node, |entry| {
-                Ok::<_, super::Denied>(entry.and_then(|entry| entry.after_deletion(uid, *created)))
-            })
-            .await;
-        if let Err(error) = ended {
-            tracing::warn!(%node, %error, "the certificate of a deleted Node could not be ended");
-        }
     }
 }

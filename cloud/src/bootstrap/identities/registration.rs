@@ -14,6 +14,9 @@ use super::{Denied, Entry, Identities, IdentityError};
 /// How often registrations are looked at again whose end could not be recorded.
 const SETTLE_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Looks at a Node before its record, at most: each further one means that another replica has registered it meanwhile.
+const ATTEMPTS: usize = 4;
+
 /// How many of them at a time.
 const SETTLED_AT_ONCE: usize = 8;
 
@@ -91,6 +94,15 @@ impl Drop for Registration {
     }
 }
 
+/// Why a Node is not to be created now.
+enum Refused {
+    Denied(Denied),
+    /// Another process has marked that it creates it.
+    Elsewhere,
+    /// What is known of the Node is older than the record.
+    Outdated,
+}
+
 impl Identities {
     /// Marks that a Node is about to be created for a name. There is nothing to mark for a name without a record, nor for
     /// one whose Node is there: that is recorded now, if it is not yet.
@@ -108,33 +120,63 @@ impl Identities {
             // An agent that starts again.
             return Ok(Ok(registration));
         }
-        let state = self.nodes.state(node).await?;
-        match (state.uid(), self.pauses.left(node)) {
-            (Some(_), _) => self.pauses.over(node),
-            (None, Some(left)) => return Err(IdentityError::Paused(left)),
-            (None, None) => {}
-        }
-        let mut marked = false;
-        // Given up in the middle of the write, it may have been made all the same.
-        registration.marked = state.uid().is_none();
-        let begun = self
-            .change(node, |entry| {
-                let Some(entry) = entry else { return Ok(None) };
-                match (&entry.uid, state.uid()) {
-                    _ if entry.revoked => Err(Denied::Revoked),
-                    (Some(own), Some(uid)) if own == uid => Ok(None),
-                    (Some(_), _) => Err(Denied::Deleted),
-                    (None, Some(uid)) => Ok(Some(entry.bound(uid))),
-                    (None, None) => {
-                        marked = true;
-                        Ok(Some(Entry { registering: Some(self.process.clone()), ..entry.clone() }))
+        for _ in 0..ATTEMPTS {
+            // What is known of the Node is asked for after this, and may be older than any later record.
+            let known = self.shelf.get(node);
+            let state = self.nodes.state(node).await?;
+            match (state.uid(), self.pauses.left(node)) {
+                (Some(_), _) => self.pauses.over(node),
+                (None, Some(left)) => return Err(IdentityError::Paused(left)),
+                (None, None) => {}
+            }
+            let mut marked = false;
+            // Given up in the middle of the write, it may have been made all the same.
+            registration.marked = state.uid().is_none();
+            let begun = self
+                .change(node, |entry| {
+                    marked = false;
+                    match self.begin(node, entry, state.uid()) {
+                        // Another replica has registered it meanwhile.
+                        Err(_) if entry != known.as_ref() => Err(Refused::Outdated),
+                        Err(refused) => Err(refused),
+                        Ok(begun) => {
+                            marked = begun.as_ref().is_some_and(|entry| entry.registering.is_some());
+                            Ok(begun)
+                        }
                     }
-                }
-            })
-            .await;
-        // So may one that has failed.
-        registration.marked = marked;
-        Ok(begun?.map(|()| registration))
+                })
+                .await;
+            // So may one that has failed.
+            registration.marked = marked;
+            match begun? {
+                Ok(()) => return Ok(Ok(registration)),
+                Err(Refused::Denied(why)) => return Ok(Err(why)),
+                Err(Refused::Elsewhere) => return Err(IdentityError::Elsewhere),
+                Err(Refused::Outdated) => {}
+            }
+        }
+        Err(IdentityError::Busy)
+    }
+
+    /// The record of a name whose Node is about to be created, or is there with this UID.
+    fn begin(
+        &self,
+        node: &NodeId,
+        entry: Option<&Entry>,
+        uid: Option<&str>,
+    ) -> Result<Option<Entry>, Refused> {
+        let Some(entry) = entry.map(|entry| self.deletions.applied(node, entry)) else { return Ok(None) };
+        match (&entry.uid, uid) {
+            _ if entry.revoked => Err(Refused::Denied(Denied::Revoked)),
+            (Some(own), Some(uid)) if own == uid => Ok(None),
+            (Some(_), _) => Err(Refused::Denied(Denied::Deleted)),
+            (None, Some(uid)) => Ok(Some(entry.bound(uid))),
+            (None, None) => match &entry.registering {
+                // Its mark is the only thing that says that there may have been a Node.
+                Some(other) if *other != self.process => Err(Refused::Elsewhere),
+                _ => Ok(Some(Entry { registering: Some(self.process.clone()), ..entry.into_owned() })),
+            },
+        }
     }
 
     /// UID of the Node that was made, where it is not known that of whatever Node there is now.

@@ -102,7 +102,10 @@ impl Shelf {
         if version <= kept.version && !went_back {
             return false;
         }
-        let (entries, len) = content();
+        let (mut entries, len) = content();
+        if !went_back {
+            keep_latest(&mut entries, &kept.entries);
+        }
         *kept = Shard { entries, version, len };
         true
     }
@@ -160,7 +163,12 @@ impl Shelf {
             let mut entries = match &stored {
                 Some(StoredSecret { data, version }) => {
                     self.take(&name, version, data, Some(&asked));
-                    read(data)
+                    let mut entries = read(data);
+                    let kept = self.shards[shard].lock();
+                    if version.parse() == Ok(kept.version) {
+                        keep_latest(&mut entries, &kept.entries);
+                    }
+                    entries
                 }
                 None => self.shards[shard].lock().entries.clone(),
             };
@@ -199,6 +207,16 @@ fn read(data: &SecretData) -> BTreeMap<String, Entry> {
         serde_json::from_slice(value).unwrap_or_else(|_| Entry { revoked: true, ..Entry::default() })
     };
     data.iter().map(|(name, value)| (name.clone(), entry(value))).collect()
+}
+
+/// Puts back what a cloudcore of an older version has left out, which does not know it and writes all records of a Secret: when the
+/// latest certificate of a name began to be valid. It never becomes earlier without a new join.
+fn keep_latest(entries: &mut BTreeMap<String, Entry>, known: &BTreeMap<String, Entry>) {
+    for (name, known) in known.iter().filter(|(_, known)| known.latest.is_some()) {
+        if let Some(entry) = entries.get_mut(name).filter(|entry| entry.joined == known.joined) {
+            *entry = std::mem::take(entry).since(known.latest);
+        }
+    }
 }
 
 fn write(entries: &BTreeMap<String, Entry>) -> SecretData {

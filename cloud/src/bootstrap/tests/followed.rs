@@ -9,6 +9,8 @@ use tombolo_proto::NodeId;
 use super::world::{NodeIdentity, World};
 use super::*;
 use crate::bootstrap::identities::{Denied, Identities};
+use crate::gate::sweep_once;
+use crate::hub::Registry;
 use crate::kube::RawObject;
 
 fn edge1() -> NodeId {
@@ -77,4 +79,56 @@ async fn a_node_from_before_the_join_takes_nothing_along() {
     tell(&identities, list(vec![node("u0", -3600)])).await;
     tell(&identities, list(Vec::new())).await;
     assert_eq!(judged(&identities, &identity).await, Ok(()));
+}
+
+/// A Node that is deleted while the API takes no writes.
+async fn unrecorded() -> (World, NodeIdentity, Arc<Identities>) {
+    let (world, identity, identities) = joined().await;
+    tell(&identities, vec![Event::Apply(node("u1", 1))]).await;
+    *world.secrets.broken.lock() = Some(identities::SECRET_PREFIX);
+    tell(&identities, vec![Event::Delete(node("u1", 1))]).await;
+    (world, identity, identities)
+}
+
+#[tokio::test]
+async fn a_deletion_that_cannot_be_recorded_counts_at_once_and_is_recorded_when_it_can() {
+    let (world, identity, identities) = joined().await;
+    let registry = Registry::new(5);
+    let session = super::in_force::session(&registry, identity.facts());
+    tell(&identities, vec![Event::Apply(node("u1", 1))]).await;
+    *world.secrets.broken.lock() = Some(identities::SECRET_PREFIX);
+    tell(&identities, vec![Event::Delete(node("u1", 1))]).await;
+    assert_eq!(judged(&identities, &identity).await, Err(Denied::Deleted));
+    let renewed = identities.renewed(&edge1(), &identity.facts(), &identity.facts()).await;
+    assert_eq!(renewed.expect("an answer"), Err(Denied::Deleted));
+    sweep_once(&identities, &registry).await;
+    assert!(session.mailbox.take().goodbye.is_some(), "its session ends");
+    // Nobody else has seen it.
+    let other = world.replica().await.identities();
+    assert_eq!(judged(&other, &identity).await, Ok(()));
+    let keeping = tokio::spawn(identities::keep_ended(Arc::clone(&identities)));
+    tokio::time::pause();
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    assert_eq!(judged(&other, &identity).await, Ok(()), "it cannot be recorded yet");
+    *world.secrets.broken.lock() = None;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(judged(&other, &identity).await, Err(Denied::Deleted));
+    keeping.abort();
+}
+
+#[tokio::test]
+async fn a_deletion_that_waits_is_none_of_whoever_joins_meanwhile() {
+    for elsewhere in [false, true] {
+        let (world, former, identities) = unrecorded().await;
+        *world.secrets.broken.lock() = None;
+        let (new, other) = (World::start().await.joined("edge1").await, world.replica().await.identities());
+        let replica = if elsewhere { &other } else { &identities };
+        let joined = replica.joined(&edge1(), &new.facts(), elsewhere).await.expect("recorded");
+        assert!(joined.is_ok(), "{joined:?}: the name is free where the deletion is known");
+        assert!(identities.end_all_deleted().await);
+        for replica in [&other, &identities] {
+            assert_eq!(judged(replica, &new).await, Ok(()));
+            assert_eq!(judged(replica, &former).await, Err(Denied::Replaced));
+        }
+    }
 }

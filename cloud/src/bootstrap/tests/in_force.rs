@@ -115,6 +115,48 @@ async fn a_renewal_does_not_survive_the_join_that_replaces_it() {
     assert_eq!((identities.ask(&node, &waiting).await.expect("an answer"), later), (Ok(()), Ok(())));
 }
 
+/// A cloudcore of an older version writes the records of all names of a Secret, and not when their latest certificates began.
+#[tokio::test]
+async fn a_record_that_an_older_cloudcore_has_written_gives_nothing_back() {
+    let world = World::start().await;
+    let (first, node) = (world.joined("edge1").await.facts(), NodeId::parse("edge1").expect("a name"));
+    let identities = world.bootstrap.identities();
+    let signed = |number: u8, later: u64| PeerCertificate {
+        serial: u64::from(number).into(),
+        key: [number; 32],
+        issued: first.issued + later,
+        ..first
+    };
+    let (thrown_away, waiting) = (signed(1, 30), signed(2, 10));
+    identities.renewed(&node, &first, &thrown_away).await.expect("an answer").expect("in force");
+    identities.joined(&node, &waiting, true).await.expect("stored").expect("replaced");
+    let recorded = || {
+        let secrets = world.secrets.secrets.lock();
+        let texts = secrets.values().filter_map(|secret| secret.data.get("edge1"));
+        texts.map(|text| String::from_utf8_lossy(text).into_owned()).collect::<String>()
+    };
+    assert!(recorded().contains("latest"));
+    for secret in world.secrets.secrets.lock().values_mut() {
+        if let Some(text) = secret.data.get_mut("edge1") {
+            let mut entry: serde_json::Value = serde_json::from_slice(text).expect("JSON");
+            entry.as_object_mut().expect("a record").remove("latest");
+            *text = entry.to_string().into_bytes();
+            let mut writes = world.secrets.writes.lock();
+            writes.push("an older cloudcore".to_owned());
+            secret.version = writes.len().to_string();
+        }
+    }
+    assert!(!recorded().contains("latest"));
+    let judged = identities.ask(&node, &thrown_away).await.expect("an answer");
+    assert_eq!(judged, Err(Denied::Replaced));
+    // The next write puts it right for the others.
+    world.set_node("edge1", present("u1"));
+    assert_eq!(identities.ask(&node, &waiting).await.expect("an answer"), Ok(()));
+    assert!(recorded().contains("latest"), "{}", recorded());
+    let other = world.replica().await.identities();
+    assert_eq!(other.ask(&node, &thrown_away).await.expect("an answer"), Err(Denied::Replaced));
+}
+
 #[tokio::test]
 async fn what_one_replica_revokes_the_others_refuse() {
     let world = World::start().await;
@@ -209,7 +251,7 @@ async fn the_records_have_an_upper_bound() {
         // Whole Secrets are written: only every so often, and straight into the store otherwise.
         if number % 4_000 == 3_999 {
             if let Err(error) = identities.joined(&node, &certificate, true).await {
-                refused = Some(error);
+                refused = Some(error.error);
                 break;
             }
         } else {

@@ -144,6 +144,48 @@ async fn a_registration_leaves_the_mark_of_another_one() {
 }
 
 #[tokio::test]
+async fn two_replicas_that_register_one_node_leave_each_other_their_marks() {
+    let world = World::start().await;
+    let identity = world.joined("edge1").await;
+    let (other, after) = (world.replica().await, world.replica().await);
+    let judged = async || after.identities().ask(&edge1(), &identity.facts()).await.expect("an answer");
+    let (one, two) = futures::join!(begin(&world.bootstrap), begin(&other));
+    let (winner, loser) = match (one, two) {
+        (Ok(Ok(registration)), Err(IdentityError::Elsewhere)) => (registration, &other),
+        (Err(IdentityError::Elsewhere), Ok(Ok(registration))) => (registration, &world.bootstrap),
+        both => panic!("{both:?}"),
+    };
+    for _ in 0..3 {
+        assert!(
+            matches!(begin(loser).await, Err(IdentityError::Elsewhere)),
+            "the Node may be there any moment"
+        );
+    }
+    assert_eq!(judged().await, Err(Denied::Interrupted), "its mark is still there");
+    winner.end(None).await;
+    assert_eq!(judged().await, Ok(()));
+    begun(loser).await.end(Some("u1".to_owned())).await;
+    world.set_node("edge1", present("u1"));
+    assert_eq!(judged().await, Ok(()));
+}
+
+/// It has read that there is no Node when another replica makes it.
+#[tokio::test]
+async fn a_registration_that_another_replica_has_overtaken_reads_the_node_again() {
+    let world = World::start().await;
+    world.joined("edge1").await;
+    let other = world.replica().await;
+    let mut late = std::pin::pin!(begin(&other));
+    world.secrets.hold_reads(true);
+    assert!(futures::poll!(&mut late).is_pending());
+    assert!(futures::poll!(&mut late).is_pending());
+    world.secrets.hold_reads(false);
+    begun(&world.bootstrap).await.end(Some("u1".to_owned())).await;
+    world.set_node("edge1", present("u1"));
+    let _ = late.await.expect("recorded").expect("it is the same Node");
+}
+
+#[tokio::test]
 async fn no_node_is_created_where_that_cannot_be_marked() {
     let world = World::start().await;
     let identity = world.joined("edge1").await;

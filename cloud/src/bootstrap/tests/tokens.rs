@@ -7,6 +7,7 @@ use tombolo_proto::NodeId;
 
 use super::world::{MemorySecrets, NodeIdentity, World, csr, options, parts, present, request};
 use super::*;
+use crate::bootstrap::tokens::{self, JoinId};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -67,6 +68,56 @@ async fn a_join_that_failed_gives_its_use_back() {
     assert_eq!(left.values().map(|token| token.uses_left).collect::<Vec<_>>(), [1]);
     assert_eq!(join(&world, "edge1", &made).await.0, StatusCode::OK);
     refused(&world, "edge1", &made, StatusCode::UNAUTHORIZED, "as often as it may be").await;
+}
+
+async fn uses_left(world: &World) -> Vec<u32> {
+    list(&*world.secrets).await.expect("listed").values().map(|token| token.uses_left).collect()
+}
+
+/// Whether a write was made is not known where its answer is lost.
+#[tokio::test]
+async fn a_use_whose_answer_is_lost_is_counted_once() {
+    let world = World::start().await;
+    let made = world.bootstrap.create_token(&token(&["edge1", "edge2"], 2, false)).await.expect("made");
+    *world.secrets.lost.lock() = Some((tokens::SECRET, false));
+    assert_eq!(join(&world, "edge1", &made).await.0, StatusCode::OK);
+    assert_eq!(uses_left(&world).await, [1]);
+    assert_eq!(join(&world, "edge2", &made).await.0, StatusCode::OK);
+}
+
+/// Nothing can be said of a join whose count or record is lost until the API answers again.
+#[tokio::test]
+async fn a_join_that_nobody_has_is_taken_back_when_the_api_answers_again() {
+    for of in [tokens::SECRET, identities::SECRET_PREFIX] {
+        let world = World::start().await;
+        let made = world.bootstrap.create_token(&token(&["edge1"], 1, false)).await.expect("made");
+        *world.secrets.lost.lock() = Some((of, true));
+        refused(&world, "edge1", &made, StatusCode::SERVICE_UNAVAILABLE, "no answer").await;
+        *world.secrets.unreadable.lock() = None;
+        tokio::time::pause();
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        tokio::time::resume();
+        assert_eq!(uses_left(&world).await, [1], "{of}");
+        assert_eq!(join(&world, "edge1", &made).await.0, StatusCode::OK, "{of}: the name is free");
+    }
+}
+
+#[tokio::test]
+async fn a_token_that_is_used_up_takes_its_use_back() {
+    let world = World::start().await;
+    let made = world.bootstrap.create_token(&token(&["edge1"], 1, false)).await.expect("made");
+    let (bearer, node) = (made.split_once('.').expect("a hash").1, NodeId::parse("edge1").expect("a name"));
+    let (own, another) = (JoinId::new(), JoinId::new());
+    tokens::spend(&*world.secrets, bearer, &node, own, SystemTime::now()).await.expect("counted");
+    world.bootstrap.create_token(&token(&["edge2"], 7, false)).await.expect("made");
+    tokens::give_back(&*world.secrets, bearer, another).await.expect("an answer");
+    let left = async || uses_left(&world).await.into_iter().filter(|uses| *uses != 7).sum::<u32>();
+    assert_eq!(left().await, 0, "it was not counted for that join");
+    for _ in 0..2 {
+        tokens::give_back(&*world.secrets, bearer, own).await.expect("an answer");
+        assert_eq!(left().await, 1, "once");
+    }
+    assert_eq!(join(&world, "edge1", &made).await.0, StatusCode::OK);
 }
 
 /// Between its join and its first report a node has its name already.
@@ -162,7 +213,7 @@ async fn two_replicas_cannot_both_give_the_last_use_away() {
     let node = NodeId::parse("edge1").expect("a name");
     // Without the lock that one process has: each stands for a replica.
     let spent = futures::future::join_all(
-        (0..8).map(|_| super::super::tokens::spend(&*secrets, bearer, &node, SystemTime::now())),
+        (0..8).map(|_| tokens::spend(&*secrets, bearer, &node, JoinId::new(), SystemTime::now())),
     )
     .await;
     assert_eq!(spent.iter().filter(|outcome| outcome.is_ok()).count(), 3);

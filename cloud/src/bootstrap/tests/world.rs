@@ -25,6 +25,10 @@ pub(super) struct MemorySecrets {
     pub(super) secrets: Mutex<BTreeMap<String, StoredSecret>>,
     /// Writes of Secrets whose names begin so fail.
     pub(super) broken: Mutex<Option<&'static str>>,
+    /// The next write of a Secret whose name begins so is made, and its answer lost. Then, where that is said, they cannot be read.
+    pub(super) lost: Mutex<Option<(&'static str, bool)>>,
+    /// Secrets whose names begin so cannot be read.
+    pub(super) unreadable: Mutex<Option<&'static str>>,
     pub(super) writes: Mutex<Vec<String>>,
     /// How often something was read.
     pub(super) reads: Mutex<usize>,
@@ -64,8 +68,15 @@ impl MemorySecrets {
         let mut writes = self.writes.lock();
         writes.push(name.clone());
         let version = writes.len().to_string();
-        secrets.insert(name, StoredSecret { data, version: version.clone() });
-        Ok(version)
+        secrets.insert(name.clone(), StoredSecret { data, version: version.clone() });
+        let mut lost = self.lost.lock();
+        match lost.take_if(|(prefix, _)| name.starts_with(*prefix)) {
+            None => Ok(version),
+            Some((prefix, unreadable)) => {
+                *self.unreadable.lock() = unreadable.then_some(prefix);
+                Err(SecretError::Unavailable { name, reason: "no answer".to_owned() })
+            }
+        }
     }
 }
 
@@ -76,6 +87,12 @@ impl SecretStore for MemorySecrets {
             tokio::task::yield_now().await;
             let found = self.secrets.lock().get(name).cloned();
             let _ = self.held.subscribe().wait_for(|held| !held).await;
+            if self.unreadable.lock().is_some_and(|prefix| name.starts_with(prefix)) {
+                return Err(SecretError::Unavailable {
+                    name: name.to_owned(),
+                    reason: "no answer".to_owned(),
+                });
+            }
             Ok(found)
         }
         .boxed()

@@ -94,35 +94,47 @@ struct World {
     down: Arc<Downstream>,
     told: Arc<Told>,
     inputs: mpsc::Sender<Input>,
+    readiness: Readiness,
 }
 
 impl World {
     async fn new(pods: &[Value]) -> Self {
+        let world = Self::begun(pods);
+        world.list(&Kind::ALL, pods).await;
+        world
+    }
+
+    /// Nothing is listed yet.
+    fn begun(pods: &[Value]) -> Self {
         let api = Api { pods: pods.to_vec(), ..Api::default() };
         let (api, told) = (Arc::new(Mutex::new(api)), Arc::new(Told::default()));
         let down = Arc::new(Downstream::default());
         let (inputs, receiver) = mpsc::channel(INPUTS_MAX);
         let index = Index::new(Arc::clone(&down));
         let outlet: Arc<dyn Outlet> = Arc::clone(&told) as _;
-        let ready = Readiness::new().wait_for("lists");
+        let readiness = Readiness::new();
+        let ready = readiness.wait_for("lists");
         tokio::spawn(Controller::new(index, client(&api), outlet, ready).run(receiver));
-        let world = Self { api, down, told, inputs };
-        world.send(Input::Joined(node())).await;
+        Self { api, down, told, inputs, readiness }
+    }
+
+    /// The node connects, and the watches of these kinds list what there is.
+    async fn list(&self, kinds: &[Kind], pods: &[Value]) {
+        self.send(Input::Joined(node())).await;
         let metadata = json!({"name": "edge-1", "uid": "u-node", "resourceVersion": "1"});
-        for kind in Kind::ALL {
-            world.watched(kind, ObjectEvent::RelistStart).await;
+        for kind in kinds.iter().copied() {
+            self.watched(kind, ObjectEvent::RelistStart).await;
             let shown = match kind {
                 Kind::Node => vec![json!({ "metadata": metadata })],
                 Kind::Pod => pods.to_vec(),
                 Kind::ConfigMap | Kind::Secret => Vec::new(),
             };
             for object in shown {
-                world.watched(kind, ObjectEvent::Applied(RawObject::new(object))).await;
+                self.watched(kind, ObjectEvent::Applied(RawObject::new(object))).await;
             }
-            world.watched(kind, ObjectEvent::RelistEnd).await;
+            self.watched(kind, ObjectEvent::RelistEnd).await;
         }
-        world.settle().await;
-        world
+        self.settle().await;
     }
 
     async fn send(&self, input: Input) {
@@ -306,4 +318,52 @@ async fn a_refusal_counts_at_once_and_trouble_when_it_lasts() {
         let asked = world.api.lock().asked.iter().filter(|path| path.ends_with("/secrets/s")).count();
         assert_eq!(asked, attempts, "{code}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_process_is_ready_when_every_kind_was_listed() {
+    let world = World::begun(&[]);
+    for (number, kind) in Kind::ALL.into_iter().enumerate() {
+        assert!(!world.readiness.is_ready(), "{number} kinds are listed");
+        world.list(&[kind], &[]).await;
+    }
+    assert!(world.readiness.is_ready());
+}
+
+/// The cloud's history went back. Reads that nobody answers hold no places of those after it, and who asked hears nothing.
+#[tokio::test(start_paused = true)]
+async fn a_reset_gives_the_places_of_reads_back_and_forgets_the_questions() {
+    let names = ["a", "b", "c", "d"];
+    let world = World::new(&[]).await;
+    names.iter().for_each(|name| world.answers_with(&secret_key(name), 0));
+    world.watched(Kind::Pod, ObjectEvent::Applied(RawObject::new(pod("p", 5, &names)))).await;
+    world.settle().await;
+    assert_eq!(names.map(|name| world.asked(&secret_key(name))), [1; 4], "all places of the node are taken");
+    let proof = world.prove(&[secret_key("a")]).await;
+    let (done, reset) = oneshot::channel();
+    world.send(Input::Reset(done)).await;
+    reset.await.expect("it is done");
+    let unanswered = tokio::time::timeout(Duration::from_secs(1), proof).await.expect("at once");
+    assert!(unanswered.is_err(), "its session ends");
+
+    world.answers_again();
+    world.api.lock().secrets = vec![secret("e", 7)];
+    world.list(&Kind::ALL, &[]).await;
+    world.watched(Kind::Pod, ObjectEvent::Applied(RawObject::new(pod("q", 6, &["e"])))).await;
+    world.settle().await;
+    assert_eq!(world.state(&secret_key("e")), "present");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_burst_has_left_out_is_not_taken_for_the_same() {
+    let world = World::new(&[pod("p", 5, &[])]).await;
+    let mut labelled = pod("p", 6, &[]);
+    labelled["metadata"]["labels"] = json!({"a": "b"});
+    for object in [labelled, pod("p", 7, &[])] {
+        world.watched(Kind::Pod, ObjectEvent::Applied(RawObject::new(object))).await;
+    }
+    world.settle().await;
+    let key = ObjectKey::new(Kind::Pod.resource(), "d", "p");
+    let Lookup::Present(object) = world.down.lookup(&node(), &key) else { panic!("it is there") };
+    assert_eq!((object.version.revision.0, object.same_since.0), (7, 7), "the label was there between");
 }

@@ -24,6 +24,11 @@ impl Index {
         }
         let key = self.down.location.shared(&key);
         let mut object = kind.trimmed(raw)?.object;
+        if object.body.is_empty() {
+            self.set_config(&key, Cached::Withheld(object.version));
+            self.warn_of_unread(&key);
+            return Ok(());
+        }
         object.key = key.clone();
         let object = Arc::new(object);
         let same = current
@@ -36,6 +41,15 @@ impl Index {
             self.set_config(&key, Cached::Present(object));
         }
         Ok(())
+    }
+
+    fn warn_of_unread(&self, key: &ObjectKey) {
+        let node = self.down.location.nodes_of(key).into_iter().next();
+        if let Some(node) = node
+            && let Some(left_out) = self.lines.admit(&node)
+        {
+            tracing::warn!(%key, %node, left_out, "an object that a node needs has too many parts: it is not delivered");
+        }
     }
 
     pub(super) fn config_deleted(&mut self, kind: Kind, raw: &RawObject) -> Result<(), ObjectError> {

@@ -39,9 +39,11 @@ impl Index {
             raw.value().pointer("/metadata/labels").is_some_and(|labels| labels.get(EDGE_LABEL).is_some());
         let key = raw.key(&Kind::Node.resource());
         let Ok(node) = NodeId::parse(key.name()) else { return Ok(()) };
-        let uid = raw.uid()?;
+        let (uid, is_unread) = (raw.uid()?, raw.is_unread());
         let before = self.down.nodes.get(&node).map(|state| state.clone()).unwrap_or_default();
-        if !labelled && !before.joined {
+        // Its labels are not known then.
+        let is_edge = labelled || (is_unread && before.registered.is_some());
+        if !is_edge && !before.joined {
             if before.registered.is_some() {
                 self.forget_node(&node);
             }
@@ -66,7 +68,8 @@ impl Index {
         if let Some(same) = same.filter(|_| !self.may_have_missed(Kind::Node, &key)) {
             object.same_since = same.same_since;
         }
-        let cached = match object.body.len() <= NODE_OBJECT_BYTES_MAX {
+        let is_kept = !object.body.is_empty() && object.body.len() <= NODE_OBJECT_BYTES_MAX;
+        let cached = match is_kept {
             true => Cached::Present(Arc::new(object)),
             false => Cached::Withheld(object.version),
         };

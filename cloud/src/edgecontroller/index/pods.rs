@@ -10,9 +10,7 @@ use tombolo_proto::{NodeId, ObjectKey, Uid};
 use super::bodies::{Moves, NODE_MIRROR_PODS_MAX, NODE_PODS_BYTES_MAX, Rank};
 use super::{Cached, Effect, Index, Kind, ObjectError, RawObject, Trimmed};
 use crate::edgecontroller::pod_manager::{Known, Observed, Verdict};
-
-/// Annotation of a pod that a kubelet has made after a file of its own.
-const MIRROR: &str = "kubernetes.io/config.mirror";
+use crate::kube::MIRROR;
 
 /// A pod as it was told.
 #[derive(Debug)]
@@ -27,13 +25,15 @@ impl SeenPod {
     /// # Errors
     /// As [`Kind::trimmed`].
     pub(in crate::edgecontroller) fn read(raw: RawObject) -> Result<Self, ObjectError> {
-        let rank = rank_of(raw.value());
+        let (rank, is_unread) = (rank_of(raw.value()), raw.is_unread());
         let mut pod = Kind::Pod.trimmed(raw)?;
         if rank == Rank::Mirror {
             // A node makes mirror pods itself, and must not be given objects for them: the Node authorizer does the same.
             pod.object.dependencies.clear();
         }
-        Ok(Self { rank, len: pod.object.body.len(), pod })
+        // For what was not read there is no room: it is there, and its body is not.
+        let len = if is_unread { NODE_PODS_BYTES_MAX + 1 } else { pod.object.body.len() };
+        Ok(Self { rank, len, pod })
     }
 
     pub(super) fn uid(&self) -> &Uid {

@@ -394,3 +394,70 @@ fn an_object_without_uid_is_counted_and_harms_nothing() {
     world.index.handle(Kind::Pod, ObjectEvent::Applied(raw));
     assert_eq!((world.index.malformed(), world.offered()), (1, vec![]));
 }
+
+/// An object of more values than are read.
+fn of_many_values(kind: Kind, name: &str, revision: u64, rest: &str) -> RawObject {
+    let many: Vec<String> = (0..70_000).map(|number| format!(r#""k{number}":"""#)).collect();
+    let (many, namespace) = (many.join(","), if kind == Kind::Node { "" } else { "d" });
+    let text = format!(
+        r#"{{"metadata":{{"name":"{name}","namespace":"{namespace}","uid":"u-{name}","resourceVersion":"{revision}","annotations":{{{many}}}}}{rest}}}"#
+    );
+    serde_json::from_str(&text).expect("an object")
+}
+
+const ON_A: &str = r#","spec":{"nodeName":"a","volumes":[{"secret":{"secretName":"s"}}]}"#;
+
+#[test]
+fn a_pod_that_is_not_read_runs_on_with_what_it_needs_and_its_deletion_ends_both() {
+    let mut world = World::synced(&["a"]);
+    let (pod, secret) = (key(Kind::Pod, "p"), key(Kind::Secret, "s"));
+    world.index.pods_listed(&node("a"), listed([of_many_values(Kind::Pod, "p", 1000, ON_A)]));
+    let raw = world.secret("s", "1");
+    world.index.fetched(&secret, None, Some(raw));
+    assert_eq!((world.state("a", &pod), world.state("a", &secret)), ("unreadable", "present"));
+    world.index.handle(Kind::Pod, ObjectEvent::Applied(of_many_values(Kind::Pod, "p", 1001, ON_A)));
+    let effects = world.index.take_effects();
+    let reads = effects.iter().filter(|effect| matches!(effect, Effect::Fetch(key, _) if *key == pod));
+    assert_eq!(reads.count(), 0, "it is not asked for again and again");
+    assert_eq!((world.state("a", &pod), world.state("a", &secret)), ("unreadable", "present"));
+    world.index.handle(Kind::Pod, ObjectEvent::Deleted(of_many_values(Kind::Pod, "p", 1002, ON_A)));
+    assert_eq!((world.state("a", &pod), world.state("a", &secret)), ("unwanted", "unwanted"));
+}
+
+#[test]
+fn what_a_node_needs_and_is_not_read_is_waited_for_by_nobody() {
+    for kind in [Kind::Secret, Kind::ConfigMap] {
+        let mut world = World::synced(&["a"]);
+        world.pod("p", "a", &["s"]);
+        let wanted = key(Kind::Secret, "s");
+        world.index.fetched(&wanted, None, Some(of_many_values(kind, "s", 1000, "")));
+        assert_eq!(world.state("a", &wanted), "unreadable");
+        world.revision = 2000;
+        let raw = world.secret("s", "1");
+        world.index.handle(Kind::Secret, ObjectEvent::Applied(raw));
+        assert_eq!(world.state("a", &wanted), "present", "it has become smaller");
+        world.index.handle(Kind::Secret, ObjectEvent::Applied(of_many_values(Kind::Secret, "s", 3000, "")));
+        assert_eq!(world.state("a", &wanted), "unreadable", "what was known is out of date");
+        world.index.handle(Kind::Secret, ObjectEvent::Deleted(of_many_values(Kind::Secret, "s", 3001, "")));
+        assert_eq!(world.state("a", &wanted), "absent");
+    }
+}
+
+#[test]
+fn a_node_that_is_not_read_stays_an_edge_node_and_its_deletion_is_seen() {
+    let mut world = World::synced(&["a"]);
+    let uid = world.down.registered(&node("a")).expect("registered");
+    let text = |revision: u64| {
+        let raw = of_many_values(Kind::Node, "a", revision, "").value().to_string();
+        let many = r#""","#.repeat(70_000);
+        let text = raw.replace(r#""u-a""#, &format!(r#""{uid}""#));
+        format!(r#"{},"status":[{many}0]}}"#, text.strip_suffix('}').expect("an object"))
+    };
+    let raw = |revision: u64| serde_json::from_str::<RawObject>(&text(revision)).expect("an object");
+    world.index.handle(Kind::Node, ObjectEvent::Applied(raw(5000)));
+    let own = ObjectKey::new(Kind::Node.resource(), "", "a");
+    assert!(world.down.registered(&node("a")).is_some());
+    assert_eq!(world.state("a", &own), "unreadable");
+    world.index.handle(Kind::Node, ObjectEvent::Deleted(raw(5001)));
+    assert!(world.down.registered(&node("a")).is_none());
+}

@@ -131,3 +131,20 @@ fn a_reference_needs_no_object_and_ends_with_the_last_pod() {
     assert_eq!(cache.remove_pod(&node(1), &uid(2)), [object(1)]);
     assert_eq!(cache.nodes_of(&object(1)), []);
 }
+
+#[test]
+fn pods_are_told_by_namespace_and_nothing_stays_of_what_is_forgotten() {
+    let cache = LocationCache::default();
+    let other = ObjectKey::new(resources::pods(), "other", "pod-2");
+    cache.set_pod(&node(0), &uid(1), &pod_key(1), &[object(0)]);
+    cache.set_pod(&node(0), &uid(2), &other, &[object(0)]);
+    assert_eq!(cache.pods_in(&node(0), "other"), [other]);
+    assert_eq!(cache.remove_pod(&node(0), &uid(1)), []);
+    assert_eq!(cache.remove_pod(&node(0), &uid(2)), [object(0)]);
+    assert!(cache.pods.is_empty() && cache.places.is_empty());
+
+    cache.set_pod(&node(1), &uid(3), &pod_key(3), &[object(1)]);
+    cache.clear();
+    assert_eq!((cache.pods(), cache.references()), (0, 0));
+    assert!(!cache.is_referenced(&object(1)));
+}

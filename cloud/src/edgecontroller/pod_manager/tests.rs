@@ -126,12 +126,40 @@ fn older_versions_and_older_incarnations_are_stale() {
     let old = Pod::at(4).with(json!({"metadata": {"labels": {"old": "yes"}}}));
     assert_eq!(verdict(&mut manager, Observed::Modified, &old), Verdict::Stale);
     assert_eq!(verdict(&mut manager, Observed::Added, &Pod::at(3).uid("u0")), Verdict::Stale);
+    let known = manager.by_key(&Pod::at(1).trimmed().object.key).expect("known");
+    assert_eq!(
+        (known.version.revision.0, known.version.uid.as_str()),
+        (5, "u1"),
+        "what is stale is forgotten"
+    );
+}
+
+#[test]
+fn a_node_acts_on_the_same_content_since_it_last_changed_as_far_as_that_was_seen() {
+    let (mut manager, uid) = (PodManager::default(), Uid::parse("u1").expect("valid"));
+    let since = |manager: &PodManager| manager.get(&uid).expect("known").same_since.0;
+    let running = json!({"status": {"phase": "Running"}});
+    let labelled = json!({"metadata": {"labels": {"a": "b"}}});
+    for (pod, expected) in [
+        (Pod::at(1), 1),
+        (Pod::at(2).with(running), 1),
+        (Pod::at(3).with(labelled.clone()), 3),
+        (Pod::at(4).with(labelled.clone()), 3),
+    ] {
+        verdict(&mut manager, Observed::Added, &pod);
+        assert_eq!(since(&manager), expected, "at {}", pod.revision);
+    }
+    manager.passed_over(&uid);
+    assert_eq!(since(&manager), 4, "what was between is not known");
+    verdict(&mut manager, Observed::Modified, &Pod::at(5).with(labelled));
+    assert_eq!(since(&manager), 4);
 }
 
 #[test]
 fn bursts_become_their_newest_events() {
     let key = |name: &str| ObjectKey::new(resources::pods(), "d", name);
     let mut events = vec![("a", 1), ("b", 2), ("a", 3), ("fence", 0), ("a", 4), ("b", 5), ("b", 6)];
-    coalesce(&mut events, |(name, _)| (*name != "fence").then(|| key(name)));
+    let merged = coalesce(&mut events, |(name, _)| (*name != "fence").then(|| key(name)));
+    assert_eq!(merged, [key("a"), key("b")].into(), "of these something was dropped");
     assert_eq!(events, [("b", 2), ("a", 3), ("fence", 0), ("a", 4), ("b", 6)]);
 }

@@ -38,7 +38,7 @@ const VALUE_MAX: usize = 256;
 /// pod addresses, first addresses and well-known labels.
 #[must_use]
 pub fn for_others(resource: &Resource, raw: RawObject) -> RawObject {
-    if !resource.group.is_empty() || &*resource.name != "nodes" {
+    if !resource.group.is_empty() || &*resource.name != "nodes" || raw.is_unread() {
         return raw;
     }
     let mut value = raw.into_value();

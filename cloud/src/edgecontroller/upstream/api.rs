@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use http::Method;
 use tombolo_proto::NodeId;
+use tombolo_proto::api_path::is_unambiguous;
 use tombolo_proto::frame::{ApiReply, ApiRequest};
 
 use super::order::Position;
@@ -103,7 +104,8 @@ fn check(request: &ApiRequest) -> Result<Method, String> {
         return Err("a header begins or ends with white space".to_owned());
     }
     // What is read here would take many times as much as it was sent as.
-    let is_json = request.body.first().is_some_and(|first| matches!(first, b'{' | b'['));
+    let first = request.body.iter().find(|byte| !byte.is_ascii_whitespace());
+    let is_json = first.is_some_and(|first| matches!(first, b'{' | b'['));
     if is_json && has_too_many_values(std::iter::once(&*request.body)) {
         return Err("the body has more values than any object of use: send fewer".to_owned());
     }
@@ -114,11 +116,10 @@ fn check(request: &ApiRequest) -> Result<Method, String> {
     if method == Method::GET && ISSUER_PATHS.contains(&path) {
         return Ok(method);
     }
-    let mut segments = relative.split('/');
-    if !segments.next().is_some_and(|root| ROOTS.contains(&root)) {
+    if !relative.split('/').next().is_some_and(|root| ROOTS.contains(&root)) {
         return Err(format!("path {path:?} is no path of the Kubernetes API"));
     }
-    if segments.any(|segment| segment == "." || segment == "..") || path.contains('%') {
+    if !is_unambiguous(path) {
         return Err(format!("path {path:?} is ambiguous"));
     }
     Ok(method)
@@ -129,13 +130,7 @@ mod tests {
     use super::*;
 
     fn request(method: &str, path: &str) -> ApiRequest {
-        ApiRequest {
-            method: method.to_owned(),
-            path_and_query: path.to_owned(),
-            content_type: String::new(),
-            accept: String::new(),
-            body: bytes::Bytes::new(),
-        }
+        ApiRequest::new(method, path)
     }
 
     #[test]
@@ -146,6 +141,7 @@ mod tests {
             ("POST", "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"),
             ("GET", "/api/v1/pods?watch=false"),
             ("GET", "/version"),
+            ("GET", "/apis/rbac.authorization.k8s.io/v1/clusterroles/a%20b"),
             ("GET", "/.well-known/openid-configuration"),
             ("GET", "/openid/v1/jwks"),
         ] {
@@ -155,7 +151,7 @@ mod tests {
 
     #[test]
     fn a_body_of_too_many_values_is_refused() {
-        let body = |values: usize| bytes::Bytes::from(format!("[{}0]", r#""","#.repeat(values)));
+        let body = |values: usize| bytes::Bytes::from(format!(" \n[{}0]", r#""","#.repeat(values)));
         let patch = |body| check(&ApiRequest { body, ..request("PATCH", "/api/v1/nodes/n/status") });
         assert!(patch(body(60_000)).is_ok());
         patch(body(500_000)).expect_err("too many");
@@ -204,6 +200,9 @@ mod tests {
             ("GET", "/.well-known/../metrics"),
             ("GET", "/apis/../metrics"),
             ("GET", "/api/v1/namespaces/%2e%2e/x"),
+            ("GET", "/api/v1/n%6Fdes"),
+            ("GET", "/api/v1/namespaces/d/secrets/a%2Fb"),
+            ("GET", "/api/v1/namespaces/d/secrets/%FF"),
         ] {
             assert!(check(&request(method, path)).is_err(), "{method} {path}");
         }

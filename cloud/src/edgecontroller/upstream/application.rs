@@ -14,7 +14,9 @@ use super::message::{body_of, into_result};
 use super::register::may_create_node;
 use super::{Upstream, fresh_id, now_millis};
 use crate::edgecontroller::local_endpoint;
-use crate::kube::{ApiCall, is_path_segment, path_of, query_value};
+use crate::kube::{
+    ApiCall, TreeError, is_large, is_object, is_path_segment, path_of, query_value, read_tree,
+};
 
 /// Paths of the API server that are passed through (docs/reference/kubeedge.md#applications-in-the-cloud). What they
 /// say is the same for everybody.
@@ -85,12 +87,16 @@ struct PatchOption {
 impl Upstream {
     /// Answers a record with the record and its result. Watches are the hub's and do not come here.
     pub(super) async fn answer_application(&self, node: &NodeId, request: &Message) -> Message {
+        let refused = |sentence: &str| {
+            let sentence = format!("the content is no application: {sentence}");
+            request.controller_error(fresh_id(), now_millis(), &sentence)
+        };
+        if is_large(&request.content.payload()) {
+            return refused(&TreeError::TooLarge.to_string());
+        }
         let content = match Application::read(&request.content) {
             Ok(application) => self.run_application(node, application).await,
-            Err(error) => {
-                let sentence = format!("the content is no application: {error}");
-                return request.controller_error(fresh_id(), now_millis(), &sentence);
-            }
+            Err(error) => return refused(&error.to_string()),
         };
         request.controller_reply(fresh_id(), now_millis(), request.route.resource.clone(), content)
     }
@@ -177,9 +183,10 @@ fn is_passed_through(path: &str) -> bool {
 fn option_of(application: &Application) -> Result<Value, String> {
     match application.option.as_deref() {
         None | Some([]) => Ok(json!({})),
-        Some(bytes) => match serde_json::from_slice(bytes) {
+        Some(bytes) => match read_tree(bytes) {
             Ok(Value::Null) => Ok(json!({})),
             Ok(option @ Value::Object(_)) => Ok(option),
+            Err(error @ TreeError::TooLarge) => Err(format!("the option: {error}")),
             _ => Err("the option is no JSON object".to_owned()),
         },
     }
@@ -222,12 +229,11 @@ fn query(option: &Value, names: &[&str]) -> Result<String, String> {
 /// A call with the object of the record.
 fn send(method: Method, path: String, option: &Value, application: &Application) -> Result<ApiCall, String> {
     let body = application.req_body.as_deref().unwrap_or_default();
-    match serde_json::from_slice(body) {
-        Ok(object @ Value::Object(_)) => {
-            Ok(ApiCall::json(method, path + &query(option, &WRITE_OPTIONS)?, &object))
-        }
-        _ => Err("ReqBody is no JSON object".to_owned()),
+    if !is_object(body) {
+        return Err("ReqBody is no JSON object".to_owned());
     }
+    let path = path + &query(option, &WRITE_OPTIONS)?;
+    Ok(ApiCall::json_text(method, path, Bytes::copy_from_slice(body)))
 }
 
 fn delete_options(mut option: Value) -> Value {

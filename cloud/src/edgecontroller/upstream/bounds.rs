@@ -1,15 +1,21 @@
 //! Bounds on the requests of all nodes together, by kind. Without one, a kind has only the bounds of each node.
+//!
+//! The places are everybody's. A request that waits for its own node, to read the large answer before, has none meanwhile.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tombolo_proto::NodeId;
 use tombolo_proto::message::{Message, Operation, ResourceType};
 
+use crate::kube::{GivesWay, Room};
 use crate::turns::{Turn, Turns};
 
 /// Kinds of requests that can be bounded: those for which stock cloudcore has workers of their own
@@ -115,15 +121,40 @@ pub(super) struct Crowded {
 }
 
 /// What a running request holds; its place is free when this is dropped.
-pub(super) struct Pass<'a>(#[expect(dead_code, reason = "held, not read")] Option<Held<'a>>);
+#[derive(Debug)]
+pub(super) struct Pass {
+    gates: Gates,
+    node: NodeId,
+    kind: RequestKind,
+    /// None while it waits for its node.
+    held: Mutex<Option<Held>>,
+}
 
 /// A place, a slot, and the node's turn.
-type Held<'a> = ([OwnedSemaphorePermit; 2], Turn<'a, (NodeId, RequestKind)>);
+type Held = ([OwnedSemaphorePermit; 2], Turn<(NodeId, RequestKind)>);
+
+impl GivesWay for Pass {
+    fn give_way(&self) {
+        *self.held.lock() = None;
+    }
+
+    fn go_on(&self) -> BoxFuture<'_, ()> {
+        async {
+            let Some(gate) = self.gates.0.get(&self.kind) else { return };
+            let turn = self.gates.turn(&self.node, self.kind, gate).await;
+            // It has had a place, so it waits for one however many do. None of these is ever closed.
+            let Ok(place) = Arc::clone(&gate.places).acquire_owned().await else { return };
+            let Ok(slot) = Arc::clone(&gate.slots).acquire_owned().await else { return };
+            *self.held.lock() = Some(([place, slot], turn));
+        }
+        .boxed()
+    }
+}
 
 /// Lets requests of each kind pass one by one. A node has a part of each kind at a time, running or waiting, and its others
 /// wait behind those: however many it makes, the queue goes round among the nodes.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Gates(Arc<BTreeMap<RequestKind, Gate>>, Arc<Turns<(NodeId, RequestKind)>>);
+pub(super) struct Gates(Arc<BTreeMap<RequestKind, Gate>>, Turns<(NodeId, RequestKind)>);
 
 #[derive(Debug)]
 struct Gate {
@@ -145,27 +176,42 @@ impl Gates {
             slots: permits(bound.running.get().into()),
         };
         let gates = bounds.iter().map(|(kind, bound)| (*kind, gate(*bound))).collect();
-        Self(Arc::new(gates), Arc::default())
+        Self(Arc::new(gates), Turns::default())
     }
 
-    /// Waits until this message of a node may run.
-    pub(super) async fn pass(&self, node: &NodeId, message: &Message) -> Result<Pass<'_>, Crowded> {
+    /// Waits until this message of a node may run. None where it has no bound.
+    pub(super) async fn pass(&self, node: &NodeId, message: &Message) -> Result<Option<Arc<Pass>>, Crowded> {
         match RequestKind::of(message) {
             Some(kind) => self.pass_kind(node, kind).await,
-            None => Ok(Pass(None)),
+            None => Ok(None),
         }
     }
 
     /// Waits until a request of this kind of a node may run.
-    pub(super) async fn pass_kind(&self, node: &NodeId, kind: RequestKind) -> Result<Pass<'_>, Crowded> {
-        let Some(gate) = self.0.get(&kind) else { return Ok(Pass(None)) };
+    pub(super) async fn pass_kind(
+        &self,
+        node: &NodeId,
+        kind: RequestKind,
+    ) -> Result<Option<Arc<Pass>>, Crowded> {
+        let Some(gate) = self.0.get(&kind) else { return Ok(None) };
         let RequestBound { running, waiting } = gate.bound;
         let crowded = || Crowded { running: running.get(), waiting };
-        let part = usize::try_from(running.get() / NODE_PART).unwrap_or(usize::MAX).max(1);
-        let turn = self.1.take(&(node.clone(), kind), part.min(Semaphore::MAX_PERMITS)).await;
+        let turn = self.turn(node, kind, gate).await;
         let place = Arc::clone(&gate.places).try_acquire_owned().map_err(|_| crowded())?;
         let slot = Arc::clone(&gate.slots).acquire_owned().await.map_err(|_| crowded())?;
-        Ok(Pass(Some(([place, slot], turn))))
+        let held = Mutex::new(Some(([place, slot], turn)));
+        let pass = Arc::new(Pass { gates: self.clone(), node: node.clone(), kind, held });
+        if let Some(room) = Room::current() {
+            room.gives_way(&pass);
+        }
+        Ok(Some(pass))
+    }
+
+    /// The node's turn, before it waits with others.
+    async fn turn(&self, node: &NodeId, kind: RequestKind, gate: &Gate) -> Turn<(NodeId, RequestKind)> {
+        let running = gate.bound.running.get();
+        let part = usize::try_from(running / NODE_PART).unwrap_or(usize::MAX).max(1);
+        self.1.take(&(node.clone(), kind), part.min(Semaphore::MAX_PERMITS)).await
     }
 }
 
@@ -188,7 +234,7 @@ mod tests {
         let first = pass(&a).now_or_never().expect("at once").expect("a free slot");
         let mut second = Box::pin(pass(&b));
         assert!(second.as_mut().now_or_never().is_none(), "it waits for the first");
-        let refused = pass(&c).now_or_never().expect("at once").err().expect("no place").to_string();
+        let refused = pass(&c).now_or_never().expect("at once").expect_err("no place").to_string();
         assert!(refused.contains("1 requests") && refused.contains("1 wait"), "{refused}");
         drop(first);
         let second = second.now_or_never().expect("its turn").expect("a free slot");

@@ -1,9 +1,12 @@
 //! Reports and questions of older edges (docs/reference/kubeedge.md#older-edges).
 
-use std::time::SystemTime;
+use std::collections::HashMap;
+use std::time::{Duration, SystemTime};
 
 use http::Method;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
 use tombolo_proto::message::{Content, StatusError};
 use tombolo_proto::{NodeId, ObjectKey};
@@ -11,7 +14,7 @@ use tombolo_proto::{NodeId, ObjectKey};
 use super::message::{STRATEGIC, Said, Target, into_result};
 use super::objects::{done, is_settled};
 use super::{Upstream, heartbeat};
-use crate::kube::{ApiCall, Caller, RawObject, path_of, resources};
+use crate::kube::{ApiCall, Caller, RawObject, is_object, path_of, read_tree, resources};
 
 /// Pods of one report; a node carries at most a few hundred.
 const POD_REPORTS_MAX: usize = 1024;
@@ -23,9 +26,97 @@ const EXTENDED_MAX: usize = 64;
 const GPU: &str = "nvidia.com/gpu";
 const GPU_STATUS: &str = "huawei.com/gpu-status";
 
+/// A list as a kubelet reads it; each pod is read alone.
 #[derive(Deserialize)]
-struct PodItems {
-    items: Vec<RawObject>,
+struct PodItems<'a> {
+    #[serde(borrow)]
+    items: Vec<&'a RawValue>,
+}
+
+/// One report of a pod, before its status is read.
+#[derive(Deserialize)]
+struct PodReport<'a> {
+    #[serde(rename = "Name", default)]
+    name: String,
+    #[serde(rename = "UID", default)]
+    uid: String,
+    #[serde(rename = "Status", borrow)]
+    status: &'a RawValue,
+}
+
+/// The reports of a content: an array, or one that stands alone.
+fn reports_of(payload: &[u8]) -> Result<Vec<&RawValue>, String> {
+    let unusable = |_| "the content is no pod status".to_owned();
+    if is_object(payload) {
+        return serde_json::from_slice(payload).map(|report| vec![report]).map_err(unusable);
+    }
+    // Counted first: what is not kept takes no memory.
+    let count = serde_json::from_slice::<Vec<IgnoredAny>>(payload).map_err(unusable)?.len();
+    if count > POD_REPORTS_MAX {
+        return Err(format!(
+            "the content has {count} pod statuses, of {POD_REPORTS_MAX} at most: send fewer"
+        ));
+    }
+    serde_json::from_slice(payload).map_err(unusable)
+}
+
+/// What to write of a reported pod.
+struct Write {
+    uid: String,
+    patch: String,
+    /// The pod was being deleted, and has ended.
+    has_gone: bool,
+}
+
+/// What a report changes of the pod that is there; none where it is about another one. No tree is left when anything is
+/// waited for.
+fn write_of(node: &NodeId, live: &[u8], report: &PodReport<'_>) -> Result<Option<Write>, String> {
+    let live = whole(live)?;
+    let text = |path: &str| live.pointer(path).and_then(Value::as_str).unwrap_or_default();
+    let uid = text("/metadata/uid").to_owned();
+    if text("/spec/nodeName") != node.as_str() || (!report.uid.is_empty() && report.uid != uid) {
+        return Ok(None);
+    }
+    let mut status = read_tree(report.status.get().as_bytes()).map_err(|error| error.to_string())?;
+    complete_times(&mut status, &live);
+    let is_deleted = live.pointer("/metadata/deletionTimestamp").is_some_and(Value::is_string);
+    let has_gone = is_deleted && has_ended(&status);
+    // On the version that was read: a newer report may have come through another replica since.
+    let metadata = json!({"uid": uid, "resourceVersion": text("/metadata/resourceVersion")});
+    let patch = Map::from_iter([("metadata".to_owned(), metadata), ("status".to_owned(), status)]);
+    let patch = Value::from(patch).to_string();
+    Ok(Some(Write { uid, patch, has_gone }))
+}
+
+/// The patch of a Node's status that a report means, on the Node that is there.
+fn node_patch(report: &[u8], live: &[u8], heartbeat_age_max: Duration) -> Result<String, String> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "PascalCase")]
+    struct Report<'a> {
+        #[serde(borrow)]
+        status: &'a RawValue,
+        #[serde(borrow, default)]
+        extend_resources: Option<&'a RawValue>,
+    }
+    let without = |_| "the content has no Status".to_owned();
+    let report: Report<'_> = serde_json::from_slice(report).map_err(without)?;
+    let read = |text: &RawValue| read_tree(text.get().as_bytes()).map_err(|error| error.to_string());
+    let mut status = read(report.status)?;
+    if !status.is_object() {
+        return Err("the content has no Status".to_owned());
+    }
+    let live = whole(live)?;
+    heartbeat::refresh(&mut status, heartbeat_age_max, SystemTime::now());
+    keep_what_is_not_the_nodes(&mut status, &live);
+    let mut patch = Value::from(Map::from_iter([("status".to_owned(), status)]));
+    let annotations = annotations_of(report.extend_resources.map(read).transpose()?.as_ref());
+    if let Some(version) = live.pointer("/metadata/resourceVersion") {
+        patch["metadata"] = json!({ "resourceVersion": version });
+    }
+    if !annotations.is_empty() {
+        patch["metadata"]["annotations"] = annotations.into();
+    }
+    Ok(patch.to_string())
 }
 
 /// The object of an answer without what was not to be read, or why there is none.
@@ -46,26 +137,16 @@ impl Upstream {
         target: Target<'_>,
         content: &Content,
     ) -> Said {
-        let mut report: Value = content.read().unwrap_or_default();
-        let Some(mut status) = report.get_mut("Status").map(Value::take).filter(Value::is_object) else {
-            return Said::Refused("the content has no Status".to_owned());
-        };
         let path = format!("/api/v1/nodes/{}", target.name);
-        let live: Value = match self.as_node(node, ApiCall::get(path.as_str())).await {
-            Ok(body) => serde_json::from_slice(&body).unwrap_or_default(),
+        let live = match self.as_node(node, ApiCall::get(path.as_str())).await {
+            Ok(body) => body,
             Err(error) => return Said::Refused(error.message),
         };
-        heartbeat::refresh(&mut status, self.heartbeat_age_max, SystemTime::now());
-        keep_what_is_not_the_nodes(&mut status, &live);
-        let mut patch = json!({ "status": status });
-        let annotations = annotations_of(report.get("ExtendResources"));
-        if let Some(version) = live.pointer("/metadata/resourceVersion") {
-            patch["metadata"] = json!({ "resourceVersion": version });
-        }
-        if !annotations.is_empty() {
-            patch["metadata"]["annotations"] = annotations.into();
-        }
-        let call = ApiCall::patch(format!("{path}/status"), STRATEGIC, patch.to_string().into());
+        let patch = match node_patch(&content.payload(), &live, self.heartbeat_age_max) {
+            Ok(patch) => patch,
+            Err(sentence) => return Said::Refused(sentence),
+        };
+        let call = ApiCall::patch(format!("{path}/status"), STRATEGIC, patch.into());
         done(self.as_node(node, call).await)
     }
 
@@ -77,20 +158,23 @@ impl Upstream {
         target: Target<'_>,
         content: &Content,
     ) -> Said {
-        let reports = match content.read() {
-            Ok(Value::Array(reports)) => reports,
-            Ok(report @ Value::Object(_)) => vec![report],
-            _ => return Said::Refused("the content is no pod status".to_owned()),
+        let payload = content.payload();
+        let reports = match reports_of(&payload) {
+            Ok(reports) => reports,
+            Err(sentence) => return Said::Refused(sentence),
         };
         let mut expelled = Vec::new();
-        for report in reports.iter().take(POD_REPORTS_MAX) {
-            let named = report.get("Name").and_then(Value::as_str).unwrap_or_default();
-            let name = if target.name.is_empty() { named } else { target.name };
-            if !crate::kube::is_path_segment(name) || !report.get("Status").is_some_and(Value::is_object) {
+        for report in reports {
+            let report: Option<PodReport<'_>> = serde_json::from_str(report.get()).ok();
+            let Some(report) = report.filter(|report| is_object(report.status.get().as_bytes())) else {
+                return Said::Refused("a pod status lacks its name or status".to_owned());
+            };
+            let name = if target.name.is_empty() { &*report.name } else { target.name };
+            if !crate::kube::is_path_segment(name) {
                 return Said::Refused("a pod status lacks its name or status".to_owned());
             }
             let key = ObjectKey::new(resources::pods(), target.namespace, name);
-            match self.report_pod(node, &key, report).await {
+            match self.report_pod(node, &key, &report).await {
                 Ok(true) => {}
                 Ok(false) => expelled.push(key),
                 Err(error) => return Said::Refused(error.message),
@@ -104,30 +188,19 @@ impl Upstream {
         &self,
         node: &NodeId,
         key: &ObjectKey,
-        report: &Value,
+        report: &PodReport<'_>,
     ) -> Result<bool, Box<StatusError>> {
         let path = path_of(key.resource(), key.namespace(), key.name());
         // Asked in our own name: to the node, the authorizer calls an absent pod forbidden.
         let live = match into_result(self.kube.call(Caller::OwnFor(node), ApiCall::get(path.as_str())).await)
         {
-            Ok(body) => whole(&body).map_err(|why| Box::new(StatusError::new(500, "InternalError", &why)))?,
+            Ok(body) => body,
             Err(error) if error.code == 404 => return Ok(false),
             Err(error) => return Err(error),
         };
-        let text = |object: &Value, path: &str| {
-            object.pointer(path).and_then(Value::as_str).unwrap_or_default().to_owned()
-        };
-        let (uid, reported) = (text(&live, "/metadata/uid"), text(report, "/UID"));
-        let elsewhere = text(&live, "/spec/nodeName") != node.as_str();
-        if elsewhere || (!reported.is_empty() && reported != uid) {
-            return Ok(false);
-        }
-        let mut status = report.get("Status").cloned().unwrap_or_default();
-        complete_times(&mut status, &live);
-        // On the version that was read: a newer report may have come through another replica since.
-        let version = text(&live, "/metadata/resourceVersion");
-        let metadata = json!({"uid": uid, "resourceVersion": version});
-        let patch = json!({"metadata": metadata, "status": status}).to_string();
+        let write = write_of(node, &live, report);
+        let write = write.map_err(|why| Box::new(StatusError::new(500, "InternalError", &why)))?;
+        let Some(Write { uid, patch, has_gone }) = write else { return Ok(false) };
         let call = ApiCall::patch(format!("{path}/status"), STRATEGIC, patch.into());
         match self.as_node(node, call).await {
             // Not a conflict: the pod of this UID was there, and somebody else has written.
@@ -135,7 +208,7 @@ impl Upstream {
             Err(error) => return Err(error),
             Ok(_) => {}
         }
-        if live.pointer("/metadata/deletionTimestamp").is_some_and(Value::is_string) && has_ended(&status) {
+        if has_gone {
             let options = json!({"gracePeriodSeconds": 0, "preconditions": {"uid": uid}});
             match self.as_node(node, ApiCall::json(Method::DELETE, path, &options)).await {
                 Err(error) if !is_settled(&error) => return Err(error),
@@ -152,19 +225,10 @@ impl Upstream {
             Ok(body) => body,
             Err(error) => return Said::Refused(error.message),
         };
-        // One pod that is nested too deep costs no other one: each is read alone.
-        let listed = serde_json::from_slice::<PodItems>(&body).map_err(|error| error.to_string());
-        let pods =
-            listed.and_then(|list| list.items.into_iter().map(into_whole).collect::<Result<Vec<_>, _>>());
-        let mut pods = match pods {
-            Ok(pods) => pods,
-            Err(why) => return Said::Refused(format!("the API server's answer cannot be used: {why}")),
-        };
-        for pod in &mut pods {
-            pod["kind"] = "Pod".into();
-            pod["apiVersion"] = "v1".into();
+        match array_of(&body) {
+            Ok(pods) => Said::List(pods),
+            Err(why) => Said::Refused(format!("the API server's answer cannot be used: {why}")),
         }
-        Content::from_value(&pods).map_or_else(|error| Said::Refused(error.to_string()), Said::List)
     }
 
     /// The cluster's CA bundle, PEM: the one that every namespace has.
@@ -181,6 +245,19 @@ impl Upstream {
             Err(error) => Said::Refused(error.message),
         }
     }
+}
+
+/// The pods of a list as an array, each with its kind: they are read one by one.
+fn array_of(list: &[u8]) -> Result<Content, String> {
+    let list: PodItems<'_> = serde_json::from_slice(list).map_err(|error| error.to_string())?;
+    let mut pods = Vec::with_capacity(list.items.len());
+    for pod in list.items {
+        let mut pod = whole(pod.get().as_bytes())?;
+        pod["kind"] = "Pod".into();
+        pod["apiVersion"] = "v1".into();
+        pods.push(to_raw_value(&pod).map_err(|error| error.to_string())?);
+    }
+    Content::from_value(&pods).map_err(|error| error.to_string())
 }
 
 /// Attached volumes are the attach controller's, and a kubelet port that is set stays.
@@ -223,22 +300,29 @@ fn complete_times(status: &mut Value, live: &Value) {
         _ => {}
     }
     let known = live.pointer("/status/conditions").and_then(Value::as_array);
+    // Both sides are the node's to write: looked up, for it may have thousands on each.
+    let mut times = HashMap::new();
+    for former in known.into_iter().flatten() {
+        let time = former.get("lastTransitionTime").and_then(Value::as_str);
+        times.entry(state_of(former)).or_insert(time);
+    }
     let conditions = status.get_mut("conditions").and_then(Value::as_array_mut);
     for condition in conditions.into_iter().flatten() {
-        let former = known.into_iter().flatten().find(|former| {
-            ["type", "status"].iter().all(|member| former.get(*member) == condition.get(*member))
-        });
-        let former =
-            former.and_then(|former| former.get("lastTransitionTime")).filter(|time| time.is_string());
+        let former = times.get(&state_of(condition)).copied().flatten();
         let Some(condition) = condition.as_object_mut() else { continue };
         match former {
-            Some(time) => drop(condition.insert("lastTransitionTime".to_owned(), time.clone())),
+            Some(time) => drop(condition.insert("lastTransitionTime".to_owned(), time.into())),
             None if !condition.get("lastTransitionTime").is_some_and(Value::is_string) => {
                 condition.insert("lastTransitionTime".to_owned(), now());
             }
             None => {}
         }
     }
+}
+
+/// What a condition says, without its times.
+fn state_of(condition: &Value) -> [Option<&str>; 2] {
+    ["type", "status"].map(|member| condition.get(member).and_then(Value::as_str))
 }
 
 /// The pod has ended, and none of its containers runs.

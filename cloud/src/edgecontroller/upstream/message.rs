@@ -1,12 +1,8 @@
 //! KubeEdge's messages (docs/reference/kubeedge.md#upstream-messages): which API call each one is, and the shape of its
 //! reply.
 
-use std::collections::HashMap;
-
 use bytes::Bytes;
 use http::Method;
-use serde::de::IgnoredAny;
-use serde_json::Value;
 use tombolo_proto::message::{
     Content, Group, LocalPath, Message, ObjectPath, Operation, Outcome, ResourcePath, ResourceType,
     StatusError,
@@ -17,7 +13,7 @@ use super::order::Position;
 use super::outcome::{status_of, status_of_failure};
 use super::{Upstream, fresh_id, now_millis};
 use crate::edgecontroller::written::version_of;
-use crate::kube::{Answer, ApiCall, CallError, is_path_segment, path_of, resources};
+use crate::kube::{Answer, ApiCall, CallError, is_object, is_path_segment, path_of, resources};
 
 /// Where a request points: checked segments of its resource path.
 #[derive(Debug, Clone, Copy)]
@@ -145,12 +141,10 @@ impl Upstream {
         content: &Content,
         versioned: bool,
     ) -> Said {
-        let object: Value = match content.read() {
-            Ok(object @ Value::Object(_)) => object,
-            Ok(_) => return malformed("the content is no object"),
-            Err(error) => return malformed(&error.to_string()),
+        let Some(call) = object_call(method, path, content) else {
+            return malformed("the content is no object");
         };
-        Said::Wrap(outcome(self.as_node(node, ApiCall::json(method, path, &object)).await), versioned)
+        Said::Wrap(outcome(self.as_node(node, call).await), versioned)
     }
 
     /// A strategic merge patch whose text is the message's content.
@@ -162,7 +156,7 @@ impl Upstream {
         position: Option<&Position>,
     ) -> Said {
         // An API server takes `null` for a patch that changes nothing.
-        if content.read::<HashMap<String, IgnoredAny>>().is_err() {
+        if !is_object(&content.payload()) {
             return malformed("the content is no patch: a JSON object, or the text of one");
         }
         let patch = Bytes::from(content.payload().into_owned());
@@ -218,6 +212,12 @@ fn is_namespaced(kind: &ResourceType) -> bool {
             | Type::Event
             | Type::RuleStatus
     )
+}
+
+/// A call with the message's object, as its text says it; none where the content is no object.
+pub(super) fn object_call(method: Method, path: impl Into<String>, content: &Content) -> Option<ApiCall> {
+    let payload = content.payload();
+    is_object(&payload).then(|| ApiCall::json_text(method, path, payload.into_owned().into()))
 }
 
 /// The answer to a change whose content is no object.

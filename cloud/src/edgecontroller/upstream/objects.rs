@@ -2,15 +2,16 @@
 
 use bytes::Bytes;
 use http::Method;
-use serde_json::{Value, json};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 use tombolo_proto::message::{Content, Message, Operation, Outcome, StatusError, is_passing};
 use tombolo_proto::{NodeId, Uid};
 
-use super::message::{STRATEGIC, Said, Target, body_of, malformed, outcome};
+use super::message::{STRATEGIC, Said, Target, body_of, malformed, object_call, outcome};
 use super::{LABEL_PATIENCE, LABEL_RETRY, LEASE_NAMESPACE, TOKEN_PATIENCE, TOKEN_RETRY, Upstream, labels};
 use crate::edgecontroller::written::version_of;
-use crate::kube::{Answer, ApiCall, CallError, Caller};
+use crate::kube::{Answer, ApiCall, CallError, Caller, TreeError, read_tree};
 
 impl Upstream {
     /// Registers a node: created in its own name, without the labels that it may not set; those on the allow-list
@@ -21,14 +22,11 @@ impl Upstream {
                 format!("node {node} cannot register node {:?}: each registers itself", target.name);
             return Said::Wrap(Outcome::Failed(StatusError::new(403, "Forbidden", &sentence)), false);
         }
-        let Ok(mut object @ Value::Object(_)) = content.read() else {
-            return malformed("the content is no Node object");
+        let (call, granted) = match creation(target, content) {
+            Ok(creation) => creation,
+            Err(sentence) => return malformed(&sentence),
         };
-        let granted = labels::split(&mut object);
-        if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
-            metadata.insert("name".to_owned(), target.name.into());
-        }
-        let created = self.register(node, ApiCall::json(Method::POST, "/api/v1/nodes", &object)).await;
+        let created = self.register(node, call).await;
         let body = match created.and_then(body_of) {
             Ok(body) if granted.is_empty() => body,
             Ok(body) => self.grant_labels(node, &granted.into(), body).await,
@@ -61,16 +59,10 @@ impl Upstream {
 
     /// Labels and annotations of an existing node.
     pub(super) async fn update_node(&self, node: &NodeId, target: Target<'_>, content: &Content) -> Said {
-        let Ok(mut object @ Value::Object(_)) = content.read() else {
-            return Said::Refused("the content is no Node object".to_owned());
-        };
-        labels::split(&mut object);
-        let part =
-            |name: &str| object.pointer(&format!("/metadata/{name}")).cloned().unwrap_or_else(|| json!({}));
-        let patch =
-            json!({"metadata": {"labels": part("labels"), "annotations": part("annotations")}}).to_string();
-        let path = format!("/api/v1/nodes/{}", target.name);
-        done(self.as_node(node, ApiCall::patch(path, STRATEGIC, patch.into())).await)
+        match change(target, content) {
+            Ok(call) => done(self.as_node(node, call).await),
+            Err(sentence) => Said::Refused(sentence),
+        }
     }
 
     /// Registers a node unless it exists.
@@ -90,17 +82,18 @@ impl Upstream {
 
     /// Deletes a pod: content is `DeleteOptions`, or the UID alone as older edges send it.
     pub(super) async fn delete_pod(&self, node: &NodeId, target: Target<'_>, content: &Content) -> Said {
-        let options = match content.read() {
-            Ok(options @ Value::Object(_)) => options,
-            _ => match content.as_text() {
+        let path = format!("/api/v1/namespaces/{}/pods/{}", target.namespace, target.name);
+        let call = match object_call(Method::DELETE, path.as_str(), content) {
+            Some(call) => call,
+            None => match content.as_text() {
                 Some(uid) if Uid::parse(&uid).is_ok() => {
-                    json!({"gracePeriodSeconds": 0, "preconditions": {"uid": uid}})
+                    let options = json!({"gracePeriodSeconds": 0, "preconditions": {"uid": uid}});
+                    ApiCall::json(Method::DELETE, path, &options)
                 }
                 _ => return Said::Refused("the content is neither DeleteOptions nor a UID".to_owned()),
             },
         };
-        let path = format!("/api/v1/namespaces/{}/pods/{}", target.namespace, target.name);
-        match self.as_node(node, ApiCall::json(Method::DELETE, path, &options)).await {
+        match self.as_node(node, call).await {
             Ok(_) => Said::Done(String::new()),
             Err(error) if is_settled(&error) => Said::Done(String::new()),
             Err(error) => Said::Refused(error.message),
@@ -120,20 +113,17 @@ impl Upstream {
 
     /// A token for a pod's service account.
     pub(super) async fn token(&self, node: &NodeId, target: Target<'_>, content: &Content) -> Said {
-        let Ok(request @ Value::Object(_)) = content.read() else {
+        let path = format!("/api/v1/namespaces/{}/serviceaccounts/{}/token", target.namespace, target.name);
+        let Some(call) = object_call(Method::POST, path, content) else {
             return Said::Refused("the content is no TokenRequest".to_owned());
         };
-        let path = format!("/api/v1/namespaces/{}/serviceaccounts/{}/token", target.namespace, target.name);
-        let call = ApiCall::json(Method::POST, path, &request);
         Said::Object(outcome(super::message::into_result(self.call_for_token(node, call).await)))
     }
 
     /// A token request as the node. The Node authorizer learns of a new pod a little later than we do, so a refusal is not
     /// believed at once while the pod is known to be here (docs/reference/kubernetes.md#authorizer-lag).
     pub(super) async fn call_for_token(&self, node: &NodeId, call: ApiCall) -> Result<Answer, CallError> {
-        let request: Value = serde_json::from_slice(&call.body).unwrap_or_default();
-        let uid = request.pointer("/spec/boundObjectRef/uid").and_then(Value::as_str);
-        let uid = uid.and_then(|uid| Uid::parse(uid).ok());
+        let uid = bound_uid(&call.body);
         let deadline = Instant::now() + TOKEN_PATIENCE;
         loop {
             let result = self.kube.call(Caller::Node(node), call.clone()).await;
@@ -149,21 +139,77 @@ impl Upstream {
     pub(super) async fn event(&self, node: &NodeId, target: Target<'_>, request: &Message) -> Said {
         let all = format!("/api/v1/namespaces/{}/events", target.namespace);
         let one = format!("{all}/{}", target.name);
-        let Ok(content @ Value::Object(_)) = request.content.read() else {
-            return Said::Refused("the content is no Event".to_owned());
-        };
         let call = match request.route.operation {
-            Operation::Insert => ApiCall::json(Method::POST, all, &content),
-            Operation::Update => ApiCall::json(Method::PUT, one, &content),
-            _ => {
-                let Some(patch) = content.get("patchData").and_then(Value::as_str) else {
-                    return Said::Refused("the content has no patchData".to_owned());
-                };
-                ApiCall::patch(one, STRATEGIC, patch.to_owned().into())
-            }
+            Operation::Insert => object_call(Method::POST, all, &request.content),
+            Operation::Update => object_call(Method::PUT, one, &request.content),
+            _ => match request.content.read::<EventPatch>() {
+                Ok(EventPatch { patch_data }) => Some(ApiCall::patch(one, STRATEGIC, patch_data.into())),
+                Err(_) => return Said::Refused("the content has no patchData".to_owned()),
+            },
         };
-        done(self.as_node(node, call).await)
+        match call {
+            Some(call) => done(self.as_node(node, call).await),
+            None => Said::Refused("the content is no Event".to_owned()),
+        }
     }
+}
+
+/// A change of an Event (docs/reference/kubeedge.md#upstream-messages).
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct EventPatch {
+    patch_data: String,
+}
+
+/// A Node as a node writes it. Its tree is gone before anything is waited for.
+fn node_of(content: &Content) -> Result<Value, String> {
+    match read_tree(&content.payload()) {
+        Ok(object @ Value::Object(_)) => Ok(object),
+        Err(error @ TreeError::TooLarge) => Err(format!("the content is no usable Node object: {error}")),
+        Ok(_) | Err(TreeError::NotJson(_)) => Err("the content is no Node object".to_owned()),
+    }
+}
+
+/// The call that creates a node's Node, without the labels that it may not set, and those that are granted to it.
+fn creation(target: Target<'_>, content: &Content) -> Result<(ApiCall, Map<String, Value>), String> {
+    let mut object = node_of(content)?;
+    let granted = labels::split(&mut object);
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.insert("name".to_owned(), target.name.into());
+    }
+    Ok((ApiCall::json(Method::POST, "/api/v1/nodes", &object), granted))
+}
+
+/// The call that changes the labels and annotations of a Node.
+fn change(target: Target<'_>, content: &Content) -> Result<ApiCall, String> {
+    let mut object = node_of(content)?;
+    labels::split(&mut object);
+    let mut part = |name: &str| match object.pointer_mut(&format!("/metadata/{name}")) {
+        Some(part) => part.take(),
+        None => json!({}),
+    };
+    let patch = json!({"metadata": {"labels": part("labels"), "annotations": part("annotations")}});
+    let path = format!("/api/v1/nodes/{}", target.name);
+    Ok(ApiCall::patch(path, STRATEGIC, patch.to_string().into()))
+}
+
+/// UID of the pod that a TokenRequest is bound to.
+fn bound_uid(request: &[u8]) -> Option<Uid> {
+    #[derive(Deserialize)]
+    struct TokenRequest {
+        spec: Spec,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Spec {
+        bound_object_ref: Bound,
+    }
+    #[derive(Deserialize)]
+    struct Bound {
+        uid: String,
+    }
+    let request: TokenRequest = serde_json::from_slice(request).ok()?;
+    Uid::parse(&request.spec.bound_object_ref.uid).ok()
 }
 
 pub(super) fn done(result: Result<Bytes, Box<StatusError>>) -> Said {

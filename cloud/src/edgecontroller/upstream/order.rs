@@ -6,10 +6,13 @@
 //! to the last heartbeat, it was written beside the status, as controllers taint a Node and users delete a pod: the patch is made again on what is
 //! there. Otherwise the node, if it is still there, is told of the conflict and reports again.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use http::Method;
+use serde::Deserialize;
+use serde_json::json;
 use serde_json::value::{RawValue, to_raw_value};
 use tombolo_apiserve::query::path::{Target, target};
 use tombolo_proto::frame::{Request, RequestBody};
@@ -77,7 +80,7 @@ impl Upstream {
         position: Option<&Position>,
         call: ApiCall,
     ) -> Result<Answer, CallError> {
-        let Some(Position { key, known }) = position.filter(|_| is_merge(&call)) else {
+        let Some((Position { key, known }, names_version)) = position.zip(naming(&call)) else {
             return self.kube.call_as_edge_node(node, call).await;
         };
         let mut known = *known;
@@ -86,7 +89,7 @@ impl Upstream {
         }
         let mut repeats = 0;
         loop {
-            let body = known.revision.and_then(|revision| on_version(&call.body, revision));
+            let body = known.revision.and_then(|revision| names_version(&call.body, revision));
             let conditional = body.is_some();
             let patch = ApiCall { body: body.unwrap_or_else(|| call.body.clone()), ..call.clone() };
             let answer = self.kube.call(Caller::Node(node), patch).await?;
@@ -99,7 +102,9 @@ impl Upstream {
             // What comes after this answer knows what was there before it.
             let there = self.read_known(node, key).await;
             self.note_written(key, there);
-            let beside = there.revision.is_some() && there.status.is_some() && there.status == known.status;
+            // Of the same version, it is another conflict: that of the owners of a field.
+            let beside =
+                there.revision > known.revision && there.status.is_some() && there.status == known.status;
             if !beside || repeats == REPEATS_MAX {
                 return Ok(answer);
             }
@@ -146,13 +151,45 @@ fn patched_by_call(path_and_query: &str) -> Option<ObjectKey> {
     Some(ObjectKey::new(resource, path.namespace.as_deref().unwrap_or_default(), &name))
 }
 
-/// Whether a patch is an object that is merged, so that it can name a version.
-fn is_merge(call: &ApiCall) -> bool {
-    call.method == Method::PATCH && call.content_type.contains("merge-patch+json")
+/// Makes of a patch one that names the version which it is made on; none when it names one itself, or cannot be read.
+type Naming = fn(&[u8], CloudRevision) -> Option<Bytes>;
+
+/// How a call names a version; none when it is no patch. What is applied is mostly JSON; other YAML is not read here, since it
+/// would take many times its bytes.
+fn naming(call: &ApiCall) -> Option<Naming> {
+    let is = |kind| call.method == Method::PATCH && call.content_type.contains(kind);
+    match () {
+        () if is("json-patch+json") => Some(operations_on_version),
+        () if is("merge-patch+json") || is("apply-patch+yaml") => Some(object_on_version),
+        () => None,
+    }
 }
 
-/// The patch with the version that it is made on; none when it names one itself, or is no object.
-fn on_version(patch: &[u8], revision: CloudRevision) -> Option<Bytes> {
+/// An operation of a JSON patch (RFC 6902), as far as it may be about the version.
+#[derive(Deserialize)]
+struct Operation<'a> {
+    #[serde(borrow)]
+    path: Cow<'a, str>,
+}
+
+/// Operations of which the first puts the version into the object, as a merge does: an update of another version is a conflict
+/// to the API server. A `test` that fails could not be told from one of the client's own.
+fn operations_on_version(patch: &[u8], revision: CloudRevision) -> Option<Bytes> {
+    let mut operations: Vec<&RawValue> = serde_json::from_slice(patch).ok()?;
+    for operation in &operations {
+        let operation: Operation<'_> = serde_json::from_str(operation.get()).ok()?;
+        if ["", "/metadata", "/metadata/resourceVersion"].contains(&&*operation.path) {
+            return None;
+        }
+    }
+    let version = json!({"op": "add", "path": "/metadata/resourceVersion", "value": revision.to_string()});
+    let version = to_raw_value(&version).ok()?;
+    operations.insert(0, &version);
+    serde_json::to_vec(&operations).ok().map(Bytes::from)
+}
+
+/// An object, which is merged or applied, with the version.
+fn object_on_version(patch: &[u8], revision: CloudRevision) -> Option<Bytes> {
     let mut object: Members<'_> = serde_json::from_slice(patch).ok()?;
     let metadata = object.get("metadata").map(|text| serde_json::from_str(text.get()));
     let mut metadata: Members<'_> = metadata.transpose().ok()?.unwrap_or_default();
@@ -170,13 +207,13 @@ fn on_version(patch: &[u8], revision: CloudRevision) -> Option<Bytes> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::Value;
 
     use super::*;
 
     #[test]
     fn a_patch_names_the_version_unless_it_does_so_itself() {
-        let on = |patch: &Value| on_version(patch.to_string().as_bytes(), CloudRevision(7));
+        let on = |patch: &Value| object_on_version(patch.to_string().as_bytes(), CloudRevision(7));
         for (patch, expected) in [
             (json!({"status": {"a": 1}}), json!({"status": {"a": 1}, "metadata": {"resourceVersion": "7"}})),
             (json!({"metadata": {"uid": "u"}}), json!({"metadata": {"uid": "u", "resourceVersion": "7"}})),
@@ -187,9 +224,31 @@ mod tests {
         assert_eq!(on(&json!({"metadata": {"resourceVersion": "3"}})), None);
         assert_eq!(on(&json!([{"op": "add"}])), None);
         assert_eq!(on(&json!({"metadata": 7})), None);
-        let exact =
-            on_version(br#"{"status":{"n":12345678901234567890123}}"#, CloudRevision(7)).expect("changed");
+        let exact = object_on_version(br#"{"status":{"n":12345678901234567890123}}"#, CloudRevision(7))
+            .expect("changed");
         assert!(String::from_utf8_lossy(&exact).contains("12345678901234567890123"));
+    }
+
+    #[test]
+    fn operations_name_the_version_unless_they_do_so_themselves() {
+        let call = |content_type: &str| ApiCall::patch("/api/v1/nodes/n/status", content_type, Bytes::new());
+        let names = naming(&call("application/json-patch+json")).expect("a patch");
+        let on = |patch: &Value| names(patch.to_string().as_bytes(), CloudRevision(7));
+        let own = json!({"op": "test", "path": "/status/a", "value": 1});
+        let changed: Value = serde_json::from_slice(&on(&json!([own])).expect("changed")).expect("JSON");
+        let first = json!({"op": "add", "path": "/metadata/resourceVersion", "value": "7"});
+        assert_eq!(changed, json!([first, own]));
+        for path in ["/metadata/resourceVersion", "/metadata", ""] {
+            assert_eq!(on(&json!([own, {"op": "replace", "path": path, "value": {}}])), None, "{path}");
+        }
+        for odd in [json!({}), json!([7]), json!([{"op": "remove"}])] {
+            assert_eq!(on(&odd), None, "{odd}");
+        }
+        let applied = naming(&call("application/apply-patch+yaml; charset=utf-8")).expect("a patch");
+        let changed = applied(br#"{"status":{}}"#, CloudRevision(7)).expect("changed");
+        assert_eq!(changed, r#"{"metadata":{"resourceVersion":"7"},"status":{}}"#);
+        assert_eq!(applied(b"status: {}", CloudRevision(7)), None, "YAML stays as it is");
+        assert!(naming(&call("application/json")).is_none());
     }
 
     #[test]

@@ -1,23 +1,16 @@
 //! Answers of the API server as KubeEdge's replies carry them.
 
-use serde_json::Value;
 use tombolo_proto::message::{StatusDetails, StatusError};
 
 use crate::kube::{Answer, CallError};
 
 /// The API server's refusal. A refusal that is no `Status` becomes one: `Err` must never read as "no error".
 pub(super) fn status_of(answer: &Answer) -> StatusError {
-    let status = answer.json();
-    let text = |key: &str| status.get(key).and_then(Value::as_str).unwrap_or_default();
-    let reason = match text("reason") {
-        "" => reason_of(answer.code),
-        reason => reason,
-    };
+    let refusal = answer.refusal();
+    let reason = refusal.reason.filter(|reason| !reason.is_empty());
+    let reason = reason.as_deref().unwrap_or_else(|| reason_of(answer.code));
     let mut error = StatusError::new(answer.code, reason, &answer.message());
-    error.details = status.get("details").and_then(|details| {
-        let details = serde_json::from_value::<StatusDetails>(details.clone()).ok()?;
-        (details != StatusDetails::default()).then_some(details)
-    });
+    error.details = refusal.details.filter(|details| *details != StatusDetails::default());
     error
 }
 

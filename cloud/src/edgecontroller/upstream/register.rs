@@ -85,7 +85,9 @@ fn begun(
     match registration {
         Ok(Ok(registration)) => Ok(registration),
         Ok(Err(why)) => Err(refusal(403, &format!("node {node} cannot register: {why}"))),
-        Err(error @ IdentityError::Paused(_)) => Err(refusal(429, &format!("node {node}: {error}"))),
+        Err(error @ (IdentityError::Paused(_) | IdentityError::Elsewhere)) => {
+            Err(refusal(429, &format!("node {node}: {error}")))
+        }
         Err(error) => {
             tracing::warn!(%node, %error, "a registration cannot be recorded: no Node is created");
             let sentence = format!("the registration of node {node} cannot be recorded: {error}");

@@ -7,7 +7,7 @@ use tombolo_proto::message::{Content, StatusError};
 
 use super::Upstream;
 use super::message::{Said, Target, into_result};
-use crate::kube::{ApiCall, Caller};
+use crate::kube::{ApiCall, Caller, read_tree};
 use crate::router::API;
 
 /// Errors that a Rule keeps; the oldest go first.
@@ -69,21 +69,29 @@ impl Upstream {
 
     async fn count(&self, node: &NodeId, path: &str, result: &ExecResult) -> Result<Said, Box<StatusError>> {
         let rule = into_result(self.kube.call(Caller::OwnFor(node), ApiCall::get(path)).await)?;
-        let rule: Value = serde_json::from_slice(&rule).unwrap_or_default();
-        let named = rule.pointer("/spec/sourceResource/node_name").and_then(Value::as_str);
-        if named != Some(node.as_str()) {
-            return Ok(Said::Refused(format!(
-                "the rule is not one of {node}: its sourceResource.node_name is another one, or none"
-            )));
-        }
-        let version = rule.pointer("/metadata/resourceVersion").cloned().unwrap_or_default();
-        // The version makes it a compare-and-swap: two results at once are two.
-        let patch =
-            json!({"metadata": {"resourceVersion": version}, "status": counted(&rule["status"], result)});
-        let call = ApiCall::patch(path, "application/merge-patch+json", patch.to_string().into());
+        let patch = match counting(node, &rule, result) {
+            Ok(patch) => patch,
+            Err(sentence) => return Ok(Said::Refused(sentence)),
+        };
+        let call = ApiCall::patch(path, "application/merge-patch+json", patch.into());
         into_result(self.kube.call(Caller::OwnFor(node), call).await)?;
         Ok(Said::Done(String::new()))
     }
+}
+
+/// The patch that counts a result in a rule of this node. The rule's tree is gone before anything is waited for.
+fn counting(node: &NodeId, rule: &[u8], result: &ExecResult) -> Result<String, String> {
+    let rule = read_tree(rule).map_err(|error| format!("the rule cannot be read: {error}"))?;
+    let named = rule.pointer("/spec/sourceResource/node_name").and_then(Value::as_str);
+    if named != Some(node.as_str()) {
+        return Err(format!(
+            "the rule is not one of {node}: its sourceResource.node_name is another one, or none"
+        ));
+    }
+    let version = rule.pointer("/metadata/resourceVersion").cloned().unwrap_or_default();
+    // The version makes it a compare-and-swap: two results at once are two.
+    let patch = json!({"metadata": {"resourceVersion": version}, "status": counted(&rule["status"], result)});
+    Ok(patch.to_string())
 }
 
 fn counted(status: &Value, result: &ExecResult) -> Value {

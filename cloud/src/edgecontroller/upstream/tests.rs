@@ -20,6 +20,7 @@ use crate::kube::tests::double::answering;
 
 mod beside;
 mod bounded;
+mod contents;
 mod registering;
 mod token;
 
@@ -341,7 +342,7 @@ async fn what_cannot_be_understood_is_answered_without_a_call() {
         (Op::Query, wire("membership"), json!(null), "names no object"),
         (Op::Query, wire("../configmap/c"), json!(null), "Kubernetes names"),
         (Op::Insert, wire("null/node/n"), json!([1]), "no Node object"),
-        (Op::Insert, wire("l/lease/n"), json!("x"), "not one JSON value"),
+        (Op::Insert, wire("l/lease/n"), json!("x"), "no object"),
         (Op::Insert, wire("d/pod/p"), json!([]), "no object"),
         (Op::Patch, wire("d/podpatch/p"), json!(null), "no patch"),
         (Op::Query, wire("d/secret"), json!(null), "names no object"),
@@ -380,29 +381,39 @@ async fn registration_adds_granted_labels_in_our_name() {
     assert_eq!(seen[1].body, json!({"metadata": {"labels": {"node-role.kubernetes.io/edge": ""}}}));
 }
 
+/// The code that a renewal is answered with.
+async fn renewed(upstream: &Upstream, micros: i64, process: u64) -> u16 {
+    match upstream.renew_lease(&node(), micros, process).await {
+        Renewal::Answered(code) => code,
+        Renewal::OfAnother(held) => panic!("{held:?}"),
+    }
+}
+
 #[tokio::test]
 async fn leases_are_renewed_with_one_patch() {
     let (client, log) = scripted(GOOD);
-    assert_eq!(upstream(client).renew_lease(&node(), 1_790_000_001_000_001).await, 200);
+    assert_eq!(renewed(&upstream(client), 1_790_000_001_000_001, 0).await, 200);
     let seen = log.lock().clone();
     assert_eq!(seen.len(), 1);
     assert_eq!(seen[0].line, "PATCH /apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n");
     assert_eq!(seen[0].body, json!({"spec": {"renewTime": "2026-09-21T14:13:21.000001Z"}}));
+    // The renewal of a process that says which one it is costs no more, and is none of another one's.
     let (client, log) = scripted(GOOD);
-    assert_eq!(upstream(client).renew_lease(&node(), i64::MAX).await, 400, "a clock beyond all calendars");
+    assert_eq!(renewed(&upstream(client), 1_790_000_001_000_001, 0x2a).await, 200);
+    let seen = log.lock().clone();
+    assert_eq!(seen.len(), 1);
+    let test = json!({"op": "test", "path": "/metadata/annotations/tombolo~1process", "value": "2a"});
+    let time = json!({"op": "add", "path": "/spec/renewTime", "value": "2026-09-21T14:13:21.000001Z"});
+    assert_eq!(seen[0].body, json!([test, time]));
+    let (client, log) = scripted(GOOD);
+    assert_eq!(renewed(&upstream(client), i64::MAX, 1).await, 400, "a clock beyond all calendars");
     assert_eq!(*log.lock(), []);
 }
 
 #[tokio::test]
 async fn tokens_of_local_clients_are_not_mixed_with_our_own_rights() {
     let (client, log) = scripted(GOOD);
-    let call = ApiRequest {
-        method: "GET".to_owned(),
-        path_and_query: "/api/v1/pods".to_owned(),
-        content_type: String::new(),
-        accept: String::new(),
-        body: bytes::Bytes::new(),
-    };
+    let call = ApiRequest::new("GET", "/api/v1/pods");
     let request = Asked { token: Some("t"), body: RequestBody::Api(call) };
     let ReplyBody::Api(reply) = request.ask(&upstream(client)).await else { panic!("an API reply") };
     assert_eq!(reply.code, 501, "this client has no way to pass a token on");
@@ -431,7 +442,7 @@ async fn a_cloudcore_without_edge_controller_says_so() {
     let upstream = upstream(client).with_settings(&settings);
     let sentence = refusal_of(&upstream, report(ResourceType::ConfigMap, "c")).await;
     assert!(sentence.contains("edgeController.enable"), "{sentence}");
-    assert_eq!(upstream.renew_lease(&node(), 1_790_000_001_000_001).await, 503);
+    assert_eq!(renewed(&upstream, 1_790_000_001_000_001, 1).await, 503);
     assert_eq!(*log.lock(), []);
 }
 
@@ -448,7 +459,7 @@ async fn requests_of_a_crowded_kind_are_refused_and_others_pass() {
     let held = futures::future::join_all(held.map(|kind| upstream.gates.pass_kind(&other, kind))).await;
     let sentence = refusal_of(&upstream, report(ResourceType::ConfigMap, "c")).await;
     assert!(sentence.contains("try again later"), "{sentence}");
-    assert_eq!(upstream.renew_lease(&node(), 1_790_000_001_000_001).await, 429);
+    assert_eq!(renewed(&upstream, 1_790_000_001_000_001, 1).await, 429);
     assert_eq!(*log.lock(), []);
     Asked { token: None, body: report(ResourceType::Secret, "s") }.ask(&upstream).await;
     drop(held);
@@ -489,13 +500,7 @@ async fn what_can_be_read_in_two_ways_is_asked_of_nobody() {
             line if line.ends_with("/subjectaccessreviews") => (201, json!({"status": {"allowed": true}})),
             _ => (403, json!({"kind": "Status", "code": 403})),
         });
-        let body = RequestBody::Api(ApiRequest {
-            method: "GET".to_owned(),
-            path_and_query: path.to_owned(),
-            content_type: String::new(),
-            accept: String::new(),
-            body: bytes::Bytes::new(),
-        });
+        let body = RequestBody::Api(ApiRequest::new("GET", path));
         let ReplyBody::Api(reply) = (Asked { token: None, body }).ask(&upstream(client)).await else {
             panic!("an API reply")
         };
@@ -510,11 +515,9 @@ async fn an_update_from_an_edge_keeps_the_annotation_that_edges_are_not_sent() {
     let now = json!({"metadata": {"name": "a", "resourceVersion": "7", "annotations": {annotation: "{}"}}});
     let (client, log) = scripted(move |_| (200, now.clone()));
     let call = ApiRequest {
-        method: "PUT".to_owned(),
-        path_and_query: "/api/v1/namespaces/shop/configmaps/a?fieldManager=x".to_owned(),
         content_type: "application/json".to_owned(),
-        accept: String::new(),
         body: r#"{"metadata":{"name":"a","resourceVersion":"7"},"data":{"k":"v"}}"#.into(),
+        ..ApiRequest::new("PUT", "/api/v1/namespaces/shop/configmaps/a?fieldManager=x")
     };
     Asked { token: None, body: RequestBody::Api(call) }.ask(&upstream(client)).await;
     let seen = log.lock().clone();
@@ -533,11 +536,9 @@ async fn a_kubelet_that_registers_its_node_gets_an_edge_node() {
         if line.starts_with("POST") { (201, created.clone()) } else { (200, json!({"labelled": true})) }
     });
     let call = ApiRequest {
-        method: "POST".to_owned(),
-        path_and_query: "/api/v1/nodes?fieldManager=kubelet".to_owned(),
         content_type: "application/json".to_owned(),
-        accept: String::new(),
         body: r#"{"metadata":{"name":"n"}}"#.into(),
+        ..ApiRequest::new("POST", "/api/v1/nodes?fieldManager=kubelet")
     };
     let asked = Asked { token: None, body: RequestBody::Api(call) };
     let ReplyBody::Api(reply) = asked.ask(&upstream(client)).await else { panic!("an API reply") };

@@ -31,7 +31,7 @@ pub(super) async fn admit(objects: &Objects, request: &AdmissionRequest<'_>) -> 
     if request.old.is_some_and(|old| old["spec"] == object["spec"]) {
         return Ok(());
     }
-    let errors = aside(|| wrong(objects, asked, object)).await;
+    let errors = aside(&asked.payer, || wrong(objects, asked, object)).await?;
     if errors.is_empty() {
         return Ok(());
     }

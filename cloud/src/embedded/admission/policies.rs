@@ -143,7 +143,7 @@ impl Enforcement {
     pub(super) async fn validate(&self, request: &AdmissionRequest<'_>) -> Result<(), ApiError> {
         let set = self.policies.validating.load_full();
         match self.concerns(&set, request) {
-            true => aside(|| validating::run(self, &set, request)).await,
+            true => aside(&request.attributes.payer, || validating::run(self, &set, request)).await?,
             false => Ok(()),
         }
     }
@@ -155,7 +155,7 @@ impl Enforcement {
     pub(super) async fn mutate(&self, request: &mut AdmissionRequest<'_>) -> Result<bool, ApiError> {
         let set = self.policies.mutating.load_full();
         match request.object.is_some() && self.concerns(&set, request) {
-            true => aside(|| mutating::run(self, &set, request)).await,
+            true => aside(&request.attributes.payer, || mutating::run(self, &set, request)).await?,
             false => Ok(false),
         }
     }
@@ -211,7 +211,7 @@ pub(super) async fn admit_definition(request: &AdmissionRequest<'_>) -> Result<(
     if request.old.is_some_and(|old| old["spec"] == object["spec"]) {
         return Ok(());
     }
-    let Err(errors) = aside(|| Compiled::read(object, mode)).await else { return Ok(()) };
+    let Err(errors) = aside(&asked.payer, || Compiled::read(object, mode)).await? else { return Ok(()) };
     let causes = errors.iter().map(|error| Cause::new(error.kind.reason(), &error.field, &error.body()));
     Err(ApiError::invalid(GROUP, &request.kind.kind, request.name, causes.collect()))
 }

@@ -150,7 +150,7 @@ impl Webhooks {
         let Some(invocation) = matching::invocation(webhook, request, &self.objects, kinds)? else {
             return Ok(None);
         };
-        match webhook.match_conditions.hold(request, &self.objects, &self.rights).await {
+        match webhook.match_conditions.hold(request, &self.objects, &self.rights).await? {
             Ok(holds) => Ok(holds.then_some(invocation)),
             Err(_) if webhook.fails_open() => Ok(None),
             Err(why) => {

@@ -200,6 +200,7 @@ fn attributes(review: &Value, identity: Identity) -> Attributes {
         is_resource: true,
         field_selector: selector(resource, "fieldSelector"),
         label_selector: selector(resource, "labelSelector"),
+        ..Attributes::default()
     }
 }
 

@@ -11,7 +11,7 @@ use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use serde_json::Value;
-use tombolo_apiserve::aside::aside;
+use tombolo_apiserve::aside::own_aside;
 use tombolo_apiserve::memory::MemoryStore;
 use tombolo_apiserve::registry::Registry;
 use tombolo_proto::object::{ObjectKey, Resource};
@@ -103,7 +103,7 @@ impl Controller<'_> {
         let mut described = definition.value.clone();
         describe(&mut described, &verdict);
         if is_true(&described, "Established") {
-            aside(|| publish(&described, self.context.objects.store(), &self.context.registry)).await;
+            own_aside(|| publish(&described, self.context.objects.store(), &self.context.registry)).await;
         }
         let update = self.context.objects.update(&definition.key, |object| {
             let before = object.value.clone();

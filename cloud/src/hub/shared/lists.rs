@@ -7,22 +7,28 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures::FutureExt as _;
+use futures::future::select_all;
 use parking_lot::Mutex;
 use tokio::sync::MutexGuard;
 use tokio::time::Instant;
 use tombolo_proto::limits::FOLLOWED_MAX;
-use tombolo_proto::{CloudRevision, ObjectKey};
+use tombolo_proto::{CloudRevision, NodeId, ObjectKey};
+use tombolo_runtime::doubled;
 
 use super::{SharedWatch, too_many};
 use crate::hub::interned::Stored;
 use crate::hub::subscriptions::Closed;
-use crate::kube::{Caller, Kube};
+use crate::kube::{Caller, Kube, ListTurn};
 
 /// Rest after a first failure; it doubles up to [`RETRY_MAX`].
 const RETRY_MIN: Duration = Duration::from_millis(200);
 
 /// Longest rest.
 const RETRY_MAX: Duration = Duration::from_secs(30);
+
+/// Nodes of which is remembered that they wait for a first list. Whoever is not among them waits behind those.
+const ASKERS_MAX: usize = 8;
 
 /// The lists of one selection, by their numbers.
 #[derive(Debug, Default)]
@@ -128,17 +134,50 @@ impl SharedWatch {
     /// A list has failed; the how manieth in a row.
     pub(in crate::hub) fn list_failed(&self) -> u32 {
         let mut rest = self.lists.rest.lock();
-        let wait = RETRY_MIN.saturating_mul(2_u32.saturating_pow(rest.failures)).min(RETRY_MAX);
-        rest.until = Some(Instant::now() + wait);
         rest.failures = rest.failures.saturating_add(1);
+        rest.until = Some(Instant::now() + doubled(RETRY_MIN, rest.failures, RETRY_MAX));
         rest.failures
     }
 
-    /// Lists once. Only whoever has the turn may ask for it. Cancel-safe: what a list has shown in part is dropped.
+    /// One more node waits for the first list, or cloudcore itself.
+    pub(in crate::hub) fn ask(&self, node: Option<&NodeId>) {
+        self.askers.send_if_modified(|askers| match (askers.as_mut(), node) {
+            (None, _) => false,
+            (Some(_), None) => {
+                *askers = None;
+                true
+            }
+            (Some(nodes), Some(node)) => {
+                let is_new = nodes.len() < ASKERS_MAX && !nodes.contains(node);
+                nodes.extend(is_new.then(|| node.clone()));
+                is_new
+            }
+        });
+    }
+
+    /// The turn of the watch's own list: that of the node which follows alone; of those who wait for the first list the one that
+    /// comes first, so that nobody waits behind what else another node has under way. None for what several nodes follow, or
+    /// cloudcore, who need no turn.
+    pub(in crate::hub) async fn own_turn(&self, kube: &Kube) -> Option<ListTurn> {
+        let mut askers = self.askers.subscribe();
+        loop {
+            let nodes = match self.is_following() {
+                true => self.followers.lock().payer().map(|node| vec![node.clone()]),
+                false => askers.borrow_and_update().clone(),
+            }?;
+            let turns = nodes.iter().map(|node| kube.list_turn(node).boxed());
+            tokio::select! {
+                (turn, ..) = select_all(turns) => return Some(turn),
+                Ok(()) = askers.changed() => {}
+            }
+        }
+    }
+
+    /// Lists once, for a node. Only whoever has the turn may ask for it. Cancel-safe: what a list has shown in part is dropped.
     ///
     /// # Errors
     /// Why the list is no proof.
-    pub(in crate::hub) async fn list(&self, kube: &Kube) -> Result<(), String> {
+    pub(in crate::hub) async fn list(&self, kube: &Kube, node: &ListTurn) -> Result<(), String> {
         let number = self.lists.begun.fetch_add(1, Ordering::SeqCst) + 1;
         let relists = {
             let mut order = self.order.lock();
@@ -148,7 +187,7 @@ impl SharedWatch {
         };
         let _listing = Listing(self);
         let (mut brought, mut full) = (Vec::new(), None);
-        let answer = kube.list(Caller::Own, &self.path, |object| {
+        let answer = kube.list(Caller::OwnInTurn(node), &self.path, |object| {
             let news = self.trimmed(object).filter(|object| {
                 self.objects
                     .get(&object.key)

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use tombolo_link::server::Accepted;
 use tombolo_link::{Clock, Link, LinkEvent, Transport, mem, pump};
-use tombolo_proto::frame::{Change, Inventory, Reply};
+use tombolo_proto::frame::{Change, Goodbye, Inventory, Reply};
 use tombolo_proto::session::{EdgeConfig, EdgeEvent, EdgeSession, EdgeView};
 use tombolo_proto::{CloudRevision, Epoch, InventoryEntry, Resource, ScopeId, StoreId, Uid};
 use tombolo_runtime::Budget;
@@ -25,6 +25,8 @@ use crate::kube::tests::double::answering;
 
 mod doubts;
 mod ended;
+mod group;
+mod leases;
 mod lists;
 mod moving;
 mod returning;
@@ -157,6 +159,8 @@ struct Edge {
     leases: usize,
     /// Deletions that have come.
     deleted: usize,
+    /// The last word of the hub.
+    goodbye: Option<Goodbye>,
 }
 
 impl Edge {
@@ -165,13 +169,27 @@ impl Edge {
     }
 
     fn connect_as(hub: &Arc<Hub>, node: NodeId) -> Self {
+        Self::connect_process(hub, node, 0)
+    }
+
+    /// A process of an edge that says which one it is.
+    fn connect_process(hub: &Arc<Hub>, node: NodeId, instance: u64) -> Self {
         let (cloud, link, _) = mem::pair(node.clone());
         let remote = cloud.peer().remote;
         hub.accept(Accepted { link: cloud, node: node.clone(), remote, transport: Transport::Memory });
         let clock = Clock::start();
-        let config = EdgeConfig::new(node, StoreId([7; 16]));
+        let config = EdgeConfig { instance, ..EdgeConfig::new(node, StoreId([7; 16])) };
         let session = EdgeSession::new(config, clock.now(), &NothingHeld);
-        Self { session, link, clock, heard: Vec::new(), replies: Vec::new(), leases: 0, deleted: 0 }
+        Self {
+            session,
+            link,
+            clock,
+            heard: Vec::new(),
+            replies: Vec::new(),
+            leases: 0,
+            deleted: 0,
+            goodbye: None,
+        }
     }
 
     fn follow(&mut self) -> ScopeId {
@@ -200,7 +218,7 @@ impl Edge {
                     self.session.handle_frame(now, lane, frame, &NothingHeld).expect("a good frame");
                 }
                 LinkEvent::Writable => {}
-                LinkEvent::Closed(error) => panic!("{error}"),
+                LinkEvent::Closed(error) => assert!(self.goodbye.is_some(), "{error}"),
             },
             () = tokio::time::sleep_until(timer) => self.session.handle_timeout(self.clock.now()),
         }
@@ -212,6 +230,7 @@ impl Edge {
                 }
                 EdgeEvent::Reply(reply) => self.replies.push(reply),
                 EdgeEvent::LeaseRenewed { .. } => self.leases += 1,
+                EdgeEvent::Closed(goodbye) => self.goodbye = Some(goodbye),
                 EdgeEvent::CaughtUp { scope, .. } if scope != ScopeId::NODE => self.heard.push((scope, None)),
                 EdgeEvent::SubscriptionClosed { scope, code, reason } => {
                     self.heard.push((scope, Some((code, reason))));
@@ -508,13 +527,10 @@ async fn requests_beyond_the_share_of_a_node_are_refused() {
     let mut edge = Edge::connect(&hub);
     let body = bytes::Bytes::from(vec![b'x'; 3 * 512 * 1024]);
     for _ in 0..6 {
+        // Never answered.
         let request = ApiRequest {
-            method: "POST".to_owned(),
-            // Never answered.
-            path_and_query: "/api/v1/namespaces/d/configmaps?watch=false".to_owned(),
-            content_type: String::new(),
-            accept: String::new(),
             body: body.clone(),
+            ..ApiRequest::new("POST", "/api/v1/namespaces/d/configmaps?watch=false")
         };
         let now = edge.clock.now();
         let request = RequestBody::Api(request);

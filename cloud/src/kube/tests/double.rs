@@ -79,13 +79,16 @@ impl OneObject {
     async fn patch(&self, patch: &Value) -> (u16, Value) {
         (self.before)(self, patch).await;
         let mut state = self.state.lock();
-        let named = patch.pointer("/metadata/resourceVersion").and_then(Value::as_str);
+        let named = patch.pointer("/metadata/resourceVersion").or_else(|| patch.pointer("/0/value"));
+        let named = named.and_then(Value::as_str);
         if named.is_some_and(|named| named != state.0.to_string()) {
             let conflict =
                 json!({"kind": "Status", "code": 409, "reason": "Conflict", "message": "modified"});
             return (409, conflict);
         }
-        *state = (state.0 + 1, patch["status"].clone());
+        // Of a JSON patch, its last operation is the new status.
+        let status = patch.as_array().and_then(|operations| operations.last()?.get("value"));
+        *state = (state.0 + 1, status.unwrap_or(&patch["status"]).clone());
         drop(state);
         (200, self.get())
     }

@@ -149,7 +149,7 @@ async fn a_refusal_of_the_cluster_is_the_answer_and_trouble_is_not() {
 }
 
 /// A cloud that knows one token, and what its account may do.
-fn decides(cloud: &FakeCloud, token: &str) {
+pub(super) fn decides(cloud: &FakeCloud, token: &str) {
     let known = token.to_owned();
     cloud.script(&format!("POST {TOKEN_REVIEWS}"), move |review, caller| {
         assert_eq!(caller, None, "asked as the node");

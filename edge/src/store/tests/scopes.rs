@@ -203,6 +203,10 @@ async fn the_pushed_version_of_an_object_is_the_better_one() {
     apply(&store, &[in_scope(nodes, upsert(&node, "u1", 13, &[]))]).await;
     assert_eq!(at(store.get(&node).unwrap()), "11");
     assert_eq!(at(store.scoped(nodes).get(&node).unwrap()), "11");
+    // Also where the subscription has seen a later incarnation, which is pushed in time.
+    let other = key("nodes", "edge-b");
+    apply(&store, &[in_scope(nodes, upsert(&other, "u2", 20, &[])), upsert(&other, "u1", 11, &[])]).await;
+    assert_eq!(at(store.get(&other).unwrap()), "11");
 }
 
 #[tokio::test]

@@ -76,6 +76,38 @@ pub fn type_word(kind: &str) -> ResourceType {
     ResourceType::parse(&kind.to_ascii_lowercase())
 }
 
+/// The type word that a stock cloud's dynamic controller makes of a plural, by English rules: mostly the kind in lower case,
+/// but `leases` of leases and `databas` of databases (docs/reference/kubeedge.md#application-messages).
+fn watch_word(plural: &str) -> String {
+    const AS_THEY_ARE: [&str; 2] = ["endpoints", "leases"];
+    if AS_THEY_ARE.contains(&plural) {
+        return plural.to_owned();
+    }
+    if let Some(stem) = plural.strip_suffix("ies") {
+        return format!("{stem}y");
+    }
+    let suffix = if plural.ends_with("ses") { "es" } else { "s" };
+    plural.strip_suffix(suffix).unwrap_or(plural).to_owned()
+}
+
+/// Whether a stock cloud calls a resource so in the path of a delivery: by its kind in lower case, or by what its dynamic
+/// controller makes of the plural.
+pub(super) fn is_word_of(word: &str, plural: &str, kind: &str) -> bool {
+    kind.eq_ignore_ascii_case(word) || watch_word(plural) == word
+}
+
+/// The same for an object that says what it is; a plural that is not known is guessed.
+#[must_use]
+pub fn is_word_of_object(word: &str, api_version: &str, kind: &str) -> bool {
+    is_word_of(word, &guess_resource(api_version, kind).name, kind)
+}
+
+/// The resource that the type word of a delivery names, when the word alone says it.
+pub(super) fn pushed_as(word: &ResourceType) -> Option<Resource> {
+    let index = TABLE.iter().position(|row| is_word_of(word.as_str(), row.2, row.3))?;
+    RESOURCES.get(index).cloned()
+}
+
 /// `apiVersion` of the objects of a resource.
 pub(super) fn api_version(resource: &Resource) -> String {
     match &*resource.group {
@@ -117,6 +149,28 @@ mod tests {
             let path = path_of(&ObjectKey::new(resource, "d", "x")).expect("in the table");
             assert_eq!(path.to_string(), format!("d/{word}/x"));
         }
+    }
+
+    #[test]
+    fn a_dynamic_controller_makes_words_of_plurals() {
+        for (plural, kind, word) in [
+            ("leases", "Lease", "leases"),
+            ("endpoints", "Endpoints", "endpoints"),
+            ("ingresses", "Ingress", "ingress"),
+            ("networkpolicies", "NetworkPolicy", "networkpolicy"),
+            ("databases", "Database", "databas"),
+            ("meshes", "Mesh", "meshe"),
+            ("geese", "Goose", "geese"),
+        ] {
+            assert_eq!(watch_word(plural), word);
+            assert!(is_word_of(word, plural, kind) && is_word_of(&kind.to_lowercase(), plural, kind));
+            assert!(!is_word_of("pod", plural, kind));
+        }
+        assert!(is_word_of_object("leases", "coordination.k8s.io/v1", "Lease"));
+        assert!(!is_word_of_object("leases", "example.com/v1", "Database"));
+        let leases = Some(Resource::new("coordination.k8s.io", "v1", "leases"));
+        assert_eq!(pushed_as(&ResourceType::parse("leases")), leases);
+        assert_eq!(pushed_as(&ResourceType::Lease), leases);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use serde::Deserialize;
 
-use super::kinds::{self, guess_resource, resource_of};
+use super::kinds::{self, guess_resource, is_word_of, pushed_as, resource_of};
 use crate::limits::WORD_LEN_MAX;
 use crate::message::ResourceType;
 use crate::object::Resource;
@@ -134,10 +134,12 @@ impl Kinds {
             return Ok(self.resource_said(word, api_version, kind));
         }
         // Typed informers are those of Kubernetes before all others.
-        if let Some(known) = resource_of(word).or_else(|| self.built_in(word)) {
+        if let Some(known) = pushed_as(word).or_else(|| self.built_in(word)) {
             return Ok(known);
         }
-        let mut found = self.discovered.iter().filter(|(_, kind)| kind.eq_ignore_ascii_case(word.as_str()));
+        let is_named =
+            |(resource, kind): &&(Resource, Box<str>)| is_word_of(word.as_str(), &resource.name, kind);
+        let mut found = self.discovered.iter().filter(is_named);
         match (found.next(), found.next()) {
             (Some((resource, _)), None) => Ok(resource.clone()),
             (None, _) => {
@@ -170,7 +172,7 @@ impl Kinds {
     /// The resource of a kind that is built into Kubernetes, in the version that the cluster prefers.
     fn built_in(&self, word: &ResourceType) -> Option<Resource> {
         let word = word.as_str();
-        let row = BUILT_IN.iter().find(|row| row.3.eq_ignore_ascii_case(word))?;
+        let row = BUILT_IN.iter().find(|row| is_word_of(word, row.2, row.3))?;
         let preferred = self
             .discovered
             .iter()
@@ -267,6 +269,7 @@ mod tests {
             ("example.com", &[("v2", "geese", "Goose"), ("v1", "geese", "Goose")]),
             ("resource.k8s.io", &[("v1beta1", "resourceclaims", "ResourceClaim")]),
             ("serving.example.com", &[("v1", "services", "Service")]),
+            ("db.example", &[("v1", "databases", "Database")]),
             ("a.example", &[("v1", "twins", "Twin")]),
             ("b.example", &[("v1", "twins", "Twin")]),
         ]);
@@ -278,6 +281,12 @@ mod tests {
         assert_eq!(known.resource(&word("Goose"), Some(("example.com/v1", "Goose"))), Ok(older));
         let claims = Resource::new("resource.k8s.io", "v1beta1", "resourceclaims");
         assert_eq!(known.resource(&word("ResourceClaim"), None), Ok(claims), "as the cluster has it");
+        // What a dynamic controller makes of the plural.
+        let databases = Resource::new("db.example", "v1", "databases");
+        assert_eq!(known.resource(&ResourceType::parse("databas"), None), Ok(databases));
+        assert_eq!(known.resource(&ResourceType::parse("geese"), None), Ok(geese));
+        let leases = Resource::new("coordination.k8s.io", "v1", "leases");
+        assert_eq!(known.resource(&ResourceType::parse("leases"), None), Ok(leases));
         // What the word alone says, and what the object says against it.
         assert_eq!(known.resource(&word("Service"), None), Ok(Resource::new("", "v1", "services")));
         let said = Some(("serving.example.com/v1", "Service"));

@@ -7,13 +7,24 @@ use tombolo_proto::ids::RequestId;
 use super::*;
 use crate::kube::tests::double::OneObject;
 
+/// The kinds of patch, as a status is written with them.
+const PATCHES: [&str; 4] =
+    ["strategic-merge-patch+json", "merge-patch+json", "apply-patch+yaml", "json-patch+json"];
+
 fn report(beat: u64) -> Question {
+    report_by(PATCHES[0], beat)
+}
+
+fn report_by(patch: &str, beat: u64) -> Question {
+    let object = json!({"status": {"beat": beat}});
+    let body = match patch {
+        "json-patch+json" => json!([{"op": "replace", "path": "/status", "value": object["status"]}]),
+        _ => object,
+    };
     let body = RequestBody::Api(ApiRequest {
-        method: "PATCH".to_owned(),
-        path_and_query: "/api/v1/nodes/n/status".to_owned(),
-        content_type: "application/strategic-merge-patch+json".to_owned(),
-        accept: String::new(),
-        body: json!({"status": {"beat": beat}}).to_string().into(),
+        content_type: format!("application/{patch}"),
+        body: body.to_string().into(),
+        ..ApiRequest::new("PATCH", "/api/v1/nodes/n/status")
     });
     let timeout = std::time::Duration::from_secs(10);
     Question { id: RequestId(beat), timeout, body, caller_token: None }
@@ -62,13 +73,30 @@ async fn a_report_never_follows_another_status() {
 /// What counts is what was known when it came, however long it then waits for its turn here.
 #[tokio::test]
 async fn a_report_that_waits_for_its_turn_is_made_on_what_was_known_when_it_came() {
-    let api = OneObject::new("n", (5, json!({"beat": 1})), |_, _| std::future::ready(()).boxed());
-    let [before, after] = [api.client(), api.client()].map(upstream);
-    assert_eq!(code(&before, before.receive(report(2))).await, 200);
-    let waiting = before.receive(report(3));
-    assert_eq!(code(&after, after.receive(report(9))).await, 200, "through another replica");
-    assert_eq!(code(&before, waiting).await, 409);
-    assert_eq!(api.state.lock().1, json!({"beat": 9}));
+    for patch in PATCHES {
+        let api = OneObject::new("n", (5, json!({"beat": 1})), |_, _| std::future::ready(()).boxed());
+        let [before, after] = [api.client(), api.client()].map(upstream);
+        assert_eq!(code(&before, before.receive(report_by(patch, 2))).await, 200);
+        let waiting = before.receive(report_by(patch, 3));
+        assert_eq!(code(&after, after.receive(report_by(patch, 9))).await, 200, "through another replica");
+        assert_eq!(code(&before, waiting).await, 409, "{patch}");
+        assert_eq!(api.state.lock().1, json!({"beat": 9}));
+    }
+}
+
+/// Who owns the fields is another conflict than that of the version: nothing is tried again because of it.
+#[tokio::test]
+async fn a_conflict_of_owners_is_told_at_once() {
+    let (client, log) = scripted(|line| match line.starts_with("PATCH") {
+        true => {
+            (409, json!({"kind": "Status", "code": 409, "reason": "Conflict", "message": "conflict with a"}))
+        }
+        false => (200, json!({"metadata": {"resourceVersion": "5"}, "status": {"beat": 1}})),
+    });
+    let upstream = upstream(client);
+    assert_eq!(code(&upstream, upstream.receive(report_by("apply-patch+yaml", 2))).await, 409);
+    let patches = log.lock().iter().filter(|seen| seen.line.starts_with("PATCH")).count();
+    assert_eq!(patches, 1);
 }
 
 #[tokio::test]

@@ -22,11 +22,9 @@ fn away() -> (Client, Arc<AtomicUsize>) {
 
 fn call(method: &str, path: &str, body: &str) -> RequestBody {
     RequestBody::Api(ApiRequest {
-        method: method.to_owned(),
-        path_and_query: path.to_owned(),
         content_type: "application/json".to_owned(),
-        accept: String::new(),
         body: body.to_owned().into(),
+        ..ApiRequest::new(method, path)
     })
 }
 
@@ -113,6 +111,45 @@ async fn answers_to_writes_take_their_memory_from_the_share_of_the_node() {
             assert_eq!(share.used(), 0, "{method}");
         }
     }
+}
+
+/// The bounds of a kind are for all nodes: one that does not read its large answers leaves the places to others.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_does_not_read_holds_no_places_of_a_kind() {
+    let large = json!({"metadata": {"name": "s"}, "data": {"k": "x".repeat(2 * crate::kube::LARGE_ANSWER)}});
+    let (client, log) = scripted(move |line| {
+        (200, if line.ends_with("large") { large.clone() } else { json!({"metadata": {}}) })
+    });
+    let bound = RequestBound { running: std::num::NonZeroU32::MIN, waiting: 8 };
+    let bounds = RequestBounds::from([(RequestKind::QuerySecret, bound)]);
+    let upstream =
+        upstream(client).with_settings(&UpstreamSettings { bounds, ..UpstreamSettings::default() });
+    let share = Budget::new(usize::MAX).share(usize::MAX);
+    let ask = |node: &'static str, secret: &'static str, large: &Arc<Semaphore>| {
+        let asked = message(Operation::Query, path("d", ResourceType::Secret, secret), &Value::Null);
+        let (upstream, room) = (upstream.clone(), Room::new(&share, large, &Refusals::default()));
+        async move {
+            let received = upstream.receive(question(RequestBody::Message(Box::new(asked))));
+            let node = NodeId::parse(node).expect("a name");
+            let body = room.scope(upstream.answer(&node, received)).await.reply.body;
+            let ReplyBody::Message(reply) = body else { panic!("a message") };
+            reply.content.read::<Value>().expect("an object")["metadata"].is_object()
+        }
+    };
+    let (unread, read) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(1)));
+    let soon = Duration::from_secs(1);
+    let mut waits = Box::pin(ask("greedy", "large", &unread));
+    assert!(tokio::time::timeout(soon, &mut waits).await.is_err(), "the answer before is not read");
+    let modest = tokio::time::timeout(soon, ask("modest", "s", &read)).await;
+    assert!(modest.expect("it waits for nobody"));
+    // It has read, and waits with others for the place that it had.
+    let held = upstream.gates.pass_kind(&node(), RequestKind::QuerySecret).await.expect("a place");
+    unread.add_permits(1);
+    assert!(tokio::time::timeout(soon, &mut waits).await.is_err(), "one at a time");
+    assert_eq!(log.lock().len(), 2, "nothing was asked without a place");
+    drop(held);
+    assert!(tokio::time::timeout(soon, waits).await.expect("its turn"));
+    assert_eq!(log.lock().len(), 3);
 }
 
 /// However a node asks for what never ends, no call is made of it.

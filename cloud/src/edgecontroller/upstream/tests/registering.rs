@@ -49,11 +49,9 @@ async fn joined(can_record: bool) -> (Upstream, Log) {
 
 fn call(method: &str, path: &str, content_type: &str) -> ApiRequest {
     ApiRequest {
-        method: method.to_owned(),
-        path_and_query: path.to_owned(),
         content_type: content_type.to_owned(),
-        accept: String::new(),
         body: r#"{"metadata":{"name":"n"}}"#.into(),
+        ..ApiRequest::new(method, path)
     }
 }
 

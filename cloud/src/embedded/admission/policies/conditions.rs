@@ -9,6 +9,7 @@ use tombolo_apiserve::admission::AdmissionRequest;
 use tombolo_apiserve::aside::aside;
 use tombolo_apiserve::kinds::FieldError;
 use tombolo_apiserve::kinds::validate::names;
+use tombolo_apiserve::status::ApiError;
 use tombolo_cel::Authorize;
 
 use super::compiled::{Compiled, Mode};
@@ -36,15 +37,15 @@ impl Conditions {
     /// Whether all hold for a request.
     ///
     /// # Errors
-    /// The first that could not be evaluated, where no other is false.
+    /// As [`aside`]; inside, the first that could not be evaluated, where no other is false.
     pub(in crate::embedded::admission) async fn hold(
         &self,
         request: &AdmissionRequest<'_>,
         objects: &Objects,
         rights: &Arc<dyn Authorize>,
-    ) -> Result<bool, String> {
+    ) -> Result<Result<bool, String>, ApiError> {
         if self.list.is_empty() {
-            return Ok(true);
+            return Ok(Ok(true));
         }
         let judge = || {
             let compiled = self.compiled.get_or_init(|| compile(&self.list)).as_ref();
@@ -52,7 +53,7 @@ impl Conditions {
                 compiled.map_err(|errors| errors.first().map(ToString::to_string).unwrap_or_default())?;
             Asking::new(&Facts::of(request, objects, rights), None, compiled).matches()
         };
-        aside(judge).await
+        aside(&request.attributes.payer, judge).await
     }
 }
 

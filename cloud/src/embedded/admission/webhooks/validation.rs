@@ -30,7 +30,7 @@ pub(super) async fn admit(request: &AdmissionRequest<'_>) -> Result<(), ApiError
         return Ok(());
     };
     let Some(configuration) = request.object.as_deref() else { return Ok(()) };
-    let errors = aside(|| errors(configuration, asked.resource == MUTATING)).await;
+    let errors = aside(&asked.payer, || errors(configuration, asked.resource == MUTATING)).await?;
     if errors.is_empty() {
         return Ok(());
     }

@@ -160,6 +160,36 @@ async fn a_list_that_crosses_one_of_the_watch_itself_is_made_again() {
     assert_eq!(world.revision("b"), None, "a list of the watch that has begun later knows better");
 }
 
+/// A node opens subscriptions with selectors that it invents: what others follow is listed meanwhile, also where it has asked for
+/// the same before.
+#[tokio::test(start_paused = true)]
+async fn the_first_lists_of_one_node_wait_behind_each_other_and_not_before_those_of_others() {
+    let api = Arc::new(Slow::default());
+    let hub = api.hub();
+    let name = |name: &str| NodeId::parse(name).expect("valid");
+    let start = |selector: &str, node: &str| {
+        let subscribe = Subscribe { label_selector: selector.to_owned(), ..subscribe(ScopeId(1)) };
+        let selection = Selection::of(&subscribe).expect("a selection");
+        hub.subscriptions.start(&selection, "ConfigMap", Some(&name(node))).watch
+    };
+    let greedy: Vec<_> = (10..58).map(|number| start(&format!("own{number}"), "greedy")).collect();
+    tokio::time::sleep(LISTING / 2).await;
+    assert_eq!(api.asked("own"), 1, "one at a time");
+    let begun = Instant::now();
+    start("modest", "modest").synced().await.expect("a list");
+    greedy[46].ask(Some(&name("modest")));
+    greedy[46].synced().await.expect("a list for another node");
+    greedy[47].ask(None);
+    greedy[47].synced().await.expect("a list for cloudcore");
+    assert!(begun.elapsed() < LISTING * 4, "{:?}", begun.elapsed());
+    for watch in &greedy {
+        watch.synced().await.expect("each comes in the end");
+    }
+    assert!(begun.elapsed() > LISTING * 40, "one at a time");
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(hub.subscriptions.kube.nodes_with_turns(), 0, "nothing is kept of nodes that ask nothing");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_list_that_fails_is_made_again_until_the_watch_ends() {
     let world = World::new(&[]).await;
@@ -192,9 +222,14 @@ impl Slow {
         let client = answering(move |call, _| {
             let api = Arc::clone(&api);
             async move {
-                api.asked.lock().push(call.uri.query().unwrap_or_default().to_owned());
+                let query = call.uri.query().unwrap_or_default();
+                if query.contains("watch=true") {
+                    // Nothing ever happens.
+                    std::future::pending::<()>().await;
+                }
+                api.asked.lock().push(query.to_owned());
                 tokio::time::sleep(LISTING).await;
-                (api.code.load(Ordering::SeqCst), json!({}))
+                (api.code.load(Ordering::SeqCst), json!({"metadata": {"resourceVersion": "7"}}))
             }
         });
         client.into()
@@ -256,7 +291,7 @@ async fn a_node_with_many_selectors_lets_the_lists_of_others_pass() {
     for proof in greedy {
         assert!(proof.await.expect("no panic"));
     }
-    assert_eq!(hub.subscriptions.turns.len(), 0, "nothing is kept of nodes that ask nothing");
+    assert_eq!(hub.subscriptions.kube.nodes_with_turns(), 0, "nothing is kept of nodes that ask nothing");
 }
 
 #[tokio::test(start_paused = true)]

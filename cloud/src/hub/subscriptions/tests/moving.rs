@@ -43,11 +43,9 @@ impl Api {
 
 fn report(status: &Value) -> RequestBody {
     RequestBody::Api(ApiRequest {
-        method: "PATCH".to_owned(),
-        path_and_query: "/api/v1/namespaces/d/pods/p/status".to_owned(),
         content_type: "application/strategic-merge-patch+json".to_owned(),
-        accept: String::new(),
         body: json!({ "status": status }).to_string().into(),
+        ..ApiRequest::new("PATCH", "/api/v1/namespaces/d/pods/p/status")
     })
 }
 

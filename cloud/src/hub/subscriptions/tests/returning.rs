@@ -10,7 +10,7 @@ use http::Method;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::time::Instant;
-use tombolo_proto::documents::IN_EVERY_SESSION;
+use tombolo_proto::documents::{IN_EVERY_SESSION, WARM_SET};
 use tombolo_proto::frame::{ApiRequest, RequestBody, Subscribe};
 use tombolo_proto::message::{
     Content, Group, Message, MessageId, ObjectPath, Operation, ResourceType, Route, Source,
@@ -22,25 +22,10 @@ use crate::kube::Kube;
 use crate::kube::tests::double::answering;
 
 /// Nodes that come back.
-const NODES: usize = 20;
-
-/// What each of them follows: as many selections as an agent has in its warm set.
-const FOLLOWED: [(&str, &str); 9] = [
-    ("", "services"),
-    ("discovery.k8s.io", "endpointslices"),
-    ("", "nodes"),
-    ("", "namespaces"),
-    ("node.k8s.io", "runtimeclasses"),
-    ("storage.k8s.io", "csidrivers"),
-    ("storage.k8s.io", "csinodes"),
-    ("networking.k8s.io", "servicecidrs"),
-    ("superedge.io", "statefulsetgrids"),
-];
+const NODES: usize = 60;
 
 /// Calls for each node that comes back, at most. Whoever raises a number says what the fleet gets for it.
-const OF_EACH: [(&str, usize); 5] = [
-    // May it list, may it watch.
-    ("review", 2 * FOLLOWED.len()),
+const OF_EACH: [(&str, usize); 4] = [
     ("register", 1),
     // It is made, or is there; then it is renewed.
     ("lease", 2),
@@ -50,7 +35,11 @@ const OF_EACH: [(&str, usize); 5] = [
 ];
 
 /// Calls for all of them together.
-const OF_ALL: [(&str, usize); 1] = [("document", IN_EVERY_SESSION.len())];
+const OF_ALL: [(&str, usize); 2] = [
+    ("document", IN_EVERY_SESSION.len()),
+    // May they list, may they watch: once a second, for those who came while it was asked.
+    ("review", 3 * 2 * WARM_SET.len()),
+];
 
 type Counts = Arc<Mutex<BTreeMap<&'static str, usize>>>;
 
@@ -76,7 +65,7 @@ fn counting(counts: &Counts) -> Kube {
 fn answer(method: &Method, path: &str, query: Option<&str>) -> (&'static str, u16, Value) {
     let object = json!({"metadata": {"name": "x", "uid": "u", "resourceVersion": "7"}});
     let there = json!({"kind": "Status", "code": 409, "reason": "AlreadyExists", "message": "it is there"});
-    let list = FOLLOWED.iter().any(|(_, plural)| path.ends_with(plural));
+    let list = WARM_SET.iter().any(|(_, _, plural)| path.ends_with(plural));
     match (method.as_str(), path) {
         (_, "/apis/authorization.k8s.io/v1/subjectaccessreviews") => {
             ("review", 201, json!({"status": {"allowed": true}}))
@@ -89,7 +78,7 @@ fn answer(method: &Method, path: &str, query: Option<&str>) -> (&'static str, u1
         ("GET", _) if list => ("list", 200, json!({"metadata": {"resourceVersion": "7"}, "items": []})),
         ("GET", path) if path.starts_with("/api/v1/nodes/") => ("read", 200, object),
         ("GET", path) if crate::kube::is_document(path) => {
-            let kinds = FOLLOWED.map(|(_, plural)| json!({"name": plural, "kind": "Thing"}));
+            let kinds = WARM_SET.map(|(_, _, plural)| json!({"name": plural, "kind": "Thing"}));
             ("document", 200, json!({"resources": kinds}))
         }
         _ => ("other", 404, json!({"kind": "Status", "code": 404, "message": path})),
@@ -99,11 +88,10 @@ fn answer(method: &Method, path: &str, query: Option<&str>) -> (&'static str, u1
 fn api(method: &str, path: String, accept: &str, content_type: &str) -> RequestBody {
     let body = if method == "GET" { "" } else { r#"{"status":{}}"# };
     RequestBody::Api(ApiRequest {
-        method: method.to_owned(),
-        path_and_query: path,
         content_type: content_type.to_owned(),
         accept: accept.to_owned(),
         body: body.into(),
+        ..ApiRequest::new(method, path)
     })
 }
 
@@ -136,15 +124,15 @@ async fn come(hub: &Arc<super::Hub>, number: usize) -> Edge {
         edge.session.request(now, Duration::from_secs(60), question, None).expect("room for one");
     }
     edge.session.renew_lease(1_790_000_001_000_001);
-    for (group, plural) in FOLLOWED {
+    for (group, version, plural) in WARM_SET {
         let scope = edge.session.next_scope();
         let (namespace, label_selector) = Default::default();
-        let resource = Resource::new(group, "v1", plural);
+        let resource = Resource::new(group, version, plural);
         let wanted = Subscribe { resource, namespace, label_selector, ..subscribe(scope) };
         edge.session.subscribe(wanted).expect("room for one");
     }
     let deadline = Instant::now() + Duration::from_secs(120);
-    while edge.replies.len() < awaited || edge.heard.len() < FOLLOWED.len() || edge.leases == 0 {
+    while edge.replies.len() < awaited || edge.heard.len() < WARM_SET.len() || edge.leases == 0 {
         assert!(Instant::now() < deadline, "{node}: {} answers, {:?}", edge.replies.len(), edge.heard);
         edge.step(deadline).await;
     }

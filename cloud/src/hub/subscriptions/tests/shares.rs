@@ -49,13 +49,7 @@ fn peer(hub: &Arc<Hub>, name: &str) -> Link {
 
 async fn ask(link: &mut Link, ids: std::ops::Range<u64>, path: &str) {
     for id in ids {
-        let body = RequestBody::Api(ApiRequest {
-            method: "GET".to_owned(),
-            path_and_query: path.to_owned(),
-            content_type: String::new(),
-            accept: String::new(),
-            body: bytes::Bytes::new(),
-        });
+        let body = RequestBody::Api(ApiRequest::new("GET", path));
         let timeout = Duration::from_secs(100);
         let question = Question { id: RequestId(id), timeout, body, caller_token: None };
         link.send(Lane::Control, Frame::Request(question)).expect("room");

@@ -122,7 +122,7 @@ async fn of_an_object_that_is_too_long_is_known_which_it_is_and_the_watch_goes_o
     let (mut events, mut failures) = follow(&kube, spec(MIB));
     let first = object_of(&mut events).await;
     assert_eq!(told(&ObjectEvent::Applied(first.clone())), "+1@5");
-    let error = first.uid().expect_err("it was not read").to_string();
+    let error = first.into_whole().expect_err("it was not read").to_string();
     assert!(error.contains("d/1") && error.contains("3145728 bytes"), "{error}");
     assert_eq!(told(&ObjectEvent::Applied(object_of(&mut events).await)), "+2@9");
     assert!(failures.try_recv().is_err());

@@ -128,10 +128,10 @@ fn is_same_query(one: &Message, other: &Message) -> bool {
         && one.content.is_null()
 }
 
-/// A stock edge acknowledges the answers to what it asked and changed, but not to patches, deletions and MetaServer's
-/// requests (docs/reference/kubeedge.md#store-operations).
+/// A stock edge acknowledges the answers to what it asked and changed, but not to patches, deletions, MetaServer's requests
+/// (docs/reference/kubeedge.md#store-operations) and what DeviceTwin said, which takes its confirmations itself.
 fn is_acknowledged(asked: &Message, answer: &Message) -> bool {
     matches!(asked.route.operation, Operation::Query | Operation::Insert | Operation::Update)
-        && asked.route.source != Source::MetaServer
+        && !matches!(asked.route.source, Source::MetaServer | Source::Twin)
         && answer.route.operation == Operation::Response
 }

@@ -1,0 +1,257 @@
+//! Renewals of a node's lease, and which process of the node renews it.
+//!
+//! The lease is the one object that every replica writes for a node that lives, so it says which process of an edge that was:
+//! two machines with one identity are told apart whichever replicas they come to, and whether their sessions overlap or not. A
+//! renewal is made on the condition that the lease is its process's already, so a node that nobody contends with costs one
+//! call a renewal, as it did.
+//!
+//! Whoever finds the lease another process's takes it over only once it has answered a question that was asked after that, and only
+//! in the version that was read. So each process in the history was alive after the one before it had the lease: one that comes
+//! twice was alive beside the one in between.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tombolo_proto::NodeId;
+use tombolo_runtime::time::unix_millis;
+
+use super::{LEASE_NAMESPACE, RequestKind, Upstream};
+use crate::kube::{ApiCall, Caller};
+
+/// Annotation of a lease: the process that renews it, in hex digits.
+const PROCESS: &str = "tombolo/process";
+
+/// Annotation of a lease: those that did before, and what that has shown.
+const FORMER: &str = "tombolo/former-processes";
+
+/// Processes before the present one that are remembered.
+const FORMER_MAX: usize = 4;
+
+/// Time without a further proof of two processes after which the matter is taken for settled.
+pub(crate) const SETTLED_AFTER: Duration = Duration::from_secs(3600);
+
+/// What became of a renewal.
+#[derive(Debug)]
+pub enum Renewal {
+    /// The HTTP status code of the API server, 429 when too many renewals wait, or 503 when it does not answer.
+    Answered(u16),
+    /// Nothing is written: the lease is not that process's.
+    OfAnother(Box<Held>),
+}
+
+/// Whose a lease is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Held {
+    /// The version of the lease that says so.
+    version: String,
+    /// Its present process; none before the first one.
+    pub process: Option<u64>,
+    former: Former,
+}
+
+/// What is remembered beside the present process.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Former {
+    /// Processes, the newest first.
+    processes: Vec<u64>,
+    /// How often it was proved in a row that there are two at a time.
+    proofs: u32,
+    /// When that was last, in Unix seconds.
+    proved: u64,
+}
+
+impl Former {
+    fn proofs(&self, now: u64) -> u32 {
+        if now.saturating_sub(self.proved) < SETTLED_AFTER.as_secs() { self.proofs } else { 0 }
+    }
+}
+
+#[derive(Deserialize)]
+struct Lease {
+    metadata: Metadata,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Metadata {
+    resource_version: String,
+    #[serde(default)]
+    annotations: BTreeMap<String, String>,
+}
+
+impl Held {
+    /// What is written there by others than cloudcore counts for nothing.
+    fn read(lease: &[u8]) -> Option<Self> {
+        let Metadata { resource_version: version, annotations } =
+            serde_json::from_slice::<Lease>(lease).ok()?.metadata;
+        let process = annotations.get(PROCESS).and_then(|text| u64::from_str_radix(text, 16).ok());
+        let former = annotations.get(FORMER).and_then(|text| serde_json::from_str(text).ok());
+        let mut former: Former = former.unwrap_or_default();
+        former.processes.truncate(FORMER_MAX);
+        Some(Self { version, process, former })
+    }
+
+    /// How often it was proved lately that two processes have the node's identity.
+    #[must_use]
+    pub fn proofs(&self) -> u32 {
+        self.former.proofs(now())
+    }
+
+    /// Whether a process that takes the lease now has had it before another one.
+    #[must_use]
+    pub fn comes_back(&self, process: u64) -> bool {
+        self.process != Some(process) && self.former.processes.contains(&process)
+    }
+
+    /// What is remembered once this process has taken it.
+    fn taken_by(&self, process: u64, now: u64) -> Former {
+        let mut former = self.former.clone();
+        if self.comes_back(process) {
+            former.proofs = former.proofs(now).saturating_add(1);
+            former.proved = now;
+        }
+        let before = self.process.filter(|before| *before != process);
+        former.processes.retain(|other| *other != process && Some(*other) != before);
+        former.processes.splice(0..0, before);
+        former.processes.truncate(FORMER_MAX);
+        former
+    }
+}
+
+fn now() -> u64 {
+    unix_millis() / 1000
+}
+
+fn path_of(node: &NodeId) -> String {
+    format!("/apis/coordination.k8s.io/v1/namespaces/{LEASE_NAMESPACE}/leases/{node}")
+}
+
+fn time_of(micros: i64) -> Option<String> {
+    jiff::Timestamp::from_microsecond(micros).ok().map(|time| format!("{time:.6}"))
+}
+
+impl Upstream {
+    /// Renews the node's lease for a process of the node, where the lease is that one's; for process 0, which is an older edge that
+    /// does not say, whosever it is.
+    pub async fn renew_lease(&self, node: &NodeId, renew_time_micros: i64, process: u64) -> Renewal {
+        let Some(time) = time_of(renew_time_micros) else { return Renewal::Answered(400) };
+        let call = match process {
+            0 => merge(node, &json!({"spec": {"renewTime": time}})),
+            _ => {
+                let pointer = format!("/metadata/annotations/{}", PROCESS.replace('/', "~1"));
+                let steps = json!([
+                    {"op": "test", "path": pointer, "value": format!("{process:x}")},
+                    {"op": "add", "path": "/spec/renewTime", "value": time},
+                ]);
+                ApiCall::patch(path_of(node), "application/json-patch+json", steps.to_string().into())
+            }
+        };
+        // A patch that does not fit.
+        self.write_lease(node, call, 422).await
+    }
+
+    /// Renews the lease and makes it this process's. The process was heard of after `held` was read.
+    pub async fn take_lease(
+        &self,
+        node: &NodeId,
+        renew_time_micros: i64,
+        process: u64,
+        held: &Held,
+    ) -> Renewal {
+        let Some(time) = time_of(renew_time_micros) else { return Renewal::Answered(400) };
+        let former = serde_json::to_string(&held.taken_by(process, now())).unwrap_or_default();
+        let annotations = json!({PROCESS: format!("{process:x}"), FORMER: former});
+        let metadata = json!({"resourceVersion": held.version, "annotations": annotations});
+        let patch = json!({"metadata": metadata, "spec": {"renewTime": time}});
+        self.write_lease(node, merge(node, &patch), 409).await
+    }
+
+    /// Writes the lease. With the code `another`, it is read whose it is.
+    async fn write_lease(&self, node: &NodeId, call: ApiCall, another: u16) -> Renewal {
+        if !self.enabled {
+            return Renewal::Answered(503);
+        }
+        let Ok(_pass) = self.gates.pass_kind(node, RequestKind::WriteLease).await else {
+            return Renewal::Answered(429);
+        };
+        let code = self.call_lease(node, call).await;
+        match code {
+            Ok((code, _)) if code == another => {}
+            Ok((code, _)) | Err(code) => return Renewal::Answered(code),
+        }
+        match self.call_lease(node, ApiCall::get(path_of(node))).await {
+            Ok((200, lease)) => match Held::read(&lease) {
+                Some(held) => Renewal::OfAnother(Box::new(held)),
+                None => Renewal::Answered(502),
+            },
+            Ok((code, _)) | Err(code) => Renewal::Answered(code),
+        }
+    }
+
+    async fn call_lease(&self, node: &NodeId, call: ApiCall) -> Result<(u16, bytes::Bytes), u16> {
+        match self.kube.call(Caller::Node(node), call).await {
+            Ok(answer) => Ok((answer.code, answer.body)),
+            Err(error) => {
+                tracing::debug!(%node, %error, "lease not renewed");
+                Err(503)
+            }
+        }
+    }
+}
+
+fn merge(node: &NodeId, patch: &Value) -> ApiCall {
+    ApiCall::patch(path_of(node), "application/merge-patch+json", patch.to_string().into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: u64 = 1_790_000_000;
+
+    fn written(held: &Held, process: u64, now: u64) -> Held {
+        let former = held.taken_by(process, now);
+        Held { version: "1".to_owned(), process: Some(process), former }
+    }
+
+    #[test]
+    fn only_a_process_that_comes_back_to_the_lease_proves_another_one() {
+        let mut held = Held { version: String::new(), process: None, former: Former::default() };
+        // A node that is started anew again and again.
+        for process in [1, 2, 2, 3, 4, 5, 6, 7] {
+            assert!(!held.comes_back(process), "{process}");
+            held = written(&held, process, NOW);
+            assert_eq!(held.former.proofs(NOW), 0);
+        }
+        assert_eq!(held.former.processes, [6, 5, 4, 3]);
+        for (process, proofs) in [(6, 1), (7, 2), (7, 2), (6, 3)] {
+            held = written(&held, process, NOW);
+            assert_eq!(held.former.proofs(NOW), proofs);
+        }
+        let later = NOW + SETTLED_AFTER.as_secs();
+        assert_eq!(held.former.proofs(later), 0);
+        assert_eq!(written(&held, 7, later).former.proofs(later), 1, "it begins again");
+    }
+
+    #[test]
+    fn what_others_have_written_there_counts_for_nothing() {
+        let read = |annotations: Value| {
+            let lease = json!({"metadata": {"resourceVersion": "7", "annotations": annotations}});
+            Held::read(lease.to_string().as_bytes()).expect("a lease")
+        };
+        for annotations in [json!({}), json!({PROCESS: "x", FORMER: "y"}), json!({PROCESS: "", FORMER: "[]"})]
+        {
+            assert_eq!(
+                read(annotations),
+                Held { version: "7".to_owned(), process: None, former: Former::default() }
+            );
+        }
+        let many: Vec<u64> = (0..10_000).collect();
+        let former = json!({"processes": many}).to_string();
+        assert_eq!(read(json!({PROCESS: "1f", FORMER: former})).former.processes.len(), FORMER_MAX);
+        assert_eq!(Held::read(b"{}"), None);
+    }
+}

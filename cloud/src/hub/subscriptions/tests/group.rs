@@ -1,0 +1,168 @@
+//! Rights that edge nodes have as a group: asked for once for all who wait, and never remembered.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures::future::{join, join_all};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+use tombolo_proto::documents::WARM_SET;
+use tombolo_proto::frame::Subscribe;
+use tombolo_proto::{NodeId, Resource, ScopeId};
+
+use super::subscribe;
+use crate::hub::access::Access;
+use crate::kube::tests::double::answering;
+
+/// How long an answer takes.
+const FLIGHT: Duration = Duration::from_millis(20);
+
+/// What the cluster allows to whom.
+#[derive(Default)]
+struct Cluster {
+    group: AtomicBool,
+    /// Nodes that may by their names.
+    named: Mutex<BTreeSet<String>>,
+    about_group: AtomicUsize,
+    about_nodes: AtomicUsize,
+}
+
+impl Cluster {
+    /// An API server that decides when a question comes, and takes its time to answer.
+    fn access(self: &Arc<Self>) -> Access {
+        let cluster = Arc::clone(self);
+        let client = answering(move |_, body| {
+            let review: Value = serde_json::from_slice(&body).unwrap_or_default();
+            let cluster = &cluster;
+            let allowed = match review["spec"]["user"].as_str() {
+                None => {
+                    cluster.about_group.fetch_add(1, Ordering::SeqCst);
+                    cluster.group.load(Ordering::SeqCst)
+                }
+                Some(user) => {
+                    cluster.about_nodes.fetch_add(1, Ordering::SeqCst);
+                    cluster.named.lock().contains(user)
+                }
+            };
+            async move {
+                tokio::time::sleep(FLIGHT).await;
+                (201, json!({"status": {"allowed": allowed, "reason": "so it is"}}))
+            }
+        });
+        Access::new(client.into())
+    }
+
+    fn asked(&self) -> (usize, usize) {
+        (self.about_group.load(Ordering::SeqCst), self.about_nodes.load(Ordering::SeqCst))
+    }
+}
+
+fn node(number: usize) -> NodeId {
+    NodeId::parse(&format!("n{number}")).expect("a name")
+}
+
+/// What every agent follows.
+fn usual() -> impl Iterator<Item = Subscribe> {
+    WARM_SET.into_iter().map(|(group, version, name)| Subscribe {
+        resource: Resource::new(group, version, name),
+        namespace: String::new(),
+        label_selector: String::new(),
+        ..subscribe(ScopeId(1))
+    })
+}
+
+/// The code of the refusal.
+async fn asks(access: &Access, node: &NodeId, wanted: &Subscribe) -> Result<(), u16> {
+    access.check(node, wanted).await.map(drop).map_err(|closed| closed.code)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fleet_that_comes_back_asks_for_the_rights_of_its_group_once_a_second() {
+    let cluster = Arc::new(Cluster { group: AtomicBool::new(true), ..Cluster::default() });
+    let (access, begin) = (cluster.access(), Instant::now());
+    let comes = |number: usize| {
+        let access = &access;
+        async move {
+            // All of them within two seconds.
+            tokio::time::sleep(Duration::from_millis(u64::try_from(number).expect("few"))).await;
+            join_all(usual().map(|wanted| async move { asks(access, &node(number), &wanted).await })).await
+        }
+    };
+    let all = join_all((0..2000).map(comes)).await;
+    assert!(all.iter().flatten().all(Result::is_ok), "all are let in");
+    let (about_group, about_nodes) = cluster.asked();
+    let seconds = usize::try_from(begin.elapsed().as_secs()).expect("few") + 1;
+    assert!(begin.elapsed() < Duration::from_secs(4), "nobody waits long: {:?}", begin.elapsed());
+    assert!(about_group <= seconds * 2 * WARM_SET.len(), "{about_group} questions in {seconds} s");
+    assert_eq!(about_nodes, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_group_has_lost_is_given_to_nobody_who_comes_later() {
+    let wanted = usual().next().expect("some");
+    for number in 0..20 {
+        let cluster = Arc::new(Cluster { group: AtomicBool::new(true), ..Cluster::default() });
+        let access = cluster.access();
+        // The answer that allows it is under way, or has just come.
+        let moment = FLIGHT * number / 8;
+        let lost = async {
+            tokio::time::sleep(moment).await;
+            cluster.group.store(false, Ordering::SeqCst);
+            let late = [node(0), node(1), node(2)];
+            join_all(late.each_ref().map(|other| asks(&access, other, &wanted))).await
+        };
+        let first = node(9);
+        let (_, late) = join(asks(&access, &first, &wanted), lost).await;
+        assert_eq!(late, [Err(403); 3], "the right was lost {moment:?} after the first question");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_the_group_may_not_the_node_itself_is_asked_about() {
+    let cluster = Arc::new(Cluster::default());
+    cluster.named.lock().insert("system:node:n1".to_owned());
+    let access = cluster.access();
+    let wanted: Vec<_> = usual().collect();
+    for _ in 0..2 {
+        let asked = (0..3).flat_map(|number| wanted.iter().map(move |wanted| (number, wanted)));
+        let outcomes = asked.map(|(number, wanted)| {
+            let access = &access;
+            async move { (number, asks(access, &node(number), wanted).await) }
+        });
+        for (number, outcome) in join_all(outcomes).await {
+            assert_eq!(outcome, if number == 1 { Ok(()) } else { Err(403) }, "n{number}");
+        }
+    }
+    let about_nodes = 2 * (2 + 1 + 1) * WARM_SET.len();
+    assert_eq!(cluster.asked().1, about_nodes, "nobody shares what a node may by its name");
+}
+
+/// Everything else is asked about whoever asks, each time.
+#[tokio::test(start_paused = true)]
+async fn what_not_all_nodes_ask_is_asked_for_each() {
+    let cluster = Arc::new(Cluster { group: AtomicBool::new(true), ..Cluster::default() });
+    let access = cluster.access();
+    let text = |text: &str| text.to_owned();
+    let services = usual().next().expect("some");
+    let others = [
+        Subscribe { namespace: text("d"), ..services.clone() },
+        Subscribe { label_selector: text("a=b"), ..services.clone() },
+        Subscribe { field_selector: text("metadata.name=a"), ..services.clone() },
+        Subscribe { resource: Resource::new("", "v1", "secrets"), ..services.clone() },
+        Subscribe { resource: Resource::new("", "v2", "services"), ..services.clone() },
+        Subscribe { resource: Resource::new("a", "v1", "services"), ..services.clone() },
+    ];
+    for other in &others {
+        for number in 0..2 {
+            assert_eq!(asks(&access, &node(number), other).await, Err(403), "{other:?}");
+        }
+    }
+    assert_eq!(cluster.asked(), (0, 2 * others.len()));
+    let of_token = Subscribe { caller_token: Some(text("t")), ..services };
+    // The double knows no tokens.
+    assert_eq!(asks(&access, &node(1), &of_token).await, Err(401));
+    assert_eq!(cluster.about_group.load(Ordering::SeqCst), 1, "about the token, not about its right");
+}

@@ -1,0 +1,174 @@
+//! One question that many ask at the same time. It is asked once, and all who wait get the answer.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+/// Time between an answer and the next question for those who want a [`Wanted::New`] one. Those who come meanwhile share that.
+pub(super) const PAUSE: Duration = Duration::from_secs(1);
+
+/// Which answer is good enough.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Wanted {
+    /// One that came no longer ago than this.
+    Younger(Duration),
+    /// One to a question that was asked after whoever wants it has come.
+    New,
+}
+
+/// Where an answer comes from.
+#[derive(Debug)]
+pub(super) enum Got<A, R> {
+    /// It is that of somebody else.
+    Common(A),
+    /// What came of asking.
+    Own(R),
+}
+
+/// A question, and the last answer that was kept.
+#[derive(Debug)]
+pub(super) struct Common<A> {
+    /// How often it was asked.
+    asked: AtomicU64,
+    /// Held while it is asked, so that it is asked once.
+    last: Mutex<Last<A>>,
+}
+
+#[derive(Debug)]
+struct Last<A> {
+    /// Which time of asking has brought the answer.
+    number: u64,
+    answer: Option<(Instant, A)>,
+}
+
+impl<A> Default for Common<A> {
+    fn default() -> Self {
+        Self { asked: AtomicU64::new(0), last: Mutex::new(Last { number: 0, answer: None }) }
+    }
+}
+
+impl<A: Clone> Common<A> {
+    /// The answer that somebody else has, or what comes of `ask`. What `keep` makes of that is for the others; without it
+    /// each of them asks.
+    ///
+    /// Whoever gives up while asking leaves it to the next one who waits.
+    pub(super) async fn ask<R, F: Future<Output = R>>(
+        &self,
+        wanted: Wanted,
+        ask: impl FnOnce() -> F,
+        keep: impl FnOnce(&R) -> Option<A>,
+    ) -> Got<A, R> {
+        let asked_before = self.asked.load(Ordering::SeqCst);
+        let mut last = loop {
+            let last = self.last.lock().await;
+            let Some((since, answer)) = &last.answer else { break last };
+            let good = match wanted {
+                Wanted::Younger(age) => since.elapsed() < age,
+                Wanted::New => last.number > asked_before,
+            };
+            if good {
+                return Got::Common(answer.clone());
+            }
+            let next = *since + PAUSE;
+            if matches!(wanted, Wanted::Younger(_)) || next <= Instant::now() {
+                break last;
+            }
+            // Nobody waits meanwhile for whom the answer is good enough.
+            drop(last);
+            tokio::time::sleep_until(next).await;
+        };
+        // Its memory is free while the next one is read.
+        last.answer = None;
+        let number = self.asked.fetch_add(1, Ordering::SeqCst).saturating_add(1);
+        let outcome = ask().await;
+        last.number = number;
+        last.answer = keep(&outcome).map(|answer| (Instant::now(), answer));
+        Got::Own(outcome)
+    }
+
+    /// Whether nobody asks and no answer is younger than this.
+    pub(super) fn is_idle(&self, age: Duration) -> bool {
+        let younger = |since: &Instant| since.elapsed() < age;
+        self.last.try_lock().is_ok_and(|last| !last.answer.as_ref().is_some_and(|(since, _)| younger(since)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use futures::future::{join, join_all};
+
+    use super::*;
+
+    const FLIGHT: Duration = Duration::from_millis(20);
+
+    /// What is asked about changes; each question sees it as it is when the question arrives.
+    #[derive(Default)]
+    struct World {
+        now: Cell<u64>,
+        questions: Cell<usize>,
+        common: Common<u64>,
+    }
+
+    impl World {
+        async fn ask(&self, wanted: Wanted) -> u64 {
+            let ask = || async {
+                self.questions.set(self.questions.get() + 1);
+                let seen = self.now.get();
+                tokio::time::sleep(FLIGHT).await;
+                seen
+            };
+            match self.common.ask(wanted, ask, |seen| Some(*seen)).await {
+                Got::Common(seen) | Got::Own(seen) => seen,
+            }
+        }
+
+        /// Comes after so many milliseconds, wants to know how things stand then or later, and finds that out.
+        async fn comes(&self, millis: u64) {
+            tokio::time::sleep(Duration::from_millis(millis)).await;
+            let came = self.now.get();
+            let seen = self.ask(Wanted::New).await;
+            assert!(seen >= came, "after {millis} ms: {seen}, which was so before {came}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_is_told_what_was_asked_before_he_came() {
+        let world = World::default();
+        let many = join_all((0..2000).map(|number| world.comes(number * 3 / 2)));
+        let changes = async {
+            for now in 1..3000 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                world.now.set(now);
+            }
+        };
+        join(many, changes).await;
+        assert!(world.questions.get() <= 5, "{} questions in three seconds", world.questions.get());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_gives_up_while_asking_holds_nobody_up() {
+        let world = World::default();
+        let begin = Instant::now();
+        let gives_up = tokio::time::timeout(FLIGHT / 2, world.ask(Wanted::New));
+        let (gave_up, _) = join(gives_up, join_all((0..9).map(|_| world.ask(Wanted::New)))).await;
+        assert!(gave_up.is_err() && begin.elapsed() < 2 * FLIGHT);
+        assert_eq!(world.questions.get(), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_takes_an_older_answer_does_not_wait_for_a_new_one() {
+        let world = World::default();
+        world.ask(Wanted::New).await;
+        world.now.set(1);
+        let begin = Instant::now();
+        let old = async { (world.ask(Wanted::Younger(2 * PAUSE)).await, begin.elapsed()) };
+        let (new, (old, waited)) = join(world.ask(Wanted::New), old).await;
+        assert_eq!((new, old, waited, world.questions.get()), (1, 0, Duration::ZERO, 2));
+        tokio::time::advance(2 * PAUSE).await;
+        assert!(world.common.is_idle(2 * PAUSE) && !world.common.is_idle(3 * PAUSE));
+    }
+}

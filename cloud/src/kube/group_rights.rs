@@ -1,0 +1,205 @@
+//! Rights that nodes have as edge nodes, by the group [`EDGE_NODES`] and not by their names. They are the same for all, and a
+//! fleet that comes back needs them in the same second.
+//!
+//! One question serves all who wait for its answer, and nobody who comes later: an answer is never remembered. Only questions that all
+//! nodes ask are put in this way, so that their number is fixed and no node adds to it
+//! (docs/security.md#rights-are-asked-for-never-remembered).
+
+use std::sync::LazyLock;
+
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::registry::Registry;
+use serde_json::{Value, json};
+use tombolo_proto::documents::WARM_SET;
+use tombolo_proto::{NodeId, Resource};
+
+use super::call::class_of;
+use super::common::{Common, Got, Wanted};
+use super::reviews::{self, may_follow};
+use super::{Caller, EDGE_NODES, Kube, Right, Unanswered};
+use crate::metrics::Label;
+
+/// What is asked about all objects of a resource that is followed.
+pub(crate) const VERBS: [&str; 2] = ["list", "watch"];
+
+/// How many questions all nodes ask.
+pub(crate) const QUESTIONS: usize = WARM_SET.len() * VERBS.len();
+
+/// What all nodes ask, each question as a whole. Another one is another one, however little it differs.
+static ASKED_BY_ALL: LazyLock<Vec<Value>> = LazyLock::new(|| {
+    let resources = WARM_SET.iter().map(|(group, version, name)| Resource::new(group, version, name));
+    let questions =
+        resources.flat_map(|resource| VERBS.map(|verb| question(&may_follow(verb, &resource, ""))));
+    questions.collect()
+});
+
+/// The `spec` of a SubjectAccessReview about the group. There is no user in it: what a name adds is no right of the group.
+fn question(attributes: &Value) -> Value {
+    json!({"groups": [EDGE_NODES], "resourceAttributes": attributes})
+}
+
+/// Questions about the group: what waits for the answer to each, by its place in [`ASKED_BY_ALL`].
+#[derive(Debug)]
+pub(super) struct GroupRights {
+    questions: [Common<bool>; QUESTIONS],
+    answers: Family<Label, Counter>,
+}
+
+impl Default for GroupRights {
+    fn default() -> Self {
+        Self { questions: std::array::from_fn(|_| Common::default()), answers: Family::default() }
+    }
+}
+
+impl GroupRights {
+    pub(super) fn register(&self, registry: &mut Registry) {
+        let text =
+            "Rights of edge nodes as a group: asked for, or answered to another node that waited as well";
+        registry.register("group_rights", text, self.answers.clone());
+    }
+
+    fn count(&self, kind: &'static str) {
+        self.answers.get_or_create(&Label { kind }).inc();
+    }
+}
+
+impl Kube {
+    /// Whether a node may do something because every edge node may. False says nothing about the node itself: the group may
+    /// not, or this is not what all nodes ask.
+    ///
+    /// # Errors
+    /// [`Unanswered`], for the cluster's trouble alone.
+    pub(crate) async fn may_as_edge_node(
+        &self,
+        node: &NodeId,
+        attributes: &Value,
+    ) -> Result<bool, Unanswered> {
+        let spec = question(attributes);
+        let place = ASKED_BY_ALL.iter().position(|known| *known == spec);
+        let Some(common) = place.and_then(|place| self.group_rights.questions.get(place)) else {
+            return Ok(false);
+        };
+        let call = reviews::of_right(&spec);
+        let (limit, class) = (call.timeout, class_of(&call)?);
+        // No turn of the node: others do not wait behind what it has asked, and there are few such questions.
+        let ask = || async {
+            let answer = self.attempt(Caller::OwnFor(node), Some(class), call, None).await?;
+            match reviews::right(&answer.ok_or(super::CallError::NoRoom)?) {
+                // An API server that answers no question about a group.
+                Err(Unanswered::Unreadable(_)) => Ok(false),
+                right => Ok(right? == Right::Allowed),
+            }
+        };
+        let keep = |outcome: &Result<bool, Unanswered>| outcome.as_ref().ok().copied();
+        let asked = tokio::time::timeout(limit, common.ask(Wanted::New, ask, keep));
+        let (kind, outcome) = match asked.await.map_err(|_| super::CallError::TimedOut(limit))? {
+            Got::Common(may) => ("shared", Ok(may)),
+            Got::Own(outcome) => ("asked", outcome),
+        };
+        self.group_rights.count(kind);
+        outcome
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::future::join;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::kube::tests::double::answering;
+
+    fn node(name: &str) -> NodeId {
+        NodeId::parse(name).expect("a name")
+    }
+
+    /// Attributes of which many differ from what all nodes ask in one part, or in nothing.
+    fn attributes() -> impl Strategy<Value = Value> {
+        let of = |texts: &'static [&'static str]| prop::sample::select(texts);
+        let part = of(&[
+            "",
+            "verb",
+            "group",
+            "version",
+            "resource",
+            "namespace",
+            "name",
+            "labelSelector",
+            "fieldSelector",
+        ]);
+        let other = prop::sample::select(vec![
+            json!(null),
+            json!(""),
+            json!("secrets"),
+            json!("*"),
+            json!("get"),
+            json!({"rawSelector": ""}),
+            json!({"rawSelector": "a=b"}),
+            json!([]),
+        ]);
+        (0..QUESTIONS, part, other, any::<bool>()).prop_map(|(place, part, other, absent)| {
+            let mut attributes = ASKED_BY_ALL[place]["resourceAttributes"].clone();
+            match part {
+                "" => {}
+                part if absent => drop(attributes.as_object_mut().expect("an object").remove(part)),
+                part => attributes[part] = other,
+            }
+            attributes
+        })
+    }
+
+    /// An API server that allows one question, as it is and no other.
+    fn allowing(allowed: &Value) -> Kube {
+        let allowed = question(allowed);
+        let client = answering(move |_, body| {
+            let review: Value = serde_json::from_slice(&body).unwrap_or_default();
+            let status = json!({"allowed": review["spec"] == allowed});
+            async move {
+                // Others come meanwhile.
+                tokio::task::yield_now().await;
+                (201, json!({ "status": status }))
+            }
+        });
+        client.into()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(500))]
+        #[test]
+        fn two_questions_never_share_an_answer(allowed in attributes(), other in attributes(), second: bool) {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
+            runtime.expect("a runtime").block_on(async {
+                let kube = allowing(&allowed);
+                let (first, next) = if second { (&other, &allowed) } else { (&allowed, &other) };
+                let (n, m) = (node("n"), node("m"));
+                let (one, two) = join(kube.may_as_edge_node(&n, first), kube.may_as_edge_node(&m, next)).await;
+                let known = |attributes: &Value| ASKED_BY_ALL.contains(&question(attributes));
+                for (asked, may) in [(first, one), (next, two)] {
+                    prop_assert_eq!(may.expect("an answer"), *asked == allowed && known(asked), "{}", asked);
+                }
+                Ok::<(), TestCaseError>(())
+            })?;
+        }
+    }
+
+    #[test]
+    fn all_nodes_ask_this_about_their_group() {
+        assert_eq!(ASKED_BY_ALL.len(), QUESTIONS);
+        for (place, spec) in ASKED_BY_ALL.iter().enumerate() {
+            assert_eq!(ASKED_BY_ALL.iter().position(|other| other == spec), Some(place), "{spec} twice");
+            assert_eq!((spec.get("user"), &spec["groups"]), (None, &json!([EDGE_NODES])));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_question_about_a_group_that_is_not_understood_allows_nothing() {
+        for (code, trouble) in [(400, false), (422, false), (403, true), (429, true), (500, true)] {
+            let client =
+                answering(move |_, _| std::future::ready((code, json!({"status": {"allowed": true}}))));
+            let attributes = &ASKED_BY_ALL[0]["resourceAttributes"];
+            let may = Kube::from(client).may_as_edge_node(&node("n"), attributes).await;
+            assert!(if trouble { may.is_err() } else { matches!(may, Ok(false)) }, "{code}: {may:?}");
+        }
+    }
+}

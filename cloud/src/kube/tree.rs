@@ -1,0 +1,139 @@
+//! What a JSON text takes in memory beyond its length where it is read into a tree: whoever writes the text chooses how many
+//! times its length that is. A member of an object takes 90 times its text when it is an object of one member itself.
+
+use std::fmt;
+
+use serde::de::{Deserializer as _, IgnoredAny, MapAccess, Visitor};
+use serde_json::Value;
+use thiserror::Error;
+
+/// Bytes that the tree of a text may take beyond the text where somebody else than an administrator has chosen it. A Pod of
+/// 10 KiB takes some 100 KiB, the status of a Node with 50 images as much.
+pub(crate) const TREE_BYTES_MAX: usize = 2 * 1024 * 1024;
+
+/// An object that is not empty has its members in blocks of eleven.
+const OBJECT_BYTES: usize = 640;
+
+/// A further member: blocks are half full where names come in order.
+const MEMBER_BYTES: usize = 144;
+
+/// The smallest array that is not empty has room for four.
+const ARRAY_BYTES: usize = 4 * size_of::<Value>();
+
+/// A further item: an array that grows has twice the room that it needs.
+const ITEM_BYTES: usize = 2 * size_of::<Value>();
+
+/// Levels that serde_json reads.
+const LEVELS_MAX: u32 = 128;
+
+/// A text that is not read into a tree.
+#[derive(Debug, Error)]
+pub(crate) enum TreeError {
+    /// It is no JSON of that type.
+    #[error(transparent)]
+    NotJson(#[from] serde_json::Error),
+    /// It would take too much memory.
+    #[error("it has more parts than are read here, or is nested too deep: send fewer")]
+    TooLarge,
+}
+
+/// Reads a text into a tree if that takes at most [`TREE_BYTES_MAX`] beyond the text.
+///
+/// # Errors
+/// [`TreeError`].
+pub(crate) fn read_tree(text: &[u8]) -> Result<Value, TreeError> {
+    if is_large(text) {
+        return Err(TreeError::TooLarge);
+    }
+    Ok(serde_json::from_slice(text)?)
+}
+
+/// Whether the tree of a text takes more than [`TREE_BYTES_MAX`] beyond the text.
+pub(crate) fn is_large(text: &[u8]) -> bool {
+    // The least text of an object has two bytes.
+    text.len() / 2 * OBJECT_BYTES > TREE_BYTES_MAX && tree_bytes(text) > TREE_BYTES_MAX
+}
+
+/// Whether a text is a JSON object. Nothing of it is kept.
+pub(crate) fn is_object(text: &[u8]) -> bool {
+    struct Object;
+    impl<'de> Visitor<'de> for Object {
+        type Value = ();
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object")
+        }
+        fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<(), A::Error> {
+            while members.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+            Ok(())
+        }
+    }
+    let mut text = serde_json::Deserializer::from_slice(text);
+    text.deserialize_map(Object).and_then(|()| text.end()).is_ok()
+}
+
+/// Bytes that the tree of a text takes beyond the text at most; more than any number where it is nested too deep to be read.
+fn tree_bytes(text: &[u8]) -> usize {
+    // A bit for each level: whether it is an object.
+    let (mut objects, mut level) = (0_u128, 0_u32);
+    let (mut is_string, mut is_escaped, mut bytes) = (false, false, 0_usize);
+    for byte in text {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' if is_string => is_escaped = true,
+            b'"' => is_string = !is_string,
+            _ if is_string => {}
+            b'{' | b'[' if level == LEVELS_MAX => return usize::MAX,
+            b'{' => (objects, level, bytes) = (objects << 1 | 1, level + 1, bytes + OBJECT_BYTES),
+            b'[' => (objects, level, bytes) = (objects << 1, level + 1, bytes + ARRAY_BYTES),
+            b'}' | b']' => (objects, level) = (objects >> 1, level.saturating_sub(1)),
+            b',' => bytes += if objects & 1 == 1 { MEMBER_BYTES } else { ITEM_BYTES },
+            _ => {}
+        }
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_would_take_many_times_its_length_is_not_read() {
+        for (part, most) in [(r#"{"":0},"#, 2_900), (r#"[0],"#, 10_000), (r#""","#, 32_000), ("0,", 32_000)] {
+            let text = |count: usize| format!(r#"{{"x":[{}0]}}"#, part.repeat(count));
+            assert!(read_tree(text(most).as_bytes()).is_ok(), "{part}");
+            let error = read_tree(text(2 * most).as_bytes()).expect_err(part);
+            assert!(matches!(error, TreeError::TooLarge), "{part}: {error}");
+        }
+        let members: String = (0..20_000).map(|number| format!(r#""{number}":"","#)).collect();
+        assert!(matches!(read_tree(format!("{{{members}\"\":0}}").as_bytes()), Err(TreeError::TooLarge)));
+    }
+
+    #[test]
+    fn a_long_text_of_few_parts_is_read_and_what_strings_hold_counts_as_nothing() {
+        let text = serde_json::json!({"data": {"a": "{[,".repeat(500_000), "b": "\\\",{".repeat(100_000)}});
+        assert_eq!(read_tree(text.to_string().as_bytes()).expect("read"), text);
+    }
+
+    #[test]
+    fn what_is_nested_too_deep_is_an_error() {
+        for open in ["[", r#"{"a":"#] {
+            read_tree(open.repeat(2_000_000).as_bytes()).expect_err("too deep");
+            read_tree(open.repeat(200).as_bytes()).expect_err("too deep");
+        }
+        assert!(
+            read_tree("[".repeat(100).as_bytes()).is_err_and(|error| matches!(error, TreeError::NotJson(_)))
+        );
+        assert!(read_tree(b"]]]]}}}},,,,").is_err());
+    }
+
+    #[test]
+    fn only_an_object_is_one() {
+        for text in ["{}", r#" {"a":{"b":[1]},"a":2} "#] {
+            assert!(is_object(text.as_bytes()), "{text}");
+        }
+        for text in ["", "null", "[]", "{", r#"{"a":1} x"#, r#""{}""#, r#"{"a"}"#] {
+            assert!(!is_object(text.as_bytes()), "{text}");
+        }
+    }
+}
