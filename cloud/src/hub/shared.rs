@@ -296,6 +296,7 @@ impl SharedWatch {
     }
 
     fn trimmed(&self, raw: RawObject) -> Option<Arc<SharedObject>> {
+        let _place = raw.place();
         let trimmed = trim::trim(&self.resource, &self.kind, trim::for_others(&self.resource, raw));
         trimmed
             .inspect_err(|error| tracing::warn!(%error, "an object that cannot be used"))

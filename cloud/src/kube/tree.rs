@@ -11,20 +11,36 @@ use thiserror::Error;
 /// 10 KiB takes some 100 KiB, the status of a Node with 50 images as much.
 pub(crate) const TREE_BYTES_MAX: usize = 2 * 1024 * 1024;
 
-/// An object that is not empty has its members in blocks of eleven.
-const OBJECT_BYTES: usize = 640;
+/// The same where controllers and administrators write: the definition of a resource with 500 KiB of schema takes 9 MiB, an
+/// EndpointSlice of 1,000 endpoints 3.
+pub(crate) const LARGE_TREE_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// Kinds that nodes write, by what RBAC's `system:node` allows.
+const WRITTEN_BY_NODES: [&str; 8] = [
+    "certificatesigningrequests",
+    "csinodes",
+    "events",
+    "leases",
+    "nodes",
+    "podcertificaterequests",
+    "pods",
+    "resourceslices",
+];
+
+/// An object that is not empty has its members in blocks of this many.
+pub(super) const BLOCK_MEMBERS: usize = 11;
+
+/// Bytes of one block.
+pub(super) const OBJECT_BYTES: usize = 640;
 
 /// A further member: blocks are half full where names come in order.
-const MEMBER_BYTES: usize = 144;
+pub(super) const MEMBER_BYTES: usize = 144;
 
 /// The smallest array that is not empty has room for four.
 const ARRAY_BYTES: usize = 4 * size_of::<Value>();
 
 /// A further item: an array that grows has twice the room that it needs.
 const ITEM_BYTES: usize = 2 * size_of::<Value>();
-
-/// Levels that serde_json reads.
-const LEVELS_MAX: u32 = 128;
 
 /// A text that is not read into a tree.
 #[derive(Debug, Error)]
@@ -50,8 +66,23 @@ pub(crate) fn read_tree(text: &[u8]) -> Result<Value, TreeError> {
 
 /// Whether the tree of a text takes more than [`TREE_BYTES_MAX`] beyond the text.
 pub(crate) fn is_large(text: &[u8]) -> bool {
+    exceeds(std::iter::once(text), TREE_BYTES_MAX)
+}
+
+/// Whether the trees of texts take more than this beyond the texts, in all.
+pub(crate) fn exceeds<'a>(texts: impl Iterator<Item = &'a [u8]> + Clone, most: usize) -> bool {
     // The least text of an object has two bytes.
-    text.len() / 2 * OBJECT_BYTES > TREE_BYTES_MAX && tree_bytes(text) > TREE_BYTES_MAX
+    texts.clone().map(<[u8]>::len).sum::<usize>() / 2 * OBJECT_BYTES > most
+        && texts.map(tree_bytes).sum::<usize>() > most
+}
+
+/// Bytes that the tree of an object may take beyond its text, by the path of its collection.
+pub(super) fn tree_bytes_max(path: &str) -> usize {
+    let path = path.split('?').next().unwrap_or_default();
+    match path.rsplit('/').next() {
+        Some(kind) if WRITTEN_BY_NODES.contains(&kind) => TREE_BYTES_MAX,
+        _ => LARGE_TREE_BYTES_MAX,
+    }
 }
 
 /// Whether a text is a JSON object. Nothing of it is kept.
@@ -71,10 +102,10 @@ pub(crate) fn is_object(text: &[u8]) -> bool {
     text.deserialize_map(Object).and_then(|()| text.end()).is_ok()
 }
 
-/// Bytes that the tree of a text takes beyond the text at most; more than any number where it is nested too deep to be read.
+/// Bytes that the tree of a text takes beyond the text at most.
 fn tree_bytes(text: &[u8]) -> usize {
-    // A bit for each level: whether it is an object.
-    let (mut objects, mut level) = (0_u128, 0_u32);
+    // A bit for each level: whether it is an object. serde_json reads no more of them.
+    let mut objects = 0_u128;
     let (mut is_string, mut is_escaped, mut bytes) = (false, false, 0_usize);
     for byte in text {
         match byte {
@@ -82,10 +113,9 @@ fn tree_bytes(text: &[u8]) -> usize {
             b'\\' if is_string => is_escaped = true,
             b'"' => is_string = !is_string,
             _ if is_string => {}
-            b'{' | b'[' if level == LEVELS_MAX => return usize::MAX,
-            b'{' => (objects, level, bytes) = (objects << 1 | 1, level + 1, bytes + OBJECT_BYTES),
-            b'[' => (objects, level, bytes) = (objects << 1, level + 1, bytes + ARRAY_BYTES),
-            b'}' | b']' => (objects, level) = (objects >> 1, level.saturating_sub(1)),
+            b'{' => (objects, bytes) = (objects << 1 | 1, bytes + OBJECT_BYTES),
+            b'[' => (objects, bytes) = (objects << 1, bytes + ARRAY_BYTES),
+            b'}' | b']' => objects >>= 1,
             b',' => bytes += if objects & 1 == 1 { MEMBER_BYTES } else { ITEM_BYTES },
             _ => {}
         }
@@ -125,6 +155,25 @@ mod tests {
             read_tree("[".repeat(100).as_bytes()).is_err_and(|error| matches!(error, TreeError::NotJson(_)))
         );
         assert!(read_tree(b"]]]]}}}},,,,").is_err());
+    }
+
+    #[test]
+    fn what_nodes_write_takes_less_than_what_others_write() {
+        for path in ["/api/v1/nodes", "/api/v1/namespaces/d/pods?fieldSelector=a/b"] {
+            assert_eq!(tree_bytes_max(path), TREE_BYTES_MAX, "{path}");
+        }
+        for path in ["/apis/discovery.k8s.io/v1/endpointslices", "/api/v1/configmaps?labelSelector=a/nodes"] {
+            assert_eq!(tree_bytes_max(path), LARGE_TREE_BYTES_MAX, "{path}");
+        }
+        let endpoint = serde_json::json!({
+            "addresses": ["10.1.2.3"], "conditions": {"ready": true, "serving": true, "terminating": false},
+            "nodeName": "n", "targetRef": {"kind": "Pod", "name": "p", "namespace": "d", "uid": "u"}, "zone": "z"
+        });
+        let slice = serde_json::json!({"endpoints": vec![endpoint; 1000]}).to_string();
+        assert!(!exceeds(std::iter::once(slice.as_bytes()), LARGE_TREE_BYTES_MAX / 2));
+        let image = serde_json::json!({"names": ["a", "b"], "sizeBytes": 1});
+        let node = serde_json::json!({"status": {"images": vec![image; 500]}}).to_string();
+        assert!(!is_large(node.as_bytes()));
     }
 
     #[test]

@@ -23,6 +23,7 @@ use tombolo_runtime::{Backoff, BackoffConfig};
 
 use super::gate::ListTurns;
 use super::paging::Pages;
+use super::tree::tree_bytes_max;
 use super::waiting::Waiting;
 use super::{Answer, CallError, Caller, Kube, RawObject, path_of, query_value};
 
@@ -43,7 +44,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(WATCH_SECONDS + 10);
 const SHORT: Duration = Duration::from_secs(1);
 
 /// Bytes that the events of one of cloudcore's own watches may take while they wait.
-const OWN_BYTES_MAX: u32 = 4 * 1024 * 1024;
+const OWN_BYTES_MAX: u32 = 2 * 1024 * 1024;
 
 /// What a watch tells, in the order of the cloud's history. Objects between `RelistStart` and `RelistEnd` are all
 /// there are: whatever was known before and is not among them went away while nobody watched.
@@ -170,7 +171,8 @@ pub async fn watch<T: Send>(
     let path = spec.path();
     let own = || Waiting::with_turns(OWN_BYTES_MAX, kube.own_lines.clone());
     let waiting = spec.waiting.unwrap_or_else(own);
-    let mut watch = Watch { kube: &kube, path: &path, waiting, out: &out, into, backoff, from: None };
+    let most = tree_bytes_max(&path);
+    let mut watch = Watch { kube: &kube, path: &path, most, waiting, out: &out, into, backoff, from: None };
     let watching = async {
         loop {
             let outcome = match watch.from.clone() {
@@ -224,6 +226,8 @@ pub(crate) fn watch_events(
 struct Watch<'a, T, F> {
     kube: &'a Kube,
     path: &'a str,
+    /// Bytes that the tree of an object may take.
+    most: usize,
     waiting: Waiting,
     out: &'a mpsc::Sender<T>,
     into: F,
@@ -252,7 +256,8 @@ impl<T: Send, F: Fn(ObjectEvent) -> T> Watch<'_, T, F> {
             let mut page = pages.read(&answer)?;
             for item in page.items.take().unwrap_or_default() {
                 let reading = waiting.reading().await;
-                let mut object = RawObject::read(item.get()).map_err(|error| WatchError::new(&error))?;
+                let mut object =
+                    RawObject::read(item.get(), self.most).map_err(|error| WatchError::new(&error))?;
                 reading.keep(&mut object).await;
                 self.tell(ObjectEvent::Applied(object)).await;
             }
@@ -313,7 +318,8 @@ impl<T: Send, F: Fn(ObjectEvent) -> T> Watch<'_, T, F> {
         };
         let waiting = self.waiting.clone();
         let reading = in_time(lines.until(), waiting.reading()).await?;
-        let mut object = RawObject::read(event.object.get()).map_err(|error| WatchError::new(&error))?;
+        let mut object =
+            RawObject::read(event.object.get(), self.most).map_err(|error| WatchError::new(&error))?;
         if lines.is_skimmed() {
             object.leave_unread(&format!("the API server sends more than {LINE_LEN_MAX} bytes for it"));
         }
