@@ -21,7 +21,7 @@ const TARGET: &str = "kube_client::client::builder";
 
 /// Bytes that a connection reads at a time, about, and keeps for the next: hyper's own bound is 400 KiB, and there is a connection for each
 /// watch. The head of an answer has to be smaller.
-const BUFFER_LEN_MAX: usize = 32 * 1024;
+const BUFFER_LEN_MAX: usize = 16 * 1024;
 
 /// Connections that wait for the next call. As many calls as the gate lets through have one each while they run.
 const IDLE_MAX: usize = 256;
