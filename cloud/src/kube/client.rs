@@ -52,7 +52,7 @@ pub(super) fn client(config: Config) -> Result<Client, Error> {
                 .on_response(status)
                 .on_body_chunk(())
                 .on_eos(())
-                .on_failure(failure),
+                .on_failure(|why: ServerErrorsFailureClass, _: Duration, span: &Span| failure(&why, span)),
         )
         .map_err(BoxError::from)
         .service(connections(&config)?);
@@ -97,9 +97,9 @@ fn status(response: &Response<Incoming>, _: Duration, span: &Span) {
     }
 }
 
-fn failure(failure: ServerErrorsFailureClass, _: Duration, span: &Span) {
+fn failure(why: &ServerErrorsFailureClass, span: &Span) {
     span.record("otel.status_code", "ERROR");
-    tracing::error!(target: TARGET, "a call of the API server failed: {failure}");
+    tracing::error!(target: TARGET, "a call of the API server failed: {why}");
 }
 
 #[cfg(test)]
