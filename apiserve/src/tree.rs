@@ -8,10 +8,10 @@ use serde_json::Value;
 pub const BODY_TREE_MAX: usize = 64 * 1024 * 1024;
 
 /// An object that is not empty has its members in blocks of eleven.
-pub(crate) const OBJECT_BYTES: usize = 640;
+pub const OBJECT_BYTES: usize = 640;
 
 /// A further member: blocks are half full where names come in order.
-pub(crate) const MEMBER_BYTES: usize = 144;
+pub const MEMBER_BYTES: usize = 144;
 
 /// The smallest array that is not empty has room for four.
 pub(crate) const ARRAY_BYTES: usize = 4 * size_of::<Value>();
@@ -48,8 +48,9 @@ pub(crate) fn read_bytes(text: &[u8], is_yaml: bool) -> usize {
     bytes.max(nodes.min(YAML_NODES_MAX) * YAML_NODE_BYTES)
 }
 
-/// The bytes, as far as the text can be read; whether it is nested deeper than that.
-fn measured(text: &[u8]) -> (usize, bool) {
+/// The bytes that the tree takes beyond the text, as far as the text can be read; whether it is nested deeper than that.
+#[must_use]
+pub fn measured(text: &[u8]) -> (usize, bool) {
     // A bit for each level: whether it is an object.
     let (mut objects, mut level) = (0_u128, 0_u32);
     let (mut is_string, mut is_escaped, mut bytes) = (false, false, 0_usize);

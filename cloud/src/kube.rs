@@ -3,6 +3,7 @@
 //! Everything goes through `kube::Client`, which is a tower service: tests put a scripted service in its place.
 
 mod call;
+mod client;
 mod common;
 mod edge_nodes;
 mod endless;
@@ -27,7 +28,7 @@ pub use gate::ListTurn;
 pub(crate) use gate::ListTurns;
 pub(crate) use group_rights::VERBS;
 pub use impersonate::{Impersonation, ImpersonationForm};
-pub(crate) use object::{MIRROR, has_too_many_values};
+pub(crate) use object::MIRROR;
 pub use object::{ObjectError, RawObject};
 pub(crate) use paging::query_value;
 pub use protections::Protections;
@@ -35,7 +36,7 @@ pub(crate) use published::{ISSUER_PATHS, is_document};
 pub(crate) use reviews::{Right, Unanswered, may_follow};
 pub(crate) use room::{GivesWay, LARGE_ANSWER, Room};
 pub use tombolo_proto::api_path::path_of;
-pub(crate) use tree::{TreeError, is_large, is_object, read_tree};
+pub(crate) use tree::{LARGE_TREE_BYTES_MAX, TreeError, exceeds, is_large, is_object, read_tree};
 pub use waiting::Waiting;
 pub(crate) use watch::watch_events;
 pub use watch::{ObjectEvent, WatchError, WatchSpec, watch};
@@ -71,9 +72,8 @@ impl Kube {
     pub fn from_config(config: kube::Config) -> Result<Self, kube::Error> {
         let mut bare = config.clone();
         bare.auth_info = kube::config::AuthInfo::default();
-        let bare = Client::try_from(bare)?;
-        let client = Client::try_from(config)?;
-        Ok(Self { bare: Some(bare), ..Self::from(client) })
+        let bare = client::client(bare)?;
+        Ok(Self { bare: Some(bare), ..Self::from(client::client(config)?) })
     }
 
     /// cloudcore's own client.

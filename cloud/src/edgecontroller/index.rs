@@ -281,6 +281,7 @@ impl Index {
     }
 
     fn applied(&mut self, kind: Kind, raw: RawObject) -> Result<(), ObjectError> {
+        let _place = raw.place();
         self.down.saw(Sighting {
             key: raw.key(&kind.resource()),
             uid: raw.uid()?,

@@ -303,6 +303,7 @@ impl SharedWatch {
         if raw.is_unread() {
             return None;
         }
+        let _place = raw.place();
         let trimmed = trim::trim(&self.resource, &self.kind, trim::for_others(&self.resource, raw));
         trimmed
             .inspect_err(|error| tracing::warn!(%error, "an object that cannot be used"))

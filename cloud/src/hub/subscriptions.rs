@@ -37,7 +37,7 @@ const NODE_WATCHES_MAX: usize = 48;
 const IDLE_LIMIT: Duration = Duration::from_secs(600);
 
 /// Bytes that the events of all shared watches may take while they wait for the copies.
-const EVENTS_BYTES_MAX: u32 = 4 * 1024 * 1024;
+const EVENTS_BYTES_MAX: u32 = 2 * 1024 * 1024;
 
 /// Lists at a time that confirm what shared watches do not have.
 const LISTS_MAX: usize = 4;

@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 use thiserror::Error;
 use tombolo_proto::{CloudRevision, ObjectKey, Resource, Uid};
 
+use super::tree::{LARGE_TREE_BYTES_MAX, exceeds};
 use super::waiting::Place;
 
 /// An object as JSON, with the few metadata fields that the watch machinery needs taken out.
@@ -29,36 +30,11 @@ pub struct RawObject {
 /// Levels of an object that is passed on: serde_json reads 127, and lists and events have some of their own.
 const LEVELS_MAX: usize = 120;
 
-/// Values of a text that is read into a tree: each takes some 32 bytes and more there, and no object of Kubernetes' own kinds that is of use
-/// has so many. A text of empty strings would take twelve times its length.
-const VALUES_MAX: usize = 65_536;
-
 /// Of what is not read, what says which object it is.
 pub(super) const IDENTITY: [&str; 5] = ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"];
 
 /// Annotation of a pod that a kubelet has made after a file of its own.
 pub(crate) const MIRROR: &str = "kubernetes.io/config.mirror";
-
-/// Whether texts have more values in all than are read. A short text is not looked at: a value has two bytes at least.
-pub(crate) fn has_too_many_values<'a>(texts: impl Iterator<Item = &'a [u8]> + Clone) -> bool {
-    texts.clone().map(<[u8]>::len).sum::<usize>() / 2 > VALUES_MAX
-        && texts.map(values_in).sum::<usize>() > VALUES_MAX
-}
-
-/// Values of a JSON text: what opens and what separates them, outside of strings.
-fn values_in(text: &[u8]) -> usize {
-    let (mut is_string, mut is_escaped, mut count) = (false, false, 1);
-    for byte in text {
-        match byte {
-            _ if is_escaped => is_escaped = false,
-            b'\\' if is_string => is_escaped = true,
-            b'"' => is_string = !is_string,
-            b',' | b'[' | b'{' if !is_string => count += 1,
-            _ => {}
-        }
-    }
-    count
-}
 
 fn bytes_of(text: &RawValue) -> &[u8] {
     text.get().as_bytes()
@@ -67,7 +43,7 @@ fn bytes_of(text: &RawValue) -> &[u8] {
 /// Members by name, where they were written.
 type Members<'a> = BTreeMap<String, &'a RawValue>;
 
-/// A text of so many bytes is read at once: its tree takes little, whatever it is made of.
+/// A text of so many bytes is read at once.
 const SHORT_LEN_MAX: usize = 64 * 1024;
 
 /// An object that lacks its identity.
@@ -106,20 +82,26 @@ impl RawObject {
         Self { metadata: Box::new(metadata), value, unread: None, place: None }
     }
 
-    /// Reads a text. What cannot be read of it is left out, and the object knows why.
+    /// Reads a text, if its tree takes at most this many bytes beyond it. What cannot be read is left out, and the object knows
+    /// why.
     ///
     /// # Errors
     /// It is no object with metadata.
-    pub(super) fn read(text: &str) -> serde_json::Result<Self> {
-        match read_short(text) {
+    pub(super) fn read(text: &str, most: usize) -> serde_json::Result<Self> {
+        match read_short(text, most) {
             Some(object) => Ok(Self::new(object.into())),
-            None => read_with_care(text),
+            None => read_with_care(text, most),
         }
     }
 
     /// Nothing is known of it but which object it is.
     pub(super) fn leave_unread(&mut self, why: &str) {
         self.unread = Some(why.into());
+    }
+
+    /// Its part of the memory of what waits, for whoever uses it up and is not done.
+    pub(crate) fn place(&self) -> Option<Place> {
+        self.place.clone()
     }
 
     /// Holds its place until it is dropped or [given away](Self::into_value).
@@ -215,14 +197,14 @@ impl<'de> Deserialize<'de> for RawObject {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         // A copy, for what is read from a tree has no text to lie in. Lists and watches do without.
         let text = Box::<RawValue>::deserialize(deserializer)?;
-        Self::read(text.get()).map_err(D::Error::custom)
+        Self::read(text.get(), LARGE_TREE_BYTES_MAX).map_err(D::Error::custom)
     }
 }
 
 /// An ordinary object, whose text is short and nested as it should be. None when it has to be read with care, for what is wrong
 /// with one object must not cost a list all others.
-fn read_short(text: &str) -> Option<Map<String, Value>> {
-    if text.len() > SHORT_LEN_MAX {
+fn read_short(text: &str, most: usize) -> Option<Map<String, Value>> {
+    if text.len() > SHORT_LEN_MAX || exceeds(std::iter::once(text.as_bytes()), most) {
         return None;
     }
     let Ok(Value::Object(mut object)) = serde_json::from_str(text) else { return None };
@@ -246,37 +228,37 @@ fn shorten(writers: &mut Value) -> Option<()> {
     Some(())
 }
 
-fn read_with_care(text: &str) -> serde_json::Result<RawObject> {
+fn read_with_care(text: &str, most: usize) -> serde_json::Result<RawObject> {
     let mut members: Members<'_> = serde_json::from_str(text)?;
     let metadata = members.remove("metadata").map(|text| serde_json::from_str::<Members<'_>>(text.get()));
     let Some(Ok(mut metadata)) = metadata else {
         return Err(serde_json::Error::custom("an object without metadata"));
     };
     let writers = metadata.remove("managedFields");
-    let writers = writers.filter(|text| !has_too_many_values(std::iter::once(bytes_of(text))));
+    let writers = writers.filter(|text| !exceeds(std::iter::once(bytes_of(text)), most));
     let writers = writers.and_then(|text| writers_of(text).ok());
     let all = metadata.values().chain(members.values()).map(|text| bytes_of(text));
-    let has_too_many = has_too_many_values(all);
+    let is_large = exceeds(all, most);
     let spec = members.get("spec").copied();
     let is_mirror = metadata.get("annotations").is_some_and(|annotations| is_mirror(annotations));
-    if has_too_many {
+    if is_large {
         metadata.retain(|name, _| IDENTITY.contains(&name.as_str()));
         members.clear();
     }
     let mut metadata = read(&metadata)?;
-    if has_too_many && is_mirror {
+    if is_large && is_mirror {
         metadata.insert("annotations".to_owned(), Map::from_iter([(MIRROR.to_owned(), "".into())]).into());
     }
     metadata.extend(writers.map(|writers| ("managedFields".to_owned(), writers)));
     let (mut value, unread) = match read(&members) {
-        Ok(_) if has_too_many => (Map::new(), Some(format!("it has more than {VALUES_MAX} values").into())),
+        Ok(_) if is_large => (Map::new(), Some("it has more parts than are read of its kind".into())),
         Ok(value) if value.values().all(|member| levels(member) < LEVELS_MAX) => (value, None),
         Ok(_) => (Map::new(), Some(format!("it is nested more than {LEVELS_MAX} levels deep").into())),
         Err(error) => (Map::new(), Some(error.to_string().into_boxed_str())),
     };
     if unread.is_some() {
         // Where a pod runs and what it needs: a running one must not count as gone.
-        let spec = spec.filter(|text| !has_too_many_values(std::iter::once(bytes_of(text))));
+        let spec = spec.filter(|text| !exceeds(std::iter::once(bytes_of(text)), most));
         let spec = spec.and_then(|text| serde_json::from_str::<Value>(text.get()).ok());
         value.extend(spec.filter(|spec| levels(spec) < LEVELS_MAX).map(|spec| ("spec".to_owned(), spec)));
     }
@@ -361,7 +343,11 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::json;
 
+    use super::super::tree::TREE_BYTES_MAX;
     use super::*;
+
+    /// Empty strings in one list, where each is taken for 64 bytes.
+    const STRINGS_MAX: usize = LARGE_TREE_BYTES_MAX / 64;
 
     #[test]
     fn identity_is_read_and_missing_parts_are_named() {
@@ -435,10 +421,10 @@ mod tests {
             )
         };
         let text = format!(r#""{}""#, r#",[{\""#.repeat(200_000));
-        let labels: Vec<String> = (0..VALUES_MAX).map(|number| format!(r#""l{number}":"""#)).collect();
+        let labels: Vec<String> = (0..STRINGS_MAX).map(|number| format!(r#""l{number}":"""#)).collect();
         for (name, labels, status, is_read) in [
             ("many", "{}", list(500_000), false),
-            ("few", "{}", list(VALUES_MAX - 20), true),
+            ("few", "{}", list(STRINGS_MAX - 100), true),
             ("text", "{}", text, true),
             ("labels", &*format!("{{{}}}", labels.join(",")), "{}".to_owned(), false),
         ] {
@@ -452,16 +438,32 @@ mod tests {
                 "of what is not read, {name} keeps its identity alone"
             );
         }
-        let writers = format!("[{}{{}}]", "{},".repeat(VALUES_MAX));
+        let writers = format!("[{}{{}}]", "{},".repeat(STRINGS_MAX));
         let metadata = format!(r#"{{"name":"a","uid":"u","managedFields":{writers}}}"#);
         let object: RawObject =
             serde_json::from_str(&format!(r#"{{"metadata":{metadata}}}"#)).expect("an object");
         assert!(object.uid().is_ok() && object.value()["metadata"].get("managedFields").is_none());
     }
 
+    /// A node writes its Node, and everybody who watches it reads it.
+    #[test]
+    fn what_a_node_may_write_is_read_up_to_a_smaller_size() {
+        let object = |part: &str, count: usize| {
+            format!(r#"{{"metadata":{{"name":"n","uid":"u"}},"status":{{"x":[{}0]}}}}"#, part.repeat(count))
+        };
+        for (part, most) in [(r#""","#, 32_000), (r#"{"":0},"#, 2_900), (r#"{"a":{}},"#, 1_500)] {
+            let read = |count| {
+                let object = RawObject::read(&object(part, count), TREE_BYTES_MAX).expect("an object");
+                (object.is_unread(), object.metadata.name)
+            };
+            assert_eq!(read(most), (false, Some("n".to_owned())), "{part}");
+            assert_eq!(read(most * 5 / 4), (true, Some("n".to_owned())), "{part}");
+        }
+    }
+
     #[test]
     fn of_a_pod_that_is_not_read_where_it_runs_and_who_made_it_is_known() {
-        let many = (0..VALUES_MAX).map(|number| format!(r#","l{number}":"""#)).collect::<String>();
+        let many = (0..STRINGS_MAX).map(|number| format!(r#","l{number}":"""#)).collect::<String>();
         let pod = |annotation: &str, spec: &str| {
             let text = format!(
                 r#"{{"metadata":{{"name":"p","uid":"u","annotations":{{"{annotation}":""{many}}}}},"spec":{spec}}}"#
@@ -474,7 +476,7 @@ mod tests {
         let metadata = json!({"name": "p", "uid": "u"});
         assert_eq!(pod("x", &spec.to_string()), json!({"metadata": metadata, "spec": spec}));
         assert_eq!(pod(MIRROR, "{}")["metadata"]["annotations"], json!({MIRROR: ""}));
-        let large = format!(r#"{{"nodeName":"n","args":[{}0]}}"#, "0,".repeat(VALUES_MAX));
+        let large = format!(r#"{{"nodeName":"n","args":[{}0]}}"#, "0,".repeat(STRINGS_MAX));
         assert_eq!(pod("x", &large), json!({ "metadata": metadata }));
     }
 
@@ -526,8 +528,8 @@ mod tests {
             let place = place.index(members.len() + 1);
             members.insert(place, (r#""metadata""#.to_owned(), object_text(&metadata)));
             let text = object_text(&members);
-            let careful = read_with_care(&text);
-            let short = read_short(&text);
+            let careful = read_with_care(&text, LARGE_TREE_BYTES_MAX);
+            let short = read_short(&text, TREE_BYTES_MAX);
             let plain: Option<Value> = serde_json::from_str(&text).ok();
             if let Some(short) = short {
                 let careful = careful.expect("it is read at once");
@@ -565,8 +567,8 @@ mod tests {
             begun.elapsed() / 2000
         };
         for _ in 0..3 {
-            let short = time(&|| drop(read_short(&text).expect("an object")));
-            let careful = time(&|| drop(read_with_care(&text).expect("an object")));
+            let short = time(&|| drop(read_short(&text, TREE_BYTES_MAX).expect("an object")));
+            let careful = time(&|| drop(read_with_care(&text, LARGE_TREE_BYTES_MAX).expect("an object")));
             println!("{} bytes: at once {short:?}, with care {careful:?}", text.len());
         }
     }

@@ -6,6 +6,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::call::ANSWER_LEN_MAX;
+use super::tree::tree_bytes_max;
 use super::{Answer, ApiCall, CallError, Caller, Kube, RawObject};
 
 /// Objects asked for at a time, at most.
@@ -26,13 +27,13 @@ impl Kube {
         base: &str,
         mut each: impl FnMut(RawObject),
     ) -> Result<Option<Answer>, CallError> {
-        let mut pages = Pages::new(self, caller, base);
+        let (mut pages, most) = (Pages::new(self, caller, base), tree_bytes_max(base));
         while let Some(answer) = pages.next().await? {
             if !answer.is_success() {
                 return Ok(Some(answer));
             }
             for item in pages.read(&answer)?.items.unwrap_or_default() {
-                each(RawObject::read(item.get()).map_err(|error| no_list(&error))?);
+                each(RawObject::read(item.get(), most).map_err(|error| no_list(&error))?);
             }
         }
         Ok(None)

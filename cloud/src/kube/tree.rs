@@ -6,14 +6,30 @@ use std::fmt;
 use serde::de::{Deserializer as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 use thiserror::Error;
-use tombolo_apiserve::tree::tree_bytes;
+use tombolo_apiserve::tree::{MEMBER_BYTES, OBJECT_BYTES, measured};
 
 /// Bytes that the tree of a text may take beyond the text where somebody else than an administrator has chosen it. A Pod of
 /// 10 KiB takes some 100 KiB, the status of a Node with 50 images as much.
 pub(crate) const TREE_BYTES_MAX: usize = 2 * 1024 * 1024;
 
-/// A text of so many bytes takes less, whatever it is made of: an object of one member has seven bytes at least, and takes less than 800.
-const SHORT_LEN: usize = TREE_BYTES_MAX / 128;
+/// The same where controllers and administrators write: the definition of a resource with 500 KiB of schema takes 9 MiB, an
+/// EndpointSlice of 1,000 endpoints 3.
+pub(crate) const LARGE_TREE_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// Kinds that nodes write, by what RBAC's `system:node` allows.
+const WRITTEN_BY_NODES: [&str; 8] = [
+    "certificatesigningrequests",
+    "csinodes",
+    "events",
+    "leases",
+    "nodes",
+    "podcertificaterequests",
+    "pods",
+    "resourceslices",
+];
+
+/// An object that is not empty has its members in blocks of this many.
+pub(super) const BLOCK_MEMBERS: usize = 11;
 
 /// A text that is not read into a tree.
 #[derive(Debug, Error)]
@@ -39,7 +55,23 @@ pub(crate) fn read_tree(text: &[u8]) -> Result<Value, TreeError> {
 
 /// Whether the tree of a text takes more than [`TREE_BYTES_MAX`] beyond the text.
 pub(crate) fn is_large(text: &[u8]) -> bool {
-    text.len() > SHORT_LEN && tree_bytes(text) > TREE_BYTES_MAX
+    exceeds(std::iter::once(text), TREE_BYTES_MAX)
+}
+
+/// Whether the trees of texts take more than this beyond the texts, in all.
+pub(crate) fn exceeds<'a>(texts: impl Iterator<Item = &'a [u8]> + Clone, most: usize) -> bool {
+    // The least text of an object has two bytes.
+    texts.clone().map(<[u8]>::len).sum::<usize>() / 2 * OBJECT_BYTES > most
+        && texts.map(|text| measured(text).0).sum::<usize>() > most
+}
+
+/// Bytes that the tree of an object may take beyond its text, by the path of its collection.
+pub(super) fn tree_bytes_max(path: &str) -> usize {
+    let path = path.split('?').next().unwrap_or_default();
+    match path.rsplit('/').next() {
+        Some(kind) if WRITTEN_BY_NODES.contains(&kind) => TREE_BYTES_MAX,
+        _ => LARGE_TREE_BYTES_MAX,
+    }
 }
 
 /// Whether a text is a JSON object. Nothing of it is kept.
@@ -91,6 +123,25 @@ mod tests {
             read_tree("[".repeat(100).as_bytes()).is_err_and(|error| matches!(error, TreeError::NotJson(_)))
         );
         assert!(read_tree(b"]]]]}}}},,,,").is_err());
+    }
+
+    #[test]
+    fn what_nodes_write_takes_less_than_what_others_write() {
+        for path in ["/api/v1/nodes", "/api/v1/namespaces/d/pods?fieldSelector=a/b"] {
+            assert_eq!(tree_bytes_max(path), TREE_BYTES_MAX, "{path}");
+        }
+        for path in ["/apis/discovery.k8s.io/v1/endpointslices", "/api/v1/configmaps?labelSelector=a/nodes"] {
+            assert_eq!(tree_bytes_max(path), LARGE_TREE_BYTES_MAX, "{path}");
+        }
+        let endpoint = serde_json::json!({
+            "addresses": ["10.1.2.3"], "conditions": {"ready": true, "serving": true, "terminating": false},
+            "nodeName": "n", "targetRef": {"kind": "Pod", "name": "p", "namespace": "d", "uid": "u"}, "zone": "z"
+        });
+        let slice = serde_json::json!({"endpoints": vec![endpoint; 1000]}).to_string();
+        assert!(!exceeds(std::iter::once(slice.as_bytes()), LARGE_TREE_BYTES_MAX / 2));
+        let image = serde_json::json!({"names": ["a", "b"], "sizeBytes": 1});
+        let node = serde_json::json!({"status": {"images": vec![image; 500]}}).to_string();
+        assert!(!is_large(node.as_bytes()));
     }
 
     #[test]

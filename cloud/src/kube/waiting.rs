@@ -6,6 +6,7 @@ use serde_json::Value;
 use tokio::sync::{Mutex, MutexGuard, OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
 use super::RawObject;
+use super::tree::{BLOCK_MEMBERS, MEMBER_BYTES, OBJECT_BYTES};
 
 /// Memory of the events of watches, from the moment when they come until they are used. Clones share it.
 #[derive(Debug, Clone)]
@@ -100,8 +101,10 @@ fn size_of_tree(value: &Value) -> usize {
         Value::Null | Value::Bool(_) | Value::Number(_) => 0,
         Value::String(text) => text.len(),
         Value::Array(items) => items.iter().map(size_of_tree).sum(),
+        Value::Object(members) if members.is_empty() => 0,
         Value::Object(members) => {
-            members.iter().map(|(name, member)| size_of::<String>() + name.len() + size_of_tree(member)).sum()
+            let blocks = OBJECT_BYTES + members.len().saturating_sub(BLOCK_MEMBERS) * MEMBER_BYTES;
+            blocks + members.iter().map(|(name, member)| name.len() + size_of_tree(member)).sum::<usize>()
         }
     };
     size_of::<Value>() + below

@@ -23,6 +23,7 @@ use tombolo_runtime::{Backoff, BackoffConfig};
 
 use super::gate::ListTurns;
 use super::paging::Pages;
+use super::tree::tree_bytes_max;
 use super::waiting::Waiting;
 use super::{Answer, CallError, Caller, Kube, RawObject, path_of, query_value};
 
@@ -42,11 +43,8 @@ const SILENCE_MAX: Duration = Duration::from_secs(WATCH_SECONDS + 10);
 /// A watch that tells nothing and ends within this time does not work: it is begun again after a growing wait.
 const SHORT: Duration = Duration::from_secs(1);
 
-/// Length of a line after which a watch is begun anew: the connection keeps a buffer of its size.
-const CONNECTION_KEPT_MAX: usize = 64 * 1024;
-
 /// Bytes that the events of one of cloudcore's own watches may take while they wait.
-const OWN_BYTES_MAX: u32 = 4 * 1024 * 1024;
+const OWN_BYTES_MAX: u32 = 2 * 1024 * 1024;
 
 /// What a watch tells, in the order of the cloud's history. Objects between `RelistStart` and `RelistEnd` are all
 /// there are: whatever was known before and is not among them went away while nobody watched.
@@ -173,7 +171,8 @@ pub async fn watch<T: Send>(
     let path = spec.path();
     let own = || Waiting::with_turns(OWN_BYTES_MAX, kube.own_lines.clone());
     let waiting = spec.waiting.unwrap_or_else(own);
-    let mut watch = Watch { kube: &kube, path: &path, waiting, out: &out, into, backoff, from: None };
+    let most = tree_bytes_max(&path);
+    let mut watch = Watch { kube: &kube, path: &path, most, waiting, out: &out, into, backoff, from: None };
     let watching = async {
         loop {
             let outcome = match watch.from.clone() {
@@ -227,6 +226,8 @@ pub(crate) fn watch_events(
 struct Watch<'a, T, F> {
     kube: &'a Kube,
     path: &'a str,
+    /// Bytes that the tree of an object may take.
+    most: usize,
     waiting: Waiting,
     out: &'a mpsc::Sender<T>,
     into: F,
@@ -255,7 +256,8 @@ impl<T: Send, F: Fn(ObjectEvent) -> T> Watch<'_, T, F> {
             let mut page = pages.read(&answer)?;
             for item in page.items.take().unwrap_or_default() {
                 let reading = waiting.reading().await;
-                let mut object = RawObject::read(item.get()).map_err(|error| WatchError::new(&error))?;
+                let mut object =
+                    RawObject::read(item.get(), self.most).map_err(|error| WatchError::new(&error))?;
                 reading.keep(&mut object).await;
                 self.tell(ObjectEvent::Applied(object)).await;
             }
@@ -285,11 +287,7 @@ impl<T: Send, F: Fn(ObjectEvent) -> T> Watch<'_, T, F> {
         let mut lines = Lines::new(stream, self.waiting.lines().clone());
         let mut has_told = false;
         while lines.next().await? {
-            let is_long = lines.is_skimmed() || lines.text().len() > CONNECTION_KEPT_MAX;
             has_told |= self.take(&mut lines).await?;
-            if has_told && is_long {
-                return Ok(());
-            }
         }
         if !has_told && begun.elapsed() < SHORT {
             return Err(WatchError::new(&"the watch has ended at once"));
@@ -320,7 +318,8 @@ impl<T: Send, F: Fn(ObjectEvent) -> T> Watch<'_, T, F> {
         };
         let waiting = self.waiting.clone();
         let reading = in_time(lines.until(), waiting.reading()).await?;
-        let mut object = RawObject::read(event.object.get()).map_err(|error| WatchError::new(&error))?;
+        let mut object =
+            RawObject::read(event.object.get(), self.most).map_err(|error| WatchError::new(&error))?;
         if lines.is_skimmed() {
             object.leave_unread(&format!("the API server sends more than {LINE_LEN_MAX} bytes for it"));
         }

@@ -32,7 +32,7 @@ pub(crate) const ALL: [Attack; 2] = [
 const PARTS: usize = 350_000;
 
 /// Nearly as many as are read.
-const PARTS_READ: usize = 60_000;
+const PARTS_READ: usize = 31_000;
 
 /// Watches of the own Node, each with another selector.
 const WATCHES: u32 = 48;

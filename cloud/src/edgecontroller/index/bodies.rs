@@ -5,9 +5,9 @@ use std::collections::{BTreeSet, HashMap};
 
 use tombolo_proto::{NodeId, Uid};
 
-/// Bytes of the bodies of one node's pods that are in memory, status included: 110 pods of 28 KiB, where an ordinary pod has
+/// Bytes of the bodies of one node's pods that are in memory, status included: 110 pods of 18 KiB, where an ordinary pod has
 /// 4 to 10. A body that was delivered may have a compressed copy beside it.
-pub(crate) const NODE_PODS_BYTES_MAX: usize = 3 * 1024 * 1024;
+pub(crate) const NODE_PODS_BYTES_MAX: usize = 2 * 1024 * 1024;
 
 /// Mirror pods of one node that are known at all. A kubelet makes one for each of its static pods.
 pub(crate) const NODE_MIRROR_PODS_MAX: usize = 128;
@@ -177,16 +177,16 @@ mod tests {
         let mut bodies = Bodies::default();
         let nothing = (Vec::new(), Vec::new());
         assert_eq!(set(&mut bodies, "mirror", Rank::Mirror, 100), nothing);
-        assert_eq!(set(&mut bodies, "done", Rank::Finished, 1000), nothing);
-        assert_eq!(set(&mut bodies, "large", Rank::Active, 1500), nothing);
-        assert_eq!(set(&mut bodies, "small", Rank::Active, 450), nothing, "3,050 KiB of 3,072");
+        assert_eq!(set(&mut bodies, "done", Rank::Finished, 600), nothing);
+        assert_eq!(set(&mut bodies, "large", Rank::Active, 1000), nothing);
+        assert_eq!(set(&mut bodies, "small", Rank::Active, 320), nothing, "2,020 KiB of 2,048");
         assert_eq!(set(&mut bodies, "b", Rank::Active, 60), (one("mirror"), Vec::new()));
-        assert_eq!(set(&mut bodies, "c", Rank::Active, 600), (one("done"), Vec::new()));
-        assert_eq!(set(&mut bodies, "d", Rank::Active, 700), (one("large"), Vec::new()));
+        assert_eq!(set(&mut bodies, "c", Rank::Active, 400), (one("done"), Vec::new()));
+        assert_eq!(set(&mut bodies, "d", Rank::Active, 450), (one("large"), Vec::new()));
         // A status grows.
-        assert_eq!(set(&mut bodies, "small", Rank::Active, 1450), (Vec::new(), Vec::new()), "it fits now");
+        assert_eq!(set(&mut bodies, "small", Rank::Active, 950), (Vec::new(), Vec::new()), "it fits now");
         assert_eq!(
-            set(&mut bodies, "small", Rank::Active, 1800),
+            set(&mut bodies, "small", Rank::Active, 1200),
             (Vec::new(), one("large")),
             "it went itself"
         );
@@ -197,7 +197,7 @@ mod tests {
     fn what_fits_again_comes_back_and_nothing_is_kept_of_a_node_without_pods() {
         let mut bodies = Bodies::default();
         for name in ["a", "b", "c"] {
-            set(&mut bodies, name, Rank::Mirror, 1400);
+            set(&mut bodies, name, Rank::Mirror, 940);
         }
         assert!(!bodies.is_inside(&node(), &uid("c")));
         assert_eq!(names(&bodies.remove(&node(), &uid("a"))), (Vec::new(), one("c")));

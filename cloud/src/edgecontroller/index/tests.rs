@@ -395,9 +395,9 @@ fn an_object_without_uid_is_counted_and_harms_nothing() {
     assert_eq!((world.index.malformed(), world.offered()), (1, vec![]));
 }
 
-/// An object of more values than are read.
+/// An object of more parts than are read of any kind.
 fn of_many_values(kind: Kind, name: &str, revision: u64, rest: &str) -> RawObject {
-    let many: Vec<String> = (0..70_000).map(|number| format!(r#""k{number}":"""#)).collect();
+    let many: Vec<String> = (0..120_000).map(|number| format!(r#""k{number}":"""#)).collect();
     let (many, namespace) = (many.join(","), if kind == Kind::Node { "" } else { "d" });
     let text = format!(
         r#"{{"metadata":{{"name":"{name}","namespace":"{namespace}","uid":"u-{name}","resourceVersion":"{revision}","annotations":{{{many}}}}}{rest}}}"#
@@ -449,7 +449,7 @@ fn a_node_that_is_not_read_stays_an_edge_node_and_its_deletion_is_seen() {
     let uid = world.down.registered(&node("a")).expect("registered");
     let text = |revision: u64| {
         let raw = of_many_values(Kind::Node, "a", revision, "").value().to_string();
-        let many = r#""","#.repeat(70_000);
+        let many = r#""","#.repeat(270_000);
         let text = raw.replace(r#""u-a""#, &format!(r#""{uid}""#));
         format!(r#"{},"status":[{many}0]}}"#, text.strip_suffix('}').expect("an object"))
     };

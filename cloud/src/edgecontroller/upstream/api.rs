@@ -11,7 +11,7 @@ use super::order::Position;
 use super::outcome::{code_of, reason_of};
 use super::register::{is_dry_run, may_create_node};
 use super::{Upstream, labels, refusal, whole};
-use crate::kube::{Answer, ApiCall, Caller, ISSUER_PATHS, has_too_many_values, is_document};
+use crate::kube::{Answer, ApiCall, Caller, ISSUER_PATHS, LARGE_TREE_BYTES_MAX, exceeds, is_document};
 
 /// Roots of the paths that may be called: the API, its discovery and its version.
 const ROOTS: [&str; 4] = ["api", "apis", "openapi", "version"];
@@ -106,8 +106,8 @@ fn check(request: &ApiRequest) -> Result<Method, String> {
     // What is read here would take many times as much as it was sent as.
     let first = request.body.iter().find(|byte| !byte.is_ascii_whitespace());
     let is_json = first.is_some_and(|first| matches!(first, b'{' | b'['));
-    if is_json && has_too_many_values(std::iter::once(&*request.body)) {
-        return Err("the body has more values than any object of use: send fewer".to_owned());
+    if is_json && exceeds(std::iter::once(&*request.body), LARGE_TREE_BYTES_MAX) {
+        return Err("the body has more parts than any object of use: send fewer".to_owned());
     }
     let path = request.path_and_query.split('?').next().unwrap_or_default();
     let Some(relative) = path.strip_prefix('/') else {

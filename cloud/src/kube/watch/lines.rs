@@ -17,10 +17,10 @@ use super::skim::Skim;
 use super::{SILENCE_MAX, WatchError};
 
 /// Bytes of a line that waits for no turn. An ordinary pod or Node has 4 to 12 KiB.
-pub(super) const SHORT_LEN_MAX: usize = 32 * 1024;
+pub(super) const SHORT_LEN_MAX: usize = 16 * 1024;
 
 /// Bytes that a watch keeps for the next line.
-const KEPT_MAX: usize = 16 * 1024;
+const KEPT_MAX: usize = 8 * 1024;
 
 /// Longest line that is read whole. etcd takes 1.5 MiB unless it is told otherwise, and kube-apiserver writes some characters
 /// as six. Of the object of a longer one is known which it is.

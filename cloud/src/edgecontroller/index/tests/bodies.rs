@@ -79,7 +79,7 @@ fn a_node_brings_itself_no_object_by_a_mirror_pod() {
 #[test]
 fn a_status_that_is_too_large_costs_its_own_pod_until_there_is_room() {
     let mut world = World::synced(&["a"]);
-    for (name, kib) in [("small", 8), ("one", 1400), ("two", 1401), ("three", 1402)] {
+    for (name, kib) in [("small", 8), ("one", 940), ("two", 941), ("three", 942)] {
         let pod = world.reported(name, "a", kib);
         world.see(pod);
     }
@@ -103,7 +103,7 @@ fn a_status_that_is_too_large_costs_its_own_pod_until_there_is_room() {
         "the room that the smaller status leaves is for the other"
     );
     assert_eq!(world.pod_state("a", "two"), "unreadable", "not read yet");
-    let pod = world.reported("two", "a", 1401);
+    let pod = world.reported("two", "a", 941);
     let expected = world.down.objects.get(&key(Kind::Pod, "two")).and_then(|two| two.version().cloned());
     world.index.fetched(&key(Kind::Pod, "two"), expected.as_ref(), Some(pod));
     assert_eq!(states(&world), ["present", "present", "present", "unreadable"]);
@@ -114,7 +114,7 @@ fn a_status_that_is_too_large_costs_its_own_pod_until_there_is_room() {
 fn a_pod_without_body_is_gone_when_it_is_deleted_and_not_before() {
     let mut world = World::synced(&["a"]);
     for name in ["one", "two", "three"] {
-        let pod = world.reported(name, "a", 1400);
+        let pod = world.reported(name, "a", 940);
         world.see(pod);
     }
     let three = key(Kind::Pod, "three");
@@ -124,7 +124,7 @@ fn a_pod_without_body_is_gone_when_it_is_deleted_and_not_before() {
     world.offered();
     world.index.handle(Kind::Pod, ObjectEvent::RelistStart);
     for name in ["one", "two"] {
-        let pod = world.reported(name, "a", 1400);
+        let pod = world.reported(name, "a", 940);
         world.see(pod);
     }
     world.index.handle(Kind::Pod, ObjectEvent::RelistEnd);
@@ -137,7 +137,7 @@ fn a_pod_without_body_is_gone_when_it_is_deleted_and_not_before() {
 #[test]
 fn honest_nodes_never_meet_the_bound() {
     let mut world = World::synced(&["a", "b"]);
-    for (on, pods, kib) in [("a", 110, 24), ("b", 250, 11)] {
+    for (on, pods, kib) in [("a", 110, 17), ("b", 250, 7)] {
         for number in 0..pods {
             let pod = world.reported(&format!("{on}-{number}"), on, kib);
             world.see(pod);
@@ -218,7 +218,7 @@ fn a_list_has_no_more_mirror_pods_than_are_known() {
 fn what_a_list_leaves_out_is_read_alone_when_there_is_room() {
     let mut world = World::synced(&["a"]);
     let pods: Vec<_> =
-        [("m0", 1400), ("m1", 1400), ("m2", 1400)].map(|(name, kib)| world.mirror(name, "a", kib)).into();
+        [("m0", 940), ("m1", 940), ("m2", 940)].map(|(name, kib)| world.mirror(name, "a", kib)).into();
     world.offered();
     world.index.pods_listed(&node("a"), listed(pods));
     assert_eq!(world.pod_state("a", "m2"), "unreadable");

@@ -110,16 +110,15 @@ async fn a_long_event_that_does_not_come_holds_up_no_short_one_and_no_long_one_f
     object_of(&mut watches[1].0).await;
     assert_eq!(begun.elapsed().as_secs(), TURN_MAX.as_secs());
     let error = soon(watches[0].1.recv()).await.expect("an error");
-    assert!(error.contains("has not come") && error.contains("32768 bytes"), "{error}");
+    assert!(error.contains("has not come") && error.contains("16384 bytes"), "{error}");
 }
 
 /// It costs the watch nothing else, and it is not read again and again.
 #[tokio::test(start_paused = true)]
 async fn of_an_object_that_is_too_long_is_known_which_it_is_and_the_watch_goes_on() {
     let under = Under::default();
-    // The watch goes on with another connection.
     let lines = [long(1, LINE_LEN_MAX), event("MODIFIED", 2, "9")];
-    let kube = api(lines.map(|line| slowly(&[line], &under)).into());
+    let kube = api(vec![slowly(&lines, &under)]);
     let (mut events, mut failures) = follow(&kube, spec(MIB));
     let first = object_of(&mut events).await;
     assert_eq!(told(&ObjectEvent::Applied(first.clone())), "+1@5");
