@@ -21,7 +21,7 @@ fn made(name: &str, start: &str, uid: &str) -> Value {
         "metadata": {"name": name, "generateName": start, "namespace": "d", "uid": uid, "resourceVersion": "7"}})
 }
 
-fn frame(header: Value, source: &str, operation: &str, resource: &str, content: Value) -> Value {
+fn frame(header: &Value, source: &str, operation: &str, resource: &str, content: &Value) -> Value {
     let group = if source == "metaserver" { "dynamiccontroller" } else { "resource" };
     json!({"header": header, "content": content,
         "route": {"source": source, "group": group, "operation": operation, "resource": resource}})
@@ -30,22 +30,22 @@ fn frame(header: Value, source: &str, operation: &str, resource: &str, content: 
 fn answer(id: &str, parent: &str, object: &Value) -> Value {
     let header = json!({"msg_id": id, "parent_msg_id": parent, "timestamp": 1});
     let content = record("Approved", Some(object));
-    frame(header, "dynamiccontroller", "applicationResponse", "ignore/Application/ignore", content)
+    frame(&header, "dynamiccontroller", "applicationResponse", "ignore/Application/ignore", &content)
 }
 
 fn push(id: &str, resource: &str, object: &Value) -> Value {
     let header = json!({"msg_id": id, "timestamp": 1, "resourceversion": "7"});
-    frame(header, "dynamiccontroller", "insert", resource, object.clone())
+    frame(&header, "dynamiccontroller", "insert", resource, object)
 }
 
 /// Judges a run: what was recorded, what came.
 fn judged(recorded: &[Value], came: Vec<Value>) -> Result<Summary, Difference> {
     let asked = frame(
-        json!({"msg_id": "q", "timestamp": 1}),
+        &json!({"msg_id": "q", "timestamp": 1}),
         "metaserver",
         "null",
         "null",
-        record("InApplying", None),
+        &record("InApplying", None),
     );
     let line =
         |dir: &str, frame: &Value| json!({"at_us": 1, "conn": 1, "dir": dir, "frame": frame}).to_string();
@@ -107,7 +107,7 @@ fn a_cloud_without_a_dynamic_controller_answers_no_application() {
         let mut content = record("Rejected", None);
         content["Error"] =
             json!({"ErrStatus": {"metadata": {}, "status": "Failure", "code": 403, "reason": "Forbidden"}});
-        frame(header, "dynamiccontroller", "applicationResponse", "ignore/Application/ignore", content)
+        frame(&header, "dynamiccontroller", "applicationResponse", "ignore/Application/ignore", &content)
     };
     let later = |source: &str| {
         let lease = json!({"kind": "Lease", "apiVersion": "coordination.k8s.io/v1",

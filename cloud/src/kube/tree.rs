@@ -6,7 +6,7 @@ use std::fmt;
 use serde::de::{Deserializer as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 use thiserror::Error;
-use tombolo_apiserve::tree::{MEMBER_BYTES, OBJECT_BYTES, measured};
+use tombolo_apiserve::tree::{OBJECT_BYTES, measured};
 
 /// Bytes that the tree of a text may take beyond the text where somebody else than an administrator has chosen it. A Pod of
 /// 10 KiB takes some 100 KiB, the status of a Node with 50 images as much.

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use tokio::sync::{Mutex, MutexGuard, OwnedSemaphorePermit, Semaphore, SemaphorePermit};
+use tombolo_apiserve::tree::{MEMBER_BYTES, OBJECT_BYTES};
 
 use super::RawObject;
-use super::tree::{BLOCK_MEMBERS, MEMBER_BYTES, OBJECT_BYTES};
+use super::tree::BLOCK_MEMBERS;
 
 /// Memory of the events of watches, from the moment when they come until they are used. Clones share it.
 #[derive(Debug, Clone)]

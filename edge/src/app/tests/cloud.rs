@@ -283,7 +283,7 @@ impl FakeCloud {
                 session.open_subscription(scope, view);
             }
             CloudEvent::Unsubscribe { scope } | CloudEvent::Ended { scope, .. } => {
-                drop(view.scopes.remove(&scope))
+                drop(view.scopes.remove(&scope));
             }
             CloudEvent::LeaseRenew { renew_time_micros } => {
                 self.world.lock().leases += 1;
