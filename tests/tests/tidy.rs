@@ -121,6 +121,7 @@ fn acts_as_cloudcore(line: &str) -> bool {
         "Granted::",
         ".client()",
         ".document(",
+        ".document_that(",
         ".nodes.state(",
         ".secrets.get(",
         "*inner.secrets",
