@@ -31,7 +31,7 @@ const SHARED_WATCHES_MAX: usize = 512;
 
 /// Shared watches that are there for one node alone, those that it follows no longer included. Selectors are free to invent:
 /// without this bound one node fills the places of all.
-const NODE_WATCHES_MAX: usize = 48;
+const NODE_WATCHES_MAX: usize = 32;
 
 /// A shared watch that nobody has followed for this long is closed.
 const IDLE_LIMIT: Duration = Duration::from_secs(600);
