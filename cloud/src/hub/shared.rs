@@ -461,10 +461,10 @@ mod tests {
         let services = Resource::new("", "v1", "services");
         let watch = SharedWatch::new(services.clone(), "Service".to_owned(), store());
         watch.apply(raw("s", "u", 5)).expect("room");
-        let many = r#""","#.repeat(70_000);
+        let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
         let text = |name: &str| {
             format!(
-                r#"{{"metadata":{{"name":"{name}","namespace":"default","uid":"u","resourceVersion":"6"}},"status":[{many}0]}}"#
+                r#"{{"metadata":{{"name":"{name}","namespace":"default","uid":"u","resourceVersion":"6"}},"status":{deep}}}"#
             )
         };
         for name in ["s", "t"] {
