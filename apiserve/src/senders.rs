@@ -168,9 +168,14 @@ impl Sender {
     /// Takes an amount, unless with it the sender would have more than its share of a whole. The first thing that somebody
     /// has may be `large`: more than a share of bytes, which would else never be sent.
     pub(crate) fn take(&self, good: Good, amount: usize, whole: usize) -> bool {
+        self.grow(good, 0, amount, whole)
+    }
+
+    /// The same for something that has so much already.
+    pub(crate) fn grow(&self, good: Good, own: usize, amount: usize, whole: usize) -> bool {
         let before = self.has[good as usize].fetch_add(amount, Ordering::Relaxed);
         let is_first =
-            before == 0 && matches!(good, Good::AnswersLen | Good::BodiesLen) && self.parent.is_none();
+            before == own && matches!(good, Good::AnswersLen | Good::BodiesLen) && self.parent.is_none();
         let fits = is_first || before.saturating_add(amount) <= whole / self.share;
         let taken = fits && self.parent.as_ref().is_none_or(|parent| parent.take(good, amount, whole));
         if !taken {

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use hyper::body::Body as HttpBody;
+use serde::de::IgnoredAny;
 use serde_json::Value;
 use tombolo_proto::object::ObjectKey;
 
@@ -223,7 +224,9 @@ impl ApiServer {
         let len = body.bytes.len();
         let read = || self.read_protobuf(body, admitted, kind);
         let body = aside_if_large(&admitted.attributes.payer, len, read).await??;
-        let is_yaml = input::is_yaml(&body.media_type).unwrap_or(false);
+        // What is applied is mostly JSON, whatever it is called.
+        let is_yaml = input::is_yaml(&body.media_type).unwrap_or(false)
+            && serde_json::from_slice::<IgnoredAny>(&body.bytes).is_err();
         received.becomes(tree::read_bytes(&body.bytes, is_yaml))?;
         Ok(body)
     }

@@ -221,7 +221,7 @@ impl Receiving {
 
     /// So much more has come. False: together, too much is being received.
     pub(super) fn more(&mut self, len: usize) -> bool {
-        if !self.sender.take(Good::BodiesLen, len, self.load.bodies_len_max) {
+        if !self.sender.grow(Good::BodiesLen, self.len, len, self.load.bodies_len_max) {
             self.load.refuse();
             return false;
         }

@@ -272,8 +272,20 @@ impl MetaServer {
             Stage::Opening(_) | Stage::Open => None,
         };
         let Some(oldest) = self.entries.iter().filter_map(until).min() else { return false };
-        self.expire(oldest.max(now));
+        self.close_lingering(oldest.max(now));
+        self.weigh();
         true
+    }
+
+    fn close_lingering(&mut self, end: Instant) {
+        let actions = &mut self.actions;
+        self.entries.retain(|entry| match entry.stage {
+            Stage::Lingering(until) if until <= end => {
+                actions.push_back(Action::Close(entry.subscribe.scope));
+                false
+            }
+            _ => true,
+        });
     }
 
     /// How an [`Action::Open`] came out. False when the subscription is not wanted any more.
@@ -319,14 +331,7 @@ impl MetaServer {
                 askers.retain(|(asker, _)| asker.until > now);
             }
         }
-        let actions = &mut self.actions;
-        self.entries.retain(|entry| match entry.stage {
-            Stage::Lingering(until) if until <= now => {
-                actions.push_back(Action::Close(entry.subscribe.scope));
-                false
-            }
-            _ => true,
-        });
+        self.close_lingering(now);
         self.weigh();
     }
 

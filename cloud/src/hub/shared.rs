@@ -5,7 +5,7 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use dashmap::DashMap;
+use dashmap::{DashMap, DashSet};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch as channel};
 use tokio::time::Instant;
@@ -17,6 +17,7 @@ use tombolo_proto::{CloudRevision, NodeId, ObjectKey, Resource, ScopeId};
 use super::interned::{Interned, Stored};
 use super::registry::SessionHandle;
 use super::subscriptions::Closed;
+use crate::edgecontroller::downstream::WITHHELD;
 use crate::edgecontroller::trim;
 use crate::kube::{ObjectEvent, RawObject, path_of};
 use followers::Followers;
@@ -52,6 +53,8 @@ pub(super) struct SharedWatch {
     kind: String,
     objects: DashMap<ObjectKey, Arc<Stored>>,
     interned: Interned,
+    /// Objects that are there and were not read, the last time that they were told.
+    unread: DashSet<ObjectKey>,
     /// What was deleted last, oldest first: an edge that holds a newer incarnation by a write of its own keeps it.
     gone: Mutex<VecDeque<(ObjectKey, ObjectVersion)>>,
     revision: AtomicU64,
@@ -83,6 +86,7 @@ impl SharedWatch {
             kind,
             objects: DashMap::new(),
             interned,
+            unread: DashSet::new(),
             gone: Mutex::default(),
             revision: AtomicU64::new(0),
             lists: Lists::default(),
@@ -137,6 +141,7 @@ impl SharedWatch {
     pub(super) fn lookup(&self, key: &ObjectKey) -> Lookup {
         match self.objects.get(key) {
             Some(stored) => Lookup::Present(Arc::clone(&stored.object)),
+            None if self.unread.contains(key) => Lookup::Unreadable(WITHHELD),
             None if self.is_following() => Lookup::Unwanted(self.last_version(key)),
             None => Lookup::Pending,
         }
@@ -298,11 +303,16 @@ impl SharedWatch {
         self.put(self.interned.keep(object).ok_or(Lack::Whole)?)
     }
 
-    /// None of what was not read: it is there, and what was known of it before stays.
+    /// None of what was not read: it is there, and what was known of it before stays. Of Nodes others are shown which they are.
     fn trimmed(&self, raw: RawObject) -> Option<Arc<SharedObject>> {
-        if raw.is_unread() {
+        let key = raw.key(&self.resource);
+        if raw.is_unread() && !trim::is_shown_in_part(&self.resource) {
+            if self.unread.len() < FOLLOWED_MAX && self.unread.insert(key.clone()) {
+                tracing::warn!(%key, "an object that is followed has too many parts: its newest version is not delivered");
+            }
             return None;
         }
+        self.unread.remove(&key);
         let _place = raw.place();
         let trimmed = trim::trim(&self.resource, &self.kind, trim::for_others(&self.resource, raw));
         trimmed
@@ -336,6 +346,7 @@ impl SharedWatch {
 
     fn delete(&self, raw: &RawObject) {
         let key = &raw.key(&self.resource);
+        self.unread.remove(key);
         let revision = raw.revision().unwrap_or(CloudRevision(u64::MAX));
         let mut order = self.order.lock();
         if order.is_older(key, revision) {
@@ -356,6 +367,7 @@ impl SharedWatch {
     /// What a list does not have was deleted while nobody watched, perhaps in an incarnation that was never seen here.
     fn keep_only(&self, listed: &HashSet<ObjectKey>) {
         self.gone.lock().clear();
+        self.unread.retain(|key| listed.contains(key));
         let mut order = self.order.lock();
         for key in self.keys() {
             if !listed.contains(&key)
@@ -476,6 +488,8 @@ mod tests {
         let found = |name: &str| watch.lookup(&ObjectKey::new(services.clone(), "default", name));
         let Lookup::Present(kept) = found("s") else { panic!("{:?}", found("s")) };
         assert!(kept.version.revision.0 == 5 && !kept.body.is_empty());
+        assert!(matches!(found("t"), Lookup::Unreadable(WITHHELD)), "it is not gone: {:?}", found("t"));
+        watch.delete(&raw("t", "u", 7));
         assert!(matches!(found("t"), Lookup::Unwanted(None)), "{:?}", found("t"));
     }
 }

@@ -16,15 +16,17 @@ pub(crate) const TREE_BYTES_MAX: usize = 2 * 1024 * 1024;
 /// EndpointSlice of 1,000 endpoints 3.
 pub(crate) const LARGE_TREE_BYTES_MAX: usize = 16 * 1024 * 1024;
 
+/// The same of a pod: ten containers with ninety variables out of Secrets each take more than [`TREE_BYTES_MAX`].
+const POD_TREE_BYTES_MAX: usize = 4 * 1024 * 1024;
+
 /// Kinds that nodes write, by what RBAC's `system:node` allows.
-const WRITTEN_BY_NODES: [&str; 8] = [
+const WRITTEN_BY_NODES: [&str; 7] = [
     "certificatesigningrequests",
     "csinodes",
     "events",
     "leases",
     "nodes",
     "podcertificaterequests",
-    "pods",
     "resourceslices",
 ];
 
@@ -69,6 +71,7 @@ pub(crate) fn exceeds<'a>(texts: impl Iterator<Item = &'a [u8]> + Clone, most: u
 pub(super) fn tree_bytes_max(path: &str) -> usize {
     let path = path.split('?').next().unwrap_or_default();
     match path.rsplit('/').next() {
+        Some("pods") => POD_TREE_BYTES_MAX,
         Some(kind) if WRITTEN_BY_NODES.contains(&kind) => TREE_BYTES_MAX,
         _ => LARGE_TREE_BYTES_MAX,
     }

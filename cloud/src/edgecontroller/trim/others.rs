@@ -38,7 +38,7 @@ const VALUE_MAX: usize = 256;
 /// pod addresses, first addresses and well-known labels.
 #[must_use]
 pub fn for_others(resource: &Resource, raw: RawObject) -> RawObject {
-    if !resource.group.is_empty() || &*resource.name != "nodes" || raw.is_unread() {
+    if !is_shown_in_part(resource) {
         return raw;
     }
     let mut value = raw.into_value();
@@ -52,6 +52,12 @@ pub fn for_others(resource: &Resource, raw: RawObject) -> RawObject {
         value = essence(&value);
     }
     RawObject::new(value)
+}
+
+/// Whether others are shown a part of such an object alone, be it as large as it may: of Nodes.
+#[must_use]
+pub fn is_shown_in_part(resource: &Resource) -> bool {
+    resource.group.is_empty() && &*resource.name == "nodes"
 }
 
 fn remove(value: &mut Value, part: &str, member: &str) {

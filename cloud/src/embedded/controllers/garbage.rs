@@ -118,10 +118,13 @@ impl Turns {
         }
     }
 
-    /// What has waited for its namespace.
+    /// What has waited for its namespace. What is being collected and was told again meanwhile waits for its own end.
     fn next(&mut self, namespace: &str) -> Option<String> {
         let waiting = self.waiting.get_mut(namespace)?;
-        let next = waiting.pop_first();
+        let running = self.running.get(namespace);
+        let is_free = |uid: &&String| running.is_none_or(|running| !running.contains(*uid));
+        let next = waiting.iter().find(is_free).cloned();
+        next.as_ref().is_some_and(|uid| waiting.remove(uid));
         if waiting.is_empty() {
             self.waiting.remove(namespace);
         }
