@@ -124,7 +124,9 @@ impl Turns {
         let running = self.running.get(namespace);
         let is_free = |uid: &&String| running.is_none_or(|running| !running.contains(*uid));
         let next = waiting.iter().find(is_free).cloned();
-        next.as_ref().is_some_and(|uid| waiting.remove(uid));
+        if let Some(uid) = &next {
+            waiting.remove(uid);
+        }
         if waiting.is_empty() {
             self.waiting.remove(namespace);
         }
@@ -334,6 +336,24 @@ mod tests {
         ] {
             assert_eq!(verdict(&item(owners), has_dependents), expected, "{owners:?} {has_dependents}");
         }
+    }
+
+    #[test]
+    fn what_is_told_again_while_it_is_collected_waits_for_its_own_end() {
+        let item = |uid: &str| Item {
+            uid: uid.into(),
+            key: ObjectKey::new(core("pods"), "shop", uid),
+            owners: Vec::new(),
+            waits: None,
+        };
+        let (mut turns, again, other) = (Turns::default(), item("a"), item("b"));
+        assert!(turns.begin(&again) && turns.begin(&other));
+        assert!(!turns.begin(&again), "it is being collected");
+        turns.end(&other);
+        assert_eq!(turns.next("shop"), None, "not on account of another one's end");
+        turns.end(&again);
+        assert_eq!(turns.next("shop").as_deref(), Some("a"));
+        assert_eq!(turns.next("shop"), None);
     }
 
     /// Objects of a namespace whose webhook refuses, and of one whose webhook never answers, hold up no other namespace, and
