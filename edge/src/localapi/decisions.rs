@@ -14,7 +14,7 @@ use crate::store::{Answer, Question, Store};
 
 /// How long a decision may wait for others before it is written: what was decided in the moment before the power goes is asked
 /// for again.
-const WRITE_AFTER: Duration = Duration::from_secs(1);
+const WRITE_AFTER: Duration = Duration::from_millis(50);
 
 /// Decisions that wait to be written, at most; of the sender that has most the oldest is not kept.
 const WAITING_MAX: usize = 256;
