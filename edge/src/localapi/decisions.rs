@@ -2,7 +2,6 @@
 //! all that are kept everybody has an equal part, and what comes within a moment is one write to the disk.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -11,10 +10,6 @@ use tracing::warn;
 
 use crate::fair::Fair;
 use crate::store::{Answer, Question, Store};
-
-/// How long a decision may wait for others before it is written: what was decided in the moment before the power goes is asked
-/// for again.
-const WRITE_AFTER: Duration = Duration::from_millis(50);
 
 /// Decisions that wait to be written, at most; of the sender that has most the oldest is not kept.
 const WAITING_MAX: usize = 256;
@@ -49,7 +44,7 @@ impl Decisions {
         let moments = async {
             loop {
                 self.news.notified().await;
-                tokio::time::sleep(WRITE_AFTER).await;
+                // What comes while one write is under way is the next one.
                 self.flush().await;
             }
         };
