@@ -236,14 +236,13 @@ impl CloudSession {
 
     /// Marks a key dirty: its state is looked up when there is room to send it. Ten offers become one delivery. Offers
     /// for a scope that is not open, or not compared yet, cost nothing and lose nothing. A subscription by which the node
-    /// comes to follow more than twice [`FOLLOWED_MAX`] objects ends.
+    /// comes to follow more than [`FOLLOWED_MAX`] objects ends.
     pub fn offer(&mut self, scope: ScopeId, key: ObjectKey) {
         let Some(open) = self.scope_mut(scope) else { return };
         let before = open.slots.len();
         open.offer(key);
         let grown = open.slots.len() > before;
-        // What has gone counts until the edge has said that it knows: a selection may be replaced as a whole.
-        if grown && scope != ScopeId::NODE && self.followed() > 2 * FOLLOWED_MAX {
+        if grown && scope != ScopeId::NODE && self.followed() > FOLLOWED_MAX {
             self.end_overfull(scope);
         }
     }

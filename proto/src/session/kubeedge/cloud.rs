@@ -178,7 +178,7 @@ impl CloudSession {
         }
         let before = self.board.len();
         self.board.offer(key);
-        if scope != ScopeId::NODE && self.board.len() > before.max(2 * FOLLOWED_MAX) {
+        if scope != ScopeId::NODE && self.board.len() > before.max(FOLLOWED_MAX) {
             self.close_subscription(scope);
             self.events.push_back(CloudEvent::too_many(scope));
         }
