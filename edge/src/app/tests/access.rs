@@ -10,6 +10,7 @@ use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use rcgen::KeyPair;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName};
+use tempfile::TempDir;
 use tokio::net::TcpStream;
 use tombolo_apiserve::accounts::{Bound as BoundTo, Claims, Place};
 
@@ -70,6 +71,22 @@ fn request(audience: &str, pod_uid: &str) -> String {
         "spec": {"audiences": [audience], "expirationSeconds": 3607, "boundObjectRef": bound},
     })
     .to_string()
+}
+
+/// A cloud with a pod, and the key with which tokens of its account are signed.
+pub(super) fn with_account() -> (TempDir, FakeCloud, Issuer) {
+    let (folder, cloud, issuer) = (tempfile::tempdir().unwrap(), FakeCloud::new(), Issuer::new());
+    with_pod(&cloud);
+    issuer.publish(&cloud);
+    (folder, cloud, issuer)
+}
+
+/// The same with a token of the account that the cloud knows, and what it decides about it.
+pub(super) fn with_token() -> (TempDir, FakeCloud, Issuer, String) {
+    let (folder, cloud, issuer) = with_account();
+    let token = issuer.sign("k", "u3", 3600);
+    decides(&cloud, &token);
+    (folder, cloud, issuer, token)
 }
 
 pub(super) fn with_pod(cloud: &FakeCloud) {
@@ -215,17 +232,13 @@ pub(super) async fn knows_the_keys(agent: &Agent, cloud: &FakeCloud) {
 
 #[tokio::test]
 async fn a_pod_reads_what_its_account_may_read_with_and_without_a_cloud() {
-    let (folder, cloud, issuer) = (tempfile::tempdir().unwrap(), FakeCloud::new(), Issuer::new());
-    with_pod(&cloud);
+    let (folder, cloud, issuer, token) = with_token();
     cloud.put(
         &ObjectKey::new(Resource::new("coordination.k8s.io", "v1", "leases"), "default", "l"),
         "u5",
         &json!({"spec": {}}),
         &[],
     );
-    issuer.publish(&cloud);
-    let token = issuer.sign("k", "u3", 3600);
-    decides(&cloud, &token);
     let agent = with_the_pod(folder.path(), &cloud).await;
     let hidden = "/api/v1/namespaces/default/secrets/hidden";
     let code = async |agent: &Agent, token: &str, path: &str| agent.as_pod(token, path).await.0.as_u16();
@@ -272,11 +285,7 @@ async fn a_pod_reads_what_its_account_may_read_with_and_without_a_cloud() {
 
 #[tokio::test]
 async fn a_pod_writes_in_its_own_name_and_is_told_to_wait_without_a_cloud() {
-    let (folder, cloud, issuer) = (tempfile::tempdir().unwrap(), FakeCloud::new(), Issuer::new());
-    with_pod(&cloud);
-    issuer.publish(&cloud);
-    let token = issuer.sign("k", "u3", 3600);
-    decides(&cloud, &token);
+    let (folder, cloud, _, token) = with_token();
     let (app, leases) = (format!("{MAPS}/app"), LEASES.to_owned());
     let events = "/api/v1/namespaces/default/events".to_owned();
     let body = |version: &str, kind: &str, name: &str| {
@@ -325,11 +334,7 @@ async fn a_pod_writes_in_its_own_name_and_is_told_to_wait_without_a_cloud() {
 
 #[tokio::test]
 async fn a_right_to_a_part_is_none_to_the_whole() {
-    let (folder, cloud, issuer) = (tempfile::tempdir().unwrap(), FakeCloud::new(), Issuer::new());
-    with_pod(&cloud);
-    issuer.publish(&cloud);
-    let token = issuer.sign("k", "u3", 3600);
-    decides(&cloud, &token);
+    let (folder, cloud, _, token) = with_token();
     let [may_scale, may_read] =
         ["one", "other"].map(|name| format!("/apis/apps/v1/namespaces/default/deployments/{name}"));
     let metadata =
@@ -378,11 +383,7 @@ async fn a_right_to_a_part_is_none_to_the_whole() {
 
 #[tokio::test]
 async fn reviews_without_a_cloud_have_a_ground_or_are_not_given() {
-    let (folder, cloud, issuer) = (tempfile::tempdir().unwrap(), FakeCloud::new(), Issuer::new());
-    with_pod(&cloud);
-    issuer.publish(&cloud);
-    let token = issuer.sign("k", "u3", 3600);
-    decides(&cloud, &token);
+    let (folder, cloud, issuer, token) = with_token();
     let agent = with_the_pod(folder.path(), &cloud).await;
     let access = |user: &str| {
         json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",

@@ -7,7 +7,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tombolo_apiserve::server::{HANDSHAKE_TIMEOUT, UNPROVEN_PER_SOURCE_MAX};
 
-use super::access::{Issuer, MAPS, TOKEN_REVIEWS, with_pod, with_the_pod};
+use super::access::{MAPS, TOKEN_REVIEWS, with_account, with_the_pod};
 use super::cloud::NO_ANSWER;
 use super::*;
 use crate::hub::STRANGERS_MAX;
@@ -30,9 +30,7 @@ async fn silent_connections_keep_no_pod_and_no_kubelet_out() {
 
 #[tokio::test]
 async fn made_up_tokens_leave_the_requests_to_the_cloud_to_others() {
-    let (folder, cloud, issuer) = (tempfile::tempdir().unwrap(), FakeCloud::new(), Issuer::new());
-    with_pod(&cloud);
-    issuer.publish(&cloud);
+    let (folder, cloud, issuer) = with_account();
     cloud.script(&format!("POST {TOKEN_REVIEWS}"), |_, _| (NO_ANSWER, Value::Null));
     let agent = with_the_pod(folder.path(), &cloud).await;
     let forged = issuer.sign("a-key-that-nobody-has", "u3", 3600);

@@ -1,7 +1,7 @@
 //! Names that stand in no URL as they are. What is expected was tried on a kube-apiserver
 //! (docs/reference/kubernetes.md#names-in-paths).
 
-use super::access::{Issuer, MAPS, decides, with_pod, with_the_pod};
+use super::access::{MAPS, with_pod, with_the_pod, with_token};
 use super::*;
 
 const SECRETS: &str = "/api/v1/namespaces/default/secrets";
@@ -32,11 +32,7 @@ async fn check(agent: &Agent, when: &str) {
 
 #[tokio::test]
 async fn a_name_that_stands_in_no_url_is_answered_the_same_with_and_without_a_cloud() {
-    let (folder, cloud, issuer) = (tempfile::tempdir().unwrap(), FakeCloud::new(), Issuer::new());
-    with_pod(&cloud);
-    issuer.publish(&cloud);
-    let token = issuer.sign("k", "u3", 3600);
-    decides(&cloud, &token);
+    let (folder, cloud, _, token) = with_token();
     let agent = with_the_pod(folder.path(), &cloud).await;
     check(&agent, "with a cloud").await;
     let absent = format!("{MAPS}/a%20b");

@@ -1,8 +1,6 @@
 //! Callers with different rights and tokens that read one copy.
 
-use super::access::{
-    ACCESS_REVIEWS, Issuer, MAPS, TOKEN_REVIEWS, USER, knows_the_keys, with_pod, with_the_pod,
-};
+use super::access::{ACCESS_REVIEWS, MAPS, TOKEN_REVIEWS, USER, knows_the_keys, with_account, with_the_pod};
 use super::*;
 
 const NARROW: &str = "system:serviceaccount:default:narrow";
@@ -32,9 +30,7 @@ async fn maps(agent: &Agent, token: &str) -> u16 {
 
 #[tokio::test]
 async fn a_caller_with_a_narrower_right_leaves_the_copy_of_others_alone() {
-    let (folder, cloud, issuer) = (tempfile::tempdir().unwrap(), FakeCloud::new(), Issuer::new());
-    with_pod(&cloud);
-    issuer.publish(&cloud);
+    let (folder, cloud, issuer) = with_account();
     let [all, narrow] = [3600, 3000].map(|life| issuer.sign("k", "u3", life));
     decides(&cloud, &narrow);
     cloud.refuse(&narrow, 403);
@@ -57,9 +53,7 @@ async fn a_caller_with_a_narrower_right_leaves_the_copy_of_others_alone() {
 
 #[tokio::test]
 async fn the_token_of_a_pod_that_went_is_replaced_by_that_of_the_next() {
-    let (folder, cloud, issuer) = (tempfile::tempdir().unwrap(), FakeCloud::new(), Issuer::new());
-    with_pod(&cloud);
-    issuer.publish(&cloud);
+    let (folder, cloud, issuer) = with_account();
     let [old, new] = [3600, 3000].map(|life| issuer.sign("k", "u3", life));
     decides(&cloud, "");
     let agent = with_the_pod(folder.path(), &cloud).await;
