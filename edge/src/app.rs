@@ -8,7 +8,7 @@ use prometheus_client::registry::Registry;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use thiserror::Error;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tombolo_grid::{Hosts, OwnPods};
 use tombolo_proto::ids::NodeId;
@@ -300,6 +300,7 @@ impl Bound {
             kubelet: writer.kubelet,
             metrics,
             seed: rng.random(),
+            node_gone: Notify::new(),
         };
         upstream.spawn(tasks, stop);
         let state = AdminState { registry: Arc::new(registry), readiness, drain: drain.clone() };

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
 use serde_json::Value;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tombolo_apiserve::history::ChangeStream;
 use tombolo_apiserve::store::{Store as ServedStore, StoreError};
@@ -44,6 +44,8 @@ pub(crate) struct Upstream {
     pub(crate) kubelet: Kubelet,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) seed: u64,
+    /// The cloud has answered a status of the Node object with 404: it is to be made again.
+    pub(crate) node_gone: Notify,
 }
 
 impl Upstream {
@@ -163,6 +165,7 @@ mod tests {
             kubelet: Kubelet::default(),
             metrics: Arc::default(),
             seed: 1,
+            node_gone: Notify::new(),
         }
     }
 

@@ -56,7 +56,7 @@ async fn sessions(presence: &mut Presence<'_>, rng: &mut StdRng) {
         let mut observer = presence.upstream.hub.state();
         tokio::select! {
             () = presence.present(rng) => {}
-            // Another session may be with another cloudcore, or the Node object may be gone: begin again.
+            // Another session may be with another cloudcore: begin again.
             _ = observer.wait_for(|state| !same(state)) => {}
         }
     }
@@ -94,36 +94,46 @@ struct Presence<'a> {
 
 impl Presence<'_> {
     /// One session: registers, then keeps lease and status fresh until it is dropped.
+    ///
+    /// What the store has of the Node is believed, and the Lease that came with it: a fleet that comes back asks for neither. The
+    /// first status and the first renewal, which are told anyway, find out what has been deleted meanwhile.
     async fn present(&mut self, rng: &mut StdRng) {
         let upstream = self.upstream;
-        let uid = self.registered(rng).await;
-        create_lease(upstream, uid.as_deref()).await;
+        let mut state = upstream.hub.state();
+        let mut answered = state.borrow_and_update().lease;
+        let mut uid = self.registered(upstream.held_node(), rng).await;
         let mut lease = interval(upstream.settings.lease_interval_millis);
         let mut status = interval(upstream.settings.status_interval_millis);
-        let mut state = upstream.hub.state();
         loop {
             tokio::select! {
                 _ = lease.tick() => upstream.hub.renew_lease(now_micros()).await,
                 _ = status.tick() => report_status(upstream, self.facts).await,
+                () = upstream.node_gone.notified() => uid = self.registered(None, rng).await,
                 changed = state.changed() => {
                     if changed.is_err() {
                         return;
                     }
                     let answer = state.borrow_and_update().lease;
-                    if matches!(answer, Some((_, 404))) {
+                    if answer != answered && matches!(answer, Some((_, 404))) {
                         create_lease(upstream, uid.as_deref()).await;
                         upstream.hub.renew_lease(now_micros()).await;
                     }
+                    answered = answer;
                 }
             }
         }
     }
 
-    /// Tries until the Node object is there; gives its UID when that is known.
-    async fn registered(&mut self, rng: &mut StdRng) -> Option<String> {
+    /// Tries until the Node object is there, which it is when it is `held`, and its Lease where the Node is new; gives the UID when
+    /// that is known.
+    async fn registered(&mut self, held: Option<Value>, rng: &mut StdRng) -> Option<String> {
         let mut backoff = Backoff::new(RETRY);
         loop {
-            match self.register(rng).await {
+            let registered = match &held {
+                Some(held) => self.found(held).await,
+                None => self.register(rng).await,
+            };
+            match registered {
                 Ok(uid) => {
                     if let Some(time) = self.fault.over() {
                         info!(node = %self.upstream.node, after = ?time, "the node is registered again");
@@ -150,10 +160,10 @@ impl Presence<'_> {
         }
     }
 
-    /// Creates the Node object, or finds that it is there. Gives its UID when the answer tells it.
+    /// Creates the Node object and its Lease, or finds that the Node is there. Gives its UID when the answer tells it.
     async fn register(&mut self, rng: &mut StdRng) -> Result<Option<String>, NotRegistered> {
         let upstream = self.upstream;
-        let object = node_object(self.facts, upstream.simulate_pods, Timestamp::now());
+        let object = self.wanted();
         let path = LocalPath::Object(ObjectPath::new("", ResourceType::Node, upstream.node.as_str()));
         let resource = ResourcePath { node: None, local: path };
         let route = Route::new(Source::Edged, Group::Meta, Operation::Insert, resource);
@@ -169,9 +179,11 @@ impl Presence<'_> {
                 info!(node = %upstream.node, "the node is registered");
                 self.labelled = true;
                 let object: Value = object.read().map_err(|error| error.to_string())?;
-                Ok(object["metadata"]["uid"].as_str().map(str::to_owned))
+                let uid = object["metadata"]["uid"].as_str();
+                create_lease(upstream, uid).await;
+                Ok(uid.map(str::to_owned))
             }
-            Outcome::Failed(status) if status.code == 409 => self.found(&object).await,
+            Outcome::Failed(status) if status.code == 409 => self.found(&present_node(upstream).await?).await,
             Outcome::Failed(status) => {
                 Err(NotRegistered::Because(format!("{}: {}", status.code, status.message)))
             }
@@ -180,16 +192,20 @@ impl Presence<'_> {
 
     /// The Node object was there before: its UID. Once after a start its default labels are put right, as the
     /// kubelet does; all else in it may be an operator's will.
-    async fn found(&mut self, wanted: &Value) -> Result<Option<String>, NotRegistered> {
-        let node = present_node(self.upstream).await?;
-        if self.upstream.is_left_to_kubelet(&node) {
+    async fn found(&mut self, node: &Value) -> Result<Option<String>, NotRegistered> {
+        if self.upstream.is_left_to_kubelet(node) {
             return Err(NotRegistered::Kubelets);
         }
         if !self.labelled {
-            let stale = stale_labels(wanted, &node);
+            let stale = stale_labels(&self.wanted(), node);
             self.labelled = stale.is_empty() || relabel(self.upstream, &stale).await;
         }
         Ok(node["metadata"]["uid"].as_str().map(str::to_owned))
+    }
+
+    /// The Node object to create.
+    fn wanted(&self) -> Value {
+        node_object(self.facts, self.upstream.simulate_pods, Timestamp::now())
     }
 }
 

@@ -132,6 +132,9 @@ async fn conclude(
     report: Waiting,
     answer: Result<ApiReply, CallError>,
 ) {
+    if matches!(&answer, Ok(reply) if reply.code == 404) && report.key == upstream.node_key() {
+        upstream.node_gone.notify_one();
+    }
     let verdict = match &answer {
         Ok(reply) => verdict(&report.call.method, reply.code),
         Err(_) => Verdict::Again,

@@ -59,7 +59,7 @@ async fn enlist(world: &World, nodes: u32) -> Result<Vec<HollowNode>> {
         async move {
             let node = NodeId::parse(&format!("hollow-{number}"))?;
             let identity = enroll(&EnrollOptions { endpoint, node: node.clone(), token }).await?;
-            anyhow::Ok(HollowNode { node, identity, target })
+            anyhow::Ok(HollowNode { node, identity, target, returns: false })
         }
     };
     stream::iter(0..nodes).map(enlisted).buffer_unordered(AT_ONCE).try_collect().await
@@ -72,7 +72,7 @@ async fn come_and_go(fleet: Vec<HollowNode>) -> Result<Vec<HollowNode>> {
     let asking = Arc::new(Semaphore::new(ASKING));
     let count = fleet.len();
     let mut running = JoinSet::new();
-    for node in fleet {
+    for mut node in fleet {
         let (arrived, mut is_over) = (arrived.clone(), is_over.clone());
         let asking = Arc::clone(&asking);
         running.spawn(async move {

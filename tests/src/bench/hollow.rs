@@ -26,6 +26,8 @@ pub(crate) struct HollowNode {
     pub(crate) node: NodeId,
     pub(crate) identity: Identity,
     pub(crate) target: Target,
+    /// It has been there before: an agent's store has its Node then, and makes neither that nor its Lease.
+    pub(crate) returns: bool,
 }
 
 struct NothingHeld;
@@ -55,26 +57,27 @@ impl HollowNode {
     }
 
     /// Asks everything over a new connection, and waits until all of it is answered.
-    pub(crate) async fn come(&self, link: Link) -> Result<Connected> {
+    pub(crate) async fn come(&mut self, link: Link) -> Result<Connected> {
         let clock = Clock::start();
         let config = EdgeConfig::new(self.node.clone(), StoreId(rand::random()));
         let session = EdgeSession::new(config, clock.now(), &NothingHeld);
         let node = self.node.clone();
         let mut connected = Connected { node, session, link, clock, awaited: (0, 0, false), nodes: None };
-        connected.ask().with_context(|| format!("{} asks", self.node))?;
+        connected.ask(self.returns).with_context(|| format!("{} asks", self.node))?;
         let end = Instant::now() + PATIENCE;
         while connected.awaited != (0, 0, true) {
             let step = tokio::time::timeout_at(end, connected.step()).await;
             step.with_context(|| format!("{}: {:?} are not answered", self.node, connected.awaited))??;
         }
+        self.returns = true;
         Ok(connected)
     }
 }
 
 impl Connected {
-    fn ask(&mut self) -> Result<()> {
-        let registration = RequestBody::Message(Box::new(registration(&self.node)?));
-        for question in [registration].into_iter().chain(questions(&self.node)) {
+    fn ask(&mut self, returns: bool) -> Result<()> {
+        let made = if returns { Vec::new() } else { made(&self.node)? };
+        for question in made.into_iter().chain(questions(&self.node)) {
             self.session.request(self.clock.now(), PATIENCE, question, None)?;
             self.awaited.0 += 1;
         }
@@ -190,7 +193,18 @@ impl Connected {
     }
 }
 
-/// An agent registers in every session.
+/// What an agent makes whose store has no Node: that, and its Lease.
+fn made(node: &NodeId) -> Result<Vec<RequestBody>> {
+    let leases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
+    let lease = json!({
+        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": node.as_str()},
+        "spec": {"holderIdentity": node.as_str(), "leaseDurationSeconds": 40}
+    });
+    let lease = call("POST", leases, "application/json", "", lease.to_string());
+    Ok(vec![RequestBody::Message(Box::new(registration(node)?)), lease])
+}
+
+/// The Node of an agent that has none.
 fn registration(node: &NodeId) -> Result<Message> {
     let path = ObjectPath::new("", ResourceType::Node, node.as_str());
     let route = Route::new(Source::Edged, Group::Meta, Operation::Insert, path.into());
@@ -199,24 +213,16 @@ fn registration(node: &NodeId) -> Result<Message> {
     Ok(Message::new(id, i64::try_from(unix_millis())?, route, Content::from_value(&object)?))
 }
 
-/// What else it asks then: it makes its lease, reports its status, and reads what is published.
+/// What it asks in every session: it reports its status, and reads what is published.
 fn questions(node: &NodeId) -> Vec<RequestBody> {
-    let leases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
-    let lease = json!({
-        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": node.as_str()},
-        "spec": {"holderIdentity": node.as_str(), "leaseDurationSeconds": 40}
-    });
     let status = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}});
-    let mut all = vec![
-        call("POST", leases, "application/json", "", lease.to_string()),
-        call(
-            "PATCH",
-            &format!("/api/v1/nodes/{node}/status"),
-            "application/strategic-merge-patch+json",
-            "",
-            status.to_string(),
-        ),
-    ];
+    let mut all = vec![call(
+        "PATCH",
+        &format!("/api/v1/nodes/{node}/status"),
+        "application/strategic-merge-patch+json",
+        "",
+        status.to_string(),
+    )];
     all.extend(IN_EVERY_SESSION.map(|(path, form)| call("GET", path, "", form, String::new())));
     all
 }

@@ -39,6 +39,8 @@ struct World {
     generation: u64,
     calls: Vec<String>,
     leases: usize,
+    /// Nobody renews the lease before it is made again.
+    lease_gone: bool,
     /// Acknowledged deliveries, and scopes caught up.
     acknowledged: usize,
     caught_up: usize,
@@ -65,6 +67,9 @@ impl World {
     }
 }
 
+/// The call that makes the node's lease.
+pub(super) const LEASE_MADE: &str = "POST /apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
+
 /// Code of a script whose calls are never answered.
 pub(super) const NO_ANSWER: u16 = 0;
 
@@ -80,6 +85,7 @@ impl FakeCloud {
             generation: 0,
             calls: Vec::new(),
             leases: 0,
+            lease_gone: false,
             acknowledged: 0,
             caught_up: 0,
             cut_at: None,
@@ -209,6 +215,11 @@ impl FakeCloud {
         self.world.lock().leases
     }
 
+    /// The lease is deleted.
+    pub(super) fn lose_lease(&self) {
+        self.world.lock().lease_gone = true;
+    }
+
     /// Acknowledged deliveries, and how often a session was caught up.
     pub(super) fn progress(&self) -> (usize, usize) {
         let world = self.world.lock();
@@ -286,8 +297,10 @@ impl FakeCloud {
                 drop(view.scopes.remove(&scope));
             }
             CloudEvent::LeaseRenew { renew_time_micros } => {
-                self.world.lock().leases += 1;
-                session.lease_renewed(renew_time_micros, 200);
+                let mut world = self.world.lock();
+                let code = if world.lease_gone { 404 } else { 200 };
+                world.leases += usize::from(!world.lease_gone);
+                session.lease_renewed(renew_time_micros, code);
             }
             CloudEvent::Request(request) => {
                 if let Some(reply) = self.answer(request) {
@@ -323,7 +336,11 @@ impl FakeCloud {
                 ReplyBody::Message(Box::new(message.reply(id, 0, outcome.to_content())))
             }
             RequestBody::Api(call) => {
-                self.world.lock().calls.push(format!("{} {}", call.method, call.path_and_query));
+                let made = format!("{} {}", call.method, call.path_and_query);
+                let mut world = self.world.lock();
+                world.lease_gone &= made != LEASE_MADE;
+                world.calls.push(made);
+                drop(world);
                 let (code, body) = self.api(&call, request.caller_token.as_deref());
                 if code == NO_ANSWER {
                     return None;

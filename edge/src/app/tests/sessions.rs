@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::time::Instant;
 
+use super::cloud::LEASE_MADE;
 use super::*;
 
 const STATUS: &str = "PATCH /api/v1/namespaces/default/pods/web/status";
@@ -68,6 +69,44 @@ async fn a_status_of_a_pod_that_another_one_has_replaced_is_not_told_again() {
     wait_for("the attempt", DEADLINE, async || made(&cloud, STATUS) >= 1).await;
     wait_for("an empty outbox", DEADLINE, async || agent.status.look().reports_waiting == 0).await;
     assert_eq!(made(&cloud, STATUS), 1);
+    agent.stop().await;
+}
+
+/// A fleet that comes back makes nothing that is there already, the agents' restart included.
+#[tokio::test]
+async fn a_node_that_comes_back_makes_its_node_and_its_lease_only_where_they_are_gone() {
+    const NODE: &str = "Insert null/node/edge-a";
+    const REPORT: &str = "PATCH /api/v1/nodes/edge-a/status";
+    let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
+    let registers = || (made(&cloud, NODE), made(&cloud, LEASE_MADE));
+    let agent = Agent::start(folder.path(), &cloud, false).await;
+    wait_for("the first report", DEADLINE, async || made(&cloud, REPORT) == 1).await;
+    assert_eq!(registers(), (1, 1));
+    cloud.put(&ObjectKey::new(Resource::new("", "v1", "nodes"), "", "edge-a"), "node-uid", &json!({}), &[]);
+    let path = "/api/v1/nodes/edge-a";
+    wait_for("its copy", DEADLINE, async || agent.get(path).await.0 == StatusCode::OK).await;
+    let comes_back = async |reports: usize| {
+        let renewals = cloud.leases();
+        cloud.set_away(false);
+        wait_for("another report and renewal", DEADLINE, async || {
+            made(&cloud, REPORT) >= reports && cloud.leases() > renewals
+        })
+        .await;
+    };
+    away(&agent, &cloud).await;
+    comes_back(2).await;
+    away(&agent, &cloud).await;
+    agent.stop().await;
+    let agent = Agent::start(folder.path(), &cloud, false).await;
+    comes_back(3).await;
+    assert_eq!(registers(), (1, 1));
+
+    away(&agent, &cloud).await;
+    cloud.lose_lease();
+    // The copy here says nothing: a cloud of stock compares nothing with it.
+    cloud.script(REPORT, |_, _| (404, json!({"kind": "Status", "code": 404, "reason": "NotFound"})));
+    comes_back(4).await;
+    wait_for("both to be made again", DEADLINE, async || registers().0 == 2 && registers().1 >= 2).await;
     agent.stop().await;
 }
 
