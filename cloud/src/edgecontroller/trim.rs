@@ -52,8 +52,7 @@ pub fn trim(resource: &Resource, kind: &str, raw: RawObject) -> Result<Trimmed, 
     let mut value = raw.into_value();
     name_kind(resource, kind, &mut value);
     trim_metadata(&mut value);
-    let is_core = resource.group.is_empty();
-    let is_node = is_core && &*resource.name == "nodes";
+    let is_node = *resource == resources::nodes();
     if is_node {
         trim_node(&mut value);
     }

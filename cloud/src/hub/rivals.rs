@@ -12,6 +12,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use tokio::time::Instant;
+use tombolo_runtime::doubled;
 
 use crate::edgecontroller::upstream::SETTLED_AFTER;
 
@@ -26,8 +27,7 @@ const WAIT_MAX: Duration = Duration::from_secs(600);
 
 /// How long the one that is replaced has to stay away after so many proofs.
 pub(super) fn wait_after(proofs: u32) -> Duration {
-    let Some(more) = proofs.checked_sub(1) else { return Duration::ZERO };
-    WAIT_FIRST.saturating_mul(2_u32.saturating_pow(more)).min(WAIT_MAX)
+    if proofs == 0 { Duration::ZERO } else { doubled(WAIT_FIRST, proofs, WAIT_MAX) }
 }
 
 /// What the sessions of one node have shown. It goes from each session to the one that replaces it.

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 use tombolo_proto::Resource;
 
-use crate::kube::RawObject;
+use crate::kube::{RawObject, resources};
 
 /// Bytes of a Node that other nodes are shown whole, without its images: an ordinary one has 4 to 12 KiB.
 pub(crate) const NODE_FOR_OTHERS_MAX: usize = 32 * 1024;
@@ -57,7 +57,7 @@ pub fn for_others(resource: &Resource, raw: RawObject) -> RawObject {
 /// Whether others are shown a part of such an object alone, be it as large as it may: of Nodes.
 #[must_use]
 pub fn is_shown_in_part(resource: &Resource) -> bool {
-    resource.group.is_empty() && &*resource.name == "nodes"
+    *resource == resources::nodes()
 }
 
 fn remove(value: &mut Value, part: &str, member: &str) {
@@ -107,7 +107,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::kube::resources;
 
     fn shown(node: &Value) -> Value {
         for_others(&resources::nodes(), RawObject::new(node.clone())).into_value()
