@@ -21,6 +21,19 @@ fn keys_of_yaml_that_come_twice_are_told_with_the_line_of_their_value() {
 }
 
 #[test]
+fn yaml_of_more_values_than_are_read_is_told_to_come_as_json() {
+    let items = crate::tree::YAML_NODES_MAX;
+    // The list itself is one.
+    let fits = parse("application/yaml", "- 1\n".repeat(items - 1).as_bytes()).expect("as many as fit");
+    assert_eq!(fits.as_array().map(Vec::len), Some(items - 1));
+    let error = parse("application/yaml", "- 1\n".repeat(items).as_bytes()).expect_err("one more");
+    assert_eq!(error.code.as_u16(), 400);
+    assert!(error.message.contains("more than 65536 names and values: send it as JSON"), "{}", error.message);
+    let json = format!(r#"{{"items":[{}1]}}"#, "1,".repeat(items));
+    assert!(parse("application/apply-patch+yaml", json.as_bytes()).is_ok(), "as clients write it");
+}
+
+#[test]
 fn deep_or_broken_bodies_are_refused() {
     let deep = format!("{}{}", "[".repeat(10_000), "]".repeat(10_000));
     let deep_yaml = format!("a: {deep}");

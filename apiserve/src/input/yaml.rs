@@ -3,10 +3,11 @@
 use std::collections::HashSet;
 use std::fmt;
 
-use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
-use serde_saphyr::Spanned;
+use serde_saphyr::budget::BudgetBreach;
 use serde_saphyr::options::DuplicateKeyPolicy;
+use serde_saphyr::{Error, Spanned};
 
 use super::DEPTH_MAX;
 use crate::schema::decode::STRICT_ERRORS_MAX;
@@ -21,9 +22,19 @@ pub(super) fn parse(text: &str) -> Result<(Value, Vec<String>), String> {
         budget: serde_saphyr::budget! { max_depth: DEPTH_MAX, max_nodes: YAML_NODES_MAX },
         alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: YAML_NODES_MAX },
     };
-    let node: Node = serde_saphyr::from_str_with_options(text, options).map_err(|error| error.to_string())?;
+    let node: Node = serde_saphyr::from_str_with_options(text, options).map_err(|error| refusal(&error))?;
     let mut twice = Vec::new();
     Ok((node.into_value(&mut twice), twice))
+}
+
+/// Clients of Kubernetes send JSON, which is read whatever it holds: what they call YAML in an apply patch, too.
+fn refusal(error: &Error) -> String {
+    match error {
+        Error::Budget { breach: BudgetBreach::Nodes { .. }, .. } => {
+            format!("it has more than {YAML_NODES_MAX} names and values: send it as JSON")
+        }
+        error => error.to_string(),
+    }
 }
 
 /// A node that remembers where the values of its keys begin.
@@ -70,36 +81,36 @@ impl<'de> Visitor<'de> for NodeVisitor {
         f.write_str("a YAML node")
     }
 
-    fn visit_bool<E: Error>(self, value: bool) -> Result<Node, E> {
+    fn visit_bool<E: de::Error>(self, value: bool) -> Result<Node, E> {
         Ok(Node::Scalar(Value::Bool(value)))
     }
 
-    fn visit_i64<E: Error>(self, value: i64) -> Result<Node, E> {
+    fn visit_i64<E: de::Error>(self, value: i64) -> Result<Node, E> {
         Ok(Node::Scalar(value.into()))
     }
 
-    fn visit_u64<E: Error>(self, value: u64) -> Result<Node, E> {
+    fn visit_u64<E: de::Error>(self, value: u64) -> Result<Node, E> {
         Ok(Node::Scalar(value.into()))
     }
 
-    fn visit_f64<E: Error>(self, value: f64) -> Result<Node, E> {
+    fn visit_f64<E: de::Error>(self, value: f64) -> Result<Node, E> {
         let number = Number::from_f64(value).ok_or_else(|| E::custom("number out of range"))?;
         Ok(Node::Scalar(Value::Number(number)))
     }
 
-    fn visit_str<E: Error>(self, value: &str) -> Result<Node, E> {
+    fn visit_str<E: de::Error>(self, value: &str) -> Result<Node, E> {
         Ok(Node::Scalar(value.into()))
     }
 
-    fn visit_string<E: Error>(self, value: String) -> Result<Node, E> {
+    fn visit_string<E: de::Error>(self, value: String) -> Result<Node, E> {
         Ok(Node::Scalar(value.into()))
     }
 
-    fn visit_unit<E: Error>(self) -> Result<Node, E> {
+    fn visit_unit<E: de::Error>(self) -> Result<Node, E> {
         Ok(Node::Scalar(Value::Null))
     }
 
-    fn visit_none<E: Error>(self) -> Result<Node, E> {
+    fn visit_none<E: de::Error>(self) -> Result<Node, E> {
         Ok(Node::Scalar(Value::Null))
     }
 
