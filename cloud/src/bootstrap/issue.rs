@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 use tombolo_link::identity::PeerCertificate;
 use tombolo_proto::NodeId;
 use tombolo_runtime::door::Working;
@@ -25,7 +26,11 @@ pub(super) const ISSUES_MAX: usize = 256;
 
 /// Waits between tries to take back what nobody has. The places of [`ISSUES_MAX`] bound how many try.
 const RETRY: BackoffConfig =
-    BackoffConfig { first: Duration::from_millis(500), max: Duration::from_secs(30), factor: 2.0 };
+    BackoffConfig { first: Duration::from_millis(500), max: Duration::from_secs(60), factor: 2.0 };
+
+/// How long they go on: an hour without an API server passes, as long as a token lasts unless it says otherwise. An error that
+/// lasts longer ends by nobody's waiting, and each that waits has a place in which others could join.
+const TAKING_BACK_MAX: Duration = Duration::from_secs(3600);
 
 /// What a certificate is given for.
 pub(super) enum Way {
@@ -96,6 +101,12 @@ struct Traces {
     counted: bool,
     /// Only where the record was still its own.
     only_with_record: bool,
+}
+
+impl Traces {
+    fn are_gone(&self) -> bool {
+        self.joined.is_none() && !self.counted
+    }
 }
 
 impl Join<'_> {
@@ -173,14 +184,35 @@ impl Join<'_> {
         Ok(())
     }
 
-    /// Takes back what could not be taken back at once.
+    /// Takes back what could not be taken back at once, for [`TAKING_BACK_MAX`].
     async fn keep_taking_back(&self, mut traces: Traces) {
-        let mut backoff = Backoff::new(RETRY);
-        while traces.joined.is_some() || traces.counted {
+        if traces.are_gone() {
+            return;
+        }
+        let (begun, mut backoff) = (Instant::now(), Backoff::new(RETRY));
+        loop {
             let wait = backoff.next_delay(&mut rand::rng());
             tokio::time::sleep(wait).await;
-            if let Err(error) = self.try_to_take_back(&mut traces).await {
-                tracing::debug!(node = %self.node, error, "a join that nobody has still could not be taken back");
+            match self.try_to_take_back(&mut traces).await {
+                Ok(()) => {
+                    tracing::info!(node = %self.node, after = ?begun.elapsed(), "a join that nobody has is taken back");
+                    return;
+                }
+                Err(error) if begun.elapsed() >= TAKING_BACK_MAX => {
+                    let Traces { joined, counted, .. } = traces;
+                    tracing::warn!(
+                        node = %self.node,
+                        error,
+                        name_is_taken = joined.is_some(),
+                        use_is_spent = counted,
+                        "a join that nobody has cannot be taken back, and no more tries are made: mend what the error says, then join the \
+                         node with a new token that is made with --replace"
+                    );
+                    return;
+                }
+                Err(error) => {
+                    tracing::debug!(node = %self.node, error, "a join that nobody has still could not be taken back");
+                }
             }
         }
     }

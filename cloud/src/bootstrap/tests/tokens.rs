@@ -102,6 +102,30 @@ async fn a_join_that_nobody_has_is_taken_back_when_the_api_answers_again() {
     }
 }
 
+/// An error that lasts keeps nobody's place for ever.
+#[tokio::test]
+async fn a_join_that_cannot_be_taken_back_is_given_up_after_an_hour() {
+    for of in [tokens::SECRET, identities::SECRET_PREFIX] {
+        let world = World::start().await;
+        let made = world.bootstrap.create_token(&token(&["edge1"], 1, false)).await.expect("made");
+        *world.secrets.lost.lock() = Some((of, true));
+        refused(&world, "edge1", &made, StatusCode::SERVICE_UNAVAILABLE, "no answer").await;
+        let reads = || *world.secrets.reads.lock();
+        let (issues, before) = (&world.bootstrap.inner.issues, reads());
+        tokio::time::pause();
+        tokio::time::sleep(HOUR - Duration::from_secs(60)).await;
+        assert_eq!(issues.len(), 1, "{of}: an API server may be away for long");
+        tokio::time::sleep(Duration::from_secs(180)).await;
+        tokio::time::resume();
+        assert!(issues.is_empty(), "{of}");
+        assert!((60..600).contains(&(reads() - before)), "{of}: {} reads", reads() - before);
+        *world.secrets.unreadable.lock() = None;
+        assert_eq!(uses_left(&world).await, [0], "{of}");
+        let replacing = world.bootstrap.create_token(&token(&["edge1"], 1, true)).await.expect("made");
+        assert_eq!(join(&world, "edge1", &replacing).await.0, StatusCode::OK, "{of}: as the log says");
+    }
+}
+
 #[tokio::test]
 async fn a_token_that_is_used_up_takes_its_use_back() {
     let world = World::start().await;
