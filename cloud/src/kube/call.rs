@@ -14,6 +14,7 @@ use serde_json::value::RawValue;
 use thiserror::Error;
 use tombolo_proto::NodeId;
 use tombolo_proto::message::StatusDetails;
+use tombolo_runtime::sentence;
 
 use super::gate::{Class, ListTurn};
 use super::room::NODE_ANSWER_LEN_MAX;
@@ -220,13 +221,18 @@ pub enum CallError {
     NoForwarding,
 }
 
+/// The outermost error says only that a call has failed.
+fn unreachable(error: &kube::Error) -> CallError {
+    CallError::Unreachable(sentence(error))
+}
+
 impl Kube {
     /// Makes one call. An answer with an error code is an answer.
     ///
     /// # Errors
     /// [`CallError`] when there is no answer.
     pub async fn call(&self, caller: Caller<'_>, call: ApiCall) -> Result<Answer, CallError> {
-        let (limit, class, room) = (call.timeout, class_of(&call)?, Room::current());
+        let (limit, class, room) = (call.timeout, class_of(&call)?.by(caller), Room::current());
         let attempt = || self.attempt(caller, Some(class), call.clone(), room.as_ref());
         let answer = self.in_turn(caller, class, room.as_ref(), attempt);
         tokio::time::timeout(limit, answer).await.map_err(|_| CallError::TimedOut(limit))?
@@ -284,7 +290,7 @@ impl Kube {
             None => None,
         };
         let response = client.send(request).await;
-        read(response.map_err(|error| CallError::Unreachable(error.to_string()))?, reading).await
+        read(response.map_err(|error| unreachable(&error))?, reading).await
     }
 
     fn request(&self, caller: Caller<'_>, call: ApiCall) -> Result<Request<Body>, CallError> {
@@ -353,7 +359,7 @@ async fn read_body(mut body: Body, length: usize, reading: Reading<'_>) -> Resul
     let mut whole = Vec::new();
     let mut fits = make_room(&mut whole, length, reading)?;
     while fits && let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| CallError::Unreachable(error.to_string()))?;
+        let frame = frame.map_err(|error| unreachable(&error))?;
         let Ok(data) = frame.into_data() else { continue };
         let len = whole.len().saturating_add(data.len());
         fits = make_room(&mut whole, len, reading)?;

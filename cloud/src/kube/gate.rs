@@ -19,7 +19,7 @@ use tombolo_apiserve::query::Query;
 use tombolo_apiserve::query::path::Target;
 use tombolo_proto::NodeId;
 
-use super::CallError;
+use super::{CallError, Caller};
 use crate::metrics::Label;
 use crate::turns::Turns;
 
@@ -36,9 +36,11 @@ pub(super) enum Class {
     Lease,
     /// What nodes write of themselves and of their pods.
     Report,
-    /// Reviews of rights and of tokens. They do not wait behind what a node reads itself, which may never be answered: a right that
-    /// has ended would outlive its end.
+    /// cloudcore's reviews of rights and of tokens. They do not wait behind what a node asks itself, which may never be answered: a right
+    /// that has ended would outlive its end.
     Review,
+    /// The same asked by a node or its pod.
+    Question,
     /// Reads of single objects, and all other writes.
     Read,
     /// Lists, events, and the large documents about the API.
@@ -48,7 +50,8 @@ pub(super) enum Class {
 }
 
 impl Class {
-    const ALL: [Self; 6] = [Self::Lease, Self::Report, Self::Review, Self::Read, Self::Bulk, Self::Register];
+    const ALL: [Self; 7] =
+        [Self::Lease, Self::Report, Self::Review, Self::Question, Self::Read, Self::Bulk, Self::Register];
 
     pub(super) fn of(method: &Method, asked: &Query) -> Self {
         let Target::Resource(path) = &asked.target else {
@@ -67,12 +70,20 @@ impl Class {
         }
     }
 
+    /// The class of a call of this class where this caller makes it.
+    pub(super) fn by(self, caller: Caller<'_>) -> Self {
+        match (self, caller) {
+            (Self::Review, Caller::Node(_) | Caller::Token(..)) => Self::Question,
+            _ => self,
+        }
+    }
+
     /// Places that all nodes share, and how many of them one node may have or wait for.
     fn places(self) -> (usize, usize) {
         match self {
             Self::Lease => (128, 4),
             Self::Report => (128, 8),
-            Self::Review => (64, 8),
+            Self::Review | Self::Question => (64, 8),
             Self::Read => (96, 8),
             Self::Bulk => (32, 4),
             Self::Register => (16, 1),
@@ -84,6 +95,7 @@ impl Class {
             Self::Lease => "lease",
             Self::Report => "report",
             Self::Review => "review",
+            Self::Question => "question",
             Self::Read => "read",
             Self::Bulk => "bulk",
             Self::Register => "register",
@@ -98,7 +110,7 @@ const NODE_LISTS_MAX: usize = 1;
 /// The places of one cloudcore.
 #[derive(Debug)]
 pub(super) struct Gate {
-    lanes: [Lane; 6],
+    lanes: [Lane; 7],
     /// The nodes for which lists are made.
     lists: Turns<NodeId>,
     /// What one node may have under way or in the queue, by class.
@@ -259,7 +271,7 @@ mod tests {
 
     use super::*;
     use crate::kube::endless::read;
-    use crate::kube::{ApiCall, Caller, Kube, Room};
+    use crate::kube::{ApiCall, Kube, Room};
     use crate::metrics::Refusals;
 
     fn node(name: &str) -> NodeId {
@@ -356,12 +368,14 @@ mod tests {
     const REVIEW: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
     /// It is never answered.
     const HANGING: &str = "/api/v1/namespaces/d/pods/p/log";
+    /// Neither is this: the cluster asks somebody about the token.
+    const HANGING_REVIEW: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
     const SOON: Duration = Duration::from_secs(1);
 
     /// An API server whose lists of pods, and whatever is called large, are large.
     fn kube() -> Kube {
         let service = tower::service_fn(|request: http::Request<kube::client::Body>| async move {
-            if request.uri().path() == HANGING {
+            if [HANGING, HANGING_REVIEW].contains(&request.uri().path()) {
                 std::future::pending::<()>().await;
             }
             let large = [LARGE, "/api/v1/namespaces/d/configmaps/large"].contains(&request.uri().path());
@@ -425,16 +439,25 @@ mod tests {
         assert!(lane.calls.get() <= 2 * 16 + 2, "one that had to wait is asked for once more");
     }
 
-    /// A node lets its own kubelet hang, and reads the log of its pod from it.
+    /// Nodes let their own kubelets hang and read the logs of their pods from them, and ask about tokens that take long.
     #[tokio::test(start_paused = true)]
-    async fn questions_about_rights_wait_for_nothing_that_a_node_reads() {
-        let (kube, greedy) = (kube(), Asking::new("n", 1));
-        let logs = [(Method::GET, HANGING)];
-        let mut logs: Vec<_> = (0..32).map(|_| Box::pin(greedy.ask(&kube, &logs))).collect();
-        assert!(tokio::time::timeout(SOON, join_all(&mut logs)).await.is_err(), "nothing is answered");
-        let review = [(Method::POST, REVIEW)];
-        let review = tokio::time::timeout(SOON, greedy.ask(&kube, &review)).await;
-        assert!(review.is_ok_and(|code| code == 200));
+    async fn questions_about_rights_wait_for_nothing_that_nodes_ask() {
+        let kube = kube();
+        let greedy: Vec<_> = (0..16).map(|number| Asking::new(&format!("n{number}"), 1)).collect();
+        let (logs, tokens) = ([(Method::GET, HANGING)], [(Method::POST, HANGING_REVIEW)]);
+        let mut hanging = Vec::new();
+        for asking in &greedy {
+            for calls in [&logs, &tokens].into_iter().cycle().take(64) {
+                hanging.push(Box::pin(asking.ask(&kube, calls)));
+            }
+        }
+        assert!(tokio::time::timeout(SOON, join_all(&mut hanging)).await.is_err(), "nothing is answered");
+        for name in ["n0", "modest"] {
+            let node = node(name);
+            let review = ApiCall { method: Method::POST, ..ApiCall::get(REVIEW) };
+            let review = tokio::time::timeout(SOON, kube.call(Caller::OwnFor(&node), review)).await;
+            assert_eq!(review.expect(name).expect("an answer").code, 200);
+        }
     }
 
     /// A request that makes several calls has the node's large answer from its first one on, while others wait for it.
