@@ -11,7 +11,7 @@ use kube::{Api, Client};
 use serde::Deserialize as _;
 use serde_json::Value;
 use tombolo_cloud::Kube;
-use tombolo_cloud::kube::{Caller, RawObject};
+use tombolo_cloud::kube::{Caller, RawObject, without_proxy_of_environment};
 
 /// Namespace of cloudcore's own objects unless it is told otherwise.
 pub(crate) const NAMESPACE: &str = "kubeedge";
@@ -29,7 +29,8 @@ const LEASE_NAMESPACE: &str = "kube-node-lease";
 pub(crate) async fn config(kubeconfig: &Path) -> Result<kube::Config> {
     let parsed =
         Kubeconfig::read_from(kubeconfig).with_context(|| format!("cannot use {}", kubeconfig.display()))?;
-    Ok(kube::Config::from_custom_kubeconfig(parsed, &KubeConfigOptions::default()).await?)
+    let config = kube::Config::from_custom_kubeconfig(parsed, &KubeConfigOptions::default()).await?;
+    Ok(without_proxy_of_environment(config))
 }
 
 /// KubeEdge's shared join token, where cloudcore keeps one.

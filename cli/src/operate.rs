@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use clap::Args;
 use kube::Client;
+use tombolo_cloud::kube::without_proxy_of_environment;
 
 use crate::cluster;
 
@@ -24,7 +25,11 @@ impl ClusterOptions {
     /// How to reach the cluster.
     pub(crate) async fn config(&self) -> Result<kube::Config> {
         match &self.kubeconfig {
-            None => kube::Config::infer().await.context("no cluster: give --kubeconfig or set KUBECONFIG"),
+            None => {
+                let config = kube::Config::infer().await;
+                let config = config.context("no cluster: give --kubeconfig or set KUBECONFIG")?;
+                Ok(without_proxy_of_environment(config))
+            }
             Some(path) => cluster::config(path).await,
         }
     }

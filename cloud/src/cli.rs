@@ -12,6 +12,7 @@ use tombolo_runtime::telemetry::{self, Format};
 use tombolo_runtime::{Drain, DrainOutcome, Trigger, drain};
 
 use crate::config::{default_config, min_config};
+use crate::kube::without_proxy_of_environment;
 use crate::objectsync::{self, Exported};
 use crate::{App, Config, Kube, embedded};
 
@@ -212,5 +213,5 @@ async fn cluster(kubeconfig: Option<&Path>, api_server: Option<&str>) -> Result<
     if let Some(address) = address {
         config.cluster_url = address;
     }
-    Ok(config)
+    Ok(without_proxy_of_environment(config))
 }

@@ -22,6 +22,7 @@ mod waiting;
 mod watch;
 
 pub use call::{Answer, ApiCall, CallError, Caller};
+pub use client::without_proxy_of_environment;
 pub use edge_nodes::EDGE_NODES;
 pub(crate) use edge_nodes::edge_node;
 pub use gate::ListTurn;

@@ -9,6 +9,7 @@ use kube::Client;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use tombolo_cloud::bootstrap::NewToken;
 use tombolo_cloud::embedded;
+use tombolo_cloud::kube::without_proxy_of_environment;
 use tombolo_edge::identity::{EnrollOptions, Identity};
 use tombolo_edge::{JoinOptions, join};
 use tombolo_proto::NodeId;
@@ -294,6 +295,7 @@ async fn start_edge(
     }
     let parsed: Kubeconfig = Kubeconfig::from_yaml(&bound.kubeconfig()?)?;
     let kube = kube::Config::from_custom_kubeconfig(parsed, &KubeConfigOptions::default()).await?;
+    let kube = without_proxy_of_environment(kube);
     tasks.spawn(format!("edgecore {node}"), bound.run(drain.clone()));
     Ok(Edge { node, client: Client::try_from(kube)?, wrapper, hosts })
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use http::{Request, Response};
+use http::{Request, Response, Uri};
 use hyper::body::Incoming;
 use hyper_timeout::TimeoutConnector;
 use hyper_util::client::legacy::{self, connect::HttpConnector};
@@ -15,6 +15,9 @@ use tower::{BoxError, ServiceBuilder};
 use tower_http::classify::ServerErrorsFailureClass;
 use tower_http::trace::TraceLayer;
 use tracing::Span;
+
+#[cfg(test)]
+mod tests;
 
 /// Where kube logs its calls: who filters them need not know who makes them.
 const TARGET: &str = "kube_client::client::builder";
@@ -29,13 +32,28 @@ const IDLE_MAX: usize = 256;
 /// Time that a connection waits for the next call.
 const IDLE_LIMIT: Duration = Duration::from_secs(90);
 
+/// Time without a word on a connection after which the peer's kernel is asked whether it is there: Go's, and so client-go's.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
+
+/// Time between two such questions.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
+
+/// Time after which a connection is over whose peer acknowledges nothing. A peer that is gone without a word would keep a watch
+/// silent for minutes, and each of the connections that wait would take a call with it.
+const UNANSWERED_MAX: Duration = Duration::from_secs(60);
+
 /// What `Client::try_from` makes of a configuration, in the same order of layers, with small buffers.
 ///
 /// # Errors
-/// The configuration holds unusable certificates or addresses, or names a proxy, which kube says that it is built without.
+/// The configuration holds unusable certificates or addresses, or names a proxy.
 pub(super) fn client(config: Config) -> Result<Client, Error> {
-    if config.proxy_url.is_some() {
-        return Client::try_from(config);
+    if let Some(proxy) = &config.proxy_url {
+        // The rest of the address may hold a password.
+        let host = proxy.host().unwrap_or_default();
+        let text = format!(
+            "the API server can be reached directly alone, and the kubeconfig names a proxy at {host:?}: take out proxy-url"
+        );
+        return Err(Error::Service(text.into()));
     }
     // Whoever was first decides: an error says that it is there.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
@@ -59,11 +77,34 @@ pub(super) fn client(config: Config) -> Result<Client, Error> {
     Ok(Client::new(service, config.default_namespace))
 }
 
+/// The configuration without the proxy that only the environment names, for all that calls the API server. client-go would ask
+/// NO_PROXY too, and never uses one for the machine itself; here there is none to use.
+#[must_use]
+pub fn without_proxy_of_environment(config: Config) -> Config {
+    without_proxies(
+        config,
+        ["HTTPS_PROXY", "https_proxy"].map(|name| std::env::var(name).unwrap_or_default()),
+    )
+}
+
+fn without_proxies(mut config: Config, environment: [String; 2]) -> Config {
+    let is_named =
+        |proxy: &Uri| environment.iter().any(|named| named.parse().is_ok_and(|named: Uri| named == *proxy));
+    if let Some(proxy) = config.proxy_url.take_if(|proxy| is_named(proxy)) {
+        let host = proxy.host().unwrap_or_default();
+        tracing::warn!(host, "HTTPS_PROXY is not used: the API server is reached directly");
+    }
+    config
+}
+
 type Connector = TimeoutConnector<hyper_rustls::HttpsConnector<HttpConnector>>;
 
 fn connections(config: &Config) -> Result<legacy::Client<Connector, Body>, Error> {
     let mut connector = HttpConnector::new();
     connector.enforce_http(false);
+    connector.set_keepalive(Some(KEEPALIVE_IDLE));
+    connector.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
+    connector.set_tcp_user_timeout(Some(UNANSWERED_MAX));
     let mut connector = TimeoutConnector::new(config.rustls_https_connector_with_connector(connector)?);
     connector.set_connect_timeout(config.connect_timeout);
     connector.set_read_timeout(config.read_timeout);
@@ -100,69 +141,4 @@ fn status(response: &Response<Incoming>, _: Duration, span: &Span) {
 fn failure(why: &ServerErrorsFailureClass, span: &Span) {
     span.record("otel.status_code", "ERROR");
     tracing::error!(target: TARGET, "a call of the API server failed: {why}");
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use http_body_util::BodyExt as _;
-    use kube::config::AuthInfo;
-    use parking_lot::Mutex;
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-    use tokio::net::TcpListener;
-
-    use super::*;
-
-    const BODY_LEN: usize = 8 * 1024 * 1024;
-
-    /// A server that answers each call with a long body, at once. What it is asked is told there.
-    async fn server(asked: Arc<Mutex<String>>) -> Config {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        tokio::spawn(async move {
-            while let Ok((mut stream, _)) = listener.accept().await {
-                let mut head = vec![0; 4096];
-                while !asked.lock().ends_with("\r\n\r\n") {
-                    let len = stream.read(&mut head).await.unwrap();
-                    asked.lock().push_str(std::str::from_utf8(&head[..len]).unwrap());
-                }
-                let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {BODY_LEN}\r\n\r\n");
-                stream.write_all(head.as_bytes()).await.unwrap();
-                stream.write_all(&vec![b'x'; BODY_LEN]).await.unwrap();
-            }
-        });
-        Config::new(format!("http://{address}/base").parse().unwrap())
-    }
-
-    #[tokio::test]
-    async fn a_long_answer_comes_in_pieces_that_are_small() {
-        let asked = Arc::default();
-        let mut config = server(Arc::clone(&asked)).await;
-        config.auth_info = AuthInfo { token: Some("t".to_owned().into()), ..AuthInfo::default() };
-        config.headers = vec![(http::HeaderName::from_static("x-more"), http::HeaderValue::from_static("m"))];
-        let request = Request::get("/api?x=1").body(Body::empty()).unwrap();
-        let mut body = client(config).unwrap().send(request).await.unwrap().into_body();
-        let (mut all, mut most) = (0, 0);
-        while let Some(frame) = body.frame().await {
-            let len = frame.unwrap().into_data().unwrap().len();
-            (all, most) = (all + len, most.max(len));
-        }
-        assert_eq!(all, BODY_LEN);
-        // A buffer that grows has room for twice as much.
-        assert!(most <= 2 * BUFFER_LEN_MAX, "{most} bytes at a time");
-        let asked = asked.lock().to_lowercase();
-        for part in ["get /base/api?x=1 http/1.1\r\n", "authorization: bearer t\r\n", "x-more: m\r\n"] {
-            assert!(asked.contains(part), "{part} in {asked}");
-        }
-        assert!(!asked.contains("accept-encoding"), "{asked}");
-    }
-
-    #[tokio::test]
-    async fn a_proxy_that_cannot_be_used_is_an_error() {
-        let mut config = Config::new("https://127.0.0.1:1".parse().unwrap());
-        config.proxy_url = Some("socks5://127.0.0.1:2".parse().unwrap());
-        let error = client(config).err().expect("no client").to_string();
-        assert!(error.contains("socks5"), "{error}");
-    }
 }

@@ -19,7 +19,7 @@ use thiserror::Error;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tombolo_proto::Resource;
-use tombolo_runtime::{Backoff, BackoffConfig};
+use tombolo_runtime::{Backoff, BackoffConfig, sentence};
 
 use super::gate::ListTurns;
 use super::paging::Pages;
@@ -148,7 +148,7 @@ impl From<kube::Error> for WatchError {
     fn from(error: kube::Error) -> Self {
         match error {
             kube::Error::Api(status) => Self::from(&*status),
-            error => Self::new(&error),
+            error => Self::new(&sentence(&error)),
         }
     }
 }

@@ -12,6 +12,7 @@ use std::time::Duration;
 use futures::io::{AsyncBufRead, AsyncBufReadExt as _};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
+use tombolo_runtime::sentence;
 
 use super::skim::Skim;
 use super::{SILENCE_MAX, WatchError};
@@ -54,7 +55,7 @@ impl<R: AsyncBufRead + Unpin> Lines<R> {
             let chunk = match timeout_at(until, self.reader.fill_buf()).await {
                 Ok(Ok(chunk)) => chunk,
                 Ok(Err(error)) if is_end(&error) => return Ok(false),
-                Ok(Err(error)) => return Err(WatchError::new(&error)),
+                Ok(Err(error)) => return Err(WatchError::new(&sentence(&error))),
                 Err(_) if self.turn.is_some() => return Err(too_slow()),
                 Err(_) => return Ok(false),
             };

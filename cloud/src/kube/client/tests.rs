@@ -1,0 +1,200 @@
+//! Answers of all kinds, and connections that are silent.
+
+use std::sync::Arc;
+
+use http_body_util::BodyExt as _;
+use kube::config::AuthInfo;
+use parking_lot::Mutex;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::*;
+use crate::kube::{ApiCall, CallError, Caller, Kube};
+
+const BODY_LEN: usize = 8 * 1024 * 1024;
+
+/// A server that answers each call with a long body, at once. What it is asked is told there.
+async fn server(asked: Arc<Mutex<String>>) -> Config {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut head = vec![0; 4096];
+            while !asked.lock().ends_with("\r\n\r\n") {
+                let len = stream.read(&mut head).await.unwrap();
+                asked.lock().push_str(std::str::from_utf8(&head[..len]).unwrap());
+            }
+            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {BODY_LEN}\r\n\r\n");
+            stream.write_all(head.as_bytes()).await.unwrap();
+            stream.write_all(&vec![b'x'; BODY_LEN]).await.unwrap();
+        }
+    });
+    Config::new(format!("http://{address}/base").parse().unwrap())
+}
+
+#[tokio::test]
+async fn a_long_answer_comes_in_pieces_that_are_small() {
+    let asked = Arc::default();
+    let mut config = server(Arc::clone(&asked)).await;
+    config.auth_info = AuthInfo { token: Some("t".to_owned().into()), ..AuthInfo::default() };
+    config.headers = vec![(http::HeaderName::from_static("x-more"), http::HeaderValue::from_static("m"))];
+    let request = Request::get("/api?x=1").body(Body::empty()).unwrap();
+    let mut body = client(config).unwrap().send(request).await.unwrap().into_body();
+    let (mut all, mut most) = (0, 0);
+    while let Some(frame) = body.frame().await {
+        let len = frame.unwrap().into_data().unwrap().len();
+        (all, most) = (all + len, most.max(len));
+    }
+    assert_eq!(all, BODY_LEN);
+    // A buffer that grows has room for twice as much.
+    assert!(most <= 2 * BUFFER_LEN_MAX, "{most} bytes at a time");
+    let asked = asked.lock().to_lowercase();
+    for part in ["get /base/api?x=1 http/1.1\r\n", "authorization: bearer t\r\n", "x-more: m\r\n"] {
+        assert!(asked.contains(part), "{part} in {asked}");
+    }
+    assert!(!asked.contains("accept-encoding"), "{asked}");
+}
+
+#[tokio::test]
+async fn a_proxy_that_cannot_be_used_is_an_error_without_its_password() {
+    let mut config = Config::new("https://127.0.0.1:1".parse().unwrap());
+    config.proxy_url = Some("http://user:secret@proxy.example:2".parse().unwrap());
+    let error = client(config).err().expect("no client").to_string();
+    assert!(error.contains("proxy.example") && error.contains("proxy-url"), "{error}");
+    assert!(!error.contains("secret"), "{error}");
+}
+
+#[test]
+fn a_proxy_that_only_the_environment_names_is_not_used() {
+    let proxy = "http://user:secret@proxy.example:2";
+    let left = |environment: [&str; 2]| {
+        let mut config = Config::new("https://127.0.0.1:1".parse().unwrap());
+        config.proxy_url = Some(proxy.parse().unwrap());
+        without_proxies(config, environment.map(str::to_owned)).proxy_url
+    };
+    assert_eq!(left([proxy, ""]), None);
+    assert_eq!(left(["", proxy]), None);
+    for environment in [["", ""], ["http://other.example:2", "no address"]] {
+        assert!(left(environment).is_some(), "{environment:?}");
+    }
+}
+
+/// Reads the head of a call.
+async fn hear(stream: &mut TcpStream) {
+    let mut asked = Vec::new();
+    while !asked.ends_with(b"\r\n\r\n") && stream.read_buf(&mut asked).await.unwrap() > 0 {}
+}
+
+/// A server that answers each connection's first call with these bytes and ends it.
+async fn saying(answer: Vec<u8>) -> Config {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            hear(&mut stream).await;
+            // Who is told too much may be gone.
+            let _ = stream.write_all(&answer).await;
+        }
+    });
+    Config::new(format!("http://{address}").parse().unwrap())
+}
+
+async fn asked(answer: impl Into<Vec<u8>>) -> Result<(u16, String), CallError> {
+    let kube = Kube::from_config(saying(answer.into()).await).unwrap();
+    let answer = kube.call(Caller::Own, ApiCall::get("/api")).await?;
+    Ok((answer.code, String::from_utf8(answer.body.to_vec()).unwrap()))
+}
+
+#[tokio::test]
+async fn answers_of_all_forms_are_read() {
+    for (what, answer, code) in [
+        ("HTTP/1.0, whose end is its end", "HTTP/1.0 200 OK\r\n\r\nbody", 200),
+        (
+            "words before it",
+            "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 x\r\n\r\nHTTP/1.1 200 OK\r\n\r\nbody",
+            200,
+        ),
+        (
+            "pieces with a trailer",
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n4\r\nbody\r\n0\r\na: b\r\n\r\n",
+            200,
+        ),
+        ("another place", "HTTP/1.1 302 Found\r\nlocation: http://x/\r\ncontent-length: 4\r\n\r\nbody", 302),
+    ] {
+        assert_eq!(asked(answer).await.expect(what), (code, "body".to_owned()), "{what}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_answer_is_an_error_that_says_why() {
+    let head = |len: usize| {
+        format!("HTTP/1.1 200 OK\r\nx-long: {}\r\ncontent-length: 4\r\n\r\nbody", "x".repeat(len))
+    };
+    assert!(asked(head(BUFFER_LEN_MAX - 1024)).await.is_ok());
+    for (what, answer, why) in [
+        ("a head that is too long", head(BUFFER_LEN_MAX + 1024), "message head is too large"),
+        ("no word", String::new(), "connection closed before message completed"),
+        (
+            "half a head",
+            "HTTP/1.1 200 OK\r\ncontent-".to_owned(),
+            "connection closed before message completed",
+        ),
+        (
+            "half a body",
+            "HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\nbody".to_owned(),
+            "end of file before message length reached",
+        ),
+        (
+            "half a piece",
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n8\r\nbody".to_owned(),
+            "end of file before message length reached",
+        ),
+        ("no HTTP", "hello\r\n\r\n".to_owned(), "invalid HTTP version parsed"),
+    ] {
+        let error = asked(answer).await.expect_err(what).to_string();
+        assert!(error.contains(why), "{what}: {error}");
+    }
+    let mut nobody = saying(Vec::new()).await;
+    nobody.cluster_url = "http://127.0.0.1:1".parse().unwrap();
+    let error = Kube::from_config(nobody).unwrap().call(Caller::Own, ApiCall::get("/api")).await;
+    let error = error.expect_err("nobody listens").to_string();
+    assert!(error.contains("Connection refused"), "{error}");
+}
+
+/// The kernel's list of connections says which timer one has, and when that is over, in hundredths of a second.
+fn timer(port: u16) -> Option<(String, Duration)> {
+    let connections = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let peer = format!(":{port:04X}");
+    let mut ours = connections.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let ours = ours.find(|fields| fields[2].ends_with(&peer) && fields[3] == "01")?;
+    let (timer, when) = ours[5].split_once(':')?;
+    Some((timer.to_owned(), Duration::from_millis(10 * u64::from_str_radix(when, 16).ok()?)))
+}
+
+#[tokio::test]
+async fn a_connection_that_is_silent_is_asked_whether_its_peer_is_there() {
+    let head = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let request = Request::get("/api").body(Body::empty()).unwrap();
+    let client = client(Config::new(format!("http://{address}").parse().unwrap())).unwrap();
+    let serving = async {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        hear(&mut stream).await;
+        stream.write_all(head.as_bytes()).await.unwrap();
+        stream
+    };
+    // A watch on which nothing happens.
+    let (_stream, _watch) = tokio::join!(serving, async { client.send(request).await.unwrap() });
+    const KEEPALIVE: &str = "02";
+    let set = async {
+        loop {
+            match timer(address.port()) {
+                Some((timer, when)) if timer == KEEPALIVE => return when,
+                _ => tokio::task::yield_now().await,
+            }
+        }
+    };
+    let when = tokio::time::timeout(Duration::from_secs(10), set).await.expect("it is asked");
+    assert!(when <= KEEPALIVE_IDLE, "after {when:?}");
+}
