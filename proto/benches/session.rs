@@ -151,7 +151,7 @@ fn bench(criterion: &mut Criterion) {
     criterion.bench_function("update of 1 KiB and its ack, both sides", |bencher| {
         bencher.iter_custom(|count| {
             updates(count, &mut view, |view, key| {
-                pair.cloud.offer(ScopeId::NODE, key.clone());
+                pair.cloud.offer(ScopeId::NODE, key.clone(), view);
                 while pair.exchange(view) {}
             })
         });
@@ -161,7 +161,7 @@ fn bench(criterion: &mut Criterion) {
     criterion.bench_function("update of 1 KiB and its ack, cloud side", |bencher| {
         bencher.iter_custom(|count| {
             updates(count, &mut view, |view, key| {
-                cloud.offer(ScopeId::NODE, key.clone());
+                cloud.offer(ScopeId::NODE, key.clone(), view);
                 let frame = cloud.poll_transmit(NOW, Lane::Delivery, view).expect("a new version");
                 black_box(codec::encode(&frame, true));
                 seq += 1;

@@ -128,8 +128,10 @@ pub mod features {
     pub const UNREADABLE: u64 = 2;
     /// Attestations of the cloud's history: an edge keeps them, a cloud checks them.
     pub const ATTESTATION: u64 = 4;
+    /// Knows of objects that it follows and that the cloud cannot read.
+    pub const UNREADABLE_FOLLOWED: u64 = 8;
     /// Everything that this version can do.
-    pub const ALL: u64 = ZSTD | UNREADABLE | ATTESTATION;
+    pub const ALL: u64 = ZSTD | UNREADABLE | ATTESTATION | UNREADABLE_FOLLOWED;
 }
 
 /// What an edge holds in one scope: listed when small, summarised when large.
@@ -217,9 +219,9 @@ pub enum Change {
         /// Which object.
         key: ObjectKey,
     },
-    /// Something on the node refers to this object, and the cloud cannot read it: nobody knows whether it exists. What the
+    /// Something on the node refers to this object, or it is followed, and the cloud cannot read it. What the
     /// edge holds of it stays; a version of another epoch has the revision 0 from now on, which is older than any other.
-    /// Only in the pushed set, and only to edges with [`features::UNREADABLE`].
+    /// In the pushed set only to edges with [`features::UNREADABLE`], in others with [`features::UNREADABLE_FOLLOWED`].
     Unreadable {
         /// Which object.
         key: ObjectKey,

@@ -15,7 +15,12 @@ pub const EDGE_FRAME_LEN_MAX: usize = 4 * 1024 * 1024;
 pub const INVENTORY_BYTES_MAX: usize = 9 * 512 * 1024;
 
 /// Objects that one edge follows in all its subscriptions together, at most; a subscription that would go beyond is refused.
+/// As many keys again are kept of what has gone, until the edge knows.
 pub const FOLLOWED_MAX: usize = 24_576;
+
+/// The same of a stock edge, its own set included. The rest of [`LEDGER_MAX`](crate::session::kubeedge::LEDGER_MAX) is for what has
+/// gone and is not confirmed yet.
+pub const STOCK_FOLLOWED_MAX: usize = 6144;
 
 /// Subscriptions that one edge may begin within [`SUBSCRIBE_WINDOW`]; further ones are refused at once. Each costs the API
 /// server reviews and perhaps a watch, also when it is ended at once.

@@ -40,6 +40,7 @@ pub mod kubeedge;
 mod liveness;
 mod parking;
 mod patience;
+mod room;
 mod version;
 mod words;
 

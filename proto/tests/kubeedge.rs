@@ -7,12 +7,16 @@
 mod cluster;
 #[path = "kubeedge/cut.rs"]
 mod cut;
+#[path = "kubeedge/followed.rs"]
+mod followed;
 #[path = "kubeedge/pair.rs"]
 mod pair;
 #[path = "kubeedge/scenes.rs"]
 mod scenes;
 #[path = "kubeedge/schedules.rs"]
 mod schedules;
+#[path = "common/selection.rs"]
+mod selection;
 #[path = "kubeedge/stock.rs"]
 mod stock;
 #[path = "kubeedge/transcripts.rs"]

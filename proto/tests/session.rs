@@ -6,6 +6,8 @@ mod bounds;
 mod cut;
 #[path = "session/delivery.rs"]
 mod delivery;
+#[path = "session/followed.rs"]
+mod followed;
 #[path = "session/handshake.rs"]
 mod handshake;
 #[path = "session/harness.rs"]
@@ -16,6 +18,8 @@ mod inventories;
 mod requests;
 #[path = "session/schedules.rs"]
 mod schedules;
+#[path = "common/selection.rs"]
+mod selection;
 #[path = "session/subscriptions.rs"]
 mod subscriptions;
 #[path = "session/unreadable.rs"]

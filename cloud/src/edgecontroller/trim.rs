@@ -12,7 +12,7 @@ use crate::kube::{ObjectError, RawObject, resources};
 
 mod others;
 
-pub use others::{for_others, is_shown_in_part};
+pub use others::for_others;
 
 /// Version of the rules in this file. Content hashes of different versions cannot be compared, so every change of
 /// what is dropped or how it is written raises it. What of a Node other nodes are shown is not among them: where that

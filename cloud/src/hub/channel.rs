@@ -55,8 +55,8 @@ macro_rules! session {
 }
 
 impl Channel {
-    pub(super) fn offer(&mut self, scope: ScopeId, key: ObjectKey) {
-        session!(self, session => session.offer(scope, key));
+    pub(super) fn offer(&mut self, scope: ScopeId, key: ObjectKey, view: &View) {
+        session!(self, session => session.offer(scope, key, view));
     }
 
     pub(super) fn reply(&mut self, reply: Reply) {

@@ -22,6 +22,11 @@ pub(super) struct Stored {
 }
 
 impl Stored {
+    /// Whether it is there, and nothing of it but its version was read.
+    pub(super) fn is_withheld(&self) -> bool {
+        self.object.body.is_empty()
+    }
+
     /// Bytes that it takes.
     pub(super) fn bytes(&self) -> usize {
         self.held.bytes()

@@ -235,14 +235,14 @@ impl Owner {
         }
         for (scope, key) in mail.dirty {
             match VolumeKind::of_scope(scope) {
-                None => self.channel.offer(scope, key),
-                Some(_) if self.channel.holds(&key) => self.channel.offer(ScopeId::NODE, key),
+                None => self.channel.offer(scope, key, &self.view),
+                Some(_) if self.channel.holds(&key) => self.channel.offer(ScopeId::NODE, key, &self.view),
                 Some(_) => {}
             }
         }
         if mail.ready {
             for key in self.view.take_deferred() {
-                self.channel.offer(ScopeId::NODE, key);
+                self.channel.offer(ScopeId::NODE, key, &self.view);
             }
         }
         for (scope, code, reason) in mail.ended {

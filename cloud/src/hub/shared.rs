@@ -5,7 +5,7 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use dashmap::{DashMap, DashSet};
+use dashmap::DashMap;
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch as channel};
 use tokio::time::Instant;
@@ -51,10 +51,9 @@ pub(super) enum Stage {
 pub(super) struct SharedWatch {
     resource: Resource,
     kind: String,
+    /// Of those that are there and were not read, a version without body.
     objects: DashMap<ObjectKey, Arc<Stored>>,
     interned: Interned,
-    /// Objects that are there and were not read, the last time that they were told.
-    unread: DashSet<ObjectKey>,
     /// What was deleted last, oldest first: an edge that holds a newer incarnation by a write of its own keeps it.
     gone: Mutex<VecDeque<(ObjectKey, ObjectVersion)>>,
     revision: AtomicU64,
@@ -86,7 +85,6 @@ impl SharedWatch {
             kind,
             objects: DashMap::new(),
             interned,
-            unread: DashSet::new(),
             gone: Mutex::default(),
             revision: AtomicU64::new(0),
             lists: Lists::default(),
@@ -140,8 +138,8 @@ impl SharedWatch {
 
     pub(super) fn lookup(&self, key: &ObjectKey) -> Lookup {
         match self.objects.get(key) {
+            Some(stored) if stored.is_withheld() => Lookup::Unreadable(WITHHELD),
             Some(stored) => Lookup::Present(Arc::clone(&stored.object)),
-            None if self.unread.contains(key) => Lookup::Unreadable(WITHHELD),
             None if self.is_following() => Lookup::Unwanted(self.last_version(key)),
             None => Lookup::Pending,
         }
@@ -303,16 +301,7 @@ impl SharedWatch {
         self.put(self.interned.keep(object).ok_or(Lack::Whole)?)
     }
 
-    /// None of what was not read: it is there, and what was known of it before stays. Of Nodes others are shown which they are.
     fn trimmed(&self, raw: RawObject) -> Option<Arc<SharedObject>> {
-        let key = raw.key(&self.resource);
-        if raw.is_unread() && !trim::is_shown_in_part(&self.resource) {
-            if self.unread.len() < FOLLOWED_MAX && self.unread.insert(key.clone()) {
-                tracing::warn!(%key, "an object that is followed has too many parts: its newest version is not delivered");
-            }
-            return None;
-        }
-        self.unread.remove(&key);
         let _place = raw.place();
         let trimmed = trim::trim(&self.resource, &self.kind, trim::for_others(&self.resource, raw));
         trimmed
@@ -326,6 +315,9 @@ impl SharedWatch {
         let key = object.key.clone();
         let before = self.objects.get(&key).map(|known| Arc::clone(&known));
         let bytes = before.as_ref().map_or(0, |before| before.bytes());
+        if stored.is_withheld() && !before.as_ref().is_some_and(|before| before.is_withheld()) {
+            tracing::warn!(%key, "an object that is followed has too many parts: its newest version is not delivered");
+        }
         self.followers.lock().resize(bytes, stored.bytes(), &self.interned.payers)?;
         self.revision.fetch_max(object.version.revision.0, Ordering::Relaxed);
         let (uid, hash) = (object.version.uid.clone(), object.version.hash);
@@ -346,7 +338,6 @@ impl SharedWatch {
 
     fn delete(&self, raw: &RawObject) {
         let key = &raw.key(&self.resource);
-        self.unread.remove(key);
         let revision = raw.revision().unwrap_or(CloudRevision(u64::MAX));
         let mut order = self.order.lock();
         if order.is_older(key, revision) {
@@ -367,7 +358,6 @@ impl SharedWatch {
     /// What a list does not have was deleted while nobody watched, perhaps in an incarnation that was never seen here.
     fn keep_only(&self, listed: &HashSet<ObjectKey>) {
         self.gone.lock().clear();
-        self.unread.retain(|key| listed.contains(key));
         let mut order = self.order.lock();
         for key in self.keys() {
             if !listed.contains(&key)
@@ -467,9 +457,9 @@ mod tests {
         running.await.unwrap();
     }
 
-    /// Its edge holds the version before, and goes on holding it.
+    /// Whoever holds a version goes on holding it, and others hear that there is one. It counts and is listed as any other.
     #[test]
-    fn what_is_not_read_replaces_nothing_that_is_followed() {
+    fn what_is_followed_and_not_read_is_there_and_unreadable() {
         let services = Resource::new("", "v1", "services");
         let watch = SharedWatch::new(services.clone(), "Service".to_owned(), store());
         watch.apply(raw("s", "u", 5)).expect("room");
@@ -486,10 +476,15 @@ mod tests {
         }
         watch.complete();
         let found = |name: &str| watch.lookup(&ObjectKey::new(services.clone(), "default", name));
-        let Lookup::Present(kept) = found("s") else { panic!("{:?}", found("s")) };
-        assert!(kept.version.revision.0 == 5 && !kept.body.is_empty());
-        assert!(matches!(found("t"), Lookup::Unreadable(WITHHELD)), "it is not gone: {:?}", found("t"));
+        for name in ["s", "t"] {
+            assert!(matches!(found(name), Lookup::Unreadable(WITHHELD)), "it is not gone: {:?}", found(name));
+        }
+        assert_eq!((watch.len(), watch.keys().len()), (2, 2));
         watch.delete(&raw("t", "u", 7));
-        assert!(matches!(found("t"), Lookup::Unwanted(None)), "{:?}", found("t"));
+        assert!(matches!(found("t"), Lookup::Unwanted(Some(_))), "{:?}", found("t"));
+        watch.apply(raw("s", "u", 8)).expect("room");
+        assert!(matches!(found("s"), Lookup::Present(_)), "it can be read again: {:?}", found("s"));
+        watch.keep_only(&HashSet::new());
+        assert!(matches!(found("s"), Lookup::Unwanted(None)), "{:?}", found("s"));
     }
 }

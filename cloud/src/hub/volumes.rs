@@ -386,7 +386,7 @@ mod tests {
         assert_eq!(deletions(&mut session, &view), 0, "the API server is asked for the pods first");
         assert_eq!(view.take_doubts(|_| false).len(), 1);
         view.prove(Vec::new());
-        session.offer(ScopeId::NODE, claim);
+        session.offer(ScopeId::NODE, claim, &view);
         // The claim itself is not known, but that no pod of the node refers to it is: nobody has to follow it for that.
         assert_eq!(deletions(&mut session, &view), 1, "the right has ended");
         assert_eq!(view.volumes.take_missing(), None);

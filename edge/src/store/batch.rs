@@ -18,7 +18,7 @@ use super::error::{WriteError, storage};
 use super::gone::Gone;
 use super::lazy::Lazy;
 use super::outbox::{self, Report, ReportKind};
-use super::row::{LogRow, LogVersion, ObjectRow, State, UNREADABLE};
+use super::row::{LogRow, LogVersion, ObjectRow, State, unread_by};
 use super::schema::{self, ANSWERS, HIDDEN, KEPT, LOG, OBJECTS, OUTBOX, SCOPES, SLOTS, StateRow};
 use super::seal::Sealer;
 use super::shared::Shared;
@@ -139,10 +139,7 @@ impl<'t> Batch<'t> {
             },
             Change::Delete { key, version } => self.deleted(scope, &place, key, version.as_ref())?,
             Change::Absent { key } => self.absent(scope, &place, key)?,
-            Change::Unreadable { .. } if scope != ScopeId::NODE.0 => {
-                return Ok(Err(malformed("only in the pushed set something is needed that cannot be read")));
-            }
-            Change::Unreadable { .. } => self.unreadable(&place)?,
+            Change::Unreadable { .. } => self.unreadable(scope, &place)?,
             Change::Adopt { version, .. } => return self.adopt(scope, &place, version),
         }
         self.reveal()?;
@@ -278,8 +275,8 @@ impl<'t> Batch<'t> {
         key: &ObjectKey,
         mut row: ObjectRow,
     ) -> Result<(), WriteError> {
-        if scope == ScopeId::NODE.0 && row.scopes.contains(&UNREADABLE.0) {
-            return self.forget_unreadable(place, row);
+        if row.scopes.contains(&unread_by(scope)) {
+            return self.forget_unreadable(scope, place, row);
         }
         if !row.scopes.contains(&scope) {
             return Ok(());
@@ -291,15 +288,14 @@ impl<'t> Batch<'t> {
             self.forget_answers(key, &row)?;
         }
         row.scopes.retain(|other| *other != scope);
-        if row.scopes == [UNREADABLE.0] {
-            // Nobody here may have the content any more.
+        if row.scopes.is_empty() {
+            return self.remove(place, row.state);
+        }
+        if row.is_unread_by_all() {
             self.uncover(place)?;
             return self.put(place, &ObjectRow::absent(row.scopes));
         }
-        if !row.scopes.is_empty() {
-            return self.put(place, &row);
-        }
-        self.remove(place, row.state)
+        self.put(place, &row)
     }
 
     fn remove(&mut self, place: &[u8], state: State) -> Result<(), WriteError> {
@@ -571,9 +567,7 @@ fn damaged(what: &'static str) -> WriteError {
 }
 
 fn add(scopes: &mut Vec<u32>, scope: u32) {
-    if scope == ScopeId::NODE.0 {
-        scopes.retain(|other| *other != UNREADABLE.0);
-    }
+    scopes.retain(|other| *other != unread_by(scope));
     if let Err(at) = scopes.binary_search(&scope) {
         scopes.insert(at, scope);
     }

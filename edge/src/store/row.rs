@@ -18,9 +18,26 @@ const HALF_HASH: u8 = 1;
 const LOG_FORMAT: u8 = 2;
 const LOG_FORMAT_1: u8 = 1;
 
-/// In the place of the pushed set among the scopes of an object: a pod here refers to it, and the cloud cannot read it. What
-/// other scopes hold of it is theirs alone.
-pub(super) const UNREADABLE: ScopeId = ScopeId(u32::MAX - 1);
+/// See [`unread_by`]: that of the pushed set.
+const UNREADABLE: u32 = u32::MAX - 1;
+
+/// The same: the bit of the others.
+const UNREADABLE_BIT: u32 = 1 << 31;
+
+/// What stands in the place of a scope among the scopes of an object which it wants and the cloud cannot read. What other scopes
+/// hold of the object is theirs alone.
+pub(super) fn unread_by(scope: u32) -> u32 {
+    if scope == ScopeId::NODE.0 { UNREADABLE } else { scope ^ UNREADABLE_BIT }
+}
+
+/// The scope in whose place this stands; none when it is a scope itself.
+pub(super) fn unreading(scope: u32) -> Option<u32> {
+    match scope {
+        UNREADABLE => Some(ScopeId::NODE.0),
+        _ if scope == kept::SCOPE.0 || scope & UNREADABLE_BIT == 0 => None,
+        _ => Some(scope ^ UNREADABLE_BIT),
+    }
+}
 
 /// What is known about an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,13 +106,17 @@ impl ObjectRow {
 
     /// Whether a scope says anything of the object, if only that the cloud cannot read it.
     pub(super) fn concerns(&self, scope: ScopeId) -> bool {
-        let has = |scope: ScopeId| self.scopes.contains(&scope.0);
-        has(scope) || scope == ScopeId::NODE && has(UNREADABLE)
+        [scope.0, unread_by(scope.0)].iter().any(|scope| self.scopes.contains(scope))
+    }
+
+    /// Whether nobody here may have the content: no scope has it.
+    pub(super) fn is_unread_by_all(&self) -> bool {
+        self.scopes.iter().all(|scope| unreading(*scope).is_some())
     }
 
     /// Whether no session keeps the object up to date: what is here, if anything, is the answer to a question.
     pub(super) fn is_left_to_questions(&self) -> bool {
-        self.scopes.iter().all(|scope| [kept::SCOPE.0, UNREADABLE.0].contains(scope))
+        self.scopes.iter().all(|scope| *scope == kept::SCOPE.0 || unreading(*scope).is_some())
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {

@@ -19,7 +19,7 @@ use super::answers;
 use super::error::{WriteError, storage};
 use super::medium::Medium;
 use super::outbox::{self, Waiting};
-use super::row::{ObjectRow, State, UNREADABLE};
+use super::row::{ObjectRow, State, unreading};
 use super::schema::{self, ANSWERS, HIDDEN, KEPT, META, OBJECTS, OUTBOX, SCOPES, SLOTS, ScopeRow, StateRow};
 use super::seal::Sealer;
 use super::shared::{guarded, open_database};
@@ -164,8 +164,8 @@ impl Salvage {
         let mut keeping = txn.open_table(KEPT).map_err(storage)?;
         for (place, row) in &self.objects {
             let note = self.kept.get(place);
-            let known = |scope: &u32| match *scope {
-                scope if scope == ScopeId::NODE.0 || scope == UNREADABLE.0 => true,
+            let known = |scope: &u32| match unreading(*scope).unwrap_or(*scope) {
+                scope if scope == ScopeId::NODE.0 => true,
                 scope if scope == kept::SCOPE.0 => note.is_some(),
                 scope => self.scopes.contains_key(&scope),
             };
@@ -176,9 +176,8 @@ impl Salvage {
             if let Some(note) = note.filter(|_| scopes.contains(&kept::SCOPE.0)) {
                 keeping.insert(place.as_slice(), *note).map_err(storage)?;
             }
-            let only_unreadable = scopes == [UNREADABLE.0];
-            let mut row =
-                if only_unreadable { ObjectRow::absent(scopes) } else { ObjectRow { scopes, ..row.clone() } };
+            let row = ObjectRow { scopes, ..row.clone() };
+            let mut row = if row.is_unread_by_all() { ObjectRow::absent(row.scopes) } else { row };
             if row.state == State::Hidden {
                 hidden.insert(place.as_slice(), ()).map_err(storage)?;
             }

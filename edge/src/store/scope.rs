@@ -187,7 +187,8 @@ impl ServedStore for Scoped {
             }
             Ok(Ok(match view.find_in(self.scope, key)? {
                 Found::Visible(object) => Some(object),
-                Found::Hidden | Found::Absent | Found::Unreadable | Found::Unknown => None,
+                Found::Unreadable => return Ok(Err(serve::not_synced(serve::why_unreadable(key)))),
+                Found::Hidden | Found::Absent | Found::Unknown => None,
             }))
         })?
     }

@@ -23,6 +23,7 @@ use crate::limits::{FOLLOWED_MAX, HANDSHAKE_TIMEOUT};
 use crate::object::ObjectKey;
 use crate::session::liveness::Liveness;
 use crate::session::patience::Patience;
+use crate::session::room::Room;
 use crate::session::words;
 use crate::session::{ACK_TIMEOUT, SessionError, UNACKED_MAX};
 use requests::Requests;
@@ -67,6 +68,8 @@ pub struct CloudSession {
     /// In the order of their ids, which only grow. The pushed set comes first once the hello is there.
     scopes: Vec<Scope>,
     newest_scope: ScopeId,
+    /// For what the subscriptions follow.
+    room: Room,
     /// Of the delivery and the bulk lane.
     windows: [Window; 2],
     requests: Requests,
@@ -98,6 +101,7 @@ impl CloudSession {
             subscribes: Begun::default(),
             scopes: Vec::new(),
             newest_scope: ScopeId::NODE,
+            room: Room::new(FOLLOWED_MAX),
             windows: [window(Lane::Delivery), window(Lane::Bulk)],
             requests: Requests::default(),
             lease_answer: None,
@@ -236,13 +240,16 @@ impl CloudSession {
 
     /// Marks a key dirty: its state is looked up when there is room to send it. Ten offers become one delivery. Offers
     /// for a scope that is not open, or not compared yet, cost nothing and lose nothing. A subscription by which the node
-    /// comes to follow more than [`FOLLOWED_MAX`] objects ends.
-    pub fn offer(&mut self, scope: ScopeId, key: ObjectKey) {
+    /// comes to follow more than [`FOLLOWED_MAX`] objects ends; what has gone is not followed any more.
+    pub fn offer(&mut self, scope: ScopeId, key: ObjectKey, view: &impl NodeView) {
         let Some(open) = self.scope_mut(scope) else { return };
         let before = open.slots.len();
-        open.offer(key);
-        let grown = open.slots.len() > before;
-        if grown && scope != ScopeId::NODE && self.followed() > FOLLOWED_MAX {
+        open.offer(key, view);
+        if scope == ScopeId::NODE || open.slots.len() == before {
+            return;
+        }
+        let keys = self.keys();
+        if self.room.grown(keys) && !self.has_room(None, view) {
             self.end_overfull(scope);
         }
     }

@@ -219,10 +219,10 @@ fn everything_arrives_changes_and_goes() {
     let (changed, gone) = (key("configmaps", "c3"), key("configmaps", "c4"));
     for _ in 0..10 {
         pair.cluster.put(&changed);
-        pair.cloud.offer(ScopeId::NODE, changed.clone());
+        pair.cloud.offer(ScopeId::NODE, changed.clone(), &pair.cluster);
     }
     pair.cluster.delete(&gone);
-    pair.cloud.offer(ScopeId::NODE, gone);
+    pair.cloud.offer(ScopeId::NODE, gone, &pair.cluster);
     pair.pump();
     assert_eq!(pair.held, pair.truth());
     assert_eq!(pair.delivered, 43, "ten changes are one delivery");
@@ -272,16 +272,16 @@ fn a_refused_object_waits_and_others_pass() {
     pair.refusing = true;
     let (one, two) = (key("configmaps", "c1"), key("configmaps", "c2"));
     pair.cluster.put(&one);
-    pair.cloud.offer(ScopeId::NODE, one.clone());
+    pair.cloud.offer(ScopeId::NODE, one.clone(), &pair.cluster);
     pair.pump();
     assert_eq!(pair.cloud.stats().parked, 1);
     pair.refusing = false;
     pair.cluster.put(&two);
-    pair.cloud.offer(ScopeId::NODE, two);
+    pair.cloud.offer(ScopeId::NODE, two, &pair.cluster);
     pair.pump();
     assert_eq!(pair.delivered, 6);
     pair.cluster.put(&one);
-    pair.cloud.offer(ScopeId::NODE, one);
+    pair.cloud.offer(ScopeId::NODE, one, &pair.cluster);
     pair.pump();
     assert_eq!((pair.delivered, pair.cloud.stats().parked), (7, 0), "a newer version does not wait");
     assert_eq!(pair.held, pair.truth());

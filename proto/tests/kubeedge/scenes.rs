@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tombolo_proto::frame::RefusalReason;
+use tombolo_proto::limits::STOCK_FOLLOWED_MAX;
 use tombolo_proto::message::{Content, Group, LocalPath, Message, MessageId, Operation, Route, Source};
 use tombolo_proto::session::CloudEvent;
 use tombolo_proto::session::kubeedge::{CloudConfig, CloudSession, Ledger};
 use tombolo_proto::{ScopeId, kubeedge};
 
 use super::cluster::{epoch, key, node, wire_path};
+use super::selection::{SCOPE, Selection};
 use super::world::{World, object};
 
 fn seconds(seconds: u64) -> Duration {
@@ -189,7 +191,7 @@ fn nothing_is_resent_before_it_has_left_the_socket() {
     let now = world.now;
     world.cluster.put(&key("configmaps", "c"));
     let session = &mut world.connection.as_mut().expect("alive").session;
-    session.offer(ScopeId::NODE, key("configmaps", "c"));
+    session.offer(ScopeId::NODE, key("configmaps", "c"), &world.cluster);
     let first = session.poll_transmit(now, &world.cluster).expect("a push");
     let late = now + seconds(12);
     session.heard(late);
@@ -474,7 +476,7 @@ fn an_edge_that_speaks_and_does_not_read_is_left() {
     let begin = world.now;
     world.cluster.put(&key("configmaps", "c"));
     let session = &mut world.connection.as_mut().expect("alive").session;
-    session.offer(ScopeId::NODE, key("configmaps", "c"));
+    session.offer(ScopeId::NODE, key("configmaps", "c"), &world.cluster);
     let waits = session.poll_transmit(begin, &world.cluster).expect("a push").number;
     for late in [10, 20, 29] {
         session.heard(begin + seconds(late));
@@ -555,30 +557,26 @@ fn refusals_that_are_not_read_are_bounded_in_bytes() {
     assert!(session.is_closed());
 }
 
-/// A stock edge follows no more than any other one, and is not told: its owner is.
+/// A stock edge is not told that it follows too much: its owner is.
 #[test]
 fn a_stock_edge_follows_a_bounded_number_of_objects() {
-    use tombolo_proto::limits::FOLLOWED_MAX;
-    use tombolo_proto::{ObjectKey, Resource, ScopeId};
-    let world = World::new(3);
     let now = tombolo_proto::Moment::default();
     let config = CloudConfig::new(node(), epoch(), 1_700_000_000_000, [1; 16]);
-    let mut session = CloudSession::new(config, Ledger::default(), now, &world.cluster);
-    assert!(session.open_subscription(ScopeId(1), &world.cluster));
+    let mut selection = Selection::default();
+    let mut session = CloudSession::new(config, Ledger::default(), now, &selection);
+    assert!(session.open_subscription(SCOPE, &selection));
     while session.poll_event().is_some() {}
-    let key = |number: usize| ObjectKey::new(Resource::new("", "v1", "services"), "d", &format!("{number}"));
-    let mut ended = None;
-    for number in 0..=FOLLOWED_MAX {
-        session.offer(ScopeId(1), key(number));
-        ended = session.poll_event();
-        if ended.is_some() {
-            break;
-        }
+    for number in 0..STOCK_FOLLOWED_MAX {
+        session.offer(SCOPE, selection.create(number), &selection);
     }
-    assert!(matches!(ended, Some(CloudEvent::Ended { scope: ScopeId(1), code: 413, .. })), "{ended:?}");
+    assert_eq!(session.poll_event(), None, "as many as may");
+    session.offer(SCOPE, selection.create(STOCK_FOLLOWED_MAX), &selection);
+    let ended = session.poll_event();
+    assert!(matches!(ended, Some(CloudEvent::Ended { scope: SCOPE, code: 413, .. })), "{ended:?}");
     let slots = session.stats().dirty;
-    assert!(slots > FOLLOWED_MAX / 2 && slots <= FOLLOWED_MAX + 1, "{slots}");
+    assert_eq!(slots, STOCK_FOLLOWED_MAX + 1);
     assert!(session.memory() > slots * 64, "{}", session.memory());
-    session.offer(ScopeId(1), key(FOLLOWED_MAX + 1));
+    session.offer(SCOPE, selection.create(STOCK_FOLLOWED_MAX + 1), &selection);
     assert_eq!(session.stats().dirty, slots, "it is closed");
+    assert!(!session.open_subscription(SCOPE, &selection), "it has too much already");
 }

@@ -149,7 +149,7 @@ impl World {
     /// The state under a key has changed.
     pub fn offer(&mut self, key: &ObjectKey) {
         if let Some(connection) = &mut self.connection {
-            connection.session.offer(ScopeId::NODE, key.clone());
+            connection.session.offer(ScopeId::NODE, key.clone(), &self.cluster);
         }
         self.pump();
     }

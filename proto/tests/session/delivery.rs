@@ -172,9 +172,9 @@ fn an_offer_of_what_is_held_sends_nothing() {
     let mut solo = Solo::new(2).greeted();
     assert_eq!(solo.sent(Lane::Delivery).len(), 2);
     solo.ack(Lane::Delivery, 2);
-    solo.session.offer(ScopeId::NODE, key(0, 0));
-    solo.session.offer(ScopeId::NODE, key(0, 9));
-    solo.session.offer(ScopeId(5), key(0, 0));
+    solo.session.offer(ScopeId::NODE, key(0, 0), &solo.view);
+    solo.session.offer(ScopeId::NODE, key(0, 9), &solo.view);
+    solo.session.offer(ScopeId(5), key(0, 0), &solo.view);
     assert!(solo.sent(Lane::Delivery).is_empty());
     let stats = solo.session.stats();
     assert_eq!((stats.held, stats.dirty, stats.delivered, stats.acked), (2, 0, 2, 2));
@@ -290,7 +290,7 @@ fn a_refused_object_is_parked_with_back_off_and_blocks_nobody() {
         solo.ack(Lane::Delivery, seq + 1);
         // The same version, offered again, waits its time out.
         stay_alive(&mut solo, wait - Duration::from_millis(1));
-        solo.session.offer(ScopeId::NODE, key(0, 0));
+        solo.session.offer(ScopeId::NODE, key(0, 0), &solo.view);
         assert!(solo.sent(Lane::Delivery).is_empty(), "too early after {wait:?}");
         solo.wait(Duration::from_millis(1));
         waits.push(wait.as_secs());
@@ -337,7 +337,7 @@ fn an_object_above_the_limit_is_never_sent_and_reported_once() {
     let [CloudEvent::Refused { reason, message, retry_in, .. }] = &refused[..] else { panic!("{refused:?}") };
     assert_eq!((*reason, *retry_in), (RefusalReason::TooLarge, Duration::MAX));
     assert!(message.contains("area0/object0") && message.contains("3145728"), "{message}");
-    solo.session.offer(ScopeId::NODE, key(0, 0));
+    solo.session.offer(ScopeId::NODE, key(0, 0), &solo.view);
     assert!(solo.sent(Lane::Delivery).is_empty());
     assert!(
         !solo.events().iter().any(|event| matches!(event, CloudEvent::Refused { .. })),
@@ -414,7 +414,7 @@ fn a_key_that_is_not_fetched_yet_waits_for_its_offer() {
     solo.ack(Lane::Delivery, 1);
     assert!(!solo.events().contains(&CloudEvent::CaughtUp { scope: ScopeId::NODE }));
     solo.view.pending.clear();
-    solo.session.offer(ScopeId::NODE, key(0, 0));
+    solo.session.offer(ScopeId::NODE, key(0, 0), &solo.view);
     assert_eq!(names(&solo.sent(Lane::Delivery)), ["object0"]);
     solo.ack(Lane::Delivery, 2);
     assert!(solo.events().contains(&CloudEvent::CaughtUp { scope: ScopeId::NODE }));

@@ -218,10 +218,10 @@ fn what_a_replica_does_not_know_is_deleted_only_after_the_api_server_has_confirm
         assert_eq!(solo.view.doubts.borrow_mut().pop_first(), Some(key(0, HELD)));
         solo.wait(Duration::from_secs(9));
         assert_eq!(deletes(&solo.sent(Lane::Delivery)), 0, "no time makes it true");
-        solo.session.offer(ScopeId::NODE, key(0, HELD));
+        solo.session.offer(ScopeId::NODE, key(0, HELD), &solo.view);
         assert_eq!(deletes(&solo.sent(Lane::Delivery)), 0, "an offer is no confirmation");
         solo.view.certain.insert(key(0, HELD));
-        solo.session.offer(ScopeId::NODE, key(0, HELD));
+        solo.session.offer(ScopeId::NODE, key(0, HELD), &solo.view);
         assert_eq!(deletes(&solo.sent(Lane::Delivery)), 1);
     }
 }
@@ -254,7 +254,7 @@ fn an_absence_that_contradicts_the_edge_is_confirmed_first() {
     assert_eq!(absences(&solo.sent(Lane::Delivery)), 0);
     solo.ack(Lane::Delivery, 2);
     solo.view.certain.insert(key(0, HELD));
-    solo.session.offer(ScopeId::NODE, key(0, HELD));
+    solo.session.offer(ScopeId::NODE, key(0, HELD), &solo.view);
     assert_eq!(absences(&solo.sent(Lane::Delivery)), 1);
 }
 

@@ -199,7 +199,11 @@ impl World {
                 }
             }
             Op::Fetch => self.fetched(),
-            Op::Readable { key: n, readable } => self.cloud.set_readable(&key(0, read_by_name(n)), readable),
+            Op::Readable { key: n, readable } => {
+                // Of what is followed as of what is needed.
+                self.cloud.set_readable(&key(0, read_by_name(n)), readable);
+                self.cloud.set_readable(&key(1, n), readable);
+            }
             Op::Stall { watch: Some(watch), stalled } => self.cloud.stalled[watch] = stalled,
             Op::Stall { watch: None, stalled } => self.cloud.stalled.fill(stalled),
             Op::Advance { watch, changes } => self.cloud.advance(watch, changes),

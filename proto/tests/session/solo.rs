@@ -89,7 +89,7 @@ impl Solo {
     pub fn change(&mut self, change: impl FnOnce(&mut Cloud)) {
         change(&mut self.view);
         for key in self.view.take_offers() {
-            self.session.offer(ScopeId::NODE, key);
+            self.session.offer(ScopeId::NODE, key, &self.view);
         }
     }
 }

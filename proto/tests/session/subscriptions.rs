@@ -11,6 +11,7 @@ use super::harness::cloud::key;
 use super::harness::oracle::Coverage;
 use super::harness::solo::Solo;
 use super::harness::world::{Settings, World, subscription};
+use super::selection::Selection;
 
 pub(crate) fn subscribe(scope: u32) -> Subscribe {
     subscription(ScopeId(scope), 1)
@@ -182,7 +183,7 @@ fn a_subscription_takes_nothing_away_before_the_api_server_has_confirmed_it() {
     assert!(solo.sent(Lane::Delivery).is_empty(), "no time makes it true");
     solo.view.answer_doubts();
     for key in solo.view.take_offers() {
-        solo.session.offer(ScopeId(1), key);
+        solo.session.offer(ScopeId(1), key, &solo.view);
     }
     let sent = solo.sent(Lane::Delivery);
     assert!(
@@ -252,17 +253,17 @@ fn what_a_node_follows_is_bounded_however_late_its_inventories_come() {
 #[test]
 fn a_subscription_that_grows_beyond_what_a_node_follows_ends() {
     let mut solo = Solo::new(0).greeted();
-    solo.view.scopes.insert(ScopeId(1), 1);
     solo.feed(Lane::Delivery, Frame::Subscribe(subscribe(1))).expect("in order");
-    assert!(solo.session.open_subscription(ScopeId(1), &solo.view));
+    let mut selection = Selection::default();
+    assert!(solo.session.open_subscription(ScopeId(1), &selection));
     solo.events();
     for number in 0..FOLLOWED_MAX {
-        solo.session.offer(ScopeId(1), key(1, number));
+        solo.session.offer(ScopeId(1), selection.create(number), &selection);
     }
     assert_eq!(solo.events(), [], "as many as may");
-    solo.session.offer(ScopeId(1), key(1, 0));
+    solo.session.offer(ScopeId(1), selection.create(0), &selection);
     assert_eq!(solo.events(), [], "no new one");
-    solo.session.offer(ScopeId(1), key(1, FOLLOWED_MAX));
+    solo.session.offer(ScopeId(1), selection.create(FOLLOWED_MAX), &selection);
     let events = solo.events();
     assert!(
         matches!(events.as_slice(), [CloudEvent::Ended { scope: ScopeId(1), code: 413, .. }]),

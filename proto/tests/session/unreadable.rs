@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tombolo_proto::frame::{Change, Frame, Hello, Inventory, features};
+use tombolo_proto::frame::{Change, Frame, Hello, Inventory, Subscribe, features};
 use tombolo_proto::limits::HELLO_INVENTORY_MAX;
 use tombolo_proto::session::{CloudEvent, Lookup, NodeView, summarise};
 use tombolo_proto::{CloudRevision, Held, InventoryEntry, Lane, ObjectVersion, ScopeId};
@@ -10,7 +10,7 @@ use tombolo_proto::{CloudRevision, Held, InventoryEntry, Lane, ObjectVersion, Sc
 use super::harness::cloud::{Cloud, key};
 use super::harness::edge::Row;
 use super::harness::solo::Solo;
-use super::harness::world::{Settings, World};
+use super::harness::world::{Settings, World, subscription};
 
 const CAUGHT_UP: CloudEvent = CloudEvent::CaughtUp { scope: ScopeId::NODE };
 
@@ -50,7 +50,7 @@ fn what_cannot_be_read_is_told_once_and_holds_up_nothing() {
     solo.ack(Lane::Delivery, 2);
     assert!(solo.events().contains(&CAUGHT_UP));
     // Another code, another pod that refers to it: nothing new for the edge.
-    solo.session.offer(ScopeId::NODE, key(0, 1));
+    solo.session.offer(ScopeId::NODE, key(0, 1), &solo.view);
     assert!(said(&mut solo).is_empty());
     solo.change(|view| view.set_readable(&key(0, 1), true));
     assert_eq!(said(&mut solo), ["upsert object1"]);
@@ -145,4 +145,94 @@ fn between_two_epochs_what_cannot_be_read_keeps_no_scope_from_being_caught_up() 
     let deliveries: Vec<bool> = world.trace.iter().filter_map(adopted).collect();
     assert_eq!(deliveries, [true], "equal content is not sent again");
     assert_eq!(world.store.areas[0].rows[&key(0, 0)], Row::Present { version, body });
+}
+
+/// A session whose edge follows so many objects, of which the second cannot be read, and says that it holds this.
+fn following(objects: usize, inventory: impl FnOnce(&Solo) -> Inventory) -> Solo {
+    let mut solo = Solo::new(0).greeted();
+    for number in 0..objects {
+        solo.view.put(&key(1, number), 16);
+        solo.view.want(1, &key(1, number), true);
+    }
+    solo.view.set_readable(&key(1, 1), false);
+    solo.view.take_offers();
+    solo.view.scopes.insert(ScopeId(1), 1);
+    solo.events();
+    let subscribe = Subscribe {
+        epoch: Some(solo.view.epoch()),
+        inventory: inventory(&solo),
+        ..subscription(ScopeId(1), 1)
+    };
+    solo.feed(Lane::Delivery, Frame::Subscribe(subscribe)).expect("in order");
+    assert!(solo.session.open_subscription(ScopeId(1), &solo.view));
+    solo
+}
+
+/// As in the pushed set: it is told once, stored, and part of what the edge says it holds.
+#[test]
+fn what_is_followed_and_cannot_be_read_is_told_and_holds_up_nothing() {
+    let caught_up = CloudEvent::CaughtUp { scope: ScopeId(1) };
+    let mut solo = following(2, |_| Inventory::Full(Vec::new()));
+    assert_eq!(said(&mut solo), ["upsert object0", "unreadable object1"]);
+    solo.ack(Lane::Delivery, 2);
+    assert!(solo.events().contains(&caught_up));
+    solo.session.offer(ScopeId(1), key(1, 1), &solo.view);
+    assert!(said(&mut solo).is_empty(), "nothing new");
+    solo.view.set_readable(&key(1, 1), true);
+    solo.session.offer(ScopeId(1), key(1, 1), &solo.view);
+    assert_eq!(said(&mut solo), ["upsert object1"]);
+
+    let count = HELLO_INVENTORY_MAX + 1;
+    let mut solo = following(count, |solo| {
+        let held = |number| match solo.view.lookup(ScopeId(1), &key(1, number)) {
+            Lookup::Present(object) => Held::Present(object.version.clone()),
+            _ => Held::Unreadable,
+        };
+        let entries = (0..count).map(|n| InventoryEntry { key: key(1, n), held: held(n) }).collect();
+        summarise(solo.hello().store, entries)
+    });
+    let asked = |frame: &Frame| matches!(frame, Frame::InventoryRequest { .. });
+    assert!(!solo.sent(Lane::Control).iter().any(asked), "the digest spares the list");
+    assert!(said(&mut solo).is_empty() && solo.events().contains(&caught_up));
+}
+
+/// An older edge would refuse what it does not expect there.
+#[test]
+fn an_edge_that_does_not_know_of_it_in_subscriptions_hears_of_it_in_the_pushed_set_alone() {
+    let mut solo = half_readable();
+    let hello = Hello { features: features::ALL & !features::UNREADABLE_FOLLOWED, ..solo.hello() };
+    solo.feed(Lane::Control, Frame::Hello(hello)).expect("a good hello");
+    assert_eq!(said(&mut solo), ["upsert object0", "unreadable object1"]);
+    solo.view.put(&key(1, 1), 16);
+    solo.view.want(1, &key(1, 1), true);
+    solo.view.set_readable(&key(1, 1), false);
+    solo.view.scopes.insert(ScopeId(1), 1);
+    solo.view.take_offers();
+    solo.feed(Lane::Delivery, Frame::Subscribe(subscription(ScopeId(1), 1))).expect("in order");
+    assert!(solo.session.open_subscription(ScopeId(1), &solo.view));
+    assert!(said(&mut solo).is_empty());
+    assert!(solo.events().contains(&CloudEvent::CaughtUp { scope: ScopeId(1) }), "nobody waits for it");
+}
+
+/// A subscription whose object is of the history before the restore follows the new one all the same.
+#[test]
+fn after_a_restore_a_subscription_with_what_cannot_be_read_is_caught_up() {
+    let mut world = World::new(Settings::default());
+    world.cloud.put(&key(1, 0), 16);
+    world.cloud.want(1, &key(1, 0), true);
+    world.follow(1, true);
+    world.heal();
+    world.cloud.snapshot = world.cloud.truth.clone();
+    world.cloud.restore();
+    world.cloud.set_readable(&key(1, 0), false);
+    world.cut();
+    world.connect();
+    world.run_for(Duration::from_secs(1));
+    let area = &world.store.areas[1];
+    assert_eq!(area.epoch, Some(world.cloud.epoch()), "the scope follows the new epoch");
+    assert!(
+        matches!(&area.rows[&key(1, 0)], Row::Present { version, .. } if version.revision.0 == 0),
+        "it stays"
+    );
+    world.heal();
 }

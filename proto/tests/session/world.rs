@@ -192,7 +192,7 @@ impl World {
             let area = Cloud::area_of(&key);
             let scopes = self.cloud.scopes.iter().filter(|(_, of)| **of == area);
             for (scope, _) in scopes {
-                connection.cloud.offer(*scope, key.clone());
+                connection.cloud.offer(*scope, key.clone(), &self.cloud);
             }
         }
         self.pump();
@@ -448,7 +448,8 @@ impl World {
     /// # Panics
     /// When it does not within an hour of virtual time.
     pub fn heal(&mut self) {
-        if self.settings.features & features::UNREADABLE == 0 {
+        let told = features::UNREADABLE | features::UNREADABLE_FOLLOWED;
+        if self.settings.features & told != told {
             self.make_all_readable();
         }
         self.end_faults();

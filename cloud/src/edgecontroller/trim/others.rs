@@ -38,7 +38,7 @@ const VALUE_MAX: usize = 256;
 /// pod addresses, first addresses and well-known labels.
 #[must_use]
 pub fn for_others(resource: &Resource, raw: RawObject) -> RawObject {
-    if !is_shown_in_part(resource) {
+    if *resource != resources::nodes() {
         return raw;
     }
     let mut value = raw.into_value();
@@ -52,12 +52,6 @@ pub fn for_others(resource: &Resource, raw: RawObject) -> RawObject {
         value = essence(&value);
     }
     RawObject::new(value)
-}
-
-/// Whether others are shown a part of such an object alone, be it as large as it may: of Nodes.
-#[must_use]
-pub fn is_shown_in_part(resource: &Resource) -> bool {
-    *resource == resources::nodes()
 }
 
 fn remove(value: &mut Value, part: &str, member: &str) {

@@ -60,7 +60,7 @@ impl Owner {
         let Some(Proven { read, put_off }) = proven else { return };
         self.view.prove(read);
         for key in keys.into_iter().filter(|key| !put_off.contains(key)) {
-            self.channel.offer(ScopeId::NODE, key);
+            self.channel.offer(ScopeId::NODE, key, &self.view);
         }
     }
 
@@ -70,7 +70,7 @@ impl Owner {
         if complete {
             let scope = if VolumeKind::of_scope(scope).is_some() { ScopeId::NODE } else { scope };
             for key in keys {
-                self.channel.offer(scope, key);
+                self.channel.offer(scope, key, &self.view);
             }
         }
     }

@@ -66,7 +66,7 @@ impl Owner {
         match followed {
             Ok(()) => {
                 for key in self.view.take_deferred() {
-                    self.channel.offer(ScopeId::NODE, key);
+                    self.channel.offer(ScopeId::NODE, key, &self.view);
                 }
                 self.channel.offer_held(is_volume);
             }

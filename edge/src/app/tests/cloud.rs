@@ -264,7 +264,7 @@ impl FakeCloud {
                     offered.sort();
                     offered.dedup();
                     for key in &offered {
-                        view.scopes_of(key).into_iter().for_each(|scope| session.offer(scope, key.clone()));
+                        view.scopes_of(key).into_iter().for_each(|scope| session.offer(scope, key.clone(), &view));
                     }
                     let world = self.world.lock();
                     view.scopes.retain(|scope, subscribe| {

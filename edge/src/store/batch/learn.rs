@@ -6,7 +6,7 @@ use tombolo_proto::ids::{CloudRevision, Uid};
 use tombolo_proto::object::{ContentHash, ObjectKey, ObjectVersion};
 
 use super::super::error::WriteError;
-use super::super::row::{ObjectRow, State, UNREADABLE};
+use super::super::row::{ObjectRow, State, unreading};
 use super::super::{Learned, is_pushed, kept, keys, splice, view};
 use super::Batch;
 
@@ -37,7 +37,7 @@ impl Batch<'_> {
             super::add(&mut wanted, kept::SCOPE.0);
         }
         // To know that the cloud cannot read an object is not to want what somebody else has read.
-        if wanted.iter().all(|scope| *scope == UNREADABLE.0) {
+        if wanted.iter().all(|scope| unreading(*scope).is_some()) {
             return Ok(None);
         }
         let same = old.as_ref().filter(|row| row.state != State::Absent && row.version.uid == uid);

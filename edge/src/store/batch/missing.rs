@@ -1,10 +1,10 @@
-//! Objects that pods here refer to and that do not come: there are none, or the cloud cannot read them.
+//! Objects that pods here refer to, or that are followed, and that do not come: there are none, or the cloud cannot read them.
 
-use tombolo_proto::ids::{CloudRevision, ScopeId};
+use tombolo_proto::ids::CloudRevision;
 use tombolo_proto::object::ObjectKey;
 
 use super::super::error::WriteError;
-use super::super::row::{ObjectRow, State, UNREADABLE};
+use super::super::row::{ObjectRow, State, unread_by};
 use super::Batch;
 
 impl Batch<'_> {
@@ -23,25 +23,30 @@ impl Batch<'_> {
         self.put(place, &ObjectRow::absent(scopes))
     }
 
-    /// The cloud cannot read an object that the pushed set needs. What the pushed set holds of it stays; what belongs to another
-    /// history is older than anything that the cloud will send in this one.
-    pub(super) fn unreadable(&mut self, place: &[u8]) -> Result<(), WriteError> {
+    /// The cloud cannot read an object that a scope wants. What the scope holds of it stays; what belongs to another history is
+    /// older than anything that the cloud will send in this one.
+    pub(super) fn unreadable(&mut self, scope: u32, place: &[u8]) -> Result<(), WriteError> {
         let mut row = self.row(place)?.unwrap_or_else(|| ObjectRow::absent(Vec::new()));
-        if row.state != State::Absent && row.scopes.contains(&ScopeId::NODE.0) {
+        if row.state != State::Absent && row.scopes.contains(&scope) {
             if row.era != self.state.era {
                 row.era = self.state.era;
                 row.version.revision = CloudRevision(0);
             }
             return self.put(place, &row);
         }
-        row.scopes.retain(|scope| *scope != ScopeId::NODE.0);
-        super::add(&mut row.scopes, UNREADABLE.0);
+        row.scopes.retain(|other| *other != scope);
+        super::add(&mut row.scopes, unread_by(scope));
         self.put(place, &row)
     }
 
-    /// The pushed set does not need it any more. Its readers have seen nothing of it.
-    pub(super) fn forget_unreadable(&mut self, place: &[u8], mut row: ObjectRow) -> Result<(), WriteError> {
-        row.scopes.retain(|scope| *scope != UNREADABLE.0);
+    /// The scope does not want it any more. Its readers have seen nothing of it.
+    pub(super) fn forget_unreadable(
+        &mut self,
+        scope: u32,
+        place: &[u8],
+        mut row: ObjectRow,
+    ) -> Result<(), WriteError> {
+        row.scopes.retain(|other| *other != unread_by(scope));
         if row.scopes.is_empty() { self.remove(place, row.state) } else { self.put(place, &row) }
     }
 }

@@ -96,9 +96,6 @@ async fn what_others_hold_of_it_is_theirs_alone() {
     assert!(store.list(map.resource(), None).unwrap().items.is_empty());
     let entry = |scope| held(&store, scope, &map);
     assert!(matches!((entry(ScopeId::NODE), entry(scope)), (Some(Held::Unreadable), Some(Held::Present(_)))));
-    // In another scope it is nothing that a cloud may say.
-    let outcomes = store.apply(vec![subscribed(unreadable(&map))]).await.unwrap();
-    assert_eq!(outcomes[0].as_ref().unwrap_err().reason, RefusalReason::Malformed);
 
     apply(&store, &[subscribed(delete(&map))]).await;
     assert_eq!(store.counts().unwrap().visible, 1, "the pod: nobody keeps the content");
@@ -117,4 +114,46 @@ async fn what_others_hold_of_it_is_theirs_alone() {
     assert_eq!((store.counts().unwrap().visible, store.is_kept(&map).unwrap()), (1, false));
     apply(&store, &[delete(&map)]).await;
     assert_eq!(held(&store, ScopeId::NODE, &map), None);
+}
+
+/// A subscription hears of what it selects as the pushed set does of what it needs, and neither is told for the other.
+#[tokio::test]
+async fn each_scope_knows_for_itself_what_cannot_be_read() {
+    let disk = FaultyDisk::new(64);
+    let store = synced(&disk).await;
+    let (held_before, never) = (key("configmaps", "before"), key("configmaps", "never"));
+    let scope = store.open_scope(Selection::all(never.resource().clone())).await.unwrap();
+    let other = store.open_scope(Selection {
+        namespace: "default".to_owned(),
+        ..Selection::all(never.resource().clone())
+    });
+    let other = other.await.unwrap();
+    for scope in [scope, other] {
+        store.caught_up(scope, epoch(1), CloudRevision(1)).await.unwrap();
+    }
+    let within = |scope: ScopeId, delivery: Delivery| Delivery { scope, ..delivery };
+    apply(&store, &[within(scope, upsert(&held_before, "u1", 10, &[]))]).await;
+    apply(&store, &[within(scope, unreadable(&held_before)), within(scope, unreadable(&never))]).await;
+    apply(&store, &[within(other, upsert(&never, "u2", 11, &[]))]).await;
+    assert!(store.scoped(scope).get(&held_before).unwrap().is_some(), "what is held stays");
+    let entry = |scope| held(&store, scope, &never);
+    assert_eq!((entry(scope), entry(ScopeId::NODE)), (Some(Held::Unreadable), None));
+    assert!(matches!(entry(other), Some(Held::Present(_))));
+    let error = store.scoped(scope).get(&never).unwrap_err().to_string();
+    assert!(error.contains("may not read"), "it is not gone: {error}");
+    assert_eq!(store.scoped(scope).list(never.resource(), None).unwrap().items.len(), 1);
+    assert!(store.scoped(other).get(&never).unwrap().is_some() && !store.is_unreadable(&never).unwrap());
+
+    apply(&store, &[within(other, delete(&never))]).await;
+    assert_eq!((entry(scope), entry(other)), (Some(Held::Unreadable), None));
+    assert_eq!(store.counts().unwrap().visible, 1, "nobody keeps the content");
+    apply(&store, &[within(scope, upsert(&never, "u3", 12, &[]))]).await;
+    assert!(matches!(entry(scope), Some(Held::Present(_))), "it can be read again");
+    apply(&store, &[within(other, unreadable(&never)), within(scope, delete(&never))]).await;
+    apply(&store, &[within(other, delete(&never))]).await;
+    assert_eq!((entry(scope), entry(other)), (None, None));
+    apply(&store, &[within(scope, unreadable(&never))]).await;
+    store.drop_scope(scope).await.unwrap();
+    assert_eq!(store.counts().unwrap().visible, 0, "with its scope all of it goes");
+    assert_eq!(entry(scope), None);
 }

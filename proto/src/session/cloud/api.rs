@@ -196,9 +196,8 @@ pub enum CloudEvent {
 }
 
 impl CloudEvent {
-    /// The node follows more than [`limits::FOLLOWED_MAX`] objects, by this subscription's last one.
-    pub(in crate::session) fn too_many(scope: ScopeId) -> Self {
-        let max = limits::FOLLOWED_MAX;
+    /// The node follows more than `max` objects, by this subscription's last one.
+    pub(in crate::session) fn too_many(scope: ScopeId, max: usize) -> Self {
         let reason = format!("a node follows at most {max} objects at a time: select fewer");
         Self::Ended { scope, code: 413, reason }
     }

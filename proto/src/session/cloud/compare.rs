@@ -212,7 +212,6 @@ impl Scope {
         let wanted = view.wanted(self.id);
         let distinct: HashSet<&ObjectKey> = wanted.iter().collect();
         self.slots.reserve(distinct.len());
-        self.expected = 0;
         let revision = view.revision(self.id);
         self.stage = Stage::CatchingUp(revision);
         // Deletions first: they make room for what follows. Keys of wanted objects come from the view, which shares
@@ -221,7 +220,7 @@ impl Scope {
         for (key, claim) in unwanted.map(|key| (key, true)).chain(wanted.iter().map(|key| (key, false))) {
             let belief = claimed.get(key).map_or(Belief::Nothing, |held| Belief::from((*held).clone()));
             let mut slot = Slot::new(belief, foreign);
-            slot.charged = claim;
+            (slot.charged, slot.gone) = (claim, claim);
             self.compare_key(key, slot, view);
         }
         Ok(())
@@ -234,7 +233,7 @@ impl Scope {
         if slot.charged {
             self.charged = self.charged.saturating_add(cost(key));
         }
-        self.slots.insert(key.clone(), slot);
+        self.add_slot(key.clone(), slot);
         let (scope, lookup) = (self.id, self.lookup(view, key));
         let Some(slot) = self.slots.get(key) else { return };
         let verdict = slot.judge(key, lookup, self.told);

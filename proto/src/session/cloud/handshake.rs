@@ -43,10 +43,14 @@ impl CloudSession {
         });
         self.notify(Notice::Welcome);
         self.liveness.measure(self.now);
-        let mut scope = Scope::new(ScopeId::NODE, comparison);
-        scope.told = self.features & features::UNREADABLE != 0;
-        self.scopes.push(scope);
+        self.add_scope(ScopeId::NODE, comparison);
         self.open_scope(ScopeId::NODE, view)
+    }
+
+    /// A scope that is not compared yet.
+    pub(super) fn add_scope(&mut self, id: ScopeId, comparison: Comparison) {
+        let ability = if id == ScopeId::NODE { features::UNREADABLE } else { features::UNREADABLE_FOLLOWED };
+        self.scopes.push(Scope::new(id, comparison, self.features & ability != 0));
     }
 
     /// Compares a scope, or asks for the inventory that the comparison needs.

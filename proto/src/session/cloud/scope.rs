@@ -3,6 +3,7 @@
 //! Pending work is state: a key is in one slot, in one phase, however often it is offered. The body is looked up when
 //! it leaves. What a scope holds is bounded by what is wanted and what the edge holds.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
@@ -45,9 +46,10 @@ pub(super) struct Scope {
     pub(super) stage: Stage,
     /// The edge can be told of what cannot be read.
     pub(super) told: bool,
+    /// Changed by `add_slot` and `remove_slot` alone.
     pub(super) slots: HashMap<ObjectKey, Slot>,
-    /// Objects that the view wanted when the scope was opened; 0 once they have slots.
-    pub(super) expected: usize,
+    /// Bytes of the texts of the keys that have gone: they are kept for their slots alone.
+    texts: usize,
     /// Ready keys, oldest first: of the delivery lane (where every key starts) and of the bulk lane.
     ready: [VecDeque<ObjectKey>; 2],
     timers: Timers,
@@ -61,13 +63,13 @@ pub(super) struct Scope {
 const KEPT_CAPACITY: usize = 4;
 
 impl Scope {
-    pub(super) fn new(id: ScopeId, comparison: Comparison) -> Self {
+    pub(super) fn new(id: ScopeId, comparison: Comparison, told: bool) -> Self {
         Self {
             id,
             stage: Stage::Comparing(Box::new(comparison)),
-            told: false,
+            told,
             slots: HashMap::new(),
-            expected: 0,
+            texts: 0,
             ready: [VecDeque::new(), VecDeque::new()],
             timers: Timers::default(),
             backlog: 0,
@@ -76,11 +78,22 @@ impl Scope {
     }
 
     /// Marks a key dirty. Coalesces: a key is ready once, and a key in flight becomes ready after its acknowledgement.
-    pub(super) fn offer(&mut self, key: ObjectKey) {
+    pub(super) fn offer(&mut self, key: ObjectKey, view: &impl NodeView) {
         if matches!(self.stage, Stage::Comparing(_)) {
             return;
         }
-        let slot = self.slots.entry(key.clone()).or_insert_with(|| Slot::new(Belief::Nothing, false));
+        // The pushed set is not the edge's choice.
+        let gone = self.id != ScopeId::NODE && matches!(view.lookup(self.id, &key), Lookup::Unwanted(_));
+        let slot = match self.slots.entry(key.clone()) {
+            Entry::Vacant(_) if gone => return,
+            Entry::Vacant(place) => place.insert(Slot::new(Belief::Nothing, false)),
+            Entry::Occupied(place) => place.into_mut(),
+        };
+        match (gone, std::mem::replace(&mut slot.gone, gone)) {
+            (true, false) => self.texts = self.texts.saturating_add(key.text_len()),
+            (false, true) => self.texts = self.texts.saturating_sub(key.text_len()),
+            _ => {}
+        }
         match slot.phase {
             Phase::Ready => {}
             Phase::InFlight { .. } => slot.phase = Phase::InFlight { again: true },
@@ -348,10 +361,38 @@ impl Scope {
         }
     }
 
+    pub(super) fn add_slot(&mut self, key: ObjectKey, slot: Slot) {
+        self.texts = self.texts.saturating_add(if slot.gone { key.text_len() } else { 0 });
+        self.slots.insert(key, slot);
+    }
+
     pub(super) fn remove_slot(&mut self, key: &ObjectKey) {
-        if self.slots.remove(key).is_some_and(|slot| slot.charged) {
+        let Some(slot) = self.slots.remove(key) else { return };
+        self.texts = self.texts.saturating_sub(if slot.gone { key.text_len() } else { 0 });
+        if slot.charged {
             self.charged = self.charged.saturating_sub(cost(key));
         }
+    }
+
+    /// Drops the keys that are neither wanted nor held: they came and went before the edge could be told. How many are wanted.
+    pub(super) fn drop_unneeded(&mut self) -> usize {
+        let gone = || self.slots.iter().filter(|(_, slot)| slot.gone);
+        let wanted = self.slots.len() - gone().count();
+        let unneeded = gone().filter(|(_, slot)| slot.is_of_no_use());
+        let unneeded: Vec<_> = unneeded.map(|(key, _)| key.clone()).collect();
+        for key in &unneeded {
+            self.resolve(key);
+            self.forget(key);
+        }
+        if !unneeded.is_empty() {
+            for queue in &mut self.ready {
+                queue.retain(|key| self.slots.contains_key(key));
+                queue.shrink_to_fit();
+            }
+            // A map in which much was removed takes the next keys for more than it has room for, and doubles.
+            self.slots = self.slots.drain().collect();
+        }
+        wanted
     }
 
     /// Bytes that are kept because the edge says that it holds something.
@@ -360,11 +401,6 @@ impl Scope {
             Stage::Comparing(comparison) => comparison.bytes(),
             Stage::CatchingUp(_) | Stage::Following => self.charged,
         }
-    }
-
-    /// Objects that are followed, or will be once they are compared.
-    pub(super) fn followed(&self) -> usize {
-        self.slots.len().max(self.expected)
     }
 
     /// Bytes that the edge makes this scope keep: what it says it holds, what it refuses, and what it has asked to follow.
@@ -376,7 +412,8 @@ impl Scope {
         }
         let slots = self.slots.capacity().saturating_mul(size_of::<(ObjectKey, Slot)>());
         let queues: usize = self.ready.iter().map(VecDeque::capacity).sum();
-        kept.saturating_add(slots).saturating_add(queues.saturating_mul(size_of::<ObjectKey>()))
+        let queues = queues.saturating_mul(size_of::<ObjectKey>());
+        kept.saturating_add(slots).saturating_add(queues).saturating_add(self.texts)
     }
 
     fn release_queue(&mut self, queue: usize) {

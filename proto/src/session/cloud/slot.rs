@@ -63,6 +63,8 @@ pub(super) struct Slot {
     pub(super) due: bool,
     /// The edge named this key, and the view does not want it: its texts are kept for this slot alone.
     pub(super) charged: bool,
+    /// The view did not want it when it was offered last.
+    pub(super) gone: bool,
     /// Boxed, because hardly any key is ever refused and every connected node pays for the size of a slot.
     pub(super) park: Option<Box<Park<ObjectVersion>>>,
 }
@@ -71,7 +73,21 @@ impl Slot {
     pub(super) fn new(belief: Belief, foreign: bool) -> Self {
         let foreign = foreign && matches!(belief, Belief::Version(_));
         let claimed = matches!(belief, Belief::Version(_));
-        Self { belief, phase: Phase::Idle, foreign, claimed, due: false, charged: false, park: None }
+        Self {
+            belief,
+            phase: Phase::Idle,
+            foreign,
+            claimed,
+            due: false,
+            charged: false,
+            gone: false,
+            park: None,
+        }
+    }
+
+    /// Whether the edge holds nothing under this key and nothing is on its way.
+    pub(super) fn is_of_no_use(&self) -> bool {
+        self.belief == Belief::Nothing && !matches!(self.phase, Phase::InFlight { .. })
     }
 
     /// The view shows this: does it know what the edge holds?

@@ -2,7 +2,7 @@
 
 use crate::frame::{Inventory, InventoryPart, Subscribe};
 use crate::ids::{Moment, ScopeId};
-use crate::limits::{FOLLOWED_MAX, INVENTORY_BYTES_MAX, SUBSCRIBE_WINDOW, SUBSCRIBES_MAX, SUBSCRIPTIONS_MAX};
+use crate::limits::{INVENTORY_BYTES_MAX, SUBSCRIBE_WINDOW, SUBSCRIBES_MAX, SUBSCRIPTIONS_MAX};
 use crate::session::SessionError;
 use crate::session::cloud::compare::Comparison;
 use crate::session::cloud::scope::{Scope, Stage};
@@ -35,7 +35,7 @@ impl CloudSession {
         }
         let announced = std::mem::replace(&mut subscribe.inventory, Inventory::Full(Vec::new()));
         let comparison = Comparison::new(subscribe.epoch.clone(), self.comparable, announced)?;
-        self.scopes.push(Scope::new(scope, comparison));
+        self.add_scope(scope, comparison);
         self.check_claims()?;
         self.events.push_back(CloudEvent::Subscribe(subscribe));
         Ok(())
@@ -58,7 +58,7 @@ impl CloudSession {
         view: &impl NodeView,
     ) -> Result<(), SessionError> {
         let (now, id) = (self.now, part.scope);
-        if part.last && self.awaits_inventory(id) && self.follows_too_much(id, view) {
+        if part.last && self.awaits_inventory(id) && !self.has_room(Some(id), view) {
             self.end_overfull(id);
             return Ok(());
         }
@@ -81,7 +81,7 @@ impl CloudSession {
         if scope == ScopeId::NODE || self.scope_index(scope).is_none() {
             return false;
         }
-        if self.follows_too_much(scope, view) {
+        if !self.has_room(Some(scope), view) {
             self.end_overfull(scope);
             return false;
         }
@@ -92,17 +92,27 @@ impl CloudSession {
         true
     }
 
-    /// Objects that the subscriptions follow, those that are not compared yet included.
-    pub(super) fn followed(&self) -> usize {
+    /// Keys of the subscriptions that are compared.
+    pub(super) fn keys(&self) -> usize {
         let subscriptions = self.scopes.iter().filter(|scope| scope.id != ScopeId::NODE);
-        subscriptions.map(Scope::followed).fold(0, usize::saturating_add)
+        subscriptions.map(|scope| scope.slots.len()).fold(0, usize::saturating_add)
     }
 
-    /// Whether the node would follow too much with what the view wants of this scope now. The scope remembers what that is.
-    fn follows_too_much(&mut self, id: ScopeId, view: &impl NodeView) -> bool {
-        let Some(scope) = self.scope_mut(id).filter(|scope| scope.id != ScopeId::NODE) else { return false };
-        scope.expected = if matches!(scope.stage, Stage::Comparing(_)) { view.count(id) } else { 0 };
-        self.followed() > FOLLOWED_MAX
+    /// Whether the node may follow what it follows. Of what is compared next, or when its inventory has come, all that the view
+    /// wants there now will be followed.
+    pub(super) fn has_room(&mut self, next: Option<ScopeId>, view: &impl NodeView) -> bool {
+        let is_expected = |scope: &&Scope| {
+            let compared = !matches!(scope.stage, Stage::Comparing(_));
+            !compared && (next == Some(scope.id) || scope.comparison_deadline().is_some())
+        };
+        let expected = self.scopes.iter().filter(|scope| scope.id != ScopeId::NODE).filter(is_expected);
+        let expected = expected.map(|scope| view.count(scope.id)).fold(0, usize::saturating_add);
+        if !self.room.is_tight(self.keys().saturating_add(expected)) {
+            return true;
+        }
+        let subscriptions = self.scopes.iter_mut().filter(|scope| scope.id != ScopeId::NODE);
+        let wanted = subscriptions.map(Scope::drop_unneeded).fold(0, usize::saturating_add);
+        self.room.counted(wanted.saturating_add(expected), self.keys().saturating_add(expected))
     }
 
     fn awaits_inventory(&self, id: ScopeId) -> bool {
@@ -112,7 +122,7 @@ impl CloudSession {
 
     /// Ends a subscription by which the node follows too much. The edge is told, and the owner.
     pub(super) fn end_overfull(&mut self, scope: ScopeId) {
-        let ended = CloudEvent::too_many(scope);
+        let ended = CloudEvent::too_many(scope, self.room.max());
         if let CloudEvent::Ended { code, reason, .. } = &ended {
             self.close_subscription(scope, *code, reason);
         }

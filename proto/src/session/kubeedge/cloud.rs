@@ -20,10 +20,11 @@ use super::pen::Pen;
 use super::{LEDGER_LAZY, Ledger, LedgerWrite, SILENCE_MAX};
 use crate::frame::{Goodbye, Reply};
 use crate::ids::{Epoch, Moment, NodeId, RequestId, ScopeId};
-use crate::limits::FOLLOWED_MAX;
+use crate::limits::STOCK_FOLLOWED_MAX;
 use crate::message::MessageId;
 use crate::object::{ObjectKey, SharedObject};
 use crate::session::patience::Patience;
+use crate::session::room::Room;
 use crate::session::{CloudEvent, NodeView, SessionError};
 use board::Board;
 use carried::Carried;
@@ -111,6 +112,8 @@ pub struct CloudSession {
     scopes: Vec<ScopeId>,
     restoring: bool,
     caught_up: bool,
+    /// For the keys of the board.
+    room: Room,
     board: Board,
     flights: Flights,
     carried: Carried,
@@ -154,6 +157,7 @@ impl CloudSession {
             scopes: vec![ScopeId::NODE],
             restoring: config.restoring,
             caught_up: false,
+            room: Room::new(STOCK_FOLLOWED_MAX),
             board,
             flights: Flights::new(config.window.clamp(1, WINDOW_MAX)),
             carried: Carried::default(),
@@ -171,33 +175,36 @@ impl CloudSession {
         }
     }
 
-    /// Marks a key dirty: its state is looked up when there is room to send it. Ten offers become one delivery.
-    pub fn offer(&mut self, scope: ScopeId, key: ObjectKey) {
+    /// Marks a key dirty: its state is looked up when there is room to send it. Ten offers become one delivery. A subscription
+    /// by which the node comes to follow more than [`STOCK_FOLLOWED_MAX`] objects ends; what has gone is not followed any more.
+    pub fn offer(&mut self, scope: ScopeId, key: ObjectKey, view: &impl NodeView) {
         if self.closed || !self.scopes.contains(&scope) {
             return;
         }
         let before = self.board.len();
         self.board.offer(key);
-        if scope != ScopeId::NODE && self.board.len() > before.max(FOLLOWED_MAX) {
+        let keys = self.board.len();
+        if scope != ScopeId::NODE && keys > before && self.room.grown(keys) && !self.has_room(0, view) {
             self.close_subscription(scope);
-            self.events.push_back(CloudEvent::too_many(scope));
+            self.events.push_back(CloudEvent::too_many(scope, self.room.max()));
         }
     }
 
     /// Adds a scope: everything that the view wants there is delivered as watch events
     /// (docs/reference/kubeedge.md#application-messages). False when it is not open then, because the node would follow
-    /// more than [`FOLLOWED_MAX`] objects, or the session is over: nobody needs to follow it.
+    /// more than [`STOCK_FOLLOWED_MAX`] objects, or the session is over: nobody needs to follow it.
     pub fn open_subscription(&mut self, scope: ScopeId, view: &impl NodeView) -> bool {
         if self.closed || self.scopes.contains(&scope) {
             return !self.closed;
         }
         let wanted = view.wanted(scope);
         let new = wanted.iter().filter(|key| self.board.get(key).is_none()).count();
-        if new > 0 && self.board.len().saturating_add(new) > FOLLOWED_MAX {
-            self.events.push_back(CloudEvent::too_many(scope));
+        self.scopes.push(scope);
+        if !self.has_room(new, view) {
+            self.scopes.retain(|open| *open != scope);
+            self.events.push_back(CloudEvent::too_many(scope, self.room.max()));
             return false;
         }
-        self.scopes.push(scope);
         wanted.into_iter().for_each(|key| self.board.offer(key));
         true
     }

@@ -10,7 +10,8 @@ use thiserror::Error;
 use crate::ids::{CloudRevision, Epoch, Uid};
 use crate::object::{KeyMap, ObjectKey};
 
-/// Keys of one ledger, at most: what fits one Kubernetes object with room to spare. An object beyond it is not sent.
+/// Keys of one ledger, at most: what fits one Kubernetes object with room to spare. An object beyond it waits until another
+/// one has gone.
 pub const LEDGER_MAX: usize = 8192;
 
 /// One key that the edge may hold.

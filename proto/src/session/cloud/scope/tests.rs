@@ -44,7 +44,7 @@ impl NodeView for View {
 
 fn opened(view: &View) -> Scope {
     let comparison = Comparison::new(None, None, Inventory::Full(Vec::new())).expect("an empty inventory");
-    let mut scope = Scope::new(ScopeId::NODE, comparison);
+    let mut scope = Scope::new(ScopeId::NODE, comparison, false);
     let epoch = Epoch { cluster: Uid::parse("c").expect("valid"), generation: 1 };
     scope.open(Moment::default(), &epoch, view).expect("consistent");
     scope
@@ -74,7 +74,7 @@ fn a_key_that_is_refused_a_thousand_times_has_one_timer() {
         assert!(scope.refused(Moment::default(), &flight(step)) >= PARK_DELAY_MIN);
         assert_eq!(scope.timers.len(), 1);
         view.next();
-        scope.offer(View::key());
+        scope.offer(View::key(), &view);
     }
     let step = next(&mut scope, Moment::default(), &view).expect("a newer version never waits");
     scope.acked(&View::key(), step.becomes);
@@ -87,7 +87,7 @@ fn a_key_is_ready_once_however_often_it_is_offered() {
     let view = View(Cell::new(1));
     let mut scope = opened(&view);
     for _ in 0..1000 {
-        scope.offer(View::key());
+        scope.offer(View::key(), &view);
     }
     assert_eq!(scope.ready.iter().map(VecDeque::len).sum::<usize>(), 1);
     next(&mut scope, Moment::default(), &view).expect("one delivery");
@@ -116,7 +116,7 @@ fn keys_that_nobody_wants_leave_nothing_behind() {
         }
     }
     next(&mut scope, Moment::default(), &view).expect("the wanted one");
-    scope.offer(other.clone());
+    scope.offer(other.clone(), &Unwanted);
     let window = Window::new(Lane::Delivery, 8, 1 << 20);
     let outcome = scope.next(Moment::default(), &window, Lane::Delivery, &Unwanted, &mut VecDeque::new());
     assert!(matches!(outcome, Next::Nothing));

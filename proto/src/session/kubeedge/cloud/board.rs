@@ -283,6 +283,25 @@ impl Board {
         }
     }
 
+    /// How many keys have not gone, and those that have and of which the edge knows nothing.
+    pub(super) fn divide(&self, gone: impl Fn(&ObjectKey) -> bool) -> (usize, Vec<ObjectKey>) {
+        let gone: Vec<_> = self.slots.iter().filter(|(key, _)| gone(key)).collect();
+        let rest = self.slots.len() - gone.len();
+        let unneeded = gone.into_iter().filter(|(_, slot)| slot.is_of_no_use());
+        (rest, unneeded.map(|(key, _)| key.clone()).collect())
+    }
+
+    /// Takes the keys out of the queues that are in none.
+    pub(super) fn drop_stale(&mut self) {
+        let Self { ready, unhurried, slots, .. } = self;
+        // A map in which much was removed takes the next keys for more than it has room for, and doubles.
+        *slots = slots.drain().collect();
+        for queue in [ready, unhurried] {
+            queue.retain(|key| slots.get(key).is_some_and(|slot| slot.phase == Phase::Ready));
+            queue.shrink_to_fit();
+        }
+    }
+
     /// Puts a key aside until `until`, or until it is offered again.
     pub(super) fn put_off(&mut self, key: &ObjectKey, until: Option<Moment>) {
         self.take(key, Phase::Parked);
@@ -299,19 +318,33 @@ impl Board {
 
     /// A delivery has failed: the same version waits, a newer one does not. The wait.
     pub(super) fn failed(&mut self, now: Moment, key: &ObjectKey, step: &Step) -> Duration {
-        let park = Park::failed(step.revision(), now, self.end_wait(key).as_deref());
+        let mut again = false;
+        if let Some(slot) = self.slots.get_mut(key) {
+            again = slot.phase == Phase::InFlight { again: true };
+            slot.belief = slot.belief.unsure(step.uid());
+        }
+        let delay = self.put_back(now, key, step.revision());
+        if again {
+            self.offer(key.clone());
+        }
+        delay
+    }
+
+    /// This version waits, longer each time. The wait.
+    pub(super) fn put_back(
+        &mut self,
+        now: Moment,
+        key: &ObjectKey,
+        revision: Option<CloudRevision>,
+    ) -> Duration {
+        let park = Park::failed(revision, now, self.end_wait(key).as_deref());
         let delay = park.delay();
         let Some(slot) = self.slots.get_mut(key) else { return delay };
-        let again = slot.phase == Phase::InFlight { again: true };
-        slot.belief = slot.belief.unsure(step.uid());
         slot.park = Some(Box::new(park));
         slot.phase = Phase::Parked;
         self.timers.set(now + delay, key.clone());
         // One object that an edge cannot store must not keep the rest from being caught up.
         self.resolve(key);
-        if again {
-            self.offer(key.clone());
-        }
         delay
     }
 

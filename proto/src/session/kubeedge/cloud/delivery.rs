@@ -57,6 +57,18 @@ impl CloudSession {
         }
     }
 
+    /// Whether the node may follow what it follows, and so many objects more.
+    pub(super) fn has_room(&mut self, new: usize, view: &impl NodeView) -> bool {
+        if !self.room.is_tight(self.board.len().saturating_add(new)) {
+            return true;
+        }
+        let gone = |key: &ObjectKey| matches!(self.wanted(key, view), (Wanted::Gone, _));
+        let (wanted, unneeded) = self.board.divide(gone);
+        unneeded.iter().for_each(|key| self.forget(key));
+        self.board.drop_stale();
+        self.room.counted(wanted.saturating_add(new), self.board.len().saturating_add(new))
+    }
+
     /// What all scopes together want, and whether only a subscription does. Stock edges have one row for each object,
     /// however many want it.
     fn wanted(&self, key: &ObjectKey, view: &impl NodeView) -> (Wanted, bool) {
@@ -148,7 +160,15 @@ impl CloudSession {
         match self.recorder.want(key, &kind, &object.version.uid) {
             Ok(standing) => Some(standing),
             Err(full) => {
-                self.refuse_for_ever(key, object, RefusalReason::Other, format!("{key} is not sent: {full}"));
+                // What has gone leaves the ledger when the edge has confirmed it.
+                self.board.take(key, Phase::Parked);
+                let retry_in = self.board.put_back(self.now, key, Some(object.version.revision));
+                self.report_refusal(
+                    key,
+                    RefusalReason::Other,
+                    format!("{key} is not sent: {full}"),
+                    retry_in,
+                );
                 None
             }
         }
@@ -211,18 +231,26 @@ impl CloudSession {
         message: String,
     ) {
         if self.board.never(key, object.version.revision) {
-            self.counters.refused += 1;
-            let (scope, key, retry_in) = (ScopeId::NODE, key.clone(), Duration::MAX);
-            self.events.push_back(CloudEvent::Refused { scope, key, reason, message, retry_in });
+            self.report_refusal(key, reason, message, Duration::MAX);
         }
+    }
+
+    fn report_refusal(
+        &mut self,
+        key: &ObjectKey,
+        reason: RefusalReason,
+        message: String,
+        retry_in: Duration,
+    ) {
+        self.counters.refused += 1;
+        let (scope, key) = (ScopeId::NODE, key.clone());
+        self.events.push_back(CloudEvent::Refused { scope, key, reason, message, retry_in });
     }
 
     /// A delivery was refused by the edge, or no copy of it was ever acknowledged.
     pub(super) fn delivery_failed(&mut self, flight: &Flight, reason: RefusalReason, message: String) {
         let retry_in = self.board.failed(self.now, &flight.key, &flight.step);
-        self.counters.refused += 1;
-        let (scope, key) = (ScopeId::NODE, flight.key.clone());
-        self.events.push_back(CloudEvent::Refused { scope, key, reason, message, retry_in });
+        self.report_refusal(&flight.key, reason, message, retry_in);
     }
 
     pub(super) fn delivery_overdue(&mut self, overdue: Overdue) {

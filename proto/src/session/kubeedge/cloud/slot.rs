@@ -129,6 +129,12 @@ impl Slot {
         }
     }
 
+    /// Whether the edge holds nothing under this key and nothing is on its way.
+    pub(super) fn is_of_no_use(&self) -> bool {
+        let under_way = matches!(self.phase, Phase::Recording | Phase::InFlight { .. });
+        !under_way && !self.belief.holds() && self.holds == 0
+    }
+
     /// The same version again, too early.
     pub(super) fn held_back(&self, step: &Step, now: Moment) -> Option<Option<Moment>> {
         let park = self.park.as_ref()?;

@@ -1,0 +1,74 @@
+//! What one subscription selects, and nothing else: a view that answers at once, however much it has.
+
+#![allow(dead_code, unreachable_pub)] // shared by several test binaries
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tombolo_proto::inventory::content_hash;
+use tombolo_proto::object::{ObjectVersion, SharedObject};
+use tombolo_proto::session::{Lookup, NodeView};
+use tombolo_proto::{CloudRevision, ObjectKey, Resource, ScopeId, Uid};
+
+pub const MIB: usize = 1024 * 1024;
+
+/// The scope that it is.
+pub const SCOPE: ScopeId = ScopeId(1);
+
+#[derive(Debug, Default)]
+pub struct Selection {
+    objects: HashMap<ObjectKey, Arc<SharedObject>>,
+    revision: u64,
+}
+
+impl Selection {
+    /// A name as long as most.
+    pub fn key(number: usize) -> ObjectKey {
+        let name = format!("a-service-of-some-team-{number:06}");
+        ObjectKey::new(Resource::new("", "v1", "services"), "some-namespace", &name)
+    }
+
+    pub fn create(&mut self, number: usize) -> ObjectKey {
+        let key = Self::key(number);
+        self.revision += 1;
+        let uid = format!("00000000-0000-0000-0000-{number:012}");
+        let metadata =
+            format!(r#"{{"name":"{}","namespace":"{}","uid":"{uid}"}}"#, key.name(), key.namespace());
+        let body = format!(r#"{{"apiVersion":"v1","kind":"Service","metadata":{metadata}}}"#);
+        let uid = Uid::parse(&uid).expect("a UID");
+        let version = ObjectVersion {
+            uid,
+            revision: CloudRevision(self.revision),
+            hash: content_hash(body.as_bytes()),
+        };
+        let object = SharedObject::new(key.clone(), version, body.into(), Vec::new());
+        self.objects.insert(key.clone(), Arc::new(object));
+        key
+    }
+
+    pub fn delete(&mut self, number: usize) -> ObjectKey {
+        let key = Self::key(number);
+        self.objects.remove(&key);
+        key
+    }
+}
+
+impl NodeView for Selection {
+    fn wanted(&self, scope: ScopeId) -> Vec<ObjectKey> {
+        let all = self.objects.keys().filter(|_| scope == SCOPE);
+        all.cloned().collect()
+    }
+
+    fn count(&self, scope: ScopeId) -> usize {
+        if scope == SCOPE { self.objects.len() } else { 0 }
+    }
+
+    fn lookup(&self, scope: ScopeId, key: &ObjectKey) -> Lookup {
+        let found = self.objects.get(key).filter(|_| scope == SCOPE);
+        found.map_or(Lookup::Unwanted(None), |object| Lookup::Present(Arc::clone(object)))
+    }
+
+    fn revision(&self, _: ScopeId) -> CloudRevision {
+        CloudRevision(self.revision)
+    }
+}

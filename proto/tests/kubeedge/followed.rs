@@ -1,0 +1,145 @@
+//! How much a stock edge may follow, and what it makes its session keep by that.
+
+use std::time::Duration;
+
+use tombolo_proto::limits::STOCK_FOLLOWED_MAX;
+use tombolo_proto::message::{Message, MessageId, Operation};
+use tombolo_proto::session::CloudEvent;
+use tombolo_proto::session::kubeedge::{CloudConfig, CloudSession, LEDGER_MAX, Ledger};
+use tombolo_proto::{Moment, ObjectKey, kubeedge};
+
+use super::cluster::{epoch, node};
+use super::selection::{MIB, SCOPE, Selection};
+
+/// What a session keeps at most of what its edge follows, whatever that takes: 14,336 slots, queues and texts of 13,312 keys,
+/// their timers, and 8,192 places in the ledger.
+const STOCK_BYTES: usize = 11 * MIB / 2;
+
+/// Keys that come before they are counted.
+const SLACK: usize = 1024;
+
+/// An edge that follows one selection.
+struct Follower {
+    now: Moment,
+    session: CloudSession,
+    selection: Selection,
+}
+
+impl Follower {
+    /// An edge that holds as much as it may.
+    fn full() -> Self {
+        let (now, selection) = (Moment::default(), Selection::default());
+        let config = CloudConfig::new(node(), epoch(), 1_700_000_000_000, [1; 16]);
+        let mut session = CloudSession::new(config, Ledger::default(), now, &selection);
+        assert!(session.open_subscription(SCOPE, &selection));
+        let mut follower = Self { now, session, selection };
+        for number in 0..STOCK_FOLLOWED_MAX {
+            follower.create(number);
+        }
+        assert!(!follower.ended(), "as many as may");
+        follower.exchange(|_| true);
+        assert_eq!(follower.session.stats().held, STOCK_FOLLOWED_MAX);
+        follower
+    }
+
+    fn offer(&mut self, key: ObjectKey) {
+        self.session.offer(SCOPE, key, &self.selection);
+    }
+
+    fn create(&mut self, number: usize) {
+        let key = self.selection.create(number);
+        self.offer(key);
+    }
+
+    /// An object has gone, and another one has come.
+    fn replace(&mut self, number: usize) {
+        let gone = self.selection.delete(number);
+        self.offer(gone);
+        self.create(number + STOCK_FOLLOWED_MAX);
+    }
+
+    /// Until nothing more is sent: the edge stores what it takes and says of the rest that it cannot.
+    fn exchange(&mut self, takes: impl Fn(&Message) -> bool) {
+        let id = || MessageId::parse("an-answer").expect("printable");
+        loop {
+            let Some(document) = self.session.poll_transmit(self.now, &self.selection) else {
+                let Some(write) = self.session.poll_ledger(self.now, &self.selection) else { return };
+                self.session.ledger_saved(write.number);
+                continue;
+            };
+            self.session.transmitted(self.now, document.number);
+            let message = kubeedge::decode(&document.to_bytes()).expect("a message");
+            let answer = match takes(&message) {
+                true => message.ack(id(), 0),
+                false => message.error_reply(id(), 0, "no"),
+            };
+            self.session.handle_document(self.now, &kubeedge::encode(&answer)).expect("a good edge");
+        }
+    }
+
+    fn ended(&mut self) -> bool {
+        let mut ended = false;
+        while let Some(event) = self.session.poll_event() {
+            ended |= matches!(event, CloudEvent::Ended { scope: SCOPE, code: 413, .. });
+        }
+        ended
+    }
+
+    /// Time passes, in which the edge takes all that there is.
+    fn wait(&mut self, seconds: u64) {
+        for _ in 0..seconds / 10 {
+            self.now = self.now + Duration::from_secs(10);
+            self.session.heard(self.now);
+            self.session.handle_timeout(self.now);
+            self.exchange(|_| true);
+        }
+    }
+}
+
+/// What has gone is not followed, and leaves the ledger when the edge has confirmed it. Until then what has come waits for its
+/// place, and gets it.
+#[test]
+fn all_that_a_stock_edge_follows_may_be_replaced_at_once() {
+    let mut follower = Follower::full();
+    for number in 0..2 * STOCK_FOLLOWED_MAX {
+        follower.replace(number);
+    }
+    assert!(!follower.ended());
+    let (kept, dirty) = (follower.session.memory(), follower.session.stats().dirty);
+    assert!(dirty >= 2 * STOCK_FOLLOWED_MAX && dirty <= 2 * STOCK_FOLLOWED_MAX + SLACK, "{dirty} keys");
+    assert!(kept <= STOCK_BYTES, "{kept} bytes");
+    // The deletions come last.
+    follower.exchange(|message| message.route.operation != Operation::Delete);
+    assert!(!follower.ended());
+    let stats = follower.session.stats();
+    assert_eq!(stats.held, LEDGER_MAX, "the ledger is full");
+    assert!(stats.parked > 0 && follower.session.memory() <= STOCK_BYTES, "{}", follower.session.memory());
+    follower.wait(400);
+    let stats = follower.session.stats();
+    assert_eq!((stats.held, stats.dirty, stats.parked), (STOCK_FOLLOWED_MAX, 0, 0));
+    // More is followed than may be.
+    let ended = (0..=SLACK).any(|number| {
+        follower.create(number);
+        follower.ended()
+    });
+    assert!(ended);
+}
+
+/// Deletions that the edge does not take, and all else that an edge may refuse.
+#[test]
+fn what_a_stock_edge_keeps_from_going_is_bounded() {
+    let mut follower = Follower::full();
+    let ended = (0..2 * STOCK_FOLLOWED_MAX).find(|number| {
+        follower.replace(*number);
+        if number % 64 == 0 {
+            follower.exchange(|_| false);
+            assert!(follower.session.memory() <= STOCK_BYTES, "{} bytes", follower.session.memory());
+        }
+        follower.ended()
+    });
+    let ended = ended.expect("it does not go on for ever");
+    assert!((STOCK_FOLLOWED_MAX..=STOCK_FOLLOWED_MAX + SLACK).contains(&ended), "after {ended}");
+    let (stats, kept) = (follower.session.stats(), follower.session.memory());
+    assert!(stats.held <= LEDGER_MAX && stats.parked <= 2 * STOCK_FOLLOWED_MAX, "{stats:?}");
+    assert!(kept > STOCK_BYTES / 2 && kept <= STOCK_BYTES, "{kept} bytes");
+}

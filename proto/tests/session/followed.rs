@@ -1,0 +1,130 @@
+//! How much a node may follow, and what it makes its session keep by that.
+
+use tombolo_proto::frame::{Change, Frame, Refusal, RefusalReason};
+use tombolo_proto::limits::FOLLOWED_MAX;
+use tombolo_proto::session::CloudEvent;
+use tombolo_proto::{Lane, ObjectKey, ScopeId};
+
+use super::harness::solo::Solo;
+use super::selection::{MIB, SCOPE, Selection};
+use super::subscriptions::subscribe;
+
+/// What a session keeps at most of what a node follows, all of which is being replaced.
+const REPLACED_BYTES: usize = 6 * MIB;
+
+/// Keys that come before they are counted.
+const SLACK: usize = 1024;
+
+/// An edge that follows one selection.
+struct Follower {
+    solo: Solo,
+    selection: Selection,
+}
+
+impl Follower {
+    fn new() -> Self {
+        let mut solo = Solo::new(0).greeted();
+        solo.feed(Lane::Delivery, Frame::Subscribe(subscribe(SCOPE.0))).expect("in order");
+        let selection = Selection::default();
+        assert!(solo.session.open_subscription(SCOPE, &selection));
+        solo.events();
+        Self { solo, selection }
+    }
+
+    /// An edge that holds as much as it may.
+    fn full() -> Self {
+        let mut follower = Self::new();
+        for number in 0..FOLLOWED_MAX {
+            follower.create(number);
+        }
+        follower.exchange(true);
+        assert_eq!(follower.solo.session.stats().held, FOLLOWED_MAX);
+        follower
+    }
+
+    fn offer(&mut self, key: ObjectKey) {
+        self.solo.session.offer(SCOPE, key, &self.selection);
+    }
+
+    fn create(&mut self, number: usize) {
+        let key = self.selection.create(number);
+        self.offer(key);
+    }
+
+    /// An object has gone, and another one has come.
+    fn replace(&mut self, number: usize) {
+        let gone = self.selection.delete(number);
+        self.offer(gone);
+        self.create(number + FOLLOWED_MAX);
+    }
+
+    /// The edge takes all that there is; deletions if it takes any.
+    fn exchange(&mut self, deletions: bool) {
+        loop {
+            let (now, mut newest) = (self.solo.now, None);
+            while let Some(frame) = self.solo.session.poll_transmit(now, Lane::Delivery, &self.selection) {
+                let Frame::Deliver(deliver) = frame else { panic!("{frame:?}") };
+                newest = Some(deliver.seq);
+                if !deletions && matches!(deliver.change, Change::Delete { .. }) {
+                    let (lane, seq, message) = (Lane::Delivery, deliver.seq, String::new());
+                    let refusal = Refusal { lane, seq, reason: RefusalReason::Other, message };
+                    self.solo.feed(Lane::Control, Frame::Refuse(refusal)).expect("in flight");
+                }
+            }
+            let Some(newest) = newest else { return };
+            self.solo.ack(Lane::Delivery, newest.0);
+        }
+    }
+
+    fn ended(&mut self) -> bool {
+        let events = self.solo.events();
+        events.iter().any(|event| matches!(event, CloudEvent::Ended { scope: SCOPE, code: 413, .. }))
+    }
+}
+
+/// What has gone takes memory until the edge knows, but is not followed: neither one replacement nor several that a slow edge has
+/// heard nothing of end a subscription, or keep another one from being opened.
+#[test]
+fn all_that_a_node_follows_may_be_replaced_at_once() {
+    let mut follower = Follower::full();
+    let before = follower.solo.session.memory();
+    for number in 0..2 * FOLLOWED_MAX {
+        follower.replace(number);
+    }
+    assert!(!follower.ended());
+    let (kept, dirty) = (follower.solo.session.memory(), follower.solo.session.stats().dirty);
+    assert!(dirty >= 2 * FOLLOWED_MAX && dirty <= 2 * FOLLOWED_MAX + SLACK, "{dirty} keys");
+    assert!(kept > before && kept <= REPLACED_BYTES, "{kept} bytes, {before} before");
+    follower.solo.feed(Lane::Delivery, Frame::Subscribe(subscribe(2))).expect("in order");
+    assert!(follower.solo.session.open_subscription(ScopeId(2), &follower.selection));
+    let delivered = follower.solo.session.stats().delivered;
+    follower.exchange(true);
+    let stats = follower.solo.session.stats();
+    assert_eq!((stats.held, stats.dirty), (FOLLOWED_MAX, 0));
+    assert_eq!(stats.delivered - delivered, 2 * FOLLOWED_MAX as u64, "what came and went was not sent");
+    assert!(follower.solo.session.memory() < kept, "{} bytes", follower.solo.session.memory());
+    // More is followed than may be.
+    let ended = (0..=SLACK).any(|number| {
+        follower.create(number);
+        follower.ended()
+    });
+    assert!(ended);
+}
+
+/// Deletions that the edge does not take make the session keep no more than a bounded number of keys.
+#[test]
+fn what_an_edge_keeps_from_going_is_bounded() {
+    let mut follower = Follower::full();
+    let ended = (0..2 * FOLLOWED_MAX).find(|number| {
+        follower.replace(*number);
+        if number % 64 == 0 {
+            follower.exchange(false);
+        }
+        let stats = (number % 4096 == 0).then(|| follower.solo.session.stats());
+        assert!(stats.is_none_or(|stats| stats.held <= 2 * FOLLOWED_MAX + SLACK), "{stats:?}");
+        follower.ended()
+    });
+    let ended = ended.expect("it does not go on for ever");
+    assert!((FOLLOWED_MAX..=FOLLOWED_MAX + SLACK).contains(&ended), "after {ended}");
+    assert_eq!(follower.solo.session.stats().held, 0);
+}
