@@ -275,12 +275,15 @@ impl Identities {
         certificate: &PeerCertificate,
     ) -> Result<Result<(), (Denied, Option<Entry>)>, IdentityError> {
         let state = self.nodes.state(node).await;
-        let entry = self.shelf.refresh(&*self.store, node).await?;
-        // Nothing that can be said of a Node gives back what was revoked.
-        if state.is_err() && entry.as_ref().is_some_and(|entry| entry.revoked) {
-            return Ok(Err((Denied::Revoked, entry)));
+        let refreshed = self.shelf.refresh(&*self.store, node).await;
+        // Nothing that could still be said gives back what is known to be revoked, and whoever it was taken from may keep the API busy.
+        if state.is_err() || refreshed.is_err() {
+            let entry = self.shelf.get(node);
+            if entry.as_ref().is_some_and(|entry| entry.revoked) {
+                return Ok(Err((Denied::Revoked, entry)));
+            }
         }
-        let state = state?;
+        let (entry, state) = (refreshed?, state?);
         match self.judge(node, entry.as_ref(), state.uid(), certificate) {
             Verdict::InForce => return Ok(Ok(())),
             Verdict::Denied(why) => return Ok(Err((why, entry))),
@@ -314,8 +317,16 @@ impl Identities {
         // A Node that comes after this look has a record that differs from this one: each is marked before its Node is made.
         let before = self.shelf.refresh(&*self.store, node).await?;
         let state = self.nodes.state(node).await?;
-        let mut joined = None;
+        let mut joined: Option<Joined> = None;
+        let own = Key::from(certificate);
         let recorded = self.change(node, |entry| {
+            // A write of ours whose answer was lost on its way.
+            if let (Some(joined), Some(entry)) =
+                (&mut joined, entry.filter(|entry| entry.keys.contains(&own)))
+            {
+                joined.recorded = entry.clone();
+                return Ok(None);
+            }
             match self.taken_now(node, entry, now) {
                 _ if replace => {}
                 Some(taken) => return Err(taken),
@@ -336,7 +347,7 @@ impl Identities {
                 self.deletions.forget(node);
                 Ok(Ok(joined))
             }
-            // A join is always something to record.
+            // What is recorded already is so by this join.
             (Ok(Ok(())), None) => Err(IdentityError::Busy.into()),
         }
     }

@@ -343,6 +343,13 @@ async fn sessions_end_with_what_let_them_in() {
     assert_eq!(reason, GoodbyeReason::Forbidden);
     assert!(message.contains("revoked"), "{message}");
 
+    // What is known already is not asked for.
+    *world.secrets.unreadable.lock() = Some(identities::SECRET_PREFIX);
+    let handle = session(&registry, certificate);
+    sweep_once(&identities, &registry).await;
+    let goodbye = handle.mailbox.take().goodbye.expect("revoked, whether the API answers or not");
+    assert_eq!(goodbye.reason, GoodbyeReason::Forbidden);
+
     let ended = session(&registry, PeerCertificate { expires: 1, ..certificate });
     sweep_once(&identities, &registry).await;
     let goodbye = ended.mailbox.take().goodbye.expect("its certificate has ended");
