@@ -1,5 +1,6 @@
 //! The HTTP client of cloudcore, which is kube's but for what its connections keep.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use http::{Request, Response};
@@ -15,6 +16,8 @@ use tower::{BoxError, ServiceBuilder};
 use tower_http::classify::ServerErrorsFailureClass;
 use tower_http::trace::TraceLayer;
 use tracing::Span;
+
+use super::identity::Connections;
 
 /// Where kube logs its calls: who filters them need not know who makes them.
 const TARGET: &str = "kube_client::client::builder";
@@ -34,6 +37,14 @@ const IDLE_LIMIT: Duration = Duration::from_secs(90);
 /// # Errors
 /// The configuration holds unusable certificates or addresses, or names a proxy, which kube says that it is built without.
 pub(super) fn client(config: Config) -> Result<Client, Error> {
+    following(config, None)
+}
+
+/// The same, of the configuration in a kubeconfig: its client certificate is read again from there.
+///
+/// # Errors
+/// As [`client`].
+pub(super) fn following(config: Config, kubeconfig: Option<PathBuf>) -> Result<Client, Error> {
     if config.proxy_url.is_some() {
         return Client::try_from(config);
     }
@@ -55,13 +66,18 @@ pub(super) fn client(config: Config) -> Result<Client, Error> {
                 .on_failure(|why: ServerErrorsFailureClass, _: Duration, span: &Span| failure(&why, span)),
         )
         .map_err(BoxError::from)
-        .service(connections(&config)?);
+        .service(Connections::new(config.clone(), kubeconfig)?);
     Ok(Client::new(service, config.default_namespace))
 }
 
-type Connector = TimeoutConnector<hyper_rustls::HttpsConnector<HttpConnector>>;
+/// Connections of one client certificate, or of none.
+pub(super) type Pool = legacy::Client<TimeoutConnector<hyper_rustls::HttpsConnector<HttpConnector>>, Body>;
 
-fn connections(config: &Config) -> Result<legacy::Client<Connector, Body>, Error> {
+/// Connections under the client certificate of a configuration, where it has one.
+///
+/// # Errors
+/// The configuration holds unusable certificates.
+pub(super) fn connections(config: &Config) -> Result<Pool, Error> {
     let mut connector = HttpConnector::new();
     connector.enforce_http(false);
     let mut connector = TimeoutConnector::new(config.rustls_https_connector_with_connector(connector)?);
