@@ -289,13 +289,16 @@ impl Identities {
             Verdict::Denied(why) => return Ok(Err((why, entry))),
             Verdict::Record(_) => {}
         }
-        let outcome = self
-            .change(node, |entry| match self.judge(node, entry, state.uid(), certificate) {
-                Verdict::InForce => Ok(None),
-                Verdict::Record(entry) => Ok(Some(entry)),
-                Verdict::Denied(why) => Err((why, entry.cloned())),
-            })
-            .await?;
+        let mut refused = None;
+        let change = |entry: Option<&Entry>| match self.judge(node, entry, state.uid(), certificate) {
+            Verdict::InForce => Ok(None),
+            Verdict::Record(entry) => Ok(Some(entry)),
+            Verdict::Denied(why) => {
+                refused = entry.cloned();
+                Err(why)
+            }
+        };
+        let outcome = self.change(node, change).await?.map_err(|why| (why, refused));
         if outcome.is_ok() {
             tracing::debug!(%node, "certificate bound to its Node");
         }

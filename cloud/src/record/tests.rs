@@ -25,7 +25,8 @@ async fn recorded(documents: &[String]) -> usize {
 
 #[tokio::test]
 async fn a_message_that_would_take_many_times_its_length_ends_the_recording() {
-    let said = |content: serde_json::Value| json!({"header": {"msg_id": "a"}, "content": content}).to_string();
+    let said =
+        |content: serde_json::Value| json!({"header": {"msg_id": "a"}, "content": content}).to_string();
     let small = said(json!({"a": [1, 2, 3]}));
     let parts = format!("{{\"\":[{}0]}}", "{\"\":0},".repeat(300_000));
     let whole: serde_json::Value = json!({"data": "x".repeat(2_000_000), "text": "{\"a\":1}"});
