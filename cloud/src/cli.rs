@@ -130,7 +130,7 @@ async fn until_drained(
         api = Some(start_embedded(&mut config, address).await?);
     }
     let cluster = cluster(config.kubeconfig.as_deref(), config.api_server.as_deref()).await?;
-    let kube = Kube::from_config(cluster)?;
+    let kube = Kube::following(cluster, config.kubeconfig.as_deref())?;
     let result = with_api(api, config, kube, drain.clone()).await;
     // It may have ended without a signal; a second start would abort.
     if !drain.is_started() {

@@ -9,6 +9,7 @@ mod edge_nodes;
 mod endless;
 mod gate;
 mod group_rights;
+mod identity;
 mod impersonate;
 mod object;
 mod paging;
@@ -28,6 +29,8 @@ pub(crate) use edge_nodes::edge_node;
 pub use gate::ListTurn;
 pub(crate) use gate::ListTurns;
 pub(crate) use group_rights::VERBS;
+#[cfg(test)]
+pub(crate) use identity::LOOK_INTERVAL;
 pub use impersonate::{Impersonation, ImpersonationForm};
 pub(crate) use object::MIRROR;
 pub use object::{ObjectError, RawObject};
@@ -42,6 +45,7 @@ pub use waiting::Waiting;
 pub(crate) use watch::watch_events;
 pub use watch::{ObjectEvent, WatchError, WatchSpec, watch};
 
+use std::path::Path;
 use std::sync::Arc;
 
 use gate::Gate;
@@ -71,10 +75,20 @@ impl Kube {
     /// # Errors
     /// The configuration holds unusable certificates or addresses.
     pub fn from_config(config: kube::Config) -> Result<Self, kube::Error> {
+        Self::following(config, None)
+    }
+
+    /// The same, of the configuration in a kubeconfig: a client certificate that is renewed there is the one that new connections
+    /// show, within [`identity::LOOK_INTERVAL`].
+    ///
+    /// # Errors
+    /// As [`Self::from_config`].
+    pub fn following(config: kube::Config, kubeconfig: Option<&Path>) -> Result<Self, kube::Error> {
         let mut bare = config.clone();
         bare.auth_info = kube::config::AuthInfo::default();
         let bare = client::client(bare)?;
-        Ok(Self { bare: Some(bare), ..Self::from(client::client(config)?) })
+        let own = client::following(config, kubeconfig.map(Path::to_owned))?;
+        Ok(Self { bare: Some(bare), ..Self::from(own) })
     }
 
     /// cloudcore's own client.

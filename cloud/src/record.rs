@@ -4,6 +4,7 @@
 //! What the API showed is what this cloudcore has from it: objects in its caches when a session looks at them, and
 //! objects in the API server's answers. Secrets and tokens are replaced by hashes before anything is written.
 
+mod read;
 mod transcript;
 mod writer;
 
@@ -19,10 +20,10 @@ use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tombolo_link::{Direction, DocumentTap, Tap, Transport};
-use tombolo_proto::frame::{Change, Hello, ReplyBody, RequestBody, Welcome, features};
+use tombolo_proto::frame::{Hello, Welcome, features};
 use tombolo_proto::object::SharedObject;
 use tombolo_proto::session::Lookup;
-use tombolo_proto::{Frame, Lane, NodeId, ObjectKey, ScopeId};
+use tombolo_proto::{Frame, Lane, NodeId, ObjectKey, ScopeId, codec};
 use tombolo_runtime::{Tasks, files};
 use writer::Writer;
 
@@ -30,7 +31,7 @@ use writer::Writer;
 /// nothing.
 const WAITING_MAX: usize = 8192;
 
-/// Bytes of messages that wait to be written; beyond that as above.
+/// Bytes of messages and frames that wait to be written; beyond that as above.
 const WAITING_LEN_MAX: usize = 64 * 1024 * 1024;
 
 /// What one thing that waits is taken to weigh besides its bytes.
@@ -206,7 +207,7 @@ impl DocumentTap for Connection {
 impl Tap for Connection {
     fn frame(&self, _: Instant, direction: Direction, lane: Lane, frame: &Frame) {
         if let Some(frame) = recorded(frame) {
-            let weight = WEIGHT + length(&frame);
+            let weight = WEIGHT + codec::encoded_len(&frame);
             self.said(direction, Said::Frame(lane, Box::new(frame)), weight);
         }
     }
@@ -228,21 +229,5 @@ fn recorded(frame: &Frame) -> Option<Frame> {
     }
 }
 
-/// Bytes of the bodies in a frame.
-fn length(frame: &Frame) -> usize {
-    match frame {
-        Frame::Deliver(deliver) => match &deliver.change {
-            Change::Upsert(object) => object.body.len(),
-            _ => 0,
-        },
-        Frame::Request(request) => match &request.body {
-            RequestBody::Message(message) => message.content.as_json().len(),
-            RequestBody::Api(call) => call.body.len(),
-        },
-        Frame::Reply(reply) => match &reply.body {
-            ReplyBody::Message(message) => message.content.as_json().len(),
-            ReplyBody::Api(reply) => reply.body.len(),
-        },
-        _ => 0,
-    }
-}
+#[cfg(test)]
+mod tests;

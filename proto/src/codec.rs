@@ -100,6 +100,12 @@ pub fn encode(frame: &Frame, zstd: bool) -> Bytes {
     out.freeze()
 }
 
+/// Bytes of what [`encode`] gives where nothing is compressed.
+#[must_use]
+pub fn encoded_len(frame: &Frame) -> usize {
+    Encoded::new(frame, false).len()
+}
+
 /// Writes a frame in two pieces, where the second is a large body as it is: ten thousand connections that are slow share one
 /// copy of it, and an answer is not in memory twice. The pieces in their order are what [`encode`] gives.
 #[must_use]

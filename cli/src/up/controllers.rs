@@ -11,6 +11,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use kube::config::Kubeconfig;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use tokio::process::{Child, Command};
@@ -38,7 +39,7 @@ const CONTROLLERS: &str = "*,-certificatesigningrequest-approving-controller,\
 pub(super) struct ClusterFiles {
     /// The administrator's kubeconfig.
     pub(super) kubeconfig: PathBuf,
-    /// Folder with `ca.crt` and `sa.key`.
+    /// Folder with `ca.crt`, `sa.key` and the administrator's pair.
     pub(super) pki: PathBuf,
 }
 
@@ -55,6 +56,7 @@ pub(super) fn start(
 ) -> Result<()> {
     let folder = data_dir.join("controllers");
     fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    let files = &ClusterFiles { kubeconfig: by_files(files, &folder)?, pki: files.pki.clone() };
     let components = [
         Component {
             name: "kube-controller-manager",
@@ -74,6 +76,22 @@ pub(super) fn start(
         tasks.spawn(component.name, component.run(drain.clone()));
     }
     Ok(())
+}
+
+/// A kubeconfig that names the administrator's certificate and key: client-go reads such files again every five minutes, and what
+/// is in a kubeconfig itself once, at the start.
+fn by_files(files: &ClusterFiles, folder: &Path) -> Result<PathBuf> {
+    let mut config = Kubeconfig::read_from(&files.kubeconfig)
+        .with_context(|| format!("cannot use {}", files.kubeconfig.display()))?;
+    for user in config.auth_infos.iter_mut().filter_map(|named| named.auth_info.as_mut()) {
+        let file = |name: &str| Some(files.pki.join(name).display().to_string());
+        (user.client_certificate_data, user.client_key_data) = (None, None);
+        (user.client_certificate, user.client_key) = (file("admin.crt"), file("admin.key"));
+    }
+    let (path, content) = (folder.join("kubeconfig"), serde_json::to_vec_pretty(&config)?);
+    tombolo_runtime::files::replace(&path, &content, tombolo_runtime::files::PRIVATE)
+        .with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(path)
 }
 
 fn controller_manager(files: &ClusterFiles) -> Vec<OsString> {
@@ -174,5 +192,32 @@ async fn stop(child: &mut Child) -> io::Result<()> {
     match tokio::time::timeout(STOP_GRACE, child.wait()).await {
         Ok(ended) => ended.map(drop),
         Err(_) => child.kill().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn components_read_the_certificate_from_its_file() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let own = folder.path().join("kubeconfig");
+        let user = json!({"client-certificate-data": "YQ==", "client-key-data": "Yg=="});
+        let config = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1", "certificate-authority-data": "YQ=="}}],
+            "users": [{"name": "c", "user": user}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}],
+        });
+        fs::write(&own, config.to_string()).expect("written");
+        let (below, pki) = (folder.path().join("controllers"), folder.path().join("pki"));
+        fs::create_dir(&below).expect("made");
+        let path = by_files(&ClusterFiles { kubeconfig: own, pki: pki.clone() }, &below).expect("written");
+        let written: serde_json::Value =
+            serde_json::from_slice(&fs::read(path).expect("read")).expect("JSON");
+        let user = json!({"client-certificate": pki.join("admin.crt"), "client-key": pki.join("admin.key")});
+        assert_eq!(written["users"], json!([{"name": "c", "user": user}]));
+        assert_eq!((&written["clusters"], &written["contexts"]), (&config["clusters"], &config["contexts"]));
     }
 }

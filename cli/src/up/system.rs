@@ -3,10 +3,12 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use std::{fs, io};
 
 use anyhow::{Context, Result};
 use kube::Client;
 use kube::config::{KubeConfigOptions, Kubeconfig};
+use tombolo_cloud::Kube;
 use tombolo_cloud::bootstrap::NewToken;
 use tombolo_cloud::embedded;
 use tombolo_cloud::kube::without_proxy_of_environment;
@@ -69,8 +71,8 @@ impl System {
         let tasks = &parts.tasks;
         let embedded = api_server.as_ref().map(|files| &files.kubeconfig);
         let kubeconfig = options.kubeconfig.as_ref().or(embedded).context("no API server")?.clone();
-        let kube = cluster::config(&kubeconfig).await?;
-        let client = Client::try_from(kube.clone())?;
+        let kube = Kube::following(cluster::config(&kubeconfig).await?, Some(&kubeconfig))?;
+        let client = kube.client().clone();
         if let (Some(binaries), Some(files)) = (binaries, &api_server) {
             controllers::start(binaries, files, &data_dir, tasks, drain)?;
         }
@@ -196,12 +198,24 @@ async fn start_api_server(
     let bound = embedded::Embedded::start(options).await?;
     ports.keep("kubernetes", bound.addr())?;
     let (kubeconfig, pki) = (data_dir.join("kubeconfig"), bound.pki_folder().to_owned());
-    std::fs::copy(bound.kubeconfig(), &kubeconfig)
+    let target = bound.kubeconfig();
+    link(target.strip_prefix(data_dir).unwrap_or(target), &kubeconfig)
         .with_context(|| format!("cannot write {}", kubeconfig.display()))?;
     let (tasks, (trigger, drain)) = (Tasks::new(), drain::channel(TASK_GRACE));
     tasks.spawn("embedded API server", bound.run(drain));
     parts.serve_api(tasks, trigger);
     Ok(ClusterFiles { kubeconfig, pki })
+}
+
+/// Puts a link in the place of whatever there is. The server renews the certificate in its kubeconfig, which a copy would not have.
+fn link(target: &Path, path: &Path) -> io::Result<()> {
+    let temporary = path.with_extension("new");
+    match fs::remove_file(&temporary) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    std::os::unix::fs::symlink(target, &temporary)?;
+    fs::rename(&temporary, path)
 }
 
 /// How often the token of this run lets an agent in: as often as agents can be asked for.
@@ -211,7 +225,7 @@ const TOKEN_USES: u32 = 10_000;
 const TOKEN_LIFE: Duration = Duration::from_secs(3600);
 
 async fn start_cloud(
-    kube: kube::Config,
+    kube: Kube,
     data_dir: &Path,
     ports: &mut Ports,
     tasks: &Tasks,
@@ -222,7 +236,7 @@ async fn start_cloud(
     config.listen.quic = Some(ports.address("quic"));
     config.listen.join = ports.address("join");
     config.listen.admin = Some(ports.address("cloudcore admin"));
-    let bound = tombolo_cloud::App::build(config, tombolo_cloud::Kube::from_config(kube)?).await?;
+    let bound = tombolo_cloud::App::build(config, kube).await?;
     let mut keep = |name: &str, address: Option<SocketAddr>| -> Result<SocketAddr> {
         let address = address.with_context(|| format!("cloudcore has no {name} listener"))?;
         ports.keep(name, address)?;
@@ -303,6 +317,21 @@ async fn start_edge(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_kubeconfig_of_a_folder_is_the_one_that_the_server_renews() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (cluster, path) = (folder.path().join("cluster"), folder.path().join("kubeconfig"));
+        fs::create_dir(&cluster).expect("made");
+        fs::write(&path, "a copy of an older version").expect("written");
+        for content in ["first", "renewed"] {
+            fs::write(cluster.join("kubeconfig"), content).expect("written");
+            link(Path::new("cluster/kubeconfig"), &path).expect("linked");
+            assert_eq!(fs::read_to_string(&path).expect("read"), content);
+        }
+        fs::write(cluster.join("kubeconfig"), "again").expect("written");
+        assert_eq!(fs::read_to_string(&path).expect("read"), "again");
+    }
 
     #[test]
     fn the_command_that_is_printed_can_be_pasted() {

@@ -275,24 +275,30 @@ impl Identities {
         certificate: &PeerCertificate,
     ) -> Result<Result<(), (Denied, Option<Entry>)>, IdentityError> {
         let state = self.nodes.state(node).await;
-        let entry = self.shelf.refresh(&*self.store, node).await?;
-        // Nothing that can be said of a Node gives back what was revoked.
-        if state.is_err() && entry.as_ref().is_some_and(|entry| entry.revoked) {
-            return Ok(Err((Denied::Revoked, entry)));
+        let refreshed = self.shelf.refresh(&*self.store, node).await;
+        // Nothing that could still be said gives back what is known to be revoked, and whoever it was taken from may keep the API busy.
+        if state.is_err() || refreshed.is_err() {
+            let entry = self.shelf.get(node);
+            if entry.as_ref().is_some_and(|entry| entry.revoked) {
+                return Ok(Err((Denied::Revoked, entry)));
+            }
         }
-        let state = state?;
+        let (entry, state) = (refreshed?, state?);
         match self.judge(node, entry.as_ref(), state.uid(), certificate) {
             Verdict::InForce => return Ok(Ok(())),
             Verdict::Denied(why) => return Ok(Err((why, entry))),
             Verdict::Record(_) => {}
         }
-        let outcome = self
-            .change(node, |entry| match self.judge(node, entry, state.uid(), certificate) {
-                Verdict::InForce => Ok(None),
-                Verdict::Record(entry) => Ok(Some(entry)),
-                Verdict::Denied(why) => Err((why, entry.cloned())),
-            })
-            .await?;
+        let mut refused = None;
+        let change = |entry: Option<&Entry>| match self.judge(node, entry, state.uid(), certificate) {
+            Verdict::InForce => Ok(None),
+            Verdict::Record(entry) => Ok(Some(entry)),
+            Verdict::Denied(why) => {
+                refused = entry.cloned();
+                Err(why)
+            }
+        };
+        let outcome = self.change(node, change).await?.map_err(|why| (why, refused));
         if outcome.is_ok() {
             tracing::debug!(%node, "certificate bound to its Node");
         }
@@ -314,8 +320,16 @@ impl Identities {
         // A Node that comes after this look has a record that differs from this one: each is marked before its Node is made.
         let before = self.shelf.refresh(&*self.store, node).await?;
         let state = self.nodes.state(node).await?;
-        let mut joined = None;
+        let mut joined: Option<Joined> = None;
+        let own = Key::from(certificate);
         let recorded = self.change(node, |entry| {
+            // A write of ours whose answer was lost on its way.
+            if let (Some(joined), Some(entry)) =
+                (&mut joined, entry.filter(|entry| entry.keys.contains(&own)))
+            {
+                joined.recorded = entry.clone();
+                return Ok(None);
+            }
             match self.taken_now(node, entry, now) {
                 _ if replace => {}
                 Some(taken) => return Err(taken),
@@ -336,7 +350,7 @@ impl Identities {
                 self.deletions.forget(node);
                 Ok(Ok(joined))
             }
-            // A join is always something to record.
+            // What is recorded already is so by this join.
             (Ok(Ok(())), None) => Err(IdentityError::Busy.into()),
         }
     }

@@ -200,9 +200,11 @@ pub async fn list(store: &dyn SecretStore) -> Result<BTreeMap<String, StoredToke
 /// # Errors
 /// [`TokenStoreError`] when there is none of this ID, or it cannot be removed.
 pub async fn delete(store: &dyn SecretStore, id: &str) -> Result<(), TokenStoreError> {
-    change(store, |tokens| match tokens.remove(id) {
-        Some(_) => Ok(()),
-        None => Err(TokenStoreError::Absent(id.to_owned())),
+    let mut found = false;
+    change(store, |tokens| {
+        // Where the answer to a write of ours was lost, it is gone already.
+        found |= tokens.remove(id).is_some();
+        if found { Ok(()) } else { Err(TokenStoreError::Absent(id.to_owned())) }
     })
     .await
 }

@@ -150,6 +150,13 @@ impl Pki {
         self.admin.load_full()
     }
 
+    /// Gives the administrator a certificate that ends so soon.
+    #[cfg(test)]
+    pub(super) fn end_admin_in(&self, left: Duration) {
+        let admin = administrator(&self.issuer, SystemTime::now() + left - LEAF_LIFE).expect("made");
+        self.admin.store(Arc::new(admin));
+    }
+
     /// Where all of this is kept.
     pub(super) fn folder(&self) -> &Path {
         &self.folder

@@ -103,6 +103,47 @@ async fn the_certificate_is_renewed_while_the_server_runs() {
     assert_eq!(served, text, "new connections see it");
 }
 
+/// cloudcore beside this server has read its kubeconfig once, at the start.
+#[tokio::test]
+async fn access_by_the_kubeconfig_outlives_the_certificate_in_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let bound = Embedded::start(Options::new(dir.path())).await.unwrap();
+    bound.pki.end_admin_in(Duration::from_secs(3));
+    let path = kubeconfig::write(dir.path(), bound.addr(), &bound.pki).unwrap();
+    let read = || std::fs::read(&path).unwrap();
+    let parsed = kube::config::Kubeconfig::read_from(&path).unwrap();
+    let (config, before) = (kube::Config::try_from(parsed).unwrap(), read());
+    let (stop, drain) = tombolo_runtime::drain::channel(Duration::from_secs(5));
+    let server = tokio::spawn(bound.run(drain));
+    let once = crate::kube::Kube::from_config(config.clone()).unwrap();
+    let own = crate::kube::Kube::following(config, Some(&path)).unwrap();
+    let code = async |kube: &crate::kube::Kube| {
+        let request = http::Request::get("/api/v1/namespaces").body(Vec::new()).unwrap();
+        match kube.client().request_text(request).await {
+            Ok(_) => 200,
+            Err(kube::Error::Api(status)) => status.code,
+            Err(error) => panic!("{error}"),
+        }
+    };
+    // Both have connections from now on that show the first certificate.
+    while (code(&once).await, code(&own).await) != (401, 401) {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert_ne!(read(), before, "it was renewed long ago");
+    tokio::time::pause();
+    tokio::time::advance(crate::kube::LOOK_INTERVAL).await;
+    tokio::time::resume();
+    assert_eq!((code(&once).await, code(&own).await), (401, 200));
+    // A file that is being written.
+    std::fs::write(&path, "{").unwrap();
+    tokio::time::pause();
+    tokio::time::advance(crate::kube::LOOK_INTERVAL).await;
+    tokio::time::resume();
+    assert_eq!(code(&own).await, 200);
+    stop.start();
+    server.await.unwrap().unwrap();
+}
+
 fn pem_of(text: &str) -> Vec<u8> {
     use rustls_pki_types::pem::PemObject as _;
 

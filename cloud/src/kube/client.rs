@@ -1,5 +1,6 @@
 //! The HTTP client of cloudcore, which is kube's but for what its connections keep.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use http::{Request, Response, Uri};
@@ -15,6 +16,8 @@ use tower::{BoxError, ServiceBuilder};
 use tower_http::classify::ServerErrorsFailureClass;
 use tower_http::trace::TraceLayer;
 use tracing::Span;
+
+use super::identity::Connections;
 
 #[cfg(test)]
 mod tests;
@@ -47,6 +50,14 @@ const UNANSWERED_MAX: Duration = Duration::from_secs(60);
 /// # Errors
 /// The configuration holds unusable certificates or addresses, or names a proxy.
 pub(super) fn client(config: Config) -> Result<Client, Error> {
+    following(config, None)
+}
+
+/// The same, of the configuration in a kubeconfig: its client certificate is read again from there.
+///
+/// # Errors
+/// As [`client`].
+pub(super) fn following(config: Config, kubeconfig: Option<PathBuf>) -> Result<Client, Error> {
     if let Some(proxy) = &config.proxy_url {
         // The rest of the address may hold a password.
         let host = proxy.host().unwrap_or_default();
@@ -73,7 +84,7 @@ pub(super) fn client(config: Config) -> Result<Client, Error> {
                 .on_failure(|why: ServerErrorsFailureClass, _: Duration, span: &Span| failure(&why, span)),
         )
         .map_err(BoxError::from)
-        .service(connections(&config)?);
+        .service(Connections::new(config.clone(), kubeconfig)?);
     Ok(Client::new(service, config.default_namespace))
 }
 
@@ -97,9 +108,14 @@ fn without_proxies(mut config: Config, environment: [String; 2]) -> Config {
     config
 }
 
-type Connector = TimeoutConnector<hyper_rustls::HttpsConnector<HttpConnector>>;
+/// Connections of one client certificate, or of none.
+pub(super) type Pool = legacy::Client<TimeoutConnector<hyper_rustls::HttpsConnector<HttpConnector>>, Body>;
 
-fn connections(config: &Config) -> Result<legacy::Client<Connector, Body>, Error> {
+/// Connections under the client certificate of a configuration, where it has one.
+///
+/// # Errors
+/// The configuration holds unusable certificates.
+pub(super) fn connections(config: &Config) -> Result<Pool, Error> {
     let mut connector = HttpConnector::new();
     connector.enforce_http(false);
     connector.set_keepalive(Some(KEEPALIVE_IDLE));

@@ -7,12 +7,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use serde_json::Value;
 use tokio::sync::mpsc;
 use tombolo_replay::{Event, Frame, Line, render};
 
 use super::transcript::Recording;
-use super::{Said, Seen, Told, Who};
+use super::{Said, Seen, Told, Who, read};
 
 /// Transcripts that are written; nodes that come later have none.
 const TRANSCRIPTS_MAX: usize = 1000;
@@ -84,11 +83,16 @@ impl Writer {
         let Some(recording) = self.transcript(who).await? else { return Ok(()) };
         let mut frame = match said {
             // What is no JSON is no message: nothing that could be played.
-            Said::Document(document) => match serde_json::from_slice::<Value>(&document) {
-                Ok(json) => Frame::new(json),
-                Err(_) => return Ok(()),
+            Said::Document(document) => match read::tree(&document)? {
+                Some(json) => Frame::new(json),
+                None => return Ok(()),
             },
-            Said::Frame(lane, frame) => render(conn, lane, &frame),
+            Said::Frame(lane, frame) => {
+                read::body(&frame)?;
+                let frame = render(conn, lane, &frame);
+                read::texts(frame.as_json())?;
+                frame
+            }
         };
         tombolo_replay::redact(&mut frame, &mask(&key));
         if !up {
@@ -105,7 +109,7 @@ impl Writer {
             Seen::Gone(key) => recording.gone(at_us, &key).await,
             Seen::Present(object) => {
                 let Some(content) = object.with_revision() else { return Ok(()) };
-                let Ok(mut json) = serde_json::from_slice::<Value>(content.as_json()) else { return Ok(()) };
+                let Some(mut json) = read::tree(content.as_json())? else { return Ok(()) };
                 tombolo_replay::redact_object(&mut json, &mask(&key));
                 recording.exists(at_us, json).await
             }

@@ -30,6 +30,10 @@ pub struct Entry {
     /// When the latest certificate of the name began to be valid, in Unix seconds, where that is none of `keys`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latest: Option<u64>,
+    /// When the last certificate of the name to end ceases to be valid, in Unix seconds, where that is none of `keys`. Records of
+    /// older versions do not have it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<u64>,
     /// The process that is creating the node's Node, from before it asks the API for that until it knows what came of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub registering: Option<String>,
@@ -172,16 +176,23 @@ impl Entry {
         self.keys.iter().map(|key| key.issued).max().max(self.latest)
     }
 
-    /// The same after what was recorded before: what was issued until then is not newer than this.
-    pub(super) fn after(self, former: Option<&Self>) -> Self {
-        self.since(former.and_then(Self::latest))
+    /// When the last certificate to end that was ever recorded ceases to be valid.
+    fn until(&self) -> Option<u64> {
+        self.keys.iter().map(|key| key.expires).max().max(self.until)
     }
 
-    /// The same, where a certificate until now began to be valid then.
-    pub(super) fn since(self, latest: Option<u64>) -> Self {
-        let latest = self.latest.max(latest);
-        let own = self.keys.iter().map(|key| key.issued).max();
-        Self { latest: latest.filter(|_| latest > own), ..self }
+    /// The same after what was recorded before: what was issued until then is not newer than this, and this stays until that has
+    /// ended too.
+    pub(super) fn after(self, former: Option<&Self>) -> Self {
+        self.since(former.and_then(Self::latest), former.and_then(Self::until))
+    }
+
+    /// The same, where certificates until now began to be valid then at the latest, and end then.
+    fn since(self, latest: Option<u64>, until: Option<u64>) -> Self {
+        let (latest, until) = (self.latest.max(latest), self.until.max(until));
+        let (own, own_until) =
+            (self.keys.iter().map(|key| key.issued).max(), self.keys.iter().map(|key| key.expires).max());
+        Self { latest: latest.filter(|_| latest > own), until: until.filter(|_| until > own_until), ..self }
     }
 
     /// The same, of this Node from now on.
@@ -201,7 +212,7 @@ impl Entry {
     /// The same with one more certificate, or with the serial number of one that had none; those that have ended go, and the
     /// oldest beyond [`KEYS_MAX`].
     pub(super) fn with(mut self, key: Key, now: u64) -> Self {
-        let latest = self.latest();
+        let (latest, until) = (self.latest(), self.until());
         self.keys.retain(|own| own.is(&key) || own.expires > now);
         match self.keys.iter_mut().find(|own| own.is(&key)) {
             Some(own) => *own = key,
@@ -209,15 +220,15 @@ impl Entry {
         }
         let surplus = self.keys.len().saturating_sub(KEYS_MAX);
         self.keys.drain(..surplus);
-        self.since(latest)
+        self.since(latest, until)
     }
 
     /// After a renewal with one of the certificates: that one, which the node may have to come back with, and the new
     /// one. Others in between were never used.
     pub(super) fn renewed(self, with: &PeerCertificate, new: &PeerCertificate) -> Self {
         let (with, new) = (Key::from(with), Key::from(new));
-        let latest = self.latest();
-        Self { keys: vec![with, new], ..self }.since(latest)
+        let (latest, until) = (self.latest(), self.until());
+        Self { keys: vec![with, new], ..self }.since(latest, until)
     }
 
     /// The deletion of a Node that nobody saw in time: a name that has not been bound is bound to what is gone, unless
@@ -228,10 +239,10 @@ impl Entry {
         (open && !earlier).then(|| self.bound(uid))
     }
 
-    /// Whether nothing that was issued under the name can still be valid.
+    /// Whether nothing that was issued under the name can still be valid. Without its record a certificate that was replaced
+    /// would be believed again.
     pub(super) fn is_over(&self, now: u64, grace: u64) -> bool {
-        let ended = |key: &Key| key.expires.saturating_add(grace) < now;
-        !self.revoked && self.keys.iter().all(ended)
+        !self.revoked && self.until().is_none_or(|until| until.saturating_add(grace) < now)
     }
 }
 
@@ -348,6 +359,28 @@ mod tests {
         assert_eq!(entry.keys.len(), 2);
         assert!(!entry.is_over(1000, 500));
         assert!(entry.is_over(2000, 500));
+    }
+
+    #[test]
+    fn a_record_stays_until_all_that_was_issued_under_its_name_has_ended() {
+        let long = PeerCertificate { expires: 90_000, ..certificate(1, 10) };
+        let joined = Entry::joined(&long, Some("u1"), 10);
+        let next = |number: u8| certificate(number, u64::from(number) * 20);
+        let replaced = Entry::joined(&next(2), Some("u1"), 40).after(Some(&joined));
+        let renewed = joined.renewed(&long, &next(2)).renewed(&next(2), &next(3));
+        let crowded = (2..10).fold(Entry::joined(&long, Some("u1"), 10), |entry, number| {
+            entry.with(Key::from(&next(number)), 50)
+        });
+        for entry in [replaced, renewed, crowded] {
+            let text = serde_json::to_string(&entry).expect("JSON");
+            let entry: Entry = serde_json::from_str(&text).expect("readable");
+            assert_eq!(denied(&entry, Some("u1"), &long), Some(Denied::Replaced));
+            let later = entry.bound("u1").with(Key::from(&certificate(99, 2000)), 2000);
+            for entry in [entry, later] {
+                assert!(!entry.is_over(90_500, 500), "{entry:?}");
+                assert!(entry.is_over(90_501, 500), "{entry:?}");
+            }
+        }
     }
 
     #[test]

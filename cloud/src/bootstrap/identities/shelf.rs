@@ -210,11 +210,11 @@ fn read(data: &SecretData) -> BTreeMap<String, Entry> {
 }
 
 /// Puts back what a cloudcore of an older version has left out, which does not know it and writes all records of a Secret: when the
-/// latest certificate of a name began to be valid. It never becomes earlier without a new join.
+/// latest certificate of a name began to be valid, and when the last one ends. Neither becomes earlier without a new join.
 fn keep_latest(entries: &mut BTreeMap<String, Entry>, known: &BTreeMap<String, Entry>) {
-    for (name, known) in known.iter().filter(|(_, known)| known.latest.is_some()) {
+    for (name, known) in known {
         if let Some(entry) = entries.get_mut(name).filter(|entry| entry.joined == known.joined) {
-            *entry = std::mem::take(entry).since(known.latest);
+            *entry = std::mem::take(entry).after(Some(known));
         }
     }
 }

@@ -157,6 +157,34 @@ async fn a_record_that_an_older_cloudcore_has_written_gives_nothing_back() {
     assert_eq!(other.ask(&node, &thrown_away).await.expect("an answer"), Err(Denied::Replaced));
 }
 
+/// Records that are over go with the next write to their Secret. Certificates do not all live equally long: the one that has replaced
+/// another may end first.
+#[tokio::test]
+async fn a_replaced_certificate_stays_replaced_when_its_successor_has_ended() {
+    let world = World::start().await;
+    let (long, node) = (world.joined("edge1").await.facts(), NodeId::parse("edge1").expect("a name"));
+    let identities = world.bootstrap.identities();
+    let expires = long.issued + 30 * 86_400;
+    let short = PeerCertificate { serial: 2.into(), key: [2; 32], issued: long.issued + 1, expires };
+    identities.joined(&node, &short, true).await.expect("stored").expect("replaced");
+    world.set_node("edge1", present("u1"));
+    assert_eq!(identities.ask(&node, &short).await.expect("an answer"), Ok(()));
+    let others_write = async || {
+        for number in 0..16 {
+            let other = NodeId::parse(&format!("other{number}")).expect("a name");
+            identities.joined(&other, &short, true).await.expect("stored").expect("joined");
+        }
+    };
+    let day = Duration::from_secs(86_400);
+    world.skip(31 * day + EXPIRED_GRACE);
+    others_write().await;
+    assert_eq!(identities.ask(&node, &long).await.expect("an answer"), Err(Denied::Replaced));
+    world.skip(335 * day);
+    others_write().await;
+    let recorded = world.secrets.secrets.lock().values().any(|secret| secret.data.contains_key("edge1"));
+    assert!(!recorded, "nothing of it can still be valid");
+}
+
 #[tokio::test]
 async fn what_one_replica_revokes_the_others_refuse() {
     let world = World::start().await;
@@ -314,6 +342,13 @@ async fn sessions_end_with_what_let_them_in() {
     let (reason, message) = said().await.expect("revoked");
     assert_eq!(reason, GoodbyeReason::Forbidden);
     assert!(message.contains("revoked"), "{message}");
+
+    // What is known already is not asked for.
+    *world.secrets.unreadable.lock() = Some(identities::SECRET_PREFIX);
+    let handle = session(&registry, certificate);
+    sweep_once(&identities, &registry).await;
+    let goodbye = handle.mailbox.take().goodbye.expect("revoked, whether the API answers or not");
+    assert_eq!(goodbye.reason, GoodbyeReason::Forbidden);
 
     let ended = session(&registry, PeerCertificate { expires: 1, ..certificate });
     sweep_once(&identities, &registry).await;

@@ -5,7 +5,7 @@ use rcgen::KeyPair;
 use sha2::{Digest, Sha256};
 use tombolo_proto::NodeId;
 
-use super::world::{MemorySecrets, NodeIdentity, World, csr, options, parts, present, request};
+use super::world::{Lost, MemorySecrets, NodeIdentity, World, csr, options, parts, present, request};
 use super::*;
 use crate::bootstrap::tokens::{self, JoinId};
 
@@ -77,12 +77,38 @@ async fn uses_left(world: &World) -> Vec<u32> {
 /// Whether a write was made is not known where its answer is lost.
 #[tokio::test]
 async fn a_use_whose_answer_is_lost_is_counted_once() {
+    for lost in [Lost::Failed, Lost::Repeated] {
+        let world = World::start().await;
+        let made = world.bootstrap.create_token(&token(&["edge1", "edge2"], 2, false)).await.expect("made");
+        *world.secrets.lost.lock() = Some((tokens::SECRET, lost));
+        assert_eq!(join(&world, "edge1", &made).await.0, StatusCode::OK);
+        assert_eq!(uses_left(&world).await, [1]);
+        assert_eq!(join(&world, "edge2", &made).await.0, StatusCode::OK);
+    }
+}
+
+/// Otherwise the name would be taken by a certificate that nobody has.
+#[tokio::test]
+async fn a_join_whose_record_conflicts_with_itself_has_its_name() {
     let world = World::start().await;
-    let made = world.bootstrap.create_token(&token(&["edge1", "edge2"], 2, false)).await.expect("made");
-    *world.secrets.lost.lock() = Some((tokens::SECRET, false));
-    assert_eq!(join(&world, "edge1", &made).await.0, StatusCode::OK);
+    let made = world.bootstrap.create_token(&token(&["edge1"], 2, false)).await.expect("made");
+    *world.secrets.lost.lock() = Some((identities::SECRET_PREFIX, Lost::Repeated));
+    let identity = world.joined_with("edge1", &made).await;
     assert_eq!(uses_left(&world).await, [1]);
-    assert_eq!(join(&world, "edge2", &made).await.0, StatusCode::OK);
+    let node = NodeId::parse("edge1").expect("a name");
+    let judged = world.bootstrap.identities().ask(&node, &identity.facts()).await;
+    assert_eq!(judged.expect("an answer"), Ok(()));
+    refused(&world, "edge1", &made, StatusCode::CONFLICT, "has joined and has no Node yet").await;
+}
+
+#[tokio::test]
+async fn a_deletion_whose_answer_is_lost_is_one() {
+    let world = World::start().await;
+    let made = world.bootstrap.create_token(&token(&["edge1"], 1, false)).await.expect("made");
+    let id = made.split('.').nth(2).expect("an ID");
+    *world.secrets.lost.lock() = Some((tokens::SECRET, Lost::Repeated));
+    delete(&*world.secrets, id).await.expect("deleted");
+    assert!(matches!(delete(&*world.secrets, id).await, Err(TokenStoreError::Absent(_))));
 }
 
 /// Nothing can be said of a join whose count or record is lost until the API answers again.
@@ -91,7 +117,7 @@ async fn a_join_that_nobody_has_is_taken_back_when_the_api_answers_again() {
     for of in [tokens::SECRET, identities::SECRET_PREFIX] {
         let world = World::start().await;
         let made = world.bootstrap.create_token(&token(&["edge1"], 1, false)).await.expect("made");
-        *world.secrets.lost.lock() = Some((of, true));
+        *world.secrets.lost.lock() = Some((of, Lost::Unreadable));
         refused(&world, "edge1", &made, StatusCode::SERVICE_UNAVAILABLE, "no answer").await;
         *world.secrets.unreadable.lock() = None;
         tokio::time::pause();

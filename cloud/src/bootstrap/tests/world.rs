@@ -19,14 +19,25 @@ use tombolo_proto::NodeId;
 
 use super::*;
 
+/// What is made of a lost answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lost {
+    /// The call has failed.
+    Failed,
+    /// So it has, and then they cannot be read.
+    Unreadable,
+    /// The call is made again, and meets what it has written itself.
+    Repeated,
+}
+
 /// Secrets in memory. Every operation gives way to others first, so that races happen.
 #[derive(Default)]
 pub(super) struct MemorySecrets {
     pub(super) secrets: Mutex<BTreeMap<String, StoredSecret>>,
     /// Writes of Secrets whose names begin so fail.
     pub(super) broken: Mutex<Option<&'static str>>,
-    /// The next write of a Secret whose name begins so is made, and its answer lost. Then, where that is said, they cannot be read.
-    pub(super) lost: Mutex<Option<(&'static str, bool)>>,
+    /// The next write of a Secret whose name begins so is made, and its answer lost.
+    pub(super) lost: Mutex<Option<(&'static str, Lost)>>,
     /// Secrets whose names begin so cannot be read.
     pub(super) unreadable: Mutex<Option<&'static str>>,
     pub(super) writes: Mutex<Vec<String>>,
@@ -72,8 +83,9 @@ impl MemorySecrets {
         let mut lost = self.lost.lock();
         match lost.take_if(|(prefix, _)| name.starts_with(*prefix)) {
             None => Ok(version),
-            Some((prefix, unreadable)) => {
-                *self.unreadable.lock() = unreadable.then_some(prefix);
+            Some((_, Lost::Repeated)) => Err(SecretError::Conflict { name }),
+            Some((prefix, lost)) => {
+                *self.unreadable.lock() = (lost == Lost::Unreadable).then_some(prefix);
                 Err(SecretError::Unavailable { name, reason: "no answer".to_owned() })
             }
         }
@@ -275,10 +287,17 @@ impl World {
         self.ask(identity, request(Method::GET, "/edge.crt", headers, body)).await
     }
 
-    /// Joins by token, as an edge does.
+    /// Joins by KubeEdge's token, as an edge does.
     pub(super) async fn joined(&self, node: &str) -> NodeIdentity {
+        let token = self.bootstrap.join_tokens().expect("the shared token is on").latest();
+        self.joined_with(node, &token).await
+    }
+
+    /// Joins by this token.
+    pub(super) async fn joined_with(&self, node: &str, token: &str) -> NodeIdentity {
         let key = KeyPair::generate().expect("a key");
-        let headers = [("nodename", node.to_owned()), self.bearer()];
+        let bearer = token.split_once('.').expect("a hash first").1;
+        let headers = [("nodename", node.to_owned()), ("authorization", format!("Bearer {bearer}"))];
         let (status, body) = self.enroll(None, &headers, csr(node, &key)).await;
         assert_eq!(status, StatusCode::OK, "{}", String::from_utf8_lossy(&body));
         NodeIdentity { certificate: body.to_vec(), key: key.serialize_der() }
