@@ -9,11 +9,13 @@ use http::{Response, StatusCode};
 use tokio::time::{Instant, sleep};
 
 use crate::accept::Accepted;
+use crate::aside::aside_if_large;
 use crate::body::{self, Body};
 use crate::encode::{Encoder, ListMeta};
 use crate::kinds::KindInfo;
 use crate::query::params::{ListParams, Match};
 use crate::selector::Selection;
+use crate::senders::Payer;
 use crate::status::ApiError;
 use crate::store::{Revision, Snapshot, Store, StoreError, Stored};
 
@@ -56,18 +58,21 @@ pub struct Page {
 /// Answers a list request.
 ///
 /// # Errors
-/// 410 for what is too old, 504 for what is not reached in time, 503 when the store cannot know yet.
+/// 410 for what is too old, 504 for what is not reached in time, 503 when the store cannot know yet, 429 when the client has too
+/// much to be read already.
 pub async fn respond(
     store: &dyn Store,
     request: &ListRequest<'_>,
     encoder: &Encoder<'_>,
     accepted: &Accepted,
+    payer: &Payer,
 ) -> Result<Response<Body>, ApiError> {
     if let Some(revision) = request.params.revision {
         reach(store, revision).await?;
     }
     let page = page(store, request)?;
-    let parts = encoder.list(&page.items, page.meta);
+    let (items, meta) = (page.items, page.meta);
+    let parts = aside_if_large(payer, encoder.read_len(&items), || encoder.list(&items, meta)).await?;
     Ok(body::pieces_of(StatusCode::OK, parts, accepted, store.shares_bodies()))
 }
 

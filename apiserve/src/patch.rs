@@ -13,12 +13,17 @@ use serde_json::Value;
 use crate::schema::decode::depth_over;
 use crate::schema::types::{Place, json_type};
 use crate::schema::{DEPTH_MAX, Schema};
+use crate::tree;
 
 /// How many operations a JSON patch may have, as in kube-apiserver.
 pub const OPERATIONS_MAX: usize = 10_000;
 
 /// How large a patched object may become, in bytes of its JSON: copy operations can double it again and again.
 pub const PATCHED_LEN_MAX: usize = 3 * 1024 * 1024;
+
+/// Bytes that what a JSON patch copies may take in memory in all. A text of many small parts takes many times its length there,
+/// and a short patch copies a large value many times.
+pub const COPIED_MAX: usize = 4 * 1024 * 1024;
 
 /// Bytes of JSON that the moves of a JSON patch may move in all: the depth of each is measured.
 pub const MOVED_LEN_MAX: usize = 16 * PATCHED_LEN_MAX;
@@ -38,6 +43,11 @@ pub enum PatchError {
     /// The result would be larger than an object may be (413).
     #[error("the patched object would be larger than {PATCHED_LEN_MAX} bytes")]
     TooLarge,
+    /// The operations copy more than is held in memory for one request (413).
+    #[error(
+        "what the patch copies would take more than {COPIED_MAX} bytes in memory: copy less in one patch"
+    )]
+    CopiesTooMuch,
     /// The operations move, or merge again, more than a server does for one request (413).
     #[error("the operations of the patch change large values too often: send fewer in one patch")]
     TooMuchWork,
@@ -69,7 +79,7 @@ impl PatchError {
     pub fn code(&self) -> u16 {
         match self {
             Self::Malformed(_) | Self::Contradiction(_) | Self::NoObject(_) => 400,
-            Self::TooManyOperations(_) | Self::TooLarge | Self::TooMuchWork => 413,
+            Self::TooManyOperations(_) | Self::TooLarge | Self::CopiesTooMuch | Self::TooMuchWork => 413,
             Self::Rejected => 422,
             Self::Unmergeable(_) | Self::MissingKey { .. } => 500,
         }
@@ -98,6 +108,23 @@ pub fn json_patch(object: &Value, patch: &[u8]) -> Result<Value, PatchError> {
     }
     check_size(&patched)?;
     Ok(patched)
+}
+
+/// Bytes that the copies of a JSON patch may take beyond the patch and the object: nothing where there can be none.
+pub(crate) fn copied_max(patch: &[u8]) -> usize {
+    // An escape may stand for any letter.
+    let may_copy = patch.contains(&b'\\') || patch.windows(4).any(|word| word == b"copy");
+    if may_copy { COPIED_MAX } else { 0 }
+}
+
+/// Bytes of an object that are looked at for one operation that moves a part of it, as one that is read and written.
+const OPERATION_SHARE: usize = 16;
+
+/// The work for a JSON patch beyond reading it and an object of so many bytes, in bytes that would be read meanwhile: what it
+/// copies, and what each operation has to go through.
+pub(crate) fn operations_work(patch: &[u8], object: usize) -> usize {
+    let operations = patch.iter().filter(|byte| **byte == b'{').count();
+    copied_max(patch).saturating_add(operations.saturating_mul(object) / OPERATION_SHARE)
 }
 
 /// What operations have added up to: of bytes that were copied and moved, and of items of the lists that they changed.
@@ -133,7 +160,12 @@ fn reach(object: &Value, one: &Value, spent: &mut Spent) -> Result<usize, PatchE
     };
     let Some(value) = value else { return Ok(segments) };
     match op {
-        "copy" => count(&mut spent.copied, Some(value), PATCHED_LEN_MAX).map_err(|_| PatchError::TooLarge)?,
+        "copy" => {
+            spent.copied = spent.copied.saturating_add(weight(value));
+            if spent.copied > COPIED_MAX {
+                return Err(PatchError::CopiesTooMuch);
+            }
+        }
         "move" => count(&mut spent.moved, Some(value), MOVED_LEN_MAX)?,
         _ => {}
     }
@@ -145,6 +177,22 @@ fn count(sum: &mut usize, value: Option<&Value>, max: usize) -> Result<(), Patch
     let len = value.map_or(Some(0), length).ok_or(PatchError::TooLarge)?;
     *sum = sum.saturating_add(len);
     if *sum > max { Err(PatchError::TooMuchWork) } else { Ok(()) }
+}
+
+/// Bytes that a value takes in memory, by the estimate of [`tree`] and with its texts.
+fn weight(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => {
+            let items = items.iter().map(|item| tree::ITEM_BYTES + weight(item));
+            tree::ARRAY_BYTES + items.sum::<usize>()
+        }
+        Value::Object(map) => {
+            let members = map.iter().map(|(name, value)| tree::MEMBER_BYTES + name.len() + weight(value));
+            tree::OBJECT_BYTES + members.sum::<usize>()
+        }
+        Value::String(text) => text.len(),
+        _ => 0,
+    }
 }
 
 fn depth_of(value: &Value) -> usize {
@@ -232,7 +280,7 @@ pub fn strategic_merge_patch(schema: &Schema, object: &Value, patch: &Value) -> 
     if depth_over(patch, DEPTH_MAX) {
         return Err(PatchError::Malformed(format!("nests deeper than {DEPTH_MAX}")));
     }
-    let patched = strategic::merge(Place(Some(schema.cursor())), Some(object), patch, &mut 0)?;
+    let patched = strategic::merge(Place(Some(schema.cursor())), Some(object.clone()), patch, &mut 0)?;
     check_size(&patched)?;
     Ok(patched)
 }

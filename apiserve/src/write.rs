@@ -29,9 +29,12 @@ use tombolo_proto::object::ObjectKey;
 
 use crate::admission::{Admission, AdmissionRequest, Operation, Warnings};
 use crate::aside::{aside, aside_if_large};
-use crate::backend::{FieldValidation, WriteBackend, WriteOptions, WriteReply, WriteRequest, WriteVerb};
+use crate::backend::{
+    FieldValidation, PatchType, WriteBackend, WriteOptions, WriteReply, WriteRequest, WriteVerb,
+};
 use crate::input;
 use crate::kinds::{FieldError, KindInfo};
+use crate::patch;
 use crate::protobuf::Typed;
 use crate::raw;
 use crate::schema::decode::{DecodeError, Decoded, Strict};
@@ -360,7 +363,12 @@ async fn worked<T>(
     stored: usize,
     work: impl FnOnce() -> T + Send,
 ) -> Result<T, ApiError> {
-    aside_if_large(&request.attributes.payer, request.body.len().saturating_add(stored), work).await
+    let len = request.body.len().saturating_add(stored);
+    let operations = match request.verb {
+        WriteVerb::Patch(PatchType::Json) => patch::operations_work(&request.body, stored),
+        _ => 0,
+    };
+    aside_if_large(&request.attributes.payer, len.saturating_add(operations), work).await
 }
 
 fn admission_request<'r>(

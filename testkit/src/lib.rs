@@ -2,6 +2,7 @@
 //!
 //! Nothing here knows Tombolo: whoever uses it judges the product from outside.
 
+mod alone;
 mod asked;
 mod beside;
 mod components;
@@ -11,6 +12,7 @@ mod process;
 mod ready_node;
 mod wait;
 
+pub use alone::{Growth, alone};
 pub use asked::{asked, times};
 pub use beside::{Beside, JSON, PROTOBUF};
 pub use components::{

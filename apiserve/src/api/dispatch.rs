@@ -20,6 +20,7 @@ use crate::encode::{Encoder, to_bytes};
 use crate::input;
 use crate::kinds::{KindInfo, scale_kind};
 use crate::list::{self, ListRequest};
+use crate::patch;
 use crate::protobuf::{self, Expected, Typed};
 use crate::query::params::{self, ListParams, OptionsKind, write_options};
 use crate::query::path::{ResourcePath, Target};
@@ -97,6 +98,7 @@ impl ApiServer {
 
     async fn get(&self, admitted: &Admitted, kind: &Arc<KindInfo>, path: &ResourcePath) -> Answer {
         let accepted = accept(admitted, Kind::Object)?;
+        let payer = &admitted.attributes.payer;
         let store = self.source(admitted, kind).await?;
         if let Some(revision) = params::get_revision(&admitted.query.params)? {
             list::reach(store.as_ref(), revision).await?;
@@ -108,14 +110,19 @@ impl ApiServer {
         let stored = stored.ok_or_else(|| ApiError::not_found(&resource.group, &resource.name, name))?;
         let encoder = Encoder::new(kind, accepted.form, &admitted.query.params)?;
         if path.subresource.as_deref() == Some("scale") {
-            let object = serde_json::from_slice(&encoder.served(&stored)).unwrap_or_default();
-            let scale = crate::scale::of(kind, &object)?;
+            let body = encoder.served(&stored);
+            let mut read = Receiving::begin(&self.parts.load, &admitted.sender);
+            read.beside(&body)?;
+            let scale = || crate::scale::of(kind, &serde_json::from_slice(&body).unwrap_or_default());
+            let scale = aside_if_large(payer, body.len(), scale).await??;
             let encoder = Encoder { kind: scale_kind(), ..encoder };
             encoder.check_form(false)?;
             return Ok(body::document(StatusCode::OK, encoder.shown(&to_bytes(&scale)), &accepted));
         }
         encoder.check_form(false)?;
-        Ok(body::document(StatusCode::OK, encoder.object(&stored), &accepted))
+        let len = encoder.read_len(std::slice::from_ref(&stored));
+        let shown = aside_if_large(payer, len, || encoder.object(&stored)).await?;
+        Ok(body::document(StatusCode::OK, shown, &accepted))
     }
 
     async fn list(&self, admitted: &Admitted, kind: &Arc<KindInfo>, path: &ResourcePath) -> Answer {
@@ -128,7 +135,7 @@ impl ApiServer {
         let encoder = Encoder::new(kind, accepted.form, &admitted.query.params)?;
         encoder.check_form(true)?;
         let store = self.source(admitted, kind).await?;
-        list::respond(store.as_ref(), &request, &encoder, &accepted).await
+        list::respond(store.as_ref(), &request, &encoder, &accepted, &admitted.attributes.payer).await
     }
 
     /// The store that answers a read.
@@ -193,6 +200,9 @@ impl ApiServer {
             let key = ObjectKey::new(kind.storage.clone(), &attributes.namespace, &attributes.name);
             if let Some(stored) = self.parts.store.get(&key)? {
                 received.beside(&stored.body())?;
+            }
+            if verb == WriteVerb::Patch(PatchType::Json) {
+                received.makes(patch::copied_max(&body.bytes))?;
             }
         }
         let mut request = WriteRequest {

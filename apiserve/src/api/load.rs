@@ -251,7 +251,14 @@ impl Receiving {
     /// # Errors
     /// 429 as [`Self::becomes`].
     pub(super) fn beside(&mut self, stored: &[u8]) -> Result<(), ApiError> {
-        let bytes = stored.len().saturating_add(tree::read_bytes(stored, false));
+        self.makes(stored.len().saturating_add(tree::read_bytes(stored, false)))
+    }
+
+    /// A patch may make so much more of them.
+    ///
+    /// # Errors
+    /// 429 as [`Self::becomes`].
+    pub(super) fn makes(&mut self, bytes: usize) -> Result<(), ApiError> {
         if self.more(bytes) { Ok(()) } else { Err(too_many_bodies()) }
     }
 }
@@ -356,7 +363,9 @@ mod tests {
         let mut patch = Receiving::begin(&load, &sender("eve"));
         let stored = format!("[{}0]", "[],".repeat(share / 100));
         assert_eq!(patch.beside(stored.as_bytes()).map_err(|error| error.code.as_u16()), Err(429));
-        drop((held, others, patch));
+        let mut copies = Receiving::begin(&load, &sender("eve"));
+        assert_eq!(copies.makes(share / 2).map_err(|error| error.code.as_u16()), Err(429));
+        drop((held, others, patch, copies));
         assert_eq!(load.activity().bodies_len, 0);
     }
 }

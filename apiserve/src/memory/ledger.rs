@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde::Deserialize;
 use tombolo_proto::object::{ObjectKey, Resource};
 
 use super::account::{Account, Parts, WriterShares};
@@ -237,7 +237,17 @@ fn cost(object: &Stored) -> u64 {
     (object.body_len() as u64).saturating_sub(u64::from(digits)) + named as u64 + OBJECT_OVERHEAD
 }
 
+/// Asked under the lock of the store, about objects of any size.
 fn is_deleting(object: Option<&Stored>) -> bool {
-    let body = object.and_then(|object| serde_json::from_slice::<Value>(&object.body()).ok());
-    body.is_some_and(|body| body["metadata"]["deletionTimestamp"].is_string())
+    #[derive(Deserialize)]
+    struct Body {
+        metadata: Metadata,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Metadata {
+        deletion_timestamp: Option<String>,
+    }
+    let body = object.and_then(|object| serde_json::from_slice::<Body>(&object.body()).ok());
+    body.is_some_and(|body| body.metadata.deletion_timestamp.is_some())
 }

@@ -10,10 +10,11 @@ use crate::schema::gofmt;
 use crate::schema::types::{ListMerge, Place, Shape};
 
 /// The object that `patch` makes of `old`; null when the patch deletes it. `again` are the bytes of items that the
-/// patch has named more than once, each time that it did after the first.
+/// patch has named more than once, each time that it did after the first. What is old is changed where it is: a copy at each
+/// level would hold what lies at the bottom as many times as it is deep.
 pub(super) fn merge(
     place: Place<'_>,
-    old: Option<&Value>,
+    old: Option<Value>,
     patch: &Value,
     again: &mut usize,
 ) -> Result<Value, PatchError> {
@@ -23,9 +24,11 @@ pub(super) fn merge(
         Some(Directive::Replace) => return Ok(directives::stripped(&Value::Object(patch.clone()))),
         None => {}
     }
-    let empty = Map::new();
-    let old = old.and_then(Value::as_object).unwrap_or(&empty);
-    let mut out = old.clone();
+    let mut out = match old {
+        Some(Value::Object(old)) => old,
+        _ => Map::new(),
+    };
+    let old = lists(place, &out, patch);
     retain(&mut out, patch)?;
     // Fields before directives about lists, so that the lists they speak of are complete.
     for (name, value) in patch {
@@ -34,18 +37,29 @@ pub(super) fn merge(
             let ordered = patch.contains_key(&directives::order_of(name));
             if let (false, Value::Array(items)) = (ordered, value) {
                 // Without an order of its own a patch means that of its items.
-                order_items(place, name, items, old, &mut out)?;
+                order_items(place, name, items, &old, &mut out)?;
             }
         }
     }
     for (name, value) in patch {
         match directives::key(name) {
             Key::DeleteFrom(name) => delete_from(name, value, &mut out),
-            Key::Order(name) => reorder(place, name, value, (old, patch), &mut out)?,
+            Key::Order(name) => reorder(place, name, value, (&old, patch), &mut out)?,
             Key::Field(_) | Key::Own => {}
         }
     }
     Ok(Value::Object(out))
+}
+
+/// The lists of an object that a patch brings into an order, as they are before it.
+fn lists(place: Place<'_>, old: &Map<String, Value>, patch: &Map<String, Value>) -> Map<String, Value> {
+    let names = patch.keys().filter_map(|name| match directives::key(name) {
+        Key::Field(name) | Key::Order(name) => Some(name),
+        Key::DeleteFrom(_) | Key::Own => None,
+    });
+    let names = names.filter(|name| merges(place.child(name).0).is_some());
+    let lists = names.filter_map(|name| Some((name, old.get(name).filter(|list| list.is_array())?)));
+    lists.map(|(name, list)| (name.to_owned(), list.clone())).collect()
 }
 
 fn retain(out: &mut Map<String, Value>, patch: &Map<String, Value>) -> Result<(), PatchError> {
@@ -69,12 +83,12 @@ fn field(
     again: &mut usize,
 ) -> Result<(), PatchError> {
     let (child, _) = place.child(name);
-    let merged = match (value, out.get(name)) {
+    let merged = match (value, out.get_mut(name)) {
         (Value::Null, _) => {
             out.remove(name);
             return Ok(());
         }
-        (Value::Object(_), Some(old @ Value::Object(_))) => merge(child, Some(old), value, again)?,
+        (Value::Object(_), Some(old @ Value::Object(_))) => merge(child, Some(old.take()), value, again)?,
         // Where nothing is to be changed, whatever a directive says is nothing too.
         (Value::Object(patch), _) if patch.contains_key(directives::PATCH) => {
             out.remove(name);
@@ -82,7 +96,7 @@ fn field(
         }
         (Value::Object(_), _) => merge(child, None, value, again)?,
         (Value::Array(items), old) => {
-            let old = old.and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+            let old = old.and_then(|old| old.as_array()).map_or(&[][..], Vec::as_slice);
             Value::Array(list(child, old, items, again)?)
         }
         (scalar, _) => scalar.clone(),
@@ -184,7 +198,7 @@ fn objects(
                 if !changed.insert(at) {
                     super::count(again, out[at].as_ref(), PATCHED_LEN_MAX)?;
                 }
-                out[at] = Some(merge(place, out[at].as_ref(), item, again)?);
+                out[at] = Some(merge(place, out[at].take(), item, again)?);
             }
             None => {
                 changed.insert(out.len());

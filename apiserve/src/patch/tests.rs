@@ -2,8 +2,10 @@ use std::sync::LazyLock;
 
 use proptest::prelude::*;
 use serde_json::json;
+use tombolo_testkit::{Growth, alone};
 
 use super::*;
+use crate::aside::LARGE;
 use crate::kinds::Kinds;
 
 /// Loaded once: property tests ask a few hundred times.
@@ -183,7 +185,7 @@ fn json_patches_are_bounded_and_all_or_nothing() {
     let many = json!(vec![json!({"op": "test", "path": "/b/c", "value": 1}); OPERATIONS_MAX + 1]).to_string();
     assert_eq!(json_patch(&object, many.as_bytes()).unwrap_err().code(), 413);
     let doubling = json!(vec![json!({"op": "copy", "from": "/a", "path": "/a/-"}); 60]).to_string();
-    assert_eq!(json_patch(&object, doubling.as_bytes()).unwrap_err(), PatchError::TooLarge);
+    assert_eq!(json_patch(&object, doubling.as_bytes()).unwrap_err(), PatchError::CopiesTooMuch);
     let nesting = json!(vec![json!({"op": "copy", "from": "", "path": "/b/x"}); 200]).to_string();
     assert_eq!(json_patch(&object, nesting.as_bytes()).unwrap_err().code(), 422);
 }
@@ -286,6 +288,63 @@ fn json_value() -> impl Strategy<Value = Value> {
 fn containers() -> impl Strategy<Value = Vec<Value>> {
     prop::collection::btree_map("[a-e]", "[a-z]{1,3}", 0..5)
         .prop_map(|map| map.into_iter().map(|(name, image)| json!({"name": name, "image": image})).collect())
+}
+
+/// The text of a value that takes many times its length.
+fn many_parts(parts: usize) -> String {
+    format!("[{}0]", r#"{"":0},"#.repeat(parts))
+}
+
+/// An object with this at the bottom.
+fn deep(levels: usize, bottom: &str) -> Value {
+    let text = format!("{}{bottom}{}", r#"{"a":"#.repeat(levels), "}".repeat(levels));
+    serde_json::from_str(&text).unwrap()
+}
+
+#[test]
+fn copies_are_counted_by_what_they_take() {
+    let copies = |parts: usize, count: usize| {
+        let copies: String =
+            (0..count).map(|n| format!(r#",{{"op":"copy","from":"/x","path":"/x{n}"}}"#)).collect();
+        let patch = format!(r#"[{{"op":"add","path":"/x","value":{}}}{copies}]"#, many_parts(parts));
+        json_patch(&json!({}), patch.as_bytes()).map(|_| patch.len())
+    };
+    assert_eq!(copies(7_000, 60), Err(PatchError::CopiesTooMuch), "50 KB would become 270 MiB");
+    assert!(copies(500, 9).is_ok() && copies(500, 10) == Err(PatchError::CopiesTooMuch));
+    assert!(copies(0, 5_000).is_ok(), "small ones are not many");
+    let text = json!({"x": "a".repeat(COPIED_MAX / 4)});
+    let copy = |n: usize| json!({"op": "copy", "from": "/x", "path": format!("/x{n}")});
+    let patched = json_patch(&text, Value::from_iter((0..5).map(copy)).to_string().as_bytes());
+    assert_eq!(patched, Err(PatchError::CopiesTooMuch), "texts count, too");
+}
+
+#[test]
+fn what_a_patch_may_copy_is_known_before_it_is_read() {
+    let plain = br#"[{"op":"replace","path":"/a","value":1}]"#;
+    assert_eq!(copied_max(plain), 0);
+    for copy in
+        [r#"[{"op":"copy","from":"/a","path":"/b"}]"#, r#"[{"op":"\u0063opy","from":"/a","path":"/b"}]"#]
+    {
+        assert_eq!(copied_max(copy.as_bytes()), COPIED_MAX, "{copy}");
+        assert!(json_patch(&json!({"a": 1}), copy.as_bytes()).is_ok());
+    }
+    assert!(operations_work(plain, 10_000) < LARGE, "one operation on an object is little work");
+    let many = format!("[{}0]", r#"{"op":"move","from":"/a","path":"/b"},"#.repeat(1000));
+    assert!(operations_work(many.as_bytes(), 10_000) > LARGE, "many of them are not");
+}
+
+#[test]
+fn what_lies_deep_is_held_once() {
+    if !alone(module_path!(), "what_lies_deep_is_held_once") {
+        return;
+    }
+    let (old, schema) = (deep(100, &format!(r#"{{"b":{}}}"#, many_parts(10_000))), pod_schema());
+    let patch = deep(100, r#"{"c":1}"#);
+    let growth = Growth::begin();
+    let patched = strategic_merge_patch(&schema, &old, &patch).unwrap();
+    let grown = growth.most() / 1024 / 1024;
+    assert!(grown < 64, "{grown} MiB");
+    assert_eq!(patched, merge_patch(&old, &patch).unwrap());
 }
 
 proptest! {

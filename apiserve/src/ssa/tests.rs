@@ -1,6 +1,7 @@
 //! Replays sequences of writes that a real kube-apiserver answered (`data/fixtures/sequences.jsonl`).
 
 use serde_json::{Value, json};
+use tombolo_testkit::{Growth, alone};
 
 use super::*;
 use crate::kinds::Kinds;
@@ -218,4 +219,22 @@ fn malformed_ownership_is_as_good_as_none() {
     ] {
         assert!(Managers::decode(&fields).is_empty(), "{fields}");
     }
+}
+
+#[test]
+fn what_lies_deep_is_held_once() {
+    if !alone(module_path!(), "what_lies_deep_is_held_once") {
+        return;
+    }
+    let deep = |bottom: &str| -> Value {
+        let text = format!("{}{bottom}{}", r#"{"a":"#.repeat(100), "}".repeat(100));
+        serde_json::from_str(&text).unwrap()
+    };
+    let live = deep(&format!(r#"{{"b":[{}0]}}"#, r#"{"":0},"#.repeat(10_000)));
+    let applied = deep(r#"{"c":1}"#);
+    let growth = Growth::begin();
+    let merged = walk::merge(Place(None), Some(&live), &applied).unwrap();
+    let grown = growth.most() / 1024 / 1024;
+    assert!(grown < 64, "{grown} MiB");
+    assert_eq!(merged, patch::merge_patch(&live, &applied).unwrap());
 }

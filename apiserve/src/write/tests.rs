@@ -62,6 +62,10 @@ async fn what_large_writes_make_waits_behind_their_sender() {
         }
         assert_eq!(code(WriteVerb::Update, &bob, LARGE).await, 200);
         assert_eq!(code(patches[1], &eve, 3).await, 429, "a small patch of a large object");
+        let copy = json!([{"op": "copy", "from": "/data", "path": "/data"}]);
+        let small = request(WriteVerb::Patch(PatchType::Json), &eve, &copy);
+        let error = writes.execute(small).await.expect_err("what it makes may be large");
+        assert_eq!(error.code, 429);
     }
     assert_eq!(code(patches[1], &eve, LARGE).await, 200, "in its turn");
 }

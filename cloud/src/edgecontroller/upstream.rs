@@ -12,6 +12,7 @@ mod deprecated;
 mod heartbeat;
 mod labels;
 mod lease;
+mod member;
 mod memory;
 mod message;
 mod objects;

@@ -196,7 +196,7 @@ mod tests {
 
     /// The name of the object with a UID.
     fn name(objects: &Objects, plural: &str, uid: &HeaderValue) -> String {
-        let found = objects.list(&resource(plural), None).into_iter().find(|one| one.uid.as_str() == uid);
+        let found = objects.list(&resource(plural), None).find(|one| one.uid.as_str() == uid);
         found.unwrap().key.name().to_owned()
     }
 

@@ -157,9 +157,14 @@ impl Objects {
         self.store.get(&ObjectKey::new(resource, namespace, name)).is_ok_and(|found| found.is_some())
     }
 
-    /// All objects of a resource, of one namespace if given.
-    pub(super) fn list(&self, resource: &Resource, namespace: Option<&str>) -> Vec<Object> {
-        self.list_raw(resource, namespace).iter().filter_map(|stored| Object::read(stored)).collect()
+    /// All objects of a resource, of one namespace if given. Each is read when its turn comes: a tree takes many times its
+    /// text, and one sender may fill the store with what takes most. Whoever collects them keeps only those that it needs.
+    pub(super) fn list(
+        &self,
+        resource: &Resource,
+        namespace: Option<&str>,
+    ) -> impl Iterator<Item = Object> + use<> {
+        self.list_raw(resource, namespace).into_iter().filter_map(|stored| Object::read(&stored))
     }
 
     /// All objects of a resource as JSON text.

@@ -74,7 +74,7 @@ pub(super) fn build(parts: Parts<'_>) -> Result<Built, EmbeddedError> {
     let Parts { objects, range, pki, indexes, options, stop } = parts;
     let authorization = indexes.authorization;
     let registry = Registry::new(Kinds::builtin_with(Arc::new(CelRules)).described_by(DESCRIPTIONS));
-    definitions::publish_stored(&objects.list(&definitions::resource(), None), objects.store(), &registry);
+    definitions::publish_stored(objects.list(&definitions::resource(), None), objects.store(), &registry);
     let addresses = Addresses::new(objects.clone(), range, indexes.reservations);
     let rights: Arc<dyn Authorize> = Arc::new(authorization.clone());
     let policies = Enforcement::new(indexes.policies, objects.clone(), registry.clone(), Arc::clone(&rights));

@@ -246,8 +246,9 @@ async fn no_address_and_no_port_is_given_twice() {
         objects::Edit::Put
     };
     objects.update(&mine.key, steal).await.unwrap_err();
-    let first = objects.list(&core("services"), None);
-    let first = first.iter().find(|found| found.text("/spec/clusterIP") == "10.0.0.9").unwrap();
+    let first =
+        objects.list(&core("services"), None).find(|found| found.text("/spec/clusterIP") == "10.0.0.9");
+    let first = first.unwrap();
     objects.update(&first.key, |_| objects::Edit::Remove).await.unwrap();
     objects.update(&mine.key, steal).await.unwrap();
 }

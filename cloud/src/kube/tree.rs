@@ -17,7 +17,7 @@ pub(crate) const TREE_BYTES_MAX: usize = 2 * 1024 * 1024;
 pub(crate) const LARGE_TREE_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// The same of a pod: ten containers with ninety variables out of Secrets each take more than [`TREE_BYTES_MAX`].
-const POD_TREE_BYTES_MAX: usize = 4 * 1024 * 1024;
+pub(crate) const POD_TREE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// Kinds that nodes write, by what RBAC's `system:node` allows.
 const WRITTEN_BY_NODES: [&str; 7] = [

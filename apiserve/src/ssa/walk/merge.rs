@@ -46,7 +46,9 @@ fn fields(
     live: &Map<String, Value>,
     applied: &Map<String, Value>,
 ) -> Result<Value, String> {
-    let mut out = live.clone();
+    // A copy of all at each level would hold what lies at the bottom as many times as it is deep.
+    let others = live.iter().filter(|(key, _)| !applied.contains_key(*key));
+    let mut out: Map<String, Value> = others.map(|(key, value)| (key.clone(), value.clone())).collect();
     for (key, value) in applied {
         let merged = merge(place.child(key).0, live.get(key), value)?;
         out.insert(key.clone(), merged);

@@ -11,7 +11,10 @@ use super::order::Position;
 use super::outcome::{code_of, reason_of};
 use super::register::{is_dry_run, may_create_node};
 use super::{Upstream, labels, refusal, whole};
-use crate::kube::{Answer, ApiCall, Caller, ISSUER_PATHS, LARGE_TREE_BYTES_MAX, exceeds, is_document};
+use crate::kube::{
+    Answer, ApiCall, Caller, ISSUER_PATHS, LARGE_TREE_BYTES_MAX, POD_TREE_BYTES_MAX, TREE_BYTES_MAX, exceeds,
+    is_document,
+};
 
 /// Roots of the paths that may be called: the API, its discovery and its version.
 const ROOTS: [&str; 4] = ["api", "apis", "openapi", "version"];
@@ -25,7 +28,7 @@ impl Upstream {
         timeout: Duration,
         position: Option<&Position>,
     ) -> ApiReply {
-        let method = match check(&request) {
+        let method = match check(&request, token.is_none()) {
             Ok(method) => method,
             Err(problem) => return refusal(400, "BadRequest", &problem),
         };
@@ -87,10 +90,20 @@ fn asks_for_token(call: &ApiCall) -> bool {
         && matches!(parts.as_slice(), ["api", "v1", "namespaces", _, "serviceaccounts", _, "token"])
 }
 
+/// Bytes that the tree of a body may take. A node writes no definitions and the like; what it has pods for may.
+fn tree_bytes_max(request: &ApiRequest, is_own: bool) -> usize {
+    let path = request.path_and_query.split('?').next().unwrap_or_default();
+    match is_own {
+        true if path.ends_with("/pods") => POD_TREE_BYTES_MAX,
+        true => TREE_BYTES_MAX,
+        false => LARGE_TREE_BYTES_MAX,
+    }
+}
+
 /// Whether this is a call to a path of the API that cannot be read in two ways. Whether its answer ends, [`Kube::call`] asks.
 ///
 /// [`Kube::call`]: crate::kube::Kube::call
-fn check(request: &ApiRequest) -> Result<Method, String> {
+fn check(request: &ApiRequest, is_own: bool) -> Result<Method, String> {
     let method = match request.method.as_str() {
         "GET" => Method::GET,
         "POST" => Method::POST,
@@ -103,10 +116,10 @@ fn check(request: &ApiRequest) -> Result<Method, String> {
     if [&request.content_type, &request.accept].iter().any(|text| text.trim() != text.as_str()) {
         return Err("a header begins or ends with white space".to_owned());
     }
-    // What is read here would take many times as much as it was sent as.
+    // What is read, here and in the API server, would take many times as much as it was sent as.
     let first = request.body.iter().find(|byte| !byte.is_ascii_whitespace());
     let is_json = first.is_some_and(|first| matches!(first, b'{' | b'['));
-    if is_json && exceeds(std::iter::once(&*request.body), LARGE_TREE_BYTES_MAX) {
+    if is_json && exceeds(std::iter::once(&*request.body), tree_bytes_max(request, is_own)) {
         return Err("the body has more parts than any object of use: send fewer".to_owned());
     }
     let path = request.path_and_query.split('?').next().unwrap_or_default();
@@ -145,23 +158,31 @@ mod tests {
             ("GET", "/.well-known/openid-configuration"),
             ("GET", "/openid/v1/jwks"),
         ] {
-            assert!(check(&request(method, path)).is_ok(), "{method} {path}");
+            assert!(check(&request(method, path), true).is_ok(), "{method} {path}");
         }
     }
 
     #[test]
     fn a_body_of_too_many_values_is_refused() {
         let body = |values: usize| bytes::Bytes::from(format!(" \n[{}0]", r#""","#.repeat(values)));
-        let patch = |body| check(&ApiRequest { body, ..request("PATCH", "/api/v1/nodes/n/status") });
-        assert!(patch(body(60_000)).is_ok());
-        patch(body(500_000)).expect_err("too many");
+        let send = |method, path, body, is_own| check(&ApiRequest { body, ..request(method, path) }, is_own);
+        let status = "/api/v1/nodes/n/status";
+        assert!(send("PATCH", status, body(30_000), true).is_ok());
+        send("PATCH", status, body(35_000), true).expect_err("too many");
+        assert!(send("POST", "/api/v1/namespaces/d/pods", body(60_000), true).is_ok());
+        send("POST", "/api/v1/namespaces/d/pods", body(70_000), true).expect_err("too many for a pod");
+        assert!(send("PATCH", status, body(200_000), false).is_ok(), "of a client beside the node");
+        send("PATCH", status, body(500_000), false).expect_err("too many for anybody");
+        let names: String = (10_000..26_000).map(|number| format!("\"{number}\":0,")).collect();
+        let names = format!("{{\"metadata\":{{\"annotations\":{{{names}\"a\":0}}}}}}");
+        send("PUT", "/api/v1/nodes/n", names.into(), true).expect_err("too many names");
     }
 
     #[test]
     fn a_header_that_is_read_in_two_ways_is_refused() {
         let typed = |content_type: &str| {
             let content_type = content_type.to_owned();
-            check(&ApiRequest { content_type, ..request("PATCH", "/api/v1/nodes/n") })
+            check(&ApiRequest { content_type, ..request("PATCH", "/api/v1/nodes/n") }, true)
         };
         assert!(typed("application/apply-patch+yaml").is_ok());
         typed(" application/apply-patch+yaml").expect_err("a space first");
@@ -204,7 +225,7 @@ mod tests {
             ("GET", "/api/v1/namespaces/d/secrets/a%2Fb"),
             ("GET", "/api/v1/namespaces/d/secrets/%FF"),
         ] {
-            assert!(check(&request(method, path)).is_err(), "{method} {path}");
+            assert!(check(&request(method, path), true).is_err(), "{method} {path}");
         }
     }
 }

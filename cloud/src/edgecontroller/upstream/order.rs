@@ -7,7 +7,6 @@
 //! there. Otherwise the node, if it is still there, is told of the conflict and reports again.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use http::Method;
@@ -20,6 +19,7 @@ use tombolo_proto::message::{Message, ResourceType};
 use tombolo_proto::{CloudRevision, NodeId, ObjectKey, Resource};
 
 use super::Upstream;
+use super::member::{member, with_member};
 use crate::edgecontroller::written::Known;
 use crate::kube::{Answer, ApiCall, CallError, Caller, path_of, resources};
 
@@ -28,12 +28,6 @@ const CONFLICT: u16 = 409;
 
 /// How often a patch is made again because others have written beside the status. Those who write all the time win then.
 const REPEATS_MAX: usize = 5;
-
-/// Members by name, where they were written.
-type Members<'a> = BTreeMap<String, &'a RawValue>;
-
-/// Bytes by which the version makes a patch longer, about.
-const VERSION_LEN: usize = 96;
 
 /// What was known of the object whose status a request writes, when the request was received.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -201,24 +195,17 @@ fn operations_on_version(patch: &[u8], revision: CloudRevision) -> Option<Bytes>
 
 /// An object, which is merged or applied, with the version.
 fn object_on_version(patch: &[u8], revision: CloudRevision) -> Option<Bytes> {
-    let mut object: Members<'_> = serde_json::from_slice(patch).ok()?;
-    let metadata = object.get("metadata").map(|text| serde_json::from_str(text.get()));
-    let mut metadata: Members<'_> = metadata.transpose().ok()?.unwrap_or_default();
-    if metadata.contains_key("resourceVersion") {
+    let metadata = member(patch, "metadata").ok()?.map_or("{}", RawValue::get).as_bytes();
+    if member(metadata, "resourceVersion").ok()?.is_some() {
         return None;
     }
-    let version = to_raw_value(&revision.to_string()).ok()?;
-    metadata.insert("resourceVersion".to_owned(), &version);
-    let metadata = to_raw_value(&metadata).ok()?;
-    object.insert("metadata".to_owned(), &metadata);
-    let mut changed = Vec::with_capacity(patch.len() + VERSION_LEN);
-    serde_json::to_writer(&mut changed, &object).ok()?;
-    Some(changed.into())
+    with_member(patch, &["metadata", "resourceVersion"], &format!("\"{revision}\"")).ok()
 }
 
 #[cfg(test)]
 mod tests {
     use serde_json::Value;
+    use tombolo_testkit::{Growth, alone};
 
     use super::*;
 
@@ -238,6 +225,22 @@ mod tests {
         let exact = object_on_version(br#"{"status":{"n":12345678901234567890123}}"#, CloudRevision(7))
             .expect("changed");
         assert!(String::from_utf8_lossy(&exact).contains("12345678901234567890123"));
+    }
+
+    #[test]
+    fn a_patch_of_very_many_names_takes_a_few_times_its_text() {
+        if !alone(module_path!(), "a_patch_of_very_many_names_takes_a_few_times_its_text") {
+            return;
+        }
+        let many: String = (1_000_000..1_500_000).map(|number| format!("\"{number}\":0,")).collect();
+        for patch in [format!(r#"{{{many}"a":0}}"#), format!(r#"{{"metadata":{{{many}"a":0}}}}"#)] {
+            let growth = Growth::begin();
+            let changed = object_on_version(patch.as_bytes(), CloudRevision(7)).expect("changed");
+            let times = growth.most() / patch.len();
+            assert!(times < 4, "{times} times");
+            let member = changed.len() - patch.len();
+            assert!((20..60).contains(&member), "{member} bytes more");
+        }
     }
 
     #[test]

@@ -94,12 +94,12 @@ fn has_annotation(object: &Value, name: &str) -> bool {
 }
 
 /// The newest class that is marked; of those that are equally old, the first by name.
-fn default_of(classes: Vec<Object>, marks: &[&str]) -> Option<String> {
+fn default_of(classes: impl Iterator<Item = Object>, marks: &[&str]) -> Option<String> {
     let marked = |class: &Object| {
         let annotations = class.value.pointer("/metadata/annotations");
         marks.iter().any(|mark| annotations.is_some_and(|all| all.get(*mark) == Some(&json!("true"))))
     };
-    let mut marked: Vec<Object> = classes.into_iter().filter(marked).collect();
+    let mut marked: Vec<Object> = classes.filter(marked).collect();
     marked.sort_by(|one, other| {
         let age = |class: &Object| class.text("/metadata/creationTimestamp").to_owned();
         age(other).cmp(&age(one)).then_with(|| one.key.name().cmp(other.key.name()))
@@ -114,7 +114,7 @@ mod tests {
 
     use super::*;
 
-    async fn stored(marks: &[(&str, &str, &str)]) -> Vec<Object> {
+    async fn stored(marks: &[(&str, &str, &str)]) -> impl Iterator<Item = Object> {
         let objects = Objects::new(MemoryStore::new(MemoryStore::START, LogLimits::default()));
         for (name, mark, created) in marks {
             let class = json!({"metadata": {"name": name, "annotations": {*mark: "true"}}});

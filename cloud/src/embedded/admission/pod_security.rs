@@ -5,15 +5,18 @@ mod checks;
 mod policy;
 
 use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
 
+use serde::Deserialize;
 use serde_json::Value;
 use tombolo_apiserve::admission::{AdmissionRequest, Operation};
 use tombolo_apiserve::status::{ApiError, Cause};
+use tombolo_apiserve::store::Stored;
 
 use self::checks::{Finding, Subject, findings};
 use self::policy::{Level, Policy, Rules};
 use super::refuse;
-use crate::embedded::objects::{Object, Objects, core, items, text};
+use crate::embedded::objects::{Objects, core, items, text};
 
 /// Pods of a namespace that are checked when its labels change, at most.
 const PODS_MAX: usize = 3000;
@@ -116,23 +119,22 @@ fn admit_namespace(
     let (new, old) = (policy.enforce, old.enforce);
     let laxer = new.same_version(old) && new.level <= old.level;
     if new != old && new.level != Level::Privileged && !laxer {
-        let pods = objects.list(&core("pods"), Some(request.name));
+        let pods = objects.list_raw(&core("pods"), Some(request.name));
         warn_of_pods(request, new, &pods);
     }
     Ok(())
 }
 
 /// Names the pods that are there already and break the new rules. One pod of each controller is looked at first.
-fn warn_of_pods(request: &AdmissionRequest<'_>, rules: Rules, pods: &[Object]) {
+fn warn_of_pods(request: &AdmissionRequest<'_>, rules: Rules, pods: &[Arc<Stored>]) {
     let mut controllers = HashSet::new();
-    let (first, others): (Vec<&Object>, Vec<&Object>) = pods.iter().partition(|pod| {
-        let owners = items(&pod.value, "/metadata/ownerReferences");
-        let controller = owners.iter().find(|owner| owner["controller"] == true);
-        controller.is_none_or(|owner| controllers.insert(text(owner, "/uid")))
-    });
+    let (first, others): (Vec<&Arc<Stored>>, Vec<&Arc<Stored>>) =
+        pods.iter().partition(|pod| controller_of(pod).is_none_or(|uid| controllers.insert(uid)));
     let mut broken: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    // One tree at a time.
     for pod in first.into_iter().chain(others).take(PODS_MAX) {
-        let found = findings(rules, Subject::of(&pod.value));
+        let Ok(value) = serde_json::from_slice(&pod.body()) else { continue };
+        let found = findings(rules, Subject::of(&value));
         if !found.is_empty() {
             let reasons = found.iter().map(|finding| finding.reason.as_str()).collect::<Vec<_>>().join(", ");
             broken.entry(reasons).or_default().push(pod.key.name());
@@ -153,6 +155,29 @@ fn warn_of_pods(request: &AdmissionRequest<'_>, rules: Rules, pods: &[Object]) {
     let mut texts: Vec<String> = broken.iter().map(|(reasons, pods)| named_pods(reasons, pods)).collect();
     texts.sort();
     texts.into_iter().for_each(|text| request.warnings.add(text));
+}
+
+/// The UID of the controller of a pod.
+fn controller_of(pod: &Stored) -> Option<String> {
+    #[derive(Default, Deserialize)]
+    #[serde(rename_all = "camelCase", default)]
+    struct Body {
+        metadata: Metadata,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(rename_all = "camelCase", default)]
+    struct Metadata {
+        owner_references: Vec<Owner>,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Owner {
+        uid: String,
+        controller: Option<bool>,
+    }
+    let Body { metadata } = serde_json::from_slice(&pod.body()).ok()?;
+    let controller = metadata.owner_references.into_iter().find(|owner| owner.controller == Some(true));
+    controller.map(|owner| owner.uid)
 }
 
 fn named_pods(reasons: &str, pods: &[&str]) -> String {

@@ -69,8 +69,8 @@ pub(super) fn admit_class(objects: &Objects, request: &AdmissionRequest<'_>) -> 
     let is_default = |class: &Value| class.get("globalDefault") == Some(&json!(true));
     let Some(class) = request.object.as_deref().filter(|class| is_default(class)) else { return Ok(()) };
     let name = text(class, "/metadata/name");
-    let classes = objects.list(&v1("scheduling.k8s.io", "priorityclasses"), None);
-    match classes.iter().find(|other| is_default(&other.value) && other.key.name() != name) {
+    let mut classes = objects.list(&v1("scheduling.k8s.io", "priorityclasses"), None);
+    match classes.find(|other| is_default(&other.value) && other.key.name() != name) {
         None => Ok(()),
         Some(other) => {
             let why = format!(
@@ -107,7 +107,7 @@ fn class_of(objects: &Objects, name: &str) -> Result<Class, String> {
         return class.ok_or_else(|| format!("no PriorityClass with name {name} was found"));
     }
     let classes = objects.list(&resource, None);
-    let defaults = classes.iter().filter(|class| class.value.get("globalDefault") == Some(&json!(true)));
+    let defaults = classes.filter(|class| class.value.get("globalDefault") == Some(&json!(true)));
     let default = defaults.map(|class| Class::read(&class.value)).min_by_key(|class| class.value);
     Ok(default.unwrap_or_else(|| Class::read(&Value::Null)))
 }

@@ -277,7 +277,7 @@ impl Enforcement {
         let found: Vec<Value> = match text(reference, "/name") {
             "" => {
                 let selector = reference.pointer("/selector").unwrap_or(&Value::Null);
-                let all = self.objects.list(&resource, namespaced.then_some(place)).into_iter();
+                let all = self.objects.list(&resource, namespaced.then_some(place));
                 let chosen = all.filter(|object| crate::embedded::selector::selects(selector, &object.value));
                 chosen.map(|object| object.value).collect()
             }

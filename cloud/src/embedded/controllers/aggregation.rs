@@ -8,15 +8,19 @@ use crate::embedded::authz::rbac::GROUP;
 use crate::embedded::objects::{Edit, Object, items, v1};
 use crate::embedded::selector::selects;
 
+/// Where a sum says which roles it selects.
+const SELECTORS: &str = "/aggregationRule/clusterRoleSelectors";
+
 /// Sums rules up until the server stops.
 pub(super) async fn run(context: &Context) {
     let resource = v1(GROUP, "clusterroles");
     let mut feed = Feed::new(&context.objects, resource.clone());
     while feed.next().await.is_some() {
         // Whichever role changed, any sum may contain it; a change that leaves a sum as it is ends here.
-        let roles = context.objects.list(&resource, None);
-        for sum in roles.iter().filter(|role| role.value.get("aggregationRule").is_some()) {
-            let rules = Value::Array(summed(sum, &roles));
+        let roles = || context.objects.list(&resource, None);
+        let sums = roles().filter(|role| role.value.get("aggregationRule").is_some()).collect();
+        for (sum, rules) in summed(sums, roles()) {
+            let rules = Value::Array(rules);
             let update = context.objects.update(&sum.key, |role| {
                 if role.value.get("rules") == Some(&rules) {
                     return Edit::Keep;
@@ -31,19 +35,31 @@ pub(super) async fn run(context: &Context) {
     }
 }
 
-/// The rules of all roles that a sum selects, each once: selector by selector, in the order of the roles' names. A selector
-/// that says nothing selects all roles.
-fn summed(sum: &Object, roles: &[Object]) -> Vec<Value> {
-    let mut rules: Vec<Value> = Vec::new();
-    for selector in items(&sum.value, "/aggregationRule/clusterRoleSelectors") {
-        let chosen = roles.iter().filter(|role| role.key != sum.key && selects(selector, &role.value));
-        for rule in chosen.flat_map(|role| items(&role.value, "/rules")) {
-            if !rules.contains(rule) {
-                rules.push(rule.clone());
+/// Sums, each with the rules of all roles that it selects, each once: selector by selector, in the order of the roles' names. A
+/// selector that says nothing selects all roles.
+fn summed(sums: Vec<Object>, roles: impl Iterator<Item = Object>) -> Vec<(Object, Vec<Value>)> {
+    // The rules by selector.
+    let mut chosen: Vec<Vec<Vec<Value>>> =
+        sums.iter().map(|sum| vec![Vec::new(); items(&sum.value, SELECTORS).len()]).collect();
+    for role in roles {
+        for (sum, chosen) in sums.iter().zip(&mut chosen).filter(|(sum, _)| sum.key != role.key) {
+            for (selector, rules) in items(&sum.value, SELECTORS).iter().zip(chosen) {
+                if selects(selector, &role.value) {
+                    rules.extend_from_slice(items(&role.value, "/rules"));
+                }
             }
         }
     }
-    rules
+    let once = |all: Vec<Vec<Value>>| {
+        let mut rules = Vec::new();
+        for rule in all.into_iter().flatten() {
+            if !rules.contains(&rule) {
+                rules.push(rule);
+            }
+        }
+        rules
+    };
+    sums.into_iter().zip(chosen.into_iter().map(once)).collect()
 }
 
 #[cfg(test)]
@@ -73,7 +89,8 @@ mod tests {
             role("c", json!({"rules": [{"verbs": ["delete"]}]})),
             sum.clone(),
         ];
-        assert_eq!(summed(&sum, &roles), [json!({"verbs": ["get"]}), json!({"verbs": ["list"]})]);
+        let found = summed(vec![sum], roles.into_iter());
+        assert_eq!(found[0].1, [json!({"verbs": ["get"]}), json!({"verbs": ["list"]})]);
     }
 
     #[test]
@@ -108,8 +125,8 @@ mod tests {
             (json!([]), &[]),
         ] {
             let sum = role("sum", json!({"aggregationRule": {"clusterRoleSelectors": selectors}}));
-            let found = summed(&sum, &roles);
-            let found: Vec<&str> = found.iter().filter_map(|rule| rule["verbs"][0].as_str()).collect();
+            let found = summed(vec![sum], roles.iter().cloned());
+            let found: Vec<&str> = found[0].1.iter().filter_map(|rule| rule["verbs"][0].as_str()).collect();
             assert_eq!(found, wanted, "{selectors}");
         }
     }

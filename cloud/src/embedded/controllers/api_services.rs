@@ -68,9 +68,8 @@ async fn register(context: &Context, known: &mut BTreeMap<String, Wanted>) {
     let gone: Vec<ObjectKey> = context
         .objects
         .list(&resource(), None)
-        .iter()
         .filter(|own| managed(own) == ALWAYS && !wanted.contains_key(own.key.name()))
-        .map(|own| own.key.clone())
+        .map(|own| own.key)
         .collect();
     for key in gone {
         remove(context, &key).await;

@@ -26,8 +26,12 @@ pub(in crate::embedded) fn resource() -> Resource {
 }
 
 /// Serves the definitions that were established before a restart. Called before the first request.
-pub(in crate::embedded) fn publish_stored(definitions: &[Object], store: &MemoryStore, registry: &Registry) {
-    for definition in definitions.iter().filter(|definition| is_true(&definition.value, "Established")) {
+pub(in crate::embedded) fn publish_stored(
+    definitions: impl Iterator<Item = Object>,
+    store: &MemoryStore,
+    registry: &Registry,
+) {
+    for definition in definitions.filter(|definition| is_true(&definition.value, "Established")) {
         publish(&definition.value, store, registry);
     }
 }

@@ -78,7 +78,7 @@ mod tests {
         };
         let left = || {
             let events = objects.list(&core("events"), None);
-            events.iter().map(|event| event.key.name().to_owned()).collect::<Vec<_>>()
+            events.map(|event| event.key.name().to_owned()).collect::<Vec<_>>()
         };
         let (mut written, start) = (Written::default(), Instant::now());
         for name in ["a", "b"] {

@@ -102,7 +102,7 @@ impl Evictions {
             _ => {}
         }
         let budgets = self.objects.list(&v1("policy", "poddisruptionbudgets"), Some(pod.key.namespace()));
-        let mut over = budgets.into_iter().filter(|budget| covers(&budget.value, &pod.value));
+        let mut over = budgets.filter(|budget| covers(&budget.value, &pod.value));
         match (over.next(), over.next()) {
             (None, _) => Ok(Verdict::Free),
             (Some(budget), None) if goes_without(&budget.value, &pod.value) => Ok(Verdict::Unchanged),

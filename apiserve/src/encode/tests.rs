@@ -1,0 +1,39 @@
+use serde_json::Value;
+use tombolo_proto::ids::Uid;
+use tombolo_proto::object::{ObjectKey, Resource};
+use tombolo_testkit::{Growth, alone};
+
+use super::*;
+use crate::kinds::Kinds;
+
+/// A Pod that says more than its name, in so many parts.
+fn pod(parts: usize) -> Stored {
+    let key = ObjectKey::new(Resource::new("", "v1", "pods"), "d", "p");
+    let body = format!(
+        r#"{{"kind":"Pod","apiVersion":"v1","metadata":{{"name":"p","namespace":"d","creationTimestamp":"2026-01-01T00:00:00Z"}},"spec":{{"x":[{}0]}},"status":{{"phase":"Running"}}}}"#,
+        r#"{"":0},"#.repeat(parts)
+    );
+    Stored::new(key, Uid::parse("u").unwrap(), Revision(7), body.into())
+}
+
+/// Whoever writes an object chooses what its tree takes, and whoever lists it as a Table would read it.
+#[test]
+fn a_row_of_an_object_of_very_many_parts_says_its_name_alone() {
+    if !alone(module_path!(), "a_row_of_an_object_of_very_many_parts_says_its_name_alone") {
+        return;
+    }
+    let kinds = Kinds::builtin();
+    let kind = kinds.by_kind("", "v1", "Pod").unwrap();
+    let encoder = Encoder { kind, form: Form::Table("v1"), include: Include::Metadata };
+    let cells = |stored: &Stored| {
+        let table: Value = serde_json::from_slice(&encoder.object(stored)).unwrap();
+        table["rows"][0]["cells"].clone()
+    };
+    let few = cells(&pod(ROW_TREE_MAX / 1024));
+    assert_eq!((&few[0], &few[2]), (&json!("p"), &json!("Running")));
+    let growth = Growth::begin();
+    let many = cells(&pod(400_000));
+    assert_eq!((&many[0], many.as_array().map(Vec::len)), (&json!("p"), few.as_array().map(Vec::len)));
+    let grown = growth.most() / 1024 / 1024;
+    assert!(grown < 64, "{grown} MiB");
+}

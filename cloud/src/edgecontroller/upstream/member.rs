@@ -1,0 +1,108 @@
+//! Single members of an object in its text. Whoever writes the text chooses how many members there are, and in a map of all of
+//! them each would take many times its text.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use bytes::Bytes;
+use serde::de::{Deserializer as _, Error as _, IgnoredAny, MapAccess, Visitor};
+use serde_json::value::RawValue;
+use tombolo_apiserve::raw::{span, splice};
+
+/// The member of this name in the text of an object, as it was written; the others are passed over.
+///
+/// # Errors
+/// The text is no object, or the name is there twice: readers would not agree about which one counts.
+pub(super) fn member<'t>(text: &'t [u8], name: &str) -> serde_json::Result<Option<&'t RawValue>> {
+    struct Wanted<'n>(&'n str);
+    impl<'de> Visitor<'de> for Wanted<'_> {
+        type Value = Option<&'de RawValue>;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object")
+        }
+        fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Self::Value, A::Error> {
+            let mut found = None;
+            while let Some(Name(name)) = members.next_key::<Name<'de>>()? {
+                if name != self.0 {
+                    members.next_value::<IgnoredAny>()?;
+                } else if found.replace(members.next_value()?).is_some() {
+                    return Err(A::Error::custom(format_args!("two members {:?}", self.0)));
+                }
+            }
+            Ok(found)
+        }
+    }
+    let mut reader = serde_json::Deserializer::from_slice(text);
+    let found = reader.deserialize_map(Wanted(name))?;
+    reader.end()?;
+    Ok(found)
+}
+
+/// A name, which is copied only where it has escapes.
+#[derive(serde::Deserialize)]
+struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
+
+/// The text of an object with a member at this path: in place of the one that is there, or before all others of its object, which is
+/// made where there is none or null.
+///
+/// # Errors
+/// As [`member`], for each object on the path.
+pub(super) fn with_member(text: &[u8], path: &[&str], value: &str) -> serde_json::Result<Bytes> {
+    let mut object = 0..text.len();
+    for (name, rest) in path.iter().zip((1..).map(|next| &path[next..])) {
+        let Some(found) = member(&text[object.clone()], name)? else {
+            let is_space = |byte: &&u8| byte.is_ascii_whitespace();
+            let start = object.start + text[object].iter().take_while(is_space).count() + 1;
+            let is_empty = text[start..].iter().find(|byte| !is_space(byte)) == Some(&b'}');
+            let (member, comma) = (named(name, &within(rest, value)?)?, if is_empty { "" } else { "," });
+            return Ok(splice(text, start..start, &format!("{member}{comma}")));
+        };
+        object = span(text, found);
+        if rest.is_empty() || found.get() == "null" {
+            return Ok(splice(text, object, &within(rest, value)?));
+        }
+    }
+    Ok(splice(text, object, value))
+}
+
+/// A value at a path of objects that are not there yet.
+fn within(path: &[&str], value: &str) -> serde_json::Result<String> {
+    path.iter().rev().try_fold(value.to_owned(), |value, name| Ok(format!("{{{}}}", named(name, &value)?)))
+}
+
+fn named(name: &str, value: &str) -> serde_json::Result<String> {
+    Ok(format!("{}:{value}", serde_json::to_string(name)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_member_is_found_and_replaced_where_it_stands() {
+        let text = br#" { "a" : [1.50], "b\u0063":{"a":2} }"#;
+        let found = |name: &str| member(text, name).expect("an object").map(RawValue::get);
+        assert_eq!((found("a"), found("bc"), found("c")), (Some("[1.50]"), Some(r#"{"a":2}"#), None));
+        for (path, changed) in [
+            (&["a"][..], r#" { "a" : 7, "b\u0063":{"a":2} }"#),
+            (&["bc"], r#" { "a" : [1.50], "b\u0063":7 }"#),
+            (&["bc", "a"], r#" { "a" : [1.50], "b\u0063":{"a":7} }"#),
+            (&["bc", "d", "e"], r#" { "a" : [1.50], "b\u0063":{"d":{"e":7},"a":2} }"#),
+            (&["\""], r#" {"\"":7, "a" : [1.50], "b\u0063":{"a":2} }"#),
+        ] {
+            assert_eq!(with_member(text, path, "7").expect("an object"), changed, "{path:?}");
+        }
+        assert_eq!(with_member(b" { } ", &["a"], "7").expect("an object"), r#" {"a":7 } "#);
+        let null = with_member(br#"{"a":null}"#, &["a", "b"], "7").expect("an object");
+        assert_eq!(null, r#"{"a":{"b":7}}"#);
+        with_member(text, &["a", "b"], "7").expect_err("a list");
+    }
+
+    #[test]
+    fn what_is_no_object_or_has_two_of_a_name_is_refused() {
+        for text in ["", "null", "[]", "7", r#"{"a":1}}"#, r#"{"a":1,"a":2}"#, r#"{"a":1,"\u0061":2}"#] {
+            assert!(member(text.as_bytes(), "a").is_err(), "{text}");
+            assert!(with_member(text.as_bytes(), &["a"], "7").is_err(), "{text}");
+        }
+    }
+}
