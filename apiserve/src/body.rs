@@ -379,7 +379,11 @@ mod tests {
     #[test]
     fn a_refusal_that_is_passed_on_says_in_its_head_when_to_come_again() {
         for (code, status, expected) in [
-            (429, r#"{"details":{"causes":[{"reason":"DisruptionBudget"}],"retryAfterSeconds":10}}"#, Some("10")),
+            (
+                429,
+                r#"{"details":{"causes":[{"reason":"DisruptionBudget"}],"retryAfterSeconds":10}}"#,
+                Some("10"),
+            ),
             (504, r#"{"details":{"retryAfterSeconds":0}}"#, None),
             (409, r#"{"details":{"name":"a"}}"#, None),
             (429, "too many", None),

@@ -23,12 +23,13 @@ pub struct ClusterOptions {
 impl ClusterOptions {
     /// How to reach the cluster.
     pub(crate) async fn config(&self) -> Result<kube::Config> {
-        let config = match &self.kubeconfig {
-            None => kube::Config::infer().await.context("no cluster: give --kubeconfig or set KUBECONFIG"),
-            Some(path) => cluster::config(path).await,
+        let mut config = match &self.kubeconfig {
+            None => kube::Config::infer().await.context("no cluster: give --kubeconfig or set KUBECONFIG")?,
+            Some(path) => cluster::config(path).await?,
         };
         // What the API server has refused, or not answered, is for whoever runs the command to repeat: it may have been done.
-        config.map(|config| kube::Config { default_retry: false, ..config })
+        config.default_retry = false;
+        Ok(config)
     }
 
     pub(crate) async fn client(&self) -> Result<Client> {

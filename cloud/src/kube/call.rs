@@ -161,6 +161,11 @@ struct StatusTexts<'a> {
 }
 
 impl Answer {
+    /// A refusal in the form that API servers have.
+    pub(crate) fn refusal_of(error: &StatusError) -> Self {
+        Self { code: error.code, content_type: "application/json".to_owned(), body: error.to_status() }
+    }
+
     /// Whether the call did what it should.
     #[must_use]
     pub fn is_success(&self) -> bool {
@@ -183,14 +188,14 @@ impl Answer {
     /// The same with the time to wait that its head names, where the body has no place for it: an API server that sheds load says
     /// "too many requests" in plain text (docs/reference/kubernetes.md#too-many-requests), and nothing but the body goes on to the node.
     fn saying_when(self, seconds: Option<u32>) -> Self {
-        let Some(retry_after_seconds) = seconds.filter(|_| self.code == TOO_MANY && !is_object(&self.body)) else {
+        let Some(retry_after_seconds) = seconds.filter(|_| self.code == TOO_MANY && !is_object(&self.body))
+        else {
             return self;
         };
         let text = &self.body[..self.body.len().min(SENTENCE_LEN_MAX)];
         let details = Some(StatusDetails { retry_after_seconds, ..StatusDetails::default() });
         let error = StatusError::new(self.code, "TooManyRequests", String::from_utf8_lossy(text).trim());
-        let body = StatusError { details, ..error }.to_status();
-        Self { content_type: "application/json".to_owned(), body, ..self }
+        Self::refusal_of(&StatusError { details, ..error })
     }
 
     /// What the body says of why, as far as it is a `Status`. Whoever answers behind the API server chooses the rest, which is

@@ -211,12 +211,18 @@ mod tests {
             (503, "", &ApiCall::get(pod)),
         ] {
             let length = body.len();
-            let head = format!("HTTP/1.1 {code} x\r\nretry-after: 1\r\nconnection: close\r\ncontent-length: {length}");
+            let head = format!(
+                "HTTP/1.1 {code} x\r\nretry-after: 1\r\nconnection: close\r\ncontent-length: {length}"
+            );
             let (kube, calls) = refusing(format!("{head}\r\n\r\n{body}")).await;
             for caller in [Caller::Node(&node), Caller::Token(&node, "t")] {
                 let before = calls.swap(0, Ordering::SeqCst);
                 let answer = kube.call(caller, call.clone()).await.unwrap();
-                assert_eq!((answer.code, calls.load(Ordering::SeqCst)), (code, 1), "{call:?}, before: {before}");
+                assert_eq!(
+                    (answer.code, calls.load(Ordering::SeqCst)),
+                    (code, 1),
+                    "{call:?}, before: {before}"
+                );
                 if body == budget {
                     assert_eq!(answer.body, budget, "as it was said");
                 } else if code == 429 {

@@ -398,7 +398,8 @@ async fn what_was_read_before_an_object_was_needed_anew_does_not_count() {
     let path = path_of(key.resource(), "d", "s");
     for (before, after) in [(None, Some(30)), (Some(20), Some(30)), (Some(20), None)] {
         let world = World::new(&[]).await;
-        let stored = |revision: Option<u64>| revision.map(|revision| secret("s", revision)).into_iter().collect();
+        let stored =
+            |revision: Option<u64>| revision.map(|revision| secret("s", revision)).into_iter().collect();
         world.api.lock().secrets = stored(before);
         let slow = world.slows(&path);
         world.applied(Kind::Pod, pod("p", 5, &["s"])).await;
