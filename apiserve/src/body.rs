@@ -16,6 +16,7 @@ use http::{Method, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Body as _, Frame};
+use serde::Deserialize;
 use serde_json::Value;
 
 use crate::accept::{Accepted, Syntax};
@@ -185,6 +186,27 @@ pub fn refusal(error: &ApiError, accepted: &Accepted) -> Response<Body> {
     response
 }
 
+/// Says in the head when to come again, as API servers do, where a refusal that is passed on says so: clients look nowhere else.
+pub(crate) fn say_when(response: &mut Response<Body>, status: &[u8]) {
+    #[derive(Deserialize)]
+    struct Refusal {
+        details: Details,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Details {
+        retry_after_seconds: u32,
+    }
+    if response.status().is_success() {
+        return;
+    }
+    if let Ok(Refusal { details }) = serde_json::from_slice(status)
+        && details.retry_after_seconds > 0
+    {
+        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(details.retry_after_seconds));
+    }
+}
+
 /// Says what every answer says: whoever keeps it asks again, unless the answer says otherwise; to a HEAD, no body.
 pub(crate) fn finish(response: &mut Response<Body>, method: &Method) {
     let keep = HeaderValue::from_static(REVALIDATE);
@@ -352,5 +374,26 @@ mod tests {
         let many: Vec<String> = (0..100).map(|number| format!("{number}{}", long("x"))).collect();
         assert_eq!(shown(&many).len(), WARNINGS_LEN_MAX / WARNING_LEN_MAX);
         assert_eq!(shown(&["a\"\n".to_owned()]), ["a\\\"".len() + around]);
+    }
+
+    #[test]
+    fn a_refusal_that_is_passed_on_says_in_its_head_when_to_come_again() {
+        for (code, status, expected) in [
+            (
+                429,
+                r#"{"details":{"causes":[{"reason":"DisruptionBudget"}],"retryAfterSeconds":10}}"#,
+                Some("10"),
+            ),
+            (504, r#"{"details":{"retryAfterSeconds":0}}"#, None),
+            (409, r#"{"details":{"name":"a"}}"#, None),
+            (429, "too many", None),
+            (200, r#"{"details":{"retryAfterSeconds":10}}"#, None),
+        ] {
+            let mut response = Response::new(full(status));
+            *response.status_mut() = StatusCode::from_u16(code).unwrap();
+            say_when(&mut response, status.as_bytes());
+            let said = response.headers().get(RETRY_AFTER).map(|value| value.to_str().unwrap());
+            assert_eq!(said, expected, "{code} {status}");
+        }
     }
 }

@@ -24,14 +24,16 @@ pub struct ClusterOptions {
 impl ClusterOptions {
     /// How to reach the cluster.
     pub(crate) async fn config(&self) -> Result<kube::Config> {
-        match &self.kubeconfig {
+        let mut config = match &self.kubeconfig {
             None => {
                 let config = kube::Config::infer().await;
-                let config = config.context("no cluster: give --kubeconfig or set KUBECONFIG")?;
-                Ok(without_proxy_of_environment(config))
+                without_proxy_of_environment(config.context("no cluster: give --kubeconfig or set KUBECONFIG")?)
             }
-            Some(path) => cluster::config(path).await,
-        }
+            Some(path) => cluster::config(path).await?,
+        };
+        // What the API server has refused, or not answered, is for whoever runs the command to repeat: it may have been done.
+        config.default_retry = false;
+        Ok(config)
     }
 
     pub(crate) async fn client(&self) -> Result<Client> {

@@ -463,7 +463,8 @@ fn written(reply: WriteReply, encoder: &Encoder<'_>, accepted: &Accepted, is_lis
         (false, true) => encoder.shown(&reply.body),
         (false, false) => reply.body,
     };
-    let mut response = body::document(reply.status, shown, accepted);
+    let mut response = body::document(reply.status, shown.clone(), accepted);
+    body::say_when(&mut response, &shown);
     body::add_warnings(&mut response, &reply.warnings);
     response
 }

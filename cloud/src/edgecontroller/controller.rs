@@ -11,6 +11,7 @@ use tombolo_proto::{NodeId, ObjectKey};
 use tombolo_runtime::ReadyGuard;
 use tombolo_runtime::time::sleep_until;
 
+use super::downstream::node_key;
 use super::index::{Effect, Index, Kind, PodList, ReadToken};
 use super::pod_manager::coalesce;
 use super::reads::{Read, Reads};
@@ -92,8 +93,7 @@ struct Proof {
 struct Finding {
     era: u64,
     read: Read,
-    /// Of a read that may show pods.
-    token: Option<ReadToken>,
+    token: ReadToken,
     result: Result<Found, ReadError>,
 }
 
@@ -198,24 +198,37 @@ impl Controller {
         if era != self.era {
             return;
         }
-        let fresh = token.is_none_or(|token| self.index.read_ended(token));
+        let fresh = self.index.read_ended(token);
+        if self.queue.repeats(&read) {
+            return;
+        }
         match result {
-            Ok(found) if fresh => self.take_answer(read, found),
+            Ok(found) if fresh => self.take_answer(read, token, found),
             // More was deleted meanwhile than is remembered: the answer may show what is gone.
             Ok(_) => self.put_off(read, &ReadError { code: None, text: "it took too long".to_owned() }),
             Err(error) => self.put_off(read, &error),
         }
     }
 
-    fn take_answer(&mut self, read: Read, found: Found) {
+    fn take_answer(&mut self, read: Read, token: ReadToken, found: Found) {
         if let (Read::Object(..), [(_, Err(error))]) = (&read, &*found.objects) {
             return self.put_off(read, error);
+        }
+        if let Read::Proof(number) = &read
+            && let Some(proof) = self.proofs.get(number)
+            && self.index.is_outdated(&node_key(&proof.node), token)
+        {
+            let text = "the node was registered meanwhile".to_owned();
+            return self.put_off(read, &ReadError { code: None, text });
         }
         self.queue.ended(&read);
         match read {
             Read::Object(_, expected) => {
                 for (key, outcome) in found.objects {
-                    let Ok(object) = outcome else { continue };
+                    // Whoever needs it now has another read for it.
+                    let Some(object) = outcome.ok().filter(|_| !self.index.is_outdated(&key, token)) else {
+                        continue;
+                    };
                     let gone = object.is_none();
                     self.index.fetched(&key, expected.as_ref(), object);
                     if gone {
@@ -227,7 +240,7 @@ impl Controller {
             Read::Proof(number) => {
                 let Some(proof) = self.proofs.remove(&number) else { return };
                 self.index.pods_listed(&proof.node, found.pods);
-                let proven = self.objects_read(&proof.node, found.objects);
+                let proven = self.objects_read(&proof.node, token, found.objects);
                 // The session may be over.
                 let _ = proof.answer.send(proven);
             }
@@ -235,10 +248,17 @@ impl Controller {
     }
 
     /// Each object has its own outcome: one that cannot be read keeps nothing else of the node's back.
-    fn objects_read(&mut self, node: &NodeId, objects: Vec<(ObjectKey, Outcome)>) -> Proven {
+    fn objects_read(
+        &mut self,
+        node: &NodeId,
+        token: ReadToken,
+        objects: Vec<(ObjectKey, Outcome)>,
+    ) -> Proven {
         let mut proven = Proven::default();
         for (key, outcome) in objects {
             match outcome {
+                // It is being read for whoever needs it now.
+                Ok(_) if self.index.is_outdated(&key, token) => proven.put_off.push(key),
                 Ok(object) => {
                     self.index.fetched(&key, None, object);
                     proven.read.push(key);
@@ -314,8 +334,7 @@ impl Controller {
                 None => return self.queue.ended(&read),
             },
         };
-        let shows_pods = node.is_some() || objects.iter().any(|key| Kind::of(key) == Some(Kind::Pod));
-        let token = shows_pods.then(|| self.index.read_begun());
+        let token = self.index.read_begun();
         let (kube, era) = (self.kube.clone(), self.era);
         let question = Question { read, node, objects };
         self.reads.push(Box::pin(async move {

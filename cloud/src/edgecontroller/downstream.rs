@@ -193,6 +193,11 @@ impl Downstream {
         self.written.newest(key, watched)
     }
 
+    /// The newest version that watches and writes of nodes have shown of anything.
+    pub(super) fn seen(&self) -> CloudRevision {
+        self.revision().max(self.written.revision())
+    }
+
     /// The API server has told of this beside the watches.
     pub(super) fn written(&self, key: &ObjectKey, known: Known) {
         self.written.note(key, known);

@@ -9,7 +9,7 @@ mod pods;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use tombolo_proto::object::ObjectVersion;
@@ -108,6 +108,9 @@ pub struct Index {
     /// Nodes whose pods are being listed.
     listing: HashSet<NodeId>,
     graves: Graves,
+    /// Objects that came to be needed while reads were under way, with the newest of these: their events were passed over before,
+    /// so that older answers do not count. No more than there are objects in memory.
+    anew: HashMap<ObjectKey, ReadToken>,
     /// Which pods have their body in memory.
     bodies: Bodies,
     /// Lines about nodes whose pods are too large.
@@ -130,6 +133,7 @@ impl Index {
             pods_watched: false,
             listing: HashSet::new(),
             graves: Graves::default(),
+            anew: HashMap::new(),
             bodies: Bodies::default(),
             lines: LineLimit::new(1, 60),
             merged: HashSet::new(),
@@ -201,14 +205,36 @@ impl Index {
         }
     }
 
-    /// A read begins whose answer may show pods.
+    /// A read begins.
     pub fn read_begun(&mut self) -> ReadToken {
+        if self.graves.newest().is_none() {
+            self.anew.clear();
+        }
         self.graves.begin()
     }
 
     /// It has ended. False when its answer may show pods of whose deletion nothing is remembered.
     pub fn read_ended(&mut self, token: ReadToken) -> bool {
         self.graves.end(token)
+    }
+
+    /// Whether a read began before this object came to be needed, as it is now: what happened to it between the two was passed over.
+    #[must_use]
+    pub fn is_outdated(&self, key: &ObjectKey, token: ReadToken) -> bool {
+        self.anew.get(key).is_some_and(|newest| token <= *newest)
+    }
+
+    /// Events of this object were passed over until now.
+    fn needed_anew(&mut self, key: &ObjectKey) {
+        if let Some(newest) = self.graves.newest() {
+            self.anew.insert(key.clone(), newest);
+        }
+    }
+
+    /// The object leaves memory.
+    fn forget(&mut self, key: &ObjectKey) {
+        self.down.objects.remove(key);
+        self.anew.remove(key);
     }
 
     /// A node that needs this object, if there is one.

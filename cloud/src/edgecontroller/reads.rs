@@ -41,8 +41,17 @@ pub(super) enum Read {
 struct Known {
     node: NodeId,
     failures: u32,
+    running: bool,
+    /// Somebody has wanted it after it began: what it brings may be older than that.
+    again: bool,
     /// Its place among those that wait after a failure.
     later: Option<(Instant, u64)>,
+}
+
+impl Known {
+    fn of(node: &NodeId) -> Self {
+        Self { node: node.clone(), failures: 0, running: false, again: false, later: None }
+    }
 }
 
 /// The reads that are wanted. Bounded by what is referenced: each is known once.
@@ -61,14 +70,15 @@ pub(super) struct Reads {
 }
 
 impl Reads {
-    /// Wants a read on behalf of a node. One that waits after a failure gets its turn now: somebody asks anew.
+    /// Wants a read on behalf of a node. One that waits after a failure gets its turn now: somebody asks anew. One that runs is made
+    /// once more when it has ended.
     pub(super) fn add(&mut self, node: &NodeId, read: Read) {
         match self.known.get_mut(&read) {
             None => {
-                let known = Known { node: node.clone(), failures: 0, later: None };
-                self.known.insert(read.clone(), known);
+                self.known.insert(read.clone(), Known::of(node));
                 self.line_up(node.clone(), read);
             }
+            Some(known) if known.running => known.again = true,
             Some(known) => {
                 if let Some(place) = known.later.take() {
                     let node = known.node.clone();
@@ -104,12 +114,25 @@ impl Reads {
                 self.turns.push_back(node.clone());
             }
             if let Some(read) = found {
+                if let Some(known) = self.known.get_mut(&read) {
+                    known.running = true;
+                }
                 *self.running.entry(node).or_default() += 1;
                 self.places += 1;
                 return Some(read);
             }
         }
         None
+    }
+
+    /// Whether a read that has its answer was wanted anew meanwhile: then it gets in line again, and the answer does not count.
+    pub(super) fn repeats(&mut self, read: &Read) -> bool {
+        let Some(known) = self.known.get_mut(read).filter(|known| known.again) else { return false };
+        (known.running, known.again) = (false, false);
+        let node = known.node.clone();
+        self.leave(&node);
+        self.line_up(node, read.clone());
+        true
     }
 
     /// A read has its answer.
@@ -134,7 +157,7 @@ impl Reads {
     /// Wants a read that has just failed as a part of another one. One that is known has its time already.
     pub(super) fn add_failed(&mut self, node: &NodeId, read: Read, now: Instant) {
         if !self.known.contains_key(&read) {
-            self.known.insert(read.clone(), Known { node: node.clone(), failures: 0, later: None });
+            self.known.insert(read.clone(), Known::of(node));
             self.wait(read, now);
         }
     }
@@ -142,6 +165,7 @@ impl Reads {
     fn wait(&mut self, read: Read, now: Instant) -> u32 {
         let Some(known) = self.known.get_mut(&read) else { return 0 };
         known.failures = known.failures.saturating_add(1);
+        (known.running, known.again) = (false, false);
         self.serial += 1;
         let place = (now + doubled(RETRY_MIN, known.failures, RETRY_MAX), self.serial);
         known.later = Some(place);
@@ -276,5 +300,23 @@ mod tests {
         reads.wake(now + RETRY_MAX);
         assert!(reads.next(|_| false).is_none());
         assert!(reads.known.is_empty() && reads.lanes.is_empty() && reads.turns.is_empty());
+    }
+
+    #[test]
+    fn a_read_that_is_wanted_while_it_runs_is_made_once_more() {
+        let mut reads = Reads::default();
+        reads.add(&node("a"), read("s"));
+        reads.add(&node("a"), read("s"));
+        assert_eq!(running(&mut reads), [read("s")]);
+        assert!(!reads.repeats(&read("s")), "it was wanted before it began");
+        for _ in 0..2 {
+            reads.add(&node("b"), read("s"));
+        }
+        assert_eq!(running(&mut reads), [], "one at a time");
+        assert!(reads.repeats(&read("s")), "for what it brings may be older");
+        assert_eq!(running(&mut reads), [read("s")]);
+        assert!(!reads.repeats(&read("s")));
+        reads.ended(&read("s"));
+        assert!(reads.known.is_empty() && reads.running.is_empty() && reads.places == 0);
     }
 }

@@ -155,7 +155,7 @@ impl Upstream {
         let refused =
             |sentence: &str| (message.controller_error(fresh_id(), now_millis(), sentence), Vec::new());
         if Up::is_application(&message) {
-            return (self.answer_application(node, &message).await, Vec::new());
+            return (self.answer_application(node, &message, position).await, Vec::new());
         }
         if !self.enabled {
             return refused(TURNED_OFF);

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ACCEPT, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue};
+use http::header::{
+    ACCEPT, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER,
+};
 use http::{Method, Request};
 use http_body_util::BodyExt as _;
 use kube::client::Body;
@@ -13,12 +15,12 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use thiserror::Error;
 use tombolo_proto::NodeId;
-use tombolo_proto::message::StatusDetails;
+use tombolo_proto::message::{StatusDetails, StatusError};
 use tombolo_runtime::sentence;
 
 use super::gate::{Class, ListTurn};
 use super::room::NODE_ANSWER_LEN_MAX;
-use super::{Kube, Room, endless, is_large};
+use super::{Kube, Room, endless, is_large, is_object};
 
 /// Longest answer that cloudcore reads for itself, in bytes.
 pub(crate) const ANSWER_LEN_MAX: usize = 16 * 1024 * 1024;
@@ -135,6 +137,12 @@ pub struct Answer {
     pub body: Bytes,
 }
 
+/// The code of a call that has to wait (RFC 6585, section 4).
+const TOO_MANY: u16 = 429;
+
+/// Bytes of a refusal in plain text that are passed on.
+const SENTENCE_LEN_MAX: usize = 1024;
+
 /// What a `Status` says of why a call has failed.
 #[derive(Debug, Default)]
 pub(crate) struct Refusal {
@@ -154,6 +162,11 @@ struct StatusTexts<'a> {
 }
 
 impl Answer {
+    /// A refusal in the form that API servers have.
+    pub(crate) fn refusal_of(error: &StatusError) -> Self {
+        Self { code: error.code, content_type: "application/json".to_owned(), body: error.to_status() }
+    }
+
     /// Whether the call did what it should.
     #[must_use]
     pub fn is_success(&self) -> bool {
@@ -171,6 +184,19 @@ impl Answer {
     pub fn message(&self) -> String {
         let message = self.refusal().message;
         message.unwrap_or_else(|| format!("the API server answered with code {}", self.code))
+    }
+
+    /// The same with the time to wait that its head names, where the body has no place for it: an API server that sheds load says
+    /// "too many requests" in plain text (docs/reference/kubernetes.md#too-many-requests), and nothing but the body goes on to the node.
+    fn saying_when(self, seconds: Option<u32>) -> Self {
+        let Some(retry_after_seconds) = seconds.filter(|_| self.code == TOO_MANY && !is_object(&self.body))
+        else {
+            return self;
+        };
+        let text = &self.body[..self.body.len().min(SENTENCE_LEN_MAX)];
+        let details = Some(StatusDetails { retry_after_seconds, ..StatusDetails::default() });
+        let error = StatusError::new(self.code, "TooManyRequests", String::from_utf8_lossy(text).trim());
+        Self::refusal_of(&StatusError { details, ..error })
     }
 
     /// What the body says of why, as far as it is a `Status`. Whoever answers behind the API server chooses the rest, which is
@@ -350,7 +376,8 @@ async fn read(response: http::Response<Body>, reading: Reading<'_>) -> Result<Op
     let text = |name| parts.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let (content_type, length) = (text(CONTENT_TYPE).to_owned(), text(CONTENT_LENGTH).parse().unwrap_or(0));
     let body = read_body(body, length, reading).await?;
-    Ok(body.map(|body| Answer { code: parts.status.as_u16(), content_type, body }))
+    let answer = |body| Answer { code: parts.status.as_u16(), content_type, body };
+    Ok(body.map(|body| answer(body).saying_when(text(RETRY_AFTER).parse().ok())))
 }
 
 /// Puts a body together in one piece of memory, which is taken from the room before it is there. None when a large answer

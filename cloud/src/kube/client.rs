@@ -8,10 +8,8 @@ use hyper::body::Incoming;
 use hyper_timeout::TimeoutConnector;
 use hyper_util::client::legacy::{self, connect::HttpConnector};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use kube::client::retry::RetryPolicy;
 use kube::client::{Body, ConfigExt as _};
 use kube::{Client, Config, Error};
-use tower::retry::RetryLayer;
 use tower::{BoxError, ServiceBuilder};
 use tower_http::classify::ServerErrorsFailureClass;
 use tower_http::trace::TraceLayer;
@@ -45,7 +43,11 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 /// silent for minutes, and each of the connections that wait would take a call with it.
 const UNANSWERED_MAX: Duration = Duration::from_secs(60);
 
-/// What `Client::try_from` makes of a configuration, in the same order of layers, with small buffers.
+/// What `Client::try_from` makes of a configuration, in the same order of layers, with small buffers and nothing that repeats calls.
+///
+/// A call that was refused, or whose answer was lost, may have been carried out: a second one would be another deletion or another
+/// object. And it would be repeated in its place, which others wait for. Whoever reads for cloudcore tries again itself, after it
+/// has given its place back; a node hears what the API server says.
 ///
 /// # Errors
 /// The configuration holds unusable certificates or addresses, or names a proxy.
@@ -57,7 +59,8 @@ pub(super) fn client(config: Config) -> Result<Client, Error> {
 ///
 /// # Errors
 /// As [`client`].
-pub(super) fn following(config: Config, kubeconfig: Option<PathBuf>) -> Result<Client, Error> {
+pub(super) fn following(mut config: Config, kubeconfig: Option<PathBuf>) -> Result<Client, Error> {
+    config.default_retry = false;
     if let Some(proxy) = &config.proxy_url {
         // The rest of the address may hold a password.
         let host = proxy.host().unwrap_or_default();
@@ -68,10 +71,8 @@ pub(super) fn following(config: Config, kubeconfig: Option<PathBuf>) -> Result<C
     }
     // Whoever was first decides: an error says that it is there.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-    let retry = config.default_retry.then(|| RetryLayer::new(RetryPolicy::server_retry()));
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
-        .option_layer(retry)
         .option_layer(config.auth_layer()?)
         .layer(config.extra_headers_layer()?)
         .layer(

@@ -7,6 +7,7 @@ use kube::Client;
 use kube::client::Body;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 use tombolo_proto::session::Lookup;
 use tombolo_runtime::Readiness;
 
@@ -22,6 +23,8 @@ struct Api {
     codes: HashMap<String, u16>,
     pods: Vec<Value>,
     secrets: Vec<Value>,
+    /// Paths of which the answer is on its way until this has a permit for it.
+    slow: HashMap<String, Arc<Semaphore>>,
     /// Paths that were asked for.
     asked: Vec<String>,
 }
@@ -29,8 +32,13 @@ struct Api {
 fn client(api: &Arc<Mutex<Api>>) -> Kube {
     let api = Arc::clone(api);
     let service = tower::service_fn(move |request: Request<Body>| {
-        let (code, answer) = api.lock().answer(request.uri().path());
+        let path = request.uri().path();
+        let (code, answer) = api.lock().answer(path);
+        let slow = api.lock().slow.get(path).cloned();
         async move {
+            if let Some(slow) = slow {
+                slow.acquire().await?.forget();
+            }
             if code == 0 {
                 std::future::pending::<()>().await;
             }
@@ -151,6 +159,21 @@ impl World {
 
     fn answers_again(&self) {
         self.api.lock().codes.clear();
+    }
+
+    /// Answers of this path come when there is a permit for each.
+    fn slows(&self, path: &str) -> Arc<Semaphore> {
+        let slow = Arc::new(Semaphore::new(0));
+        self.api.lock().slow.insert(path.to_owned(), Arc::clone(&slow));
+        slow
+    }
+
+    async fn applied(&self, kind: Kind, object: Value) {
+        self.watched(kind, ObjectEvent::Applied(RawObject::new(object))).await;
+    }
+
+    async fn deleted(&self, kind: Kind, object: Value) {
+        self.watched(kind, ObjectEvent::Deleted(RawObject::new(object))).await;
     }
 
     /// How often this object was asked for.
@@ -366,4 +389,102 @@ async fn what_a_burst_has_left_out_is_not_taken_for_the_same() {
     let key = ObjectKey::new(Kind::Pod.resource(), "d", "p");
     let Lookup::Present(object) = world.down.lookup(&node(), &key) else { panic!("it is there") };
     assert_eq!((object.version.revision.0, object.same_since.0), (7, 7), "the label was there between");
+}
+
+/// While nobody needs an object its events are passed over, so that an answer from before that says nothing of what it is now.
+#[tokio::test(start_paused = true)]
+async fn what_was_read_before_an_object_was_needed_anew_does_not_count() {
+    let key = secret_key("s");
+    let path = path_of(key.resource(), "d", "s");
+    for (before, after) in [(None, Some(30)), (Some(20), Some(30)), (Some(20), None)] {
+        let world = World::new(&[]).await;
+        let stored =
+            |revision: Option<u64>| revision.map(|revision| secret("s", revision)).into_iter().collect();
+        world.api.lock().secrets = stored(before);
+        let slow = world.slows(&path);
+        world.applied(Kind::Pod, pod("p", 5, &["s"])).await;
+        world.settle().await;
+        assert_eq!((world.asked(&key), world.state(&key)), (1, "pending"));
+        world.deleted(Kind::Pod, pod("p", 6, &["s"])).await;
+        world.api.lock().secrets = stored(after);
+        match after {
+            Some(revision) => world.applied(Kind::Secret, secret("s", revision)).await,
+            None => world.deleted(Kind::Secret, secret("s", 30)).await,
+        }
+        let again = json!({"metadata": {"uid": "u-again", "resourceVersion": "31"}});
+        let mut pod = pod("p", 31, &["s"]);
+        json_patch::merge(&mut pod, &again);
+        world.applied(Kind::Pod, pod).await;
+        world.settle().await;
+        slow.add_permits(1);
+        world.settle().await;
+        assert_eq!((world.asked(&key), world.state(&key)), (2, "pending"), "{before:?}, {after:?}");
+        slow.add_permits(1);
+        world.settle().await;
+        let revision = world.down.present(&key).map(|object| object.version.revision.0);
+        assert_eq!(revision, after, "{before:?}");
+        assert_eq!(world.state(&key), if after.is_some() { "present" } else { "absent" });
+    }
+}
+
+/// A question of a session reads objects as well, beside those that are read because they are needed.
+#[tokio::test(start_paused = true)]
+async fn what_a_question_has_read_before_an_object_was_needed_anew_does_not_count() {
+    let key = secret_key("s");
+    let world = World::new(&[pod("p", 5, &["s"])]).await;
+    assert_eq!(world.state(&key), "absent");
+    world.api.lock().secrets = vec![secret("s", 20)];
+    let slow = world.slows(&path_of(key.resource(), "d", "s"));
+    let answer = world.prove(std::slice::from_ref(&key)).await;
+    world.settle().await;
+    assert_eq!(world.asked(&key), 2, "when it was needed first, and now");
+    world.deleted(Kind::Pod, pod("p", 6, &["s"])).await;
+    world.api.lock().secrets.clear();
+    world.deleted(Kind::Secret, secret("s", 30)).await;
+    let mut anew = pod("p", 31, &["s"]);
+    anew["metadata"]["uid"] = "u-again".into();
+    world.applied(Kind::Pod, anew).await;
+    world.settle().await;
+    // First come, first served: the older answer comes first.
+    slow.add_permits(1);
+    let proven = answer.await.expect("an answer");
+    assert_eq!(proven, Proven { read: Vec::new(), put_off: vec![key.clone()] });
+    assert_eq!((world.asked(&key), world.state(&key)), (3, "pending"));
+    slow.add_permits(1);
+    world.settle().await;
+    assert_eq!(world.state(&key), "absent");
+}
+
+/// Until a Node is there its pods are passed over, so that a list from before it says nothing of them.
+#[tokio::test(start_paused = true)]
+async fn a_list_of_pods_from_before_the_node_was_registered_anew_does_not_count() {
+    let world = World::new(&[]).await;
+    let key = ObjectKey::new(Kind::Pod.resource(), "d", "p");
+    let node = |uid: &str, revision: u64| {
+        json!({"metadata": {"name": "edge-1", "uid": uid, "resourceVersion": revision.to_string(),
+            "labels": {"node-role.kubernetes.io/edge": ""}}})
+    };
+    world.deleted(Kind::Node, node("u-node", 10)).await;
+    let slow = world.slows("/api/v1/pods");
+    world.applied(Kind::Node, node("u-2", 11)).await;
+    world.settle().await;
+    let lists = || world.api.lock().asked.iter().filter(|path| *path == "/api/v1/pods").count();
+    assert_eq!(lists(), 1);
+    let question = world.prove(&[]).await;
+    world.settle().await;
+    assert_eq!(lists(), 2);
+    world.deleted(Kind::Node, node("u-2", 12)).await;
+    // The watch of pods is ahead of that of nodes.
+    world.api.lock().pods = vec![pod("p", 14, &[])];
+    world.applied(Kind::Pod, pod("p", 14, &[])).await;
+    world.settle().await;
+    world.applied(Kind::Node, node("u-3", 13)).await;
+    world.settle().await;
+    slow.add_permits(2);
+    world.settle().await;
+    assert!(!world.down.is_ready(&self::node()), "both lists are from before");
+    slow.add_permits(2);
+    assert_eq!(question.await.expect("an answer"), Proven::default());
+    world.settle().await;
+    assert_eq!((world.down.is_ready(&self::node()), world.state(&key)), (true, "present"));
 }

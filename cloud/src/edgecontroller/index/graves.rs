@@ -58,6 +58,11 @@ impl Graves {
         self.dug.push_back((ReadToken(self.newest), uid.clone()));
     }
 
+    /// The newest read while one is under way; none when there is no answer to come.
+    pub(super) fn newest(&self) -> Option<ReadToken> {
+        (!self.under_way.is_empty()).then_some(ReadToken(self.newest))
+    }
+
     pub(super) fn has(&self, uid: &Uid) -> bool {
         self.uids.contains(uid)
     }

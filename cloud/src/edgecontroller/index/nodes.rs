@@ -22,6 +22,7 @@ impl Index {
         let known = state.registered.is_some();
         drop(state);
         if !known {
+            self.needed_anew(&node_key(node));
             self.down.objects.entry(node_key(node)).or_insert(Cached::Pending);
             self.effects.push(Effect::Fetch(node_key(node), None));
         }
@@ -30,7 +31,7 @@ impl Index {
     /// A node's session has ended and no other took over.
     pub fn left(&mut self, node: &NodeId) {
         if self.down.nodes.remove_if(node, |_, state| state.registered.is_none()).is_some() {
-            self.down.objects.remove(&node_key(node));
+            self.forget(&node_key(node));
         }
     }
 
@@ -78,6 +79,7 @@ impl Index {
         self.down.nodes.insert(node.clone(), state);
         if before.registered.is_none() && self.pods_watched {
             // The pod watch has passed over this node's pods until now.
+            self.needed_anew(&key);
             self.listing.insert(node.clone());
             self.effects.push(Effect::ListPods(node));
         } else if changed {
@@ -102,7 +104,7 @@ impl Index {
         let Some((_, state)) = self.down.nodes.remove(&node) else { return };
         self.forget_pods_of(&node);
         if state.registered.is_some() {
-            self.down.objects.remove(&node_key(&node));
+            self.forget(&node_key(&node));
             self.effects.push(Effect::NodeDeleted(node));
         } else {
             // Still connected and not registered: known to be absent, and registration is what comes next.
@@ -113,7 +115,7 @@ impl Index {
     /// Not an edge node any more.
     fn forget_node(&mut self, node: &NodeId) {
         self.down.nodes.remove(node);
-        self.down.objects.remove(&node_key(node));
+        self.forget(&node_key(node));
         self.forget_pods_of(node);
     }
 
@@ -125,7 +127,7 @@ impl Index {
             self.down.objects.remove(&key);
         }
         for key in losses.unreferenced {
-            self.down.objects.remove(&key);
+            self.forget(&key);
         }
     }
 

@@ -226,6 +226,9 @@ impl Index {
             fresh = true;
             Cached::Pending
         });
+        if fresh {
+            self.needed_anew(key);
+        }
         // Before the first list of its kind is complete, the list will bring it.
         let listed = Kind::of(key).is_some_and(|kind| self.has_listed(kind));
         if fresh && listed {
@@ -249,7 +252,7 @@ impl Index {
     fn lose(&mut self, node: &NodeId, keys: &[ObjectKey]) {
         for key in keys {
             if !self.down.location.is_referenced(key) {
-                self.down.objects.remove(key);
+                self.forget(key);
             }
             self.offer(node, key);
         }

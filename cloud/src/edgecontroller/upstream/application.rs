@@ -11,6 +11,7 @@ use tombolo_proto::session::kubeedge::{Application, ApplicationStatus, Verb};
 use tombolo_proto::{NodeId, Resource};
 
 use super::message::{body_of, into_result};
+use super::order::Position;
 use super::register::may_create_node;
 use super::{Upstream, fresh_id, now_millis};
 use crate::edgecontroller::local_endpoint;
@@ -86,7 +87,12 @@ struct PatchOption {
 
 impl Upstream {
     /// Answers a record with the record and its result. Watches are the hub's and do not come here.
-    pub(super) async fn answer_application(&self, node: &NodeId, request: &Message) -> Message {
+    pub(super) async fn answer_application(
+        &self,
+        node: &NodeId,
+        request: &Message,
+        position: Option<&Position>,
+    ) -> Message {
         let refused = |sentence: &str| {
             let sentence = format!("the content is no application: {sentence}");
             request.controller_error(fresh_id(), now_millis(), &sentence)
@@ -95,13 +101,18 @@ impl Upstream {
             return refused(&TreeError::TooLarge.to_string());
         }
         let content = match Application::read(&request.content) {
-            Ok(application) => self.run_application(node, application).await,
+            Ok(application) => self.run_application(node, application, position).await,
             Err(error) => return refused(&error.to_string()),
         };
         request.controller_reply(fresh_id(), now_millis(), request.route.resource.clone(), content)
     }
 
-    async fn run_application(&self, node: &NodeId, application: Application) -> Content {
+    async fn run_application(
+        &self,
+        node: &NodeId,
+        application: Application,
+        position: Option<&Position>,
+    ) -> Content {
         let (answer, resource) = match call_of(&application) {
             // Of what is no document, its health for example, there is no copy.
             Ok(Planned::PassedThrough(call)) => {
@@ -111,7 +122,7 @@ impl Upstream {
                 (self.register(node, call).await.and_then(body_of), Some(resource))
             }
             Ok(Planned::AsNode(call, resource)) => {
-                (into_result(self.kube.call_as_edge_node(node, call).await), Some(resource))
+                (into_result(self.patch_in_order(node, position, call).await), Some(resource))
             }
             Err(sentence) => {
                 return application.rejected(&StatusError::new(400, "BadRequest", &sentence)).to_content();
@@ -121,6 +132,21 @@ impl Upstream {
             Ok(body) => approved(application, resource.as_ref(), &body).to_content(),
             Err(error) => application.rejected(&error).to_content(),
         }
+    }
+}
+
+/// Path of what the record of a message changes where it is.
+pub(super) fn written_at(message: &Message) -> Option<String> {
+    if is_large(&message.content.payload()) {
+        return None;
+    }
+    let application = Application::read(&message.content).ok()?;
+    if !matches!(application.verb, Verb::Patch | Verb::Update | Verb::UpdateStatus) {
+        return None;
+    }
+    match call_of(&application).ok()? {
+        Planned::AsNode(call, _) => Some(call.path_and_query),
+        Planned::PassedThrough(_) => None,
     }
 }
 

@@ -1,5 +1,6 @@
 //! Reports and questions of older edges (docs/reference/kubeedge.md#older-edges).
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
@@ -13,7 +14,9 @@ use tombolo_proto::{NodeId, ObjectKey};
 
 use super::message::{STRATEGIC, Said, Target, into_result};
 use super::objects::{done, is_settled};
+use super::order::Position;
 use super::{Upstream, heartbeat};
+use crate::edgecontroller::written::Known;
 use crate::kube::{ApiCall, Caller, RawObject, is_object, path_of, read_tree, resources};
 
 /// Pods of one report; a node carries at most a few hundred.
@@ -68,13 +71,33 @@ struct Write {
     has_gone: bool,
 }
 
+/// Whether this pod is bound to the node. Nothing else of it is read.
+fn runs_on(node: &NodeId, pod: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Pod<'a> {
+        #[serde(borrow)]
+        spec: Spec<'a>,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Spec<'a> {
+        #[serde(borrow)]
+        node_name: Cow<'a, str>,
+    }
+    serde_json::from_slice::<Pod<'_>>(pod).is_ok_and(|pod| pod.spec.node_name == node.as_str())
+}
+
 /// What a report changes of the pod that is there; none where it is about another one. No tree is left when anything is
 /// waited for.
 fn write_of(node: &NodeId, live: &[u8], report: &PodReport<'_>) -> Result<Option<Write>, String> {
+    // First: whether somebody else's pod can be read is not the node's to know.
+    if !runs_on(node, live) {
+        return Ok(None);
+    }
     let live = whole(live)?;
     let text = |path: &str| live.pointer(path).and_then(Value::as_str).unwrap_or_default();
     let uid = text("/metadata/uid").to_owned();
-    if text("/spec/nodeName") != node.as_str() || (!report.uid.is_empty() && report.uid != uid) {
+    if !report.uid.is_empty() && report.uid != uid {
         return Ok(None);
     }
     let mut status = read_tree(report.status.get().as_bytes()).map_err(|error| error.to_string())?;
@@ -136,18 +159,27 @@ impl Upstream {
         node: &NodeId,
         target: Target<'_>,
         content: &Content,
+        position: Option<&Position>,
     ) -> Said {
         let path = format!("/api/v1/nodes/{}", target.name);
         let live = match self.as_node(node, ApiCall::get(path.as_str())).await {
             Ok(body) => body,
             Err(error) => return Said::Refused(error.message),
         };
+        let key = ObjectKey::new(resources::nodes(), "", target.name);
+        if let Err(conflict) = self.may_follow(position, &key, &live) {
+            return Said::Refused(conflict.message);
+        }
         let patch = match node_patch(&content.payload(), &live, self.heartbeat_age_max) {
             Ok(patch) => patch,
             Err(sentence) => return Said::Refused(sentence),
         };
         let call = ApiCall::patch(format!("{path}/status"), STRATEGIC, patch.into());
-        done(self.as_node(node, call).await)
+        let written = self.as_node(node, call).await;
+        if let Ok(object) = &written {
+            self.note_written(&key, Known::of(object));
+        }
+        done(written)
     }
 
     /// The report of pods: one `{"UID", "Name", "Status"}` with a name in the path, an array without. A pod that is
@@ -157,6 +189,7 @@ impl Upstream {
         node: &NodeId,
         target: Target<'_>,
         content: &Content,
+        position: Option<&Position>,
     ) -> Said {
         let payload = content.payload();
         let reports = match reports_of(&payload) {
@@ -174,7 +207,7 @@ impl Upstream {
                 return Said::Refused("a pod status lacks its name or status".to_owned());
             }
             let key = ObjectKey::new(resources::pods(), target.namespace, name);
-            match self.report_pod(node, &key, &report).await {
+            match self.report_pod(node, &key, &report, position).await {
                 Ok(true) => {}
                 Ok(false) => expelled.push(key),
                 Err(error) => return Said::Refused(error.message),
@@ -189,6 +222,7 @@ impl Upstream {
         node: &NodeId,
         key: &ObjectKey,
         report: &PodReport<'_>,
+        position: Option<&Position>,
     ) -> Result<bool, Box<StatusError>> {
         let path = path_of(key.resource(), key.namespace(), key.name());
         // Asked in our own name: to the node, the authorizer calls an absent pod forbidden.
@@ -201,12 +235,13 @@ impl Upstream {
         let write = write_of(node, &live, report);
         let write = write.map_err(|why| Box::new(StatusError::new(500, "InternalError", &why)))?;
         let Some(Write { uid, patch, has_gone }) = write else { return Ok(false) };
+        self.may_follow(position, key, &live).map_err(Box::new)?;
         let call = ApiCall::patch(format!("{path}/status"), STRATEGIC, patch.into());
         match self.as_node(node, call).await {
             // Not a conflict: the pod of this UID was there, and somebody else has written.
             Err(error) if error.code == 404 => return Ok(false),
             Err(error) => return Err(error),
-            Ok(_) => {}
+            Ok(object) => self.note_written(key, Known::of(&object)),
         }
         if has_gone {
             let options = json!({"gracePeriodSeconds": 0, "preconditions": {"uid": uid}});
@@ -389,6 +424,21 @@ mod tests {
         let mut bare = json!({});
         complete_times(&mut bare, &json!({}));
         assert!(bare["startTime"].is_string());
+    }
+
+    /// It is read in cloudcore's name, whatever the node may see.
+    #[test]
+    fn of_a_pod_of_another_node_nothing_is_told() {
+        let deep = "[".repeat(200) + &"]".repeat(200);
+        let written = |on: &str| {
+            let pod =
+                format!(r#"{{"metadata":{{"name":"p","uid":"u"}},"spec":{{"x":{deep},"nodeName":"{on}"}}}}"#);
+            let report: PodReport<'_> = serde_json::from_str(r#"{"Status":{}}"#).expect("a report");
+            let node = NodeId::parse("n").expect("valid");
+            write_of(&node, pod.as_bytes(), &report).map(|write| write.is_some())
+        };
+        assert_eq!(written("other"), Ok(false), "as if there were none");
+        assert!(written("n").is_err_and(|why| why.contains("cannot be read")));
     }
 
     #[test]

@@ -73,7 +73,7 @@ impl Upstream {
             (Type::Node, Op::Update) => self.update_node(node, target, content).await,
             (Type::Node, Op::Query) => self.read(node, &format!("/api/v1/nodes/{name}")).await,
             (Type::NodeStatus, Op::Insert) => self.ensure_node(node, target, content).await,
-            (Type::NodeStatus, Op::Update) => self.update_node_status(node, target, content).await,
+            (Type::NodeStatus, Op::Update) => self.update_node_status(node, target, content, position).await,
             (Type::NodePatch, _) => {
                 self.patch_status(node, &format!("/api/v1/nodes/{name}/status"), content, position).await
             }
@@ -82,7 +82,7 @@ impl Upstream {
                 let path = format!("/api/v1/namespaces/{namespace}/pods/{name}/status");
                 self.patch_status(node, &path, content, position).await
             }
-            (Type::PodStatus, Op::Update) => self.update_pod_status(node, target, content).await,
+            (Type::PodStatus, Op::Update) => self.update_pod_status(node, target, content, position).await,
             (Type::Pod, Op::Insert) => {
                 let path = format!("/api/v1/namespaces/{namespace}/pods");
                 self.send(node, Method::POST, &path, content, true).await

@@ -4,7 +4,11 @@
 //! reported newer things through another replica. So it names the version of the object that was known when it was
 //! received, and the API server refuses it when anything was written since. Where the status is still the one that was known then,
 //! to the last heartbeat, it was written beside the status, as controllers taint a Node and users delete a pod: the patch is made again on what is
-//! there. Otherwise the node, if it is still there, is told of the conflict and reports again.
+//! there. So it is where no node has reported a pod yet: there is nothing newer that it could overtake. Where nothing was known of the
+//! object, what is there has to be older than something that was. Otherwise the node, if it is still there, is told of the conflict and
+//! reports again.
+//!
+//! So it is with the reports of older edges, which cloudcore itself makes patches of, and with the calls of MetaServer.
 
 use std::borrow::Cow;
 
@@ -15,12 +19,13 @@ use serde_json::json;
 use serde_json::value::{RawValue, to_raw_value};
 use tombolo_apiserve::query::path::{Target, target};
 use tombolo_proto::frame::{Request, RequestBody};
-use tombolo_proto::message::{Message, ResourceType};
+use tombolo_proto::message::{Message, ResourceType, StatusError};
+use tombolo_proto::session::kubeedge::Up;
 use tombolo_proto::{CloudRevision, NodeId, ObjectKey, Resource};
 
-use super::Upstream;
 use super::member::{member, with_member};
-use crate::edgecontroller::written::Known;
+use super::{Upstream, application};
+use crate::edgecontroller::written::{Known, is_acknowledged};
 use crate::kube::{Answer, ApiCall, CallError, Caller, path_of, resources};
 
 /// The code of a write that names another version than the present one.
@@ -29,11 +34,27 @@ const CONFLICT: u16 = 409;
 /// How often a patch is made again because others have written beside the status. Those who write all the time win then.
 const REPEATS_MAX: usize = 5;
 
-/// What was known of the object whose status a request writes, when the request was received.
+/// What was known when a request was received that writes a status.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Position {
-    key: ObjectKey,
-    known: Known,
+    /// The object, and what was known of it; none where the content names the objects.
+    about: Option<(ObjectKey, Known)>,
+    /// The newest version of anything. What is newer was written since.
+    seen: CloudRevision,
+}
+
+impl Position {
+    fn known(&self, key: &ObjectKey) -> Known {
+        self.about.as_ref().filter(|(about, _)| about == key).map_or(Known::default(), |(_, known)| *known)
+    }
+
+    /// Whether what is there of an object was there already when the request came, as far as its status goes.
+    fn covers(&self, key: &ObjectKey, object: &[u8]) -> bool {
+        let (known, there) = (self.known(key), Known::of(object));
+        let Some(revision) = there.revision else { return false };
+        let same = there.status.is_some() && there.status == known.status;
+        revision <= known.revision.unwrap_or(self.seen) || same || is_unreported(key, object)
+    }
 }
 
 /// A request, and what was known when it came.
@@ -55,16 +76,36 @@ impl Upstream {
     /// Takes a request of a node in, before it waits for anything.
     #[must_use]
     pub fn receive(&self, request: Request) -> Received {
-        let key = match (&request.body, &request.caller_token) {
-            (RequestBody::Message(message), None) => patched_by_message(message),
-            (RequestBody::Api(call), None) if call.method == "PATCH" => patched_by_call(&call.path_and_query),
+        let written = match (&request.body, &request.caller_token) {
+            (RequestBody::Message(message), None) => written_by_message(message),
+            (RequestBody::Api(call), None) if ["PATCH", "PUT"].contains(&&*call.method) => {
+                written_by_call(&call.path_and_query).map(Some)
+            }
             _ => None,
         };
-        let position = key.map(|key| {
-            let known = self.down.known(&key);
-            Position { key, known }
+        let position = written.map(|key| Position {
+            about: key.map(|key| (key.clone(), self.down.known(&key))),
+            seen: self.down.seen(),
         });
         Received { request, position }
+    }
+
+    /// Whether a status may be written over what is there. If not, the next one may.
+    ///
+    /// # Errors
+    /// The conflict.
+    pub(super) fn may_follow(
+        &self,
+        position: Option<&Position>,
+        key: &ObjectKey,
+        object: &[u8],
+    ) -> Result<(), StatusError> {
+        if position.is_none_or(|position| position.covers(key, object)) {
+            return Ok(());
+        }
+        self.note_written(key, Known::of(object));
+        let sentence = format!("{key} was written after this report had come: report what is true now");
+        Err(StatusError::new(CONFLICT, "Conflict", &sentence))
     }
 
     /// Runs a patch of a status as the node, on the version that was known when it was received.
@@ -74,12 +115,20 @@ impl Upstream {
         position: Option<&Position>,
         call: ApiCall,
     ) -> Result<Answer, CallError> {
-        let Some((Position { key, known }, names_version)) = position.zip(naming(&call)) else {
+        let about = position.and_then(|position| Some((position, position.about.as_ref()?)));
+        let Some(((position, (key, known)), names_version)) = about.zip(naming(&call)) else {
             return self.kube.call_as_edge_node(node, call).await;
         };
         let mut known = *known;
-        if known.revision.is_none() {
-            known = self.read_known(node, key).await;
+        if known.revision.is_none() && names_version(&call.body, CloudRevision(0)).is_some() {
+            let there = self.kube.call_as_edge_node(node, ApiCall::get(path_to(key))).await?;
+            if !there.is_success() {
+                return Ok(there);
+            }
+            if let Err(conflict) = self.may_follow(Some(position), key, &there.body) {
+                return Ok(Answer::refusal_of(&conflict));
+            }
+            known = Known::of(&there.body);
         }
         let mut repeats = 0;
         loop {
@@ -94,11 +143,12 @@ impl Upstream {
                 return Ok(answer);
             }
             // What comes after this answer knows what was there before it.
-            let there = self.read_known(node, key).await;
+            let object = self.present(node, key).await;
+            let there = Known::of(&object);
             self.note_written(key, there);
+            let same = there.status.is_some() && there.status == known.status;
             // Of the same version, it is another conflict: that of the owners of a field.
-            let beside =
-                there.revision > known.revision && there.status.is_some() && there.status == known.status;
+            let beside = there.revision > known.revision && (same || is_unreported(key, &object));
             if !beside || repeats == REPEATS_MAX {
                 return Ok(answer);
             }
@@ -112,32 +162,44 @@ impl Upstream {
         self.note_written(&key, Known::of(object));
     }
 
-    fn note_written(&self, key: &ObjectKey, known: Known) {
+    pub(super) fn note_written(&self, key: &ObjectKey, known: Known) {
         if known.revision.is_some() {
             self.down.written(key, known);
         }
     }
 
-    async fn read_known(&self, node: &NodeId, key: &ObjectKey) -> Known {
-        let path = path_of(key.resource(), key.namespace(), key.name());
-        let object = self.as_node(node, ApiCall::get(path)).await;
-        object.map_or(Known::default(), |object| Known::of(&object))
+    /// The object as it is now; empty when it cannot be read.
+    async fn present(&self, node: &NodeId, key: &ObjectKey) -> Bytes {
+        self.as_node(node, ApiCall::get(path_to(key))).await.unwrap_or_default()
     }
 }
 
-/// The object whose status a message patches.
-fn patched_by_message(message: &Message) -> Option<ObjectKey> {
+fn path_to(key: &ObjectKey) -> String {
+    path_of(key.resource(), key.namespace(), key.name())
+}
+
+/// Whether this is a pod of which no kubelet has told anything. A Node has a status from the moment in which it registers.
+fn is_unreported(key: &ObjectKey, object: &[u8]) -> bool {
+    *key.resource() == resources::pods() && is_acknowledged(object) == Some(false)
+}
+
+/// The object whose status a message writes; none in it where the content names them, and none at all where it writes no status.
+fn written_by_message(message: &Message) -> Option<Option<ObjectKey>> {
+    if Up::is_application(message) {
+        return application::written_at(message).as_deref().and_then(written_by_call).map(Some);
+    }
     let path = message.route.resource.as_object()?;
     let (resource, namespace) = match path.resource_type {
-        ResourceType::NodePatch => (resources::nodes(), ""),
-        ResourceType::PodPatch => (resources::pods(), path.namespace()),
+        ResourceType::NodePatch | ResourceType::NodeStatus => (resources::nodes(), ""),
+        ResourceType::PodPatch | ResourceType::PodStatus => (resources::pods(), path.namespace()),
         _ => return None,
     };
-    Some(ObjectKey::new(resource, namespace, path.name.as_deref()?))
+    let name = path.name.as_deref().filter(|name| !name.is_empty());
+    Some(name.map(|name| ObjectKey::new(resource, namespace, name)))
 }
 
 /// The object whose status a call writes.
-fn patched_by_call(path_and_query: &str) -> Option<ObjectKey> {
+fn written_by_call(path_and_query: &str) -> Option<ObjectKey> {
     let Target::Resource(path) = target(path_and_query.split('?').next()?) else { return None };
     let resource = Resource::new(&path.group, &path.version, &path.resource);
     let is_reported = resource == resources::nodes() || resource == resources::pods();
@@ -145,14 +207,15 @@ fn patched_by_call(path_and_query: &str) -> Option<ObjectKey> {
     Some(ObjectKey::new(resource, path.namespace.as_deref().unwrap_or_default(), &name))
 }
 
-/// Makes of a patch one that names the version which it is made on; none when it names one itself, or cannot be read.
+/// Makes of a patch, or of an object that replaces another one, one that names the version which it is made on; none when it names one itself, or cannot be read.
 type Naming = fn(&[u8], CloudRevision) -> Option<Bytes>;
 
-/// How a call names a version; none when it is no patch. What is applied is mostly JSON; other YAML is not read here, since it
+/// How a call names a version; none when it writes over nothing. What is applied is mostly JSON; other YAML is not read here, since it
 /// would take many times its bytes.
 fn naming(call: &ApiCall) -> Option<Naming> {
     let is = |kind| call.method == Method::PATCH && call.content_type.contains(kind);
     match () {
+        () if call.method == Method::PUT && call.content_type.contains("json") => Some(object_on_version),
         () if is("json-patch+json") => Some(operations_on_version),
         () if is("merge-patch+json") || is("apply-patch+yaml") => Some(object_on_version),
         () => None,
@@ -193,10 +256,13 @@ fn operations_on_version(patch: &[u8], revision: CloudRevision) -> Option<Bytes>
     serde_json::to_vec(&operations).ok().map(Bytes::from)
 }
 
-/// An object, which is merged or applied, with the version.
+/// An object, which is merged, applied or put in the place of another one, with the version.
 fn object_on_version(patch: &[u8], revision: CloudRevision) -> Option<Bytes> {
     let metadata = member(patch, "metadata").ok()?.map_or("{}", RawValue::get).as_bytes();
-    if member(metadata, "resourceVersion").ok()?.is_some() {
+    // To an API server, none of these is a version.
+    let is_none = |version: &RawValue| ["null", r#""""#, r#""0""#].contains(&version.get());
+    let metadata: &[u8] = if metadata == b"null" { b"{}" } else { metadata };
+    if member(metadata, "resourceVersion").ok()?.is_some_and(|version| !is_none(version)) {
         return None;
     }
     with_member(patch, &["metadata", "resourceVersion"], &format!("\"{revision}\"")).ok()
@@ -218,6 +284,10 @@ mod tests {
         ] {
             let changed: Value = serde_json::from_slice(&on(&patch).expect("changed")).expect("JSON");
             assert_eq!(changed, expected);
+        }
+        for none in [json!(null), json!(""), json!("0")] {
+            let changed = on(&json!({"metadata": {"resourceVersion": none}})).expect("changed");
+            assert_eq!(changed, r#"{"metadata":{"resourceVersion":"7"}}"#, "{none}");
         }
         assert_eq!(on(&json!({"metadata": {"resourceVersion": "3"}})), None);
         assert_eq!(on(&json!([{"op": "add"}])), None);
@@ -263,11 +333,17 @@ mod tests {
         assert_eq!(changed, r#"{"metadata":{"resourceVersion":"7"},"status":{}}"#);
         assert_eq!(applied(b"status: {}", CloudRevision(7)), None, "YAML stays as it is");
         assert!(naming(&call("application/json")).is_none());
+        let put = ApiCall::json(Method::PUT, "/api/v1/nodes/n/status", &json!({}));
+        let names = naming(&put).expect("an object in the place of another one");
+        assert_eq!(
+            names(&put.body, CloudRevision(7)).expect("changed"),
+            r#"{"metadata":{"resourceVersion":"7"}}"#
+        );
     }
 
     #[test]
     fn only_the_status_of_nodes_and_pods_is_looked_at() {
-        let names = |path: &str| patched_by_call(path).map(|key| key.to_string());
+        let names = |path: &str| written_by_call(path).map(|key| key.to_string());
         assert_eq!(names("/api/v1/nodes/n/status").as_deref(), Some("v1/nodes/n"));
         assert_eq!(names("/api/v1/namespaces/d/pods/p/status?x=y").as_deref(), Some("v1/pods/d/p"));
         for path in [

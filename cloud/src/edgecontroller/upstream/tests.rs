@@ -8,14 +8,16 @@ use kube::Client;
 use kube::client::Body;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tombolo_proto::RequestId;
 use tombolo_proto::frame::ApiRequest;
 use tombolo_proto::message::{
     Content, Group, LocalPath, Message, ObjectPath, Operation, Outcome, ResourcePath, ResourceType, Route,
     Source,
 };
+use tombolo_proto::{CloudRevision, RequestId, Uid};
 
 use super::*;
+use crate::edgecontroller::sightings::Sighting;
+use crate::kube::resources;
 use crate::kube::tests::double::answering;
 
 mod beside;
@@ -66,8 +68,16 @@ fn node() -> NodeId {
     NodeId::parse("n").expect("valid")
 }
 
+/// One whose watches have shown more than any object here has.
 fn upstream(client: Client) -> Upstream {
-    Upstream::new(client.into(), Arc::default())
+    upstream_that_has_seen(1000, client)
+}
+
+fn upstream_that_has_seen(revision: u64, client: Client) -> Upstream {
+    let (key, uid) = (ObjectKey::new(resources::pods(), "d", "other"), Uid::parse("u").expect("valid"));
+    let down = Downstream::default();
+    down.saw(Sighting { key, uid, revision: CloudRevision(revision) });
+    Upstream::new(client.into(), Arc::new(down))
 }
 
 fn message(operation: Operation, path: impl Into<ResourcePath>, content: &Value) -> Message {

@@ -1,14 +1,19 @@
 //! Answers of all kinds, and connections that are silent.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
+use http::Method;
 use http_body_util::BodyExt as _;
 use kube::config::AuthInfo;
 use parking_lot::Mutex;
+use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
+use tombolo_proto::NodeId;
 
 use super::*;
+use crate::kube::call::Refusal;
 use crate::kube::{ApiCall, CallError, Caller, Kube};
 
 const BODY_LEN: usize = 8 * 1024 * 1024;
@@ -197,4 +202,65 @@ async fn a_connection_that_is_silent_is_asked_whether_its_peer_is_there() {
     };
     let when = tokio::time::timeout(Duration::from_secs(10), set).await.expect("it is asked");
     assert!(when <= KEEPALIVE_IDLE, "after {when:?}");
+}
+
+/// A server that gives every call this answer, and counts the calls.
+async fn refusing(answer: String) -> (Kube, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let config = Config::new(format!("http://{}", listener.local_addr().unwrap()).parse().unwrap());
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&calls);
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let (mut head, mut part) = (Vec::new(), [0; 4096]);
+            while !head.windows(4).any(|end| end == b"\r\n\r\n") {
+                let len = stream.read(&mut part).await.unwrap();
+                head.extend_from_slice(&part[..len]);
+            }
+            counted.fetch_add(1, Ordering::SeqCst);
+            stream.write_all(answer.as_bytes()).await.unwrap();
+        }
+    });
+    (Kube::from_config(config).unwrap(), calls)
+}
+
+/// A deletion whose answer was lost would take what came in the place of what it has deleted, and what a budget refuses
+/// it refuses again.
+#[tokio::test]
+async fn no_call_is_made_twice_and_a_refusal_says_when_to_come_again() {
+    let node = NodeId::parse("n").unwrap();
+    let budget = r#"{"kind":"Status","message":"no","details":{"causes":[{"reason":"DisruptionBudget"}],"retryAfterSeconds":3}}"#;
+    let pod = "/api/v1/namespaces/d/pods/p";
+    let eviction = ApiCall::json(Method::POST, format!("{pod}/eviction"), &json!({}));
+    let delete = ApiCall { method: Method::DELETE, ..ApiCall::get(pod) };
+    let create = ApiCall::json(Method::POST, "/api/v1/namespaces/d/pods", &json!({}));
+    for (code, body, call) in [
+        (429, budget, &eviction),
+        (429, "too many", &eviction),
+        (503, "", &create),
+        (504, "", &delete),
+        (503, "", &ApiCall::get(pod)),
+    ] {
+        let length = body.len();
+        let head = format!(
+            "HTTP/1.1 {code} x\r\nretry-after: 1\r\nconnection: close\r\ncontent-length: {length}"
+        );
+        let (kube, calls) = refusing(format!("{head}\r\n\r\n{body}")).await;
+        for caller in [Caller::Node(&node), Caller::Token(&node, "t")] {
+            let before = calls.swap(0, Ordering::SeqCst);
+            let answer = kube.call(caller, call.clone()).await.unwrap();
+            assert_eq!(
+                (answer.code, calls.load(Ordering::SeqCst)),
+                (code, 1),
+                "{call:?}, before: {before}"
+            );
+            if body == budget {
+                assert_eq!(answer.body, budget, "as it was said");
+            } else if code == 429 {
+                let Refusal { message, details, .. } = answer.refusal();
+                let seconds = details.map(|details| details.retry_after_seconds);
+                assert_eq!((message.as_deref(), seconds), (Some("too many"), Some(1)));
+            }
+        }
+    }
 }

@@ -34,7 +34,7 @@ where
 /// What happens before a patch is made.
 type Before = dyn Fn(&OneObject, &Value) -> BoxFuture<'static, ()> + Send + Sync;
 
-/// An API server with one object. As the real one: a patch of its status that names a version is made on that version or not at
+/// An API server with one object, a Node or a pod of node n. As the real one: a patch of its status, or another one, that names a version is made on that version or not at
 /// all.
 pub(crate) struct OneObject {
     /// Its metadata without the version.
@@ -61,7 +61,9 @@ impl OneObject {
             let object = Arc::clone(&object);
             async move {
                 match call.method {
-                    Method::PATCH => object.patch(&serde_json::from_slice(&body).unwrap_or_default()).await,
+                    Method::PATCH | Method::PUT => {
+                        object.patch(&serde_json::from_slice(&body).unwrap_or_default()).await
+                    }
                     _ => (200, object.get()),
                 }
             }
@@ -71,7 +73,7 @@ impl OneObject {
 
     fn get(&self) -> Value {
         let (version, status) = &*self.state.lock();
-        let mut object = json!({"metadata": self.metadata, "status": status});
+        let mut object = json!({"metadata": self.metadata, "spec": {"nodeName": "n"}, "status": status});
         object["metadata"]["resourceVersion"] = version.to_string().into();
         object
     }

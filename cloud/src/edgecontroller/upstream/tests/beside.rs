@@ -1,10 +1,13 @@
 //! Reports of a node while others write its Node.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use futures::FutureExt as _;
 use tombolo_proto::frame::{ApiRequest, Request as Question, RequestBody};
 use tombolo_proto::ids::RequestId;
 
 use super::*;
+use crate::edgecontroller::written::Known;
 use crate::kube::tests::double::OneObject;
 
 /// The kinds of patch, as a status is written with them.
@@ -16,6 +19,10 @@ fn report(beat: u64) -> Question {
 }
 
 fn report_by(patch: &str, beat: u64) -> Question {
+    report_at("/api/v1/nodes/n/status", patch, beat)
+}
+
+fn report_at(path: &str, patch: &str, beat: u64) -> Question {
     let object = json!({"status": {"beat": beat}});
     let body = match patch {
         "json-patch+json" => json!([{"op": "replace", "path": "/status", "value": object["status"]}]),
@@ -24,7 +31,7 @@ fn report_by(patch: &str, beat: u64) -> Question {
     let body = RequestBody::Api(ApiRequest {
         content_type: format!("application/{patch}"),
         body: body.to_string().into(),
-        ..ApiRequest::new("PATCH", "/api/v1/nodes/n/status")
+        ..ApiRequest::new("PATCH", path)
     });
     let timeout = std::time::Duration::from_secs(10);
     Question { id: RequestId(beat), timeout, body, caller_token: None }
@@ -64,6 +71,27 @@ async fn a_report_that_meets_what_others_write_beside_the_status_is_made_on_that
     assert_eq!(reported(3, |_| {}).await, (200, json!({"beat": 3})));
 }
 
+/// What the watches have shown of a pod may be older than what its scheduler has written: the first report of it loses to nobody.
+/// Its name may be that of a pod that was reported before.
+#[tokio::test]
+async fn the_first_report_of_a_pod_is_made_on_what_others_have_written() {
+    let (scheduled, started) = (json!({"conditions": []}), json!({"startTime": "2026-11-20T09:00:00Z"}));
+    for (known, there, expected) in [
+        (None, &scheduled, 200),
+        (Some([7; 32]), &scheduled, 200),
+        // Another replica was told of it meanwhile.
+        (None, &started, 409),
+        (Some([7; 32]), &started, 409),
+    ] {
+        let api = OneObject::new("p", (6, there.clone()), |_, _| std::future::ready(()).boxed());
+        let upstream = upstream(api.client());
+        let key = ObjectKey::new(resources::pods(), "d", "p");
+        upstream.down.written(&key, Known { revision: Some(CloudRevision(5)), status: known });
+        let report = report_at("/api/v1/namespaces/d/pods/p/status", PATCHES[0], 2);
+        assert_eq!(code(&upstream, upstream.receive(report)).await, expected, "{known:?} {there}");
+    }
+}
+
 #[tokio::test]
 async fn a_report_never_follows_another_status() {
     let newer: fn(&mut (u64, Value)) = |node| node.1 = json!({"beat": 9});
@@ -82,6 +110,108 @@ async fn a_report_that_waits_for_its_turn_is_made_on_what_was_known_when_it_came
         assert_eq!(code(&before, waiting).await, 409, "{patch}");
         assert_eq!(api.state.lock().1, json!({"beat": 9}));
     }
+}
+
+/// What counts is what was known when it came, in whichever form it is told.
+#[tokio::test]
+async fn no_kind_of_report_follows_a_newer_one() {
+    type Report = fn(u64) -> Question;
+    let forms: [(&str, &str, Report); 7] = [
+        ("n", "a report of an older edge", |beat| {
+            told(Operation::Update, path("", ResourceType::NodeStatus, "n"), &json!({"Status": status(beat)}))
+        }),
+        ("p", "one of a pod", |beat| {
+            let report = json!({"UID": "u", "Name": "p", "Status": status(beat)});
+            told(Operation::Update, path("d", ResourceType::PodStatus, "p"), &report)
+        }),
+        ("p", "one of many pods", |beat| {
+            let all = ObjectPath { name: None, ..path("d", ResourceType::PodStatus, "") };
+            told(Operation::Update, all, &json!([{"UID": "u", "Name": "p", "Status": status(beat)}]))
+        }),
+        ("n", "a patch", |beat| {
+            told(Operation::Patch, path("", ResourceType::NodePatch, "n"), &json!({"status": status(beat)}))
+        }),
+        ("n", "MetaServer's patch", |beat| {
+            let data = STANDARD.encode(json!({"status": status(beat)}).to_string());
+            let option = json!({"Name": "n", "PatchType": "application/merge-patch+json", "Data": data,
+                "Subresources": ["status"]});
+            asked_by_application("patch", "/core/v1/nodes/null/n", &option, None)
+        }),
+        ("p", "MetaServer's status", |beat| {
+            let object = json!({"metadata": {"name": "p"}, "status": status(beat)});
+            asked_by_application("updatestatus", "/core/v1/pods/d/p", &json!({}), Some(&object))
+        }),
+        ("n", "an object", |beat| {
+            let mut report = report(beat);
+            if let RequestBody::Api(call) = &mut report.body {
+                call.method = "PUT".to_owned();
+                call.content_type = "application/json".to_owned();
+                call.body = json!({"status": status(beat)}).to_string().into();
+            }
+            report
+        }),
+    ];
+    for (name, form, report) in forms {
+        let api = OneObject::new(name, (5, status(1)), |_, _| std::future::ready(()).boxed());
+        let beat = || api.state.lock().1["beat"].clone();
+        let [here, there] = [5, 6].map(|seen| upstream_that_has_seen(seen, api.client()));
+        let send = async |to: &Upstream, received| drop(to.answer(&node(), received).await);
+        send(&here, here.receive(report(2))).await;
+        assert_eq!(beat(), 2, "{form}: what is known is as old as that");
+        let waits = here.receive(report(3));
+        send(&there, there.receive(report(9))).await;
+        send(&here, waits).await;
+        assert_eq!(beat(), 9, "{form}: the one that waited is the older one");
+        send(&here, here.receive(report(10))).await;
+        assert_eq!(beat(), 10, "{form}: the next one knows what is there");
+        let waits = here.receive(report(11));
+        api.state.lock().0 += 1;
+        send(&here, waits).await;
+        let many = form == "one of many pods";
+        assert_eq!(beat(), if many { 10 } else { 11 }, "{form}: somebody has written beside it");
+    }
+}
+
+/// Nobody has told this replica of the object, which it reads when the report runs.
+#[tokio::test]
+async fn a_report_of_what_was_not_known_follows_nothing_newer() {
+    for patch in PATCHES {
+        let api = OneObject::new("n", (5, status(1)), |_, _| std::future::ready(()).boxed());
+        let [here, there] = [5, 5].map(|seen| upstream_that_has_seen(seen, api.client()));
+        let waits = here.receive(report_by(patch, 2));
+        assert_eq!(code(&there, there.receive(report_by(patch, 9))).await, 200);
+        assert_eq!(code(&here, waits).await, 409, "{patch}");
+        assert_eq!(api.state.lock().1, json!({"beat": 9}));
+        assert_eq!(code(&here, here.receive(report_by(patch, 10))).await, 200, "{patch}: now it is known");
+    }
+    let (client, log) = scripted(|_| (503, json!({"kind": "Status", "code": 503, "message": "busy"})));
+    let upstream = upstream(client);
+    assert_eq!(code(&upstream, upstream.receive(report(2))).await, 503);
+    let lines: Vec<String> = log.lock().iter().map(|seen| seen.line.clone()).collect();
+    assert_eq!(lines, ["GET /api/v1/nodes/n"], "nothing is written over what cannot be read");
+}
+
+/// A status with a time at which a kubelet has told of a pod first.
+fn status(beat: u64) -> Value {
+    json!({"beat": beat, "startTime": "2026-11-20T09:00:00Z"})
+}
+
+fn told(operation: Operation, at: ObjectPath, content: &Value) -> Question {
+    asked(message(operation, at, content))
+}
+
+fn asked(message: Message) -> Question {
+    let timeout = std::time::Duration::from_secs(10);
+    Question { id: RequestId(1), timeout, body: RequestBody::Message(Box::new(message)), caller_token: None }
+}
+
+fn asked_by_application(verb: &str, key: &str, option: &Value, object: Option<&Value>) -> Question {
+    let bytes = |value: &Value| STANDARD.encode(value.to_string());
+    let record = json!({"ID": "1", "Key": key, "Verb": verb, "Option": bytes(option),
+        "ReqBody": object.map(bytes), "Subresource": "", "Status": "InApplying"});
+    let mut message = message(Operation::Query, path("d", ResourceType::Pod, "p"), &record);
+    message.route.source = Source::MetaServer;
+    asked(message)
 }
 
 /// Who owns the fields is another conflict than that of the version: nothing is tried again because of it.

@@ -183,7 +183,7 @@ async fn what_never_ends_is_no_call() {
     // A key whose resource is "watch" makes a path of the old form.
     for (verb, key, calls) in [("get", "/core/v1/watch/null/pods", 0), ("list", pods, 1)] {
         let (client, log) = scripted(GOOD);
-        upstream(client).answer_application(&node(), &record(verb, key)).await;
+        upstream(client).answer_application(&node(), &record(verb, key), None).await;
         assert_eq!(log.lock().len(), calls, "{verb} {key}");
     }
 }
