@@ -1,5 +1,6 @@
-//! A map that has a bound and belongs to many: when it is full, what is removed is the oldest entry of the owner that has most.
-//! So whoever fills it pushes out its own entries, and an owner with less than an equal part loses nothing.
+//! A map that has a bound and belongs to many. Whoever puts an entry in or uses it has a claim to it; when the map is full, the owner
+//! whose claims weigh most gives up the oldest of them, and an entry goes with its last claim. So whoever fills it pushes out what
+//! nobody else uses, and an owner with less than an equal part loses nothing, whoever else uses the same.
 
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -9,8 +10,10 @@ use std::hash::Hash;
 #[derive(Debug)]
 pub(crate) struct Fair<O, K, V> {
     max: usize,
+    /// What each claim to an entry weighs beside the first one, which is in the weight of the entry.
+    claim: fn(&K) -> usize,
     weight: usize,
-    /// Counts the uses, which is the order in which an owner's entries go.
+    /// Counts the uses, which is the order in which an owner's claims go.
     uses: u64,
     entries: HashMap<K, Entry<O, V>>,
     /// Owners that have something.
@@ -20,12 +23,13 @@ pub(crate) struct Fair<O, K, V> {
 
 #[derive(Debug)]
 struct Entry<O, V> {
-    owner: O,
     weight: usize,
-    used: u64,
+    /// Who uses it, in order, and when each of them did last. The weight of claims bounds their number.
+    claims: Vec<(O, u64)>,
     value: V,
 }
 
+/// What an owner has claims to; each weighs as much as if the entry were the owner's alone.
 #[derive(Debug)]
 struct Owned<K> {
     weight: usize,
@@ -39,10 +43,15 @@ impl<K> Default for Owned<K> {
 }
 
 impl<O: Clone + Hash + Ord, K: Clone + Hash + Eq, V> Fair<O, K, V> {
-    /// A map whose entries weigh so much together, at most.
+    /// A map whose entries weigh so much together, at most. A further claim weighs 1.
     pub(crate) fn new(max: usize) -> Self {
+        Self::with_claims(max, |_| 1)
+    }
+
+    /// The same where a further claim weighs this, and no more than its entry.
+    pub(crate) fn with_claims(max: usize, claim: fn(&K) -> usize) -> Self {
         let (entries, owners, by_weight) = Default::default();
-        Self { max, weight: 0, uses: 0, entries, owners, by_weight }
+        Self { max, claim, weight: 0, uses: 0, entries, owners, by_weight }
     }
 
     pub(crate) fn get<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<&V>
@@ -56,31 +65,42 @@ impl<O: Clone + Hash + Ord, K: Clone + Hash + Eq, V> Fair<O, K, V> {
         self.entries.get_mut(key).map(|entry| &mut entry.value)
     }
 
-    /// Puts an entry in the place of the one with its key, as the newest of its owner: as in [`Self::touch`] of the one who has
-    /// less, where the old one was somebody else's. One that is heavier than all that fits is not kept.
+    /// Puts an entry in the place of the one with its key, whose claims stay, as the newest of its owner. One that is heavier than
+    /// all that fits is not kept.
     pub(crate) fn insert(&mut self, owner: O, key: K, weight: usize, value: V) {
-        let former = self.detach(&key).map(|entry| entry.owner);
-        let owner = former.filter(|former| self.weight_of(former) < self.weight_of(&owner)).unwrap_or(owner);
-        self.attach(key, Entry { owner, weight, used: 0, value });
-        while self.weight > self.max
-            && let Some((_, heaviest)) = self.by_weight.last()
-        {
-            let oldest = self.owners.get(heaviest).and_then(|owned| owned.by_use.values().next()).cloned();
-            let Some(oldest) = oldest else { return };
-            self.remove(&oldest);
+        let claims = self.detach(&key).map(|entry| entry.claims).unwrap_or_default();
+        self.weight += weight + claims.len().saturating_sub(1) * (self.claim)(&key);
+        for (owner, used) in &claims {
+            self.owe(owner, *used, &key, weight);
         }
+        self.entries.insert(key.clone(), Entry { weight, claims, value });
+        self.touch(&key, &owner);
     }
 
-    /// Somebody uses an entry, which is the newest of its owner by that. Where several do it belongs to the one of them who has
-    /// less, so that nobody makes somebody else's entry go by filling a share that it is counted in.
+    /// Somebody uses an entry: from now on it is among what they have, as the newest, and stays for them whatever its other owners
+    /// give up.
     pub(crate) fn touch(&mut self, key: &K, user: &O) {
-        let Some(entry) = self.entries.get(key) else { return };
-        let moves = self.weight_of(user) < self.weight_of(&entry.owner);
-        let Some(mut entry) = self.detach(key) else { return };
-        if moves {
-            entry.owner = user.clone();
+        self.uses += 1;
+        let used = self.uses;
+        let Some(entry) = self.entries.get_mut(key) else { return };
+        match entry.claims.binary_search_by(|(owner, _)| owner.cmp(user)) {
+            Ok(at) => {
+                let before = std::mem::replace(&mut entry.claims[at].1, used);
+                if let Some(owned) = self.owners.get_mut(user) {
+                    owned.by_use.remove(&before);
+                    owned.by_use.insert(used, key.clone());
+                }
+            }
+            Err(at) => {
+                if !entry.claims.is_empty() {
+                    self.weight += (self.claim)(key);
+                }
+                entry.claims.insert(at, (user.clone(), used));
+                let weight = entry.weight;
+                self.owe(user, used, key, weight);
+            }
         }
-        self.attach(key.clone(), entry);
+        while self.weight > self.max && self.give_up_oldest() {}
     }
 
     pub(crate) fn remove(&mut self, key: &K) -> Option<V> {
@@ -97,34 +117,52 @@ impl<O: Clone + Hash + Ord, K: Clone + Hash + Eq, V> Fair<O, K, V> {
         (self.entries.len(), self.weight)
     }
 
-    fn weight_of(&self, owner: &O) -> usize {
-        self.owners.get(owner).map_or(0, |owned| owned.weight)
+    /// The owner that has most gives up its oldest claim. False when nobody has any.
+    fn give_up_oldest(&mut self) -> bool {
+        let Some((_, heaviest)) = self.by_weight.last().cloned() else { return false };
+        let oldest = self.owners.get(&heaviest).and_then(|owned| owned.by_use.first_key_value());
+        let Some((used, key)) = oldest.map(|(used, key)| (*used, key.clone())) else { return false };
+        let Some(entry) = self.entries.get_mut(&key) else { return false };
+        if entry.claims.len() == 1 {
+            return self.remove(&key).is_some();
+        }
+        if let Ok(at) = entry.claims.binary_search_by(|(owner, _)| owner.cmp(&heaviest)) {
+            entry.claims.remove(at);
+        }
+        let weight = entry.weight;
+        self.weight -= (self.claim)(&key);
+        self.release(&heaviest, used, weight);
+        true
     }
 
-    fn attach(&mut self, key: K, mut entry: Entry<O, V>) {
-        self.uses += 1;
-        entry.used = self.uses;
-        self.weight += entry.weight;
-        let owned = self.owners.entry(entry.owner.clone()).or_default();
-        self.by_weight.remove(&(owned.weight, entry.owner.clone()));
-        owned.weight += entry.weight;
-        owned.by_use.insert(entry.used, key.clone());
-        self.by_weight.insert((owned.weight, entry.owner.clone()));
-        self.entries.insert(key, entry);
+    /// An owner has one more.
+    fn owe(&mut self, owner: &O, used: u64, key: &K, weight: usize) {
+        let owned = self.owners.entry(owner.clone()).or_default();
+        self.by_weight.remove(&(owned.weight, owner.clone()));
+        owned.weight += weight;
+        owned.by_use.insert(used, key.clone());
+        self.by_weight.insert((owned.weight, owner.clone()));
     }
 
+    /// An owner has one less.
+    fn release(&mut self, owner: &O, used: u64, weight: usize) {
+        let Some(owned) = self.owners.get_mut(owner) else { return };
+        self.by_weight.remove(&(owned.weight, owner.clone()));
+        owned.weight -= weight;
+        owned.by_use.remove(&used);
+        if owned.by_use.is_empty() {
+            self.owners.remove(owner);
+        } else {
+            self.by_weight.insert((owned.weight, owner.clone()));
+        }
+    }
+
+    /// Takes an entry out, with all claims to it.
     fn detach(&mut self, key: &K) -> Option<Entry<O, V>> {
         let entry = self.entries.remove(key)?;
-        self.weight -= entry.weight;
-        if let Some(owned) = self.owners.get_mut(&entry.owner) {
-            self.by_weight.remove(&(owned.weight, entry.owner.clone()));
-            owned.weight -= entry.weight;
-            owned.by_use.remove(&entry.used);
-            if owned.by_use.is_empty() {
-                self.owners.remove(&entry.owner);
-            } else {
-                self.by_weight.insert((owned.weight, entry.owner.clone()));
-            }
+        self.weight -= entry.weight + entry.claims.len().saturating_sub(1) * (self.claim)(key);
+        for (owner, used) in &entry.claims {
+            self.release(owner, *used, entry.weight);
         }
         Some(entry)
     }
@@ -132,6 +170,8 @@ impl<O: Clone + Hash + Ord, K: Clone + Hash + Eq, V> Fair<O, K, V> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn filled() -> Fair<&'static str, String, usize> {
@@ -151,20 +191,72 @@ mod tests {
         assert_eq!((map.owners.len(), map.by_weight.len()), (2, 2));
     }
 
+    /// Whoever has more, and whoever was first.
     #[test]
-    fn what_several_use_counts_for_the_one_who_has_less() {
-        let mut map = Fair::new(100);
-        map.insert("greedy", "common".to_owned(), 1, 0);
-        (0..50).for_each(|number| map.insert("greedy", format!("greedy {number}"), 1, number));
-        map.touch(&"common".to_owned(), &"honest");
-        (50..1_000).for_each(|number| map.insert("greedy", format!("greedy {number}"), 1, number));
-        assert_eq!(map.get("common"), Some(&0));
-        map.touch(&"common".to_owned(), &"greedy");
-        (1_000..2_000).for_each(|number| map.insert("greedy", format!("greedy {number}"), 1, number));
-        assert_eq!(map.get("common"), Some(&0), "it is not taken back");
-        map.insert("greedy", "common".to_owned(), 1, 7);
-        (2_000..3_000).for_each(|number| map.insert("greedy", format!("greedy {number}"), 1, number));
-        assert_eq!(map.get("common"), Some(&7), "nor by writing it anew");
+    fn what_several_use_stays_for_each_of_them_whatever_the_others_do() {
+        let key = |number: usize| format!("honest {number}");
+        for (honest_first, honest_again) in [(true, false), (true, true), (false, true)] {
+            let mut map = Fair::new(200);
+            let owners = if honest_first { ["honest", "greedy"] } else { ["greedy", "honest"] };
+            (0..40).for_each(|number| map.insert(owners[0], key(number), 1, number));
+            (0..40).for_each(|number| map.touch(&key(number), &owners[1]));
+            for number in 0..10_000 {
+                map.insert("greedy", format!("greedy {number}"), 1, number);
+                if honest_again && number % 100 == 0 {
+                    (0..40).for_each(|number| map.touch(&key(number), &"honest"));
+                }
+            }
+            let left = (0..40).filter(|number| map.get(&key(*number)) == Some(number)).count();
+            assert_eq!((left, map.size()), (40, (200, 200)), "{honest_first} {honest_again}");
+            // Nor by writing it anew and filling all again.
+            (0..40).for_each(|number| map.insert("greedy", key(number), 1, 7));
+            (0..10_000).for_each(|number| map.insert("greedy", format!("again {number}"), 1, number));
+            assert!((0..40).all(|number| map.get(&key(number)) == Some(&7)), "{honest_first} {honest_again}");
+        }
+    }
+
+    #[test]
+    fn an_entry_goes_with_its_last_claim_and_claims_count() {
+        let mut map = Fair::with_claims(100, |_| 2);
+        map.insert(0, "common", 10, ());
+        (1..40).for_each(|user| map.touch(&"common", &user));
+        assert_eq!((map.size(), map.owners.len()), ((1, 88), 40));
+        map.insert(99, "large", 50, ());
+        assert_eq!(map.size(), (1, 88), "nobody has more than the newcomer");
+        (100..200).for_each(|user| map.touch(&"common", &user));
+        assert!(map.size() == (1, 100) && map.get(&"common").is_some());
+        assert_eq!(map.remove(&"common"), Some(()));
+        assert_eq!((map.size(), map.owners.len(), map.by_weight.len()), ((0, 0), 0, 0));
+    }
+
+    proptest! {
+        /// Whatever is done, all that is counted is what is there, and nobody below an equal part loses anything.
+        #[test]
+        fn nobody_below_an_equal_part_loses_anything(
+            steps in prop::collection::vec((0_u8..4, 0_u8..40, 4_usize..9, any::<bool>()), 0..300),
+        ) {
+            const MAX: usize = 200;
+            let mut map = Fair::with_claims(MAX, |_| 1);
+            let has = |map: &Fair<u8, u8, ()>, owner| -> BTreeSet<u8> {
+                map.owners.get(&owner).map(|owned| owned.by_use.values().copied().collect()).unwrap_or_default()
+            };
+            for (owner, key, weight, inserts) in steps {
+                let before: Vec<_> = (0..4).map(|owner| has(&map, owner)).collect();
+                if inserts { map.insert(owner, key, weight, ()) } else { map.touch(&key, &owner) }
+                let weigh = |entry: &Entry<u8, ()>| entry.weight + entry.claims.len() - 1;
+                prop_assert_eq!(map.weight, map.entries.values().map(weigh).sum::<usize>());
+                prop_assert!(map.weight <= MAX && map.entries.values().all(|entry| !entry.claims.is_empty()));
+                let claims: usize = map.entries.values().map(|entry| entry.claims.len()).sum();
+                prop_assert_eq!(claims, map.owners.values().map(|owned| owned.by_use.len()).sum::<usize>());
+                prop_assert_eq!(map.owners.len(), map.by_weight.len());
+                for (owner, before) in (0_u8..).zip(&before) {
+                    let now = has(&map, owner);
+                    // None weighs more than 8, the one that is new among them.
+                    let is_heavy = (before.len() + 1) * 8 > MAX / 4;
+                    prop_assert!(is_heavy || before.is_subset(&now), "{owner}: {before:?} {now:?}");
+                }
+            }
+        }
     }
 
     #[test]

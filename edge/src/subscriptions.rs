@@ -19,6 +19,7 @@ use crate::store::{Kept, ReadError, Scoped, Selection, Store, WriteError};
 
 mod board;
 mod callers;
+mod claims;
 mod entry;
 #[cfg(test)]
 mod tests;
@@ -45,8 +46,8 @@ const REFUSAL_BELIEVED: Duration = Duration::from_secs(30);
 /// How often what is no longer read is looked for.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Selections that are kept on disk, at most; of those that nobody reads goes first the one that was read longest ago, of the
-/// sender that has most.
+/// Selections that are kept on disk, at most; of those that nobody reads the sender that has most gives up first the one that it
+/// asked for longest ago, which goes when nobody else has asked for it.
 pub(crate) const KEPT_MAX: usize = 256;
 
 /// Selections that are kept for one sender, at most.
@@ -58,7 +59,7 @@ const COPIES_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Somebody who reads with a right of their own.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Borrower<'a> {
-    /// Who has the selection in its share ([`tombolo_apiserve::senders::name_of`]).
+    /// Who has the selection in its share, beside others who ask for it ([`tombolo_apiserve::senders::name_of`]).
     pub(crate) sender: &'a str,
     /// Bearer token.
     pub(crate) token: &'a str,

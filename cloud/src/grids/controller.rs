@@ -9,7 +9,6 @@ use futures::future::ready;
 use futures::{Stream, StreamExt, TryStreamExt, stream};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{ApiResource, DynamicObject};
-use kube::core::PartialObjectMeta;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::controller::{self, applier};
 use kube::runtime::events::{Recorder, Reporter};
@@ -19,6 +18,7 @@ use kube::runtime::watcher::{self, Event};
 use kube::{Client, ResourceExt};
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use tombolo_grid::labels::GRID_SELECTOR;
 use tombolo_proto::Resource;
 
@@ -26,7 +26,7 @@ use super::api::GridKind;
 use super::cache::Cache;
 use super::children::{Children, resource, slim};
 use super::reconcile::{Context, Memories, reconcile, try_again};
-use super::units::Units;
+use super::units::{Seen, Units};
 use super::{GridSettings, MANAGER, Metrics};
 use crate::kube::{RawObject, WatchError, WatchSpec, watch_events};
 
@@ -89,7 +89,8 @@ fn own<K: GridKind>(
     memory: Memories,
 ) -> impl Stream<Item = Result<ObjectRef<K>, watcher::Error>> + use<K> {
     let resource = ApiResource::erase::<K>(&K::DynamicType::default());
-    let all = read_alone::<K>(client, &resource, "");
+    // Of one that cannot be read nothing is done, and its children stay as they are.
+    let all = read_alone(client, &resource, "", whole::<K>, gone::<K>);
     let grids = writer.as_reader();
     let seen = all.reflect(writer);
     let seen = seen.inspect_ok(move |event| match event {
@@ -111,8 +112,9 @@ fn of_children<K: GridKind>(
     cache: Cache,
     grids: Store<K>,
 ) -> impl Stream<Item = Result<ObjectRef<K>, watcher::Error>> + use<K> {
-    let seen =
-        read_alone(client, resource, GRID_SELECTOR).modify(slim).inspect_ok(move |event| cache.take(event));
+    let seen = read_alone(client, resource, GRID_SELECTOR, in_part, in_part)
+        .modify(slim)
+        .inspect_ok(move |event| cache.take(event));
     let affected = move |event: Event<DynamicObject>| match event {
         Event::Apply(child) | Event::Delete(child) => owners(&child),
         Event::Init | Event::InitApply(_) => Vec::new(),
@@ -139,7 +141,8 @@ fn of_nodes<K: GridKind>(
     units: Units,
     grids: Store<K>,
 ) -> impl Stream<Item = Result<ObjectRef<K>, watcher::Error>> + use<K> {
-    let seen = read_alone::<PartialObjectMeta<Node>>(client, &ApiResource::erase::<Node>(&()), "");
+    let seen = |node: RawObject| Some(Seen::of(&node));
+    let seen = read_alone(client, &ApiResource::erase::<Node>(&()), "", seen, seen);
     let affected = move |event| {
         let keys = units.take(event);
         let concerned = grids.state_filter(|grid| keys.contains(&grid.grid_spec().key));
@@ -149,33 +152,63 @@ fn of_nodes<K: GridKind>(
 }
 
 /// A watch of objects of which each is read alone: one that cannot be read is passed over, and the others are told. `labels` is a
-/// selector; empty for all.
-fn read_alone<K: DeserializeOwned>(
+/// selector; empty for all. `read` takes one that is there, `gone` one that has gone.
+fn read_alone<T>(
     client: &Client,
     resource: &ApiResource,
     labels: &str,
-) -> impl Stream<Item = Result<Event<K>, watcher::Error>> + use<K> {
+    read: fn(RawObject) -> Option<T>,
+    gone: fn(RawObject) -> Option<T>,
+) -> impl Stream<Item = Result<Event<T>, watcher::Error>> + use<T> {
     let kind = resource.kind.clone();
     let resource = Resource::new(&resource.group, &resource.version, &resource.plural);
     let spec = WatchSpec { label_selector: labels.to_owned(), ..WatchSpec::all(resource) };
     let failed = move |error: &WatchError| {
         tracing::debug!(%error, kind, "a watch is begun anew");
     };
-    watch_events(client.clone().into(), spec, failed).filter_map(|event| ready(typed(event).map(Ok)))
+    let told = watch_events(client.clone().into(), spec, failed);
+    told.filter_map(move |event| ready(typed(event, read, gone).map(Ok)))
 }
 
-/// The same event of an object of this type.
-fn typed<K: DeserializeOwned>(event: Event<RawObject>) -> Option<Event<K>> {
-    let read = |raw: RawObject| {
-        raw.into_typed().inspect_err(|error| tracing::warn!(%error, "an object that cannot be used")).ok()
-    };
+/// The same event of what is read of an object.
+fn typed<T>(
+    event: Event<RawObject>,
+    read: fn(RawObject) -> Option<T>,
+    gone: fn(RawObject) -> Option<T>,
+) -> Option<Event<T>> {
     Some(match event {
         Event::Init => Event::Init,
         Event::InitDone => Event::InitDone,
         Event::InitApply(raw) => Event::InitApply(read(raw)?),
         Event::Apply(raw) => Event::Apply(read(raw)?),
-        Event::Delete(raw) => Event::Delete(read(raw)?),
+        Event::Delete(raw) => Event::Delete(gone(raw)?),
     })
+}
+
+/// An object that was read whole.
+fn whole<T: DeserializeOwned>(raw: RawObject) -> Option<T> {
+    let object = raw.into_typed();
+    object.inspect_err(|error| tracing::warn!(%error, "an object that cannot be used")).ok()
+}
+
+/// What could be read of an object: which one it is, and its labels and owners where these are not what is too large. What is not
+/// read is there all the same.
+fn in_part<T: DeserializeOwned>(raw: RawObject) -> Option<T> {
+    if let Err(error) = raw.whole() {
+        tracing::warn!(%error, "an object of which a part is used");
+    }
+    let object = serde_json::from_value(raw.into_value());
+    object.inspect_err(|error| tracing::warn!(%error, "an object that cannot be used")).ok()
+}
+
+/// An object that has gone: it matters which one it was.
+fn gone<T: DeserializeOwned>(raw: RawObject) -> Option<T> {
+    let unread = raw.is_unread();
+    let mut object = raw.into_value();
+    if unread {
+        object["spec"] = Value::Object(Default::default());
+    }
+    serde_json::from_value(object).ok()
 }
 
 fn all<K: GridKind>(grids: &Store<K>) -> Vec<ObjectRef<K>> {
@@ -184,26 +217,75 @@ fn all<K: GridKind>(grids: &Store<K>) -> Vec<ObjectRef<K>> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::api::DeploymentGrid;
     use super::*;
+
+    const DEEP: usize = 200;
+
+    fn raw(text: &str) -> RawObject {
+        serde_json::from_str(text).expect("an object")
+    }
+
+    fn object(name: &str, labels: &str, status: &str) -> RawObject {
+        let metadata = format!(
+            r#"{{"name":"{name}","namespace":"shop","uid":"u","resourceVersion":"4","labels":{labels},"ownerReferences":[{{"uid":"g"}}]}}"#
+        );
+        raw(&format!(r#"{{"metadata":{metadata},"spec":{{"gridUniqKey":"zone"}},"status":{status}}}"#))
+    }
+
+    fn deep() -> String {
+        "[".repeat(DEEP) + &"]".repeat(DEEP)
+    }
+
+    /// More than is read of any kind.
+    fn large() -> String {
+        format!("[{}0]", r#""","#.repeat(300_000))
+    }
+
+    fn name<K: ResourceExt>(event: Option<Event<K>>) -> Option<String> {
+        match event {
+            Some(Event::Apply(object) | Event::InitApply(object) | Event::Delete(object)) => {
+                Some(object.name_any())
+            }
+            Some(Event::Init | Event::InitDone) | None => None,
+        }
+    }
 
     #[test]
     fn what_cannot_be_read_is_passed_over_and_the_rest_is_told() {
-        let object = |name: &str, labels: &str, spec: &str| {
-            let metadata =
-                format!(r#"{{"name":"{name}","uid":"u","resourceVersion":"4","labels":{labels}}}"#);
-            let text = format!(r#"{{"kind":"Node","metadata":{metadata},"spec":{spec}}}"#);
-            serde_json::from_str::<RawObject>(&text).expect("an object")
-        };
-        let name = |event| match typed::<PartialObjectMeta<Node>>(event) {
-            Some(Event::Apply(node) | Event::InitApply(node) | Event::Delete(node)) => Some(node.name_any()),
-            Some(Event::Init | Event::InitDone) | None => None,
-        };
-        let deep = "[".repeat(200) + &"]".repeat(200);
-        assert_eq!(name(Event::InitApply(object("a", "{}", &deep))), None);
-        assert_eq!(name(Event::Apply(object("b", r#"{"k":7}"#, "{}"))), None);
-        for event in [Event::InitApply, Event::Apply, Event::Delete] {
-            assert_eq!(name(event(object("c", r#"{"k":"v"}"#, "{}"))).as_deref(), Some("c"));
+        let typed = |event| typed(event, whole::<DeploymentGrid>, gone::<DeploymentGrid>);
+        for status in [deep(), large()] {
+            for event in [Event::InitApply, Event::Apply] {
+                assert_eq!(name(typed(event(object("a", "{}", &status)))), None);
+            }
+            assert_eq!(
+                name(typed(Event::Delete(object("a", "{}", &status)))).as_deref(),
+                Some("a"),
+                "it is gone"
+            );
         }
-        assert!(matches!(typed::<PartialObjectMeta<Node>>(Event::InitDone), Some(Event::InitDone)));
+        assert_eq!(name(typed(Event::Apply(object("b", r#"{"k":7}"#, "{}")))), None);
+        for event in [Event::InitApply, Event::Apply, Event::Delete] {
+            assert_eq!(name(typed(event(object("c", r#"{"k":"v"}"#, "{}")))).as_deref(), Some("c"));
+        }
+        assert!(matches!(typed(Event::InitDone), Some(Event::InitDone)));
+    }
+
+    #[test]
+    fn of_what_is_not_read_it_is_known_whose_it_is() {
+        for status in [deep(), large()] {
+            let raw = object("web-a", &format!(r#"{{"{GRID_SELECTOR}":"web"}}"#), &status);
+            assert!(raw.is_unread());
+            let child: DynamicObject = in_part(raw.clone()).expect("a child");
+            assert_eq!(owners::<DeploymentGrid>(&child), [ObjectRef::new("web").within("shop")]);
+            assert_eq!(child.owner_references()[0].uid, "g");
+            assert_eq!((child.uid().as_deref(), child.resource_version().as_deref()), (Some("u"), Some("4")));
+            let units = Units::new();
+            for event in [Event::Init, Event::InitApply(Seen::of(&raw)), Event::InitDone] {
+                units.take(event);
+            }
+            let found = units.take(Event::Delete(Seen::of(&raw)));
+            assert_eq!(found, BTreeSet::from([GRID_SELECTOR.to_owned()]), "its labels were known");
+        }
     }
 }

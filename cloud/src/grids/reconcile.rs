@@ -123,10 +123,10 @@ async fn pass<K: GridKind>(object: &K, context: &Context) -> Result<Action, Pass
         let error = because("unused templates cannot be removed", &error);
         outcome.besides.insert("templatePool".to_owned(), error);
     }
-    let units = context.units.of(&grid.spec.key).await;
-    let units: Vec<&str> = units.iter().map(String::as_str).collect();
+    let nodes = context.units.of(&grid.spec.key).await;
+    let units: Vec<&str> = nodes.units.iter().map(String::as_str).collect();
     outcome.units = units.len();
-    let Settled { plan, mut found, unread } = match settled_plan(object, &grid, &units, context).await {
+    let Settled { mut plan, mut found, unread } = match settled_plan(object, &grid, &units, context).await {
         Ok(settled) => settled,
         Err(refused) => {
             tell(object, &refused, context).await;
@@ -140,6 +140,7 @@ async fn pass<K: GridKind>(object: &K, context: &Context) -> Result<Action, Pass
         outcome.errors.insert(unit.clone(), error);
     }
     outcome.errors.extend(unread);
+    outcome.besides.extend(spare_unknown(&mut plan, nodes.unread.as_deref()));
     apply_all(&grid, plan.wanted, &mut found, &mut outcome, context).await;
     let due = remove_all(&grid, &plan.doomed, &mut outcome, context).await;
     for (unit, child) in &outcome.children {
@@ -326,6 +327,19 @@ async fn remove_all(
         }
     }
     due
+}
+
+/// What may be of a unit whose node could not be read is there to stay.
+fn spare_unknown(plan: &mut Plan, unread: Option<&str>) -> Option<(String, UnitError)> {
+    let node = unread?;
+    let before = plan.doomed.len();
+    plan.doomed.retain(|doomed| doomed.reason != Reason::Unwanted);
+    let spared = before - plan.doomed.len();
+    let message = format!(
+        "{spared} children of units without nodes stay: Node {node} has more labels than are read, and may be of any unit; take \
+         labels from it"
+    );
+    (spared > 0).then(|| ("nodes".to_owned(), UnitError { reason: "NodeUnread".to_owned(), message }))
 }
 
 /// Why something could not be done.

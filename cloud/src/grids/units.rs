@@ -3,14 +3,34 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Node;
-use kube::ResourceExt;
-use kube::core::PartialObjectMeta;
+use kube::Resource as _;
 use kube::runtime::watcher::Event;
 use parking_lot::RwLock;
+use serde_json::Value;
 use tokio::sync::watch;
 
+use crate::kube::RawObject;
+
 type Labels = BTreeMap<String, String>;
+
+/// A node, as far as it could be read.
+#[derive(Debug, Clone)]
+pub(super) struct Seen {
+    name: String,
+    /// None: it is there, and its labels could not be read.
+    labels: Option<Labels>,
+}
+
+impl Seen {
+    /// Of a Node that is too large to be read, its labels are known where these are not what is too large.
+    pub(super) fn of(node: &RawObject) -> Self {
+        let labels = match &node.value()["metadata"]["labels"] {
+            Value::Null => (!node.is_unread()).then(Labels::new),
+            labels => serde_json::from_value(labels.clone()).ok(),
+        };
+        Self { name: node.meta().name.clone().unwrap_or_default(), labels }
+    }
+}
 
 /// What is known of the nodes. Cheap to clone.
 #[derive(Clone)]
@@ -21,9 +41,19 @@ pub(super) struct Units {
 
 #[derive(Default)]
 struct Nodes {
-    labels: HashMap<String, Labels>,
+    /// None: of a node that is there, and whose labels were never read.
+    labels: HashMap<String, Option<Labels>>,
     /// Nodes of a list that is not complete yet.
-    listed: Option<HashMap<String, Labels>>,
+    listed: Option<HashMap<String, Option<Labels>>>,
+}
+
+/// The units of a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Found {
+    /// Distinct, sorted values.
+    pub(super) units: Vec<String>,
+    /// A node that may be of any unit beside, for its labels could not be read.
+    pub(super) unread: Option<String>,
 }
 
 impl Units {
@@ -31,8 +61,9 @@ impl Units {
         Self { nodes: Arc::default(), complete: watch::Sender::new(false) }
     }
 
-    /// Takes one event; the label keys whose nodes or values it has changed.
-    pub(super) fn take(&self, event: Event<PartialObjectMeta<Node>>) -> BTreeSet<String> {
+    /// Takes one event; the label keys whose nodes or values it has changed. A node that could not be read has the labels that it had
+    /// before.
+    pub(super) fn take(&self, event: Event<Seen>) -> BTreeSet<String> {
         let mut nodes = self.nodes.write();
         match event {
             Event::Init => {
@@ -40,8 +71,9 @@ impl Units {
                 BTreeSet::new()
             }
             Event::InitApply(node) => {
+                let labels = node.labels.or_else(|| nodes.labels.get(&node.name).cloned().flatten());
                 if let Some(listed) = &mut nodes.listed {
-                    listed.insert(node.name_any(), node.labels().clone());
+                    listed.insert(node.name, labels);
                 }
                 BTreeSet::new()
             }
@@ -49,36 +81,39 @@ impl Units {
                 let listed = nodes.listed.take().unwrap_or_default();
                 let old = std::mem::replace(&mut nodes.labels, listed);
                 self.complete.send_replace(true);
-                let none = Labels::new();
                 let names: BTreeSet<&String> = old.keys().chain(nodes.labels.keys()).collect();
-                let pairs = names
-                    .into_iter()
-                    .map(|name| (old.get(name).unwrap_or(&none), nodes.labels.get(name).unwrap_or(&none)));
-                pairs.flat_map(|(old, new)| changed(old, new)).collect()
+                names.into_iter().flat_map(|name| changed(old.get(name), nodes.labels.get(name))).collect()
             }
             Event::Apply(node) => {
-                let labels = node.labels().clone();
-                let old = nodes.labels.insert(node.name_any(), labels.clone()).unwrap_or_default();
-                changed(&old, &labels).collect()
+                let labels = node.labels.or_else(|| nodes.labels.get(&node.name).cloned().flatten());
+                let old = nodes.labels.insert(node.name, labels.clone());
+                changed(old.as_ref(), Some(&labels)).collect()
             }
             Event::Delete(node) => {
-                let old = nodes.labels.remove(&node.name_any()).unwrap_or_default();
-                changed(&old, &Labels::new()).collect()
+                let old = nodes.labels.remove(&node.name);
+                changed(old.as_ref(), None).collect()
             }
         }
     }
 
-    /// The units of a key: distinct, sorted values. Waits for the first complete list of nodes.
-    pub(super) async fn of(&self, key: &str) -> Vec<String> {
+    /// The units of a key. Waits for the first complete list of nodes.
+    pub(super) async fn of(&self, key: &str) -> Found {
         // Fails when nobody reads the nodes any more, and then nobody asks.
         let _ = self.complete.subscribe().wait_for(|complete| *complete).await;
         let nodes = self.nodes.read();
-        let found = tombolo_grid::units(key, nodes.labels.values()).unwrap_or_default();
-        found.into_iter().map(str::to_owned).collect()
+        let units = tombolo_grid::units(key, nodes.labels.values().flatten()).unwrap_or_default();
+        let units = units.into_iter().map(str::to_owned).collect();
+        let unread = nodes.labels.iter().filter(|(_, labels)| labels.is_none()).map(|(name, _)| name);
+        Found { units, unread: unread.min().cloned() }
     }
 }
 
-fn changed(old: &Labels, new: &Labels) -> impl Iterator<Item = String> {
+fn changed<'a>(
+    old: Option<&'a Option<Labels>>,
+    new: Option<&'a Option<Labels>>,
+) -> impl Iterator<Item = String> + use<> {
+    static NONE: Labels = Labels::new();
+    let [old, new] = [old, new].map(|labels| labels.and_then(Option::as_ref).unwrap_or(&NONE));
     let keys: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
     let differing: Vec<String> =
         keys.into_iter().filter(|key| old.get(*key) != new.get(*key)).cloned().collect();
@@ -87,15 +122,22 @@ fn changed(old: &Labels, new: &Labels) -> impl Iterator<Item = String> {
 
 #[cfg(test)]
 mod tests {
-    use kube::core::ObjectMeta;
-
     use super::*;
 
-    fn node(name: &str, labels: &[(&str, &str)]) -> PartialObjectMeta<Node> {
+    fn node(name: &str, labels: &[(&str, &str)]) -> Seen {
         let labels = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-        let metadata =
-            ObjectMeta { name: Some(name.to_owned()), labels: Some(labels), ..ObjectMeta::default() };
-        PartialObjectMeta { metadata, ..PartialObjectMeta::default() }
+        Seen { name: name.to_owned(), labels: Some(labels) }
+    }
+
+    fn unread(name: &str) -> Seen {
+        Seen { name: name.to_owned(), labels: None }
+    }
+
+    fn found(units: &[&str], unread: Option<&str>) -> Found {
+        Found {
+            units: units.iter().map(|unit| (*unit).to_owned()).collect(),
+            unread: unread.map(str::to_owned),
+        }
     }
 
     fn keys(found: &BTreeSet<String>) -> Vec<&str> {
@@ -111,14 +153,41 @@ mod tests {
         assert_eq!(keys(&units.take(Event::InitDone)), ["k"]);
         assert!(units.take(Event::Apply(node("n1", &[("k", "a")]))).is_empty(), "a heartbeat");
         assert_eq!(keys(&units.take(Event::Apply(node("n2", &[("k", "b"), ("z", "1")])))), ["k", "z"]);
-        assert_eq!(units.of("k").await, ["a", "b"]);
+        assert_eq!(units.of("k").await, found(&["a", "b"], None));
         assert_eq!(keys(&units.take(Event::Delete(node("n2", &[])))), ["k", "z"]);
-        assert_eq!(units.of("k").await, ["a"]);
+        assert_eq!(units.of("k").await, found(&["a"], None));
         // After a gap in the watch: n1 is gone, n3 is new.
         units.take(Event::Init);
         units.take(Event::InitApply(node("n3", &[("z", "1")])));
-        assert_eq!(units.of("k").await, ["a"], "until the list is complete");
+        assert_eq!(units.of("k").await, found(&["a"], None), "until the list is complete");
         assert_eq!(keys(&units.take(Event::InitDone)), ["k", "z"]);
-        assert!(units.of("k").await.is_empty());
+        assert_eq!(units.of("k").await, found(&[], None));
+    }
+
+    #[tokio::test]
+    async fn a_node_that_is_not_read_has_the_labels_that_it_had() {
+        let units = Units::new();
+        for event in
+            [Event::Init, Event::InitApply(node("n1", &[("k", "a")])), Event::InitApply(unread("n2"))]
+        {
+            units.take(event);
+        }
+        units.take(Event::InitDone);
+        assert_eq!(units.of("k").await, found(&["a"], Some("n2")), "it may be of any unit");
+        assert!(units.take(Event::Apply(unread("n1"))).is_empty());
+        // After a gap in the watch.
+        for event in
+            [Event::Init, Event::InitApply(unread("n1")), Event::InitApply(node("n2", &[("k", "b")]))]
+        {
+            units.take(event);
+        }
+        assert_eq!(keys(&units.take(Event::InitDone)), ["k"]);
+        assert_eq!(units.of("k").await, found(&["a", "b"], None));
+        // That it is gone says its name.
+        assert_eq!(keys(&units.take(Event::Delete(unread("n1")))), ["k"]);
+        units.take(Event::Apply(unread("n3")));
+        assert_eq!(units.of("k").await, found(&["b"], Some("n3")));
+        units.take(Event::Delete(unread("n3")));
+        assert_eq!(units.of("k").await, found(&["b"], None));
     }
 }

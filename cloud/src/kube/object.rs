@@ -43,6 +43,9 @@ fn bytes_of(text: &RawValue) -> &[u8] {
 /// Members by name, where they were written.
 type Members<'a> = BTreeMap<String, &'a RawValue>;
 
+/// Bytes that the labels, or the owners, of an object that is not read may take beyond their text: some 2,000 labels.
+const TIES_BYTES_MAX: usize = 256 * 1024;
+
 /// A text of so many bytes is read at once.
 const SHORT_LEN_MAX: usize = 64 * 1024;
 
@@ -237,6 +240,7 @@ fn read_with_care(text: &str, most: usize) -> serde_json::Result<RawObject> {
     let writers = metadata.remove("managedFields");
     let writers = writers.filter(|text| !exceeds(std::iter::once(bytes_of(text)), most));
     let writers = writers.and_then(|text| writers_of(text).ok());
+    let ties = ties_of(&metadata);
     let all = metadata.values().chain(members.values()).map(|text| bytes_of(text));
     let is_large = exceeds(all, most);
     let spec = members.get("spec").copied();
@@ -250,6 +254,7 @@ fn read_with_care(text: &str, most: usize) -> serde_json::Result<RawObject> {
         metadata.insert("annotations".to_owned(), Map::from_iter([(MIRROR.to_owned(), "".into())]).into());
     }
     metadata.extend(writers.map(|writers| ("managedFields".to_owned(), writers)));
+    metadata.extend(ties);
     let (mut value, unread) = match read(&members) {
         Ok(_) if is_large => (Map::new(), Some("it has more parts than are read of its kind".into())),
         Ok(value) if value.values().all(|member| levels(member) < LEVELS_MAX) => (value, None),
@@ -268,6 +273,16 @@ fn read_with_care(text: &str, most: usize) -> serde_json::Result<RawObject> {
 
 fn read(members: &Members<'_>) -> serde_json::Result<Map<String, Value>> {
     members.iter().map(|(name, text)| Ok((name.clone(), serde_json::from_str(text.get())?))).collect()
+}
+
+/// Labels and owners, each where it is not what makes an object large: of what they are in, much can depend on whose it is.
+fn ties_of(metadata: &Members<'_>) -> Vec<(String, Value)> {
+    let small = |text: &&RawValue| !exceeds(std::iter::once(bytes_of(text)), TIES_BYTES_MAX);
+    let read = |name: &str| {
+        let text = metadata.get(name).copied().filter(small)?;
+        Some((name.to_owned(), serde_json::from_str(text.get()).ok()?))
+    };
+    ["labels", "ownerReferences"].into_iter().filter_map(read).collect()
 }
 
 /// Whether annotations have the one of a mirror pod. Nothing of them is kept.
@@ -434,8 +449,8 @@ mod tests {
             let metadata = &object.value()["metadata"];
             assert_eq!(
                 metadata.get("labels").is_some(),
-                is_read,
-                "of what is not read, {name} keeps its identity alone"
+                is_read || name == "many",
+                "of what is not read, {name} keeps its identity, and labels that are few"
             );
         }
         let writers = format!("[{}{{}}]", "{},".repeat(STRINGS_MAX));

@@ -13,8 +13,8 @@ use super::message::Question;
 use crate::fair::Fair;
 use crate::shares::one_of_loopback;
 
-/// Bytes of kept answers with all that belongs to them, at most. Of the client that has most in it goes first what was asked for
-/// longest ago.
+/// Bytes of kept answers with all that belongs to them, at most. The client that has most in it gives up first what it asked for
+/// longest ago, which goes when nobody else asks for it.
 pub(super) const CACHE_BYTES_MAX: usize = 1024 * 1024;
 
 /// Bytes of an answer that is kept, at most.
@@ -22,6 +22,9 @@ const ANSWER_MAX: usize = 8 * 1024;
 
 /// Bytes that an answer takes beside its packet and twice its key, its part of its client's entry included.
 const OVERHEAD: usize = 256;
+
+/// Bytes that each further client of an answer takes beside its key.
+const CLAIM_OVERHEAD: usize = 128;
 
 /// How long an answer counts as fresh, in seconds, whatever it says.
 const FRESH_MAX: u32 = 3600;
@@ -54,14 +57,19 @@ pub(super) struct Key {
 }
 
 impl Key {
-    /// The key of a question; none for one whose answer is for its client alone, as with a cookie.
+    /// The key of a question; none for one whose answer is for its client alone, as with a cookie, or a signature or whatever else
+    /// comes beside the question and its options.
     pub(super) fn of(packet: &[u8], question: &Question) -> Option<Self> {
-        if question.edns.as_ref().is_some_and(|edns| !edns.options().as_ref().is_empty()) {
+        let besides = packet.get(6..HEADER_LEN)?;
+        let has_more = besides != [0, 0, 0, 0, 0, u8::from(question.edns.is_some())];
+        if has_more || question.edns.as_ref().is_some_and(|edns| !edns.options().as_ref().is_empty()) {
             return None;
         }
         let name = name_len(packet, HEADER_LEN)?;
         let asked = packet.get(HEADER_LEN..HEADER_LEN + name + 4)?;
-        let mut text = asked.to_ascii_lowercase();
+        let mut text = asked.to_vec();
+        // The rest are numbers, of which some are letters too: type 65 is `A`, and 97 is `a`.
+        text[..name].make_ascii_lowercase();
         let edns = question.edns.as_ref();
         text.push(
             u8::from(question.header.recursion_desired)
@@ -100,7 +108,7 @@ pub(super) struct Cache(Mutex<Fair<IpAddr, Key, Entry>>);
 
 impl Default for Cache {
     fn default() -> Self {
-        Self(Mutex::new(Fair::new(CACHE_BYTES_MAX)))
+        Self(Mutex::new(Fair::with_claims(CACHE_BYTES_MAX, |key: &Key| key.text.len() + CLAIM_OVERHEAD)))
     }
 }
 
@@ -359,6 +367,73 @@ mod tests {
         let found = names.iter().filter(|packet| cache.find(&key(packet), packet, POD).is_some());
         assert_eq!(found.count(), names.len());
         assert!(cache.size().1 <= CACHE_BYTES_MAX);
+    }
+
+    /// Somebody else's names, asked for by whoever has nothing yet.
+    #[tokio::test(start_paused = true)]
+    async fn who_asks_for_what_others_ask_for_takes_it_from_nobody() {
+        let (cache, other) = (Cache::default(), IpAddr::from([10, 244, 0, 2]));
+        let names: Vec<_> = (0..50).map(|number| asked(&format!("wanted{number}.example."))).collect();
+        for packet in &names {
+            cache.keep(&key(packet), &answer(packet, ResponseCode::NoError, &[60], None), POD);
+        }
+        for packet in &names {
+            assert!(cache.find(&key(packet), packet, other).is_some());
+        }
+        for number in 0..10_000 {
+            let packet = asked(&format!("n{number}.example."));
+            cache.keep(&key(&packet), &answer(&packet, ResponseCode::NoError, &[60], None), other);
+        }
+        tokio::time::advance(STALE_MAX / 2).await;
+        let found = names.iter().filter(|packet| cache.find(&key(packet), packet, POD).is_some());
+        assert_eq!(found.count(), names.len());
+        // As many clients as there can be take no more.
+        for host in 0_u16..20_000 {
+            let [high, low] = host.to_be_bytes();
+            cache.find(&key(&names[0]), &names[0], IpAddr::from([10, 9, high, low]));
+        }
+        assert!(cache.size().1 <= CACHE_BYTES_MAX);
+    }
+
+    /// Nobody is answered what somebody else has been told because of more than the question.
+    #[test]
+    fn a_question_with_anything_beside_it_has_no_key() {
+        let mut message = Message::from_vec(&asked("www.example.")).unwrap();
+        let plain = message.to_vec().unwrap();
+        let name = Name::from_ascii("www.example.").unwrap();
+        message.add_additional(Record::from_rdata(name, 60, RData::A(A(Ipv4Addr::new(192, 0, 2, 66)))));
+        let more = message.to_vec().unwrap();
+        for (packet, has_key) in [(plain, true), (more, false)] {
+            let Packet::Question(question) = read(&packet) else { panic!("no question") };
+            assert_eq!(Key::of(&packet, &question).is_some(), has_key);
+        }
+    }
+
+    /// Of a question the name alone has letters.
+    #[tokio::test(start_paused = true)]
+    async fn every_type_has_an_answer_of_its_own() {
+        let cache = Cache::default();
+        let of_type = |kind: u16| {
+            let mut packet = asked("www.example.");
+            let at = packet.len() - 4;
+            packet[at..at + 2].copy_from_slice(&kind.to_be_bytes());
+            packet
+        };
+        let types = (60..130).chain([0x4101, 0x6101]);
+        for kind in types.clone() {
+            let packet = of_type(kind);
+            cache.keep(
+                &key(&packet),
+                &answer(&packet, ResponseCode::NoError, &[60 + u32::from(kind)], None),
+                POD,
+            );
+        }
+        for kind in types {
+            let packet = of_type(kind);
+            let told = Message::from_vec(&cache.find(&key(&packet), &packet, POD).unwrap().answer).unwrap();
+            let asked = u16::from(told.queries[0].query_type());
+            assert_eq!((asked, told.answers[0].ttl), (kind, 60 + u32::from(kind)));
+        }
     }
 
     proptest! {

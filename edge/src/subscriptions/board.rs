@@ -79,16 +79,26 @@ impl Board {
     /// so on, and no more than a session may.
     pub(crate) fn wanted(&self) -> Vec<ScopeId> {
         let (now, entries) = (Instant::now(), self.entries.lock());
-        let mut wanted: Vec<_> = entries.iter().filter(|(_, entry)| entry.is_wanted(now)).collect();
-        wanted.sort_by_key(|(_, entry)| (!entry.warm, Reverse(entry.used)));
-        let mut ranks = BTreeMap::new();
-        let rank = |(scope, entry): (&ScopeId, &Entry)| {
-            let rank: &mut usize = ranks.entry((entry.warm, entry.sender.clone())).or_default();
-            *rank += 1;
-            (if entry.warm { 0 } else { *rank }, *scope)
-        };
-        let mut ranked: Vec<_> = wanted.into_iter().map(rank).collect();
-        ranked.sort_by_key(|(rank, _)| *rank);
+        let mut ranks: BTreeMap<ScopeId, usize> = BTreeMap::new();
+        let mut shares: BTreeMap<Option<&str>, Vec<_>> = BTreeMap::new();
+        for (scope, entry) in entries.iter().filter(|(_, entry)| entry.is_wanted(now)) {
+            if entry.warm {
+                ranks.insert(*scope, 0);
+                continue;
+            }
+            for (share, used) in entry.claims.shares() {
+                shares.entry(share).or_default().push((Reverse(used.or(entry.used)), *scope));
+            }
+        }
+        for share in shares.values_mut() {
+            share.sort_unstable();
+            for (index, (_, scope)) in share.iter().enumerate() {
+                let rank = ranks.entry(*scope).or_insert(usize::MAX);
+                *rank = (*rank).min(index + 1);
+            }
+        }
+        let mut ranked: Vec<_> = ranks.into_iter().map(|(scope, rank)| (rank, scope)).collect();
+        ranked.sort_unstable();
         ranked.truncate(SUBSCRIPTIONS_MAX);
         ranked.into_iter().map(|(_, scope)| scope).collect()
     }
@@ -125,17 +135,14 @@ impl Board {
         entries.entry(scope).or_insert_with(|| Entry::new(selection)).warm |= warm;
     }
 
-    /// A client asks for a selection. What several ask for is in the share of the one of them who has less.
+    /// A client asks for a selection. What several ask for is in the share of each.
     pub(super) fn demand(&self, scope: ScopeId, who: Option<Borrower<'_>>) {
         let now = Instant::now();
         let mut entries = self.entries.lock();
-        let has = |sender: &str| owned(&entries, sender).count();
-        let former = entries.get(&scope).and_then(|entry| entry.sender.as_deref());
-        let takes = who.filter(|who| former.is_none_or(|former| has(who.sender) < has(former)));
-        let takes = takes.map(|who| who.sender.to_owned());
+        let has_its_share = who.is_some_and(|who| has_its_share(&entries, who.sender));
         let Some(entry) = entries.get_mut(&scope) else { return };
-        if entry.selection.borrowed && takes.is_some() {
-            entry.sender = takes;
+        if let Some(who) = who.filter(|_| entry.selection.borrowed) {
+            entry.claims.ask(who.sender, now, has_its_share);
         }
         let was_wanted = entry.is_wanted(now);
         entry.demand(who.map(|who| who.token), now);
@@ -231,8 +238,8 @@ impl Board {
         self.tell();
     }
 
-    /// Has the selection forgotten that was read longest ago of those outside the warm set that fit, of the sender that has most of
-    /// them all. None fits: none.
+    /// Has a selection forgotten of those outside the warm set that fit: the sender that has most of them all gives up the one that it
+    /// asked for longest ago, and so on, until one is given up that nobody else has asked for. None fits: none.
     pub(super) fn evict(&self, fits: impl Fn(ScopeId, &Selection) -> bool) -> Option<ScopeId> {
         self.evict_by(|_| 1, fits)
     }
@@ -245,30 +252,48 @@ impl Board {
     ) -> Option<ScopeId> {
         let mut entries = self.entries.lock();
         let mut has: BTreeMap<Option<String>, u64> = BTreeMap::new();
+        let mut idle = Vec::new();
         for (scope, entry) in entries.iter().filter(|(_, entry)| entry.can_go()) {
-            *has.entry(entry.sender.clone()).or_default() += weight(*scope);
+            let fits = fits(*scope, &entry.selection);
+            for (share, used) in entry.claims.shares() {
+                let share = share.map(str::to_owned);
+                *has.entry(share.clone()).or_default() += weight(*scope);
+                if fits {
+                    idle.push((share, used.or(entry.used), *scope));
+                }
+            }
         }
-        let idle =
-            entries.iter_mut().filter(|(scope, entry)| entry.can_go() && fits(**scope, &entry.selection));
-        let (scope, entry) =
-            idle.min_by_key(|(_, entry)| (Reverse(has.get(&entry.sender).copied()), entry.used))?;
-        entry.duty = Some(Duty::Forget);
-        let scope = *scope;
+        let scope = loop {
+            let next = idle.iter().enumerate();
+            let next = next.min_by_key(|(_, (share, used, _))| (Reverse(has.get(share).copied()), *used))?.0;
+            let (share, _, scope) = idle.swap_remove(next);
+            if let Some(weighs) = has.get_mut(&share) {
+                *weighs = weighs.saturating_sub(weight(scope));
+            }
+            let Some(entry) = entries.get_mut(&scope) else { continue };
+            if entry.claims.give_up(share.as_deref()) {
+                entry.duty = Some(Duty::Forget);
+                break scope;
+            }
+        };
         drop(entries);
         self.tell();
         Some(scope)
     }
 
-    /// Has one of a sender forgotten, unless one is about to go. False when none of them fits.
+    /// Has a sender give up one, unless one is about to go; it is forgotten if nobody else has asked for it. False when none of them
+    /// fits.
     pub(super) fn evict_of(&self, sender: &str, fits: impl Fn(ScopeId, &Selection) -> bool) -> bool {
         let mut entries = self.entries.lock();
         if owned(&entries, sender).any(|entry| entry.duty == Some(Duty::Forget)) {
             return true;
         }
-        let own = entries.iter_mut().filter(|(_, entry)| entry.sender.as_deref() == Some(sender));
+        let own = entries.iter_mut().filter(|(_, entry)| entry.claims.has(sender));
         let idle = own.filter(|(scope, entry)| entry.can_go() && fits(**scope, &entry.selection));
-        let Some((_, entry)) = idle.min_by_key(|(_, entry)| entry.used) else { return false };
-        entry.duty = Some(Duty::Forget);
+        let Some((_, entry)) = idle.min_by_key(|(_, entry)| entry.claims.asked(sender)) else { return false };
+        if entry.claims.give_up(Some(sender)) {
+            entry.duty = Some(Duty::Forget);
+        }
         drop(entries);
         self.tell();
         true
@@ -276,7 +301,7 @@ impl Board {
 
     /// Whether as many selections are kept for a sender as for one may be.
     pub(super) fn has_its_share(&self, sender: &str) -> bool {
-        owned(&self.entries.lock(), sender).count() >= KEPT_PER_SENDER_MAX
+        has_its_share(&self.entries.lock(), sender)
     }
 
     /// Whether something is about to be forgotten.
@@ -290,6 +315,7 @@ impl Board {
         for (scope, entry) in self.entries.lock().iter_mut() {
             if !entry.warm && is_read(*scope, &entry.selection) {
                 entry.used = Some(now);
+                entry.claims.rest(now);
             }
         }
         self.tell();
@@ -334,5 +360,9 @@ fn owned<'a>(
     entries: &'a BTreeMap<ScopeId, Entry>,
     sender: &'a str,
 ) -> impl Iterator<Item = &'a Entry> + use<'a> {
-    entries.values().filter(move |entry| entry.sender.as_deref() == Some(sender))
+    entries.values().filter(move |entry| entry.claims.has(sender))
+}
+
+fn has_its_share(entries: &BTreeMap<ScopeId, Entry>, sender: &str) -> bool {
+    owned(entries, sender).count() >= KEPT_PER_SENDER_MAX
 }

@@ -7,6 +7,7 @@
 use tokio::time::Instant;
 
 use super::callers::Callers;
+use super::claims::Claims;
 use super::{IDLE_LIMIT, REFUSAL_BELIEVED};
 use crate::store::Selection;
 
@@ -48,8 +49,8 @@ pub(super) struct Entry {
     /// When a client last asked for it; none before the first time in this process.
     pub(super) used: Option<Instant>,
     pub(super) callers: Callers,
-    /// In whose share it is; none: the node's.
-    pub(super) sender: Option<String>,
+    /// In whose shares it is; in none: in the node's.
+    pub(super) claims: Claims,
     pub(super) standing: Standing,
     pub(super) refused_at: Option<Instant>,
     /// Code of the last refusal that the operator was told of.
@@ -66,7 +67,7 @@ impl Entry {
             warm: false,
             used: None,
             callers: Callers::default(),
-            sender: None,
+            claims: Claims::default(),
             standing: Standing::Idle,
             refused_at: None,
             told: None,

@@ -1,5 +1,7 @@
 //! Selections that several callers share, and those that come and go.
 
+use std::collections::BTreeSet;
+
 use bytes::Bytes;
 use futures::FutureExt;
 use tokio::task::JoinHandle;
@@ -297,4 +299,43 @@ async fn whoever_follows_ever_more_takes_no_copy_and_no_place_from_others() {
     for _ in 0..KEPT_PER_SENDER_MAX - 1 {
         assert_ne!(edge.board.evict(|_, _| true).unwrap(), shop, "of the one who has most");
     }
+}
+
+#[tokio::test]
+async fn who_asks_for_what_others_follow_takes_it_from_nobody() {
+    let edge = Edge::new(69).await;
+    let request = async |sender: &str, selection: &str| {
+        let selection = Selection { namespace: selection.to_owned(), ..borrowed() };
+        let who = Borrower { sender, token: sender };
+        edge.subscriptions.request(&selection, Some(who), Instant::now() + PATIENCE).await.unwrap()
+    };
+    let mut shop = BTreeSet::new();
+    for number in 0..8 {
+        shop.insert(request("shop", &format!("shop{number}")).await);
+    }
+    // Eve has nothing yet, and asks for all of them. Then for many others.
+    for number in 0..8 {
+        request("eve", &format!("shop{number}")).await;
+    }
+    let mut eves = BTreeSet::new();
+    for number in 0..40 {
+        eves.insert(request("eve", &format!("eve{number}")).await);
+    }
+    let wanted = edge.board.wanted();
+    let last = wanted.iter().rposition(|scope| shop.contains(scope)).unwrap();
+    assert!(last < WARM_SET.len() + 16, "of each sender what was asked for last: {wanted:?}");
+    for _ in 0..32 {
+        let gone = edge.board.evict(|_, _| true).unwrap();
+        assert!(eves.remove(&gone), "{gone:?} of {shop:?}");
+        edge.board.done(gone, Duty::Forget);
+    }
+    // Who makes room in a share that has what others have too gives up no more than that.
+    for number in 0..8 {
+        request("bob", &format!("shop{number}")).await;
+    }
+    for _ in 0..8 {
+        assert!(edge.board.evict_of("bob", |_, _| true));
+    }
+    assert!(!edge.board.evict_of("bob", |_, _| true), "it has none any more");
+    assert!(edge.board.duties().is_empty(), "nothing of the other's is to go");
 }

@@ -51,6 +51,58 @@ const WHOLE: [&str; 12] = [
 /// Maps of texts, in which an empty text says something.
 const TEXTS: [&str; 2] = ["nodeSelector", "matchLabels"];
 
+/// Maps of texts and quantities. What their members are called says nothing, and an empty text in them says something. Empty ones are
+/// not written by the API server.
+const MAPS: [&str; 14] = [
+    "allocatedResourceStatuses",
+    "allocatedResources",
+    "annotations",
+    "capacity",
+    "labels",
+    "limits",
+    "matchLabels",
+    "nodeSelector",
+    "options",
+    "overhead",
+    "requests",
+    "selector",
+    "userAnnotations",
+    "volumeAttributes",
+];
+
+/// Texts, numbers and flags that the API server does not write where they are empty, zero or false. All others are pointers in
+/// Kubernetes' types, of which none means something else: `allowPrivilegeEscalation`, `runAsUser`, `hostUsers`. Where a name is
+/// of both kinds, none means the same as empty in both.
+const LEFT_OUT: &str = "\
+    action apiVersion audience certificateChainPath chapAuthDiscovery chapAuthSession clusterIP containerName \
+    creationTimestamp credentialBundlePath datasetName datasetUUID directory dnsPolicy effect externalName \
+    externalTrafficPolicy failureThreshold fieldsType fsType generateName generation group healthCheckNodePort host \
+    hostIP hostIPC hostNetwork hostPID hostPort hostname image imagePullPolicy initialDelaySeconds iscsiInterface key \
+    keyPath keyType keyring kind level loadBalancerIP manager medium message minReadySeconds name namespace nodeName \
+    nodePort operation operator partition path paused periodSeconds phase podManagementPolicy pool prefix \
+    priorityClassName protectionDomain protocol publishNotReadyAddresses pullPolicy readOnly reason reference request \
+    resourceVersion restartPolicy revision role schedulerName scheme secretFile secretName selfLink serviceAccount \
+    serviceAccountName sessionAffinity signerName sslEnabled stdin stdinOnce storageMode storagePolicyID \
+    storagePolicyName storagePool subPath subPathExpr subdomain subresource successThreshold targetContainerName \
+    targetVolumeAttributesClassName tenant terminationMessagePath terminationMessagePolicy timeoutSeconds tty type uid \
+    user value volumeName volumeNamespace whenDeleted whenScaled workingDir";
+
+/// An empty struct that the API server takes away, of a Service without session affinity.
+const CLEARED: &str = "sessionAffinityConfig";
+
+/// Structs that the API server writes also where nothing is in them.
+const WRITTEN: [&str; 9] = [
+    "metadata",
+    "podAffinityTerm",
+    "preference",
+    "resources",
+    "spec",
+    "status",
+    "strategy",
+    "template",
+    "updateStrategy",
+];
+
 /// What the API server adds to parts that are replaced as a whole: field and JSON text.
 const DEFAULTS: [(&str, &str); 8] = [
     ("apiVersion", r#""v1""#),
@@ -82,13 +134,20 @@ enum Extra {
     Difference,
 }
 
-/// Whether a field holds what is wanted of it. What is empty or zero may also be missing.
+/// Whether a field holds what is wanted of it. What is empty or zero may be missing where the API server does not write it.
 fn holds(field: &str, live: &Value, wanted: &Value, around: Extra) -> bool {
     match wanted {
         Value::Object(members) => {
-            let Some(found) = live.as_object() else { return live.is_null() && members.is_empty() };
+            let is_map = is_map(field, members);
+            let Some(found) = live.as_object() else {
+                return live.is_null() && members.is_empty() && (is_map || field == CLEARED);
+            };
             let inside = beside(field, members, around);
-            members.iter().all(|(name, value)| holds(name, &live[name], value, inside))
+            let is_held = |name: &String, value: &Value| match is_map {
+                true => live[name] == *value,
+                false => holds(name, &live[name], value, inside),
+            };
+            members.iter().all(|(name, value)| is_held(name, value))
                 && (inside == Extra::Foreign || found.iter().all(|one| is_meant(one, members, inside)))
         }
         Value::Array(items) => {
@@ -103,11 +162,18 @@ fn holds(field: &str, live: &Value, wanted: &Value, around: Extra) -> bool {
             }
         }
         Value::Null => true,
-        Value::Bool(false) => live.is_null() || live == wanted,
-        Value::Number(number) if number.as_i64() == Some(0) => live.is_null() || live == wanted,
-        Value::String(text) if text.is_empty() => live.is_null() || live == wanted,
+        _ if live.is_null() && is_empty(wanted) => is_left_out(field),
         _ => live == wanted,
     }
+}
+
+/// Whether these members are the entries of a map, and no fields. Of a field of two types, as a selector, the entries are texts.
+fn is_map(field: &str, members: &Map<String, Value>) -> bool {
+    MAPS.contains(&field) && members.values().all(|value| !value.is_object() && !value.is_array())
+}
+
+fn is_left_out(field: &str) -> bool {
+    LEFT_OUT.split(' ').any(|name| name == field)
 }
 
 /// What members mean that an object has and its manifest does not state.
@@ -127,10 +193,21 @@ fn is_meant(member: (&String, &Value), stated: &Map<String, Value>, extra: Extra
     }
     let is_default = || {
         let mut known = DEFAULTS.iter().filter(|(field, _)| field == name);
-        is_empty(value)
+        is_empty_by_itself(name, value)
             || known.any(|(_, text)| serde_json::from_str(text).is_ok_and(|default: Value| *value == default))
     };
     extra == Extra::Default && is_default()
+}
+
+/// Whether an API server may have written this where nothing was stated. An empty pointer is there because somebody wants it, and may
+/// say much: `tolerationSeconds: 0`, `namespaceSelector: {}`.
+fn is_empty_by_itself(field: &str, value: &Value) -> bool {
+    let may_be = match value {
+        Value::Bool(_) | Value::Number(_) => is_left_out(field),
+        Value::Object(_) => MAPS.contains(&field) || WRITTEN.contains(&field),
+        Value::Null | Value::String(_) | Value::Array(_) => true,
+    };
+    may_be && is_empty(value)
 }
 
 fn is_empty(value: &Value) -> bool {

@@ -34,3 +34,64 @@ async fn a_node_in_trouble_is_in_its_unit_as_before() {
     patch(&nodes, "n1", json!({"metadata": {"finalizers": null}})).await;
     until(&deployments, "web-a", Value::is_null).await;
 }
+
+/// A Node of which nothing is read but which one it is, its labels and its owners.
+#[tokio::test]
+async fn a_large_node_is_in_its_unit() {
+    let world = World::with_controller().await;
+    let (grids, deployments) = (world.of::<DeploymentGrid>("default"), world.of::<Deployment>("default"));
+    let nodes = world.all::<Node>();
+    make(&grids, grid("web", 2)).await;
+    make(
+        &nodes,
+        json!({"metadata": {"name": "n1", "labels": {"zone": "a"}, "annotations": many("n", 30_000)}}),
+    )
+    .await;
+    until(&deployments, "web-a", Value::is_object).await;
+    world.node("n2", "b").await;
+    until(&grids, "web", |grid| grid["status"]["units"] == 2).await;
+    nodes.delete("n1", &DeleteParams::default()).await.unwrap();
+    until(&deployments, "web-a", Value::is_null).await;
+}
+
+#[tokio::test]
+async fn no_workload_goes_while_a_node_may_be_of_its_unit() {
+    let world = World::with_controller().await;
+    let (grids, deployments) = (world.of::<DeploymentGrid>("default"), world.of::<Deployment>("default"));
+    let nodes = world.all::<Node>();
+    make(&grids, grid("web", 2)).await;
+    world.node("n1", "a").await;
+    until(&deployments, "web-a", Value::is_object).await;
+    let before = get(&deployments, "web-a").await;
+    let mut labels = many("l", 30_000);
+    labels["zone"] = "b".into();
+    make(&nodes, json!({"metadata": {"name": "n2", "labels": labels}})).await;
+    nodes.delete("n1", &DeleteParams::default()).await.unwrap();
+    let reason = |grid: &Value| {
+        let conditions = grid["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        conditions
+            .iter()
+            .any(|one| one["reason"] == "NodeUnread" && one["message"].to_string().contains("n2"))
+    };
+    until(&grids, "web", reason).await;
+    assert_eq!(get(&deployments, "web-a").await, before);
+    // Once it is known where the node is, what is of no unit goes.
+    nodes
+        .replace("n2", &PostParams::default(), &{
+            let mut node = nodes.get("n2").await.unwrap();
+            node.metadata.labels = Some([("zone".to_owned(), "b".to_owned())].into());
+            node
+        })
+        .await
+        .unwrap();
+    until(&deployments, "web-b", Value::is_object).await;
+    until(&deployments, "web-a", Value::is_null).await;
+}
+
+/// Members that take much more memory than text.
+fn many(prefix: &str, count: usize) -> Value {
+    (0..count)
+        .map(|number| (format!("{prefix}{number}"), Value::from("")))
+        .collect::<serde_json::Map<_, _>>()
+        .into()
+}

@@ -1,5 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
+use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
@@ -133,32 +134,48 @@ fn labels_and_annotations_of_others_stay() {
     assert!(!is_applied(&child, &manifest()));
 }
 
-/// The tables above are what kube-apiserver says of the types that grids make.
-#[test]
-fn the_tables_are_those_of_the_api() {
-    let mut types: BTreeMap<&str, (bool, Vec<Vec<&str>>)> = BTreeMap::new();
+type Types = BTreeMap<&'static str, (bool, Vec<Vec<&'static str>>)>;
+
+const ROOTS: [&str; 4] =
+    ["apps.v1.DeploymentSpec", "apps.v1.StatefulSetSpec", "core.v1.ServiceSpec", "meta.v1.ObjectMeta"];
+
+/// What kube-apiserver says of its types: whether each is replaced as a whole, and its fields in words.
+fn types() -> Types {
+    let mut types = Types::new();
     let mut current = None;
     for line in BUILT_IN.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
-        match words[..] {
+        // A field may be called `type`.
+        if line.starts_with(' ') {
+            if let Some((_, fields)) = current.and_then(|name| types.get_mut(name)) {
+                fields.push(words);
+            }
+            continue;
+        }
+        current = match words[..] {
             ["type", name, ..] => {
                 types.insert(name, (words.contains(&"atomic"), Vec::new()));
-                current = Some(name);
+                Some(name)
             }
-            _ if line.starts_with(' ') => {
-                if let Some((_, fields)) = current.and_then(|name| types.get_mut(name)) {
-                    fields.push(words);
-                }
-            }
-            _ => current = None,
-        }
+            _ => None,
+        };
     }
+    assert!(ROOTS.iter().all(|root| types.contains_key(root)));
+    types
+}
+
+/// What a field holds: the name of a struct, or of another type.
+fn inner(kind: &'static str) -> &'static str {
+    kind.trim_start_matches("[]").trim_start_matches("{}")
+}
+
+/// The tables above are what kube-apiserver says of the types that grids make.
+#[test]
+fn the_tables_are_those_of_the_api() {
+    let types = types();
     let (mut keyed, mut whole, mut unkeyed) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     let mut seen = BTreeSet::new();
-    let roots =
-        ["apps.v1.DeploymentSpec", "apps.v1.StatefulSetSpec", "core.v1.ServiceSpec", "meta.v1.ObjectMeta"];
-    let mut open = roots.to_vec();
-    assert!(roots.iter().all(|root| types.contains_key(root)));
+    let mut open = ROOTS.to_vec();
     while let Some(name) = open.pop() {
         if !seen.insert(name) {
             continue;
@@ -167,7 +184,7 @@ fn the_tables_are_those_of_the_api() {
         for field in fields {
             let (name, kind) = (field[0], field[1]);
             let merged = field.iter().find_map(|word| word.strip_prefix("list=map:"));
-            let inner = kind.trim_start_matches("[]").trim_start_matches("{}");
+            let inner = inner(kind);
             let is_struct_of_its_own =
                 !kind.starts_with("[]") && types.get(inner).is_some_and(|(atomic, _)| *atomic);
             if let Some(keys) = merged {
@@ -188,4 +205,192 @@ fn the_tables_are_those_of_the_api() {
     assert_eq!(WHOLE.into_iter().collect::<BTreeSet<_>>(), whole);
     let both: Vec<_> = known.iter().filter(|(field, _)| unkeyed.contains(field)).collect();
     assert!(both.is_empty(), "{both:?} have keys in one type and none in another");
+}
+
+/// All fields of all structs that are in a child.
+fn fields_of_children() -> Vec<Vec<&'static str>> {
+    let types = types();
+    let (mut seen, mut open, mut all) = (BTreeSet::new(), ROOTS.to_vec(), Vec::new());
+    while let Some(name) = open.pop() {
+        if let Some((_, fields)) = types.get(name).filter(|_| seen.insert(name)) {
+            open.extend(fields.iter().map(|field| inner(field[1])));
+            all.extend(fields.iter().cloned());
+        }
+    }
+    all
+}
+
+/// The value of a field that says nothing, where it is one and no list.
+fn empty(kind: &str, types: &Types) -> Option<Value> {
+    match kind {
+        "bool" => Some(json!(false)),
+        "int32" | "int64" | "int-or-string" => Some(json!(0)),
+        "string" => Some(json!("")),
+        _ if kind.starts_with("{}") || types.contains_key(kind) => Some(json!({})),
+        _ => None,
+    }
+}
+
+#[test]
+fn what_is_empty_may_be_missing_only_where_the_api_server_leaves_it_out() {
+    let (types, fields) = (types(), fields_of_children());
+    let with = |presence: &str, is_meant: &dyn Fn(&str) -> bool| -> BTreeSet<&str> {
+        let fields = fields.iter().filter(|field| field[2] == presence && is_meant(field[1]));
+        fields.map(|field| field[0]).collect()
+    };
+    let is_struct = |kind: &str| types.contains_key(kind);
+    let is_scalar = |kind: &str| !kind.starts_with("[]") && !kind.starts_with("{}") && !is_struct(kind);
+    assert_eq!(LEFT_OUT.split(' ').collect::<BTreeSet<_>>(), with("o", &is_scalar));
+    assert_eq!(MAPS.into_iter().collect::<BTreeSet<_>>(), with("o", &|kind| kind.starts_with("{}")));
+    assert_eq!(WRITTEN.into_iter().collect::<BTreeSet<_>>(), with("e", &is_struct));
+    assert!(with("o", &is_struct).is_empty(), "a struct is written");
+    let mut kept = 0;
+    for field in &fields {
+        let Some(empty) = empty(field[1], &types) else { continue };
+        let is_held = holds(field[0], &Value::Null, &empty, Extra::Foreign);
+        let is_map = MAPS.contains(&field[0]) && empty.is_object();
+        let may_be_missing = is_map || field[0] == CLEARED || (is_left_out(field[0]) && !empty.is_object());
+        assert_eq!(is_held, may_be_missing, "{field:?}");
+        assert!(field[2] != "o" || may_be_missing, "{field:?}");
+        kept += usize::from(field[2] == "k" && !is_held);
+    }
+    assert!(kept > 100, "{kept}");
+}
+
+/// What a user wrote, and somebody with a right to the child has changed so that nothing is there of it.
+#[test]
+fn what_was_taken_away_comes_back_also_where_it_is_empty() {
+    let (pointer, container) = ("/spec/template/spec", "/spec/template/spec/containers/0");
+    for (place, name, wanted, instead) in [
+        (container, "securityContext", json!({"allowPrivilegeEscalation": false}), json!({})),
+        (container, "securityContext", json!({"runAsUser": 0}), json!({})),
+        (container, "securityContext", json!({}), Value::Null),
+        (pointer, "automountServiceAccountToken", json!(false), Value::Null),
+        (pointer, "enableServiceLinks", json!(false), json!(true)),
+        (pointer, "hostUsers", json!(false), Value::Null),
+        (pointer, "shareProcessNamespace", json!(false), Value::Null),
+        (pointer, "terminationGracePeriodSeconds", json!(0), Value::Null),
+        ("/spec", "replicas", json!(0), Value::Null),
+        ("/spec/template/spec/volumes/0", "emptyDir", json!({}), Value::Null),
+        ("/spec/template/metadata", "labels", json!({"edge": ""}), json!({})),
+        ("/spec/template/metadata", "annotations", json!({"paused": ""}), Value::Null),
+    ] {
+        let mut wants = manifest();
+        wants["spec"]["template"]["metadata"] = json!({});
+        wants["spec"]["template"]["spec"]["volumes"][0] = json!({"name": "v"});
+        let mut child = wants.clone();
+        wants.pointer_mut(place).unwrap()[name] = wanted.clone();
+        child.pointer_mut(place).unwrap()[name] = wanted;
+        assert!(is_applied(&child, &wants), "{name}");
+        child.pointer_mut(place).unwrap()[name] = instead;
+        child["spec"]["template"]["spec"]["volumes"][0]["hostPath"] = json!({"path": "/"});
+        assert!(!is_applied(&child, &wants), "{name}");
+    }
+    // What the API server leaves out is no difference.
+    let mut wants = manifest();
+    wants["spec"]["paused"] = false.into();
+    wants["spec"]["minReadySeconds"] = 0.into();
+    wants["spec"]["template"]["spec"]["hostNetwork"] = false.into();
+    wants["spec"]["template"]["spec"]["containers"][1]["env"] = json!([{"name": "E", "value": ""}]);
+    wants["spec"]["template"]["spec"]["containers"][1]["resources"] = json!({"limits": {}});
+    let mut child = stored();
+    child["spec"]["template"]["spec"]["containers"][1]["env"] = json!([{"name": "E"}]);
+    child["spec"]["template"]["spec"]["containers"][1]["resources"] = json!({});
+    assert!(is_applied(&child, &wants));
+}
+
+#[test]
+fn what_is_added_to_a_part_of_ours_is_a_difference_also_where_it_is_empty() {
+    assert!(differs(|pod| pod["tolerations"][0]["tolerationSeconds"] = 0.into()), "evicted at once");
+    let term = json!({"topologyKey": "zone", "labelSelector": {"matchLabels": {"a": "b"}}});
+    let mut wants = manifest();
+    wants["spec"]["template"]["spec"]["affinity"] =
+        json!({"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}});
+    let mut child = wants.clone();
+    assert!(is_applied(&child, &wants));
+    let terms =
+        "/spec/template/spec/affinity/podAntiAffinity/requiredDuringSchedulingIgnoredDuringExecution/0";
+    child.pointer_mut(terms).unwrap()["namespaceSelector"] = json!({});
+    assert!(!is_applied(&child, &wants), "of all namespaces");
+}
+
+/// Makes manifests, and what an API server makes of each: what is empty is left out where its type says so, and written where it
+/// says so.
+struct Maker<'a> {
+    types: &'a Types,
+    choices: std::slice::Iter<'a, u8>,
+}
+
+impl Maker<'_> {
+    fn chance(&mut self, of: u8) -> u8 {
+        self.choices.next().map_or(1, |choice| choice % of)
+    }
+
+    /// A struct as it is stated, and as it is stored.
+    fn made(&mut self, name: &str, levels: usize) -> (Value, Value) {
+        let (mut stated, mut stored) = (json!({}), json!({}));
+        for field in &self.types[name].1 {
+            let (name, kind, presence) = (field[0], field[1], field[2]);
+            let chance = self.chance(4);
+            let is_key = ["name", "containerPort", "port", "uid", "ip", "mountPath", "devicePath"]
+                .contains(&name)
+                || ["topologyKey", "whenUnsatisfiable", "protocol"].contains(&name)
+                || (presence == "e" && kind.starts_with("int"));
+            let (said, kept) = match (chance, empty(kind, self.types)) {
+                _ if name == "managedFields" => continue,
+                (_, Some(_)) if is_key && !self.types.contains_key(kind) => {
+                    let key = if kind == "string" { json!("x") } else { json!(80) };
+                    (key.clone(), key)
+                }
+                (0, Some(empty)) => (empty.clone(), empty),
+                (1, _) if levels > 0 => self.full(kind, levels - 1),
+                (_, empty) => {
+                    if presence == "e" && !kind.starts_with("[]") {
+                        stored[name] = empty.unwrap_or_default();
+                    }
+                    continue;
+                }
+            };
+            if presence != "o" || !is_empty(&kept) || self.types.contains_key(kind) {
+                stored[name] = kept;
+            }
+            stated[name] = said;
+        }
+        (stated, stored)
+    }
+
+    /// Something of a type that says something.
+    fn full(&mut self, kind: &str, levels: usize) -> (Value, Value) {
+        if let Some(of) = kind.strip_prefix("[]") {
+            let (stated, stored) = self.full(of, levels);
+            return (json!([stated]), json!([stored]));
+        }
+        if kind.starts_with("{}") {
+            let map = json!({"a": "", "b": "x"});
+            return (map.clone(), map);
+        }
+        let plain = match kind {
+            "bool" => json!(true),
+            "int32" | "int64" | "int-or-string" => json!(7),
+            _ if self.types.contains_key(kind) => return self.made(kind, levels),
+            _ => json!("x"),
+        };
+        (plain.clone(), plain)
+    }
+}
+
+proptest! {
+    /// So nothing is applied for ever.
+    #[test]
+    fn what_an_api_server_makes_of_a_manifest_counts_as_applied(
+        root in prop::sample::select(&ROOTS[..3]),
+        choices in prop::collection::vec(any::<u8>(), 0..600),
+    ) {
+        let types = types();
+        let mut maker = Maker { types: &types, choices: choices.iter() };
+        let (stated, stored) = maker.made(root, 6);
+        let object = |spec: Value| json!({"metadata": {"annotations": {APPLIED: "1"}}, "spec": spec});
+        let (stored, stated) = (object(stored), object(stated));
+        prop_assert!(is_applied(&stored, &stated), "{stated:#}\nis stored as\n{stored:#}");
+    }
 }
