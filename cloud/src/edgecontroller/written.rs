@@ -36,6 +36,18 @@ pub(crate) fn version_of(object: &[u8]) -> String {
     Shown::read(object).map(|object| object.metadata.resource_version).unwrap_or_default()
 }
 
+/// Whether a kubelet has reported this pod: `status.startTime` is the time at which one has acknowledged it, and set by
+/// nobody else (docs/reference/kubernetes.md#nodes-and-their-heartbeats). None for what is no object.
+pub(crate) fn is_acknowledged(pod: &[u8]) -> Option<bool> {
+    #[derive(Default, Deserialize)]
+    struct Status {
+        #[serde(rename = "startTime")]
+        start_time: Option<serde::de::IgnoredAny>,
+    }
+    let status = Shown::read(pod)?.status.map(|status| serde_json::from_str::<Status>(status.get()));
+    Some(status.transpose().ok()?.is_some_and(|status| status.start_time.is_some()))
+}
+
 /// What is read of an object of which the rest does not matter.
 #[derive(Deserialize)]
 struct Shown<'a> {
@@ -120,6 +132,19 @@ mod tests {
         assert!(known.status.is_some() && known.status != reported.status);
         assert_eq!(of(r#"{"metadata":{"resourceVersion":"7"}}"#).status, None);
         assert_eq!(of("no JSON"), Known::default());
+    }
+
+    #[test]
+    fn a_pod_is_acknowledged_from_its_start_on() {
+        for (text, expected) in [
+            (r#"{"metadata":{}}"#, Some(false)),
+            (r#"{"metadata":{},"status":{"phase":"Pending","startTime":null}}"#, Some(false)),
+            (r#"{"metadata":{},"status":{"startTime":"2026-11-20T09:00:00Z"}}"#, Some(true)),
+            (r#"{"metadata":{},"status":7}"#, None),
+            ("no JSON", None),
+        ] {
+            assert_eq!(is_acknowledged(text.as_bytes()), expected, "{text}");
+        }
     }
 
     #[test]

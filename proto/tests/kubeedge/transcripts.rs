@@ -1,7 +1,7 @@
 //! Recorded traffic of stock KubeEdge (`tests/transcripts`): every frame is understood, written alike, and has a type.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -23,6 +23,9 @@ struct Line {
     message: Message,
 }
 
+/// The folder of those that were written by hand, which are no evidence of what stock peers do.
+const MADE: &str = "made";
+
 fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/transcripts")
 }
@@ -31,13 +34,19 @@ fn bytes(value: &Value) -> Bytes {
     value.to_string().into()
 }
 
+/// The transcripts in a folder and in those within it, whatever they are called.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).expect("transcripts").map(|entry| entry.expect("an entry").path());
+    let (folders, mut files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());
+    files.retain(|path| path.extension().is_some_and(|end| end == "jsonl"));
+    files.extend(folders.iter().filter(|folder| !folder.ends_with(MADE)).flat_map(|folder| self::files(folder)));
+    files
+}
+
 /// The node and all messages of each transcript.
 fn transcripts() -> Vec<(String, Vec<Line>)> {
-    let files =
-        std::fs::read_dir(folder()).expect("transcripts").map(|entry| entry.expect("an entry").path());
-    let transcripts: Vec<_> =
-        files.filter(|path| path.extension().is_some_and(|end| end == "jsonl")).collect();
-    assert!(transcripts.len() >= 2);
+    let transcripts = files(&folder());
+    assert!(transcripts.len() >= 3, "{transcripts:?}");
     transcripts.iter().map(|path| read(&std::fs::read_to_string(path).expect("readable"))).collect()
 }
 

@@ -264,7 +264,11 @@ impl Matcher<'_> {
         if self.own.uids.contains(&live_uid) {
             return Some(Rule::ClusterObjects);
         }
-        let uid = self.identifiers.recorded(Sort::Uid, "", &live_uid)?.to_owned();
+        let between = self.between.contains(&(live_uid.clone(), live_revision.clone()));
+        let Some(uid) = self.identifiers.recorded(Sort::Uid, "", &live_uid).map(str::to_owned) else {
+            // The transcript proves that there is something, and does not show it.
+            return between.then_some(Rule::Between);
+        };
         let ends = object["metadata"]["deletionGracePeriodSeconds"] == 0;
         if ends && frame.key().is_some_and(|key| self.recorded.deleted.contains(&key)) {
             // A pod is marked before it goes, also when there is nothing to wait for.
@@ -277,7 +281,7 @@ impl Matcher<'_> {
             if self.is_joining(&uid, &object) || self.is_part_of_node(&uid, &object) {
                 return Some(Rule::NodeOnJoin);
             }
-            return self.between.contains(&(live_uid, live_revision)).then_some(Rule::Between);
+            return between.then_some(Rule::Between);
         };
         let mut comparison = Comparison::new(&self.identifiers, &self.additions, &self.own);
         let (mut recorded, mut object) = (recorded.clone(), object);

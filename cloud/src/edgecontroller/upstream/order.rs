@@ -4,7 +4,7 @@
 //! reported newer things through another replica. So it names the version of the object that was known when it was
 //! received, and the API server refuses it when anything was written since. Where the status is still the one that was known then,
 //! to the last heartbeat, it was written beside the status, as controllers taint a Node and users delete a pod: the patch is made again on what is
-//! there. Otherwise the node, if it is still there, is told of the conflict and reports again.
+//! there. So it is where no node has reported a pod yet: there is nothing newer that it could overtake. Otherwise the node, if it is still there, is told of the conflict and reports again.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ use tombolo_proto::message::{Message, ResourceType};
 use tombolo_proto::{CloudRevision, NodeId, ObjectKey, Resource};
 
 use super::Upstream;
-use crate::edgecontroller::written::Known;
+use crate::edgecontroller::written::{Known, is_acknowledged};
 use crate::kube::{Answer, ApiCall, CallError, Caller, path_of, resources};
 
 /// The code of a write that names another version than the present one.
@@ -85,7 +85,7 @@ impl Upstream {
         };
         let mut known = *known;
         if known.revision.is_none() {
-            known = self.read_known(node, key).await;
+            known = Known::of(&self.present(node, key).await);
         }
         let mut repeats = 0;
         loop {
@@ -100,11 +100,12 @@ impl Upstream {
                 return Ok(answer);
             }
             // What comes after this answer knows what was there before it.
-            let there = self.read_known(node, key).await;
+            let object = self.present(node, key).await;
+            let there = Known::of(&object);
             self.note_written(key, there);
+            let same = there.status.is_some() && there.status == known.status;
             // Of the same version, it is another conflict: that of the owners of a field.
-            let beside =
-                there.revision > known.revision && there.status.is_some() && there.status == known.status;
+            let beside = there.revision > known.revision && (same || is_unreported(key, &object));
             if !beside || repeats == REPEATS_MAX {
                 return Ok(answer);
             }
@@ -124,11 +125,16 @@ impl Upstream {
         }
     }
 
-    async fn read_known(&self, node: &NodeId, key: &ObjectKey) -> Known {
+    /// The object as it is now; empty when it cannot be read.
+    async fn present(&self, node: &NodeId, key: &ObjectKey) -> Bytes {
         let path = path_of(key.resource(), key.namespace(), key.name());
-        let object = self.as_node(node, ApiCall::get(path)).await;
-        object.map_or(Known::default(), |object| Known::of(&object))
+        self.as_node(node, ApiCall::get(path)).await.unwrap_or_default()
     }
+}
+
+/// Whether this is a pod of which no kubelet has told anything. A Node has a status from the moment in which it registers.
+fn is_unreported(key: &ObjectKey, object: &[u8]) -> bool {
+    *key.resource() == resources::pods() && is_acknowledged(object) == Some(false)
 }
 
 /// The object whose status a message patches.

@@ -16,6 +16,10 @@ fn report(beat: u64) -> Question {
 }
 
 fn report_by(patch: &str, beat: u64) -> Question {
+    report_at("/api/v1/nodes/n/status", patch, beat)
+}
+
+fn report_at(path: &str, patch: &str, beat: u64) -> Question {
     let object = json!({"status": {"beat": beat}});
     let body = match patch {
         "json-patch+json" => json!([{"op": "replace", "path": "/status", "value": object["status"]}]),
@@ -24,7 +28,7 @@ fn report_by(patch: &str, beat: u64) -> Question {
     let body = RequestBody::Api(ApiRequest {
         content_type: format!("application/{patch}"),
         body: body.to_string().into(),
-        ..ApiRequest::new("PATCH", "/api/v1/nodes/n/status")
+        ..ApiRequest::new("PATCH", path)
     });
     let timeout = std::time::Duration::from_secs(10);
     Question { id: RequestId(beat), timeout, body, caller_token: None }
@@ -62,6 +66,27 @@ async fn reported(others: usize, beside: fn(&mut (u64, Value))) -> (u16, Value) 
 #[tokio::test]
 async fn a_report_that_meets_what_others_write_beside_the_status_is_made_on_that() {
     assert_eq!(reported(3, |_| {}).await, (200, json!({"beat": 3})));
+}
+
+/// What the watches have shown of a pod may be older than what its scheduler has written: the first report of it loses to nobody.
+/// Its name may be that of a pod that was reported before.
+#[tokio::test]
+async fn the_first_report_of_a_pod_is_made_on_what_others_have_written() {
+    let (scheduled, started) = (json!({"conditions": []}), json!({"startTime": "2026-11-20T09:00:00Z"}));
+    for (known, there, expected) in [
+        (None, &scheduled, 200),
+        (Some([7; 32]), &scheduled, 200),
+        // Another replica was told of it meanwhile.
+        (None, &started, 409),
+        (Some([7; 32]), &started, 409),
+    ] {
+        let api = OneObject::new("p", (6, there.clone()), |_, _| std::future::ready(()).boxed());
+        let upstream = upstream(api.client());
+        let key = ObjectKey::new(resources::pods(), "d", "p");
+        upstream.down.written(&key, Known { revision: Some(CloudRevision(5)), status: known });
+        let report = report_at("/api/v1/namespaces/d/pods/p/status", PATCHES[0], 2);
+        assert_eq!(code(&upstream, upstream.receive(report)).await, expected, "{known:?} {there}");
+    }
 }
 
 #[tokio::test]
