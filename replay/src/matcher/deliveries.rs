@@ -6,7 +6,7 @@ use super::{Difference, Matcher, Progress, State, at, unexpected, version};
 use crate::compare::{Comparison, Mismatch};
 use crate::frame::{Frame, Key};
 use crate::identifiers::Sort;
-use crate::own::is_clusters_own;
+use crate::own::{is_clusters_own, is_machinery};
 use crate::rules::Rule;
 use crate::transcript::Event;
 use crate::value::{agree, same_but_status, same_content, strip, without_empty};
@@ -179,6 +179,9 @@ impl Matcher<'_> {
             return Some(Rule::HeldBefore);
         }
         let object = object?;
+        if is_machinery(&object) {
+            return Some(Rule::ClusterObjects);
+        }
         let before = self.recorded.shown_before(index, &version(&object).0);
         match key.kind.as_str() {
             "node" if self.recorded.is_answered(&version(&object)) => Some(Rule::NodeEcho),
@@ -253,7 +256,7 @@ impl Matcher<'_> {
             return held.then_some(Rule::HeldAlready);
         }
         let object = frame.objects().into_iter().next();
-        if object.as_ref().is_some_and(is_clusters_own) {
+        if object.as_ref().is_some_and(|object| is_clusters_own(object) || is_machinery(object)) {
             return Some(Rule::ClusterObjects);
         }
         if frame.operation() == "delete" {
