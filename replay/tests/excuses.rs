@@ -227,7 +227,7 @@ fn cluster_objects(summary: &Summary) -> usize {
 
 fn object(version: &str, kind: &str, namespace: &str, name: &str, labels: &Value) -> Value {
     json!({"kind": kind, "apiVersion": version, "metadata":
-        {"name": name, "namespace": namespace, "uid": name, "resourceVersion": "7", "labels": labels}})
+        {"name": name, "namespace": namespace, "uid": name, "resourceVersion": name.len().to_string(), "labels": labels}})
 }
 
 fn pushed(id: &str, object: &Value) -> Value {
@@ -238,6 +238,7 @@ fn pushed(id: &str, object: &Value) -> Value {
         format!("{namespace}/{}/{}", text(&object["kind"]).to_ascii_lowercase(), text(&metadata["name"]));
     let mut frame = push(id, object);
     frame["route"]["resource"] = resource.into();
+    frame["header"]["resourceversion"] = metadata["resourceVersion"].clone();
     frame
 }
 

@@ -28,7 +28,7 @@ impl Matcher<'_> {
                 continue;
             }
             if self.is_same_version(wanted.as_ref(), candidate)
-                || wanted.is_none() && self.is_unknown(candidate)
+                || wanted.is_none() && self.is_unknown(recorded, candidate)
             {
                 let Err(mismatch) = self.try_push(index, recorded, candidate) else { continue };
                 if self.try_without_status(index, recorded, candidate) {
@@ -122,13 +122,18 @@ impl Matcher<'_> {
         Some((live_uid.to_owned(), live.to_owned()))
     }
 
-    /// Whether nothing is known of the version that came: it stands for no recorded one yet.
-    fn is_unknown(&self, candidate: usize) -> bool {
+    /// Whether nothing is known of the version that came: it stands for no recorded one yet, and is not that of another
+    /// incarnation.
+    fn is_unknown(&self, recorded: &Frame, candidate: usize) -> bool {
         let Some((live_uid, live_version)) = self.pushes[candidate].frame.objects().first().map(version)
         else {
             return true;
         };
         let uid = self.identifiers.recorded(Sort::Uid, "", &live_uid);
+        let wanted = recorded.objects().first().map(|object| version(object).0);
+        if uid.zip(wanted.as_deref()).is_some_and(|(uid, wanted)| uid != wanted) {
+            return false;
+        }
         let known = uid.and_then(|uid| self.identifiers.recorded(Sort::Version, uid, &live_version));
         known.is_none() && !self.between.contains(&(live_uid, live_version))
     }
