@@ -1,5 +1,6 @@
 //! `tombolo replay`: recorded traffic, played against what runs here.
 
+mod allotted;
 mod api;
 mod edge_side;
 mod grants;

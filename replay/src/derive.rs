@@ -2,13 +2,15 @@
 //!
 //! An object that a reply carries exists, at that version, from just before the request that the reply answers; one that
 //! a push carries, from just before that push; deletions likewise. Answers to writes are expectations and never inputs:
-//! the version that a write made is not made again, and what was pushed of it is an effect of the write. When such a push
+//! the version that a write made is not made again, and what was pushed of it is an effect of the write. Refusals and whole
+//! lists say what was not there, or was there already. When such a push
 //! also shows what the write cannot have changed (a status patch does not set a deletion time, and only the conditions
 //! that it names), that part was there before the write. An incarnation that is seen again after its deletion was told was never deleted: the node did not need
 //! it for a while.
 
 mod effects;
 mod order;
+mod refusals;
 mod types;
 
 use std::collections::{HashMap, HashSet};
@@ -39,6 +41,25 @@ enum What {
     Unmade(Key),
     /// No object has this key; with a uid, no such incarnation.
     Absent(Key, Option<String>),
+    /// A list has these objects, and no others of the kind and the namespace.
+    Listed(refusals::Listed),
+    /// A write was refused for what was there.
+    Refused(refusals::Refused),
+}
+
+impl What {
+    /// The object that this shows, as it was before a write of the edge.
+    fn object(&self) -> Option<Value> {
+        match self {
+            Self::Exists(object) | Self::Made(_, Some(object)) => Some(object.clone()),
+            Self::Reported(object, _) => {
+                let mut object = object.clone();
+                strip(&mut object, &["resourceVersion"]);
+                Some(object)
+            }
+            _ => None,
+        }
+    }
 }
 
 /// The transcript with the lines of the API: its own, in the order that the frames prove, and derived ones for objects
@@ -49,7 +70,7 @@ pub fn with_api_lines(transcript: &Transcript) -> Transcript {
     let told: HashSet<Key> = transcript.lines.iter().filter_map(told_by_api).collect();
     let mut changes: HashMap<usize, Vec<(Verb, Value)>> = HashMap::new();
     let mut known = Known::default();
-    let facts = facts(transcript);
+    let facts = refusals::with_evidence(facts(transcript));
     for (position, fact) in facts.iter().enumerate() {
         if let What::Exists(object) | What::Made(object, _) | What::Reported(object, _) = &fact.what {
             known.last_seen.insert(version(object).0, position);
@@ -160,17 +181,19 @@ fn of_push(index: usize, frame: &Frame, kinds: &Kinds) -> Vec<Fact> {
 
 fn of_reply(asked: usize, request: &Frame, reply: &Frame, pushed: &HashSet<(String, String)>) -> Vec<Fact> {
     let objects = || reply.objects().into_iter();
+    let refused = (request.ask() == Ask::Write).then(|| refusals::of(request, reply)).flatten();
     let what: Vec<What> = match request.ask() {
+        _ if refused.is_some() => refused.into_iter().collect(),
         Ask::Read if reply.says_not_found() => {
             request.key().map(|key| What::Absent(key, None)).into_iter().collect()
         }
-        Ask::Read => objects().map(What::Exists).collect(),
+        Ask::Read => objects().map(What::Exists).chain(refusals::listed(request, reply)).collect(),
         Ask::Write if request.operation() == "delete" => {
             let done = reply.content().as_str() == Some("OK");
             request.key().filter(|_| done).map(What::Unmade).into_iter().collect()
         }
         Ask::Write if request.application("Verb") == "delete" => {
-            objects().map(|object| What::Unmade(Key::of_object(&object))).collect()
+            request.key().filter(|_| reply.status().is_none()).map(What::Unmade).into_iter().collect()
         }
         Ask::Write if request.operation() == "DELETE" => of_deletion(request, reply),
         Ask::Write => {
@@ -249,6 +272,8 @@ impl Known {
                 Vec::new()
             }
             What::Absent(key, uid) => self.absent(position, &key, uid),
+            What::Listed(listed) => self.listed(position, &listed),
+            What::Refused(refused) => self.refused(refused),
         };
         if !shown.is_empty() {
             changes.entry(fact.before).or_default().extend(shown);

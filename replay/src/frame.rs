@@ -177,6 +177,9 @@ impl Frame {
         if self.is_tombolo() && self.group() == "api" {
             return key_of_path(self.resource(), &self.content()["body"]);
         }
+        if self.source() == "metaserver" && self.content().get("Key").is_some() {
+            return key_of_record(self.content());
+        }
         let mut parts = self.resource().splitn(3, '/');
         let (namespace, word, name) = (parts.next()?, parts.next()?, parts.next()?);
         let kind = match word {
@@ -223,7 +226,7 @@ impl Frame {
             "keepalive" => Ask::Keepalive,
             "response" | "error" => Ask::Ack,
             _ if self.resource() == "watchapp/sync" => Ask::Sync,
-            _ if self.source() == "metaserver" => match self.application("Verb").as_str() {
+            _ if self.source() == "metaserver" && self.resource() != "k8s/ca.crt" => match self.application("Verb").as_str() {
                 "get" | "list" => Ask::Read,
                 "watch" => Ask::Sync,
                 _ => Ask::Write,
@@ -331,15 +334,39 @@ impl Frame {
         self.content().get(member).and_then(Value::as_str).unwrap_or_default().to_owned()
     }
 
+    /// The options of a record; null for none.
+    #[must_use]
+    pub fn option(&self) -> Value {
+        body_json(&self.application("Option")).unwrap_or_default()
+    }
+
+    /// The object that a message of the edge would make, with its kind as far as it is known.
+    #[must_use]
+    pub fn asked(&self) -> Option<Value> {
+        if self.source() == "metaserver" {
+            return body_json(&self.application("ReqBody"));
+        }
+        let mut object = self.content().is_object().then(|| self.content().clone())?;
+        name_kind(&mut object, &self.key()?.kind);
+        Some(object)
+    }
+
     /// The body of a MetaServer answer, when it is JSON.
     #[must_use]
     pub fn application_body(&self) -> Option<Value> {
         body_json(self.content().get("RespBody")?.as_str()?)
     }
 
-    /// The objects that a message of the cloud carries, each with `kind` and `apiVersion` as far as they are known.
+    /// The objects that a message of the cloud carries, each with `kind` and `apiVersion` as far as they are known. The
+    /// scale of an object is a view of it, under its uid and version.
     #[must_use]
     pub fn objects(&self) -> Vec<Value> {
+        let mut objects = self.carried();
+        objects.retain(|object| object["kind"] != "Scale");
+        objects
+    }
+
+    fn carried(&self) -> Vec<Value> {
         let content = self.content();
         if self.operation() == "applicationResponse" {
             return self.application_body().map(items).unwrap_or_default();
@@ -366,13 +393,22 @@ impl Frame {
     /// Whether an answer says that the object does not exist.
     #[must_use]
     pub fn says_not_found(&self) -> bool {
+        if self.is_frame("api", "response") {
+            return self.content()["code"] == 404;
+        }
+        self.status().is_some_and(|status| status["reason"] == "NotFound")
+    }
+
+    /// The status with which an answer refuses; none for what was done, and for a refusal without one.
+    #[must_use]
+    pub fn status(&self) -> Option<&Value> {
         let content = self.content();
         if self.is_frame("api", "response") {
-            return content["code"] == 404;
+            return content["code"].as_u64().is_some_and(|code| code >= 400).then_some(&content["body"]);
         }
-        let status = content.pointer("/Err/ErrStatus").or_else(|| content.get("ErrStatus"));
-        let status = status.or_else(|| content.pointer("/Error/ErrStatus"));
-        status.and_then(|status| status.get("reason")).and_then(Value::as_str) == Some("NotFound")
+        let places = ["/Err/ErrStatus", "/ErrStatus", "/Error/ErrStatus"];
+        let status = places.iter().find_map(|place| content.pointer(place))?;
+        status["reason"].is_string().then_some(status)
     }
 }
 
@@ -396,6 +432,19 @@ fn key_of_path(path: &str, body: &Value) -> Option<Key> {
         [] => return None,
     };
     Some(Key { kind: singular(plural), namespace: namespace.to_owned(), name: name.to_owned() })
+}
+
+/// The object that a record of MetaServer is about (docs/reference/kubeedge.md#application-records): what is made names
+/// itself.
+fn key_of_record(record: &Value) -> Option<Key> {
+    let key = record["Key"].as_str()?.strip_prefix('/')?;
+    let [_, _, plural, namespace, name] = key.split('/').collect::<Vec<_>>()[..] else { return None };
+    let name = match name {
+        "null" => body_json(record["ReqBody"].as_str()?)?.pointer("/metadata/name")?.as_str()?.to_owned(),
+        name => name.to_owned(),
+    };
+    let namespace = if namespace == "null" { "" } else { namespace };
+    Some(Key { kind: singular(plural), namespace: namespace.to_owned(), name })
 }
 
 /// The kind in lower case that a plural belongs to, by the rules of English that Kubernetes' kinds follow.

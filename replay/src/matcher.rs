@@ -356,14 +356,18 @@ impl<'t> Matcher<'t> {
     }
 
     /// The line of a question whose answer this is, when it is not the recorded one: the cloud that is asked may not
-    /// have learned yet of what the API saw.
+    /// have learned yet of what the API saw. The same is the case where a report is told of a conflict with what the run has
+    /// written in its place; nothing has come of it.
     #[must_use]
     pub fn is_stale(&self, frame: &Frame) -> Option<usize> {
         let asked = self.sent.get(frame.parent()).copied()?;
         let Event::Up(request) = &self.transcript.lines.get(asked)?.event else { return None };
         let index = self.recorded.answers.get(request.id()).copied()?;
         let Event::Down(recorded) = &self.transcript.lines.get(index)?.event else { return None };
-        if request.ask() != Ask::Read || self.answered.contains(&asked) {
+        let conflicts = |frame: &Frame| frame.status().is_some_and(|status| status["reason"] == "Conflict");
+        let again = request.ask() == Ask::Read
+            || request.operation() == "patch" && conflicts(frame) && !conflicts(recorded);
+        if !again || self.answered.contains(&asked) {
             return None;
         }
         let mut comparison = Comparison::new(&self.identifiers, &self.additions, &self.own);
@@ -388,7 +392,7 @@ impl<'t> Matcher<'t> {
             self.rules.count(Rule::Elsewhere);
             return Ok(false);
         }
-        if self.recorded.last_down.get(&line.conn).is_none_or(|last| *last <= asked) {
+        if self.recorded.last_answer.get(&line.conn).is_none_or(|last| *last <= asked) {
             self.rules.count(Rule::RecordingEnds);
             return Ok(request.ask() != Ask::Write);
         }

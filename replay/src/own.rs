@@ -11,22 +11,18 @@ const CLUSTERS_OWN: [(&str, Option<&str>, &str); 4] = [
     ("EndpointSlice", Some("default"), "kubernetes"),
 ];
 
-/// Kind and name of what a cloud keeps about itself in its namespace
+/// Kind and name of what a stock cloud keeps about itself in its namespace
 /// (docs/reference/kubeedge.md#certificates-and-keys): a run's cloud has its own.
-const CLOUDS_OWN: [(&str, &str); 12] = [
+const CLOUDS_OWN: [(&str, &str); 5] = [
     ("Secret", "casecret"),
     ("Secret", "cloudcoresecret"),
-    ("Secret", "tombolo-server"),
-    ("Secret", "tombolo-join-tokens"),
-    ("Secret", "tombolo-identities-0"),
-    ("Secret", "tombolo-identities-1"),
-    ("Secret", "tombolo-identities-2"),
-    ("Secret", "tombolo-identities-3"),
     ("Secret", "tokensecret"),
     ("ConfigMap", "cloudcore"),
-    ("ConfigMap", "tombolo-cloudcore"),
     ("ConfigMap", "tunnelport"),
 ];
+
+/// How the names of what our cloud keeps there begin: certificates, tokens, identities, the epoch, ledgers of stock edges.
+const OUR_CLOUDS: &str = "tombolo-";
 
 /// Namespace of the cloud.
 const CLOUDS_NAMESPACE: &str = "kubeedge";
@@ -63,8 +59,9 @@ pub fn is_clusters_own(object: &Value) -> bool {
 pub fn is_machinery(object: &Value) -> bool {
     let kind = text(object, "/kind");
     let bootstrap = object.pointer("/metadata/labels/kubernetes.io~1bootstrapping").is_some();
+    let name = text(object, "/metadata/name");
     let clouds = text(object, "/metadata/namespace") == CLOUDS_NAMESPACE
-        && CLOUDS_OWN.contains(&(kind, text(object, "/metadata/name")));
+        && (CLOUDS_OWN.contains(&(kind, name)) || name.starts_with(OUR_CLOUDS));
     bootstrap || clouds || SERVERS_KINDS.contains(&kind)
 }
 
@@ -83,6 +80,8 @@ mod tests {
             ("Service", "other", "kubernetes", false, false),
             ("Secret", "kubeedge", "casecret", false, true),
             ("Secret", "default", "casecret", false, false),
+            ("ConfigMap", "kubeedge", "tombolo-ledger.edge-1", false, true),
+            ("ConfigMap", "default", "tombolo-ledger.edge-1", false, false),
             ("APIService", "", "v1.", false, true),
         ] {
             let object = object(kind, namespace, name);

@@ -295,7 +295,7 @@ const TABLE: &[Row] = &[
     (
         Rule::ClusterObjects,
         "cluster-objects",
-        "objects that every cluster makes of its own accord (`kube-root-ca.crt`, the service `kubernetes`) are watched and listed too, with the content and version of this cluster; they are there where the recorded cluster had not made them",
+        "objects that every cluster makes of its own accord (`kube-root-ca.crt`, the service `kubernetes`) are watched and listed too, with the content and version of this cluster; they are there where the recorded cluster had not made them; what makes a cluster or its cloud work (its roles, what the cloud keeps about itself) is that of this run, wherever it is listed or watched",
         "its controllers put them right when the run changes them; the recorded content is compared with the lines of the API",
     ),
     (

@@ -220,3 +220,104 @@ fn nothing_else_around_the_deletion_of_a_node_is_excused() {
     let mut matcher = Matcher::new(&late).expect("sound");
     assert!(!matcher.follow(Happening::JoinedAgain(1)).expect("no difference"), "its Node is there");
 }
+
+fn cluster_objects(summary: &Summary) -> usize {
+    summary.rules.iter().find(|(rule, _)| *rule == Rule::ClusterObjects).map_or(0, |(_, count)| count)
+}
+
+fn object(version: &str, kind: &str, namespace: &str, name: &str, labels: &Value) -> Value {
+    json!({"kind": kind, "apiVersion": version, "metadata":
+        {"name": name, "namespace": namespace, "uid": name, "resourceVersion": name.len().to_string(), "labels": labels}})
+}
+
+fn pushed(id: &str, object: &Value) -> Value {
+    let metadata = &object["metadata"];
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let namespace = if metadata["namespace"] == "" { "null".to_owned() } else { text(&metadata["namespace"]) };
+    let resource =
+        format!("{namespace}/{}/{}", text(&object["kind"]).to_ascii_lowercase(), text(&metadata["name"]));
+    let mut frame = push(id, object);
+    frame["route"]["resource"] = resource.into();
+    frame["header"]["resourceversion"] = metadata["resourceVersion"].clone();
+    frame
+}
+
+#[test]
+fn what_makes_the_recorded_cluster_work_is_neither_missed_nor_unexpected() {
+    let labels = json!({"kubernetes.io/bootstrapping": "rbac-defaults"});
+    let role = object("rbac.authorization.k8s.io/v1", "ClusterRole", "", "view", &labels);
+    let ledger = object("v1", "ConfigMap", "kubeedge", "tombolo-ledger.e", &Value::Null);
+    let recorded = transcript(&[line("down", &pushed("p", &role))]);
+    let mut matcher = Matcher::new(&recorded).expect("sound");
+    matcher.follow(Happening::Received(1, Frame::new(pushed("l", &ledger)))).expect("no difference");
+    let summary = matcher.finish().expect("excused");
+    assert_eq!((cluster_objects(&summary), summary.excused, summary.besides), (2, 1, 1));
+    // A list has those of its own cluster.
+    let mine = object("v1", "ConfigMap", "d", "a", &Value::Null);
+    let theirs = object("v1", "ConfigMap", "kubeedge", "tunnelport", &Value::Null);
+    let list = |items: &[&Value]| json!({"kind": "ConfigMapList", "apiVersion": "v1", "metadata": {}, "items": items});
+    let asked = record("list", "core/v1/configmaps");
+    let judged = |came: &Value| {
+        judged(&[], &asked, &approved(asked.clone(), &list(&[&mine, &theirs])), &approved(asked.clone(), came))
+    };
+    assert_eq!(judged(&list(&[&mine, &ledger])).map(|summary| cluster_objects(&summary)), Ok(1));
+    assert!(judged(&list(&[&ledger])).is_err(), "what is no machinery is missed");
+    // Any other role is missed, and any other map unexpected.
+    let role = object("rbac.authorization.k8s.io/v1", "ClusterRole", "", "mine", &Value::Null);
+    let recorded = transcript(&[line("down", &pushed("p", &role))]);
+    assert!(Matcher::new(&recorded).expect("sound").finish().is_err());
+    let recorded = transcript(&[]);
+    let mut matcher = Matcher::new(&recorded).expect("sound");
+    matcher.follow(Happening::Received(1, Frame::new(pushed("l", &mine)))).expect("not judged yet");
+    assert!(matcher.finish().is_err());
+}
+
+const REPORT: &str = "d/podpatch/p";
+
+fn reports(id: &str) -> Value {
+    json!({"header": {"msg_id": id, "timestamp": 1}, "content": "{}",
+        "route": {"source": "edged", "group": "meta", "operation": "patch", "resource": REPORT}})
+}
+
+fn reported(id: &str, parent: &str, content: &Value) -> Value {
+    json!({"header": {"msg_id": id, "parent_msg_id": parent, "timestamp": 1}, "content": content,
+        "route": {"source": "edgecontroller", "group": "resource", "operation": "response", "resource": REPORT}})
+}
+
+fn done() -> Value {
+    json!({"Object": {"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "p", "namespace": "d", "uid": "u"}}, "Err": null})
+}
+
+/// A stock cloud sends answers beside deliveries: the end of a recording may cut off either.
+#[test]
+fn an_answer_may_be_cut_off_behind_a_delivery_and_not_behind_another_answer() {
+    let run = |recorded: &[String]| {
+        let transcript = transcript(recorded);
+        let mut matcher = Matcher::new(&transcript)?;
+        matcher.follow(Happening::Sent(0, "live".to_owned()))?;
+        matcher.follow(Happening::Received(1, Frame::new(reported("l", "live", &done()))))
+    };
+    let asked = line("up", &reports("q"));
+    let delivered = line("down", &pushed("p", &object("v1", "ConfigMap", "d", "a", &Value::Null)));
+    assert_eq!(run(&[asked.clone(), delivered]), Ok(false));
+    let later = [line("up", &reports("q2")), line("down", &reported("d", "q2", &done()))];
+    assert!(run(&[&[asked][..], &later].concat()).is_err());
+}
+
+/// The run has written to the pod in the place of somebody else, of which the cloud may not know yet.
+#[test]
+fn a_report_that_meets_a_conflict_which_was_not_recorded_is_sent_again() {
+    let status = |reason: &str| json!({"Object": {}, "Err": {"ErrStatus": {"status": "Failure", "reason": reason, "code": 409}}});
+    for (recorded, came, again) in [
+        (done(), status("Conflict"), Some(0)),
+        (done(), status("Invalid"), None),
+        (status("Conflict"), status("Conflict"), None),
+        (done(), done(), None),
+    ] {
+        let lines = [line("up", &reports("q")), line("down", &reported("d", "q", &recorded))];
+        let transcript = transcript(&lines);
+        let mut matcher = Matcher::new(&transcript).expect("sound");
+        matcher.follow(Happening::Sent(0, "live".to_owned())).expect("sent");
+        assert_eq!(matcher.is_stale(&Frame::new(reported("l", "live", &came))), again, "{recorded} {came}");
+    }
+}

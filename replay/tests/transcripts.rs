@@ -1,20 +1,27 @@
 //! Recorded traffic of stock KubeEdge, as far as it can be played without a cluster.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::json;
 use tombolo_replay::{Event, Rule, Transcript, Verb, play_cloud, with_api_lines};
 
+/// The transcripts in a folder and in those within it, but for those that were written by hand.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).expect("transcripts").map(|entry| entry.expect("an entry").path());
+    let (folders, mut files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());
+    files.retain(|path| path.extension().is_some_and(|end| end == "jsonl"));
+    files.extend(folders.iter().filter(|one| !one.ends_with("made")).flat_map(|one| self::files(one)));
+    files
+}
+
 fn transcripts() -> Vec<(String, Transcript)> {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/transcripts");
-    let files = std::fs::read_dir(folder).expect("transcripts").map(|entry| entry.expect("an entry").path());
+    let files = files(&PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/transcripts"));
     let read = |path: PathBuf| {
         let text = std::fs::read_to_string(&path).expect("readable");
         (path.display().to_string(), Transcript::parse(&text).expect("a transcript"))
     };
-    let all: Vec<_> =
-        files.filter(|path| path.extension().is_some_and(|end| end == "jsonl")).map(read).collect();
-    assert!(all.len() >= 2);
+    let all: Vec<_> = files.into_iter().map(read).collect();
+    assert!(all.len() >= 3);
     all
 }
 

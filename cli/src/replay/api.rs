@@ -12,6 +12,8 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tombolo_replay::{Verb, call_of, is_clusters_own, is_machinery};
 
+use super::allotted::allotted_as;
+
 /// What the API server itself sets in `metadata`.
 const SERVERS_OWN: [&str; 8] = [
     "uid",
@@ -474,45 +476,6 @@ fn end_of(object: &Value) -> Option<u64> {
     metadata["deletionTimestamp"]
         .as_str()
         .map(|_| metadata["deletionGracePeriodSeconds"].as_u64().unwrap_or(0))
-}
-
-/// The object with what the run's cluster allots to it; Jobs and Services have such.
-fn allotted_as(present: &Value, object: Value) -> Value {
-    match object["kind"].as_str() {
-        Some("Job") if object["spec"]["manualSelector"] != true => selected_as(present, object),
-        Some("Service") if object["spec"]["clusterIP"] != "None" => placed_as(present, object),
-        _ => object,
-    }
-}
-
-/// A Job with the selector that `present` has from the run's cluster, which makes it of the Job's uid.
-fn selected_as(present: &Value, mut object: Value) -> Value {
-    const MADE: [&str; 2] = ["controller-uid", "batch.kubernetes.io/controller-uid"];
-    object["spec"]["selector"] = present["spec"]["selector"].clone();
-    let own = &present["spec"]["template"]["metadata"]["labels"];
-    if let Some(labels) = object["spec"]["template"]["metadata"]["labels"].as_object_mut() {
-        for name in MADE {
-            match own.get(name) {
-                Some(label) => drop(labels.insert(name.to_owned(), label.clone())),
-                None => drop(labels.remove(name)),
-            }
-        }
-    }
-    object
-}
-
-/// A Service with the addresses and ports that `present` has from the run's cluster; without any while there is none, so
-/// that the cluster chooses. Others are not in its ranges.
-fn placed_as(present: &Value, mut object: Value) -> Value {
-    let spec = &present["spec"];
-    for name in ["clusterIP", "clusterIPs", "healthCheckNodePort"] {
-        object["spec"][name] = spec[name].clone();
-    }
-    let ports = object["spec"]["ports"].as_array_mut().into_iter().flatten();
-    for (index, port) in ports.enumerate() {
-        port["nodePort"] = spec["ports"][index]["nodePort"].clone();
-    }
-    object
 }
 
 /// An address that is kept for examples.

@@ -20,10 +20,17 @@ impl Message {
         self.answer(id, timestamp_millis, route, content)
     }
 
-    /// The acknowledgement of a delivery: a standard reply with content `OK`.
+    /// The acknowledgement of a delivery: a standard reply with content `OK`. That of a device, or a model of devices, which
+    /// comes or goes has the route on which a stock edge has passed it on
+    /// (docs/reference/kubeedge.md#devices-and-node-tasks).
     #[must_use]
     pub fn ack(&self, id: MessageId, timestamp_millis: i64) -> Self {
-        self.reply(id, timestamp_millis, Content::ok())
+        let mut ack = self.reply(id, timestamp_millis, Content::ok());
+        let comes_or_goes = matches!(self.route.operation, Operation::Insert | Operation::Delete);
+        if comes_or_goes && self.route.source == Source::DeviceController {
+            (ack.route.source, ack.route.group) = (Source::Meta, Group::Twin);
+        }
+        ack
     }
 
     /// The standard error reply: operation `error` with a sentence, and the request's route, without which a stock
@@ -87,6 +94,22 @@ mod tests {
         assert_eq!(ack.header.resource_version, "");
         assert_eq!(ack.route, Route { operation: Operation::Response, ..request().route });
         assert!(ack.content.is_ok());
+    }
+
+    #[test]
+    fn devices_that_come_or_go_are_acknowledged_on_the_route_of_the_twin() {
+        let resource = ResourcePath::parse_wire("default/device/lamp").expect("a path");
+        for (source, operation, expected) in [
+            (Source::DeviceController, Operation::Insert, ("meta", "twin")),
+            (Source::DeviceController, Operation::Delete, ("meta", "twin")),
+            (Source::DeviceController, Operation::Update, ("devicecontroller", "resource")),
+            (Source::EdgeController, Operation::Insert, ("edgecontroller", "resource")),
+        ] {
+            let route = Route::new(source, Group::Resource, operation, resource.clone());
+            let ack = Message::new(id("G"), 1, route, Content::null()).ack(id("I"), 2);
+            assert_eq!((&*ack.route.source.to_string(), &*ack.route.group.to_string()), expected);
+            assert_eq!(ack.route.operation, Operation::Response);
+        }
     }
 
     #[test]

@@ -322,6 +322,8 @@ open_words! {
         Twin = "twin",
         /// Edge: MetaServer requests.
         MetaServer = "metaserver",
+        /// Edge: acknowledgements of devices that come or go (docs/reference/kubeedge.md#devices-and-node-tasks).
+        Meta = "meta",
         /// Inside a stock edge: connection notices.
         EdgeHub = "edgehub",
         /// Legacy cloud source.

@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::{Comparison, Outcome, ZERO_TIME, mismatch, short};
 use crate::application::{ASKED, opened};
 use crate::frame::{Frame, Key, body_json, is_description};
+use crate::own::is_machinery;
 use crate::rules::Rule;
 use crate::value::strip;
 
@@ -270,8 +271,13 @@ impl Comparison<'_> {
         }
         let items = &items;
         let listed: HashSet<Key> = items.iter().map(Key::of_object).collect();
-        let besides =
-            |item: &Value| self.is_own(&item["metadata"]) && !listed.contains(&Key::of_object(item));
+        // What makes the recorded cluster work is not made in the run's, which has its own.
+        if items.iter().chain(&others).any(is_machinery) {
+            self.rules.push(Rule::ClusterObjects);
+        }
+        let besides = |item: &Value| {
+            is_machinery(item) || self.is_own(&item["metadata"]) && !listed.contains(&Key::of_object(item))
+        };
         let sorted = |items: &[Value]| {
             let mut items: Vec<Value> = items.iter().filter(|item| !besides(item)).cloned().collect();
             items.sort_by_key(Key::of_object);

@@ -6,7 +6,7 @@ use super::{Difference, Matcher, Progress, State, at, unexpected, version};
 use crate::compare::{Comparison, Mismatch};
 use crate::frame::{Frame, Key};
 use crate::identifiers::Sort;
-use crate::own::is_clusters_own;
+use crate::own::{is_clusters_own, is_machinery};
 use crate::rules::Rule;
 use crate::transcript::Event;
 use crate::value::{agree, same_but_status, same_content, strip, without_empty};
@@ -28,7 +28,7 @@ impl Matcher<'_> {
                 continue;
             }
             if self.is_same_version(wanted.as_ref(), candidate)
-                || wanted.is_none() && self.is_unknown(candidate)
+                || wanted.is_none() && self.is_unknown(recorded, candidate)
             {
                 let Err(mismatch) = self.try_push(index, recorded, candidate) else { continue };
                 if self.try_without_status(index, recorded, candidate) {
@@ -122,13 +122,18 @@ impl Matcher<'_> {
         Some((live_uid.to_owned(), live.to_owned()))
     }
 
-    /// Whether nothing is known of the version that came: it stands for no recorded one yet.
-    fn is_unknown(&self, candidate: usize) -> bool {
+    /// Whether nothing is known of the version that came: it stands for no recorded one yet, and is not that of another
+    /// incarnation.
+    fn is_unknown(&self, recorded: &Frame, candidate: usize) -> bool {
         let Some((live_uid, live_version)) = self.pushes[candidate].frame.objects().first().map(version)
         else {
             return true;
         };
         let uid = self.identifiers.recorded(Sort::Uid, "", &live_uid);
+        let wanted = recorded.objects().first().map(|object| version(object).0);
+        if uid.zip(wanted.as_deref()).is_some_and(|(uid, wanted)| uid != wanted) {
+            return false;
+        }
         let known = uid.and_then(|uid| self.identifiers.recorded(Sort::Version, uid, &live_version));
         known.is_none() && !self.between.contains(&(live_uid, live_version))
     }
@@ -179,6 +184,9 @@ impl Matcher<'_> {
             return Some(Rule::HeldBefore);
         }
         let object = object?;
+        if is_machinery(&object) {
+            return Some(Rule::ClusterObjects);
+        }
         let before = self.recorded.shown_before(index, &version(&object).0);
         match key.kind.as_str() {
             "node" if self.recorded.is_answered(&version(&object)) => Some(Rule::NodeEcho),
@@ -253,7 +261,7 @@ impl Matcher<'_> {
             return held.then_some(Rule::HeldAlready);
         }
         let object = frame.objects().into_iter().next();
-        if object.as_ref().is_some_and(is_clusters_own) {
+        if object.as_ref().is_some_and(|object| is_clusters_own(object) || is_machinery(object)) {
             return Some(Rule::ClusterObjects);
         }
         if frame.operation() == "delete" {
@@ -264,7 +272,11 @@ impl Matcher<'_> {
         if self.own.uids.contains(&live_uid) {
             return Some(Rule::ClusterObjects);
         }
-        let uid = self.identifiers.recorded(Sort::Uid, "", &live_uid)?.to_owned();
+        let between = self.between.contains(&(live_uid.clone(), live_revision.clone()));
+        let Some(uid) = self.identifiers.recorded(Sort::Uid, "", &live_uid).map(str::to_owned) else {
+            // The transcript proves that there is something, and does not show it.
+            return between.then_some(Rule::Between);
+        };
         let ends = object["metadata"]["deletionGracePeriodSeconds"] == 0;
         if ends && frame.key().is_some_and(|key| self.recorded.deleted.contains(&key)) {
             // A pod is marked before it goes, also when there is nothing to wait for.
@@ -277,7 +289,7 @@ impl Matcher<'_> {
             if self.is_joining(&uid, &object) || self.is_part_of_node(&uid, &object) {
                 return Some(Rule::NodeOnJoin);
             }
-            return self.between.contains(&(live_uid, live_revision)).then_some(Rule::Between);
+            return between.then_some(Rule::Between);
         };
         let mut comparison = Comparison::new(&self.identifiers, &self.additions, &self.own);
         let (mut recorded, mut object) = (recorded.clone(), object);

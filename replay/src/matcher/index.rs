@@ -56,8 +56,9 @@ pub(super) struct Index<'t> {
     /// An older edge reports its node: the cloud brings old heartbeats to the present time
     /// (docs/reference/kubeedge.md#older-edges).
     pub(super) has_node_reports: bool,
-    /// The last line of the cloud on each connection.
-    pub(super) last_down: HashMap<Option<u64>, usize>,
+    /// The last answer of the cloud on each connection: a stock cloud sends answers beside deliveries, so that a delivery does
+    /// not say that an earlier answer has gone (docs/reference/kubeedge.md#which-deliveries-are-acknowledged).
+    pub(super) last_answer: HashMap<Option<u64>, usize>,
     /// Whether the cloud has a dynamic controller: one that is off, as it is unless the settings say so, answers nothing.
     pub(super) has_dynamic: bool,
 }
@@ -74,7 +75,9 @@ impl<'t> Index<'t> {
                     if first != number {
                         index.once_more.insert(number, first);
                     }
-                    index.last_down.insert(line.conn, number);
+                    if !frame.is_push() {
+                        index.last_answer.insert(line.conn, number);
+                    }
                     index.take_down(number, frame);
                     index.take_written(transcript, frame);
                 }

@@ -171,3 +171,12 @@ async fn a_node_that_comes_back_after_its_node_was_deleted() {
     assert_eq!(count(&summary, Rule::JoinsAgain), 1, "{summary:?}");
     assert!(summary.matched >= 15, "{summary:?}");
 }
+
+/// Nothing but refusals, and lists that lack something, tells what others have done.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_refusals_and_lists_prove_is_so_in_the_run() {
+    let recorded = recorded("made/refusals.jsonl");
+    play_cloud(&recorded).unwrap_or_else(|difference| panic!("as cloud: {difference}"));
+    let summary = play(&with_api_lines(&recorded)).await.outcome.expect("checked by play");
+    assert!(summary.matched >= 30, "{summary:?}");
+}

@@ -62,10 +62,12 @@ impl Up {
         }
     }
 
-    /// Whether a request of this route is one of MetaServer's (docs/reference/kubeedge.md#application-messages).
+    /// Whether a request of this route is one of MetaServer's (docs/reference/kubeedge.md#application-messages). The hub answers
+    /// who asks for the CA, whoever that is (docs/reference/kubeedge.md#messages-from-an-edge).
     #[must_use]
     pub fn is_application(message: &Message) -> bool {
         message.route.source == Source::MetaServer
+            && message.route.resource.local != LocalPath::CaCertificate
     }
 }
 
