@@ -143,7 +143,7 @@ async fn writes_whose_requests_have_gone_are_in_line_on_the_account_of_their_sen
 /// Who deletes in a loop, and does not wait for the answers, takes nobody's place in the line, and is not refused.
 #[tokio::test]
 async fn deletions_of_one_sender_wait_behind_each_other_and_none_is_refused() {
-    let names = (0..4).map(|number| format!("large{number}"));
+    let names = (0..8).map(|number| format!("large{number}"));
     let large = names.clone().map(|name| stored(&name, 1024 * 1024 - 512));
     let held = held(large.chain([stored("small", 10)]).collect());
     let eve = held.payer("eve");
@@ -154,7 +154,10 @@ async fn deletions_of_one_sender_wait_behind_each_other_and_none_is_refused() {
     assert!(held.in_line() <= 1024, "{} writes of one sender", held.in_line());
     let mut bob: BoxFuture<'_, _> = held.writes.execute(creation(&held.payer("bob"), "bob", 10)).boxed();
     assert!((&mut bob).now_or_never().is_none(), "it is in line");
-    let more = names.map(|name| held.writes.execute(deletion(&eve, &name))).collect::<Vec<_>>();
+    let payers = ["mallory", "trudy"].map(|name| held.payer(name));
+    let more = names.zip(payers.iter().cycle()).map(|(name, payer)| deletion(payer, &name));
+    let mut more = more.map(|request| held.writes.execute(request)).collect::<Vec<_>>();
+    assert!(more.iter_mut().all(|write| write.now_or_never().is_none()), "the disk takes nothing");
     drop(held.hold);
     assert!(bob.await.is_ok());
     assert!(join_all(more).await.iter().all(Result::is_ok), "what is deleted goes when its turn has come");
