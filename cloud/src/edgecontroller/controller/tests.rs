@@ -367,3 +367,16 @@ async fn what_a_burst_has_left_out_is_not_taken_for_the_same() {
     let Lookup::Present(object) = world.down.lookup(&node(), &key) else { panic!("it is there") };
     assert_eq!((object.version.revision.0, object.same_since.0), (7, 7), "the label was there between");
 }
+
+/// A pod is read alone when there is room for it again, or when an event of it was too long.
+#[tokio::test]
+async fn what_is_read_alone_is_read_up_to_the_same_size() {
+    let mut large = pod("p", 5, &[]);
+    large["status"]["many"] = vec![""; 100_000].into();
+    let api = Api { pods: vec![large], secrets: vec![secret("s", 6)], ..Api::default() };
+    let kube = client(&Arc::new(Mutex::new(api)));
+    let is_unread =
+        async |key: &ObjectKey| fetch(&kube, key).await.ok().flatten().expect("it is there").is_unread();
+    assert!(is_unread(&ObjectKey::new(Kind::Pod.resource(), "d", "p")).await);
+    assert!(!is_unread(&secret_key("s")).await);
+}

@@ -140,6 +140,33 @@ fn a_pod_without_room_is_told_to_its_node_when_it_is_being_deleted() {
     assert!(serde_json::from_slice::<Value>(&body).expect("JSON")["status"].is_object());
 }
 
+/// One that was the largest of many is among those that are told as soon as it is to go.
+#[test]
+fn a_pod_that_is_being_deleted_goes_before_those_that_run_on() {
+    let mut world = World::synced(&["a"]);
+    let names: Vec<_> = (0..251).map(|number| format!("small-{number}")).collect();
+    for name in &names {
+        let pod = world.reported(name, "a", 8);
+        world.see(pod);
+    }
+    for kib in [15, 17] {
+        let name = format!("large-{kib}");
+        let mut pod = world.reported(&name, "a", 0).into_value();
+        pod["spec"]["junk"] = "x".repeat(kib * KIB).into();
+        world.see(RawObject::new(pod.clone()));
+        assert_eq!(world.pod_state("a", &name), "unreadable");
+        pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+        pod["metadata"]["resourceVersion"] = "100000".into();
+        world.see(RawObject::new(pod));
+    }
+    assert_eq!(world.pod_state("a", "large-15"), "present");
+    assert_eq!(world.pod_state("a", "large-17"), "unreadable");
+    assert!(
+        world.states("a", &names, "present") >= names.len() - 2,
+        "the room of two others is enough for it"
+    );
+}
+
 #[test]
 fn a_pod_without_body_is_gone_when_it_is_deleted_and_not_before() {
     let mut world = World::synced(&["a"]);

@@ -85,10 +85,16 @@ async fn a_definition_that_is_made_and_deleted_while_an_older_one_is_cleaned_up_
         let mut second = definition("Till");
         second["metadata"]["finalizers"] = json!([CLEANUP, "example.com/keep"]);
         second["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        set_condition(&mut second, "Established", ("True", "InitialNamesAccepted", String::new()));
         replace(context, second).await;
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        let key = ObjectKey::new(resource(), "", "tills.shop.example");
+        let left = context.objects.get_key(&key).expect("it waits");
+        assert!(cleanup::is_left(&left), "its object is there still");
+        let kept = ObjectKey::new(tills(), "default", "kept");
+        context.objects.update(&kept, |_| Edit::Remove).await.unwrap();
         until(context, |own| own.is_some_and(|own| !cleanup::is_left(&own))).await;
         // What others keep it for is waited for by nobody, and costs nothing.
-        let key = ObjectKey::new(resource(), "", "tills.shop.example");
         tokio::time::sleep(Duration::from_secs(60)).await;
         context.objects.update(&key, |_| Edit::Remove).await.unwrap();
     };
