@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
 use parking_lot::{Mutex, RwLock};
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tombolo_proto::object::{ObjectKey, Resource};
 
 use crate::history::{Change, ChangeKind, ChangeStream, Histories, LogLimits};
@@ -122,7 +122,8 @@ impl Waiting {
     fn len(&self) -> usize {
         match &self.change.0.write {
             Write::Put { body, .. } => body.len(),
-            Write::Delete => 0,
+            // The last state of what goes, as far as its sender has a line.
+            Write::Delete => self.line.as_ref().map_or(0, OwnedSemaphorePermit::num_permits),
         }
     }
 }

@@ -339,9 +339,19 @@ impl LocalWrites {
         Ok(object)
     }
 
-    async fn remove(&self, context: &Context<'_>, expected: Revision) -> Result<Arc<Stored>, StoreError> {
-        let expected = Expect::Revision(expected);
-        self.store.commit(Mutation { key: context.key(), expected, write: Write::Delete }).await
+    /// Removes a version of an object. It takes as much of its sender's line as the object has, whose last state is told to
+    /// everybody who watches; it may wait there and is never refused for it.
+    async fn remove(
+        &self,
+        context: &Context<'_>,
+        stored: &Stored,
+        revision: Revision,
+    ) -> Result<Arc<Stored>, StoreError> {
+        let sender = &context.request.attributes;
+        let line = sender.payer.storing(stored.body_len()).await;
+        let expected = Expect::Revision(revision);
+        let mutation = Mutation { key: context.key(), expected, write: Write::Delete };
+        self.store.commit_for(mutation, &sender.identity.user, line).await
     }
 }
 

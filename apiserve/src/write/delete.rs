@@ -151,7 +151,7 @@ impl LocalWrites {
                     revision = self.mark_pod(context, revision, &object).await?;
                     *marked = Some(object.clone());
                 }
-                let last = self.remove(context, revision).await?;
+                let last = self.remove(context, stored, revision).await?;
                 meta::set(&mut object, "resourceVersion", last.revision.to_string().into());
             }
             if !is(context.kind, ("", "pods")) {

@@ -176,7 +176,7 @@ impl LocalWrites {
             return Ok(Attempt::Done(std::mem::take(object)));
         }
         let outcome = if super::delete::is_finished(context, object) {
-            self.remove(context, stored.revision).await.map(|_| std::mem::take(object))
+            self.remove(context, stored, stored.revision).await.map(|_| std::mem::take(object))
         } else if object == live {
             return Ok(Attempt::Done(std::mem::take(object)));
         } else {

@@ -389,8 +389,11 @@ async fn fetch(kube: &Kube, key: &ObjectKey) -> Outcome {
     let answer = kube.call(Caller::Own, ApiCall::get(path)).await?;
     match answer.code {
         200 => {
-            let unread = |error| ReadError { code: None, text: format!("GET {key} cannot be read: {error}") };
-            serde_json::from_slice(&answer.body).map(Some).map_err(unread)
+            let unread = |error: serde_json::Error| ReadError {
+                code: None,
+                text: format!("GET {key} cannot be read: {error}"),
+            };
+            RawObject::of_kind(key.resource(), &answer.body).map(Some).map_err(unread)
         }
         404 => Ok(None),
         code => Err(ReadError { code: Some(code), text: format!("GET {key}: {}", answer.message()) }),

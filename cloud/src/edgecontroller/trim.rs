@@ -39,14 +39,15 @@ pub struct Trimmed {
 /// which the node itself reported. The images of a Node, another report of its own, stay: a kubelet compares them with
 /// those that it sees, and would report them for ever if it saw none. Members are sorted by name.
 ///
-/// An object that was not read whole has an empty body, and a hash of its own each time.
+/// An object that was not read whole has an empty body, and a hash of its own each time. But of a pod that is being deleted the
+/// part that was read is sent: a node ends it by that, and would never hear of the deletion otherwise.
 ///
 /// # Errors
 /// [`ObjectError`] when the object has no uid or revision.
 pub fn trim(resource: &Resource, kind: &str, raw: RawObject) -> Result<Trimmed, ObjectError> {
     let key = raw.key(resource);
     let (uid, revision) = (raw.uid()?, raw.revision()?);
-    if raw.is_unread() {
+    if raw.is_unread() && !is_ended_by(resource, raw.value()) {
         return Ok(without_body(key, uid, revision, &raw));
     }
     let mut value = raw.into_value();
@@ -70,6 +71,12 @@ pub fn trim(resource: &Resource, kind: &str, raw: RawObject) -> Result<Trimmed, 
     };
     let version = ObjectVersion { uid, revision, hash };
     Ok(Trimmed { object: SharedObject::new(key, version, body.into(), dependencies), significant })
+}
+
+/// Whether the part of a pod that was read says that a node has to end it.
+fn is_ended_by(resource: &Resource, value: &Value) -> bool {
+    let has = |pointer: &str| value.pointer(pointer).is_some_and(Value::is_string);
+    *resource == resources::pods() && has("/metadata/deletionTimestamp") && has("/spec/nodeName")
 }
 
 fn without_body(key: ObjectKey, uid: Uid, revision: CloudRevision, raw: &RawObject) -> Trimmed {

@@ -6,7 +6,7 @@ use std::fmt;
 use serde::de::{Deserializer as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 use thiserror::Error;
-use tombolo_apiserve::tree::{OBJECT_BYTES, measured};
+use tombolo_apiserve::tree::{OBJECT_BYTES, tree_bytes};
 
 /// Bytes that the tree of a text may take beyond the text where somebody else than an administrator has chosen it. A Pod of
 /// 10 KiB takes some 100 KiB, the status of a Node with 50 images as much.
@@ -19,15 +19,16 @@ pub(crate) const LARGE_TREE_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// The same of a pod: ten containers with ninety variables out of Secrets each take more than [`TREE_BYTES_MAX`].
 pub(crate) const POD_TREE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// Kinds that nodes write, by what RBAC's `system:node` allows.
-const WRITTEN_BY_NODES: [&str; 7] = [
-    "certificatesigningrequests",
-    "csinodes",
-    "events",
-    "leases",
-    "nodes",
-    "podcertificaterequests",
-    "resourceslices",
+/// Kinds that nodes write, by what RBAC's `system:node` allows: their groups and plurals.
+const WRITTEN_BY_NODES: [(&str, &str); 8] = [
+    ("", "events"),
+    ("", "nodes"),
+    ("certificates.k8s.io", "certificatesigningrequests"),
+    ("certificates.k8s.io", "podcertificaterequests"),
+    ("coordination.k8s.io", "leases"),
+    ("events.k8s.io", "events"),
+    ("resource.k8s.io", "resourceslices"),
+    ("storage.k8s.io", "csinodes"),
 ];
 
 /// An object that is not empty has its members in blocks of this many.
@@ -64,17 +65,30 @@ pub(crate) fn is_large(text: &[u8]) -> bool {
 pub(crate) fn exceeds<'a>(texts: impl Iterator<Item = &'a [u8]> + Clone, most: usize) -> bool {
     // The least text of an object has two bytes.
     texts.clone().map(<[u8]>::len).sum::<usize>() / 2 * OBJECT_BYTES > most
-        && texts.map(|text| measured(text).0).sum::<usize>() > most
+        && texts.map(tree_bytes).sum::<usize>() > most
 }
 
 /// Bytes that the tree of an object may take beyond its text, by the path of its collection.
 pub(super) fn tree_bytes_max(path: &str) -> usize {
-    let path = path.split('?').next().unwrap_or_default();
-    match path.rsplit('/').next() {
-        Some("pods") => POD_TREE_BYTES_MAX,
-        Some(kind) if WRITTEN_BY_NODES.contains(&kind) => TREE_BYTES_MAX,
+    let (group, plural) = group_and_plural(path);
+    tree_bytes_of(group, plural)
+}
+
+/// The same by its kind.
+pub(super) fn tree_bytes_of(group: &str, plural: &str) -> usize {
+    match (group, plural) {
+        ("", "pods") => POD_TREE_BYTES_MAX,
+        kind if WRITTEN_BY_NODES.contains(&kind) => TREE_BYTES_MAX,
         _ => LARGE_TREE_BYTES_MAX,
     }
+}
+
+/// Of the path of a collection: `/api/VERSION/…/PLURAL` in the core group, else `/apis/GROUP/VERSION/…/PLURAL`.
+fn group_and_plural(path: &str) -> (&str, &str) {
+    let path = path.split('?').next().unwrap_or_default();
+    let plural = path.rsplit('/').next().unwrap_or_default();
+    let group = path.strip_prefix("/apis/").and_then(|rest| rest.split('/').next());
+    (group.unwrap_or_default(), plural)
 }
 
 /// Whether a text is a JSON object. Nothing of it is kept.
@@ -130,9 +144,16 @@ mod tests {
 
     #[test]
     fn what_nodes_write_takes_less_than_what_others_write() {
-        assert_eq!(tree_bytes_max("/api/v1/nodes"), TREE_BYTES_MAX);
+        let written = ["/api/v1/nodes", "/apis/events.k8s.io/v1/namespaces/d/events"];
+        for path in written.into_iter().chain(["/apis/coordination.k8s.io/v1/leases?limit=5"]) {
+            assert_eq!(tree_bytes_max(path), TREE_BYTES_MAX, "{path}");
+        }
         assert_eq!(tree_bytes_max("/api/v1/namespaces/d/pods?fieldSelector=a/b"), POD_TREE_BYTES_MAX);
-        for path in ["/apis/discovery.k8s.io/v1/endpointslices", "/api/v1/configmaps?labelSelector=a/nodes"] {
+        let others = ["/apis/discovery.k8s.io/v1/endpointslices", "/api/v1/configmaps?labelSelector=a/nodes"];
+        // Somebody else's kinds of the same names.
+        let namesakes =
+            ["/apis/example.com/v1/nodes", "/apis/example.com/v1/namespaces/d/pods", "/api/v1/leases"];
+        for path in others.into_iter().chain(namesakes) {
             assert_eq!(tree_bytes_max(path), LARGE_TREE_BYTES_MAX, "{path}");
         }
         let endpoint = serde_json::json!({

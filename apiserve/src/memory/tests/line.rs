@@ -31,18 +31,48 @@ impl Journal for Disk {
     }
 }
 
-fn creation(payer: &Payer, name: &str, len: usize) -> WriteRequest {
+/// A store, with what its disk has taken, and what holds that disk.
+struct Held {
+    store: MemoryStore,
+    writes: LocalWrites,
+    senders: Senders,
+    batches: Batches,
+    hold: mpsc::Sender<()>,
+}
+
+/// A store of these objects on a disk that takes nothing until [`Held::hold`] is dropped.
+fn held(objects: Vec<Stored>) -> Held {
+    let (hold, go) = mpsc::channel();
+    let batches = Batches::default();
+    let disk = Disk { go: Mutex::new(go), batches: Arc::clone(&batches) };
+    let store = MemoryStore::restore(Revision(7), objects, Some(Box::new(disk)), small(), Rules::default());
+    let writes = LocalWrites::new(Arc::new(store.clone()));
+    Held { store, writes, senders: Senders::default(), batches, hold }
+}
+
+impl Held {
+    fn payer(&self, name: &str) -> Payer {
+        self.senders.find(&Identity::new(name, &[AUTHENTICATED_GROUP]), Source::of(None)).into()
+    }
+
+    /// How many writes wait for the disk.
+    fn in_line(&self) -> usize {
+        self.store.shared.queue.lock().waiting.len()
+    }
+}
+
+fn request(payer: &Payer, verb: WriteVerb, name: &str, body: String) -> WriteRequest {
     let attributes = Attributes {
-        verb: "create".to_owned(),
+        verb: if verb == WriteVerb::Delete { "delete" } else { "create" }.to_owned(),
         namespace: "default".to_owned(),
+        name: name.to_owned(),
         payer: payer.clone(),
         ..Attributes::default()
     };
-    let body = format!(r#"{{"metadata":{{"name":"{name}"}},"data":{{"text":"{}"}}}}"#, "x".repeat(len));
     WriteRequest {
         attributes,
         kind: Arc::clone(Kinds::builtin().get(&configmaps()).unwrap()),
-        verb: WriteVerb::Create,
+        verb,
         options: WriteOptions::default(),
         may_create: false,
         body: body.into(),
@@ -53,29 +83,36 @@ fn creation(payer: &Payer, name: &str, len: usize) -> WriteRequest {
     }
 }
 
+fn creation(payer: &Payer, name: &str, len: usize) -> WriteRequest {
+    let body = format!(r#"{{"metadata":{{"name":"{name}"}},"data":{{"text":"{}"}}}}"#, "x".repeat(len));
+    request(payer, WriteVerb::Create, name, body)
+}
+
+fn deletion(payer: &Payer, name: &str) -> WriteRequest {
+    request(payer, WriteVerb::Delete, name, String::new())
+}
+
+fn stored(name: &str, len: usize) -> Stored {
+    let metadata = format!(r#"{{"name":"{name}","namespace":"default","uid":"u","resourceVersion":"7"}}"#);
+    let body = format!(r#"{{"metadata":{metadata},"data":{{"text":"{}"}}}}"#, "x".repeat(len));
+    Stored::new(key("default", name), Uid::parse("u").unwrap(), Revision(7), body.into())
+}
+
 /// Some write large objects as fast as they can: what others write stands in line behind a few of these, and each batch takes
 /// the disk a bounded time.
 #[tokio::test]
 async fn large_writes_of_one_sender_wait_behind_each_other_and_not_before_those_of_others() {
-    let (hold, go) = mpsc::channel();
-    let batches = Batches::default();
-    let disk = Disk { go: Mutex::new(go), batches: Arc::clone(&batches) };
-    let store =
-        MemoryStore::restore(Revision(7), Vec::new(), Some(Box::new(disk)), small(), Rules::default());
-    let writes = LocalWrites::new(Arc::new(store));
-    let senders = Senders::default();
-    let payer = |name: &str| {
-        Payer::from(senders.find(&Identity::new(name, &[AUTHENTICATED_GROUP]), Source::of(None)))
-    };
-    let greedy = ["eve", "mallory", "trudy"].map(|name| (name, payer(name)));
+    let held = held(Vec::new());
+    let greedy = ["eve", "mallory", "trudy"].map(|name| (name, held.payer(name)));
     let large = |number: usize| greedy.iter().map(move |(name, payer)| (format!("{name}{number}"), payer));
     let requests = (0..12).flat_map(large).map(|(name, payer)| creation(payer, &name, 900 * 1024));
+    let requests = requests.chain([creation(&held.payer("bob"), "bob", 10)]);
     let mut waiting: Vec<BoxFuture<'_, Result<WriteReply, ApiError>>> =
-        requests.chain([creation(&payer("bob"), "bob", 10)]).map(|request| writes.execute(request)).collect();
+        requests.map(|request| held.writes.execute(request)).collect();
     assert!(waiting.iter_mut().all(|write| write.now_or_never().is_none()), "the disk takes nothing");
-    drop(hold);
+    drop(held.hold);
     assert!(join_all(waiting).await.iter().all(Result::is_ok));
-    let batches = batches.lock();
+    let batches = held.batches.lock();
     let written: Vec<&str> = batches.iter().flatten().map(|(name, _)| name.as_str()).collect();
     let before = written.iter().position(|name| *name == "bob").unwrap();
     assert!(before <= 3 * 4, "{before} of four that each of the others may have in line: {written:?}");
@@ -89,25 +126,45 @@ async fn large_writes_of_one_sender_wait_behind_each_other_and_not_before_those_
 /// A request may go away in the middle; what it has put into the line is its sender's still.
 #[tokio::test]
 async fn writes_whose_requests_have_gone_are_in_line_on_the_account_of_their_sender() {
-    let (hold, go) = mpsc::channel();
-    let batches = Batches::default();
-    let disk = Disk { go: Mutex::new(go), batches: Arc::clone(&batches) };
-    let store =
-        MemoryStore::restore(Revision(7), Vec::new(), Some(Box::new(disk)), small(), Rules::default());
-    let (writes, senders) = (LocalWrites::new(Arc::new(store)), Senders::default());
-    let payer = |name: &str| {
-        Payer::from(senders.find(&Identity::new(name, &[AUTHENTICATED_GROUP]), Source::of(None)))
-    };
-    let eve = payer("eve");
+    let held = held(Vec::new());
+    let eve = held.payer("eve");
     for number in 0..40 {
-        let write = writes.execute(creation(&eve, &format!("eve{number}"), 900 * 1024));
+        let write = held.writes.execute(creation(&eve, &format!("eve{number}"), 900 * 1024));
         assert!(write.now_or_never().is_none(), "the disk takes nothing");
     }
-    let bob = payer("bob");
-    let mut last: BoxFuture<'_, _> = writes.execute(creation(&bob, "bob", 10)).boxed();
+    let mut last: BoxFuture<'_, _> = held.writes.execute(creation(&held.payer("bob"), "bob", 10)).boxed();
     assert!((&mut last).now_or_never().is_none());
-    drop(hold);
+    drop(held.hold);
     assert!(last.await.is_ok());
-    let written = batches.lock().iter().map(Vec::len).sum::<usize>();
+    let written = held.batches.lock().iter().map(Vec::len).sum::<usize>();
     assert!(written <= 5, "{written} of four that eve may have in line, and one of bob");
+}
+
+/// Who deletes in a loop, and does not wait for the answers, takes nobody's place in the line, and is not refused.
+#[tokio::test]
+async fn deletions_of_one_sender_wait_behind_each_other_and_none_is_refused() {
+    let names = (0..8).map(|number| format!("large{number}"));
+    let large = names.clone().map(|name| stored(&name, 1024 * 1024 - 512));
+    let held = held(large.chain([stored("small", 10)]).collect());
+    let eve = held.payer("eve");
+    for _ in 0..JOURNAL_QUEUE_MAX + 100 {
+        let gone = held.writes.execute(deletion(&eve, "small")).now_or_never();
+        assert!(gone.is_none(), "neither made nor refused: {gone:?}");
+    }
+    assert!(held.in_line() <= 1024, "{} writes of one sender", held.in_line());
+    let mut bob: BoxFuture<'_, _> = held.writes.execute(creation(&held.payer("bob"), "bob", 10)).boxed();
+    assert!((&mut bob).now_or_never().is_none(), "it is in line");
+    let payers = ["mallory", "trudy"].map(|name| held.payer(name));
+    let more = names.zip(payers.iter().cycle()).map(|(name, payer)| deletion(payer, &name));
+    let mut more = more.map(|request| held.writes.execute(request)).collect::<Vec<_>>();
+    assert!(more.iter_mut().all(|write| write.now_or_never().is_none()), "the disk takes nothing");
+    drop(held.hold);
+    assert!(bob.await.is_ok());
+    assert!(join_all(more).await.iter().all(Result::is_ok), "what is deleted goes when its turn has come");
+    for batch in held.batches.lock().iter() {
+        let len: usize = batch.iter().map(|(_, len)| len).sum();
+        assert!(len <= JOURNAL_BATCH_LEN_MAX + 64 * batch.len(), "{len} bytes at a time");
+    }
+    let left = held.store.list(&configmaps(), None).unwrap().items;
+    assert_eq!(left.iter().map(|item| item.key.name()).collect::<Vec<_>>(), ["bob"]);
 }

@@ -487,4 +487,16 @@ async fn a_list_of_pods_from_before_the_node_was_registered_anew_does_not_count(
     assert_eq!(question.await.expect("an answer"), Proven::default());
     world.settle().await;
     assert_eq!((world.down.is_ready(&self::node()), world.state(&key)), (true, "present"));
+
+/// A pod is read alone when there is room for it again, or when an event of it was too long.
+#[tokio::test]
+async fn what_is_read_alone_is_read_up_to_the_same_size() {
+    let mut large = pod("p", 5, &[]);
+    large["status"]["many"] = vec![""; 100_000].into();
+    let api = Api { pods: vec![large], secrets: vec![secret("s", 6)], ..Api::default() };
+    let kube = client(&Arc::new(Mutex::new(api)));
+    let is_unread =
+        async |key: &ObjectKey| fetch(&kube, key).await.ok().flatten().expect("it is there").is_unread();
+    assert!(is_unread(&ObjectKey::new(Kind::Pod.resource(), "d", "p")).await);
+    assert!(!is_unread(&secret_key("s")).await);
 }

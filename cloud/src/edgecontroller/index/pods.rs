@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use serde_json::Value;
-use tombolo_proto::object::SharedObject;
+use tombolo_proto::inventory::content_hash;
+use tombolo_proto::object::{ObjectVersion, SharedObject};
 use tombolo_proto::{NodeId, ObjectKey, Uid};
 
-use super::bodies::{Moves, NODE_MIRROR_PODS_MAX, NODE_PODS_BYTES_MAX, Rank};
+use super::bodies::{ENDING_LEN_MAX, Moves, NODE_MIRROR_PODS_MAX, NODE_PODS_BYTES_MAX, Rank};
 use super::{Cached, Effect, Index, Kind, ObjectError, RawObject, Trimmed};
 use crate::edgecontroller::pod_manager::{Known, Observed, Verdict};
 use crate::kube::MIRROR;
@@ -25,14 +26,18 @@ impl SeenPod {
     /// # Errors
     /// As [`Kind::trimmed`].
     pub(in crate::edgecontroller) fn read(raw: RawObject) -> Result<Self, ObjectError> {
-        let (rank, is_unread) = (rank_of(raw.value()), raw.is_unread());
+        let mut rank = rank_of(raw.value());
+        let is_to_go = raw.value().pointer("/metadata/deletionTimestamp").is_some();
         let mut pod = Kind::Pod.trimmed(raw)?;
         if rank == Rank::Mirror {
             // A node makes mirror pods itself, and must not be given objects for them: the Node authorizer does the same.
             pod.object.dependencies.clear();
+        } else if is_to_go {
+            leave_out_status(&mut pod);
+            rank = if pod.object.body.len() <= ENDING_LEN_MAX { Rank::Ending } else { rank };
         }
         // For what was not read there is no room: it is there, and its body is not.
-        let len = if is_unread { NODE_PODS_BYTES_MAX + 1 } else { pod.object.body.len() };
+        let len = if pod.object.body.is_empty() { NODE_PODS_BYTES_MAX + 1 } else { pod.object.body.len() };
         Ok(Self { rank, len, pod })
     }
 
@@ -88,9 +93,31 @@ impl PodList {
 impl Index {
     pub(super) fn pod_applied(&mut self, raw: RawObject) -> Result<(), ObjectError> {
         let node = raw.value().pointer("/spec/nodeName").and_then(Value::as_str);
-        let Some(node) = node.and_then(|name| NodeId::parse(name).ok()) else { return Ok(()) };
+        let Some(node) = node.and_then(|name| NodeId::parse(name).ok()) else {
+            return self.pod_in_part(&raw);
+        };
         if self.is_registered(&node) {
             self.pod_seen(&node, SeenPod::read(raw)?);
+        }
+        Ok(())
+    }
+
+    /// Of a pod that is too long for an event it is not known where it runs. If it has been told to go since, it is read.
+    fn pod_in_part(&mut self, raw: &RawObject) -> Result<(), ObjectError> {
+        let marks = |pod: &Value| {
+            let metadata = pod.get("metadata");
+            ["deletionTimestamp", "deletionGracePeriodSeconds"].map(|name| metadata?.get(name).cloned())
+        };
+        let told = marks(raw.value());
+        let Some(known) = self.pods.get(&raw.uid()?).filter(|_| raw.is_unread() && told[0].is_some()) else {
+            return Ok(());
+        };
+        let is_news = match self.down.present(&known.key) {
+            Some(pod) => serde_json::from_slice(&pod.body).is_ok_and(|pod: Value| marks(&pod) != told),
+            None => true,
+        };
+        if is_news && known.version.revision < raw.revision()? {
+            self.effects.push(Effect::Fetch(known.key.clone(), Some(known.version.clone())));
         }
         Ok(())
     }
@@ -257,6 +284,23 @@ impl Index {
             self.offer(node, key);
         }
     }
+}
+
+/// Of a pod that is being deleted and has much to tell.
+fn leave_out_status(pod: &mut Trimmed) {
+    let object = &mut pod.object;
+    if object.body.len() <= ENDING_LEN_MAX {
+        return;
+    }
+    let Ok(Value::Object(mut value)) = serde_json::from_slice(&object.body) else { return };
+    if value.remove("status").is_none() {
+        return;
+    }
+    let mut body = Value::from(value).to_string();
+    body.shrink_to_fit();
+    let version = ObjectVersion { hash: content_hash(body.as_bytes()), ..object.version.clone() };
+    let dependencies = std::mem::take(&mut object.dependencies);
+    *object = SharedObject::new(object.key.clone(), version, body.into(), dependencies);
 }
 
 fn rank_of(pod: &Value) -> Rank {

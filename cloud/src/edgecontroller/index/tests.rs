@@ -424,6 +424,78 @@ fn a_pod_that_is_not_read_runs_on_with_what_it_needs_and_its_deletion_ends_both(
     assert_eq!((world.state("a", &pod), world.state("a", &secret)), ("unwanted", "unwanted"));
 }
 
+/// A pod that outgrows what is read of it is told to go: its node hears of it, by the part that was read.
+#[test]
+fn a_pod_that_is_not_read_and_is_being_deleted_is_told_to_its_node() {
+    let mut world = World::synced(&["a"]);
+    let pod = key(Kind::Pod, "p");
+    world.pod("p", "a", &["s"]);
+    let deleted = |revision: u64, seconds: u64| {
+        let text = of_many_values(Kind::Pod, "p", revision, ON_A).value().to_string();
+        let marks = format!(
+            r#"{{"metadata":{{"deletionTimestamp":"2026-01-01T00:00:{seconds}Z","deletionGracePeriodSeconds":{seconds},"#
+        );
+        let text = text.replacen(r#"{"metadata":{"#, &marks, 1);
+        let many = r#""","#.repeat(270_000);
+        let text = format!(r#"{},"status":[{many}0]}}"#, text.strip_suffix('}').expect("an object"));
+        let raw: RawObject = serde_json::from_str(&text).expect("an object");
+        assert!(raw.is_unread());
+        raw
+    };
+    let told = |world: &World| match world.down.lookup(&node("a"), &pod) {
+        Lookup::Present(object) => serde_json::from_slice::<Value>(&object.body).expect("JSON"),
+        _ => panic!("{}", world.state("a", &pod)),
+    };
+    world.index.handle(Kind::Pod, ObjectEvent::Applied(of_many_values(Kind::Pod, "p", 1000, ON_A)));
+    assert_eq!(world.state("a", &pod), "unreadable");
+    world.offered();
+    world.index.handle(Kind::Pod, ObjectEvent::Applied(deleted(1001, 30)));
+    assert!(world.offered().contains(&"a<-p".to_owned()));
+    let body = told(&world);
+    assert_eq!((&body["kind"], &body["spec"]["nodeName"]), (&json!("Pod"), &json!("a")));
+    assert_eq!(body["metadata"]["deletionGracePeriodSeconds"], 30);
+    world.index.handle(Kind::Pod, ObjectEvent::Applied(deleted(1002, 30)));
+    assert_eq!(world.offered(), [""; 0], "what has grown is nothing that a node acts on");
+    world.index.handle(Kind::Pod, ObjectEvent::Applied(deleted(1003, 10)));
+    assert_eq!(
+        (world.offered(), told(&world)["metadata"]["deletionGracePeriodSeconds"].as_u64()),
+        (vec!["a<-p".to_owned()], Some(10))
+    );
+    world.index.handle(Kind::Pod, ObjectEvent::Deleted(deleted(1004, 10)));
+    assert_eq!(world.state("a", &pod), "unwanted");
+}
+
+/// Of an event that is too long to be read nothing says where the pod runs.
+#[test]
+fn a_pod_that_is_too_long_for_an_event_is_read_when_it_is_told_to_go() {
+    let mut world = World::synced(&["a"]);
+    world.pod("p", "a", &[]);
+    let skimmed = |revision: u64, marks: &str| {
+        let metadata =
+            format!(r#""name":"p","namespace":"d","uid":"u-p","resourceVersion":"{revision}"{marks}"#);
+        let mut raw: RawObject =
+            serde_json::from_str(&format!(r#"{{"metadata":{{{metadata}}}}}"#)).expect("an object");
+        raw.leave_unread("it is too long");
+        ObjectEvent::Applied(raw)
+    };
+    world.offered();
+    world.index.handle(Kind::Pod, skimmed(1000, ""));
+    assert_eq!(world.offered(), [""; 0], "its node keeps what it has");
+    let marks = r#","deletionTimestamp":"2026-01-01T00:00:00Z","deletionGracePeriodSeconds":30"#;
+    world.index.handle(Kind::Pod, skimmed(1001, marks));
+    assert_eq!(world.offered(), ["fetch p again"]);
+    let mut found = world.pod_raw("p", "a", &[]).into_value();
+    found["metadata"]["resourceVersion"] = "1001".into();
+    found["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+    found["metadata"]["deletionGracePeriodSeconds"] = 30.into();
+    world.index.fetched(&key(Kind::Pod, "p"), None, Some(RawObject::new(found)));
+    assert_eq!(world.offered(), ["a<-p"]);
+    world.index.handle(Kind::Pod, skimmed(1002, marks));
+    assert_eq!(world.offered(), [""; 0], "it is known already");
+    world.index.handle(Kind::Pod, skimmed(1003, &marks.replace("30", "10")));
+    assert_eq!(world.offered(), ["fetch p again"], "it has less time");
+}
+
 #[test]
 fn what_a_node_needs_and_is_not_read_is_waited_for_by_nobody() {
     for kind in [Kind::Secret, Kind::ConfigMap] {

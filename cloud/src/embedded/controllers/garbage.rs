@@ -7,11 +7,12 @@ use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use serde_json::Value;
 use tombolo_apiserve::status::ApiError;
-use tombolo_apiserve::store::StoreError;
+use tombolo_apiserve::store::{Store as _, StoreError};
+use tombolo_runtime::doubled;
 
+use super::Context;
 use super::deletion::Deletion;
 use super::ownership::{FOREGROUND, Item, ORPHAN, Ownership, Presence};
-use super::{Context, is_settled};
 use crate::embedded::objects::{Edit, Object, items, member, text};
 
 /// Name under which it deletes.
@@ -19,6 +20,9 @@ const CONTROLLER: &str = "generic-garbage-collector";
 
 /// Pause after a first failure with an object; twice as long after each further one.
 const PAUSE: Duration = Duration::from_millis(500);
+
+/// The same where an object could not be read yet: a batch of changes is visible within milliseconds after its last one is known.
+const EARLY_PAUSE: Duration = Duration::from_millis(10);
 
 /// The longest.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
@@ -34,17 +38,27 @@ pub(super) async fn run(context: &Context) {
     // What was begun when this controller stood aside may be half done.
     context.ownership.retry_all();
     follow(&context.ownership, async |item| {
-        let outcome = collect(context, &item).await;
-        if let Err(error) = &outcome {
+        collect(context, &item).await.unwrap_or_else(|error| {
             tracing::warn!(key = %item.key, %error, "an object was not collected; trying again");
-        }
-        outcome.is_ok()
+            Outcome::Failed
+        })
     })
     .await;
 }
 
+/// What became of a try.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    /// Nothing is left to do until something changes.
+    Done,
+    /// The index knows a version that cannot be read yet. It can when the store has come to its revision, so this ends.
+    Early,
+    /// It did not work.
+    Failed,
+}
+
 /// Has everything done that the index says. What fails is tried again later, while all else goes on.
-async fn follow<F: Future<Output = bool>>(ownership: &Ownership, work: impl Fn(Item) -> F) {
+async fn follow<F: Future<Output = Outcome>>(ownership: &Ownership, work: impl Fn(Item) -> F) {
     let (mut turns, mut running, mut pauses) =
         (Turns::default(), FuturesUnordered::new(), FuturesUnordered::new());
     let begin = |item: Item| {
@@ -58,7 +72,7 @@ async fn follow<F: Future<Output = bool>>(ownership: &Ownership, work: impl Fn(I
                     running.push(begin(item));
                 }
             }
-            Some((item, is_done)) = running.next() => {
+            Some((item, outcome)) = running.next() => {
                 turns.end(&item);
                 while let Some(uid) = turns.next(item.key.namespace()) {
                     if let Some(next) = ownership.take(&uid).filter(|next| turns.begin(next)) {
@@ -66,7 +80,7 @@ async fn follow<F: Future<Output = bool>>(ownership: &Ownership, work: impl Fn(I
                         break;
                     }
                 }
-                if let Some(pause) = turns.pause(&item.uid, is_done) {
+                if let Some(pause) = turns.pause(&item.uid, outcome) {
                     pauses.push(async move {
                         tokio::time::sleep(pause).await;
                         item.uid
@@ -133,19 +147,22 @@ impl Turns {
         next
     }
 
-    /// How long to wait before an object is tried again; none where nothing failed, or it waits already.
-    fn pause(&mut self, uid: &str, is_done: bool) -> Option<Duration> {
-        if is_done {
-            self.failures.remove(uid);
-            return None;
-        }
+    /// How long to wait before an object is tried again; none where all is done, or it waits already.
+    fn pause(&mut self, uid: &str, outcome: Outcome) -> Option<Duration> {
+        let first = match outcome {
+            Outcome::Done => {
+                self.failures.remove(uid);
+                return None;
+            }
+            Outcome::Early => EARLY_PAUSE,
+            Outcome::Failed => PAUSE,
+        };
         if !self.paused.insert(uid.to_owned()) {
             return None;
         }
         let failures = self.failures.entry(uid.to_owned()).or_default();
-        let pause = PAUSE.saturating_mul(1 << (*failures).min(16)).min(PAUSE_MAX);
-        *failures += 1;
-        Some(pause)
+        *failures = failures.saturating_add(1);
+        Some(doubled(first, *failures, PAUSE_MAX))
     }
 }
 
@@ -173,21 +190,21 @@ fn verdict(item: &Item, has_dependents: bool) -> Verdict {
     if waiting + absent > 0 { Verdict::Delete("Background") } else { Verdict::Keep }
 }
 
-async fn collect(context: &Context, item: &Item) -> Result<(), ApiError> {
+async fn collect(context: &Context, item: &Item) -> Result<Outcome, ApiError> {
+    if !is_visible(context, item) {
+        return Ok(Outcome::Early);
+    }
     match item.waits {
         Some(FOREGROUND) => return finish_foreground(context, item).await,
         Some(ORPHAN) => return finish_orphan(context, item).await,
         _ => {}
     }
-    if item.owners.is_empty() {
-        return Ok(());
-    }
-    if names_unknown_kind(context, item) {
-        return Ok(());
+    if item.owners.is_empty() || names_unknown_kind(context, item) {
+        return Ok(Outcome::Done);
     }
     let has_dependents = !context.ownership.dependents(&item.uid).is_empty();
     match verdict(item, has_dependents) {
-        Verdict::Keep => Ok(()),
+        Verdict::Keep => Ok(Outcome::Done),
         Verdict::Unlink => {
             let stale = |presence: Presence| presence != Presence::Solid;
             let gone: Vec<&str> = item
@@ -196,15 +213,26 @@ async fn collect(context: &Context, item: &Item) -> Result<(), ApiError> {
                 .filter(|(_, own)| stale(*own))
                 .map(|(owner, _)| owner.uid.as_str())
                 .collect();
-            unlink(context, item, &gone).await
+            unlink(context, item, &gone).await.map(|()| Outcome::Done)
         }
-        Verdict::Delete(policy) => {
-            let deletion = Deletion::by_controller(CONTROLLER, &item.uid, policy);
-            match context.deletions.delete(&item.key, deletion).await {
-                Err(error) if !is_settled(&error) => Err(error),
-                _ => Ok(()),
-            }
-        }
+        Verdict::Delete(policy) => delete(context, item, policy).await,
+    }
+}
+
+/// Whether what is read from the store is at least as new as what the index knew when it told of the object.
+fn is_visible(context: &Context, item: &Item) -> bool {
+    context.objects.store().revision() >= item.revision
+}
+
+async fn delete(context: &Context, item: &Item, policy: &str) -> Result<Outcome, ApiError> {
+    let deletion = Deletion::by_controller(CONTROLLER, &item.uid, policy);
+    let deleted = context.deletions.delete(&item.key, deletion).await;
+    // Whatever the answer: a webhook chooses the code with which it refuses.
+    let is_there =
+        || context.objects.get_key(&item.key).is_some_and(|object| object.uid.as_str() == item.uid);
+    match deleted {
+        Err(error) if is_there() => Err(error),
+        _ => Ok(Outcome::Done),
     }
 }
 
@@ -230,15 +258,18 @@ fn names_unknown_kind(context: &Context, item: &Item) -> bool {
 }
 
 /// Lets an owner go when nothing blocks it any more; its dependents are deleted by their own turns.
-async fn finish_foreground(context: &Context, owner: &Item) -> Result<(), ApiError> {
+async fn finish_foreground(context: &Context, owner: &Item) -> Result<Outcome, ApiError> {
     if context.ownership.dependents(&owner.uid).iter().any(|(_, blocks)| *blocks) {
-        return Ok(());
+        return Ok(Outcome::Done);
     }
     remove_finalizer(context, owner, FOREGROUND).await
 }
 
-async fn finish_orphan(context: &Context, owner: &Item) -> Result<(), ApiError> {
+async fn finish_orphan(context: &Context, owner: &Item) -> Result<Outcome, ApiError> {
     for (dependent, _) in context.ownership.dependents(&owner.uid) {
+        if !is_visible(context, &dependent) {
+            return Ok(Outcome::Early);
+        }
         unlink(context, &dependent, &[&owner.uid]).await?;
     }
     remove_finalizer(context, owner, ORPHAN).await
@@ -264,11 +295,12 @@ async fn unlink(context: &Context, item: &Item, owners: &[&str]) -> Result<(), A
     settled(update.await.map(|_| ()))
 }
 
-async fn remove_finalizer(context: &Context, item: &Item, finalizer: &str) -> Result<(), ApiError> {
+async fn remove_finalizer(context: &Context, item: &Item, finalizer: &str) -> Result<Outcome, ApiError> {
     let update = context.objects.update(&item.key, |object| {
         if object.uid.as_str() == item.uid { without_finalizer(object, finalizer) } else { Edit::Keep }
     });
-    settled(update.await.map(|_| ()))
+    settled(update.await.map(|_| ()))?;
+    Ok(Outcome::Done)
 }
 
 fn settled(result: Result<(), StoreError>) -> Result<(), ApiError> {
@@ -302,120 +334,4 @@ pub(super) fn without_finalizer(object: &mut Object, finalizer: &str) -> Edit {
 }
 
 #[cfg(test)]
-mod tests {
-    use parking_lot::Mutex;
-    use serde_json::json;
-    use tombolo_apiserve::store::{Revision, Stored};
-    use tombolo_proto::ids::Uid;
-    use tombolo_proto::object::ObjectKey;
-
-    use super::super::ownership::Owner;
-    use super::*;
-    use crate::embedded::objects::core;
-
-    #[test]
-    fn verdicts() {
-        use Presence::{Absent, Solid, Waiting};
-        let item = |owners: &[Presence]| Item {
-            uid: "u".into(),
-            key: ObjectKey::new(core("pods"), "shop", "p"),
-            owners: owners
-                .iter()
-                .map(|own| (Owner { uid: "o".into(), block_owner_deletion: None }, *own))
-                .collect(),
-            waits: None,
-        };
-        for (owners, has_dependents, expected) in [
-            (&[Solid][..], false, Verdict::Keep),
-            (&[Solid, Absent], false, Verdict::Unlink),
-            (&[Solid, Waiting], true, Verdict::Unlink),
-            (&[Absent], false, Verdict::Delete("Background")),
-            (&[Absent], true, Verdict::Delete("Background")),
-            (&[Waiting], false, Verdict::Delete("Background")),
-            (&[Waiting, Absent], true, Verdict::Delete("Foreground")),
-        ] {
-            assert_eq!(verdict(&item(owners), has_dependents), expected, "{owners:?} {has_dependents}");
-        }
-    }
-
-    #[test]
-    fn what_is_told_again_while_it_is_collected_waits_for_its_own_end() {
-        let item = |uid: &str| Item {
-            uid: uid.into(),
-            key: ObjectKey::new(core("pods"), "shop", uid),
-            owners: Vec::new(),
-            waits: None,
-        };
-        let (mut turns, again, other) = (Turns::default(), item("a"), item("b"));
-        assert!(turns.begin(&again) && turns.begin(&other));
-        assert!(!turns.begin(&again), "it is being collected");
-        turns.end(&other);
-        assert_eq!(turns.next("shop"), None, "not on account of another one's end");
-        turns.end(&again);
-        assert_eq!(turns.next("shop").as_deref(), Some("a"));
-        assert_eq!(turns.next("shop"), None);
-    }
-
-    /// Objects of a namespace whose webhook refuses, and of one whose webhook never answers, hold up no other namespace, and
-    /// are tried ever less often.
-    #[tokio::test(start_paused = true)]
-    async fn what_cannot_be_collected_holds_up_nobody() {
-        let ownership = Ownership::default();
-        for (namespace, count) in [("hangs", 100), ("refuses", 100), ("well", 100)] {
-            for number in 0..count {
-                let (key, uid) = (core("configmaps"), format!("{namespace}-{number}"));
-                let key = ObjectKey::new(key, namespace, &uid);
-                let metadata = json!({"metadata": {"ownerReferences": [{"uid": "gone"}]}});
-                let body = bytes::Bytes::from(metadata.to_string());
-                ownership.apply(&Stored::new(key, Uid::parse(&uid).unwrap(), Revision(1), body), false);
-            }
-        }
-        let tried = Mutex::new(HashMap::<String, usize>::new());
-        let work = async |item: Item| {
-            *tried.lock().entry(item.key.namespace().to_owned()).or_default() += 1;
-            match item.key.namespace() {
-                "hangs" => std::future::pending().await,
-                namespace => namespace == "well",
-            }
-        };
-        let following = follow(&ownership, work);
-        tokio::time::timeout(PAUSE / 2, following).await.expect_err("it goes on");
-        let count = |namespace: &str| tried.lock().get(namespace).copied();
-        assert_eq!(count("well"), Some(100), "without a pause");
-        assert_eq!(count("hangs"), Some(COLLECTING_OF_NAMESPACE_MAX));
-        assert_eq!(count("refuses"), Some(100), "each once");
-
-        let mut turns = Turns::default();
-        let pauses: Vec<_> = (0..12)
-            .map(|_| {
-                let pause = turns.pause("u", false).expect("a pause");
-                assert_eq!(turns.pause("u", false), None, "one at a time");
-                turns.paused.remove("u");
-                pause
-            })
-            .collect();
-        assert_eq!((pauses[0], pauses[1], pauses[11]), (PAUSE, 2 * PAUSE, PAUSE_MAX));
-        turns.pause("u", true);
-        assert!(turns.failures.is_empty(), "what was done is forgotten");
-    }
-
-    #[test]
-    fn the_last_finalizer_lets_an_object_go() {
-        let object = |metadata: Value| Object {
-            key: ObjectKey::new(core("configmaps"), "shop", "m"),
-            uid: Uid::parse("u").unwrap(),
-            revision: Revision(1),
-            value: json!({"metadata": metadata}),
-        };
-        let deleted = "2026-01-01T00:00:00Z";
-        let mut waiting = object(json!({"finalizers": [ORPHAN, "mine"], "deletionTimestamp": deleted}));
-        assert_eq!(without_finalizer(&mut waiting, ORPHAN), Edit::Put);
-        assert_eq!(without_finalizer(&mut waiting, ORPHAN), Edit::Keep);
-        assert_eq!(without_finalizer(&mut waiting, "mine"), Edit::Remove);
-        let mut graceful = object(
-            json!({"finalizers": [ORPHAN], "deletionTimestamp": deleted, "deletionGracePeriodSeconds": 30}),
-        );
-        assert_eq!(without_finalizer(&mut graceful, ORPHAN), Edit::Put);
-        assert_eq!(without_finalizer(&mut object(json!({"finalizers": [ORPHAN]})), ORPHAN), Edit::Put);
-    }
-}
+mod tests;

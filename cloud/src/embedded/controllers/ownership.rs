@@ -6,7 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use serde::Deserialize;
 use tokio::sync::Notify;
-use tombolo_apiserve::store::Stored;
+use tombolo_apiserve::store::{Revision, Stored};
 use tombolo_proto::ids::Uid;
 use tombolo_proto::object::ObjectKey;
 
@@ -47,6 +47,7 @@ pub(super) struct Owner {
 #[derive(Debug)]
 struct Node {
     key: ObjectKey,
+    revision: Revision,
     owners: Box<[Owner]>,
     /// Deletion was asked for, and this finalizer of ours is on it.
     waits: Option<&'static str>,
@@ -91,6 +92,8 @@ pub(super) struct Item {
     pub(super) uid: String,
     /// Where it is stored.
     pub(super) key: ObjectKey,
+    /// Its version. What is known here is known before it can be read.
+    pub(super) revision: Revision,
     /// Its owners and what is known about each.
     pub(super) owners: Vec<(Owner, Presence)>,
     /// The finalizer that it waits with, if it is being deleted.
@@ -112,7 +115,7 @@ impl Ownership {
             }
         } else {
             let metadata = serde_json::from_slice::<Body>(&stored.body()).unwrap_or_default().metadata;
-            index.put(&stored.uid, stored.key.clone(), metadata);
+            index.put(stored, metadata);
         }
         if !index.work.is_empty() {
             self.news.notify_one();
@@ -184,8 +187,8 @@ impl Ownership {
 }
 
 impl Index {
-    fn put(&mut self, own: &Uid, key: ObjectKey, metadata: Metadata) {
-        let uid = own.as_str();
+    fn put(&mut self, stored: &Stored, metadata: Metadata) {
+        let uid = stored.uid.as_str();
         let deleting = metadata.deletion_timestamp.is_some();
         let waits = [FOREGROUND, ORPHAN]
             .into_iter()
@@ -207,7 +210,8 @@ impl Index {
         }
         let owners: Box<[Owner]> = metadata.owner_references.into();
         self.notify_waiting_owners(&owners);
-        self.nodes.insert(own.clone(), Node { key, owners, waits });
+        let (key, revision) = (stored.key.clone(), stored.revision);
+        self.nodes.insert(stored.uid.clone(), Node { key, revision, owners, waits });
     }
 
     fn remove(&mut self, uid: &str) {
@@ -248,7 +252,8 @@ impl Index {
         let node = self.nodes.get(uid)?;
         let owners =
             node.owners.iter().map(|owner| (owner.clone(), self.presence(owner, &node.key))).collect();
-        Some(Item { uid: uid.to_owned(), key: node.key.clone(), owners, waits: node.waits })
+        let (key, revision) = (node.key.clone(), node.revision);
+        Some(Item { uid: uid.to_owned(), key, revision, owners, waits: node.waits })
     }
 
     /// An owner is in the dependent's namespace or in none (Kubernetes: owners and dependents).
@@ -271,7 +276,6 @@ impl Index {
 #[allow(clippy::needless_pass_by_value, reason = "literals read better by value in tests")]
 mod tests {
     use serde_json::{Value, json};
-    use tombolo_apiserve::store::Revision;
 
     use super::*;
     use crate::embedded::objects::core;

@@ -1,4 +1,4 @@
-//! What is left of an event that is too long to be read: its type, and which object it is about.
+//! What is left of an event that is too long to be read: its type, which object it is about, and whether that is to go.
 
 use super::super::object::IDENTITY;
 
@@ -129,13 +129,15 @@ mod tests {
     #[test]
     fn what_says_which_object_it_is_stays_wherever_it_stands() {
         let metadata = json!({
-            "annotations": {"name": "no", "a": "}{][\",\\"}, "labels": {}, "managedFields": [{"uid": "no"}, [1, "]"]],
+            "annotations": {"name": "no", "a": "}{][\",\\"}, "deletionGracePeriodSeconds": 30,
+            "deletionTimestamp": "2026-01-01T00:00:00Z", "labels": {}, "managedFields": [{"uid": "no"}, [1, "]"]],
             "name": "a\"b,{", "namespace": "d", "resourceVersion": "7", "uid": "u", "generation": 4
         });
         let object = json!({"apiVersion": "v1", "data": {"metadata": {"name": "no"}, "object": 1}, "kind": "Pod",
             "metadata": metadata, "status": {"type": "no", "n": [{}, [], null, 1.5, true]}});
         let event = json!({"object": object, "type": "MODIFIED"});
-        let identity = json!({"name": "a\"b,{", "namespace": "d", "resourceVersion": "7", "uid": "u"});
+        let identity = json!({"deletionGracePeriodSeconds": 30, "deletionTimestamp": "2026-01-01T00:00:00Z",
+            "name": "a\"b,{", "namespace": "d", "resourceVersion": "7", "uid": "u"});
         let expected =
             json!({"type": "MODIFIED", "object": {"apiVersion": "v1", "kind": "Pod", "metadata": identity}});
         for step in [1, 2, 7, 4096] {

@@ -110,6 +110,63 @@ fn a_status_that_is_too_large_costs_its_own_pod_until_there_is_room() {
     assert_eq!(world.offered(), ["a<-two"], "what can be read again is told");
 }
 
+/// What there is no room for is told to go: its node hears of it, and whoever deletes large pods takes nobody's room.
+#[test]
+fn a_pod_without_room_is_told_to_its_node_when_it_is_being_deleted() {
+    let mut world = World::synced(&["a"]);
+    for (name, kib) in [("small", 8), ("one", 940), ("two", 941), ("three", 942)] {
+        let pod = world.reported(name, "a", kib);
+        world.see(pod);
+    }
+    let deleted = |world: &mut World, name: &str, spec: usize, status: usize| {
+        let mut pod = world.reported(name, "a", status).into_value();
+        pod["spec"]["junk"] = "x".repeat(spec * KIB).into();
+        pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+        world.see(RawObject::new(pod));
+    };
+    let states = |world: &World| ["small", "one", "two", "three"].map(|name| world.pod_state("a", name));
+    assert_eq!(states(&world), ["present", "present", "present", "unreadable"]);
+    deleted(&mut world, "three", 1, 942);
+    assert_eq!(states(&world), ["present", "present", "present", "present"]);
+    let three = world.down.present(&key(Kind::Pod, "three")).expect("present");
+    let body: Value = serde_json::from_slice(&three.body).expect("JSON");
+    assert!(body["metadata"]["deletionTimestamp"].is_string() && body.get("status").is_none());
+    assert_eq!(three.version.hash, tombolo_proto::inventory::content_hash(&three.body));
+    deleted(&mut world, "large", 1500, 1);
+    assert_eq!(states(&world), ["present", "present", "present", "present"]);
+    assert_eq!(world.pod_state("a", "large"), "unreadable", "it stands behind those that are smaller");
+    deleted(&mut world, "small", 1, 8);
+    let body = world.down.present(&key(Kind::Pod, "small")).expect("present").body.clone();
+    assert!(serde_json::from_slice::<Value>(&body).expect("JSON")["status"].is_object());
+}
+
+/// One that was the largest of many is among those that are told as soon as it is to go.
+#[test]
+fn a_pod_that_is_being_deleted_goes_before_those_that_run_on() {
+    let mut world = World::synced(&["a"]);
+    let names: Vec<_> = (0..251).map(|number| format!("small-{number}")).collect();
+    for name in &names {
+        let pod = world.reported(name, "a", 8);
+        world.see(pod);
+    }
+    for kib in [15, 17] {
+        let name = format!("large-{kib}");
+        let mut pod = world.reported(&name, "a", 0).into_value();
+        pod["spec"]["junk"] = "x".repeat(kib * KIB).into();
+        world.see(RawObject::new(pod.clone()));
+        assert_eq!(world.pod_state("a", &name), "unreadable");
+        pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+        pod["metadata"]["resourceVersion"] = "100000".into();
+        world.see(RawObject::new(pod));
+    }
+    assert_eq!(world.pod_state("a", "large-15"), "present");
+    assert_eq!(world.pod_state("a", "large-17"), "unreadable");
+    assert!(
+        world.states("a", &names, "present") >= names.len() - 2,
+        "the room of two others is enough for it"
+    );
+}
+
 #[test]
 fn a_pod_without_body_is_gone_when_it_is_deleted_and_not_before() {
     let mut world = World::synced(&["a"]);

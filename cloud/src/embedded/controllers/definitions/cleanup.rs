@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
+use tombolo_apiserve::store::StoreError;
 use tombolo_apiserve::write::CLEANUP;
+use tombolo_runtime::doubled;
 
 use super::conditions::is_true;
 use super::{publish, resources_of};
 use crate::embedded::controllers::deletion::Deletion;
 use crate::embedded::controllers::garbage::without_finalizer;
 use crate::embedded::controllers::{Context, is_settled};
-use crate::embedded::objects::{Edit, Object, set_condition, text};
+use crate::embedded::objects::{Edit, Object, items, set_condition, text};
 
 /// Name under which it deletes.
 const CONTROLLER: &str = "customresourcedefinition-controller";
@@ -17,29 +19,56 @@ const CONTROLLER: &str = "customresourcedefinition-controller";
 /// How often the objects of a deleted definition are looked for again.
 const RETRY: Duration = Duration::from_millis(200);
 
-/// Takes as long as finalizers of the objects take.
+/// The longest pause after the store has refused that a definition goes.
+const RETRY_MAX: Duration = Duration::from_secs(60);
+
+/// Whether a definition that is being deleted waits for this.
+pub(super) fn is_left(definition: &Object) -> bool {
+    items(&definition.value, "/metadata/finalizers").iter().any(|finalizer| finalizer == CLEANUP)
+}
+
+/// Takes as long as finalizers of the objects take, or until this incarnation of the definition is gone: somebody may have
+/// taken its finalizer away, and what has come in its place keeps its objects.
 pub(super) async fn run(context: &Context, definition: Object) {
     if is_true(&definition.value, "Established") {
         mark(context, &definition).await;
         remove_objects(context, &definition).await;
     }
-    let finish = context.objects.update(&definition.key, |object| without_finalizer(object, CLEANUP));
-    if let Err(error) = finish.await {
-        tracing::warn!(name = definition.key.name(), %error, "a deleted definition was not removed");
+    let mut failures = 0_u32;
+    while let Err(error) = finish(context, &definition).await {
+        tracing::warn!(name = definition.key.name(), %error, "a deleted definition was not removed; trying again");
+        failures += 1;
+        tokio::time::sleep(doubled(RETRY, failures, RETRY_MAX)).await;
     }
+}
+
+async fn finish(context: &Context, definition: &Object) -> Result<(), StoreError> {
+    let update = context.objects.update(&definition.key, |object| match object.uid == definition.uid {
+        true => without_finalizer(object, CLEANUP),
+        false => Edit::Keep,
+    });
+    update.await.map(|_| ())
+}
+
+/// Whether there is this incarnation still.
+fn is_there(context: &Context, definition: &Object) -> bool {
+    context.objects.get_key(&definition.key).is_some_and(|object| object.uid == definition.uid)
 }
 
 /// Says that deletion is in progress; from then on no objects are created.
 async fn mark(context: &Context, definition: &Object) {
+    if !is_there(context, definition) {
+        return;
+    }
     let mut described = definition.value.clone();
     let condition =
         || ("True", "InstanceDeletionInProgress", "CustomResource deletion is in progress".to_owned());
     set_condition(&mut described, "Terminating", condition());
     publish(&described, context.objects.store(), &context.registry);
     let marked = context.objects.update(&definition.key, |object| {
-        let before = object.value.clone();
-        set_condition(&mut object.value, "Terminating", condition());
-        if object.value == before { Edit::Keep } else { Edit::Put }
+        let is_new =
+            object.uid == definition.uid && set_condition(&mut object.value, "Terminating", condition());
+        if is_new { Edit::Put } else { Edit::Keep }
     });
     if let Err(error) = marked.await {
         tracing::warn!(name = definition.key.name(), %error, "the status of a definition was not written");
@@ -50,7 +79,7 @@ async fn remove_objects(context: &Context, definition: &Object) {
     let (group, plural) =
         (text(&definition.value, "/spec/group"), text(&definition.value, "/spec/names/plural"));
     for storage in resources_of(context.objects.store(), group, plural) {
-        loop {
+        while is_there(context, definition) {
             for object in context.objects.list_raw(&storage, None) {
                 let deletion = Deletion::by_controller(CONTROLLER, object.uid.as_str(), "Background");
                 if let Err(error) = context.deletions.delete(&object.key, deletion).await
