@@ -259,7 +259,7 @@ impl<'a> Encoder<'a> {
     }
 
     fn row<'b>(&self, body: &'b Bytes, version: &str, now: Timestamp) -> Row<'b> {
-        let parsed = match tree::measured(body).0 > ROW_TREE_MAX {
+        let parsed = match tree::tree_bytes(body) > ROW_TREE_MAX {
             true => named(body),
             false => serde_json::from_slice(body).unwrap_or_default(),
         };
