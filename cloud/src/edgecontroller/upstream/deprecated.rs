@@ -235,7 +235,7 @@ impl Upstream {
         let write = write_of(node, &live, report);
         let write = write.map_err(|why| Box::new(StatusError::new(500, "InternalError", &why)))?;
         let Some(Write { uid, patch, has_gone }) = write else { return Ok(false) };
-        self.may_follow(position, key, &live).map_err(Box::new)?;
+        self.may_follow(position, key, &live)?;
         let call = ApiCall::patch(format!("{path}/status"), STRATEGIC, patch.into());
         match self.as_node(node, call).await {
             // Not a conflict: the pod of this UID was there, and somebody else has written.

@@ -99,13 +99,13 @@ impl Upstream {
         position: Option<&Position>,
         key: &ObjectKey,
         object: &[u8],
-    ) -> Result<(), StatusError> {
+    ) -> Result<(), Box<StatusError>> {
         if position.is_none_or(|position| position.covers(key, object)) {
             return Ok(());
         }
         self.note_written(key, Known::of(object));
         let sentence = format!("{key} was written after this report had come: report what is true now");
-        Err(StatusError::new(CONFLICT, "Conflict", &sentence))
+        Err(Box::new(StatusError::new(CONFLICT, "Conflict", &sentence)))
     }
 
     /// Runs a patch of a status as the node, on the version that was known when it was received.
