@@ -390,7 +390,7 @@ impl Scope {
                 queue.shrink_to_fit();
             }
             // A map in which much was removed takes the next keys for more than it has room for, and doubles.
-            self.slots = self.slots.drain().collect();
+            self.slots = std::mem::take(&mut self.slots).into_iter().collect();
         }
         wanted
     }
