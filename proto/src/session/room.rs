@@ -46,6 +46,6 @@ impl Room {
 }
 
 /// Keys at most of an edge that may follow so many objects: as many have gone, and a few were not counted yet.
-pub(super) const fn keys_max(max: usize) -> usize {
+const fn keys_max(max: usize) -> usize {
     2 * max + COUNT_AFTER
 }

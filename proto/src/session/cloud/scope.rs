@@ -46,7 +46,7 @@ pub(super) struct Scope {
     pub(super) stage: Stage,
     /// The edge can be told of what cannot be read.
     pub(super) told: bool,
-    /// Changed by `add_slot` and `remove_slot` alone.
+    /// Those that have gone count in `texts`.
     pub(super) slots: HashMap<ObjectKey, Slot>,
     /// Bytes of the texts of the keys that have gone: they are kept for their slots alone.
     texts: usize,
@@ -390,7 +390,7 @@ impl Scope {
                 queue.shrink_to_fit();
             }
             // A map in which much was removed takes the next keys for more than it has room for, and doubles.
-            self.slots = self.slots.drain().collect();
+            self.slots = std::mem::take(&mut self.slots).into_iter().collect();
         }
         wanted
     }

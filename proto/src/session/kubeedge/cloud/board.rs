@@ -295,7 +295,7 @@ impl Board {
     pub(super) fn drop_stale(&mut self) {
         let Self { ready, unhurried, slots, .. } = self;
         // A map in which much was removed takes the next keys for more than it has room for, and doubles.
-        *slots = slots.drain().collect();
+        *slots = std::mem::take(slots).into_iter().collect();
         for queue in [ready, unhurried] {
             queue.retain(|key| slots.get(key).is_some_and(|slot| slot.phase == Phase::Ready));
             queue.shrink_to_fit();
