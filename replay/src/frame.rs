@@ -226,11 +226,13 @@ impl Frame {
             "keepalive" => Ask::Keepalive,
             "response" | "error" => Ask::Ack,
             _ if self.resource() == "watchapp/sync" => Ask::Sync,
-            _ if self.source() == "metaserver" && self.resource() != "k8s/ca.crt" => match self.application("Verb").as_str() {
-                "get" | "list" => Ask::Read,
-                "watch" => Ask::Sync,
-                _ => Ask::Write,
-            },
+            _ if self.source() == "metaserver" && self.resource() != "k8s/ca.crt" => {
+                match self.application("Verb").as_str() {
+                    "get" | "list" => Ask::Read,
+                    "watch" => Ask::Sync,
+                    _ => Ask::Write,
+                }
+            }
             "query" if self.resource().split('/').nth(1) == Some("serviceaccounttoken") => Ask::Write,
             "query" => Ask::Read,
             "insert" | "update" | "patch" | "delete" => {

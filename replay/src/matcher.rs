@@ -392,13 +392,13 @@ impl<'t> Matcher<'t> {
             self.rules.count(Rule::Elsewhere);
             return Ok(false);
         }
-        if self.recorded.last_answer.get(&line.conn).is_none_or(|last| *last <= asked) {
-            self.rules.count(Rule::RecordingEnds);
-            return Ok(request.ask() != Ask::Write);
-        }
         if request.source() == "metaserver" && !self.recorded.has_dynamic {
             self.rules.count(Rule::Answered);
             return Ok(false);
+        }
+        if self.recorded.last_answer.get(&line.conn).is_none_or(|last| *last <= asked) {
+            self.rules.count(Rule::RecordingEnds);
+            return Ok(request.ask() != Ask::Write);
         }
         if frame.is_refusal() && !request.is_patch_or_application() && !request.is_tombolo() {
             self.rules.count(Rule::Answered);

@@ -233,7 +233,8 @@ fn object(version: &str, kind: &str, namespace: &str, name: &str, labels: &Value
 fn pushed(id: &str, object: &Value) -> Value {
     let metadata = &object["metadata"];
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let namespace = if metadata["namespace"] == "" { "null".to_owned() } else { text(&metadata["namespace"]) };
+    let namespace =
+        if metadata["namespace"] == "" { "null".to_owned() } else { text(&metadata["namespace"]) };
     let resource =
         format!("{namespace}/{}/{}", text(&object["kind"]).to_ascii_lowercase(), text(&metadata["name"]));
     let mut frame = push(id, object);
@@ -258,7 +259,12 @@ fn what_makes_the_recorded_cluster_work_is_neither_missed_nor_unexpected() {
     let list = |items: &[&Value]| json!({"kind": "ConfigMapList", "apiVersion": "v1", "metadata": {}, "items": items});
     let asked = record("list", "core/v1/configmaps");
     let judged = |came: &Value| {
-        judged(&[], &asked, &approved(asked.clone(), &list(&[&mine, &theirs])), &approved(asked.clone(), came))
+        judged(
+            &[],
+            &asked,
+            &approved(asked.clone(), &list(&[&mine, &theirs])),
+            &approved(asked.clone(), came),
+        )
     };
     assert_eq!(judged(&list(&[&mine, &ledger])).map(|summary| cluster_objects(&summary)), Ok(1));
     assert!(judged(&list(&[&ledger])).is_err(), "what is no machinery is missed");

@@ -10,7 +10,9 @@ fn line(dir: &str, id: &str, parent: &str, route: [&str; 4], content: &Value) ->
     if !parent.is_empty() {
         header["parent_msg_id"] = parent.into();
     }
-    if let Some(revision) = content.pointer("/metadata/resourceVersion").filter(|_| parent.is_empty() && dir == "down") {
+    if let Some(revision) =
+        content.pointer("/metadata/resourceVersion").filter(|_| parent.is_empty() && dir == "down")
+    {
         header["resourceversion"] = revision.clone();
     }
     let [source, group, operation, resource] = route;
@@ -23,7 +25,13 @@ fn asks(id: &str, operation: &str, resource: &str, content: &Value) -> Value {
 }
 
 fn answers(parent: &str, resource: &str, content: &Value) -> Value {
-    line("down", &format!("r-{parent}"), parent, ["edgecontroller", "resource", "response", resource], content)
+    line(
+        "down",
+        &format!("r-{parent}"),
+        parent,
+        ["edgecontroller", "resource", "response", resource],
+        content,
+    )
 }
 
 fn delivers(id: &str, resource: &str, content: &Value) -> Value {
@@ -31,7 +39,13 @@ fn delivers(id: &str, resource: &str, content: &Value) -> Value {
 }
 
 /// A record of MetaServer and its answer (docs/reference/kubeedge.md#application-records).
-fn application(id: &str, verb: &str, key: &str, option: &Value, outcome: Result<&Value, &Value>) -> [Value; 2] {
+fn application(
+    id: &str,
+    verb: &str,
+    key: &str,
+    option: &Value,
+    outcome: Result<&Value, &Value>,
+) -> [Value; 2] {
     let encoded = |value: &Value| STANDARD.encode(value.to_string());
     let asked = json!({"ID": "4f", "Key": key, "Verb": verb, "Nodename": "e", "Option": encoded(option), "ReqBody": null,
         "Subresource": "", "RespBody": null, "Status": "InApplying", "Reason": "", "Error": {"ErrStatus": {"metadata": {}}}});
@@ -54,7 +68,8 @@ fn application(id: &str, verb: &str, key: &str, option: &Value, outcome: Result<
 }
 
 fn object(kind: &str, name: &str, uid: &str, revision: u64) -> Value {
-    let metadata = json!({"name": name, "namespace": "d", "uid": uid, "resourceVersion": revision.to_string()});
+    let metadata =
+        json!({"name": name, "namespace": "d", "uid": uid, "resourceVersion": revision.to_string()});
     json!({"kind": kind, "apiVersion": "v1", "metadata": metadata})
 }
 
@@ -68,8 +83,10 @@ fn failed(status: &Value) -> Value {
 
 /// The changes of the API before each line, in short, with the derived objects.
 fn changes(lines: &[Value]) -> (Vec<String>, Vec<Value>) {
-    let text: Vec<String> =
-        std::iter::once(json!({"node": "e"})).chain(lines.iter().cloned()).map(|line| line.to_string()).collect();
+    let text: Vec<String> = std::iter::once(json!({"node": "e"}))
+        .chain(lines.iter().cloned())
+        .map(|line| line.to_string())
+        .collect();
     let transcript = with_api_lines(&Transcript::parse(&text.join("\n")).expect("a transcript"));
     let (mut changes, mut objects, mut frames) = (Vec::new(), Vec::new(), 0);
     for line in &transcript.lines {

@@ -7,7 +7,8 @@ use tombolo_replay::{Event, Rule, Transcript, Verb, play_cloud, with_api_lines};
 
 /// The transcripts in a folder and in those within it, but for those that were written by hand.
 fn files(folder: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(folder).expect("transcripts").map(|entry| entry.expect("an entry").path());
+    let entries =
+        std::fs::read_dir(folder).expect("transcripts").map(|entry| entry.expect("an entry").path());
     let (folders, mut files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());
     files.retain(|path| path.extension().is_some_and(|end| end == "jsonl"));
     files.extend(folders.iter().filter(|one| !one.ends_with("made")).flat_map(|one| self::files(one)));

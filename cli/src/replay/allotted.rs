@@ -87,7 +87,10 @@ mod tests {
         let spec = &changed["spec"];
         assert_eq!(spec["containers"][0]["image"], "a:2");
         assert_eq!(spec["containers"][0]["volumeMounts"], mounted["volumeMounts"]);
-        assert_eq!((&spec["volumes"], &spec["activeDeadlineSeconds"]), (&present["spec"]["volumes"], &json!(5)));
+        assert_eq!(
+            (&spec["volumes"], &spec["activeDeadlineSeconds"]),
+            (&present["spec"]["volumes"], &json!(5))
+        );
         assert_eq!(spec["tolerations"], json!([{"key": "run"}, {"key": "new"}]));
         assert_eq!(allotted_as(&Value::Null, wanted.clone()), wanted, "a new one is as it was recorded");
     }

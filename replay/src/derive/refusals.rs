@@ -68,7 +68,8 @@ pub(super) fn of(request: &Frame, reply: &Frame) -> Option<What> {
         "Conflict" => Why::Changed,
         _ => return None,
     };
-    let mut asked = request.asked().filter(|asked| asked["metadata"]["name"] == *key.name).unwrap_or_default();
+    let mut asked =
+        request.asked().filter(|asked| asked["metadata"]["name"] == *key.name).unwrap_or_default();
     strip(&mut asked, &["uid", "resourceVersion"]);
     Some(What::Refused(Refused { key, why, asked, later: None }))
 }

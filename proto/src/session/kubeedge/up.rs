@@ -66,8 +66,7 @@ impl Up {
     /// who asks for the CA, whoever that is (docs/reference/kubeedge.md#messages-from-an-edge).
     #[must_use]
     pub fn is_application(message: &Message) -> bool {
-        message.route.source == Source::MetaServer
-            && message.route.resource.local != LocalPath::CaCertificate
+        message.route.source == Source::MetaServer && message.route.resource.local != LocalPath::CaCertificate
     }
 }
 
