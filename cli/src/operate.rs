@@ -27,7 +27,9 @@ impl ClusterOptions {
         let mut config = match &self.kubeconfig {
             None => {
                 let config = kube::Config::infer().await;
-                without_proxy_of_environment(config.context("no cluster: give --kubeconfig or set KUBECONFIG")?)
+                without_proxy_of_environment(
+                    config.context("no cluster: give --kubeconfig or set KUBECONFIG")?,
+                )
             }
             Some(path) => cluster::config(path).await?,
         };

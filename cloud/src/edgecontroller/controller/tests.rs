@@ -487,6 +487,7 @@ async fn a_list_of_pods_from_before_the_node_was_registered_anew_does_not_count(
     assert_eq!(question.await.expect("an answer"), Proven::default());
     world.settle().await;
     assert_eq!((world.down.is_ready(&self::node()), world.state(&key)), (true, "present"));
+}
 
 /// A pod is read alone when there is room for it again, or when an event of it was too long.
 #[tokio::test]
