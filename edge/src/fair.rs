@@ -71,29 +71,33 @@ impl<O: Clone + Hash + Ord, K: Clone + Hash + Eq, V> Fair<O, K, V> {
         let claims = self.detach(&key).map(|entry| entry.claims).unwrap_or_default();
         self.weight += weight + claims.len().saturating_sub(1) * (self.claim)(&key);
         for (owner, used) in &claims {
-            self.owe(owner, *used, &key, weight);
+            self.owe(owner.clone(), *used, key.clone(), weight);
         }
         self.entries.insert(key.clone(), Entry { weight, claims, value });
-        self.touch(&key, &owner);
+        self.claim(key, owner);
     }
 
     /// Somebody uses an entry: from now on it is among what they have, as the newest, and stays for them whatever its other owners
     /// give up.
     pub(crate) fn touch(&mut self, key: &K, user: &O) {
+        self.claim(key.clone(), user.clone());
+    }
+
+    fn claim(&mut self, key: K, user: O) {
         self.uses += 1;
         let used = self.uses;
-        let Some(entry) = self.entries.get_mut(key) else { return };
-        match entry.claims.binary_search_by(|(owner, _)| owner.cmp(user)) {
+        let Some(entry) = self.entries.get_mut(&key) else { return };
+        match entry.claims.binary_search_by(|(owner, _)| owner.cmp(&user)) {
             Ok(at) => {
                 let before = std::mem::replace(&mut entry.claims[at].1, used);
-                if let Some(owned) = self.owners.get_mut(user) {
+                if let Some(owned) = self.owners.get_mut(&user) {
                     owned.by_use.remove(&before);
-                    owned.by_use.insert(used, key.clone());
+                    owned.by_use.insert(used, key);
                 }
             }
             Err(at) => {
                 if !entry.claims.is_empty() {
-                    self.weight += (self.claim)(key);
+                    self.weight += (self.claim)(&key);
                 }
                 entry.claims.insert(at, (user.clone(), used));
                 let weight = entry.weight;
@@ -136,12 +140,12 @@ impl<O: Clone + Hash + Ord, K: Clone + Hash + Eq, V> Fair<O, K, V> {
     }
 
     /// An owner has one more.
-    fn owe(&mut self, owner: &O, used: u64, key: &K, weight: usize) {
+    fn owe(&mut self, owner: O, used: u64, key: K, weight: usize) {
         let owned = self.owners.entry(owner.clone()).or_default();
         self.by_weight.remove(&(owned.weight, owner.clone()));
         owned.weight += weight;
-        owned.by_use.insert(used, key.clone());
-        self.by_weight.insert((owned.weight, owner.clone()));
+        owned.by_use.insert(used, key);
+        self.by_weight.insert((owned.weight, owner));
     }
 
     /// An owner has one less.
