@@ -95,11 +95,11 @@ pub(super) fn following(mut config: Config, kubeconfig: Option<PathBuf>) -> Resu
 pub fn without_proxy_of_environment(config: Config) -> Config {
     without_proxies(
         config,
-        ["HTTPS_PROXY", "https_proxy"].map(|name| std::env::var(name).unwrap_or_default()),
+        &["HTTPS_PROXY", "https_proxy"].map(|name| std::env::var(name).unwrap_or_default()),
     )
 }
 
-fn without_proxies(mut config: Config, environment: [String; 2]) -> Config {
+fn without_proxies(mut config: Config, environment: &[String; 2]) -> Config {
     let is_named =
         |proxy: &Uri| environment.iter().any(|named| named.parse().is_ok_and(|named: Uri| named == *proxy));
     if let Some(proxy) = config.proxy_url.take_if(|proxy| is_named(proxy)) {

@@ -93,7 +93,7 @@ fn all_that_a_node_follows_may_be_replaced_at_once() {
     }
     assert!(!follower.ended());
     let (kept, dirty) = (follower.solo.session.memory(), follower.solo.session.stats().dirty);
-    assert!(dirty >= 2 * FOLLOWED_MAX && dirty <= 2 * FOLLOWED_MAX + SLACK, "{dirty} keys");
+    assert!((2 * FOLLOWED_MAX..=2 * FOLLOWED_MAX + SLACK).contains(&dirty), "{dirty} keys");
     assert!(kept > before && kept <= REPLACED_BYTES, "{kept} bytes, {before} before");
     follower.solo.feed(Lane::Delivery, Frame::Subscribe(subscribe(2))).expect("in order");
     assert!(follower.solo.session.open_subscription(ScopeId(2), &follower.selection));

@@ -134,7 +134,7 @@ async fn a_join_that_cannot_be_taken_back_is_given_up_after_an_hour() {
     for of in [tokens::SECRET, identities::SECRET_PREFIX] {
         let world = World::start().await;
         let made = world.bootstrap.create_token(&token(&["edge1"], 1, false)).await.expect("made");
-        *world.secrets.lost.lock() = Some((of, true));
+        *world.secrets.lost.lock() = Some((of, Lost::Unreadable));
         refused(&world, "edge1", &made, StatusCode::SERVICE_UNAVAILABLE, "no answer").await;
         let reads = || *world.secrets.reads.lock();
         let (issues, before) = (&world.bootstrap.inner.issues, reads());

@@ -75,7 +75,7 @@ fn a_proxy_that_only_the_environment_names_is_not_used() {
     let left = |environment: [&str; 2]| {
         let mut config = Config::new("https://127.0.0.1:1".parse().unwrap());
         config.proxy_url = Some(proxy.parse().unwrap());
-        without_proxies(config, environment.map(str::to_owned)).proxy_url
+        without_proxies(config, &environment.map(str::to_owned)).proxy_url
     };
     assert_eq!(left([proxy, ""]), None);
     assert_eq!(left(["", proxy]), None);
@@ -242,18 +242,13 @@ async fn no_call_is_made_twice_and_a_refusal_says_when_to_come_again() {
         (503, "", &ApiCall::get(pod)),
     ] {
         let length = body.len();
-        let head = format!(
-            "HTTP/1.1 {code} x\r\nretry-after: 1\r\nconnection: close\r\ncontent-length: {length}"
-        );
+        let head =
+            format!("HTTP/1.1 {code} x\r\nretry-after: 1\r\nconnection: close\r\ncontent-length: {length}");
         let (kube, calls) = refusing(format!("{head}\r\n\r\n{body}")).await;
         for caller in [Caller::Node(&node), Caller::Token(&node, "t")] {
             let before = calls.swap(0, Ordering::SeqCst);
             let answer = kube.call(caller, call.clone()).await.unwrap();
-            assert_eq!(
-                (answer.code, calls.load(Ordering::SeqCst)),
-                (code, 1),
-                "{call:?}, before: {before}"
-            );
+            assert_eq!((answer.code, calls.load(Ordering::SeqCst)), (code, 1), "{call:?}, before: {before}");
             if body == budget {
                 assert_eq!(answer.body, budget, "as it was said");
             } else if code == 429 {
