@@ -1,5 +1,6 @@
 //! What nodes have written themselves: versions that the watches may not have shown yet, and the newest status.
 
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use dashmap::DashMap;
@@ -39,15 +40,24 @@ pub(crate) fn version_of(object: &[u8]) -> String {
 }
 
 /// Whether a kubelet has reported this pod: `status.startTime` is the time at which one has acknowledged it, and set by
-/// nobody else (docs/reference/kubernetes.md#nodes-and-their-heartbeats). None for what is no object.
+/// nobody else (docs/reference/kubernetes.md#nodes-and-their-heartbeats); nobody else tells of containers, nor of another phase than
+/// the first. None for what is no object.
 pub(crate) fn is_acknowledged(pod: &[u8]) -> Option<bool> {
     #[derive(Default, Deserialize)]
-    struct Status {
-        #[serde(rename = "startTime")]
+    #[serde(rename_all = "camelCase")]
+    struct Status<'a> {
         start_time: Option<serde::de::IgnoredAny>,
+        container_statuses: Option<serde::de::IgnoredAny>,
+        #[serde(borrow)]
+        phase: Option<Cow<'a, str>>,
     }
-    let status = Shown::read(pod)?.status.map(|status| serde_json::from_str::<Status>(status.get()));
-    Some(status.transpose().ok()?.is_some_and(|status| status.start_time.is_some()))
+    let status = Shown::read(pod)?.status.map(|status| serde_json::from_str::<Status<'_>>(status.get()));
+    Some(status.transpose().ok()?.is_some_and(|status| {
+        let phase = status.phase.unwrap_or_default();
+        status.start_time.is_some()
+            || status.container_statuses.is_some()
+            || !["", "Pending"].contains(&&*phase)
+    }))
 }
 
 /// What is read of an object of which the rest does not matter.
@@ -149,6 +159,8 @@ mod tests {
             (r#"{"metadata":{}}"#, Some(false)),
             (r#"{"metadata":{},"status":{"phase":"Pending","startTime":null}}"#, Some(false)),
             (r#"{"metadata":{},"status":{"startTime":"2026-11-20T09:00:00Z"}}"#, Some(true)),
+            (r#"{"metadata":{},"status":{"phase":"Pending","containerStatuses":[]}}"#, Some(true)),
+            (r#"{"metadata":{},"status":{"phase":"Running"}}"#, Some(true)),
             (r#"{"metadata":{},"status":7}"#, None),
             ("no JSON", None),
         ] {

@@ -69,7 +69,7 @@ pub struct CloudSession {
     scopes: Vec<Scope>,
     newest_scope: ScopeId,
     /// For what the subscriptions follow.
-    room: Room,
+    room: Room<FOLLOWED_MAX>,
     /// Of the delivery and the bulk lane.
     windows: [Window; 2],
     requests: Requests,
@@ -101,7 +101,7 @@ impl CloudSession {
             subscribes: Begun::default(),
             scopes: Vec::new(),
             newest_scope: ScopeId::NODE,
-            room: Room::new(FOLLOWED_MAX),
+            room: Room::default(),
             windows: [window(Lane::Delivery), window(Lane::Bulk)],
             requests: Requests::default(),
             lease_answer: None,

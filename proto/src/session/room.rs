@@ -7,41 +7,24 @@
 /// Keys that may come between two counts: each looks at all of them.
 const COUNT_AFTER: usize = 1024;
 
-/// See the module.
-#[derive(Debug)]
-pub(super) struct Room {
-    /// Objects that may be followed.
-    max: usize,
+/// Room for `MAX` objects that may be followed.
+#[derive(Debug, Default)]
+pub(super) struct Room<const MAX: usize> {
     /// Keys that may come before they are counted again.
     left: usize,
 }
 
-impl Room {
-    /// Room for so many objects.
-    pub(super) fn new(max: usize) -> Self {
-        Self { max, left: 0 }
-    }
-
-    /// Objects that may be followed.
-    pub(super) fn max(&self) -> usize {
-        self.max
-    }
-
-    /// Whether so many keys are too many to be sure without a count.
-    pub(super) fn is_tight(&self, keys: usize) -> bool {
-        keys > self.max
-    }
-
+impl<const MAX: usize> Room<MAX> {
     /// One more key has come, and there are so many: whether they must be counted.
     pub(super) fn grown(&mut self, keys: usize) -> bool {
         self.left = self.left.saturating_sub(1);
-        self.is_tight(keys) && (self.left == 0 || keys > keys_max(self.max))
+        keys > MAX && (self.left == 0 || keys > keys_max(MAX))
     }
 
     /// Of so many keys, all of them needed, so many are followed. False when that is too much.
     pub(super) fn counted(&mut self, followed: usize, keys: usize) -> bool {
-        self.left = self.max.saturating_sub(followed).max(COUNT_AFTER);
-        followed <= self.max && keys <= self.max.saturating_mul(2)
+        self.left = MAX.saturating_sub(followed).max(COUNT_AFTER);
+        followed <= MAX && keys <= MAX.saturating_mul(2)
     }
 }
 

@@ -155,7 +155,8 @@ fn of_what_is_not_read_and_is_to_go_all_is_known_that_is_not_too_large() {
     assert_eq!(read(marks, "", ""), json!({"metadata": metadata, "spec": spec}));
     json_patch::merge(&mut metadata, &json!({ "labels": null }));
     assert_eq!(read(marks, &many, ""), json!({"metadata": metadata, "spec": spec}));
-    assert_eq!(read("", "", ""), json!({"metadata": {"name": "p", "uid": "u"}, "spec": spec}));
+    let running = json!({"name": "p", "uid": "u", "labels": {"a": "b"}});
+    assert_eq!(read("", "", ""), json!({"metadata": running, "spec": spec}));
 }
 
 /// JSON of all kinds, as text: members twice, names with escapes, deep ones.

@@ -2,7 +2,7 @@
 
 use crate::frame::{Inventory, InventoryPart, Subscribe};
 use crate::ids::{Moment, ScopeId};
-use crate::limits::{INVENTORY_BYTES_MAX, SUBSCRIBE_WINDOW, SUBSCRIBES_MAX, SUBSCRIPTIONS_MAX};
+use crate::limits::{FOLLOWED_MAX, INVENTORY_BYTES_MAX, SUBSCRIBE_WINDOW, SUBSCRIBES_MAX, SUBSCRIPTIONS_MAX};
 use crate::session::SessionError;
 use crate::session::cloud::compare::Comparison;
 use crate::session::cloud::scope::{Scope, Stage};
@@ -107,7 +107,7 @@ impl CloudSession {
         };
         let expected = self.scopes.iter().filter(|scope| scope.id != ScopeId::NODE).filter(is_expected);
         let expected = expected.map(|scope| view.count(scope.id)).fold(0, usize::saturating_add);
-        if !self.room.is_tight(self.keys().saturating_add(expected)) {
+        if self.keys().saturating_add(expected) <= FOLLOWED_MAX {
             return true;
         }
         let subscriptions = self.scopes.iter_mut().filter(|scope| scope.id != ScopeId::NODE);
@@ -122,7 +122,7 @@ impl CloudSession {
 
     /// Ends a subscription by which the node follows too much. The edge is told, and the owner.
     pub(super) fn end_overfull(&mut self, scope: ScopeId) {
-        let ended = CloudEvent::too_many(scope, self.room.max());
+        let ended = CloudEvent::too_many(scope, FOLLOWED_MAX);
         if let CloudEvent::Ended { code, reason, .. } = &ended {
             self.close_subscription(scope, *code, reason);
         }

@@ -113,7 +113,7 @@ pub struct CloudSession {
     restoring: bool,
     caught_up: bool,
     /// For the keys of the board.
-    room: Room,
+    room: Room<STOCK_FOLLOWED_MAX>,
     board: Board,
     flights: Flights,
     carried: Carried,
@@ -157,7 +157,7 @@ impl CloudSession {
             scopes: vec![ScopeId::NODE],
             restoring: config.restoring,
             caught_up: false,
-            room: Room::new(STOCK_FOLLOWED_MAX),
+            room: Room::default(),
             board,
             flights: Flights::new(config.window.clamp(1, WINDOW_MAX)),
             carried: Carried::default(),
@@ -186,7 +186,7 @@ impl CloudSession {
         let keys = self.board.len();
         if scope != ScopeId::NODE && keys > before && self.room.grown(keys) && !self.has_room(0, view) {
             self.close_subscription(scope);
-            self.events.push_back(CloudEvent::too_many(scope, self.room.max()));
+            self.events.push_back(CloudEvent::too_many(scope, STOCK_FOLLOWED_MAX));
         }
     }
 
@@ -202,7 +202,7 @@ impl CloudSession {
         self.scopes.push(scope);
         if !self.has_room(new, view) {
             self.scopes.retain(|open| *open != scope);
-            self.events.push_back(CloudEvent::too_many(scope, self.room.max()));
+            self.events.push_back(CloudEvent::too_many(scope, STOCK_FOLLOWED_MAX));
             return false;
         }
         wanted.into_iter().for_each(|key| self.board.offer(key));

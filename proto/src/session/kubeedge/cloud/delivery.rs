@@ -13,6 +13,7 @@ use super::recorder::{Recorder, Standing};
 use super::slot::{Belief, Phase, Slot, Step, Verdict, Wanted};
 use crate::frame::RefusalReason;
 use crate::ids::{CloudRevision, Moment, ScopeId, Uid};
+use crate::limits::STOCK_FOLLOWED_MAX;
 use crate::message::{Content, Group, LocalPath, Message, ObjectPath, Operation, Route, Source};
 use crate::object::{ObjectKey, SharedObject};
 use crate::session::kubeedge::kinds::api_version;
@@ -59,7 +60,7 @@ impl CloudSession {
 
     /// Whether the node may follow what it follows, and so many objects more.
     pub(super) fn has_room(&mut self, new: usize, view: &impl NodeView) -> bool {
-        if !self.room.is_tight(self.board.len().saturating_add(new)) {
+        if self.board.len().saturating_add(new) <= STOCK_FOLLOWED_MAX {
             return true;
         }
         let gone = |key: &ObjectKey| matches!(self.wanted(key, view), (Wanted::Gone, _));
