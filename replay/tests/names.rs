@@ -120,5 +120,11 @@ fn a_cloud_without_a_dynamic_controller_answers_no_application() {
     };
     let summary = later("edgecontroller").expect("excused");
     assert_eq!(count(&summary, Rule::Answered), 1, "{summary:?}");
-    assert!(later("dynamiccontroller").is_err(), "a cloud that has one");
+    // A cloud that has one answers: this recording ends before it did.
+    let summary = later("dynamiccontroller").expect("excused for another reason");
+    assert_eq!(
+        (count(&summary, Rule::Answered), count(&summary, Rule::RecordingEnds)),
+        (0, 1),
+        "{summary:?}"
+    );
 }
