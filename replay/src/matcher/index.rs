@@ -57,7 +57,7 @@ pub(super) struct Index<'t> {
     /// (docs/reference/kubeedge.md#older-edges).
     pub(super) has_node_reports: bool,
     /// The last answer of the cloud on each connection: a stock cloud sends answers beside deliveries, so that a delivery does
-    /// not say that an earlier answer has gone (docs/reference/kubeedge.md#which-deliveries-are-acknowledged).
+    /// not say that an earlier answer has gone (docs/reference/kubeedge.md#acknowledged-deliveries).
     pub(super) last_answer: HashMap<Option<u64>, usize>,
     /// Whether the cloud has a dynamic controller: one that is off, as it is unless the settings say so, answers nothing.
     pub(super) has_dynamic: bool,
