@@ -145,7 +145,7 @@ pub(crate) fn every_change_is_seen(origin: &Transcript, run: &[Happening]) {
         let reason = (place == TAKEN_AWAY).then(|| unmissed(origin, *index)).flatten();
         match reason.or_else(|| unseen(origin, frame, place)) {
             Some(reason) => println!("line {}: {place}: {reason}", line.number),
-            None => wrong.push(format!("line {}: {place}", line.number)),
+            None => wrong.push(format!("line {}: {place} of {} {}", line.number, frame.operation(), frame.resource())),
         }
     }
     assert!(wrong.is_empty(), "of {} changes a replay does not see: {wrong:#?}", cases.len());
