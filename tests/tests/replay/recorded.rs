@@ -4,7 +4,7 @@ use std::path::Path;
 
 use kube::api::DeleteParams;
 use tombolo_cli::replay::{Target, play_edge, read};
-use tombolo_replay::{Event, Transcript, play_cloud, with_api_lines};
+use tombolo_replay::{Event, Frame, Transcript, play_cloud, with_api_lines};
 use tombolo_testkit::{cluster_or_skip, wait_for};
 use tombolo_tests::world::objects::{NAMESPACE, Objects};
 use tombolo_tests::world::{Api, DEADLINE, Transport, World, kubectl};
@@ -57,7 +57,11 @@ async fn live(transport: Transport, folder: &Path) {
     // cloudcore is killed with the world, and what it has to write then is lost.
     wait_for("the end of the pod to be recorded", DEADLINE, async || {
         let transcript = read(&folder.join(name(transport))).map_err(|error| error.to_string())?;
-        if tells_the_end_of_the_pod(&transcript) { Ok(()) } else { Err("no line tells it".to_owned()) }
+        match (tells_the_end_of_the_pod(&transcript), unanswered(&transcript)) {
+            (true, None) => Ok(()),
+            (false, _) => Err("no line tells it".to_owned()),
+            (true, Some(group)) => Err(format!("{group} is not answered")),
+        }
     })
     .await;
 }
@@ -73,6 +77,25 @@ fn name(transport: Transport) -> &'static str {
 fn tells_the_end_of_the_pod(transcript: &Transcript) -> bool {
     let is_pod_gone = |line: &tombolo_replay::Line| matches!(&line.event, Event::Api(tombolo_replay::Verb::Delete, object) if object["metadata"]["name"] == "web");
     transcript.lines.iter().any(is_pod_gone)
+}
+
+/// A subscription of the last connection whose answer is not recorded: what is answered after the end of a recording, a replay
+/// cannot tell from what nobody answered.
+fn unanswered(transcript: &Transcript) -> Option<String> {
+    let last = transcript.lines.iter().filter_map(|line| line.conn).max();
+    let lines = || transcript.lines.iter().filter(|line| line.conn == last);
+    let answered = |asked: &Frame| {
+        lines().any(|line| {
+            matches!(&line.event, Event::Down(frame)
+                if frame.group() == asked.group() && ["closed", "caughtup"].contains(&frame.operation()))
+        })
+    };
+    lines().find_map(|line| match &line.event {
+        Event::Up(frame) if frame.operation() == "subscribe" && !answered(frame) => {
+            Some(frame.group().to_owned())
+        }
+        _ => None,
+    })
 }
 
 fn at_edge(world: &World, resource: &str) -> Result<String, String> {
