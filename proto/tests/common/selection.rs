@@ -12,6 +12,9 @@ use tombolo_proto::{CloudRevision, ObjectKey, Resource, ScopeId, Uid};
 
 pub const MIB: usize = 1024 * 1024;
 
+/// Keys that come before they are counted.
+pub const SLACK: usize = 1024;
+
 /// The scope that it is.
 pub const SCOPE: ScopeId = ScopeId(1);
 
@@ -70,5 +73,38 @@ impl NodeView for Selection {
 
     fn revision(&self, _: ScopeId) -> CloudRevision {
         CloudRevision(self.revision)
+    }
+}
+
+/// An edge that follows one selection, in either dialect.
+pub trait Follower {
+    /// Objects that it may follow.
+    const MAX: usize;
+
+    fn selection(&mut self) -> &mut Selection;
+
+    fn offer(&mut self, key: ObjectKey);
+
+    /// Whether the subscription has ended because too much was followed.
+    fn ended(&mut self) -> bool;
+
+    fn create(&mut self, number: usize) {
+        let key = self.selection().create(number);
+        self.offer(key);
+    }
+
+    /// An object has gone, and another one has come.
+    fn replace(&mut self, number: usize) {
+        let gone = self.selection().delete(number);
+        self.offer(gone);
+        self.create(number + Self::MAX);
+    }
+
+    /// Follows more than it may, and says whether the subscription has ended by that.
+    fn ends_beyond(&mut self) -> bool {
+        (0..=SLACK).any(|number| {
+            self.create(number);
+            self.ended()
+        })
     }
 }
