@@ -119,6 +119,68 @@ async fn dependents_follow_their_owners() {
     server.stop().await;
 }
 
+/// Owners that are in no index, and owners that lead nowhere (Kubernetes: owners and dependents).
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_collected_while_its_owner_is_there_or_cannot_be_told() {
+    let server = Server::start().await;
+    let api = server.api().await;
+    let maps = "/api/v1/namespaces/default/configmaps";
+    let (leases, roles) = (
+        "/apis/coordination.k8s.io/v1/namespaces/default/leases",
+        "/apis/rbac.authorization.k8s.io/v1/clusterroles",
+    );
+    let owned_as = |name: &str, (api_version, kind): (&str, &str), owner: &Value| {
+        let mut object = owned(name, owner, false);
+        object["metadata"]["ownerReferences"][0]["apiVersion"] = api_version.into();
+        object["metadata"]["ownerReferences"][0]["kind"] = kind.into();
+        object
+    };
+    // What is looked at after them is gone: they have been looked at.
+    let collected = async |name: &str| {
+        let owner = json!({"metadata": {"name": name, "uid": "00000000-0000-0000-0000-000000000000"}});
+        api.create(maps, &owned(&format!("z-{name}"), &owner, false)).await;
+        api.wait_code(&format!("{maps}/z-{name}"), 404).await;
+    };
+    let lease = api.create(leases, &json!({"metadata": {"name": "owner"}})).await;
+    api.create(maps, &owned_as("of-lease", ("coordination.k8s.io/v1", "Lease"), &lease)).await;
+    let map = api.create(maps, &json!({"metadata": {"name": "owner"}})).await;
+    let mut role = owned_as("of-map", ("v1", "ConfigMap"), &map);
+    role["rules"] = json!([]);
+    api.create(roles, &role).await;
+    collected("first").await;
+    assert_eq!(api.get(&format!("{maps}/of-lease")).await.0, 200, "the lease is there");
+    assert_eq!(api.get(&format!("{roles}/of-map")).await.0, 200, "it is in no namespace, its owner is");
+    api.delete(&format!("{leases}/owner"), Value::Null).await;
+    api.wait_code(&format!("{maps}/of-lease"), 404).await;
+    api.delete(&format!("{maps}/owner"), Value::Null).await;
+    collected("second").await;
+    assert_eq!(api.get(&format!("{roles}/of-map")).await.0, 200);
+    server.stop().await;
+}
+
+/// An ExternalName Service is given no address, and takes none along when it becomes another.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_address_is_kept_that_was_never_allocated() {
+    let server = Server::start().await;
+    let api = server.api().await;
+    let services = "/api/v1/namespaces/default/services";
+    let named =
+        json!({"metadata": {"name": "s"}, "spec": {"type": "ExternalName", "externalName": "a.example"}});
+    api.create(services, &named).await;
+    let own = format!("{services}/s");
+    let (code, refused) = api.merge(&own, &json!({"spec": {"clusterIP": "169.254.20.10"}})).await;
+    assert_eq!(code, 422, "{refused}");
+    let direct = json!({"spec": {"type": "ClusterIP", "externalName": null, "clusterIP": "169.254.20.10", "ports": [{"port": 80}]}});
+    let (code, refused) = api.merge(&own, &direct).await;
+    assert_eq!(code, 422, "{refused}");
+    let (code, service) = api
+        .merge(&own, &json!({"spec": {"type": "ClusterIP", "externalName": null, "ports": [{"port": 80}]}}))
+        .await;
+    assert_eq!(code, 200, "{service}");
+    assert!(service["spec"]["clusterIP"].as_str().is_some_and(|ip| ip.starts_with("10.")), "{service}");
+    server.stop().await;
+}
+
 fn definition() -> Value {
     json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": "tills.shop.example"}, "spec": {
         "group": "shop.example", "scope": "Namespaced",

@@ -30,13 +30,15 @@ pub(super) fn admit(addresses: &Addresses, request: &mut AdmissionRequest<'_>) -
         };
         ApiError::invalid("", "Service", &name, troubles.iter().map(cause).collect())
     };
-    if old.is_none() {
+    // What an ExternalName Service says of addresses and ports was never allocated.
+    let held = old.filter(|old| text(old, "/spec/type") != "ExternalName");
+    if held.is_none() {
         families::list_address(member(service, "spec"));
     }
     if text(service, "/spec/type") == "ExternalName" {
         return Ok(());
     }
-    keep_allocated(member(service, "spec"), old);
+    keep_allocated(member(service, "spec"), held);
     if !families::are_sound(member(service, "spec"), old.is_none()) {
         return Ok(());
     }
@@ -46,8 +48,8 @@ pub(super) fn admit(addresses: &Addresses, request: &mut AdmissionRequest<'_>) -
         ports_in_range(member(service, "spec")).map_err(|trouble| refuse(vec![trouble]))?;
     }
     let mut grant = addresses.grant();
-    cluster_address(&mut grant, member(service, "spec"), old).map_err(|trouble| refuse(vec![trouble]))?;
-    node_ports(&mut grant, member(service, "spec"), old).map_err(|trouble| refuse(vec![trouble]))?;
+    cluster_address(&mut grant, member(service, "spec"), held).map_err(|trouble| refuse(vec![trouble]))?;
+    node_ports(&mut grant, member(service, "spec"), held).map_err(|trouble| refuse(vec![trouble]))?;
     grant.keep();
     Ok(())
 }
@@ -64,7 +66,7 @@ type Trouble = (String, String, String);
 
 /// An update that leaves allocated values out keeps them.
 fn keep_allocated(spec: &mut Map<String, Value>, old: Option<&Value>) {
-    let Some(old) = old.filter(|old| text(old, "/spec/type") != "ExternalName") else { return };
+    let Some(old) = old else { return };
     let unset = |spec: &Map<String, Value>, field: &str| {
         // An empty policy is one, and wrong.
         let empty = |value: &Value| value == &json!([]) || (value == "" && field != "ipFamilyPolicy");

@@ -8,11 +8,12 @@ use futures::stream::FuturesUnordered;
 use serde_json::Value;
 use tombolo_apiserve::status::ApiError;
 use tombolo_apiserve::store::{Store as _, StoreError};
+use tombolo_proto::object::ObjectKey;
 use tombolo_runtime::doubled;
 
 use super::Context;
 use super::deletion::Deletion;
-use super::ownership::{FOREGROUND, Item, ORPHAN, Ownership, Presence};
+use super::ownership::{FOREGROUND, Item, ORPHAN, Ownership, Presence, is_untracked};
 use crate::embedded::objects::{Edit, Object, items, member, text};
 
 /// Name under which it deletes.
@@ -199,7 +200,7 @@ async fn collect(context: &Context, item: &Item) -> Result<Outcome, ApiError> {
         Some(ORPHAN) => return finish_orphan(context, item).await,
         _ => {}
     }
-    if item.owners.is_empty() || names_unknown_kind(context, item) {
+    if item.owners.is_empty() || is_unresolvable(context, item) {
         return Ok(Outcome::Done);
     }
     let has_dependents = !context.ownership.dependents(&item.uid).is_empty();
@@ -236,24 +237,33 @@ async fn delete(context: &Context, item: &Item, policy: &str) -> Result<Outcome,
     }
 }
 
-/// Whether an owner that was never seen is of a kind that is not served here: nobody can say that it does not exist.
-fn names_unknown_kind(context: &Context, item: &Item) -> bool {
-    let unseen: Vec<&str> = item
-        .owners
-        .iter()
-        .filter(|(_, own)| *own == Presence::Unseen)
-        .map(|(owner, _)| owner.uid.as_str())
-        .collect();
-    if unseen.is_empty() {
+/// Whether nobody can say that the owners do not exist: one that was never seen is of a kind that is not served here or not
+/// in the index, or an object of the cluster names one in a namespace, which leads nowhere and is left alone (Kubernetes:
+/// owners and dependents).
+fn is_unresolvable(context: &Context, item: &Item) -> bool {
+    let missing = |presence: Presence| matches!(presence, Presence::Unseen | Presence::Absent);
+    if !item.owners.iter().any(|(_, own)| missing(*own)) {
         return false;
     }
     let Some(object) = context.objects.get_key(&item.key) else { return false };
     let catalog = context.registry.catalog();
     items(&object.value, "/metadata/ownerReferences").iter().any(|reference| {
+        let uid = text(reference, "/uid");
+        let own = item.owners.iter().find(|(owner, own)| owner.uid == uid && missing(*own));
+        let Some((_, presence)) = own else { return false };
         let api_version = text(reference, "/apiVersion");
         let (group, version) = api_version.rsplit_once('/').unwrap_or(("", api_version));
-        unseen.contains(&text(reference, "/uid"))
-            && catalog.kinds.by_kind(group, version, text(reference, "/kind")).is_none()
+        match catalog.kinds.by_kind(group, version, text(reference, "/kind")) {
+            None => *presence == Presence::Unseen,
+            Some(kind) if kind.namespaced && item.key.namespace().is_empty() => true,
+            Some(kind) => {
+                let name = text(reference, "/name");
+                let key = ObjectKey::new(kind.storage.clone(), item.key.namespace(), name);
+                let is_stored =
+                    || context.objects.get_key(&key).is_some_and(|owner| owner.uid.as_str() == uid);
+                is_untracked(&kind.storage) && is_stored()
+            }
+        }
     })
 }
 

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use tokio::sync::Notify;
 use tombolo_apiserve::store::{Revision, Stored};
 use tombolo_proto::ids::Uid;
-use tombolo_proto::object::ObjectKey;
+use tombolo_proto::object::{ObjectKey, Resource};
 
 /// Finalizer of an owner that waits for its dependents.
 pub(super) const FOREGROUND: &str = "foregroundDeletion";
@@ -16,8 +16,14 @@ pub(super) const FOREGROUND: &str = "foregroundDeletion";
 /// Finalizer of an owner that lets its dependents live.
 pub(super) const ORPHAN: &str = "orphan";
 
-/// Resources that have no owners worth an index entry: they change often and are never owners.
-const UNTRACKED: [&str; 2] = ["events", "leases"];
+/// Group and plural of what is not in the index: it changes often, and is hardly ever an owner. That such an owner is there is
+/// read from the store.
+const UNTRACKED: [(&str, &str); 2] = [("", "events"), ("coordination.k8s.io", "leases")];
+
+/// Whether objects of a resource, as it is stored, are not in the index.
+pub(super) fn is_untracked(resource: &Resource) -> bool {
+    UNTRACKED.contains(&(&*resource.group, &*resource.name))
+}
 
 /// Metadata that matters here.
 #[derive(Debug, Default, Deserialize)]
@@ -103,12 +109,13 @@ pub(super) struct Item {
 impl Ownership {
     /// Takes in an object as it is now stored, or its removal.
     pub(in crate::embedded) fn apply(&self, stored: &Stored, deleted: bool) {
-        if UNTRACKED.contains(&&*stored.key.resource().name) {
-            return;
-        }
         let uid = stored.uid.as_str();
         let mut index = self.index.lock();
-        if deleted {
+        if is_untracked(stored.key.resource()) {
+            if deleted {
+                index.depart(uid);
+            }
+        } else if deleted {
             // Only the removal of the object itself counts, not that of another key with its UID.
             if index.nodes.get(uid).is_some_and(|node| node.key == stored.key) {
                 index.remove(uid);
@@ -220,6 +227,11 @@ impl Index {
         if let Some(node) = self.nodes.remove(uid) {
             self.notify_waiting_owners(&node.owners);
         }
+        self.depart(uid);
+    }
+
+    /// The dependents of an owner that is gone are looked at.
+    fn depart(&mut self, uid: &str) {
         if let Some(dependents) = self.dependents.get(uid) {
             self.departed.insert(uid.to_owned());
             self.work.extend(dependents.iter().cloned());

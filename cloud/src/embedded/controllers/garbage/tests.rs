@@ -2,7 +2,7 @@ use parking_lot::Mutex;
 use serde_json::json;
 use tombolo_apiserve::store::{Expect, Mutation, Revision, Stored, Write, WriteStore as _};
 use tombolo_proto::ids::Uid;
-use tombolo_proto::object::{ObjectKey, Resource};
+use tombolo_proto::object::Resource;
 
 use super::super::ownership::Owner;
 use super::*;
