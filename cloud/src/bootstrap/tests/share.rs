@@ -28,9 +28,8 @@ async fn guesses_of_tokens_cost_a_bounded_number_of_reads() {
     let secrets = Arc::new(MemorySecrets::default());
     let bootstrap = Bootstrap::with_parts(parts(&secrets), options()).await.expect("ready");
     let (inner, node) = (&bootstrap.inner, edge1());
-    let looks = async |bearer: &str| {
-        inner.known_tokens.look(&*inner.secrets, bearer, &node, SystemTime::now()).await
-    };
+    let looks =
+        async |bearer: &str| inner.known_tokens.look(&*inner.secrets, bearer, &node, SystemTime::now()).await;
     let first = made(&bootstrap).await;
     *secrets.reads.lock() = 0;
     let guess = "tombolo.0000000000.guess";
