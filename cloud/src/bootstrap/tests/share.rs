@@ -39,8 +39,7 @@ async fn guesses_of_tokens_cost_a_bounded_number_of_reads() {
     }
     assert!(*secrets.reads.lock() <= 2, "{} reads", secrets.reads.lock());
     let begin = tokio::time::Instant::now();
-    looks(&first).await.expect("it was read with the guesses");
-    assert!(begin.elapsed().is_zero(), "{:?}", begin.elapsed());
+    looks(&first).await.expect("it was there before the guesses");
     let second = made(&bootstrap).await;
     looks(&second).await.expect("it was made after that");
     assert!(begin.elapsed() <= Duration::from_secs(1), "{:?}", begin.elapsed());

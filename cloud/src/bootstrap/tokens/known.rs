@@ -1,4 +1,4 @@
-//! The join tokens as they were read last. Whoever reaches the join port can show one, so what that costs is bounded whatever is
+//! The join tokens, read for all who ask at a time. Whoever reaches the join port can show one, so what that costs is bounded whatever is
 //! shown: one read serves all who wait for it, and there are [`READ_PAUSE`] between two.
 
 use std::collections::BTreeMap;
@@ -13,15 +13,12 @@ use super::{Grant, Refused, StoredToken, judge, list, parts, unix_seconds};
 use crate::bootstrap::secrets::{SecretError, SecretStore};
 use crate::kube::{Common, Got, Wanted};
 
-/// Time between two reads. Who shows a token that was made a moment ago waits for the next one.
+/// Time between two reads. Who shows a token meanwhile waits for the next one.
 const READ_PAUSE: Duration = Duration::from_millis(250);
-
-/// How long what was read lets somebody go on. A use is counted with a read of its own.
-const READ_LIFE: Duration = Duration::from_secs(2);
 
 type Read = Result<Arc<BTreeMap<String, StoredToken>>, SecretError>;
 
-/// The tokens that are known.
+/// Reads of the tokens.
 #[derive(Debug)]
 pub(in crate::bootstrap) struct KnownTokens {
     reads: Common<Read>,
@@ -36,7 +33,7 @@ impl Default for KnownTokens {
 }
 
 impl KnownTokens {
-    /// What a token would allow, without using it. It is refused only by what was read after the question.
+    /// What a token would allow, without using it, by what was read after the question.
     pub(in crate::bootstrap) async fn look(
         &self,
         store: &dyn SecretStore,
@@ -45,19 +42,6 @@ impl KnownTokens {
         now: SystemTime,
     ) -> Result<Grant, Refused> {
         let (id, secret) = parts(bearer)?;
-        let judged = |read: Read| judge(&*read?, id, secret, node, unix_seconds(now));
-        match self.read(store, Wanted::Younger(READ_LIFE)).await {
-            Got::Own(read) => judged(read),
-            Got::Common(read) => match judged(read) {
-                Ok(grant) => Ok(grant),
-                Err(_) => match self.read(store, Wanted::New).await {
-                    Got::Own(read) | Got::Common(read) => judged(read),
-                },
-            },
-        }
-    }
-
-    async fn read(&self, store: &dyn SecretStore, wanted: Wanted) -> Got<Read, Read> {
         let ask = || async {
             // Nobody else asks meanwhile.
             let begun = *self.begun.lock();
@@ -67,6 +51,8 @@ impl KnownTokens {
             *self.begun.lock() = Some(Instant::now());
             list(store).await.map(Arc::new)
         };
-        self.reads.ask(wanted, ask, |read| Some(read.clone())).await
+        let keep = |read: &Read| Some(read.clone());
+        let (Got::Own(read) | Got::Common(read)) = self.reads.ask(Wanted::New, ask, keep).await;
+        judge(&*read?, id, secret, node, unix_seconds(now))
     }
 }
