@@ -45,7 +45,7 @@ const CASES: [Case; 8] = [
     // As much as is taken in of a body that is too large.
     Case { code: 401, method: "POST", media_type: JSON, user: "wrong", len: 9_000_000 },
     Case { code: 403, method: "POST", media_type: JSON, user: "denied", len: 6_000_000 },
-    Case { code: 415, method: "POST", media_type: "text/plain", user: "bob", len: 9_000_000 },
+    Case { code: 415, method: "PATCH", media_type: "text/plain", user: "bob", len: 9_000_000 },
 ];
 
 struct ByName;
