@@ -14,11 +14,14 @@ use http::request;
 use http_body_util::BodyExt;
 use hyper::body::{Body, Frame, SizeHint};
 
-/// Bytes of such a body that are taken in, at most: the largest body that a server takes at all.
-pub const UNREAD_LEN_MAX: usize = 3 * 1024 * 1024;
+use crate::api::dispatch::BODY_LEN_MAX;
+
+/// Bytes of such a body that are taken in, at most: three times the largest body that a server takes at all. Whoever sends one that is
+/// too large hears that, and not less where he is refused for another reason.
+pub const UNREAD_LEN_MAX: usize = 3 * BODY_LEN_MAX;
 
 /// Time in which they may come.
-pub const UNREAD_WITHIN: Duration = Duration::from_secs(5);
+pub const UNREAD_WITHIN: Duration = Duration::from_secs(10);
 
 /// The body of a request. What is left of it when it is dropped is taken in by a task of its own.
 #[derive(Debug)]

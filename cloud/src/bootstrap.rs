@@ -55,6 +55,7 @@ use authority::{Authority, KeyedCertificate, LEAF_LIFE};
 use files::KeyFolder;
 use identities::Identities;
 use peer::Judge;
+use tokens::KnownTokens;
 use upkeep::Token;
 
 /// Namespace of the Secrets: KubeEdge's, so that a fleet keeps its CA when it changes over.
@@ -150,6 +151,7 @@ const EXCUSED_MAX: usize = 1000;
 struct Inner {
     /// One join at a time counts its use of a token: the others would only conflict.
     spending: tokio::sync::Mutex<()>,
+    known_tokens: KnownTokens,
     /// Hashes of the tokens whose client has hung up in the middle of a join.
     excused: Mutex<HashSet<[u8; 32]>>,
     /// Certificates that are being recorded.
@@ -157,7 +159,6 @@ struct Inner {
     authority: Arc<Authority>,
     judge: Judge,
     secrets: Arc<dyn SecretStore>,
-    nodes: Arc<dyn NodeLookup>,
     identities: Arc<Identities>,
     clock: WallClock,
     addresses: Vec<String>,
@@ -244,8 +245,7 @@ impl Bootstrap {
             token = Some(shared);
         }
         let grace = options.expired_grace.as_secs();
-        let identities =
-            Identities::open(Arc::clone(&secrets), Arc::clone(&nodes), Arc::clone(&clock), grace).await?;
+        let identities = Identities::open(Arc::clone(&secrets), nodes, Arc::clone(&clock), grace).await?;
         Ok(Self {
             inner: Arc::new(Inner {
                 judge: Judge::new(authority.certificate(), tombolo_link::tls::provider())?,
@@ -255,6 +255,7 @@ impl Bootstrap {
                 tokens: token.as_ref().map(|token| watch::Sender::new(token.text.clone())),
                 identities: Arc::new(identities),
                 spending: tokio::sync::Mutex::default(),
+                known_tokens: KnownTokens::default(),
                 excused: Mutex::default(),
                 issues: Tasks::new(),
                 start: Mutex::new(Some((token, pair))),
@@ -266,7 +267,6 @@ impl Bootstrap {
                 authority_files,
                 authority,
                 secrets,
-                nodes,
                 clock,
                 server_tls,
             }),

@@ -24,6 +24,7 @@ mod watch;
 
 pub use call::{Answer, ApiCall, CallError, Caller};
 pub use client::without_proxy_of_environment;
+pub(crate) use common::{Common, Got, Wanted};
 pub use edge_nodes::EDGE_NODES;
 pub(crate) use edge_nodes::edge_node;
 pub use gate::ListTurn;

@@ -31,6 +31,7 @@ use crate::senders::Sender;
 use crate::sources::Read;
 use crate::status::ApiError;
 use crate::tree;
+use crate::unread::UNREAD_LEN_MAX;
 use crate::watch::{self, Surroundings, WatchRequest};
 use crate::write;
 
@@ -477,10 +478,6 @@ pub(super) fn header(admitted: &Admitted, name: &str) -> Option<String> {
     admitted.head.headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned)
 }
 
-/// Bytes of a body that is too large which are read all the same and thrown away: a client that still writes when the
-/// connection ends sees a reset, not the refusal.
-const DISCARD_MAX: usize = 3 * BODY_LEN_MAX;
-
 /// A body of which nothing comes for this long is waited for no more.
 pub(crate) const BODY_STALL_MAX: Duration = Duration::from_secs(10);
 
@@ -500,7 +497,7 @@ impl ApiServer {
         B: HttpBody<Data = Bytes>,
         B::Error: std::fmt::Display,
     {
-        if request_body.size_hint().lower() > DISCARD_MAX as u64 {
+        if request_body.size_hint().lower() > UNREAD_LEN_MAX as u64 {
             return Err(ApiError::too_large(BODY_LEN_MAX));
         }
         let (mut bytes, mut received) = (Vec::new(), 0);
@@ -517,7 +514,7 @@ impl ApiServer {
                     return Err(too_many_bodies());
                 }
                 0..=BODY_LEN_MAX => bytes.extend_from_slice(&data),
-                _ if received > DISCARD_MAX => break,
+                _ if received > UNREAD_LEN_MAX => break,
                 _ => bytes = Vec::new(),
             }
         }

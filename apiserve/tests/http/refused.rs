@@ -36,12 +36,16 @@ struct Case {
 
 const JSON: &str = "application/json";
 
-const CASES: [Case; 5] = [
+const CASES: [Case; 8] = [
     Case { code: 401, method: "POST", media_type: JSON, user: "wrong", len: 2_000_000 },
     Case { code: 403, method: "POST", media_type: JSON, user: "denied", len: 2_000_000 },
     Case { code: 413, method: "POST", media_type: JSON, user: "bob", len: 4_000_000 },
     Case { code: 415, method: "PATCH", media_type: "text/plain", user: "bob", len: 2_000_000 },
     Case { code: 429, method: "POST", media_type: JSON, user: "bob", len: 3_000_000 },
+    // As much as is taken in of a body that is too large.
+    Case { code: 401, method: "POST", media_type: JSON, user: "wrong", len: 9_000_000 },
+    Case { code: 403, method: "POST", media_type: JSON, user: "denied", len: 6_000_000 },
+    Case { code: 415, method: "PATCH", media_type: "text/plain", user: "bob", len: 9_000_000 },
 ];
 
 struct ByName;

@@ -11,6 +11,8 @@ mod follow;
 mod pauses;
 mod questions;
 mod registration;
+mod renewals;
+mod revocation;
 mod shelf;
 
 use std::collections::HashMap;
@@ -29,9 +31,10 @@ pub use entry::{Denied, Entry, Key, Taken};
 pub(super) use follow::NodeFacts;
 pub(crate) use follow::follow;
 pub(crate) use registration::{Registration, keep_settled};
+pub use revocation::revoke;
 
 use super::WallClock;
-use super::nodes::{NodeLookup, NodeLookupError};
+use super::nodes::{NodeLookup, NodeLookupError, NodeState};
 use super::secrets::{SecretError, SecretStore};
 use crate::metrics::Metrics;
 use deleted::Deletions;
@@ -47,8 +50,12 @@ pub const SECRET_PREFIX: &str = "tombolo-identities";
 /// Secrets that share the records. A Role names each of them: `deploy/cloudcore` has them all.
 pub const SHARDS: usize = 4;
 
-/// Bytes of records in one Secret; the API takes a megabyte. Some 2,500 names with two certificates each.
-const SHARD_LEN_MAX: usize = 900 * 1024;
+/// Bytes of records in one Secret; the API takes a megabyte. Some 2,300 names with two certificates each.
+pub(super) const SHARD_LEN_MAX: usize = 900 * 1024;
+
+/// Bytes up to which KubeEdge's shared token lets another name in. The rest is for tokens of this cloud, whose uses are counted,
+/// and for renewals: whoever has the shared token joins under as many names as he likes.
+pub(super) const SHARED_LEN_MAX: usize = SHARD_LEN_MAX / 4 * 3;
 
 /// Why nothing is known about a certificate.
 #[derive(Debug, Error)]
@@ -67,6 +74,15 @@ pub enum IdentityError {
         /// Which one.
         name: String,
     },
+    /// There is no room for another name that joins by the shared token.
+    #[error(
+        "secret {name} has no room for another node that joins by the shared token: make a token for its name \
+         (`tombolo token create --node NAME`), or delete Nodes that are gone"
+    )]
+    FullForShared {
+        /// Which one.
+        name: String,
+    },
     /// Too many questions are under way, or the records have not been read yet.
     #[error("which certificates are in force is not known yet")]
     Busy,
@@ -76,6 +92,9 @@ pub enum IdentityError {
     /// The name's last try to register has made no Node.
     #[error("the last try to register has made no Node: try again in {0:.0?}")]
     Paused(Duration),
+    /// The name has renewed its certificate several times a short while ago.
+    #[error("this node has renewed its certificate again and again: the next time is in {0:.0?}")]
+    TooOften(Duration),
 }
 
 /// A join as it was recorded.
@@ -238,15 +257,41 @@ impl Identities {
         node: &NodeId,
         certificate: &PeerCertificate,
     ) -> Result<Result<(), Denied>, IdentityError> {
+        self.question(node, certificate, false).await
+    }
+
+    /// As [`Self::check`], of a certificate that counts only while there is a Node: without one it is [`Denied::Unregistered`].
+    ///
+    /// # Errors
+    /// As [`Self::check`].
+    pub(crate) async fn check_registered(
+        &self,
+        node: &NodeId,
+        certificate: &PeerCertificate,
+    ) -> Result<Result<(), Denied>, IdentityError> {
+        let has_node = self.known_uid(node).flatten().is_some();
+        if has_node && self.is_known_good(node, certificate) {
+            return Ok(Ok(()));
+        }
+        self.question(node, certificate, true).await
+    }
+
+    async fn question(
+        &self,
+        node: &NodeId,
+        certificate: &PeerCertificate,
+        registered: bool,
+    ) -> Result<Result<(), Denied>, IdentityError> {
         let turn = self.questions.turn(node)?;
         let _asking = turn.begin().await;
         // Who had to wait may find the answer here.
-        if let Some(why) = self.questions.refusal(node, certificate, &self.memory(node)) {
+        let refusal = self.questions.refusal(node, certificate, &self.memory(node));
+        if let Some(why) = refusal.filter(|why| registered || *why != Denied::Unregistered) {
             return Ok(Err(why));
         }
         let _place = self.questions.place()?;
         let uid = self.known_uid(node);
-        match self.judge_anew(node, certificate).await? {
+        match self.judge_anew(node, certificate, registered).await? {
             Ok(()) => Ok(Ok(())),
             Err((why, entry)) => {
                 // What it rests on, not what is known by now.
@@ -265,14 +310,16 @@ impl Identities {
         node: &NodeId,
         certificate: &PeerCertificate,
     ) -> Result<Result<(), Denied>, IdentityError> {
-        Ok(self.judge_anew(node, certificate).await?.map_err(|(why, _)| why))
+        Ok(self.judge_anew(node, certificate, false).await?.map_err(|(why, _)| why))
     }
 
-    /// The same. A refusal comes with the record that it rests on.
+    /// The same; with `registered` of a certificate that counts only while there is a Node. A refusal comes with the record that
+    /// it rests on.
     async fn judge_anew(
         &self,
         node: &NodeId,
         certificate: &PeerCertificate,
+        registered: bool,
     ) -> Result<Result<(), (Denied, Option<Entry>)>, IdentityError> {
         let state = self.nodes.state(node).await;
         let refreshed = self.shelf.refresh(&*self.store, node).await;
@@ -285,8 +332,9 @@ impl Identities {
         }
         let (entry, state) = (refreshed?, state?);
         match self.judge(node, entry.as_ref(), state.uid(), certificate) {
-            Verdict::InForce => return Ok(Ok(())),
             Verdict::Denied(why) => return Ok(Err((why, entry))),
+            _ if registered && state.uid().is_none() => return Ok(Err((Denied::Unregistered, entry))),
+            Verdict::InForce => return Ok(Ok(())),
             Verdict::Record(_) => {}
         }
         let mut refused = None;
@@ -316,13 +364,35 @@ impl Identities {
         certificate: &PeerCertificate,
         replace: bool,
     ) -> Result<Result<Joined, Taken>, Unrecorded> {
+        self.record_join(node, certificate, replace, SHARD_LEN_MAX).await
+    }
+
+    /// Records a join by KubeEdge's shared token, which replaces nobody and has a share of the records.
+    ///
+    /// # Errors
+    /// As [`Self::joined`].
+    pub(crate) async fn joined_by_all(
+        &self,
+        node: &NodeId,
+        certificate: &PeerCertificate,
+    ) -> Result<Result<Joined, Taken>, Unrecorded> {
+        self.record_join(node, certificate, false, SHARED_LEN_MAX).await
+    }
+
+    async fn record_join(
+        &self,
+        node: &NodeId,
+        certificate: &PeerCertificate,
+        replace: bool,
+        room: usize,
+    ) -> Result<Result<Joined, Taken>, Unrecorded> {
         let now = self.now();
         // A Node that comes after this look has a record that differs from this one: each is marked before its Node is made.
         let before = self.shelf.refresh(&*self.store, node).await?;
         let state = self.nodes.state(node).await?;
         let mut joined: Option<Joined> = None;
         let own = Key::from(certificate);
-        let recorded = self.change(node, |entry| {
+        let recorded = self.change_within(room, node, |entry| {
             // A write of ours whose answer was lost on its way.
             if let (Some(joined), Some(entry)) =
                 (&mut joined, entry.filter(|entry| entry.keys.contains(&own)))
@@ -342,7 +412,10 @@ impl Identities {
             joined = Some(Joined { recorded: recorded.clone(), former });
             Ok(Some(recorded))
         });
-        let outcome = recorded.await;
+        let outcome = recorded.await.map_err(|error| match error {
+            IdentityError::Full { name } if room == SHARED_LEN_MAX => IdentityError::FullForShared { name },
+            error => error,
+        });
         match (outcome, joined) {
             (Err(error), joined) => Err(Unrecorded { error, joined }),
             (Ok(Err(taken)), _) => Ok(Err(taken)),
@@ -371,32 +444,18 @@ impl Identities {
         Ok(taken_back.await?.is_ok())
     }
 
-    /// Records a renewal with a certificate, which must still be in force.
-    ///
-    /// # Errors
-    /// [`IdentityError`]: then the certificate must not be given away.
-    pub(crate) async fn renewed(
-        &self,
-        node: &NodeId,
-        with: &PeerCertificate,
-        new: &PeerCertificate,
-    ) -> Result<Result<(), Denied>, IdentityError> {
-        let state = self.nodes.state(node).await?;
-        self.change(node, |entry| match (self.judge(node, entry, state.uid(), with), entry) {
-            (Verdict::Denied(why), _) => Err(why),
-            (Verdict::Record(entry), _) => Ok(Some(entry.renewed(with, new))),
-            (Verdict::InForce, entry) => Ok(entry.map(|entry| entry.clone().renewed(with, new))),
-        })
-        .await
-    }
-
-    /// Why a name is not free for anybody who joins, by what the API says now.
+    /// The Node that has a name, and where there is none why the name is not free for anybody who joins, by what the API says now.
     ///
     /// # Errors
     /// [`IdentityError`] when the API does not say.
-    pub(crate) async fn taken(&self, node: &NodeId) -> Result<Option<Taken>, IdentityError> {
+    pub(crate) async fn who_has(&self, node: &NodeId) -> Result<(NodeState, Option<Taken>), IdentityError> {
+        let _place = self.questions.place_to_join().await?;
+        let state = self.nodes.state(node).await?;
+        if state.uid().is_some() {
+            return Ok((state, None));
+        }
         let entry = self.shelf.refresh(&*self.store, node).await?;
-        Ok(self.taken_now(node, entry.as_ref(), self.now()))
+        Ok((state, self.taken_now(node, entry.as_ref(), self.now())))
     }
 
     fn taken_now(&self, node: &NodeId, entry: Option<&Entry>, now: u64) -> Option<Taken> {
@@ -413,45 +472,25 @@ impl Identities {
         metrics.join_tokens.set(gauge(self.tokens.load(Ordering::Relaxed)));
     }
 
-    /// Takes all certificates of a name back: no session opens with them, none is renewed, and those that are open end. Says
-    /// whether one was on record.
-    ///
-    /// # Errors
-    /// [`IdentityError`] when the API does not take it.
-    pub(crate) async fn revoke(&self, node: &NodeId) -> Result<bool, IdentityError> {
-        let mut is_known = false;
-        let revoked = |entry: Option<&Entry>| {
-            is_known = entry.is_some();
-            let entry = Entry { revoked: true, ..entry.cloned().unwrap_or_default() };
-            Ok::<_, Denied>(Some(entry))
-        };
-        self.change(node, revoked).await.map(|_| is_known)
-    }
-
     async fn change<T: Send>(
         &self,
         node: &NodeId,
         change: impl FnMut(Option<&Entry>) -> Result<Option<Entry>, T> + Send,
     ) -> Result<Result<(), T>, IdentityError> {
+        self.change_within(SHARD_LEN_MAX, node, change).await
+    }
+
+    /// Changes the record of a name, as long as what makes its Secret larger leaves it within `room` bytes.
+    async fn change_within<T: Send>(
+        &self,
+        room: usize,
+        node: &NodeId,
+        change: impl FnMut(Option<&Entry>) -> Result<Option<Entry>, T> + Send,
+    ) -> Result<Result<(), T>, IdentityError> {
         let (now, grace) = (self.now(), self.grace);
         let over = move |entry: &Entry| entry.is_over(now, grace);
-        let outcome = self.shelf.change(&*self.store, node, over, change).await?;
+        let outcome = self.shelf.change(&*self.store, node, room, over, change).await?;
         self.changed.send_modify(|count| *count += 1);
         Ok(outcome)
     }
-}
-
-/// Takes the certificates of a node back, as `tombolo revoke` does: every cloudcore of the cluster hears of it. False when none
-/// was on record; the name is closed all the same.
-///
-/// # Errors
-/// [`IdentityError`] when the API does not take it.
-pub async fn revoke(
-    store: Arc<dyn SecretStore>,
-    nodes: Arc<dyn NodeLookup>,
-    node: &NodeId,
-) -> Result<bool, IdentityError> {
-    // Nobody else's record is over for this: how long an ended certificate counts is a setting of cloudcore.
-    let identities = Identities::open(store, nodes, Arc::new(std::time::SystemTime::now), u64::MAX).await?;
-    identities.revoke(node).await
 }

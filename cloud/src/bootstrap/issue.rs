@@ -126,15 +126,15 @@ impl Join<'_> {
     async fn record(&self, certificate: &PeerCertificate, traces: &mut Traces) -> Result<(), Refusal> {
         let Self { inner, node, .. } = *self;
         let identities = &inner.identities;
-        let replace = match self.way {
+        let joined = match self.way {
             Way::Renewal(with) => {
                 let renewed = identities.renewed(node, with, certificate).await.map_err(unknown)?;
                 return renewed.map_err(|why| unauthorized(why.to_string()));
             }
-            Way::Token { replace, .. } => *replace,
-            Way::Shared => false,
+            Way::Token { replace, .. } => identities.joined(node, certificate, *replace).await,
+            Way::Shared => identities.joined_by_all(node, certificate).await,
         };
-        match identities.joined(node, certificate, replace).await {
+        match joined {
             Ok(Ok(joined)) => traces.joined = Some(joined),
             Ok(Err(taken)) => return Err(is_taken(node, &taken.to_string())),
             // It may have been written all the same, and nobody gets the certificate.

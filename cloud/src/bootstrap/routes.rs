@@ -1,6 +1,7 @@
 //! The routes of the join port (docs/reference/kubeedge.md#join-routes). Every refusal is one plain sentence.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER};
@@ -14,7 +15,7 @@ use tombolo_runtime::door::{Source, Working};
 
 use super::Inner;
 use super::csr;
-use super::identities::IdentityError;
+use super::identities::{Denied, IdentityError};
 use super::issue::{Way, issue};
 use super::nodes::NodeState;
 use super::peer::Peer;
@@ -27,17 +28,34 @@ pub(super) const BODY_LEN_MAX: usize = 64 * 1024;
 /// The only extended key usage of a node: clientAuth in Go's numbering (docs/reference/kubeedge.md#join-routes).
 const CLIENT_AUTH: &[u32] = &[2];
 
-const RETRY_SECONDS: &str = "5";
+/// When to come back where nothing else is known.
+const RETRY_AFTER_DEFAULT: Duration = Duration::from_secs(5);
 
 type Answer = Response<Full<Bytes>>;
 
-/// A refusal: status and sentence.
+/// A refusal.
 #[derive(Debug)]
-pub(super) struct Refusal(StatusCode, String);
+pub(super) struct Refusal {
+    status: StatusCode,
+    sentence: String,
+    /// When to come back, where that may help.
+    retry_after: Option<Duration>,
+}
 
 impl Refusal {
     pub(super) fn new(status: StatusCode, sentence: impl Into<String>) -> Self {
-        Self(status, sentence.into())
+        let retry_after = (status == StatusCode::SERVICE_UNAVAILABLE).then_some(RETRY_AFTER_DEFAULT);
+        Self { status, sentence: sentence.into(), retry_after }
+    }
+
+    fn answer(self) -> Answer {
+        let mut answer = text(self.status, self.sentence);
+        if let Some(after) = self.retry_after {
+            // Who comes a moment too early is sent away again.
+            let seconds = after.as_secs().saturating_add(u64::from(after.subsec_nanos() > 0));
+            answer.headers_mut().insert(RETRY_AFTER, seconds.into());
+        }
+        answer
     }
 }
 
@@ -74,11 +92,12 @@ where
             ),
         )),
     };
-    result.unwrap_or_else(|Refusal(status, sentence)| {
+    result.unwrap_or_else(|refusal| {
         if let Some(left_out) = inner.lines.admit(source) {
+            let Refusal { status, sentence, .. } = &refusal;
             tracing::info!(%source, %method, path, %status, sentence, left_out, "join request refused");
         }
-        text(status, sentence)
+        refusal.answer()
     })
 }
 
@@ -103,14 +122,15 @@ fn task_report(inner: &Inner, chain: &[CertificateDer<'_>]) -> Result<Answer, Re
 async fn node_exists(inner: &Inner, chain: &[CertificateDer<'_>], path: &str) -> Result<Answer, Refusal> {
     let name = path.strip_prefix("/node/").unwrap_or_default();
     let node = node_id(name)?;
-    let absent = || text(StatusCode::NOT_FOUND, "Node not found".to_owned());
-    match inner.judge.judge(chain, inner.now()) {
-        Peer::Node(own, certificate) if own == node => in_force(inner, &node, &certificate).await?,
-        _ => return Ok(absent()),
-    }
-    match node_state(inner, &node).await? {
-        NodeState::Absent => Ok(absent()),
-        NodeState::Present { .. } => Ok(text(StatusCode::OK, "Node found".to_owned())),
+    let absent = Ok(text(StatusCode::NOT_FOUND, "Node not found".to_owned()));
+    let certificate = match inner.judge.judge(chain, inner.now()) {
+        Peer::Node(own, certificate) if own == node => certificate,
+        _ => return absent,
+    };
+    match inner.identities.check_registered(&node, &certificate).await.map_err(unknown)? {
+        Ok(()) => Ok(text(StatusCode::OK, "Node found".to_owned())),
+        Err(Denied::Unregistered) => absent,
+        Err(why) => Err(unauthorized(why.to_string())),
     }
 }
 
@@ -150,13 +170,24 @@ where
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 pub(super) fn unknown(error: IdentityError) -> Refusal {
-    Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string())
+    let sentence = error.to_string();
+    match error {
+        IdentityError::TooOften(left) => {
+            let status = StatusCode::TOO_MANY_REQUESTS;
+            Refusal { status, sentence, retry_after: Some(left) }
+        }
+        _ => Refusal::new(StatusCode::SERVICE_UNAVAILABLE, sentence),
+    }
 }
 
-/// Asks the records what a certificate is worth now.
-async fn in_force(inner: &Inner, node: &NodeId, certificate: &PeerCertificate) -> Result<(), Refusal> {
-    let answer = inner.identities.check_anew(node, certificate).await.map_err(unknown)?;
-    answer.map_err(|why| unauthorized(why.to_string()))
+/// What a certificate is worth for a renewal. Where memory says that it is in force, the API is asked when the renewal is recorded: a
+/// request that comes to nothing costs it nothing.
+async fn renewal(inner: &Inner, node: &NodeId, certificate: PeerCertificate) -> Result<Way, Refusal> {
+    if let Some(left) = inner.identities.renewal_pause(node, &certificate) {
+        return Err(unknown(IdentityError::TooOften(left)));
+    }
+    let answer = inner.identities.check(node, &certificate).await.map_err(unknown)?;
+    answer.map(|()| Way::Renewal(certificate)).map_err(|why| unauthorized(why.to_string()))
 }
 
 fn node_id(name: &str) -> Result<NodeId, Refusal> {
@@ -188,13 +219,13 @@ async fn authenticate(
                 format!("the client certificate is of node {own} and the request is for node {node}");
             return Err(Refusal::new(StatusCode::FORBIDDEN, sentence));
         }
-        Peer::Node(_, certificate) => match in_force(inner, node, &certificate).await {
-            Ok(()) => return Ok(Way::Renewal(certificate)),
+        Peer::Node(_, certificate) => match renewal(inner, node, certificate).await {
+            Ok(way) => return Ok(way),
             Err(refusal) => refusal,
         },
         Peer::Expired(_, certificate, since) if since <= inner.expired_grace => {
-            match still_registered(inner, node, &certificate).await {
-                Ok(()) => return Ok(Way::Renewal(certificate)),
+            match expired_renewal(inner, node, certificate).await {
+                Ok(way) => return Ok(way),
                 Err(refusal) => refusal,
             }
         }
@@ -210,7 +241,7 @@ async fn authenticate(
     };
     match authorization {
         // Whether a name is taken is nobody's business without a token.
-        Some(authorization) if refusal.0 == StatusCode::UNAUTHORIZED => {
+        Some(authorization) if refusal.status == StatusCode::UNAUTHORIZED => {
             join_by_token(inner, authorization, node).await
         }
         _ => Err(refusal),
@@ -222,16 +253,13 @@ pub(super) fn unauthorized(sentence: String) -> Refusal {
 }
 
 /// An expired certificate proves who the node was; a node that was deleted since must join again.
-async fn still_registered(
-    inner: &Inner,
-    node: &NodeId,
-    certificate: &PeerCertificate,
-) -> Result<(), Refusal> {
-    match node_state(inner, node).await? {
-        NodeState::Absent => Err(unauthorized(format!(
+async fn expired_renewal(inner: &Inner, node: &NodeId, certificate: PeerCertificate) -> Result<Way, Refusal> {
+    match inner.identities.check_registered(node, &certificate).await.map_err(unknown)? {
+        Ok(()) => renewal(inner, node, certificate).await,
+        Err(Denied::Unregistered | Denied::Unknown) => Err(unauthorized(format!(
             "the client certificate has expired and node {node} is no longer registered: join with a token"
         ))),
-        NodeState::Present { .. } => in_force(inner, node, certificate).await,
+        Err(why) => Err(unauthorized(why.to_string())),
     }
 }
 
@@ -242,14 +270,15 @@ async fn join_by_token(inner: &Inner, authorization: &str, node: &NodeId) -> Res
     };
     let ours = tokens::is_ours(bearer);
     let grant = if ours {
-        tokens::look(&*inner.secrets, bearer, node, inner.now()).await.map_err(refused)?
+        let looked = inner.known_tokens.look(&*inner.secrets, bearer, node, inner.now());
+        looked.await.map_err(refused)?
     } else {
         shared(inner, bearer)?;
         Grant { replace: false }
     };
-    let state = node_state(inner, node).await?;
+    // One that replaces takes the name whoever has it.
     if !grant.replace {
-        may_take(inner, node, &state).await?;
+        may_take(inner, node).await?;
     }
     if !ours {
         return Ok(Way::Shared);
@@ -270,14 +299,12 @@ fn shared(inner: &Inner, jwt: &str) -> Result<(), Refusal> {
 }
 
 /// A name that is taken is not given away, whether its Node is Ready or not.
-async fn may_take(inner: &Inner, node: &NodeId, state: &NodeState) -> Result<(), Refusal> {
-    match state {
-        NodeState::Present { control_plane: true, .. } => Err(is_taken(node, "runs the control plane")),
-        NodeState::Present { .. } => Err(is_taken(node, "exists")),
-        NodeState::Absent => match inner.identities.taken(node).await.map_err(unknown)? {
-            Some(taken) => Err(is_taken(node, &taken.to_string())),
-            None => Ok(()),
-        },
+async fn may_take(inner: &Inner, node: &NodeId) -> Result<(), Refusal> {
+    match inner.identities.who_has(node).await.map_err(unknown)? {
+        (NodeState::Present { control_plane: true, .. }, _) => Err(is_taken(node, "runs the control plane")),
+        (NodeState::Present { .. }, _) => Err(is_taken(node, "exists")),
+        (NodeState::Absent, Some(taken)) => Err(is_taken(node, &taken.to_string())),
+        (NodeState::Absent, None) => Ok(()),
     }
 }
 
@@ -297,11 +324,6 @@ pub(super) fn refused(error: tokens::Refused) -> Refusal {
         _ => StatusCode::UNAUTHORIZED,
     };
     Refusal::new(status, error.to_string())
-}
-
-async fn node_state(inner: &Inner, node: &NodeId) -> Result<NodeState, Refusal> {
-    let state = inner.nodes.state(node).await;
-    state.map_err(|error| Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()))
 }
 
 fn check_usages(headers: &HeaderMap) -> Result<(), Refusal> {
@@ -344,8 +366,5 @@ fn response(status: StatusCode, content_type: &'static str, body: Bytes) -> Answ
     let mut response = Response::new(Full::new(body));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, http::HeaderValue::from_static(content_type));
-    if status == StatusCode::SERVICE_UNAVAILABLE {
-        response.headers_mut().insert(RETRY_AFTER, http::HeaderValue::from_static(RETRY_SECONDS));
-    }
     response
 }

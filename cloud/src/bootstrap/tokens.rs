@@ -5,6 +5,8 @@
 //! and never the secret itself; a use is counted by compare-and-swap before a certificate is given, so that two
 //! replicas cannot both give the last one away.
 
+mod known;
+
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -12,6 +14,8 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use thiserror::Error;
 use tombolo_proto::NodeId;
+
+pub(super) use known::KnownTokens;
 
 use super::secrets::{SecretData, SecretError, SecretStore};
 
@@ -212,18 +216,6 @@ pub async fn delete(store: &dyn SecretStore, id: &str) -> Result<(), TokenStoreE
 /// Whether a bearer text is one of these tokens rather than KubeEdge's.
 pub(super) fn is_ours(bearer: &str) -> bool {
     bearer.split('.').next() == Some(MARK)
-}
-
-/// What a token would allow, without using it.
-pub(super) async fn look(
-    store: &dyn SecretStore,
-    bearer: &str,
-    node: &NodeId,
-    now: SystemTime,
-) -> Result<Grant, Refused> {
-    let (id, secret) = parts(bearer)?;
-    let tokens = list(store).await?;
-    judge(&tokens, id, secret, node, unix_seconds(now))
 }
 
 /// Uses a token once, for this join. Where the answer to a count was lost, another try finds whether it was made.

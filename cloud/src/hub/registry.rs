@@ -29,7 +29,7 @@ pub struct Registry {
     count: AtomicUsize,
     limit: usize,
     generations: AtomicU64,
-    /// Nodes whose device twin was heard, at most `limit`: each is logged once.
+    /// Nodes whose device twin was heard: each is logged once. Beyond `limit` those go that are connected no more.
     with_devices: DashSet<NodeId>,
     memories: NodeMemories,
     lines: LineLimit<NodeId>,
@@ -242,6 +242,9 @@ impl Registry {
 
     /// Whether this is the first report of devices from a node.
     pub(super) fn first_device_report(&self, node: &NodeId) -> bool {
+        if self.with_devices.len() >= self.limit && !self.with_devices.contains(node) {
+            self.with_devices.retain(|node| self.sessions.contains_key(node));
+        }
         self.with_devices.len() < self.limit && self.with_devices.insert(node.clone())
     }
 
@@ -406,8 +409,18 @@ mod tests {
     #[test]
     fn each_node_with_devices_is_told_of_once() {
         let registry = Registry::new(2);
+        let sessions = ["a", "b"].map(|name| admitted(&registry, name));
         let first = |name: &str| registry.first_device_report(&node(name));
-        assert_eq!([first("a"), first("a"), first("b"), first("c")], [true, false, true, false]);
+        assert_eq!([first("a"), first("a"), first("b"), first("b")], [true, false, true, false]);
+        assert!(registry.remove(&node("a"), &sessions[0]));
+        assert!(!first("a"), "it is told of once, whether it is connected or not");
+        admitted(&registry, "c");
+        assert_eq!(
+            [first("c"), first("c"), first("b")],
+            [true, false, false],
+            "names that are gone make room"
+        );
+        assert_eq!(registry.with_devices.len(), 2);
     }
 
     #[test]

@@ -6,12 +6,12 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-/// Time between an answer and the next question for those who want a [`Wanted::New`] one. Those who come meanwhile share that.
+/// Time between an answer and the next question, unless it is said otherwise. Those who come meanwhile share that.
 pub(super) const PAUSE: Duration = Duration::from_secs(1);
 
 /// Which answer is good enough.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Wanted {
+pub(crate) enum Wanted {
     /// One that came no longer ago than this.
     Younger(Duration),
     /// One to a question that was asked after whoever wants it has come.
@@ -20,7 +20,7 @@ pub(super) enum Wanted {
 
 /// Where an answer comes from.
 #[derive(Debug)]
-pub(super) enum Got<A, R> {
+pub(crate) enum Got<A, R> {
     /// It is that of somebody else.
     Common(A),
     /// What came of asking.
@@ -29,7 +29,9 @@ pub(super) enum Got<A, R> {
 
 /// A question, and the last answer that was kept.
 #[derive(Debug)]
-pub(super) struct Common<A> {
+pub(crate) struct Common<A> {
+    /// Time between an answer and the next question for those who want a [`Wanted::New`] one.
+    pause: Duration,
     /// How often it was asked.
     asked: AtomicU64,
     /// Held while it is asked, so that it is asked once.
@@ -45,7 +47,15 @@ struct Last<A> {
 
 impl<A> Default for Common<A> {
     fn default() -> Self {
-        Self { asked: AtomicU64::new(0), last: Mutex::new(Last { number: 0, answer: None }) }
+        Self::with_pause(PAUSE)
+    }
+}
+
+impl<A> Common<A> {
+    /// A question that is put anew after this time at the earliest.
+    pub(crate) fn with_pause(pause: Duration) -> Self {
+        let last = Mutex::new(Last { number: 0, answer: None });
+        Self { pause, asked: AtomicU64::new(0), last }
     }
 }
 
@@ -54,7 +64,7 @@ impl<A: Clone> Common<A> {
     /// each of them asks.
     ///
     /// Whoever gives up while asking leaves it to the next one who waits.
-    pub(super) async fn ask<R, F: Future<Output = R>>(
+    pub(crate) async fn ask<R, F: Future<Output = R>>(
         &self,
         wanted: Wanted,
         ask: impl FnOnce() -> F,
@@ -71,7 +81,7 @@ impl<A: Clone> Common<A> {
             if good {
                 return Got::Common(answer.clone());
             }
-            let next = *since + PAUSE;
+            let next = *since + self.pause;
             if matches!(wanted, Wanted::Younger(_)) || next <= Instant::now() {
                 break last;
             }

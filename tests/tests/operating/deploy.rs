@@ -151,7 +151,30 @@ kind: ClusterRoleBinding
 metadata: {name: cloudcore}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: cloudcore}
 subjects: [{kind: ServiceAccount, name: cloudcore, namespace: kubeedge}]
+---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: rules.rules.kubeedge.io, labels: {stock: 'true'}}
+spec:
+  group: rules.kubeedge.io
+  scope: Namespaced
+  names: {kind: Rule, listKind: RuleList, plural: rules, singular: rule}
+  versions:
+  - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, description: of stock}}}
+---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: ruleendpoints.rules.kubeedge.io, labels: {stock: 'true'}}
+spec:
+  group: rules.kubeedge.io
+  scope: Namespaced
+  names: {kind: RuleEndpoint, listKind: RuleEndpointList, plural: ruleendpoints, singular: ruleendpoint}
+  versions:
+  - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, description: of stock}}}
 ";
+
+/// Stock's definitions of what ours has definitions of as well.
+const STOCK_CRDS: [&str; 2] = ["crd/rules.rules.kubeedge.io", "crd/ruleendpoints.rules.kubeedge.io"];
 
 async fn plane() -> ControlPlane {
     let options = ControlPlaneOptions { controllers: false, ..ControlPlaneOptions::default() };
@@ -186,6 +209,8 @@ async fn a_stock_cloudcore_stays_as_it_is_beside_the_manifests() {
     let stock = stock.display().to_string();
     // As their manual says: what is left out of a manifest that is applied over this is taken away.
     kubectl(&plane, &["apply", "-f", &stock]);
+    let established = ["wait", "--for=condition=Established", "--timeout=60s"];
+    kubectl(&plane, &[&established[..], &STOCK_CRDS].concat());
     let kinds = "serviceaccounts,configmaps,secrets,deployments,services,roles,rolebindings";
     let cluster = "clusterroles/cloudcore,clusterrolebindings/cloudcore".replace(',', " ");
     let versions = || {
@@ -194,16 +219,22 @@ async fn a_stock_cloudcore_stays_as_it_is_beside_the_manifests() {
         let inside = kubectl(&plane, &["-n", "kubeedge", "get", kinds, "--no-headers", columns]);
         let mut outside = vec!["get", "--no-headers", columns];
         outside.extend(cluster.split(' '));
+        outside.extend(STOCK_CRDS);
         let all = inside + &kubectl(&plane, &outside);
         // Columns are as wide as the longest name.
         let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
         all.lines().map(words).collect::<BTreeSet<String>>()
     };
     let before = versions();
-    assert!(before.len() >= 8, "{before:?}");
+    assert!(before.len() >= 10, "{before:?}");
     for ours in ["deploy/cloudcore", "deploy/optional/grids.yaml", "deploy/optional/stock-edges.yaml"] {
         kubectl(&plane, &["apply", "-f", &root().join(ours).display().to_string()]);
     }
+    // As the guide says: what is there is left alone, and said to be there.
+    let rules = root().join("deploy/crds/rules.yaml").display().to_string();
+    let created = plane.kubectl(&["create", "-f", &rules]).unwrap();
+    let said = String::from_utf8_lossy(&created.stderr).into_owned();
+    assert_eq!(said.matches("AlreadyExists").count(), STOCK_CRDS.len(), "{said}");
     let after = versions();
     let changed: Vec<_> = before.difference(&after).collect();
     assert!(changed.is_empty(), "changed or gone: {changed:?}");

@@ -4,6 +4,8 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use tombolo_link::identity::PeerCertificate;
 
+use super::renewals::Renewals;
+
 /// Certificates of one node that are in force at a time: the present one, and those that it was renewed with and that the
 /// node may not have stored yet.
 pub(super) const KEYS_MAX: usize = 4;
@@ -37,6 +39,9 @@ pub struct Entry {
     /// The process that is creating the node's Node, from before it asks the API for that until it knows what came of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub registering: Option<String>,
+    /// The latest renewals that came close together. Records of older versions do not have them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub renewals: Option<Renewals>,
 }
 
 /// One certificate.
@@ -92,6 +97,9 @@ pub enum Denied {
     /// An operator has taken it back.
     #[error("this node's certificates were revoked: join again with a token that may replace it")]
     Revoked,
+    /// It is in force, and its Node is not there. Said only where a Node is needed.
+    #[error("node is not registered")]
+    Unregistered,
 }
 
 /// Why a join needs a token that replaces what there is. Ends the sentence `node N ..`.
@@ -225,10 +233,11 @@ impl Entry {
 
     /// After a renewal with one of the certificates: that one, which the node may have to come back with, and the new
     /// one. Others in between were never used.
-    pub(super) fn renewed(self, with: &PeerCertificate, new: &PeerCertificate) -> Self {
+    pub(super) fn renewed(self, with: &PeerCertificate, new: &PeerCertificate, now: u64) -> Self {
         let (with, new) = (Key::from(with), Key::from(new));
         let (latest, until) = (self.latest(), self.until());
-        Self { keys: vec![with, new], ..self }.since(latest, until)
+        let renewals = Some(Renewals::with_one_more(self.renewals, now));
+        Self { keys: vec![with, new], renewals, ..self }.since(latest, until)
     }
 
     /// The deletion of a Node that nobody saw in time: a name that has not been bound is bound to what is gone, unless
@@ -355,7 +364,7 @@ mod tests {
             entry = entry.with(Key::from(&certificate(number, 10)), 50);
         }
         assert_eq!(entry.keys.len(), KEYS_MAX);
-        let entry = entry.renewed(&certificate(19, 10), &certificate(20, 20));
+        let entry = entry.renewed(&certificate(19, 10), &certificate(20, 20), 50);
         assert_eq!(entry.keys.len(), 2);
         assert!(!entry.is_over(1000, 500));
         assert!(entry.is_over(2000, 500));
@@ -367,7 +376,7 @@ mod tests {
         let joined = Entry::joined(&long, Some("u1"), 10);
         let next = |number: u8| certificate(number, u64::from(number) * 20);
         let replaced = Entry::joined(&next(2), Some("u1"), 40).after(Some(&joined));
-        let renewed = joined.renewed(&long, &next(2)).renewed(&next(2), &next(3));
+        let renewed = joined.renewed(&long, &next(2), 50).renewed(&next(2), &next(3), 50);
         let crowded = (2..10).fold(Entry::joined(&long, Some("u1"), 10), |entry, number| {
             entry.with(Key::from(&next(number)), 50)
         });

@@ -18,6 +18,10 @@ use super::entry::{Denied, Entry};
 /// Questions to the API about certificates at a time. Who comes beyond that is told to come back.
 const QUESTIONS_MAX: usize = 64;
 
+/// Questions about names that somebody wants to join under, at a time. Who comes beyond that waits, as a fleet does that joins
+/// together: places of connections bound how many do.
+const JOINS_MAX: usize = 16;
+
 /// Arrivals of one name that wait for the answer to an earlier one. Who comes beyond that is told to come back.
 const WAITING_MAX: usize = 16;
 
@@ -43,6 +47,7 @@ struct Refusal {
 #[derive(Debug)]
 pub(super) struct Questions {
     places: Semaphore,
+    joins: Semaphore,
     turns: Mutex<HashMap<NodeId, Arc<tokio::sync::Mutex<()>>>>,
     refusals: Mutex<HashMap<NodeId, Refusal>>,
 }
@@ -50,7 +55,8 @@ pub(super) struct Questions {
 impl Default for Questions {
     fn default() -> Self {
         let (turns, refusals) = (Mutex::default(), Mutex::default());
-        Self { places: Semaphore::new(QUESTIONS_MAX), turns, refusals }
+        let (places, joins) = (Semaphore::new(QUESTIONS_MAX), Semaphore::new(JOINS_MAX));
+        Self { places, joins, turns, refusals }
     }
 }
 
@@ -69,6 +75,11 @@ impl Questions {
     /// A place among the questions of all names.
     pub(super) fn place(&self) -> Result<SemaphorePermit<'_>, IdentityError> {
         self.places.try_acquire().map_err(|_| IdentityError::Busy)
+    }
+
+    /// A place among the questions of those who join.
+    pub(super) async fn place_to_join(&self) -> Result<SemaphorePermit<'_>, IdentityError> {
+        self.joins.acquire().await.map_err(|_| IdentityError::Busy)
     }
 
     /// Why a certificate was refused a moment ago.

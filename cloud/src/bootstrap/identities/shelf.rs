@@ -11,7 +11,7 @@ use sha2::{Digest as _, Sha256};
 use tombolo_proto::NodeId;
 
 use super::entry::Entry;
-use super::{IdentityError, SHARD_LEN_MAX, SHARDS};
+use super::{IdentityError, SHARDS};
 use crate::bootstrap::secrets::{SecretData, SecretError, SecretStore, StoredSecret};
 
 /// Attempts to write while others write too.
@@ -143,11 +143,12 @@ impl Shelf {
     }
 
     /// Changes the record of one name by compare-and-swap. `change` is asked again for each version that it is read
-    /// in; when it has nothing to change, what it gives is the result.
+    /// in; when it has nothing to change, what it gives is the result. What makes the Secret larger than `room` is refused.
     pub(super) async fn change<T>(
         &self,
         store: &dyn SecretStore,
         node: &NodeId,
+        room: usize,
         over: impl Fn(&Entry) -> bool + Send + Sync,
         mut change: impl FnMut(Option<&Entry>) -> Result<Option<Entry>, T> + Send,
     ) -> Result<Result<(), T>, IdentityError>
@@ -177,11 +178,12 @@ impl Shelf {
                 Ok(None) => return Ok(Ok(())),
                 Ok(Some(entry)) => entry,
             };
+            let former_len = stored.as_ref().map_or(0, |stored| len_of(&stored.data));
             entries.insert(node.as_str().to_owned(), entry);
             entries.retain(|_, entry| !over(entry));
             let data = write(&entries);
             let len = len_of(&data);
-            if len > SHARD_LEN_MAX {
+            if len > room && len > former_len {
                 return Err(IdentityError::Full { name });
             }
             let written = match &stored {

@@ -44,6 +44,7 @@ async fn an_expired_certificate_renews_within_the_grace_period_while_the_node_ex
     assert_eq!(status, StatusCode::UNAUTHORIZED);
     assert!(text.contains("no longer registered"), "{text}");
     world.set_node("edge1", None);
+    world.bootstrap.identities().know_nodes([].into());
     assert_eq!(renew(&world, &identity, "edge1", false).await.0, StatusCode::SERVICE_UNAVAILABLE);
     world.set_node("edge1", present("u1"));
     assert_eq!(renew(&world, &identity, "edge1", false).await.0, StatusCode::OK);

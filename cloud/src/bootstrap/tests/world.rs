@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use http::{Method, Request, StatusCode};
+use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
@@ -43,6 +43,8 @@ pub(super) struct MemorySecrets {
     pub(super) writes: Mutex<Vec<String>>,
     /// How often something was read.
     pub(super) reads: Mutex<usize>,
+    /// So many of the next changes come too late: somebody else has written the Secret.
+    pub(super) overtaken: Mutex<usize>,
     /// Answers to reads stay on their way while this is set.
     held: tokio::sync::watch::Sender<bool>,
 }
@@ -68,6 +70,12 @@ impl MemorySecrets {
         if self.broken.lock().is_some_and(|prefix| name.starts_with(prefix)) {
             return Err(SecretError::Unavailable { name, reason: "broken".to_owned() });
         }
+        let mut overtaken = self.overtaken.lock();
+        if version.is_some() && *overtaken > 0 {
+            *overtaken -= 1;
+            return Err(SecretError::Conflict { name });
+        }
+        drop(overtaken);
         let mut secrets = self.secrets.lock();
         match (secrets.get(&name), version) {
             (Some(_), None) => return Err(SecretError::Exists { name }),
@@ -261,15 +269,25 @@ impl World {
         identity: Option<&NodeIdentity>,
         request: Request<Bytes>,
     ) -> (StatusCode, Bytes) {
+        let response = self.answer(identity, request).await;
+        (response.status(), response.into_body())
+    }
+
+    /// The same, with the headers of the answer.
+    pub(super) async fn answer(
+        &self,
+        identity: Option<&NodeIdentity>,
+        request: Request<Bytes>,
+    ) -> Response<Bytes> {
         let stream = self.secured(identity).await;
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.expect("HTTP");
         let driver = tokio::spawn(connection);
         let response = sender.send_request(request.map(Full::new)).await.expect("an answer");
-        let status = response.status();
-        let body = response.into_body().collect().await.expect("a body").to_bytes();
+        let (head, body) = response.into_parts();
+        let body = body.collect().await.expect("a body").to_bytes();
         driver.abort();
-        (status, body)
+        Response::from_parts(head, body)
     }
 
     pub(super) async fn get(&self, path: &str) -> (StatusCode, String) {

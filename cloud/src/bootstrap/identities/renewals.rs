@@ -1,0 +1,156 @@
+//! Renewals of one name are paced: each writes a Secret of up to 900 KiB that a quarter of the fleet shares, and every replica
+//! hears of it. The record says when the last one was, so that all replicas keep the same pace.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tombolo_link::identity::PeerCertificate;
+use tombolo_proto::NodeId;
+use tombolo_runtime::doubled;
+
+use super::entry::{CLOCK_SKEW_SECONDS, Denied, Entry, Key, Verdict};
+use super::{Identities, IdentityError};
+
+/// Renewals in a row without a pause: an agent whose answer was lost asks again within seconds.
+const AT_ONCE: u32 = 3;
+
+/// The pause after these. It doubles with each further renewal.
+const PAUSE: Duration = Duration::from_secs(60);
+
+/// The longest pause. Certificates live for a day at least, and are renewed when most of that is over.
+const PAUSE_MAX: Duration = Duration::from_secs(3600);
+
+/// Renewals of one name that came close together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Renewals {
+    /// How many.
+    count: u32,
+    /// When the last of them was recorded, in Unix seconds.
+    last: u64,
+}
+
+impl Renewals {
+    fn pause(self) -> Duration {
+        match self.count.checked_sub(AT_ONCE) {
+            Some(beyond) => doubled(PAUSE, beyond.saturating_add(1), PAUSE_MAX),
+            None => Duration::ZERO,
+        }
+    }
+
+    /// How long the next renewal has to wait; none when it may be now. A last one that is yet to come, by a clock that has been
+    /// put right since, keeps nobody waiting.
+    fn left(self, now: u64) -> Option<Duration> {
+        if self.last > now.saturating_add(CLOCK_SKEW_SECONDS) {
+            return None;
+        }
+        let left = self.pause().saturating_sub(Duration::from_secs(now.saturating_sub(self.last)));
+        (!left.is_zero()).then_some(left)
+    }
+
+    /// The same with one more. After a rest as long as the pause and the longest one it is a first one again.
+    pub(super) fn with_one_more(former: Option<Self>, now: u64) -> Self {
+        let rest = |former: &Self| former.pause().saturating_add(PAUSE_MAX).as_secs();
+        let close = former.filter(|former| now.saturating_sub(former.last) <= rest(former));
+        Self { count: close.map_or(0, |former| former.count).saturating_add(1), last: now }
+    }
+}
+
+/// Why a renewal is not recorded.
+enum Refused {
+    Denied(Denied),
+    TooOften(Duration),
+}
+
+impl Entry {
+    /// How long the next renewal with a certificate has to wait. What is not in force is not kept waiting: it is refused.
+    fn pause_left(&self, with: &PeerCertificate, now: u64) -> Option<Duration> {
+        let is_own = !self.revoked && self.keys.contains(&Key::from(with));
+        self.renewals.filter(|_| is_own)?.left(now)
+    }
+}
+
+impl Identities {
+    /// How long a node has to wait before it renews with a certificate again, as far as it is known here.
+    pub(crate) fn renewal_pause(&self, node: &NodeId, with: &PeerCertificate) -> Option<Duration> {
+        self.shelf.get(node)?.pause_left(with, self.now())
+    }
+
+    /// Records a renewal with a certificate, which must still be in force.
+    ///
+    /// # Errors
+    /// [`IdentityError`]: then the certificate must not be given away.
+    pub(crate) async fn renewed(
+        &self,
+        node: &NodeId,
+        with: &PeerCertificate,
+        new: &PeerCertificate,
+    ) -> Result<Result<(), Denied>, IdentityError> {
+        let turn = self.questions.turn(node)?;
+        let _renewing = turn.begin().await;
+        // Who had to wait may find the pause of the renewal before here.
+        if let Some(left) = self.renewal_pause(node, with) {
+            return Err(IdentityError::TooOften(left));
+        }
+        let (state, now) = (self.nodes.state(node).await?, self.now());
+        let recorded = self.change(node, |entry| {
+            let present = match (self.judge(node, entry, state.uid(), with), entry) {
+                (Verdict::Denied(why), _) => return Err(Refused::Denied(why)),
+                (Verdict::Record(changed), _) => changed,
+                (Verdict::InForce, Some(entry)) => entry.clone(),
+                (Verdict::InForce, None) => return Ok(None),
+            };
+            // A write of ours whose answer was lost on its way.
+            if present.keys.contains(&Key::from(new)) {
+                return Ok(None);
+            }
+            match present.pause_left(with, now) {
+                Some(left) => Err(Refused::TooOften(left)),
+                None => Ok(Some(present.renewed(with, new, now))),
+            }
+        });
+        match recorded.await? {
+            Ok(()) => Ok(Ok(())),
+            Err(Refused::Denied(why)) => Ok(Err(why)),
+            Err(Refused::TooOften(left)) => Err(IdentityError::TooOften(left)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How long each of so many renewals waits that come as soon as they may.
+    fn waits(count: usize) -> Vec<u64> {
+        let (mut now, mut last) = (1_000_000, None);
+        let renewals = (0..count).map(|_| {
+            let left = last.and_then(|last: Renewals| last.left(now)).unwrap_or_default().as_secs();
+            now += left;
+            last = Some(Renewals::with_one_more(last, now));
+            left
+        });
+        renewals.collect()
+    }
+
+    #[test]
+    fn pauses_between_renewals_grow_to_an_hour() {
+        assert_eq!(waits(12), [0, 0, 0, 60, 120, 240, 480, 960, 1920, 3600, 3600, 3600]);
+    }
+
+    #[test]
+    fn who_renews_at_the_usual_time_never_waits() {
+        let (mut now, mut last) = (1_000_000, None);
+        for _ in 0..20 {
+            let renewals = Renewals::with_one_more(last, now);
+            assert_eq!((renewals.count, renewals.left(now)), (1, None));
+            (now, last) = (now + 86_400 * 7 / 10, Some(renewals));
+        }
+    }
+
+    #[test]
+    fn a_clock_that_was_ahead_keeps_nobody_waiting() {
+        let renewals = Renewals { count: 20, last: 1_000_000 };
+        assert_eq!(renewals.left(1_000_000 - CLOCK_SKEW_SECONDS), Some(PAUSE_MAX));
+        assert_eq!(renewals.left(1_000_000 - CLOCK_SKEW_SECONDS - 1), None);
+    }
+}

@@ -1,0 +1,58 @@
+//! The join tokens, read for all who ask at a time. Whoever reaches the join port can show one, so what that costs is bounded whatever is
+//! shown: one read serves all who wait for it, and there are [`READ_PAUSE`] between two.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+use tombolo_proto::NodeId;
+
+use super::{Grant, Refused, StoredToken, judge, list, parts, unix_seconds};
+use crate::bootstrap::secrets::{SecretError, SecretStore};
+use crate::kube::{Common, Got, Wanted};
+
+/// Time between two reads. Who shows a token meanwhile waits for the next one.
+const READ_PAUSE: Duration = Duration::from_millis(250);
+
+type Read = Result<Arc<BTreeMap<String, StoredToken>>, SecretError>;
+
+/// Reads of the tokens.
+#[derive(Debug)]
+pub(in crate::bootstrap) struct KnownTokens {
+    reads: Common<Read>,
+    /// When the last read has begun: whoever hangs up in the middle of one brings the next no sooner.
+    begun: Mutex<Option<Instant>>,
+}
+
+impl Default for KnownTokens {
+    fn default() -> Self {
+        Self { reads: Common::with_pause(READ_PAUSE), begun: Mutex::default() }
+    }
+}
+
+impl KnownTokens {
+    /// What a token would allow, without using it, by what was read after the question.
+    pub(in crate::bootstrap) async fn look(
+        &self,
+        store: &dyn SecretStore,
+        bearer: &str,
+        node: &NodeId,
+        now: SystemTime,
+    ) -> Result<Grant, Refused> {
+        let (id, secret) = parts(bearer)?;
+        let ask = || async {
+            // Nobody else asks meanwhile.
+            let begun = *self.begun.lock();
+            if let Some(begun) = begun {
+                tokio::time::sleep_until(begun + READ_PAUSE).await;
+            }
+            *self.begun.lock() = Some(Instant::now());
+            list(store).await.map(Arc::new)
+        };
+        let keep = |read: &Read| Some(read.clone());
+        let (Got::Own(read) | Got::Common(read)) = self.reads.ask(Wanted::New, ask, keep).await;
+        judge(&*read?, id, secret, node, unix_seconds(now))
+    }
+}
