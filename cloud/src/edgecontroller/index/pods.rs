@@ -94,15 +94,13 @@ impl PodList {
 
 impl Index {
     pub(super) fn pod_applied(&mut self, raw: RawObject) -> Result<(), ObjectError> {
-        let node = raw.value().pointer("/spec/nodeName").and_then(Value::as_str);
-        let Some(node) = node.and_then(|name| NodeId::parse(name).ok()) else { return Ok(()) };
         let is_in_part = raw.is_in_part();
         if is_in_part && self.pods.get(&raw.uid()?).is_some() {
             return self.pod_in_part(&raw);
         }
-        if !self.is_registered(&node) {
-            return Ok(());
-        }
+        let node = raw.value().pointer("/spec/nodeName").and_then(Value::as_str);
+        let node = node.and_then(|name| NodeId::parse(name).ok());
+        let Some(node) = node.filter(|node| self.is_registered(node)) else { return Ok(()) };
         let (uid, revision) = (raw.uid()?, raw.revision()?);
         self.pod_seen(&node, SeenPod::read(raw)?);
         // It is there. What it needs has to be read.

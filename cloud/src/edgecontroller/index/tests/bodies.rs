@@ -196,7 +196,10 @@ fn the_end_of_a_pod_is_told_whatever_else_its_node_has() {
             assert_eq!(pod.version.hash, tombolo_proto::inventory::content_hash(&pod.body));
             whole += usize::from(body["spec"].get("junk").is_some());
         }
-        assert!(whole > 100 && whole < 200, "{whole} of 200 that have less than 16 KiB, for as many as there is room");
+        assert!(
+            whole > 100 && whole < 200,
+            "{whole} of 200 that have less than 16 KiB, for as many as there is room"
+        );
     }
     let Tally { pod_bytes, withheld, .. } = world.down.tally();
     assert!(pod_bytes <= 2 * (NODE_PODS_BYTES_MAX + names.len() * END_LEN_MAX), "{pod_bytes}");
