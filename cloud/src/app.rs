@@ -32,6 +32,7 @@ use crate::hub::{ClusterLedgers, Hub, Ledgers, Registry, Subscriptions};
 use crate::kube::Kube;
 use crate::metrics::{Label, Metrics};
 use crate::objectsync::{self, ObjectSyncError};
+use crate::patience::Patience;
 use crate::record::Recorder;
 use crate::router::table::RouterKind;
 use crate::router::{self, Router, Unrouted};
@@ -77,7 +78,7 @@ pub enum AppError {
 pub struct App;
 
 impl App {
-    /// Prepares CA and epoch in the cluster and binds every listener. Nothing is accepted yet.
+    /// Prepares CA and epoch in the cluster, as soon as its API server answers, and binds every listener. Nothing is accepted yet.
     ///
     /// # Errors
     /// [`AppError`], which says what to change.
@@ -91,10 +92,14 @@ impl App {
         options.files.clone_from(&config.certificates);
         options.node_life = config.edge_certificate_life;
         options.places = config.budgets.places;
-        let bootstrap = Bootstrap::prepare(kube.client().clone(), options).await?;
-        let epoch = EpochKeeper::establish(kube.clone(), &config.namespace, &config.data_dir).await?;
+        let mut patience = Patience::default();
+        let prepared = || Bootstrap::prepare(kube.client().clone(), options.clone());
+        let bootstrap = patience.wait_for(prepared).await?;
+        let established = || EpochKeeper::establish(kube.clone(), &config.namespace, &config.data_dir);
+        let epoch = patience.wait_for(established).await?;
         let ledgers = ClusterLedgers::new(kube.clone(), &config.namespace);
-        objectsync::import(&kube, &ledgers, &config.namespace, &epoch.epoch()).await?;
+        let of = epoch.epoch();
+        patience.wait_for(|| objectsync::import(&kube, &ledgers, &config.namespace, &of)).await?;
         let listener = |address: Option<SocketAddr>, key: &str| {
             address.map(|address| Listen { address, setting: format!("listen.{key}") })
         };
@@ -549,3 +554,6 @@ fn outward_address() -> Option<SocketAddr> {
     socket.connect(("192.0.2.1", 9)).ok()?;
     socket.local_addr().ok()
 }
+
+#[cfg(test)]
+mod tests;

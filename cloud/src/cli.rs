@@ -163,15 +163,18 @@ async fn export_objectsync(config: &Config) -> Result<()> {
 
 /// The API server in this process outlives the hub, which writes to it until it is gone.
 async fn with_api(api: Option<embedded::Bound>, config: Config, kube: Kube, drain: Drain) -> Result<()> {
-    let Some(api) = api else { return Ok(App::build(config, kube).await?.run(drain).await?) };
-    let (stop, stopped) = drain::channel(config.drain_grace);
+    let grace = config.drain_grace;
+    // A signal ends it also while it waits for its API server.
+    let hub = async {
+        match drain.until_started(App::build(config, kube)).await {
+            Some(bound) => anyhow::Ok(bound?.run(drain.clone()).await?),
+            None => Ok(()),
+        }
+    };
+    let Some(api) = api else { return hub.await };
+    let (stop, stopped) = drain::channel(grace);
     let api = api.run(stopped);
     tokio::pin!(api);
-    let hub = async {
-        let bound = App::build(config, kube).await?;
-        bound.run(drain).await?;
-        anyhow::Ok(())
-    };
     let result = tokio::select! {
         ended = &mut api => return ended.context("the embedded API server has ended"),
         result = hub => result,
@@ -214,4 +217,28 @@ async fn cluster(kubeconfig: Option<&Path>, api_server: Option<&str>) -> Result<
         config.cluster_url = address;
     }
     Ok(without_proxy_of_environment(config))
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{Request, Response};
+    use kube::client::Body;
+
+    use super::*;
+
+    /// The API server is away, and may be for ever.
+    #[tokio::test(start_paused = true)]
+    async fn a_signal_ends_a_cloudcore_that_waits_for_its_api_server() {
+        let away = tower::service_fn(|_: Request<Body>| async {
+            Err::<Response<Body>, tower::BoxError>("there is no API server".into())
+        });
+        let folder = tempfile::TempDir::new().expect("a folder");
+        let (trigger, drain) = drain::channel(std::time::Duration::from_secs(1));
+        let kube = Kube::from(::kube::Client::new(away, "default"));
+        let mut running = Box::pin(with_api(None, Config::local(folder.path()), kube, drain));
+        let waits = tokio::time::timeout(std::time::Duration::from_secs(600), &mut running).await;
+        assert!(waits.is_err(), "{waits:?}");
+        trigger.start();
+        running.await.expect("it ends as it was told");
+    }
 }

@@ -18,11 +18,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use thiserror::Error;
 use tokio::time::Instant;
+use tombolo_proto::message::is_passing;
 use tombolo_proto::{CloudRevision, Epoch, Uid};
 
 use crate::edgecontroller::Downstream;
 use crate::edgecontroller::sightings::Sighting;
-use crate::kube::{ApiCall, CallError, Caller, Kube, RawObject, path_of};
+use crate::kube::{Answer, ApiCall, CallError, Caller, Kube, RawObject, path_of};
+use crate::patience::Trouble;
 pub(crate) use attester::Attester;
 pub(crate) use reach::Reach;
 use record::Look;
@@ -51,10 +53,28 @@ pub enum EpochError {
         action: &'static str,
         /// The API server's reason.
         reason: String,
+        /// Whether it may say something else in a moment.
+        passing: bool,
     },
     /// An answer lacks what every API server sends.
     #[error("the API server's answer has no {0}")]
     Malformed(&'static str),
+}
+
+impl EpochError {
+    fn refused(action: &'static str, answer: &Answer) -> Self {
+        Self::Refused { action, reason: answer.message(), passing: is_passing(answer.code) }
+    }
+}
+
+impl Trouble for EpochError {
+    fn is_passing(&self) -> bool {
+        match self {
+            Self::Call(error) => error.is_passing(),
+            Self::Refused { passing, .. } => *passing,
+            Self::Malformed(_) => false,
+        }
+    }
 }
 
 /// Knows the epoch and notices when it ends.
@@ -182,12 +202,7 @@ impl EpochKeeper {
             match answer.code {
                 200 => {}
                 404 => continue,
-                _ => {
-                    return Err(EpochError::Refused {
-                        action: "read an object again",
-                        reason: answer.message(),
-                    });
-                }
+                _ => return Err(EpochError::refused("read an object again", &answer)),
             }
             let found = RawObject::new(answer.json());
             let same = found.uid().is_ok_and(|found| found == *uid);
@@ -222,7 +237,7 @@ impl EpochKeeper {
 async fn cluster_uid(kube: &Kube) -> Result<Uid, EpochError> {
     let answer = kube.call(Caller::Own, ApiCall::get("/api/v1/namespaces/kube-system")).await?;
     if !answer.is_success() {
-        return Err(EpochError::Refused { action: "read namespace kube-system", reason: answer.message() });
+        return Err(EpochError::refused("read namespace kube-system", &answer));
     }
     let object = answer.json();
     let uid = object.pointer("/metadata/uid").and_then(serde_json::Value::as_str);

@@ -49,6 +49,8 @@ pub use waiting::Waiting;
 pub(crate) use watch::watch_events;
 pub use watch::{ObjectEvent, WatchError, WatchSpec, watch};
 
+use std::error::Error;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -56,6 +58,7 @@ use gate::Gate;
 use group_rights::GroupRights;
 use kube::Client;
 use published::Published;
+use tombolo_proto::message::is_passing;
 use tombolo_proto::{NodeId, Resource};
 
 /// The clients of one cluster. Cheap to clone.
@@ -176,6 +179,24 @@ pub mod resources {
 #[must_use]
 pub(crate) fn is_refusal(code: u16) -> bool {
     (400..500).contains(&code) && !matches!(code, 401 | 408 | 429)
+}
+
+/// Whether a call that has failed may work in a moment: the API server is busy, or not there. One that is not the server which the
+/// configuration describes, or to which cloudcore is nobody, stays what it is.
+pub(crate) fn is_passing_failure(error: &kube::Error) -> bool {
+    match error {
+        kube::Error::Api(status) => is_passing(status.code),
+        kube::Error::Service(_) | kube::Error::HyperError(_) => !is_refused_by_tls(error),
+        _ => false,
+    }
+}
+
+fn is_refused_by_tls(error: &kube::Error) -> bool {
+    let of_tls = |error: &(dyn Error + 'static)| {
+        let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        error.is::<rustls::Error>() || inner.is_some_and(|inner| inner.is::<rustls::Error>())
+    };
+    std::iter::successors(error.source(), |error| error.source()).any(of_tls)
 }
 
 /// Whether a text from a peer is safe as one segment of an API path.

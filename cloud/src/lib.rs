@@ -19,6 +19,7 @@ pub mod hub;
 pub mod kube;
 pub mod metrics;
 pub mod objectsync;
+mod patience;
 pub mod record;
 pub mod router;
 pub mod status;

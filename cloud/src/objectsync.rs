@@ -14,9 +14,11 @@ pub use export::{Exported, REFUSALS_TOLD, export};
 pub(crate) use import::import;
 
 use thiserror::Error;
+use tombolo_proto::message::is_passing;
 
 use crate::hub::LedgerError;
 use crate::kube::{Answer, CallError};
+use crate::patience::Trouble;
 
 /// API group and version.
 const API: &str = "/apis/reliablesyncs.kubeedge.io/v1alpha1";
@@ -40,6 +42,17 @@ pub enum ObjectSyncError {
     /// A ledger.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
+}
+
+impl Trouble for ObjectSyncError {
+    fn is_passing(&self) -> bool {
+        match self {
+            Self::Call(error) => error.is_passing(),
+            Self::Refused { code, .. } => is_passing(*code),
+            Self::Ledger(LedgerError::Unavailable { passing, .. }) => *passing,
+            Self::Ledger(_) => false,
+        }
+    }
 }
 
 fn refused(path: &str, answer: &Answer) -> ObjectSyncError {

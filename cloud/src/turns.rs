@@ -1,10 +1,15 @@
 //! Turns: of what many share, each has so many at a time, and its others wait behind them and not in front of everybody.
 
+use std::fmt;
 use std::hash::Hash;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use dashmap::DashMap;
+use futures::FutureExt as _;
+use futures::future::{BoxFuture, MaybeDone, maybe_done};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::unconstrained;
 
 /// The turns of all who have one or wait for one, by name. Nothing is kept of others. Clones are the same turns.
 #[derive(Debug, Clone)]
@@ -20,6 +25,23 @@ pub(crate) struct Turn<K: Eq + Hash> {
     permit: Option<OwnedSemaphorePermit>,
 }
 
+/// A place in the order of those who wait for a turn.
+pub(crate) struct Queued<K: Eq + Hash>(MaybeDone<BoxFuture<'static, Turn<K>>>);
+
+impl<K: Eq + Hash> fmt::Debug for Queued<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Queued").finish_non_exhaustive()
+    }
+}
+
+impl<K: Eq + Hash> Queued<K> {
+    /// Waits for the turn.
+    pub(crate) async fn turn(mut self) -> Option<Turn<K>> {
+        (&mut self.0).await;
+        Pin::new(&mut self.0).take_output()
+    }
+}
+
 impl<K: Eq + Hash> Default for Turns<K> {
     fn default() -> Self {
         Self(Arc::default())
@@ -33,6 +55,19 @@ impl<K: Eq + Hash + Clone> Turns<K> {
         // The semaphore is never closed.
         turn.permit = semaphore.acquire_owned().await.ok();
         turn
+    }
+
+    /// Takes a place among those who wait, at once: whoever asks later is behind it, whenever either is waited for.
+    pub(crate) fn queue(&self, key: K, at_a_time: usize) -> Queued<K>
+    where
+        K: Send + Sync + 'static,
+    {
+        let turns = self.clone();
+        // What is waited for has to be asked once to have its place; a task that has used up its time would not be heard.
+        let turn = unconstrained(async move { turns.take(&key, at_a_time).await });
+        let mut queued = maybe_done(turn.boxed());
+        let _ = (&mut queued).now_or_never();
+        Queued(queued)
     }
 
     /// A turn that can be had at once.
@@ -67,8 +102,6 @@ impl<K: Eq + Hash> Drop for Turn<K> {
 
 #[cfg(test)]
 mod tests {
-    use futures::FutureExt as _;
-
     use super::*;
 
     #[test]
@@ -87,5 +120,25 @@ mod tests {
         assert_eq!(turns.len(), 1, "one waits");
         drop(fourth);
         assert_eq!(turns.len(), 0, "and has given up");
+    }
+    /// Its place is taken when it is asked for, also by a task that has no time left.
+    #[tokio::test]
+    async fn a_place_in_the_queue_is_that_of_the_question() {
+        let turns = Turns::default();
+        let first = turns.queue("a", 1);
+        while tokio::task::coop::has_budget_remaining() {
+            tokio::task::coop::consume_budget().now_or_never();
+        }
+        let [second, third] = [turns.queue("a", 1), turns.queue("a", 1)];
+        tokio::task::yield_now().await;
+        let mut third = Box::pin(third.turn());
+        assert!(third.as_mut().now_or_never().is_none(), "it has come last");
+        let first = first.turn().await.expect("the first");
+        assert!(third.as_mut().now_or_never().is_none());
+        drop(first);
+        assert!(third.as_mut().now_or_never().is_none(), "the second has not been there");
+        drop(second);
+        drop(third.await.expect("its turn, when whoever was before it has given up"));
+        assert_eq!(turns.len(), 0, "nothing is kept");
     }
 }

@@ -9,8 +9,12 @@ use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use tombolo_cloud::embedded::{UP_FILE, is_data_dir};
 
-/// Layout of the data folder that this program reads and writes.
-const FORMAT: u32 = 1;
+/// Layout of the data folder that this program writes.
+const FORMAT: u32 = 2;
+
+/// The oldest layout that it takes over. There the kubeconfig is a copy of the API server's, where it is a link now: a program that copies
+/// would write the file over itself, and refuses the newer layout.
+const OLDEST_FORMAT: u32 = 1;
 
 /// Which listener got which port, kept in the data folder.
 #[derive(Debug, Serialize, Deserialize)]
@@ -41,14 +45,14 @@ impl Ports {
         let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
         let mut read: Self = serde_json::from_str(&text)
             .with_context(|| format!("{} is damaged: remove it to have new ports chosen", file.display()))?;
-        if read.format != FORMAT {
+        if !(OLDEST_FORMAT..=FORMAT).contains(&read.format) {
             bail!(
-                "{} was made by another version (format {}, this program reads {FORMAT}): use another --data-dir",
+                "{} was made by another version (format {}, this program reads up to {FORMAT}): use another --data-dir",
                 data_dir.display(),
                 read.format
             );
         }
-        read.file = file;
+        (read.format, read.file) = (FORMAT, file);
         Ok(read)
     }
 
@@ -86,6 +90,15 @@ mod tests {
         std::fs::write(folder.path().join("up.json"), r#"{"format": 9, "ports": {}}"#).unwrap();
         let error = Ports::open(folder.path()).unwrap_err().to_string();
         assert!(error.contains("another version (format 9"), "{error}");
+
+        // One whose kubeconfig is a copy is taken over; whatever makes copies refuses it from then on.
+        std::fs::write(folder.path().join("up.json"), r#"{"format": 1, "ports": {"hub": 4243}}"#).unwrap();
+        let mut ports = Ports::open(folder.path()).unwrap();
+        assert_eq!(ports.address("hub").port(), 4243);
+        ports.keep("kubernetes", ([127, 0, 0, 1], 4244).into()).unwrap();
+        let text = std::fs::read(folder.path().join("up.json")).unwrap();
+        let kept: serde_json::Value = serde_json::from_slice(&text).unwrap();
+        assert_eq!((&kept["format"], &kept["ports"]["hub"]), (&2.into(), &4243.into()));
 
         let of_cloudcore = tempfile::tempdir().unwrap();
         std::fs::write(of_cloudcore.path().join("format"), "tombolo-embedded/1\n").unwrap();

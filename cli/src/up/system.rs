@@ -196,6 +196,7 @@ async fn start_api_server(
     options.stock_controllers = stock_controllers;
     options.listen = ports.address("kubernetes");
     let bound = embedded::Embedded::start(options).await?;
+    // It also says of which layout the folder is, before there is a link.
     ports.keep("kubernetes", bound.addr())?;
     let (kubeconfig, pki) = (data_dir.join("kubeconfig"), bound.pki_folder().to_owned());
     let target = bound.kubeconfig();

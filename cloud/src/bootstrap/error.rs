@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use thiserror::Error;
 use tombolo_link::TlsError;
 
+use super::identities::IdentityError;
 use super::secrets::SecretError;
+use crate::patience::Trouble;
 
 /// Why certificates and tokens are not ready.
 #[derive(Debug, Error)]
@@ -72,7 +74,7 @@ pub enum BootstrapError {
     Tls(#[from] TlsError),
     /// The records of certificates cannot be used.
     #[error("cannot tell which certificates are in force: {0}")]
-    Identities(#[from] super::identities::IdentityError),
+    Identities(#[from] IdentityError),
     /// The authority was replaced while this process ran.
     #[error(
         "the certificate authority in {origin} is another one than at the start: every session of the former one ends, and cloudcore has to be started again"
@@ -87,6 +89,15 @@ pub enum BootstrapError {
         /// What went wrong.
         reason: String,
     },
+}
+
+impl Trouble for BootstrapError {
+    fn is_passing(&self) -> bool {
+        match self {
+            Self::Secret(error) | Self::Identities(IdentityError::Secret(error)) => error.is_passing(),
+            _ => false,
+        }
+    }
 }
 
 impl BootstrapError {

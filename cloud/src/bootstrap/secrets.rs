@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 use futures::future::BoxFuture;
 use thiserror::Error;
 
+use crate::patience::Trouble;
+
 pub use cluster::{ClusterSecrets, OWN_LABEL};
 
 /// Keys and values of an Opaque Secret, decoded.
@@ -50,7 +52,19 @@ pub enum SecretError {
         name: String,
         /// What the API said.
         reason: String,
+        /// Whether it may say something else in a moment.
+        passing: bool,
     },
+}
+
+impl Trouble for SecretError {
+    fn is_passing(&self) -> bool {
+        match self {
+            // Other replicas start as well.
+            Self::Exists { .. } | Self::Conflict { .. } => true,
+            Self::Unavailable { passing, .. } => *passing,
+        }
+    }
 }
 
 /// Opaque Secrets of one namespace, with compare-and-swap.

@@ -10,7 +10,7 @@ use tombolo_proto::{CloudRevision, NodeId, ObjectKey, Uid};
 
 use super::LocationCache;
 use super::sightings::{Sighting, Sightings};
-use super::written::{Known, Written};
+use super::written::{Known, Order, Written};
 use crate::kube::resources;
 
 /// Everything that edges need, encoded once. Written by the edgecontroller's task alone, read by owner tasks.
@@ -198,9 +198,19 @@ impl Downstream {
         self.revision().max(self.written.revision())
     }
 
-    /// The API server has told of this beside the watches.
-    pub(super) fn written(&self, key: &ObjectKey, known: Known) {
-        self.written.note(key, known);
+    /// The API server has told of this beside the watches, as the answer to this report if to any.
+    pub(super) fn written(&self, key: &ObjectKey, known: Known, report: Option<Order>) {
+        self.written.note(key, known, report);
+    }
+
+    /// A report has come.
+    pub(super) fn received(&self) -> Order {
+        self.written.received()
+    }
+
+    /// What a report has written that came before this one, if that is still the newest status which is known.
+    pub(super) fn written_before(&self, key: &ObjectKey, report: Order) -> Option<Known> {
+        self.written.by_one_before(key, report)
     }
 
     /// Newest revision that any watch has shown.

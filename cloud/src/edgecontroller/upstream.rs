@@ -31,15 +31,17 @@ use std::time::Duration;
 use tombolo_proto::frame::{ApiReply, Reply, ReplyBody, RequestBody};
 use tombolo_proto::limits::REQUEST_TIMEOUT_MAX;
 use tombolo_proto::message::{Message, MessageId, StatusError};
-use tombolo_proto::session::kubeedge::Up;
+use tombolo_proto::session::kubeedge::Application;
 use tombolo_proto::{NodeId, ObjectKey};
 use tombolo_runtime::time::unix_millis;
 
 use super::Downstream;
 use crate::bootstrap::identities::Identities;
-use crate::kube::Kube;
+use crate::kube::{CallError, Kube};
+use crate::turns::Turns;
 use bounds::Gates;
-use order::Position;
+use order::{Line, Position};
+use outcome::code_of;
 
 pub(crate) use application::ApplicationTarget;
 pub use bounds::{RequestBound, RequestBounds, RequestKind};
@@ -94,6 +96,7 @@ pub struct Upstream {
     kube: Kube,
     down: Arc<Downstream>,
     gates: Gates,
+    lines: Turns<Line>,
     enabled: bool,
     heartbeat_age_max: Duration,
     /// Told before a Node is created; none where nobody has a certificate.
@@ -105,7 +108,8 @@ impl Upstream {
     #[must_use]
     pub fn new(kube: Kube, down: Arc<Downstream>) -> Self {
         let UpstreamSettings { enabled, heartbeat_age_max, .. } = UpstreamSettings::default();
-        Self { kube, down, gates: Gates::default(), enabled, heartbeat_age_max, identities: None }
+        let (gates, lines) = Default::default();
+        Self { kube, down, gates, lines, enabled, heartbeat_age_max, identities: None }
     }
 
     /// The same, with the records of certificates, which are told of registrations.
@@ -124,13 +128,21 @@ impl Upstream {
 
     /// Answers one request of a node by calls to the API server. What needs none is answered by
     /// [`held_in_memory`](Self::held_in_memory), which is asked first.
-    pub async fn answer(&self, node: &NodeId, request: Received) -> Answered {
-        let Received { request, position } = request;
-        let timeout = request.timeout.min(REQUEST_TIMEOUT_MAX);
+    pub async fn answer(&self, node: &NodeId, mut received: Received) -> Answered {
+        let id = received.request.id;
+        let timeout = received.request.timeout.min(REQUEST_TIMEOUT_MAX);
+        let _turn = match received.turn(timeout).await {
+            Ok(turn) => turn,
+            Err(error) => {
+                let body = failed(&received.request.body, &error);
+                return Answered { reply: Reply { id, body }, expelled: Vec::new() };
+            }
+        };
+        let Received { request, position, record, .. } = received;
         let mut expelled = Vec::new();
         let body = match (request.body, request.caller_token) {
             (RequestBody::Message(message), None) => {
-                let (answer, pods) = self.answer_in_turn(node, *message, position.as_ref()).await;
+                let (answer, pods) = self.answer_in_turn(node, *message, record, position.as_ref()).await;
                 expelled = pods;
                 ReplyBody::Message(Box::new(answer))
             }
@@ -143,19 +155,20 @@ impl Upstream {
                 self.answer_api(node, call, token.as_deref(), timeout, position.as_ref()).await,
             ),
         };
-        Answered { reply: Reply { id: request.id, body }, expelled }
+        Answered { reply: Reply { id, body }, expelled }
     }
 
     async fn answer_in_turn(
         &self,
         node: &NodeId,
         message: Message,
+        record: Option<Result<Application, String>>,
         position: Option<&Position>,
     ) -> (Message, Vec<ObjectKey>) {
         let refused =
             |sentence: &str| (message.controller_error(fresh_id(), now_millis(), sentence), Vec::new());
-        if Up::is_application(&message) {
-            return (self.answer_application(node, &message, position).await, Vec::new());
+        if let Some(record) = record {
+            return (self.answer_application(node, &message, record, position).await, Vec::new());
         }
         if !self.enabled {
             return refused(TURNED_OFF);
@@ -174,6 +187,17 @@ pub struct Answered {
     pub reply: Reply,
     /// Pods that the node has reported and that it should not have: their deletion is to be sent again.
     pub expelled: Vec<ObjectKey>,
+}
+
+/// The answer to a request that was not run.
+fn failed(request: &RequestBody, error: &CallError) -> ReplyBody {
+    let (code, sentence) = (code_of(error), error.to_string());
+    match request {
+        RequestBody::Message(message) => {
+            ReplyBody::Message(Box::new(message.controller_error(fresh_id(), now_millis(), &sentence)))
+        }
+        RequestBody::Api(_) => ReplyBody::Api(refusal(code, reason_of(code), &sentence)),
+    }
 }
 
 /// A refusal in the form that Kubernetes clients read.

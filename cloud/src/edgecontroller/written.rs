@@ -80,40 +80,63 @@ impl<'a> Shown<'a> {
     }
 }
 
-/// By object.
+/// The place of a report among those that this replica has received.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Order(u64);
+
+/// By object: what is known, and the report whose status that is, if it came through this replica.
 #[derive(Debug, Default)]
-pub(super) struct Written(DashMap<ObjectKey, Known, KeyHashes>, AtomicU64);
+pub(super) struct Written {
+    objects: DashMap<ObjectKey, (Known, Option<Order>), KeyHashes>,
+    revision: AtomicU64,
+    received: AtomicU64,
+}
 
 impl Written {
-    /// The API server has told of this.
-    pub(super) fn note(&self, key: &ObjectKey, known: Known) {
-        if self.0.len() >= WRITTEN_MAX && !self.0.contains_key(key) {
-            self.0.clear();
+    /// A report has come: all that come later have a later place.
+    pub(super) fn received(&self) -> Order {
+        Order(self.received.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// The API server has told of this, as the answer to this report if to any.
+    pub(super) fn note(&self, key: &ObjectKey, known: Known, report: Option<Order>) {
+        if self.objects.len() >= WRITTEN_MAX && !self.objects.contains_key(key) {
+            self.objects.clear();
         }
-        self.0.insert(key.clone(), known);
-        self.1.fetch_max(known.revision.unwrap_or_default().0, Ordering::Relaxed);
+        let mut entry = self.objects.entry(key.clone()).or_default();
+        let (before, whose) = *entry;
+        // Others write beside a status, which stays that of the report.
+        let is_same = known.status.is_some() && known.status == before.status;
+        *entry = (known, report.or(whose.filter(|_| is_same)));
+        self.revision.fetch_max(known.revision.unwrap_or_default().0, Ordering::Relaxed);
     }
 
     /// The newest version of any object that was noted.
     pub(super) fn revision(&self) -> CloudRevision {
-        CloudRevision(self.1.load(Ordering::Relaxed))
+        CloudRevision(self.revision.load(Ordering::Relaxed))
     }
 
     /// The newest version that is known, which is forgotten here once the watches have shown it, and the status.
     pub(super) fn newest(&self, key: &ObjectKey, watched: Option<CloudRevision>) -> Known {
-        let written = self.0.get(key).map(|known| *known).unwrap_or_default();
+        let (written, _) = self.objects.get(key).map(|entry| *entry).unwrap_or_default();
         if written.revision > watched {
             return written;
         }
         if written.status.is_none() {
-            self.0.remove(key);
+            self.objects.remove(key);
         }
         Known { revision: watched, ..written }
     }
 
+    /// What a report has written that came before this one; none where its status is not the newest that is known.
+    pub(super) fn by_one_before(&self, key: &ObjectKey, report: Order) -> Option<Known> {
+        let (known, whose) = self.objects.get(key).map(|entry| *entry)?;
+        (whose? < report).then_some(known)
+    }
+
     pub(super) fn clear(&self) {
-        self.0.clear();
-        self.1.store(0, Ordering::Relaxed);
+        self.objects.clear();
+        self.revision.store(0, Ordering::Relaxed);
     }
 }
 
@@ -132,11 +155,11 @@ mod tests {
         let (written, at) = (Written::default(), |revision| Some(CloudRevision(revision)));
         let newest = |name: &str, watched| written.newest(&key(name), watched).revision;
         assert_eq!((newest("a", None), newest("a", at(3))), (None, at(3)));
-        written.note(&key("a"), Known { revision: at(5), status: None });
+        written.note(&key("a"), Known { revision: at(5), status: None }, None);
         assert_eq!((newest("a", at(3)), newest("a", None)), (at(5), at(5)));
-        assert_eq!((newest("a", at(6)), written.0.len()), (at(6), 0));
+        assert_eq!((newest("a", at(6)), written.objects.len()), (at(6), 0));
         // A status stays: what a watch shows later may be what others have written.
-        written.note(&key("b"), Known { revision: at(5), status: Some([7; 32]) });
+        written.note(&key("b"), Known { revision: at(5), status: Some([7; 32]) }, None);
         let shown = Known { revision: at(6), status: Some([7; 32]) };
         assert_eq!((written.newest(&key("b"), at(6)), written.newest(&key("b"), at(6))), (shown, shown));
     }
@@ -169,11 +192,28 @@ mod tests {
     }
 
     #[test]
+    fn a_report_knows_what_those_before_it_have_written() {
+        let written = Written::default();
+        let [first, second] = [written.received(), written.received()];
+        let known =
+            |revision, status| Known { revision: Some(CloudRevision(revision)), status: Some([status; 32]) };
+        let noted = |known, report| {
+            written.note(&key("a"), known, report);
+            [first, second].map(|report| written.by_one_before(&key("a"), report))
+        };
+        assert_eq!(written.by_one_before(&key("a"), second), None);
+        assert_eq!(noted(known(5, 1), Some(first)), [None, Some(known(5, 1))]);
+        assert_eq!(noted(known(6, 1), None), [None, Some(known(6, 1))], "written beside it");
+        assert_eq!(noted(known(7, 2), None), [None, None], "whose status that is nobody knows here");
+    }
+
+    #[test]
     fn no_more_is_kept_than_the_bound() {
         let written = Written::default();
         for number in 0..2 * WRITTEN_MAX {
-            written.note(&key(&number.to_string()), Known { revision: Some(CloudRevision(1)), status: None });
-            assert!(written.0.len() <= WRITTEN_MAX);
+            let known = Known { revision: Some(CloudRevision(1)), status: None };
+            written.note(&key(&number.to_string()), known, None);
+            assert!(written.objects.len() <= WRITTEN_MAX);
         }
     }
 }

@@ -10,6 +10,9 @@ use crate::kube::{ApiCall, Caller, Kube};
 /// Attempts before a contended record is given up; each loss means that another replica won.
 const ATTEMPTS: usize = 16;
 
+/// What is tried when the record is written.
+const WRITE: &str = "write ConfigMap tombolo-epoch";
+
 /// The cloud as one consistent read shows it.
 #[derive(Debug)]
 pub(super) struct Look {
@@ -53,7 +56,7 @@ pub(super) async fn look(kube: &Kube, namespace: &str) -> Result<Look, EpochErro
     let path = format!("{}?fieldSelector=metadata.name%3D{RECORD}", all(namespace));
     let answer = kube.call(Caller::Own, ApiCall::get(path)).await?;
     if !answer.is_success() {
-        return Err(refused("read ConfigMap tombolo-epoch", answer.message()));
+        return Err(EpochError::refused("read ConfigMap tombolo-epoch", &answer));
     }
     let list = answer.json();
     let revision = list.pointer("/metadata/resourceVersion").and_then(Value::as_str);
@@ -84,10 +87,11 @@ pub(super) async fn settle(
             // Somebody has written, or deleted, what was read.
             409 => look = self::look(kube, namespace).await?,
             404 if look.record.is_some() => look = self::look(kube, namespace).await?,
-            _ => return Err(refused("write ConfigMap tombolo-epoch", answer.message())),
+            _ => return Err(EpochError::refused(WRITE, &answer)),
         }
     }
-    Err(refused("write ConfigMap tombolo-epoch", "it changes all the time".to_owned()))
+    let reason = "it changes all the time".to_owned();
+    Err(EpochError::Refused { action: WRITE, reason, passing: true })
 }
 
 /// Raises the beat by one; makes the record anew when somebody has deleted it. False when somebody else has written, or nobody can: there is another time.
@@ -98,10 +102,6 @@ pub(super) async fn beat(kube: &Kube, namespace: &str, look: &Look, reach: Reach
 
 fn all(namespace: &str) -> String {
     format!("/api/v1/namespaces/{namespace}/configmaps")
-}
-
-fn refused(action: &'static str, reason: String) -> EpochError {
-    EpochError::Refused { action, reason }
 }
 
 fn number(record: &Value, member: &str) -> u64 {

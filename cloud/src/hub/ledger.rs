@@ -63,6 +63,8 @@ pub enum LedgerError {
         action: &'static str,
         /// Why, in the store's words.
         reason: String,
+        /// Whether the store may say something else in a moment.
+        passing: bool,
     },
     /// The store does not tell which records there are.
     #[error("the delivery ledgers cannot be listed: {reason}")]

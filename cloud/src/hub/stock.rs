@@ -75,7 +75,7 @@ pub(super) async fn wait_for(node: &NodeId, former: Option<Arc<SessionHandle>>) 
         && tokio::time::timeout(PREDECESSOR_LIMIT, former.over()).await.is_err()
     {
         let reason = "the node's former session is still storing it".to_owned();
-        return Err(LedgerError::Unavailable { node: node.clone(), action: "read", reason });
+        return Err(LedgerError::Unavailable { node: node.clone(), action: "read", reason, passing: true });
     }
     Ok(())
 }

@@ -247,6 +247,20 @@ pub enum CallError {
     NoForwarding,
 }
 
+impl CallError {
+    /// Whether the same call may have an answer in a moment.
+    pub(crate) fn is_passing(&self) -> bool {
+        match self {
+            Self::Unreachable(_) | Self::TimedOut(_) | Self::NoRoom | Self::Registering => true,
+            Self::Invalid(_)
+            | Self::Endless
+            | Self::BodyTooLarge(_)
+            | Self::TooLarge(_)
+            | Self::NoForwarding => false,
+        }
+    }
+}
+
 /// The outermost error says only that a call has failed.
 fn unreachable(error: &kube::Error) -> CallError {
     CallError::Unreachable(sentence(error))

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper_util::client::legacy;
@@ -33,14 +34,11 @@ struct Shared {
     config: Config,
     /// Where `config` is from.
     kubeconfig: Option<PathBuf>,
-    current: Mutex<Current>,
-}
-
-struct Current {
-    pool: Pool,
-    /// The certificate that these connections show, as it is in its file.
-    shown: Option<Vec<u8>>,
-    looked: Instant,
+    pool: ArcSwap<Pool>,
+    /// When the files were looked at last.
+    looked: Mutex<Instant>,
+    /// The certificate that the connections show, as it is in its file. Whoever looks has it.
+    shown: Mutex<Option<Vec<u8>>>,
 }
 
 impl Connections {
@@ -49,41 +47,55 @@ impl Connections {
     /// # Errors
     /// As [`connections`].
     pub(super) fn new(config: Config, kubeconfig: Option<PathBuf>) -> Result<Self, Error> {
-        let shown = certificate(&config.auth_info);
-        let current = Mutex::new(Current { pool: connections(&config)?, shown, looked: Instant::now() });
-        Ok(Self(Arc::new(Shared { config, kubeconfig, current })))
+        let shown = Mutex::new(certificate(&config.auth_info));
+        let (pool, looked) = (ArcSwap::from_pointee(connections(&config)?), Mutex::new(Instant::now()));
+        Ok(Self(Arc::new(Shared { config, kubeconfig, pool, looked, shown })))
     }
 
+    /// The present ones. A call never waits for the files, whose disk may not answer: what is found there is for later ones.
     fn current(&self) -> Pool {
-        let Shared { config, kubeconfig, current } = &*self.0;
-        let mut current = current.lock();
-        if current.looked.elapsed() >= LOOK_INTERVAL {
-            current.looked = Instant::now();
-            if let Err(error) = current.look(config, kubeconfig.as_ref()) {
-                tracing::warn!(%error, "the client certificate for the API server cannot be read again; the one before is used");
-            }
+        if self.0.is_due() {
+            let shared = Arc::clone(&self.0);
+            tokio::task::spawn_blocking(move || shared.look());
         }
-        current.pool.clone()
+        Pool::clone(&self.0.pool.load())
     }
 }
 
-impl Current {
+impl Shared {
+    fn is_due(&self) -> bool {
+        let mut looked = self.looked.lock();
+        let is_due = looked.elapsed() >= LOOK_INTERVAL;
+        if is_due {
+            *looked = Instant::now();
+        }
+        is_due
+    }
+
+    fn look(&self) {
+        // The disk has not answered the look before.
+        let Some(mut shown) = self.shown.try_lock() else { return };
+        if let Err(error) = self.follow(&mut shown) {
+            tracing::warn!(%error, "the client certificate for the API server cannot be read again; the one before is used");
+        }
+    }
+
     /// Makes new connections where there is another certificate. A file that is being written may be read halfway: then it is
     /// looked at again.
-    fn look(&mut self, config: &Config, kubeconfig: Option<&PathBuf>) -> Result<(), Unreadable> {
-        let auth_info = match kubeconfig {
+    fn follow(&self, shown: &mut Option<Vec<u8>>) -> Result<(), Unreadable> {
+        let auth_info = match &self.kubeconfig {
             // The user of the context that the file says, as it was taken at first.
             Some(path) => Config::try_from(Kubeconfig::read_from(path)?)?.auth_info,
-            None => config.auth_info.clone(),
+            None => self.config.auth_info.clone(),
         };
         let now = certificate(&auth_info);
-        if now.is_none() || now == self.shown {
+        if now.is_none() || now == *shown {
             return Ok(());
         }
-        let mut config = config.clone();
+        let mut config = self.config.clone();
         config.auth_info = auth_info;
-        self.pool = connections(&config)?;
-        self.shown = now;
+        self.pool.store(Arc::new(connections(&config)?));
+        *shown = now;
         tracing::info!("the client certificate for the API server is another one; connections are made anew");
         Ok(())
     }
@@ -113,5 +125,35 @@ impl Service<Request<Body>> for Connections {
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         self.current().request(request)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+    use std::sync::mpsc;
+
+    use super::*;
+
+    /// A file on a disk that does not answer: whoever reads it waits until somebody writes. On one thread, where a call that waited would
+    /// keep everything waiting.
+    #[tokio::test(start_paused = true)]
+    async fn a_disk_that_does_not_answer_keeps_no_call_waiting() {
+        let folder = tempfile::TempDir::new().expect("a folder");
+        let path = folder.path().join("kubeconfig");
+        assert!(Command::new("mkfifo").arg(&path).status().expect("mkfifo").success());
+        let config = Config::new("http://127.0.0.1:1".parse().expect("an address"));
+        let connections = Connections::new(config, Some(path.clone())).expect("connections");
+        let (done, is_done) = mpsc::channel();
+        let writer = std::thread::spawn(move || {
+            let in_time = is_done.recv_timeout(Duration::from_secs(20)).is_ok();
+            std::fs::write(path, "{").map(|()| in_time)
+        });
+        tokio::time::advance(LOOK_INTERVAL).await;
+        let _pool = connections.current();
+        done.send(()).expect("it waits");
+        let in_time =
+            tokio::task::spawn_blocking(|| writer.join()).await.expect("a thread").expect("no panic");
+        assert!(in_time.expect("it is written"), "nobody reads it in the place of a call");
     }
 }

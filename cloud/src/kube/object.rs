@@ -24,6 +24,8 @@ pub struct RawObject {
     value: Value,
     /// Why nothing of it could be read but its metadata.
     unread: Option<Box<str>>,
+    /// Nothing else of it was even looked at.
+    in_part: bool,
     /// The object's part of the memory of what waits, if it is an event's.
     place: Option<Place>,
 }
@@ -95,7 +97,7 @@ impl RawObject {
             resource_version: text("/metadata/resourceVersion"),
             ..ObjectMeta::default()
         };
-        Self { metadata: Box::new(metadata), value, unread: None, place: None }
+        Self { metadata: Box::new(metadata), value, unread: None, in_part: false, place: None }
     }
 
     /// Reads a text, if its tree takes at most this many bytes beyond it. What cannot be read is left out, and the object knows
@@ -119,9 +121,14 @@ impl RawObject {
         Self::read(text, tree_bytes_of(&resource.group, &resource.name))
     }
 
-    /// Nothing is known of it but which object it is.
+    /// Nothing is known of it but which object it is, and of a pod where it runs.
     pub(crate) fn leave_unread(&mut self, why: &str) {
-        self.unread = Some(why.into());
+        (self.unread, self.in_part) = (Some(why.into()), true);
+    }
+
+    /// Whether nothing is known of it but which object it is, and of a pod where it runs.
+    pub(crate) fn is_in_part(&self) -> bool {
+        self.in_part
     }
 
     /// Its part of the memory of what waits, for whoever uses it up and is not done.

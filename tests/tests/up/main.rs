@@ -372,7 +372,7 @@ fn a_used_port_is_named() {
 #[test]
 fn a_data_folder_of_another_version_is_refused() {
     let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("up.json"), r#"{"format": 2, "ports": {}}"#).unwrap();
+    fs::write(folder.path().join("up.json"), r#"{"format": 9, "ports": {}}"#).unwrap();
     let output = tombolo(folder.path(), &[]).output().unwrap();
     assert_one_line(&output, &["another version", "--data-dir"]);
 }

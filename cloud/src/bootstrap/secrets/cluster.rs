@@ -11,7 +11,7 @@ use kube::{Client, Error};
 
 use super::{SecretData, SecretError, SecretStore, StoredSecret};
 use crate::bootstrap::CALL_LIMIT;
-use crate::kube::CallError;
+use crate::kube::{CallError, is_passing_failure};
 
 /// Secrets of one namespace of a cluster; the namespace is created when the first Secret is.
 #[derive(Clone)]
@@ -40,7 +40,7 @@ impl ClusterSecrets {
     ) -> Result<T, SecretError> {
         tokio::time::timeout(CALL_LIMIT, work).await.unwrap_or_else(|_| {
             let reason = CallError::TimedOut(CALL_LIMIT).to_string();
-            Err(SecretError::Unavailable { name: name.to_owned(), reason })
+            Err(SecretError::Unavailable { name: name.to_owned(), reason, passing: true })
         })
     }
 
@@ -136,5 +136,6 @@ fn code(error: &Error) -> Option<u16> {
 }
 
 fn failure(name: &str, error: &Error) -> SecretError {
-    SecretError::Unavailable { name: name.to_owned(), reason: error.to_string() }
+    let passing = is_passing_failure(error);
+    SecretError::Unavailable { name: name.to_owned(), reason: error.to_string(), passing }
 }

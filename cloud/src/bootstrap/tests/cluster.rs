@@ -19,7 +19,8 @@ async fn an_api_server_that_does_not_answer_keeps_no_join_waiting() {
     let (store, nodes) = (ClusterSecrets::new(client.clone(), NAMESPACE), ClusterNodes::new(client));
     let began = tokio::time::Instant::now();
     let sentence = "the Kubernetes API did not answer within 10s";
-    let unavailable = SecretError::Unavailable { name: "casecret".to_owned(), reason: sentence.to_owned() };
+    let (name, reason) = ("casecret".to_owned(), sentence.to_owned());
+    let unavailable = SecretError::Unavailable { name, reason, passing: true };
     assert_eq!(store.get("casecret").await, Err(unavailable.clone()));
     assert_eq!(store.create("casecret", SecretData::new()).await, Err(unavailable.clone()));
     assert_eq!(store.update("casecret", "1", SecretData::new()).await, Err(unavailable));

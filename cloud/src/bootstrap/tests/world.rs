@@ -68,7 +68,7 @@ impl MemorySecrets {
         tokio::task::yield_now().await;
         let name = name.to_owned();
         if self.broken.lock().is_some_and(|prefix| name.starts_with(prefix)) {
-            return Err(SecretError::Unavailable { name, reason: "broken".to_owned() });
+            return Err(SecretError::Unavailable { name, reason: "broken".to_owned(), passing: true });
         }
         let mut overtaken = self.overtaken.lock();
         if version.is_some() && *overtaken > 0 {
@@ -94,7 +94,7 @@ impl MemorySecrets {
             Some((_, Lost::Repeated)) => Err(SecretError::Conflict { name }),
             Some((prefix, lost)) => {
                 *self.unreadable.lock() = (lost == Lost::Unreadable).then_some(prefix);
-                Err(SecretError::Unavailable { name, reason: "no answer".to_owned() })
+                Err(SecretError::Unavailable { name, reason: "no answer".to_owned(), passing: true })
             }
         }
     }
@@ -111,6 +111,7 @@ impl SecretStore for MemorySecrets {
                 return Err(SecretError::Unavailable {
                     name: name.to_owned(),
                     reason: "no answer".to_owned(),
+                    passing: true,
                 });
             }
             Ok(found)
@@ -139,7 +140,7 @@ pub(super) struct Nodes(pub(super) Mutex<BTreeMap<String, Option<NodeState>>>, p
 impl NodeLookup for Nodes {
     fn state<'a>(&'a self, node: &'a NodeId) -> BoxFuture<'a, Result<NodeState, NodeLookupError>> {
         let state = self.0.lock().get(node.as_str()).cloned().unwrap_or(Some(NodeState::Absent));
-        let error = || NodeLookupError { node: node.clone(), reason: "no answer".to_owned() };
+        let error = || NodeLookupError { node: node.clone(), reason: "no answer".to_owned(), passing: true };
         *self.1.lock() += 1;
         std::future::ready(state.ok_or_else(error)).boxed()
     }

@@ -12,15 +12,11 @@ pub(crate) const NODE_PODS_BYTES_MAX: usize = 2 * 1024 * 1024;
 /// Mirror pods of one node that are known at all. A kubelet makes one for each of its static pods.
 pub(crate) const NODE_MIRROR_PODS_MAX: usize = 128;
 
-/// Bytes of the body of a pod that is being deleted, at most, where no other pod goes before it: so many of each of 110 leave the
-/// others their part, whoever deletes. Of a longer one the status is left out, which its node has itself.
-pub(super) const ENDING_LEN_MAX: usize = 16 * 1024;
-
 /// In which order pods go over, last first; within a rank the larger ones do before the smaller. What a node makes itself
 /// (mirror pods), or may call finished, is never in the way of what others have bound to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Rank {
-    /// Is being deleted, and not large: its node ends it, and there is room again.
+    /// Is being deleted, and shortened where it was large: its node ends it, and there is room again.
     Ending,
     /// Runs, or will.
     Active,
@@ -93,6 +89,12 @@ impl Bodies {
         self.0
             .get(node)
             .is_some_and(|share| share.place(uid).is_some_and(|place| share.inside.contains(&place)))
+    }
+
+    /// Whether the pod is being deleted.
+    pub(super) fn is_ending(&self, node: &NodeId, uid: &Uid) -> bool {
+        let place = self.0.get(node).and_then(|share| share.places.get(uid));
+        place.is_some_and(|(rank, _)| *rank == Rank::Ending)
     }
 
     /// Whether one more mirror pod of the node may be known.

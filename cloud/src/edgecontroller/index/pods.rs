@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use serde_json::Value;
-use tombolo_proto::inventory::content_hash;
-use tombolo_proto::object::{ObjectVersion, SharedObject};
+use tombolo_proto::object::SharedObject;
 use tombolo_proto::{NodeId, ObjectKey, Uid};
 
-use super::bodies::{ENDING_LEN_MAX, Moves, NODE_MIRROR_PODS_MAX, NODE_PODS_BYTES_MAX, Rank};
+use super::bodies::{Moves, NODE_MIRROR_PODS_MAX, NODE_PODS_BYTES_MAX, Rank};
+use super::ending::{END_LEN_MAX, ENDING_LEN_MAX, is_ending, shortened};
 use super::{Cached, Effect, Index, Kind, ObjectError, RawObject, Trimmed};
 use crate::edgecontroller::pod_manager::{Known, Observed, Verdict};
 use crate::kube::MIRROR;
@@ -27,14 +27,14 @@ impl SeenPod {
     /// As [`Kind::trimmed`].
     pub(in crate::edgecontroller) fn read(raw: RawObject) -> Result<Self, ObjectError> {
         let mut rank = rank_of(raw.value());
-        let is_to_go = raw.value().pointer("/metadata/deletionTimestamp").is_some();
+        let is_to_go = is_ending(raw.value());
         let mut pod = Kind::Pod.trimmed(raw)?;
         if rank == Rank::Mirror {
             // A node makes mirror pods itself, and must not be given objects for them: the Node authorizer does the same.
             pod.object.dependencies.clear();
         } else if is_to_go {
-            leave_out_status(&mut pod);
-            rank = if pod.object.body.len() <= ENDING_LEN_MAX { Rank::Ending } else { rank };
+            shorten(&mut pod, ENDING_LEN_MAX);
+            rank = Rank::Ending;
         }
         // For what was not read there is no room: it is there, and its body is not.
         let len = if pod.object.body.is_empty() { NODE_PODS_BYTES_MAX + 1 } else { pod.object.body.len() };
@@ -70,10 +70,12 @@ impl PodList {
                 return;
             }
             let bytes = if *rank == Rank::Mirror { &mut self.mirrors } else { &mut self.others };
-            if *bytes + *len > NODE_PODS_BYTES_MAX {
-                pod.object.body = Bytes::new();
-            } else {
+            if *bytes + *len <= NODE_PODS_BYTES_MAX {
                 *bytes += *len;
+            } else if *rank == Rank::Ending {
+                shorten(pod, END_LEN_MAX);
+            } else {
+                pod.object.body = Bytes::new();
             }
         }
         self.pods.push(seen);
@@ -92,26 +94,32 @@ impl PodList {
 
 impl Index {
     pub(super) fn pod_applied(&mut self, raw: RawObject) -> Result<(), ObjectError> {
-        let node = raw.value().pointer("/spec/nodeName").and_then(Value::as_str);
-        let Some(node) = node.and_then(|name| NodeId::parse(name).ok()) else {
+        let is_in_part = raw.is_in_part();
+        if is_in_part && self.pods.get(&raw.uid()?).is_some() {
             return self.pod_in_part(&raw);
-        };
-        if self.is_registered(&node) {
-            self.pod_seen(&node, SeenPod::read(raw)?);
+        }
+        let node = raw.value().pointer("/spec/nodeName").and_then(Value::as_str);
+        let node = node.and_then(|name| NodeId::parse(name).ok());
+        let Some(node) = node.filter(|node| self.is_registered(node)) else { return Ok(()) };
+        let (uid, revision) = (raw.uid()?, raw.revision()?);
+        self.pod_seen(&node, SeenPod::read(raw)?);
+        // It is there. What it needs has to be read.
+        if is_in_part
+            && let Some(known) = self.pods.get(&uid).filter(|known| known.version.revision == revision)
+        {
+            self.effects.push(Effect::Fetch(known.key.clone(), Some(known.version.clone())));
         }
         Ok(())
     }
 
-    /// Of a pod that is too long for an event it is not known where it runs. If it has been told to go since, it is read.
+    /// Of a pod that is too long for an event it is not known what it needs. One that is known is read if it has been told to go since.
     fn pod_in_part(&mut self, raw: &RawObject) -> Result<(), ObjectError> {
         let marks = |pod: &Value| {
             let metadata = pod.get("metadata");
             ["deletionTimestamp", "deletionGracePeriodSeconds"].map(|name| metadata?.get(name).cloned())
         };
         let told = marks(raw.value());
-        let Some(known) = self.pods.get(&raw.uid()?).filter(|_| raw.is_unread() && told[0].is_some()) else {
-            return Ok(());
-        };
+        let Some(known) = self.pods.get(&raw.uid()?).filter(|_| told[0].is_some()) else { return Ok(()) };
         let is_news = match self.down.present(&known.key) {
             Some(pod) => serde_json::from_slice(&pod.body).is_ok_and(|pod: Value| marks(&pod) != told),
             None => true,
@@ -175,7 +183,7 @@ impl Index {
         }
     }
 
-    /// Keeps the pod, with its body if the node's share has room for it. Whether it can be read again.
+    /// Keeps the pod, with its body if the node's share has room for it, and with its end in any case. Whether it can be read again.
     fn hold_pod(&mut self, node: &NodeId, rank: Rank, len: usize, object: &Arc<SharedObject>) -> bool {
         let (key, version) = (&object.key, &object.version);
         let moves = self.bodies.set(node, &version.uid, rank, len);
@@ -184,9 +192,10 @@ impl Index {
             true => self.down.present(key).filter(|known| known.version == *version),
             false => Some(Arc::clone(object)),
         };
-        let cached = match whole.filter(|_| fits) {
-            Some(object) => Cached::Present(object),
-            None => Cached::Withheld(version.clone()),
+        let cached = match whole {
+            Some(object) if fits => Cached::Present(object),
+            Some(object) if rank == Rank::Ending => Cached::Present(end_of(object)),
+            Some(_) | None => Cached::Withheld(version.clone()),
         };
         let is_present = matches!(cached, Cached::Present(_));
         if fits && !is_present {
@@ -211,7 +220,12 @@ impl Index {
             if let Some(mut cached) = self.down.objects.get_mut(&key)
                 && let Some(version) = cached.version().filter(|version| version.uid == uid).cloned()
             {
-                *cached = Cached::Withheld(version);
+                *cached = match &*cached {
+                    Cached::Present(pod) if self.bodies.is_ending(node, &uid) => {
+                        Cached::Present(end_of(Arc::clone(pod)))
+                    }
+                    _ => Cached::Withheld(version),
+                };
             }
             self.offer(node, &key);
         }
@@ -286,21 +300,15 @@ impl Index {
     }
 }
 
-/// Of a pod that is being deleted and has much to tell.
-fn leave_out_status(pod: &mut Trimmed) {
-    let object = &mut pod.object;
-    if object.body.len() <= ENDING_LEN_MAX {
-        return;
+fn shorten(pod: &mut Trimmed, most: usize) {
+    if let Some(short) = shortened(&pod.object, most) {
+        pod.object = short;
     }
-    let Ok(Value::Object(mut value)) = serde_json::from_slice(&object.body) else { return };
-    if value.remove("status").is_none() {
-        return;
-    }
-    let mut body = Value::from(value).to_string();
-    body.shrink_to_fit();
-    let version = ObjectVersion { hash: content_hash(body.as_bytes()), ..object.version.clone() };
-    let dependencies = std::mem::take(&mut object.dependencies);
-    *object = SharedObject::new(object.key.clone(), version, body.into(), dependencies);
+}
+
+/// A pod that is being deleted as it is told where there is no room for it.
+fn end_of(pod: Arc<SharedObject>) -> Arc<SharedObject> {
+    shortened(&pod, END_LEN_MAX).map_or(pod, Arc::new)
 }
 
 fn rank_of(pod: &Value) -> Rank {

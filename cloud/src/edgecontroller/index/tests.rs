@@ -496,6 +496,38 @@ fn a_pod_that_is_too_long_for_an_event_is_read_when_it_is_told_to_go() {
     assert_eq!(world.offered(), ["fetch p again"], "it has less time");
 }
 
+/// A pod that is too long for an event is there as soon as a watch tells of it, and is read for what it needs.
+#[test]
+fn a_pod_that_is_too_long_for_an_event_is_known_at_once() {
+    let mut world = World::synced(&["a"]);
+    let skimmed = |revision: u64, spec: &str| {
+        let text = format!(
+            r#"{{"metadata":{{"name":"p","namespace":"d","uid":"u-p","resourceVersion":"{revision}"}}{spec}}}"#
+        );
+        let mut raw: RawObject = serde_json::from_str(&text).expect("an object");
+        raw.leave_unread("it is too long");
+        ObjectEvent::Applied(raw)
+    };
+    for spec in ["", r#","spec":{"nodeName":"elsewhere"}"#] {
+        world.index.handle(Kind::Pod, skimmed(1000, spec));
+        assert_eq!(world.offered(), [""; 0], "it is no edge node's");
+    }
+    world.index.handle(Kind::Pod, skimmed(1001, r#","spec":{"nodeName":"a"}"#));
+    assert_eq!(world.offered(), ["a<-p", "fetch p again"]);
+    assert_eq!(world.state("a", &key(Kind::Pod, "p")), "unreadable");
+    let mut found = world.pod_raw("p", "a", &["s"]).into_value();
+    found["metadata"]["resourceVersion"] = "1001".into();
+    found["spec"]["junk"] = "x".repeat(3 << 20).into();
+    world.index.fetched(&key(Kind::Pod, "p"), None, Some(RawObject::new(found)));
+    assert_eq!(world.offered(), ["fetch s", "a<-s", "a<-p"], "what it needs is known");
+    world.index.handle(Kind::Pod, skimmed(1002, r#","spec":{"nodeName":"a"}"#));
+    assert_eq!(world.offered(), [""; 0], "and stays known");
+    assert_eq!(world.state("a", &key(Kind::Secret, "s")), "pending");
+    world.index.pod_deleted(&Uid::parse("u-p").expect("a UID"));
+    assert_eq!(world.offered(), ["a<-p", "a<-s"]);
+    assert_eq!(world.state("a", &key(Kind::Pod, "p")), "unwanted");
+}
+
 #[test]
 fn what_a_node_needs_and_is_not_read_is_waited_for_by_nobody() {
     for kind in [Kind::Secret, Kind::ConfigMap] {

@@ -91,18 +91,15 @@ impl Upstream {
         &self,
         node: &NodeId,
         request: &Message,
+        record: Result<Application, String>,
         position: Option<&Position>,
     ) -> Message {
-        let refused = |sentence: &str| {
-            let sentence = format!("the content is no application: {sentence}");
-            request.controller_error(fresh_id(), now_millis(), &sentence)
-        };
-        if is_large(&request.content.payload()) {
-            return refused(&TreeError::TooLarge.to_string());
-        }
-        let content = match Application::read(&request.content) {
+        let content = match record {
             Ok(application) => self.run_application(node, application, position).await,
-            Err(error) => return refused(&error.to_string()),
+            Err(sentence) => {
+                let sentence = format!("the content is no application: {sentence}");
+                return request.controller_error(fresh_id(), now_millis(), &sentence);
+            }
         };
         request.controller_reply(fresh_id(), now_millis(), request.route.resource.clone(), content)
     }
@@ -135,16 +132,24 @@ impl Upstream {
     }
 }
 
-/// Path of what the record of a message changes where it is.
-pub(super) fn written_at(message: &Message) -> Option<String> {
-    if is_large(&message.content.payload()) {
-        return None;
+/// The record of a message, which has none of it any more: what waits is kept once.
+///
+/// # Errors
+/// A sentence that says why there is none.
+pub(super) fn take_record(message: &mut Message) -> Result<Application, String> {
+    let content = std::mem::replace(&mut message.content, Content::null());
+    if is_large(&content.payload()) {
+        return Err(TreeError::TooLarge.to_string());
     }
-    let application = Application::read(&message.content).ok()?;
+    Application::read(&content).map_err(|error| error.to_string())
+}
+
+/// Path of what a record changes where it is.
+pub(super) fn written_at(application: &Application) -> Option<String> {
     if !matches!(application.verb, Verb::Patch | Verb::Update | Verb::UpdateStatus) {
         return None;
     }
-    match call_of(&application).ok()? {
+    match call_of(application).ok()? {
         Planned::AsNode(call, _) => Some(call.path_and_query),
         Planned::PassedThrough(_) => None,
     }

@@ -167,7 +167,7 @@ impl Upstream {
             Err(error) => return Said::Refused(error.message),
         };
         let key = ObjectKey::new(resources::nodes(), "", target.name);
-        if let Err(conflict) = self.may_follow(position, &key, &live) {
+        if let Err(conflict) = self.may_follow(node, position, &key, &live).await {
             return Said::Refused(conflict.message);
         }
         let patch = match node_patch(&content.payload(), &live, self.heartbeat_age_max) {
@@ -177,7 +177,7 @@ impl Upstream {
         let call = ApiCall::patch(format!("{path}/status"), STRATEGIC, patch.into());
         let written = self.as_node(node, call).await;
         if let Ok(object) = &written {
-            self.note_written(&key, Known::of(object));
+            self.note_written(&key, Known::of(object), position.map(Position::order));
         }
         done(written)
     }
@@ -235,13 +235,13 @@ impl Upstream {
         let write = write_of(node, &live, report);
         let write = write.map_err(|why| Box::new(StatusError::new(500, "InternalError", &why)))?;
         let Some(Write { uid, patch, has_gone }) = write else { return Ok(false) };
-        self.may_follow(position, key, &live)?;
+        self.may_follow(node, position, key, &live).await?;
         let call = ApiCall::patch(format!("{path}/status"), STRATEGIC, patch.into());
         match self.as_node(node, call).await {
             // Not a conflict: the pod of this UID was there, and somebody else has written.
             Err(error) if error.code == 404 => return Ok(false),
             Err(error) => return Err(error),
-            Ok(object) => self.note_written(key, Known::of(&object)),
+            Ok(object) => self.note_written(key, Known::of(&object), position.map(Position::order)),
         }
         if has_gone {
             let options = json!({"gracePeriodSeconds": 0, "preconditions": {"uid": uid}});

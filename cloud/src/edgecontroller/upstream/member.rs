@@ -42,12 +42,16 @@ pub(super) fn member<'t>(text: &'t [u8], name: &str) -> serde_json::Result<Optio
 #[derive(serde::Deserialize)]
 struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
 
-/// The text of an object with a member at this path: in place of the one that is there, or before all others of its object, which is
-/// made where there is none or null.
+/// The text of an object with a member at this path: in place of the one that is there, which is told, or before all others of its
+/// object, which is made where there is none or null.
 ///
 /// # Errors
 /// As [`member`], for each object on the path.
-pub(super) fn with_member(text: &[u8], path: &[&str], value: &str) -> serde_json::Result<Bytes> {
+pub(super) fn with_member<'t>(
+    text: &'t [u8],
+    path: &[&str],
+    value: &str,
+) -> serde_json::Result<(Bytes, Option<&'t RawValue>)> {
     let mut object = 0..text.len();
     for (name, rest) in path.iter().zip((1..).map(|next| &path[next..])) {
         let Some(found) = member(&text[object.clone()], name)? else {
@@ -55,14 +59,14 @@ pub(super) fn with_member(text: &[u8], path: &[&str], value: &str) -> serde_json
             let start = object.start + text[object].iter().take_while(is_space).count() + 1;
             let is_empty = text[start..].iter().find(|byte| !is_space(byte)) == Some(&b'}');
             let (member, comma) = (named(name, &within(rest, value)?)?, if is_empty { "" } else { "," });
-            return Ok(splice(text, start..start, &format!("{member}{comma}")));
+            return Ok((splice(text, start..start, &format!("{member}{comma}")), None));
         };
         object = span(text, found);
         if rest.is_empty() || found.get() == "null" {
-            return Ok(splice(text, object, &within(rest, value)?));
+            return Ok((splice(text, object, &within(rest, value)?), rest.is_empty().then_some(found)));
         }
     }
-    Ok(splice(text, object, value))
+    Ok((splice(text, object, value), None))
 }
 
 /// A value at a path of objects that are not there yet.
@@ -80,22 +84,26 @@ mod tests {
 
     #[test]
     fn a_member_is_found_and_replaced_where_it_stands() {
-        let text = br#" { "a" : [1.50], "b\u0063":{"a":2} }"#;
-        let found = |name: &str| member(text, name).expect("an object").map(RawValue::get);
+        let text = r#" { "a" : [1.50], "b\u0063":{"a":2} }"#;
+        let found = |name: &str| member(text.as_bytes(), name).expect("an object").map(RawValue::get);
         assert_eq!((found("a"), found("bc"), found("c")), (Some("[1.50]"), Some(r#"{"a":2}"#), None));
-        for (path, changed) in [
-            (&["a"][..], r#" { "a" : 7, "b\u0063":{"a":2} }"#),
-            (&["bc"], r#" { "a" : [1.50], "b\u0063":7 }"#),
-            (&["bc", "a"], r#" { "a" : [1.50], "b\u0063":{"a":7} }"#),
-            (&["bc", "d", "e"], r#" { "a" : [1.50], "b\u0063":{"d":{"e":7},"a":2} }"#),
-            (&["\""], r#" {"\"":7, "a" : [1.50], "b\u0063":{"a":2} }"#),
+        let with = |text: &'static str, path: &[&str]| {
+            let (changed, before) = with_member(text.as_bytes(), path, "7").expect("an object");
+            (String::from_utf8(changed.to_vec()).expect("a text"), before.map(RawValue::get))
+        };
+        for (path, changed, before) in [
+            (&["a"][..], r#" { "a" : 7, "b\u0063":{"a":2} }"#, Some("[1.50]")),
+            (&["bc"], r#" { "a" : [1.50], "b\u0063":7 }"#, Some(r#"{"a":2}"#)),
+            (&["bc", "a"], r#" { "a" : [1.50], "b\u0063":{"a":7} }"#, Some("2")),
+            (&["bc", "d", "e"], r#" { "a" : [1.50], "b\u0063":{"d":{"e":7},"a":2} }"#, None),
+            (&["\""], r#" {"\"":7, "a" : [1.50], "b\u0063":{"a":2} }"#, None),
         ] {
-            assert_eq!(with_member(text, path, "7").expect("an object"), changed, "{path:?}");
+            assert_eq!(with(text, path), (changed.to_owned(), before), "{path:?}");
         }
-        assert_eq!(with_member(b" { } ", &["a"], "7").expect("an object"), r#" {"a":7 } "#);
-        let null = with_member(br#"{"a":null}"#, &["a", "b"], "7").expect("an object");
-        assert_eq!(null, r#"{"a":{"b":7}}"#);
-        with_member(text, &["a", "b"], "7").expect_err("a list");
+        assert_eq!(with(" { } ", &["a"]), (r#" {"a":7 } "#.to_owned(), None));
+        assert_eq!(with(r#"{"a":null}"#, &["a", "b"]), (r#"{"a":{"b":7}}"#.to_owned(), None));
+        assert_eq!(with(r#"{"a":null}"#, &["a"]), (r#"{"a":7}"#.to_owned(), Some("null")));
+        with_member(text.as_bytes(), &["a", "b"], "7").expect_err("a list");
     }
 
     #[test]

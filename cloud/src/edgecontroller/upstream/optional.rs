@@ -144,7 +144,7 @@ mod tests {
             caller_token: None,
         };
         let upstream = upstream(pods);
-        let received = upstream.receive(request);
+        let received = upstream.receive(&node(), request);
         let ReplyBody::Message(reply) = upstream.answer_stock(&node(), received).await.reply.body else {
             panic!("a message is answered by one");
         };

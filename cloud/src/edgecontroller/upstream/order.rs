@@ -11,6 +11,7 @@
 //! So it is with the reports of older edges, which cloudcore itself makes patches of, and with the calls of MetaServer.
 
 use std::borrow::Cow;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::Method;
@@ -20,13 +21,15 @@ use serde_json::value::{RawValue, to_raw_value};
 use tombolo_apiserve::query::path::{Target, target};
 use tombolo_proto::frame::{Request, RequestBody};
 use tombolo_proto::message::{Message, ResourceType, StatusError};
-use tombolo_proto::session::kubeedge::Up;
+use tombolo_proto::session::kubeedge::{Application, Up};
 use tombolo_proto::{CloudRevision, NodeId, ObjectKey, Resource};
 
-use super::member::{member, with_member};
-use super::{Upstream, application};
-use crate::edgecontroller::written::{Known, is_acknowledged};
-use crate::kube::{Answer, ApiCall, CallError, Caller, path_of, resources};
+use super::Upstream;
+use super::application::{take_record, written_at};
+use super::member::with_member;
+use crate::edgecontroller::written::{Known, Order, StatusHash, is_acknowledged};
+use crate::kube::{Answer, ApiCall, CallError, Caller, path_of, query_value, resources};
+use crate::turns::{Queued, Turn};
 
 /// The code of a write that names another version than the present one.
 const CONFLICT: u16 = 409;
@@ -41,27 +44,32 @@ pub(crate) struct Position {
     about: Option<(ObjectKey, Known)>,
     /// The newest version of anything. What is newer was written since.
     seen: CloudRevision,
+    /// Its place among the reports that this replica has received.
+    order: Order,
 }
 
 impl Position {
+    pub(super) fn order(&self) -> Order {
+        self.order
+    }
+
     fn known(&self, key: &ObjectKey) -> Known {
         self.about.as_ref().filter(|(about, _)| about == key).map_or(Known::default(), |(_, known)| *known)
     }
-
-    /// Whether what is there of an object was there already when the request came, as far as its status goes.
-    fn covers(&self, key: &ObjectKey, object: &[u8]) -> bool {
-        let (known, there) = (self.known(key), Known::of(object));
-        let Some(revision) = there.revision else { return false };
-        let same = there.status.is_some() && there.status == known.status;
-        revision <= known.revision.unwrap_or(self.seen) || same || is_unreported(key, object)
-    }
 }
+
+/// A node's reports of one object follow each other, and so do those whose content names the objects.
+pub(super) type Line = (NodeId, Option<ObjectKey>);
 
 /// A request, and what was known when it came.
 #[derive(Debug)]
 pub struct Received {
     pub(super) request: Request,
     pub(super) position: Option<Position>,
+    /// Its place behind the node's earlier reports of the same object.
+    queued: Option<Queued<Line>>,
+    /// What MetaServer asks, in place of the content of its message.
+    pub(super) record: Option<Result<Application, String>>,
 }
 
 impl Received {
@@ -70,42 +78,115 @@ impl Received {
     pub fn request(&self) -> &Request {
         &self.request
     }
+
+    /// Waits until the node's earlier reports of the same object are answered or given up. Before anything else is waited for.
+    pub(super) async fn turn(&mut self, patience: Duration) -> Result<Option<Turn<Line>>, CallError> {
+        let Some(queued) = self.queued.take() else { return Ok(None) };
+        let turn = tokio::time::timeout(patience, queued.turn()).await;
+        turn.map_err(|_| CallError::TimedOut(patience))
+    }
 }
 
 impl Upstream {
     /// Takes a request of a node in, before it waits for anything.
     #[must_use]
-    pub fn receive(&self, request: Request) -> Received {
-        let written = match (&request.body, &request.caller_token) {
+    pub fn receive(&self, node: &NodeId, mut request: Request) -> Received {
+        let is_own = request.caller_token.is_none();
+        let record = match &mut request.body {
+            RequestBody::Message(message) if is_own && Up::is_application(message) => {
+                Some(take_record(message))
+            }
+            RequestBody::Message(_) | RequestBody::Api(_) => None,
+        };
+        let written = match (&request.body, &record) {
+            _ if !is_own => None,
+            (_, Some(record)) => {
+                let path = record.as_ref().ok().and_then(written_at);
+                path.as_deref().and_then(written_by_call).map(Some)
+            }
             (RequestBody::Message(message), None) => written_by_message(message),
             (RequestBody::Api(call), None) if ["PATCH", "PUT"].contains(&&*call.method) => {
                 written_by_call(&call.path_and_query).map(Some)
             }
-            _ => None,
+            (RequestBody::Api(_), None) => None,
         };
+        let queued = written.as_ref().map(|key| self.lines.queue((node.clone(), key.clone()), 1));
         let position = written.map(|key| Position {
             about: key.map(|key| (key.clone(), self.down.known(&key))),
             seen: self.down.seen(),
+            order: self.down.received(),
         });
-        Received { request, position }
+        Received { request, position, queued, record }
     }
 
     /// Whether a status may be written over what is there. If not, the next one may.
     ///
     /// # Errors
     /// The conflict.
-    pub(super) fn may_follow(
+    pub(super) async fn may_follow(
         &self,
+        node: &NodeId,
         position: Option<&Position>,
         key: &ObjectKey,
         object: &[u8],
     ) -> Result<(), Box<StatusError>> {
-        if position.is_none_or(|position| position.covers(key, object)) {
+        let Some(position) = position else { return Ok(()) };
+        if self.is_older(node, position, (key, object), self.known_to(position, key)).await {
             return Ok(());
         }
-        self.note_written(key, Known::of(object));
+        self.note_written(key, Known::of(object), None);
         let sentence = format!("{key} was written after this report had come: report what is true now");
         Err(Box::new(StatusError::new(CONFLICT, "Conflict", &sentence)))
+    }
+
+    /// What is known to a report of an object: what was known when it came, and what the node's reports before it have written since.
+    fn known_to(&self, position: &Position, key: &ObjectKey) -> Known {
+        let known = position.known(key);
+        match self.down.written_before(key, position.order) {
+            Some(written) => Known { revision: written.revision.max(known.revision), ..written },
+            None => known,
+        }
+    }
+
+    /// Whether what is there of an object was there already when a report came to which this is known, as far as its status goes.
+    async fn is_older(
+        &self,
+        node: &NodeId,
+        position: &Position,
+        (key, object): (&ObjectKey, &[u8]),
+        known: Known,
+    ) -> bool {
+        let there = Known::of(object);
+        let then = known.revision.unwrap_or(position.seen);
+        let Some(revision) = there.revision else { return false };
+        if revision <= then || is_unreported(key, object) {
+            return true;
+        }
+        // A watch tells of versions, and of the status nothing: the first reports to a cloudcore meet one that it does not know.
+        there.status.is_some()
+            && (there.status == known.status || there.status == self.status_at(node, key, then).await)
+    }
+
+    /// The status that an object had when this version was the newest of all; none when the API server does not tell, which
+    /// remembers a few minutes.
+    async fn status_at(&self, node: &NodeId, key: &ObjectKey, revision: CloudRevision) -> Option<StatusHash> {
+        #[derive(Deserialize)]
+        struct List<'a> {
+            #[serde(borrow)]
+            items: [&'a RawValue; 1],
+        }
+        if revision == CloudRevision(0) {
+            return None;
+        }
+        let all = path_of(key.resource(), key.namespace(), "");
+        let name = query_value(key.name());
+        let query = format!(
+            "fieldSelector=metadata.name%3D{name}&resourceVersion={revision}&resourceVersionMatch=Exact"
+        );
+        let call = ApiCall::get(format!("{all}?{query}"));
+        let answer = self.kube.call(Caller::OwnFor(node), call).await.ok().filter(Answer::is_success)?;
+        let list: List<'_> = serde_json::from_slice(&answer.body).ok()?;
+        Known::of(list.items[0].get().as_bytes()).status
     }
 
     /// Runs a patch of a status as the node, on the version that was known when it was received.
@@ -115,17 +196,17 @@ impl Upstream {
         position: Option<&Position>,
         call: ApiCall,
     ) -> Result<Answer, CallError> {
-        let about = position.and_then(|position| Some((position, position.about.as_ref()?)));
-        let Some(((position, (key, known)), names_version)) = about.zip(naming(&call)) else {
+        let about = position.and_then(|position| Some((position, &position.about.as_ref()?.0)));
+        let Some(((position, key), names_version)) = about.zip(naming(&call)) else {
             return self.kube.call_as_edge_node(node, call).await;
         };
-        let mut known = *known;
+        let mut known = self.known_to(position, key);
         if known.revision.is_none() && names_version(&call.body, CloudRevision(0)).is_some() {
             let there = self.kube.call_as_edge_node(node, ApiCall::get(path_to(key))).await?;
             if !there.is_success() {
                 return Ok(there);
             }
-            if let Err(conflict) = self.may_follow(Some(position), key, &there.body) {
+            if let Err(conflict) = self.may_follow(node, Some(position), key, &there.body).await {
                 return Ok(Answer::refusal_of(&conflict));
             }
             known = Known::of(&there.body);
@@ -137,7 +218,7 @@ impl Upstream {
             let patch = ApiCall { body: body.unwrap_or_else(|| call.body.clone()), ..call.clone() };
             let answer = self.kube.call(Caller::Node(node), patch).await?;
             if answer.is_success() {
-                self.note_written(key, Known::of(&answer.body));
+                self.note_written(key, Known::of(&answer.body), Some(position.order));
             }
             if answer.code != CONFLICT || !conditional {
                 return Ok(answer);
@@ -145,11 +226,12 @@ impl Upstream {
             // What comes after this answer knows what was there before it.
             let object = self.present(node, key).await;
             let there = Known::of(&object);
-            self.note_written(key, there);
-            let same = there.status.is_some() && there.status == known.status;
+            self.note_written(key, there, None);
             // Of the same version, it is another conflict: that of the owners of a field.
-            let beside = there.revision > known.revision && (same || is_unreported(key, &object));
-            if !beside || repeats == REPEATS_MAX {
+            let beside = there.revision > known.revision
+                && repeats < REPEATS_MAX
+                && self.is_older(node, position, (key, &object[..]), known).await;
+            if !beside {
                 return Ok(answer);
             }
             (known, repeats) = (there, repeats + 1);
@@ -159,12 +241,12 @@ impl Upstream {
     /// A node has registered, and this is its Node.
     pub(super) fn registered(&self, node: &NodeId, object: &[u8]) {
         let key = ObjectKey::new(resources::nodes(), "", node.as_str());
-        self.note_written(&key, Known::of(object));
+        self.note_written(&key, Known::of(object), None);
     }
 
-    pub(super) fn note_written(&self, key: &ObjectKey, known: Known) {
+    pub(super) fn note_written(&self, key: &ObjectKey, known: Known, report: Option<Order>) {
         if known.revision.is_some() {
-            self.down.written(key, known);
+            self.down.written(key, known, report);
         }
     }
 
@@ -185,9 +267,6 @@ fn is_unreported(key: &ObjectKey, object: &[u8]) -> bool {
 
 /// The object whose status a message writes; none in it where the content names them, and none at all where it writes no status.
 fn written_by_message(message: &Message) -> Option<Option<ObjectKey>> {
-    if Up::is_application(message) {
-        return application::written_at(message).as_deref().and_then(written_by_call).map(Some);
-    }
     let path = message.route.resource.as_object()?;
     let (resource, namespace) = match path.resource_type {
         ResourceType::NodePatch | ResourceType::NodeStatus => (resources::nodes(), ""),
@@ -258,14 +337,11 @@ fn operations_on_version(patch: &[u8], revision: CloudRevision) -> Option<Bytes>
 
 /// An object, which is merged, applied or put in the place of another one, with the version.
 fn object_on_version(patch: &[u8], revision: CloudRevision) -> Option<Bytes> {
-    let metadata = member(patch, "metadata").ok()?.map_or("{}", RawValue::get).as_bytes();
+    let (changed, before) =
+        with_member(patch, &["metadata", "resourceVersion"], &format!("\"{revision}\"")).ok()?;
     // To an API server, none of these is a version.
     let is_none = |version: &RawValue| ["null", r#""""#, r#""0""#].contains(&version.get());
-    let metadata: &[u8] = if metadata == b"null" { b"{}" } else { metadata };
-    if member(metadata, "resourceVersion").ok()?.is_some_and(|version| !is_none(version)) {
-        return None;
-    }
-    with_member(patch, &["metadata", "resourceVersion"], &format!("\"{revision}\"")).ok()
+    before.is_none_or(is_none).then_some(changed)
 }
 
 #[cfg(test)]

@@ -491,7 +491,7 @@ impl Asked {
             body: self.body,
             caller_token: self.token.map(str::to_owned),
         };
-        upstream.answer(&node(), upstream.receive(request)).await.reply.body
+        upstream.answer(&node(), upstream.receive(&node(), request)).await.reply.body
     }
 }
 

@@ -59,7 +59,8 @@ fn with_annotation(update: &[u8], now: &[u8]) -> Option<Bytes> {
     if version(update)? != version(now)? {
         return None;
     }
-    with_member(update, &["metadata", "annotations", LAST_APPLIED], annotation.get()).ok()
+    let completed = with_member(update, &["metadata", "annotations", LAST_APPLIED], annotation.get());
+    completed.ok().map(|(text, _)| text)
 }
 
 #[cfg(test)]

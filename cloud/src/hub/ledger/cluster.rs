@@ -10,6 +10,7 @@ use http::Method;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tombolo_proto::ids::NAME_LEN_MAX;
+use tombolo_proto::message::is_passing;
 use tombolo_proto::{NodeId, Uid};
 
 use super::{LedgerError, LedgerStore, Record, RecordError, RecordVersion, record};
@@ -73,7 +74,7 @@ impl ClusterLedgers {
                 let version = stored.metadata.resource_version.clone().into_owned();
                 Ok(Some((stored.record().map_err(damaged)?, version)))
             }
-            _ => Err(unavailable(node, "read", answer.message())),
+            _ => Err(refused(node, "read", &answer)),
         }
     }
 
@@ -84,7 +85,7 @@ impl ClusterLedgers {
         record: &Record,
     ) -> Result<RecordVersion, LedgerError> {
         let bytes = record::encode(&record.ledger);
-        let bytes = bytes.map_err(|error| unavailable(node, "written", error.to_string()))?;
+        let bytes = bytes.map_err(|error| unavailable(node, "written", error.to_string(), false))?;
         let object = self.object(node, expected, record, &bytes);
         let call = match expected {
             None => ApiCall::json(Method::POST, self.all(), &object),
@@ -94,12 +95,12 @@ impl ClusterLedgers {
         match answer.code {
             200 | 201 => {
                 let stored: Stored<'_> = serde_json::from_slice(&answer.body)
-                    .map_err(|error| unavailable(node, "written", format!("the answer: {error}")))?;
+                    .map_err(|error| unavailable(node, "written", format!("the answer: {error}"), false))?;
                 Ok(stored.metadata.resource_version.into_owned())
             }
             409 => Err(LedgerError::Conflict),
             404 if expected.is_some() => Err(LedgerError::Conflict),
-            _ => Err(unavailable(node, "written", answer.message())),
+            _ => Err(refused(node, "written", &answer)),
         }
     }
 
@@ -134,7 +135,7 @@ impl ClusterLedgers {
     async fn call(&self, node: &NodeId, action: &'static str, call: ApiCall) -> Result<Answer, LedgerError> {
         // A ledger is saved at the end of a session, when the node's own places may be taken; the ledgers' are bounded.
         let answer = self.kube.call(Caller::Own, call).await;
-        answer.map_err(|error| unavailable(node, action, error.to_string()))
+        answer.map_err(|error| unavailable(node, action, error.to_string(), error.is_passing()))
     }
 }
 
@@ -227,8 +228,12 @@ fn named(object: &Value) -> Result<(NodeId, Record), LedgerError> {
     Ok((node, record))
 }
 
-fn unavailable(node: &NodeId, action: &'static str, reason: String) -> LedgerError {
-    LedgerError::Unavailable { node: node.clone(), action, reason }
+fn refused(node: &NodeId, action: &'static str, answer: &Answer) -> LedgerError {
+    unavailable(node, action, answer.message(), is_passing(answer.code))
+}
+
+fn unavailable(node: &NodeId, action: &'static str, reason: String, passing: bool) -> LedgerError {
+    LedgerError::Unavailable { node: node.clone(), action, reason, passing }
 }
 
 #[cfg(test)]

@@ -67,7 +67,7 @@ impl Owner {
         let (share, size) = (&self.handle.memory.requests, size_of_request(&request));
         match share.take(size) {
             Some(held) => {
-                self.waiting.push_back((self.hub.upstream.receive(request), held));
+                self.waiting.push_back((self.hub.upstream.receive(&self.node, request), held));
                 self.start_requests();
             }
             None => {

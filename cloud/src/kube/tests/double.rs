@@ -1,5 +1,6 @@
 //! API servers of tests: they answer from a function.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -41,6 +42,8 @@ pub(crate) struct OneObject {
     metadata: Value,
     /// Its version and its status.
     pub(crate) state: Mutex<(u64, Value)>,
+    /// What it was by version, as far as anybody has been told.
+    past: Mutex<BTreeMap<u64, Value>>,
     before: Box<Before>,
 }
 
@@ -52,7 +55,8 @@ impl OneObject {
         before: impl Fn(&Self, &Value) -> BoxFuture<'static, ()> + Send + Sync + 'static,
     ) -> Arc<Self> {
         let metadata = json!({"name": name, "uid": "u"});
-        Arc::new(Self { metadata, state: Mutex::new(state), before: Box::new(before) })
+        let past = Mutex::new(BTreeMap::from([state.clone()]));
+        Arc::new(Self { metadata, state: Mutex::new(state), past, before: Box::new(before) })
     }
 
     pub(crate) fn client(self: &Arc<Self>) -> Client {
@@ -64,6 +68,7 @@ impl OneObject {
                     Method::PATCH | Method::PUT => {
                         object.patch(&serde_json::from_slice(&body).unwrap_or_default()).await
                     }
+                    _ if !call.uri.path().ends_with(&object.name()) => object.list(call.uri.query()),
                     _ => (200, object.get()),
                 }
             }
@@ -71,11 +76,36 @@ impl OneObject {
         })
     }
 
+    fn name(&self) -> String {
+        format!("/{}", self.metadata["name"].as_str().unwrap_or_default())
+    }
+
     fn get(&self) -> Value {
-        let (version, status) = &*self.state.lock();
+        let state = self.state.lock();
+        self.past.lock().insert(state.0, state.1.clone());
+        self.at(state.0, &state.1)
+    }
+
+    fn at(&self, version: u64, status: &Value) -> Value {
         let mut object = json!({"metadata": self.metadata, "spec": {"nodeName": "n"}, "status": status});
         object["metadata"]["resourceVersion"] = version.to_string().into();
         object
+    }
+
+    /// Lists this object alone, at the one version that is asked for.
+    fn list(&self, query: Option<&str>) -> (u16, Value) {
+        let parameter =
+            |name: &str| query?.split('&').find_map(|part| part.strip_prefix(name)?.strip_prefix('='));
+        let selects = parameter("fieldSelector") == Some(&self.name().replace('/', "metadata.name%3D"));
+        let version =
+            parameter("resourceVersion").filter(|_| parameter("resourceVersionMatch") == Some("Exact"));
+        let Some(version) = version.filter(|_| selects).and_then(|version| version.parse().ok()) else {
+            return (400, json!({"kind": "Status", "code": 400}));
+        };
+        match self.past.lock().range(..=version).next_back() {
+            Some((version, status)) => (200, json!({"items": [self.at(*version, status)]})),
+            None => (410, json!({"kind": "Status", "code": 410})),
+        }
     }
 
     async fn patch(&self, patch: &Value) -> (u16, Value) {

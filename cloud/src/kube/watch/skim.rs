@@ -1,21 +1,27 @@
-//! What is left of an event that is too long to be read: its type, which object it is about, and whether that is to go.
+//! What is left of an event that is too long to be read: its type, which object it is about, whether that is to go, and of a pod where
+//! it runs.
 
 use super::super::object::IDENTITY;
 
 /// Bytes of a value that is kept: names have 253 at most.
 const VALUE_LEN_MAX: usize = 1024;
 
-/// Bytes of all that is kept of the event, of its object, or of the metadata.
+/// Bytes of all that is kept of the event, of its object, of the metadata, or of the spec.
 const KEPT_LEN_MAX: usize = 8 * VALUE_LEN_MAX;
 
-/// Reads an event piece by piece and keeps `type`, and of `object` what says which object it is. It takes the
+/// Of the spec of a pod, where that runs.
+const PLACE: &str = "nodeName";
+
+/// Reads an event piece by piece and keeps `type`, and of `object` what says which object it is and where it runs. It takes the
 /// same few bytes whatever the event has.
 #[derive(Default)]
 pub(super) struct Skim {
-    /// Members that are kept, as JSON: of the event, of the object, of its metadata.
-    kept: [Vec<u8>; 3],
-    /// How many of these the present place is in.
+    /// Members that are kept, as JSON: of the event, of the object, of its metadata, of its spec.
+    kept: [Vec<u8>; 4],
+    /// How many objects that have some of these the present place is in.
     level: usize,
+    /// Of the innermost ones, it is in the spec.
+    in_spec: bool,
     /// How many objects and lists it is in that are left out.
     left_out: usize,
     in_string: bool,
@@ -36,7 +42,9 @@ impl Skim {
 
     /// The event as far as it was kept.
     pub(super) fn text(&self) -> Vec<u8> {
-        let [event, object, metadata] = &self.kept;
+        let [event, object, metadata, spec] = &self.kept;
+        let (begin, end): (&[u8], &[u8]) = if spec.is_empty() { (b"", b"") } else { (br#","spec":{"#, b"}") };
+        let object = [&object[..], begin, spec, end].concat();
         [br#"{"object":{"metadata":{"#, &metadata[..], b"}", &object[..], b"}", &event[..], b"}"].concat()
     }
 
@@ -55,6 +63,7 @@ impl Skim {
             b'{' | b'[' if self.left_out > 0 || !self.is_followed(byte) => self.left_out += 1,
             b'{' => {
                 self.level += 1;
+                self.in_spec = self.name == br#""spec""#;
                 self.name.clear();
             }
             b'}' | b']' if self.left_out > 0 => self.left_out -= 1,
@@ -74,13 +83,14 @@ impl Skim {
 
     /// Whether what begins here holds something that is kept.
     fn is_followed(&self, byte: u8) -> bool {
-        let expected: Option<&[u8]> = match self.level {
-            0 => Some(b""),
-            1 => Some(br#""object""#),
-            2 => Some(br#""metadata""#),
-            _ => None,
+        let name: &[u8] = &self.name;
+        let is_expected = match self.level {
+            0 => name.is_empty(),
+            1 => name == br#""object""#,
+            2 => [&br#""metadata""#[..], br#""spec""#].contains(&name),
+            _ => false,
         };
-        byte == b'{' && expected == Some(&self.name)
+        byte == b'{' && is_expected
     }
 
     fn keep(&mut self, byte: u8) {
@@ -97,13 +107,15 @@ impl Skim {
         let is_wanted = match self.level {
             1 => plain == "type",
             2 => matches!(plain, "kind" | "apiVersion"),
+            3 if self.in_spec => plain == PLACE,
             3 => IDENTITY.contains(&plain),
             _ => false,
         };
-        let Some(kept) = self.level.checked_sub(1).and_then(|level| self.kept.get_mut(level)) else { return };
+        let place = self.level + usize::from(self.level == 3 && self.in_spec);
+        let Some(kept) = place.checked_sub(1).and_then(|place| self.kept.get_mut(place)) else { return };
         let fits = value.len() <= VALUE_LEN_MAX && kept.len() + value.len() <= KEPT_LEN_MAX;
         if is_wanted && fits && !value.is_empty() {
-            // The metadata begin, everything else follows something.
+            // Metadata and spec begin, everything else follows something.
             if self.level < 3 || !kept.is_empty() {
                 kept.push(b',');
             }
@@ -134,15 +146,22 @@ mod tests {
             "name": "a\"b,{", "namespace": "d", "resourceVersion": "7", "uid": "u", "generation": 4
         });
         let object = json!({"apiVersion": "v1", "data": {"metadata": {"name": "no"}, "object": 1}, "kind": "Pod",
-            "metadata": metadata, "status": {"type": "no", "n": [{}, [], null, 1.5, true]}});
+            "metadata": metadata, "status": {"type": "no", "n": [{}, [], null, 1.5, true], "nodeName": "no"}});
         let event = json!({"object": object, "type": "MODIFIED"});
         let identity = json!({"deletionGracePeriodSeconds": 30, "deletionTimestamp": "2026-01-01T00:00:00Z",
             "name": "a\"b,{", "namespace": "d", "resourceVersion": "7", "uid": "u"});
         let expected =
             json!({"type": "MODIFIED", "object": {"apiVersion": "v1", "kind": "Pod", "metadata": identity}});
-        for step in [1, 2, 7, 4096] {
-            assert_eq!(skimmed(&event.to_string(), step), expected);
-            assert_eq!(skimmed(&format!("{event:#}").replace('\n', " "), step), expected);
+        let [mut bound, mut of_bound] = [event.clone(), expected.clone()];
+        let containers = json!([{"name": "c", "spec": {"nodeName": "no"}}]);
+        bound["object"]["spec"] =
+            json!({"containers": containers, "nodeName": "n", "volumes": [], "name": "no"});
+        of_bound["object"]["spec"] = json!({"nodeName": "n"});
+        for (event, expected) in [(event, expected), (bound, of_bound)] {
+            for step in [1, 2, 7, 4096] {
+                assert_eq!(skimmed(&event.to_string(), step), expected);
+                assert_eq!(skimmed(&format!("{event:#}").replace('\n', " "), step), expected);
+            }
         }
     }
 

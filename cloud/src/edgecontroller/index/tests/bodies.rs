@@ -1,6 +1,7 @@
 //! What one node can make the index keep, in bytes.
 
 use super::super::bodies::{NODE_MIRROR_PODS_MAX, NODE_PODS_BYTES_MAX};
+use super::super::ending::END_LEN_MAX;
 use super::super::nodes::NODE_OBJECT_BYTES_MAX;
 use super::*;
 use crate::edgecontroller::downstream::Tally;
@@ -134,7 +135,9 @@ fn a_pod_without_room_is_told_to_its_node_when_it_is_being_deleted() {
     assert_eq!(three.version.hash, tombolo_proto::inventory::content_hash(&three.body));
     deleted(&mut world, "large", 1500, 1);
     assert_eq!(states(&world), ["present", "present", "present", "present"]);
-    assert_eq!(world.pod_state("a", "large"), "unreadable", "it stands behind those that are smaller");
+    let large = world.down.present(&key(Kind::Pod, "large")).expect("present");
+    let body: Value = serde_json::from_slice(&large.body).expect("JSON");
+    assert!(body["metadata"]["deletionTimestamp"].is_string() && body["spec"].get("junk").is_none());
     deleted(&mut world, "small", 1, 8);
     let body = world.down.present(&key(Kind::Pod, "small")).expect("present").body.clone();
     assert!(serde_json::from_slice::<Value>(&body).expect("JSON")["status"].is_object());
@@ -159,12 +162,67 @@ fn a_pod_that_is_being_deleted_goes_before_those_that_run_on() {
         pod["metadata"]["resourceVersion"] = "100000".into();
         world.see(RawObject::new(pod));
     }
-    assert_eq!(world.pod_state("a", "large-15"), "present");
-    assert_eq!(world.pod_state("a", "large-17"), "unreadable");
+    assert_eq!((world.pod_state("a", "large-15"), world.pod_state("a", "large-17")), ("present", "present"));
     assert!(
         world.states("a", &names, "present") >= names.len() - 2,
         "the room of two others is enough for it"
     );
+}
+
+/// Pods that are being deleted and never end, by their finalizers, take no other one's end its room: each is told, by events, by a list,
+/// and when it has lost the room that it had.
+#[test]
+fn the_end_of_a_pod_is_told_whatever_else_its_node_has() {
+    let names: Vec<_> = (0..450).map(|number| format!("p{number:03}")).collect();
+    let mut world = World::synced(&["a", "b"]);
+    for on in ["a", "b"] {
+        let mut pods = Vec::new();
+        for (number, name) in names.iter().enumerate() {
+            let mut pod = world.reported(&format!("{name}-{on}"), on, 1).into_value();
+            pod["spec"]["junk"] = "x".repeat((12 + number % 9) * KIB).into();
+            pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+            pod["metadata"]["finalizers"] = json!(["never"]);
+            pods.push(RawObject::new(pod));
+        }
+        match on {
+            "a" => pods.into_iter().for_each(|pod| world.see(pod)),
+            _ => world.index.pods_listed(&node(on), listed(pods)),
+        }
+        let mut whole = 0;
+        for name in &names {
+            let pod = world.down.present(&key(Kind::Pod, &format!("{name}-{on}"))).expect("present");
+            let body: Value = serde_json::from_slice(&pod.body).expect("JSON");
+            assert!(body["metadata"]["deletionTimestamp"].is_string(), "{name}");
+            assert_eq!(pod.version.hash, tombolo_proto::inventory::content_hash(&pod.body));
+            whole += usize::from(body["spec"].get("junk").is_some());
+        }
+        assert!(
+            whole > 100 && whole < 200,
+            "{whole} of 200 that have less than 16 KiB, for as many as there is room"
+        );
+    }
+    let Tally { pod_bytes, withheld, .. } = world.down.tally();
+    assert!(pod_bytes <= 2 * (NODE_PODS_BYTES_MAX + names.len() * END_LEN_MAX), "{pod_bytes}");
+    assert_eq!(withheld, 0);
+}
+
+/// What a list does not show is asked about, in whichever length it is kept.
+#[test]
+fn a_pod_that_is_kept_by_its_end_is_gone_when_it_is_deleted() {
+    let mut world = World::synced(&["a"]);
+    let all: Vec<_> = (0..200).map(|number| format!("p{number}")).collect();
+    for name in &all {
+        let mut pod = world.reported(name, "a", 0).into_value();
+        pod["spec"]["junk"] = "x".repeat(14 * KIB).into();
+        pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+        world.see(RawObject::new(pod));
+    }
+    let is_short =
+        |name: &&String| world.down.present(&key(Kind::Pod, name)).expect("present").body.len() < END_LEN_MAX;
+    let short = key(Kind::Pod, all.iter().find(is_short).expect("one without room"));
+    let expected = world.index.pods.by_key(&short).expect("known").version.clone();
+    world.index.fetched(&short, Some(&expected), None);
+    assert_eq!(world.state("a", &short), "unwanted");
 }
 
 #[test]

@@ -3,10 +3,13 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use futures::FutureExt as _;
+use tokio::sync::Semaphore;
 use tombolo_proto::frame::{ApiRequest, Request as Question, RequestBody};
 use tombolo_proto::ids::RequestId;
+use tombolo_proto::object::{ContentHash, ObjectVersion};
 
 use super::*;
+use crate::edgecontroller::downstream::Cached;
 use crate::edgecontroller::written::Known;
 use crate::kube::tests::double::OneObject;
 
@@ -58,9 +61,9 @@ async fn reported(others: usize, beside: fn(&mut (u64, Value))) -> (u16, Value) 
         std::future::ready(()).boxed()
     });
     let upstream = upstream(api.client());
-    assert_eq!(code(&upstream, upstream.receive(report(2))).await, 200);
+    assert_eq!(code(&upstream, upstream.receive(&node(), report(2))).await, 200);
     left.store(others, Ordering::SeqCst);
-    let code = code(&upstream, upstream.receive(report(3))).await;
+    let code = code(&upstream, upstream.receive(&node(), report(3))).await;
     let status = api.state.lock().1.clone();
     (code, status)
 }
@@ -86,9 +89,9 @@ async fn the_first_report_of_a_pod_is_made_on_what_others_have_written() {
         let api = OneObject::new("p", (6, there.clone()), |_, _| std::future::ready(()).boxed());
         let upstream = upstream(api.client());
         let key = ObjectKey::new(resources::pods(), "d", "p");
-        upstream.down.written(&key, Known { revision: Some(CloudRevision(5)), status: known });
+        upstream.down.written(&key, Known { revision: Some(CloudRevision(5)), status: known }, None);
         let report = report_at("/api/v1/namespaces/d/pods/p/status", PATCHES[0], 2);
-        assert_eq!(code(&upstream, upstream.receive(report)).await, expected, "{known:?} {there}");
+        assert_eq!(code(&upstream, upstream.receive(&node(), report)).await, expected, "{known:?} {there}");
     }
 }
 
@@ -104,19 +107,23 @@ async fn a_report_that_waits_for_its_turn_is_made_on_what_was_known_when_it_came
     for patch in PATCHES {
         let api = OneObject::new("n", (5, json!({"beat": 1})), |_, _| std::future::ready(()).boxed());
         let [before, after] = [api.client(), api.client()].map(upstream);
-        assert_eq!(code(&before, before.receive(report_by(patch, 2))).await, 200);
-        let waiting = before.receive(report_by(patch, 3));
-        assert_eq!(code(&after, after.receive(report_by(patch, 9))).await, 200, "through another replica");
+        assert_eq!(code(&before, before.receive(&node(), report_by(patch, 2))).await, 200);
+        let waiting = before.receive(&node(), report_by(patch, 3));
+        assert_eq!(
+            code(&after, after.receive(&node(), report_by(patch, 9))).await,
+            200,
+            "through another replica"
+        );
         assert_eq!(code(&before, waiting).await, 409, "{patch}");
         assert_eq!(api.state.lock().1, json!({"beat": 9}));
     }
 }
 
-/// What counts is what was known when it came, in whichever form it is told.
-#[tokio::test]
-async fn no_kind_of_report_follows_a_newer_one() {
-    type Report = fn(u64) -> Question;
-    let forms: [(&str, &str, Report); 7] = [
+type Report = fn(u64) -> Question;
+
+/// Reports of an object of a name, in every form.
+fn forms() -> [(&'static str, &'static str, Report); 7] {
+    [
         ("n", "a report of an older edge", |beat| {
             told(Operation::Update, path("", ResourceType::NodeStatus, "n"), &json!({"Status": status(beat)}))
         }),
@@ -150,25 +157,29 @@ async fn no_kind_of_report_follows_a_newer_one() {
             }
             report
         }),
-    ];
-    for (name, form, report) in forms {
+    ]
+}
+
+/// What counts is what was known when it came, in whichever form it is told.
+#[tokio::test]
+async fn no_kind_of_report_follows_a_newer_one() {
+    for (name, form, report) in forms() {
         let api = OneObject::new(name, (5, status(1)), |_, _| std::future::ready(()).boxed());
         let beat = || api.state.lock().1["beat"].clone();
         let [here, there] = [5, 6].map(|seen| upstream_that_has_seen(seen, api.client()));
         let send = async |to: &Upstream, received| drop(to.answer(&node(), received).await);
-        send(&here, here.receive(report(2))).await;
+        send(&here, here.receive(&node(), report(2))).await;
         assert_eq!(beat(), 2, "{form}: what is known is as old as that");
-        let waits = here.receive(report(3));
-        send(&there, there.receive(report(9))).await;
+        let waits = here.receive(&node(), report(3));
+        send(&there, there.receive(&node(), report(9))).await;
         send(&here, waits).await;
         assert_eq!(beat(), 9, "{form}: the one that waited is the older one");
-        send(&here, here.receive(report(10))).await;
+        send(&here, here.receive(&node(), report(10))).await;
         assert_eq!(beat(), 10, "{form}: the next one knows what is there");
-        let waits = here.receive(report(11));
+        let waits = here.receive(&node(), report(11));
         api.state.lock().0 += 1;
         send(&here, waits).await;
-        let many = form == "one of many pods";
-        assert_eq!(beat(), if many { 10 } else { 11 }, "{form}: somebody has written beside it");
+        assert_eq!(beat(), 11, "{form}: somebody has written beside it");
     }
 }
 
@@ -178,15 +189,19 @@ async fn a_report_of_what_was_not_known_follows_nothing_newer() {
     for patch in PATCHES {
         let api = OneObject::new("n", (5, status(1)), |_, _| std::future::ready(()).boxed());
         let [here, there] = [5, 5].map(|seen| upstream_that_has_seen(seen, api.client()));
-        let waits = here.receive(report_by(patch, 2));
-        assert_eq!(code(&there, there.receive(report_by(patch, 9))).await, 200);
+        let waits = here.receive(&node(), report_by(patch, 2));
+        assert_eq!(code(&there, there.receive(&node(), report_by(patch, 9))).await, 200);
         assert_eq!(code(&here, waits).await, 409, "{patch}");
         assert_eq!(api.state.lock().1, json!({"beat": 9}));
-        assert_eq!(code(&here, here.receive(report_by(patch, 10))).await, 200, "{patch}: now it is known");
+        assert_eq!(
+            code(&here, here.receive(&node(), report_by(patch, 10))).await,
+            200,
+            "{patch}: now it is known"
+        );
     }
     let (client, log) = scripted(|_| (503, json!({"kind": "Status", "code": 503, "message": "busy"})));
     let upstream = upstream(client);
-    assert_eq!(code(&upstream, upstream.receive(report(2))).await, 503);
+    assert_eq!(code(&upstream, upstream.receive(&node(), report(2))).await, 503);
     let lines: Vec<String> = log.lock().iter().map(|seen| seen.line.clone()).collect();
     assert_eq!(lines, ["GET /api/v1/nodes/n"], "nothing is written over what cannot be read");
 }
@@ -224,7 +239,7 @@ async fn a_conflict_of_owners_is_told_at_once() {
         false => (200, json!({"metadata": {"resourceVersion": "5"}, "status": {"beat": 1}})),
     });
     let upstream = upstream(client);
-    assert_eq!(code(&upstream, upstream.receive(report_by("apply-patch+yaml", 2))).await, 409);
+    assert_eq!(code(&upstream, upstream.receive(&node(), report_by("apply-patch+yaml", 2))).await, 409);
     let patches = log.lock().iter().filter(|seen| seen.line.starts_with("PATCH")).count();
     assert_eq!(patches, 1);
 }
@@ -232,4 +247,147 @@ async fn a_conflict_of_owners_is_told_at_once() {
 #[tokio::test]
 async fn whoever_writes_all_the_time_keeps_no_report_busy_for_ever() {
     assert_eq!(reported(1_000, |_| {}).await, (409, json!({"beat": 2})));
+}
+
+/// An API server that is busy with the first patch of a report until it is told to go on.
+fn busy(name: &str) -> (Arc<OneObject>, Arc<Semaphore>) {
+    let (go_on, first) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(1)));
+    let gate = Arc::clone(&go_on);
+    let api = OneObject::new(name, (5, status(1)), move |_, _| {
+        let (gate, wait) = (Arc::clone(&gate), first.swap(0, Ordering::SeqCst) == 1);
+        async move {
+            if wait {
+                gate.acquire().await.expect("it is never closed").forget();
+            }
+        }
+        .boxed()
+    });
+    (api, go_on)
+}
+
+/// The answer to a report, or whether the node is told why it was refused.
+async fn is_done(upstream: &Upstream, received: Received) -> bool {
+    match upstream.answer(&node(), received).await.reply.body {
+        ReplyBody::Api(reply) => reply.code == 200,
+        ReplyBody::Message(message) => {
+            let text = String::from_utf8_lossy(message.content.as_json()).into_owned();
+            message.route.operation != Operation::Error && !text.contains("Conflict")
+        }
+    }
+}
+
+/// A kubelet reports a pod and goes on, so that its next report may come while the first one is under way.
+#[tokio::test]
+async fn reports_of_one_object_at_once_follow_each_other() {
+    for (name, form, report) in forms() {
+        let (api, go_on) = busy(name);
+        let upstream = upstream_that_has_seen(5, api.client());
+        let mut reports = Vec::from([2, 3, 4].map(|beat| upstream.receive(&node(), report(beat))));
+        let last = reports.remove(2);
+        let mut open: Vec<_> = reports.into_iter().map(|one| Box::pin(is_done(&upstream, one))).collect();
+        // In whichever order they are taken up.
+        open.reverse();
+        for _ in 0..100 {
+            assert!(open.iter_mut().all(|one| one.now_or_never().is_none()), "{form}");
+            tokio::task::yield_now().await;
+        }
+        go_on.add_permits(1);
+        assert_eq!(futures::future::join_all(open).await, [true, true], "{form}");
+        assert_eq!(api.state.lock().1["beat"], 3, "{form}");
+        // One that waited longer, and meets what was written beside them.
+        api.state.lock().0 += 1;
+        assert!(is_done(&upstream, last).await, "{form}");
+        assert_eq!((api.state.lock().1["beat"].clone(), upstream.lines.len()), (4.into(), 0), "{form}");
+    }
+}
+
+/// That the report before it was written by this replica says nothing of what came through another one meanwhile.
+#[tokio::test]
+async fn a_report_behind_another_one_follows_nothing_newer() {
+    for (name, form, report) in forms() {
+        for is_shown in [false, true] {
+            let api = OneObject::new(name, (5, status(1)), |_, _| std::future::ready(()).boxed());
+            let [here, there] = [5, 1000].map(|seen| upstream_that_has_seen(seen, api.client()));
+            let [first, second] = [2, 3].map(|beat| here.receive(&node(), report(beat)));
+            assert!(is_done(&here, first).await, "{form}");
+            assert!(is_done(&there, there.receive(&node(), report(9))).await, "{form}");
+            if is_shown {
+                watched(&here, name, api.state.lock().0);
+            }
+            assert!(!is_done(&here, second).await, "{form}");
+            assert_eq!(api.state.lock().1["beat"], 9, "{form}: the one that waited is the older one");
+        }
+    }
+}
+
+/// What is not written is followed by nobody.
+#[tokio::test]
+async fn a_report_behind_a_refused_one_is_made_on_what_it_knows() {
+    let api = OneObject::new("n", (5, status(1)), |_, _| std::future::ready(()).boxed());
+    let [here, there] = [5, 1000].map(|seen| upstream_that_has_seen(seen, api.client()));
+    watched(&here, "n", 5);
+    let [first, second] = [2, 3].map(|beat| here.receive(&node(), report(beat)));
+    assert!(is_done(&there, there.receive(&node(), report(9))).await);
+    assert!(!is_done(&here, first).await);
+    assert!(!is_done(&here, second).await, "what the refused one has met is newer than both");
+    assert_eq!(api.state.lock().1["beat"], 9);
+    assert!(is_done(&here, here.receive(&node(), report(10))).await, "one that knows of it");
+}
+
+/// A replica that has just begun knows the version of an object from its watch, and nothing of the status.
+#[tokio::test]
+async fn the_first_report_to_a_cloudcore_is_made_on_what_was_written_beside_the_status() {
+    for (name, form, report) in forms() {
+        for (beside, expected) in [(1, true), (9, false)] {
+            let api = OneObject::new(name, (5, status(1)), |_, _| std::future::ready(()).boxed());
+            let here = upstream_that_has_seen(5, api.client());
+            watched(&here, name, 5);
+            let first = here.receive(&node(), report(2));
+            *api.state.lock() = (6, status(beside));
+            assert_eq!(is_done(&here, first).await, expected, "{form}");
+            assert_eq!(api.state.lock().1["beat"], if expected { 2 } else { beside }, "{form}");
+        }
+    }
+}
+
+/// A watch shows this replica the object in a version.
+fn watched(upstream: &Upstream, name: &str, revision: u64) {
+    let key = match name {
+        "n" => ObjectKey::new(resources::nodes(), "", name),
+        _ => ObjectKey::new(resources::pods(), "d", name),
+    };
+    let version = ObjectVersion {
+        uid: Uid::parse("u").expect("a UID"),
+        revision: CloudRevision(revision),
+        hash: ContentHash(1),
+    };
+    upstream.down.objects.insert(key, Cached::Withheld(version));
+}
+
+/// A report that waits for another one is given up when its time is over, in the form in which it was asked.
+#[tokio::test(start_paused = true)]
+async fn a_report_waits_as_long_as_whoever_has_made_it() {
+    for (name, form, report) in forms() {
+        let (api, go_on) = busy(name);
+        let upstream = upstream_that_has_seen(5, api.client());
+        let first = upstream.receive(&node(), report(2));
+        let patience = std::time::Duration::from_secs(5);
+        let second = upstream.receive(&node(), Question { timeout: patience, ..report(3) });
+        let mut first = Box::pin(is_done(&upstream, first));
+        assert!(first.as_mut().now_or_never().is_none());
+        let answered = upstream.answer(&node(), second).await.reply.body;
+        let text = match answered {
+            ReplyBody::Api(reply) => {
+                assert_eq!(reply.code, 504);
+                String::from_utf8_lossy(&reply.body).into_owned()
+            }
+            ReplyBody::Message(message) => {
+                assert_eq!(message.route.operation, Operation::Error);
+                message.content.as_text().expect("a text").into_owned()
+            }
+        };
+        assert!(text.contains("did not answer within 5s"), "{form}: {text}");
+        go_on.add_permits(1);
+        assert!(first.await, "{form}");
+    }
 }

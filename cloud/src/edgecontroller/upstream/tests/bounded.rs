@@ -53,7 +53,7 @@ async fn registrations_do_not_pile_up_while_the_api_server_is_away() {
         for body in registration(node.as_str()).into_iter().chain(registration(node.as_str())) {
             let (upstream, node) = (upstream.clone(), node.clone());
             let mut asked = Box::pin(async move {
-                let received = upstream.receive(question(body));
+                let received = upstream.receive(&node, question(body));
                 upstream.answer(&node, received).await.reply.body
             });
             match asked.as_mut().now_or_never() {
@@ -129,8 +129,8 @@ async fn a_node_that_does_not_read_holds_no_places_of_a_kind() {
         let asked = message(Operation::Query, path("d", ResourceType::Secret, secret), &Value::Null);
         let (upstream, room) = (upstream.clone(), Room::new(&share, large, &Refusals::default()));
         async move {
-            let received = upstream.receive(question(RequestBody::Message(Box::new(asked))));
             let node = NodeId::parse(node).expect("a name");
+            let received = upstream.receive(&node, question(RequestBody::Message(Box::new(asked))));
             let body = room.scope(upstream.answer(&node, received)).await.reply.body;
             let ReplyBody::Message(reply) = body else { panic!("a message") };
             reply.content.read::<Value>().expect("an object")["metadata"].is_object()
