@@ -510,6 +510,7 @@ pub(crate) async fn keep_house(hub: Arc<Hub>) {
         let tally = hub.down.tally();
         hub.metrics.unreadable.set(gauge(tally.unreadable));
         hub.metrics.withheld.set(gauge(tally.withheld));
+        hub.metrics.unserved_pods.set(gauge(tally.unserved));
         hub.metrics.pod_bytes.set(gauge(tally.pod_bytes));
         let unheeded = &hub.metrics.unheeded_pods;
         unheeded.inc_by(hub.down.unheeded().saturating_sub(unheeded.get()));

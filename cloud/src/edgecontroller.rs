@@ -5,6 +5,7 @@ pub mod downstream;
 pub mod index;
 pub(crate) mod local_endpoint;
 pub mod location_cache;
+pub(crate) mod needs;
 pub mod pod_manager;
 mod reads;
 pub mod sightings;

@@ -92,6 +92,8 @@ pub struct Metrics {
     pub unreadable: Gauge,
     /// Pods and Nodes whose bodies are not kept because the node's share of bytes is used up.
     pub withheld: Gauge,
+    /// Pods whose references are not delivered because the pods of their node refer to too much.
+    pub unserved_pods: Gauge,
     /// Pods on edge nodes.
     pub pods: Gauge,
     /// Bytes of their bodies in memory.
@@ -151,6 +153,7 @@ impl Metrics {
             objects: Gauge::default(),
             unreadable: Gauge::default(),
             withheld: Gauge::default(),
+            unserved_pods: Gauge::default(),
             pods: Gauge::default(),
             pod_bytes: Gauge::default(),
             unheeded_pods: Counter::default(),
@@ -209,6 +212,8 @@ impl Metrics {
         registry.register("unreadable", text, self.unreadable.clone());
         let text = "Pods and Nodes whose bodies are not kept because their node's share of bytes is used up";
         registry.register("withheld", text, self.withheld.clone());
+        let text = "Pods whose references are not delivered because the pods of their node refer to too much";
+        registry.register("unserved_pods", text, self.unserved_pods.clone());
         registry.register("pods", "Pods on edge nodes", self.pods.clone());
         registry.register("pod_bytes", "Bytes of the bodies of pods in memory", self.pod_bytes.clone());
         let text = "Times that a watch told of a mirror pod of a node that has too many";

@@ -11,15 +11,16 @@ pub const FRAME_LEN_MAX: usize = 32 * 1024 * 1024;
 pub const EDGE_FRAME_LEN_MAX: usize = 4 * 1024 * 1024;
 
 /// Bytes of inventories that the cloud keeps of one edge, at most: of those that are not complete, and of what they claim
-/// beyond what the edge should hold. More end the session.
+/// beyond what the edge should hold. Further entries are asked for again when those are gone; a subscription that brings more
+/// is refused.
 pub const INVENTORY_BYTES_MAX: usize = 9 * 512 * 1024;
 
 /// Objects that one edge follows in all its subscriptions together, at most; a subscription that would go beyond is refused.
 /// As many keys again are kept of what has gone, until the edge knows.
 pub const FOLLOWED_MAX: usize = 24_576;
 
-/// The same of a stock edge, its own set included. The rest of [`LEDGER_MAX`](crate::session::kubeedge::LEDGER_MAX) is for what has
-/// gone and is not confirmed yet.
+/// The same of a stock edge. The rest of [`LEDGER_MAX`](crate::session::kubeedge::LEDGER_MAX) is for its own set, and what has gone
+/// keeps its place until that is confirmed.
 pub const STOCK_FOLLOWED_MAX: usize = 6144;
 
 /// Subscriptions that one edge may begin within [`SUBSCRIBE_WINDOW`]; further ones are refused at once. Each costs the API
@@ -45,7 +46,11 @@ pub const HELLO_INVENTORY_MAX: usize = 512;
 pub const INVENTORY_PART_MAX: usize = 2048;
 
 /// Entries of one whole inventory; a node that claims more is refused.
-pub const INVENTORY_MAX: usize = 200_000;
+pub const INVENTORY_MAX: usize = 1_000_000;
+
+/// Times that one session asks for the inventory of a scope again because there was no room for all of it. Each time some
+/// thousand objects are deleted at the edge, so that the next session has less to do.
+pub const INVENTORY_ROUNDS_MAX: u32 = 64;
 
 /// Deliveries of one lane in flight, at most.
 pub const WINDOW_COUNT: usize = 64;

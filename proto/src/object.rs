@@ -342,6 +342,14 @@ impl SharedObject {
         }
     }
 
+    /// The same for an edge that is given none of the dependencies: another content, so that it replaces what waits for them.
+    #[must_use]
+    pub fn without_dependencies(&self) -> Self {
+        let version = ObjectVersion { hash: ContentHash(!self.version.hash.0), ..self.version.clone() };
+        let object = Self::new(self.key.clone(), version, self.body.clone(), Vec::new());
+        Self { same_since: self.same_since, ..object }
+    }
+
     /// The body with `metadata.resourceVersion`, for readers without the envelope; `None` when the body is no JSON
     /// object with metadata. The JSON is read at most once, every later call copies.
     #[must_use]

@@ -14,6 +14,8 @@ mod handshake;
 mod harness;
 #[path = "session/inventories.rs"]
 mod inventories;
+#[path = "session/overfull.rs"]
+mod overfull;
 #[path = "session/requests.rs"]
 mod requests;
 #[path = "session/schedules.rs"]

@@ -100,6 +100,8 @@ pub struct Tally {
     pub withheld: usize,
     /// Bytes of the bodies of pods.
     pub pod_bytes: usize,
+    /// Pods whose nodes are not given what they refer to, because the pods of one node refer to too much.
+    pub unserved: usize,
 }
 
 impl Downstream {
@@ -124,13 +126,23 @@ impl Downstream {
         if !self.is_wanted(node, key) {
             return Lookup::Unwanted(None);
         }
-        match self.objects.get(key).as_deref() {
-            Some(Cached::Present(object)) => Lookup::Present(Arc::clone(object)),
+        // Cloned first: asking for another map while holding a shard of this one invites a deadlock.
+        let cached = self.objects.get(key).map(|cached| cached.clone());
+        match cached {
+            Some(Cached::Present(object)) => Lookup::Present(self.as_served(node, object)),
             Some(Cached::Absent(_)) => Lookup::Absent,
-            Some(Cached::Unreadable(code)) => Lookup::Unreadable(*code),
+            Some(Cached::Unreadable(code)) => Lookup::Unreadable(code),
             Some(Cached::Withheld(_)) => Lookup::Unreadable(WITHHELD),
             Some(Cached::Pending) | None => Lookup::Pending,
         }
+    }
+
+    /// A pod whose references are not delivered must not wait for them.
+    fn as_served(&self, node: &NodeId, object: Arc<SharedObject>) -> Arc<SharedObject> {
+        if object.dependencies.is_empty() || self.location.is_served(node, &object.version.uid) {
+            return object;
+        }
+        Arc::new(object.without_dependencies())
     }
 
     /// Whether the node is registered and its pods are known.
@@ -240,7 +252,7 @@ impl Downstream {
     #[must_use]
     pub fn tally(&self) -> Tally {
         let pods = resources::pods();
-        let mut tally = Tally::default();
+        let mut tally = Tally { unserved: self.location.unserved(), ..Tally::default() };
         for entry in &self.objects {
             match entry.value() {
                 Cached::Unreadable(_) => tally.unreadable += 1,

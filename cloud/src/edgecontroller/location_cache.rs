@@ -3,7 +3,8 @@
 //!
 //! The index needs no object to exist: a reference to a ConfigMap that nobody has created yet is a place to deliver
 //! it to as soon as somebody does. A pod counts until it is deleted, finished or not, because its containers may be
-//! looked at and restarted until then.
+//! looked at and restarted until then. The references of one node have a bound ([`needs`](super::needs)): those of pods
+//! that are not served count for nothing.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -11,6 +12,8 @@ use std::sync::Arc;
 use dashmap::DashMap;
 use tombolo_proto::object::KeyHashes;
 use tombolo_proto::{NodeId, ObjectKey, Uid};
+
+use super::needs::{Candidate, NODE_REFERENCES_BYTES_MAX, served, weight};
 
 #[cfg(test)]
 mod tests;
@@ -22,62 +25,171 @@ pub struct Difference {
     pub gained: Vec<ObjectKey>,
     /// No longer needed by the node.
     pub lost: Vec<ObjectKey>,
+    /// Other pods that are served from now on, or no longer.
+    pub moved: Vec<ObjectKey>,
 }
 
 /// (resource, namespace, name) → node → UIDs of the pods that refer to it. One task writes, any number read.
 #[derive(Debug, Default)]
 pub struct LocationCache {
     places: DashMap<ObjectKey, HashMap<NodeId, HashSet<Uid>>, KeyHashes>,
-    pods: DashMap<NodeId, HashMap<Uid, BoundPod>>,
+    nodes: DashMap<NodeId, Pods>,
+}
+
+/// The pods of one node.
+#[derive(Debug, Default)]
+struct Pods {
+    bound: HashMap<Uid, BoundPod>,
+    /// Pods that are not served, and what their references count.
+    waiting: HashSet<Uid>,
+    waiting_weight: usize,
+    /// What the references of the others count, each once.
+    weight: usize,
 }
 
 #[derive(Debug)]
 struct BoundPod {
     key: ObjectKey,
+    /// None of a pod that can never be served.
     references: Arc<[ObjectKey]>,
+    weight: usize,
+    served: bool,
+}
+
+impl BoundPod {
+    /// The references that count.
+    fn counted(self) -> Arc<[ObjectKey]> {
+        if self.served { self.references } else { Arc::default() }
+    }
+}
+
+/// References of one pod that count no longer, and that do instead.
+struct Change {
+    uid: Uid,
+    before: Arc<[ObjectKey]>,
+    after: Arc<[ObjectKey]>,
+}
+
+impl Pods {
+    fn remove(&mut self, uid: &Uid) -> Option<BoundPod> {
+        let pod = self.bound.remove(uid)?;
+        if self.waiting.remove(uid) {
+            self.waiting_weight -= pod.weight;
+        }
+        Some(pod)
+    }
+
+    /// Decides anew whose references count. While there is room for all, nobody has to be looked at.
+    fn settle(&mut self) -> Vec<Change> {
+        if self.waiting.is_empty() {
+            return Vec::new();
+        }
+        if self.weight.saturating_add(self.waiting_weight) <= NODE_REFERENCES_BYTES_MAX {
+            let waiting: Vec<_> = self.waiting.iter().cloned().collect();
+            return waiting.into_iter().filter_map(|uid| self.turn(uid, true)).collect();
+        }
+        let with_references = self.bound.iter().filter(|(_, pod)| pod.weight > 0);
+        let served = served(with_references.map(|(uid, pod)| {
+            let BoundPod { key, references, weight, .. } = pod;
+            Candidate { namespace: key.namespace(), weight: *weight, uid, references }
+        }));
+        let turned =
+            self.bound.iter().filter(|(uid, pod)| pod.served != (pod.weight == 0 || served.contains(uid)));
+        let turned: Vec<_> = turned.map(|(uid, pod)| (uid.clone(), !pod.served)).collect();
+        turned.into_iter().filter_map(|(uid, serve)| self.turn(uid, serve)).collect()
+    }
+
+    fn turn(&mut self, uid: Uid, serve: bool) -> Option<Change> {
+        let pod = self.bound.get_mut(&uid)?;
+        pod.served = serve;
+        let (references, none) = (Arc::clone(&pod.references), Arc::default());
+        if serve {
+            self.waiting.remove(&uid);
+            self.waiting_weight -= pod.weight;
+            return Some(Change { uid, before: none, after: references });
+        }
+        self.waiting.insert(uid.clone());
+        self.waiting_weight += pod.weight;
+        Some(Change { uid, before: references, after: none })
+    }
 }
 
 impl LocationCache {
     /// Notes that a pod is bound to a node and refers to these objects, in place of what was noted for its UID.
     pub fn set_pod(&self, node: &NodeId, uid: &Uid, key: &ObjectKey, references: &[ObjectKey]) -> Difference {
-        let references: Arc<[ObjectKey]> = references.iter().map(|key| self.shared(key)).collect();
-        let pod = BoundPod { key: key.clone(), references: Arc::clone(&references) };
-        let before = self.pods.entry(node.clone()).or_default().insert(uid.clone(), pod);
-        let before = before.map(|pod| pod.references).unwrap_or_default();
-        let old: HashSet<&ObjectKey> = before.iter().collect();
-        let new: HashSet<&ObjectKey> = references.iter().collect();
-        let gained = new.difference(&old).filter(|key| self.refer(key, node, uid));
-        let gained = gained.map(|key| (*key).clone()).collect();
-        let lost = old.difference(&new).filter(|key| self.release(key, node, uid));
-        Difference { gained, lost: lost.map(|key| (*key).clone()).collect() }
+        let weight: usize = references.iter().collect::<HashSet<_>>().into_iter().map(weight).sum();
+        let fits = weight <= NODE_REFERENCES_BYTES_MAX;
+        let references = references.iter().filter(|_| fits).map(|key| self.shared(key)).collect();
+        let pod = BoundPod { key: key.clone(), references, weight, served: false };
+        let mut pods = self.nodes.entry(node.clone()).or_default();
+        let before = pods.remove(uid).map(BoundPod::counted);
+        pods.bound.insert(uid.clone(), pod);
+        pods.waiting.insert(uid.clone());
+        pods.waiting_weight += weight;
+        let changes = pods.settle();
+        drop(pods);
+        self.apply(node, uid, before.unwrap_or_default(), changes)
     }
 
-    /// Forgets a pod; returns what its node needs no longer, the pod itself not included.
-    pub fn remove_pod(&self, node: &NodeId, uid: &Uid) -> Vec<ObjectKey> {
-        let Some(mut pods) = self.pods.get_mut(node) else { return Vec::new() };
-        let removed = pods.remove(uid);
-        let empty = pods.is_empty();
+    /// Forgets a pod; returns what that changes, for the pod itself nothing.
+    pub fn remove_pod(&self, node: &NodeId, uid: &Uid) -> Difference {
+        let Some(mut pods) = self.nodes.get_mut(node) else { return Difference::default() };
+        let before = pods.remove(uid).map(BoundPod::counted);
+        let changes = pods.settle();
         drop(pods);
-        if empty {
-            self.pods.remove_if(node, |_, pods| pods.is_empty());
+        let difference = self.apply(node, uid, before.unwrap_or_default(), changes);
+        self.nodes.remove_if(node, |_, pods| pods.bound.is_empty());
+        difference
+    }
+
+    /// Counts references, first those that are new, so that nothing seems to be needed by nobody in between. `before`: those
+    /// of the pod with this UID that counted until now.
+    fn apply(
+        &self,
+        node: &NodeId,
+        uid: &Uid,
+        before: Arc<[ObjectKey]>,
+        mut changes: Vec<Change>,
+    ) -> Difference {
+        let mut difference = Difference::default();
+        let others: Vec<_> =
+            changes.iter().map(|change| change.uid.clone()).filter(|other| other != uid).collect();
+        match changes.iter_mut().find(|change| change.uid == *uid) {
+            Some(change) => change.before = before,
+            None => changes.push(Change { uid: uid.clone(), before, after: Arc::default() }),
         }
-        let Some(pod) = removed else { return Vec::new() };
-        let lost: HashSet<&ObjectKey> =
-            pod.references.iter().filter(|key| self.release(key, node, uid)).collect();
-        lost.into_iter().cloned().collect()
+        for Change { uid, before, after } in &changes {
+            let before: HashSet<_> = before.iter().collect();
+            let new: HashSet<_> = after.iter().filter(|key| !before.contains(key)).collect();
+            let gained = new.into_iter().filter(|key| self.refer(key, node, uid));
+            difference.gained.extend(gained.cloned());
+        }
+        for Change { uid, before, after } in &changes {
+            let after: HashSet<_> = after.iter().collect();
+            let old: HashSet<_> = before.iter().filter(|key| !after.contains(key)).collect();
+            let lost = old.into_iter().filter(|key| self.release(key, node, uid));
+            difference.lost.extend(lost.cloned());
+        }
+        if let Some(mut pods) = self.nodes.get_mut(node) {
+            pods.weight += difference.gained.iter().map(weight).sum::<usize>();
+            pods.weight -= difference.lost.iter().map(weight).sum::<usize>();
+            difference.moved =
+                others.iter().filter_map(|uid| pods.bound.get(uid)).map(|pod| pod.key.clone()).collect();
+        }
+        difference
     }
 
     /// Forgets a node and all its pods; returns the objects that no node needs any more, and the pods.
     pub fn remove_node(&self, node: &NodeId) -> NodeLosses {
-        let Some((_, pods)) = self.pods.remove(node) else { return NodeLosses::default() };
+        let Some((_, pods)) = self.nodes.remove(node) else { return NodeLosses::default() };
         let mut losses = NodeLosses::default();
-        for (uid, pod) in pods {
-            for key in pod.references.iter() {
+        for (uid, pod) in pods.bound {
+            losses.pods.push((uid.clone(), pod.key.clone()));
+            for key in pod.counted().iter() {
                 if self.release(key, node, &uid) && !self.is_referenced(key) {
                     losses.unreferenced.push(key.clone());
                 }
             }
-            losses.pods.push((uid, pod.key));
         }
         losses
     }
@@ -106,37 +218,47 @@ impl LocationCache {
         self.places.get(key).is_some_and(|nodes| nodes.contains_key(node))
     }
 
-    /// The pods on this node that refer to this object.
+    /// The pods on this node that refer to this object, those that are not served included.
     #[must_use]
     pub fn pods_that_need(&self, node: &NodeId, key: &ObjectKey) -> Vec<ObjectKey> {
-        let Some(uids) = self.places.get(key).and_then(|nodes| nodes.get(node).cloned()) else {
-            return Vec::new();
-        };
-        let Some(pods) = self.pods.get(node) else { return Vec::new() };
-        uids.iter().filter_map(|uid| pods.get(uid)).map(|pod| pod.key.clone()).collect()
+        let served = self.places.get(key).and_then(|nodes| nodes.get(node).cloned()).unwrap_or_default();
+        let Some(pods) = self.nodes.get(node) else { return Vec::new() };
+        // Of a pod that can never be served the references are not known here.
+        let refers = |pod: &&BoundPod| pod.references.is_empty() || pod.references.contains(key);
+        let waiting = pods.waiting.iter().filter_map(|uid| pods.bound.get(uid));
+        let waiting = waiting.filter(|pod| pod.key.namespace() == key.namespace()).filter(refers);
+        let served = served.iter().filter_map(|uid| pods.bound.get(uid));
+        served.chain(waiting).map(|pod| pod.key.clone()).collect()
     }
 
     /// The pods of a namespace on this node.
     #[must_use]
     pub fn pods_in(&self, node: &NodeId, namespace: &str) -> Vec<ObjectKey> {
-        let Some(pods) = self.pods.get(node) else { return Vec::new() };
-        pods.values().map(|pod| &pod.key).filter(|key| key.namespace() == namespace).cloned().collect()
+        let Some(pods) = self.nodes.get(node) else { return Vec::new() };
+        let keys = pods.bound.values().map(|pod| &pod.key);
+        keys.filter(|key| key.namespace() == namespace).cloned().collect()
     }
 
     /// Whether the pod with this UID is bound to this node.
     #[must_use]
     pub fn is_bound(&self, node: &NodeId, uid: &Uid) -> bool {
-        self.pods.get(node).is_some_and(|pods| pods.contains_key(uid))
+        self.nodes.get(node).is_some_and(|pods| pods.bound.contains_key(uid))
+    }
+
+    /// Whether the node is given what this pod refers to.
+    #[must_use]
+    pub fn is_served(&self, node: &NodeId, uid: &Uid) -> bool {
+        self.nodes.get(node).is_some_and(|pods| !pods.waiting.contains(uid))
     }
 
     /// Pods of a node and everything that they refer to, each once.
     #[must_use]
     pub fn needed_by(&self, node: &NodeId) -> Vec<ObjectKey> {
-        let Some(pods) = self.pods.get(node) else { return Vec::new() };
+        let Some(pods) = self.nodes.get(node) else { return Vec::new() };
         let mut keys: HashSet<&ObjectKey> = HashSet::new();
-        for pod in pods.values() {
+        for pod in pods.bound.values() {
             keys.insert(&pod.key);
-            keys.extend(pod.references.iter());
+            keys.extend(pod.references.iter().filter(|_| pod.served));
         }
         keys.into_iter().cloned().collect()
     }
@@ -150,13 +272,19 @@ impl LocationCache {
     /// Number of pods bound to nodes.
     #[must_use]
     pub fn pods(&self) -> usize {
-        self.pods.iter().map(|pods| pods.len()).sum()
+        self.nodes.iter().map(|pods| pods.bound.len()).sum()
+    }
+
+    /// Number of pods whose nodes are not given what they refer to.
+    #[must_use]
+    pub fn unserved(&self) -> usize {
+        self.nodes.iter().map(|pods| pods.waiting.len()).sum()
     }
 
     /// Forgets everything.
     pub fn clear(&self) {
         self.places.clear();
-        self.pods.clear();
+        self.nodes.clear();
     }
 
     /// Adds one pod's reference; true when it is the node's first.

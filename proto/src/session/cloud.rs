@@ -4,6 +4,7 @@ mod api;
 mod compare;
 mod delivery;
 mod handshake;
+mod listing;
 mod requests;
 mod scope;
 mod slot;

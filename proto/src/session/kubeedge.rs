@@ -38,7 +38,7 @@ pub use down::{Broken, Down};
 pub use edge::{EdgeConfig, EdgeSession};
 pub use kinds::{is_word_of_object, kind_name, path_of, resource_of, type_word};
 pub use known::Kinds;
-pub use ledger::{LEDGER_MAX, Ledger, LedgerEntry, LedgerFull, LedgerWrite, Watch};
+pub use ledger::{LEDGER_BYTES_MAX, LEDGER_MAX, Ledger, LedgerEntry, LedgerFull, LedgerWrite, Share, Watch};
 pub use outgoing::Outgoing;
 pub use shape::Shape;
 pub use typed::{completed, completed_list};

@@ -1,4 +1,4 @@
-//! What one subscription selects, and nothing else: a view that answers at once, however much it has.
+//! What one subscription selects, and what the node needs if a test says so: a view that answers at once, however much it has.
 
 #![allow(dead_code, unreachable_pub)] // shared by several test binaries
 
@@ -21,7 +21,17 @@ pub const SCOPE: ScopeId = ScopeId(1);
 #[derive(Debug, Default)]
 pub struct Selection {
     objects: HashMap<ObjectKey, Arc<SharedObject>>,
+    /// What the node needs; without an object, the answer to who asks for it.
+    own: HashMap<ObjectKey, Own>,
     revision: u64,
+}
+
+/// What a view knows of an object that the node needs.
+#[derive(Debug, Clone)]
+pub enum Own {
+    Present(Arc<SharedObject>),
+    Absent,
+    Unreadable,
 }
 
 impl Selection {
@@ -32,7 +42,13 @@ impl Selection {
     }
 
     pub fn create(&mut self, number: usize) -> ObjectKey {
-        let key = Self::key(number);
+        let object = self.object(&Self::key(number), number);
+        let key = object.key.clone();
+        self.objects.insert(key.clone(), object);
+        key
+    }
+
+    fn object(&mut self, key: &ObjectKey, number: usize) -> Arc<SharedObject> {
         self.revision += 1;
         let uid = format!("00000000-0000-0000-0000-{number:012}");
         let metadata =
@@ -44,8 +60,14 @@ impl Selection {
             revision: CloudRevision(self.revision),
             hash: content_hash(body.as_bytes()),
         };
-        let object = SharedObject::new(key.clone(), version, body.into(), Vec::new());
-        self.objects.insert(key.clone(), Arc::new(object));
+        Arc::new(SharedObject::new(key.clone(), version, body.into(), Vec::new()))
+    }
+
+    /// The node needs an object, of a kind in the core group, and this is known of it.
+    pub fn need(&mut self, kind: &str, number: usize, known: Option<Own>) -> ObjectKey {
+        let key = ObjectKey::new(Resource::new("", "v1", kind), "a-tenant", &format!("settings-{number:06}"));
+        let known = known.unwrap_or_else(|| Own::Present(self.object(&key, 1_000_000 + number)));
+        self.own.insert(key.clone(), known);
         key
     }
 
@@ -58,16 +80,26 @@ impl Selection {
 
 impl NodeView for Selection {
     fn wanted(&self, scope: ScopeId) -> Vec<ObjectKey> {
-        let all = self.objects.keys().filter(|_| scope == SCOPE);
-        all.cloned().collect()
+        match scope {
+            SCOPE => self.objects.keys().cloned().collect(),
+            _ => self.own.keys().cloned().collect(),
+        }
     }
 
     fn count(&self, scope: ScopeId) -> usize {
-        if scope == SCOPE { self.objects.len() } else { 0 }
+        if scope == SCOPE { self.objects.len() } else { self.own.len() }
     }
 
     fn lookup(&self, scope: ScopeId, key: &ObjectKey) -> Lookup {
-        let found = self.objects.get(key).filter(|_| scope == SCOPE);
+        if scope != SCOPE {
+            return match self.own.get(key) {
+                Some(Own::Present(object)) => Lookup::Present(Arc::clone(object)),
+                Some(Own::Absent) => Lookup::Absent,
+                Some(Own::Unreadable) => Lookup::Unreadable(413),
+                None => Lookup::Unwanted(None),
+            };
+        }
+        let found = self.objects.get(key);
         found.map_or(Lookup::Unwanted(None), |object| Lookup::Present(Arc::clone(object)))
     }
 

@@ -10,6 +10,7 @@ use tombolo_proto::{NodeId, ObjectKey, Uid};
 use super::bodies::{Moves, NODE_MIRROR_PODS_MAX, NODE_PODS_BYTES_MAX, Rank};
 use super::ending::{END_LEN_MAX, ENDING_LEN_MAX, is_ending, shortened};
 use super::{Cached, Effect, Index, Kind, ObjectError, RawObject, Trimmed};
+use crate::edgecontroller::location_cache::Difference;
 use crate::edgecontroller::pod_manager::{Known, Observed, Verdict};
 use crate::kube::MIRROR;
 
@@ -169,7 +170,10 @@ impl Index {
                 self.doubt_absent(node, &object.dependencies);
                 // What a pod needs is offered before it, so that it need not wait at the edge.
                 self.offer(node, &key);
-                self.lose(node, &change.lost);
+                self.turn(node, &change);
+                if !self.down.location.is_served(node, &uid) {
+                    self.warn_of_references(node, &key);
+                }
             }
         }
     }
@@ -251,11 +255,14 @@ impl Index {
 
     /// The pod is bound to its node no longer.
     fn release(&mut self, pod: &Known) {
-        let lost = self.down.location.remove_pod(&pod.node, &pod.version.uid);
+        let change = self.down.location.remove_pod(&pod.node, &pod.version.uid);
         let same = |cached: &Cached| cached.version().is_some_and(|version| version.uid == pod.version.uid);
         self.down.objects.remove_if(&pod.key, |_, cached| same(cached));
         self.offer(&pod.node, &pod.key);
-        self.lose(&pod.node, &lost);
+        for gained in &change.gained {
+            self.need(&pod.node, gained);
+        }
+        self.turn(&pod.node, &change);
         let moves = self.bodies.remove(&pod.node, &pod.version.uid);
         self.move_bodies(&pod.node, moves);
     }
@@ -286,6 +293,25 @@ impl Index {
             if absent {
                 self.offer(node, key);
             }
+        }
+    }
+
+    /// Other pods are served from now on, or no longer: they are told with what they refer to, or without.
+    fn turn(&mut self, node: &NodeId, change: &Difference) {
+        for pod in &change.moved {
+            self.offer(node, pod);
+            let known = self.pods.by_key(pod);
+            if known.is_some_and(|known| !self.down.location.is_served(node, &known.version.uid)) {
+                self.warn_of_references(node, pod);
+            }
+        }
+        self.lose(node, &change.lost);
+    }
+
+    fn warn_of_references(&self, node: &NodeId, pod: &ObjectKey) {
+        if let Some(left_out) = self.lines.admit(node) {
+            tracing::warn!(%node, %pod, left_out,
+                "the pods of a node refer to more objects than its share: this one comes without those that it refers to");
         }
     }
 

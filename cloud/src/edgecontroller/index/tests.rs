@@ -6,6 +6,7 @@ use super::*;
 use crate::edgecontroller::downstream::node_key;
 
 mod bodies;
+mod needs;
 
 fn listed(pods: impl IntoIterator<Item = RawObject>) -> PodList {
     let mut list = PodList::default();

@@ -1,6 +1,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
+use tombolo_proto::limits::INVENTORY_BYTES_MAX;
+use tombolo_proto::session::kubeedge::{LedgerEntry, Share};
 
 use super::*;
 use crate::kube::resources;
@@ -75,8 +77,9 @@ fn run(cache: &LocationCache, oracle: &mut Oracle, step: &Step) {
             let before = oracle.needs(*n);
             oracle.0.remove(&(*n, *pod));
             let after = oracle.needs(*n);
-            let lost = cache.remove_pod(&node(*n), &uid(*pod));
+            let Difference { gained, lost, moved } = cache.remove_pod(&node(*n), &uid(*pod));
             assert_eq!(set(lost), keys(before.difference(&after).copied()));
+            assert!(gained.is_empty() && moved.is_empty(), "there is room for all");
         }
         Step::RemoveNode { node: n } => {
             let before = oracle.needs(*n);
@@ -126,9 +129,9 @@ fn a_reference_needs_no_object_and_ends_with_the_last_pod() {
     let first = cache.set_pod(&node(1), &uid(1), &pod_key(1), &[object(1)]);
     assert_eq!(first.gained, [object(1)]);
     assert_eq!(cache.set_pod(&node(1), &uid(2), &pod_key(2), &[object(1)]), Difference::default());
-    assert_eq!(cache.remove_pod(&node(1), &uid(1)), []);
+    assert_eq!(cache.remove_pod(&node(1), &uid(1)), Difference::default());
     assert_eq!(cache.nodes_of(&object(1)), [node(1)]);
-    assert_eq!(cache.remove_pod(&node(1), &uid(2)), [object(1)]);
+    assert_eq!(cache.remove_pod(&node(1), &uid(2)).lost, [object(1)]);
     assert_eq!(cache.nodes_of(&object(1)), []);
 }
 
@@ -139,12 +142,142 @@ fn pods_are_told_by_namespace_and_nothing_stays_of_what_is_forgotten() {
     cache.set_pod(&node(0), &uid(1), &pod_key(1), &[object(0)]);
     cache.set_pod(&node(0), &uid(2), &other, &[object(0)]);
     assert_eq!(cache.pods_in(&node(0), "other"), [other]);
-    assert_eq!(cache.remove_pod(&node(0), &uid(1)), []);
-    assert_eq!(cache.remove_pod(&node(0), &uid(2)), [object(0)]);
-    assert!(cache.pods.is_empty() && cache.places.is_empty());
+    assert_eq!(cache.remove_pod(&node(0), &uid(1)), Difference::default());
+    assert_eq!(cache.remove_pod(&node(0), &uid(2)).lost, [object(0)]);
+    assert!(cache.nodes.is_empty() && cache.places.is_empty());
 
     cache.set_pod(&node(1), &uid(3), &pod_key(3), &[object(1)]);
     cache.clear();
     assert_eq!((cache.pods(), cache.references()), (0, 0));
     assert!(!cache.is_referenced(&object(1)));
+}
+
+/// A tenant that has many pods refer to many objects goes without them; whoever refers to few has theirs, and what a node needs
+/// never goes beyond its share.
+#[test]
+fn pods_that_refer_to_too_much_are_not_served_until_there_is_room() {
+    let cache = LocationCache::default();
+    let key = |namespace: &str, number: usize| {
+        ObjectKey::new(resources::configmaps(), namespace, &format!("settings-{number}"))
+    };
+    let set = |uid: &str, namespace: &str, numbers: std::ops::Range<usize>| {
+        let references: Vec<_> = numbers.map(|number| key(namespace, number)).collect();
+        let pod = ObjectKey::new(resources::pods(), namespace, uid);
+        cache.set_pod(&node(0), &Uid::parse(uid).expect("valid"), &pod, &references)
+    };
+    let is_served = |name: &str| cache.is_served(&node(0), &Uid::parse(name).expect("valid"));
+    assert_eq!(set("large", "tenant", 0..1500).gained.len(), 1500);
+    // One that can never be served takes nothing from the others.
+    assert_eq!(set("giant", "tenant", 0..4096), Difference::default());
+    assert_eq!((is_served("large"), is_served("giant"), cache.unserved()), (true, false, 1));
+    let change = set("honest", "shop", 0..100);
+    assert_eq!((change.gained.len(), change.lost.len()), (100, 1500));
+    assert_eq!(change.moved, [ObjectKey::new(resources::pods(), "tenant", "large")]);
+    assert_eq!(set("small", "tenant", 0..10).gained.len(), 10);
+    assert_eq!((is_served("large"), is_served("honest"), cache.unserved()), (false, true, 2));
+    assert!(cache.is_bound(&node(0), &Uid::parse("giant").expect("valid")));
+    assert_eq!(cache.needed_by(&node(0)).len(), 4 + 100 + 10, "all pods, and what is served");
+    assert_eq!(cache.references(), 110, "nothing is kept of the rest");
+    // Whether a pod starts without an object is asked of those that are not served as well.
+    assert_eq!(cache.pods_that_need(&node(0), &key("tenant", 5)).len(), 3);
+    assert_eq!(cache.pods_that_need(&node(0), &key("tenant", 1400)).len(), 2);
+    // With the other ones gone there is room.
+    let change = cache.remove_pod(&node(0), &Uid::parse("honest").expect("valid"));
+    assert_eq!((change.gained.len(), change.lost.len(), change.moved.len()), (1490, 100, 1));
+    assert!(is_served("large") && cache.unserved() == 1);
+}
+
+#[derive(Debug, Clone)]
+struct Tenant {
+    namespace: u8,
+    pod: u8,
+    from: u16,
+    references: u16,
+    len: usize,
+    goes: bool,
+}
+
+fn tenant() -> impl Strategy<Value = Tenant> {
+    let size = prop_oneof![0..20_u16, 0..600_u16, 1000..4096_u16];
+    (
+        0..4_u8,
+        0..12_u8,
+        0..2000_u16,
+        size,
+        prop_oneof![Just(8_usize), Just(60), Just(253)],
+        prop::bool::weighted(0.2),
+    )
+        .prop_map(|(namespace, pod, from, references, len, goes)| Tenant {
+            namespace,
+            pod,
+            from,
+            references,
+            len,
+            goes,
+        })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// Whatever pods there are, and in whatever order they have come and gone: what a node needs fits its edge's inventory and
+    /// ledger, those who ask for little have it, and only the pods that are there decide.
+    #[test]
+    fn whatever_pods_a_node_has_what_they_refer_to_fits(steps in prop::collection::vec(tenant(), 1..40)) {
+        let cache = LocationCache::default();
+        let mut pods: BTreeMap<(u8, u8), Vec<ObjectKey>> = BTreeMap::new();
+        let name = |namespace: u8, pod: u8| format!("uid-{namespace}-{pod}");
+        let set = |cache: &LocationCache, namespace: u8, pod: u8, references: &[ObjectKey]| {
+            let (uid, own) = (name(namespace, pod), format!("team-{namespace}"));
+            let key = ObjectKey::new(resources::pods(), &own, &uid);
+            cache.set_pod(&node(0), &Uid::parse(&uid).expect("valid"), &key, references)
+        };
+        let mut told = BTreeSet::new();
+        for Tenant { namespace, pod, from, references, len, goes } in steps {
+            let own = format!("team-{namespace}");
+            let key = |number: u16| ObjectKey::new(resources::configmaps(), &own, &format!("{number:x>len$}"));
+            let references: Vec<_> = (from..from + references).map(key).collect();
+            let change = match goes {
+                true => cache.remove_pod(&node(0), &Uid::parse(&name(namespace, pod)).expect("valid")),
+                false => set(&cache, namespace, pod, &references),
+            };
+            match goes {
+                true => _ = pods.remove(&(namespace, pod)),
+                false => _ = pods.insert((namespace, pod), references),
+            }
+            for gained in change.gained {
+                prop_assert!(told.insert(gained), "gained once");
+            }
+            for lost in change.lost {
+                prop_assert!(told.remove(&lost), "what was lost was needed");
+            }
+        }
+        let needed: Vec<_> = cache.needed_by(&node(0)).into_iter().filter(|key| *key.resource() != resources::pods()).collect();
+        prop_assert_eq!(&needed.iter().cloned().collect::<BTreeSet<_>>(), &told, "whoever follows the changes knows all");
+        prop_assert!(needed.iter().map(weight).sum::<usize>() <= NODE_REFERENCES_BYTES_MAX);
+        let mut ledger = tombolo_proto::session::kubeedge::Ledger::default();
+        for key in &needed {
+            prop_assert!(ledger.has_room(key, Share::Followed), "even beside half of what a node may follow");
+            let entry = LedgerEntry { kind: "ConfigMap".into(), uid: None, revision: None };
+            ledger.insert(key.clone(), entry).expect("room");
+        }
+        // As the sessions count: 384 bytes an entry, and its texts.
+        let claimed: usize = needed.iter().map(|key| 384 + 12 + key.namespace().len() + key.name().len()).sum();
+        prop_assert!(claimed <= INVENTORY_BYTES_MAX / 4);
+        // An equal part is everybody's.
+        let part = NODE_REFERENCES_BYTES_MAX / 4;
+        for namespace in 0..4 {
+            let own: BTreeSet<_> = pods.iter().filter(|((of, _), _)| *of == namespace).flat_map(|(_, all)| all).collect();
+            if own.iter().map(|key| weight(key)).sum::<usize>() <= part {
+                prop_assert!(own.iter().all(|key| told.contains(*key)), "team-{namespace} asks for little");
+            }
+        }
+        let other = LocationCache::default();
+        for ((namespace, pod), references) in pods.iter().rev() {
+            set(&other, *namespace, *pod, references);
+        }
+        let again: BTreeSet<_> = other.needed_by(&node(0)).into_iter().collect();
+        let here: BTreeSet<_> = cache.needed_by(&node(0)).into_iter().collect();
+        prop_assert_eq!(again, here, "another replica says the same");
+    }
 }

@@ -81,13 +81,21 @@ struct WrittenEntry<'a>(
 
 type Text<'a> = std::borrow::Cow<'a, str>;
 
-/// Compresses a ledger.
+/// Compresses a ledger. One that is too large with its versions is stored without them: those only spare repeats.
 ///
 /// # Errors
 /// [`RecordError::TooLarge`].
 pub(super) fn encode(ledger: &Ledger) -> Result<Vec<u8>, RecordError> {
+    match compressed(ledger, true) {
+        Err(RecordError::TooLarge(_)) => compressed(ledger, false),
+        outcome => outcome,
+    }
+}
+
+fn compressed(ledger: &Ledger, with_versions: bool) -> Result<Vec<u8>, RecordError> {
     let entries = ledger.entries().map(|(key, entry)| {
         let resource = key.resource();
+        let known = Some(entry).filter(|_| with_versions);
         WrittenEntry(
             (*resource.group).into(),
             (*resource.version).into(),
@@ -95,8 +103,8 @@ pub(super) fn encode(ledger: &Ledger) -> Result<Vec<u8>, RecordError> {
             key.namespace().into(),
             key.name().into(),
             (*entry.kind).into(),
-            entry.uid.as_ref().map(|uid| uid.as_str().into()),
-            entry.revision.map(|revision| revision.0),
+            known.and_then(|entry| entry.uid.as_ref()).map(|uid| uid.as_str().into()),
+            known.and_then(|entry| entry.revision).map(|revision| revision.0),
         )
     });
     let written = Written {
@@ -167,6 +175,8 @@ fn written_watch(watch: &Watch) -> WrittenWatch {
 
 #[cfg(test)]
 mod tests {
+    use tombolo_proto::session::kubeedge::Share;
+
     use super::*;
 
     fn uid(number: u64) -> Uid {
@@ -190,6 +200,57 @@ mod tests {
         let bytes = encode(&ledger).expect("fits");
         assert!(bytes.len() < RECORD_LEN_MAX / 2, "{} bytes", bytes.len());
         assert_eq!(decode(&bytes).expect("a record"), ledger);
+    }
+
+    /// A name of letters, digits and dots that nobody could shorten.
+    fn random_name(number: u64, len: usize) -> String {
+        const LETTERS: &[u8; 37] = b"abcdefghijklmnopqrstuvwxyz0123456789.";
+        let letter = |place: u64| {
+            let seed = number.wrapping_mul(1000).wrapping_add(place);
+            let index = xxhash_rust::xxh3::xxh3_64(&seed.to_le_bytes()) % LETTERS.len() as u64;
+            char::from(LETTERS[usize::try_from(index).expect("small")])
+        };
+        (0..len as u64).map(letter).collect()
+    }
+
+    fn entry(number: u64) -> LedgerEntry {
+        let revision = Some(CloudRevision(number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 20));
+        LedgerEntry { kind: "ConfigMap".into(), uid: Some(uid(number)), revision }
+    }
+
+    /// Names cannot make a ledger that nobody can store: it is full before that, and with names as long as most it is not.
+    #[test]
+    fn a_ledger_with_room_fits_one_object_whatever_the_names_are() {
+        for (len, least) in [(253, 3000), (120, 5000), (45, LEDGER_MAX), (4, LEDGER_MAX)] {
+            let mut ledger = Ledger::new(Some(Epoch { cluster: uid(0), generation: 3 }), Vec::new());
+            for number in 0.. {
+                let name = random_name(number, len);
+                let key = ObjectKey::new(Resource::new("", "v1", "configmaps"), "team", &name);
+                if !ledger.has_room(&key, Share::Own) {
+                    break;
+                }
+                ledger.insert(key, entry(number)).expect("room");
+            }
+            assert!(ledger.len() >= least, "{} names of {len} bytes", ledger.len());
+            let bytes = compressed(&ledger, true).expect("it fits, versions included");
+            assert_eq!(decode(&bytes).expect("a record"), ledger);
+        }
+    }
+
+    /// One from before that bound, or of another cloudcore.
+    #[test]
+    fn a_ledger_that_is_too_large_is_stored_without_versions_and_names_every_key() {
+        let mut ledger = Ledger::new(Some(Epoch { cluster: uid(0), generation: 3 }), Vec::new());
+        for number in 0..5500 {
+            let name = random_name(number, 253);
+            let key = ObjectKey::new(Resource::new("", "v1", "configmaps"), "team", &name);
+            ledger.insert(key, entry(number)).expect("room");
+        }
+        assert!(matches!(compressed(&ledger, true), Err(RecordError::TooLarge(_))));
+        let stored = decode(&encode(&ledger).expect("it fits")).expect("a record");
+        let keys = |ledger: &Ledger| ledger.entries().map(|(key, _)| key.clone()).collect::<Vec<_>>();
+        assert_eq!(keys(&stored), keys(&ledger));
+        assert!(stored.entries().all(|(_, entry)| entry.uid.is_none() && entry.revision.is_none()));
     }
 
     #[test]

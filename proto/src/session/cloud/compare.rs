@@ -9,9 +9,10 @@ use std::collections::{HashMap, HashSet};
 use crate::frame::{Inventory, InventoryPart};
 use crate::ids::{Epoch, Moment, ScopeId, StoreId};
 use crate::inventory;
-use crate::limits::{HANDSHAKE_TIMEOUT, HELLO_INVENTORY_MAX, INVENTORY_MAX, INVENTORY_PART_MAX};
+use crate::limits::{HELLO_INVENTORY_MAX, INVENTORY_MAX};
 use crate::object::{Held, InventoryEntry, ObjectKey};
 use crate::session::SessionError;
+use crate::session::cloud::listing::{Listing, Rest, listed_twice};
 use crate::session::cloud::scope::{Scope, Stage};
 use crate::session::cloud::slot::{Belief, Slot, Verdict};
 use crate::session::cloud::{Certainty, Lookup, NodeView};
@@ -24,8 +25,6 @@ pub(super) struct Comparison {
     /// The edge's store, when its content hashes were made under the trimming rules of the view.
     comparable: Option<StoreId>,
     claim: Claim,
-    /// What the entries take in memory.
-    bytes: usize,
 }
 
 /// Bytes that an entry of an inventory takes beside its texts: the key and what is held, each in a piece of memory of its own,
@@ -40,20 +39,21 @@ pub(super) fn cost(key: &ObjectKey) -> usize {
     texts.fold(ENTRY_OVERHEAD, usize::saturating_add)
 }
 
-fn cost_of(entries: &[InventoryEntry]) -> usize {
-    let uid = |entry: &InventoryEntry| match &entry.held {
+/// What an entry takes that nobody else has named.
+pub(super) fn cost_of_entry(entry: &InventoryEntry) -> usize {
+    let uid = match &entry.held {
         Held::Present(version) => version.uid.as_str().len(),
         Held::Absent | Held::Unreadable => 0,
     };
-    entries.iter().map(|entry| cost(&entry.key).saturating_add(uid(entry))).sum()
+    cost(&entry.key).saturating_add(uid)
 }
 
 #[derive(Debug)]
 enum Claim {
-    /// As it came; a subscription waits here for the owner's decision.
-    Announced(Inventory),
+    /// As it came, with the bytes that it takes; a subscription waits here for the owner's decision.
+    Announced(Inventory, usize),
     /// The whole inventory was asked for.
-    Collecting { entries: Vec<InventoryEntry>, deadline: Moment },
+    Collecting(Listing),
 }
 
 /// What opening a scope leads to.
@@ -86,30 +86,33 @@ impl Comparison {
             _ => {}
         }
         let bytes = match &inventory {
-            Inventory::Full(entries) => cost_of(entries),
+            Inventory::Full(entries) => entries.iter().map(cost_of_entry).sum(),
             Inventory::Digest { .. } => 0,
         };
-        Ok(Self { epoch, comparable, claim: Claim::Announced(inventory), bytes })
+        Ok(Self { epoch, comparable, claim: Claim::Announced(inventory, bytes) })
     }
 
-    /// What the entries take in memory.
+    /// Bytes that the edge makes the session keep for it.
     pub(super) fn bytes(&self) -> usize {
-        self.bytes
+        match &self.claim {
+            Claim::Announced(_, bytes) => *bytes,
+            Claim::Collecting(listing) => listing.bytes,
+        }
     }
 
     fn deadline(&self) -> Option<Moment> {
-        match self.claim {
-            Claim::Announced(_) => None,
-            Claim::Collecting { deadline, .. } => Some(deadline),
+        match &self.claim {
+            Claim::Announced(..) => None,
+            Claim::Collecting(listing) => Some(listing.deadline),
         }
     }
 
     fn is_announced(&self) -> bool {
-        matches!(self.claim, Claim::Announced(_))
+        matches!(self.claim, Claim::Announced(..))
     }
 }
 
-fn too_many(count: u64) -> SessionError {
+pub(super) fn too_many(count: u64) -> SessionError {
     SessionError::Protocol(format!(
         "an inventory of {count} entries is more than the {INVENTORY_MAX} allowed"
     ))
@@ -120,7 +123,7 @@ impl Scope {
     pub(super) fn comparison_deadline(&self) -> Option<Moment> {
         match &self.stage {
             Stage::Comparing(comparison) => comparison.deadline(),
-            Stage::CatchingUp(_) | Stage::Following => None,
+            Stage::CatchingUp(_) | Stage::Following => self.rest_deadline(),
         }
     }
 
@@ -140,21 +143,22 @@ impl Scope {
             return Ok(None);
         }
         let comparable = comparison.comparable.filter(|_| comparison.epoch.as_ref() == Some(ours));
-        let collecting = Claim::Collecting { entries: Vec::new(), deadline: now + HANDSHAKE_TIMEOUT };
+        let collecting = Claim::Collecting(Listing::new(now));
         let entries = match std::mem::replace(&mut comparison.claim, collecting) {
-            Claim::Announced(Inventory::Full(entries)) => Some(entries),
+            Claim::Announced(Inventory::Full(entries), _) => Some(entries),
             // A digest has no content hashes: it says something within one epoch and one set of trimming rules only.
-            Claim::Announced(Inventory::Digest { count, digest }) => {
+            Claim::Announced(Inventory::Digest { count, digest }, _) => {
                 comparable.and_then(|store| matching((store, self.id), view, self.told, (digest, count)))
             }
-            Claim::Collecting { .. } => None,
+            Claim::Collecting(_) => None,
         };
         let Some(entries) = entries else { return Ok(Some(Opening::NeedsInventory)) };
-        self.compare(&entries, ours, view)?;
+        self.compare(&entries, false, ours, view)?;
         Ok(Some(Opening::Compared))
     }
 
-    /// Takes a part of the inventory; after the last one the scope is compared. False when no inventory is awaited.
+    /// Takes a part of the inventory, with at most `room` bytes of what only the edge names; after the last one the scope is
+    /// compared. False when no inventory is awaited.
     ///
     /// # Errors
     /// [`SessionError::Protocol`] when a part or the whole is too large or contradicts itself.
@@ -162,32 +166,19 @@ impl Scope {
         &mut self,
         now: Moment,
         part: InventoryPart,
+        room: usize,
         ours: &Epoch,
         view: &impl NodeView,
     ) -> Result<bool, SessionError> {
-        let Stage::Comparing(comparison) = &mut self.stage else { return Ok(false) };
-        let Claim::Collecting { entries, deadline } = &mut comparison.claim else { return Ok(false) };
-        if part.entries.len() > INVENTORY_PART_MAX {
-            let size = part.entries.len();
-            return Err(SessionError::Protocol(format!(
-                "an inventory part of {size} entries is more than the {INVENTORY_PART_MAX} allowed"
-            )));
-        }
-        let total = entries.len().saturating_add(part.entries.len());
-        if total > INVENTORY_MAX {
-            return Err(too_many(total as u64));
-        }
-        if part.entries.is_empty() && !part.last {
-            return Err(SessionError::Protocol(
-                "an inventory part is empty, but not the last one".to_owned(),
-            ));
-        }
-        comparison.bytes = comparison.bytes.saturating_add(cost_of(&part.entries));
-        entries.extend(part.entries);
-        *deadline = now + HANDSHAKE_TIMEOUT;
-        if part.last {
-            let entries = std::mem::take(entries);
-            self.compare(&entries, ours, view)?;
+        let Stage::Comparing(comparison) = &mut self.stage else {
+            return self.add_rest(now, part, room, view);
+        };
+        let Claim::Collecting(listing) = &mut comparison.claim else { return Ok(false) };
+        let last = part.last;
+        listing.add(now, part, room, view)?;
+        if last {
+            let (entries, left_out) = (std::mem::take(&mut listing.entries), listing.left_out);
+            self.compare(&entries, left_out, ours, view)?;
         }
         Ok(true)
     }
@@ -195,6 +186,7 @@ impl Scope {
     fn compare(
         &mut self,
         entries: &[InventoryEntry],
+        left_out: bool,
         ours: &Epoch,
         view: &impl NodeView,
     ) -> Result<(), SessionError> {
@@ -205,8 +197,7 @@ impl Scope {
         let mut claimed: HashMap<&ObjectKey, &Held> = HashMap::with_capacity(entries.len());
         for entry in entries {
             if claimed.insert(&entry.key, &entry.held).is_some() {
-                let text = format!("the inventory of scope {} lists {} twice", self.id.0, entry.key);
-                return Err(SessionError::Protocol(text));
+                return Err(listed_twice(self.id, &entry.key));
             }
         }
         let wanted = view.wanted(self.id);
@@ -214,6 +205,7 @@ impl Scope {
         self.slots.reserve(distinct.len());
         let revision = view.revision(self.id);
         self.stage = Stage::CatchingUp(revision);
+        self.rest = left_out.then(|| Box::new(Rest::new(foreign)));
         // Deletions first: they make room for what follows. Keys of wanted objects come from the view, which shares
         // them among all nodes; the inventory's own copies are dropped.
         let unwanted = entries.iter().map(|entry| &entry.key).filter(|key| !distinct.contains(key));
@@ -226,7 +218,7 @@ impl Scope {
         Ok(())
     }
 
-    fn compare_key(&mut self, key: &ObjectKey, slot: Slot, view: &impl NodeView) {
+    pub(super) fn compare_key(&mut self, key: &ObjectKey, slot: Slot, view: &impl NodeView) {
         if self.slots.contains_key(key) {
             return;
         }

@@ -64,7 +64,7 @@ impl CloudSession {
                 self.acknowledged(flight);
             }
         }
-        Ok(())
+        self.ask_rest()
     }
 
     fn acknowledged(&mut self, flight: InFlight) {

@@ -12,6 +12,7 @@ use crate::ids::{CloudRevision, Lane, Moment, ScopeId};
 use crate::object::{ObjectKey, ObjectVersion};
 use crate::session::cloud::CloudEvent;
 use crate::session::cloud::compare::{Comparison, cost};
+use crate::session::cloud::listing::Rest;
 use crate::session::cloud::slot::{Belief, Phase, Slot, Step, Verdict};
 use crate::session::cloud::window::{InFlight, Window};
 use crate::session::cloud::{Certainty, Lookup, NodeView};
@@ -57,6 +58,8 @@ pub(super) struct Scope {
     backlog: usize,
     /// Bytes of the slots whose keys only the edge has named.
     pub(super) charged: usize,
+    /// What the edge holds and the comparison had no room for. Boxed: hardly any edge holds so much.
+    pub(super) rest: Option<Box<Rest>>,
 }
 
 /// Elements of which a ready queue keeps the memory while it is empty.
@@ -74,6 +77,7 @@ impl Scope {
             timers: Timers::default(),
             backlog: 0,
             charged: 0,
+            rest: None,
         }
     }
 
@@ -329,7 +333,7 @@ impl Scope {
     /// The revision of the comparison, once: when everything that was missing then is resolved.
     pub(super) fn take_caught_up(&mut self) -> Option<CloudRevision> {
         match self.stage {
-            Stage::CatchingUp(revision) if self.backlog == 0 => {
+            Stage::CatchingUp(revision) if self.backlog == 0 && self.rest.is_none() => {
                 self.stage = Stage::Following;
                 Some(revision)
             }

@@ -36,7 +36,15 @@ impl CloudSession {
         let announced = std::mem::replace(&mut subscribe.inventory, Inventory::Full(Vec::new()));
         let comparison = Comparison::new(subscribe.epoch.clone(), self.comparable, announced)?;
         self.add_scope(scope, comparison);
-        self.check_claims()?;
+        let claims = self.claims();
+        if claims > INVENTORY_BYTES_MAX {
+            // The other scopes are compared meanwhile, and need less then.
+            let reason = format!(
+                "the inventories of this node take {claims} bytes, and {INVENTORY_BYTES_MAX} are kept of one node: subscribe again later"
+            );
+            self.close_subscription(scope, 429, &reason);
+            return Ok(());
+        }
         self.events.push_back(CloudEvent::Subscribe(subscribe));
         Ok(())
     }
@@ -57,7 +65,7 @@ impl CloudSession {
         part: InventoryPart,
         view: &impl NodeView,
     ) -> Result<(), SessionError> {
-        let (now, id) = (self.now, part.scope);
+        let (now, id, room) = (self.now, part.scope, INVENTORY_BYTES_MAX.saturating_sub(self.claims()));
         if part.last && self.awaits_inventory(id) && !self.has_room(Some(id), view) {
             self.end_overfull(id);
             return Ok(());
@@ -66,12 +74,12 @@ impl CloudSession {
             match self.scope_index(part.scope).and_then(|index| Some((index, self.scopes.get_mut(index)?))) {
                 None => false,
                 Some((index, scope)) => {
-                    let awaited = scope.add_part(now, part, &self.config.epoch, view)?;
-                    self.check_claims()?;
+                    let awaited = scope.add_part(now, part, room, &self.config.epoch, view)?;
                     self.announce_caught_up(index);
                     awaited
                 }
             };
+        self.ask_rest()?;
         if awaited { Ok(()) } else { self.patience.ignore(now, "an inventory part that nobody asked for") }
     }
 
@@ -135,17 +143,6 @@ impl CloudSession {
         if scope != ScopeId::NODE && self.drop_scope(scope) {
             self.notify(Notice::Closed { scope, code, reason: clip(reason.to_owned()) });
         }
-    }
-
-    /// What an edge says it holds must not fill the cloud, in however many scopes it says so.
-    pub(super) fn check_claims(&self) -> Result<(), SessionError> {
-        let bytes: usize = self.scopes.iter().map(Scope::claims).sum();
-        if bytes <= INVENTORY_BYTES_MAX {
-            return Ok(());
-        }
-        Err(SessionError::Overloaded(format!(
-            "the inventories of this node take {bytes} bytes, and {INVENTORY_BYTES_MAX} are kept of one node: follow fewer objects"
-        )))
     }
 
     fn drop_scope(&mut self, id: ScopeId) -> bool {

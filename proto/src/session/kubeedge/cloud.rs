@@ -25,7 +25,7 @@ use crate::message::MessageId;
 use crate::object::{ObjectKey, SharedObject};
 use crate::session::patience::Patience;
 use crate::session::room::Room;
-use crate::session::{CloudEvent, NodeView, SessionError};
+use crate::session::{CloudEvent, Lookup, NodeView, SessionError};
 use board::Board;
 use carried::Carried;
 use flights::Flights;
@@ -112,7 +112,7 @@ pub struct CloudSession {
     scopes: Vec<ScopeId>,
     restoring: bool,
     caught_up: bool,
-    /// For the keys of the board.
+    /// For what the subscriptions follow.
     room: Room<STOCK_FOLLOWED_MAX>,
     board: Board,
     flights: Flights,
@@ -124,6 +124,8 @@ pub struct CloudSession {
     /// Keys to look at again because of acknowledgements that came late, and when. Each slot of the board puts its key in
     /// once.
     late_acks: VecDeque<(Moment, ObjectKey)>,
+    /// When a full ledger was searched last for what nobody needs.
+    swept_at: Option<Moment>,
     /// Small answers of the session itself.
     notices: Notices,
     documents: u64,
@@ -165,6 +167,7 @@ impl CloudSession {
             requests: Requests::default(),
             plain_replies: VecDeque::new(),
             late_acks: VecDeque::new(),
+            swept_at: None,
             notices: Notices::default(),
             documents: 0,
             progress: Progress::default(),
@@ -181,10 +184,13 @@ impl CloudSession {
         if self.closed || !self.scopes.contains(&scope) {
             return;
         }
-        let before = self.board.len();
-        self.board.offer(key);
-        let keys = self.board.len();
-        if scope != ScopeId::NODE && keys > before && self.room.grown(keys) && !self.has_room(0, view) {
+        let before = self.board.followed();
+        self.board.offer(key.clone());
+        if scope == ScopeId::NODE {
+            return self.board.set_own(&key, true);
+        }
+        let keys = self.board.followed();
+        if keys > before && self.room.grown(keys) && !self.has_room(0, view) {
             self.close_subscription(scope);
             self.events.push_back(CloudEvent::too_many(scope, STOCK_FOLLOWED_MAX));
         }
@@ -267,8 +273,8 @@ impl CloudSession {
     /// Bytes that the edge makes this session keep.
     #[must_use]
     pub fn memory(&self) -> usize {
-        let kept =
-            [self.notices.memory(), self.board.memory(), self.recorder.memory(), self.carried.memory()];
+        let recorder = self.recorder.memory(self.board.own());
+        let kept = [self.notices.memory(), self.board.memory(), recorder, self.carried.memory()];
         kept.into_iter().fold(self.requests.memory(), usize::saturating_add)
     }
 
@@ -293,9 +299,19 @@ impl CloudSession {
         }
         if self.recorder.is_urgent(now) {
             // One write for all that the node needs, not one for each part of it that becomes known.
-            self.recorder.expect(view.wanted(ScopeId::NODE));
+            self.recorder.expect(self.coming(view));
         }
         self.recorder.poll(now)
+    }
+
+    /// What the node needs and the ledger does not name, as far as it is there or not known yet: nothing else will be sent.
+    fn coming(&self, view: &impl NodeView) -> Vec<ObjectKey> {
+        let mut keys = view.wanted(ScopeId::NODE);
+        keys.retain(|key| {
+            self.recorder.ledger().get(key).is_none()
+                && matches!(view.lookup(ScopeId::NODE, key), Lookup::Present(_) | Lookup::Pending)
+        });
+        keys
     }
 
     /// A state is stored: its new keys may be sent.

@@ -8,11 +8,30 @@
 use thiserror::Error;
 
 use crate::ids::{CloudRevision, Epoch, Uid};
+use crate::limits::STOCK_FOLLOWED_MAX;
 use crate::object::{KeyMap, ObjectKey};
 
 /// Keys of one ledger, at most: what fits one Kubernetes object with room to spare. An object beyond it waits until another
-/// one has gone.
+/// one has gone. What the node follows leaves room for its own set: as much as is beyond [`STOCK_FOLLOWED_MAX`].
 pub const LEDGER_MAX: usize = 8192;
+
+/// Bytes that the keys of one ledger take, at most: no compression is needed for them to fit one Kubernetes object.
+pub const LEDGER_BYTES_MAX: usize = 960 * 1024;
+
+/// Of these, what is left to the node's own set.
+const OWN_BYTES: usize = 288 * 1024;
+
+/// What a key takes beside its namespace and name: UID and version, and the words that all entries have, compressed.
+const ENTRY_LEN: usize = 48;
+
+/// Whose a new key of the ledger is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Share {
+    /// What the node needs.
+    Own,
+    /// What it follows.
+    Followed,
+}
 
 /// One key that the edge may hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,21 +64,34 @@ pub struct Ledger {
     /// Watches to open again after a reconnect, at most [`crate::limits::SUBSCRIPTIONS_MAX`].
     pub watches: Vec<Watch>,
     entries: KeyMap<LedgerEntry>,
+    /// What the keys take.
+    bytes: usize,
 }
 
-/// The ledger has [`LEDGER_MAX`] keys.
+/// The ledger has [`LEDGER_MAX`] keys, or their names are too long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("the node's delivery ledger is full ({LEDGER_MAX} keys): the node refers to too many objects")]
+#[error("the node's delivery ledger is full: the node refers to too many objects")]
 pub struct LedgerFull;
 
 impl Ledger {
     /// A ledger without keys.
     #[must_use]
     pub fn new(epoch: Option<Epoch>, watches: Vec<Watch>) -> Self {
-        Self { epoch, watches, entries: KeyMap::default() }
+        Self { epoch, watches, entries: KeyMap::default(), bytes: 0 }
     }
 
-    /// Adds a key or replaces what is known of it.
+    /// Whether the ledger names the key, or may name it. What is stored already counts, however much it is.
+    #[must_use]
+    pub fn has_room(&self, key: &ObjectKey, share: Share) -> bool {
+        let (keys, bytes) = match share {
+            Share::Own => (LEDGER_MAX, LEDGER_BYTES_MAX),
+            Share::Followed => (STOCK_FOLLOWED_MAX, LEDGER_BYTES_MAX - OWN_BYTES),
+        };
+        let fits = || self.entries.len() < keys && self.bytes.saturating_add(cost(key)) <= bytes;
+        self.entries.contains_key(key) || fits()
+    }
+
+    /// Adds a key or replaces what is known of it. Whoever adds a new one asks [`Self::has_room`] first.
     ///
     /// # Errors
     /// [`LedgerFull`] when the key is new and there is no room.
@@ -67,13 +99,18 @@ impl Ledger {
         if self.entries.len() >= LEDGER_MAX && !self.entries.contains_key(&key) {
             return Err(LedgerFull);
         }
-        self.entries.insert(key, entry);
+        let len = cost(&key);
+        if self.entries.insert(key, entry).is_none() {
+            self.bytes = self.bytes.saturating_add(len);
+        }
         Ok(())
     }
 
     /// Takes a key out.
     pub fn remove(&mut self, key: &ObjectKey) -> Option<LedgerEntry> {
-        self.entries.remove(key)
+        let removed = self.entries.remove(key)?;
+        self.bytes = self.bytes.saturating_sub(cost(key));
+        Some(removed)
     }
 
     /// What is known of a key.
@@ -119,6 +156,10 @@ impl Ledger {
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
+}
+
+fn cost(key: &ObjectKey) -> usize {
+    key.text_len().saturating_add(ENTRY_LEN)
 }
 
 /// A state of the ledger to store, whole.

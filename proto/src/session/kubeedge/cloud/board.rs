@@ -26,20 +26,44 @@ pub(super) struct Board {
     backlog: usize,
     /// Bytes of the keys' texts.
     texts: usize,
+    /// Slots of the node's own set, and the bytes of their texts.
+    own: usize,
+    own_texts: usize,
 }
 
 impl Board {
-    /// Number of keys.
-    pub(super) fn len(&self) -> usize {
-        self.slots.len()
+    /// Number of keys that are not of the node's own set.
+    pub(super) fn followed(&self) -> usize {
+        self.slots.len().saturating_sub(self.own)
     }
 
-    /// Bytes that the keys take. Their texts count, although most of them are shared: nobody knows whether.
+    /// Number of keys of the node's own set, of which no edge has the choice.
+    pub(super) fn own(&self) -> usize {
+        self.own
+    }
+
+    /// Bytes that the keys take which are not of the node's own set. Their texts count, although most of them are shared: nobody
+    /// knows whether.
     pub(super) fn memory(&self) -> usize {
-        let slots = self.slots.capacity().saturating_mul(size_of::<(ObjectKey, Slot)>());
+        let part = |places: usize| places.saturating_mul(self.followed()) / self.slots.len().max(1);
+        let slots = part(self.slots.capacity()).saturating_mul(size_of::<(ObjectKey, Slot)>());
         let queues = self.ready.capacity().saturating_add(self.unhurried.capacity());
-        let queues = queues.saturating_mul(size_of::<ObjectKey>());
-        slots.saturating_add(queues).saturating_add(self.texts).saturating_add(self.timers.memory())
+        let queues = part(queues).saturating_mul(size_of::<ObjectKey>());
+        let texts = self.texts.saturating_sub(self.own_texts);
+        slots.saturating_add(queues).saturating_add(texts).saturating_add(self.timers.memory())
+    }
+
+    /// The node's own set has this key, or has it no longer where a subscription has.
+    pub(super) fn set_own(&mut self, key: &ObjectKey, own: bool) {
+        let Some(slot) = self.slots.get_mut(key).filter(|slot| slot.own != own) else { return };
+        slot.own = own;
+        if own {
+            self.own += 1;
+            self.own_texts = self.own_texts.saturating_add(key.text_len());
+        } else {
+            self.own = self.own.saturating_sub(1);
+            self.own_texts = self.own_texts.saturating_sub(key.text_len());
+        }
     }
 
     /// The slot of a key, which is made when there is none.
@@ -52,6 +76,7 @@ impl Board {
     }
 
     fn remove(&mut self, key: &ObjectKey) {
+        self.set_own(key, false);
         if self.slots.remove(key).is_some() {
             self.texts = self.texts.saturating_sub(key.text_len());
         }
@@ -71,6 +96,7 @@ impl Board {
     /// A key that the node should hold when the session begins.
     pub(super) fn expect(&mut self, key: &ObjectKey) {
         self.offer(key.clone());
+        self.set_own(key, true);
         self.make_due(key);
     }
 
@@ -194,6 +220,9 @@ impl Board {
     /// The same for what is sent now; `dynamic`: only a subscription wants it.
     pub(super) fn send(&mut self, key: &ObjectKey, dynamic: bool) {
         self.take(key, Phase::InFlight { again: false });
+        if dynamic {
+            self.set_own(key, false);
+        }
         if let Some(slot) = self.slots.get_mut(key) {
             slot.dynamic = dynamic;
         }
@@ -283,10 +312,11 @@ impl Board {
         }
     }
 
-    /// How many keys have not gone, and those that have and of which the edge knows nothing.
+    /// How many keys have not gone of those that are followed, and all that have and of which the edge knows nothing.
     pub(super) fn divide(&self, gone: impl Fn(&ObjectKey) -> bool) -> (usize, Vec<ObjectKey>) {
         let gone: Vec<_> = self.slots.iter().filter(|(key, _)| gone(key)).collect();
-        let rest = self.slots.len() - gone.len();
+        let gone_of_followed = gone.iter().filter(|(_, slot)| !slot.own).count();
+        let rest = self.followed().saturating_sub(gone_of_followed);
         let unneeded = gone.into_iter().filter(|(_, slot)| slot.is_of_no_use());
         (rest, unneeded.map(|(key, _)| key.clone()).collect())
     }

@@ -17,8 +17,11 @@ use crate::limits::STOCK_FOLLOWED_MAX;
 use crate::message::{Content, Group, LocalPath, Message, ObjectPath, Operation, Route, Source};
 use crate::object::{ObjectKey, SharedObject};
 use crate::session::kubeedge::kinds::api_version;
-use crate::session::kubeedge::{Outgoing, kind_name, type_word};
+use crate::session::kubeedge::{Outgoing, Share, kind_name, type_word};
 use crate::session::{Certainty, CloudEvent, Lookup, Loss, NodeView};
+
+/// Time between two searches for what a full ledger names and nobody needs.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Wait before a pod is looked at again that an empty object at the edge must not serve.
 const STAND_IN_WAIT: Duration = Duration::from_millis(100);
@@ -60,14 +63,28 @@ impl CloudSession {
 
     /// Whether the node may follow what it follows, and so many objects more.
     pub(super) fn has_room(&mut self, new: usize, view: &impl NodeView) -> bool {
-        if self.board.len().saturating_add(new) <= STOCK_FOLLOWED_MAX {
+        if self.board.followed().saturating_add(new) <= STOCK_FOLLOWED_MAX {
             return true;
         }
+        let wanted = self.drop_unneeded(view);
+        self.room.counted(wanted.saturating_add(new), self.board.followed().saturating_add(new))
+    }
+
+    /// Forgets what has gone and of which the edge knows nothing. How much of what is followed has not gone.
+    fn drop_unneeded(&mut self, view: &impl NodeView) -> usize {
         let gone = |key: &ObjectKey| matches!(self.wanted(key, view), (Wanted::Gone, _));
         let (wanted, unneeded) = self.board.divide(gone);
         unneeded.iter().for_each(|key| self.forget(key));
         self.board.drop_stale();
-        self.room.counted(wanted.saturating_add(new), self.board.len().saturating_add(new))
+        wanted
+    }
+
+    /// Takes what came and went out of a full ledger before its turn comes. Looks at all keys: not too often.
+    fn sweep(&mut self, view: &impl NodeView) {
+        if self.swept_at.is_none_or(|last| self.now.since(last) >= SWEEP_INTERVAL) {
+            self.swept_at = Some(self.now);
+            self.drop_unneeded(view);
+        }
     }
 
     /// What all scopes together want, and whether only a subscription does. Stock edges have one row for each object,
@@ -129,7 +146,7 @@ impl CloudSession {
             return None;
         }
         let named = match &step {
-            Step::Put(object, _) => self.record(key, object),
+            Step::Put(object, _) => self.record(key, object, dynamic, view),
             Step::Delete(_) => Some(self.recorder.forget(key)),
         };
         match named? {
@@ -149,7 +166,13 @@ impl CloudSession {
     }
 
     /// Makes sure that the ledger names what is sent; none when it never can.
-    fn record(&mut self, key: &ObjectKey, object: &SharedObject) -> Option<Standing> {
+    fn record(
+        &mut self,
+        key: &ObjectKey,
+        object: &SharedObject,
+        dynamic: bool,
+        view: &impl NodeView,
+    ) -> Option<Standing> {
         if let Some(standing) = self.recorder.standing(key, &object.version.uid) {
             return Some(standing);
         }
@@ -158,7 +181,11 @@ impl CloudSession {
             self.refuse_for_ever(key, object, RefusalReason::Malformed, message);
             return None;
         };
-        match self.recorder.want(key, &kind, &object.version.uid) {
+        let share = if dynamic { Share::Followed } else { Share::Own };
+        if !self.recorder.ledger().has_room(key, share) {
+            self.sweep(view);
+        }
+        match self.recorder.want(key, &kind, &object.version.uid, share) {
             Ok(standing) => Some(standing),
             Err(full) => {
                 // What has gone leaves the ledger when the edge has confirmed it.

@@ -7,7 +7,7 @@ use crate::ids::{CloudRevision, Epoch, Moment, Uid};
 use crate::limits::SUBSCRIPTIONS_MAX;
 use crate::object::ObjectKey;
 use crate::session::kubeedge::{
-    LEDGER_RETRY, Ledger, LedgerEntry, LedgerFull, LedgerWrite, Watch, kind_name,
+    LEDGER_RETRY, Ledger, LedgerEntry, LedgerFull, LedgerWrite, Share, Watch, kind_name,
 };
 
 /// Bytes of an entry of the ledger: the key's place, kind and UID, each a piece of memory of its own.
@@ -15,6 +15,10 @@ const LEDGER_ENTRY_BYTES: usize = 192;
 
 /// Bytes of a key's place in a tree that is half full.
 const PLACE_BYTES: usize = 24;
+
+/// Objects at a time that the edge was given because it has asked for them, and that it should not keep: they are to be taken
+/// from it again.
+const UNWANTED_MAX: usize = 512;
 
 /// Where a key stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +45,8 @@ struct Write {
 #[derive(Debug)]
 pub(super) struct Recorder {
     ledger: Ledger,
+    /// Keys that were named for replies alone, and that the node does not need.
+    unwanted: BTreeSet<ObjectKey>,
     /// Keys that wait for the next write.
     urgent: BTreeSet<ObjectKey>,
     /// Keys of which the stored state says, or may say, that the edge holds a version.
@@ -71,6 +77,7 @@ impl Recorder {
         Self {
             claims: claims(&ledger),
             ledger,
+            unwanted: BTreeSet::new(),
             urgent: BTreeSet::new(),
             doubt: false,
             write: None,
@@ -86,11 +93,12 @@ impl Recorder {
         &self.ledger
     }
 
-    /// Bytes that it takes, beside the texts of its keys.
-    pub(super) fn memory(&self) -> usize {
+    /// Bytes that it takes, beside the texts of its keys, for all but `own` of them.
+    pub(super) fn memory(&self, own: usize) -> usize {
         let write = self.write.as_ref().map_or(0, |write| write.keys.len() + write.claims.len());
         let places = self.urgent.len().saturating_add(self.claims.len()).saturating_add(write);
-        let entries = self.ledger.len().saturating_mul(LEDGER_ENTRY_BYTES);
+        let places = places.saturating_sub(own);
+        let entries = self.ledger.len().saturating_sub(own).saturating_mul(LEDGER_ENTRY_BYTES);
         entries.saturating_add(places.saturating_mul(PLACE_BYTES))
     }
 
@@ -99,9 +107,43 @@ impl Recorder {
     ///
     /// # Errors
     /// [`LedgerFull`] when there is no room.
-    pub(super) fn want(&mut self, key: &ObjectKey, kind: &str, uid: &Uid) -> Result<Standing, LedgerFull> {
+    pub(super) fn want(
+        &mut self,
+        key: &ObjectKey,
+        kind: &str,
+        uid: &Uid,
+        share: Share,
+    ) -> Result<Standing, LedgerFull> {
+        self.unwanted.remove(key);
+        self.name(key, kind, uid, share)
+    }
+
+    /// The same for a reply. `needed`: the node needs the object. Of what it does not need it is given a few at a time.
+    ///
+    /// # Errors
+    /// As [`Self::want`].
+    pub(super) fn want_reply(
+        &mut self,
+        key: &ObjectKey,
+        kind: &str,
+        uid: &Uid,
+        needed: bool,
+    ) -> Result<Standing, LedgerFull> {
+        if !needed && self.ledger.get(key).is_none() {
+            if self.unwanted.len() >= UNWANTED_MAX {
+                return Err(LedgerFull);
+            }
+            self.unwanted.insert(key.clone());
+        }
+        self.name(key, kind, uid, Share::Own)
+    }
+
+    fn name(&mut self, key: &ObjectKey, kind: &str, uid: &Uid, share: Share) -> Result<Standing, LedgerFull> {
         if let Some(standing) = self.standing(key, uid) {
             return Ok(standing);
+        }
+        if !self.ledger.has_room(key, share) {
+            return Err(LedgerFull);
         }
         let uid = self.ledger.get(key).is_none().then(|| uid.clone());
         self.ledger.insert(key.clone(), LedgerEntry { kind: kind.into(), uid, revision: None })?;
@@ -129,6 +171,7 @@ impl Recorder {
     pub(super) fn expect(&mut self, keys: impl IntoIterator<Item = ObjectKey>) {
         for key in keys {
             if self.ledger.get(&key).is_none()
+                && self.ledger.has_room(&key, Share::Own)
                 && let Some(kind) = kind_name(key.resource(), None)
             {
                 // A full ledger is told when the object itself is due.
@@ -176,6 +219,7 @@ impl Recorder {
 
     /// The edge has acknowledged the deletion.
     pub(super) fn removed(&mut self, key: &ObjectKey) {
+        self.unwanted.remove(key);
         self.changed |= self.ledger.remove(key).is_some();
     }
 
@@ -288,7 +332,7 @@ mod tests {
     }
 
     fn want(recorder: &mut Recorder, name: &str, incarnation: &str) -> Standing {
-        recorder.want(&key(name), "ConfigMap", &uid(incarnation)).expect("room")
+        recorder.want(&key(name), "ConfigMap", &uid(incarnation), Share::Own).expect("room")
     }
 
     #[test]
@@ -326,6 +370,23 @@ mod tests {
         assert_eq!(recorder.ledger().get(&key("a")).expect("named").uid, Some(uid("1")));
         recorder.acked(&key("b"), &uid("1"), CloudRevision(7));
         assert_eq!(recorder.ledger().get(&key("b")).expect("named").uid, Some(uid("1")));
+    }
+
+    /// Whoever makes a pod can have its node ask for any number of objects.
+    #[test]
+    fn of_what_a_node_asks_for_and_does_not_need_a_few_are_named_at_a_time() {
+        let mut recorder = recorder();
+        let mut asked = |number: usize, needed: bool| {
+            recorder.want_reply(&key(&format!("c{number}")), "ConfigMap", &uid("1"), needed)
+        };
+        let given = (0..2 * UNWANTED_MAX).filter(|number| asked(*number, false).is_ok()).count();
+        assert_eq!(given, UNWANTED_MAX);
+        assert!(asked(3 * UNWANTED_MAX, true).is_ok(), "what it needs it is given");
+        assert!(asked(0, false).is_ok(), "it has that already");
+        recorder.removed(&key("c0"));
+        recorder.want_reply(&key("c5000"), "ConfigMap", &uid("1"), false).expect("there is room again");
+        assert_eq!(recorder.want_reply(&key("c5001"), "ConfigMap", &uid("1"), false), Err(LedgerFull));
+        assert!(recorder.want(&key("c5001"), "ConfigMap", &uid("1"), Share::Own).is_ok(), "it needs it now");
     }
 
     #[test]

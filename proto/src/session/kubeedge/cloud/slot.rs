@@ -102,6 +102,8 @@ pub(super) struct Slot {
     pub(super) due: bool,
     /// The belief is from before this connection.
     pub(super) resumed: bool,
+    /// Of the node's own set.
+    pub(super) own: bool,
     /// Last wanted by a subscription and not by the node's own set.
     pub(super) dynamic: bool,
     /// Will be looked at because of an acknowledgement that came late.
@@ -121,6 +123,7 @@ impl Slot {
             phase: Phase::Idle,
             due: false,
             resumed: false,
+            own: false,
             dynamic: false,
             late_ack: false,
             holds: 0,

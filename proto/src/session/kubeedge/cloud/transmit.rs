@@ -5,10 +5,10 @@ use super::carried::Load;
 use super::delivery::document;
 use super::recorder::{Recorder, Standing};
 use super::requests::Answer;
-use crate::ids::Moment;
+use crate::ids::{Moment, ScopeId};
 use crate::message::{Content, Operation};
-use crate::session::kubeedge::Outgoing;
-use crate::session::{NodeView, SessionError};
+use crate::session::kubeedge::{LedgerFull, Outgoing};
+use crate::session::{Lookup, NodeView, SessionError};
 
 /// Replies without a pushed object whose acknowledgements are still recognised.
 const PLAIN_REPLIES_MAX: usize = 64;
@@ -20,7 +20,7 @@ impl CloudSession {
         if self.closed {
             return None;
         }
-        let outgoing = self.poll_notice().or_else(|| self.poll_reply());
+        let outgoing = self.poll_notice().or_else(|| self.poll_reply(view));
         let outgoing = outgoing.or_else(|| self.poll_resend()).or_else(|| self.poll_delivery(view))?;
         self.progress.gave(now, outgoing.number, outgoing.len());
         Some(outgoing)
@@ -34,17 +34,17 @@ impl CloudSession {
         })
     }
 
-    fn poll_reply(&mut self) -> Option<Outgoing> {
+    fn poll_reply(&mut self, view: &impl NodeView) -> Option<Outgoing> {
         let (recorder, carried) = (&mut self.recorder, &self.carried);
         let answer = self.requests.poll(|answer| {
             let load = answer.load.as_ref();
             (!answer.registers || recorder.is_sure())
-                && load.is_none_or(|load| carried.has_room() && is_recorded(recorder, load))
+                && load.is_none_or(|load| carried.has_room() && is_recorded(recorder, load, view))
         })?;
         let Answer { mut message, mut shared, load, .. } = answer;
         let number = self.next_document();
         if let Some(load) = load {
-            if let Err(full) = self.recorder.want(&load.key, &load.kind, &load.uid) {
+            if let Err(full) = named(&mut self.recorder, &load, view) {
                 message.route.operation = Operation::Error;
                 message.content = Content::text(&full.to_string());
                 shared = None;
@@ -128,8 +128,15 @@ impl CloudSession {
 
 /// Whether the ledger allows for what this reply does to the edge's store. A full ledger does not hold replies up: they
 /// become refusals.
-fn is_recorded(recorder: &mut Recorder, load: &Load) -> bool {
-    let named = recorder.want(&load.key, &load.kind, &load.uid);
+fn is_recorded(recorder: &mut Recorder, load: &Load, view: &impl NodeView) -> bool {
+    let named = named(recorder, load, view);
     let covered = recorder.forget_newer(&load.key, load.revision);
     named != Ok(Standing::Waiting) && covered == Standing::Stored
+}
+
+/// Has the ledger name what a reply carries.
+fn named(recorder: &mut Recorder, load: &Load, view: &impl NodeView) -> Result<Standing, LedgerFull> {
+    let known = recorder.ledger().get(&load.key).is_some();
+    let needed = known || !matches!(view.lookup(ScopeId::NODE, &load.key), Lookup::Unwanted(_));
+    recorder.want_reply(&load.key, &load.kind, &load.uid, needed)
 }

@@ -1,0 +1,233 @@
+//! Inventories that come in parts, and what of them there was no room for.
+//!
+//! What the view wants is bounded by the view, so it is always kept. Of what only the edge names there is room for
+//! [`INVENTORY_BYTES_MAX`]; the rest is left out, and asked for again when those are deleted. So an edge comes back
+//! whatever it holds, and never holds more of the cloud's memory than that.
+
+use std::collections::HashSet;
+
+use crate::frame::InventoryPart;
+use crate::ids::{Moment, ScopeId};
+use crate::limits::{
+    HANDSHAKE_TIMEOUT, INVENTORY_BYTES_MAX, INVENTORY_MAX, INVENTORY_PART_MAX, INVENTORY_ROUNDS_MAX,
+};
+use crate::object::{InventoryEntry, KeyHashes, ObjectKey};
+use crate::session::SessionError;
+use crate::session::cloud::compare::{cost, cost_of_entry, too_many};
+use crate::session::cloud::scope::Scope;
+use crate::session::cloud::slot::{Belief, Slot};
+use crate::session::cloud::{CloudSession, NodeView, Notice};
+
+/// Bytes of an entry that the view wants, which shares the view's key: a place in a list and in a set, and its UID.
+const WANTED_OVERHEAD: usize = 192;
+
+/// The parts of one inventory that have come.
+#[derive(Debug)]
+pub(super) struct Listing {
+    pub(super) entries: Vec<InventoryEntry>,
+    seen: HashSet<ObjectKey, KeyHashes>,
+    /// Entries that have come, those that were left out included.
+    total: usize,
+    /// Bytes that the edge makes this listing keep.
+    pub(super) bytes: usize,
+    /// The next part must come by then.
+    pub(super) deadline: Moment,
+    /// There was no room for some entries.
+    pub(super) left_out: bool,
+}
+
+impl Listing {
+    pub(super) fn new(now: Moment) -> Self {
+        let (entries, seen) = Default::default();
+        Self { entries, seen, total: 0, bytes: 0, deadline: now + HANDSHAKE_TIMEOUT, left_out: false }
+    }
+
+    /// Checks the bounds of the next part.
+    ///
+    /// # Errors
+    /// [`SessionError::Protocol`] when it or the whole is too large.
+    fn begin_part(&mut self, now: Moment, part: &InventoryPart) -> Result<(), SessionError> {
+        let size = part.entries.len();
+        if size > INVENTORY_PART_MAX {
+            return Err(SessionError::Protocol(format!(
+                "an inventory part of {size} entries is more than the {INVENTORY_PART_MAX} allowed"
+            )));
+        }
+        self.total = self.total.saturating_add(size);
+        if self.total > INVENTORY_MAX {
+            return Err(too_many(self.total as u64));
+        }
+        if size == 0 && !part.last {
+            return Err(SessionError::Protocol(
+                "an inventory part is empty, but not the last one".to_owned(),
+            ));
+        }
+        self.deadline = now + HANDSHAKE_TIMEOUT;
+        Ok(())
+    }
+
+    /// Keeps what the view wants, and of the others what takes at most `room` bytes.
+    ///
+    /// # Errors
+    /// [`SessionError::Protocol`] when it is too large or contradicts itself.
+    pub(super) fn add(
+        &mut self,
+        now: Moment,
+        part: InventoryPart,
+        mut room: usize,
+        view: &impl NodeView,
+    ) -> Result<(), SessionError> {
+        self.begin_part(now, &part)?;
+        let (scope, wanted) = (part.scope, wanted(part.scope, view));
+        for mut entry in part.entries {
+            let bytes = match wanted.get(&entry.key) {
+                Some(shared) => {
+                    entry.key = shared.clone();
+                    // The pushed set is not the edge's choice.
+                    if scope == ScopeId::NODE { 0 } else { WANTED_OVERHEAD }
+                }
+                None if cost_of_entry(&entry) > room => {
+                    self.left_out = true;
+                    continue;
+                }
+                None => cost_of_entry(&entry),
+            };
+            if !self.seen.insert(entry.key.clone()) {
+                return Err(listed_twice(scope, &entry.key));
+            }
+            room = room.saturating_sub(bytes);
+            self.bytes = self.bytes.saturating_add(bytes);
+            self.entries.push(entry);
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn listed_twice(scope: ScopeId, key: &ObjectKey) -> SessionError {
+    SessionError::Protocol(format!("the inventory of scope {} lists {key} twice", scope.0))
+}
+
+fn wanted(scope: ScopeId, view: &impl NodeView) -> HashSet<ObjectKey, KeyHashes> {
+    view.wanted(scope).into_iter().collect()
+}
+
+/// What the edge holds beyond what there was room for.
+#[derive(Debug)]
+pub(super) struct Rest {
+    /// The edge's copy followed another epoch.
+    foreign: bool,
+    /// How often the inventory was asked for because of it.
+    rounds: u32,
+    /// The inventory is coming again; its entries are not kept.
+    listing: Option<Listing>,
+}
+
+impl Rest {
+    pub(super) fn new(foreign: bool) -> Self {
+        Self { foreign, rounds: 0, listing: None }
+    }
+}
+
+impl Scope {
+    /// When the inventory that was asked for again must have made progress.
+    pub(super) fn rest_deadline(&self) -> Option<Moment> {
+        Some(self.rest.as_ref()?.listing.as_ref()?.deadline)
+    }
+
+    /// Whether some of what the edge holds has yet to be asked for.
+    fn has_rest(&self) -> bool {
+        self.rest.as_ref().is_some_and(|rest| rest.listing.is_none())
+    }
+
+    /// # Errors
+    /// [`SessionError::Overloaded`] after [`INVENTORY_ROUNDS_MAX`] times.
+    fn begin_rest(&mut self, now: Moment) -> Result<(), SessionError> {
+        let Some(rest) = &mut self.rest else { return Ok(()) };
+        rest.rounds += 1;
+        if rest.rounds > INVENTORY_ROUNDS_MAX {
+            let text = format!("this node still holds too much after {INVENTORY_ROUNDS_MAX} inventories");
+            return Err(SessionError::Overloaded(text));
+        }
+        rest.listing = Some(Listing::new(now));
+        Ok(())
+    }
+
+    /// Takes a part of an inventory that was asked for again. False when none is awaited.
+    ///
+    /// # Errors
+    /// [`SessionError::Protocol`] when it is too large.
+    pub(super) fn add_rest(
+        &mut self,
+        now: Moment,
+        part: InventoryPart,
+        mut room: usize,
+        view: &impl NodeView,
+    ) -> Result<bool, SessionError> {
+        let Some(rest) = &mut self.rest else { return Ok(false) };
+        let (foreign, Some(listing)) = (rest.foreign, &mut rest.listing) else { return Ok(false) };
+        listing.begin_part(now, &part)?;
+        let (wanted, last) = (wanted(self.id, view), part.last);
+        let mut left_out = listing.left_out;
+        for entry in part.entries {
+            if let Some(slot) = self.slots.get_mut(&entry.key) {
+                slot.surmise();
+                continue;
+            }
+            let shared = wanted.get(&entry.key);
+            if shared.is_none() && cost(&entry.key) > room {
+                left_out = true;
+                continue;
+            }
+            if shared.is_none() {
+                room -= cost(&entry.key);
+            }
+            let mut slot = Slot::new(Belief::Nothing, false);
+            slot.surmise();
+            (slot.charged, slot.gone, slot.foreign) = (shared.is_none(), shared.is_none(), foreign);
+            self.compare_key(shared.unwrap_or(&entry.key), slot, view);
+        }
+        if let Some(rest) = &mut self.rest {
+            match &mut rest.listing {
+                Some(listing) if !last => listing.left_out = left_out,
+                listing => *listing = None,
+            }
+        }
+        if last && !left_out {
+            self.rest = None;
+        }
+        Ok(true)
+    }
+}
+
+impl CloudSession {
+    /// What the edges' words make this session keep.
+    pub(super) fn claims(&self) -> usize {
+        self.scopes.iter().map(Scope::claims).fold(0, usize::saturating_add)
+    }
+
+    /// Asks for the inventories again of which something was left out, once there is room.
+    ///
+    /// # Errors
+    /// [`SessionError::Overloaded`] when that does not end.
+    pub(super) fn ask_rest(&mut self) -> Result<(), SessionError> {
+        if !self.scopes.iter().any(Scope::has_rest) || self.claims() > INVENTORY_BYTES_MAX / 2 {
+            return Ok(());
+        }
+        let now = self.now;
+        if let Some(scope) = self.scopes.iter_mut().find(|scope| scope.has_rest()) {
+            scope.begin_rest(now)?;
+            let id = scope.id;
+            self.notify(Notice::InventoryRequest(id));
+        }
+        Ok(())
+    }
+}
+
+impl Slot {
+    /// The edge has named the key when it may have been told of it meanwhile: that it holds something, and not what.
+    fn surmise(&mut self) {
+        if self.belief == Belief::Nothing {
+            (self.belief, self.claimed) = (Belief::Unknown, true);
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Edges that hold more than a hub keeps of one inventory: they come back all the same.
+
+use std::time::Duration;
+
+use tombolo_proto::frame::{Frame, Inventory, InventoryPart};
+use tombolo_proto::limits::{INVENTORY_BYTES_MAX, INVENTORY_PART_MAX, INVENTORY_ROUNDS_MAX};
+use tombolo_proto::session::EdgeEvent;
+use tombolo_proto::{Held, InventoryEntry, Lane, ObjectKey, Resource, ScopeId};
+
+use super::harness::cloud::key;
+use super::harness::edge::Row;
+use super::harness::solo::Solo;
+use super::harness::world::{Settings, World};
+
+/// A ConfigMap that some pod has referred to, and that never was.
+fn absent(number: usize, len: usize) -> ObjectKey {
+    let name = format!("{number:x>len$}");
+    ObjectKey::new(Resource::new("", "v1", "configmaps"), "area0", &name)
+}
+
+/// A world whose edge holds what it should, and so many rows of objects that never were, of which the cloud still wants some.
+fn overfull(rows: usize, len: usize, wanted: usize) -> World {
+    let mut world = World::new(Settings::default());
+    for number in 0..8 {
+        world.cloud.put(&key(0, number), 16);
+        world.cloud.want(0, &key(0, number), true);
+    }
+    for number in 0..wanted {
+        world.cloud.want(0, &absent(number, len), true);
+    }
+    world.assume_synced();
+    world.store.areas[0].rows.extend((0..rows).map(|number| (absent(number, len), Row::Absent)));
+    // The digest differs.
+    world.cloud.put(&key(0, 0), 16);
+    world.keep_events = true;
+    world.keep_trace = true;
+    world
+}
+
+/// Lets the node come back, in one session, and says how often its inventory was asked for.
+fn come_back(world: &mut World) -> usize {
+    world.connect();
+    world.heal();
+    let connections = world.oracle.coverage.connections;
+    assert_eq!(connections, 1, "it is never sent away");
+    let caught_up = |event: &EdgeEvent| matches!(event, EdgeEvent::CaughtUp { .. });
+    assert!(world.edge_events.iter().any(caught_up), "and catches up");
+    let asked = |frame: &Frame| matches!(frame, Frame::InventoryRequest { .. });
+    world.trace.iter().filter(|(_, _, frame)| asked(frame)).count()
+}
+
+/// Four pods with 4,096 references each leave so many rows behind.
+#[test]
+fn a_node_that_holds_more_than_an_inventory_may_take_comes_back() {
+    let mut world = overfull(16_384, 40, 0);
+    assert!(come_back(&mut world) > 1, "piece by piece");
+    assert_eq!(world.store.areas[0].rows.len(), 8);
+    // Also when all of it is still wanted: that is nobody's claim.
+    let mut world = overfull(16_384, 40, 16_384);
+    assert_eq!(come_back(&mut world), 1);
+    // And between two epochs, where no digest counts.
+    let mut world = overfull(12_500, 253, 3);
+    world.cloud.snapshot = world.cloud.truth.clone();
+    world.cloud.restore();
+    assert!(come_back(&mut world) > 1);
+    assert_eq!(world.store.areas[0].rows.len(), 11);
+}
+
+/// While the rest waits, what was left out may come to be wanted, and what was taken away may go again.
+#[test]
+fn what_was_left_out_of_an_inventory_is_right_in_the_end_whatever_changes_meanwhile() {
+    let mut world = overfull(16_384, 40, 0);
+    world.connect();
+    for round in 0..60 {
+        world.run_for(Duration::from_millis(40));
+        for step in 0..40 {
+            let key = absent((round * 40 + step) * 7 % 16_384, 40);
+            world.cloud.want(0, &key, (round + step) % 3 != 0);
+            if step % 5 == 0 {
+                world.cloud.put(&key, 16);
+            }
+            let other = absent((round * 40 + step) * 3 % 16_384, 40);
+            world.cloud.want(0, &other, step % 2 == 0);
+        }
+        world.offer_changes();
+    }
+    world.heal();
+    assert_eq!(world.oracle.coverage.connections, 1);
+}
+
+/// What an edge claims is bounded, whatever it claims and however often it is asked.
+#[test]
+fn an_edge_that_makes_up_an_inventory_without_end_is_left_after_a_while() {
+    let mut solo = Solo::new(3);
+    let mut hello = solo.hello();
+    hello.inventory = Inventory::Digest { count: 600_000, digest: [1; 16] };
+    solo.feed(Lane::Control, Frame::Hello(hello)).expect("a good hello");
+    let (mut made_up, mut asked, mut acked) = (0, 0, 0);
+    let end = loop {
+        let requests = solo.sent(Lane::Control);
+        if let Some(goodbye) = requests.iter().find(|frame| matches!(frame, Frame::Goodbye(_))) {
+            break format!("{goodbye:?}");
+        }
+        if requests.iter().any(|frame| matches!(frame, Frame::InventoryRequest { .. })) {
+            asked += 1;
+            for part in 0..8 {
+                let entries = (0..INVENTORY_PART_MAX).map(|number| InventoryEntry {
+                    key: absent(made_up + part * INVENTORY_PART_MAX + number, 40),
+                    held: Held::Absent,
+                });
+                let entries = entries.collect();
+                let part = InventoryPart { scope: ScopeId::NODE, entries, last: part == 7 };
+                solo.feed(Lane::Bulk, Frame::InventoryPart(part)).expect("a good part");
+                let memory = solo.session.memory();
+                assert!(memory <= INVENTORY_BYTES_MAX + 64 * 1024, "{memory} bytes");
+            }
+            made_up += 8 * INVENTORY_PART_MAX;
+        }
+        let sent = solo.sent(Lane::Delivery).len();
+        acked += u64::try_from(sent).expect("few");
+        let lanes = vec![(Lane::Delivery, tombolo_proto::Seq(acked))];
+        let _ = solo.feed(Lane::Control, Frame::Ack { lanes });
+    };
+    assert!(end.contains("Overloaded"), "{end}");
+    assert_eq!(asked, 1 + usize::try_from(INVENTORY_ROUNDS_MAX).expect("small"));
+}
