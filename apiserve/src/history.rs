@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::RwLock;
 use tokio::sync::watch;
 
+use crate::selector::Newest;
 use crate::shown::Shown;
 use crate::store::{Revision, StoreError, Stored};
 
@@ -26,15 +27,19 @@ pub const LOG_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// Changes of each resource that stay whatever they weigh: a burst of large objects does not end every watch.
 pub const LOG_NEWEST_MIN: usize = 128;
 
-/// The lines of watches that a store keeps may take this share of the bytes that the bodies of its histories may.
+/// The lines of watches that a store keeps may take this share of the bytes that the bodies of its histories may, and no more than
+/// this: whoever writes an object says how long they are.
 const SHOWN_SHARE: usize = 16;
+const SHOWN_BYTES_MAX: usize = 2 * 1024 * 1024;
 
 /// When histories hold too much, this share of what they may hold is freed besides: not every change has to look for
 /// the longest one.
 const SLACK_SHARE: usize = 16;
 
-/// Changes that a stream takes out of the log at once, at most.
+/// Changes that a stream takes out of the log at once, at most, and bytes of their bodies; a longer one comes alone. A watch
+/// whose client reads slowly has the lines of one batch in memory.
 const BATCH_MAX: usize = 128;
+const BATCH_LEN_MAX: usize = 256 * 1024;
 
 /// What happened to an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,8 +79,12 @@ impl Change {
     /// the store holds it, unless its objects are copies of what is elsewhere. The last state of what is deleted is
     /// nowhere else.
     fn cost(&self, copies: bool) -> usize {
-        let own = if copies || self.kind == ChangeKind::Deleted { self.object.body_len() } else { 0 };
-        own + self.previous.as_ref().map_or(0, |previous| previous.body_len())
+        self.kept_alive(copies).map(Stored::body_len).sum()
+    }
+
+    fn kept_alive(&self, copies: bool) -> impl Iterator<Item = &Stored> {
+        let own = (copies || self.kind == ChangeKind::Deleted).then_some(&*self.object);
+        own.into_iter().chain(self.previous.as_deref())
     }
 }
 
@@ -98,21 +107,22 @@ impl Default for LogLimits {
     }
 }
 
-/// What the histories of one store share: their bounds, and their events as they are sent.
+/// What the histories of one store share: their bounds, their events as they are sent, and what selectors look at.
 #[derive(Debug)]
 pub struct Histories {
     limits: LogLimits,
     /// Bytes that all of them keep alive.
     used: AtomicUsize,
     shown: Shown,
+    labels: Newest,
 }
 
 impl Histories {
     /// No history yet.
     #[must_use]
     pub fn new(limits: LogLimits) -> Arc<Self> {
-        let shown = Shown::new(limits.bytes / SHOWN_SHARE);
-        Arc::new(Self { limits, used: AtomicUsize::new(0), shown })
+        let shown = Shown::new((limits.bytes / SHOWN_SHARE).min(SHOWN_BYTES_MAX));
+        Arc::new(Self { limits, used: AtomicUsize::new(0), shown, labels: Newest::default() })
     }
 
     /// An empty history of one resource that starts after `start`: everything up to it is unknown.
@@ -127,6 +137,16 @@ impl Histories {
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.used.load(Ordering::Relaxed)
+    }
+
+    /// Events as they are sent.
+    pub(crate) fn shown(&self) -> &Shown {
+        &self.shown
+    }
+
+    /// Long labels of the newest objects.
+    pub(crate) fn labels(&self) -> &Newest {
+        &self.labels
     }
 
     /// Shortens the largest histories when all of them together are too large. To be called with every history of the
@@ -218,6 +238,14 @@ impl Log {
         self.shared.count(0, freed);
     }
 
+    /// Bytes that the bodies which this history keeps alive take in memory.
+    pub(crate) fn held(&self) -> usize {
+        let copies = self.shared.limits.copies;
+        let ring = self.ring.read();
+        let bodies = ring.changes.iter().flat_map(|change| change.kept_alive(copies));
+        bodies.map(|object| object.text.held()).sum()
+    }
+
     /// Ends all streams, for example because the resource is no longer served.
     pub fn close(&self) {
         self.ring.write().closed = true;
@@ -271,7 +299,14 @@ impl Ring {
     fn after(&self, position: Revision) -> Result<Vec<Arc<Change>>, StoreError> {
         self.check(position)?;
         let start = self.changes.partition_point(|change| change.revision() <= position);
-        Ok(self.changes.range(start..).take(BATCH_MAX).cloned().collect())
+        let mut len = 0_usize;
+        let fits = |change: &&Arc<Change>| {
+            let is_first = len == 0;
+            // One without a body takes a place as well.
+            len = len.saturating_add(change.object.body_len().max(1));
+            is_first || len <= BATCH_LEN_MAX
+        };
+        Ok(self.changes.range(start..).take(BATCH_MAX).take_while(fits).cloned().collect())
     }
 }
 
@@ -319,9 +354,9 @@ impl ChangeStream {
         self.position = self.position.max(revision);
     }
 
-    /// Events of this history as they are sent.
-    pub(crate) fn shown(&self) -> &Shown {
-        &self.log.shared.shown
+    /// What this history shares with the others of its store.
+    pub(crate) fn histories(&self) -> &Histories {
+        &self.log.shared
     }
 
     /// The revision up to which everything was taken.

@@ -86,6 +86,15 @@ struct Shared {
     rules: Arc<Rules>,
 }
 
+/// Bytes that bodies take in memory, where most of them are packed: less than their length.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Of what is stored now.
+    pub objects: u64,
+    /// Of former versions, which the histories keep alive.
+    pub history: u64,
+}
+
 /// What only whoever makes changes needs.
 struct Turn {
     packer: Packer,
@@ -220,6 +229,20 @@ impl MemoryStore {
     #[must_use]
     pub fn size(&self) -> (u64, u64) {
         (self.shared.len.load(Ordering::Relaxed), self.shared.rules.len_max)
+    }
+
+    /// What the bodies of objects take in memory, for metrics.
+    #[must_use]
+    pub fn held(&self) -> Held {
+        let mut held = Held::default();
+        for resource in self.resources() {
+            // One resource after the other: writes go on between them.
+            let state = self.shared.state.read();
+            let Some(table) = state.tables.get(&resource) else { continue };
+            held.objects += table.objects.values().map(|object| object.text.held()).sum::<usize>() as u64;
+            held.history += table.log.held() as u64;
+        }
+        held
     }
 
     /// Number of objects, for metrics.

@@ -70,6 +70,14 @@ impl Text {
         }
     }
 
+    /// Bytes that the text takes in memory, without the sample that it shares with others.
+    pub(crate) fn held(&self) -> usize {
+        match &*self.held.lock() {
+            Held::Plain(body) => body.len(),
+            Held::Packed { packed, .. } => packed.len(),
+        }
+    }
+
     pub(crate) fn read(&self) -> Bytes {
         match &*self.held.lock() {
             Held::Plain(body) => body.as_ref().clone(),

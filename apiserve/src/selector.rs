@@ -2,13 +2,11 @@
 
 pub mod field;
 pub mod label;
+mod labels;
 
 use std::borrow::Cow;
-use std::collections::HashMap;
-use std::sync::OnceLock;
 
 use parking_lot::Mutex;
-use serde::Deserialize;
 
 use crate::kinds::KindInfo;
 use crate::status::ApiError;
@@ -16,6 +14,9 @@ use crate::store::Stored;
 
 use field::FieldSelector;
 use label::LabelSelector;
+use labels::Known;
+
+pub(crate) use labels::Newest;
 
 #[cfg(test)]
 mod tests;
@@ -26,12 +27,10 @@ pub const SELECTOR_LEN_MAX: usize = 64 * 1024;
 /// What selectors look at in an object, as far as somebody has asked.
 #[derive(Debug, Default)]
 pub(crate) struct Facts {
-    labels: OnceLock<Labels>,
+    labels: Known,
     /// Bounded by the selectable fields of the kind. A short list: searched from the front.
     fields: Mutex<Vec<(Box<str>, Box<str>)>>,
 }
-
-type Labels = Vec<(Box<str>, Box<str>)>;
 
 /// Which objects of a resource a request is about.
 #[derive(Debug, Clone, Default)]
@@ -77,23 +76,23 @@ impl Selection {
     #[must_use]
     pub fn matches(&self, kind: &KindInfo, object: &Stored) -> bool {
         match object.facts.get() {
-            Some(facts) => self.decide(kind, object, facts),
-            None => self.decide(kind, object, &Facts::default()),
+            Some(facts) => self.decide(kind, object, facts, None),
+            None => self.decide(kind, object, &Facts::default(), None),
         }
     }
 
-    /// Like [`Self::matches`], and remembers what it learnt in the object: for watches, where many watchers look
-    /// at the same version.
+    /// Like [`Self::matches`], and remembers what it learnt in the object, or in `newest`, which belongs to its store: for watches,
+    /// where many watchers look at the same version.
     #[must_use]
-    pub fn matches_shared(&self, kind: &KindInfo, object: &Stored) -> bool {
+    pub(crate) fn matches_shared(&self, kind: &KindInfo, object: &Stored, newest: &Newest) -> bool {
         let unchanging = !kind.outlives_writes();
         if !unchanging || (self.labels.is_empty() && self.fields.fields().all(is_meta)) {
-            return self.decide(kind, object, &Facts::default());
+            return self.decide(kind, object, &Facts::default(), None);
         }
-        self.decide(kind, object, object.facts.get_or_init(Box::default))
+        self.decide(kind, object, object.facts.get_or_init(Box::default), Some(newest))
     }
 
-    fn decide(&self, kind: &KindInfo, object: &Stored, facts: &Facts) -> bool {
+    fn decide(&self, kind: &KindInfo, object: &Stored, facts: &Facts, newest: Option<&Newest>) -> bool {
         let key = &object.key;
         if self.namespace.as_deref().is_some_and(|namespace| namespace != key.namespace()) {
             return false;
@@ -102,18 +101,17 @@ impl Selection {
             Cow::Borrowed(if field == "metadata.name" { key.name() } else { key.namespace() })
         });
         meta_matches
-            && self.match_labels(facts, object)
+            && self.match_labels(facts, object, newest)
             && self.fields.matches_where(|field| !is_meta(field), |field| facts.field(kind, object, field))
     }
 
-    fn match_labels(&self, facts: &Facts, object: &Stored) -> bool {
+    fn match_labels(&self, facts: &Facts, object: &Stored, newest: Option<&Newest>) -> bool {
         if self.labels.is_empty() {
             return true;
         }
-        let labels = facts.labels.get_or_init(|| labels(&object.body()));
-        self.labels.matches(|name| {
-            labels.iter().find(|(own, _)| &**own == name).map(|(_, value)| Cow::Borrowed(&**value))
-        })
+        facts
+            .labels
+            .look(object, newest, |labels| self.labels.matches(|name| labels.get(name).map(Cow::Borrowed)))
     }
 }
 
@@ -133,22 +131,6 @@ impl Facts {
 
 fn is_meta(field: &str) -> bool {
     matches!(field, "metadata.name" | "metadata.namespace")
-}
-
-fn labels(body: &[u8]) -> Labels {
-    #[derive(Deserialize)]
-    struct Object<'a> {
-        #[serde(borrow)]
-        metadata: Metadata<'a>,
-    }
-    #[derive(Deserialize)]
-    struct Metadata<'a> {
-        #[serde(borrow, default)]
-        labels: Option<HashMap<Cow<'a, str>, Cow<'a, str>>>,
-    }
-    let object: Result<Object<'_>, _> = serde_json::from_slice(body);
-    let labels = object.ok().and_then(|object| object.metadata.labels).unwrap_or_default();
-    labels.into_iter().map(|(name, value)| (name.into(), value.into())).collect()
 }
 
 fn unknown_field(kind: &KindInfo, field: &str) -> ApiError {

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{Hash, Hasher};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -17,6 +17,9 @@ mod tests;
 
 /// Lines that one store keeps, at most: for as long as it takes until all watchers have had their turn.
 const LINES_MAX: usize = 512;
+
+/// From this length on a line that a watcher still has is the same for those who come later.
+const PASSING_LEN_MIN: usize = 16 * 1024;
 
 /// What one line of a watch depends on, beside the objects of its change.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -51,7 +54,8 @@ impl Hash for SameKind {
     }
 }
 
-/// The newest lines, up to a number of bytes; older ones go first, and a watcher that still wants one encodes it again.
+/// The newest lines, up to a number of bytes. Of older ones those are known that are still on their way to somebody; a watcher that
+/// wants another one encodes it again.
 #[derive(Debug)]
 pub(crate) struct Shown {
     lines: Mutex<Lines>,
@@ -60,19 +64,23 @@ pub(crate) struct Shown {
 
 #[derive(Debug, Default)]
 struct Lines {
-    by_key: HashMap<ShownKey, Line>,
+    by_key: HashMap<ShownKey, Slot>,
     /// In the order in which they were asked for first.
     order: VecDeque<ShownKey>,
+    /// Those that are kept whether or not somebody has them, with their lengths, oldest first.
+    kept: VecDeque<(Slot, usize)>,
     bytes: usize,
 }
 
-type Slot = Arc<OnceLock<Bytes>>;
+type Slot = Arc<Mutex<Line>>;
 
 #[derive(Debug, Default)]
-struct Line {
-    slot: Slot,
-    /// Length of the line as it went into [`Lines::bytes`]; 0 while it is being encoded.
-    counted: usize,
+enum Line {
+    #[default]
+    None,
+    Kept(Arc<Bytes>),
+    /// As long as a watcher has it.
+    Passing(Weak<Bytes>),
 }
 
 impl Shown {
@@ -83,45 +91,75 @@ impl Shown {
     /// The line under a key, encoded by the first who asks; others who ask meanwhile wait for it.
     pub(crate) fn line(&self, key: &ShownKey, encode: impl FnOnce() -> Bytes) -> Bytes {
         let slot = self.lines.lock().slot(key);
-        let mut encoded = false;
-        let line = slot.get_or_init(|| {
-            encoded = true;
-            #[cfg(test)]
-            ENCODED.set(ENCODED.get() + 1);
-            encode()
-        });
-        if encoded {
-            self.lines.lock().count(key, &slot, line.len(), self.bytes_max);
+        let mut line = slot.lock();
+        if let Some(known) = line.known() {
+            return known;
         }
-        line.clone()
+        #[cfg(test)]
+        ENCODED.set(ENCODED.get() + 1);
+        let encoded = Arc::new(encode());
+        *line = Line::Kept(Arc::clone(&encoded));
+        drop(line);
+        self.lines.lock().keep(slot, encoded.len(), self.bytes_max);
+        given(encoded)
+    }
+}
+
+/// A line as a watcher has it: while it does, others find it.
+fn given(line: Arc<Bytes>) -> Bytes {
+    struct Given(Arc<Bytes>);
+    impl AsRef<[u8]> for Given {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
+        }
+    }
+    match line.len() {
+        // Encoding is cheap.
+        ..PASSING_LEN_MIN => Bytes::clone(&line),
+        _ => Bytes::from_owner(Given(line)),
+    }
+}
+
+impl Line {
+    fn known(&self) -> Option<Bytes> {
+        match self {
+            Self::None => None,
+            Self::Kept(line) => Some(given(Arc::clone(line))),
+            Self::Passing(line) => line.upgrade().map(given),
+        }
+    }
+
+    fn pass(&mut self) {
+        if let Self::Kept(line) = self {
+            *self = Self::Passing(Arc::downgrade(line));
+        }
     }
 }
 
 impl Lines {
     fn slot(&mut self, key: &ShownKey) -> Slot {
-        if let Some(line) = self.by_key.get(key) {
-            return Arc::clone(&line.slot);
+        if let Some(slot) = self.by_key.get(key) {
+            return Arc::clone(slot);
         }
-        if self.order.len() == LINES_MAX {
-            self.drop_oldest();
+        if self.order.len() == LINES_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.by_key.remove(&oldest);
         }
         self.order.push_back(key.clone());
-        Arc::clone(&self.by_key.entry(key.clone()).or_default().slot)
+        Arc::clone(self.by_key.entry(key.clone()).or_default())
     }
 
-    /// Counts a line that has just been encoded, unless it was dropped meanwhile.
-    fn count(&mut self, key: &ShownKey, slot: &Slot, len: usize, bytes_max: usize) {
-        if let Some(line) = self.by_key.get_mut(key).filter(|line| Arc::ptr_eq(&line.slot, slot)) {
-            line.counted = len;
-            self.bytes += len;
+    /// Keeps a line that has just been encoded, in place of the oldest ones.
+    fn keep(&mut self, slot: Slot, len: usize, bytes_max: usize) {
+        self.kept.push_back((slot, len));
+        self.bytes += len;
+        while (self.bytes > bytes_max || self.kept.len() > LINES_MAX)
+            && let Some((oldest, len)) = self.kept.pop_front()
+        {
+            oldest.lock().pass();
+            self.bytes -= len;
         }
-        while self.bytes > bytes_max && self.drop_oldest() {}
-    }
-
-    fn drop_oldest(&mut self) -> bool {
-        let Some(key) = self.order.pop_front() else { return false };
-        self.bytes -= self.by_key.remove(&key).map_or(0, |line| line.counted);
-        true
     }
 }
 

@@ -18,13 +18,13 @@ use crate::accept::Form;
 use crate::api::Slot;
 use crate::body::{self, Body};
 use crate::encode::{Encoder, Include};
-use crate::history::{Change, ChangeKind, ChangeStream};
+use crate::history::{Change, ChangeKind, ChangeStream, Histories};
 use crate::kinds::KindInfo;
 use crate::list;
 use crate::query::params::ListParams;
 use crate::registry::Registry;
-use crate::selector::Selection;
-use crate::shown::{SameKind, Shown, ShownKey};
+use crate::selector::{Newest, Selection};
+use crate::shown::{SameKind, ShownKey};
 use crate::status::ApiError;
 use crate::store::{Revision, Store, StoreError, Stored};
 
@@ -263,7 +263,7 @@ impl Feed {
                 Ok(Some(_)) if Instant::now() >= self.deadline => self.ended = true,
                 // The client watches again from here on, under the definition that is current then.
                 Ok(Some(_)) if self.is_superseded() => self.ended = true,
-                Ok(Some(batch)) => self.changes(changes.shown(), &batch),
+                Ok(Some(batch)) => self.changes(changes.histories(), &batch),
                 Ok(None) => self.ended = true,
                 Err(error) => self.fail(&error.into()),
             },
@@ -287,7 +287,7 @@ impl Feed {
         loop {
             match changes.poll_ready() {
                 Ok(batch) if batch.is_empty() => break,
-                Ok(batch) => self.changes(changes.shown(), &batch),
+                Ok(batch) => self.changes(changes.histories(), &batch),
                 Err(error) => return self.fail(&error.into()),
             }
         }
@@ -304,9 +304,9 @@ impl Feed {
         }
     }
 
-    fn changes(&mut self, shown: &Shown, batch: &[Arc<Change>]) {
+    fn changes(&mut self, histories: &Histories, batch: &[Arc<Change>]) {
         for change in batch {
-            let Some(event) = event_type(&self.request, change) else { continue };
+            let Some(event) = event_type(&self.request, change, histories.labels()) else { continue };
             if self.has_no_form() {
                 return;
             }
@@ -314,7 +314,7 @@ impl Feed {
             let left =
                 change.previous.as_ref().filter(|_| event == DELETED && change.kind != ChangeKind::Deleted);
             let key = self.key(event, change.revision());
-            let line = shown.line(&key, || {
+            let line = histories.shown().line(&key, || {
                 let encoder = self.encoder();
                 let columns = !self.columns_sent;
                 let object = match left {
@@ -364,8 +364,8 @@ impl Feed {
 }
 
 /// How a change looks through the selection; `None` when it does not show.
-fn event_type(request: &WatchRequest, change: &Change) -> Option<&'static str> {
-    let selected = |object: &Stored| request.selection.matches_shared(&request.kind, object);
+fn event_type(request: &WatchRequest, change: &Change, newest: &Newest) -> Option<&'static str> {
+    let selected = |object: &Stored| request.selection.matches_shared(&request.kind, object, newest);
     let before = change.previous.as_deref().is_some_and(selected);
     if change.kind == ChangeKind::Deleted {
         return before.then_some(DELETED);

@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use futures::{SinkExt, StreamExt};
@@ -168,6 +168,32 @@ impl RawWebSocket {
     }
 }
 
+fn quic_config(mut config: ClientConfig) -> Result<quinn::ClientConfig> {
+    config.alpn_protocols = vec![ALPN.to_vec()];
+    Ok(quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(config)?)))
+}
+
+/// What QUIC clients of a hub send before they hear from it: the datagrams of so many, each client's together.
+///
+/// # Errors
+/// When the configuration is none for QUIC.
+pub fn first_flights(config: ClientConfig, port: u16, count: usize) -> Result<Vec<Vec<Vec<u8>>>> {
+    let config = quic_config(config)?;
+    let hub = (Ipv4Addr::LOCALHOST, port).into();
+    let flight = |_| {
+        // One each: an endpoint keeps what it knows of its connections.
+        let mut endpoint = quinn_proto::Endpoint::new(Arc::default(), None, true, None);
+        let now = Instant::now();
+        let (_, mut connection) = endpoint.connect(now, config.clone(), hub, "127.0.0.1")?;
+        let (mut flight, mut datagram) = (Vec::new(), Vec::new());
+        while connection.poll_transmit(now, 1, &mut datagram).is_some() {
+            flight.push(std::mem::take(&mut datagram));
+        }
+        Ok(flight)
+    };
+    (0..count).map(flight).collect()
+}
+
 /// A QUIC connection of a node, lanes open, on which nothing was said.
 pub struct RawQuic {
     lanes: Vec<(SendStream, RecvStream)>,
@@ -188,9 +214,8 @@ impl RawQuic {
     ///
     /// # Errors
     /// When cloudcore refuses.
-    pub async fn with(mut config: ClientConfig, port: u16) -> Result<Self> {
-        config.alpn_protocols = vec![ALPN.to_vec()];
-        let config = quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(config)?));
+    pub async fn with(config: ClientConfig, port: u16) -> Result<Self> {
+        let config = quic_config(config)?;
         let endpoint = Endpoint::client((Ipv4Addr::LOCALHOST, 0).into())?;
         let hub = (Ipv4Addr::LOCALHOST, port).into();
         let connection = endpoint.connect_with(config, hub, "127.0.0.1")?.await?;

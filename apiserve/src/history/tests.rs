@@ -36,6 +36,18 @@ fn a_stream_sees_every_change_once() {
 }
 
 #[test]
+fn of_large_changes_a_stream_takes_few_at_once() {
+    let log = log(100, 1 << 30);
+    for (revision, length) in (11..).zip([1, BATCH_LEN_MAX / 2, BATCH_LEN_MAX / 2, 4 * BATCH_LEN_MAX, 1, 1]) {
+        log.push(change(revision, length));
+    }
+    let mut stream = log.subscribe(Revision(10)).unwrap();
+    let batches =
+        std::iter::from_fn(|| Some(revisions(&stream.poll_ready().unwrap())).filter(|b| !b.is_empty()));
+    assert_eq!(batches.collect::<Vec<_>>(), [vec![11, 12], vec![13], vec![14], vec![15, 16]]);
+}
+
+#[test]
 fn what_is_older_than_the_log_has_expired() {
     let log = log(2, 1 << 20);
     assert!(log.subscribe(Revision(9)).is_err());

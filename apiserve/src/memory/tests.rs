@@ -55,6 +55,27 @@ fn conditions_are_checked_and_named() {
 }
 
 #[test]
+fn what_bodies_take_in_memory_is_known_for_objects_and_for_their_history() {
+    let store = MemoryStore::new(MemoryStore::START, LogLimits::default());
+    assert_eq!(store.held(), Held::default());
+    let (text, a) = ("x".repeat(1024), key("default", "a"));
+    commit(&store, put(&a, Expect::Absent, &text)).unwrap();
+    let len = store.get(&a).unwrap().unwrap().body_len() as u64;
+    assert_eq!(store.held(), Held { objects: len, history: 0 }, "nobody has packed it yet");
+    commit(&store, put(&a, Expect::Any, "")).unwrap();
+    let now = store.get(&a).unwrap().unwrap().body_len() as u64;
+    assert_eq!(store.held(), Held { objects: now, history: len });
+    // What others write makes it old.
+    for number in 0..crate::packed::FRESH_COUNT_MAX {
+        commit(&store, put(&key("default", &format!("b-{number}")), Expect::Absent, "")).unwrap();
+    }
+    let held = store.held();
+    assert!(held.history < len / 4 && held.objects > now, "{held:?}");
+    commit(&store, delete(&a)).unwrap();
+    assert!(store.held().objects < held.objects && store.held().history > held.history, "{:?}", store.held());
+}
+
+#[test]
 fn a_body_without_metadata_is_refused_and_takes_no_revision() {
     let store = MemoryStore::new(MemoryStore::START, small());
     let write = Write::Put { uid: Uid::parse("u").unwrap(), body: Bytes::from_static(b"[1]") };

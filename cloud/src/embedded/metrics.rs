@@ -19,6 +19,7 @@ use tombolo_apiserve::api::Activity;
 use tombolo_apiserve::api::builder::{Builder, Check, Route};
 use tombolo_apiserve::auth::{Attributes, Observation, Observer};
 use tombolo_apiserve::body::{self, Body};
+use tombolo_apiserve::memory::Held;
 use tombolo_apiserve::registry::Registry;
 use tombolo_apiserve::status::ApiError;
 use tombolo_proto::object::Resource;
@@ -145,9 +146,10 @@ impl RequestMetrics {
     fn text(&self) -> String {
         self.stored.set(i64::try_from(self.objects.store().object_count()).unwrap_or(i64::MAX));
         let activity = self.look.get().map(|look| look()).unwrap_or_default();
-        let store = self.objects.store().size();
+        let store = self.objects.store();
+        let stock = Stock { size: store.size(), held: store.held() };
         for (gauge, shown) in &self.activity {
-            gauge.set(i64::try_from(shown(&activity, store)).unwrap_or(i64::MAX));
+            gauge.set(i64::try_from(shown(&activity, &stock)).unwrap_or(i64::MAX));
         }
         // Levels come and go.
         self.seats.clear();
@@ -178,13 +180,30 @@ impl RequestMetrics {
     }
 }
 
-/// One number of what a server is doing, and of its store's size and limit.
-type Shown = fn(&Activity, (u64, u64)) -> u64;
+/// What the store holds.
+struct Stock {
+    /// As [`MemoryStore::size`](tombolo_apiserve::memory::MemoryStore::size) says it.
+    size: (u64, u64),
+    held: Held,
+}
+
+/// One number of what a server is doing and of what its store holds.
+type Shown = fn(&Activity, &Stock) -> u64;
 
 /// Bounds that are shared out, and how near they are.
-const ACTIVITY: [(&str, &str, Shown); 11] = [
-    ("apiserver_storage_size_bytes", "Bytes of objects in the store", |_, (len, _)| len),
-    ("apiserver_storage_size_limit_bytes", "Bytes of objects that may be", |_, (_, max)| max),
+const ACTIVITY: [(&str, &str, Shown); 13] = [
+    ("apiserver_storage_size_bytes", "Bytes of objects in the store", |_, stock| stock.size.0),
+    ("apiserver_storage_size_limit_bytes", "Bytes of objects that may be", |_, stock| stock.size.1),
+    (
+        "apiserver_storage_resident_bytes",
+        "Bytes of memory of the bodies of objects, most of them packed",
+        |_, stock| stock.held.objects,
+    ),
+    (
+        "apiserver_watch_history_resident_bytes",
+        "The same of former versions, for watches and lists",
+        |_, stock| stock.held.history,
+    ),
     ("apiserver_current_inflight_requests", "Requests that are being answered", |now, _| now.requests as u64),
     ("apiserver_current_watches", "Watches", |now, _| now.watches as u64),
     ("apiserver_current_answers_bytes", "Bytes of answers that are being sent", |now, _| {

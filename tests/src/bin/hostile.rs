@@ -2,7 +2,7 @@
 //!
 //! cloudcore runs in a process of its own, honest nodes renew their leases from a second one, and this one attacks: each
 //! attack for some seconds, on loopback, with a bounded number of connections and frames. Memory is read from cloudcore's
-//! own `/proc` entry. The exit code is 1 when a bound is missed, and when an attack did not take place: each says what must
+//! own `/proc` entry, and what of it the embedded server has stored, from its metrics. The exit code is 1 when a bound is missed, and when an attack did not take place: each says what must
 //! have happened at least.
 
 #[path = "../hostile/attacks.rs"]
@@ -13,6 +13,8 @@ mod doors;
 mod embedded;
 #[path = "../hostile/honest.rs"]
 mod honest;
+#[path = "../hostile/memory.rs"]
+mod memory;
 #[path = "../hostile/peer.rs"]
 mod peer;
 #[path = "../hostile/pods.rs"]
@@ -33,6 +35,7 @@ use tombolo_tests::world::{Api, Transport, World};
 
 use attacks::Attack;
 use honest::Fleet;
+use memory::Watch;
 use peer::{Hub, Took};
 use table::Row;
 
@@ -151,7 +154,7 @@ async fn measure(
     limit: Duration,
     work: impl Future<Output = Result<Took>>,
 ) -> Result<Row> {
-    let before = hub.resident()?;
+    let memory = Watch::begin(hub).await?;
     fleet.forget();
     let begin = Instant::now();
     // The attack bounds itself by `limit`; this is for one that hangs.
@@ -168,22 +171,10 @@ async fn measure(
         hub.newcomers().await
     };
     let long_enough = tokio::time::sleep(limit.max(honest::INTERVAL + Duration::from_secs(1)));
-    let mut highest = before;
-    let watching = async {
-        loop {
-            match hub.resident() {
-                Ok(now) => highest = highest.max(now),
-                Err(error) => return Err(error),
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
     let (took, newcomers) = tokio::select! {
         (took, newcomers, ()) = async { tokio::join!(work, newcomers, long_enough) } => (took, newcomers),
-        error = watching => return error,
+        error = memory.run() => return Err(error),
     };
-    highest = highest.max(hub.resident()?);
     eprintln!("hostile: {name}: {:.1} s; {}", begin.elapsed().as_secs_f32(), took.text);
-    let growth = highest.saturating_sub(before);
-    Ok(Row { name, growth, lease: fleet.percentile(99), newcomers, took })
+    Ok(Row { name, growth: memory.end()?, lease: fleet.percentile(99), newcomers, took })
 }

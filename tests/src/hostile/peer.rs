@@ -35,7 +35,10 @@ pub(crate) struct Hub {
     /// The certificate of the other hostile node, for peers made of the bare libraries.
     pub(crate) bare: rustls::ClientConfig,
     newcomer: Identity,
-    process: u32,
+    /// Id of cloudcore's process.
+    pub(super) process: u32,
+    /// An administrator's client of the API server, if that is in the same process.
+    pub(super) embedded: Option<kube::Client>,
 }
 
 impl Hub {
@@ -76,15 +79,8 @@ impl Hub {
             newcomer: identity(&join, &NodeId::parse(NEWCOMER)?, &token).await?,
             token,
             process: world.cloud_id().context("cloudcore does not run")?,
+            embedded: world.plane.is_none().then_some(client),
         })
-    }
-
-    /// Memory of cloudcore, in KiB.
-    pub(crate) fn resident(&self) -> Result<u64> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process))
-            .context("cloudcore has ended")?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
-        Ok(line.trim().trim_end_matches(" kB").trim().parse()?)
     }
 
     fn target(&self, choice: Choice) -> Target {

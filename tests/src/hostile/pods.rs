@@ -1,10 +1,12 @@
-//! What a node with a valid certificate can write into the cluster so that the hub keeps it: mirror pods, and the status of its
-//! pods.
+//! What a node with a valid certificate can write into the cluster so that the hub keeps it: mirror pods, the status of its
+//! pods, and its Node.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
+use rand::Rng as _;
+use rand::distr::Alphanumeric;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use tombolo_link::{Link, LinkEvent};
@@ -23,10 +25,38 @@ const POD_LEN: usize = 240 * 1024;
 const STATUS_LEN: usize = 1024 * 1024;
 
 /// Every attack, in the order of the table.
-pub(crate) const ALL: [Attack; 2] = [
+pub(crate) const ALL: [Attack; 4] = [
     ("mirror pods and large statuses", |hub, limit| Box::pin(mirror_pods(hub, limit))),
-    ("48 watches of a Node of many parts", |hub, limit| Box::pin(many_parts(hub, limit))),
+    ("mirror pods of 20,000 parts", |hub, limit| Box::pin(pods_of_many_parts(hub, limit))),
+    ("48 watches of a Node of many parts", |hub, limit| {
+        // More than anybody reads, and nearly as many.
+        let parts =
+            |number: usize| vec![""; if number.is_multiple_of(2) { PARTS } else { PARTS_READ + number % 3 }];
+        Box::pin(watched_node(
+            hub,
+            limit,
+            "/status",
+            move |number| json!({"status": {"volumesInUse": parts(number)}}),
+        ))
+    }),
+    ("48 watches of a Node of 10,000 labels", |hub, limit| {
+        Box::pin(watched_node(
+            hub,
+            limit,
+            "",
+            |number| json!({"metadata": {"labels": names(LABELS, &(number % 10).to_string())}}),
+        ))
+    }),
 ];
+
+/// Annotations of a pod, with keys of 12 bytes: nearly as many as there may be.
+const ANNOTATIONS: usize = 20_000;
+
+/// Labels of a Node, with such keys: the hub passes on nothing that takes more than 2 MiB beyond its text.
+const LABELS: usize = 10_000;
+
+/// For how long the pods stay at least: the embedded server looks at all pods every 20 seconds.
+const ROUND: Duration = Duration::from_secs(21);
 
 /// Entries of a list in a status: near what etcd takes.
 const PARTS: usize = 350_000;
@@ -36,6 +66,9 @@ const PARTS_READ: usize = 31_000;
 
 /// Watches of the own Node, each with another selector.
 const WATCHES: u32 = 48;
+
+/// Time to delete what was written.
+const CLEANING_MAX: Duration = Duration::from_secs(15);
 
 /// A session in which one question follows the other.
 struct Asking {
@@ -78,39 +111,94 @@ impl Asking {
     }
 }
 
-async fn mirror_pods(hub: &Hub, limit: Duration) -> Result<Took> {
+impl Asking {
+    /// Does nothing for a while, as an honest node.
+    async fn stay(&mut self, time: Duration) {
+        let until = Instant::now() + time;
+        while let Ok(event) = tokio::time::timeout_at(until, self.link.next()).await {
+            if self.heard.take(&event) {
+                break;
+            }
+            if let LinkEvent::Frame(_, Frame::Ping { id }) = event {
+                let _ = self.link.send(Lane::Control, Frame::Pong { id });
+            }
+        }
+    }
+
+    /// Takes back what was written, so that the next attack finds the share of the node as this one did. What was heard.
+    async fn end(mut self, written: Vec<String>) -> String {
+        self.until = Instant::now() + CLEANING_MAX;
+        let now = json!({"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0});
+        let count = written.len();
+        let mut deleted = 0;
+        for path in written {
+            let Some(reply) = self.ask("DELETE", &path, "application/json", &now).await else { break };
+            deleted += u64::from(reply.code == 200);
+        }
+        format!("{deleted} of {count} deleted; {}", self.heard.text())
+    }
+}
+
+/// A session as the hostile node, and the incarnation of its Node.
+async fn asking(hub: &Hub, limit: Duration) -> Result<(Asking, Value)> {
     let link = hub.connect(Inventory::Full(Vec::new())).await?;
     let mut asking = Asking { link, heard: Heard::default(), asked: 0, until: Instant::now() + limit };
     let own = asking.ask("GET", &format!("/api/v1/nodes/{HOSTILE}"), "", &Value::Null).await;
-    let own: Value = serde_json::from_slice(&own.context("no answer about the own Node")?.body)?;
-    let (mut pods, mut statuses) = (0_u64, 0_u64);
+    let mut own: Value = serde_json::from_slice(&own.context("no answer about the own Node")?.body)?;
+    Ok((asking, own["metadata"]["uid"].take()))
+}
+
+const PODS: &str = "/api/v1/namespaces/default/pods";
+
+async fn mirror_pods(hub: &Hub, limit: Duration) -> Result<Took> {
+    let (mut asking, own) = asking(hub, limit).await?;
+    let (mut pods, mut statuses) = (Vec::new(), 0_u64);
     for number in 0.. {
-        let name = format!("mirror-{number}");
-        let (json, all) = ("application/json", "/api/v1/namespaces/default/pods");
-        let Some(reply) = asking.ask("POST", all, json, &mirror(&name, &own["metadata"]["uid"])).await else {
-            break;
-        };
+        let pod = mirror(&format!("mirror-{number}"), &own, json!({"junk": junk(POD_LEN)}));
+        let Some(reply) = asking.ask("POST", PODS, "application/json", &pod).await else { break };
         if reply.code != 201 {
             continue;
         }
-        pods += 1;
-        let path = format!("{all}/{name}/status");
-        let status = json!({"status": {"phase": "Running", "message": "x".repeat(STATUS_LEN)}});
-        let Some(reply) = asking.ask("PATCH", &path, "application/merge-patch+json", &status).await else {
-            break;
-        };
+        let path = format!("{PODS}/mirror-{number}");
+        let status = json!({"status": {"phase": "Running", "message": junk(STATUS_LEN)}});
+        let patch = "application/merge-patch+json";
+        let reply = asking.ask("PATCH", &format!("{path}/status"), patch, &status).await;
+        pods.push(path);
+        let Some(reply) = reply else { break };
         statuses += u64::from(reply.code == 200);
     }
-    let written = pods * u64::try_from(POD_LEN)? + statuses * u64::try_from(STATUS_LEN)?;
-    let took = Took::place(asking.heard.text()).least("mirror pod", pods, 1).least("status", statuses, 1);
+    let count = u64::try_from(pods.len())?;
+    let written = count * u64::try_from(POD_LEN)? + statuses * u64::try_from(STATUS_LEN)?;
+    let took = Took::place(asking.end(pods).await).least("mirror pod", count, 1).least("status", statuses, 1);
     // Less would not show that there is a bound.
     Ok(took.least("MiB stored", written / (1024 * 1024), 12))
 }
 
+/// Whoever reads all of them at once as trees needs many times their text.
+async fn pods_of_many_parts(hub: &Hub, limit: Duration) -> Result<Took> {
+    let (mut asking, own) = asking(hub, limit).await?;
+    let mut pods = Vec::new();
+    for number in 0.. {
+        let pod = mirror(&format!("parts-{number}"), &own, names(ANNOTATIONS, ""));
+        let Some(reply) = asking.ask("POST", PODS, "application/json", &pod).await else { break };
+        if reply.code == 201 {
+            pods.push(format!("{PODS}/parts-{number}"));
+        }
+    }
+    asking.stay(ROUND).await;
+    let count = u64::try_from(pods.len())?;
+    // As trees they would take far more than the bound.
+    Ok(Took::place(asking.end(pods).await).least("mirror pod", count, 16))
+}
+
 /// A text of many small parts takes many times its length where it is read, and here everybody who watches the Node reads it.
-async fn many_parts(hub: &Hub, limit: Duration) -> Result<Took> {
-    let link = hub.connect(Inventory::Full(Vec::new())).await?;
-    let mut asking = Asking { link, heard: Heard::default(), asked: 0, until: Instant::now() + limit };
+async fn watched_node(
+    hub: &Hub,
+    limit: Duration,
+    subresource: &str,
+    patch: impl Fn(usize) -> Value,
+) -> Result<Took> {
+    let (mut asking, _) = asking(hub, limit).await?;
     for scope in 1..=WATCHES {
         let subscribe = Subscribe {
             scope: ScopeId(scope),
@@ -125,24 +213,30 @@ async fn many_parts(hub: &Hub, limit: Duration) -> Result<Took> {
         asking.link.send(Lane::Delivery, Frame::Subscribe(subscribe))?;
         asking.link.flush().await?;
     }
-    let (path, kind) = (format!("/api/v1/nodes/{HOSTILE}/status"), "application/merge-patch+json");
+    let (path, kind) = (format!("/api/v1/nodes/{HOSTILE}{subresource}"), "application/merge-patch+json");
     asking.ask("GET", &path, "", &Value::Null).await;
     let mut written = 0;
     for number in 0_usize.. {
-        // More than anybody reads, and nearly as many.
-        let parts = vec![""; if number.is_multiple_of(2) { PARTS } else { PARTS_READ + number % 3 }];
-        let Some(reply) = asking.ask("PATCH", &path, kind, &json!({"status": {"volumesInUse": parts}})).await
-        else {
-            break;
-        };
+        let Some(reply) = asking.ask("PATCH", &path, kind, &patch(number)).await else { break };
         written += u64::from(reply.code == 200);
     }
-    Ok(Took::place(asking.heard.text()).least("status", written, 1))
+    Ok(Took::place(asking.heard.text()).least("write", written, 1))
 }
 
-fn mirror(name: &str, uid: &Value) -> Value {
+/// Text that nobody can pack.
+fn junk(len: usize) -> String {
+    rand::rng().sample_iter(Alphanumeric).take(len).map(char::from).collect()
+}
+
+/// As labels, or as annotations.
+fn names(count: usize, value: &str) -> Value {
+    let names = (0..count).map(|number| (format!("n{number:011}"), json!(value)));
+    names.collect::<serde_json::Map<_, _>>().into()
+}
+
+fn mirror(name: &str, uid: &Value, mut annotations: Value) -> Value {
     let owner = json!({"apiVersion": "v1", "kind": "Node", "name": HOSTILE, "uid": uid, "controller": true});
-    let annotations = json!({"kubernetes.io/config.mirror": "m", "junk": "x".repeat(POD_LEN)});
+    annotations["kubernetes.io/config.mirror"] = json!("m");
     json!({"apiVersion": "v1", "kind": "Pod",
            "metadata": {"name": name, "annotations": annotations, "ownerReferences": [owner]},
            "spec": {"nodeName": HOSTILE, "containers": [{"name": "c", "image": "registry.example/c:1"}]}})

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use super::doors::DOORS;
+use super::memory::Growth;
 use super::peer::Took;
 
-/// Growth of the hub that one attacker may cause, in KiB.
+/// Growth of the hub that one attacker may cause, beyond what it has stored, in KiB.
 const GROWTH_MAX: u64 = 8 * 1024;
 
 /// Lease renewals of honest nodes: 99 of 100 are faster.
@@ -17,8 +18,7 @@ const NEWCOMER_MAX: Duration = Duration::from_secs(5);
 /// One attack.
 pub(crate) struct Row {
     pub(crate) name: &'static str,
-    /// In KiB.
-    pub(crate) growth: u64,
+    pub(crate) growth: Growth,
     pub(crate) lease: Option<Duration>,
     /// At each of [`DOORS`].
     pub(crate) newcomers: [Duration; DOORS.len()],
@@ -30,8 +30,11 @@ impl Row {
         if self.took.missing.is_some() {
             return Some("it did not take place");
         }
-        if self.growth > GROWTH_MAX {
+        if self.growth.beyond > GROWTH_MAX {
             return Some("growth");
+        }
+        if self.growth.stored > self.growth.share {
+            return Some("share of the store");
         }
         if self.lease.is_none_or(|lease| lease > LEASE_MAX) {
             return Some("lease renewals");
@@ -49,17 +52,21 @@ pub(crate) fn print(server: &str, nodes: u32, rows: &[Row]) -> bool {
         NEWCOMER_MAX.as_millis()
     );
     println!(
-        "| attack | growth, MiB | renewals p99, ms | newcomer, ms: {} | bound | what happened, refused with what |\n|---|---|---|---|---|---|",
+        "| attack | growth, MiB | stored, MiB | renewals p99, ms | newcomer, ms: {} | bound | what happened, refused with what |\n|---|---|---|---|---|---|---|",
         DOORS.join(", ")
     );
     for row in rows {
         let lease = row.lease.map_or("none".to_owned(), |lease| lease.as_millis().to_string());
-        let growth = format!("{}.{}", row.growth / 1024, row.growth % 1024 * 10 / 1024);
+        let [growth, stored] = [row.growth.beyond, row.growth.stored].map(mebibytes);
         let bound = row.missed().map_or("kept".to_owned(), |what| format!("**missed: {what}**"));
         let happened = row.took.missing.as_ref().map(|why| format!("did not take place: {why}. "));
         let happened = (happened.unwrap_or_default() + &row.took.text).replace('|', "/");
         let newcomers = row.newcomers.map(|took| took.as_millis().to_string()).join(", ");
-        println!("| {} | {growth} | {lease} | {newcomers} | {bound} | {happened} |", row.name);
+        println!("| {} | {growth} | {stored} | {lease} | {newcomers} | {bound} | {happened} |", row.name);
     }
     rows.iter().all(|row| row.missed().is_none())
+}
+
+fn mebibytes(kibibytes: u64) -> String {
+    format!("{}.{}", kibibytes / 1024, kibibytes % 1024 * 10 / 1024)
 }
