@@ -4,10 +4,12 @@
 pub mod child;
 pub mod drift;
 pub mod manifest;
+pub mod ownership;
 pub mod plan;
 pub mod status;
 #[cfg(test)]
 mod tests;
+pub mod union;
 
 use std::collections::BTreeMap;
 

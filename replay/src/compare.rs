@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 use crate::frame::Frame;
 use crate::identifiers::{Draft, Identifiers, Sort};
 use crate::rules::{Rule, Tally};
+use crate::value::inside;
 
 /// Where and how two messages differ.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -327,7 +328,7 @@ impl<'a> Comparison<'a> {
                 }
                 continue;
             }
-            let inner = format!("{place}/{}", name.replace('~', "~0").replace('/', "~1"));
+            let inner = inside(place, name);
             let (left, right) =
                 (one.get(name).unwrap_or(&Value::Null), other.get(name).unwrap_or(&Value::Null));
             if name == "name" && is_made_up(place, one, other) {
@@ -540,7 +541,7 @@ fn collect(place: &str, asked: &Value, made: &Value, found: &mut Additions) {
         return;
     };
     for (name, value) in members {
-        let inner = format!("{place}/{}", name.replace('~', "~0").replace('/', "~1"));
+        let inner = inside(place, name);
         collect(&inner, asked.get(name).unwrap_or(&Value::Null), value, found);
     }
 }

@@ -4,6 +4,7 @@ mod deliveries;
 mod index;
 mod notices;
 mod restricted;
+mod settled;
 mod unserved;
 
 use std::collections::{HashMap, HashSet};
@@ -19,7 +20,8 @@ use crate::kinds;
 use crate::rules::{Rule, Tally};
 use crate::soundness;
 use crate::transcript::{Event, Line, Transcript, Verb};
-use index::{Index, Version};
+use crate::value::{Version, version};
+use index::Index;
 pub use restricted::{Call, approved, call_of};
 
 /// The first thing that is not as it was recorded.
@@ -105,8 +107,10 @@ pub struct Matcher<'t> {
     undefined: HashSet<String>,
     /// Nodes whose Node a line of the API has deleted: the line.
     without_node: HashMap<String, usize>,
-    /// Connections that have ended with their Node: nothing of later lines comes on them.
-    over: HashMap<u64, usize>,
+    /// Connections of the run that have begun.
+    begun: HashSet<u64>,
+    /// Connections that have ended with their Node, or because of their node's next one: nothing of later lines comes on them.
+    over: HashMap<u64, (usize, Rule)>,
     additions: Additions,
     identifiers: Identifiers,
     rules: Tally,
@@ -148,6 +152,7 @@ impl<'t> Matcher<'t> {
             unserved: HashSet::new(),
             undefined: HashSet::new(),
             without_node: HashMap::new(),
+            begun: HashSet::new(),
             over: HashMap::new(),
             additions: all_additions(origin),
             identifiers: Identifiers::default(),
@@ -248,15 +253,34 @@ impl<'t> Matcher<'t> {
         !defined
     }
 
-    /// The cloud has ended a connection: with its Node, or for another reason, which excuses nothing.
+    /// The cloud has ended a connection: with its Node, because of the next one, or for another reason, which excuses nothing.
     pub fn ended(&mut self, conn: u64) {
-        if let Some(deleted) = self.without_node.get(self.transcript.node_of(conn)) {
-            self.over.entry(conn).or_insert(*deleted);
+        let deleted = self.without_node.get(self.transcript.node_of(conn)).copied();
+        let deleted = deleted.map(|line| (line, Rule::JoinsAgain));
+        let next = || Some((self.next_connection(conn)?, Rule::Replaced));
+        if let Some(over) = deleted.or_else(next) {
+            self.over.entry(conn).or_insert(over);
         }
     }
 
-    /// The node of a connection has joined again, because its Node was deleted. Tells whether it was.
-    pub fn joined_again(&mut self, conn: u64) -> bool {
+    /// The first line of the connection that its node has made after this one; none before the run has begun it.
+    fn next_connection(&self, conn: u64) -> Option<usize> {
+        let node = self.transcript.node_of(conn);
+        let mut known = HashSet::new();
+        let lines = self.transcript.lines.iter().enumerate();
+        let mut begin = lines.filter_map(|(index, line)| {
+            let conn = line.conn?;
+            known.insert(conn).then_some((index, conn))
+        });
+        begin.find(|(_, other)| *other == conn)?;
+        let later =
+            begin.find(|(_, other)| self.begun.contains(other) && self.transcript.node_of(*other) == node);
+        later.map(|(index, _)| index)
+    }
+
+    /// A connection begins. Tells whether its node joins again before that, because its Node was deleted.
+    pub fn connected(&mut self, conn: u64) -> bool {
+        self.begun.insert(conn);
         let deleted = self.without_node.remove(self.transcript.node_of(conn)).is_some();
         if deleted {
             self.rules.count(Rule::JoinsAgain);
@@ -264,9 +288,10 @@ impl<'t> Matcher<'t> {
         deleted
     }
 
-    /// Whether a connection had ended with its Node before this line.
-    fn is_over(&self, conn: Option<u64>, index: usize) -> bool {
-        conn.and_then(|conn| self.over.get(&conn)).is_some_and(|deleted| *deleted < index)
+    /// Why a connection had ended before this line.
+    fn is_over(&self, conn: Option<u64>, index: usize) -> Option<Rule> {
+        let over = conn.and_then(|conn| self.over.get(&conn))?;
+        (over.0 < index).then_some(over.1)
     }
 
     /// The line of the answer to the request of this line.
@@ -340,6 +365,11 @@ impl<'t> Matcher<'t> {
             self.states[index] = State::Met;
             return Ok(false);
         }
+        if self.is_settled(asked, request, recorded, &frame) {
+            self.between.extend(frame.objects().iter().map(version));
+            self.excuse(index, Rule::SettledConflict);
+            return Ok(self.recorded.acked.contains(recorded.id()));
+        }
         let served = unserved::answer(&self.undefined, recorded, &frame);
         let mut comparison = Comparison::new(&self.identifiers, &self.additions, &self.own);
         match comparison.reply(recorded, served.as_ref().unwrap_or(&frame)) {
@@ -396,7 +426,7 @@ impl<'t> Matcher<'t> {
             self.rules.count(Rule::Answered);
             return Ok(false);
         }
-        if self.recorded.last_answer.get(&line.conn).is_none_or(|last| *last <= asked) {
+        if self.recorded.may_be_cut_off(line, asked, request) {
             self.rules.count(Rule::RecordingEnds);
             return Ok(request.ask() != Ask::Write);
         }
@@ -441,8 +471,12 @@ impl<'t> Matcher<'t> {
         if recorded.is_hub_notice() {
             return Ok(self.excuse(index, Rule::HubNotice));
         }
-        if self.is_over(line.conn, index) && self.candidates(line.conn, recorded).is_empty() {
-            return Ok(self.excuse(index, Rule::JoinsAgain));
+        if let Some(rule) = self.is_over(line.conn, index)
+            // That a connection was replaced is said on it.
+            && !(rule == Rule::Replaced && recorded.is_notice())
+            && self.candidates(line.conn, recorded).is_empty()
+        {
+            return Ok(self.excuse(index, rule));
         }
         if let Some(first) = self.recorded.once_more.get(&index).copied() {
             return self.settle_once_more(index, first);
@@ -541,12 +575,6 @@ impl<'t> Matcher<'t> {
             rules: self.rules,
         })
     }
-}
-
-/// Uid and version of an object.
-fn version(object: &Value) -> Version {
-    let text = |name: &str| object["metadata"][name].as_str().unwrap_or_default().to_owned();
-    (text("uid"), text("resourceVersion"))
 }
 
 fn all_additions(transcript: &Transcript) -> Additions {

@@ -9,6 +9,7 @@ use kube::api::PostParams;
 use kube::client::Body;
 use kube::{Api, Client};
 use serde_json::Value;
+use tombolo_runtime::sentence;
 use tombolo_runtime::time::http_date;
 
 use super::Report;
@@ -53,7 +54,7 @@ pub(super) async fn reach(options: &ClusterOptions, now: SystemTime, report: &mu
     let (code, date, version) = match version(&client).await {
         Ok(answer) => answer,
         Err(error) => {
-            report.fail(CHECK, format!("{at} does not answer: {}", causes(&error)), advice);
+            report.fail(CHECK, format!("{at} does not answer: {}", sentence(&error)), advice);
             return None;
         }
     };
@@ -151,21 +152,6 @@ pub(super) async fn nodes(api: &Reached, report: &mut Report) {
     let more = if more == 0 { String::new() } else { format!(" and {more} more") };
     let text = format!("{} of {} are not Ready: {}{more}", missing.len(), nodes.len(), named.join(", "));
     report.warn(CHECK, text, "On the node: tombolo doctor --edge /etc/tombolo/edgecore.yaml");
-}
-
-/// An error with its causes: the reason why a connection fails is the last one.
-pub(super) fn causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text.push_str(": ");
-            text.push_str(&cause_text);
-        }
-        source = cause.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use tombolo_edge::config::{Transport, host_and_port};
 use tombolo_edge::identity::{Identity, is_registered, show};
 use tombolo_edge::store::{Inspection, inspect};
 use tombolo_link::client::{Choice, Target};
+use tombolo_runtime::sentence;
 
 use super::{Report, api, hub, secrets};
 use crate::cluster;
@@ -172,7 +173,7 @@ async fn local_api(data_dir: &Path, running: bool, report: &mut Report) {
             );
         }
         Ok((at, Err(error))) => {
-            report.fail(CHECK, format!("{at}: {}", api::causes(&error)), "See the log of edgecore");
+            report.fail(CHECK, format!("{at}: {}", sentence(&error)), "See the log of edgecore");
         }
         Err(error) => {
             report.fail(CHECK, format!("{error:#}"), "Restart edgecore, which writes the kubeconfig");

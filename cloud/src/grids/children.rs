@@ -8,13 +8,18 @@ use kube::api::{
 };
 use kube::core::GroupVersionKind;
 use kube::{Api, Client, ResourceExt};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tombolo_grid::name::ChildKind;
+use tombolo_grid::reconcile::ownership::claimed;
 use tombolo_grid::reconcile::plan::{Doomed, Wanted};
 use tombolo_grid::reconcile::status::UnitError;
+use tombolo_grid::reconcile::union::in_the_way;
 
 use super::MANAGER;
 use super::cache::{Cache, as_value};
+
+/// Code of an answer that refuses what an object would be (`Invalid`).
+const INVALID: u16 = 422;
 
 /// The children of one kind of grid.
 #[derive(Clone)]
@@ -78,13 +83,44 @@ impl Children {
         }))
     }
 
-    /// Applies a manifest; what is stored then.
+    /// Applies a manifest; what is stored then. What is refused because the child has another member where it can have one of several
+    /// is applied once more when that one is the controller's to remove (docs/application-grid.md#what-belongs-to-whom).
     pub(super) async fn apply(&self, namespace: &str, wanted: &Wanted) -> Result<Value, UnitError> {
-        let params = PatchParams::apply(MANAGER).force();
-        let applied = self.api(namespace).patch(&wanted.name, &params, &Patch::Apply(&wanted.manifest)).await;
+        let mut applied = self.try_apply(namespace, wanted).await;
+        if matches!(&applied, Err(kube::Error::Api(status)) if status.code == INVALID)
+            && self.claim(namespace, wanted).await.map_err(|error| unit_error(&error))?
+        {
+            applied = self.try_apply(namespace, wanted).await;
+        }
         let mut child = applied.map_err(|error| unit_error(&error))?;
         slim(&mut child);
         Ok(as_value(&child))
+    }
+
+    async fn try_apply(&self, namespace: &str, wanted: &Wanted) -> Result<DynamicObject, kube::Error> {
+        let params = PatchParams::apply(MANAGER).force();
+        self.api(namespace).patch(&wanted.name, &params, &Patch::Apply(&wanted.manifest)).await
+    }
+
+    /// Takes over what stands in the way of a manifest in the child that it was made for. Tells whether something does.
+    async fn claim(&self, namespace: &str, wanted: &Wanted) -> Result<bool, kube::Error> {
+        let api = self.api(namespace);
+        let Some(child) = api.get_opt(&wanted.name).await? else { return Ok(false) };
+        let child = as_value(&child);
+        let (metadata, manifest) = (&child["metadata"], &wanted.manifest);
+        let in_the_way = in_the_way(&child, manifest);
+        let is_seen = metadata["uid"].is_string() && metadata["uid"] == manifest["metadata"]["uid"];
+        if in_the_way.is_empty() || !is_seen {
+            return Ok(false);
+        }
+        let version = manifest["apiVersion"].as_str().unwrap_or_default();
+        let owners = claimed(&metadata["managedFields"], &in_the_way, MANAGER, version);
+        // The version: who writes meanwhile may own something else then.
+        let revision = &metadata["resourceVersion"];
+        let claim = json!({"metadata": {"uid": metadata["uid"], "resourceVersion": revision, "managedFields": owners}});
+        let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
+        api.patch(&wanted.name, &params, &Patch::Merge(&claim)).await?;
+        Ok(true)
     }
 
     /// Removes a child, if it is still the one that was seen. What is gone already is no error.

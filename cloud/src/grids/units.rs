@@ -65,15 +65,19 @@ impl Units {
     /// before.
     pub(super) fn take(&self, event: Event<Seen>) -> BTreeSet<String> {
         let mut nodes = self.nodes.write();
+        let as_known = |nodes: &Nodes, Seen { name, labels }: Seen| {
+            let labels = labels.or_else(|| nodes.labels.get(&name).cloned().flatten());
+            (name, labels)
+        };
         match event {
             Event::Init => {
                 nodes.listed = Some(HashMap::new());
                 BTreeSet::new()
             }
             Event::InitApply(node) => {
-                let labels = node.labels.or_else(|| nodes.labels.get(&node.name).cloned().flatten());
+                let (name, labels) = as_known(&nodes, node);
                 if let Some(listed) = &mut nodes.listed {
-                    listed.insert(node.name, labels);
+                    listed.insert(name, labels);
                 }
                 BTreeSet::new()
             }
@@ -85,8 +89,8 @@ impl Units {
                 names.into_iter().flat_map(|name| changed(old.get(name), nodes.labels.get(name))).collect()
             }
             Event::Apply(node) => {
-                let labels = node.labels.or_else(|| nodes.labels.get(&node.name).cloned().flatten());
-                let old = nodes.labels.insert(node.name, labels.clone());
+                let (name, labels) = as_known(&nodes, node);
+                let old = nodes.labels.insert(name, labels.clone());
                 changed(old.as_ref(), Some(&labels)).collect()
             }
             Event::Delete(node) => {

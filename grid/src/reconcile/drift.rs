@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use super::manifest::APPLIED;
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 /// Lists that are merged item by item: name of the field, keys of the items, what a key is when it is left out. A field of
 /// two types has two rows.
@@ -33,7 +33,7 @@ const KEYED: [(&str, &[(&str, &str)]); 16] = [
 ];
 
 /// Structs and maps that are replaced as a whole, and in them all that they hold, as in lists without keys.
-const WHOLE: [&str; 12] = [
+pub(super) const WHOLE: [&str; 12] = [
     "configMapKeyRef",
     "dataSource",
     "fieldRef",
@@ -221,29 +221,31 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-type Keys = [(&'static str, &'static str)];
+pub(super) type Keys = [(&'static str, &'static str)];
 
 /// The keys of the items of a list; none when it is replaced as a whole.
-fn keys(field: &str, items: &[Value]) -> Option<&'static Keys> {
+pub(super) fn keys(field: &str, items: &[Value]) -> Option<&'static Keys> {
     let mut rows = KEYED.iter().filter(|(name, _)| *name == field).map(|(_, keys)| *keys);
     let has_key =
         |keys: &&Keys| keys.first().is_some_and(|(key, _)| items.iter().all(|item| !item[*key].is_null()));
     rows.find(has_key)
 }
 
+/// What tells an item of a list from the others.
+pub(super) fn key(item: &Value, keys: &Keys) -> Map<String, Value> {
+    let part = |(name, default): &(&str, &str)| match &item[*name] {
+        Value::Null => ((*name).to_owned(), (*default).into()),
+        value => ((*name).to_owned(), value.clone()),
+    };
+    keys.iter().map(part).collect()
+}
+
 /// Whether each item is there, in this order. Others may have items before, between and behind them.
 fn holds_keyed(list: &[Value], items: &[Value], keys: &Keys) -> bool {
-    let key = |item: &Value| -> Vec<String> {
-        let part = |(name, default): &(&str, &str)| match &item[*name] {
-            Value::Null => Value::from(*default).to_string(),
-            value => value.to_string(),
-        };
-        keys.iter().map(part).collect()
-    };
     let mut rest = list.iter();
     items.iter().all(|item| {
-        let wanted = key(item);
-        let found = rest.find(|live| key(live) == wanted);
+        let wanted = key(item, keys);
+        let found = rest.find(|live| key(live, keys) == wanted);
         found.is_some_and(|live| holds("", live, item, Extra::Foreign))
     })
 }

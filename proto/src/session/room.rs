@@ -15,10 +15,13 @@ pub(super) struct Room<const MAX: usize> {
 }
 
 impl<const MAX: usize> Room<MAX> {
+    /// Keys at most: as many have gone as may be followed, and a few were not counted yet.
+    const KEYS_MAX: usize = 2 * MAX + COUNT_AFTER;
+
     /// One more key has come, and there are so many: whether they must be counted.
     pub(super) fn grown(&mut self, keys: usize) -> bool {
         self.left = self.left.saturating_sub(1);
-        keys > MAX && (self.left == 0 || keys > keys_max(MAX))
+        keys > MAX && (self.left == 0 || keys > Self::KEYS_MAX)
     }
 
     /// Of so many keys, all of them needed, so many are followed. False when that is too much.
@@ -26,9 +29,4 @@ impl<const MAX: usize> Room<MAX> {
         self.left = MAX.saturating_sub(followed).max(COUNT_AFTER);
         followed <= MAX && keys <= MAX.saturating_mul(2)
     }
-}
-
-/// Keys at most of an edge that may follow so many objects: as many have gone, and a few were not counted yet.
-const fn keys_max(max: usize) -> usize {
-    2 * max + COUNT_AFTER
 }

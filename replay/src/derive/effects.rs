@@ -7,10 +7,9 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 
-use super::version;
 use crate::frame::{Frame, Key};
 use crate::transcript::{Event, Line, Transcript, Verb};
-use crate::value::{same_content, strip};
+use crate::value::{same_content, strip, version};
 
 /// The transcript with such a line before each report that needs one.
 pub(super) fn split(transcript: &Transcript) -> Transcript {

@@ -6,9 +6,10 @@
 
 use std::collections::HashMap;
 
-use super::{is_newer, version};
+use super::is_newer;
 use crate::frame::{Ask, Frame, Key};
 use crate::transcript::{Event, Line, Transcript, Verb};
+use crate::value::version;
 
 /// Before a line, in its place, or after it.
 type Place = (usize, i8);

@@ -7,6 +7,7 @@ mod ownership;
 mod rights;
 mod scale;
 mod superedge;
+mod unions;
 mod units;
 
 use kube::api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams, PostParams};

@@ -44,11 +44,7 @@ fn required_selector(
 ) {
     let selector = spec.child("selector");
     let before = errors.len();
-    if selector.is_set() {
-        selector.selector(errors);
-    } else {
-        errors.push(selector.required(""));
-    }
+    selector.required_selector(errors);
     let readable = errors.len() == before || !selector.is_set();
     no_empty_selector(&selector, what, errors);
     if !readable {

@@ -42,11 +42,7 @@ fn job(object: &Value, errors: &mut Errors) {
     job_spec(&spec, errors);
     let selector = spec.child("selector");
     let before = errors.len();
-    if selector.is_set() {
-        selector.selector(errors);
-    } else {
-        errors.push(selector.required(""));
-    }
+    selector.required_selector(errors);
     let labels = spec.below("template.metadata.labels");
     let selects = errors.len() == before && matches(selector.value(), labels.value());
     if !selector.is_set() || (errors.len() == before && !selects) {

@@ -103,11 +103,7 @@ fn matched(resources: &Field<'_, '_>, errors: &mut Errors) {
         false => errors.push(policy.required("")),
     }
     for selector in ["namespaceSelector", "objectSelector"] {
-        let selector = resources.child(selector);
-        match selector.is_set() {
-            true => selector.selector(errors),
-            false => errors.push(selector.required("")),
-        }
+        resources.child(selector).required_selector(errors);
     }
     for rules in ["resourceRules", "excludeResourceRules"] {
         for rule in resources.child(rules).items() {

@@ -58,6 +58,14 @@ impl<'v> Field<'_, 'v> {
         label_selector(self.value(), &self.path(), errors);
     }
 
+    /// The same for one that must be there.
+    pub(super) fn required_selector(&self, errors: &mut Errors) {
+        match self.is_set() {
+            true => self.selector(errors),
+            false => errors.push(self.required("")),
+        }
+    }
+
     /// Reports a list or map with more entries than allowed; true when it is one.
     pub(super) fn overfull(&self, max: usize, errors: &mut Errors) -> bool {
         let is_overfull = self.len() > max;

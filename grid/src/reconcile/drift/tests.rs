@@ -208,7 +208,7 @@ fn the_tables_are_those_of_the_api() {
 }
 
 /// All fields of all structs that are in a child.
-fn fields_of_children() -> Vec<Vec<&'static str>> {
+pub(crate) fn fields_of_children() -> Vec<Vec<&'static str>> {
     let types = types();
     let (mut seen, mut open, mut all) = (BTreeSet::new(), ROOTS.to_vec(), Vec::new());
     while let Some(name) = open.pop() {

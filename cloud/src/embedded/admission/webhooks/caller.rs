@@ -14,6 +14,7 @@ use rand::seq::IndexedRandom as _;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
 use serde_json::Value;
+use tombolo_runtime::sentence;
 
 use super::configuration::{ClientConfig, Service};
 use crate::embedded::objects::{Objects, core, items, text, v1};
@@ -71,7 +72,7 @@ impl Caller {
                 .header(header::ACCEPT, "application/json")
                 .body(Body::from(review.to_string().into_bytes()))
                 .map_err(|error| error.to_string())?;
-            let response = client.send(request).await.map_err(|error| with_sources(&error))?;
+            let response = client.send(request).await.map_err(|error| sentence(&error))?;
             let status = response.status();
             let body = Limited::new(response.into_body(), ANSWER_LEN_MAX).collect().await;
             let body = body.map_err(|error| error.to_string())?.to_bytes();
@@ -149,7 +150,7 @@ impl Caller {
         config.default_retry = false;
         config.tls_server_name.clone_from(&peer.server_name);
         config.root_cert = peer.ca_bundle.as_deref().map(certificates).transpose()?;
-        let client = kube::Client::try_from(config).map_err(|error| with_sources(&error))?;
+        let client = kube::Client::try_from(config).map_err(|error| sentence(&error))?;
         clients.insert(peer.clone(), client.clone());
         Ok(client)
     }
@@ -167,19 +168,4 @@ pub(super) fn certificates(ca_bundle: &str) -> Result<Vec<Vec<u8>>, String> {
         return Err("unable to load root certificates: unable to parse bytes as PEM block".to_owned());
     }
     Ok(certificates.iter().map(|certificate| certificate.to_vec()).collect())
-}
-
-/// An error and what is behind it: the outermost one says only that the call failed.
-fn with_sources(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(inner) = source {
-        let inner_text = inner.to_string();
-        if !text.contains(&inner_text) {
-            text.push_str(": ");
-            text.push_str(&inner_text);
-        }
-        source = inner.source();
-    }
-    text
 }
