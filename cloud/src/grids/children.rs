@@ -1,6 +1,7 @@
 //! The children of grids in the API: read, applied, removed.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::api::{
@@ -10,11 +11,13 @@ use kube::core::GroupVersionKind;
 use kube::{Api, Client, ResourceExt};
 use serde_json::Value;
 use tombolo_grid::name::ChildKind;
+use tombolo_grid::reconcile::Grid;
 use tombolo_grid::reconcile::plan::{Doomed, Wanted};
 use tombolo_grid::reconcile::status::UnitError;
 
 use super::MANAGER;
-use super::cache::{Cache, as_value};
+use super::cache::Cache;
+use super::live::Live;
 
 /// The children of one kind of grid.
 #[derive(Clone)]
@@ -64,27 +67,36 @@ impl Children {
     }
 
     /// What a namespace has of them: objects with the label of this grid or owned by it.
-    pub(super) async fn of_grid(&self, namespace: &str, grid: &str, uid: &str) -> BTreeMap<String, Value> {
-        let near = self.labelled.of_grid(namespace, grid, uid).await;
-        near.into_iter().map(|(name, child)| (name, as_value(&child))).collect()
+    pub(super) async fn of_grid(
+        &self,
+        namespace: &str,
+        grid: &str,
+        uid: &str,
+    ) -> BTreeMap<String, Arc<Live>> {
+        self.labelled.of_grid(namespace, grid, uid).await
     }
 
     /// What the API has under a name now.
-    pub(super) async fn read(&self, namespace: &str, name: &str) -> Result<Option<Value>, kube::Error> {
-        let found = self.api(namespace).get_opt(name).await?;
-        Ok(found.map(|mut child| {
-            slim(&mut child);
-            as_value(&child)
-        }))
+    pub(super) async fn read(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<DynamicObject>, kube::Error> {
+        let mut found = self.api(namespace).get_opt(name).await?;
+        found.iter_mut().for_each(slim);
+        Ok(found)
     }
 
-    /// Applies a manifest; what is stored then.
-    pub(super) async fn apply(&self, namespace: &str, wanted: &Wanted) -> Result<Value, UnitError> {
+    /// Applies the manifest of a child; what is stored then.
+    pub(super) async fn apply(&self, grid: &Grid, wanted: &Wanted) -> Result<Live, UnitError> {
         let params = PatchParams::apply(MANAGER).force();
-        let applied = self.api(namespace).patch(&wanted.name, &params, &Patch::Apply(&wanted.manifest)).await;
+        let applied = self
+            .api(&grid.namespace)
+            .patch(&wanted.name, &params, &Patch::Apply(wanted.manifest(grid)))
+            .await;
         let mut child = applied.map_err(|error| unit_error(&error))?;
         slim(&mut child);
-        Ok(as_value(&child))
+        Ok(Live::of(&child))
     }
 
     /// Removes a child, if it is still the one that was seen. What is gone already is no error.
