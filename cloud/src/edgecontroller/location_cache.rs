@@ -7,6 +7,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use dashmap::DashMap;
 use tombolo_proto::object::KeyHashes;
@@ -29,20 +30,38 @@ pub struct Difference {
 pub struct LocationCache {
     places: DashMap<ObjectKey, HashMap<NodeId, HashSet<Uid>>, KeyHashes>,
     pods: DashMap<NodeId, HashMap<Uid, BoundPod>>,
+    /// Pods of which it is not known what they refer to.
+    lacking: AtomicUsize,
 }
 
 #[derive(Debug)]
 struct BoundPod {
     key: ObjectKey,
     references: Arc<[ObjectKey]>,
+    /// There was no room for what it refers to.
+    lacks: bool,
 }
 
 impl LocationCache {
     /// Notes that a pod is bound to a node and refers to these objects, in place of what was noted for its UID.
     pub fn set_pod(&self, node: &NodeId, uid: &Uid, key: &ObjectKey, references: &[ObjectKey]) -> Difference {
         let references: Arc<[ObjectKey]> = references.iter().map(|key| self.shared(key)).collect();
-        let pod = BoundPod { key: key.clone(), references: Arc::clone(&references) };
+        let pod = BoundPod { key: key.clone(), references: Arc::clone(&references), lacks: false };
+        self.replace(node, uid, pod)
+    }
+
+    /// Notes that a pod is bound to a node, and that there is no room for what it refers to; returns what its node is not known to
+    /// need any longer.
+    pub fn leave_out(&self, node: &NodeId, uid: &Uid, key: &ObjectKey) -> Vec<ObjectKey> {
+        let pod = BoundPod { key: key.clone(), references: Arc::default(), lacks: true };
+        self.replace(node, uid, pod).lost
+    }
+
+    fn replace(&self, node: &NodeId, uid: &Uid, pod: BoundPod) -> Difference {
+        let references = Arc::clone(&pod.references);
+        self.lacking.fetch_add(usize::from(pod.lacks), Ordering::Relaxed);
         let before = self.pods.entry(node.clone()).or_default().insert(uid.clone(), pod);
+        self.count_out(before.as_ref());
         let before = before.map(|pod| pod.references).unwrap_or_default();
         let old: HashSet<&ObjectKey> = before.iter().collect();
         let new: HashSet<&ObjectKey> = references.iter().collect();
@@ -61,6 +80,7 @@ impl LocationCache {
         if empty {
             self.pods.remove_if(node, |_, pods| pods.is_empty());
         }
+        self.count_out(removed.as_ref());
         let Some(pod) = removed else { return Vec::new() };
         let lost: HashSet<&ObjectKey> =
             pod.references.iter().filter(|key| self.release(key, node, uid)).collect();
@@ -72,6 +92,7 @@ impl LocationCache {
         let Some((_, pods)) = self.pods.remove(node) else { return NodeLosses::default() };
         let mut losses = NodeLosses::default();
         for (uid, pod) in pods {
+            self.count_out(Some(&pod));
             for key in pod.references.iter() {
                 if self.release(key, node, &uid) && !self.is_referenced(key) {
                     losses.unreferenced.push(key.clone());
@@ -123,6 +144,27 @@ impl LocationCache {
         pods.values().map(|pod| &pod.key).filter(|key| key.namespace() == namespace).cloned().collect()
     }
 
+    /// Whether it is not known what this pod refers to.
+    #[must_use]
+    pub fn lacks(&self, node: &NodeId, uid: &Uid) -> bool {
+        self.pods.get(node).is_some_and(|pods| pods.get(uid).is_some_and(|pod| pod.lacks))
+    }
+
+    /// Whether this node has a pod in this namespace of which it is not known what it refers to.
+    #[must_use]
+    pub fn lacks_in(&self, node: &NodeId, namespace: &str) -> bool {
+        // Mostly there is none anywhere.
+        self.lacking.load(Ordering::Relaxed) > 0
+            && self
+                .pods
+                .get(node)
+                .is_some_and(|pods| pods.values().any(|pod| pod.lacks && pod.key.namespace() == namespace))
+    }
+
+    fn count_out(&self, pod: Option<&BoundPod>) {
+        self.lacking.fetch_sub(usize::from(pod.is_some_and(|pod| pod.lacks)), Ordering::Relaxed);
+    }
+
     /// Whether the pod with this UID is bound to this node.
     #[must_use]
     pub fn is_bound(&self, node: &NodeId, uid: &Uid) -> bool {
@@ -157,6 +199,7 @@ impl LocationCache {
     pub fn clear(&self) {
         self.places.clear();
         self.pods.clear();
+        self.lacking.store(0, Ordering::Relaxed);
     }
 
     /// Adds one pod's reference; true when it is the node's first.
