@@ -11,8 +11,7 @@ use kube::core::GroupVersionKind;
 use kube::{Api, Client, ResourceExt};
 use serde_json::Value;
 use tombolo_grid::name::ChildKind;
-use tombolo_grid::reconcile::Grid;
-use tombolo_grid::reconcile::plan::{Doomed, Wanted};
+use tombolo_grid::reconcile::plan::Doomed;
 use tombolo_grid::reconcile::status::UnitError;
 
 use super::MANAGER;
@@ -87,13 +86,15 @@ impl Children {
         Ok(found)
     }
 
-    /// Applies the manifest of a child; what is stored then.
-    pub(super) async fn apply(&self, grid: &Grid, wanted: &Wanted) -> Result<Live, UnitError> {
+    /// Applies the manifest of a child, under its name; what is stored then.
+    pub(super) async fn apply(
+        &self,
+        namespace: &str,
+        name: &str,
+        manifest: &Value,
+    ) -> Result<Live, UnitError> {
         let params = PatchParams::apply(MANAGER).force();
-        let applied = self
-            .api(&grid.namespace)
-            .patch(&wanted.name, &params, &Patch::Apply(wanted.manifest(grid)))
-            .await;
+        let applied = self.api(namespace).patch(name, &params, &Patch::Apply(manifest)).await;
         let mut child = applied.map_err(|error| unit_error(&error))?;
         slim(&mut child);
         Ok(Live::of(&child))

@@ -5,6 +5,7 @@ use kube::ResourceExt;
 use kube::api::DynamicObject;
 use serde_json::{Value, json};
 use tombolo_grid::labels::GRID_SELECTOR;
+use tombolo_grid::reconcile::manifest::APPLIED;
 use tombolo_proto::object::ContentHash;
 
 use crate::edgecontroller::trim::hash_of;
@@ -14,6 +15,9 @@ const STATUS_LEN_MAX: usize = 16 * 1024;
 
 /// Numbers of a status that say whether a child does its work.
 const NUMBERS: [&str; 4] = ["observedGeneration", "replicas", "readyReplicas", "updatedReplicas"];
+
+/// Longest text that is the digest of a manifest.
+const DIGEST_LEN_MAX: usize = 64;
 
 /// Field managers of a child that are told.
 const MANAGERS_MAX: usize = 16;
@@ -36,6 +40,7 @@ impl Live {
         let owners = child.owner_references().iter().filter(|owner| owner.controller == Some(true)).take(1);
         let managers = child.managed_fields().iter().filter_map(|entry| entry.manager.as_deref());
         let managers = managers.take(MANAGERS_MAX).map(|manager| json!({ "manager": manager }));
+        let applied = child.annotations().get(APPLIED).filter(|digest| digest.len() <= DIGEST_LEN_MAX);
         let part = json!({
             "metadata": {
                 "name": meta.name,
@@ -44,6 +49,7 @@ impl Live {
                 "resourceVersion": meta.resource_version,
                 "generation": meta.generation,
                 "deletionTimestamp": meta.deletion_timestamp,
+                "annotations": {APPLIED: applied},
                 "labels": {GRID_SELECTOR: child.labels().get(GRID_SELECTOR)},
                 "ownerReferences": owners.collect::<Vec<_>>(),
                 "managedFields": managers.collect::<Vec<_>>(),
@@ -52,6 +58,12 @@ impl Live {
             "status": status_part(&child.data["status"]),
         });
         Self { part, hash }
+    }
+
+    /// Whether this manifest was the last one that was applied to it. Others may have changed it since.
+    pub(super) fn is_of(&self, manifest: &Value) -> bool {
+        let digest = |object: &Value| object["metadata"]["annotations"][APPLIED].clone();
+        digest(&self.part) == digest(manifest)
     }
 
     /// Its UID.
@@ -91,7 +103,7 @@ mod tests {
     #[test]
     fn little_is_kept_of_a_child_and_a_change_of_what_a_manifest_says_is_seen() {
         let live = child(|_| {});
-        assert!(live.part.to_string().len() < 600, "{}", live.part);
+        assert!(live.part.to_string().len() < 700, "{}", live.part);
         assert_eq!((live.uid(), &live.part["spec"]["replicas"]), ("u", &json!(3)));
         assert_eq!(live.part["metadata"]["ownerReferences"][0]["uid"], "g");
         assert_eq!(live.part["metadata"]["managedFields"], json!([{"manager": "somebody"}]));
@@ -105,8 +117,11 @@ mod tests {
             let other = child(|value| *value.pointer_mut(pointer).expect("a text") = "y".into());
             assert_ne!(other.hash, live.hash, "{pointer}");
         }
+        let manifest = json!({"metadata": {"annotations": {APPLIED: "7"}}});
+        let own = child(|value| value["metadata"]["annotations"][APPLIED] = "7".into());
+        assert!(own.is_of(&manifest) && !live.is_of(&manifest));
         let large = child(|value| value["status"]["conditions"] = json!(["x".repeat(STATUS_LEN_MAX)]));
         assert_eq!(large.part["status"]["readyReplicas"], 3);
-        assert!(large.part.to_string().len() < 700);
+        assert!(large.part.to_string().len() < 800);
     }
 }

@@ -325,24 +325,25 @@ async fn apply_all(
     context.memory.lock().entry(grid.uid.clone()).or_default().settled = kept;
 }
 
-/// Sees that a child is as it is wanted: it is read as a whole, and applied when it is not.
+/// Sees that a child is as it is wanted: it is read as a whole where its manifest was applied already, and applied when it is not.
 async fn applied(
     grid: &Grid,
     wanted: &Wanted,
     seen: Option<&Arc<Live>>,
     context: &Context,
 ) -> Result<Live, UnitError> {
-    if let Some(seen) = seen
+    let manifest = wanted.manifest(grid);
+    if let Some(seen) = seen.filter(|seen| seen.is_of(&manifest))
         && let Some(child) =
             context.children.read(&grid.namespace, &wanted.name).await.map_err(|error| unit_error(&error))?
     {
         let live = Live::of(&child);
-        if live.uid() == seen.uid() && is_applied(&as_value(&child), &wanted.manifest(grid)) {
+        if live.uid() == seen.uid() && is_applied(&as_value(&child), &manifest) {
             return Ok(live);
         }
     }
     context.metrics.writes.inc();
-    context.children.apply(grid, wanted).await
+    context.children.apply(&grid.namespace, &wanted.name, &manifest).await
 }
 
 /// Hash of all that the manifests of a grid's children are made of.

@@ -115,14 +115,11 @@ impl Index {
         let Some(holder) = self.room.holder(item) else { return };
         let Some(left_out) = self.lines_of_holders.admit(holder) else { return };
         let (Item::Body(key) | Item::References(key)) = item;
-        let max = self.room.max();
+        let (max, reason) =
+            (self.room.max(), "the index is full, and no other has more of it: an object is withheld");
         match holder {
-            Holder::Namespace(namespace) => {
-                tracing::warn!(%namespace, %key, max, left_out, "the index is full, and this namespace has most of it: what is too large is not delivered");
-            }
-            Holder::Node(node) => {
-                tracing::warn!(%node, %key, max, left_out, "the index is full, and this node has most of it: what is too large is not delivered");
-            }
+            Holder::Namespace(namespace) => tracing::warn!(%namespace, %key, max, left_out, "{reason}"),
+            Holder::Node(node) => tracing::warn!(%node, %key, max, left_out, "{reason}"),
         }
     }
 }
