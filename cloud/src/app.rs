@@ -265,7 +265,7 @@ impl Bound {
         let state = AdminState { registry: Arc::new(registry), readiness, drain: drain.clone() };
         let admin = admin.map(|admin| admin.start(state)).transpose().map_err(AppError::Admin)?;
         if config.upstream.enabled {
-            let index = Index::new(Arc::clone(&hub.down));
+            let index = Index::new(Arc::clone(&hub.down)).with_memory(config.budgets.index_bytes);
             let outlet = Arc::clone(&hub.registry);
             tasks.spawn(
                 "edgecontroller",
@@ -512,6 +512,7 @@ pub(crate) async fn keep_house(hub: Arc<Hub>) {
         hub.metrics.withheld.set(gauge(tally.withheld));
         hub.metrics.unserved_pods.set(gauge(tally.unserved));
         hub.metrics.pod_bytes.set(gauge(tally.pod_bytes));
+        hub.metrics.index_bytes.set(gauge(hub.down.index_bytes()));
         let unheeded = &hub.metrics.unheeded_pods;
         unheeded.inc_by(hub.down.unheeded().saturating_sub(unheeded.get()));
         hub.metrics.pods.set(gauge(pods));

@@ -126,6 +126,8 @@ pub struct Budgets {
     pub session_bytes: usize,
     /// Bytes of the objects that subscriptions follow.
     pub watch_bytes: usize,
+    /// Bytes of what the index keeps: pods, what they refer to, and Nodes.
+    pub index_bytes: usize,
     /// Connections that are not authenticated, at each port.
     pub places: DoorLimits,
 }
@@ -365,6 +367,7 @@ fn budgets(raw: &RawBudgets) -> Result<Budgets, ConfigError> {
     Ok(Budgets {
         session_bytes: bytes("budgets.sessionBytes", raw.session_bytes)?,
         watch_bytes: bytes("budgets.watchBytes", raw.watch_bytes)?,
+        index_bytes: bytes("budgets.indexBytes", raw.index_bytes)?,
         places: DoorLimits {
             waiting_per_source: places(
                 "budgets.connectionsPerSource",

@@ -9,6 +9,7 @@ mod children;
 mod controller;
 mod definitions;
 mod leader;
+mod live;
 mod metrics;
 mod reconcile;
 mod units;

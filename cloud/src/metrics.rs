@@ -90,7 +90,7 @@ pub struct Metrics {
     pub objects: Gauge,
     /// ConfigMaps and Secrets that pods refer to and that cannot be read.
     pub unreadable: Gauge,
-    /// Pods and Nodes whose bodies are not kept because the node's share of bytes is used up.
+    /// Objects whose bodies are not kept because there is no room left for them.
     pub withheld: Gauge,
     /// Pods whose references are not delivered because the pods of their node refer to too much.
     pub unserved_pods: Gauge,
@@ -98,6 +98,8 @@ pub struct Metrics {
     pub pods: Gauge,
     /// Bytes of their bodies in memory.
     pub pod_bytes: Gauge,
+    /// Bytes of what the index keeps for nodes.
+    pub index_bytes: Gauge,
     /// Times that a watch told of a mirror pod of a node that has too many.
     pub unheeded_pods: Counter,
     /// Watches shared by subscriptions.
@@ -106,6 +108,8 @@ pub struct Metrics {
     pub shared_watch_bytes: Gauge,
     /// Those that ended or were refused for want of memory, by reason.
     pub shared_watches_ended: Family<Label, Counter>,
+    /// Objects that were withheld from all because their namespace has most, by what was used up.
+    pub shared_watch_withheld: Family<Label, Counter>,
     /// Bytes that nodes make the hub keep, beyond what each has for itself.
     pub session_bytes: Gauge,
     /// The most that one node makes the hub keep, in all and in requests.
@@ -156,10 +160,12 @@ impl Metrics {
             unserved_pods: Gauge::default(),
             pods: Gauge::default(),
             pod_bytes: Gauge::default(),
+            index_bytes: Gauge::default(),
             unheeded_pods: Counter::default(),
             shared_watches: Gauge::default(),
             shared_watch_bytes: Gauge::default(),
             shared_watches_ended: Family::default(),
+            shared_watch_withheld: Family::default(),
             session_bytes: Gauge::default(),
             node_bytes_highest: Family::default(),
             budget_refusals: Refusals::default(),
@@ -210,12 +216,14 @@ impl Metrics {
     fn register_pods(&self, registry: &mut Registry) {
         let text = "ConfigMaps and Secrets that pods on edge nodes refer to and that cannot be read";
         registry.register("unreadable", text, self.unreadable.clone());
-        let text = "Pods and Nodes whose bodies are not kept because their node's share of bytes is used up";
+        let text = "Objects that are not delivered because there is no room left for them in the index";
         registry.register("withheld", text, self.withheld.clone());
         let text = "Pods whose references are not delivered because the pods of their node refer to too much";
         registry.register("unserved_pods", text, self.unserved_pods.clone());
         registry.register("pods", "Pods on edge nodes", self.pods.clone());
         registry.register("pod_bytes", "Bytes of the bodies of pods in memory", self.pod_bytes.clone());
+        let text = "Bytes of what is kept of pods, of what they refer to, and of Nodes";
+        registry.register("index_bytes", text, self.index_bytes.clone());
         let text = "Times that a watch told of a mirror pod of a node that has too many";
         registry.register("unheeded_pods", text, self.unheeded_pods.clone());
     }
@@ -225,6 +233,8 @@ impl Metrics {
         registry.register("shared_watch_bytes", text, self.shared_watch_bytes.clone());
         let text = "Shared watches that ended or were refused for want of memory, by reason";
         registry.register("shared_watches_ended", text, self.shared_watches_ended.clone());
+        let text = "Objects withheld from all because their namespace has most of what is followed, by what was used up";
+        registry.register("shared_watch_withheld", text, self.shared_watch_withheld.clone());
         let text = "Bytes that nodes make the hub keep, beyond what each has for itself";
         registry.register("session_bytes", text, self.session_bytes.clone());
         let text = "Bytes that the node with the most makes the hub keep, in all and in requests";

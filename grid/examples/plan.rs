@@ -22,7 +22,8 @@ fn main() {
     let units: Vec<&str> = units.iter().map(String::as_str).collect();
     let grid = grid();
     let Ok(first) = plan(&grid, &units, &[]) else { return eprintln!("the key is none") };
-    let children: Vec<Value> = first.wanted.into_iter().map(|wanted| stored(wanted.manifest)).collect();
+    let children: Vec<Value> =
+        first.wanted.into_iter().map(|wanted| stored(wanted.manifest(&grid))).collect();
     let mut times: Vec<Duration> = (0..PASSES).map(|_| pass(&grid, &units, &children)).collect();
     times.sort_unstable();
     println!("{count} units: {:.0} ms a pass", times[PASSES / 2].as_secs_f64() * 1000.0);
@@ -74,7 +75,7 @@ fn pass(grid: &Grid, units: &[&str], children: &[Value]) -> Duration {
     let mut outcome = Outcome { units: units.len(), ..Outcome::default() };
     for wanted in plan.wanted {
         let Some(child) = by_name.get(wanted.name.as_str()) else { continue };
-        if is_applied(child, &wanted.manifest) {
+        if is_applied(child, &wanted.manifest(grid)) {
             outcome.children.insert(wanted.unit, (*child).clone());
         }
     }

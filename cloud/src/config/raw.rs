@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::{ADMIN_PORT, Devices, JOIN_PORT, QUIC_PORT, WEBSOCKET_PORT, WatchEvents};
+use crate::edgecontroller::index::INDEX_BYTES_MAX;
 use crate::edgecontroller::upstream::RequestBounds;
 
 /// The whole file.
@@ -86,6 +87,7 @@ pub(super) struct RawGrids {
 pub(super) struct RawBudgets {
     pub(super) session_bytes: u64,
     pub(super) watch_bytes: u64,
+    pub(super) index_bytes: u64,
     pub(super) connections_per_source: u32,
     pub(super) handshakes_per_source: u32,
 }
@@ -95,6 +97,7 @@ impl Default for RawBudgets {
         Self {
             session_bytes: 128 * 1024 * 1024,
             watch_bytes: 128 * 1024 * 1024,
+            index_bytes: INDEX_BYTES_MAX as u64,
             connections_per_source: 2048,
             handshakes_per_source: 96,
         }

@@ -1,7 +1,7 @@
 //! What every node should hold, as its owner task reads it: the read side of the index.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use dashmap::DashMap;
 use tombolo_proto::object::{ContentHash, KeyHashes, ObjectVersion, SharedObject};
@@ -9,6 +9,7 @@ use tombolo_proto::session::Lookup;
 use tombolo_proto::{CloudRevision, NodeId, ObjectKey, Uid};
 
 use super::LocationCache;
+use super::index::Kind;
 use super::sightings::{Sighting, Sightings};
 use super::written::{Known, Order, Written};
 use crate::kube::resources;
@@ -24,6 +25,8 @@ pub struct Downstream {
     written: Written,
     /// Mirror pods that were not taken in, each time that a watch told of one.
     unheeded: AtomicU64,
+    /// Bytes of what is kept, as the index charges it.
+    index_bytes: AtomicUsize,
 }
 
 /// What is known of an object that some node needs.
@@ -124,7 +127,8 @@ impl Downstream {
             return Lookup::Pending;
         }
         if !self.is_wanted(node, key) {
-            return Lookup::Unwanted(None);
+            let known = !self.is_doubtful(node, key);
+            return if known { Lookup::Unwanted(None) } else { Lookup::Unreadable(WITHHELD) };
         }
         // Cloned first: asking for another map while holding a shard of this one invites a deadlock.
         let cached = self.objects.get(key).map(|cached| cached.clone());
@@ -143,6 +147,14 @@ impl Downstream {
             return object;
         }
         Arc::new(object.without_dependencies())
+    }
+
+    /// Whether a pod of the node may refer to this object for which there was no room in the index.
+    #[must_use]
+    pub(crate) fn is_doubtful(&self, node: &NodeId, key: &ObjectKey) -> bool {
+        matches!(Kind::of(key), Some(Kind::ConfigMap | Kind::Secret))
+            && self.location.lacks_in(node, key.namespace())
+            && !self.location.is_needed_by(node, key)
     }
 
     /// Whether the node is registered and its pods are known.
@@ -264,6 +276,16 @@ impl Downstream {
         tally
     }
 
+    /// Bytes of what the index keeps, as it charges them.
+    #[must_use]
+    pub fn index_bytes(&self) -> usize {
+        self.index_bytes.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_index_bytes(&self, bytes: usize) {
+        self.index_bytes.store(bytes, Ordering::Relaxed);
+    }
+
     /// Times that a watch told of a mirror pod that was not taken in.
     #[must_use]
     pub fn unheeded(&self) -> u64 {
@@ -297,6 +319,7 @@ impl Downstream {
         });
         self.revision.store(0, Ordering::Relaxed);
         self.sightings.clear();
+        self.set_index_bytes(0);
     }
 
     fn is_wanted(&self, node: &NodeId, key: &ObjectKey) -> bool {

@@ -5,8 +5,10 @@ mod bodies;
 mod configs;
 mod ending;
 mod graves;
+mod kept;
 pub(crate) mod nodes;
 mod pods;
+mod room;
 #[cfg(test)]
 mod tests;
 
@@ -22,6 +24,8 @@ use bodies::Bodies;
 use graves::Graves;
 pub use graves::ReadToken;
 pub(super) use pods::PodList;
+pub(crate) use room::INDEX_BYTES_MAX;
+use room::{Holder, Item, Room};
 
 use super::PodManager;
 use super::downstream::{Cached, Downstream};
@@ -114,8 +118,12 @@ pub struct Index {
     anew: HashMap<ObjectKey, ReadToken>,
     /// Which pods have their body in memory.
     bodies: Bodies,
+    /// What all that is kept takes.
+    room: Room,
     /// Lines about nodes whose pods are too large.
     lines: LineLimit<NodeId>,
+    /// Lines about whoever has most where there is no room left.
+    lines_of_holders: LineLimit<Holder>,
     /// Keys of which older events of the present batch were dropped.
     merged: HashSet<ObjectKey>,
     effects: Vec<Effect>,
@@ -136,11 +144,19 @@ impl Index {
             graves: Graves::default(),
             anew: HashMap::new(),
             bodies: Bodies::default(),
+            room: Room::new(INDEX_BYTES_MAX),
             lines: LineLimit::new(1, 60),
+            lines_of_holders: LineLimit::new(1, 60),
             merged: HashSet::new(),
             effects: Vec::new(),
             malformed: 0,
         }
+    }
+
+    /// The same, which keeps so many bytes in all.
+    #[must_use]
+    pub fn with_memory(self, bytes: usize) -> Self {
+        Self { room: Room::new(bytes), ..self }
     }
 
     /// Says of which keys the events that come next have dropped older ones, in place of what was said before.
@@ -236,6 +252,7 @@ impl Index {
     fn forget(&mut self, key: &ObjectKey) {
         self.down.objects.remove(key);
         self.anew.remove(key);
+        self.give_up(&Item::Body(key.clone()));
     }
 
     /// A node that needs this object, if there is one.
@@ -304,7 +321,7 @@ impl Index {
     pub fn reset(&mut self) {
         let down = Arc::clone(&self.down);
         down.clear();
-        *self = Self { malformed: self.malformed, ..Self::new(down) };
+        *self = Self { malformed: self.malformed, ..Self::new(down).with_memory(self.room.max()) };
     }
 
     fn applied(&mut self, kind: Kind, raw: RawObject) -> Result<(), ObjectError> {

@@ -8,12 +8,13 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use dashmap::DashMap;
 use tombolo_proto::object::KeyHashes;
 use tombolo_proto::{NodeId, ObjectKey, Uid};
 
-use super::needs::{Candidate, NODE_REFERENCES_BYTES_MAX, served, weight};
+use super::needs::{Candidate, NODE_REFERENCES_BYTES_MAX, served, total_weight, weight};
 
 #[cfg(test)]
 mod tests;
@@ -34,6 +35,8 @@ pub struct Difference {
 pub struct LocationCache {
     places: DashMap<ObjectKey, HashMap<NodeId, HashSet<Uid>>, KeyHashes>,
     nodes: DashMap<NodeId, Pods>,
+    /// Pods of which it is not known what they refer to.
+    lacking: AtomicUsize,
 }
 
 /// The pods of one node.
@@ -54,6 +57,8 @@ struct BoundPod {
     references: Arc<[ObjectKey]>,
     weight: usize,
     served: bool,
+    /// There was no room in the index for what it refers to.
+    lacks: bool,
 }
 
 impl BoundPod {
@@ -117,27 +122,44 @@ impl Pods {
 impl LocationCache {
     /// Notes that a pod is bound to a node and refers to these objects, in place of what was noted for its UID.
     pub fn set_pod(&self, node: &NodeId, uid: &Uid, key: &ObjectKey, references: &[ObjectKey]) -> Difference {
-        let weight: usize = references.iter().collect::<HashSet<_>>().into_iter().map(weight).sum();
+        let weight = total_weight(references);
         let fits = weight <= NODE_REFERENCES_BYTES_MAX;
         let references = references.iter().filter(|_| fits).map(|key| self.shared(key)).collect();
-        let pod = BoundPod { key: key.clone(), references, weight, served: false };
+        let pod = BoundPod { key: key.clone(), references, weight, served: false, lacks: false };
+        self.replace(node, uid, pod)
+    }
+
+    /// Notes that a pod is bound to a node, and that there is no room in the index for what it refers to.
+    pub fn leave_out(&self, node: &NodeId, uid: &Uid, key: &ObjectKey) -> Difference {
+        let references = Arc::default();
+        self.replace(
+            node,
+            uid,
+            BoundPod { key: key.clone(), references, weight: 0, served: false, lacks: true },
+        )
+    }
+
+    fn replace(&self, node: &NodeId, uid: &Uid, pod: BoundPod) -> Difference {
         let mut pods = self.nodes.entry(node.clone()).or_default();
-        let before = pods.remove(uid).map(BoundPod::counted);
-        pods.bound.insert(uid.clone(), pod);
+        self.lacking.fetch_add(usize::from(pod.lacks), Ordering::Relaxed);
+        let before = pods.remove(uid);
+        self.count_out(before.as_ref());
         pods.waiting.insert(uid.clone());
-        pods.waiting_weight += weight;
+        pods.waiting_weight += pod.weight;
+        pods.bound.insert(uid.clone(), pod);
         let changes = pods.settle();
         drop(pods);
-        self.apply(node, uid, before.unwrap_or_default(), changes)
+        self.apply(node, uid, before.map(BoundPod::counted).unwrap_or_default(), changes)
     }
 
     /// Forgets a pod; returns what that changes, for the pod itself nothing.
     pub fn remove_pod(&self, node: &NodeId, uid: &Uid) -> Difference {
         let Some(mut pods) = self.nodes.get_mut(node) else { return Difference::default() };
-        let before = pods.remove(uid).map(BoundPod::counted);
+        let before = pods.remove(uid);
+        self.count_out(before.as_ref());
         let changes = pods.settle();
         drop(pods);
-        let difference = self.apply(node, uid, before.unwrap_or_default(), changes);
+        let difference = self.apply(node, uid, before.map(BoundPod::counted).unwrap_or_default(), changes);
         self.nodes.remove_if(node, |_, pods| pods.bound.is_empty());
         difference
     }
@@ -184,6 +206,7 @@ impl LocationCache {
         let Some((_, pods)) = self.nodes.remove(node) else { return NodeLosses::default() };
         let mut losses = NodeLosses::default();
         for (uid, pod) in pods.bound {
+            self.count_out(Some(&pod));
             losses.pods.push((uid.clone(), pod.key.clone()));
             for key in pod.counted().iter() {
                 if self.release(key, node, &uid) && !self.is_referenced(key) {
@@ -225,7 +248,8 @@ impl LocationCache {
         let Some(pods) = self.nodes.get(node) else { return Vec::new() };
         // Of a pod that can never be served the references are not known here.
         let refers = |pod: &&BoundPod| pod.references.is_empty() || pod.references.contains(key);
-        let waiting = pods.waiting.iter().filter_map(|uid| pods.bound.get(uid));
+        let waiting = pods.bound.iter().filter(|(uid, pod)| pod.lacks || pods.waiting.contains(*uid));
+        let waiting = waiting.map(|(_, pod)| pod);
         let waiting = waiting.filter(|pod| pod.key.namespace() == key.namespace()).filter(refers);
         let served = served.iter().filter_map(|uid| pods.bound.get(uid));
         served.chain(waiting).map(|pod| pod.key.clone()).collect()
@@ -239,6 +263,26 @@ impl LocationCache {
         keys.filter(|key| key.namespace() == namespace).cloned().collect()
     }
 
+    /// Whether it is not known what this pod refers to.
+    #[must_use]
+    pub fn lacks(&self, node: &NodeId, uid: &Uid) -> bool {
+        self.nodes.get(node).is_some_and(|pods| pods.bound.get(uid).is_some_and(|pod| pod.lacks))
+    }
+
+    /// Whether this node has a pod in this namespace of which it is not known what it refers to.
+    #[must_use]
+    pub fn lacks_in(&self, node: &NodeId, namespace: &str) -> bool {
+        // Mostly there is none anywhere.
+        self.lacking.load(Ordering::Relaxed) > 0
+            && self.nodes.get(node).is_some_and(|pods| {
+                pods.bound.values().any(|pod| pod.lacks && pod.key.namespace() == namespace)
+            })
+    }
+
+    fn count_out(&self, pod: Option<&BoundPod>) {
+        self.lacking.fetch_sub(usize::from(pod.is_some_and(|pod| pod.lacks)), Ordering::Relaxed);
+    }
+
     /// Whether the pod with this UID is bound to this node.
     #[must_use]
     pub fn is_bound(&self, node: &NodeId, uid: &Uid) -> bool {
@@ -248,7 +292,9 @@ impl LocationCache {
     /// Whether the node is given what this pod refers to.
     #[must_use]
     pub fn is_served(&self, node: &NodeId, uid: &Uid) -> bool {
-        self.nodes.get(node).is_some_and(|pods| !pods.waiting.contains(uid))
+        self.nodes.get(node).is_some_and(|pods| {
+            !pods.waiting.contains(uid) && !pods.bound.get(uid).is_some_and(|pod| pod.lacks)
+        })
     }
 
     /// Pods of a node and everything that they refer to, each once.
@@ -285,6 +331,7 @@ impl LocationCache {
     pub fn clear(&self) {
         self.places.clear();
         self.nodes.clear();
+        self.lacking.store(0, Ordering::Relaxed);
     }
 
     /// Adds one pod's reference; true when it is the node's first.

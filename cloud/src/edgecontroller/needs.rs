@@ -26,6 +26,11 @@ pub(super) fn weight(key: &ObjectKey) -> usize {
     key.namespace().len().saturating_add(key.name().len()).max(REFERENCE_LEN_MIN)
 }
 
+/// What these references count together, each once.
+pub(in crate::edgecontroller) fn total_weight(references: &[ObjectKey]) -> usize {
+    references.iter().collect::<HashSet<_, KeyHashes>>().into_iter().map(weight).sum()
+}
+
 /// A pod with references.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Candidate<'p> {

@@ -3,6 +3,7 @@
 use std::io;
 
 use bytes::Bytes;
+use serde::Serialize;
 use serde_json::Value;
 use tombolo_proto::inventory::{ContentHasher, content_hash};
 use tombolo_proto::object::{ContentHash, ObjectVersion, SharedObject};
@@ -143,7 +144,8 @@ fn node_significance(value: &mut Value) -> ContentHash {
     hash_of(value)
 }
 
-fn hash_of(value: &Value) -> ContentHash {
+/// Hash of what a value says as JSON.
+pub(crate) fn hash_of(value: &impl Serialize) -> ContentHash {
     let mut hasher = HashWriter(ContentHasher::default());
     match serde_json::to_writer(&mut hasher, value) {
         Ok(()) => hasher.0.finish(),

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::object::HasSpec;
 use kube::{CustomResource, CustomResourceExt, Resource, ResourceExt};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -249,6 +250,25 @@ pub trait GridKind:
     /// `status` as it is stored.
     fn stored_status(&self) -> Value;
 
+    /// Leaves out of `spec` all but the key, and the status.
+    fn leave_out_templates(&mut self);
+
+    /// What is kept of a grid between two passes: which one it is, and which label of nodes concerns it. All else is read when
+    /// there is something to do.
+    fn slim(&mut self) {
+        let kept = std::mem::take(self.meta_mut());
+        *self.meta_mut() = ObjectMeta {
+            name: kept.name,
+            namespace: kept.namespace,
+            uid: kept.uid,
+            resource_version: kept.resource_version,
+            generation: kept.generation,
+            deletion_timestamp: kept.deletion_timestamp,
+            ..ObjectMeta::default()
+        };
+        self.leave_out_templates();
+    }
+
     /// Whether unused members of the pool are to be removed.
     fn removes_unused(&self) -> bool {
         false
@@ -269,6 +289,18 @@ pub trait GridKind:
             spec: self.grid_spec(),
         }
     }
+}
+
+/// Longest text that is the key of a label: a prefix of 253 bytes, `/`, and a name of 63.
+const KEY_LEN_MAX: usize = 317;
+
+/// The key, without a text that no node has as the key of a label.
+fn short_key(mut key: String) -> String {
+    if key.len() > KEY_LEN_MAX {
+        key = String::new();
+    }
+    key.shrink_to_fit();
+    key
 }
 
 /// The two kinds with templates to choose from differ in their names alone.
@@ -293,6 +325,13 @@ macro_rules! workload_grid {
                 self.status.as_ref().map_or(Value::Null, |status| status.0.clone())
             }
 
+            fn leave_out_templates(&mut self) {
+                let grid_uniq_key = short_key(std::mem::take(&mut self.spec.grid_uniq_key));
+                self.spec = Default::default();
+                self.spec.grid_uniq_key = grid_uniq_key;
+                self.status = None;
+            }
+
             fn removes_unused(&self) -> bool {
                 self.spec().auto_delete_unused_template == Some(true)
             }
@@ -313,6 +352,12 @@ impl GridKind for ServiceGrid {
             template: spec.template.clone().unwrap_or_default().0,
             ..GridSpec::default()
         }
+    }
+
+    fn leave_out_templates(&mut self) {
+        let grid_uniq_key = short_key(std::mem::take(&mut self.spec.grid_uniq_key));
+        self.spec = ServiceGridSpec { grid_uniq_key, ..ServiceGridSpec::default() };
+        self.status = None;
     }
 
     fn stored_status(&self) -> Value {

@@ -12,6 +12,12 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tombolo_grid::labels::GRID_SELECTOR;
 
+use super::live::Live;
+
+/// Owners of a child by which it is found, and the longest UID of one: a grid is not found by what cannot be its own.
+const OWNERS_MAX: usize = 16;
+const UID_LEN_MAX: usize = 64;
+
 /// The labelled objects of one kind. Cheap to clone: clones share the content.
 #[derive(Clone)]
 pub(super) struct Cache {
@@ -31,7 +37,7 @@ enum Tie {
 /// Objects by namespace and name, and the names of those that are of a grid by namespace and tie.
 #[derive(Default)]
 struct Known {
-    children: HashMap<(String, String), Arc<DynamicObject>>,
+    children: HashMap<(String, String), (Arc<Live>, Vec<Tie>)>,
     of_grids: HashMap<(String, Tie), BTreeSet<String>>,
 }
 
@@ -66,7 +72,7 @@ impl Cache {
         namespace: &str,
         grid: &str,
         uid: &str,
-    ) -> BTreeMap<String, Arc<DynamicObject>> {
+    ) -> BTreeMap<String, Arc<Live>> {
         // Fails when nobody reads the children any more, and then nobody asks.
         let _ = self.complete.subscribe().wait_for(|complete| *complete).await;
         let known = self.known.read();
@@ -75,7 +81,7 @@ impl Cache {
         let names =
             ties.into_iter().filter_map(|tie| now.of_grids.get(&(namespace.to_owned(), tie))).flatten();
         let found = names.filter_map(|name| {
-            let child = now.children.get(&(namespace.to_owned(), name.clone()))?;
+            let (child, _) = now.children.get(&(namespace.to_owned(), name.clone()))?;
             Some((name.clone(), Arc::clone(child)))
         });
         found.collect()
@@ -86,17 +92,18 @@ impl Known {
     fn put(&mut self, child: &DynamicObject) {
         self.remove(child);
         let (namespace, name) = (child.namespace().unwrap_or_default(), child.name_any());
-        for tie in ties(child) {
-            self.of_grids.entry((namespace.clone(), tie)).or_default().insert(name.clone());
+        let ties = ties(child);
+        for tie in &ties {
+            self.of_grids.entry((namespace.clone(), tie.clone())).or_default().insert(name.clone());
         }
-        self.children.insert((namespace, name), Arc::new(child.clone()));
+        self.children.insert((namespace, name), (Arc::new(Live::of(child)), ties));
     }
 
     /// What was known under the name of this object is gone.
     fn remove(&mut self, child: &DynamicObject) {
         let (namespace, name) = (child.namespace().unwrap_or_default(), child.name_any());
-        let Some(old) = self.children.remove(&(namespace.clone(), name.clone())) else { return };
-        for tie in ties(&old) {
+        let Some((_, ties)) = self.children.remove(&(namespace.clone(), name.clone())) else { return };
+        for tie in ties {
             let place = (namespace.clone(), tie);
             let Some(names) = self.of_grids.get_mut(&place) else { continue };
             names.remove(&name);
@@ -109,7 +116,8 @@ impl Known {
 
 fn ties(child: &DynamicObject) -> Vec<Tie> {
     let label = child.labels().get(GRID_SELECTOR).cloned().map(Tie::Label);
-    let owners = child.owner_references().iter().map(|owner| Tie::Owner(owner.uid.clone()));
+    let owners = child.owner_references().iter().filter(|owner| owner.uid.len() <= UID_LEN_MAX);
+    let owners = owners.take(OWNERS_MAX).map(|owner| Tie::Owner(owner.uid.clone()));
     label.into_iter().chain(owners).collect()
 }
 
@@ -121,7 +129,10 @@ pub(super) fn as_value(child: &DynamicObject) -> Value {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use tombolo_grid::reconcile::plan::plan;
+    use tombolo_testkit::{Growth, alone};
 
+    use super::super::api::{DeploymentGrid, GridKind as _};
     use super::*;
 
     fn child(namespace: &str, name: &str, label: &str, owner: &str) -> DynamicObject {
@@ -138,6 +149,36 @@ mod tests {
 
     async fn names(cache: &Cache, grid: &str, uid: &str) -> Vec<String> {
         cache.of_grid("shop", grid, uid).await.into_keys().collect()
+    }
+
+    /// A template of 256 KiB, and 200 units.
+    #[test]
+    fn grids_and_children_of_many_units_are_not_kept_whole() {
+        if !alone(module_path!(), "grids_and_children_of_many_units_are_not_kept_whole") {
+            return;
+        }
+        let text = "x".repeat(256 * 1024);
+        let template =
+            json!({"selector": {}, "template": {"spec": {"containers": [{"name": "c", "args": [text]}]}}});
+        let grid: DeploymentGrid = serde_json::from_value(json!({
+            "metadata": {"name": "web", "namespace": "shop", "uid": "u"},
+            "spec": {"gridUniqKey": "zone", "template": template},
+        }))
+        .expect("a grid");
+        let grid = grid.grid();
+        let units: Vec<String> = (0..200).map(|number| format!("u{number}")).collect();
+        let units: Vec<&str> = units.iter().map(String::as_str).collect();
+        let cache = Cache::new();
+        let growth = Growth::begin();
+        let made = plan(&grid, &units, &[]).expect("a plan");
+        for wanted in &made.wanted {
+            let child = serde_json::from_value(wanted.manifest(&grid)).expect("a child");
+            cache.take(&Event::Apply(child));
+        }
+        let most = growth.most();
+        assert_eq!((made.wanted.len(), cache.known.read().0.children.len()), (200, 200));
+        // Templates are in memory one after the other.
+        assert!(most < 12 * 1024 * 1024, "{} KiB", most / 1024);
     }
 
     #[tokio::test]

@@ -1,6 +1,7 @@
 //! The children of grids in the API: read, applied, removed.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::api::{
@@ -11,12 +12,13 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 use tombolo_grid::name::ChildKind;
 use tombolo_grid::reconcile::ownership::claimed;
-use tombolo_grid::reconcile::plan::{Doomed, Wanted};
+use tombolo_grid::reconcile::plan::Doomed;
 use tombolo_grid::reconcile::status::UnitError;
 use tombolo_grid::reconcile::union::in_the_way;
 
 use super::MANAGER;
-use super::cache::{Cache, as_value};
+use super::cache::Cache;
+use super::live::Live;
 
 /// Code of an answer that refuses what an object would be (`Invalid`).
 const INVALID: u16 = 422;
@@ -69,45 +71,62 @@ impl Children {
     }
 
     /// What a namespace has of them: objects with the label of this grid or owned by it.
-    pub(super) async fn of_grid(&self, namespace: &str, grid: &str, uid: &str) -> BTreeMap<String, Value> {
-        let near = self.labelled.of_grid(namespace, grid, uid).await;
-        near.into_iter().map(|(name, child)| (name, as_value(&child))).collect()
+    pub(super) async fn of_grid(
+        &self,
+        namespace: &str,
+        grid: &str,
+        uid: &str,
+    ) -> BTreeMap<String, Arc<Live>> {
+        self.labelled.of_grid(namespace, grid, uid).await
     }
 
     /// What the API has under a name now.
-    pub(super) async fn read(&self, namespace: &str, name: &str) -> Result<Option<Value>, kube::Error> {
-        let found = self.api(namespace).get_opt(name).await?;
-        Ok(found.map(|mut child| {
-            slim(&mut child);
-            as_value(&child)
-        }))
+    pub(super) async fn read(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<DynamicObject>, kube::Error> {
+        let mut found = self.api(namespace).get_opt(name).await?;
+        found.iter_mut().for_each(slim);
+        Ok(found)
     }
 
-    /// Applies a manifest; what is stored then. What is refused because the child has another member where it can have one of several
-    /// is applied once more when that one is the controller's to remove (docs/application-grid.md#what-belongs-to-whom).
-    pub(super) async fn apply(&self, namespace: &str, wanted: &Wanted) -> Result<Value, UnitError> {
-        let mut applied = self.try_apply(namespace, wanted).await;
+    /// Applies the manifest of a child, under its name; what is stored then. What is refused because the child has another member
+    /// where it can have one of several is applied once more when that one is the controller's to remove
+    /// (docs/application-grid.md#what-belongs-to-whom).
+    pub(super) async fn apply(
+        &self,
+        namespace: &str,
+        name: &str,
+        manifest: &Value,
+    ) -> Result<Live, UnitError> {
+        let mut applied = self.try_apply(namespace, name, manifest).await;
         if matches!(&applied, Err(kube::Error::Api(status)) if status.code == INVALID)
-            && self.claim(namespace, wanted).await.map_err(|error| unit_error(&error))?
+            && self.claim(namespace, name, manifest).await.map_err(|error| unit_error(&error))?
         {
-            applied = self.try_apply(namespace, wanted).await;
+            applied = self.try_apply(namespace, name, manifest).await;
         }
         let mut child = applied.map_err(|error| unit_error(&error))?;
         slim(&mut child);
-        Ok(as_value(&child))
+        Ok(Live::of(&child))
     }
 
-    async fn try_apply(&self, namespace: &str, wanted: &Wanted) -> Result<DynamicObject, kube::Error> {
+    async fn try_apply(
+        &self,
+        namespace: &str,
+        name: &str,
+        manifest: &Value,
+    ) -> Result<DynamicObject, kube::Error> {
         let params = PatchParams::apply(MANAGER).force();
-        self.api(namespace).patch(&wanted.name, &params, &Patch::Apply(&wanted.manifest)).await
+        self.api(namespace).patch(name, &params, &Patch::Apply(manifest)).await
     }
 
     /// Takes over what stands in the way of a manifest in the child that it was made for. Tells whether something does.
-    async fn claim(&self, namespace: &str, wanted: &Wanted) -> Result<bool, kube::Error> {
+    async fn claim(&self, namespace: &str, name: &str, manifest: &Value) -> Result<bool, kube::Error> {
         let api = self.api(namespace);
-        let Some(child) = api.get_opt(&wanted.name).await? else { return Ok(false) };
+        let Some(child) = api.get_opt(name).await? else { return Ok(false) };
         let child = as_value(&child);
-        let (metadata, manifest) = (&child["metadata"], &wanted.manifest);
+        let metadata = &child["metadata"];
         let in_the_way = in_the_way(&child, manifest);
         let is_seen = metadata["uid"].is_string() && metadata["uid"] == manifest["metadata"]["uid"];
         if in_the_way.is_empty() || !is_seen {
@@ -119,7 +138,7 @@ impl Children {
         let revision = &metadata["resourceVersion"];
         let claim = json!({"metadata": {"uid": metadata["uid"], "resourceVersion": revision, "managedFields": owners}});
         let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
-        api.patch(&wanted.name, &params, &Patch::Merge(&claim)).await?;
+        api.patch(name, &params, &Patch::Merge(&claim)).await?;
         Ok(true)
     }
 

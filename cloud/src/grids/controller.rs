@@ -90,7 +90,8 @@ fn own<K: GridKind>(
 ) -> impl Stream<Item = Result<ObjectRef<K>, watcher::Error>> + use<K> {
     let resource = ApiResource::erase::<K>(&K::DynamicType::default());
     // Of one that cannot be read nothing is done, and its children stay as they are.
-    let all = read_alone(client, &resource, "", whole::<K>, gone::<K>);
+    let all =
+        read_alone(client, &resource, "", |raw| slim_grid(whole::<K>(raw)), |raw| slim_grid(gone::<K>(raw)));
     let grids = writer.as_reader();
     let seen = all.reflect(writer);
     let seen = seen.inspect_ok(move |event| match event {
@@ -189,6 +190,12 @@ fn typed<T>(
 fn whole<T: DeserializeOwned>(raw: RawObject) -> Option<T> {
     let object = raw.into_typed();
     object.inspect_err(|error| tracing::warn!(%error, "an object that cannot be used")).ok()
+}
+
+fn slim_grid<K: GridKind>(grid: Option<K>) -> Option<K> {
+    let mut grid = grid?;
+    grid.slim();
+    Some(grid)
 }
 
 /// What could be read of an object: which one it is, and its labels and owners where these are not what is too large. What is not

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::{StreamExt, stream};
-use kube::api::{Patch, PatchParams};
+use kube::api::{GetParams, Patch, PatchParams};
 use kube::runtime::controller::Action;
 use kube::runtime::events::{Event, EventType, Recorder};
 use kube::{Api, Client, ResourceExt};
@@ -13,18 +13,24 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use thiserror::Error;
 use tombolo_grid::name::ChildKind;
-use tombolo_grid::reconcile::Grid;
 use tombolo_grid::reconcile::child::Child;
 use tombolo_grid::reconcile::drift::is_applied;
 use tombolo_grid::reconcile::plan::{Doomed, Found, Plan, Reason, Wanted, plan};
 use tombolo_grid::reconcile::status::{Outcome, UnitError, status};
+use tombolo_grid::reconcile::{Grid, GridSpec};
 use tombolo_grid::template::unused_templates;
+use tombolo_proto::Resource;
+use tombolo_proto::object::ContentHash;
 use tombolo_runtime::{Backoff, BackoffConfig};
 
 use super::api::GridKind;
+use super::cache::as_value;
 use super::children::{Children, sharers, unit_error};
+use super::live::Live;
 use super::units::Units;
 use super::{MANAGER, Metrics};
+use crate::edgecontroller::trim::hash_of;
+use crate::kube::RawObject;
 
 /// Time after which a grid that is as it should be is looked at again.
 const LOOK_AGAIN: Duration = Duration::from_secs(600);
@@ -66,6 +72,8 @@ pub(super) struct Memory {
     backoff: Option<Backoff>,
     /// Children that are not wanted, and since when.
     unwanted: HashMap<String, Instant>,
+    /// Children that were as the grid wants them, by their UIDs: as the grid was then, and as they were.
+    settled: HashMap<String, (ContentHash, ContentHash)>,
 }
 
 /// Something failed; the grid is looked at again.
@@ -85,19 +93,40 @@ pub(super) async fn reconcile<K: GridKind>(
     context: Arc<Context>,
 ) -> Result<Action, PassError> {
     let started = Instant::now();
-    let outcome = pass(&*object, &context).await;
+    let outcome = match whole(&*object, &context).await {
+        Ok(Some(grid)) => pass(&grid, &context).await,
+        // It is gone, or too large to be read.
+        Ok(None) => Ok(Action::await_change()),
+        Err(error) => Err(error.into()),
+    };
     context.metrics.passed(K::CHILD, started.elapsed(), outcome.is_ok());
     let uid = object.uid().unwrap_or_default();
     if outcome.is_ok() {
         let mut memory = context.memory.lock();
         if let Some(remembered) = memory.get_mut(&uid) {
             remembered.backoff = None;
-            if remembered.unwanted.is_empty() {
+            if remembered.unwanted.is_empty() && remembered.settled.is_empty() {
                 memory.remove(&uid);
             }
         }
     }
     outcome
+}
+
+/// The grid as the API has it now; none when it is another one, or cannot be read.
+async fn whole<K: GridKind>(object: &K, context: &Context) -> Result<Option<K>, kube::Error> {
+    let path = K::url_path(&(), object.namespace().as_deref());
+    let request = kube::core::Request::new(path).get(&object.name_any(), &GetParams::default());
+    let text = match context.client.request_text(request.map_err(kube::Error::BuildRequest)?).await {
+        Ok(text) => text,
+        Err(kube::Error::Api(status)) if status.code == 404 => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let resource = Resource::new(&K::group(&()), &K::version(&()), &K::plural(&()));
+    let grid = RawObject::of_kind(&resource, text.as_bytes()).map_err(kube::Error::SerdeError)?;
+    // Of one that is too large the watch has told as well.
+    let grid = grid.into_typed::<K>().ok();
+    Ok(grid.filter(|grid| grid.uid() == object.uid()))
 }
 
 /// When a grid of which something failed is looked at again.
@@ -126,7 +155,7 @@ async fn pass<K: GridKind>(object: &K, context: &Context) -> Result<Action, Pass
     let nodes = context.units.of(&grid.spec.key).await;
     let units: Vec<&str> = nodes.units.iter().map(String::as_str).collect();
     outcome.units = units.len();
-    let Settled { mut plan, mut found, unread } = match settled_plan(object, &grid, &units, context).await {
+    let Settled { mut plan, found, unread } = match settled_plan(object, &grid, &units, context).await {
         Ok(settled) => settled,
         Err(refused) => {
             tell(object, &refused, context).await;
@@ -141,7 +170,7 @@ async fn pass<K: GridKind>(object: &K, context: &Context) -> Result<Action, Pass
     }
     outcome.errors.extend(unread);
     outcome.besides.extend(spare_unknown(&mut plan, nodes.unread.as_deref()));
-    apply_all(&grid, plan.wanted, &mut found, &mut outcome, context).await;
+    apply_all(&grid, plan.wanted, &found, &mut outcome, context).await;
     let due = remove_all(&grid, &plan.doomed, &mut outcome, context).await;
     for (unit, child) in &outcome.children {
         let sharers = sharers(child);
@@ -162,7 +191,7 @@ async fn pass<K: GridKind>(object: &K, context: &Context) -> Result<Action, Pass
 #[derive(Default)]
 struct Settled {
     plan: Plan,
-    found: BTreeMap<String, Value>,
+    found: BTreeMap<String, Arc<Live>>,
     /// Units of which the API did not say what is there.
     unread: BTreeMap<String, UnitError>,
 }
@@ -176,8 +205,8 @@ async fn settled_plan<K: GridKind>(
     context: &Context,
 ) -> Result<Settled, UnitError> {
     let mut found = context.children.of_grid(&grid.namespace, &grid.name, &grid.uid).await;
-    let planned = |found: &BTreeMap<String, Value>| {
-        let children: Vec<Child<'_>> = found.values().map(Child).collect();
+    let planned = |found: &BTreeMap<String, Arc<Live>>| {
+        let children: Vec<Child<'_>> = found.values().map(|live| Child(&live.part)).collect();
         plan(grid, units, &children)
     };
     let first = planned(&found).map_err(|error| refusal(grid.kind, &grid.spec.key, &error.to_string()))?;
@@ -206,7 +235,7 @@ async fn settled_plan<K: GridKind>(
 async fn read_missing(
     grid: &Grid,
     first: &Plan,
-    found: &mut BTreeMap<String, Value>,
+    found: &mut BTreeMap<String, Arc<Live>>,
     context: &Context,
 ) -> BTreeMap<String, UnitError> {
     let missing = first.wanted.iter().filter(|wanted| wanted.found == Found::Nothing);
@@ -222,7 +251,7 @@ async fn read_missing(
         missing.remove(&unit);
         match read {
             Ok(None) => {}
-            Ok(Some(child)) => drop(found.insert(name, child)),
+            Ok(Some(child)) => drop(found.insert(name, Arc::new(Live::of(&child)))),
             Err(error) => {
                 let told = unit_error(&error);
                 unread.insert(unit, told.clone());
@@ -255,35 +284,72 @@ fn refusal(kind: ChildKind, key: &str, problem: &str) -> UnitError {
 async fn apply_all(
     grid: &Grid,
     wanted: Vec<Wanted>,
-    found: &mut BTreeMap<String, Value>,
+    found: &BTreeMap<String, Arc<Live>>,
     outcome: &mut Outcome,
     context: &Context,
 ) {
-    let (done, open): (Vec<Wanted>, Vec<Wanted>) = wanted
-        .into_iter()
-        .partition(|wanted| found.get(&wanted.name).is_some_and(|live| is_applied(live, &wanted.manifest)));
-    for wanted in done {
-        outcome.children.insert(wanted.unit, found.remove(&wanted.name).unwrap_or_default());
+    let mut settled = std::mem::take(&mut context.memory.lock().entry(grid.uid.clone()).or_default().settled);
+    let print = fingerprint(grid);
+    let mut kept = HashMap::new();
+    let mut open = Vec::new();
+    for wanted in wanted {
+        match found.get(&wanted.name) {
+            Some(live) if settled.remove(live.uid()) == Some((print, live.hash)) => {
+                kept.insert(live.uid().to_owned(), (print, live.hash));
+                outcome.children.insert(wanted.unit, live.part.clone());
+            }
+            _ => open.push(wanted),
+        }
     }
     let writes = open.into_iter().map(|wanted| async move {
-        context.metrics.writes.inc();
-        let applied = context.children.apply(&grid.namespace, &wanted).await;
+        let applied = applied(grid, &wanted, found.get(&wanted.name), context).await;
+        // Manifests are as large as the template: others have their turn between two.
+        tokio::task::yield_now().await;
         (wanted, applied)
     });
     let mut writes = stream::iter(writes).buffer_unordered(REQUESTS_AT_A_TIME);
     while let Some((wanted, applied)) = writes.next().await {
         match applied {
-            Ok(child) => {
-                outcome.children.insert(wanted.unit, child);
+            Ok(live) => {
+                kept.insert(live.uid().to_owned(), (print, live.hash));
+                outcome.children.insert(wanted.unit, live.part);
             }
             Err(error) => {
-                if let Some(child) = found.remove(&wanted.name) {
-                    outcome.children.insert(wanted.unit.clone(), child);
+                if let Some(live) = found.get(&wanted.name) {
+                    outcome.children.insert(wanted.unit.clone(), live.part.clone());
                 }
                 outcome.errors.insert(wanted.unit, error);
             }
         }
     }
+    context.memory.lock().entry(grid.uid.clone()).or_default().settled = kept;
+}
+
+/// Sees that a child is as it is wanted: it is read as a whole where its manifest was applied already, and applied when it is not.
+async fn applied(
+    grid: &Grid,
+    wanted: &Wanted,
+    seen: Option<&Arc<Live>>,
+    context: &Context,
+) -> Result<Live, UnitError> {
+    let manifest = wanted.manifest(grid);
+    if let Some(seen) = seen.filter(|seen| seen.is_of(&manifest))
+        && let Some(child) =
+            context.children.read(&grid.namespace, &wanted.name).await.map_err(|error| unit_error(&error))?
+    {
+        let live = Live::of(&child);
+        if live.uid() == seen.uid() && is_applied(&as_value(&child), &manifest) {
+            return Ok(live);
+        }
+    }
+    context.metrics.writes.inc();
+    context.children.apply(&grid.namespace, &wanted.name, &manifest).await
+}
+
+/// Hash of all that the manifests of a grid's children are made of.
+fn fingerprint(grid: &Grid) -> ContentHash {
+    let GridSpec { key, template, pool, templates, default_name } = &grid.spec;
+    hash_of(&(key, template, pool, templates, default_name, &grid.labels, &grid.annotations))
 }
 
 /// Removes what is to go; the time until the next one is due, when some wait for their grace to end. What is refused keeps

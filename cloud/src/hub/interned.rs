@@ -14,6 +14,9 @@ use crate::metrics::Metrics;
 /// Bytes that an object takes besides its body.
 const OBJECT_OVERHEAD: usize = 512;
 
+/// What was withheld comes back when one of so many parts of the memory is free.
+const FREE_PART: usize = 16;
+
 /// An object and its part of the memory that all shared watches have.
 #[derive(Debug)]
 pub(super) struct Stored {
@@ -25,6 +28,11 @@ impl Stored {
     /// Whether it is there, and nothing of it but its version was read.
     pub(super) fn is_withheld(&self) -> bool {
         self.object.body.is_empty()
+    }
+
+    /// Whether it was read, and there is no memory for it.
+    pub(super) fn gave_way(&self) -> bool {
+        self.is_withheld() && self.held.bytes() == 0
     }
 
     /// Bytes that it takes.
@@ -70,6 +78,16 @@ impl Interned {
         let stored = Arc::new(Stored { object: Arc::clone(object), held });
         *entry = Arc::downgrade(&stored);
         Some(stored)
+    }
+
+    /// An object whose body is withheld from those who follow it. It takes nothing of the memory, and is nobody else's.
+    pub(super) fn without_body(&self, object: Arc<SharedObject>) -> Arc<Stored> {
+        Arc::new(Stored { object, held: self.share.nothing() })
+    }
+
+    /// Whether a part of the memory is free.
+    pub(super) fn has_room(&self) -> bool {
+        self.share.room() >= self.share.max() / FREE_PART
     }
 
     /// Forgets the objects that nobody has any more.

@@ -17,12 +17,20 @@ use tombolo_proto::message::{
 };
 use tombolo_proto::session::kubeedge::{Application, ApplicationStatus, Up, Verb, Watch};
 use tombolo_proto::{RequestId, ScopeId};
+use tombolo_runtime::doubled;
 
 use super::subscriptions::Closed;
 use crate::edgecontroller::upstream::{ApplicationTarget, reason_of};
 
 /// How long the objects of a watch stay at the edge after its last client has gone.
 const LINGER: Duration = Duration::from_secs(600);
+
+/// Wait before a watch of an earlier connection is opened again when the API server did not answer; it doubles up to
+/// [`REOPEN_MAX`].
+const REOPEN_MIN: Duration = Duration::from_secs(5);
+
+/// Longest wait.
+const REOPEN_MAX: Duration = Duration::from_secs(300);
 
 /// Applications of one selection that are remembered; the oldest is forgotten first.
 const APPLICATIONS_MAX: usize = 64;
@@ -39,8 +47,8 @@ const RECORD_OVERHEAD: usize = 512;
 pub(super) enum Action {
     /// Check rights and open; tell the outcome.
     Open(Box<Subscribe>),
-    /// The same after a while: the API server does not answer, and what the edge holds is not given up for that.
-    OpenLater(Box<Subscribe>),
+    /// The same after this time: the API server does not answer, and what the edge holds is not given up for that.
+    OpenLater(Box<Subscribe>, Duration),
     /// Close: what only this subscription wanted is deleted at the edge.
     Close(ScopeId),
     /// Answer a request.
@@ -72,6 +80,8 @@ struct Entry {
     stage: Stage,
     /// From before this connection, and not open again yet.
     restoring: bool,
+    /// Times in a row that it was not opened.
+    failures: u32,
 }
 
 /// A watch sync that waits for the watches in it.
@@ -262,6 +272,7 @@ impl MetaServer {
             applications: VecDeque::new(),
             stage: Stage::Opening(Vec::new()),
             restoring: false,
+            failures: 0,
         }
     }
 
@@ -296,7 +307,9 @@ impl MetaServer {
         let entry = &mut self.entries[index];
         let closed = outcome.err();
         if closed.is_some_and(|closed| matches!(closed.code, 429 | 503 | 504)) && entry.restoring {
-            self.actions.push_back(Action::OpenLater(Box::new(entry.subscribe.clone())));
+            entry.failures = entry.failures.saturating_add(1);
+            let wait = doubled(REOPEN_MIN, entry.failures, REOPEN_MAX);
+            self.actions.push_back(Action::OpenLater(Box::new(entry.subscribe.clone()), wait));
             return;
         }
         let unwanted = entry.applications.is_empty();

@@ -45,9 +45,6 @@ const LEAVE_LIMIT: Duration = Duration::from_secs(5);
 /// What operators see as the software of a stock edge, which does not say its version here.
 const STOCK_AGENT: &str = "KubeEdge edgecore";
 
-/// Wait before a watch of an earlier connection is opened again when the API server did not answer.
-const REOPEN_WAIT: Duration = Duration::from_secs(5);
-
 /// What a piece of work of the owner ended with.
 enum Done {
     Reply(Answered, Room),
@@ -350,7 +347,7 @@ impl Owner {
         while let Some(action) = self.channel.metaserver().and_then(MetaServer::poll_action) {
             match action {
                 Action::Open(subscribe) => self.start_subscription(*subscribe, Duration::ZERO),
-                Action::OpenLater(subscribe) => self.start_subscription(*subscribe, REOPEN_WAIT),
+                Action::OpenLater(subscribe, wait) => self.start_subscription(*subscribe, wait),
                 Action::Close(scope) => {
                     self.give_up(scope);
                     self.unfollow(scope);

@@ -3,14 +3,15 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use dashmap::DashMap;
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch as channel};
 use tokio::time::Instant;
+use tombolo_proto::documents::WARM_SET;
 use tombolo_proto::limits::FOLLOWED_MAX;
-use tombolo_proto::object::{ObjectVersion, SharedObject};
+use tombolo_proto::object::{ContentHash, ObjectVersion, SharedObject};
 use tombolo_proto::session::Lookup;
 use tombolo_proto::{CloudRevision, NodeId, ObjectKey, Resource, ScopeId};
 
@@ -20,11 +21,13 @@ use super::subscriptions::Closed;
 use crate::edgecontroller::downstream::WITHHELD;
 use crate::edgecontroller::trim;
 use crate::kube::{ObjectEvent, RawObject, path_of};
+use crowd::Crowds;
 use followers::Followers;
 use lists::{Lists, Order};
 use payers::Lack;
 pub(super) use payers::Payers;
 
+mod crowd;
 mod followers;
 mod lists;
 mod payers;
@@ -66,6 +69,11 @@ pub(super) struct SharedWatch {
     followers: Mutex<Followers>,
     /// The nodes that have asked for it before its first list was complete; none where cloudcore has.
     askers: channel::Sender<Option<Vec<NodeId>>>,
+    /// Everybody follows it, and it is all of a kind of the warm set: it does not end for what one namespace has.
+    is_common: bool,
+    crowds: Mutex<Crowds>,
+    /// What had to give way is being read again.
+    restoring: AtomicBool,
 }
 
 /// Ends the watch with whatever ends its task: an answer, a panic, or somebody who stops it.
@@ -79,6 +87,7 @@ impl Drop for Ending<'_> {
 
 impl SharedWatch {
     pub(super) fn new(resource: Resource, kind: String, interned: Interned) -> Self {
+        let is_common = WARM_SET.contains(&(&*resource.group, &*resource.version, &*resource.name));
         Self {
             path: path_of(&resource, "", ""),
             resource,
@@ -92,6 +101,9 @@ impl SharedWatch {
             stage: channel::Sender::new(Stage::Listing),
             followers: Mutex::new(Followers::new(None)),
             askers: channel::Sender::new(None),
+            is_common,
+            crowds: Mutex::default(),
+            restoring: AtomicBool::new(false),
         }
     }
 
@@ -103,7 +115,8 @@ impl SharedWatch {
 
     /// The same of a part of the resource, which this path lists.
     pub(super) fn listed_at(self, path: String) -> Self {
-        Self { path, ..self }
+        let is_common = self.is_common && path == self.path;
+        Self { path, is_common, ..self }
     }
 
     /// Which resource it is about.
@@ -140,8 +153,15 @@ impl SharedWatch {
         match self.objects.get(key) {
             Some(stored) if stored.is_withheld() => Lookup::Unreadable(WITHHELD),
             Some(stored) => Lookup::Present(Arc::clone(&stored.object)),
-            None if self.is_following() => Lookup::Unwanted(self.last_version(key)),
+            None if self.is_following() => self.lookup_missing(key),
             None => Lookup::Pending,
+        }
+    }
+
+    fn lookup_missing(&self, key: &ObjectKey) -> Lookup {
+        match self.last_version(key) {
+            None if self.crowds.lock().may_have(key) => Lookup::Unreadable(WITHHELD),
+            version => Lookup::Unwanted(version),
         }
     }
 
@@ -226,6 +246,7 @@ impl SharedWatch {
         }
         let _order = self.order.lock();
         self.objects.clear();
+        *self.crowds.lock() = Crowds::default();
         self.gone.lock().clear();
         self.followers.lock().forget();
     }
@@ -246,20 +267,26 @@ impl SharedWatch {
         while let Some(event) = events.recv().await {
             match event {
                 ObjectEvent::Applied(raw) => {
-                    if let Some(listed) = &mut listed {
-                        listed.insert(raw.key(&self.resource));
-                    }
+                    let key = raw.key(&self.resource);
                     if let Err(closed) = self.apply(raw) {
                         return self.fail(&closed);
+                    }
+                    // Only what is in the copy matters at the end of the list.
+                    if let Some(listed) = &mut listed
+                        && self.objects.contains_key(&key)
+                    {
+                        listed.insert(key);
                     }
                 }
                 ObjectEvent::Deleted(raw) => self.delete(&raw),
                 ObjectEvent::RelistStart => {
                     self.order.lock().relist_taken();
+                    self.crowds.lock().list_begins();
                     listed = Some(HashSet::new());
                 }
                 ObjectEvent::RelistEnd => {
                     self.keep_only(&listed.take().unwrap_or_default());
+                    self.crowds.lock().list_ends(true);
                     self.complete();
                 }
             }
@@ -313,14 +340,26 @@ impl SharedWatch {
     fn put(&self, stored: Arc<Stored>) -> Result<(), Lack> {
         let object = &stored.object;
         let key = object.key.clone();
+        if !self.has_place(&key) {
+            return Ok(());
+        }
         let before = self.objects.get(&key).map(|known| Arc::clone(&known));
         let bytes = before.as_ref().map_or(0, |before| before.bytes());
-        if stored.is_withheld() && !before.as_ref().is_some_and(|before| before.is_withheld()) {
+        if stored.is_withheld()
+            && !stored.gave_way()
+            && !before.as_ref().is_some_and(|before| before.is_withheld())
+        {
             tracing::warn!(%key, "an object that is followed has too many parts: its newest version is not delivered");
         }
         self.followers.lock().resize(bytes, stored.bytes(), &self.interned.payers)?;
         self.revision.fetch_max(object.version.revision.0, Ordering::Relaxed);
         let (uid, hash) = (object.version.uid.clone(), object.version.hash);
+        let mut crowds = self.crowds.lock();
+        if let Some(before) = &before {
+            crowds.remove(before);
+        }
+        crowds.add(&stored);
+        drop(crowds);
         self.objects.insert(key.clone(), stored);
         if before.is_none_or(|before| before.object.version.uid != uid || before.object.version.hash != hash)
         {
@@ -331,6 +370,7 @@ impl SharedWatch {
 
     fn remove(&self, key: &ObjectKey) -> Option<Arc<Stored>> {
         let (_, stored) = self.objects.remove(key)?;
+        self.crowds.lock().remove(&stored);
         // What remains is looked at again when more comes.
         let _ = self.followers.lock().resize(stored.bytes(), 0, &self.interned.payers);
         Some(stored)
@@ -344,12 +384,20 @@ impl SharedWatch {
             return;
         }
         order.bury(key, revision);
-        if let Some(stored) = self.remove(key) {
+        let version = match self.remove(key) {
+            Some(stored) => Some(stored.object.version.clone()),
+            // Its node may hold one that was left out.
+            None => raw.uid().ok().filter(|_| self.crowds.lock().may_have(key)).map(|uid| {
+                let hash = ContentHash::default();
+                ObjectVersion { uid, revision, hash }
+            }),
+        };
+        if let Some(version) = version {
             let mut gone = self.gone.lock();
             if gone.len() == GONE_MAX {
                 gone.pop_front();
             }
-            gone.push_back((key.clone(), stored.object.version.clone()));
+            gone.push_back((key.clone(), version));
             drop(gone);
             self.tell(key);
         }

@@ -180,6 +180,7 @@ impl Subscriptions {
         let now = Instant::now();
         self.running.retain(|_, running| {
             running.watch.settle();
+            self.restore(&running.watch);
             let idle =
                 running.watch.idle_since().is_some_and(|since| now.duration_since(since) >= IDLE_LIMIT);
             let keep = !idle && !running.watch.has_failed();
@@ -193,6 +194,16 @@ impl Subscriptions {
         let gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         self.metrics.shared_watches.set(gauge(self.running.len()));
         self.metrics.shared_watch_bytes.set(gauge(self.interned.bytes()));
+    }
+
+    /// Reads again what had to give way, where there is room now.
+    fn restore(&self, watch: &Arc<SharedWatch>) {
+        let Some(node) = watch.begin_to_restore() else { return };
+        let (subscriptions, watch) = (self.clone(), Arc::clone(watch));
+        self.tasks.spawn_isolated(format!("restoring {}", watch.resource()), async move {
+            subscriptions.prove(&node, &watch, watch.lists_begun()).await;
+            watch.restored();
+        });
     }
 
     async fn watch_for(

@@ -17,8 +17,8 @@ use crate::record::Connection;
 pub(super) struct View {
     node: NodeId,
     down: Arc<Downstream>,
-    /// Keys that were asked for before the node's picture was complete: the edge may hold something under them that
-    /// the index has never heard of. Bounded by the inventory of the edge.
+    /// Keys that were asked for before the node's picture was complete, or while the index had no room for what a pod refers to:
+    /// the edge may hold something under them that the index has never heard of. Bounded by the inventory of the edge.
     deferred: Mutex<HashSet<ObjectKey>>,
     /// Keys that are about to be taken from the edge, by what is to be asked first: for the node's own set a list of its
     /// pods, else a list of what the watch with this name selects. Bounded by what the edge holds.
@@ -199,7 +199,12 @@ impl View {
         let pods = || self.down.pods_on(&self.node);
         let volume = if self.stock { self.volumes.lookup(key, pods) } else { None };
         let lookup = volume.unwrap_or_else(|| self.down.lookup(&self.node, key));
-        if matches!(lookup, Lookup::Pending) {
+        let is_late = match lookup {
+            Lookup::Pending => true,
+            Lookup::Unreadable(_) => self.down.is_doubtful(&self.node, key),
+            Lookup::Present(_) | Lookup::Absent | Lookup::Unwanted(_) => false,
+        };
+        if is_late {
             self.deferred.lock().insert(key.clone());
         }
         lookup

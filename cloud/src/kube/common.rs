@@ -98,6 +98,12 @@ impl<A: Clone> Common<A> {
         Got::Own(outcome)
     }
 
+    /// The answer, if it is younger than this and nobody asks anew.
+    pub(super) fn younger(&self, age: Duration) -> Option<A> {
+        let last = self.last.try_lock().ok()?;
+        last.answer.as_ref().filter(|(since, _)| since.elapsed() < age).map(|(_, answer)| answer.clone())
+    }
+
     /// Whether nobody asks and no answer is younger than this.
     pub(super) fn is_idle(&self, age: Duration) -> bool {
         let younger = |since: &Instant| since.elapsed() < age;

@@ -32,6 +32,9 @@ const COPIES_LEN_MAX: usize = 8 * 1024 * 1024;
 /// Longest path with its query that has a copy, in bytes.
 const PATH_LEN_MAX: usize = 512;
 
+/// Where the API server lists its documents of OpenAPI, each with the hash of its present version.
+const OPENAPI_LIST: &str = "/openapi/v3";
+
 /// The query that clients of Kubernetes send with their questions about discovery.
 const USUAL_QUERY: &str = "timeout=32s";
 
@@ -64,14 +67,17 @@ pub(crate) fn is_document(path: &str) -> bool {
 fn has_copy(call: &ApiCall) -> bool {
     let usual = match call.path_and_query.split_once('?') {
         None => true,
-        // The API server answers the hash that it has published itself.
-        Some((path, query)) if path.starts_with("/openapi/v3/") => {
-            query.starts_with("hash=") && !query.contains('&')
-        }
+        Some(_) if has_hash(call) => true,
         Some((_, query)) => query == USUAL_QUERY,
     };
     let short = call.path_and_query.len() <= PATH_LEN_MAX;
     usual && short && is_document(call.path()) && FORMS.contains(&&*call.accept)
+}
+
+/// Whether this is a question for one version of a document: the list of those that there are says which.
+fn has_hash(call: &ApiCall) -> bool {
+    let parts = call.path_and_query.split_once('?');
+    parts.is_some_and(|(path, query)| path.starts_with("/openapi/v3/") && query.starts_with("hash="))
 }
 
 /// Whether all nodes look for the kinds of a group version here, whether there is one or not. A peer can make up others.
@@ -123,6 +129,19 @@ impl Published {
         Some(answer.clone())
     }
 
+    /// Whether there is a copy, or the list of the documents of OpenAPI, as somebody has just read it, names this one. Whoever
+    /// could make up hashes could fill the copies.
+    fn names(&self, call: &ApiCall) -> bool {
+        let quoted = format!("\"{}\"", call.path_and_query);
+        let is_listed = |form: &str| {
+            let list = self.copies.get(&(OPENAPI_LIST.to_owned(), form.to_owned()));
+            let list = list.and_then(|list| list.answer.younger(FRESH));
+            list.is_some_and(|list| std::str::from_utf8(&list.body).is_ok_and(|text| text.contains(&quoted)))
+        };
+        let own = (call.path_and_query.clone(), call.accept.clone());
+        self.copies.contains_key(&own) || FORMS.iter().any(|form| is_listed(form))
+    }
+
     fn len(&self) -> usize {
         self.copies.iter().map(|copy| copy.len.load(Ordering::Relaxed)).sum()
     }
@@ -148,7 +167,8 @@ impl Kube {
         suits: impl Fn(&Answer) -> bool,
     ) -> Result<Answer, CallError> {
         let caller = node.map_or(Caller::Own, Caller::OwnFor);
-        if call.method != Method::GET || !has_copy(&call) {
+        let is_made_up = has_hash(&call) && !self.published.names(&call);
+        if call.method != Method::GET || !has_copy(&call) || is_made_up {
             return self.call(caller, call).await;
         }
         let (limit, class, room) = (call.timeout, class_of(&call)?, Room::current());
@@ -296,6 +316,34 @@ mod tests {
         }
         assert_eq!(asked.load(Ordering::SeqCst), 3 + 2 * 2, "two had no room");
         assert_eq!(kube.published.bytes.get(), 3 * (COPIES_LEN_MAX as i64 / 3), "the metric shows them");
+    }
+
+    /// The API server publishes which documents there are, and gives a document whatever hash is asked for.
+    #[tokio::test(start_paused = true)]
+    async fn of_documents_with_hashes_only_those_that_are_published_have_copies() {
+        let asked = Arc::<AtomicU64>::default();
+        let counter = Arc::clone(&asked);
+        let client = crate::kube::tests::double::answering(move |_, _| {
+            counter.fetch_add(1, Ordering::SeqCst);
+            let list =
+                serde_json::json!({"paths": {"api/v1": {"serverRelativeURL": "/openapi/v3/api/v1?hash=AB"}}});
+            async move { (200, list) }
+        });
+        let kube: Kube = client.into();
+        let count = async |path: &str| {
+            for _ in 0..5 {
+                assert_eq!(kube.document(None, ApiCall::get(path)).await.expect("an answer").code, 200);
+            }
+            (asked.swap(0, Ordering::SeqCst), kube.published.copies.len())
+        };
+        assert_eq!(count("/openapi/v3/api/v1?hash=AB").await, (5, 0), "nobody has read the list");
+        assert_eq!(count("/openapi/v3").await, (1, 1));
+        assert_eq!(count("/openapi/v3/api/v1?hash=AB").await, (1, 2));
+        for made_up in ["api/v1?hash=A", "api/v1?hash=", "api/v1?hash=AB&x=1", "x?hash=AB"] {
+            assert_eq!(count(&format!("/openapi/v3/{made_up}")).await, (5, 2), "{made_up}");
+        }
+        tokio::time::advance(FRESH).await;
+        assert_eq!(count("/openapi/v3/api/v1?hash=AB").await, (1, 1), "it is known, and its list has gone");
     }
 
     /// An API server that answers everything with this code, in some time, and counts.

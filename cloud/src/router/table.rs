@@ -10,6 +10,13 @@ use crate::kube::{ObjectEvent, RawObject};
 /// Objects of one kind that are followed; further ones are left out, with a warning.
 pub(super) const OBJECTS_MAX: usize = 10_000;
 
+/// Bytes that these take in memory, at most; what goes beyond is left out as well.
+pub(super) const OBJECTS_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// Bytes that an object takes besides its texts, and each member of its maps.
+const OBJECT_OVERHEAD: usize = 512;
+const MEMBER_OVERHEAD: usize = 128;
+
 /// Kinds that are watched. Closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RouterKind {
@@ -48,15 +55,16 @@ type Name = (String, String);
 #[derive(Debug)]
 pub(super) struct Table {
     kind: RouterKind,
-    /// At most [`OBJECTS_MAX`].
+    /// At most [`OBJECTS_MAX`], and [`OBJECTS_BYTES_MAX`].
     known: BTreeMap<Name, RouterMessage>,
-    /// Names of the list that is coming, while one does.
+    bytes: usize,
+    /// Those of them that the list has which is coming, while one does.
     listed: Option<BTreeSet<Name>>,
 }
 
 impl Table {
     pub(super) fn new(kind: RouterKind) -> Self {
-        Self { kind, known: BTreeMap::new(), listed: None }
+        Self { kind, known: BTreeMap::new(), bytes: 0, listed: None }
     }
 
     /// Takes what the watch tells, and tells the router what is new or gone.
@@ -83,7 +91,9 @@ impl Table {
 
     fn applied(&mut self, object: &RawObject, router: &dyn Router) {
         let name = name_of(object);
-        if let Some(listed) = &mut self.listed {
+        if let Some(listed) = &mut self.listed
+            && self.known.contains_key(&name)
+        {
             listed.insert(name.clone());
         }
         let read = match self.kind.read(object.value()) {
@@ -98,14 +108,16 @@ impl Table {
             return;
         }
         self.gone(&name, router);
-        if self.known.len() >= OBJECTS_MAX {
+        let bytes = memory_of(&read);
+        if self.known.len() >= OBJECTS_MAX || self.bytes + bytes > OBJECTS_BYTES_MAX {
             let (namespace, name) = name;
             tracing::warn!(
                 kind = self.kind.name(),
                 namespace,
                 name,
                 OBJECTS_MAX,
-                "too many objects: left out"
+                OBJECTS_BYTES_MAX,
+                "too many objects, or too large ones: left out"
             );
             return;
         }
@@ -115,12 +127,17 @@ impl Table {
             resource_version: version.unwrap_or_default().to_owned(),
             object: read,
         };
+        self.bytes += bytes;
+        if let Some(listed) = &mut self.listed {
+            listed.insert(name.clone());
+        }
         self.known.insert(name, message.clone());
         router.handle(message);
     }
 
     fn gone(&mut self, name: &Name, router: &dyn Router) {
         if let Some(known) = self.known.remove(name) {
+            self.bytes -= memory_of(&known.object);
             router.handle(RouterMessage { change: Change::Delete, ..known });
         }
     }
@@ -129,6 +146,23 @@ impl Table {
 fn name_of(object: &RawObject) -> Name {
     let text = |pointer: &str| object.value().pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     (text("/metadata/namespace").to_owned(), text("/metadata/name").to_owned())
+}
+
+/// Bytes that an object takes in memory.
+fn memory_of(object: &RouterObject) -> usize {
+    let metadata = object.metadata();
+    let texts = [&metadata.namespace, &metadata.name, &metadata.uid].map(String::len).iter().sum::<usize>();
+    let members = |map: &BTreeMap<String, String>| {
+        map.iter().map(|(name, value)| MEMBER_OVERHEAD + name.len() + value.len()).sum::<usize>()
+    };
+    let spec = match object {
+        RouterObject::Rule(super::Rule { spec, .. }) => {
+            let maps = members(&spec.source_resource) + members(&spec.target_resource);
+            spec.source.len() + spec.target.len() + maps
+        }
+        RouterObject::RuleEndpoint(endpoint) => members(&endpoint.spec.properties),
+    };
+    OBJECT_OVERHEAD + texts + spec
 }
 
 fn uid_of(object: &RouterObject) -> &str {

@@ -3,7 +3,7 @@
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use super::table::{OBJECTS_MAX, RouterKind, Table};
+use super::table::{OBJECTS_BYTES_MAX, OBJECTS_MAX, RouterKind, Table};
 use super::*;
 use crate::kube::{ObjectEvent, RawObject};
 
@@ -106,4 +106,36 @@ fn unusable_and_too_many_objects_are_left_out() {
     assert_eq!(rules.after([applied(broken)]), Vec::<String>::new());
     let many = (0..=OBJECTS_MAX).map(|number| applied(rule(&format!("r{number}"), &format!("u{number}"), 1)));
     assert_eq!(rules.after(many).len(), OBJECTS_MAX);
+}
+
+#[test]
+fn what_rules_take_in_memory_is_bounded_and_what_goes_leaves_room() {
+    let mut rules = Followed::new(RouterKind::Rule);
+    let large = |number: usize| {
+        let mut rule = rule(&format!("r{number}"), &format!("u{number}"), 1);
+        let members = (0..20_000).map(|member| (member.to_string(), json!("")));
+        rule["spec"]["sourceResource"] = members.collect::<serde_json::Map<_, _>>().into();
+        rule
+    };
+    let all = OBJECTS_BYTES_MAX / (20_000 * 128);
+    let told = rules.after((0..20).map(|number| applied(large(number))));
+    assert_eq!(told.len(), all, "each takes more than 2.5 MB");
+    assert_eq!(rules.after([applied(large(20))]), Vec::<String>::new());
+    rules.after([deleted(large(0))]);
+    assert_eq!(rules.after([applied(large(20))]), ["insert rule/r20 1"]);
+    let list = [
+        ObjectEvent::RelistStart,
+        applied(large(20)),
+        applied(rule("small", "u", 2)),
+        ObjectEvent::RelistEnd,
+    ];
+    let mut told = rules.after(list);
+    assert_eq!((told.remove(0), told.len()), ("insert rule/small 2".to_owned(), all - 1));
+    rules.table.clear(&rules.told);
+    assert_eq!(rules.told.take().len(), 2);
+    assert_eq!(
+        rules.after((0..20).map(|number| applied(large(number)))).len(),
+        all,
+        "nothing is counted of what is gone"
+    );
 }

@@ -33,10 +33,28 @@ pub struct Wanted {
     pub unit: String,
     /// Its name.
     pub name: String,
-    /// What is applied. It names the UID of what was found, as a precondition.
-    pub manifest: Value,
     /// What is there under this name.
     pub found: Found,
+    /// UID of that.
+    uid: Option<String>,
+}
+
+impl Wanted {
+    /// What is applied, made from the grid that the plan was made for: as large as its template, so of one unit at a time. It names
+    /// the UID of what was found, as a precondition.
+    #[must_use]
+    pub fn manifest(&self, grid: &Grid) -> Value {
+        let spec = &grid.spec;
+        let template = choose_template(&self.unit, &spec.templates, &spec.default_name, &spec.pool);
+        // The plan has no units without a template.
+        let template = template.ok().flatten().unwrap_or(&spec.template);
+        let mut manifest = manifest(grid, &self.name, &self.unit, template);
+        if let Some(uid) = &self.uid {
+            // Whatever has taken its place since is not meant: the server refuses it.
+            manifest["metadata"]["uid"] = uid.as_str().into();
+        }
+        manifest
+    }
 }
 
 /// What is there under the name of a wanted child.
@@ -175,8 +193,7 @@ enum Step {
 
 fn wanted(grid: &Grid, unit: &str, name: &str, seen: Option<Child<'_>>) -> Result<Step, Trouble> {
     let spec = &grid.spec;
-    let template = choose_template(unit, &spec.templates, &spec.default_name, &spec.pool)?;
-    let template = template.unwrap_or(&spec.template);
+    choose_template(unit, &spec.templates, &spec.default_name, &spec.pool)?;
     let leaving = || Trouble::Leaving { kind: grid.kind.kind(), name: name.to_owned() };
     let found = match seen {
         None => Found::Nothing,
@@ -191,12 +208,8 @@ fn wanted(grid: &Grid, unit: &str, name: &str, seen: Option<Child<'_>>) -> Resul
             other => return Err(taken(grid.kind, name, other)),
         },
     };
-    let mut manifest = manifest(grid, name, unit, template);
-    if let Some(child) = seen {
-        // Whatever has taken its place since is not meant: the server refuses it.
-        manifest["metadata"]["uid"] = child.uid().into();
-    }
-    Ok(Step::Want(Wanted { unit: unit.to_owned(), name: name.to_owned(), manifest, found }))
+    let uid = seen.map(|child| child.uid().to_owned());
+    Ok(Step::Want(Wanted { unit: unit.to_owned(), name: name.to_owned(), found, uid }))
 }
 
 fn taken(kind: ChildKind, name: &str, owner: Owner<'_>) -> Trouble {

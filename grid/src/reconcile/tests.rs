@@ -71,7 +71,7 @@ fn run(grid: &Grid, units: &[&str], children: &[Value]) -> Plan {
 /// The one child that a grid of one unit has.
 fn only(grid: &Grid, unit: &str) -> Value {
     let made = run(grid, &[unit], &[]);
-    applied(&made.wanted[0].manifest)
+    applied(&made.wanted[0].manifest(grid))
 }
 
 #[test]
@@ -90,9 +90,10 @@ fn g2_every_child_is_pinned_to_its_own_unit() {
     let before = grid.clone();
     let made = run(&grid, &["a", "b"], &[]);
     for (wanted, unit) in made.wanted.iter().zip(["a", "b"]) {
-        let selector = &wanted.manifest["spec"]["template"]["spec"]["nodeSelector"];
+        let manifest = wanted.manifest(&grid);
+        let selector = &manifest["spec"]["template"]["spec"]["nodeSelector"];
         assert_eq!(selector, &json!({"disk": "ssd", "k": unit}));
-        assert!(wanted.manifest["spec"]["template"]["metadata"].get("creationTimestamp").is_none());
+        assert!(manifest["spec"]["template"]["metadata"].get("creationTimestamp").is_none());
     }
     assert_eq!(grid, before, "the grid is not touched");
 }
@@ -119,7 +120,7 @@ fn g7_another_key_with_the_same_unit_keeps_the_child() {
     let child = only(&deployments("k1"), "a");
     let made = run(&deployments("k2"), &["a"], std::slice::from_ref(&child));
     assert!(made.doomed.is_empty());
-    let manifest = &made.wanted[0].manifest;
+    let manifest = &made.wanted[0].manifest(&deployments("k2"));
     assert_eq!(made.wanted[0].found, Found::Own);
     assert_eq!(manifest["spec"]["template"]["spec"]["nodeSelector"], json!({"k2": "a"}));
     assert_eq!(manifest["metadata"]["labels"][GRID_KEY], "k2");
@@ -131,11 +132,11 @@ fn g8_g12_the_key_of_a_service_follows_the_grid() {
     let mut grid = services(json!({"ports": [{"port": 80}]}));
     let mut child = only(&grid, "");
     assert_eq!(child["metadata"]["annotations"][TOPOLOGY_KEYS], r#"["k"]"#);
-    assert!(is_applied(&child, &run(&grid, &[], &[]).wanted[0].manifest));
+    assert!(is_applied(&child, &run(&grid, &[], &[]).wanted[0].manifest(&grid)));
     child["metadata"]["annotations"].as_object_mut().unwrap().remove(TOPOLOGY_KEYS);
-    assert!(!is_applied(&child, &run(&grid, &[], &[]).wanted[0].manifest), "restored");
+    assert!(!is_applied(&child, &run(&grid, &[], &[]).wanted[0].manifest(&grid)), "restored");
     grid.spec.key = "k2".to_owned();
-    let manifest = run(&grid, &[], &[]).wanted.remove(0).manifest;
+    let manifest = run(&grid, &[], &[]).wanted.remove(0).manifest(&grid);
     assert_eq!(manifest["metadata"]["annotations"][TOPOLOGY_KEYS], r#"["k2"]"#);
     assert_eq!(manifest["metadata"]["labels"][GRID_KEY], "k2");
 }
@@ -148,14 +149,15 @@ fn g9_g10_g19_what_is_dropped_from_a_template_is_a_change() {
         json!({"selector": {"a": "b", "c": "d"}, "ports": [{"port": 80}]}),
         json!({"selector": {"a": "b"}, "ports": [{"port": 80}, {"port": 81}]}),
     ] {
-        let manifest = run(&services(less), &[], std::slice::from_ref(&child)).wanted.remove(0).manifest;
+        let less = services(less);
+        let manifest = run(&less, &[], std::slice::from_ref(&child)).wanted.remove(0).manifest(&less);
         assert!(!is_applied(&child, &manifest));
     }
     let grid = deployments("k");
     let child = only(&grid, "a");
     let mut more = grid.clone();
     more.spec.template["revisionHistoryLimit"] = 3.into();
-    let manifest = run(&more, &["a"], std::slice::from_ref(&child)).wanted.remove(0).manifest;
+    let manifest = run(&more, &["a"], std::slice::from_ref(&child)).wanted.remove(0).manifest(&more);
     assert!(!is_applied(&child, &manifest));
     assert_eq!(child["spec"]["template"], manifest["spec"]["template"], "pods are not restarted");
 }
@@ -167,14 +169,14 @@ fn g11_a_node_port_of_zero_is_the_servers_to_choose() {
     let mut child = only(&grid, "");
     assert_eq!(child["spec"], json!({"type": "NodePort", "ports": [{"port": 80}]}));
     child["spec"]["ports"][0]["nodePort"] = 30080.into();
-    assert!(is_applied(&child, &run(&grid, &[], &[]).wanted[0].manifest));
+    assert!(is_applied(&child, &run(&grid, &[], &[]).wanted[0].manifest(&grid)));
 }
 
 #[test]
 fn g13_to_g18_what_others_change_is_put_back_and_what_they_add_stays() {
     let mut grid = deployments("k");
     grid.spec.template["template"]["spec"]["containers"][0]["resources"] = json!({"limits": {"cpu": "1"}});
-    let manifest = run(&grid, &["a"], &[]).wanted.remove(0).manifest;
+    let manifest = run(&grid, &["a"], &[]).wanted.remove(0).manifest(&grid);
     let child = applied(&manifest);
     let changed = |pointer: &str, value: Value| {
         let mut child = child.clone();
@@ -193,7 +195,7 @@ fn g13_to_g18_what_others_change_is_put_back_and_what_they_add_stays() {
     assert!(is_applied(&labelled, &manifest));
     // Without a count of its own the grid leaves it to an autoscaler.
     grid.spec.template.as_object_mut().unwrap().remove("replicas");
-    let manifest = run(&grid, &["a"], &[]).wanted.remove(0).manifest;
+    let manifest = run(&grid, &["a"], &[]).wanted.remove(0).manifest(&grid);
     let mut scaled = applied(&manifest);
     scaled["spec"]["replicas"] = 5.into();
     assert!(is_applied(&scaled, &manifest));
@@ -206,11 +208,13 @@ fn g20_g21_g23_units_choose_their_template_and_one_bad_unit_stands_alone() {
     other["replicas"] = 9.into();
     spec.pool.insert("t1".to_owned(), other);
     spec.templates = [("a", "t1"), ("b", "nope")].map(|(a, b)| (a.to_owned(), b.to_owned())).into();
-    let made = run(&grid(ChildKind::Deployment, spec), &["a", "b", "c"], &[]);
+    let grid = grid(ChildKind::Deployment, spec);
+    let made = run(&grid, &["a", "b", "c"], &[]);
     assert_eq!(names(&made), ["g-a", "g-c"]);
-    let replicas = |index: usize| &made.wanted[index].manifest["spec"]["replicas"];
+    let manifests: Vec<Value> = made.wanted.iter().map(|one| one.manifest(&grid)).collect();
+    let replicas = |index: usize| &manifests[index]["spec"]["replicas"];
     assert_eq!((replicas(0), replicas(1)), (&json!(9), &json!(1)));
-    assert_eq!(made.wanted[0].manifest["spec"]["template"]["metadata"]["labels"], json!({"a": "b"}));
+    assert_eq!(manifests[0]["spec"]["template"]["metadata"]["labels"], json!({"a": "b"}));
     assert!(matches!(&made.troubles["b"], Trouble::Template(error) if error.template == "nope"));
 }
 
@@ -236,7 +240,7 @@ fn g26_g27_names_and_keys() {
     let made = run(&deployments("k"), &["Zone_A", "b"], &[]);
     assert_eq!((names(&made), made.troubles["Zone_A"].reason()), (vec!["g-b"], "InvalidUnitName"));
     let key = "topology.kubernetes.io/zone";
-    let manifest = run(&deployments(key), &["b"], &[]).wanted.remove(0).manifest;
+    let manifest = run(&deployments(key), &["b"], &[]).wanted.remove(0).manifest(&deployments(key));
     assert_eq!(manifest["metadata"]["annotations"][GRID_KEY], key);
     assert_eq!(manifest["spec"]["template"]["spec"]["nodeSelector"], json!({key: "b"}));
 }
@@ -268,14 +272,14 @@ fn a6_an_orphan_that_is_being_deleted_is_left_alone() {
 
 #[test]
 fn a8_what_is_applied_is_meant_for_the_object_that_was_seen() {
-    let uid = |plan: &Plan| plan.wanted[0].manifest["metadata"]["uid"].clone();
     let grid = deployments("k");
+    let uid = |plan: &Plan| plan.wanted[0].manifest(&grid)["metadata"]["uid"].clone();
     let orphan = json!({"metadata": {"name": "g-a", "uid": "o", "labels": {GRID_SELECTOR: "g"}}});
     assert_eq!(uid(&run(&grid, &["a"], &[orphan])), "o");
     let own = only(&grid, "a");
     let again = run(&grid, &["a"], std::slice::from_ref(&own));
     assert_eq!(uid(&again), "child");
-    assert!(is_applied(&own, &again.wanted[0].manifest));
+    assert!(is_applied(&own, &again.wanted[0].manifest(&grid)));
     assert_eq!(uid(&run(&grid, &["a"], &[])), Value::Null, "what is new has none yet");
 }
 
@@ -288,9 +292,10 @@ fn a10_what_a_grid_left_behind_is_taken_by_the_next_as_it_is() {
     let made = run(&next, &["a"], std::slice::from_ref(&left));
     let [wanted] = &made.wanted[..] else { panic!("{made:?}") };
     assert_eq!(wanted.found, Found::Orphan);
-    assert_eq!(wanted.manifest["spec"], left["spec"], "pods are not restarted");
-    assert_eq!(wanted.manifest["metadata"]["ownerReferences"][0]["uid"], "next");
-    assert!(!is_applied(&left, &wanted.manifest) && made.doomed.is_empty());
+    let manifest = wanted.manifest(&next);
+    assert_eq!(manifest["spec"], left["spec"], "pods are not restarted");
+    assert_eq!(manifest["metadata"]["ownerReferences"][0]["uid"], "next");
+    assert!(!is_applied(&left, &manifest) && made.doomed.is_empty());
 }
 
 #[test]
@@ -385,7 +390,7 @@ fn a_plan_for_five_thousand_units_looks_at_each_child_a_few_times() {
     let units: Vec<&str> = units.iter().map(String::as_str).collect();
     let grid = deployments("k");
     let stored: Vec<Value> =
-        run(&grid, &units, &[]).wanted.iter().map(|one| applied(&one.manifest)).collect();
+        run(&grid, &units, &[]).wanted.iter().map(|one| applied(&one.manifest(&grid))).collect();
     let children: Vec<Child<'_>> = stored.iter().map(Child).collect();
     super::child::reads::take();
     // Half of the units have gone.

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use tombolo_proto::ObjectKey;
 
+use super::kept::holder_of;
+use super::room::{Item, Standing};
 use super::{Cached, Index, Kind, ObjectError, RawObject};
 
 impl Index {
@@ -26,19 +28,32 @@ impl Index {
         let mut object = kind.trimmed(raw)?.object;
         if object.body.is_empty() {
             self.set_config(&key, Cached::Withheld(object.version));
+            self.give_up(&Item::Body(key.clone()));
             self.warn_of_unread(&key);
             return Ok(());
         }
         object.key = key.clone();
-        let object = Arc::new(object);
-        let same = current
-            .as_ref()
-            .and_then(Cached::version)
-            .is_some_and(|version| version.uid == object.version.uid && version.hash == object.version.hash);
+        let fits = self.has_room(&key, &holder_of(&key), Standing::Body, object.body.len());
+        if !self.down.location.is_referenced(&key) {
+            // What refers to it had to give way.
+            self.forget(&key);
+            return Ok(());
+        }
+        let same = match &current {
+            Some(Cached::Present(known)) if fits => {
+                known.version.uid == object.version.uid && known.version.hash == object.version.hash
+            }
+            Some(Cached::Withheld(_)) => !fits,
+            _ => false,
+        };
+        let cached = match fits {
+            true => Cached::Present(Arc::new(object)),
+            false => Cached::Withheld(object.version),
+        };
         if same {
-            self.down.objects.insert(key, Cached::Present(object));
+            self.down.objects.insert(key, cached);
         } else {
-            self.set_config(&key, Cached::Present(object));
+            self.set_config(&key, cached);
         }
         Ok(())
     }
@@ -67,7 +82,11 @@ impl Index {
 
     /// The state of a referenced object has changed for all nodes that need it.
     pub(super) fn set_config(&mut self, key: &ObjectKey, cached: Cached) {
+        let is_there = cached.version().is_some();
         self.down.objects.insert(key.clone(), cached);
+        if !is_there {
+            self.give_up(&Item::Body(key.clone()));
+        }
         self.look_again(key);
     }
 }

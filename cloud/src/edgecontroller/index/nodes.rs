@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tombolo_proto::NodeId;
 
+use super::room::{Holder, Item, Standing};
 use super::{Cached, Effect, Index, Kind, ObjectError, RawObject, Trimmed};
 use crate::edgecontroller::downstream::{NodeState, node_key};
 
@@ -69,7 +70,13 @@ impl Index {
         if let Some(same) = same.filter(|_| !self.may_have_missed(Kind::Node, &key)) {
             object.same_since = same.same_since;
         }
-        let is_kept = !object.body.is_empty() && object.body.len() <= NODE_OBJECT_BYTES_MAX;
+        let len = object.body.len();
+        let mut is_kept = (1..=NODE_OBJECT_BYTES_MAX).contains(&len);
+        if is_kept {
+            is_kept = self.has_room(&key, &Holder::Node(node.clone()), Standing::Body, len);
+        } else {
+            self.give_up(&Item::Body(key.clone()));
+        }
         let cached = match is_kept {
             true => Cached::Present(Arc::new(object)),
             false => Cached::Withheld(object.version),
@@ -125,6 +132,8 @@ impl Index {
         for (uid, key) in losses.pods {
             self.pods.remove(&uid);
             self.down.objects.remove(&key);
+            self.give_up(&Item::References(key.clone()));
+            self.give_up(&Item::Body(key));
         }
         for key in losses.unreferenced {
             self.forget(&key);

@@ -9,8 +9,11 @@ use tombolo_proto::{NodeId, ObjectKey, Uid};
 
 use super::bodies::{Moves, NODE_MIRROR_PODS_MAX, NODE_PODS_BYTES_MAX, Rank};
 use super::ending::{END_LEN_MAX, ENDING_LEN_MAX, is_ending, shortened};
+use super::kept::holder_of_pod;
+use super::room::{Item, Standing};
 use super::{Cached, Effect, Index, Kind, ObjectError, RawObject, Trimmed};
 use crate::edgecontroller::location_cache::Difference;
+use crate::edgecontroller::needs::{NODE_REFERENCES_BYTES_MAX, total_weight};
 use crate::edgecontroller::pod_manager::{Known, Observed, Verdict};
 use crate::kube::MIRROR;
 
@@ -155,27 +158,48 @@ impl Index {
         let object = Arc::new(pod.object);
         match decision.verdict {
             Verdict::Stale => {}
-            Verdict::Keep => {
+            Verdict::Keep if !self.down.location.lacks(node, &object.version.uid) => {
                 if self.hold_pod(node, rank, len, &object) {
                     self.offer(node, &object.key);
                 }
             }
-            Verdict::Insert | Verdict::Update => {
-                let (key, uid) = (object.key.clone(), object.version.uid.clone());
-                let change = self.down.location.set_pod(node, &uid, &key, &object.dependencies);
+            Verdict::Keep | Verdict::Insert | Verdict::Update => {
+                let key = object.key.clone();
+                let change = self.refer(node, &object);
                 self.hold_pod(node, rank, len, &object);
-                for gained in &change.gained {
-                    self.need(node, gained);
-                }
+                self.need_gained(node, &change);
                 self.doubt_absent(node, &object.dependencies);
                 // What a pod needs is offered before it, so that it need not wait at the edge.
                 self.offer(node, &key);
                 self.turn(node, &change);
-                if !self.down.location.is_served(node, &uid) {
+                let (location, uid) = (&self.down.location, &object.version.uid);
+                if !location.is_served(node, uid) && !location.lacks(node, uid) {
                     self.warn_of_references(node, &key);
                 }
             }
         }
+    }
+
+    /// Notes what the pod refers to, if there is room for that.
+    fn refer(&mut self, node: &NodeId, pod: &SharedObject) -> Difference {
+        let (key, uid) = (&pod.key, &pod.version.uid);
+        // What can never be served is not kept.
+        let is_kept = total_weight(&pod.dependencies) <= NODE_REFERENCES_BYTES_MAX;
+        let kept = if is_kept { &pod.dependencies[..] } else { &[] };
+        if !self.has_room_for_references(key, kept) {
+            return self.down.location.leave_out(node, uid, key);
+        }
+        let lacked = self.down.location.lacks(node, uid);
+        let change = self.down.location.set_pod(node, uid, key, &pod.dependencies);
+        if lacked {
+            self.doubt_no_more(node);
+        }
+        change
+    }
+
+    /// What was kept at the node for the sake of what a pod may refer to is looked at again.
+    fn doubt_no_more(&mut self, node: &NodeId) {
+        self.effects.push(Effect::Ready(node.clone()));
     }
 
     /// Another pod has come in the place of one that is known: that one is gone.
@@ -191,7 +215,7 @@ impl Index {
     fn hold_pod(&mut self, node: &NodeId, rank: Rank, len: usize, object: &Arc<SharedObject>) -> bool {
         let (key, version) = (&object.key, &object.version);
         let moves = self.bodies.set(node, &version.uid, rank, len);
-        let fits = self.bodies.is_inside(node, &version.uid);
+        let fits = self.fits(node, rank, len, object);
         let whole = match object.body.is_empty() {
             true => self.down.present(key).filter(|known| known.version == *version),
             false => Some(Arc::clone(object)),
@@ -208,10 +232,22 @@ impl Index {
         let before = self.down.objects.insert(key.clone(), cached);
         let was_withheld = matches!(before, Some(Cached::Withheld(_)));
         self.move_bodies(node, moves);
-        if !fits && !was_withheld {
+        if !self.bodies.is_inside(node, &version.uid) && !was_withheld {
             self.warn_of_bodies(node);
         }
         is_present && was_withheld
+    }
+
+    /// Whether the node's share and the index have room for the pod's body.
+    fn fits(&mut self, node: &NodeId, rank: Rank, len: usize, object: &SharedObject) -> bool {
+        let (key, uid) = (&object.key, &object.version.uid);
+        let is_ending = rank == Rank::Ending;
+        if !self.bodies.is_inside(node, uid) || (self.down.location.lacks(node, uid) && !is_ending) {
+            self.give_up(&Item::Body(key.clone()));
+            return false;
+        }
+        let standing = if is_ending { Standing::Ending } else { Standing::Body };
+        self.has_room(key, &holder_of_pod(node, key, rank), standing, len)
     }
 
     /// Drops the bodies that the node's share has no room for any more, and has those read for which it has room again.
@@ -231,6 +267,7 @@ impl Index {
                     _ => Cached::Withheld(version),
                 };
             }
+            self.give_up(&Item::Body(key.clone()));
             self.offer(node, &key);
         }
         for uid in moves.back {
@@ -255,14 +292,17 @@ impl Index {
 
     /// The pod is bound to its node no longer.
     fn release(&mut self, pod: &Known) {
+        let lacked = self.down.location.lacks(&pod.node, &pod.version.uid);
         let change = self.down.location.remove_pod(&pod.node, &pod.version.uid);
         let same = |cached: &Cached| cached.version().is_some_and(|version| version.uid == pod.version.uid);
         self.down.objects.remove_if(&pod.key, |_, cached| same(cached));
         self.offer(&pod.node, &pod.key);
-        for gained in &change.gained {
-            self.need(&pod.node, gained);
+        self.follow_references(&pod.node, &change);
+        self.give_up(&Item::References(pod.key.clone()));
+        self.give_up(&Item::Body(pod.key.clone()));
+        if lacked {
+            self.doubt_no_more(&pod.node);
         }
-        self.turn(&pod.node, &change);
         let moves = self.bodies.remove(&pod.node, &pod.version.uid);
         self.move_bodies(&pod.node, moves);
     }
@@ -292,6 +332,21 @@ impl Index {
             let absent = matches!(self.down.objects.get(key).as_deref(), Some(Cached::Absent(_)));
             if absent {
                 self.offer(node, key);
+            }
+        }
+    }
+
+    /// What the node refers to from now on is read, what it does not is forgotten, and pods that this concerns are told anew.
+    pub(super) fn follow_references(&mut self, node: &NodeId, change: &Difference) {
+        self.need_gained(node, change);
+        self.turn(node, change);
+    }
+
+    fn need_gained(&mut self, node: &NodeId, change: &Difference) {
+        for gained in &change.gained {
+            // What the pod refers to may have had to give way to its body.
+            if self.down.location.is_needed_by(node, gained) {
+                self.need(node, gained);
             }
         }
     }

@@ -7,6 +7,7 @@ use crate::edgecontroller::downstream::node_key;
 
 mod bodies;
 mod needs;
+mod whole;
 
 fn listed(pods: impl IntoIterator<Item = RawObject>) -> PodList {
     let mut list = PodList::default();
@@ -31,8 +32,14 @@ fn key(kind: Kind, name: &str) -> ObjectKey {
 impl World {
     /// Nodes are listed, the other lists have begun and ended empty.
     fn synced(nodes: &[&str]) -> Self {
+        Self::with_memory(nodes, INDEX_BYTES_MAX)
+    }
+
+    /// The same with so many bytes for all that the index keeps.
+    fn with_memory(nodes: &[&str], bytes: usize) -> Self {
         let down = Arc::new(Downstream::default());
-        let mut world = Self { index: Index::new(Arc::clone(&down)), down, revision: 10 };
+        let index = Index::new(Arc::clone(&down)).with_memory(bytes);
+        let mut world = Self { index, down, revision: 10 };
         world.index.handle(Kind::Node, ObjectEvent::RelistStart);
         for name in nodes {
             world.node(name, "u-node");

@@ -76,3 +76,31 @@ fn what_older_controllers_have_stored_is_read() {
     .unwrap();
     assert_eq!(service.grid().spec.template["internalTrafficPolicy"], "Local");
 }
+
+#[test]
+fn of_a_grid_its_name_and_key_are_kept() {
+    let text = "x".repeat(10_000);
+    let whole = |key: &str| {
+        json!({
+            "metadata": {
+                "name": "web", "namespace": "shop", "uid": "u", "resourceVersion": "7", "generation": 2,
+                "labels": {"a": text}, "annotations": {"a": text}, "finalizers": [text],
+            },
+            "spec": {"gridUniqKey": key, "template": {"a": text}, "templatePool": {"t": {"a": text}}, "templates": {"u": text}},
+            "status": {"a": text},
+        })
+    };
+    fn slim<K: GridKind + serde::Serialize>(whole: Value) -> Value {
+        let mut grid: K = serde_json::from_value(whole).unwrap();
+        grid.slim();
+        let value = serde_json::to_value(&grid).unwrap();
+        assert!(value.to_string().len() < 400, "{value}");
+        value
+    }
+    for slim in [slim::<DeploymentGrid>, slim::<StatefulSetGrid>, slim::<ServiceGrid>] {
+        let kept = slim(whole("zone"));
+        assert_eq!((&kept["metadata"]["name"], &kept["metadata"]["uid"]), (&json!("web"), &json!("u")));
+        assert_eq!(kept["spec"], json!({"gridUniqKey": "zone"}));
+        assert_eq!(slim(whole(&text))["spec"], json!({"gridUniqKey": ""}), "no node has such a label");
+    }
+}

@@ -27,13 +27,13 @@ async fn what_has_come_in_the_place_of_what_was_seen_is_not_taken() {
         let seen = json!({"metadata": {"name": "web-a", "labels": {GRID_SELECTOR: "web"}, "ownerReferences": owners}, "spec": workload(1)});
         let seen = make(&deployments, seen).await;
         let mut planned = plan(&made.grid(), &["a"], &[Child(&seen)]).unwrap();
-        let wanted = planned.wanted.remove(0);
+        let manifest = planned.wanted.remove(0).manifest(&made.grid());
         remove(&deployments, "web-a").await;
-        children.apply("default", &wanted).await.expect_err("there is nothing of this UID");
+        children.apply("default", "web-a", &manifest).await.expect_err("there is nothing of this UID");
         assert_eq!(get(&deployments, "web-a").await, Value::Null);
 
         let other = make(&deployments, json!({"metadata": {"name": "web-a"}, "spec": workload(1)})).await;
-        children.apply("default", &wanted).await.expect_err("it is another object");
+        children.apply("default", "web-a", &manifest).await.expect_err("it is another object");
         assert_eq!(get(&deployments, "web-a").await, other);
         remove(&deployments, "web-a").await;
     }

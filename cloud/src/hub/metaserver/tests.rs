@@ -62,7 +62,7 @@ impl World {
                     subscribe.namespace + &subscribe.field_selector
                 )
             }
-            Action::OpenLater(subscribe) => format!("later {}", subscribe.scope.0),
+            Action::OpenLater(subscribe, wait) => format!("later {} {}", subscribe.scope.0, wait.as_secs()),
             Action::Close(scope) => format!("close {}", scope.0),
             Action::Reply(reply) => {
                 let ReplyBody::Message(message) = reply.body else { panic!("a message") };
@@ -143,8 +143,11 @@ fn watches_of_before_are_opened_without_being_asked_for() {
     let watch = |id: &str, key: &str| Watch { id: id.into(), key: key.into(), option: b"{}"[..].into() };
     world.watches.restore(vec![watch("a", PODS), watch("b", NODE), watch("c", "bad")]);
     assert_eq!(world.actions(), ["open 1 v1/pods shop", "open 2 v1/nodes metadata.name=edge"]);
-    world.opened(1, Err(&Closed::new(503, "no answer")));
-    assert_eq!((world.actions(), world.watches.is_restoring()), (vec!["later 1".to_owned()], true));
+    // Who is not answered asks ever more seldom.
+    for wait in [5, 10, 20, 40, 80, 160, 300, 300] {
+        world.opened(1, Err(&Closed::new(503, "no answer")));
+        assert_eq!((world.actions(), world.watches.is_restoring()), (vec![format!("later 1 {wait}")], true));
+    }
     world.opened(1, Ok(()));
     assert!(world.watches.is_restoring());
     world.opened(2, Err(&Closed::new(403, "no")));

@@ -7,6 +7,7 @@ use tokio::time::Instant;
 use tombolo_proto::{NodeId, ScopeId};
 use tombolo_runtime::{Held, Share};
 
+use super::crowd::FREE_PART;
 use super::payers::{Lack, Payers};
 use crate::hub::registry::SessionHandle;
 
@@ -128,6 +129,16 @@ impl Followers {
     /// Since when nobody follows; none while somebody does.
     pub(super) fn idle_since(&self) -> Option<Instant> {
         self.sessions.is_empty().then_some(self.idle_since)
+    }
+
+    /// Whether the payer could pay for some more.
+    pub(super) fn has_room(&self) -> bool {
+        self.paid.as_ref().is_none_or(|paid| paid.share.room() >= paid.share.max() / FREE_PART)
+    }
+
+    /// A node that follows, if there is one.
+    pub(super) fn any(&self) -> Option<NodeId> {
+        self.sessions.values().next().map(|session| session.node.clone())
     }
 
     /// How many nodes the copy is there for; more than any number for cloudcore's own needs.

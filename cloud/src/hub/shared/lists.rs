@@ -107,6 +107,7 @@ struct Listing<'w>(&'w SharedWatch);
 impl Drop for Listing<'_> {
     fn drop(&mut self) {
         self.0.order.lock().gone = None;
+        self.0.crowds.lock().list_ends(false);
     }
 }
 
@@ -185,6 +186,7 @@ impl SharedWatch {
             order.gone = Some(HashMap::new());
             relists
         };
+        self.crowds.lock().list_begins();
         let _listing = Listing(self);
         let (mut brought, mut full) = (Vec::new(), None);
         let answer = kube.list(Caller::OwnInTurn(node), &self.path, |object| {
@@ -193,7 +195,9 @@ impl SharedWatch {
                     .get(&object.key)
                     .is_none_or(|known| known.object.version.revision < object.version.revision)
             });
-            if let Some(object) = news {
+            if let Some(object) = news
+                && self.has_place_in_list(&object.key, brought.len())
+            {
                 match self.keep(&object) {
                     Ok(stored) if brought.len() <= FOLLOWED_MAX => brought.push(stored),
                     Ok(_) => full = Some(too_many()),
@@ -211,6 +215,7 @@ impl SharedWatch {
             return Err(closed.reason);
         }
         self.enter(brought, relists)?;
+        self.crowds.lock().list_ends(true);
         self.lists.complete.fetch_max(number, Ordering::SeqCst);
         *self.lists.rest.lock() = Rest::default();
         Ok(())
@@ -243,7 +248,12 @@ impl SharedWatch {
                 continue;
             }
             order.ahead.insert(key.clone(), revision);
+            let key = key.clone();
             if let Err(lack) = self.put(stored) {
+                if self.is_common {
+                    self.leave_out(&key);
+                    continue;
+                }
                 return Ok(Err(self.interned.payers.refuse(&lack)));
             }
         }

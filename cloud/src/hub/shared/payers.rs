@@ -13,7 +13,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use tombolo_proto::NodeId;
 use tombolo_proto::object::SharedObject;
-use tombolo_runtime::{Budget, Share};
+use tombolo_runtime::{Budget, LineLimit, Share};
 
 use super::SharedWatch;
 use crate::hub::interned::Stored;
@@ -22,6 +22,9 @@ use crate::metrics::{Label, Metrics};
 
 /// One node's share of the memory for objects that are followed is one of so many parts.
 const NODE_PART: usize = 4;
+
+/// A namespace gives way when it has one of so many parts of the memory: less is never withheld.
+const CROWD_PART: usize = 8;
 
 /// The memory that is missing.
 #[derive(Debug, PartialEq, Eq)]
@@ -45,20 +48,27 @@ pub(in crate::hub) struct Payers {
     watches: Arc<Mutex<Vec<Weak<SharedWatch>>>>,
     /// Watches that ended or were refused for want of memory.
     ended: Family<Label, Counter>,
+    /// Objects that were withheld from all because their namespace has most.
+    withheld: Family<Label, Counter>,
+    /// A namespace gives way from so many bytes on.
+    crowd_min: usize,
+    lines: Arc<LineLimit<Box<str>>>,
 }
 
 impl Payers {
     /// Shares of so many bytes for all.
     pub(in crate::hub) fn new(bytes: usize) -> Self {
-        let (nodes, watches, ended) = Default::default();
+        let (nodes, watches, ended, withheld) = Default::default();
+        let (crowd_min, lines) = (bytes / CROWD_PART, Arc::new(LineLimit::new(1, 60)));
         // What all have together is counted with the objects, of which each is there once.
         let shares = Budget::new(usize::MAX);
-        Self { shares, share_max: bytes / NODE_PART, nodes, watches, ended }
+        Self { shares, share_max: bytes / NODE_PART, nodes, watches, ended, withheld, crowd_min, lines }
     }
 
     /// The same, which counts there what has ended.
     pub(in crate::hub) fn counted(self, metrics: &Metrics) -> Self {
-        Self { ended: metrics.shared_watches_ended.clone(), ..self }
+        let (ended, withheld) = (metrics.shared_watches_ended.clone(), metrics.shared_watch_withheld.clone());
+        Self { ended, withheld, ..self }
     }
 
     /// This watch may have to give way from now on.
@@ -103,6 +113,19 @@ impl Payers {
         closed
     }
 
+    /// An object of this namespace had to give way.
+    pub(super) fn withheld(&self, kind: &'static str, namespace: &str) {
+        self.withheld.get_or_create(&Label { kind }).inc();
+        if let Some(left_out) = self.lines.admit(&namespace.into()) {
+            tracing::warn!(
+                namespace,
+                kind,
+                left_out,
+                "of this namespace more is followed than there is room for: objects of it are not delivered"
+            );
+        }
+    }
+
     fn count(&self, kind: &'static str) {
         self.ended.get_or_create(&Label { kind }).inc();
     }
@@ -145,6 +168,7 @@ impl SharedWatch {
                 let idle = |watch: &Arc<Self>| watch.is_paid_by(node) && watch.standing().0 == 0;
                 ("idle", others.filter(idle).min_by_key(|watch| watch.idle_since()))
             }
+            Lack::Whole if self.crowd_gives_way() => return Ok(()),
             Lack::Whole => {
                 let own = self.standing();
                 let least =
@@ -152,10 +176,30 @@ impl SharedWatch {
                 ("whole", least.filter(|(standing, _)| *standing < own).map(|(_, watch)| watch))
             }
         };
-        let Some(other) = other else { return Err(payers.refuse(lack)) };
+        let Some(other) = other else {
+            return if self.crowd_gives_way_here() { Ok(()) } else { Err(payers.refuse(lack)) };
+        };
         payers.count(kind);
         other.fail(&Closed::new(503, "this watch gave way to another, for want of memory: subscribe again"));
         Ok(())
+    }
+
+    /// The same of this copy alone.
+    fn crowd_gives_way_here(&self) -> bool {
+        self.crowd().is_some_and(|bytes| bytes >= self.interned.payers.crowd_min) && self.withhold_one()
+    }
+
+    /// Whether one object less is there of the namespace that has most of what everybody follows.
+    fn crowd_gives_way(&self) -> bool {
+        let payers = &self.interned.payers;
+        let is_crowd = |bytes: &usize| *bytes >= payers.crowd_min;
+        let own = self.crowd().filter(is_crowd);
+        let others = payers.others(self).into_iter();
+        let others = others.filter_map(|watch| Some((watch.crowd().filter(is_crowd)?, watch)));
+        match others.max_by_key(|(bytes, _)| *bytes) {
+            Some((bytes, other)) if own.is_none_or(|own| own < bytes) => other.withhold_one(),
+            _ => self.crowd_gives_way_here(),
+        }
     }
 
     fn takes_memory(&self) -> bool {

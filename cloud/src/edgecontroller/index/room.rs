@@ -1,0 +1,300 @@
+//! What the index keeps in memory as a whole: one budget of bytes, shared out between namespaces and nodes, of which the one that
+//! has most gives way first. Pure bookkeeping of lengths.
+
+use std::collections::{BTreeSet, HashMap};
+
+use tombolo_proto::{NodeId, ObjectKey};
+
+/// Bytes that the index keeps unless the configuration says otherwise.
+pub(crate) const INDEX_BYTES_MAX: usize = 128 * 1024 * 1024;
+
+/// What has given way comes back when one of so many parts of the whole is free beside it: else what grows and shrinks a little at
+/// the bound would have it read again and again.
+const FREE_PART: usize = 16;
+
+/// For whom something is kept. What a node makes itself counts for the node, all else for the namespace.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Holder {
+    /// Whoever may write there.
+    Namespace(Box<str>),
+    /// A node.
+    Node(NodeId),
+}
+
+/// What is kept.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Item {
+    /// What the pod with this name refers to.
+    References(ObjectKey),
+    /// The body of an object.
+    Body(ObjectKey),
+}
+
+/// In which order the items of a holder give way, last first; the larger ones before the smaller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Standing {
+    /// The body of a pod that its node has to end.
+    Ending,
+    /// References: without them it is not known what a node needs.
+    References,
+    /// Any other body.
+    Body,
+}
+
+/// Where an item stands in the order.
+type Place = (Standing, usize, Item);
+
+/// Items whose standing a change of another one has changed.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Moves {
+    /// They have to leave memory.
+    pub(super) out: Vec<Item>,
+    /// There is room for them again.
+    pub(super) back: Vec<Item>,
+}
+
+/// The whole.
+#[derive(Debug)]
+pub(super) struct Room {
+    max: usize,
+    /// Bytes of all that is inside.
+    bytes: usize,
+    items: HashMap<Item, (Holder, Standing, usize)>,
+    parts: HashMap<Holder, Part>,
+    /// Holders by the bytes that they have inside.
+    order: BTreeSet<(usize, Holder)>,
+    /// Those of them that have something outside.
+    waiting: BTreeSet<(usize, Holder)>,
+}
+
+/// What one holder has. Every place inside is before every place outside.
+#[derive(Debug, Default)]
+struct Part {
+    inside: BTreeSet<Place>,
+    outside: BTreeSet<Place>,
+    bytes: usize,
+}
+
+impl Room {
+    /// So many bytes in all.
+    pub(super) fn new(max: usize) -> Self {
+        let (items, parts, order, waiting) = Default::default();
+        Self { max, bytes: 0, items, parts, order, waiting }
+    }
+
+    pub(super) fn max(&self) -> usize {
+        self.max
+    }
+
+    /// Bytes of all that is inside.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The item takes so many bytes now, and is kept for this holder. Its own standing is [`Self::is_inside`]'s to say.
+    pub(super) fn set(&mut self, item: &Item, holder: &Holder, standing: Standing, len: usize) -> Moves {
+        self.take_out(item);
+        self.items.insert(item.clone(), (holder.clone(), standing, len));
+        let place = (standing, len, item.clone());
+        self.change(holder, |part| {
+            if part.outside.first().is_some_and(|first| *first < place) {
+                part.outside.insert(place);
+            } else {
+                part.bytes += len;
+                part.inside.insert(place);
+            }
+        });
+        let mut moves = self.balance();
+        moves.out.retain(|other| other != item);
+        moves.back.retain(|other| other != item);
+        moves
+    }
+
+    /// The item is not kept any more, and not wanted.
+    pub(super) fn remove(&mut self, item: &Item) -> Moves {
+        match self.take_out(item) {
+            true => self.balance(),
+            false => Moves::default(),
+        }
+    }
+
+    /// Whether there is room for the item.
+    pub(super) fn is_inside(&self, item: &Item) -> bool {
+        let Some((holder, standing, len)) = self.items.get(item) else { return false };
+        let place = (*standing, *len, item.clone());
+        self.parts.get(holder).is_some_and(|part| part.inside.contains(&place))
+    }
+
+    /// How an item gives way; none of one that is not known.
+    pub(super) fn standing(&self, item: &Item) -> Option<Standing> {
+        self.items.get(item).map(|(_, standing, _)| *standing)
+    }
+
+    /// For whom an item is kept.
+    pub(super) fn holder(&self, item: &Item) -> Option<&Holder> {
+        self.items.get(item).map(|(holder, ..)| holder)
+    }
+
+    /// Whether it was known.
+    fn take_out(&mut self, item: &Item) -> bool {
+        let Some((holder, standing, len)) = self.items.remove(item) else { return false };
+        let place = (standing, len, item.clone());
+        self.change(&holder, |part| match part.inside.remove(&place) {
+            true => part.bytes -= len,
+            false => _ = part.outside.remove(&place),
+        });
+        true
+    }
+
+    fn change(&mut self, holder: &Holder, change: impl FnOnce(&mut Part)) {
+        let part = self.parts.entry(holder.clone()).or_default();
+        let before = (part.bytes, holder.clone());
+        self.order.remove(&before);
+        self.waiting.remove(&before);
+        change(part);
+        self.bytes = self.bytes - before.0 + part.bytes;
+        let after = (part.bytes, holder.clone());
+        if !part.outside.is_empty() {
+            self.waiting.insert(after.clone());
+        }
+        if part.inside.is_empty() && part.outside.is_empty() {
+            self.parts.remove(holder);
+        } else {
+            self.order.insert(after);
+        }
+    }
+
+    fn balance(&mut self) -> Moves {
+        let mut moves = Moves::default();
+        while self.bytes > self.max
+            && let Some((_, holder)) = self.order.last().cloned()
+        {
+            self.change(&holder, |part| {
+                let Some(place) = part.inside.pop_last() else { return };
+                part.bytes -= place.1;
+                moves.out.push(place.2.clone());
+                part.outside.insert(place);
+            });
+        }
+        while let Some(holder) = self.next_back() {
+            self.change(&holder, |part| {
+                let Some(place) = part.outside.pop_first() else { return };
+                part.bytes += place.1;
+                moves.back.push(place.2.clone());
+                part.inside.insert(place);
+            });
+        }
+        moves
+    }
+
+    /// Of those whose next item fits, the holder that has least.
+    fn next_back(&self) -> Option<Holder> {
+        let room = self.max.checked_sub(self.bytes + self.max / FREE_PART)?;
+        let fits = |holder: &Holder| {
+            self.parts.get(holder)?.outside.first().filter(|place| place.1 <= room).map(|_| holder.clone())
+        };
+        self.waiting.iter().find_map(|(_, holder)| fits(holder))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tombolo_proto::Resource;
+
+    use super::*;
+
+    fn holder(name: &str) -> Holder {
+        Holder::Namespace(name.into())
+    }
+
+    fn body(name: &str) -> Item {
+        Item::Body(ObjectKey::new(Resource::new("", "v1", "configmaps"), "d", name))
+    }
+
+    fn references(name: &str) -> Item {
+        Item::References(ObjectKey::new(Resource::new("", "v1", "pods"), "d", name))
+    }
+
+    fn moves(out: &[Item], back: &[Item]) -> Moves {
+        Moves { out: out.to_vec(), back: back.to_vec() }
+    }
+
+    #[test]
+    fn whoever_has_most_gives_way_whoever_came_first() {
+        let mut room = Room::new(1600);
+        let [greedy, modest] = ["greedy", "modest"].map(holder);
+        for (name, len) in [("a", 700), ("b", 800)] {
+            assert_eq!(room.set(&body(name), &greedy, Standing::Body, len), Moves::default());
+        }
+        assert_eq!(room.set(&body("m"), &modest, Standing::Body, 300), moves(&[body("b")], &[]));
+        assert!(room.is_inside(&body("a")) && room.is_inside(&body("m")) && !room.is_inside(&body("b")));
+        assert_eq!((room.bytes(), room.holder(&body("m"))), (1000, Some(&modest)));
+        assert_eq!(room.set(&body("c"), &greedy, Standing::Body, 900), Moves::default(), "it waits behind b");
+        // Alone with what has room it would fit, and a part of the whole has to be free beside it.
+        assert_eq!(room.set(&body("m"), &modest, Standing::Body, 50), Moves::default());
+        assert_eq!(room.remove(&body("m")), moves(&[], &[body("b")]));
+        assert_eq!((room.bytes(), room.is_inside(&body("c"))), (1500, false));
+    }
+
+    #[test]
+    fn bodies_give_way_before_references_and_those_of_pods_that_end_last() {
+        let mut room = Room::new(1600);
+        let one = holder("one");
+        room.set(&references("p"), &one, Standing::References, 700);
+        room.set(&body("small"), &one, Standing::Body, 100);
+        room.set(&body("ends"), &one, Standing::Ending, 750);
+        assert_eq!(room.standing(&body("ends")), Some(Standing::Ending));
+        assert_eq!(room.set(&body("s"), &holder("two"), Standing::Body, 60), moves(&[body("small")], &[]));
+        assert_eq!(room.set(&body("s"), &holder("two"), Standing::Body, 400), moves(&[references("p")], &[]));
+        assert!(room.is_inside(&body("ends")));
+    }
+
+    #[test]
+    fn what_is_larger_than_the_whole_is_in_nobodys_way_and_nothing_stays_of_what_goes() {
+        let mut room = Room::new(1600);
+        room.set(&body("a"), &holder("one"), Standing::Body, 500);
+        assert_eq!(room.set(&body("giant"), &holder("two"), Standing::Body, 2000), Moves::default());
+        assert!(room.is_inside(&body("a")) && !room.is_inside(&body("giant")));
+        for name in ["a", "giant", "unknown"] {
+            room.remove(&body(name));
+        }
+        let sizes = (room.items.len(), room.parts.len(), room.order.len(), room.waiting.len());
+        assert_eq!((sizes, room.bytes()), ((0, 0, 0, 0), 0));
+    }
+
+    #[test]
+    fn the_moves_tell_all_and_the_bound_holds() {
+        let mut random = 7_u64;
+        let mut next = |below: u64| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            usize::try_from((random >> 33) % below).expect("small")
+        };
+        let mut room = Room::new(10_000);
+        let mut inside = std::collections::HashSet::new();
+        for _ in 0..20_000 {
+            let item = body(&format!("c{}", next(40)));
+            inside.remove(&item);
+            let moves = if next(5) == 0 {
+                room.remove(&item)
+            } else {
+                let standing = [Standing::Ending, Standing::References, Standing::Body][next(3)];
+                let moves = room.set(&item, &holder(&next(4).to_string()), standing, next(3000));
+                inside.extend(room.is_inside(&item).then(|| item.clone()));
+                moves
+            };
+            for item in &moves.out {
+                inside.remove(item);
+            }
+            inside.extend(moves.back);
+            let told: HashMap<_, _> = room.items.keys().map(|item| (item, room.is_inside(item))).collect();
+            assert!(told.iter().all(|(item, is_inside)| inside.contains(*item) == *is_inside));
+            let bytes: usize = inside.iter().map(|item| room.items[item].2).sum();
+            assert_eq!(bytes, room.bytes());
+            assert!(bytes <= room.max());
+            for part in room.parts.values() {
+                let [last, first] = [part.inside.last(), part.outside.first()];
+                assert!(first.is_none_or(|first| last.is_none_or(|last| last < first)));
+            }
+        }
+    }
+}

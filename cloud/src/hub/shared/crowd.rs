@@ -1,0 +1,222 @@
+//! What the namespaces take of a copy that everybody follows. Whoever may write in one namespace must not end what all follow: of the
+//! namespace that has most, objects are withheld where there is no place left.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tombolo_proto::limits::FOLLOWED_MAX;
+use tombolo_proto::object::{ContentHash, ObjectVersion, SharedObject};
+use tombolo_proto::{NodeId, ObjectKey};
+
+use super::SharedWatch;
+use crate::hub::interned::Stored;
+
+/// Objects of one kind from which on a namespace that has more than all others gives way. An edge follows [`FOLLOWED_MAX`] of all kinds
+/// together.
+const CROWDED: usize = FOLLOWED_MAX / 3;
+
+/// What was left out comes back when one of so many parts of the places is free.
+pub(super) const FREE_PART: usize = 16;
+
+/// The namespaces of one copy.
+#[derive(Debug, Default)]
+pub(super) struct Crowds {
+    namespaces: HashMap<Box<str>, Crowd>,
+    /// Objects whose bodies had to give way.
+    gave_way: usize,
+    /// Those of which objects are there for which there was no place.
+    left_out: HashSet<Box<str>>,
+    /// Those of them that the list under way has shown; none when there is no such list.
+    listed: Option<HashSet<Box<str>>>,
+}
+
+#[derive(Debug, Default)]
+struct Crowd {
+    objects: usize,
+    bytes: usize,
+    /// What has a body, by its size.
+    bodies: BTreeSet<(usize, ObjectKey)>,
+}
+
+impl Crowds {
+    pub(super) fn add(&mut self, stored: &Stored) {
+        let key = &stored.object.key;
+        let crowd = self.namespaces.entry(key.namespace().into()).or_default();
+        crowd.objects += 1;
+        self.gave_way += usize::from(stored.gave_way());
+        crowd.bytes += stored.bytes();
+        if !stored.is_withheld() {
+            crowd.bodies.insert((stored.bytes(), key.clone()));
+        }
+    }
+
+    pub(super) fn remove(&mut self, stored: &Stored) {
+        let key = &stored.object.key;
+        let Some(crowd) = self.namespaces.get_mut(key.namespace()) else { return };
+        crowd.objects -= 1;
+        self.gave_way -= usize::from(stored.gave_way());
+        crowd.bytes -= stored.bytes();
+        crowd.bodies.remove(&(stored.bytes(), key.clone()));
+        if crowd.objects == 0 {
+            self.namespaces.remove(key.namespace());
+        }
+    }
+
+    /// The namespace that has most objects, and how many.
+    fn most_objects(&self) -> Option<(&str, usize)> {
+        let most = self.namespaces.iter().max_by_key(|(_, crowd)| crowd.objects);
+        most.map(|(namespace, crowd)| (&**namespace, crowd.objects))
+            .filter(|(namespace, _)| !namespace.is_empty())
+    }
+
+    /// How many objects a namespace has.
+    fn objects(&self, namespace: &str) -> usize {
+        self.namespaces.get(namespace).map_or(0, |crowd| crowd.objects)
+    }
+
+    /// The namespace that has most bytes, and how many.
+    fn most_bytes(&self) -> Option<(&str, usize)> {
+        let most = self.namespaces.iter().max_by_key(|(_, crowd)| crowd.bytes);
+        most.map(|(namespace, crowd)| (&**namespace, crowd.bytes))
+            .filter(|(namespace, _)| !namespace.is_empty())
+    }
+
+    fn leave_out(&mut self, namespace: &str) {
+        self.left_out.insert(namespace.into());
+        if let Some(listed) = &mut self.listed {
+            listed.insert(namespace.into());
+        }
+    }
+
+    /// A list begins that shows all there is.
+    pub(super) fn list_begins(&mut self) {
+        self.listed = Some(HashSet::new());
+    }
+
+    /// It has ended. What was left out of it is all that is left out.
+    pub(super) fn list_ends(&mut self, complete: bool) {
+        let listed = self.listed.take().filter(|_| complete);
+        self.left_out = listed.unwrap_or_else(|| std::mem::take(&mut self.left_out));
+    }
+
+    /// Whether an object that is not in the copy may be there all the same.
+    pub(super) fn may_have(&self, key: &ObjectKey) -> bool {
+        !self.left_out.is_empty() && self.left_out.contains(key.namespace())
+    }
+}
+
+impl SharedWatch {
+    /// Whether there is a place for one more object with this key. Where all are taken, one of the namespace that has most gives way,
+    /// and that may be this one. So it is in a crowded copy where that has more than all others.
+    pub(super) fn has_place(&self, key: &ObjectKey) -> bool {
+        let len = self.objects.len();
+        if !self.is_common || len < CROWDED || self.objects.contains_key(key) {
+            return true;
+        }
+        let mut crowds = self.crowds.lock();
+        let Some((most, objects)) = crowds.most_objects() else { return true };
+        let is_own = most == key.namespace();
+        if len < FOLLOWED_MAX && !(is_own && objects * 2 > len) {
+            return true;
+        }
+        let most = most.to_owned();
+        crowds.leave_out(&most);
+        self.interned.payers.withheld("objects", &most);
+        if is_own {
+            return false;
+        }
+        let other = crowds.namespaces.get(&*most).and_then(|crowd| crowd.bodies.last());
+        let other = other.map(|(_, key)| key.clone());
+        drop(crowds);
+        if let Some(other) = other.or_else(|| self.one_of(&most)) {
+            self.remove(&other);
+            self.tell(&other);
+        }
+        true
+    }
+
+    /// The same of what a list brings beside so many others: nothing gives way before all of it is known.
+    pub(super) fn has_place_in_list(&self, key: &ObjectKey, brought: usize) -> bool {
+        let (len, namespace) = (self.objects.len() + brought, key.namespace());
+        if !self.is_common || len < CROWDED || namespace.is_empty() || self.objects.contains_key(key) {
+            return true;
+        }
+        let mut crowds = self.crowds.lock();
+        let has_place = len < FOLLOWED_MAX && (crowds.objects(namespace) + brought) * 2 <= len;
+        if !has_place {
+            crowds.leave_out(namespace);
+        }
+        has_place
+    }
+
+    /// Whether a list would bring back what had to give way.
+    fn has_room_again(&self) -> bool {
+        let crowds = self.crowds.lock();
+        let (len, most) = (self.objects.len(), crowds.most_objects().map_or(0, |(_, objects)| objects));
+        let is_even = most < len / 2 - len / FREE_PART && len < FOLLOWED_MAX - FOLLOWED_MAX / FREE_PART;
+        let places = crowds.left_out.is_empty() || len < CROWDED - CROWDED / FREE_PART || is_even;
+        let is_short = crowds.gave_way > 0 || !crowds.left_out.is_empty();
+        drop(crowds);
+        is_short
+            && places
+            && self.interned.has_room()
+            && self.followers.lock().has_room()
+            && self.is_following()
+    }
+
+    /// A node for which what had to give way is read again, if a list would bring it back and none is made for that. Whoever
+    /// takes it says when it is done.
+    pub(in crate::hub) fn begin_to_restore(&self) -> Option<NodeId> {
+        let node = self.has_room_again().then(|| self.followers.lock().any())??;
+        (!self.restoring.swap(true, Ordering::AcqRel)).then_some(node)
+    }
+
+    /// See [`Self::begin_to_restore`].
+    pub(in crate::hub) fn restored(&self) {
+        self.restoring.store(false, Ordering::Release);
+    }
+
+    /// There was no room for what a list has brought: what is known of it stays.
+    pub(super) fn leave_out(&self, key: &ObjectKey) {
+        if !self.objects.contains_key(key) {
+            self.crowds.lock().leave_out(key.namespace());
+        }
+    }
+
+    fn one_of(&self, namespace: &str) -> Option<ObjectKey> {
+        self.objects.iter().map(|entry| entry.key().clone()).find(|key| key.namespace() == namespace)
+    }
+
+    /// How many bytes the namespace takes that has most of this copy; none where all that is followed may end.
+    pub(super) fn crowd(&self) -> Option<usize> {
+        let crowds = self.crowds.lock();
+        crowds.most_bytes().map(|(_, bytes)| bytes).filter(|_| self.is_common && !self.has_failed())
+    }
+
+    /// Withholds the largest object of the namespace that has most: whoever holds it keeps it, and others hear that it cannot be read.
+    /// Nothing may be locked.
+    pub(super) fn withhold_one(&self) -> bool {
+        let _order = self.order.lock();
+        let crowds = self.crowds.lock();
+        let Some((namespace, _)) = crowds.most_bytes() else { return false };
+        let largest = crowds.namespaces.get(namespace).and_then(|crowd| crowd.bodies.last());
+        let Some((_, key)) = largest.cloned() else { return false };
+        self.interned.payers.withheld("bytes", namespace);
+        drop(crowds);
+        let Some(before) = self.objects.get(&key).map(|known| Arc::clone(&known)) else { return false };
+        let withheld = self.interned.without_body(without_body(&before.object));
+        // It is less than before.
+        self.put(withheld).is_ok()
+    }
+}
+
+/// The same object of which nobody knows what it says, older than anything that a list may bring.
+fn without_body(object: &SharedObject) -> Arc<SharedObject> {
+    let hash = ContentHash(rand::random());
+    let version = ObjectVersion { hash, revision: Default::default(), ..object.version.clone() };
+    Arc::new(SharedObject::new(object.key.clone(), version, bytes::Bytes::new(), Vec::new()))
+}
+
+#[cfg(test)]
+mod tests;
