@@ -17,7 +17,7 @@ use tombolo_grid::reconcile::status::UnitError;
 use tombolo_grid::reconcile::union::in_the_way;
 
 use super::MANAGER;
-use super::cache::Cache;
+use super::cache::{Cache, as_value};
 use super::live::Live;
 
 /// Code of an answer that refuses what an object would be (`Invalid`).

@@ -146,64 +146,69 @@ fn names_of_what_is_not_there_are_bounded_and_what_they_may_mean_stays_at_the_no
     ) {
         return;
     }
-    let mut world = World::with_memory(&["a", "b"], 16 * MIB);
-    world.pod_in("modest", "p", "a", &names(3), 10);
+    let nodes: Vec<_> = (0..60).map(|number| format!("n{number}")).chain(["b".to_owned()]).collect();
+    let mut world = World::with_memory(&nodes.iter().map(String::as_str).collect::<Vec<_>>(), 16 * MIB);
+    world.pod_in("modest", "p", "n0", &names(3), 10);
     let growth = Growth::begin();
     for pod in 0..60 {
-        let secrets: Vec<_> = (0..4000).map(|number| format!("made-up-{pod}-{number}")).collect();
-        world.pod_in("greedy", &format!("p{pod}"), "a", &secrets, 10);
+        let secrets: Vec<_> = (0..1500).map(|number| format!("made-up-{pod}-{number}")).collect();
+        world.pod_in("greedy", &format!("p{pod}"), &format!("n{pod}"), &secrets, 10);
         world.index.take_effects();
     }
-    // 240,000 names would take some 250 MiB.
+    // 90,000 names would take some 90 MiB.
     let most = growth.most();
     assert!(most < 40 * MIB, "{} KiB", most / 1024);
     let references = world.down.location.references();
     assert!((10_000..20_000).contains(&references), "{references}");
-    let pods: Vec<_> = (0..60).map(|pod| key_in("greedy", Kind::Pod, &format!("p{pod}"))).collect();
-    let (present, unreadable) = world.counts("a", &pods);
-    assert_eq!(present + unreadable, 60, "none of them is taken for gone");
-    assert_eq!(world.state("a", &key_in("modest", Kind::Pod, "p")), "present");
+    let on = |pod: usize| format!("n{pod}");
+    let state = |world: &World, pod| world.state(&on(pod), &key_in("greedy", Kind::Pod, &format!("p{pod}")));
+    let told = |state: &str| matches!(state, "present" | "unreadable");
+    assert!((0..60).all(|pod| told(state(&world, pod))), "none of them is taken for gone");
+    assert_eq!(world.state("n0", &key_in("modest", Kind::Pod, "p")), "present");
+    let lacking = (0..60).find(|pod| state(&world, *pod) == "unreadable").map(on).expect("one of them");
     // The edge may hold what a pod refers to that there was no room for.
     let held = |namespace| key_in(namespace, Kind::Secret, "held");
     let states = |world: &World| {
-        [("a", "greedy"), ("b", "greedy"), ("a", "modest")].map(|(on, place)| world.state(on, &held(place)))
+        [(&*lacking, "greedy"), ("b", "greedy"), ("n0", "modest")]
+            .map(|(on, place)| world.state(on, &held(place)))
     };
     assert_eq!(states(&world), ["unreadable", "unwanted", "unwanted"]);
-    assert_eq!(world.state("a", &key_in("modest", Kind::Secret, "s1")), "pending");
+    assert_eq!(world.state("n0", &key_in("modest", Kind::Secret, "s1")), "pending");
     for pod in 0..60 {
         world.index.pod_deleted(&Uid::parse(&format!("u-greedy-p{pod}")).expect("valid"));
     }
     assert_eq!(states(&world), ["unwanted"; 3]);
-    assert!(world.offered().contains(&"a ready".to_owned()), "what was kept is looked at again");
+    assert!(world.offered().contains(&format!("{lacking} ready")), "what was kept is looked at again");
     assert_eq!(world.down.location.references(), 3);
 }
 
 #[test]
 fn what_a_pod_refers_to_is_known_again_when_there_is_room() {
-    let mut world = World::with_memory(&["a"], 16 * MIB);
-    let many = |pod: &str| (0..4000).map(|number| format!("{pod}-{number}")).collect::<Vec<_>>();
-    let pods = ["p0", "p1", "p2", "p3", "p4", "p5"];
-    for pod in pods {
-        world.pod_in("greedy", pod, "a", &many(pod), 10);
+    let nodes: Vec<_> = (0..16).map(|number| format!("n{number}")).collect();
+    let mut world = World::with_memory(&nodes.iter().map(String::as_str).collect::<Vec<_>>(), 16 * MIB);
+    let many = |pod: &str| (0..1500).map(|number| format!("{pod}-{number}")).collect::<Vec<_>>();
+    let pods: Vec<_> = nodes.iter().map(|on| (format!("p-{on}"), on)).collect();
+    for (pod, on) in &pods {
+        world.pod_in("greedy", pod, on, &many(pod), 10);
     }
-    let lacks = |world: &World, pod: &&str| {
-        world.down.location.lacks(&node("a"), &Uid::parse(&format!("u-greedy-{pod}")).expect("valid"))
-    };
-    let lacking: Vec<_> = pods.into_iter().filter(|pod| lacks(&world, pod)).collect();
-    assert!(!lacking.is_empty() && lacking.len() < pods.len(), "{lacking:?}");
+    let uid = |pod: &str| Uid::parse(&format!("u-greedy-{pod}")).expect("valid");
+    let lacks = |world: &World, pod: &str, on: &str| world.down.location.lacks(&node(on), &uid(pod));
+    let (lacking, others): (Vec<_>, Vec<_>) = pods.iter().partition(|(pod, on)| lacks(&world, pod, on));
+    assert!(!lacking.is_empty() && !others.is_empty(), "{lacking:?}");
     world.offered();
-    for pod in pods.iter().filter(|pod| !lacking.contains(pod)) {
-        world.index.pod_deleted(&Uid::parse(&format!("u-greedy-{pod}")).expect("valid"));
+    for (pod, _) in &others {
+        world.index.pod_deleted(&uid(pod));
     }
     let asked = world.offered();
-    for pod in &lacking {
+    for (pod, on) in &lacking {
         assert!(asked.contains(&format!("fetch {pod} again")), "{pod}");
         let revision = world.revision;
-        world.pod_in("greedy", pod, "a", &many(pod), 10);
-        assert!(world.revision > revision && !lacks(&world, pod), "{pod}");
-        assert_eq!(world.state("a", &key_in("greedy", Kind::Pod, pod)), "present");
-        assert_eq!(world.state("a", &key_in("greedy", Kind::Secret, &format!("{pod}-7"))), "pending");
+        world.pod_in("greedy", pod, on, &many(pod), 10);
+        assert!(world.revision > revision && !lacks(&world, pod, on), "{pod}");
+        assert_eq!(world.state(on, &key_in("greedy", Kind::Pod, pod)), "present");
+        assert_eq!(world.state(on, &key_in("greedy", Kind::Secret, &format!("{pod}-7"))), "pending");
     }
     let told = world.offered();
-    assert!(told.contains(&"a ready".to_owned()) && told.contains(&format!("a<-{}-7", lacking[0])));
+    let (pod, on) = &lacking[0];
+    assert!(told.contains(&format!("{on} ready")) && told.contains(&format!("{on}<-{pod}-7")));
 }
