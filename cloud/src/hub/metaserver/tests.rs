@@ -260,6 +260,13 @@ fn a_watch_that_nobody_waits_for_any_more_is_answered_to_nobody() {
     world.actions();
     world.opened(1, Ok(()));
     assert_eq!((world.actions(), world.watches.deadline()), (Vec::new(), None), "it is open all the same");
+    // What it waits for ends, and nobody tells.
+    world.sync(&[("b", NODE)]);
+    world.watches.ended(ScopeId(2));
+    assert_eq!(world.watches.deadline(), Some(end), "of the sync, and not of the watch that lingers");
+    world.watches.expire(end);
+    world.watches.ended(ScopeId(1));
+    assert_eq!((world.watches.memory(), world.watches.deadline()), (0, None));
 }
 
 /// Of what an edge writes into its watches no more is kept than is used, each text counts, and there is an end of it.
