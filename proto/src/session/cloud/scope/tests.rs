@@ -181,7 +181,10 @@ fn texts_of_keys_that_have_gone_count() {
         let gone = [view.want(&mut scope, false), view.want(&mut scope, false)];
         let back = view.want(&mut scope, true);
         let again = view.want(&mut scope, false);
-        [held, gone[0], gone[1], back, again, view.deliver(&mut scope)]
+        let forgotten = view.deliver(&mut scope);
+        view.want(&mut scope, false);
+        assert!(scope.slots.is_empty(), "what nobody has and wants takes no place");
+        [held, gone[0], gone[1], back, again, forgotten]
     };
     let (short, long) = (offered("a"), offered(&"a".repeat(201)));
     let more: Vec<usize> = long.iter().zip(short).map(|(long, short)| long - short).collect();
