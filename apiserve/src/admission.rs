@@ -48,10 +48,18 @@ pub struct AdmissionRequest<'a> {
 #[derive(Debug, Default)]
 pub struct Warnings(Mutex<Vec<String>>);
 
+/// Bytes of the warnings of one request from which on no more are kept: more than an answer shows, each being cut. There may be one
+/// for each object that a hook has looked at.
+pub const WARNINGS_BYTES_MAX: usize = 128 * 1024;
+
 impl Warnings {
-    /// Adds a warning.
+    /// Adds a warning, unless it is there already or there are enough.
     pub fn add(&self, text: impl Into<String>) {
-        self.0.lock().push(text.into());
+        let (mut kept, text) = (self.0.lock(), text.into());
+        let bytes: usize = kept.iter().map(String::len).sum();
+        if bytes < WARNINGS_BYTES_MAX && !kept.contains(&text) {
+            kept.push(text);
+        }
     }
 
     /// All warnings, in the order in which they were added.
@@ -86,5 +94,23 @@ pub trait Admission: Send + Sync + 'static {
     /// and the request begins anew. What was allocated for it can be given back.
     fn abandon(&self, request: &AdmissionRequest<'_>) {
         let _ = request;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_warnings_are_kept_than_an_answer_can_show() {
+        let warnings = Warnings::default();
+        for number in 0..2000 {
+            warnings.add("again");
+            warnings.add(format!("{number:01000}"));
+        }
+        let kept = warnings.into_vec();
+        let bytes: usize = kept.iter().map(String::len).sum();
+        assert!((WARNINGS_BYTES_MAX..WARNINGS_BYTES_MAX + 1000).contains(&bytes), "{bytes} bytes");
+        assert_eq!((kept.len(), &*kept[0]), (133, "again"), "each once");
     }
 }

@@ -22,6 +22,7 @@ use serde_json::Value;
 use crate::accept::{Accepted, Syntax};
 use crate::status::ApiError;
 use crate::store::Stored;
+use crate::tree::{self, BODY_TREE_MAX};
 
 /// Body of every answer.
 pub type Body = UnsyncBoxBody<Bytes, std::io::Error>;
@@ -131,7 +132,13 @@ pub(crate) fn pieces_of(
 ) -> Response<Body> {
     let length: usize = parts.iter().map(Part::len).sum();
     if accepted.syntax == Syntax::Yaml || accepted.pretty {
-        return rewritten(status, &join(&parts, length), accepted);
+        let text = join(&parts, length);
+        match (tree::tree_bytes(&text) <= BODY_TREE_MAX, accepted.syntax) {
+            (true, _) => return rewritten(status, &text, accepted),
+            (false, Syntax::Yaml) => return too_large_for_yaml(),
+            // What is too large for it comes without indentation.
+            (false, Syntax::Json) => {}
+        }
     }
     parts.push(Bytes::from_static(b"\n").into());
     let weight = parts.iter().map(|part| part.weight(shared)).sum();
@@ -305,6 +312,14 @@ fn rewritten(status: StatusCode, json: &[u8], accepted: &Accepted) -> Response<B
     typed(status, full(text), "application/json")
 }
 
+/// What one answer takes as a tree is bounded as what one body takes.
+fn too_large_for_yaml() -> Response<Body> {
+    let text =
+        "the answer has more parts than are written as YAML: ask for application/json, or for less at a time";
+    let error = ApiError::not_acceptable(text);
+    typed(error.code, full(error.to_json()), "application/json")
+}
+
 fn join(parts: &[Part], length: usize) -> Bytes {
     let mut whole = BytesMut::with_capacity(length);
     parts.iter().for_each(|part| part.append(&mut whole));
@@ -374,6 +389,29 @@ mod tests {
         let many: Vec<String> = (0..100).map(|number| format!("{number}{}", long("x"))).collect();
         assert_eq!(shown(&many).len(), WARNINGS_LEN_MAX / WARNING_LEN_MAX);
         assert_eq!(shown(&["a\"\n".to_owned()]), ["a\\\"".len() + around]);
+    }
+
+    /// Whoever writes the objects of a list chooses what a tree of all of them takes.
+    #[tokio::test]
+    async fn what_would_take_too_much_as_a_tree_is_not_written_anew() {
+        let list = |parts: usize| format!(r#"{{"items":[{}0]}}"#, r#"{"":0},"#.repeat(parts));
+        let asked = async |text: &str, accepted: Accepted| {
+            let answer = document(StatusCode::OK, text.to_owned().into(), &accepted);
+            let code = answer.status().as_u16();
+            (
+                code,
+                String::from_utf8(answer.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap(),
+            )
+        };
+        let (small, large) = (list(2), list(100_000));
+        assert!(tree::tree_bytes(large.as_bytes()) > BODY_TREE_MAX);
+        let pretty = Accepted { pretty: true, ..Accepted::default() };
+        assert_eq!(asked(&small, pretty).await.1.lines().count(), 11);
+        assert_eq!(asked(&large, pretty).await, (200, format!("{large}\n")));
+        let yaml = Accepted { syntax: Syntax::Yaml, ..Accepted::default() };
+        assert!(asked(&small, yaml).await.1.starts_with("items:\n"));
+        let (code, text) = asked(&large, yaml).await;
+        assert!(code == 406 && text.contains("ask for application/json"), "{code} {text}");
     }
 
     #[test]

@@ -92,6 +92,22 @@ impl<'a> Encoder<'a> {
         if is_read { items.iter().map(|item| item.body_len()).sum() } else { 0 }
     }
 
+    /// Bytes that the largest of these takes as a tree where objects become trees before they are shown. One is read after the
+    /// other, and rows of Tables have [a bound of their own](ROW_TREE_MAX).
+    pub(crate) fn tree_bytes(&self, items: &[Arc<Stored>]) -> usize {
+        let is_text = matches!(self.form, Form::Metadata(_)) || self.kind.identical_storage();
+        let bytes = |item: &Arc<Stored>| match self.is_renamed_only(item) {
+            true => 0,
+            false => tree::tree_bytes(&item.body()),
+        };
+        if is_text { 0 } else { items.iter().map(bytes).max().unwrap_or_default() }
+    }
+
+    /// Whether the version that is served differs from the one that is stored in nothing but its name.
+    fn is_renamed_only(&self, stored: &Stored) -> bool {
+        self.kind.custom && !self.kind.outlives_writes() && stored.layout().is_some()
+    }
+
     /// A stored object under the version that is served.
     #[must_use]
     pub fn served(&self, stored: &Stored) -> Bytes {
@@ -100,8 +116,7 @@ impl<'a> Encoder<'a> {
             return body;
         }
         // Versions of a custom kind differ in nothing but their name.
-        let renamed_only = self.kind.custom && !self.kind.outlives_writes();
-        if let Some(layout) = stored.layout().filter(|_| renamed_only) {
+        if let Some(layout) = stored.layout().filter(|_| self.is_renamed_only(stored)) {
             let head = json!({"kind": &*self.kind.kind, "apiVersion": self.kind.api_version()});
             let mut text = raw::object_text(&head).to_vec();
             text.pop();

@@ -309,16 +309,23 @@ impl KindInfo {
     /// # Errors
     /// When it is no JSON.
     pub fn read(&self, stored: &[u8]) -> serde_json::Result<Value> {
-        let mut object = serde_json::from_slice(stored)?;
-        self.from_storage(&mut object);
-        if self.outlives_writes() {
-            // An object that no longer fits the types of its definition is shown as it is.
-            if let Ok(decoded) = self.decode_value(object.clone()) {
-                object = decoded.object;
-                self.default(&mut object);
-            }
+        let written = || -> serde_json::Result<Value> {
+            let mut object = serde_json::from_slice(stored)?;
+            self.from_storage(&mut object);
+            Ok(object)
+        };
+        if !self.outlives_writes() {
+            return written();
         }
-        Ok(object)
+        match self.decode_value(written()?) {
+            Ok(Decoded { mut object, .. }) => {
+                self.default(&mut object);
+                Ok(object)
+            }
+            // An object that no longer fits the types of its definition is shown as it is. It is read once more: a copy that is
+            // hardly ever needed would take as much as the object.
+            Err(_) => written(),
+        }
     }
 
     /// Seconds that deletion waits when the request does not say: pods that run are stopped gently.

@@ -55,25 +55,31 @@ pub struct Page {
     pub meta: ListMeta,
 }
 
-/// Answers a list request.
+/// Collects the page that a request asks for, when the store is as new as it wants.
 ///
 /// # Errors
-/// 410 for what is too old, 504 for what is not reached in time, 503 when the store cannot know yet, 429 when the client has too
-/// much to be read already.
-pub async fn respond(
-    store: &dyn Store,
-    request: &ListRequest<'_>,
-    encoder: &Encoder<'_>,
-    accepted: &Accepted,
-    payer: &Payer,
-) -> Result<Response<Body>, ApiError> {
+/// 410 for what is too old, 504 for what is not reached in time, 503 when the store cannot know yet.
+pub async fn fresh_page(store: &dyn Store, request: &ListRequest<'_>) -> Result<Page, ApiError> {
     if let Some(revision) = request.params.revision {
         reach(store, revision).await?;
     }
-    let page = page(store, request)?;
-    let (items, meta) = (page.items, page.meta);
+    page(store, request)
+}
+
+/// The answer with a page of a store, which keeps the bodies anyway where they are `shared`.
+///
+/// # Errors
+/// 429 when the client has too much to be read already.
+pub async fn shown(
+    page: Page,
+    encoder: &Encoder<'_>,
+    accepted: &Accepted,
+    payer: &Payer,
+    shared: bool,
+) -> Result<Response<Body>, ApiError> {
+    let Page { items, meta } = page;
     let parts = aside_if_large(payer, encoder.read_len(&items), || encoder.list(&items, meta)).await?;
-    Ok(body::pieces_of(StatusCode::OK, parts, accepted, store.shares_bodies()))
+    Ok(body::pieces_of(StatusCode::OK, parts, accepted, shared))
 }
 
 /// Waits until the store has reached a revision.

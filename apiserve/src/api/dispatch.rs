@@ -30,6 +30,7 @@ use crate::selector::Selection;
 use crate::senders::Sender;
 use crate::sources::Read;
 use crate::status::ApiError;
+use crate::store::Stored;
 use crate::tree;
 use crate::unread::UNREAD_LEN_MAX;
 use crate::watch::{self, Surroundings, WatchRequest};
@@ -111,19 +112,38 @@ impl ApiServer {
         let stored = stored.ok_or_else(|| ApiError::not_found(&resource.group, &resource.name, name))?;
         let encoder = Encoder::new(kind, accepted.form, &admitted.query.params)?;
         if path.subresource.as_deref() == Some("scale") {
-            let body = encoder.served(&stored);
+            let body = stored.body();
             let mut read = Receiving::begin(&self.parts.load, &admitted.sender);
             read.beside(&body)?;
-            let scale = || crate::scale::of(kind, &serde_json::from_slice(&body).unwrap_or_default());
+            let scale = || crate::scale::of(kind, &kind.read(&body).unwrap_or_default());
             let scale = aside_if_large(payer, body.len(), scale).await??;
             let encoder = Encoder { kind: scale_kind(), ..encoder };
             encoder.check_form(false)?;
             return Ok(body::document(StatusCode::OK, encoder.shown(&to_bytes(&scale)), &accepted));
         }
         encoder.check_form(false)?;
+        let _trees = self.trees(admitted, &encoder, std::slice::from_ref(&stored))?;
         let len = encoder.read_len(std::slice::from_ref(&stored));
         let shown = aside_if_large(payer, len, || encoder.object(&stored)).await?;
         Ok(body::document(StatusCode::OK, shown, &accepted))
+    }
+
+    /// Counts what objects take as trees while they are made ready to be shown, one after the other: as a body of the sender.
+    ///
+    /// # Errors
+    /// 429 when together too much is being read.
+    fn trees(
+        &self,
+        admitted: &Admitted,
+        encoder: &Encoder<'_>,
+        items: &[Arc<Stored>],
+    ) -> Result<Receiving, ApiError> {
+        let mut trees = Receiving::begin(&self.parts.load, &admitted.sender);
+        match encoder.tree_bytes(items) {
+            0 => {}
+            bytes => trees.makes(bytes)?,
+        }
+        Ok(trees)
     }
 
     async fn list(&self, admitted: &Admitted, kind: &Arc<KindInfo>, path: &ResourcePath) -> Answer {
@@ -136,7 +156,10 @@ impl ApiServer {
         let encoder = Encoder::new(kind, accepted.form, &admitted.query.params)?;
         encoder.check_form(true)?;
         let store = self.source(admitted, kind).await?;
-        list::respond(store.as_ref(), &request, &encoder, &accepted, &admitted.attributes.payer).await
+        let page = list::fresh_page(store.as_ref(), &request).await?;
+        let _trees = self.trees(admitted, &encoder, &page.items)?;
+        let payer = &admitted.attributes.payer;
+        list::shown(page, &encoder, &accepted, payer, store.shares_bodies()).await
     }
 
     /// The store that answers a read.

@@ -5,6 +5,7 @@ mod updates;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
+use tombolo_testkit::{Growth, alone};
 
 use super::value::{at, text};
 use super::*;
@@ -61,6 +62,36 @@ fn stored_custom_objects_follow_their_definition() {
     let read = changed.read(stored.to_string().as_bytes()).unwrap();
     assert_eq!(read["spec"], json!({"new": "n"}));
     assert_eq!(read["metadata"]["name"], "a");
+}
+
+/// Whoever writes an object chooses what its tree takes, and each that is read is brought up to date.
+#[test]
+fn what_is_brought_up_to_date_is_held_once() {
+    if !alone(module_path!(), "what_is_brought_up_to_date_is_held_once") {
+        return;
+    }
+    let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    let definition = json!({"metadata": {"name": "things.a.example", "generation": 2}, "spec": {
+        "group": "a.example", "scope": "Namespaced",
+        "names": {"plural": "things", "kind": "Thing", "singular": "thing", "listKind": "ThingList"},
+        "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}],
+    }});
+    let kinds = Kinds::builtin().with_crd(&definition).unwrap();
+    let thing = kinds.by_kind("a.example", "v1", "Thing").unwrap();
+    let parts = r#"{"":0},"#.repeat(60_000);
+    let stored = |labels: &str| {
+        format!(
+            r#"{{"kind":"Thing","apiVersion":"a.example/v1","metadata":{{"name":"a","labels":{labels}}},"spec":[{parts}0]}}"#
+        )
+    };
+    // The labels of the second are of another type: it is read once more.
+    for stored in [stored("{}"), stored("7")] {
+        let growth = Growth::begin();
+        let read = thing.read(stored.as_bytes()).unwrap();
+        let grown = growth.most() / 1024 / 1024;
+        assert_eq!(read["spec"].as_array().map(Vec::len), Some(60_001));
+        assert!(grown < 60, "{grown} MiB, and one tree takes 40");
+    }
 }
 
 fn put(object: &mut Value, path: &[&str], value: Value) {

@@ -3,6 +3,9 @@
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tombolo_apiserve::store::{Expect, Mutation, Write, WriteStore as _};
+use tombolo_proto::ids::Uid;
+use tombolo_proto::object::{ObjectKey, Resource};
 
 use crate::server::*;
 
@@ -37,6 +40,33 @@ async fn a_body_that_would_take_many_times_its_length_is_not_read() {
     }
     let long = json!({"metadata": {"name": "a"}, "data": {"a": "{[,".repeat(300_000)}});
     server.post(CONFIGMAPS, &long).await.expect(201);
+}
+
+/// Objects of a definition that has changed since are read and brought up to date before they are shown.
+#[tokio::test]
+async fn what_becomes_a_tree_to_be_shown_counts_as_a_body() {
+    let server = Server::start().await;
+    let key = ObjectKey::new(Resource::new("x.io", "v1", "boats"), "default", "b");
+    // A tree of it takes more than all bodies together may.
+    let parts = r#"{"":0},"#.repeat(1_600_000);
+    let head = r#""kind":"Boat","apiVersion":"x.io/v1","metadata":{"namespace":"default","name":"b"}"#;
+    let body = format!(r#"{{{head},"spec":[{parts}0]}}"#);
+    let write = Write::Put { uid: Uid::parse("u").unwrap(), body: body.into() };
+    server.store.commit(Mutation { key, expected: Expect::Absent, write }).await.unwrap();
+    for (generation, code) in [(1, 200), (2, 429)] {
+        let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+        let definition = json!({"metadata": {"name": "boats.x.io", "generation": generation}, "spec": {
+            "group": "x.io", "scope": "Namespaced",
+            "names": {"plural": "boats", "singular": "boat", "kind": "Boat", "listKind": "BoatList"},
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}],
+        }});
+        server.registry.update(|kinds| kinds.with_crd(&definition)).unwrap();
+        for path in ["/apis/x.io/v1/boats", "/apis/x.io/v1/namespaces/default/boats/b"] {
+            assert_eq!(server.get(path).await.status, code, "{path} of generation {generation}");
+        }
+    }
+    let partial = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
+    assert_eq!(server.get_as("/apis/x.io/v1/boats", partial).await.status, 200, "no tree is needed for it");
 }
 
 #[tokio::test]

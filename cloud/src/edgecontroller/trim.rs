@@ -199,6 +199,20 @@ mod tests {
         assert_eq!(body, expected);
     }
 
+    /// What has changed of it is not known, so that everything may have.
+    #[test]
+    fn nothing_is_the_same_of_what_was_not_read() {
+        let unread = || {
+            let metadata = json!({"name": "p", "namespace": "d", "uid": "u", "resourceVersion": "7"});
+            let mut raw = RawObject::new(json!({"metadata": metadata, "spec": {"nodeName": "n"}}));
+            raw.leave_unread("it is too long");
+            trim(&resources::pods(), "Pod", raw).expect("an object with identity")
+        };
+        let (one, other) = (unread(), unread());
+        assert!(one.object.body.is_empty());
+        assert!(one.significant != other.significant && one.object.version != other.object.version);
+    }
+
     #[test]
     fn only_what_a_node_acts_on_is_significant_in_a_pod() {
         let base = pod(|_| {});

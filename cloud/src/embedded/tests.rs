@@ -1,5 +1,5 @@
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use redb::StorageBackend;
 use redb::backends::InMemoryBackend;
@@ -10,14 +10,35 @@ use super::*;
 
 /// A disk that can be full.
 #[derive(Debug, Clone)]
-struct Disk {
+pub(super) struct Disk {
     content: Arc<InMemoryBackend>,
-    full: Arc<AtomicBool>,
+    /// Steps of writes that it still refuses.
+    refuses: Arc<AtomicUsize>,
 }
 
 impl Disk {
+    pub(super) fn new() -> Self {
+        Self { content: Arc::new(InMemoryBackend::new()), refuses: Arc::default() }
+    }
+
+    /// It refuses so many steps of writes from now on.
+    pub(super) fn refuse(&self, steps: usize) {
+        self.refuses.store(steps, Ordering::SeqCst);
+    }
+
+    /// A server that writes to it.
+    pub(super) async fn server(&self, dir: &tempfile::TempDir) -> Bound {
+        let backend = self.clone();
+        let storage: Box<OpenStorage> = Box::new(move |_| Ok(Box::new(backend.clone())));
+        Embedded::start_on(Options::new(dir.path()), storage).await.unwrap()
+    }
+
     fn room(&self) -> io::Result<()> {
-        if self.full.load(Ordering::SeqCst) { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+        let less = |steps: usize| steps.checked_sub(1);
+        match self.refuses.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less) {
+            Ok(_) => Err(io::ErrorKind::StorageFull.into()),
+            Err(_) => Ok(()),
+        }
     }
 }
 
@@ -44,13 +65,11 @@ impl StorageBackend for Disk {
 #[tokio::test]
 async fn a_full_disk_refuses_writes_and_serves_reads() {
     let dir = tempfile::tempdir().unwrap();
-    let disk = Disk { content: Arc::new(InMemoryBackend::new()), full: Arc::default() };
-    let backend = disk.clone();
-    let storage: Box<OpenStorage> = Box::new(move |_| Ok(Box::new(backend.clone())));
-    let bound = Embedded::start_on(Options::new(dir.path()), storage).await.unwrap();
+    let disk = Disk::new();
+    let bound = disk.server(&dir).await;
     let objects = &bound.context.objects;
     let map = |name: &str| json!({"metadata": {"namespace": "default", "name": name}});
-    disk.full.store(true, Ordering::SeqCst);
+    disk.refuse(usize::MAX);
     let before = objects.store().revision();
     for _ in 0..2 {
         let refused = objects.create(core("configmaps"), map("m")).await.unwrap_err();
@@ -58,7 +77,7 @@ async fn a_full_disk_refuses_writes_and_serves_reads() {
     }
     assert!(objects.exists(core("namespaces"), "", "default"), "reads go on");
     assert_eq!(objects.store().revision(), before);
-    disk.full.store(false, Ordering::SeqCst);
+    disk.refuse(0);
     objects.create(core("configmaps"), map("m")).await.unwrap();
 }
 

@@ -83,6 +83,8 @@ impl NodeMemories {
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt as _;
+
     use super::*;
 
     #[test]
@@ -101,5 +103,16 @@ mod tests {
         drop((held, second, request, other));
         memories.sweep();
         assert!(memories.nodes.is_empty(), "nothing is kept of nodes that are gone");
+    }
+
+    #[test]
+    fn a_node_has_two_sessions_at_a_time_and_a_third_waits() {
+        let memories = NodeMemories::new(&Budget::new(usize::MAX));
+        let memory = memories.of(&NodeId::parse("a").expect("valid"));
+        let [first, _second] = [(); 2].map(|()| memory.place().now_or_never().expect("a place"));
+        let mut third = Box::pin(memory.place());
+        assert!(third.as_mut().now_or_never().is_none(), "one has to end first");
+        drop(first);
+        assert!(third.now_or_never().is_some());
     }
 }

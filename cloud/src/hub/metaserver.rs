@@ -284,7 +284,6 @@ impl MetaServer {
         };
         let Some(oldest) = self.entries.iter().filter_map(until).min() else { return false };
         self.close_lingering(oldest.max(now));
-        self.weigh();
         true
     }
 

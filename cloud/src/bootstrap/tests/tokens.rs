@@ -177,7 +177,10 @@ async fn only_a_token_that_replaces_takes_the_name_of_a_node_that_has_joined() {
     let plain = world.bootstrap.create_token(&token(&[], 9, false)).await.expect("made");
     let replacing = world.bootstrap.create_token(&token(&["edge1"], 1, true)).await.expect("made");
     assert_eq!(join(&world, "edge1", &plain).await.0, StatusCode::OK);
+    let version = || world.secrets.secrets.lock()[tokens::SECRET].version.clone();
+    let before = version();
     refused(&world, "edge1", &plain, StatusCode::CONFLICT, "has joined and has no Node yet").await;
+    assert_eq!(version(), before, "no use is counted and given back for it");
     assert_eq!(join(&world, "edge1", &replacing).await.0, StatusCode::OK);
     refused(&world, "edge1", &plain, StatusCode::CONFLICT, "--replace").await;
     world.skip(366 * 24 * HOUR);

@@ -271,4 +271,21 @@ mod tests {
         drop((many, passed));
         assert_eq!(gates.1.len(), 0, "nothing is kept of nodes that ask nothing");
     }
+
+    /// What has waited for its node goes on with a place, as others do.
+    #[test]
+    fn what_goes_on_has_its_place_again() {
+        let bound = RequestBound { running: NonZeroU32::MIN, waiting: 0 };
+        let gates = Gates::new(&[(RequestKind::QuerySecret, bound)].into());
+        let [a, b] = ["a", "b"].map(node);
+        let pass = |node| gates.pass_kind(node, RequestKind::QuerySecret).now_or_never().expect("at once");
+        let first = pass(&a).expect("a free slot").expect("a bounded kind");
+        pass(&b).expect_err("there is one place");
+        first.give_way();
+        drop(pass(&b).expect("it has given way"));
+        first.go_on().now_or_never().expect("at once");
+        pass(&b).expect_err("it has gone on");
+        drop(first);
+        pass(&b).expect("it is done");
+    }
 }

@@ -27,7 +27,7 @@ use tombolo_cel::Authorize;
 use tombolo_proto::object::Resource;
 
 use self::compiled::{Compiled, Mode};
-use crate::embedded::objects::{Objects, items, text};
+use crate::embedded::objects::{Object, Objects, items, text};
 
 /// Group of the policies.
 const GROUP: &str = "admissionregistration.k8s.io";
@@ -245,19 +245,25 @@ fn denied(
     refusal.with_cause(Cause::new("", "", &message))
 }
 
-/// The parameters that a binding names: objects, or none where the policy takes none.
-struct Parameters(Vec<Option<Value>>);
+/// The parameters that a binding names: objects, or none where the policy takes none. Each is read when its turn comes: whoever
+/// may make such objects chooses how many are selected, and what trees of them take.
+type Parameters<'a> = Box<dyn Iterator<Item = Option<Value>> + 'a>;
 
 impl Enforcement {
     /// # Errors
     /// Why there are none where there must be some.
-    fn parameters(&self, policy: &Value, binding: &Value, namespace: &str) -> Result<Parameters, String> {
+    fn parameters<'a>(
+        &self,
+        policy: &Value,
+        binding: &'a Value,
+        namespace: &str,
+    ) -> Result<Parameters<'a>, String> {
         let Some(kind) = policy.pointer("/spec/paramKind").filter(|kind| kind.is_object()) else {
-            return Ok(Parameters(vec![None]));
+            return Ok(Box::new(std::iter::once(None)));
         };
         let Some(reference) = binding.pointer("/spec/paramRef").filter(|found| found.is_object()) else {
             // A binding that names none applies without them; expressions that use them fail.
-            return Ok(Parameters(vec![Some(Value::Null)]));
+            return Ok(Box::new(std::iter::once(Some(Value::Null))));
         };
         let (api_version, kind) = (text(kind, "/apiVersion"), text(kind, "/kind"));
         let (resource, namespaced) = self.resource_of(api_version, kind).ok_or_else(|| {
@@ -274,19 +280,21 @@ impl Enforcement {
             (true, "") => namespace,
             (true, named) => named,
         };
-        let found: Vec<Value> = match text(reference, "/name") {
+        let found: Box<dyn Iterator<Item = Object> + 'a> = match text(reference, "/name") {
             "" => {
                 let selector = reference.pointer("/selector").unwrap_or(&Value::Null);
                 let all = self.objects.list(&resource, namespaced.then_some(place));
-                let chosen = all.filter(|object| crate::embedded::selector::selects(selector, &object.value));
-                chosen.map(|object| object.value).collect()
+                let is_chosen =
+                    move |object: &Object| crate::embedded::selector::selects(selector, &object.value);
+                Box::new(all.filter(is_chosen))
             }
-            name => self.objects.get(resource, place, name).into_iter().map(|object| object.value).collect(),
+            name => Box::new(self.objects.get(resource, place, name).into_iter()),
         };
-        if found.is_empty() && text(reference, "/parameterNotFoundAction") != "Allow" {
+        let mut found = found.map(|object| Some(object.value)).peekable();
+        if found.peek().is_none() && text(reference, "/parameterNotFoundAction") != "Allow" {
             return Err("no params found for policy binding with `Deny` parameterNotFoundAction".to_owned());
         }
-        Ok(Parameters(found.into_iter().map(Some).collect()))
+        Ok(Box::new(found))
     }
 }
 

@@ -80,7 +80,11 @@ mod tests {
     fn selected_rules_are_summed_once() {
         let sum = role(
             "view",
-            json!({"aggregationRule": {"clusterRoleSelectors": [{"matchLabels": {"to-view": "true"}}]}}),
+            // It selects itself: what it once was is no part of what it is.
+            json!({
+                "metadata": {"labels": {"to-view": "true"}}, "rules": [{"verbs": ["stale"]}],
+                "aggregationRule": {"clusterRoleSelectors": [{"matchLabels": {"to-view": "true"}}]},
+            }),
         );
         let labelled = |rules: Value| json!({"metadata": {"labels": {"to-view": "true"}}, "rules": rules});
         let roles = [

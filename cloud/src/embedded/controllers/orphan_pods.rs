@@ -125,7 +125,7 @@ mod tests {
     use serde_json::{Value, json};
     use tombolo_apiserve::history::LogLimits;
     use tombolo_apiserve::memory::MemoryStore;
-    use tombolo_apiserve::store::Revision;
+    use tombolo_apiserve::store::{Expect, Mutation, Revision, Write, WriteStore as _};
     use tombolo_testkit::{Growth, alone};
 
     use super::*;
@@ -142,11 +142,16 @@ mod tests {
             return;
         }
         let objects = Objects::new(MemoryStore::new(MemoryStore::START, LogLimits::default()));
+        // As texts: what was freed before is there to be taken again, and no growth.
+        let parts = r#"{"":0},"#.repeat(60_000);
         for number in 0..8 {
-            let metadata = json!({"namespace": "default", "name": number.to_string()});
-            let parts = vec![json!({"": 0}); 60_000];
-            let pod = json!({"metadata": metadata, "spec": {"nodeName": "n"}, "status": {"x": parts}});
-            objects.create(core("pods"), pod).await.unwrap();
+            let key = ObjectKey::new(core("pods"), "default", &number.to_string());
+            let head = format!(
+                r#""metadata":{{"namespace":"default","name":"{number}"}},"spec":{{"nodeName":"n"}}"#
+            );
+            let body = format!(r#"{{{head},"status":{{"x":[{parts}0]}}}}"#).into();
+            let write = Write::Put { uid: Uid::parse("u").unwrap(), body };
+            objects.store().commit(Mutation { key, expected: Expect::Absent, write }).await.unwrap();
         }
         let growth = Growth::begin();
         assert_eq!(all(&objects).iter().filter(|pod| &*pod.node == "n").count(), 8);

@@ -226,3 +226,83 @@ fn a_sync_that_waits_is_bounded_and_counted() {
     assert_eq!((world.actions(), world.watches.deadline()), (Vec::new(), None));
     assert_eq!(world.remembered(), Some(vec!["zzzzz".to_owned()]), "what was asked for is open all the same");
 }
+
+/// Whoever asked for a watch hears of it also where a sync has left it out meanwhile; then it lingers.
+#[test]
+fn what_a_sync_leaves_out_while_it_is_opened_is_answered_and_lingers() {
+    let mut world = World::new();
+    world.watch("a", PODS);
+    assert_eq!(world.remembered(), Some(vec!["a".to_owned()]));
+    world.sync(&[]);
+    assert_eq!(world.actions(), ["open 1 v1/pods shop", "2 Some([])"]);
+    assert_eq!(world.remembered(), Some(Vec::new()), "the ledger is told");
+    world.opened(1, Ok(()));
+    assert_eq!(world.actions(), ["1 Approved"]);
+    assert_eq!(world.watches.deadline(), Some(world.now + LINGER));
+}
+
+/// An edge that asks now is told now; only what it does not know to be asked for is tried later.
+#[test]
+fn trouble_is_told_to_whoever_asks() {
+    let mut world = World::new();
+    world.watch("a", PODS);
+    world.opened(1, Err(&Closed::new(503, "no answer")));
+    assert_eq!(world.actions(), ["open 1 v1/pods shop", "1 Rejected"]);
+    assert_eq!(world.watches.memory(), 0);
+}
+
+#[test]
+fn a_watch_that_nobody_waits_for_any_more_is_answered_to_nobody() {
+    let mut world = World::new();
+    world.watch("a", PODS);
+    let waits = world.watches.memory();
+    let end = world.now + Duration::from_secs(9);
+    assert_eq!(world.watches.deadline(), Some(end));
+    world.watches.expire(end);
+    assert!(world.watches.memory() < waits && world.watches.deadline().is_none());
+    world.actions();
+    world.opened(1, Ok(()));
+    assert_eq!((world.actions(), world.watches.deadline()), (Vec::new(), None), "it is open all the same");
+    // What it waits for ends, and nobody tells.
+    world.sync(&[("b", NODE)]);
+    world.watches.ended(ScopeId(2));
+    assert_eq!(world.watches.deadline(), Some(end), "of the sync, and not of the watch that lingers");
+    world.watches.expire(end);
+    world.watches.ended(ScopeId(1));
+    assert_eq!((world.watches.memory(), world.watches.deadline()), (0, None));
+}
+
+/// Of what an edge writes into its watches no more is kept than is used, each text counts, and there is an end of it.
+#[test]
+fn what_is_kept_of_watches_is_what_is_used_and_has_a_bound() {
+    let mut world = World::new();
+    let mut large = record("a", PODS);
+    large["Nodename"] = "n".repeat(WATCH_LEN_MAX).into();
+    world.request(LocalPath::WatchSync, &json!({"a": large}));
+    assert!(world.watches.memory() < 8 * 1024, "{} bytes", world.watches.memory());
+    assert_eq!(world.actions(), ["open 1 v1/pods shop"]);
+    world.opened(1, Ok(()));
+    world.actions();
+
+    let mut long = record("a", PODS);
+    long["Nodename"] = "n".repeat(SYNC_LEN_MAX).into();
+    world.request(LocalPath::WatchSync, &json!({"a": long}));
+    assert_eq!(world.actions(), ["2 None"], "too long");
+
+    let open = world.watches.memory();
+    (0..10).for_each(|_| world.watch("a", PODS));
+    assert_eq!(world.watches.memory(), open, "one watch, however often it is asked for");
+    for number in 0..2 * APPLICATIONS_MAX {
+        world.watch(&format!("id-{number:05}"), PODS);
+    }
+    let most = world.watches.memory();
+    assert!(most > APPLICATIONS_MAX * RECORD_OVERHEAD, "{most} bytes");
+    (0..100).for_each(|number| world.watch(&format!("of-{number:05}"), PODS));
+    assert_eq!(world.watches.memory(), most, "the oldest are forgotten");
+
+    let mut selecting = record("b", PODS);
+    let option = json!({"labelSelector": format!("a={}", "x".repeat(10_000))}).to_string();
+    selecting["Option"] = STANDARD.encode(option).into();
+    world.request(LocalPath::Null, &selecting);
+    assert!(world.watches.memory() > most + 3 * 10_000, "with the watch, and twice for its selection");
+}

@@ -14,7 +14,7 @@ use super::{Enforcement, Policy, Set, denied, fails_open, matching};
 use crate::embedded::objects::text;
 
 /// Lets every bound policy change the object; those that ask for it once more when others changed it after them. Tells
-/// whether it is another one now.
+/// whether any has changed it.
 ///
 /// # Errors
 /// A policy that fails and must not.
@@ -23,42 +23,55 @@ pub(super) fn run(
     set: &Set,
     request: &mut AdmissionRequest<'_>,
 ) -> Result<bool, ApiError> {
-    let before = request.object.as_deref().cloned();
-    let mut again: Vec<(&Value, &Policy, Value)> = Vec::new();
+    // Changes are counted, for a copy of the object for each policy would take many times its memory.
+    let (mut changes, mut again) = (0_usize, Vec::new());
     for (binding, policy) in set.bound() {
-        let changed = apply(enforcement, policy, binding, request)?;
-        if changed && text(&policy.object, "/spec/reinvocationPolicy") == "IfNeeded" {
-            let seen = request.object.as_deref().cloned().unwrap_or_default();
-            again.push((binding, policy, seen));
+        let applied = apply(enforcement, policy, binding, request)?;
+        changes += usize::from(applied == Applied::Changed);
+        if applied != Applied::Passed && text(&policy.object, "/spec/reinvocationPolicy") == "IfNeeded" {
+            again.push((binding, policy, changes));
         }
     }
     for (binding, policy, seen) in again {
-        if request.object.as_deref() != Some(&seen) {
-            apply(enforcement, policy, binding, request)?;
+        if changes != seen {
+            let applied = apply(enforcement, policy, binding, request)?;
+            changes += usize::from(applied == Applied::Changed);
         }
     }
-    Ok(request.object.as_deref() != before.as_ref())
+    Ok(changes > 0)
 }
 
-/// Applies one policy; tells whether it was about the request.
+/// What a policy has done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Applied {
+    /// It was not about the request.
+    Passed,
+    /// The object is as it wants it.
+    Kept,
+    /// It has made another object of it.
+    Changed,
+}
+
+/// Applies one policy.
 fn apply(
     enforcement: &Enforcement,
     policy: &Policy,
     binding: &Value,
     request: &mut AdmissionRequest<'_>,
-) -> Result<bool, ApiError> {
+) -> Result<Applied, ApiError> {
     if !matching::binds(binding, policy, request, &enforcement.objects) {
-        return Ok(false);
+        return Ok(Applied::Passed);
     }
     match changed(enforcement, policy, binding, request) {
-        Ok(None) => Ok(false),
-        Ok(Some(object)) => {
-            if let Some(slot) = request.object.as_deref_mut() {
+        Ok(None) => Ok(Applied::Passed),
+        Ok(Some(object)) => match request.object.as_deref_mut() {
+            Some(slot) if *slot != object => {
                 *slot = object;
+                Ok(Applied::Changed)
             }
-            Ok(true)
-        }
-        Err(_) if fails_open(&policy.object) => Ok(false),
+            _ => Ok(Applied::Kept),
+        },
+        Err(_) if fails_open(&policy.object) => Ok(Applied::Passed),
         Err(why) => {
             let binding = text(binding, "/metadata/name");
             Err(denied(request, Mode::Mutating, policy.name(), binding, &why, ""))
@@ -77,16 +90,16 @@ fn changed(
     let compiled = compiled.map_err(|errors| {
         format!("failed to configure policy: {}", errors.first().map(ToString::to_string).unwrap_or_default())
     })?;
-    let params = enforcement.parameters(&policy.object, binding, request.namespace)?;
+    let parameters = enforcement.parameters(&policy.object, binding, request.namespace)?;
     let mut facts = Facts::of(request, &enforcement.objects, &enforcement.rights);
     let (kind, mut applied) = (enforcement.kind_of(request), false);
-    for params in &params.0 {
-        if !Asking::new(&facts, params.as_ref(), compiled).matches()? {
+    for parameter in parameters {
+        if !Asking::new(&facts, parameter.as_ref(), compiled).matches()? {
             continue;
         }
         applied = true;
         for mutation in &compiled.mutations {
-            let asking = Asking::new(&facts, params.as_ref(), compiled);
+            let asking = Asking::new(&facts, parameter.as_ref(), compiled);
             let object = match mutation {
                 Mutation::Apply(expression) => {
                     let fields = asking.json(expression).map_err(|error| error.to_string())?;

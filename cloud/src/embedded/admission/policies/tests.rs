@@ -6,6 +6,7 @@ use tombolo_apiserve::auth::{Attributes, Decision, Identity};
 use tombolo_apiserve::history::LogLimits;
 use tombolo_apiserve::kinds::{KindInfo, Kinds};
 use tombolo_apiserve::memory::MemoryStore;
+use tombolo_testkit::{Growth, alone};
 
 use super::*;
 use crate::embedded::objects::{core, v1};
@@ -221,6 +222,80 @@ async fn a_mutating_policy_sets_fields_and_applies_patches() {
         items(&object, "/spec/template/spec/containers").iter().map(|c| text(c, "/name")).collect();
     assert_eq!(names.len(), 2, "{object}");
     assert!(names.contains(&"c") && names.contains(&"side"));
+}
+
+/// The text of an object of a kind, of which a tree takes 45 MiB.
+fn of_many_parts(mut object: Value) -> Value {
+    object["x"] = vec![json!({"": 0}); 60_000].into();
+    object
+}
+
+/// Whoever may make ConfigMaps chooses how many a binding selects, and what a tree of each takes.
+#[tokio::test]
+async fn parameters_are_read_one_after_the_other() {
+    if !alone(module_path!(), "parameters_are_read_one_after_the_other") {
+        return;
+    }
+    let patch = "[JSONPatch{op: 'add', path: '/metadata/labels/' + params.metadata.name, value: 'x'}]";
+    let mutations = json!([{"patchType": "JSONPatch", "jsonPatch": {"expression": patch}}]);
+    let validations = json!([{"expression": "params.metadata.name != 'm7'", "message": "the last one"}]);
+    for (mode, rules) in [(Mode::Mutating, mutations), (Mode::Validating, validations)] {
+        let world = World::new();
+        let rules_name = if mode == Mode::Mutating { "mutations" } else { "validations" };
+        let mut spec = json!({"matchConstraints": constraints(), "paramKind": {"apiVersion": "v1", "kind": "ConfigMap"}});
+        spec[rules_name] = rules;
+        let selected = json!({"matchLabels": {"limits": "yes"}});
+        let reference = json!({"selector": selected, "parameterNotFoundAction": "Deny"});
+        world.policy(mode, spec, json!({"paramRef": reference})).await;
+        for number in 0..8 {
+            let labels = json!({"limits": "yes"});
+            let metadata = json!({"name": format!("m{number}"), "namespace": "shop", "labels": labels});
+            world.put(core("configmaps"), of_many_parts(json!({"metadata": metadata}))).await;
+        }
+        let growth = Growth::begin();
+        let outcome = world.create(&deployment(1)).await;
+        let grown = growth.most() / 1024 / 1024;
+        assert!(grown < 128, "{mode:?}: {grown} MiB, and each takes 45");
+        match outcome {
+            Ok((object, _)) => assert_eq!(object["metadata"]["labels"].as_object().unwrap().len(), 9),
+            Err(refusal) => assert!(refusal.message.contains("the last one"), "{refusal}"),
+        }
+    }
+}
+
+/// What many policies have seen of an object is a number.
+#[tokio::test]
+async fn policies_that_ask_to_be_asked_again_keep_no_copies() {
+    if !alone(module_path!(), "policies_that_ask_to_be_asked_again_keep_no_copies") {
+        return;
+    }
+    let world = World::new();
+    let patch = |label: &str, value: &str| {
+        let patch = format!("[JSONPatch{{op: 'add', path: '/metadata/labels/{label}', value: {value}}}]");
+        json!([{"patchType": "JSONPatch", "jsonPatch": {"expression": patch}}])
+    };
+    let (policies, bindings) = names(Mode::Mutating);
+    let count = "'a' + object.metadata.labels.app";
+    for (name, label, value) in
+        [("p", "app", count), ("q", "own", "'b'"), ("r", "own", "'b'"), ("s", "own", "'b'")]
+    {
+        let spec = json!({
+            "matchConstraints": constraints(), "mutations": patch(label, value), "reinvocationPolicy": "IfNeeded",
+        });
+        world.put(v1(GROUP, policies), json!({"metadata": {"name": name}, "spec": spec})).await;
+        for number in 0..3 {
+            let metadata = json!({"name": format!("{name}{number}")});
+            let spec = json!({"policyName": name});
+            world.put(v1(GROUP, bindings), json!({"metadata": metadata, "spec": spec})).await;
+        }
+    }
+    let object = of_many_parts(deployment(1));
+    let growth = Growth::begin();
+    let (object, _) = world.create(&object).await.unwrap();
+    let grown = growth.most() / 1024 / 1024;
+    assert!(grown < 300, "{grown} MiB, and twelve copies take 540");
+    // Three bindings, and once more after the others have changed it.
+    assert_eq!(object["metadata"]["labels"], json!({"app": "aaaaaad", "own": "b"}));
 }
 
 #[tokio::test]

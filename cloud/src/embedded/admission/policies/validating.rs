@@ -38,23 +38,23 @@ pub(super) fn run(
             continue;
         }
         let facts = facts.get_or_insert_with(|| Facts::of(request, objects, &enforcement.rights));
-        for finding in findings(enforcement, policy, binding, facts, request.namespace) {
-            act(policy, binding, finding, request)?;
-        }
+        ask(enforcement, policy, binding, facts, request)?;
     }
     Ok(())
 }
 
-fn findings(
+/// Asks one policy, with one parameter after the other. What it finds is done at once: nobody knows how many parameters there are.
+fn ask(
     enforcement: &Enforcement,
     policy: &Policy,
     binding: &Value,
     facts: &Facts,
-    namespace: &str,
-) -> Vec<Finding> {
-    let unless_open = |failure: String| match fails_open(&policy.object) {
-        true => Vec::new(),
-        false => vec![Finding::failure(failure)],
+    request: &AdmissionRequest<'_>,
+) -> Result<(), ApiError> {
+    let fails_open = fails_open(&policy.object);
+    let unless_open = |failure: String| match fails_open {
+        true => Ok(()),
+        false => act(policy, binding, Finding::failure(failure), request),
     };
     let compiled = match policy.compiled(Mode::Validating) {
         Ok(compiled) => compiled,
@@ -63,24 +63,26 @@ fn findings(
             return unless_open(format!("failed to configure policy: {why}"));
         }
     };
-    let params = match enforcement.parameters(&policy.object, binding, namespace) {
-        Ok(params) => params.0,
+    let parameters = match enforcement.parameters(&policy.object, binding, request.namespace) {
+        Ok(parameters) => parameters,
         Err(why) => return unless_open(format!("failed to configure binding: {why}")),
     };
-    let mut found = Vec::new();
-    for params in &params {
-        let asking = Asking::new(facts, params.as_ref(), compiled);
+    for parameter in parameters {
+        let asking = Asking::new(facts, parameter.as_ref(), compiled);
         match asking.matches() {
-            Ok(true) => found.extend(judge(compiled, &asking, fails_open(&policy.object))),
+            Ok(true) => {
+                let mut findings = judge(compiled, &asking, fails_open);
+                findings.try_for_each(|finding| act(policy, binding, finding, request))?;
+            }
             Ok(false) => {}
-            Err(why) => found.extend(unless_open(why)),
+            Err(why) => unless_open(why)?,
         }
     }
-    found
+    Ok(())
 }
 
-fn judge(policy: &Compiled, asking: &Asking<'_>, fails_open: bool) -> Vec<Finding> {
-    let check = |validation: &Validation| match asking.bool(&validation.expression) {
+fn judge(policy: &Compiled, asking: &Asking<'_>, fails_open: bool) -> impl Iterator<Item = Finding> {
+    let check = move |validation: &Validation| match asking.bool(&validation.expression) {
         Ok(true) => None,
         Ok(false) => {
             Some(Finding { message: message(validation, asking), reason: validation.reason.clone() })
@@ -90,7 +92,7 @@ fn judge(policy: &Compiled, asking: &Asking<'_>, fails_open: bool) -> Vec<Findin
             Some(Finding::failure(format!("expression '{}' resulted in error: {error}", validation.text)))
         }
     };
-    policy.validations.iter().filter_map(check).collect()
+    policy.validations.iter().filter_map(check)
 }
 
 fn message(validation: &Validation, asking: &Asking<'_>) -> String {

@@ -7,6 +7,7 @@ use tombolo_apiserve::write::CLEANUP;
 use tombolo_proto::ids::Uid;
 
 use super::*;
+use crate::embedded::tests::Disk;
 use crate::embedded::{Embedded, Options};
 
 fn definition(kind: &str) -> Value {
@@ -123,4 +124,25 @@ async fn what_comes_in_the_place_of_a_deleted_definition_keeps_its_objects() {
         () = run(context) => {}
         done = tokio::time::timeout(Duration::from_secs(600), second) => done.expect("it is served"),
     }
+}
+
+/// Its finalizer is the last thing that is written of it: nobody else would take it off, and a disk that is full is not asked without
+/// end.
+#[tokio::test(start_paused = true)]
+async fn a_definition_goes_when_the_disk_takes_it_and_is_tried_ever_less_often() {
+    let (dir, disk) = (tempfile::tempdir().unwrap(), Disk::new());
+    let bound = disk.server(&dir).await;
+    let context = &*bound.context;
+    let mut deleted = definition("Till");
+    deleted["metadata"]["finalizers"] = json!([CLEANUP]);
+    deleted["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    context.objects.create(resource(), deleted).await.unwrap();
+    disk.refuse(40);
+    let start = tokio::time::Instant::now();
+    let gone = until(context, |own| own.is_none());
+    tokio::select! {
+        () = run(context) => {}
+        done = tokio::time::timeout(Duration::from_secs(3600), gone) => done.expect("it goes"),
+    }
+    assert!(start.elapsed() > Duration::from_secs(10), "after {:?}", start.elapsed());
 }

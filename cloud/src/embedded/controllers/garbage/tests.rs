@@ -7,6 +7,7 @@ use tombolo_proto::object::Resource;
 use super::super::ownership::Owner;
 use super::*;
 use crate::embedded::objects::core;
+use crate::embedded::tests::Disk;
 use crate::embedded::{Bound, Embedded, Options};
 
 #[test]
@@ -208,4 +209,28 @@ async fn what_is_gone_is_settled_and_what_is_there_is_not_whatever_the_answer() 
     context.objects.store().commit(Mutation { key, expected: Expect::Any, write }).await.unwrap();
     let error = collect(context, &item(context, "unserved")).await.unwrap_err();
     assert_eq!(error.code.as_u16(), 404, "{error}: it is there, and is tried again with pauses");
+}
+
+/// Nothing changes of what waits for its finalizer alone: no other event brings it back.
+#[tokio::test(start_paused = true)]
+async fn a_finalizer_that_the_disk_did_not_let_go_is_taken_off_later() {
+    let (dir, disk) = (tempfile::tempdir().unwrap(), Disk::new());
+    let bound = disk.server(&dir).await;
+    let context = &*bound.context;
+    let metadata = json!({
+        "name": "owner", "namespace": "default", "finalizers": [FOREGROUND], "deletionTimestamp": "2026-01-01T00:00:00Z",
+    });
+    context.objects.create(core("configmaps"), json!({"metadata": metadata})).await.unwrap();
+    disk.refuse(40);
+    let start = tokio::time::Instant::now();
+    let gone = async {
+        while context.objects.exists(core("configmaps"), "default", "owner") {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    };
+    tokio::select! {
+        () = run(context) => {}
+        done = tokio::time::timeout(Duration::from_secs(3600), gone) => done.expect("it goes"),
+    }
+    assert!(start.elapsed() > Duration::from_secs(10), "after {:?}", start.elapsed());
 }

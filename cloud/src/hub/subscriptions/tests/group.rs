@@ -20,6 +20,10 @@ use crate::kube::tests::double::answering;
 /// How long an answer takes.
 const FLIGHT: Duration = Duration::from_millis(20);
 
+/// A token that the cluster knows, and whose it is.
+const KNOWN: &str = "known";
+const POD: &str = "system:serviceaccount:d:pod";
+
 /// What the cluster allows to whom.
 #[derive(Default)]
 struct Cluster {
@@ -37,7 +41,10 @@ impl Cluster {
         let client = answering(move |_, body| {
             let review: Value = serde_json::from_slice(&body).unwrap_or_default();
             let cluster = &cluster;
+            let holder = (review["spec"]["token"] == KNOWN)
+                .then(|| json!({"authenticated": true, "user": {"username": POD, "groups": []}}));
             let allowed = match review["spec"]["user"].as_str() {
+                _ if holder.is_some() => true,
                 None => {
                     cluster.about_group.fetch_add(1, Ordering::SeqCst);
                     cluster.group.load(Ordering::SeqCst)
@@ -49,7 +56,8 @@ impl Cluster {
             };
             async move {
                 tokio::time::sleep(FLIGHT).await;
-                (201, json!({"status": {"allowed": allowed, "reason": "so it is"}}))
+                let right = json!({"allowed": allowed, "reason": "so it is"});
+                (201, json!({"status": holder.unwrap_or(right)}))
             }
         });
         Access::new(client.into())
@@ -161,8 +169,13 @@ async fn what_not_all_nodes_ask_is_asked_for_each() {
         }
     }
     assert_eq!(cluster.asked(), (0, 2 * others.len()));
-    let of_token = Subscribe { caller_token: Some(text("t")), ..services };
-    // The double knows no tokens.
+    let of_token = Subscribe { caller_token: Some(text("t")), ..services.clone() };
+    // The cluster does not know this one.
     assert_eq!(asks(&access, &node(1), &of_token).await, Err(401));
     assert_eq!(cluster.about_group.load(Ordering::SeqCst), 1, "about the token, not about its right");
+    let of_pod = Subscribe { caller_token: Some(text(KNOWN)), ..services };
+    assert_eq!(asks(&access, &node(1), &of_pod).await, Err(403), "what its node may is no right of a pod");
+    cluster.named.lock().insert(text(POD));
+    assert_eq!(asks(&access, &node(1), &of_pod).await, Ok(()));
+    assert_eq!(cluster.about_group.load(Ordering::SeqCst), 1, "nobody has asked about the group");
 }

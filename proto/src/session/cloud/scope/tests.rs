@@ -7,7 +7,7 @@ use super::*;
 use crate::frame::Inventory;
 use crate::ids::{Epoch, Uid};
 use crate::limits::PARK_DELAY_MIN;
-use crate::object::{ContentHash, Resource, SharedObject};
+use crate::object::{ContentHash, Held, InventoryEntry, Resource, SharedObject};
 
 /// One object whose revision a test moves on.
 struct View(Cell<u64>);
@@ -121,4 +121,79 @@ fn keys_that_nobody_wants_leave_nothing_behind() {
     let outcome = scope.next(Moment::default(), &window, Lane::Delivery, &Unwanted, &mut VecDeque::new());
     assert!(matches!(outcome, Next::Nothing));
     assert!(!scope.slots.contains_key(&other));
+}
+
+/// One key that a test wants, and no longer.
+struct Fickle(ObjectKey, Cell<bool>);
+
+impl NodeView for Fickle {
+    fn wanted(&self, _: ScopeId) -> Vec<ObjectKey> {
+        if self.1.get() { vec![self.0.clone()] } else { Vec::new() }
+    }
+
+    fn lookup(&self, scope: ScopeId, key: &ObjectKey) -> Lookup {
+        if self.1.get() { View(Cell::new(1)).lookup(scope, key) } else { Lookup::Unwanted(None) }
+    }
+
+    fn revision(&self, _: ScopeId) -> CloudRevision {
+        CloudRevision(1)
+    }
+}
+
+impl Fickle {
+    fn want(&self, scope: &mut Scope, wanted: bool) -> usize {
+        self.1.set(wanted);
+        scope.offer(self.0.clone(), self);
+        scope.memory()
+    }
+
+    /// The edge takes what is sent next.
+    fn deliver(&self, scope: &mut Scope) -> usize {
+        let window = Window::new(Lane::Delivery, 8, 1 << 20);
+        let sent = scope.next(Moment::default(), &window, Lane::Delivery, self, &mut VecDeque::new());
+        let step = match sent {
+            Next::Send(step) => step,
+            other => panic!("nothing to send: {other:?}"),
+        };
+        scope.acked(&self.0, step.becomes);
+        scope.memory()
+    }
+}
+
+/// The texts of a key that is wanted are the view's, and shared; of one that has gone they are kept for its slot alone, until the
+/// edge has taken that it goes.
+#[test]
+fn texts_of_keys_that_have_gone_count() {
+    let opened = |name: &str, held: Option<Held>| {
+        let key = ObjectKey::new(Resource::new("", "v1", "configmaps"), "default", name);
+        let view = Fickle(key.clone(), Cell::new(held.is_none()));
+        let held = held.into_iter().map(|held| InventoryEntry { key: key.clone(), held }).collect();
+        let epoch = Epoch { cluster: Uid::parse("c").expect("valid"), generation: 1 };
+        let comparison =
+            Comparison::new(Some(epoch.clone()), None, Inventory::Full(held)).expect("an inventory");
+        let mut scope = Scope::new(ScopeId(1), comparison, false);
+        scope.open(Moment::default(), &epoch, &view).expect("consistent");
+        (scope, view)
+    };
+    let offered = |name: &str| {
+        let (mut scope, view) = opened(name, None);
+        let held = view.deliver(&mut scope);
+        let gone = [view.want(&mut scope, false), view.want(&mut scope, false)];
+        let back = view.want(&mut scope, true);
+        let again = view.want(&mut scope, false);
+        let forgotten = view.deliver(&mut scope);
+        view.want(&mut scope, false);
+        assert!(scope.slots.is_empty(), "what nobody has and wants takes no place");
+        [held, gone[0], gone[1], back, again, forgotten]
+    };
+    let (short, long) = (offered("a"), offered(&"a".repeat(201)));
+    let more: Vec<usize> = long.iter().zip(short).map(|(long, short)| long - short).collect();
+    assert_eq!(more, [0, 200, 200, 0, 200, 0]);
+
+    let claimed = |name: &str| {
+        let (mut scope, view) = opened(name, Some(Held::Absent));
+        [scope.memory() - scope.claims(), view.deliver(&mut scope) - scope.claims()]
+    };
+    let (short, long) = (claimed("a"), claimed(&"a".repeat(201)));
+    assert_eq!([long[0] - short[0], long[1] - short[1]], [200, 0], "what the edge alone knows of");
 }
