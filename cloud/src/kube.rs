@@ -196,7 +196,14 @@ fn is_refused_by_tls(error: &kube::Error) -> bool {
         let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
         error.is::<rustls::Error>() || inner.is_some_and(|inner| inner.is::<rustls::Error>())
     };
-    std::iter::successors(error.source(), |error| error.source()).any(of_tls)
+    let mut next = error.source();
+    while let Some(error) = next {
+        if of_tls(error) {
+            return true;
+        }
+        next = error.source();
+    }
+    false
 }
 
 /// Whether a text from a peer is safe as one segment of an API path.

@@ -46,11 +46,6 @@ fn refusal(code: u16) -> (u16, Value) {
 
 fn stored(objects: &mut BTreeMap<String, Value>, method: &Method, path: &str, object: Value) -> (u16, Value) {
     let revision = (objects.len() + 1).to_string();
-    let mut put = |path: String, mut object: Value| {
-        object["metadata"]["resourceVersion"] = revision.clone().into();
-        objects.insert(path, object.clone());
-        object
-    };
     match *method {
         Method::GET if path.ends_with("/configmaps") => {
             let items: Vec<_> =
@@ -59,11 +54,17 @@ fn stored(objects: &mut BTreeMap<String, Value>, method: &Method, path: &str, ob
         }
         Method::POST => {
             let path = format!("{path}/{}", object["metadata"]["name"].as_str().unwrap_or_default());
-            if objects.contains_key(&path) { refusal(409) } else { (201, put(path, object)) }
+            if objects.contains_key(&path) { refusal(409) } else { (201, put(objects, path, object)) }
         }
-        Method::PUT => (200, put(path.to_owned(), object)),
+        Method::PUT => (200, put(objects, path.to_owned(), object)),
         _ => objects.get(path).map_or_else(|| refusal(404), |object| (200, object.clone())),
     }
+}
+
+fn put(objects: &mut BTreeMap<String, Value>, path: String, mut object: Value) -> Value {
+    object["metadata"]["resourceVersion"] = (objects.len() + 1).to_string().into();
+    objects.insert(path, object.clone());
+    object
 }
 
 async fn built(kube: Kube) -> (Result<Bound, AppError>, TempDir) {

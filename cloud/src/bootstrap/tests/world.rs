@@ -140,7 +140,7 @@ pub(super) struct Nodes(pub(super) Mutex<BTreeMap<String, Option<NodeState>>>, p
 impl NodeLookup for Nodes {
     fn state<'a>(&'a self, node: &'a NodeId) -> BoxFuture<'a, Result<NodeState, NodeLookupError>> {
         let state = self.0.lock().get(node.as_str()).cloned().unwrap_or(Some(NodeState::Absent));
-        let error = || NodeLookupError { node: node.clone(), reason: "no answer".to_owned(), passing: true };
+        let error = || NodeLookupError { node: node.clone(), reason: "no answer".to_owned() };
         *self.1.lock() += 1;
         std::future::ready(state.ok_or_else(error)).boxed()
     }

@@ -41,8 +41,9 @@ pub(super) fn shortened(pod: &SharedObject, most: usize) -> Option<SharedObject>
     let mut body = Value::from(value).to_string();
     body.shrink_to_fit();
     let version = ObjectVersion { hash: content_hash(body.as_bytes()), ..pod.version.clone() };
-    let shortened = SharedObject::new(pod.key.clone(), version, body.into(), pod.dependencies.clone());
-    Some(SharedObject { same_since: pod.same_since, ..shortened })
+    let mut shortened = SharedObject::new(pod.key.clone(), version, body.into(), pod.dependencies.clone());
+    shortened.same_since = pod.same_since;
+    Some(shortened)
 }
 
 /// Takes the largest parts out until the text has at most so many bytes.

@@ -99,7 +99,8 @@ impl OneObject {
         let selects = parameter("fieldSelector") == Some(&self.name().replace('/', "metadata.name%3D"));
         let version =
             parameter("resourceVersion").filter(|_| parameter("resourceVersionMatch") == Some("Exact"));
-        let Some(version) = version.filter(|_| selects).and_then(|version| version.parse().ok()) else {
+        let Some(version) = version.filter(|_| selects).and_then(|version| version.parse::<u64>().ok())
+        else {
             return (400, json!({"kind": "Status", "code": 400}));
         };
         match self.past.lock().range(..=version).next_back() {

@@ -183,7 +183,9 @@ async fn what_never_ends_is_no_call() {
     // A key whose resource is "watch" makes a path of the old form.
     for (verb, key, calls) in [("get", "/core/v1/watch/null/pods", 0), ("list", pods, 1)] {
         let (client, log) = scripted(GOOD);
-        upstream(client).answer_application(&node(), &record(verb, key), None).await;
+        let mut request = record(verb, key);
+        let asked = application::take_record(&mut request);
+        upstream(client).answer_application(&node(), &request, asked, None).await;
         assert_eq!(log.lock().len(), calls, "{verb} {key}");
     }
 }

@@ -72,7 +72,10 @@ async fn what_would_take_many_times_its_length_is_refused() {
         let live = json!({"metadata": {"uid": "u", "resourceVersion": "7"}, "spec": {"nodeName": "n"}});
         let (client, bodies) = bodies_of(&live);
         let reply = match is_application {
-            true => upstream(client).answer_application(&node(), &request, None).await,
+            true => {
+                let asked = application::take_record(&mut request);
+                upstream(client).answer_application(&node(), &request, asked, None).await
+            }
             false => upstream(client).answer_message(&node(), request, None).await.0,
         };
         let text = String::from_utf8_lossy(reply.content.as_json()).into_owned();
