@@ -350,7 +350,7 @@ fn inventories_that_break_the_rules_are_refused_with_a_reason() {
     let mut hello = solo.hello();
     hello.inventory = Inventory::Digest { count: INVENTORY_MAX as u64 + 1, digest: [0; 16] };
     let error = solo.feed(Lane::Control, Frame::Hello(hello)).expect_err("too many entries");
-    assert!(error.to_string().contains("200001 entries is more than the 200000"), "{error}");
+    assert!(error.to_string().contains("1000001 entries is more than the 1000000"), "{error}");
 }
 
 #[test]
