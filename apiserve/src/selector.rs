@@ -31,7 +31,13 @@ pub(crate) struct Facts {
     fields: Mutex<Vec<(Box<str>, Box<str>)>>,
 }
 
-type Labels = Vec<(Box<str>, Box<str>)>;
+/// Labels as one text: names and values, each with [`LABEL_END`] behind it. There may be as many as an object has room for, and an
+/// object that is watched keeps them.
+#[derive(Debug, Default)]
+struct Labels(Box<str>);
+
+/// What no label has in it.
+const LABEL_END: char = '\0';
 
 /// Which objects of a resource a request is about.
 #[derive(Debug, Clone, Default)]
@@ -111,9 +117,19 @@ impl Selection {
             return true;
         }
         let labels = facts.labels.get_or_init(|| labels(&object.body()));
-        self.labels.matches(|name| {
-            labels.iter().find(|(own, _)| &**own == name).map(|(_, value)| Cow::Borrowed(&**value))
-        })
+        self.labels.matches(|name| labels.get(name).map(Cow::Borrowed))
+    }
+}
+
+impl Labels {
+    fn get(&self, name: &str) -> Option<&str> {
+        let mut parts = self.0.split_terminator(LABEL_END);
+        while let Some((own, value)) = parts.next().zip(parts.next()) {
+            if own == name {
+                return Some(value);
+            }
+        }
+        None
     }
 }
 
@@ -148,7 +164,15 @@ fn labels(body: &[u8]) -> Labels {
     }
     let object: Result<Object<'_>, _> = serde_json::from_slice(body);
     let labels = object.ok().and_then(|object| object.metadata.labels).unwrap_or_default();
-    labels.into_iter().map(|(name, value)| (name.into(), value.into())).collect()
+    let is_label = |text: &str| !text.contains(LABEL_END);
+    let mut all = String::new();
+    for (name, value) in labels.iter().filter(|(name, value)| is_label(name) && is_label(value)) {
+        for part in [name, value] {
+            all.push_str(part);
+            all.push(LABEL_END);
+        }
+    }
+    Labels(all.into())
 }
 
 fn unknown_field(kind: &KindInfo, field: &str) -> ApiError {
