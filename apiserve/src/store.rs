@@ -126,6 +126,22 @@ pub trait Store: Send + Sync + 'static {
     /// [`StoreError::NotSynced`] when the store cannot know yet: an empty list would be a lie.
     fn list(&self, resource: &Resource, namespace: Option<&str>) -> Result<Snapshot, StoreError>;
 
+    /// Looks at all objects of a resource (of one namespace), now, one after the other; gives the revision that this is a picture
+    /// of. A store that reads from a file has one of them in memory at a time.
+    ///
+    /// # Errors
+    /// As [`Self::list`]. Some may have been looked at then.
+    fn each(
+        &self,
+        resource: &Resource,
+        namespace: Option<&str>,
+        look: &mut dyn FnMut(Arc<Stored>),
+    ) -> Result<Revision, StoreError> {
+        let snapshot = self.list(resource, namespace)?;
+        snapshot.items.into_iter().for_each(look);
+        Ok(snapshot.revision)
+    }
+
     /// All objects of a resource (of one namespace) as they were at an earlier revision.
     ///
     /// # Errors

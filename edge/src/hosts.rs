@@ -53,14 +53,14 @@ pub(crate) async fn publish(parts: HostsParts) {
     let follower = Follower::new(Arc::clone(&parts.source));
     let source = Source::new(parts.source, parts.node, parts.pods);
     let file = parts.path.map(|path| HostsFile { path, written: None, unwritten: Fault::default() });
-    let hosts = Hosts::new(&parts.domain);
+    let hosts = Arc::new(Hosts::new(&parts.domain));
     let mut writer = Writer { hosts, names: parts.names, file, source, unknown: Fault::default() };
     writer.run(follower, parts.period).await;
 }
 
 struct Writer {
-    /// The names as far as they are known.
-    hosts: Hosts,
+    /// The names as far as they are known. There is one copy of them, whoever is told.
+    hosts: Arc<Hosts>,
     names: watch::Sender<Option<Arc<Hosts>>>,
     file: Option<HostsFile>,
     source: Source,
@@ -105,7 +105,7 @@ impl Writer {
 
     /// The whole file, from all grids.
     fn everything(&mut self) {
-        let mut hosts = self.hosts.clone();
+        let mut hosts = Hosts::clone(&self.hosts);
         let result = self.source.all().map(|names| {
             hosts.replace(names);
         });
@@ -114,7 +114,7 @@ impl Writer {
 
     /// The names of these grids.
     fn some(&mut self, grids: &BTreeSet<GridName>) {
-        let mut hosts = self.hosts.clone();
+        let mut hosts = Hosts::clone(&self.hosts);
         let mut changed = false;
         let result = self.source.of(grids).map(|grids| {
             for (grid, names) in grids {
@@ -130,11 +130,11 @@ impl Writer {
         match result {
             Ok(()) => {
                 let _ = self.unknown.over();
-                self.hosts = hosts;
+                self.hosts = Arc::new(hosts);
                 self.names.send_if_modified(|told| {
-                    let changed = told.as_deref() != Some(&self.hosts);
+                    let changed = told.as_ref() != Some(&self.hosts);
                     if changed {
-                        *told = Some(Arc::new(self.hosts.clone()));
+                        *told = Some(Arc::clone(&self.hosts));
                     }
                     changed
                 });
@@ -154,14 +154,14 @@ impl Writer {
 struct HostsFile {
     path: PathBuf,
     /// What it says, as far as this agent has written it.
-    written: Option<Hosts>,
+    written: Option<Arc<Hosts>>,
     /// It cannot be written.
     unwritten: Fault,
 }
 
 impl HostsFile {
     /// Writes the file when it does not say this already. `compare` looks at the file itself: others may have damaged it.
-    fn write(&mut self, hosts: &Hosts, compare: bool) {
+    fn write(&mut self, hosts: &Arc<Hosts>, compare: bool) {
         let text = hosts.text();
         let is_written = match compare {
             true => says(&self.path, &text),
@@ -171,7 +171,7 @@ impl HostsFile {
             if is_written { Ok(()) } else { files::replace(&self.path, text.as_bytes(), files::PUBLIC) };
         match result {
             Ok(()) => {
-                self.written = Some(hosts.clone());
+                self.written = Some(Arc::clone(hosts));
                 if let Some(time) = self.unwritten.over() {
                     info!(path = %self.path.display(), ?time, "the hosts file is written again");
                 }

@@ -34,6 +34,7 @@ mod follow;
 mod metrics;
 mod part;
 mod project;
+mod room;
 mod tls;
 mod view;
 

@@ -2,8 +2,11 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::fmt;
+use std::marker::PhantomData;
 use std::ops::Range;
 
+use serde::de::{Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use thiserror::Error;
@@ -66,9 +69,81 @@ pub(crate) fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Defaul
     Option::<T>::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
+/// An array of a bounded number of items; null is an empty one.
+pub(crate) fn at_most<'de, D: Deserializer<'de>, T: Deserialize<'de>, const MAX: usize>(
+    deserializer: D,
+) -> Result<Vec<T>, D::Error> {
+    struct Items<T, const MAX: usize>(PhantomData<T>);
+    impl<'de, T: Deserialize<'de>, const MAX: usize> Visitor<'de> for Items<T, MAX> {
+        type Value = Vec<T>;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "an array of at most {MAX} items")
+        }
+        fn visit_unit<E>(self) -> Result<Self::Value, E> {
+            Ok(Vec::new())
+        }
+        fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
+            let mut all = Vec::new();
+            while let Some(item) = items.next_element()? {
+                if all.len() == MAX {
+                    return Err(A::Error::invalid_length(MAX + 1, &self));
+                }
+                all.push(item);
+            }
+            Ok(all)
+        }
+    }
+    deserializer.deserialize_any(Items::<T, MAX>(PhantomData))
+}
+
 /// A member that is there, also when it is null.
 pub(crate) fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
     <&RawValue>::deserialize(deserializer).map(Some)
+}
+
+/// A member of an object, without reading the others. None where it is null or
+/// missing; of equal names the last one counts.
+pub(crate) fn member<'a, T: Deserialize<'a>>(
+    object: &'a RawValue,
+    name: &str,
+) -> Result<Option<T>, BodyError> {
+    struct Named<'n, T>(&'n str, PhantomData<T>);
+    impl<'a, T: Deserialize<'a>> Visitor<'a> for Named<'_, T> {
+        type Value = Option<T>;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object")
+        }
+        fn visit_map<A: MapAccess<'a>>(self, mut members: A) -> Result<Self::Value, A::Error> {
+            let mut found = None;
+            while let Some(name) = members.next_key::<String>()? {
+                match name == self.0 {
+                    true => found = members.next_value()?,
+                    false => drop(members.next_value::<IgnoredAny>()?),
+                }
+            }
+            Ok(found)
+        }
+    }
+    Ok(serde_json::Deserializer::from_str(object.get()).deserialize_map(Named(name, PhantomData))?)
+}
+
+/// Whether a text is in an array of texts.
+pub(crate) fn has(array: &RawValue, text: &str) -> Result<bool, BodyError> {
+    struct Searched<'n>(&'n str);
+    impl<'a> Visitor<'a> for Searched<'_> {
+        type Value = bool;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an array of texts")
+        }
+        fn visit_seq<A: SeqAccess<'a>>(self, mut items: A) -> Result<bool, A::Error> {
+            let mut found = false;
+            while let Some(item) = items.next_element::<String>()? {
+                found |= item == self.0;
+            }
+            Ok(found)
+        }
+    }
+    Ok(serde_json::Deserializer::from_str(array.get()).deserialize_seq(Searched(text))?)
 }
 
 /// Changes of a text, to be made together.
@@ -120,7 +195,24 @@ impl<'a> Edits<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::Metadata;
+    use serde_json::value::RawValue;
+
+    use super::{Metadata, has, member};
+
+    #[test]
+    fn one_member_and_one_text_are_found_without_the_others() {
+        let text = |text: &str| RawValue::from_string(text.to_owned()).unwrap();
+        let object = text(r#"{"a":"x","b":{"c":[1]},"\u0064":"y","n":null,"a":"z"}"#);
+        let found = |name: &str| member::<String>(&object, name);
+        assert_eq!(found("a"), Ok(Some("z".to_owned())));
+        assert_eq!(found("d"), Ok(Some("y".to_owned())));
+        assert_eq!([found("n"), found("other")], [Ok(None), Ok(None)]);
+        assert!(found("b").is_err());
+        assert!(member::<String>(&text(r#"["a"]"#), "a").is_err());
+        let array = text(r#"["a","\u0062"]"#);
+        assert_eq!(["a", "b", "c"].map(|one| has(&array, one).unwrap()), [true, true, false]);
+        assert!(has(&text(r#"["a",1]"#), "a").is_err() && has(&text("{}"), "a").is_err());
+    }
 
     #[test]
     fn metadata_takes_nulls_for_nothing_and_refuses_what_is_no_object() {

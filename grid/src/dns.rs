@@ -6,9 +6,11 @@ pub mod zone;
 
 mod namespace;
 mod owners;
+mod places;
 
 #[cfg(test)]
 mod tests;
 
-pub use records::{Endpoint, Port, Service, Slice, Target, host_label};
-pub use zone::{Finding, Owner, Part, Place, Zone};
+pub use places::{Place, Places};
+pub use records::{Endpoint, Port, Protocol, Service, Slice, Target};
+pub use zone::{Finding, Owner, Part, Zone};

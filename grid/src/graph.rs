@@ -43,12 +43,14 @@ impl<C: Ord + Clone> Graph<C> {
         }
         let voted = |node: Option<&Node>| node.is_some_and(|node| node.unhealthy) && name != self.me;
         let vote_changed = voted(old) != voted(node.as_ref());
-        let moved = |key: &String| {
+        let has_moved = |key: &&str| {
             let units = [old, node.as_ref()].map(|node| node.and_then(|node| node.unit(key)));
             units[0] != units[1] || (vote_changed && units[1].is_some())
         };
+        let labels = old.into_iter().chain(node.as_ref()).flat_map(|node| node.labels.keys());
+        let moved: BTreeSet<&str> = labels.map(String::as_str).filter(has_moved).collect();
         let closed = self.services.iter().filter(|(_, reach)| match reach {
-            Reach::Units(keys) => keys.iter().any(moved),
+            Reach::Units(keys) => keys.iter().any(|key| moved.contains(key)),
             Reach::Everywhere | Reach::Nowhere => false,
         });
         let carriers = closed.filter_map(|(service, _)| self.by_service.get(service)).flatten();
@@ -112,7 +114,7 @@ impl<C: Ord + Clone> Graph<C> {
         match self.services.get(service) {
             None | Some(Reach::Nowhere) => Verdict::Nothing,
             Some(Reach::Everywhere) => Verdict::Whole,
-            Some(Reach::Units(keys)) => Verdict::Units(Units { keys, me: &self.me, nodes: &self.nodes }),
+            Some(Reach::Units(keys)) => Verdict::Units(Units::new(keys, &self.me, &self.nodes)),
         }
     }
 

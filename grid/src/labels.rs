@@ -88,7 +88,7 @@ mod tests {
             assert_eq!(annotations.keys().collect::<Vec<_>>(), ["note", GRID_KEY, TOPOLOGY_KEYS]);
             assert_eq!(annotations[GRID_KEY], key);
             let labels = child_labels("demo", key, &BTreeMap::new());
-            assert_eq!(Reach::said_by(&labels, &annotations), Reach::Units(vec![key.to_owned()]));
+            assert_eq!(Reach::said_by(&labels, &annotations), Reach::closed_by(&[key]));
         }
         let annotations = child_annotations(ChildKind::Deployment, "zone", &grid);
         assert_eq!(annotations, map(&[("note", "n"), (GRID_KEY, "zone")]));

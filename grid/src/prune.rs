@@ -4,13 +4,14 @@ use std::borrow::Cow;
 
 use crate::body::{BodyError, Edits};
 use crate::endpoints::{Carrier, items, lists, node_of};
-use crate::node::Nodes;
+use crate::node::{Node, Nodes};
+use crate::reach::TopologyKeys;
 
 #[cfg(test)]
 mod tests;
 
 /// What is left of an object's endpoints.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub enum Verdict<'a> {
     /// All of them: the Service is not closed, or nobody uses the object.
     Whole,
@@ -20,29 +21,34 @@ pub enum Verdict<'a> {
     Units(Units<'a>),
 }
 
-/// The units of one node.
-#[derive(Debug, Clone, Copy)]
+/// The units of one node that let it use a Service.
+#[derive(Debug, Clone)]
 pub struct Units<'a> {
-    /// Grid keys; a node that shares the unit of any of them is in.
-    pub keys: &'a [String],
-    /// The node whose units these are.
-    pub me: &'a str,
-    /// All nodes.
-    pub nodes: &'a Nodes,
+    /// Key and value of each.
+    own: Vec<(&'a str, &'a str)>,
+    me: &'a str,
+    nodes: &'a Nodes,
 }
 
-impl Units<'_> {
+impl<'a> Units<'a> {
+    /// Those of the node `me` by the keys of a Service; a node that shares any of them is in.
+    #[must_use]
+    pub fn new(keys: &'a TopologyKeys, me: &'a str, nodes: &'a Nodes) -> Self {
+        let units = |node: &'a Node| keys.iter().filter_map(|key| Some((key, node.unit(key)?))).collect();
+        Self { own: nodes.get(me).map(units).unwrap_or_default(), me, nodes }
+    }
+
     /// Whether an endpoint on a node is used. An endpoint without a node, on an unknown node or on one without a unit is
     /// in no unit, and neither is anything while this node is unknown. What the peers of this node say about its own
     /// health decides nothing here: its programs still reach each other.
     #[must_use]
     pub fn has(&self, node: Option<&str>) -> bool {
-        let Some((own, name)) = self.nodes.get(self.me).zip(node) else { return false };
+        let Some(name) = node.filter(|_| !self.own.is_empty()) else { return false };
         let Some(other) = self.nodes.get(name) else { return false };
         if other.unhealthy && name != self.me {
             return false;
         }
-        self.keys.iter().any(|key| own.unit(key).is_some_and(|unit| other.unit(key) == Some(unit)))
+        self.own.iter().any(|(key, unit)| other.unit(key) == Some(*unit))
     }
 }
 

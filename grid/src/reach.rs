@@ -1,12 +1,28 @@
 //! Which endpoints a Service lets a node use.
 
 use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::de::{Deserializer, Error as _, SeqAccess, Visitor};
 
 use crate::body::{BodyError, Metadata};
 use crate::labels::GRID_SELECTOR;
+use crate::unit::check_key;
+
+#[cfg(test)]
+mod tests;
 
 /// Annotation of a Service that keeps requests inside the unit: a JSON array of grid keys.
 pub const TOPOLOGY_KEYS: &str = "topologyKeys";
+
+/// Keys of one Service, at most, as in the field of this name that Kubernetes had.
+pub const KEYS_MAX: usize = 16;
+
+/// The last of the keys may be this, as there. No node has such a label.
+const ANY: &str = "*";
+
+/// What no label key has in it.
+const BETWEEN: char = ',';
 
 /// Which endpoints a node may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,7 +30,7 @@ pub enum Reach {
     /// All of them.
     Everywhere,
     /// Those on nodes that share a unit with it, by one of these keys.
-    Units(Vec<String>),
+    Units(TopologyKeys),
     /// None: the Service belongs to a grid, and its annotation cannot be read.
     Nowhere,
 }
@@ -34,11 +50,53 @@ impl Reach {
     #[must_use]
     pub fn said_by(labels: &BTreeMap<String, String>, annotations: &BTreeMap<String, String>) -> Self {
         let Some(text) = annotations.get(TOPOLOGY_KEYS) else { return Self::Everywhere };
-        match serde_json::from_str::<Vec<String>>(text) {
-            Ok(keys) if keys.is_empty() => Self::Everywhere,
-            Ok(keys) => Self::Units(keys),
+        match TopologyKeys::read(text) {
+            Ok(None) => Self::Everywhere,
+            Ok(Some(keys)) => Self::Units(keys),
             Err(_) if labels.contains_key(GRID_SELECTOR) => Self::Nowhere,
             Err(_) => Self::Everywhere,
         }
+    }
+}
+
+/// The keys that close a Service, at least one. They are kept as one text: there may be as many as there are Services.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TopologyKeys(Box<str>);
+
+impl TopologyKeys {
+    /// The keys, in their order.
+    pub fn iter(&self) -> impl Iterator<Item = &str> {
+        self.0.split(BETWEEN)
+    }
+
+    /// Reads a JSON array; none when it is empty. It is read up to the first item that may not be there.
+    fn read(text: &str) -> Result<Option<Self>, serde_json::Error> {
+        let mut reader = serde_json::Deserializer::from_str(text);
+        let keys = reader.deserialize_seq(Keys)?;
+        reader.end()?;
+        let separator = BETWEEN.to_string();
+        Ok(Some(keys).filter(|keys| !keys.is_empty()).map(|keys| Self(keys.join(&separator).into())))
+    }
+}
+
+struct Keys;
+
+impl<'de> Visitor<'de> for Keys {
+    type Value = Vec<String>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "at most {KEYS_MAX} keys of labels, each once")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
+        let mut keys: Vec<String> = Vec::new();
+        while let Some(key) = items.next_element::<String>()? {
+            let is_last = keys.len() == KEYS_MAX || keys.last().is_some_and(|last| last == ANY);
+            if is_last || keys.contains(&key) || (key != ANY && check_key(&key).is_err()) {
+                return Err(A::Error::custom("an item that may not be there"));
+            }
+            keys.push(key);
+        }
+        Ok(keys)
     }
 }

@@ -12,69 +12,122 @@ use core::net::IpAddr;
 use core::ops::Range;
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::value::RawValue;
 
-use crate::body::{BodyError, Metadata, or_default, view};
-use crate::hosts::Names;
+use crate::body::{BodyError, Metadata, has, member, or_default, view};
+use crate::hosts::{GridName, Names};
 use crate::labels::GRID_KEY;
 use crate::name::{ChildKind, child_name, key_label_value, ordinal, uniform_name};
 use crate::node::Nodes;
-use crate::template::choose_template;
+use crate::template::OWN_TEMPLATE;
 
 #[cfg(test)]
 mod tests;
 
-/// What of a StatefulSetGrid decides about names.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+/// What of a StatefulSetGrid decides about the names on a node: what it says of the units of others is not kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StatefulSetGrid {
     /// Namespace and name.
-    pub metadata: Metadata,
-    #[serde(default, deserialize_with = "or_default")]
-    spec: Spec,
-    #[serde(default, deserialize_with = "or_default")]
-    status: Status,
+    pub name: GridName,
+    key: Box<str>,
+    /// Of the node's unit; none when that has none.
+    template: Option<Template>,
+    /// Whether the StatefulSet of that unit belongs to the grid.
+    is_owned: bool,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-struct Status {
+/// What of a template decides about names.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Template {
+    service_name: Box<str>,
+    /// None where something else than the template scales the set.
+    replicas: Option<u32>,
+    /// The first ordinal.
+    start: u32,
+}
+
+#[derive(Deserialize)]
+struct Object<'a> {
+    #[serde(default)]
+    metadata: Metadata,
+    #[serde(borrow, default, deserialize_with = "or_default")]
+    spec: Spec<'a>,
+    #[serde(borrow, default, deserialize_with = "or_default")]
+    status: Status<'a>,
+}
+
+#[derive(Default, Deserialize)]
+struct Status<'a> {
     /// Units whose StatefulSet belongs to the grid.
-    #[serde(default, deserialize_with = "or_default")]
-    owned: Vec<String>,
+    #[serde(borrow, default)]
+    owned: Option<&'a RawValue>,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Spec {
+struct Spec<'a> {
     #[serde(default)]
     grid_uniq_key: String,
-    #[serde(default, deserialize_with = "or_default")]
-    template: Template,
-    #[serde(default, deserialize_with = "or_default")]
-    template_pool: BTreeMap<String, Template>,
-    #[serde(default, deserialize_with = "or_default")]
-    templates: BTreeMap<String, String>,
+    #[serde(borrow, default)]
+    template: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    template_pool: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    templates: Option<&'a RawValue>,
     #[serde(default)]
     default_template_name: String,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Template {
-    #[serde(default)]
-    service_name: String,
-    /// Of any form: what is no number says nothing.
-    #[serde(default)]
-    replicas: Value,
-    #[serde(default)]
-    ordinals: Value,
+impl Spec<'_> {
+    /// The template of a unit, chosen as [`crate::choose_template`] does.
+    fn template(&self, unit: &str) -> Result<Option<Template>, BodyError> {
+        let named = self.templates.map(|names| member::<String>(names, unit)).transpose()?.flatten();
+        let name = named.as_deref().unwrap_or(&self.default_template_name);
+        if name.is_empty() || name == OWN_TEMPLATE {
+            return self.template.map_or(Ok(Some(Template::default())), |text| Template::of(text).map(Some));
+        }
+        let text = self.template_pool.map(|pool| member::<&RawValue>(pool, name)).transpose()?.flatten();
+        text.map(Template::of).transpose()
+    }
 }
 
 impl Template {
+    fn of(text: &RawValue) -> Result<Self, BodyError> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct View<'a> {
+            #[serde(default)]
+            service_name: String,
+            #[serde(borrow, default)]
+            replicas: Option<&'a RawValue>,
+            #[serde(borrow, default)]
+            ordinals: Option<&'a RawValue>,
+        }
+        #[derive(Default, Deserialize)]
+        struct Ordinals<'a> {
+            #[serde(borrow, default)]
+            start: Option<&'a RawValue>,
+        }
+        let View { service_name, replicas, ordinals } = view(text.get().as_bytes())?;
+        let ordinals = ordinals.and_then(|ordinals| view::<Ordinals<'_>>(ordinals.get().as_bytes()).ok());
+        Ok(Self {
+            service_name: service_name.into(),
+            replicas: count(replicas),
+            start: count(ordinals.unwrap_or_default().start).unwrap_or_default(),
+        })
+    }
+
     /// The ordinals of the pods that a set of this template has; none where something else than the template scales it.
     fn ordinals(&self) -> Option<Range<u64>> {
-        let start = self.ordinals["start"].as_u64().unwrap_or_default();
-        Some(start..start.saturating_add(self.replicas.as_u64()?))
+        let start = u64::from(self.start);
+        Some(start..start + u64::from(self.replicas?))
     }
+}
+
+/// A count of any form: what is none, as Kubernetes counts, says nothing.
+fn count(text: Option<&RawValue>) -> Option<u32> {
+    let count: i32 = serde_json::from_str(text?.get()).ok()?;
+    u32::try_from(count).ok()
 }
 
 /// One pod behind a Service.
@@ -91,48 +144,33 @@ pub struct PodAddress {
 }
 
 impl StatefulSetGrid {
-    /// Reads a StatefulSetGrid.
+    /// Reads a StatefulSetGrid for a node. `unit` says in which unit the node is by a key, if in any.
     ///
     /// # Errors
     /// [`BodyError`] for text that is no such object.
-    pub fn of(body: &[u8]) -> Result<Self, BodyError> {
-        view(body)
+    pub fn of<'u>(body: &[u8], unit: impl FnOnce(&str) -> Option<&'u str>) -> Result<Self, BodyError> {
+        let Object { metadata, spec, status } = view(body)?;
+        let unit = unit(&spec.grid_uniq_key);
+        let template = unit.map(|unit| spec.template(unit)).transpose()?.flatten();
+        let is_owned = unit.zip(status.owned).map(|(unit, owned)| has(owned, unit)).transpose()?;
+        let name = GridName { namespace: metadata.namespace, name: metadata.name };
+        Ok(Self { name, key: spec.grid_uniq_key.into(), template, is_owned: is_owned.unwrap_or_default() })
     }
 
     /// The grid's key.
     #[must_use]
     pub fn key(&self) -> &str {
-        &self.spec.grid_uniq_key
+        &self.key
     }
 
-    /// Name of the Service that governs the pods of a unit; none when the unit has no template.
+    /// Name of the Service that governs the pods of the node's unit; none when the unit has no template.
     #[must_use]
-    pub fn service_name(&self, unit: &str) -> Option<&str> {
-        self.template(unit).map(|template| template.service_name.as_str()).filter(|name| !name.is_empty())
+    pub fn service_name(&self) -> Option<&str> {
+        self.template.as_ref().map(|template| &*template.service_name).filter(|name| !name.is_empty())
     }
 
-    fn template(&self, unit: &str) -> Option<&Template> {
-        let Spec { template, template_pool, templates, default_template_name, .. } = &self.spec;
-        let chosen = choose_template(unit, templates, default_template_name, template_pool).ok()?;
-        Some(chosen.unwrap_or(template))
-    }
-
-    /// Whether the StatefulSet of a unit belongs to the grid, as its controller has seen it.
-    #[must_use]
-    pub fn owns(&self, unit: &str) -> bool {
-        self.status.owned.iter().any(|owned| owned == unit)
-    }
-
-    /// Forgets of the units whose StatefulSets belong to the grid all but one: a node asks about its own alone.
-    #[must_use]
-    pub fn seen_from(mut self, unit: Option<&str>) -> Self {
-        self.status.owned.retain(|owned| unit == Some(owned));
-        self.status.owned.shrink_to_fit();
-        self
-    }
-
-    /// The names by which node `me` knows the pods of its unit. `service` is the metadata of the Service
-    /// [`Self::service_name`], `pods` what its slices hold. None when the node is in no unit, or names are withheld
+    /// The names by which node `me`, for which the grid was read, knows the pods of its unit. `service` is the metadata
+    /// of the Service [`Self::service_name`], `pods` what its slices hold. None when the node is in no unit, or names are withheld
     /// because the unit's StatefulSet is not the grid's, or the Service is missing or not of a grid with this key.
     ///
     /// A name that is also the name of a real pod of the Service is withheld: that pod has it already.
@@ -146,17 +184,17 @@ impl StatefulSetGrid {
     ) -> Option<Names> {
         let key = self.key();
         let unit = nodes.get(me)?.unit(key)?;
-        let (grid, service) = (&self.metadata.name, service?);
+        let (grid, service) = (&self.name.name, service?);
         let of_grid = service.labels.get(GRID_KEY).is_some_and(|label| *label == key_label_value(key));
         if !of_grid
-            || !self.owns(unit)
-            || service.namespace != self.metadata.namespace
-            || self.service_name(unit)? != service.name
+            || !self.is_owned
+            || service.namespace != self.name.namespace
+            || self.service_name()? != service.name
         {
             return None;
         }
         let set = child_name(ChildKind::StatefulSet, grid, unit).ok()?;
-        let ordinals = self.template(unit)?.ordinals();
+        let ordinals = self.template.as_ref()?.ordinals();
         let in_set = |pod: &PodAddress| {
             let place = ordinal(&set, &pod.pod);
             ordinals.as_ref().is_none_or(|ordinals| place.is_some_and(|place| ordinals.contains(&place)))

@@ -7,7 +7,7 @@ use hickory_proto::op::{Message, ResponseCode};
 use hickory_proto::rr::rdata::{CNAME, HINFO, NS, PTR, SRV, TXT};
 use hickory_proto::rr::{Name, RData, Record, RecordType};
 use tombolo_grid::dns::zone::VERSION;
-use tombolo_grid::dns::{Finding, Owner, Place as Address, Zone};
+use tombolo_grid::dns::{Finding, Owner, Places, Zone};
 
 use super::Known;
 use super::authority::{Authority, Place, TTL, address_record, place_name};
@@ -16,6 +16,10 @@ use super::private;
 
 /// Names that lead to other names, one after the other, at most.
 const ALIASES_MAX: usize = 10;
+
+/// The shortest record in bytes: its name, and the one that it leads to, were in the message before. What room there is holds no
+/// more records than it has of these, and no more are made.
+const RECORD_LEN_MIN: u16 = 14;
 
 /// Time to live of the record that says which specification is followed, as CoreDNS has it.
 const VERSION_TTL: u32 = 28_800;
@@ -35,9 +39,10 @@ pub(super) enum Answer {
     Elsewhere,
 }
 
-/// The answer to a question.
-pub(super) fn answer(authority: &Authority, known: &Known, question: &Question) -> Answer {
-    let asked = Asked { authority, known, question, record_type: question.record_type() };
+/// The answer to a question, of no more records than fit into this many bytes.
+pub(super) fn answer(authority: &Authority, known: &Known, question: &Question, room: u16) -> Answer {
+    let records_max = usize::from(room / RECORD_LEN_MIN);
+    let asked = Asked { authority, known, question, record_type: question.record_type(), records_max };
     let name = question.query.name();
     match authority.place(name) {
         Place::Here(below) => asked.in_zone(&below),
@@ -51,6 +56,7 @@ struct Asked<'a> {
     known: &'a Known,
     question: &'a Question,
     record_type: RecordType,
+    records_max: usize,
 }
 
 impl Asked<'_> {
@@ -71,7 +77,7 @@ impl Asked<'_> {
         match self.record_type {
             RecordType::PTR => {
                 let Some(address) = reverse(name) else { return self.outside(name) };
-                let names = self.zone().owners(address);
+                let names = self.zone().owners(address, self.records_max);
                 let names = names.iter().filter_map(|owner| self.authority.below(&owner_name(owner)));
                 let records: Vec<Record> = names.map(|name| self.record(RData::PTR(PTR(name)))).collect();
                 if records.is_empty() { self.outside(name) } else { self.found(records, Vec::new()) }
@@ -100,7 +106,7 @@ impl Asked<'_> {
             return self.found(vec![soa], Vec::new());
         }
         // What is above an address, or has a name, exists: a denial would deny everything below (RFC 8020).
-        let exists = reverse(name).is_none_or(|address| !self.zone().owners(address).is_empty());
+        let exists = reverse(name).is_none_or(|address| !self.zone().owners(address, 1).is_empty());
         let code = if exists { ResponseCode::NoError } else { ResponseCode::NXDomain };
         let mut reply = self.question.reply(code);
         reply.metadata.authoritative = true;
@@ -128,10 +134,10 @@ impl Asked<'_> {
             }
             Finding::Version => self.no_data(),
             Finding::External(target) => self.alias(target),
-            Finding::Places(places) if self.record_type == RecordType::SRV => self.services(&places),
-            Finding::Places(places) => self.addresses(places.into_iter().map(|place| place.address)),
+            Finding::Places(places) if self.record_type == RecordType::SRV => self.services(places),
+            Finding::Places(places) => self.addresses(places.addresses()),
             Finding::Uniform(addresses) => self.addresses(addresses.iter().copied()),
-            Finding::Pod(address) => self.addresses([address]),
+            Finding::Pod(address) => self.addresses([address].into_iter()),
         }
     }
 
@@ -149,39 +155,34 @@ impl Asked<'_> {
         self.found(records.into_iter().collect(), Vec::new())
     }
 
-    fn addresses(&self, addresses: impl IntoIterator<Item = IpAddr>) -> Answer {
+    fn addresses(&self, addresses: impl Iterator<Item = IpAddr> + Clone) -> Answer {
         let records = self.records_of(&self.name(), addresses);
         self.found(records, Vec::new())
     }
 
     /// Address records of the family that was asked for, each once, beginning with another one every time.
-    fn records_of(&self, name: &Name, addresses: impl IntoIterator<Item = IpAddr>) -> Vec<Record> {
-        let wanted = |address: &IpAddr| match self.record_type {
+    fn records_of(&self, name: &Name, addresses: impl Iterator<Item = IpAddr> + Clone) -> Vec<Record> {
+        let wanted = addresses.filter(|address| match self.record_type {
             RecordType::A => address.is_ipv4(),
             RecordType::AAAA => address.is_ipv6(),
             _ => false,
-        };
+        });
+        // Clients take the first: identifiers are random, so everyone has a turn.
+        let first = usize::from(self.question.header.id) % wanted.clone().count().max(1);
+        let turned = wanted.clone().skip(first).chain(wanted.take(first));
         let mut seen = HashSet::new();
-        let mut records: Vec<Record> = addresses
-            .into_iter()
-            .filter(|address| wanted(address) && seen.insert(*address))
-            .map(|address| address_record(name.clone(), address))
-            .collect();
-        if records.len() > 1 {
-            // Clients take the first: identifiers are random, so everyone has a turn.
-            let first = usize::from(self.question.header.id) % records.len();
-            records.rotate_left(first);
-        }
-        records
+        let once = turned.filter(|address| seen.insert(*address)).take(self.records_max);
+        once.map(|address| address_record(name.clone(), address)).collect()
     }
 
-    fn services(&self, places: &[Address<'_>]) -> Answer {
-        let weight = u16::try_from(100 / places.len().max(1)).unwrap_or(1).max(1);
+    fn services(&self, places: Places<'_>) -> Answer {
+        let count = places.len();
+        let weight = u16::try_from(100 / count.max(1)).unwrap_or(1).max(1);
         let (mut records, mut extra) = (Vec::new(), Vec::new());
         let (mut targets, mut addresses) = (HashSet::new(), HashSet::new());
-        for place in places {
+        for place in places.iter().take(self.records_max) {
             let Some(port) = place.port else { continue };
-            let Some(target) = self.authority.below(&place_name(place)) else { continue };
+            let Some(target) = self.authority.below(&place_name(&place)) else { continue };
             if targets.insert((target.clone(), port)) {
                 records.push(self.record(RData::SRV(SRV::new(0, weight, port, target.clone()))));
             }
@@ -189,7 +190,12 @@ impl Asked<'_> {
                 extra.push(address_record(target, place.address));
             }
         }
-        self.found(records, extra)
+        if records.is_empty() {
+            return self.no_data();
+        }
+        let mut reply = self.with(records, extra);
+        reply.metadata.truncation = count > self.records_max;
+        Answer::Known(reply)
     }
 
     /// Follows an external name as long as it stays in the zone.
@@ -220,11 +226,9 @@ impl Asked<'_> {
                     continue;
                 }
                 Finding::Unknown => return Answer::Unknown(self.question.reply(ResponseCode::ServFail)),
-                Finding::Places(places) => {
-                    self.records_of(&name, places.into_iter().map(|place| place.address))
-                }
+                Finding::Places(places) => self.records_of(&name, places.addresses()),
                 Finding::Uniform(addresses) => self.records_of(&name, addresses.iter().copied()),
-                Finding::Pod(address) => self.records_of(&name, [address]),
+                Finding::Pod(address) => self.records_of(&name, [address].into_iter()),
                 Finding::NoName | Finding::Empty | Finding::Version => Vec::new(),
             };
             if records.is_empty() {

@@ -84,7 +84,7 @@ impl Server {
         if self.forwarder.loops.is_own(&question) {
             return self.send(Outcome::Looped, question.reply(ResponseCode::Refused), room);
         }
-        let answer = answer(&self.authority, &self.known.read(), &question);
+        let answer = answer(&self.authority, &self.known.read(), &question, room);
         match answer {
             Answer::Known(reply) => self.send(Outcome::Answered, reply, room),
             Answer::Unknown(reply) => self.send(Outcome::Unknown, reply, room),

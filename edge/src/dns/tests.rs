@@ -230,3 +230,32 @@ async fn long_answers_are_cut_over_udp_and_whole_over_tcp() {
     all.dedup();
     assert_eq!(all.len(), 200);
 }
+
+/// 100 ports on each of 200 endpoints are 20,000 places.
+#[tokio::test]
+async fn what_no_answer_holds_is_not_made_and_the_answer_is_marked() {
+    let running = Running::with_cluster(&[]).await;
+    let many: Vec<Value> = (1..=200).map(|n| json!({"addresses": [format!("10.0.1.{n}")]})).collect();
+    let port = |n| json!({"name": format!("p{n}"), "protocol": "TCP", "port": n});
+    let ports: Vec<Value> = (1..=100).map(port).collect();
+    let labels = json!({"kubernetes.io/service-name": "many"});
+    let object = json!({"metadata": {"labels": labels}, "endpoints": many, "ports": ports});
+    running.put("discovery.k8s.io", "endpointslices", "shop", "many", object).await;
+    running.until_code("_p7._tcp.many.shop.svc.cluster.local", ResponseCode::NoError).await;
+    for (name, record_type, all, marked) in [
+        ("many", RecordType::A, 200..=200, false),
+        ("_p7._tcp.many", RecordType::SRV, 200..=200, false),
+        ("many", RecordType::SRV, 500..=4_681, true),
+    ] {
+        let asked = question(&format!("{name}.shop.svc.cluster.local"), record_type);
+        let answer = running.ask_over_tcp(&asked).await;
+        assert_eq!(answer.metadata.truncation, marked, "{name} {record_type}");
+        assert!(all.contains(&answer.answers.len()), "{name} {record_type}: {}", answer.answers.len());
+        let cut = Message::from_vec(&running.send(&asked.to_vec().unwrap()).await).unwrap();
+        assert!(
+            cut.metadata.truncation && cut.answers.len() > 5,
+            "{name} {record_type}: {}",
+            cut.answers.len()
+        );
+    }
+}

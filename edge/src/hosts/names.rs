@@ -92,10 +92,8 @@ impl Source {
                 // Without a grid there are no names, whatever else changes.
                 _ if known.grids.is_empty() => Affected::nothing(),
                 Part::Nodes => known.take_node(&self.me, change),
-                Part::Services => {
-                    Affected::Grids(known.governed_by(&self.me, &service_name(&change.object.key)))
-                }
-                Part::Slices => known.take_slice(&self.me, change),
+                Part::Services => Affected::Grids(known.governed_by(&service_name(&change.object.key))),
+                Part::Slices => known.take_slice(change),
             });
         }
         affected
@@ -128,7 +126,7 @@ impl Source {
 
     fn names(&self, known: &Known, name: &GridName) -> Result<Option<Names>, StoreError> {
         let Some(grid) = known.grids.get(name) else { return Ok(None) };
-        let Some(governing) = known.service_of(&self.me, grid) else { return Ok(None) };
+        let Some(governing) = service_of_grid(grid) else { return Ok(None) };
         let key = ObjectKey::new(Part::Services.resource(), &governing.namespace, &governing.name);
         let service = self.store.get(&key)?.and_then(|service| read(&service, Metadata::of));
         let own = Arc::clone(&self.pods.borrow());
@@ -141,37 +139,46 @@ impl Source {
         Ok(grid.names(&self.me, &known.nodes, service.as_ref(), &pods))
     }
 
+    fn has_grids(&self) -> Result<bool, StoreError> {
+        let mut any = false;
+        let readable = |grid: &Stored| read(grid, |body| StatefulSetGrid::of(body, |_| None)).is_some();
+        self.store.each(&Part::Grids.resource(), None, &mut |grid| any |= !any && readable(&grid))?;
+        Ok(any)
+    }
+
     /// What decides now. Of a node without grids only that there are none.
     fn read(&self) -> Result<Known, StoreError> {
         let mut known = Known::default();
-        let grids = self.store.list(&Part::Grids.resource(), None)?;
-        let grids: Vec<StatefulSetGrid> =
-            grids.items.iter().filter_map(|grid| read(grid, StatefulSetGrid::of)).collect();
-        if grids.is_empty() {
+        if !self.has_grids()? {
             return Ok(known);
         }
-        let keys: BTreeSet<&str> = grids.iter().map(StatefulSetGrid::key).collect();
-        for node in self.store.list(&Part::Nodes.resource(), None)?.items {
+        let own = ObjectKey::new(Part::Nodes.resource(), "", &self.me);
+        let own = self.store.get(&own)?.and_then(|node| read(&node, Node::of));
+        let Some(own) = own else {
+            return Err(StoreError::NotSynced { reason: format!("the Node {} is not known here", self.me) });
+        };
+        // Of everything one at a time: what is kept is little, and what it is read from may be much.
+        self.store.each(&Part::Grids.resource(), None, &mut |grid| {
+            if let Some(grid) = read(&grid, |body| StatefulSetGrid::of(body, |key| own.unit(key))) {
+                known.grids.insert(grid.name.clone(), grid);
+            }
+        })?;
+        let keys: BTreeSet<&str> = known.grids.values().map(StatefulSetGrid::key).collect();
+        self.store.each(&Part::Nodes.resource(), None, &mut |node| {
             if let Some(units) = units(&self.me, &node, |key| keys.contains(key)) {
                 known.nodes.insert(node.key.name().to_owned(), units);
             }
-        }
-        if !known.nodes.contains_key(&self.me) {
-            return Err(StoreError::NotSynced { reason: format!("the Node {} is not known here", self.me) });
-        }
-        for grid in grids {
-            known.put(&self.me, grid);
-        }
-        let services = known.grids.values().filter_map(|grid| known.service_of(&self.me, grid));
+        })?;
+        let services = known.grids.values().filter_map(service_of_grid);
         known.slices = services.map(|service| (service, BTreeSet::new())).collect();
         let namespaces: BTreeSet<String> =
             known.slices.keys().map(|service| service.namespace.clone()).collect();
         for namespace in namespaces {
-            for slice in self.store.list(&Part::Slices.resource(), Some(&namespace))?.items {
+            self.store.each(&Part::Slices.resource(), Some(&namespace), &mut |slice| {
                 if let Some(slices) = governing(&slice).and_then(|service| known.slices.get_mut(&service)) {
                     slices.insert(slice.key.clone());
                 }
-            }
+            })?;
         }
         Ok(known)
     }
@@ -182,24 +189,12 @@ impl Known {
         self.nodes.get(me)?.unit(key)
     }
 
-    /// The Service that governs the pods of a grid in this node's unit.
-    fn service_of(&self, me: &str, grid: &StatefulSetGrid) -> Option<ServiceName> {
-        let service = grid.service_name(self.unit(me, grid.key())?)?;
-        Some(ServiceName::new(&grid.metadata.namespace, service))
-    }
-
-    fn governed_by(&self, me: &str, service: &ServiceName) -> BTreeSet<GridName> {
+    fn governed_by(&self, service: &ServiceName) -> BTreeSet<GridName> {
         if !self.slices.contains_key(service) {
             return BTreeSet::new();
         }
-        let governed = |grid: &&StatefulSetGrid| self.service_of(me, grid).as_ref() == Some(service);
-        self.grids.values().filter(governed).map(grid_name).collect()
-    }
-
-    fn put(&mut self, me: &str, grid: StatefulSetGrid) {
-        let unit = self.unit(me, grid.key());
-        let grid = grid.seen_from(unit);
-        self.grids.insert(grid_name(&grid), grid);
+        let governed = |grid: &&StatefulSetGrid| service_of_grid(grid).as_ref() == Some(service);
+        self.grids.values().filter(governed).map(|grid| grid.name.clone()).collect()
     }
 
     /// Most changes of a grid are of its status, and say nothing about names.
@@ -208,7 +203,9 @@ impl Known {
         let name = GridName { namespace: key.namespace().to_owned(), name: key.name().to_owned() };
         let grid = match change.kind {
             ChangeKind::Deleted => None,
-            ChangeKind::Added | ChangeKind::Modified => read(&change.object, StatefulSetGrid::of),
+            ChangeKind::Added | ChangeKind::Modified => {
+                read(&change.object, |body| StatefulSetGrid::of(body, |key| self.unit(me, key)))
+            }
         };
         let Some(grid) = grid else {
             return match self.grids.remove(&name) {
@@ -217,13 +214,11 @@ impl Known {
                 None => Affected::nothing(),
             };
         };
-        let unit = self.unit(me, grid.key());
-        let grid = grid.seen_from(unit);
         let Some(old) = self.grids.get(&name) else { return Affected::Everything };
         if *old == grid {
             return Affected::nothing();
         }
-        if old.key() != grid.key() || self.service_of(me, old) != self.service_of(me, &grid) {
+        if old.key() != grid.key() || service_of_grid(old) != service_of_grid(&grid) {
             return Affected::Everything;
         }
         self.grids.insert(name.clone(), grid);
@@ -255,11 +250,11 @@ impl Known {
             let units = [unit(&old, grid.key()), unit(&new, grid.key())];
             own.is_some() && units[0] != units[1] && units.iter().any(|unit| unit.as_deref() == own)
         });
-        Affected::Grids(moved.map(grid_name).collect())
+        Affected::Grids(moved.map(|grid| grid.name.clone()).collect())
     }
 
     /// A slice that changes its Service concerns the old one too.
-    fn take_slice(&mut self, me: &str, change: &Change) -> Affected {
+    fn take_slice(&mut self, change: &Change) -> Affected {
         let key = &change.object.key;
         if !self.slices.keys().any(|service| service.namespace == key.namespace()) {
             return Affected::nothing();
@@ -277,7 +272,7 @@ impl Known {
             slices.insert(key.clone());
             services.insert(service);
         }
-        Affected::Grids(services.iter().flat_map(|service| self.governed_by(me, service)).collect())
+        Affected::Grids(services.iter().flat_map(|service| self.governed_by(service)).collect())
     }
 }
 
@@ -300,9 +295,9 @@ fn service_name(key: &ObjectKey) -> ServiceName {
     ServiceName::new(key.namespace(), key.name())
 }
 
-fn grid_name(grid: &StatefulSetGrid) -> GridName {
-    let Metadata { namespace, name, .. } = &grid.metadata;
-    GridName { namespace: namespace.clone(), name: name.clone() }
+/// The Service that governs the pods of a grid in this node's unit.
+fn service_of_grid(grid: &StatefulSetGrid) -> Option<ServiceName> {
+    Some(ServiceName::new(&grid.name.namespace, grid.service_name()?))
 }
 
 /// What an object says; nothing when it cannot be read.

@@ -83,7 +83,7 @@ impl AccountReads {
                 One::of(key.clone(), local.unwrap_or(reply.body), revision)
             }
             StatusCode::NOT_FOUND => Ok(One::none(revision)),
-            _ => Err(pass::refusal(status, &serde_json::from_slice(&reply.body).unwrap_or_default())),
+            _ => Err(pass::refusal(status, &reply.body)),
         }
     }
 
@@ -163,13 +163,13 @@ impl AccountReads {
     /// A list that cannot be followed, read in the cloud by the caller.
     async fn listed(&self, read: Read<'_>, token: &str) -> Result<Listed, ApiError> {
         let call = pass::get(&query(read), "application/json");
-        let answer =
-            pass::ask(&self.hub, &caller(&read.attributes.identity), call, TIMEOUT, Some(token.to_owned()))
-                .await?;
-        if !answer.status.is_success() {
-            return Err(pass::refusal(answer.status, &answer.body));
+        let caller = caller(&read.attributes.identity);
+        let reply = pass::heard(&self.hub, &caller, call, TIMEOUT, Some(token.to_owned())).await?;
+        let status = StatusCode::from_u16(reply.code).unwrap_or(StatusCode::BAD_GATEWAY);
+        if !status.is_success() {
+            return Err(pass::refusal(status, &reply.body));
         }
-        Listed::of(&self.store, read.kind, answer.body)
+        Listed::of(&self.store, read.kind, &reply.body)
     }
 }
 

@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::StatusCode;
+use serde::Deserialize;
 use serde_json::Value;
 use tombolo_apiserve::backend::EndpointRequest;
 use tombolo_apiserve::status::ApiError;
+use tombolo_apiserve::tree::tree_bytes;
 use tombolo_proto::api_path::encoded;
 use tombolo_proto::frame::{ApiReply, ApiRequest};
 use tombolo_proto::message::is_passing;
@@ -57,10 +59,36 @@ pub(super) fn get(path_and_query: &str, accept: &str) -> ApiRequest {
     ApiRequest { accept: accept.to_owned(), ..ApiRequest::new("GET", path_and_query) }
 }
 
-/// Makes a call whose answer is JSON.
+/// Bytes that the tree of an answer may take beyond its text: a review of more than ten thousand rules does.
+const REPLY_TREE_MAX: usize = 16 * 1024 * 1024;
+
+/// Reads an answer as a tree. Lists are not read so: whoever writes objects chooses how many times its length a text takes.
 ///
 /// # Errors
-/// As [`pass`].
+/// 503 when it is no JSON, or would take more than [`REPLY_TREE_MAX`].
+pub(super) fn tree(body: &[u8]) -> Result<Value, ApiError> {
+    if tree_bytes(body) > REPLY_TREE_MAX {
+        return Err(ApiError::unavailable(
+            "the cloud's answer has more parts than are read here: ask for less at a time, or at the cluster's API server",
+        ));
+    }
+    serde_json::from_slice(body)
+        .map_err(|error| ApiError::unavailable(format!("the cloud's answer is no JSON: {error}")))
+}
+
+/// What a `Status` says, without the rest of it.
+pub(super) fn message(status: &[u8]) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Status {
+        message: Option<String>,
+    }
+    serde_json::from_slice::<Status>(status).ok()?.message
+}
+
+/// Makes a call whose answer is read as a tree.
+///
+/// # Errors
+/// As [`pass`] and [`tree`].
 pub(super) async fn ask(
     hub: &SharedHub,
     caller: &Caller,
@@ -70,10 +98,7 @@ pub(super) async fn ask(
 ) -> Result<Passed, ApiError> {
     let reply = heard(hub, caller, call, timeout, token).await?;
     let status = StatusCode::from_u16(reply.code).unwrap_or(StatusCode::BAD_GATEWAY);
-    let body = serde_json::from_slice(&reply.body);
-    let body =
-        body.map_err(|error| ApiError::unavailable(format!("the cloud's answer is no JSON: {error}")))?;
-    Ok(Passed { status, body })
+    Ok(Passed { status, body: tree(&reply.body)? })
 }
 
 /// Makes a call and gives what the cluster's API server has decided.
@@ -92,14 +117,14 @@ pub(super) async fn heard(
         return Ok(reply);
     }
     // An API server in trouble has decided nothing.
-    let status: Value = serde_json::from_slice(&reply.body).unwrap_or_default();
-    let why = status["message"].as_str().unwrap_or("it gives no reason");
+    let why = message(&reply.body);
+    let why = why.as_deref().unwrap_or("it gives no reason");
     let sentence = format!("the cluster's API server cannot answer now (code {}): {why}", reply.code);
     Err(ApiError::unavailable(sentence).retry_after(RETRY_AFTER_SECONDS))
 }
 
 /// A refusal of the cluster's API server, in its own words.
-pub(super) fn refusal(status: StatusCode, body: &Value) -> ApiError {
+pub(super) fn refusal(status: StatusCode, body: &[u8]) -> ApiError {
     let reason = match status {
         StatusCode::UNAUTHORIZED => "Unauthorized",
         StatusCode::FORBIDDEN => "Forbidden",
@@ -109,5 +134,34 @@ pub(super) fn refusal(status: StatusCode, body: &Value) -> ApiError {
         StatusCode::CONFLICT => "Conflict",
         _ => "",
     };
-    ApiError::new(status, reason, body["message"].as_str().unwrap_or_default())
+    ApiError::new(status, reason, message(body).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use tombolo_testkit::{Growth, alone};
+
+    use super::*;
+
+    #[test]
+    fn an_answer_of_very_many_parts_is_refused() {
+        if !alone(module_path!(), "an_answer_of_very_many_parts_is_refused") {
+            return;
+        }
+        let text = format!(r#"{{"message":"no","parts":[{}0]}}"#, r#"{"":0},"#.repeat(500_000));
+        let growth = Growth::begin();
+        let error = tree(text.as_bytes()).unwrap_err();
+        assert!(
+            error.code == StatusCode::SERVICE_UNAVAILABLE && error.message.contains("more parts"),
+            "{error:?}"
+        );
+        assert_eq!(
+            message(text.as_bytes()).as_deref(),
+            Some("no"),
+            "what a Status says is read all the same"
+        );
+        assert!(growth.most() < 8 * 1024 * 1024, "{} bytes for {}", growth.most(), text.len());
+        assert_eq!(tree(br#"{"a":[1]}"#).unwrap()["a"][0], 1);
+        assert_eq!([message(b"no JSON"), message(br#"{"message":7}"#)], [None, None]);
+    }
 }

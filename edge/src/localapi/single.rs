@@ -3,15 +3,19 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use serde_json::Value;
+use serde::Deserialize;
+use serde_json::json;
+use serde_json::value::RawValue;
 use tombolo_apiserve::history::ChangeStream;
 use tombolo_apiserve::kinds::KindInfo;
+use tombolo_apiserve::raw;
 use tombolo_apiserve::scale::is_scale;
 use tombolo_apiserve::status::ApiError;
 use tombolo_apiserve::store::{Revision, Snapshot, Store as ServedStore, StoreError, Stored};
 use tombolo_proto::ids::Uid;
 use tombolo_proto::object::{ObjectKey, Resource, ResourceParts};
 
+use super::pass::tree;
 use crate::store::Store;
 use crate::store::splice::{facts, stamp};
 
@@ -35,7 +39,7 @@ impl One {
     /// # Errors
     /// 503 when it is no Scale.
     pub(super) fn scale(store: &Store, key: ObjectKey, body: Bytes) -> Result<Self, ApiError> {
-        let scale: Value = serde_json::from_slice(&body).map_err(|error| unreadable(&error.to_string()))?;
+        let scale = tree(&body)?;
         if !is_scale(&scale) {
             return Err(unreadable("it is no Scale"));
         }
@@ -80,14 +84,16 @@ impl Listed {
     ///
     /// # Errors
     /// 503 when it is no list.
-    pub(super) fn of(store: &Store, kind: &KindInfo, mut list: Value) -> Result<Self, ApiError> {
+    pub(super) fn of(store: &Store, kind: &KindInfo, list: &[u8]) -> Result<Self, ApiError> {
+        #[derive(Deserialize)]
+        struct List<'a> {
+            #[serde(borrow)]
+            items: Vec<&'a RawValue>,
+        }
         let revision = store.local_revision();
-        let Some(items) = list.get_mut("items").and_then(Value::as_array_mut) else {
-            return Err(unreadable("it is no list"));
-        };
-        let items = std::mem::take(items).into_iter();
-        let objects =
-            items.map(|item| listed(store, kind, item).map(Arc::new)).collect::<Result<Vec<_>, _>>()?;
+        let list: List<'_> = serde_json::from_slice(list).map_err(|_| unreadable("it is no list"))?;
+        let objects = list.items.into_iter().map(|item| listed(store, kind, item).map(Arc::new));
+        let objects = objects.collect::<Result<_, _>>()?;
         Ok(Self(Snapshot { revision, items: objects }))
     }
 }
@@ -118,13 +124,12 @@ impl ServedStore for Listed {
 }
 
 /// An item, which in a list does not say what it is.
-fn listed(store: &Store, kind: &KindInfo, mut item: Value) -> Result<Stored, ApiError> {
+fn listed(store: &Store, kind: &KindInfo, item: &RawValue) -> Result<Stored, ApiError> {
     let ResourceParts { group, version, .. } = &*kind.storage;
     let api_version = if group.is_empty() { version.to_string() } else { format!("{group}/{version}") };
-    let object = item.as_object_mut().ok_or_else(|| unreadable("an item is no object"))?;
-    object.insert("apiVersion".to_owned(), api_version.into());
-    object.insert("kind".to_owned(), (*kind.kind).into());
-    let body = Bytes::from(item.to_string());
+    let rest = raw::without_type(item.get().as_bytes()).ok_or_else(|| unreadable("an item is no object"))?;
+    let head = format!("{{\"kind\":{},\"apiVersion\":{},", json!(&*kind.kind), json!(api_version));
+    let body = Bytes::from([head.as_bytes(), &rest[1..]].concat());
     let facts = facts(&body).map_err(|why| unreadable(&why))?;
     let key = ObjectKey::new(kind.storage.clone(), &facts.namespace, &facts.name);
     let body = localized(store, &key, &facts.resource_version, body)?;
@@ -157,7 +162,40 @@ fn elsewhere() -> StoreError {
 
 #[cfg(test)]
 mod tests {
+    use tombolo_apiserve::kinds::Kinds;
+    use tombolo_testkit::{Growth, alone};
+
     use super::*;
+    use crate::store::{FaultyDisk, LogBounds, Sealer};
+
+    #[tokio::test]
+    async fn a_list_of_very_many_parts_is_cut_as_text() {
+        if !alone(module_path!(), "a_list_of_very_many_parts_is_cut_as_text") {
+            return;
+        }
+        let store = Store::open_on(Box::new(FaultyDisk::new(1)), Sealer::new(&[9; 32]), LogBounds::default());
+        let store = store.unwrap().store;
+        let kinds = Kinds::builtin();
+        let kind = kinds.iter().find(|kind| &*kind.kind == "ConfigMap").unwrap();
+        let item = |name: &str| {
+            let parts = r#"{"":0},"#.repeat(200_000);
+            let metadata =
+                format!(r#"{{"name":"{name}","namespace":"a","uid":"u-{name}","resourceVersion":"5"}}"#);
+            format!(r#"{{"metadata":{metadata},"data":[{parts}0]}}"#)
+        };
+        let list = format!(r#"{{"kind":"ConfigMapList","items":[{},{}]}}"#, item("x"), item("y"));
+        let growth = Growth::begin();
+        let listed = Listed::of(&store, kind, list.as_bytes()).unwrap();
+        assert!(growth.most() < 16 * 1024 * 1024, "{} bytes for {}", growth.most(), list.len());
+        let objects = listed.list(&kind.storage, None).unwrap().items;
+        assert_eq!(objects.iter().map(|one| one.key.name()).collect::<Vec<_>>(), ["x", "y"]);
+        assert!(
+            objects[0].body().starts_with(br#"{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"x""#)
+        );
+        for wrong in [&br#"{"items":[7]}"#[..], br#"{"items":[{}]}"#, b"[]", b"{}", br#"{"items":{}}"#] {
+            assert!(Listed::of(&store, kind, wrong).is_err(), "{}", String::from_utf8_lossy(wrong));
+        }
+    }
 
     #[test]
     fn an_object_that_is_not_there_is_known_not_to_be() {

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
-use serde_json::Value;
 use tombolo_apiserve::sources::Read;
 use tombolo_apiserve::status::ApiError;
 use tombolo_apiserve::store::Store as ServedStore;
@@ -64,9 +63,9 @@ impl Singles {
                 let learned = Learned { key: key.clone(), body: reply.body, keep: true };
                 match self.store.learn(learned).await {
                     Ok(Some(_)) => Ok(Arc::new(self.store.singles())),
-                    Ok(None) => {
-                        Err(ApiError::internal(format!("the cloud's answer about {key} is no object")))
-                    }
+                    Ok(None) => Err(ApiError::internal(format!(
+                        "the cloud's answer about {key} is no object, or one of more parts than are kept here"
+                    ))),
                     Err(error) => Err(ApiError::unavailable(error.to_string())),
                 }
             }
@@ -114,9 +113,5 @@ impl Singles {
 
 /// What the cloud's Status says.
 fn reason(reply: &ApiReply) -> String {
-    let status: Value = serde_json::from_slice(&reply.body).unwrap_or_default();
-    match status["message"].as_str() {
-        Some(message) => message.to_owned(),
-        None => format!("the cloud answers with code {}", reply.code),
-    }
+    pass::message(&reply.body).unwrap_or_else(|| format!("the cloud answers with code {}", reply.code))
 }

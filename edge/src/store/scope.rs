@@ -200,6 +200,18 @@ impl ServedStore for Scoped {
         })?
     }
 
+    fn each(
+        &self,
+        resource: &Resource,
+        namespace: Option<&str>,
+        look: &mut dyn FnMut(Arc<Stored>),
+    ) -> Result<Revision, StoreError> {
+        self.store.reading(|view| match self.known(view, resource) {
+            Ok(()) => view.each(self.scope, resource, namespace, look).map(Ok),
+            Err(unknown) => Ok(Err(unknown)),
+        })?
+    }
+
     fn list_at(
         &self,
         resource: &Resource,

@@ -8,6 +8,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 use tombolo_apiserve::raw::{span, splice};
+use tombolo_apiserve::tree::tree_bytes;
 use tombolo_proto::inventory::content_hash;
 use tombolo_proto::object::ContentHash;
 
@@ -90,9 +91,15 @@ pub(crate) const TRIM_VERSION: u32 = 3;
 /// Annotation in which `kubectl apply` keeps a second copy of the whole object.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
+/// Bytes that the tree of an object may take beyond its text where it is kept: the cloud delivers none that takes more.
+const KEPT_TREE_MAX: usize = 16 * 1024 * 1024;
+
 /// An object as the cloud would deliver it, and the hash of that: the reply to a request is then not delivered once
 /// more after a reconnect. A mistake here costs a delivery and nothing else. Not for Nodes, of which more is dropped.
 pub(crate) fn trimmed(body: &[u8]) -> Result<(Bytes, ContentHash), String> {
+    if tree_bytes(body) > KEPT_TREE_MAX {
+        return Err("it has more parts than are read here".to_owned());
+    }
     let mut object: Value = serde_json::from_slice(body).map_err(|error| error.to_string())?;
     let metadata = object.get_mut("metadata").and_then(Value::as_object_mut).ok_or("it has no metadata")?;
     for member in ["managedFields", "selfLink", "resourceVersion"] {
@@ -118,6 +125,7 @@ fn metadata(body: &[u8]) -> Result<&RawValue, String> {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use tombolo_testkit::{Growth, alone};
 
     use super::*;
 
@@ -173,6 +181,20 @@ mod tests {
         let (body, hash) = trimmed(reply).unwrap();
         assert_eq!(body, r#"{"kind":"Pod","metadata":{"name":"n","uid":"u"},"spec":{}}"#);
         assert_eq!(hash, content_hash(&body));
+    }
+
+    #[test]
+    fn a_reply_of_very_many_parts_is_not_made_a_tree() {
+        if !alone(module_path!(), "a_reply_of_very_many_parts_is_not_made_a_tree") {
+            return;
+        }
+        let parts = r#"{"":0},"#.repeat(200_000);
+        let reply =
+            format!(r#"{{"metadata":{{"name":"n","uid":"u","resourceVersion":"7"}},"parts":[{parts}0]}}"#);
+        let growth = Growth::begin();
+        assert!(trimmed(reply.as_bytes()).is_err());
+        assert_eq!(facts(reply.as_bytes()).unwrap().uid, "u", "what decides is read all the same");
+        assert!(growth.most() < 8 * 1024 * 1024, "{} bytes for {}", growth.most(), reply.len());
     }
 
     #[test]

@@ -136,22 +136,31 @@ impl View {
         resource: &Resource,
         namespace: Option<&str>,
     ) -> Result<Snapshot, ReadError> {
-        let revision = self.revision();
-        let Some((start, end)) = keys::range(resource, namespace) else {
-            return Ok(Snapshot { revision, items: Vec::new() });
-        };
-        let table = self.txn.open_table(OBJECTS).map_err(reading)?;
         let mut items = Vec::new();
+        let revision = self.each(scope, resource, namespace, &mut |object| items.push(object))?;
+        Ok(Snapshot { revision, items })
+    }
+
+    /// Shows these objects one after the other.
+    pub(super) fn each(
+        &self,
+        scope: ScopeId,
+        resource: &Resource,
+        namespace: Option<&str>,
+        look: &mut dyn FnMut(Arc<Stored>),
+    ) -> Result<Revision, ReadError> {
+        let Some((start, end)) = keys::range(resource, namespace) else { return Ok(self.revision()) };
+        let table = self.txn.open_table(OBJECTS).map_err(reading)?;
         for entry in table.range(start.as_slice()..end.as_slice()).map_err(reading)? {
             let (key, row) = entry.map_err(reading)?;
             let (row, body) = ObjectRow::head(row.value())?;
             if row.state == State::Visible && row.scopes.contains(&scope.0) {
                 let key = keys::decode_of(resource, key.value()).ok_or(ReadError::Damaged("key"))?;
                 let row = ObjectRow { body: Bytes::copy_from_slice(body), ..row };
-                items.push(stored(&self.sealer, key, row)?);
+                look(stored(&self.sealer, key, row)?);
             }
         }
-        Ok(Snapshot { revision, items })
+        Ok(self.revision())
     }
 
     /// What the store holds in one scope.

@@ -50,6 +50,15 @@ impl ServedStore for WholeStore {
         self.part(resource)?.list(resource, namespace)
     }
 
+    fn each(
+        &self,
+        resource: &Resource,
+        namespace: Option<&str>,
+        look: &mut dyn FnMut(Arc<Stored>),
+    ) -> Result<Revision, StoreError> {
+        self.part(resource)?.each(resource, namespace, look)
+    }
+
     fn list_at(
         &self,
         resource: &Resource,

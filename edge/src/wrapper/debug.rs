@@ -77,7 +77,7 @@ impl Debug {
             .filter_map(|service| {
                 let reach = match Reach::of(&service.body()).ok()? {
                     Reach::Everywhere => return None,
-                    Reach::Units(keys) => json!(keys),
+                    Reach::Units(keys) => keys.iter().collect(),
                     Reach::Nowhere => json!("topologyKeys cannot be read"),
                 };
                 Some((format!("{}/{}", service.key.namespace(), service.key.name()), reach))

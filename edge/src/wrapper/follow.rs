@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::time::{Instant, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use tombolo_apiserve::history::{Change, ChangeStream};
 use tombolo_apiserve::memory::TICK_INTERVAL;
-use tombolo_apiserve::store::{Store, StoreError};
+use tombolo_apiserve::store::{Revision, Store, StoreError, Stored};
 use tombolo_grid::OwnPods;
 use tombolo_runtime::time::sleep_until;
 use tracing::debug;
@@ -17,6 +17,7 @@ use tracing::debug;
 use super::WrapperParts;
 use super::part::Part;
 use super::project::{Affected, Projector};
+use super::room::Weights;
 use super::view::View;
 use crate::follow::{Brought, first};
 
@@ -26,6 +27,9 @@ const RETRY_FIRST: Duration = Duration::from_millis(125);
 
 /// Longest such pause.
 const RETRY_MAX: Duration = Duration::from_secs(2);
+
+/// How often it is looked whether what was left out fits again.
+const LOOK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Owns the projection: the one task that changes what is shown.
 pub(super) struct Follower {
@@ -67,6 +71,8 @@ impl Follower {
     /// Follows until `stop` is cancelled.
     pub(super) async fn run(mut self, stop: CancellationToken) {
         let mut tick = interval(TICK_INTERVAL);
+        let mut look = interval(LOOK_INTERVAL);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let view = self.view.clone();
         loop {
             self.begin().await;
@@ -76,6 +82,7 @@ impl Follower {
                 news = first(self.followed.iter_mut().map(|one| one.changes.as_mut())) => self.take(news).await,
                 Ok(()) = self.address.changed() => self.lead().await,
                 Ok(()) = self.pods.changed() => self.relocate().await,
+                _ = look.tick(), if self.projector.is_crowded() => self.look_again().await,
                 () = view.asked() => {}
                 () = sleep_until(ask_at) => {}
                 _ = tick.tick() => view.served().tick(std::time::Instant::now()),
@@ -136,10 +143,65 @@ impl Follower {
 
     async fn read(&mut self, part: Part, affected: &mut Affected) -> Result<ChangeStream, StoreError> {
         let resource = part.resource();
-        let snapshot = self.source.list(&resource, None)?;
-        let changes = self.source.watch(&resource, snapshot.revision)?;
-        affected.extend(self.projector.reset(part, snapshot.items).await);
+        let (revision, items) = match self.take_all(part)? {
+            (revision, Some(items)) => (revision, items),
+            (_, None) => self.take_what_fits(part, affected).await?,
+        };
+        let changes = self.source.watch(&resource, revision)?;
+        affected.extend(self.projector.reset(part, items).await);
         Ok(changes)
+    }
+
+    /// All objects of a part, and the revision of that; none where they are more than fit beside the others: then they were never
+    /// in memory together.
+    fn take_all(&self, part: Part) -> Result<(Revision, Option<Vec<Arc<Stored>>>), StoreError> {
+        let (room, mut weights, mut items) = (self.projector.room_for(part), Weights::default(), Vec::new());
+        let revision = self.source.each(&part.resource(), None, &mut |object| {
+            if !self.projector.shows(object.key.namespace()) {
+                return;
+            }
+            weights.add(&object);
+            if weights.sum() <= room { items.push(object) } else { items = Vec::new() }
+        })?;
+        Ok((revision, Some(items).filter(|_| weights.sum() <= room)))
+    }
+
+    /// The objects of a part without the namespaces that have most.
+    async fn take_what_fits(
+        &mut self,
+        part: Part,
+        affected: &mut Affected,
+    ) -> Result<(Revision, Vec<Arc<Stored>>), StoreError> {
+        self.projector.exclude(self.weigh(), affected).await;
+        let mut items = Vec::new();
+        let revision = self.source.each(&part.resource(), None, &mut |object| {
+            if self.projector.shows(object.key.namespace()) {
+                items.push(object);
+            }
+        })?;
+        Ok((revision, items))
+    }
+
+    /// What there is of each namespace, as far as it is known.
+    fn weigh(&self) -> Weights {
+        let mut weights = Weights::default();
+        for part in self.followed.iter().map(|one| one.part).filter(|part| self.view.is_wanted(*part)) {
+            // What is not known now has no weight until it is read.
+            let _ = self.source.each(&part.resource(), None, &mut |object| weights.add(&object));
+        }
+        weights
+    }
+
+    /// Looks whether there is room again for what was left out.
+    async fn look_again(&mut self) {
+        let mut affected = Affected::new();
+        if self.projector.judge(self.weigh(), &mut affected).await {
+            for index in 0..self.followed.len() {
+                self.lose(index, "what was left out fits again");
+                self.followed[index].ask_at = Instant::now();
+            }
+        }
+        self.refresh(affected).await;
     }
 
     fn refused(&mut self, part: Part, error: &StoreError) {

@@ -11,6 +11,7 @@ use prometheus_client::registry::Registry;
 pub struct WrapperMetrics {
     pub(super) objects: Gauge,
     pub(super) closed_services: Gauge,
+    pub(super) left_out: Gauge,
     pub(super) unreadable: Counter,
 }
 
@@ -25,6 +26,11 @@ impl WrapperMetrics {
             "wrapper_closed_services",
             "Services of grids that have no endpoints here because their topologyKeys cannot be read",
             metrics.closed_services.clone(),
+        );
+        edge.register(
+            "wrapper_left_out_namespaces",
+            "Namespaces of which nothing is shown because all together have more than fits",
+            metrics.left_out.clone(),
         );
         edge.register(
             "wrapper_unreadable",

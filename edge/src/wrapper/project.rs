@@ -16,6 +16,7 @@ use tombolo_proto::object::{KeyMap, ObjectKey};
 use tracing::warn;
 
 use super::part::Part;
+use super::room::{Room, SHOWN_BYTES_MAX, Weights, weight};
 use super::{Kubernetes, WrapperMetrics, WrapperParts};
 
 /// Objects that are shown anew before other tasks have their turn.
@@ -43,6 +44,7 @@ pub(super) struct Projector {
     services_changed: bool,
     /// Why pods are not led to the local API, as far as it was said.
     told: BTreeSet<Stays>,
+    room: Room,
     metrics: Arc<WrapperMetrics>,
 }
 
@@ -66,8 +68,66 @@ impl Projector {
             families: BTreeMap::new(),
             services_changed: false,
             told: BTreeSet::new(),
+            room: Room::new(SHOWN_BYTES_MAX),
             metrics,
         }
+    }
+
+    /// The same with room for less.
+    #[cfg(test)]
+    pub(super) fn with_room(self, max: usize) -> Self {
+        Self { room: Room::new(max), ..self }
+    }
+
+    /// Bytes that a part may take beside what is shown of the others.
+    pub(super) fn room_for(&self, part: Part) -> usize {
+        let shown = self.served.list(&part.resource(), None).map(|list| list.items).unwrap_or_default();
+        let own: usize =
+            shown.iter().filter(|one| !one.key.namespace().is_empty()).map(|one| weight(one)).sum();
+        self.room.beside(self.room.shown().saturating_sub(own))
+    }
+
+    /// Whether anything of a namespace is shown.
+    pub(super) fn shows(&self, namespace: &str) -> bool {
+        !self.room.is_left_out(namespace)
+    }
+
+    /// Whether there is more than is shown.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.room.left_out() > 0
+    }
+
+    /// Judges by what there is of all namespaces what is shown. Whether some are to be shown that were left out.
+    pub(super) async fn judge(&mut self, all: Weights, affected: &mut Affected) -> bool {
+        let (beyond, returns) = self.room.judge(all);
+        self.leave_out(beyond, affected).await;
+        returns
+    }
+
+    /// Leaves out, beside those that are, the namespaces that have most of all that there is, until the others fit.
+    pub(super) async fn exclude(&mut self, all: Weights, affected: &mut Affected) {
+        let beyond = self.room.exclude(all);
+        self.leave_out(beyond, affected).await;
+    }
+
+    /// Shows nothing of these namespaces any more.
+    async fn leave_out(&mut self, beyond: BTreeSet<String>, affected: &mut Affected) {
+        for namespace in &beyond {
+            warn!(
+                namespace,
+                shown = self.room.shown(),
+                max = SHOWN_BYTES_MAX,
+                "no Services and endpoints of this namespace are shown on this node, and its names are not resolved: all namespaces \
+                 together have more bytes of them than fit, and this one has most. Delete some there, or make them smaller"
+            );
+            for part in Part::ALL {
+                let shown = self.served.list(&part.resource(), Some(namespace)).map(|list| list.items);
+                for object in shown.unwrap_or_default() {
+                    self.remove(part, &object.key, affected).await;
+                }
+            }
+        }
+        self.metrics.left_out.set(i64::try_from(self.room.left_out()).unwrap_or(i64::MAX));
     }
 
     /// These are all objects of a part. What is as it was makes no event.
@@ -173,6 +233,9 @@ impl Projector {
     }
 
     async fn put(&mut self, part: Part, object: &Stored, affected: &mut Affected) {
+        if !self.shows(object.key.namespace()) {
+            return self.remove(part, &object.key, affected).await;
+        }
         let body = object.body();
         let shown = match (part, part.carrier()) {
             (_, Some(carrier)) => {
@@ -201,6 +264,10 @@ impl Projector {
                 warn!(object = %object.key, %error, "not shown by the wrapper");
                 self.remove(part, &object.key, affected).await;
             }
+        }
+        let beyond = self.room.make_room();
+        if !beyond.is_empty() {
+            self.leave_out(beyond, affected).await;
         }
     }
 
@@ -258,7 +325,7 @@ impl Projector {
     }
 
     /// Shows a body, unless it is shown already.
-    async fn show(&self, object: &Stored, body: Bytes) {
+    async fn show(&mut self, object: &Stored, body: Bytes) {
         let key = &object.key;
         // Members come sorted from the cloud. Lists find the parts of a text whose head is first without reading it.
         let body = raw::head_first(&body).unwrap_or(body);
@@ -273,18 +340,26 @@ impl Projector {
         self.commit(Mutation { key: key.clone(), expected: Expect::Any, write }).await;
     }
 
-    async fn delete(&self, key: &ObjectKey) {
+    async fn delete(&mut self, key: &ObjectKey) {
         if matches!(self.served.get(key), Ok(Some(_))) {
             self.commit(Mutation { key: key.clone(), expected: Expect::Any, write: Write::Delete }).await;
         }
     }
 
-    async fn commit(&self, mutation: Mutation) {
+    async fn commit(&mut self, mutation: Mutation) {
+        let key = mutation.key.clone();
+        let before = self.weight_of(&key);
         // The store in memory refuses nothing but bodies that are no objects.
         if let Err(error) = self.served.commit(mutation).await {
             self.metrics.unreadable.inc();
             warn!(%error, "not shown by the wrapper");
         }
+        self.room.change(key.namespace(), before, self.weight_of(&key));
+    }
+
+    /// What an object counts for as it is shown.
+    fn weight_of(&self, key: &ObjectKey) -> usize {
+        self.served.get(key).ok().flatten().map_or(0, |shown| weight(&shown))
     }
 
     fn count(&mut self) {

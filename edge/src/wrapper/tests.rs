@@ -25,6 +25,7 @@ use tombolo_proto::object::{ObjectKey, Resource};
 use super::follow::Follower;
 use super::part::Part;
 use super::project::Projector;
+use super::room::SHOWN_BYTES_MAX;
 use super::view::View;
 use super::{Kubernetes, WrapperMetrics, WrapperParts};
 
@@ -34,6 +35,7 @@ mod clients;
 mod http_api;
 mod log;
 mod random;
+mod room;
 
 const DEADLINE: Duration = Duration::from_secs(20);
 
@@ -176,6 +178,7 @@ fn no_pods() -> watch::Receiver<Arc<OwnPods>> {
 /// A running view of a source, as node n1 sees it.
 struct World {
     view: View,
+    metrics: Arc<WrapperMetrics>,
     stop: CancellationToken,
     task: JoinHandle<()>,
 }
@@ -199,10 +202,20 @@ impl World {
         address: watch::Receiver<Option<IpAddr>>,
         pods: watch::Receiver<Arc<OwnPods>>,
     ) -> Self {
-        let source_store: Arc<dyn Store> = Arc::clone(source) as _;
+        let source: Arc<dyn Store> = Arc::clone(source) as _;
+        Self::start_in(source, kubernetes, (address, pods), SHOWN_BYTES_MAX)
+    }
+
+    /// A view with room for so many bytes.
+    fn start_in(
+        source: Arc<dyn Store>,
+        kubernetes: Kubernetes,
+        (address, pods): (watch::Receiver<Option<IpAddr>>, watch::Receiver<Arc<OwnPods>>),
+        room: usize,
+    ) -> Self {
         let parts = WrapperParts {
             node: "n1".to_owned(),
-            source: source_store,
+            source,
             writes: Arc::new(Events::default()),
             kubernetes,
             address,
@@ -210,10 +223,11 @@ impl World {
             started: SystemTime::UNIX_EPOCH,
         };
         let view = View::new(START, 1024);
-        let projector = Projector::new(&parts, view.served(), Arc::new(WrapperMetrics::default()));
+        let metrics = Arc::new(WrapperMetrics::default());
+        let projector = Projector::new(&parts, view.served(), Arc::clone(&metrics)).with_room(room);
         let stop = CancellationToken::new();
         let task = tokio::spawn(Follower::new(parts, view.clone(), projector).run(stop.clone()));
-        Self { view, stop, task }
+        Self { view, metrics, stop, task }
     }
 
     /// Waits until a part is shown.

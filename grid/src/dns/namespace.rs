@@ -26,7 +26,7 @@ pub(super) struct Entry {
 
 impl Entry {
     /// Its slices, in the order of their names.
-    pub(super) fn slices(&self) -> impl Iterator<Item = &Slice> {
+    pub(super) fn slices(&self) -> impl Iterator<Item = &Slice> + Clone {
         self.slices.iter().map(|(_, slice)| slice)
     }
 

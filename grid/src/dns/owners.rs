@@ -1,6 +1,6 @@
 //! Which Services an address leads back to.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -13,12 +13,12 @@ use crate::endpoints::ServiceName;
 pub(super) struct Owners {
     v4: HashMap<Ipv4Addr, Arc<ServiceName>>,
     v6: HashMap<Ipv6Addr, Arc<ServiceName>>,
-    /// Those beside the first one, in the order in which they came.
-    more: HashMap<IpAddr, Vec<Arc<ServiceName>>>,
+    /// Those beside the first one.
+    more: HashMap<IpAddr, BTreeSet<Arc<ServiceName>>>,
 }
 
 impl Owners {
-    /// The Services of an address, in the order in which they came.
+    /// The Services of an address: the one that came first, then the others by name.
     pub(super) fn of(&self, address: IpAddr) -> impl Iterator<Item = &Arc<ServiceName>> {
         let first = match &address {
             IpAddr::V4(address) => self.v4.get(address),
@@ -27,27 +27,33 @@ impl Owners {
         first.into_iter().chain(self.more.get(&address).into_iter().flatten())
     }
 
+    /// A Service of an address, if it is one of them.
+    pub(super) fn known(&self, address: IpAddr, service: &ServiceName) -> Option<&Arc<ServiceName>> {
+        let first = self.of(address).next().filter(|first| ***first == *service);
+        first.or_else(|| self.more.get(&address)?.get(service))
+    }
+
     /// An address leads to a Service, too.
     pub(super) fn add(&mut self, address: IpAddr, service: &Arc<ServiceName>) {
-        if self.of(address).any(|known| known == service) {
-            return;
-        }
-        if self.of(address).next().is_some() {
-            self.more.entry(address).or_default().push(Arc::clone(service));
-        } else {
-            self.set_first(address, Some(Arc::clone(service)));
+        let is_first = self.of(address).next().map(|first| first == service);
+        match is_first {
+            None => self.set_first(address, Some(Arc::clone(service))),
+            Some(true) => {}
+            Some(false) => drop(self.more.entry(address).or_default().insert(Arc::clone(service))),
         }
     }
 
     /// An address leads to a Service no longer.
     pub(super) fn remove(&mut self, address: IpAddr, service: &ServiceName) {
-        let left: Vec<_> = self.of(address).filter(|known| ***known != *service).cloned().collect();
-        let mut left = left.into_iter();
-        self.set_first(address, left.next());
-        if left.len() == 0 {
-            self.more.remove(&address);
+        let is_first = self.of(address).next().is_some_and(|first| **first == *service);
+        let mut more = self.more.remove(&address).unwrap_or_default();
+        if is_first {
+            self.set_first(address, more.pop_first());
         } else {
-            self.more.insert(address, left.collect());
+            more.remove(service);
+        }
+        if !more.is_empty() {
+            self.more.insert(address, more);
         }
     }
 
@@ -69,6 +75,21 @@ impl Owners {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn very_many_services_of_an_address_take_no_quadratic_work() {
+        let (address, mut owners) = ("10.0.0.1".parse().unwrap(), Owners::default());
+        let services: Vec<_> =
+            (0..200_000).map(|number| Arc::new(ServiceName::new("shop", &number.to_string()))).collect();
+        for service in &services {
+            owners.add(address, service);
+        }
+        assert_eq!(owners.of(address).count(), services.len());
+        for service in &services {
+            owners.remove(address, service);
+        }
+        assert!(owners.is_empty());
+    }
 
     #[test]
     fn services_of_an_address_come_and_go_in_order() {

@@ -1,11 +1,19 @@
 //! What of Services and EndpointSlices decides about names.
 
+use std::fmt::{self, Write as _};
+use std::sync::Arc;
+
 use core::net::IpAddr;
 
 use serde::Deserialize;
 
-use crate::body::{BodyError, Metadata, or_default, view};
+use crate::body::{BodyError, Metadata, at_most, or_default, view};
 use crate::labels::GRID_KEY;
+
+/// Endpoints of a slice, its ports, and addresses of an endpoint, at most: those of one with more were never in a Kubernetes API.
+const ENDPOINTS_MAX: usize = 1_000;
+const SLICE_PORTS_MAX: usize = 100;
+const ADDRESSES_MAX: usize = 100;
 
 /// A Service.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,10 +44,41 @@ pub enum Target {
 pub struct Port {
     /// Name; may be empty.
     pub name: Box<str>,
-    /// Protocol, as `TCP`; empty on the port that stands for none.
-    pub protocol: Box<str>,
+    /// Protocol.
+    pub protocol: Protocol,
     /// Number; none where no port is declared.
     pub number: Option<u16>,
+}
+
+/// A protocol of a port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocol {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+    /// SCTP.
+    Sctp,
+    /// None, on the port that stands for none, or one that Kubernetes does not have.
+    None,
+}
+
+impl Protocol {
+    /// As it stands in names; empty for none.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+            Self::Sctp => "sctp",
+            Self::None => "",
+        }
+    }
+
+    fn of(text: &str) -> Self {
+        let named = |protocol: &Self| protocol.name().eq_ignore_ascii_case(text);
+        [Self::Tcp, Self::Udp, Self::Sctp].into_iter().find(named).unwrap_or(Self::None)
+    }
 }
 
 /// The ready endpoints of an EndpointSlice.
@@ -57,7 +96,7 @@ pub struct Endpoint {
     /// Address.
     pub address: IpAddr,
     /// The label that the object gives it, lower case.
-    pub hostname: Option<Box<str>>,
+    pub hostname: Option<Arc<str>>,
 }
 
 impl Endpoint {
@@ -66,16 +105,41 @@ impl Endpoint {
     pub fn label(&self) -> String {
         self.hostname.as_deref().map_or_else(|| host_label(self.address), str::to_owned)
     }
+
+    /// Whether it has this label.
+    pub(super) fn is_labelled(&self, label: &str) -> bool {
+        match self.hostname.as_deref() {
+            Some(hostname) => hostname == label,
+            None => is_host_label(self.address, label),
+        }
+    }
 }
 
 /// What stands for an address as a label: `10-0-0-1`, `fd00--1`; one that would end with `-` gets a `0`, as CoreDNS does.
-#[must_use]
-pub fn host_label(address: IpAddr) -> String {
+fn host_label(address: IpAddr) -> String {
     let mut label = address.to_string().replace(['.', ':'], "-");
     if label.ends_with('-') {
         label.push('0');
     }
     label
+}
+
+/// Whether a label stands for an address, without making it: all endpoints of a Service are asked.
+fn is_host_label(address: IpAddr, label: &str) -> bool {
+    /// What is left of the label, as long as all that was written is what it begins with.
+    struct Rest<'l>(&'l str, bool);
+    impl fmt::Write for Rest<'_> {
+        fn write_str(&mut self, text: &str) -> fmt::Result {
+            for written in text.chars() {
+                let expected = if matches!(written, '.' | ':') { '-' } else { written };
+                self.0 = self.0.strip_prefix(expected).ok_or(fmt::Error)?;
+                self.1 = expected == '-';
+            }
+            Ok(())
+        }
+    }
+    let mut rest = Rest(label, false);
+    write!(rest, "{address}").is_ok() && rest.0 == if rest.1 { "0" } else { "" }
 }
 
 #[derive(Deserialize)]
@@ -91,11 +155,11 @@ struct PortView {
 
 fn ports(views: Vec<PortView>) -> Box<[Port]> {
     if views.is_empty() {
-        return [Port { name: "".into(), protocol: "".into(), number: None }].into();
+        return [Port { name: "".into(), protocol: Protocol::None, number: None }].into();
     }
     let port = |view: PortView| Port {
         name: view.name.to_ascii_lowercase().into(),
-        protocol: view.protocol.to_ascii_lowercase().into(),
+        protocol: Protocol::of(&view.protocol),
         number: view.port.and_then(|port| u16::try_from(port).ok()),
     };
     views.into_iter().map(port).collect()
@@ -157,18 +221,18 @@ impl Slice {
     /// ready (`publishNotReadyAddresses`). Addresses that are no IP addresses are left out too.
     ///
     /// # Errors
-    /// [`BodyError`] for text that is no such object.
+    /// [`BodyError`] for text that is no such object, or has more of something than Kubernetes allows.
     pub fn of(body: &[u8]) -> Result<Self, BodyError> {
         #[derive(Deserialize)]
         struct Object {
-            #[serde(default, deserialize_with = "or_default")]
+            #[serde(default, deserialize_with = "at_most::<_, _, ENDPOINTS_MAX>")]
             endpoints: Vec<EndpointView>,
-            #[serde(default, deserialize_with = "or_default")]
+            #[serde(default, deserialize_with = "at_most::<_, _, SLICE_PORTS_MAX>")]
             ports: Vec<PortView>,
         }
         #[derive(Deserialize)]
         struct EndpointView {
-            #[serde(default, deserialize_with = "or_default")]
+            #[serde(default, deserialize_with = "at_most::<_, _, ADDRESSES_MAX>")]
             addresses: Vec<String>,
             #[serde(default, deserialize_with = "or_default")]
             hostname: String,
@@ -184,7 +248,7 @@ impl Slice {
         let ready = endpoints.into_iter().filter(|one| one.conditions.ready != Some(false));
         let endpoints = ready.flat_map(|one| {
             let hostname = Some(one.hostname.to_ascii_lowercase()).filter(|name| !name.is_empty());
-            let hostname: Option<Box<str>> = hostname.map(Into::into);
+            let hostname: Option<Arc<str>> = hostname.map(Into::into);
             let addresses = one.addresses.into_iter().filter_map(|address| address.parse().ok());
             addresses.map(move |address| Endpoint { address, hostname: hostname.clone() })
         });

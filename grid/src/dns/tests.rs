@@ -2,6 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
+use tombolo_testkit::{Growth, alone};
 
 use super::*;
 use crate::endpoints::ServiceName;
@@ -31,7 +32,7 @@ fn known() -> Zone {
 
 fn addresses(finding: &Finding<'_>) -> Vec<String> {
     match finding {
-        Finding::Places(places) => places.iter().map(|place| place.address.to_string()).collect(),
+        Finding::Places(places) => places.addresses().map(|address| address.to_string()).collect(),
         other => panic!("{other:?}"),
     }
 }
@@ -80,11 +81,9 @@ fn a_service_leads_to_its_addresses_and_its_endpoints_by_label() {
     );
     let endpoints = json!([{"addresses": ["10.0.0.1"], "hostname": "One"}, {"addresses": ["fd00::"]}]);
     zone.set_slice("shop", "web-1", Some(("web", slice(&endpoints, &http()))));
-    assert_eq!(
-        addresses(&zone.find("web.shop.svc")),
-        ["10.96.0.1", "fd00::1", "10.96.0.1", "fd00::1"],
-        "once for each port"
-    );
+    let Finding::Places(places) = zone.find("web.shop.svc") else { panic!("it has addresses") };
+    assert_eq!(places.addresses().map(|one| one.to_string()).collect::<Vec<_>>(), ["10.96.0.1", "fd00::1"]);
+    assert_eq!((places.len(), places.iter().count()), (4, 4), "once for each port");
     assert_eq!(addresses(&zone.find("_dns._udp.web.shop.svc")), ["10.96.0.1", "fd00::1"]);
     assert_eq!(addresses(&zone.find("dns.udp.web.shop.svc")), ["10.96.0.1", "fd00::1"]);
     assert_eq!(zone.find("_dns._tcp.web.shop.svc"), Finding::NoName);
@@ -109,7 +108,8 @@ fn a_headless_service_leads_to_ready_endpoints() {
     zone.set_slice("shop", "db-1", Some(("db", slice(&endpoints, &Value::Null))));
     assert_eq!(addresses(&zone.find("db.shop.svc")), ["10.0.0.1", "10.0.0.3", "10.0.0.4"]);
     let Finding::Places(places) = zone.find("10-0-0-3.db.shop.svc") else { panic!("it is ready") };
-    assert_eq!((places[0].port, places[0].label.as_deref()), (None, Some("10-0-0-3")));
+    let place = places.iter().next().unwrap();
+    assert_eq!((place.port, place.label.as_deref()), (None, Some("10-0-0-3")));
     // The slice goes to another Service, and then away.
     zone.set_slice("shop", "db-1", Some(("other", slice(&endpoints, &Value::Null))));
     assert_eq!(zone.find("db.shop.svc"), Finding::NoName);
@@ -175,17 +175,91 @@ fn addresses_lead_back_to_services_before_endpoints() {
         label: label.map(str::to_owned),
         service: name(service),
     };
-    assert_eq!(zone.owners(address), [owner(Some("one"), "db"), owner(Some("10-0-0-1"), "web")]);
+    assert_eq!(zone.owners(address, 16), [owner(Some("one"), "db"), owner(Some("10-0-0-1"), "web")]);
+    assert_eq!(zone.owners(address, 1), [owner(Some("one"), "db")]);
     zone.set_service(&name("vip"), Some(service(&json!({"clusterIP": "10.0.0.1"}))));
-    assert_eq!(zone.owners(address), [owner(None, "vip")]);
+    assert_eq!(zone.owners(address, 16), [owner(None, "vip")]);
     zone.set_service(&name("vip"), None);
     zone.set_slice("shop", "db-1", None);
     zone.set_slice("shop", "web-1", None);
-    assert_eq!(zone.owners(address), []);
+    assert_eq!(zone.owners(address, 16), []);
     assert!(zone.is_bare(), "nothing is left of what is gone: {zone:?}");
 }
 
+/// 20,000 ports on each of 200 pods: four million places.
+#[test]
+fn ports_times_endpoints_are_not_made_for_a_question() {
+    if !alone(module_path!(), "ports_times_endpoints_are_not_made_for_a_question") {
+        return;
+    }
+    let mut zone = known();
+    zone.set_service(&name("db"), Some(service(&json!({"clusterIP": "None"}))));
+    let endpoints: Vec<Value> = (0..200).map(|pod| json!({"addresses": [format!("10.0.0.{pod}")]})).collect();
+    for number in 0..200 {
+        let port = |port| json!({"name": format!("p{number}-{port}"), "protocol": "TCP", "port": port});
+        let ports: Vec<Value> = (1..=100).map(port).collect();
+        zone.set_slice(
+            "shop",
+            &format!("db-{number}"),
+            Some(("db", slice(&json!(endpoints), &json!(ports)))),
+        );
+    }
+    let growth = Growth::begin();
+    for (asked, all) in [("db", 4_000_000), ("_p7-42._tcp.db", 200), ("10-0-0-7.db", 20_000)] {
+        let asked = format!("{asked}.shop.svc");
+        let Finding::Places(places) = zone.find(&asked) else { panic!("{asked}") };
+        assert_eq!(places.len(), all, "{asked}");
+        assert_eq!(places.iter().take(100).count(), 100, "{asked}");
+        let addresses: BTreeSet<_> = places.addresses().collect();
+        assert_eq!(addresses.len(), if asked.starts_with("10-0-0-7") { 1 } else { 200 }, "{asked}");
+    }
+    assert_eq!(zone.find("_p7-142._tcp.db.shop.svc"), Finding::NoName);
+    assert!(growth.most() < 4 * 1024 * 1024, "{} bytes", growth.most());
+}
+
+/// What Kubernetes' validation never lets through takes no memory here.
+#[test]
+fn slices_of_more_than_kubernetes_allows_are_not_read() {
+    let read = |endpoints: usize, addresses: usize, ports: usize| {
+        let endpoint = json!({"addresses": vec!["10.0.0.1"; addresses]});
+        let object =
+            json!({"endpoints": vec![endpoint; endpoints], "ports": vec![json!({"port": 1}); ports]});
+        Slice::of(object.to_string().as_bytes()).map(|slice| (slice.endpoints.len(), slice.ports.len()))
+    };
+    assert_eq!(read(1_000, 1, 100), Ok((1_000, 100)));
+    assert_eq!(read(1, 100, 1), Ok((100, 1)));
+    for (endpoints, addresses, ports) in [(1_001, 1, 1), (1, 101, 1), (1, 1, 101)] {
+        assert!(read(endpoints, addresses, ports).is_err(), "{endpoints} {addresses} {ports}");
+    }
+    assert_eq!(Slice::of(br#"{"endpoints":null,"ports":null}"#).map(|slice| slice.endpoints.len()), Ok(0));
+    assert!(Slice::of(br#"{"endpoints":{}}"#).is_err());
+}
+
+/// An address within a slice has 11 bytes of its text: what it becomes here is no multiple of that and the hostname.
+#[test]
+fn addresses_of_an_endpoint_share_its_hostname() {
+    let endpoint = json!({"addresses": ["10.0.0.1", "10.0.0.2"], "hostname": "H".repeat(63)});
+    let slice = slice(&json!([endpoint]), &http());
+    let [one, two] = &*slice.endpoints else { panic!("{slice:?}") };
+    assert!(std::ptr::eq(one.hostname.as_deref().unwrap(), two.hostname.as_deref().unwrap()));
+}
+
 proptest! {
+    /// The label of an address is found as it is made.
+    #[test]
+    fn labels_of_addresses_are_compared_as_they_are_written(address in any::<std::net::IpAddr>(), other in any::<std::net::IpAddr>()) {
+        for address in [address, "fd00::".parse().unwrap(), "::".parse().unwrap(), "::ffff:10.0.0.1".parse().unwrap()] {
+            let endpoint = Endpoint { address, hostname: None };
+            let label = endpoint.label();
+            prop_assert!(endpoint.is_labelled(&label));
+            for wrong in [format!("{label}0"), label[1..].to_owned(), label[..label.len() - 1].to_owned(), String::new()] {
+                prop_assert!(!endpoint.is_labelled(&wrong), "{} {}", label, wrong);
+            }
+            let other = Endpoint { address: other, hostname: None };
+            prop_assert_eq!(endpoint.is_labelled(&other.label()), label == other.label());
+        }
+    }
+
     /// Whatever order changes come in, the zone ends up as one that was told the outcome alone.
     #[test]
     fn the_order_of_changes_leaves_no_trace(
@@ -218,7 +292,7 @@ proptest! {
             prop_assert_eq!(zone.find(&asked), fresh.find(&asked));
             let address = format!("10.0.0.{number}").parse().unwrap();
             let sorted = |zone: &Zone| {
-                let mut all: Vec<String> = zone.owners(address).iter().map(|owner| format!("{owner:?}")).collect();
+                let mut all: Vec<String> = zone.owners(address, 16).iter().map(|owner| format!("{owner:?}")).collect();
                 all.sort();
                 all
             };

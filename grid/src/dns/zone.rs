@@ -7,7 +7,8 @@ use core::net::IpAddr;
 
 use super::namespace::{Entry, Namespace};
 use super::owners::Owners;
-use super::records::{Port, Service, Slice, Target, host_label};
+use super::places::{Asked, Places};
+use super::records::{Endpoint, Service, Slice, Target};
 use crate::endpoints::ServiceName;
 use crate::hosts::Hosts;
 
@@ -45,25 +46,12 @@ pub enum Finding<'z> {
     Version,
     /// A Service that leads to another name.
     External(&'z str),
-    /// Addresses, with ports.
-    Places(Vec<Place<'z>>),
+    /// Addresses, with ports; at least one.
+    Places(Places<'z>),
     /// A uniform name.
     Uniform(&'z [IpAddr]),
     /// The name of a pod's address.
     Pod(IpAddr),
-}
-
-/// One address behind a name, on one port.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place<'z> {
-    /// Address.
-    pub address: IpAddr,
-    /// Label below the Service's name: the endpoint's; none for the Service's own address.
-    pub label: Option<String>,
-    /// Service, namespace.
-    pub service: (&'z str, &'z str),
-    /// Port; none where none is declared.
-    pub port: Option<u16>,
 }
 
 /// A name that an address leads back to.
@@ -143,7 +131,7 @@ impl Zone {
     }
 
     fn own(&mut self, name: &ServiceName, before: &BTreeSet<IpAddr>, after: &BTreeSet<IpAddr>) {
-        let known = before.first().and_then(|address| self.owners.of(*address).find(|own| ***own == *name));
+        let known = before.first().and_then(|address| self.owners.known(*address, name));
         let own = known.cloned().unwrap_or_else(|| Arc::new(name.clone()));
         for address in before.difference(after) {
             self.owners.remove(*address, name);
@@ -161,7 +149,7 @@ impl Zone {
 
     /// What a name below the cluster domain is: lower case, labels parted by dots, empty for the domain itself.
     #[must_use]
-    pub fn find(&self, name: &str) -> Finding<'_> {
+    pub fn find<'z>(&'z self, name: &'z str) -> Finding<'z> {
         if let Some(addresses) = self.uniform.as_ref().and_then(|names| names.get(name)) {
             return Finding::Uniform(addresses);
         }
@@ -202,43 +190,34 @@ impl Zone {
         &self,
         (name, namespace): (&'z str, &'z Namespace),
         service: &str,
-        asked: Asked<'_>,
+        asked: Asked<'z>,
     ) -> Finding<'z> {
         let Some((entry_name, entry)) = namespace.named_entry(service) else { return Finding::NoName };
         let Some(object) = entry.service.as_ref() else { return Finding::NoName };
-        let places = match &object.target {
+        let is_endpoint = matches!(asked, Asked::Endpoint(_));
+        let own = match &object.target {
             Target::Nowhere => return Finding::NoName,
             Target::External(target) => {
                 return if asked == Asked::Service { Finding::External(target) } else { Finding::NoName };
             }
-            Target::Cluster(addresses) if !matches!(asked, Asked::Endpoint(_)) => {
-                let ports = object.ports.iter().filter(|port| asked.matches(port)).collect::<Vec<_>>();
-                if !ports.is_empty() && addresses.is_empty() {
-                    return Finding::Empty;
-                }
-                let places = ports.into_iter().flat_map(|port| {
-                    addresses.iter().map(|address| Place {
-                        address: *address,
-                        label: None,
-                        service: (entry_name, name),
-                        port: port.number,
-                    })
-                });
-                places.collect()
-            }
-            Target::Cluster(_) | Target::Headless => endpoints(entry, (entry_name, name), asked),
+            Target::Cluster(addresses) if !is_endpoint => Some((&*object.ports, &**addresses)),
+            Target::Cluster(_) | Target::Headless => None,
         };
+        if own.is_some_and(|(ports, own)| own.is_empty() && ports.iter().any(|port| asked.matches(port))) {
+            return Finding::Empty;
+        }
+        let places = Places::new((entry_name, name), own, entry, asked);
         if !places.is_empty() {
             return Finding::Places(places);
         }
         // A pod of a grid may have this name, once grids are known here.
-        let may_be_uniform = object.of_grid && matches!(asked, Asked::Endpoint(_));
+        let may_be_uniform = object.of_grid && is_endpoint;
         if may_be_uniform && self.uniform.is_none() { Finding::Unknown } else { Finding::NoName }
     }
 
-    /// The names that an address leads back to: of a Service that has it, or else of all endpoints that do.
+    /// The names that an address leads back to, up to a number: of a Service that has it, or else of the endpoints that do.
     #[must_use]
-    pub fn owners(&self, address: IpAddr) -> Vec<Owner> {
+    pub fn owners(&self, address: IpAddr, max: usize) -> Vec<Owner> {
         let entries = self.owners.of(address).filter_map(|name| {
             Some((name, self.namespaces.get(&*name.namespace)?.named_entry(&name.name)?.1))
         });
@@ -251,56 +230,17 @@ impl Zone {
             }
             for slice in entry.slices() {
                 let here = slice.endpoints.iter().filter(|endpoint| endpoint.address == address);
-                owners.extend(
-                    here.map(|endpoint| Owner { label: Some(endpoint.label()), service: (**name).clone() }),
-                );
+                let owner =
+                    |endpoint: &Endpoint| Owner { label: Some(endpoint.label()), service: (**name).clone() };
+                owners.extend(here.take(max - owners.len()).map(owner));
+            }
+            if owners.len() == max {
+                break;
             }
         }
         owners.dedup();
         owners
     }
-}
-
-/// What of a Service is asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Asked<'q> {
-    Service,
-    Endpoint(&'q str),
-    /// Empty texts stand for any, as in CoreDNS.
-    Port {
-        protocol: &'q str,
-        port: &'q str,
-    },
-}
-
-impl Asked<'_> {
-    fn matches(self, candidate: &Port) -> bool {
-        let Self::Port { protocol, port } = self else { return true };
-        let is = |asked: &str, own: &str| asked.is_empty() || asked == own;
-        is(port, &candidate.name) && is(protocol, &candidate.protocol)
-    }
-}
-
-fn endpoints<'z>(entry: &'z Entry, service: (&'z str, &'z str), asked: Asked<'_>) -> Vec<Place<'z>> {
-    let mut places = Vec::new();
-    for slice in entry.slices() {
-        for endpoint in &slice.endpoints {
-            if let Asked::Endpoint(label) = asked {
-                let named = match endpoint.hostname.as_deref() {
-                    Some(hostname) => hostname == label,
-                    None => host_label(endpoint.address) == label,
-                };
-                if !named {
-                    continue;
-                }
-            }
-            for port in slice.ports.iter().filter(|port| asked.matches(port)) {
-                let (address, label) = (endpoint.address, Some(endpoint.label()));
-                places.push(Place { address, label, service, port: port.number });
-            }
-        }
-    }
-    places
 }
 
 /// The address that a pod's name says: nobody looks whether there is such a pod, as with `pods insecure` of CoreDNS.

@@ -221,7 +221,7 @@ fn a_change_affects_what_depends_on_it() {
     let node =
         |unit: &str| Some(Node { labels: [("k".to_owned(), unit.to_owned())].into(), unhealthy: false });
     let name = |name: &str| ServiceName::new("default", name);
-    let closed = || Some(Reach::Units(vec!["k".to_owned()]));
+    let closed = || Some(Reach::closed_by(&["k"]));
     for (carrier, service, nodes) in
         [("e1", "s1", &["n0", "n1"][..]), ("e2", "s1", &["n2"]), ("e3", "s2", &["n1"]), ("e4", "s3", &["n1"])]
     {
@@ -231,7 +231,7 @@ fn a_change_affects_what_depends_on_it() {
     assert_eq!(graph.set_service(name("s1"), closed()), ["e1", "e2"]);
     assert_eq!(graph.set_service(name("s2"), Some(Reach::Everywhere)), ["e3"]);
     assert_eq!(graph.set_service(name("s2"), Some(Reach::Everywhere)), [] as [&str; 0]);
-    assert_eq!(graph.set_service(name("s3"), Some(Reach::Units(vec!["z".to_owned()]))), ["e4"]);
+    assert_eq!(graph.set_service(name("s3"), Some(Reach::closed_by(&["z"]))), ["e4"]);
     assert_eq!(graph.set_node("n1", node("b")), ["e1"]);
     assert_eq!(graph.set_node("n1", node("b")), [] as [&str; 0]);
     assert_eq!(graph.set_node("n1", node("a")), ["e1"]);

@@ -88,7 +88,7 @@ fn endpoints_of_other_units_are_cut() {
         ("P33 self", "n1!{k=a} n2{k=a}", Some(k()), "1@n1 2@n2", "1 2"),
         ("P33 normal", "n1{k=a} n2!{k=a}", Some(Reach::Everywhere), "1@n1 2@n2", "1 2"),
         ("P34", "n1{k=a} n2!{k=a} n2{k=a}", Some(k()), "1@n1 2@n2", "1 2"),
-        ("no value is a key", "n1{k=a} n2{k=a}", Some(annotated(r#"[""]"#, true)), "1@n1 2@n2", ""),
+        ("what is no key closes", "n1{k=a} n2{k=a}", Some(annotated(r#"[""]"#, true)), "1@n1 2@n2", ""),
         ("numbers are no keys", "n1{k=a}", Some(annotated("[1]", true)), "1@n1", ""),
     ] {
         let mut graph = Graph::new("n1");
@@ -104,7 +104,7 @@ fn a_service_without_the_annotation_is_open() {
     assert_eq!(Reach::said_by(&labels("superedge.io/grid-selector=g"), &BTreeMap::new()), Reach::Everywhere);
     let body = json!({"metadata": {"name": "s", "annotations": {TOPOLOGY_KEYS: r#"["k","z"]"#}}});
     let reach = Reach::of(body.to_string().as_bytes()).unwrap();
-    assert_eq!(reach, Reach::Units(vec!["k".to_owned(), "z".to_owned()]));
+    assert_eq!(reach, Reach::closed_by(&["k", "z"]));
 }
 
 /// Rows P16 to P20 and P23 of docs/reference/superedge.md#pruning-rows.

@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
+use tombolo_testkit::{Growth, alone};
 
 use super::*;
 use crate::node::Node;
@@ -16,13 +17,19 @@ fn label(unit: &str) -> BTreeMap<String, String> {
     pair.into_iter().collect()
 }
 
-fn grid(name: &str) -> StatefulSetGrid {
+fn grid(name: &str, unit: &str) -> StatefulSetGrid {
     let grid = json!({
         "metadata": {"name": name, "namespace": "default"},
         "spec": {"gridUniqKey": "k", "template": {"serviceName": "s", "replicas": 12}},
         "status": {"owned": ["u1", "zone", "a", "b", "e", "0", "app", "1"]},
     });
-    StatefulSetGrid::of(grid.to_string().as_bytes()).unwrap()
+    seen(&grid, unit)
+}
+
+/// As a node of a unit sees it.
+fn seen(grid: &Value, unit: &str) -> StatefulSetGrid {
+    let unit = Some(unit).filter(|unit| !unit.is_empty());
+    StatefulSetGrid::of(grid.to_string().as_bytes(), |_| unit).unwrap()
 }
 
 fn service(key: Option<&str>) -> Metadata {
@@ -83,7 +90,8 @@ fn pods_of_the_unit_have_uniform_names() {
             &["demo-0=10.0.0.1", "demo-0=fd00::1"],
         ),
     ] {
-        let found = named(&grid(name), &nodes(&[("n1", unit)]), Some(&service(Some("k"))), &pods(endpoints));
+        let found =
+            named(&grid(name, unit), &nodes(&[("n1", unit)]), Some(&service(Some("k"))), &pods(endpoints));
         assert_eq!(found.unwrap(), expected, "{name} {unit} {endpoints:?}");
     }
 }
@@ -91,9 +99,11 @@ fn pods_of_the_unit_have_uniform_names() {
 /// Rows H12 to H15 of docs/reference/superedge.md#uniform-name-rows.
 #[test]
 fn names_are_withheld_where_the_service_or_the_unit_is_missing() {
-    let (grid, pods) =
-        (grid("demo"), pods(&["demo-a-0@n1=10.0.0.1", "demo-b-0@n2=10.0.0.2", "demo-b-1@n2=10.0.0.3"]));
-    let seen = |nodes: &Nodes, service: Option<&Metadata>| named(&grid, nodes, service, &pods);
+    let pods = pods(&["demo-a-0@n1=10.0.0.1", "demo-b-0@n2=10.0.0.2", "demo-b-1@n2=10.0.0.3"]);
+    let seen = |nodes: &Nodes, service: Option<&Metadata>| {
+        let unit = nodes.get("n1").and_then(|node| node.unit("k")).unwrap_or_default();
+        named(&grid("demo", unit), nodes, service, &pods)
+    };
     let in_a = nodes(&[("n1", "a"), ("n2", "b")]);
     let good = service(Some("k"));
     assert_eq!(seen(&in_a, Some(&good)).unwrap(), ["demo-0=10.0.0.1"]);
@@ -123,24 +133,21 @@ fn pods_of_a_set_that_is_not_the_grids_have_no_uniform_names() {
         let spec = json!({"gridUniqKey": "k", "template": {"serviceName": "s"}});
         let grid =
             json!({"metadata": {"name": "demo", "namespace": "default"}, "spec": spec, "status": status});
-        StatefulSetGrid::of(grid.to_string().as_bytes()).unwrap()
+        seen(&grid, "a")
     };
-    let seen = |status: Value| named(&with(status), &nodes, Some(&service), &pods);
-    assert_eq!(seen(json!({"owned": ["a", "b"]})).unwrap(), ["demo-0=10.0.0.1"]);
+    let names = |status: Value| named(&with(status), &nodes, Some(&service), &pods);
+    assert_eq!(names(json!({"owned": ["a", "b"]})).unwrap(), ["demo-0=10.0.0.1"]);
     let conflict = json!({"error": {"reason": "ChildNameConflict"}});
-    assert_eq!(seen(json!({"owned": ["b"], "states": {"a": conflict}})), None);
+    assert_eq!(names(json!({"owned": ["b"], "states": {"a": conflict}})), None);
     for unseen in [json!({}), Value::Null, json!({"owned": null}), json!({"owned": []})] {
-        assert_eq!(seen(unseen), None, "nobody has looked whose it is");
+        assert_eq!(names(unseen), None, "nobody has looked whose it is");
     }
-    let grid = with(json!({"owned": ["a", "b"]}));
-    let of_a = grid.clone().seen_from(Some("a"));
-    assert!(of_a.owns("a") && !of_a.owns("b") && !grid.seen_from(None).owns("a"));
 }
 
 /// Pods that are about to go, and pods that have the name (docs/reference/superedge.md#which-pods-have-names).
 #[test]
 fn a_successor_and_a_real_pod_win() {
-    let (grid, nodes, service) = (grid("demo"), nodes(&[("n1", "a")]), service(Some("k")));
+    let (grid, nodes, service) = (grid("demo", "a"), nodes(&[("n1", "a")]), service(Some("k")));
     let seen = |endpoints: &[&str]| named(&grid, &nodes, Some(&service), &pods(endpoints)).unwrap();
     assert_eq!(seen(&["demo-a-0@n1=10.0.0.1!"]), ["demo-0=10.0.0.1"]);
     assert_eq!(seen(&["demo-a-0@n1=10.0.0.1!", "demo-a-0@n1=10.0.0.2"]), ["demo-0=10.0.0.2"]);
@@ -160,11 +167,10 @@ fn a_unit_with_its_own_template_may_have_its_own_service() {
             "templatePool": {"other": {"serviceName": "t"}}, "templates": {"b": "other", "c": "missing"},
         },
     });
-    let grid = StatefulSetGrid::of(body.to_string().as_bytes()).unwrap();
-    assert_eq!(grid.key(), "k");
-    let services = ["a", "b", "c"].map(|unit| grid.service_name(unit));
-    assert_eq!(services, [Some("s"), Some("t"), None]);
-    assert!(StatefulSetGrid::of(br#"{"metadata":{"name":1}}"#).is_err());
+    let services = ["a", "b", "c", ""].map(|unit| seen(&body, unit));
+    assert_eq!(services.each_ref().map(StatefulSetGrid::service_name), [Some("s"), Some("t"), None, None]);
+    assert_eq!(services[0].key(), "k");
+    assert!(StatefulSetGrid::of(br#"{"metadata":{"name":1}}"#, |_| None).is_err());
 }
 
 #[test]
@@ -198,7 +204,7 @@ fn a_pod_beyond_the_replicas_of_the_set_is_not_one_of_its_pods() {
             "spec": {"gridUniqKey": "k", "template": template, "templatePool": pool, "templates": used},
             "status": {"owned": ["u1"]},
         });
-        let grid = StatefulSetGrid::of(grid.to_string().as_bytes()).unwrap();
+        let grid = seen(&grid, "u1");
         let found = named(&grid, &nodes, Some(&service), &pods).unwrap();
         found.iter().map(|line| line.split('=').next().unwrap().to_owned()).collect::<Vec<_>>()
     };
@@ -213,7 +219,31 @@ fn a_pod_beyond_the_replicas_of_the_set_is_not_one_of_its_pods() {
         (json!({"serviceName": "s"}), &all),
         (json!({"serviceName": "s", "replicas": null}), &all),
         (json!({"serviceName": "s", "replicas": "many", "ordinals": 7}), &all),
+        (json!({"serviceName": "s", "replicas": 2, "ordinals": {"start": [1]}}), &["demo-0", "demo-1"]),
+        (json!({"serviceName": "s", "replicas": i64::from(i32::MAX) + 1, "ordinals": [1]}), &all),
+        (json!({"serviceName": "s", "replicas": -1}), &all),
     ] {
         assert_eq!(with(template.clone()), expected, "{template}");
     }
+}
+
+/// What a grid says of its templates may be of any form, and of other units anything.
+#[test]
+fn a_grid_is_kept_as_the_few_values_that_name_pods() {
+    if !alone(module_path!(), "a_grid_is_kept_as_the_few_values_that_name_pods") {
+        return;
+    }
+    let deep = format!("[{}0]", r#"{"":0},"#.repeat(50_000));
+    let pool: Vec<String> = (0..20_000).map(|number| format!(r#""{number:x}":{{"replicas":1}}"#)).collect();
+    let grid = format!(
+        r#"{{"metadata":{{"name":"demo","namespace":"default","annotations":{{"a":{text:?}}}}},
+            "spec":{{"gridUniqKey":"k","template":{{"serviceName":"s","replicas":{deep},"ordinals":{deep}}},
+            "templatePool":{{{pool}}}}}}}"#,
+        text = "x".repeat(200_000),
+        pool = pool.join(","),
+    );
+    let growth = Growth::begin();
+    let read = |_| StatefulSetGrid::of(grid.as_bytes(), |_| Some("u1")).unwrap();
+    let kept: Vec<StatefulSetGrid> = (0..100).map(read).collect();
+    assert!(growth.most() < 8 * 1024 * 1024, "{} bytes for {}", growth.most(), kept.len());
 }
