@@ -195,7 +195,6 @@ impl Metrics {
         let text = "Attestations of edges that said something new, or nothing that can be believed, by kind";
         registry.register("attestations", text, metrics.attestations.clone());
         registry.register("nodes", "Edge nodes known", metrics.nodes.clone());
-        registry.register("objects", "Objects in memory for edges", metrics.objects.clone());
         let text = "Reports of device twins, refused or discarded: no devices are managed here";
         registry.register("device_reports", text, metrics.device_reports.clone());
         metrics.register_pods(registry);
@@ -220,6 +219,7 @@ impl Metrics {
         registry.register("withheld", text, self.withheld.clone());
         let text = "Pods whose references are not delivered because the pods of their node refer to too much";
         registry.register("unserved_pods", text, self.unserved_pods.clone());
+        registry.register("objects", "Objects in memory for edges", self.objects.clone());
         registry.register("pods", "Pods on edge nodes", self.pods.clone());
         registry.register("pod_bytes", "Bytes of the bodies of pods in memory", self.pod_bytes.clone());
         let text = "Bytes of what is kept of pods, of what they refer to, and of Nodes";
