@@ -192,8 +192,6 @@ impl Metrics {
         registry.register("leases", "Lease renewals stored", metrics.leases.clone());
         registry.register("watch_failures", "Failures of watches, by kind", metrics.watch_failures.clone());
         registry.register("epochs", "Changes of the epoch", metrics.epochs.clone());
-        let text = "Attestations of edges that said something new, or nothing that can be believed, by kind";
-        registry.register("attestations", text, metrics.attestations.clone());
         registry.register("nodes", "Edge nodes known", metrics.nodes.clone());
         let text = "Reports of device twins, refused or discarded: no devices are managed here";
         registry.register("device_reports", text, metrics.device_reports.clone());
@@ -204,6 +202,8 @@ impl Metrics {
     }
 
     fn register_identities(&self, registry: &mut Registry) {
+        let text = "Attestations of edges that said something new, or nothing that can be believed, by kind";
+        registry.register("attestations", text, self.attestations.clone());
         let text = "Bytes of the fullest Secret with records of certificates, of 921600";
         registry.register("certificate_record_bytes", text, self.certificate_record_bytes.clone());
         let text = "Names with records of certificates";
