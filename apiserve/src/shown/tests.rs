@@ -32,7 +32,8 @@ fn lines_are_kept_apart_by_what_they_depend_on_and_the_oldest_goes_first() {
     assert_eq!(shown.lines.lock().bytes, 70);
     assert_eq!(ask(&key(&kind, 1), 5), 5, "encoded again");
     assert_eq!(ask(&key(&kind, 3), 1000), 1000, "too large to be kept");
-    assert_eq!((shown.lines.lock().bytes, shown.lines.lock().kept.len()), (0, 0));
+    let lines = shown.lines.lock();
+    assert_eq!((lines.bytes, lines.kept.len()), (0, 0));
 }
 
 /// Whoever writes large objects fills no memory with lines that nobody takes, and those who take one slowly have it once.
