@@ -41,7 +41,9 @@ fn cluster(refuse: impl Fn(&str, usize) -> Option<u16> + Clone + Send + Sync + '
 }
 
 fn refusal(code: u16) -> (u16, Value) {
-    (code, json!({"kind": "Status", "status": "Failure", "code": code, "message": format!("code {code}")}))
+    let reason = if code == 404 { "NotFound" } else { "" };
+    let message = format!("code {code}");
+    (code, json!({"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": message}))
 }
 
 fn stored(objects: &mut BTreeMap<String, Value>, method: &Method, path: &str, object: Value) -> (u16, Value) {

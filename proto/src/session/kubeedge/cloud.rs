@@ -185,10 +185,11 @@ impl CloudSession {
             return;
         }
         let before = self.board.followed();
-        self.board.offer(key.clone());
         if scope == ScopeId::NODE {
+            self.board.offer(key.clone());
             return self.board.set_own(&key, true);
         }
+        self.board.offer(key);
         let keys = self.board.followed();
         if keys > before && self.room.grown(keys) && !self.has_room(0, view) {
             self.close_subscription(scope);

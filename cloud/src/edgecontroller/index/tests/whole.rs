@@ -165,7 +165,11 @@ fn names_of_what_is_not_there_are_bounded_and_what_they_may_mean_stays_at_the_no
     let told = |state: &str| matches!(state, "present" | "unreadable");
     assert!((0..60).all(|pod| told(state(&world, pod))), "none of them is taken for gone");
     assert_eq!(world.state("n0", &key_in("modest", Kind::Pod, "p")), "present");
-    let lacking = (0..60).find(|pod| state(&world, *pod) == "unreadable").map(on).expect("one of them");
+    let lacks = |world: &World, pod: usize| {
+        let uid = Uid::parse(&format!("u-greedy-p{pod}")).expect("valid");
+        world.down.location.lacks(&node(&on(pod)), &uid)
+    };
+    let lacking = (0..60).find(|pod| lacks(&world, *pod)).map(on).expect("one of them");
     // The edge may hold what a pod refers to that there was no room for.
     let held = |namespace| key_in(namespace, Kind::Secret, "held");
     let states = |world: &World| {
