@@ -1,3 +1,5 @@
+#![allow(clippy::needless_pass_by_value, reason = "literals read better by value in tests")]
+
 use super::*;
 
 fn path(words: &[&str]) -> Path {
