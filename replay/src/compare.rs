@@ -12,7 +12,6 @@ use serde_json::{Map, Value};
 use crate::frame::Frame;
 use crate::identifiers::{Draft, Identifiers, Sort};
 use crate::rules::{Rule, Tally};
-use crate::value::inside;
 
 /// Where and how two messages differ.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -328,7 +327,7 @@ impl<'a> Comparison<'a> {
                 }
                 continue;
             }
-            let inner = inside(place, name);
+            let inner = format!("{place}/{}", name.replace('~', "~0").replace('/', "~1"));
             let (left, right) =
                 (one.get(name).unwrap_or(&Value::Null), other.get(name).unwrap_or(&Value::Null));
             if name == "name" && is_made_up(place, one, other) {
@@ -541,7 +540,7 @@ fn collect(place: &str, asked: &Value, made: &Value, found: &mut Additions) {
         return;
     };
     for (name, value) in members {
-        let inner = inside(place, name);
+        let inner = format!("{place}/{}", name.replace('~', "~0").replace('/', "~1"));
         collect(&inner, asked.get(name).unwrap_or(&Value::Null), value, found);
     }
 }

@@ -21,7 +21,7 @@ use tombolo_proto::session::kubeedge::Kinds;
 
 use crate::frame::{Ask, Frame, Key};
 use crate::transcript::{Event, Line, Transcript, Verb};
-use crate::value::{same_content, strip, version};
+use crate::value::{same_content, strip};
 
 /// Something that a frame proves about the API.
 struct Fact {
@@ -241,6 +241,12 @@ fn with_kind(mut object: Value, frame: &Frame, kinds: &Kinds) -> Value {
         }
     }
     object
+}
+
+/// Uid and version of an object.
+fn version(object: &Value) -> (String, String) {
+    let text = |pointer| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+    (text("/metadata/uid"), text("/metadata/resourceVersion"))
 }
 
 /// The API as far as the transcript has told.

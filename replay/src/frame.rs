@@ -9,8 +9,6 @@ use serde_json::{Map, Value};
 use tombolo_proto::message::ResourceType;
 use tombolo_proto::session::kubeedge::{Kinds, is_word_of_object};
 
-use crate::value::text;
-
 /// A message of dialect `kubeedge` as JSON (docs/reference/kubeedge.md#json-envelope), or a frame of dialect `tombolo`
 /// in the same form. Missing members read as empty.
 #[derive(Debug, Clone, PartialEq)]
@@ -31,10 +29,11 @@ impl Key {
     /// The key of an object of the Kubernetes API.
     #[must_use]
     pub fn of_object(object: &Value) -> Self {
+        let text = |pointer| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
         Self {
-            kind: text(object, "/kind").to_ascii_lowercase(),
-            namespace: text(object, "/metadata/namespace").to_owned(),
-            name: text(object, "/metadata/name").to_owned(),
+            kind: text("/kind").to_ascii_lowercase(),
+            namespace: text("/metadata/namespace").to_owned(),
+            name: text("/metadata/name").to_owned(),
         }
     }
 }
@@ -86,7 +85,7 @@ impl Frame {
     }
 
     fn text(&self, pointer: &str) -> &str {
-        text(&self.0, pointer)
+        self.0.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
     }
 
     /// Id of the message.
@@ -241,16 +240,6 @@ impl Frame {
                 if matches!(word, "event" | "rulestatus") { Ask::Report } else { Ask::Write }
             }
             _ => Ask::Report,
-        }
-    }
-
-    /// What a request of an edge waits for at a stock cloud: workers take requests of one kind and operation one after the other, and one
-    /// takes those of all applications (docs/reference/kubeedge.md#workers-and-buffers).
-    #[must_use]
-    pub fn queue(&self) -> [&str; 3] {
-        match self.source() {
-            "metaserver" if self.content().get("Verb").is_some() => ["metaserver", "", ""],
-            source => [source, self.operation(), self.resource().split('/').nth(1).unwrap_or_default()],
         }
     }
 

@@ -5,7 +5,6 @@ use serde_json::Value;
 use tombolo_proto::session::kubeedge::Kinds;
 
 use crate::transcript::{Event, Transcript};
-use crate::value::text;
 
 /// Kind of the objects that define others.
 const DEFINITION: &str = "CustomResourceDefinition";
@@ -26,6 +25,10 @@ pub(crate) fn told(transcript: &Transcript) -> Kinds {
         }
     }
     kinds
+}
+
+fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
+    value.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
 fn defined(kinds: &mut Kinds, definition: &Value) {

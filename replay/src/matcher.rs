@@ -1,11 +1,9 @@
 //! Follows a run along a transcript: what was expected, what came, and where they differ.
 
-mod connections;
 mod deliveries;
 mod index;
 mod notices;
 mod restricted;
-mod settled;
 mod unserved;
 
 use std::collections::{HashMap, HashSet};
@@ -21,8 +19,7 @@ use crate::kinds;
 use crate::rules::{Rule, Tally};
 use crate::soundness;
 use crate::transcript::{Event, Line, Transcript, Verb};
-use crate::value::{Version, version};
-use index::Index;
+use index::{Index, Version};
 pub use restricted::{Call, approved, call_of};
 
 /// The first thing that is not as it was recorded.
@@ -108,10 +105,8 @@ pub struct Matcher<'t> {
     undefined: HashSet<String>,
     /// Nodes whose Node a line of the API has deleted: the line.
     without_node: HashMap<String, usize>,
-    /// Connections of the run that have begun.
-    begun: HashSet<u64>,
-    /// Connections that have ended with their Node, or because of their node's next one: nothing of later lines comes on them.
-    over: HashMap<u64, (usize, Rule)>,
+    /// Connections that have ended with their Node: nothing of later lines comes on them.
+    over: HashMap<u64, usize>,
     additions: Additions,
     identifiers: Identifiers,
     rules: Tally,
@@ -153,7 +148,6 @@ impl<'t> Matcher<'t> {
             unserved: HashSet::new(),
             undefined: HashSet::new(),
             without_node: HashMap::new(),
-            begun: HashSet::new(),
             over: HashMap::new(),
             additions: all_additions(origin),
             identifiers: Identifiers::default(),
@@ -254,6 +248,27 @@ impl<'t> Matcher<'t> {
         !defined
     }
 
+    /// The cloud has ended a connection: with its Node, or for another reason, which excuses nothing.
+    pub fn ended(&mut self, conn: u64) {
+        if let Some(deleted) = self.without_node.get(self.transcript.node_of(conn)) {
+            self.over.entry(conn).or_insert(*deleted);
+        }
+    }
+
+    /// The node of a connection has joined again, because its Node was deleted. Tells whether it was.
+    pub fn joined_again(&mut self, conn: u64) -> bool {
+        let deleted = self.without_node.remove(self.transcript.node_of(conn)).is_some();
+        if deleted {
+            self.rules.count(Rule::JoinsAgain);
+        }
+        deleted
+    }
+
+    /// Whether a connection had ended with its Node before this line.
+    fn is_over(&self, conn: Option<u64>, index: usize) -> bool {
+        conn.and_then(|conn| self.over.get(&conn)).is_some_and(|deleted| *deleted < index)
+    }
+
     /// The line of the answer to the request of this line.
     #[must_use]
     pub fn answer_of(&self, request: usize) -> Option<usize> {
@@ -325,11 +340,6 @@ impl<'t> Matcher<'t> {
             self.states[index] = State::Met;
             return Ok(false);
         }
-        if self.is_settled(asked, request, recorded, &frame) {
-            self.between.extend(frame.objects().iter().map(version));
-            self.excuse(index, Rule::SettledConflict);
-            return Ok(self.recorded.acked.contains(recorded.id()));
-        }
         let served = unserved::answer(&self.undefined, recorded, &frame);
         let mut comparison = Comparison::new(&self.identifiers, &self.additions, &self.own);
         match comparison.reply(recorded, served.as_ref().unwrap_or(&frame)) {
@@ -386,7 +396,7 @@ impl<'t> Matcher<'t> {
             self.rules.count(Rule::Answered);
             return Ok(false);
         }
-        if self.recorded.may_be_cut_off(line, asked, request) {
+        if self.recorded.last_answer.get(&line.conn).is_none_or(|last| *last <= asked) {
             self.rules.count(Rule::RecordingEnds);
             return Ok(request.ask() != Ask::Write);
         }
@@ -431,12 +441,8 @@ impl<'t> Matcher<'t> {
         if recorded.is_hub_notice() {
             return Ok(self.excuse(index, Rule::HubNotice));
         }
-        if let Some(rule) = self.is_over(line.conn, index)
-            // That a connection was replaced is said on it.
-            && !(rule == Rule::Replaced && recorded.is_notice())
-            && self.candidates(line.conn, recorded).is_empty()
-        {
-            return Ok(self.excuse(index, rule));
+        if self.is_over(line.conn, index) && self.candidates(line.conn, recorded).is_empty() {
+            return Ok(self.excuse(index, Rule::JoinsAgain));
         }
         if let Some(first) = self.recorded.once_more.get(&index).copied() {
             return self.settle_once_more(index, first);
@@ -535,6 +541,12 @@ impl<'t> Matcher<'t> {
             rules: self.rules,
         })
     }
+}
+
+/// Uid and version of an object.
+fn version(object: &Value) -> Version {
+    let text = |name: &str| object["metadata"][name].as_str().unwrap_or_default().to_owned();
+    (text("uid"), text("resourceVersion"))
 }
 
 fn all_additions(transcript: &Transcript) -> Additions {

@@ -2,8 +2,6 @@
 
 use serde_json::Value;
 
-use crate::value::text;
-
 /// Kind, namespace (none: every one) and name of objects that controllers of every cluster put right when they are
 /// changed.
 const CLUSTERS_OWN: [(&str, Option<&str>, &str); 4] = [
@@ -41,6 +39,10 @@ const SERVERS_KINDS: [&str; 9] = [
     "ValidatingAdmissionPolicy",
     "ValidatingAdmissionPolicyBinding",
 ];
+
+fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
+    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}
 
 /// Whether every cluster has this object, with a content of its own.
 #[must_use]

@@ -4,25 +4,14 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
-use crate::frame::Frame;
+use crate::frame::{Frame, body_json};
 
 /// Annotation in which `kubectl apply` keeps the whole object.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// Bytes that the trees of documents within one text may take, by [`tree_bytes`]: those that stand within one another share them. A document
-/// beyond that is not read, and masked as a whole, because it may hold a secret.
-const REDACT_TREE_BYTES_MAX: usize = 64 * 1024 * 1024;
-
-/// What an object without members takes in a tree with the least map around it, and any other value.
-const OBJECT_BYTES: usize = 640;
-const VALUE_BYTES: usize = 64;
-
-/// Gives the mask of a secret.
-type Mask<'m> = &'m dyn Fn(&str) -> String;
-
 /// Replaces the values of Secrets, and tokens, by what `mask` gives for them. Equal values should get equal masks, so that
-/// a change stays one. Beside the frame it takes up to twice [`REDACT_TREE_BYTES_MAX`] of memory, whatever the frame says.
-pub fn redact(frame: &mut Frame, mask: Mask<'_>) {
+/// a change stays one.
+pub fn redact(frame: &mut Frame, mask: &dyn Fn(&str) -> String) {
     let is_secret = frame.key().is_some_and(|key| key.kind == "secret");
     if let Some(Value::String(token)) = frame.as_json_mut().pointer_mut("/request/caller_token")
         && !is_masked(token)
@@ -43,12 +32,12 @@ pub fn redact(frame: &mut Frame, mask: Mask<'_>) {
     }
     for body in ["RespBody", "ReqBody", "Option"] {
         let Some(Value::String(text)) = content.get_mut(body) else { continue };
-        encoded(text, REDACT_TREE_BYTES_MAX, mask, |inner, room| {
-            if of_secrets {
-                patch(inner, room, mask);
-            }
-            walk(inner, room, mask);
-        });
+        let Some(mut inner) = body_json(text) else { continue };
+        if of_secrets {
+            patch(&mut inner, mask);
+        }
+        walk(&mut inner, mask);
+        *text = STANDARD.encode(inner.to_string());
     }
     if let Some(Value::String(body)) = content.get_mut("body").filter(|_| is_call)
         && !is_masked(body)
@@ -56,58 +45,14 @@ pub fn redact(frame: &mut Frame, mask: Mask<'_>) {
         // Bytes that are no JSON can hold a Secret that is not found: none of them is kept.
         *body = STANDARD.encode(mask(body));
     }
-    walk(content, REDACT_TREE_BYTES_MAX, mask);
-}
-
-/// The same for an object of the Kubernetes API.
-pub fn redact_object(object: &mut Value, mask: Mask<'_>) {
-    walk(object, REDACT_TREE_BYTES_MAX, mask);
-}
-
-/// What the tree of a document takes at the most, about.
-fn tree_bytes(text: &[u8]) -> usize {
-    let bytes = |byte: &u8| match byte {
-        b'{' => OBJECT_BYTES,
-        b'[' | b',' | b':' => VALUE_BYTES,
-        _ => 1,
-    };
-    text.iter().map(bytes).sum()
-}
-
-/// A document within a text.
-enum Document {
-    /// Its tree, and the room that is left beside it.
-    Read(Value, usize),
-    /// It is no JSON.
-    Other,
-    /// There is no room for it.
-    TooLarge,
-}
-
-fn read(text: &[u8], room: usize) -> Document {
-    let Some(left) = room.checked_sub(tree_bytes(text)) else { return Document::TooLarge };
-    serde_json::from_slice(text).map_or(Document::Other, |tree| Document::Read(tree, left))
-}
-
-/// Redacts the document that a text holds in base64.
-fn encoded(text: &mut String, room: usize, mask: Mask<'_>, redact: impl FnOnce(&mut Value, usize)) {
-    let Ok(document) = STANDARD.decode(&*text) else { return };
-    match read(&document, room) {
-        Document::Read(mut inner, left) => {
-            redact(&mut inner, left);
-            *text = STANDARD.encode(inner.to_string());
-        }
-        Document::TooLarge if !is_masked(text) => *text = STANDARD.encode(mask(text)),
-        Document::TooLarge | Document::Other => {}
-    }
+    walk(content, mask);
 }
 
 /// The patch of a Secret, in the options of MetaServer's request (docs/reference/kubeedge.md#application-records).
-fn patch(options: &mut Value, room: usize, mask: Mask<'_>) {
+fn patch(options: &mut Value, mask: &dyn Fn(&str) -> String) {
     let Some(Value::String(text)) = options.get_mut("Data") else { return };
-    let document = STANDARD.decode(&*text).map_or(Document::Other, |document| read(&document, room));
-    match document {
-        Document::Read(mut inner @ Value::Object(_), _) => {
+    match body_json(text) {
+        Some(mut inner @ Value::Object(_)) => {
             secret(&mut inner, mask);
             *text = STANDARD.encode(inner.to_string());
         }
@@ -117,7 +62,12 @@ fn patch(options: &mut Value, room: usize, mask: Mask<'_>) {
     }
 }
 
-fn walk(value: &mut Value, room: usize, mask: Mask<'_>) {
+/// The same for an object of the Kubernetes API.
+pub fn redact_object(object: &mut Value, mask: &dyn Fn(&str) -> String) {
+    walk(object, mask);
+}
+
+fn walk(value: &mut Value, mask: &dyn Fn(&str) -> String) {
     match value.get("kind").and_then(Value::as_str) {
         Some("Secret") => secret(value, mask),
         Some("SecretList") => {
@@ -133,23 +83,21 @@ fn walk(value: &mut Value, room: usize, mask: Mask<'_>) {
                     Value::String(text) if is_token(name) && !text.is_empty() && !is_masked(text) => {
                         *text = mask(text);
                     }
-                    value => walk(value, room, mask),
+                    value => walk(value, mask),
                 }
             }
         }
-        Value::Array(items) => items.iter_mut().for_each(|item| walk(item, room, mask)),
+        Value::Array(items) => items.iter_mut().for_each(|item| walk(item, mask)),
         // Documents within texts, as patches are.
-        Value::String(text) if text.starts_with('{') => match read(text.as_bytes(), room) {
-            Document::Read(mut inner, left) => {
+        Value::String(text) if text.starts_with('{') => {
+            if let Ok(mut inner) = serde_json::from_str::<Value>(text) {
                 let before = inner.clone();
-                walk(&mut inner, left, mask);
+                walk(&mut inner, mask);
                 if inner != before {
                     *text = inner.to_string();
                 }
             }
-            Document::TooLarge => *text = mask(text),
-            Document::Other => {}
-        },
+        }
         _ => {}
     }
 }
@@ -164,7 +112,7 @@ fn is_masked(text: &str) -> bool {
     text.starts_with("redacted-") || STANDARD.decode(text).is_ok_and(|bytes| bytes.starts_with(b"redacted-"))
 }
 
-fn secret(object: &mut Value, mask: Mask<'_>) {
+fn secret(object: &mut Value, mask: &dyn Fn(&str) -> String) {
     // A JSON patch: one operation after the other.
     for operation in object.as_array_mut().into_iter().flatten() {
         if let Some(value) = operation.get_mut("value").filter(|value| !value.as_str().is_some_and(is_masked))
@@ -233,32 +181,5 @@ mod tests {
         }
         let map = redacted(&json!({"kind": "ConfigMap", "data": {"a": "b"}}), "n/configmap/c");
         assert!(map.contains("{\"a\":\"b\"}") && !map.contains("redacted"), "{map}");
-    }
-
-    /// Whoever is recorded chooses what documents within texts say, and how many there are within one another.
-    #[test]
-    fn documents_that_are_too_large_are_masked_as_a_whole() {
-        let objects = |bytes: usize| format!("[{}{{}}]", "{},".repeat(bytes / (OBJECT_BYTES + VALUE_BYTES)));
-        let small = json!({"a": objects(1024), "token": "hunter2"}).to_string();
-        let large =
-            format!("{{\"a\":{},\"token\":\"hunter2\"}}", objects(REDACT_TREE_BYTES_MAX + OBJECT_BYTES));
-        let within = |text: &str| redacted(&json!({"text": text}), "n/podpatch/p");
-        assert!(within(&small).contains("[{},"), "what is small is read");
-        let masked = within(&large);
-        assert!(!masked.contains("{},") && masked.contains(&format!("redacted-{}", large.len())), "{masked}");
-        for member in ["RespBody", "ReqBody", "Option"] {
-            let text = redacted(&json!({member: STANDARD.encode(&large)}), "ignore/Application/ignore");
-            assert!(text.len() < 1024, "{member}: {} bytes", text.len());
-        }
-        let options = json!({"Data": STANDARD.encode(&large)}).to_string();
-        let content = json!({"Key": "/core/v1/secrets/n/s", "Option": STANDARD.encode(options)});
-        assert!(redacted(&content, "ignore/Application/ignore").len() < 1024, "a patch");
-        // One within another: each has room by itself, both together have not.
-        let part = objects(REDACT_TREE_BYTES_MAX / 3);
-        let inner = format!("{{\"a\":{part},\"token\":\"hunter2\"}}");
-        assert!(within(&inner).contains("{},"), "it has room");
-        let outer = format!("{{\"a\":{part},\"b\":{}}}", Value::from(inner.clone()));
-        let text = within(&outer);
-        assert!(text.contains(&format!("redacted-{}", inner.len())) && !text.contains("hunter2"));
     }
 }

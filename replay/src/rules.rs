@@ -94,10 +94,6 @@ pub enum Rule {
     OlderTypes,
     /// Writes of applications that no node may make.
     NodeRestriction,
-    /// A connection in whose place the node has made another.
-    Replaced,
-    /// Conflicts that the cloud settles by itself.
-    SettledConflict,
 }
 
 impl Rule {
@@ -275,7 +271,7 @@ const TABLE: &[Row] = &[
     (
         Rule::RecordingEnds,
         "recording-ends",
-        "a request is answered, or what it has made is delivered, whose connection ended before an answer was recorded",
+        "a request is answered whose connection ended before an answer was recorded",
         "nothing can be said about what would have come",
     ),
     (
@@ -434,18 +430,6 @@ const TABLE: &[Row] = &[
         "a write of an application to pods, nodes, leases and the like is refused with 403; the run makes it as its administrator and compares what comes of it",
         "NodeRestriction forbids it to every node, whatever its roles are; a stock cloud without authorization writes in its own name",
     ),
-    (
-        Rule::Replaced,
-        "replaced",
-        "what the recorded cloud said on a connection after its node had made the next one does not come, and an edge that is played to answers it",
-        "a node's next connection ends the one before it; a stock cloud may notice the end later",
-    ),
-    (
-        Rule::SettledConflict,
-        "settled-conflict",
-        "a write of which the recorded edge was told of a conflict is done, where it asked the same again on the same connection and that was done",
-        "this cloud makes a report again by itself when others have written beside the status",
-    ),
 ];
 
 #[cfg(test)]
@@ -457,6 +441,6 @@ mod tests {
         for (index, row) in TABLE.iter().enumerate() {
             assert_eq!(row.0 as usize, index, "{}", row.1);
         }
-        assert_eq!(TABLE.len(), Rule::SettledConflict as usize + 1);
+        assert_eq!(TABLE.len(), Rule::NodeRestriction as usize + 1);
     }
 }

@@ -29,8 +29,8 @@ pub enum Happening {
     Restricted,
     /// The cloud has ended a connection.
     Ended(u64),
-    /// A connection begins.
-    Connected(u64),
+    /// The node of a connection has joined again before it.
+    JoinedAgain(u64),
     /// The cloud said something on a connection.
     Received(u64, Frame),
     /// The frame of a line had come, or was excused.
@@ -38,7 +38,7 @@ pub enum Happening {
 }
 
 impl Matcher<'_> {
-    /// Takes one happening. Tells whether the edge acknowledges what was received, and whether its node joins again before it connects.
+    /// Takes one happening. Tells whether the edge acknowledges what was received.
     ///
     /// # Errors
     /// The [`Difference`] that it shows.
@@ -56,7 +56,7 @@ impl Matcher<'_> {
             }
             Happening::Restricted => self.restricted(),
             Happening::Ended(conn) => self.ended(conn),
-            Happening::Connected(conn) => return Ok(self.connected(conn)),
+            Happening::JoinedAgain(conn) => return Ok(self.joined_again(conn)),
             Happening::Received(conn, frame) => return self.received(conn, frame),
             Happening::Settled(index) => {
                 if self.settle(index)? == Progress::Waiting {

@@ -13,7 +13,7 @@ use tombolo_proto::session::kubeedge::resource_of;
 use crate::frame::{Ask, Frame};
 use crate::tombolo::wire;
 use crate::transcript::{Event, Transcript, Verb};
-use crate::value::{agree, text};
+use crate::value::agree;
 
 /// A line that contradicts others, and how.
 pub(crate) struct Fault {
@@ -56,6 +56,11 @@ fn answered(frame: &Frame) -> Vec<String> {
     let conn = frame.id().split('/').next().unwrap_or_default();
     let lanes = frame.content().as_object().into_iter().flatten();
     lanes.map(|(lane, seq)| format!("{conn}/{lane}/{seq}")).collect()
+}
+
+/// Uid, version, kind and other short texts of objects.
+fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
+    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
 /// What was said of objects so far.

@@ -2,25 +2,6 @@
 
 use serde_json::Value;
 
-/// Uid and version of an object.
-pub(crate) type Version = (String, String);
-
-/// Which version of which incarnation this is; empty texts where it does not say so.
-pub(crate) fn version(object: &Value) -> Version {
-    let text = |name: &str| object["metadata"][name].as_str().unwrap_or_default().to_owned();
-    (text("uid"), text("resourceVersion"))
-}
-
-/// A text within a value; empty where there is none.
-pub(crate) fn text<'v>(value: &'v Value, pointer: &str) -> &'v str {
-    value.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
-}
-
-/// The place of a member, as a JSON pointer.
-pub(crate) fn inside(place: &str, name: &str) -> String {
-    format!("{place}/{}", name.replace('~', "~0").replace('/', "~1"))
-}
-
 /// Members of `metadata` that a version has anew, or that say nothing to an edge.
 const VOLATILE: [&str; 3] = ["resourceVersion", "managedFields", "selfLink"];
 

@@ -193,8 +193,8 @@ fn what_a_stock_cloud_says_after_the_deletion_of_the_node_is_not_missed() {
     let mut matcher = Matcher::new(&transcript).expect("sound");
     matcher.follow(Happening::Applied(0, vec![json!({"metadata": {"name": "e"}})])).expect("made");
     matcher.follow(Happening::Ended(1)).expect("ended");
-    assert!(matcher.follow(Happening::Connected(1)).expect("no difference"));
-    assert!(!matcher.follow(Happening::Connected(1)).expect("no difference"), "once is enough");
+    assert!(matcher.follow(Happening::JoinedAgain(1)).expect("no difference"));
+    assert!(!matcher.follow(Happening::JoinedAgain(1)).expect("no difference"), "once is enough");
     let summary = matcher.finish().expect("excused");
     assert_eq!((joins_again(&summary), summary.excused, summary.matched), (2, 1, 0));
 }
@@ -218,7 +218,7 @@ fn nothing_else_around_the_deletion_of_a_node_is_excused() {
         assert!(matcher.finish().is_err(), "{why}");
     }
     let mut matcher = Matcher::new(&late).expect("sound");
-    assert!(!matcher.follow(Happening::Connected(1)).expect("no difference"), "its Node is there");
+    assert!(!matcher.follow(Happening::JoinedAgain(1)).expect("no difference"), "its Node is there");
 }
 
 fn cluster_objects(summary: &Summary) -> usize {
@@ -325,175 +325,5 @@ fn a_report_that_meets_a_conflict_which_was_not_recorded_is_sent_again() {
         let mut matcher = Matcher::new(&transcript).expect("sound");
         matcher.follow(Happening::Sent(0, "live".to_owned())).expect("sent");
         assert_eq!(matcher.is_stale(&Frame::new(reported("l", "live", &came))), again, "{recorded} {came}");
-    }
-}
-
-/// A line of this connection.
-fn on(conn: u64, line: &str) -> String {
-    let mut line: Value = serde_json::from_str(line).expect("a line");
-    line["conn"] = conn.into();
-    line.to_string()
-}
-
-fn count(summary: &Summary, rule: Rule) -> usize {
-    summary.rules.iter().find(|(needed, _)| *needed == rule).map_or(0, |(_, count)| count)
-}
-
-/// A node connects, and connects again; then something is said on the first connection, and on the second.
-fn two_connections(late: String) -> Transcript {
-    let keepalive = |id: &str| {
-        json!({"header": {"msg_id": id, "timestamp": 1}, "content": "ping",
-            "route": {"source": "websocket", "group": "resource", "operation": "keepalive", "resource": "node"}})
-    };
-    transcript(&[
-        line("up", &keepalive("k1")),
-        line("up", &reports("q")),
-        on(2, &line("up", &keepalive("k2"))),
-        late,
-    ])
-}
-
-#[test]
-fn what_is_said_on_a_connection_after_the_next_one_began_is_not_missed() {
-    for late in [configmap("d1", "late"), line("down", &reported("d", "q", &done()))] {
-        let transcript = two_connections(late);
-        let mut matcher = Matcher::new(&transcript).expect("sound");
-        let run = [
-            Happening::Connected(1),
-            Happening::Sent(1, "live".to_owned()),
-            Happening::Connected(2),
-            Happening::Ended(1),
-        ];
-        for happening in run {
-            matcher.follow(happening).expect("no difference");
-        }
-        let summary = matcher.finish().expect("excused");
-        assert_eq!((count(&summary, Rule::Replaced), summary.excused, summary.matched), (1, 1, 0));
-    }
-}
-
-#[test]
-fn nothing_else_on_an_older_connection_is_excused() {
-    let late = two_connections(configmap("d1", "late"));
-    let early = transcript(&[
-        line("up", &reports("q")),
-        configmap("d1", "early"),
-        on(2, &line("up", &reports("q2"))),
-    ]);
-    let mut others = late.clone();
-    others.nodes.insert(2, "another".to_owned());
-    let [first, second, ended] = [Happening::Connected(1), Happening::Connected(2), Happening::Ended(1)];
-    let cases = [
-        ("the connection goes on", &late, vec![first.clone(), second.clone()]),
-        ("it ended before the next began", &late, vec![first.clone(), ended.clone(), second.clone()]),
-        ("the next is that of another node", &others, vec![first.clone(), second.clone(), ended.clone()]),
-        ("it was said before the next began", &early, vec![first.clone(), second.clone(), ended]),
-        ("another connection ended", &late, vec![first, second, Happening::Ended(2)]),
-    ];
-    for (why, transcript, run) in cases {
-        let mut matcher = Matcher::new(transcript).expect("sound");
-        for happening in run {
-            matcher.follow(happening).expect("no difference");
-        }
-        assert!(matcher.finish().is_err(), "{why}");
-    }
-}
-
-/// What the recorded edge did not hear, it did not answer.
-#[test]
-fn an_edge_of_ours_may_answer_what_came_after_the_last_word_of_the_recorded_one() {
-    let at = |seconds: u64, line: &str| {
-        let mut line: Value = serde_json::from_str(line).expect("a line");
-        line["at_us"] = (seconds * 1_000_000).into();
-        line.to_string()
-    };
-    let [first, second] = ["one", "two"].map(|name| configmap(name, name));
-    let heard = [line("up", &asks("q", &record("get", WIDGETS))), at(2, &first), at(20, &second)];
-    let summary = play_cloud(&transcript(&heard)).expect("excused");
-    assert_eq!(count(&summary, Rule::RecordingEnds), 2);
-    // The edge spoke later, and had not acknowledged the first.
-    let mut said = acknowledges("two");
-    said["route"]["source"] = "edgecontroller".into();
-    said["route"]["resource"] = "d/configmap/two".into();
-    let spoke = [&heard[..], &[at(20, &line("up", &said))]].concat();
-    assert!(play_cloud(&transcript(&spoke)).is_err());
-}
-
-/// A stock cloud has workers for each kind of request: they do not wait for one another.
-#[test]
-fn an_answer_may_be_cut_off_behind_that_to_a_request_of_another_kind() {
-    let query = json!({"header": {"msg_id": "q2", "timestamp": 1}, "content": null,
-        "route": {"source": "edged", "group": "meta", "operation": "query", "resource": "d/configmap/a"}});
-    let mut found = reported("d", "q2", &object("v1", "ConfigMap", "d", "a", &Value::Null));
-    found["route"]["resource"] = "d/configmap/a".into();
-    let recorded = transcript(&[line("up", &reports("q")), line("up", &query), line("down", &found)]);
-    let mut matcher = Matcher::new(&recorded).expect("sound");
-    matcher.follow(Happening::Sent(0, "live".to_owned())).expect("sent");
-    let frame = Frame::new(reported("l", "live", &done()));
-    assert_eq!(matcher.follow(Happening::Received(1, frame)), Ok(false));
-    // What the write has made is delivered, too, and nothing else.
-    for (name, excused) in [("p", true), ("other", false)] {
-        let mut matcher = Matcher::new(&recorded).expect("sound");
-        let mut live = found.clone();
-        live["header"]["parent_msg_id"] = "live2".into();
-        let pod = pushed("n", &object("v1", "Pod", "d", name, &Value::Null));
-        let run = [
-            Happening::Sent(0, "live".to_owned()),
-            Happening::Sent(1, "live2".to_owned()),
-            Happening::Received(1, Frame::new(live)),
-            Happening::Received(1, Frame::new(pod)),
-        ];
-        for happening in run {
-            matcher.follow(happening).expect("not judged yet");
-        }
-        let outcome = matcher.finish();
-        assert_eq!(outcome.is_ok(), excused, "{name}: {outcome:?}");
-    }
-}
-
-fn refused(reason: &str) -> Value {
-    json!({"Object": {}, "Err": {"ErrStatus": {"status": "Failure", "reason": reason, "code": 409}}})
-}
-
-/// Reports twice; `recorded` are the answers of the recorded cloud, `came` is the first one of the run's.
-fn reported_twice(recorded: [&Value; 2], second: &Value, came: &Value) -> Result<Summary, Difference> {
-    let lines = [
-        line("up", &reports("q1")),
-        line("down", &reported("d1", "q1", recorded[0])),
-        line("up", second),
-        line("down", &reported("d2", "q2", recorded[1])),
-    ];
-    let transcript = transcript(&lines);
-    let mut matcher = Matcher::new(&transcript)?;
-    matcher.follow(Happening::Sent(0, "l1".to_owned()))?;
-    matcher.follow(Happening::Received(1, Frame::new(reported("a", "l1", came))))?;
-    matcher.follow(Happening::Sent(2, "l2".to_owned()))?;
-    matcher.follow(Happening::Received(1, Frame::new(reported("b", "l2", recorded[1]))))?;
-    matcher.finish()
-}
-
-#[test]
-fn a_conflict_that_the_cloud_settles_by_itself_is_no_difference() {
-    let summary = reported_twice([&refused("Conflict"), &done()], &reports("q2"), &done()).expect("excused");
-    assert_eq!((count(&summary, Rule::SettledConflict), summary.excused, summary.matched), (1, 1, 1));
-}
-
-#[test]
-fn no_other_refusal_is_taken_for_a_settled_conflict() {
-    let conflict = refused("Conflict");
-    let mut other = reports("q2");
-    other["route"]["resource"] = "d/podpatch/another".into();
-    let cases = [
-        ("another refusal", reported_twice([&refused("AlreadyExists"), &done()], &reports("q2"), &done())),
-        ("it was never settled", reported_twice([&conflict, &conflict], &reports("q2"), &done())),
-        ("another request was done", reported_twice([&conflict, &done()], &other, &done())),
-        (
-            "the run refuses otherwise",
-            reported_twice([&conflict, &done()], &reports("q2"), &refused("Invalid")),
-        ),
-        ("it was done, and is refused", reported_twice([&done(), &done()], &reports("q2"), &conflict)),
-    ];
-    for (why, outcome) in cases {
-        assert!(outcome.is_err(), "{why}: {outcome:?}");
     }
 }

@@ -195,7 +195,7 @@ impl Player<'_> {
             return Ok(());
         }
         let node = NodeId::parse(self.transcript.node_of(conn)).context("no node name")?;
-        if self.happen(Happening::Connected(conn))? {
+        if self.happen(Happening::JoinedAgain(conn))? {
             self.join(node.clone()).await?;
         }
         let identity = self.identities.get(&node).context("the node has not joined")?;

@@ -54,8 +54,6 @@ pub(super) struct Connection {
     refusals: HashMap<String, String>,
     said: Vec<Frame>,
     last_at_us: u64,
-    /// When the recorded edge last said something: what came later it may not have heard.
-    edge_said_us: u64,
     /// When the cloud last said something.
     heard: Moment,
     /// The session has given the cloud up.
@@ -71,7 +69,6 @@ impl Peer for Connection {
 
     /// The recorded edge said this: so must the session.
     fn expect(&mut self, line: &Line, recorded: &Frame, _: &mut Holdings) -> Result<Met, Difference> {
-        self.edge_said_us = line.at_us;
         if self.given_up {
             return Ok(Met::Excused(Rule::Patience));
         }
@@ -183,7 +180,6 @@ impl Connection {
             refusals,
             said: Vec::new(),
             last_at_us: 0,
-            edge_said_us: 0,
             heard: now,
             given_up: false,
         }
@@ -279,8 +275,7 @@ impl Connection {
         if *copies > 1 {
             return Some(Rule::Repeated);
         }
-        let unheard = *at_us >= self.edge_said_us || at_us + ACK_WITHIN_US > self.last_at_us;
-        unheard.then_some(Rule::RecordingEnds)
+        (at_us + ACK_WITHIN_US > self.last_at_us).then_some(Rule::RecordingEnds)
     }
 }
 

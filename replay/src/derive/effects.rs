@@ -7,9 +7,10 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 
+use super::version;
 use crate::frame::{Frame, Key};
 use crate::transcript::{Event, Line, Transcript, Verb};
-use crate::value::{same_content, strip, version};
+use crate::value::{same_content, strip};
 
 /// The transcript with such a line before each report that needs one.
 pub(super) fn split(transcript: &Transcript) -> Transcript {

@@ -6,10 +6,9 @@
 
 use std::collections::HashMap;
 
-use super::is_newer;
+use super::{is_newer, version};
 use crate::frame::{Ask, Frame, Key};
 use crate::transcript::{Event, Line, Transcript, Verb};
-use crate::value::version;
 
 /// Before a line, in its place, or after it.
 type Place = (usize, i8);

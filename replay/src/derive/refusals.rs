@@ -8,10 +8,10 @@ use std::collections::HashSet;
 
 use serde_json::{Value, json};
 
-use super::{Fact, Known, What, is_newer};
+use super::{Fact, Known, What, is_newer, version};
 use crate::frame::{Frame, Key};
 use crate::transcript::Verb;
-use crate::value::{strip, version};
+use crate::value::strip;
 
 /// Why a write was refused. Closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,7 +9,9 @@ use serde_json::Value;
 
 use crate::frame::{Frame, Key};
 use crate::transcript::{Event, Line, Transcript, Verb};
-use crate::value::{Version, inside, version};
+
+/// Uid and version of an object.
+type Version = (String, String);
 
 /// The transcript with typed objects as the cluster had them, where it shows that: what no object of the kind has that came
 /// from the cloud's types, and an untyped one of the same version has, is put in.
@@ -65,6 +67,11 @@ fn untyped(line: &Line) -> Vec<(Version, Value)> {
     named.filter(|((uid, revision), _)| !uid.is_empty() && !revision.is_empty()).collect()
 }
 
+fn version(object: &Value) -> Version {
+    let text = |name: &str| object["metadata"][name].as_str().unwrap_or_default().to_owned();
+    (text("uid"), text("resourceVersion"))
+}
+
 /// Kind and places of all members of an object.
 fn members(object: &Value) -> Vec<(String, String)> {
     let (kind, mut places) = (Key::of_object(object).kind, Vec::new());
@@ -101,6 +108,10 @@ fn missing(place: &str, typed: &Value, whole: &Value, found: &mut Vec<(String, V
         }
         _ => {}
     }
+}
+
+fn inside(place: &str, name: &str) -> String {
+    format!("{place}/{}", name.replace('~', "~0").replace('/', "~1"))
 }
 
 /// A place in any entry of lists.

@@ -2,14 +2,14 @@
 
 use serde_json::Value;
 
-use super::{Difference, Matcher, Progress, State, at, unexpected};
+use super::{Difference, Matcher, Progress, State, at, unexpected, version};
 use crate::compare::{Comparison, Mismatch};
-use crate::frame::{Ask, Frame, Key};
+use crate::frame::{Frame, Key};
 use crate::identifiers::Sort;
 use crate::own::{is_clusters_own, is_machinery};
 use crate::rules::Rule;
 use crate::transcript::Event;
-use crate::value::{agree, same_but_status, same_content, strip, version, without_empty};
+use crate::value::{agree, same_but_status, same_content, strip, without_empty};
 
 impl Matcher<'_> {
     pub(super) fn settle_push(&mut self, index: usize, recorded: &Frame) -> Result<Progress, Difference> {
@@ -272,9 +272,6 @@ impl Matcher<'_> {
         if self.own.uids.contains(&live_uid) {
             return Some(Rule::ClusterObjects);
         }
-        if frame.key().is_some_and(|key| self.is_under_way(&key)) {
-            return Some(Rule::RecordingEnds);
-        }
         let between = self.between.contains(&(live_uid.clone(), live_revision.clone()));
         let Some(uid) = self.identifiers.recorded(Sort::Uid, "", &live_uid).map(str::to_owned) else {
             // The transcript proves that there is something, and does not show it.
@@ -312,18 +309,6 @@ impl Matcher<'_> {
             Rule::Needed
         } else {
             Rule::Between
-        })
-    }
-
-    /// Whether the run has made a write to this object whose answer the end of the recording has cut off: nothing tells what comes of it.
-    fn is_under_way(&self, key: &Key) -> bool {
-        self.sent.values().any(|asked| {
-            let line = &self.transcript.lines[*asked];
-            let Event::Up(request) = &line.event else { return false };
-            request.ask() == Ask::Write
-                && !self.recorded.answers.contains_key(request.id())
-                && request.key().as_ref() == Some(key)
-                && self.recorded.may_be_cut_off(line, *asked, request)
         })
     }
 

@@ -4,9 +4,12 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
 
+use super::version;
 use crate::frame::{Ask, Frame, Key};
-use crate::transcript::{Event, Line, Transcript, Verb};
-use crate::value::{Version, version};
+use crate::transcript::{Event, Transcript, Verb};
+
+/// Uid and version of an object.
+pub(super) type Version = (String, String);
 
 /// A frame of the recorded cloud that has shown an object.
 pub(super) struct Carrier {
@@ -15,10 +18,6 @@ pub(super) struct Carrier {
     pub(super) is_answer: bool,
     pub(super) version: Version,
 }
-
-/// Time in which our own cloud has certainly answered what it answers at all: as long before its end, a connection may have had
-/// an answer under way.
-const ANSWERED_WITHIN_US: u64 = 1_000_000;
 
 /// Lines are named by their index.
 #[derive(Default)]
@@ -57,12 +56,9 @@ pub(super) struct Index<'t> {
     /// An older edge reports its node: the cloud brings old heartbeats to the present time
     /// (docs/reference/kubeedge.md#older-edges).
     pub(super) has_node_reports: bool,
-    /// The last request of each queue that was answered, on each connection. A stock cloud answers beside deliveries, and
-    /// from several queues at once: nothing else says that an earlier answer has gone.
-    taken: HashMap<(Option<u64>, [&'t str; 3]), usize>,
-    /// The last answer on each connection, and when the connection ends.
-    last_answer: HashMap<Option<u64>, usize>,
-    ends: HashMap<Option<u64>, u64>,
+    /// The last answer of the cloud on each connection: a stock cloud sends answers beside deliveries, so that a delivery does
+    /// not say that an earlier answer has gone (docs/reference/kubeedge.md#acknowledged-deliveries).
+    pub(super) last_answer: HashMap<Option<u64>, usize>,
     /// Whether the cloud has a dynamic controller: one that is off, as it is unless the settings say so, answers nothing.
     pub(super) has_dynamic: bool,
 }
@@ -72,7 +68,6 @@ impl<'t> Index<'t> {
         let mut index = Self::default();
         let mut ids: HashMap<&str, usize> = HashMap::new();
         for (number, line) in transcript.lines.iter().enumerate() {
-            index.ends.insert(line.conn, line.at_us);
             match &line.event {
                 Event::Up(frame) => index.take_up(number, frame),
                 Event::Down(frame) => {
@@ -80,7 +75,9 @@ impl<'t> Index<'t> {
                     if first != number {
                         index.once_more.insert(number, first);
                     }
-                    index.take_answer(transcript, line, number, frame);
+                    if !frame.is_push() {
+                        index.last_answer.insert(line.conn, number);
+                    }
                     index.take_down(number, frame);
                     index.take_written(transcript, frame);
                 }
@@ -139,29 +136,6 @@ impl<'t> Index<'t> {
             self.carriers.entry(version.0).or_default().push(carrier);
             self.take_object(&object);
         }
-    }
-
-    fn take_answer(&mut self, transcript: &'t Transcript, line: &Line, number: usize, frame: &Frame) {
-        if frame.is_push() {
-            return;
-        }
-        self.last_answer.insert(line.conn, number);
-        let Some(asked) = self.requests.get(frame.parent()).copied() else { return };
-        if let Some(Event::Up(request)) = transcript.lines.get(asked).map(|line| &line.event) {
-            let last = self.taken.entry((line.conn, request.queue())).or_insert(asked);
-            *last = asked.max(*last);
-        }
-    }
-
-    /// Whether the answer to the request of this line may have been lost with the end of its connection. Our own cloud answers
-    /// in any order.
-    pub(super) fn may_be_cut_off(&self, line: &Line, asked: usize, request: &Frame) -> bool {
-        if request.is_tombolo() {
-            let ends = self.ends.get(&line.conn).copied().unwrap_or_default();
-            let none_after = self.last_answer.get(&line.conn).is_none_or(|last| *last <= asked);
-            return none_after || ends.saturating_sub(line.at_us) <= ANSWERED_WITHIN_US;
-        }
-        self.taken.get(&(line.conn, request.queue())).is_none_or(|last| *last < asked)
     }
 
     /// The versions that the answer to a write tells of.

@@ -1,6 +1,6 @@
 //! Transcripts written by hand from the protocol: what the recorded ones do not show.
 
-use tombolo_replay::{Event, Line, Rule, Summary, Transcript, play_cloud, with_api_lines};
+use tombolo_replay::{Event, Rule, Summary, Transcript, play_cloud, with_api_lines};
 
 use crate::mutations::every_change_is_seen;
 use crate::{play, recorded};
@@ -179,24 +179,4 @@ async fn what_refusals_and_lists_prove_is_so_in_the_run() {
     play_cloud(&recorded).unwrap_or_else(|difference| panic!("as cloud: {difference}"));
     let summary = play(&with_api_lines(&recorded)).await.outcome.expect("checked by play");
     assert!(summary.matched >= 30, "{summary:?}");
-}
-
-/// A stock cloud that has not noticed yet that a connection is dead says something on it after the node's next one has begun.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_delivery_on_a_connection_that_is_dead_already() {
-    let mut transcript = recorded("made/away.jsonl");
-    let of_second = |line: &Line| line.conn == Some(2);
-    let begins = transcript.lines.iter().position(of_second).expect("a second connection");
-    let is_push =
-        |line: &&Line| of_second(line) && matches!(&line.event, Event::Down(frame) if frame.is_push());
-    let mut late = transcript.lines.iter().find(is_push).expect("a delivery").clone();
-    (late.conn, late.at_us) = (Some(1), transcript.lines[begins].at_us + 1);
-    if let Event::Down(frame) = &mut late.event {
-        frame.as_json_mut()["header"]["msg_id"] = "late".into();
-    }
-    transcript.lines.insert(begins + 1, late);
-    let as_cloud = play_cloud(&transcript).unwrap_or_else(|difference| panic!("as cloud: {difference}"));
-    assert!(count(&as_cloud, Rule::RecordingEnds) >= 1, "{as_cloud:?}");
-    let summary = play(&with_api_lines(&transcript)).await.outcome.expect("checked by play");
-    assert!(summary.matched > 20, "{summary:?}");
 }

@@ -1,6 +1,5 @@
 //! Recorded traffic against a cloudcore of ours and against edges of ours; and the proof that a replay can fail.
 
-mod cuts;
 mod made;
 mod mutations;
 mod real;

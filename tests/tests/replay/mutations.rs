@@ -193,46 +193,18 @@ fn unmissed(origin: &Transcript, index: usize) -> Option<&'static str> {
 }
 
 /// Whether this is the last of its kind on a connection. Deliveries of dialect `tombolo` are counted, so that a gap shows,
-/// and nothing follows the last one; what a stock edge acknowledges is missed. So is an answer, if that to a later request
-/// of the same kind has come.
+/// and nothing follows the last one; what a stock edge acknowledges is missed.
 fn is_last(origin: &Transcript, index: usize) -> bool {
     let line = &origin.lines[index];
     let Event::Down(frame) = &line.event else { return false };
-    let request = request_of(origin, line.conn, frame);
-    let on_the_same = || origin.lines.iter().filter(|other| other.conn == line.conn);
-    if let Some((asked, _)) = request.filter(|_| frame.is_tombolo()) {
-        let ends = on_the_same().map(|line| line.at_us).max().unwrap_or_default();
-        if ends - origin.lines[asked].at_us <= ANSWERED_WITHIN_US {
-            return true;
-        }
-    }
-    let is_later = |other: &Frame| match (request, request_of(origin, line.conn, other)) {
-        (Some((asked, request)), Some((later, other))) if !frame.is_tombolo() => {
-            later > asked && other.queue() == request.queue()
-        }
-        _ => true,
-    };
     let follows = |later: &tombolo_replay::Line| match &later.event {
         Event::Down(other) => {
-            let same = other.is_push() == frame.is_push() && !other.is_notice();
-            later.conn == line.conn && same && is_later(other)
+            later.conn == line.conn && other.is_push() == frame.is_push() && !other.is_notice()
         }
         Event::Up(other) => !frame.is_tombolo() && other.parent() == frame.id(),
         Event::Api(..) => false,
     };
     !origin.lines[index + 1..].iter().any(follows)
-}
-
-/// As long before the end of its connection an answer of ours may have been under way, in microseconds.
-const ANSWERED_WITHIN_US: u64 = 1_000_000;
-
-/// The request that a frame answers, and its line.
-fn request_of<'t>(origin: &'t Transcript, conn: Option<u64>, answer: &Frame) -> Option<(usize, &'t Frame)> {
-    let parent = Some(answer.parent()).filter(|parent| !parent.is_empty())?;
-    origin.lines.iter().enumerate().find_map(|(index, line)| match &line.event {
-        Event::Up(asked) if line.conn == conn && asked.id() == parent => Some((index, asked)),
-        _ => None,
-    })
 }
 
 /// Lines of expected frames with the places in them; no place: the frame as a whole.
