@@ -52,6 +52,9 @@ struct Followed {
     pause: Duration,
 }
 
+/// The objects of one part.
+type Objects = Vec<Arc<Stored>>;
+
 impl Followed {
     fn put_off(&mut self) {
         self.ask_at = Instant::now() + self.pause;
@@ -154,7 +157,7 @@ impl Follower {
 
     /// All objects of a part, and the revision of that; none where they are more than fit beside the others: then they were never
     /// in memory together.
-    fn take_all(&self, part: Part) -> Result<(Revision, Option<Vec<Arc<Stored>>>), StoreError> {
+    fn take_all(&self, part: Part) -> Result<(Revision, Option<Objects>), StoreError> {
         let (room, mut weights, mut items) = (self.projector.room_for(part), Weights::default(), Vec::new());
         let revision = self.source.each(&part.resource(), None, &mut |object| {
             if !self.projector.shows(object.key.namespace()) {
@@ -171,7 +174,7 @@ impl Follower {
         &mut self,
         part: Part,
         affected: &mut Affected,
-    ) -> Result<(Revision, Vec<Arc<Stored>>), StoreError> {
+    ) -> Result<(Revision, Objects), StoreError> {
         self.projector.exclude(self.weigh(), affected).await;
         let mut items = Vec::new();
         let revision = self.source.each(&part.resource(), None, &mut |object| {
