@@ -194,7 +194,7 @@ pub(crate) fn is_passing_failure(error: &kube::Error) -> bool {
 fn is_refused_by_tls(error: &kube::Error) -> bool {
     let of_tls = |error: &(dyn Error + 'static)| {
         let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-        error.is::<rustls::Error>() || inner.is_some_and(|inner| inner.is::<rustls::Error>())
+        error.is::<rustls::Error>() || inner.is_some_and(<dyn Error + Send + Sync>::is::<rustls::Error>)
     };
     let mut next = error.source();
     while let Some(error) = next {
