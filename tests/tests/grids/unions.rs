@@ -8,6 +8,7 @@ use tombolo_tests::world::Api;
 use super::{Grids, condition, deployment, grid};
 
 /// Pod and strategy of a Deployment whose parts have one member each.
+#[allow(clippy::needless_pass_by_value, reason = "literals read better by value in tests")]
 fn template(strategy: Value, source: Value, value: Value, handler: Value) -> Value {
     let mut template = deployment();
     template["strategy"] = strategy;
