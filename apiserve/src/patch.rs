@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::schema::decode::depth_over;
 use crate::schema::types::{Place, json_type};
 use crate::schema::{DEPTH_MAX, Schema};
-use crate::tree;
+use crate::tree::value_bytes;
 
 /// How many operations a JSON patch may have, as in kube-apiserver.
 pub const OPERATIONS_MAX: usize = 10_000;
@@ -161,7 +161,7 @@ fn reach(object: &Value, one: &Value, spent: &mut Spent) -> Result<usize, PatchE
     let Some(value) = value else { return Ok(segments) };
     match op {
         "copy" => {
-            spent.copied = spent.copied.saturating_add(weight(value));
+            spent.copied = spent.copied.saturating_add(value_bytes(value));
             if spent.copied > COPIED_MAX {
                 return Err(PatchError::CopiesTooMuch);
             }
@@ -177,22 +177,6 @@ fn count(sum: &mut usize, value: Option<&Value>, max: usize) -> Result<(), Patch
     let len = value.map_or(Some(0), length).ok_or(PatchError::TooLarge)?;
     *sum = sum.saturating_add(len);
     if *sum > max { Err(PatchError::TooMuchWork) } else { Ok(()) }
-}
-
-/// Bytes that a value takes in memory, by the estimate of [`tree`] and with its texts.
-fn weight(value: &Value) -> usize {
-    match value {
-        Value::Array(items) => {
-            let items = items.iter().map(|item| tree::ITEM_BYTES + weight(item));
-            tree::ARRAY_BYTES + items.sum::<usize>()
-        }
-        Value::Object(map) => {
-            let members = map.iter().map(|(name, value)| tree::MEMBER_BYTES + name.len() + weight(value));
-            tree::OBJECT_BYTES + members.sum::<usize>()
-        }
-        Value::String(text) => text.len(),
-        _ => 0,
-    }
 }
 
 fn depth_of(value: &Value) -> usize {

@@ -13,6 +13,7 @@ mod set;
 mod tests;
 mod walk;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
@@ -52,7 +53,7 @@ const BEFORE_FIRST_APPLY: &str = "before-first-apply";
 pub fn update(kind: &KindInfo, live: Option<&Value>, new: &mut Value, writer: &Writer<'_>) {
     let own = !writer.subresource.is_empty();
     let live_managers = || live.map(|live| Managers::decode(managed_fields(live))).unwrap_or_default();
-    let sent = managed_fields(new).clone();
+    let sent = remove_managed_fields(new);
     let mut managers = match &sent {
         // A client may reset tracking with an empty list or one empty entry.
         Value::Array(list) if !own && (list.is_empty() || list.as_slice() == [Value::Object(Map::new())]) => {
@@ -64,16 +65,16 @@ pub fn update(kind: &KindInfo, live: Option<&Value>, new: &mut Value, writer: &W
         }
         _ => live_managers(),
     };
+    drop(sent);
     managers.keep_group(&kind.api_version());
-    remove_managed_fields(new);
     if managers.is_empty() && live.is_some() {
         return;
     }
     let mut merge = Merge { place: kind.place(), owned: owned(kind, writer.subresource), managers };
-    let bare = live.map_or_else(|| empty(kind), without_managed_fields);
-    merge.update(&bare, new, &identity(writer, Operation::Update), writer);
+    let before = live.map_or_else(|| Cow::Owned(empty(kind)), Cow::Borrowed);
+    merge.update(&before, new, &identity(writer, Operation::Update), writer);
     merge.managers.cap(writer);
-    settle(live, new, &merge.managers);
+    settle(live, new, merge.managers);
 }
 
 /// Merges an applied configuration into the stored object (`live`; absent when apply creates it).
@@ -108,7 +109,7 @@ pub fn apply(
     let mut merge = Merge { place, owned, managers };
     let mut out = merge.apply_as_kubectl(bare.as_ref(), applied, writer, force)?;
     refresh_last_applied(&mut out, applied, writer);
-    settle(live, &mut out, &merge.managers);
+    settle(live, &mut out, merge.managers);
     Ok(out)
 }
 
@@ -148,10 +149,9 @@ fn managed_fields(object: &Value) -> &Value {
     &object["metadata"]["managedFields"]
 }
 
-fn remove_managed_fields(object: &mut Value) {
-    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
-        metadata.remove("managedFields");
-    }
+fn remove_managed_fields(object: &mut Value) -> Value {
+    let metadata = object.get_mut("metadata").and_then(Value::as_object_mut);
+    metadata.and_then(|metadata| metadata.remove("managedFields")).unwrap_or_default()
 }
 
 fn without_managed_fields(object: &Value) -> Value {
@@ -160,16 +160,28 @@ fn without_managed_fields(object: &Value) -> Value {
     copy
 }
 
+/// Whether two objects are the same but for their managed fields.
+fn same_but_owners(one: &Value, other: &Value) -> bool {
+    type Members = Map<String, Value>;
+    let but = |one: &Members, other: &Members, key: &str| {
+        let keys = |members: &Members| members.keys().filter(|own| *own != key).count();
+        keys(one) == keys(other) && one.iter().all(|(own, value)| own == key || other.get(own) == Some(value))
+    };
+    let (Value::Object(one), Value::Object(other)) = (one, other) else { return one == other };
+    let same = match (one.get("metadata"), other.get("metadata")) {
+        (Some(Value::Object(one)), Some(Value::Object(other))) => but(one, other, "managedFields"),
+        (one, other) => one == other,
+    };
+    same && but(one, other, "metadata")
+}
+
 /// Writes the ownership into the object. When nothing but times would differ from what is stored, the stored times
 /// stay, so that writing the same again changes nothing.
-fn settle(live: Option<&Value>, new: &mut Value, managers: &Managers) {
-    let encoded = managers.encode();
-    let stored = live.map(|live| (without_managed_fields(live), Managers::decode(managed_fields(live))));
-    let unchanged = stored.is_some_and(|(object, before)| object == *new && before.same_but_times(managers));
-    let value = match live.filter(|_| unchanged) {
-        Some(live) => managed_fields(live).clone(),
-        None => encoded,
-    };
+fn settle(live: Option<&Value>, new: &mut Value, managers: Managers) {
+    let unchanged = live.filter(|live| {
+        same_but_owners(live, new) && Managers::decode(managed_fields(live)).same_but_times(&managers)
+    });
+    let value = unchanged.map_or_else(|| managers.encode(), |live| managed_fields(live).clone());
     if let (Value::Object(map), Value::Array(list)) = (new, value)
         && !list.is_empty()
     {
@@ -197,7 +209,7 @@ const NOBODYS_METADATA: [&str; 9] = [
     "resourceVersion",
 ];
 
-fn stripped(set: &Set) -> Set {
+fn stripped(set: Set) -> Set {
     let mut nobodys = Set::default();
     for name in NOBODYS {
         nobodys.insert(&[Element::field(name)]);
@@ -222,19 +234,19 @@ impl Merge<'_> {
     /// A write that is not an apply: the writer owns what it changed.
     fn update(&mut self, live: &Value, new: &Value, identity: &Identity, writer: &Writer<'_>) {
         let compared = walk::compare(self.place, Some(live), Some(new));
-        let changed = compared.modified.union(&compared.added).within(self.owned);
+        let changed = compared.modified.union(compared.added).within(self.owned);
         let removed = compared.removed.within(self.owned);
         // The writer's own earlier entry also loses what was removed or is now owned anew.
         for entry in self.managers.iter_mut() {
-            entry.set = entry.set.difference(&changed).difference(&removed);
+            entry.set = std::mem::take(&mut entry.set).difference(&changed).difference(&removed);
         }
         self.managers.drop_empty();
-        let own = stripped(&changed);
+        let own = stripped(changed);
         if own.is_empty() {
             return;
         }
-        let set = match self.managers.get(identity) {
-            Some(previous) => previous.set.union(&own),
+        let set = match self.managers.remove(identity) {
+            Some(previous) => previous.set.union(own),
             None => own,
         };
         self.managers.put(
@@ -306,7 +318,7 @@ impl Merge<'_> {
         self.managers.drop_empty();
         let changed = live != Some(&pruned);
         if let Some(mut entry) = self.managers.remove(&identity) {
-            entry.set = stripped(&entry.set);
+            entry.set = stripped(entry.set);
             // Who only joins the owners of what is there has no time, as in kube-apiserver.
             if changed {
                 entry.time = Some(writer.now);
@@ -321,7 +333,7 @@ impl Merge<'_> {
     /// What others own and the write changes; what it removes is taken from them at once.
     fn take_over(&mut self, live: Option<&Value>, new: &Value, own: &Identity) -> BTreeMap<Identity, Set> {
         let compared = walk::compare(self.place, live, Some(new));
-        let changed = compared.modified.union(&compared.added).within(self.owned);
+        let changed = compared.modified.union(compared.added).within(self.owned);
         let removed = compared.removed.within(self.owned);
         let mut clashes = BTreeMap::new();
         let others: Vec<Identity> =
@@ -345,7 +357,7 @@ impl Merge<'_> {
         let owned = self.managers.union().with_named_fields(self.place);
         let everything = walk::to_set(self.place, &merged).with_named_fields(self.place);
         let kept = walk::to_set(self.place, &pruned).with_named_fields(self.place);
-        let pruned = walk::remove(self.place, &merged, &everything.difference(&kept.union(&owned)));
+        let pruned = walk::remove(self.place, &merged, &everything.clone().difference(&kept.union(owned)));
         let kept = walk::to_set(self.place, &pruned).with_named_fields(self.place);
         walk::remove(self.place, &merged, &everything.difference(&kept).intersection(&last))
     }

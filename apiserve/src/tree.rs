@@ -62,6 +62,25 @@ pub fn tree_bytes(text: &[u8]) -> usize {
     bytes
 }
 
+/// Bytes that a value takes in memory, by the same estimate and with its texts.
+#[must_use]
+pub fn value_bytes(value: &Value) -> usize {
+    match value {
+        Value::Array(items) if items.is_empty() => 0,
+        Value::Object(map) if map.is_empty() => 0,
+        Value::Array(items) => {
+            let items = items.iter().map(|item| ITEM_BYTES + value_bytes(item));
+            ARRAY_BYTES + items.sum::<usize>()
+        }
+        Value::Object(map) => {
+            let members = map.iter().map(|(name, value)| MEMBER_BYTES + name.len() + value_bytes(value));
+            OBJECT_BYTES + members.sum::<usize>()
+        }
+        Value::String(text) => text.len(),
+        _ => 0,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -264,12 +264,6 @@ pub(crate) fn question(
     Ok(object)
 }
 
-/// What a commit stores, in the served version, together with what it replaces.
-struct Change<'a> {
-    object: &'a Value,
-    expected: Expect,
-}
-
 impl LocalWrites {
     /// Runs the mutating hooks.
     async fn mutate(
@@ -321,22 +315,24 @@ impl LocalWrites {
         Ok(Some((stored, object)))
     }
 
-    /// Stores an object and returns it as it is now, in the served version.
-    async fn commit(&self, context: &Context<'_>, change: Change<'_>) -> Result<Value, StoreError> {
-        let mut object = change.object.clone();
-        context.kind.to_storage(&mut object);
+    /// Stores an object of the served version, which has the version of that write then. It is not copied: its writer
+    /// chooses what its tree takes.
+    async fn commit(
+        &self,
+        context: &Context<'_>,
+        object: &mut Value,
+        expected: Expect,
+    ) -> Result<Arc<Stored>, StoreError> {
         let refuse = |reason: String| StoreError::Refused { key: context.key(), reason };
         let uid = object.pointer("/metadata/uid").and_then(Value::as_str).unwrap_or_default();
         let uid = Uid::parse(uid).map_err(|error| refuse(error.to_string()))?;
-        let body = raw::object_text(&object);
+        let body = context.kind.stored_text(object);
         let sender = &context.request.attributes;
         let line = sender.payer.storing(body.len()).await;
-        let mutation =
-            Mutation { key: context.key(), expected: change.expected, write: Write::Put { uid, body } };
+        let mutation = Mutation { key: context.key(), expected, write: Write::Put { uid, body } };
         let stored = self.store.commit_for(mutation, &sender.identity.user, line).await?;
-        let mut object = change.object.clone();
-        meta::set(&mut object, "resourceVersion", stored.revision.to_string().into());
-        Ok(object)
+        meta::set(object, "resourceVersion", stored.revision.to_string().into());
+        Ok(stored)
     }
 
     /// Removes a version of an object. It takes as much of its sender's line as the object has, whose last state is told to
@@ -398,6 +394,12 @@ fn admission_request<'r>(
         dry_run: context.dry_run,
         warnings: Warnings::default(),
     }
+}
+
+/// An object that is kept as text, which takes far less memory than a tree.
+fn kept(text: &[u8]) -> Result<Value, ApiError> {
+    serde_json::from_slice(text)
+        .map_err(|error| ApiError::internal(format!("an object cannot be read: {error}")))
 }
 
 fn served(kind: &KindInfo, body: &Bytes) -> Result<Value, ApiError> {

@@ -96,7 +96,7 @@ impl Managers {
     /// Takes fields away from a manager.
     pub(super) fn take(&mut self, identity: &Identity, set: &Set) {
         if let Some(entry) = self.0.get_mut(identity) {
-            entry.set = entry.set.difference(set);
+            entry.set = std::mem::take(&mut entry.set).difference(set);
         }
     }
 
@@ -106,7 +106,7 @@ impl Managers {
 
     /// What anybody owns.
     pub(super) fn union(&self) -> Set {
-        self.0.values().fold(Set::default(), |union, entry| union.union(&entry.set))
+        self.0.values().fold(Set::default(), |union, entry| union.union(entry.set.clone()))
     }
 
     /// Whether both say the same about who owns what.
@@ -148,7 +148,7 @@ impl Managers {
                 time: old.time,
                 api_version: writer.api_version.clone(),
             });
-            slot.set = slot.set.union(&old.set);
+            slot.set = std::mem::take(&mut slot.set).union(old.set);
             slot.time = slot.time.max(old.time);
         }
     }

@@ -43,7 +43,7 @@ impl Count<'_> {
             let Some(entry) = before.get(&identity).filter(|entry| self.knows(entry)) else { continue };
             let mut entry = entry.clone();
             if has(&entry.set, self.path) && scaling.remove(&identity).is_none() {
-                entry.set = entry.set.difference(&single(self.path));
+                entry.set = std::mem::take(&mut entry.set).difference(&single(self.path));
             }
             if !entry.set.is_empty() {
                 after.put(identity, entry);
@@ -76,5 +76,5 @@ fn single(path: &str) -> Set {
 }
 
 fn has(set: &Set, path: &str) -> bool {
-    set.difference(&single(path)) != *set
+    set.clone().difference(&single(path)) != *set
 }

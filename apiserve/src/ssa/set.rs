@@ -40,14 +40,14 @@ impl Set {
         self.children.get(element).filter(|child| !child.is_empty())
     }
 
-    pub(super) fn union(&self, other: &Self) -> Self {
-        let mut out = self.clone();
-        out.members.extend(other.members.iter().cloned());
-        for (element, child) in &other.children {
-            let slot = out.children.entry(element.clone()).or_default();
-            *slot = slot.union(child);
+    /// With all paths of another one.
+    pub(super) fn union(mut self, other: Self) -> Self {
+        self.members.extend(other.members);
+        for (element, child) in other.children {
+            let slot = self.children.entry(element).or_default();
+            *slot = std::mem::take(slot).union(child);
         }
-        out
+        self
     }
 
     pub(super) fn intersection(&self, other: &Self) -> Self {
@@ -64,19 +64,16 @@ impl Set {
         Self { members, children }
     }
 
-    pub(super) fn difference(&self, other: &Self) -> Self {
-        let members = self.members.difference(&other.members).cloned().collect();
-        let mut children = BTreeMap::new();
-        for (element, child) in &self.children {
-            let rest = match other.children.get(element) {
-                Some(other) => child.difference(other),
-                None => child.clone(),
-            };
-            if !rest.is_empty() {
-                children.insert(element.clone(), rest);
+    /// Without the paths of another one.
+    pub(super) fn difference(mut self, other: &Self) -> Self {
+        self.members.retain(|member| !other.members.contains(member));
+        self.children.retain(|element, child| {
+            if let Some(other) = other.children.get(element) {
+                *child = std::mem::take(child).difference(other);
             }
-        }
-        Self { members, children }
+            !child.is_empty()
+        });
+        self
     }
 
     /// Only what an endpoint can own.
@@ -85,7 +82,7 @@ impl Set {
             Fields::All => self,
             Fields::But(paths) => paths.iter().fold(self, |set, path| set.without(path.names())),
             Fields::Only(paths) => {
-                paths.iter().fold(Self::default(), |set, path| set.union(&self.part(path.names())))
+                paths.iter().fold(Self::default(), |set, path| set.union(self.part(path.names())))
             }
         }
     }

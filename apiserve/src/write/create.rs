@@ -7,12 +7,13 @@ use uuid::Uuid;
 
 use crate::admission::Operation;
 use crate::backend::{WriteReply, WriteVerb};
+use crate::encode::to_bytes;
 use crate::kinds::KindInfo;
 use crate::status::ApiError;
 use crate::store::{Expect, StoreError};
 
 use super::owners::{self, AFTER_ADMISSION};
-use super::{ATTEMPTS_MAX, Change, Context, LocalWrites, fields, meta, worked};
+use super::{ATTEMPTS_MAX, Context, LocalWrites, fields, meta, worked};
 
 /// Longest prefix of a generated name: 63 bytes with the suffix (Kubernetes convention).
 const GENERATED_PREFIX_LEN_MAX: usize = 58;
@@ -35,18 +36,20 @@ impl LocalWrites {
             let message = "resourceVersion should not be set on objects to be created";
             return Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "", message));
         }
-        let generated = meta::text(&object, "name").is_empty();
+        if !meta::text(&object, "name").is_empty() {
+            let created = self.create_named(context, object, fields::track).await?;
+            return Ok(context.reply(StatusCode::CREATED, &created));
+        }
+        let nameless = to_bytes(&object);
         let mut attempt = 1;
         loop {
-            if generated {
-                generate_name(&mut object);
-            }
-            match self.create_named(context, object.clone(), fields::track).await {
-                Ok(created) => return Ok(context.reply(StatusCode::CREATED, &created)),
-                Err(error) if generated && attempt < ATTEMPTS_MAX && error.reason == "AlreadyExists" => {
+            generate_name(&mut object);
+            match self.create_named(context, std::mem::take(&mut object), fields::track).await {
+                Err(error) if attempt < ATTEMPTS_MAX && error.reason == "AlreadyExists" => {
+                    object = super::kept(&nameless)?;
                     attempt += 1;
                 }
-                Err(error) => return Err(error),
+                created => return Ok(context.reply(StatusCode::CREATED, &created?)),
             }
         }
     }
@@ -56,16 +59,17 @@ impl LocalWrites {
     pub(super) async fn create_named(
         &self,
         context: &mut Context<'_>,
-        object: Value,
+        mut object: Value,
         own: impl Fn(&Context<'_>, Option<&Value>, &mut Value) + Sync,
     ) -> Result<Value, ApiError> {
-        let warnings = context.warnings.len();
+        let (warnings, sent) = (context.warnings.len(), to_bytes(&object));
         for _ in 1..ATTEMPTS_MAX {
-            let created = self.create_once(context, object.clone(), &own).await;
+            let created = self.create_once(context, object, &own).await;
             if !std::mem::take(&mut context.taken) {
                 return created;
             }
             context.warnings.truncate(warnings);
+            object = super::kept(&sent)?;
         }
         self.create_once(context, object, &own).await
     }
@@ -138,10 +142,9 @@ impl LocalWrites {
         if context.dry_run {
             return Ok(std::mem::take(object));
         }
-        let change = Change { object, expected: Expect::Absent };
-        let stored = self.commit(context, change).await;
+        let stored = self.commit(context, object, Expect::Absent).await;
         context.taken = matches!(stored, Err(StoreError::Taken { .. }));
-        stored.map_err(|error| context.refused(error))
+        stored.map(|_| std::mem::take(object)).map_err(|error| context.refused(error))
     }
 }
 

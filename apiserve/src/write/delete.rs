@@ -14,10 +14,10 @@ use crate::query::params::ListParams;
 use crate::raw;
 use crate::selector::Selection;
 use crate::status::{self, ApiError, Details};
-use crate::store::{Expect, Revision, StoreError, Stored};
+use crate::store::{Expect, StoreError, Stored};
 
 use super::options::{DeleteOptions, Propagation};
-use super::{ATTEMPTS_MAX, Change, Context, LocalWrites, meta};
+use super::{ATTEMPTS_MAX, Context, LocalWrites, meta};
 
 const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";
@@ -30,6 +30,31 @@ pub const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
 /// Jobs are the one kind that most clients delete without its dependents unawares (batch/job/strategy.go).
 const JOB_ORPHANS: &str = "child pods are preserved by default when jobs are deleted; set \
     propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning";
+
+/// What marks an object for deletion in its metadata.
+const MARKS: [&str; 4] = ["finalizers", "deletionTimestamp", "deletionGracePeriodSeconds", "generation"];
+
+/// All that marking an object for deletion may change of it.
+#[derive(PartialEq)]
+struct Marks {
+    metadata: [Value; MARKS.len()],
+    /// Of a namespace.
+    phase: Value,
+}
+
+impl Marks {
+    fn of(object: &Value) -> Self {
+        let metadata = MARKS.map(|field| meta::get(object, field).cloned().unwrap_or_default());
+        Self { metadata, phase: object.pointer("/status/phase").cloned().unwrap_or_default() }
+    }
+
+    /// Takes the marks off again, but for the finalizers.
+    fn put_back(self, object: &mut Value) {
+        for (field, value) in MARKS.into_iter().zip(self.metadata).skip(1) {
+            meta::set(object, field, value);
+        }
+    }
+}
 
 /// What became of an object.
 enum Outcome {
@@ -101,15 +126,14 @@ impl LocalWrites {
         }
         context.dry_run = options.dry_run;
         let mut judged = chosen.map(str::to_owned);
-        let mut marked: Option<Value> = None;
+        let mut marked: Option<Arc<Stored>> = None;
         for _ in 0..ATTEMPTS_MAX {
             let found = self.read(context)?;
-            let same = |live: &Value, marked: &Value| meta::text(live, "uid") == meta::text(marked, "uid");
             if let Some(marked) = &marked
-                && !found.as_ref().is_some_and(|(_, live)| same(live, marked))
+                && !found.as_ref().is_some_and(|(live, _)| live.uid == marked.uid)
             {
                 // Whoever wrote to the marked pod has made the last step of this deletion.
-                return Ok(Outcome::Gone(marked.clone()));
+                return super::served(context.kind, &marked.body()).map(Outcome::Gone);
             }
             let (stored, live) = found.ok_or_else(|| context.not_found())?;
             check_preconditions(context, &live, options)?;
@@ -138,49 +162,34 @@ impl LocalWrites {
         &self,
         context: &Context<'_>,
         options: &DeleteOptions,
-        (stored, live): (&Arc<Stored>, Value),
-        marked: &mut Option<Value>,
+        (stored, mut object): (&Arc<Stored>, Value),
+        marked: &mut Option<Arc<Stored>>,
     ) -> Result<Outcome, StoreError> {
-        let mut object = live.clone();
+        let before = Marks::of(&object);
         let grace = mark(context, options, &mut object);
         let dry_run = options.dry_run;
         if grace == 0 && !is_held(context.kind, &object) {
             if !dry_run {
                 let mut revision = stored.revision;
+                // Whoever watches pods sees them marked before they are gone, also when there is nothing to wait for.
                 if is(context.kind, ("", "pods")) {
-                    revision = self.mark_pod(context, revision, &object).await?;
-                    *marked = Some(object.clone());
+                    let pod = self.commit(context, &mut object, Expect::Revision(revision)).await?;
+                    revision = pod.revision;
+                    *marked = Some(pod);
                 }
                 let last = self.remove(context, stored, revision).await?;
                 meta::set(&mut object, "resourceVersion", last.revision.to_string().into());
             }
             if !is(context.kind, ("", "pods")) {
                 // Only what is stopped gently is marked before it goes.
-                meta::copy(
-                    &mut object,
-                    &live,
-                    &["deletionTimestamp", "deletionGracePeriodSeconds", "generation"],
-                );
+                before.put_back(&mut object);
             }
             return Ok(Outcome::Gone(object));
         }
-        if dry_run || object == live {
-            return Ok(Outcome::Marked(object));
+        if !dry_run && Marks::of(&object) != before {
+            self.commit(context, &mut object, Expect::Revision(stored.revision)).await?;
         }
-        let change = Change { object: &object, expected: Expect::Revision(stored.revision) };
-        Ok(Outcome::Marked(self.commit(context, change).await?))
-    }
-
-    /// Whoever watches pods sees them marked before they are gone, also when there is nothing to wait for.
-    async fn mark_pod(
-        &self,
-        context: &Context<'_>,
-        stored: Revision,
-        object: &Value,
-    ) -> Result<Revision, StoreError> {
-        let change = Change { object, expected: Expect::Revision(stored) };
-        let marked = self.commit(context, change).await?;
-        Ok(meta::text(&marked, "resourceVersion").parse().map_or(stored, Revision))
+        Ok(Outcome::Marked(object))
     }
 }
 

@@ -28,7 +28,7 @@ pub(super) fn patched(
     if unversioned && !kind.custom && patch != PatchType::Strategic {
         return Err(internal_type(context, &patched, strict));
     }
-    decode_patched(context, kind, patch, patched, strict)
+    decode_patched(context, kind, (patch, live), patched, strict)
 }
 
 /// The patched object as it comes, and what strict field validation finds in the patch itself.
@@ -65,17 +65,17 @@ fn refused_patch(error: &patch::PatchError) -> ApiError {
 fn decode_patched(
     context: &mut Context<'_>,
     kind: &KindInfo,
-    patch: PatchType,
+    (patch, live): (PatchType, &Value),
     patched: Value,
     strict: Strict,
 ) -> Result<Value, ApiError> {
-    let shown = match patch {
-        PatchType::Strategic => {
-            gofmt::value(&serde_json::from_slice(&context.request.body).unwrap_or_default())
-        }
-        _ => patched.to_string(),
+    let body = &context.request.body;
+    // Made where something is wrong alone: it is as large as the object.
+    let shown = || match patch {
+        PatchType::Strategic => gofmt::value(&serde_json::from_slice(body).unwrap_or_default()),
+        _ => change(kind, patch, body, live).map(|(patched, _)| patched.to_string()).unwrap_or_default(),
     };
-    let invalid = |message: &str| invalid_patch(&shown, message);
+    let invalid = |message: &str| invalid_patch(&shown(), message);
     let decoded = kind.decode_value(patched).map_err(|error| match error {
         DecodeError::WrongType { problem, .. } => invalid(&problem),
         DecodeError::OtherVersion { found, .. } if kind.custom => {

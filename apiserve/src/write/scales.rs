@@ -25,7 +25,7 @@ pub(super) fn scaled(
     let mut current = scale::of(kind, live)?;
     meta::set(&mut current, "managedFields", count.to_scale(&owners));
     let wanted = match source {
-        Source::Object(scale) => tracked(context, &current, scale.clone()),
+        Source::Object(scale) => tracked(context, &current, super::kept(scale)?),
         Source::Patch(PatchType::Apply, _) => {
             let (_, merged) = patches::apply(context, scale_kind(), Some(&current))?;
             patches::decode_merged(scale_kind(), merged)?

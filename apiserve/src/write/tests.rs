@@ -1,3 +1,5 @@
+mod memory;
+
 use serde_json::json;
 
 use super::*;

@@ -2,26 +2,28 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use http::StatusCode;
 use serde_json::Value;
 
 use crate::admission::Operation;
 use crate::backend::{PatchType, WriteReply, WriteRequest, WriteVerb};
+use crate::encode::to_bytes;
 use crate::kinds::{FieldError, scale_kind};
 use crate::scale;
 use crate::status::{ApiError, Cause};
 use crate::store::{Expect, Stored};
 
 use super::owners::{self, AFTER_ADMISSION};
-use super::{ATTEMPTS_MAX, Change, Context, LocalWrites, create, fields, meta, patches, scales, worked};
+use super::{ATTEMPTS_MAX, Context, LocalWrites, create, fields, meta, patches, scales, worked};
 
 /// Metadata of the server: what an update says of it is overlooked.
 const SERVER_METADATA: [&str; 3] = ["uid", "creationTimestamp", "selfLink"];
 
 /// Where the new state of an update comes from.
 pub(super) enum Source<'a> {
-    /// The object (or Scale) of a PUT.
-    Object(Value),
+    /// The object (or Scale) of a PUT, which is read for each attempt.
+    Object(Bytes),
     /// A patch on what is stored.
     Patch(PatchType, &'a WriteRequest),
 }
@@ -47,12 +49,16 @@ impl LocalWrites {
             // There is nothing that could have the identity that the request names.
             check_uid(context, &object, "")?;
             let warnings = context.warnings.len();
-            let created = self.create_named(context, object.clone(), fields::track).await;
+            let sent = to_bytes(&object);
+            let created = self.create_named(context, object, fields::track).await;
             if !self.is_overtaken(context, &created, warnings)? {
                 return Ok(context.reply(StatusCode::CREATED, &created?));
             }
+            object = super::kept(&sent)?;
         }
-        let updated = self.replace(context, &Source::Object(object)).await?;
+        let sent = to_bytes(&object);
+        drop(object);
+        let updated = self.replace(context, &Source::Object(sent)).await?;
         reply(context, &updated)
     }
 
@@ -180,8 +186,8 @@ impl LocalWrites {
         } else if object == live {
             return Ok(Attempt::Done(std::mem::take(object)));
         } else {
-            let change = Change { object, expected: Expect::Revision(stored.revision) };
-            self.commit(context, change).await
+            let expected = Expect::Revision(stored.revision);
+            self.commit(context, object, expected).await.map(|_| std::mem::take(object))
         };
         match outcome {
             Ok(updated) => Ok(Attempt::Done(updated)),
@@ -254,7 +260,7 @@ fn new_state(context: &mut Context<'_>, source: &Source<'_>, live: &Value) -> Re
         return scales::scaled(context, source, live);
     }
     match source {
-        Source::Object(object) => Ok(object.clone()),
+        Source::Object(sent) => super::kept(sent),
         Source::Patch(PatchType::Apply, _) => {
             let (applied, object) = patches::apply(context, context.kind, Some(live))?;
             let mut object = patches::decode_merged(context.kind, object)?;

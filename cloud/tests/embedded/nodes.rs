@@ -181,3 +181,41 @@ async fn node_a_gets_the_same_answers_as_from_the_real_server() {
     assert!(allowed > 15 && allowed < own.len() - 15, "{allowed} of {} are allowed", own.len());
     server.stop().await;
 }
+
+/// Whoever holds an object as a tree needs many times its text.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_makes_nothing_larger_than_cloudcore_reads() {
+    let server = Server::start().await;
+    let api = server.api().await;
+    api.create("/api/v1/namespaces", &json!({"metadata": {"name": "shop"}})).await;
+    let node = api.create("/api/v1/nodes", &json!({"metadata": {"name": "a"}})).await;
+    let names = |first: &str, count: usize| {
+        let names = (0..count).map(|number| (format!("{first}{number:06}"), json!("")));
+        names.collect::<serde_json::Map<_, _>>()
+    };
+    let owner = json!({"apiVersion": "v1", "kind": "Node", "name": "a", "uid": node["metadata"]["uid"], "controller": true});
+    let pod = |name: &str, count: usize| {
+        let mut annotations = names("a", count);
+        annotations.insert("kubernetes.io/config.mirror".to_owned(), json!("m"));
+        let metadata = json!({"name": name, "annotations": annotations, "ownerReferences": [owner]});
+        json!({"metadata": metadata, "spec": {"nodeName": "a", "containers": [{"name": "c", "image": "i"}]}})
+            .to_string()
+    };
+    let pods = "/api/v1/namespaces/shop/pods";
+    assert_eq!(as_node(&api, "POST", pods, &pod("small", 5_000)).await.0, 201);
+    let (code, refused) = as_node(&api, "POST", pods, &pod("large", 8_000)).await;
+    assert_eq!(code, 413, "{refused}");
+    let message = refused["message"].as_str().unwrap_or_default();
+    assert!(message.contains("pods \"large\"") && message.contains("give it fewer"), "{message}");
+    // What it has made before counts.
+    let labels = |first: &str| json!({"metadata": {"labels": names(first, 8_000)}}).to_string();
+    let own = "/api/v1/nodes/a";
+    assert_eq!(as_node(&api, "PATCH", own, &labels("a")).await.0, 200);
+    assert_eq!(as_node(&api, "PATCH", own, &labels("b")).await.0, 413);
+    // What others have made large, the node may still write to.
+    let others = api.merge(own, &json!({"metadata": {"labels": names("c", 8_000)}})).await;
+    assert_eq!(others.0, 200);
+    let fewer = json!({"metadata": {"labels": {"a000000": null}}}).to_string();
+    assert_eq!(as_node(&api, "PATCH", own, &fewer).await.0, 200);
+    server.stop().await;
+}

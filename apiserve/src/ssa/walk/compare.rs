@@ -17,7 +17,7 @@ pub(in crate::ssa) struct Comparison {
     pub(in crate::ssa) modified: Set,
 }
 
-/// Compares two objects; an absent one has no fields.
+/// Compares two objects; an absent one has no fields. Who owns their fields is no part of them.
 pub(in crate::ssa) fn compare(place: Place<'_>, old: Option<&Value>, new: Option<&Value>) -> Comparison {
     let mut comparison = Comparison::default();
     let mut walk = Walk { out: &mut comparison, path: Vec::new() };
@@ -86,7 +86,8 @@ impl Walk<'_> {
         let empty = Map::new();
         let (old, new) = (old.unwrap_or(&empty), new.unwrap_or(&empty));
         let only_new = new.keys().filter(|key| !old.contains_key(*key));
-        for key in old.keys().chain(only_new) {
+        let is_metadata = *self.path == [Element::Field("metadata".to_owned())];
+        for key in old.keys().chain(only_new).filter(|key| !is_metadata || *key != "managedFields") {
             self.path.push(Element::field(key));
             self.value(place.child(key).0, old.get(key), new.get(key));
             self.path.pop();

@@ -12,8 +12,7 @@ use super::outcome::{code_of, reason_of};
 use super::register::{is_dry_run, may_create_node};
 use super::{Upstream, labels, refusal, whole};
 use crate::kube::{
-    Answer, ApiCall, Caller, ISSUER_PATHS, LARGE_TREE_BYTES_MAX, POD_TREE_BYTES_MAX, TREE_BYTES_MAX, exceeds,
-    is_document,
+    Answer, ApiCall, Caller, ISSUER_PATHS, LARGE_TREE_BYTES_MAX, TREE_BYTES_MAX, exceeds, is_document,
 };
 
 /// Roots of the paths that may be called: the API, its discovery and its version.
@@ -91,13 +90,8 @@ fn asks_for_token(call: &ApiCall) -> bool {
 }
 
 /// Bytes that the tree of a body may take. A node writes no definitions and the like; what it has pods for may.
-fn tree_bytes_max(request: &ApiRequest, is_own: bool) -> usize {
-    let path = request.path_and_query.split('?').next().unwrap_or_default();
-    match is_own {
-        true if path.ends_with("/pods") => POD_TREE_BYTES_MAX,
-        true => TREE_BYTES_MAX,
-        false => LARGE_TREE_BYTES_MAX,
-    }
+const fn tree_bytes_max(is_own: bool) -> usize {
+    if is_own { TREE_BYTES_MAX } else { LARGE_TREE_BYTES_MAX }
 }
 
 /// Whether this is a call to a path of the API that cannot be read in two ways. Whether its answer ends, [`Kube::call`] asks.
@@ -119,7 +113,7 @@ fn check(request: &ApiRequest, is_own: bool) -> Result<Method, String> {
     // What is read, here and in the API server, would take many times as much as it was sent as.
     let first = request.body.iter().find(|byte| !byte.is_ascii_whitespace());
     let is_json = first.is_some_and(|first| matches!(first, b'{' | b'['));
-    if is_json && exceeds(std::iter::once(&*request.body), tree_bytes_max(request, is_own)) {
+    if is_json && exceeds(std::iter::once(&*request.body), tree_bytes_max(is_own)) {
         return Err("the body has more parts than any object of use: send fewer".to_owned());
     }
     let path = request.path_and_query.split('?').next().unwrap_or_default();
@@ -169,8 +163,7 @@ mod tests {
         let status = "/api/v1/nodes/n/status";
         assert!(send("PATCH", status, body(30_000), true).is_ok());
         send("PATCH", status, body(35_000), true).expect_err("too many");
-        assert!(send("POST", "/api/v1/namespaces/d/pods", body(60_000), true).is_ok());
-        send("POST", "/api/v1/namespaces/d/pods", body(70_000), true).expect_err("too many for a pod");
+        send("POST", "/api/v1/namespaces/d/pods", body(35_000), true).expect_err("too many for a mirror pod");
         assert!(send("PATCH", status, body(200_000), false).is_ok(), "of a client beside the node");
         send("PATCH", status, body(500_000), false).expect_err("too many for anybody");
         let names: String = (10_000..26_000).map(|number| format!("\"{number}\":0,")).collect();

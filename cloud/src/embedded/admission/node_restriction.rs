@@ -4,10 +4,12 @@ mod labels;
 mod mirror;
 mod token;
 
+use http::StatusCode;
 use serde_json::Value;
 use tombolo_apiserve::admission::{AdmissionRequest, Operation};
 use tombolo_apiserve::auth::Attributes;
 use tombolo_apiserve::status::ApiError;
+use tombolo_apiserve::tree::value_bytes;
 
 pub(in crate::embedded) use self::token::admit_token;
 
@@ -18,6 +20,7 @@ use crate::embedded::authz::node::{LEASE_NAMESPACE, node_of};
 use crate::embedded::authz::references::MIRROR_ANNOTATION;
 use crate::embedded::controllers::csr::Request as CertificateRequest;
 use crate::embedded::objects::{Object, Objects, core, items, text};
+use crate::kube::{POD_TREE_BYTES_MAX, TREE_BYTES_MAX};
 
 /// Decides on a write of a node; others pass.
 ///
@@ -27,6 +30,7 @@ pub(super) fn admit(objects: &Objects, request: &AdmissionRequest<'_>) -> Result
     let asked = request.attributes;
     let Some(node) = node_of(&asked.identity) else { return Ok(()) };
     let write = Write { objects, request, node };
+    write.check_size()?;
     let result = match (asked.group.as_str(), asked.resource.as_str()) {
         ("", "pods") => write.pod(),
         ("", "nodes") => write.node(),
@@ -93,6 +97,27 @@ impl Write<'_, '_> {
 
     fn old_object(&self) -> &Value {
         self.request.old.unwrap_or(&Value::Null)
+    }
+
+    /// Refuses to let the node make more of an object than cloudcore reads: whoever holds it as a tree, the server first, needs
+    /// many times its text. A pod may be as large as others than the node have made it.
+    fn check_size(&self) -> Result<(), ApiError> {
+        let asked = self.request.attributes;
+        let is_pod = asked.group.is_empty() && asked.resource == "pods";
+        let most = match self.request.operation {
+            Operation::Update if is_pod => POD_TREE_BYTES_MAX,
+            _ => TREE_BYTES_MAX,
+        };
+        let bytes = value_bytes(self.new_object());
+        if bytes <= most.max(value_bytes(self.old_object())) {
+            return Ok(());
+        }
+        let why = format!(
+            "{} {:?} would take {bytes} bytes in memory, and what a node makes of it may take {most}: give it fewer or \
+             shorter fields",
+            asked.resource, self.request.name
+        );
+        Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", why))
     }
 
     fn pod(&self) -> Result<(), Refusal> {
