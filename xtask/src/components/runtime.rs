@@ -1,5 +1,6 @@
 //! The container runtime of the whole-node tests, from the system's packages.
 
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Result, bail};
@@ -10,12 +11,16 @@ use crate::run;
 const PACKAGES: [&str; 6] =
     ["containerd", "runc", "busybox-static", "containernetworking-plugins", "iproute2", "iptables"];
 
-/// Programs of these packages, one of each.
+/// Programs of these packages, one of each but the CNI plugins.
 const PROGRAMS: [&str; 5] = ["containerd", "runc", "busybox", "ip", "iptables"];
+
+/// A CNI plugin, where distributions put them: none is in the path.
+const PLUGINS: [&str; 2] = ["/usr/lib/cni/bridge", "/opt/cni/bin/bridge"];
 
 /// Installs the container runtime where it is missing and packages can be installed.
 pub(crate) fn install() -> Result<()> {
-    if PROGRAMS.iter().all(|program| is_here(program)) {
+    let has_plugins = PLUGINS.iter().any(|plugin| Path::new(plugin).is_file());
+    if has_plugins && PROGRAMS.iter().all(|program| is_here(program)) {
         return Ok(());
     }
     if !is_here("apt-get") {
