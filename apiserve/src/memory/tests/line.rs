@@ -105,18 +105,20 @@ async fn large_writes_of_one_sender_wait_behind_each_other_and_not_before_those_
     let held = held(Vec::new());
     let greedy = ["eve", "mallory", "trudy"].map(|name| (name, held.payer(name)));
     let large = |number: usize| greedy.iter().map(move |(name, payer)| (format!("{name}{number}"), payer));
-    let requests = (0..12).flat_map(large).map(|(name, payer)| creation(payer, &name, 900 * 1024));
+    // Large for the line, and small enough to be read at once: whatever else the process reads holds none of them up.
+    let requests = (0..80).flat_map(large).map(|(name, payer)| creation(payer, &name, 60 * 1024));
     let requests = requests.chain([creation(&held.payer("bob"), "bob", 10)]);
     let mut waiting: Vec<BoxFuture<'_, Result<WriteReply, ApiError>>> =
         requests.map(|request| held.writes.execute(request)).collect();
     assert!(waiting.iter_mut().all(|write| write.now_or_never().is_none()), "the disk takes nothing");
     drop(held.hold);
-    assert!(join_all(waiting).await.iter().all(Result::is_ok));
+    let refused: Vec<_> = join_all(waiting).await.into_iter().filter_map(Result::err).collect();
+    assert!(refused.is_empty(), "{refused:?}");
     let batches = held.batches.lock();
     let written: Vec<&str> = batches.iter().flatten().map(|(name, _)| name.as_str()).collect();
     let before = written.iter().position(|name| *name == "bob").unwrap();
-    assert!(before <= 3 * 4, "{before} of four that each of the others may have in line: {written:?}");
-    assert_eq!(written.len(), 37);
+    assert!(before <= 3 * 68, "{before} of 68 that each of the others may have in line: {written:?}");
+    assert_eq!(written.len(), 3 * 80 + 1);
     for batch in batches.iter() {
         let len: usize = batch.iter().map(|(_, len)| len).sum();
         assert!(len <= JOURNAL_BATCH_LEN_MAX + 64 * batch.len(), "{len} bytes at a time");
