@@ -160,9 +160,13 @@ impl<'a> Context<'a> {
     }
 
     /// The answer, which takes the warnings along.
-    fn reply(&mut self, status: StatusCode, object: &Value) -> WriteReply {
+    fn reply(&mut self, status: StatusCode, written: &Written) -> WriteReply {
+        let body = match written {
+            Written::Stored(stored) => stored.body(),
+            Written::Object(object) => raw::object_text(object),
+        };
         let warnings = std::mem::take(&mut self.warnings);
-        WriteReply { status, body: raw::object_text(object), is_object: true, warnings }
+        WriteReply { status, body, is_object: true, warnings }
     }
 }
 
@@ -264,6 +268,14 @@ pub(crate) fn question(
     Ok(object)
 }
 
+/// What a write has made of an object.
+enum Written {
+    /// It is served as it is stored: nothing is written anew for the answer.
+    Stored(Arc<Stored>),
+    /// In the served version.
+    Object(Value),
+}
+
 impl LocalWrites {
     /// Runs the mutating hooks.
     async fn mutate(
@@ -315,9 +327,21 @@ impl LocalWrites {
         Ok(Some((stored, object)))
     }
 
+    /// Stores an object of the served version, which is not needed any more.
+    async fn commit(
+        &self,
+        context: &Context<'_>,
+        object: &mut Value,
+        expected: Expect,
+    ) -> Result<Written, StoreError> {
+        let stored = self.put(context, object, expected).await?;
+        let object = std::mem::take(object);
+        Ok(if context.kind.identical_storage() { Written::Stored(stored) } else { Written::Object(object) })
+    }
+
     /// Stores an object of the served version, which has the version of that write then. It is not copied: its writer
     /// chooses what its tree takes.
-    async fn commit(
+    async fn put(
         &self,
         context: &Context<'_>,
         object: &mut Value,

@@ -13,7 +13,7 @@ use crate::status::ApiError;
 use crate::store::{Expect, StoreError};
 
 use super::owners::{self, AFTER_ADMISSION};
-use super::{ATTEMPTS_MAX, Context, LocalWrites, fields, meta, worked};
+use super::{ATTEMPTS_MAX, Context, LocalWrites, Written, fields, meta, worked};
 
 /// Longest prefix of a generated name: 63 bytes with the suffix (Kubernetes convention).
 const GENERATED_PREFIX_LEN_MAX: usize = 58;
@@ -61,7 +61,7 @@ impl LocalWrites {
         context: &mut Context<'_>,
         mut object: Value,
         own: impl Fn(&Context<'_>, Option<&Value>, &mut Value) + Sync,
-    ) -> Result<Value, ApiError> {
+    ) -> Result<Written, ApiError> {
         let (warnings, sent) = (context.warnings.len(), to_bytes(&object));
         for _ in 1..ATTEMPTS_MAX {
             let created = self.create_once(context, object, &own).await;
@@ -79,7 +79,7 @@ impl LocalWrites {
         context: &mut Context<'_>,
         mut object: Value,
         own: &(impl Fn(&Context<'_>, Option<&Value>, &mut Value) + Sync),
-    ) -> Result<Value, ApiError> {
+    ) -> Result<Written, ApiError> {
         context.name = meta::text(&object, "name").to_owned();
         let kind = context.kind;
         if kind.is_terminating() {
@@ -118,7 +118,7 @@ impl LocalWrites {
         context: &mut Context<'_>,
         object: &mut Value,
         uid: Value,
-    ) -> Result<Value, ApiError> {
+    ) -> Result<Written, ApiError> {
         let kind = context.kind;
         context.warnings.extend(owners::dedup(object, AFTER_ADMISSION));
         // Again: a mutating hook may have written them.
@@ -140,11 +140,11 @@ impl LocalWrites {
         }
         self.validate(context, Operation::Create, Some(&mut *object), None).await?;
         if context.dry_run {
-            return Ok(std::mem::take(object));
+            return Ok(Written::Object(std::mem::take(object)));
         }
         let stored = self.commit(context, object, Expect::Absent).await;
         context.taken = matches!(stored, Err(StoreError::Taken { .. }));
-        stored.map(|_| std::mem::take(object)).map_err(|error| context.refused(error))
+        stored.map_err(|error| context.refused(error))
     }
 }
 

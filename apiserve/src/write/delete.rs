@@ -17,7 +17,7 @@ use crate::status::{self, ApiError, Details};
 use crate::store::{Expect, StoreError, Stored};
 
 use super::options::{DeleteOptions, Propagation};
-use super::{ATTEMPTS_MAX, Context, LocalWrites, meta};
+use super::{ATTEMPTS_MAX, Context, LocalWrites, Written, meta};
 
 const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";
@@ -173,7 +173,7 @@ impl LocalWrites {
                 let mut revision = stored.revision;
                 // Whoever watches pods sees them marked before they are gone, also when there is nothing to wait for.
                 if is(context.kind, ("", "pods")) {
-                    let pod = self.commit(context, &mut object, Expect::Revision(revision)).await?;
+                    let pod = self.put(context, &mut object, Expect::Revision(revision)).await?;
                     revision = pod.revision;
                     *marked = Some(pod);
                 }
@@ -187,7 +187,7 @@ impl LocalWrites {
             return Ok(Outcome::Gone(object));
         }
         if !dry_run && Marks::of(&object) != before {
-            self.commit(context, &mut object, Expect::Revision(stored.revision)).await?;
+            self.put(context, &mut object, Expect::Revision(stored.revision)).await?;
         }
         Ok(Outcome::Marked(object))
     }
@@ -338,7 +338,7 @@ fn reply(context: &mut Context<'_>, outcome: Outcome, options: &DeleteOptions) -
     let kind = context.kind;
     let as_object = kind.rules().deleted_object;
     match outcome {
-        Outcome::Gone(object) if as_object => context.reply(StatusCode::OK, &object),
+        Outcome::Gone(object) if as_object => context.reply(StatusCode::OK, &Written::Object(object)),
         Outcome::Gone(object) => {
             let details = Details {
                 name: context.name.clone(),
@@ -353,7 +353,7 @@ fn reply(context: &mut Context<'_>, outcome: Outcome, options: &DeleteOptions) -
         }
         Outcome::Marked(object) => {
             let status = if options.accepted { StatusCode::ACCEPTED } else { StatusCode::OK };
-            context.reply(status, &object)
+            context.reply(status, &Written::Object(object))
         }
     }
 }

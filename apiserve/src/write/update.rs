@@ -15,7 +15,7 @@ use crate::status::{ApiError, Cause};
 use crate::store::{Expect, Stored};
 
 use super::owners::{self, AFTER_ADMISSION};
-use super::{ATTEMPTS_MAX, Context, LocalWrites, create, fields, meta, patches, scales, worked};
+use super::{ATTEMPTS_MAX, Context, LocalWrites, Written, create, fields, meta, patches, scales, worked};
 
 /// Metadata of the server: what an update says of it is overlooked.
 const SERVER_METADATA: [&str; 3] = ["uid", "creationTimestamp", "selfLink"];
@@ -30,7 +30,7 @@ pub(super) enum Source<'a> {
 
 /// How one attempt ended.
 enum Attempt {
-    Done(Value),
+    Done(Written),
     /// Somebody else wrote in between.
     Overtaken,
 }
@@ -59,7 +59,7 @@ impl LocalWrites {
         let sent = to_bytes(&object);
         drop(object);
         let updated = self.replace(context, &Source::Object(sent)).await?;
-        reply(context, &updated)
+        reply(context, updated)
     }
 
     pub(super) async fn patch(
@@ -76,7 +76,7 @@ impl LocalWrites {
             }
         }
         let updated = self.replace(context, &Source::Patch(patch, request)).await?;
-        reply(context, &updated)
+        reply(context, updated)
     }
 
     /// Whether somebody else has created the object that an update or an apply would have created: then there is something
@@ -84,7 +84,7 @@ impl LocalWrites {
     fn is_overtaken(
         &self,
         context: &mut Context<'_>,
-        created: &Result<Value, ApiError>,
+        created: &Result<Written, ApiError>,
         warnings: usize,
     ) -> Result<bool, ApiError> {
         let refused = created.as_ref().is_err_and(|error| error.reason == "AlreadyExists");
@@ -96,7 +96,7 @@ impl LocalWrites {
     }
 
     /// A server-side apply of an object that is not there.
-    async fn apply_new(&self, context: &mut Context<'_>) -> Result<Value, ApiError> {
+    async fn apply_new(&self, context: &mut Context<'_>) -> Result<Written, ApiError> {
         let (kind, request) = (Arc::clone(context.kind), context.request);
         let applying = || patches::apply(context, &kind, None);
         let (applied, mut object) = worked(request, 0, applying).await??;
@@ -119,7 +119,7 @@ impl LocalWrites {
     }
 
     /// Tries until nobody else writes in between.
-    async fn replace(&self, context: &mut Context<'_>, source: &Source<'_>) -> Result<Value, ApiError> {
+    async fn replace(&self, context: &mut Context<'_>, source: &Source<'_>) -> Result<Written, ApiError> {
         for _ in 0..ATTEMPTS_MAX {
             let stored = self.store.get(&context.key())?.ok_or_else(|| context.not_found())?;
             let read = || super::served(context.kind, &stored.body());
@@ -179,15 +179,17 @@ impl LocalWrites {
         context.warnings.extend(kind.warnings(object, Some(live), &part));
         self.validate(context, Operation::Update, Some(&mut *object), Some(live)).await?;
         if context.dry_run {
-            return Ok(Attempt::Done(std::mem::take(object)));
+            return Ok(Attempt::Done(Written::Object(std::mem::take(object))));
         }
         let outcome = if super::delete::is_finished(context, object) {
-            self.remove(context, stored, stored.revision).await.map(|_| std::mem::take(object))
+            self.remove(context, stored, stored.revision)
+                .await
+                .map(|_| Written::Object(std::mem::take(object)))
         } else if object == live {
-            return Ok(Attempt::Done(std::mem::take(object)));
+            return Ok(Attempt::Done(Written::Object(std::mem::take(object))));
         } else {
             let expected = Expect::Revision(stored.revision);
-            self.commit(context, object, expected).await.map(|_| std::mem::take(object))
+            self.commit(context, object, expected).await
         };
         match outcome {
             Ok(updated) => Ok(Attempt::Done(updated)),
@@ -209,12 +211,16 @@ pub(crate) fn creates(request: &WriteRequest) -> bool {
     possible && request.attributes.subresource.is_empty()
 }
 
-fn reply(context: &mut Context<'_>, updated: &Value) -> Result<WriteReply, ApiError> {
-    if context.subresource() == "scale" {
-        let scale = scale::of(context.kind, updated)?;
-        return Ok(context.reply(StatusCode::OK, &scale));
+fn reply(context: &mut Context<'_>, updated: Written) -> Result<WriteReply, ApiError> {
+    if context.subresource() != "scale" {
+        return Ok(context.reply(StatusCode::OK, &updated));
     }
-    Ok(context.reply(StatusCode::OK, updated))
+    let object = match updated {
+        Written::Stored(stored) => super::served(context.kind, &stored.body())?,
+        Written::Object(object) => object,
+    };
+    let scale = scale::of(context.kind, &object)?;
+    Ok(context.reply(StatusCode::OK, &Written::Object(scale)))
 }
 
 /// 409 when the request names another identity than that of what is stored. The real text names its place in etcd.

@@ -208,12 +208,12 @@ async fn a_node_makes_nothing_larger_than_cloudcore_reads() {
     let message = refused["message"].as_str().unwrap_or_default();
     assert!(message.contains("pods \"large\"") && message.contains("give it fewer"), "{message}");
     // What it has made before counts.
-    let labels = |first: &str| json!({"metadata": {"labels": names(first, 8_000)}}).to_string();
+    let labels = |first: &str| json!({"metadata": {"labels": names(first, 4_000)}}).to_string();
     let own = "/api/v1/nodes/a";
     assert_eq!(as_node(&api, "PATCH", own, &labels("a")).await.0, 200);
     assert_eq!(as_node(&api, "PATCH", own, &labels("b")).await.0, 413);
     // What others have made large, the node may still write to.
-    let others = api.merge(own, &json!({"metadata": {"labels": names("c", 8_000)}})).await;
+    let others = api.merge(own, &json!({"metadata": {"labels": names("c", 4_000)}})).await;
     assert_eq!(others.0, 200);
     let fewer = json!({"metadata": {"labels": {"a000000": null}}}).to_string();
     assert_eq!(as_node(&api, "PATCH", own, &fewer).await.0, 200);

@@ -29,9 +29,18 @@ pub(crate) const ALL: [Attack; 4] = [
     ("mirror pods and large statuses", |hub, limit| Box::pin(mirror_pods(hub, limit))),
     ("mirror pods of many parts", |hub, limit| Box::pin(pods_of_many_parts(hub, limit))),
     ("48 watches of a Node of many parts", |hub, limit| {
-        // More than anybody reads, and nearly as many.
-        let parts =
-            |number: usize| vec![""; if number.is_multiple_of(2) { PARTS } else { PARTS_READ + number % 3 }];
+        Box::pin(watched_node(hub, limit, "/status", |number| {
+            // More than anybody reads, and nearly as many as either server takes.
+            let parts = [PARTS, PARTS_READ[0], PARTS_READ[1]][number % 3] + number % 2;
+            json!({"status": {"volumesInUse": vec![""; parts]}})
+        }))
+    }),
+    ("48 watches of a Node of 10,000 labels", |hub, limit| {
+        Box::pin(watched_node(hub, limit, "", |number| {
+            json!({"metadata": {"labels": names(LABELS[number % 2], &json!((number % 10).to_string()))}})
+        }))
+    }),
+];
         Box::pin(watched_node(
             hub,
             limit,
@@ -54,7 +63,7 @@ pub(crate) const ALL: [Attack; 4] = [
 const ANNOTATIONS: [usize; 2] = [6_500, 14_000];
 
 /// Labels of a Node, with such keys: the same.
-const LABELS: [usize; 2] = [6_000, 10_000];
+const LABELS: [usize; 2] = [3_000, 10_000];
 
 /// For how long the pods stay at least: the embedded server looks at all pods every 20 seconds.
 const ROUND: Duration = Duration::from_secs(21);
@@ -62,8 +71,8 @@ const ROUND: Duration = Duration::from_secs(21);
 /// Entries of a list in a status: near what etcd takes.
 const PARTS: usize = 350_000;
 
-/// Nearly as many as are read.
-const PARTS_READ: usize = 31_000;
+/// Nearly as many as the embedded server takes of a node, and nearly as many as are read.
+const PARTS_READ: [usize; 2] = [15_000, 31_000];
 
 /// Watches of the own Node, each with another selector.
 const WATCHES: u32 = 48;
@@ -180,7 +189,7 @@ async fn pods_of_many_parts(hub: &Hub, limit: Duration) -> Result<Took> {
     let (mut asking, own) = asking(hub, limit).await?;
     let mut pods = Vec::new();
     for number in 0_usize.. {
-        let pod = mirror(&format!("parts-{number}"), &own, names(ANNOTATIONS[number % 2], ""));
+        let pod = mirror(&format!("parts-{number}"), &own, names(ANNOTATIONS[number % 2], &json!("")));
         let Some(reply) = asking.ask("POST", PODS, "application/json", &pod).await else { break };
         if reply.code == 201 {
             pods.push(format!("{PODS}/parts-{number}"));
@@ -221,6 +230,14 @@ async fn watched_node(
         let Some(reply) = asking.ask("PATCH", &path, kind, &patch(number)).await else { break };
         written += u64::from(reply.code == 200);
     }
+    // As it was, so that the next attack finds room.
+    asking.until = Instant::now() + CLEANING_MAX;
+    let parts = if subresource.is_empty() {
+        json!({"metadata": {"labels": names(LABELS[1], &Value::Null)}})
+    } else {
+        json!({"status": {"volumesInUse": null}})
+    };
+    asking.ask("PATCH", &path, kind, &parts).await;
     Ok(Took::place(asking.heard.text()).least("write", written, 1))
 }
 
@@ -230,8 +247,8 @@ fn junk(len: usize) -> String {
 }
 
 /// As labels, or as annotations.
-fn names(count: usize, value: &str) -> Value {
-    let names = (0..count).map(|number| (format!("n{number:011}"), json!(value)));
+fn names(count: usize, value: &Value) -> Value {
+    let names = (0..count).map(|number| (format!("n{number:011}"), value.clone()));
     names.collect::<serde_json::Map<_, _>>().into()
 }
 

@@ -83,6 +83,10 @@ impl From<&str> for Refusal {
     }
 }
 
+/// Bytes that what a node makes of an object may take as a tree, of a pod [`TREE_BYTES_MAX`]. The status of a Node with 500 images
+/// takes half of it.
+const NODE_TREE_BYTES_MAX: usize = TREE_BYTES_MAX / 2;
+
 struct Write<'a, 'r> {
     objects: &'a Objects,
     request: &'a AdmissionRequest<'r>,
@@ -104,9 +108,10 @@ impl Write<'_, '_> {
     fn check_size(&self) -> Result<(), ApiError> {
         let asked = self.request.attributes;
         let is_pod = asked.group.is_empty() && asked.resource == "pods";
-        let most = match self.request.operation {
-            Operation::Update if is_pod => POD_TREE_BYTES_MAX,
-            _ => TREE_BYTES_MAX,
+        let most = match (is_pod, self.request.operation) {
+            (true, Operation::Update) => POD_TREE_BYTES_MAX,
+            (true, _) => TREE_BYTES_MAX,
+            (false, _) => NODE_TREE_BYTES_MAX,
         };
         let bytes = value_bytes(self.new_object());
         if bytes <= most.max(value_bytes(self.old_object())) {
