@@ -36,24 +36,11 @@ pub(crate) const ALL: [Attack; 4] = [
         }))
     }),
     ("48 watches of a Node of 10,000 labels", |hub, limit| {
-        Box::pin(watched_node(hub, limit, "", |number| {
-            json!({"metadata": {"labels": names(LABELS[number % 2], &json!((number % 10).to_string()))}})
-        }))
-    }),
-];
-        Box::pin(watched_node(
-            hub,
-            limit,
-            "/status",
-            move |number| json!({"status": {"volumesInUse": parts(number)}}),
-        ))
-    }),
-    ("48 watches of a Node of 10,000 labels", |hub, limit| {
         Box::pin(watched_node(
             hub,
             limit,
             "",
-            |number| json!({"metadata": {"labels": names(LABELS[number % 2], &(number % 10).to_string())}}),
+            |number| json!({"metadata": {"labels": names(LABELS[number % 2], &json!((number % 10).to_string()))}}),
         ))
     }),
 ];
