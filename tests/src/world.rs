@@ -226,7 +226,11 @@ impl World {
         fs::write(&config, self.cloud_config(ports).to_string())?;
         let mut command = limitable(&binary("cloudcore")?);
         // As deploy/ sets it.
-        command.env("MALLOC_MMAP_THRESHOLD_", "131072").arg("--config").arg(&config);
+        command
+            .env("MALLOC_MMAP_THRESHOLD_", "131072")
+            .env("MALLOC_ARENA_MAX", "1")
+            .arg("--config")
+            .arg(&config);
         command.arg("--data-dir").arg(data);
         if self.api == Api::Embedded {
             command.arg("--embedded").args(["--embedded-address", &format!("127.0.0.1:{}", ports.embedded)]);

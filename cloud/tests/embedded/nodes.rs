@@ -207,6 +207,14 @@ async fn a_node_makes_nothing_larger_than_cloudcore_reads() {
     assert_eq!(code, 413, "{refused}");
     let message = refused["message"].as_str().unwrap_or_default();
     assert!(message.contains("pods \"large\"") && message.contains("give it fewer"), "{message}");
+    let status = |len: usize| json!({"status": {"message": "x".repeat(len)}}).to_string();
+    let own = format!("{pods}/small/status");
+    assert_eq!(as_node(&api, "PATCH", &own, &status(500 * 1024)).await.0, 200);
+    let (code, refused) = as_node(&api, "PATCH", &own, &status(600 * 1024)).await;
+    assert!(
+        code == 413 && refused["message"].as_str().is_some_and(|text| text.contains("of text")),
+        "{refused}"
+    );
     // What it has made before counts.
     let labels = |first: &str| json!({"metadata": {"labels": names(first, 4_000)}}).to_string();
     let own = "/api/v1/nodes/a";

@@ -87,6 +87,10 @@ impl From<&str> for Refusal {
 /// takes half of it.
 const NODE_TREE_BYTES_MAX: usize = TREE_BYTES_MAX / 2;
 
+/// Bytes of text in an object of a node, and in the status of a pod. Annotations may have half of it, and a kubelet cuts what
+/// containers leave to say to 12 KiB a pod.
+const NODE_TEXT_BYTES_MAX: usize = 512 * 1024;
+
 struct Write<'a, 'r> {
     objects: &'a Objects,
     request: &'a AdmissionRequest<'r>,
@@ -103,26 +107,33 @@ impl Write<'_, '_> {
         self.request.old.unwrap_or(&Value::Null)
     }
 
-    /// Refuses to let the node make more of an object than cloudcore reads: whoever holds it as a tree, the server first, needs
-    /// many times its text. A pod may be as large as others than the node have made it.
+    /// Refuses to let the node make more of an object than it needs for the truth: whoever holds it, the server first, has several
+    /// copies, and many times its text as a tree. A pod may be as large as others than the node have made it.
     fn check_size(&self) -> Result<(), ApiError> {
         let asked = self.request.attributes;
         let is_pod = asked.group.is_empty() && asked.resource == "pods";
-        let most = match (is_pod, self.request.operation) {
-            (true, Operation::Update) => POD_TREE_BYTES_MAX,
-            (true, _) => TREE_BYTES_MAX,
-            (false, _) => NODE_TREE_BYTES_MAX,
+        let (part, most) = match (is_pod, self.request.operation) {
+            (true, Operation::Update) => ("/status", POD_TREE_BYTES_MAX),
+            (true, _) => ("", TREE_BYTES_MAX),
+            (false, _) => ("", NODE_TREE_BYTES_MAX),
         };
-        let bytes = value_bytes(self.new_object());
-        if bytes <= most.max(value_bytes(self.old_object())) {
-            return Ok(());
+        let (old, new) = (self.old_object(), self.new_object());
+        let texts = |object: &Value| object.pointer(part).map_or(0, text_bytes);
+        let refuse = |bytes: usize, what: &str, most: usize| {
+            let (resource, name) = (&asked.resource, self.request.name);
+            let why = format!(
+                "{resource} {name:?} would have {bytes} bytes {what}, and what a node makes of it may have {most}: give it \
+                 fewer or shorter fields"
+            );
+            Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", why))
+        };
+        match (value_bytes(new), texts(new)) {
+            (bytes, _) if bytes > most.max(value_bytes(old)) => refuse(bytes, "in memory", most),
+            (_, bytes) if bytes > NODE_TEXT_BYTES_MAX.max(texts(old)) => {
+                refuse(bytes, "of text", NODE_TEXT_BYTES_MAX)
+            }
+            _ => Ok(()),
         }
-        let why = format!(
-            "{} {:?} would take {bytes} bytes in memory, and what a node makes of it may take {most}: give it fewer or \
-             shorter fields",
-            asked.resource, self.request.name
-        );
-        Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", why))
     }
 
     fn pod(&self) -> Result<(), Refusal> {
@@ -351,4 +362,14 @@ fn claim_without_node_fields(claim: &Value) -> Value {
         }
     }
     claim
+}
+
+/// Bytes of the names and texts in a value.
+fn text_bytes(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len(),
+        Value::Array(items) => items.iter().map(text_bytes).sum(),
+        Value::Object(members) => members.iter().map(|(name, value)| name.len() + text_bytes(value)).sum(),
+        _ => 0,
+    }
 }
