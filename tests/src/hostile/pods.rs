@@ -50,7 +50,7 @@ pub(crate) const ALL: [Attack; 4] = [
 const ANNOTATIONS: [usize; 2] = [6_500, 14_000];
 
 /// Labels of a Node, with such keys: the same.
-const LABELS: [usize; 2] = [3_000, 10_000];
+const LABELS: [usize; 2] = [2_000, 10_000];
 
 /// For how long the pods stay at least: the embedded server looks at all pods every 20 seconds.
 const ROUND: Duration = Duration::from_secs(21);
