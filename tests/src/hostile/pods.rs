@@ -88,6 +88,8 @@ impl Asking {
         };
         let timeout = Duration::from_secs(30);
         let request = Request { id, timeout, body: RequestBody::Api(body), caller_token: None };
+        // What has not left yet takes the room of the request.
+        self.link.flush().await.ok()?;
         self.link.send(Lane::Control, Frame::Request(request)).ok()?;
         loop {
             let event = tokio::time::timeout_at(self.until, self.link.next()).await.ok()?;
