@@ -76,6 +76,12 @@ struct Asking {
 }
 
 impl Asking {
+    /// Sends it when what is before it has left. None when the session has ended.
+    async fn say(&mut self, frame: Frame) -> Option<()> {
+        self.link.flush().await.ok()?;
+        self.link.send(Lane::Control, frame).ok()
+    }
+
     /// None when the session or the time has ended.
     async fn ask(&mut self, method: &str, path: &str, kind: &str, body: &Value) -> Option<ApiReply> {
         self.asked += 1;
@@ -88,9 +94,7 @@ impl Asking {
         };
         let timeout = Duration::from_secs(30);
         let request = Request { id, timeout, body: RequestBody::Api(body), caller_token: None };
-        // What has not left yet takes the room of the request.
-        self.link.flush().await.ok()?;
-        self.link.send(Lane::Control, Frame::Request(request)).ok()?;
+        self.say(Frame::Request(request)).await?;
         loop {
             let event = tokio::time::timeout_at(self.until, self.link.next()).await.ok()?;
             if self.heard.take(&event) {
@@ -102,11 +106,11 @@ impl Asking {
                     return Some(reply);
                 }
                 LinkEvent::Frame(_, Frame::Ping { id }) => {
-                    self.link.send(Lane::Control, Frame::Pong { id }).ok()?;
+                    self.say(Frame::Pong { id }).await?;
                 }
                 // Who does not has its share of deliveries on their way, and is answered nothing more.
                 LinkEvent::Frame(lane, Frame::Deliver(deliver)) => {
-                    self.link.send(Lane::Control, Frame::Ack { lanes: vec![(lane, deliver.seq)] }).ok()?;
+                    self.say(Frame::Ack { lanes: vec![(lane, deliver.seq)] }).await?;
                 }
                 _ => {}
             }
