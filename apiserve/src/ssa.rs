@@ -74,7 +74,7 @@ pub fn update(kind: &KindInfo, live: Option<&Value>, new: &mut Value, writer: &W
     let before = live.map_or_else(|| Cow::Owned(empty(kind)), Cow::Borrowed);
     merge.update(&before, new, &identity(writer, Operation::Update), writer);
     merge.managers.cap(writer);
-    settle(live, new, merge.managers);
+    settle(live, new, &merge.managers);
 }
 
 /// Merges an applied configuration into the stored object (`live`; absent when apply creates it).
@@ -109,7 +109,7 @@ pub fn apply(
     let mut merge = Merge { place, owned, managers };
     let mut out = merge.apply_as_kubectl(bare.as_ref(), applied, writer, force)?;
     refresh_last_applied(&mut out, applied, writer);
-    settle(live, &mut out, merge.managers);
+    settle(live, &mut out, &merge.managers);
     Ok(out)
 }
 
@@ -177,9 +177,9 @@ fn same_but_owners(one: &Value, other: &Value) -> bool {
 
 /// Writes the ownership into the object. When nothing but times would differ from what is stored, the stored times
 /// stay, so that writing the same again changes nothing.
-fn settle(live: Option<&Value>, new: &mut Value, managers: Managers) {
+fn settle(live: Option<&Value>, new: &mut Value, managers: &Managers) {
     let unchanged = live.filter(|live| {
-        same_but_owners(live, new) && Managers::decode(managed_fields(live)).same_but_times(&managers)
+        same_but_owners(live, new) && Managers::decode(managed_fields(live)).same_but_times(managers)
     });
     let value = unchanged.map_or_else(|| managers.encode(), |live| managed_fields(live).clone());
     if let (Value::Object(map), Value::Array(list)) = (new, value)

@@ -130,7 +130,7 @@ impl LocalWrites {
         for _ in 0..ATTEMPTS_MAX {
             let found = self.read(context)?;
             if let Some(marked) = &marked
-                && !found.as_ref().is_some_and(|(live, _)| live.uid == marked.uid)
+                && found.as_ref().is_none_or(|(live, _)| live.uid != marked.uid)
             {
                 // Whoever wrote to the marked pod has made the last step of this deletion.
                 return super::served(context.kind, &marked.body()).map(Outcome::Gone);
