@@ -221,9 +221,21 @@ async fn a_node_makes_nothing_larger_than_cloudcore_reads() {
     assert_eq!(as_node(&api, "PATCH", own, &labels("a")).await.0, 200);
     assert_eq!(as_node(&api, "PATCH", own, &labels("b")).await.0, 413);
     // What others have made large, the node may still write to.
-    let others = api.merge(own, &json!({"metadata": {"labels": names("c", 4_000)}})).await;
+    let others = api.merge(own, &json!({"metadata": {"labels": names("c", 8_000)}})).await;
     assert_eq!(others.0, 200);
-    let fewer = json!({"metadata": {"labels": {"a000000": null}}}).to_string();
-    assert_eq!(as_node(&api, "PATCH", own, &fewer).await.0, 200);
+    for change in
+        [json!({"metadata": {"labels": {"a000000": null}}}), json!({"metadata": {"labels": names("d", 100)}})]
+    {
+        assert_eq!(as_node(&api, "PATCH", own, &change.to_string()).await.0, 200);
+    }
+    assert_eq!(as_node(&api, "PATCH", own, &labels("e")).await.0, 413);
+    let mut pod = json!({"metadata": {"name": "others"}, "spec": {"nodeName": "a", "containers": [{"name": "c", "image": "i"}]}});
+    pod["spec"]["containers"][0]["args"] = json!(vec!["x".repeat(22); 50_000]);
+    api.create(pods, &pod).await;
+    let status = json!({"status": {"phase": "Running"}}).to_string();
+    assert_eq!(as_node(&api, "PATCH", &format!("{pods}/others/status"), &status).await.0, 200);
+    let many = (0..8_000).map(|number| format!("a.example/{number:060}")).collect::<Vec<_>>();
+    let many = json!({"metadata": {"finalizers": many}}).to_string();
+    assert_eq!(as_node(&api, "PATCH", &format!("{pods}/small/status"), &many).await.0, 413);
     server.stop().await;
 }

@@ -30,7 +30,6 @@ pub(super) fn admit(objects: &Objects, request: &AdmissionRequest<'_>) -> Result
     let asked = request.attributes;
     let Some(node) = node_of(&asked.identity) else { return Ok(()) };
     let write = Write { objects, request, node };
-    write.check_size()?;
     let result = match (asked.group.as_str(), asked.resource.as_str()) {
         ("", "pods") => write.pod(),
         ("", "nodes") => write.node(),
@@ -41,7 +40,8 @@ pub(super) fn admit(objects: &Objects, request: &AdmissionRequest<'_>) -> Result
         ("certificates.k8s.io", "certificatesigningrequests") => write.certificate_request(),
         _ => Ok(()),
     };
-    result.map_err(|refusal| refusal.into_error(asked, request.name))
+    result.map_err(|refusal| refusal.into_error(asked, request.name))?;
+    write.check_size()
 }
 
 /// A pod that a node wants to evict must run on it.
@@ -83,13 +83,15 @@ impl From<&str> for Refusal {
     }
 }
 
-/// Bytes that what a node makes of an object may take as a tree, of a pod [`TREE_BYTES_MAX`]. The status of a Node with 500 images
-/// takes half of it.
+/// Bytes that a Node may take as a tree beyond its text where the node writes it. Its status with 500 images takes half of it.
 const NODE_TREE_BYTES_MAX: usize = TREE_BYTES_MAX / 2;
 
-/// Bytes of text in an object of a node, and in the status of a pod. Annotations may have half of it, and a kubelet cuts what
-/// containers leave to say to 12 KiB a pod.
+/// Bytes of text in an object of a node, and in the metadata and the status of a pod. Annotations may have half of it, and a
+/// kubelet cuts what containers leave to say to 12 KiB a pod.
 const NODE_TEXT_BYTES_MAX: usize = 512 * 1024;
+
+/// Bytes that one write of a node may add to what others have made as large as that.
+const NODE_GROWTH_MAX: usize = 64 * 1024;
 
 struct Write<'a, 'r> {
     objects: &'a Objects,
@@ -108,32 +110,39 @@ impl Write<'_, '_> {
     }
 
     /// Refuses to let the node make more of an object than it needs for the truth: whoever holds it, the server first, has several
-    /// copies, and many times its text as a tree. A pod may be as large as others than the node have made it.
+    /// copies, and many times its text as a tree. What others have made large it may still write to.
     fn check_size(&self) -> Result<(), ApiError> {
         let asked = self.request.attributes;
-        let is_pod = asked.group.is_empty() && asked.resource == "pods";
-        let (part, most) = match (is_pod, self.request.operation) {
-            (true, Operation::Update) => ("/status", POD_TREE_BYTES_MAX),
-            (true, _) => ("", TREE_BYTES_MAX),
-            (false, _) => ("", NODE_TREE_BYTES_MAX),
+        let changes = self.request.operation == Operation::Update;
+        let (parts, most): (&[&str], _) = match (asked.group.as_str(), asked.resource.as_str()) {
+            // Others have made it, and it is read up to that size without what the node says of it.
+            ("", "pods") if changes => (&["/metadata", "/status"], POD_TREE_BYTES_MAX + NODE_TREE_BYTES_MAX),
+            ("", "nodes") => (&[""], NODE_TREE_BYTES_MAX),
+            _ => (&[""], TREE_BYTES_MAX),
         };
         let (old, new) = (self.old_object(), self.new_object());
-        let texts = |object: &Value| object.pointer(part).map_or(0, text_bytes);
-        let refuse = |bytes: usize, what: &str, most: usize| {
-            let (resource, name) = (&asked.resource, self.request.name);
-            let why = format!(
-                "{resource} {name:?} would have {bytes} bytes {what}, and what a node makes of it may have {most}: give it \
-                 fewer or shorter fields"
-            );
-            Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", why))
-        };
-        match (value_bytes(new), texts(new)) {
-            (bytes, _) if bytes > most.max(value_bytes(old)) => refuse(bytes, "in memory", most),
-            (_, bytes) if bytes > NODE_TEXT_BYTES_MAX.max(texts(old)) => {
-                refuse(bytes, "of text", NODE_TEXT_BYTES_MAX)
-            }
-            _ => Ok(()),
+        let tree = |object: &Value| value_bytes(object).saturating_sub(text_bytes(object));
+        let trees = (tree(new), tree(old));
+        if is_too_large(trees, most, POD_TREE_BYTES_MAX + NODE_TREE_BYTES_MAX) {
+            return Err(self.too_large(trees.0, "in memory beyond its text", most));
         }
+        for part in parts {
+            let text = |object: &Value| object.pointer(part).map_or(0, text_bytes);
+            let texts = (text(new), text(old));
+            if is_too_large(texts, NODE_TEXT_BYTES_MAX, 2 * NODE_TEXT_BYTES_MAX) {
+                return Err(self.too_large(texts.0, "of text", NODE_TEXT_BYTES_MAX));
+            }
+        }
+        Ok(())
+    }
+
+    fn too_large(&self, bytes: usize, what: &str, most: usize) -> ApiError {
+        let (resource, name) = (&self.request.attributes.resource, self.request.name);
+        let why = format!(
+            "{resource} {name:?} would have {bytes} bytes {what}, and what a node makes of it may have {most}: give it fewer \
+             or shorter fields"
+        );
+        ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", why)
     }
 
     fn pod(&self) -> Result<(), Refusal> {
@@ -362,6 +371,12 @@ fn claim_without_node_fields(claim: &Value) -> Value {
         }
     }
     claim
+}
+
+/// Whether a node makes something too large that has new bytes, and old ones before. Above the bound it may add little at a time,
+/// and that to a second bound.
+fn is_too_large((new, old): (usize, usize), most: usize, top: usize) -> bool {
+    new > old && new > most.max(old.saturating_add(NODE_GROWTH_MAX).min(top))
 }
 
 /// Bytes of the names and texts in a value.
