@@ -20,7 +20,6 @@ pub mod validate;
 pub(crate) mod value;
 pub(crate) use std::sync::Arc;
 
-use bytes::Bytes;
 use jiff::Timestamp;
 use serde_json::Value;
 use tombolo_proto::object::Resource;
@@ -33,7 +32,6 @@ pub use self::registry::Kinds;
 pub(crate) use self::registry::scale as scale_kind;
 use self::rules::Rules;
 pub use self::validate::Verdict;
-use crate::raw;
 use crate::schema::decode::{self, DecodeError, Decoded, Target};
 use crate::schema::default::Nulls;
 use crate::schema::types::Place;
@@ -266,16 +264,6 @@ impl KindInfo {
     /// Turns an object of the served version into one of the stored version.
     pub fn to_storage(&self, object: &mut Value) {
         storage::convert(object, &self.resource, &self.storage);
-    }
-
-    /// The text by which an object of the served version is stored.
-    pub(crate) fn stored_text(&self, object: &Value) -> Bytes {
-        if self.resource == self.storage {
-            return raw::object_text(object);
-        }
-        let mut object = object.clone();
-        self.to_storage(&mut object);
-        raw::object_text(&object)
     }
 
     /// Turns a stored object into one of the served version.

@@ -350,7 +350,7 @@ impl LocalWrites {
         let refuse = |reason: String| StoreError::Refused { key: context.key(), reason };
         let uid = object.pointer("/metadata/uid").and_then(Value::as_str).unwrap_or_default();
         let uid = Uid::parse(uid).map_err(|error| refuse(error.to_string()))?;
-        let body = context.kind.stored_text(object);
+        let body = stored_text(context.kind, object);
         let sender = &context.request.attributes;
         let line = sender.payer.storing(body.len()).await;
         let mutation = Mutation { key: context.key(), expected, write: Write::Put { uid, body } };
@@ -418,6 +418,16 @@ fn admission_request<'r>(
         dry_run: context.dry_run,
         warnings: Warnings::default(),
     }
+}
+
+/// The text by which an object of the served version is stored.
+fn stored_text(kind: &KindInfo, object: &Value) -> Bytes {
+    if kind.resource == kind.storage {
+        return raw::object_text(object);
+    }
+    let mut object = object.clone();
+    kind.to_storage(&mut object);
+    raw::object_text(&object)
 }
 
 /// An object that is kept as text, which takes far less memory than a tree.

@@ -45,19 +45,19 @@ impl LocalWrites {
         let mut object = worked(request, 0, decode).await??;
         check_name(context, &object)?;
         create::check_namespace(context, &mut object)?;
+        let sent = to_bytes(&object);
         if request.may_create && self.read(context)?.is_none() && creates(request) {
             // There is nothing that could have the identity that the request names.
             check_uid(context, &object, "")?;
             let warnings = context.warnings.len();
-            let sent = to_bytes(&object);
             let created = self.create_named(context, object, fields::track).await;
             if !self.is_overtaken(context, &created, warnings)? {
                 return Ok(context.reply(StatusCode::CREATED, &created?));
             }
-            object = super::kept(&sent)?;
+        } else {
+            // It is read anew for each attempt.
+            drop(object);
         }
-        let sent = to_bytes(&object);
-        drop(object);
         let updated = self.replace(context, &Source::Object(sent)).await?;
         reply(context, updated)
     }

@@ -86,7 +86,7 @@ impl Walk<'_> {
         let empty = Map::new();
         let (old, new) = (old.unwrap_or(&empty), new.unwrap_or(&empty));
         let only_new = new.keys().filter(|key| !old.contains_key(*key));
-        let is_metadata = *self.path == [Element::Field("metadata".to_owned())];
+        let is_metadata = matches!(&*self.path, [Element::Field(name)] if name == "metadata");
         for key in old.keys().chain(only_new).filter(|key| !is_metadata || *key != "managedFields") {
             self.path.push(Element::field(key));
             self.value(place.child(key).0, old.get(key), new.get(key));

@@ -86,6 +86,10 @@ impl From<&str> for Refusal {
 /// Bytes that a Node may take as a tree beyond its text where the node writes it. Its status with 500 images takes half of it.
 const NODE_TREE_BYTES_MAX: usize = TREE_BYTES_MAX / 2;
 
+/// The same of a pod that is there already, and of whatever others have made large: others have made it, and it is read up to
+/// [`POD_TREE_BYTES_MAX`] without what the node says of it.
+const CHANGED_TREE_BYTES_MAX: usize = POD_TREE_BYTES_MAX + NODE_TREE_BYTES_MAX;
+
 /// Bytes of text in an object of a node, and in the metadata and the status of a pod. Annotations may have half of it, and a
 /// kubelet cuts what containers leave to say to 12 KiB a pod.
 const NODE_TEXT_BYTES_MAX: usize = 512 * 1024;
@@ -115,22 +119,21 @@ impl Write<'_, '_> {
         let asked = self.request.attributes;
         let changes = self.request.operation == Operation::Update;
         let (parts, most): (&[&str], _) = match (asked.group.as_str(), asked.resource.as_str()) {
-            // Others have made it, and it is read up to that size without what the node says of it.
-            ("", "pods") if changes => (&["/metadata", "/status"], POD_TREE_BYTES_MAX + NODE_TREE_BYTES_MAX),
+            ("", "pods") if changes => (&["/metadata", "/status"], CHANGED_TREE_BYTES_MAX),
             ("", "nodes") => (&[""], NODE_TREE_BYTES_MAX),
             _ => (&[""], TREE_BYTES_MAX),
         };
         let (old, new) = (self.old_object(), self.new_object());
         let tree = |object: &Value| value_bytes(object).saturating_sub(text_bytes(object));
-        let trees = (tree(new), tree(old));
-        if is_too_large(trees, most, POD_TREE_BYTES_MAX + NODE_TREE_BYTES_MAX) {
-            return Err(self.too_large(trees.0, "in memory beyond its text", most));
+        let bytes = tree(new);
+        if is_too_large(bytes, || tree(old), most, CHANGED_TREE_BYTES_MAX) {
+            return Err(self.too_large(bytes, "in memory beyond its text", most));
         }
         for part in parts {
             let text = |object: &Value| object.pointer(part).map_or(0, text_bytes);
-            let texts = (text(new), text(old));
-            if is_too_large(texts, NODE_TEXT_BYTES_MAX, 2 * NODE_TEXT_BYTES_MAX) {
-                return Err(self.too_large(texts.0, "of text", NODE_TEXT_BYTES_MAX));
+            let bytes = text(new);
+            if is_too_large(bytes, || text(old), NODE_TEXT_BYTES_MAX, 2 * NODE_TEXT_BYTES_MAX) {
+                return Err(self.too_large(bytes, "of text", NODE_TEXT_BYTES_MAX));
             }
         }
         Ok(())
@@ -374,9 +377,12 @@ fn claim_without_node_fields(claim: &Value) -> Value {
 }
 
 /// Whether a node makes something too large that has new bytes, and old ones before. Above the bound it may add little at a time,
-/// and that to a second bound.
-fn is_too_large((new, old): (usize, usize), most: usize, top: usize) -> bool {
-    new > old && new > most.max(old.saturating_add(NODE_GROWTH_MAX).min(top))
+/// and that to a second bound. What it was before is looked at there alone.
+fn is_too_large(new: usize, old: impl FnOnce() -> usize, most: usize, top: usize) -> bool {
+    new > most && {
+        let old = old();
+        new > old && new > old.saturating_add(NODE_GROWTH_MAX).min(top)
+    }
 }
 
 /// Bytes of the names and texts in a value.
