@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tombolo_proto::NodeId;
@@ -66,8 +67,8 @@ pub struct Limits {
     pub accept_burst: u32,
 }
 
-/// Places of one listener. A waiting connection costs some 2 KiB, one in its handshake up to 50 KiB: one source can make a
-/// listener hold 8 MiB.
+/// Places of one listener. A waiting connection costs some 3 KiB, one that begins its handshake some 16 KiB: one source can
+/// make a listener hold 8 MiB.
 pub const PLACES: DoorLimits =
     DoorLimits { waiting: 4096, waiting_per_source: 2048, working: 256, working_per_source: 96 };
 
@@ -170,6 +171,12 @@ impl ServerStats {
     #[must_use]
     pub fn strangers(&self) -> usize {
         self.doors().map(|door| door.waiting().saturating_add(door.working())).sum()
+    }
+
+    /// Those of them whose handshake runs.
+    #[must_use]
+    pub fn handshakes(&self) -> usize {
+        self.doors().map(Door::working).sum()
     }
 
     fn doors(&self) -> impl Iterator<Item = &Door> {
@@ -284,12 +291,13 @@ struct Gate {
 }
 
 impl Gate {
-    /// Runs one handshake within the time limit, with its place taken until the hub has the link.
+    /// Runs one handshake within the time limit, with its place taken until the hub has the link. Boxed: each of the futures
+    /// around it would have room for it.
     async fn admit<E: std::fmt::Display>(
         self,
         remote: SocketAddr,
         place: Working,
-        handshake: impl Future<Output = Result<Arrival, E>>,
+        handshake: BoxFuture<'static, Result<Arrival, E>>,
     ) {
         let limit = self.limits.handshake_timeout;
         let timed = async {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use aws_lc_rs::hmac;
+use futures::FutureExt as _;
 use quinn::{Connection, Endpoint, EndpointConfig, Incoming, VarInt};
 use quinn_proto::RandomConnectionIdGenerator;
 use rustls_pki_types::CertificateDer;
@@ -134,7 +135,9 @@ async fn receive(gate: Gate, place: Waiting, incoming: Incoming) {
     }
     let queue = tokio::time::timeout(gate.limits.handshake_timeout, place.work());
     match gate.drain.until_started(queue).await {
-        Some(Ok(Some(place))) => Box::pin(gate.admit(remote, place, accept_link(incoming))).await,
+        Some(Ok(Some(place))) => {
+            gate.admit(remote, place, accept_link(incoming).boxed()).boxed().await;
+        }
         Some(Ok(None)) => incoming.ignore(),
         Some(Err(_)) => {
             gate.stats.timed_out.fetch_add(1, Ordering::Relaxed);

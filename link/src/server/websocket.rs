@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use http::header::SEC_WEBSOCKET_PROTOCOL;
 use http::{HeaderMap, HeaderValue, StatusCode};
 use rustls::{ProtocolVersion, ServerConfig};
 use thiserror::Error;
 use tokio::net::{TcpListener, TcpStream};
-use tokio_rustls::{TlsAcceptor, TlsStream};
+use tokio_rustls::{TlsAcceptor, TlsStream, server};
 use tokio_tungstenite::tungstenite::Error as WsError;
 use tokio_tungstenite::tungstenite::handshake::server::{Callback, ErrorResponse, Request, Response};
 use tokio_tungstenite::{WebSocketStream, accept_hdr_async_with_config};
@@ -77,8 +78,8 @@ impl Listener {
     }
 }
 
-/// A connection from its first byte until it is authenticated. Boxed where it becomes large: while it is silent it costs next
-/// to nothing.
+/// A connection from its first byte until it is authenticated. Boxed where it becomes large, and not given a name before: a
+/// future has room for all that it may come to.
 async fn receive(
     gate: Gate,
     place: Waiting,
@@ -101,8 +102,7 @@ async fn receive(
     let queue = tokio::time::timeout(gate.limits.handshake_timeout, place.work());
     match gate.drain.until_started(queue).await {
         Some(Ok(Some(place))) => {
-            let upgrade = accept_upgrade(acceptor, stream, remote, kubeedge);
-            Box::pin(gate.admit(remote, place, upgrade)).await;
+            gate.admit(remote, place, upgrade(acceptor, stream, remote, kubeedge).boxed()).boxed().await;
         }
         Some(Ok(None)) => drop(gate.stats.silent.fetch_add(1, Ordering::Relaxed)),
         Some(Err(_)) => {
@@ -124,14 +124,22 @@ enum UpgradeError {
     Stock(#[from] StockRefusal),
 }
 
-async fn accept_upgrade(
+async fn upgrade(
     acceptor: TlsAcceptor,
     stream: TcpStream,
     remote: SocketAddr,
     kubeedge: bool,
 ) -> Result<Arrival, UpgradeError> {
     tcp::tune(&stream).map_err(UpgradeError::Tls)?;
-    let mut tls = acceptor.accept(stream).await.map_err(UpgradeError::Tls)?;
+    let tls = acceptor.accept(stream).await.map_err(UpgradeError::Tls)?;
+    accept_upgrade(tls, remote, kubeedge).boxed().await
+}
+
+async fn accept_upgrade(
+    mut tls: server::TlsStream<TcpStream>,
+    remote: SocketAddr,
+    kubeedge: bool,
+) -> Result<Arrival, UpgradeError> {
     let session = tls.get_mut().1;
     session.set_buffer_limit(Some(TLS_BUFFER));
     let chain = session.peer_certificates().unwrap_or_default();

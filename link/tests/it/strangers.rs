@@ -8,6 +8,7 @@ use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 use tombolo_link::client::Choice;
 use tombolo_link::server::{Limits, PLACES};
 use tombolo_runtime::door::DoorLimits;
+use tombolo_testkit::{Growth, alone};
 
 use crate::pki::Ca;
 use crate::world::{Hub, soon};
@@ -76,6 +77,49 @@ async fn half_handshakes_leave_the_places_of_other_sources() {
         }
     })
     .await;
+}
+
+/// Adds half handshakes of one address to those that it has.
+async fn more_half_handshakes(hub: &Hub, half: &mut Vec<TcpStream>, count: usize) {
+    for _ in 0..count {
+        let mut stream = from([127, 0, 0, 66], hub.websocket).await;
+        stream.write_all(&[22, 3, 1, 1, 0]).await.unwrap();
+        half.push(stream);
+    }
+    let stats = hub.incoming.stats();
+    soon("all of them to be received", async {
+        let working = half.len().min(PLACES.working_per_source);
+        while (stats.strangers(), stats.handshakes()) != (half.len(), working) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+}
+
+/// A connection that has said little holds little, with a working place and without one.
+#[test]
+fn half_handshakes_take_little_memory() {
+    const COUNT: usize = 400;
+    if !alone(module_path!(), "half_handshakes_take_little_memory") {
+        return;
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let ca = Ca::new("ours");
+        let hub = Hub::start_with(&ca.server_tls(), false, limits(PLACES)).await;
+        let mut half = Vec::new();
+        // What is done for the first time loads code.
+        more_half_handshakes(&hub, &mut half, 8).await;
+        for (what, count, bytes) in [
+            ("with a working place", PLACES.working_per_source - half.len(), 24 * 1024),
+            ("that waits", 400, 4096),
+        ] {
+            let growth = Growth::begin();
+            more_half_handshakes(&hub, &mut half, count).await;
+            let grown = growth.most() / count;
+            assert!(grown < bytes, "each one {what} takes {grown} bytes");
+        }
+    });
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
