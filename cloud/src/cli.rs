@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 use clap::Parser;
 use kube::config::{KubeConfigOptions, Kubeconfig};
+use tombolo_apiserver as embedded;
 use tombolo_runtime::signals::Signals;
 use tombolo_runtime::telemetry::{self, Format};
 use tombolo_runtime::{Drain, DrainOutcome, Trigger, drain};
@@ -14,7 +15,7 @@ use tombolo_runtime::{Drain, DrainOutcome, Trigger, drain};
 use crate::config::{default_config, min_config};
 use crate::kube::without_proxy_of_environment;
 use crate::objectsync::{self, Exported};
-use crate::{App, Config, Kube, embedded};
+use crate::{App, Config, Kube};
 
 /// The cloud's side of Tombolo.
 #[derive(Debug, Parser)]

@@ -31,7 +31,6 @@ pub use gate::ListTurn;
 pub(crate) use gate::ListTurns;
 pub(crate) use group_rights::VERBS;
 #[cfg(test)]
-pub(crate) use identity::LOOK_INTERVAL;
 pub use impersonate::{Impersonation, ImpersonationForm};
 pub(crate) use object::MIRROR;
 pub use object::{ObjectError, RawObject};
@@ -41,10 +40,7 @@ pub(crate) use published::{ISSUER_PATHS, is_document};
 pub(crate) use reviews::{Right, Unanswered, may_follow};
 pub(crate) use room::{GivesWay, LARGE_ANSWER, Room};
 pub use tombolo_proto::api_path::path_of;
-pub(crate) use tree::{
-    LARGE_TREE_BYTES_MAX, POD_TREE_BYTES_MAX, TREE_BYTES_MAX, TreeError, exceeds, is_large, is_object,
-    read_tree,
-};
+pub(crate) use tree::{LARGE_TREE_BYTES_MAX, TreeError, exceeds, is_large, is_object, read_tree};
 pub use waiting::Waiting;
 pub(crate) use watch::watch_events;
 pub use watch::{ObjectEvent, WatchError, WatchSpec, watch};

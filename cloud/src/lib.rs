@@ -5,13 +5,11 @@
 //! and the task looks the objects up when its session has room for them. The way up: an owner task hands requests
 //! to the upstream part of [`edgecontroller`], which runs them in the node's name.
 
-mod any_certificate;
 pub mod app;
 pub mod bootstrap;
 pub mod cli;
 pub mod config;
 pub mod edgecontroller;
-pub mod embedded;
 pub mod epoch;
 mod gate;
 pub mod grids;

@@ -12,7 +12,7 @@ use parking_lot::RwLock;
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tombolo_apiserve::store::Store;
+use tombolo_apicore::store::Store;
 use tombolo_grid::Hosts;
 use tombolo_grid::dns::Zone;
 use tombolo_runtime::Tasks;

@@ -7,8 +7,8 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::{pending, select_all};
 use tokio::time::Instant;
-use tombolo_apiserve::history::{Change, ChangeStream};
-use tombolo_apiserve::store::{Snapshot, Store, StoreError};
+use tombolo_apicore::history::{Change, ChangeStream};
+use tombolo_apicore::store::{Snapshot, Store, StoreError};
 use tombolo_proto::object::Resource;
 use tombolo_runtime::time::sleep_until;
 
@@ -125,9 +125,9 @@ mod tests {
     use std::pin::pin;
 
     use tokio::time::advance;
-    use tombolo_apiserve::history::LogLimits;
-    use tombolo_apiserve::memory::MemoryStore;
-    use tombolo_apiserve::store::{Expect, Mutation, Revision, Write, WriteStore};
+    use tombolo_apicore::history::LogLimits;
+    use tombolo_apicore::memory::MemoryStore;
+    use tombolo_apicore::store::{Expect, Mutation, Revision, Write, WriteStore};
     use tombolo_proto::ids::Uid;
     use tombolo_proto::object::ObjectKey;
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
-use tombolo_apiserve::store::{Store, StoreError};
+use tombolo_apicore::store::{Store, StoreError};
 use tombolo_grid::{GridName, Hosts, OwnPods};
 use tombolo_runtime::files;
 use tracing::{info, warn};

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use tokio::sync::watch;
-use tombolo_apiserve::history::ChangeKind;
-use tombolo_apiserve::store::{Store, Stored};
+use tombolo_apicore::history::ChangeKind;
+use tombolo_apicore::store::{Store, Stored};
 use tombolo_grid::{OwnPod, OwnPods};
 use tombolo_proto::object::Resource;
 use tracing::debug;

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use aws_lc_rs::rand as random;
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot, watch};
-use tombolo_apiserve::store::Revision;
+use tombolo_apicore::store::Revision;
 use tombolo_proto::frame::{Change, RefusalReason};
 use tombolo_proto::ids::{CloudRevision, Epoch, ScopeId, StoreId};
 use tombolo_proto::object::{InventoryEntry, ObjectKey, Resource};

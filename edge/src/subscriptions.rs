@@ -59,7 +59,7 @@ const COPIES_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Somebody who reads with a right of their own.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Borrower<'a> {
-    /// Who has the selection in its share, beside others who ask for it ([`tombolo_apiserve::senders::name_of`]).
+    /// Who has the selection in its share, beside others who ask for it ([`tombolo_apicore::senders::name_of`]).
     pub(crate) sender: &'a str,
     /// Bearer token.
     pub(crate) token: &'a str,

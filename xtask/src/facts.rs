@@ -1,4 +1,4 @@
-//! `xtask facts`: writes the tables of facts about built-in kinds that `apiserve` reads: their types, and beside that
+//! `xtask facts`: writes the tables of facts about built-in kinds that `apiserver/core` reads: their types, and beside that
 //! file `columns.txt` with the columns of the Table form. What OpenAPI says about the types goes into a file of
 //! `cloud`: only its embedded server shows it.
 //!
@@ -130,7 +130,7 @@ impl Options {
             kubectl: "kubectl".to_owned(),
             kubectl_args: Vec::new(),
             sources: PathBuf::from(home).join("go/pkg/mod/k8s.io"),
-            out: PathBuf::from("apiserve/data/builtin.txt"),
+            out: PathBuf::from("apiserver/core/data/builtin.txt"),
             descriptions: PathBuf::from("cloud/data/descriptions.gz"),
         };
         let mut args = args.iter();

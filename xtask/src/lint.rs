@@ -45,7 +45,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 /// The fuzz targets are workspaces of their own, which no other command compiles. libFuzzer stays out: it takes a C++
 /// compiler to build, and nothing is linked here.
 fn check_fuzz_targets() -> Result<()> {
-    for manifest in ["proto/fuzz/Cargo.toml", "apiserve/fuzz/Cargo.toml"] {
+    for manifest in ["proto/fuzz/Cargo.toml", "apiserver/core/fuzz/Cargo.toml"] {
         let mut check = run::cargo();
         check.args(["check", "--locked", "--manifest-path", manifest]);
         check.arg("--target-dir").arg(run::target()?);

@@ -33,7 +33,7 @@ enum Recipe {
     /// Build etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubectl, kubelet, kube-proxy and CoreDNS into
     /// the user's cache folder.
     Components,
-    /// Read the facts about built-in kinds from a running API server into apiserve/data.
+    /// Read the facts about built-in kinds from a running API server into apiserver/core/data.
     Facts {
         /// Arguments of the generator; without any it says what it takes.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use kube::Client;
+use tombolo_apiserver as embedded;
 use tombolo_cloud::bootstrap::NewToken;
-use tombolo_cloud::embedded;
 use tombolo_link::client::{self, Choice};
 use tombolo_runtime::{Drain, Tasks, Trigger, drain};
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
-use tombolo_cloud::embedded::{UP_FILE, is_data_dir};
+use tombolo_apiserver::{UP_FILE, is_data_dir};
 
 /// Layout of the data folder that this program writes.
 const FORMAT: u32 = 2;

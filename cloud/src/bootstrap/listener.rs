@@ -17,7 +17,7 @@ use rustls::version::{TLS12, TLS13};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
-use tombolo_apiserve::unread::Unread;
+use tombolo_apicore::unread::Unread;
 use tombolo_link::tls::{ServerTls, provider};
 use tombolo_runtime::Drain;
 use tombolo_runtime::door::{Waiting, Working};
@@ -25,7 +25,7 @@ use tombolo_runtime::door::{Waiting, Working};
 use super::Inner;
 use super::error::BootstrapError;
 use super::routes::{self, Visitor};
-use crate::any_certificate::AnyCertificate;
+use tombolo_apicore::any_certificate::AnyCertificate;
 
 /// Time until a connection has brought its first byte.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(5);

@@ -21,7 +21,7 @@ use tombolo_runtime::drain;
 use tombolo_testkit::{wait_for, wait_for_value};
 
 use super::*;
-use crate::embedded::{Embedded, Options};
+use tombolo_apiserver::{Embedded, Options};
 
 mod keys;
 mod nodes;

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tombolo_apiserve::selector::field::FieldSelector;
+use tombolo_apicore::selector::field::FieldSelector;
 use tombolo_proto::frame::{Inventory, Reply, ReplyBody, Request, RequestBody, Subscribe};
 use tombolo_proto::limits::SUBSCRIPTIONS_MAX;
 use tombolo_proto::message::{

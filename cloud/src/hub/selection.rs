@@ -1,7 +1,7 @@
 //! What a shared watch follows: checked before anybody is asked about it, and in one spelling.
 
-use tombolo_apiserve::selector::field::FieldSelector;
-use tombolo_apiserve::selector::label::LabelSelector;
+use tombolo_apicore::selector::field::FieldSelector;
+use tombolo_apicore::selector::label::LabelSelector;
 use tombolo_proto::Resource;
 use tombolo_proto::frame::Subscribe;
 use tombolo_proto::limits::SELECTOR_LEN_MAX;

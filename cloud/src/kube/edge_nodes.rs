@@ -6,7 +6,7 @@
 
 use http::Method;
 use serde_json::{Value, json};
-use tombolo_apiserve::auth::Identity;
+use tombolo_apicore::auth::Identity;
 use tombolo_proto::NodeId;
 
 use super::{Answer, ApiCall, CallError, Caller, Kube, Right, endless};

@@ -4,9 +4,9 @@
 //! reads it. What the API server reads in another way than that parser is refused, because the right to a call is asked for
 //! by what was read here.
 
-use tombolo_apiserve::query::Query;
-use tombolo_apiserve::query::params::PARAMS_MAX;
-use tombolo_apiserve::query::path::Target;
+use tombolo_apicore::query::Query;
+use tombolo_apicore::query::params::PARAMS_MAX;
+use tombolo_apicore::query::path::Target;
 
 use super::{ApiCall, CallError};
 

@@ -15,8 +15,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use tokio::sync::{Semaphore, SemaphorePermit};
-use tombolo_apiserve::query::Query;
-use tombolo_apiserve::query::path::Target;
+use tombolo_apicore::query::Query;
+use tombolo_apicore::query::path::Target;
 use tombolo_proto::NodeId;
 
 use super::{CallError, Caller};

@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use thiserror::Error;
-use tombolo_apiserve::tree::tree_bytes;
+use tombolo_apicore::tree::tree_bytes;
 use tombolo_proto::{CloudRevision, ObjectKey, Resource, Uid};
 
 use super::tree::{LARGE_TREE_BYTES_MAX, exceeds, tree_bytes_of};

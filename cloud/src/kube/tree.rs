@@ -6,18 +6,11 @@ use std::fmt;
 use serde::de::{Deserializer as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 use thiserror::Error;
-use tombolo_apiserve::tree::{OBJECT_BYTES, tree_bytes};
+use tombolo_apicore::tree::{OBJECT_BYTES, POD_TREE_BYTES_MAX, TREE_BYTES_MAX, tree_bytes};
 
-/// Bytes that the tree of a text may take beyond the text where somebody else than an administrator has chosen it. A Pod of
-/// 10 KiB takes some 100 KiB, the status of a Node with 50 images as much.
-pub(crate) const TREE_BYTES_MAX: usize = 2 * 1024 * 1024;
-
-/// The same where controllers and administrators write: the definition of a resource with 500 KiB of schema takes 9 MiB, an
-/// EndpointSlice of 1,000 endpoints 3.
+/// What [`TREE_BYTES_MAX`] is where controllers and administrators write: the definition of a resource with 500 KiB of schema
+/// takes 9 MiB, an EndpointSlice of 1,000 endpoints 3.
 pub(crate) const LARGE_TREE_BYTES_MAX: usize = 16 * 1024 * 1024;
-
-/// The same of a pod: ten containers with ninety variables out of Secrets each take more than [`TREE_BYTES_MAX`].
-pub(crate) const POD_TREE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// Kinds that nodes write, by what RBAC's `system:node` allows: their groups and plurals.
 const WRITTEN_BY_NODES: [(&str, &str); 8] = [

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use tokio::sync::{Mutex, MutexGuard, OwnedSemaphorePermit, Semaphore, SemaphorePermit};
-use tombolo_apiserve::tree::{MEMBER_BYTES, OBJECT_BYTES};
+use tombolo_apicore::tree::{MEMBER_BYTES, OBJECT_BYTES};
 
 use super::RawObject;
 use super::tree::BLOCK_MEMBERS;

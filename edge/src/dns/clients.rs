@@ -7,7 +7,7 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 use serde::Deserialize;
 use tokio::sync::watch;
-use tombolo_apiserve::store::{Store, Stored};
+use tombolo_apicore::store::{Store, Stored};
 use tombolo_grid::OwnPods;
 use tombolo_proto::object::Resource;
 use tracing::info;

@@ -6,8 +6,8 @@ use std::time::SystemTime;
 
 use parking_lot::RwLock;
 use tokio::sync::watch;
-use tombolo_apiserve::history::{Change, ChangeKind};
-use tombolo_apiserve::store::{Snapshot, Stored};
+use tombolo_apicore::history::{Change, ChangeKind};
+use tombolo_apicore::store::{Snapshot, Stored};
 use tombolo_grid::dns::{Part, Service, Slice};
 use tombolo_grid::endpoints::service_of;
 use tombolo_grid::{BodyError, Carrier, Hosts, Metadata, ServiceName};

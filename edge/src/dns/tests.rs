@@ -10,9 +10,9 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tombolo_apiserve::history::{ChangeStream, LogLimits};
-use tombolo_apiserve::memory::MemoryStore;
-use tombolo_apiserve::store::{Expect, Mutation, Revision, Snapshot, StoreError, Stored, Write, WriteStore};
+use tombolo_apicore::history::{ChangeStream, LogLimits};
+use tombolo_apicore::memory::MemoryStore;
+use tombolo_apicore::store::{Expect, Mutation, Revision, Snapshot, StoreError, Stored, Write, WriteStore};
 use tombolo_proto::ids::Uid;
 use tombolo_proto::object::{ObjectKey, Resource};
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use tombolo_apiserve::history::Change;
-use tombolo_apiserve::store::Store;
+use tombolo_apicore::history::Change;
+use tombolo_apicore::store::Store;
 use tombolo_grid::GridName;
 
 use super::names::Part;

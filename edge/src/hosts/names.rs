@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use tokio::sync::watch;
-use tombolo_apiserve::history::{Change, ChangeKind};
-use tombolo_apiserve::store::{Store, StoreError, Stored};
+use tombolo_apicore::history::{Change, ChangeKind};
+use tombolo_apicore::store::{Store, StoreError, Stored};
 use tombolo_grid::endpoints::service_of;
 use tombolo_grid::{
     Carrier, GridName, Metadata, Names, Node, Nodes, OwnPods, PodAddress, ServiceName, StatefulSetGrid,

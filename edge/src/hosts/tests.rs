@@ -3,9 +3,9 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
-use tombolo_apiserve::history::LogLimits;
-use tombolo_apiserve::memory::MemoryStore;
-use tombolo_apiserve::store::{Expect, Mutation, Revision, Write, WriteStore};
+use tombolo_apicore::history::LogLimits;
+use tombolo_apicore::memory::MemoryStore;
+use tombolo_apicore::store::{Expect, Mutation, Revision, Write, WriteStore};
 use tombolo_proto::ids::Uid;
 use tombolo_proto::object::ObjectKey;
 use tombolo_runtime::Tasks;

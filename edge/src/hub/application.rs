@@ -8,8 +8,8 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
-use tombolo_apiserve::query::params::Params;
-use tombolo_apiserve::query::path::{self, ResourcePath as ApiPath, Target};
+use tombolo_apicore::query::params::Params;
+use tombolo_apicore::query::path::{self, ResourcePath as ApiPath, Target};
 use tombolo_proto::frame::ApiRequest;
 use tombolo_proto::ids::NodeId;
 use tombolo_proto::message::{

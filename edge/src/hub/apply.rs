@@ -241,7 +241,7 @@ mod tests {
     use std::time::Duration;
 
     use futures::FutureExt;
-    use tombolo_apiserve::store::{Revision, Store as _};
+    use tombolo_apicore::store::{Revision, Store as _};
     use tombolo_proto::ids::Uid;
     use tombolo_proto::limits::{OBJECT_LEN_MAX, WINDOW_COUNT};
     use tombolo_proto::object::{ContentHash, ObjectKey, ObjectVersion, Resource, SharedObject};

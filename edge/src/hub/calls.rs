@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde_json::Value;
-use tombolo_apiserve::query::path::decode;
+use tombolo_apicore::query::path::decode;
 use tombolo_proto::frame::{ApiReply, ApiRequest};
 use tombolo_proto::ids::NodeId;
 use tombolo_proto::limits::REQUEST_TIMEOUT_MAX;
@@ -259,7 +259,7 @@ mod tests {
     /// Row by row what Go's typed encoders leave out, on its way to the disk and to who asked.
     #[tokio::test]
     async fn typed_objects_are_stored_and_answered_with_their_kind() {
-        use tombolo_apiserve::store::Store as _;
+        use tombolo_apicore::store::Store as _;
         use tombolo_proto::ids::{CloudRevision, Epoch, ScopeId, Uid};
         use tombolo_proto::kubeedge;
         use tombolo_proto::session::kubeedge::Down;

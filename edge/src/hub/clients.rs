@@ -30,7 +30,7 @@ pub(crate) enum Caller {
     Agent,
     /// The node's own components.
     Node,
-    /// Somebody who is known, by the name of the sender ([`tombolo_apiserve::senders::name_of`]).
+    /// Somebody who is known, by the name of the sender ([`tombolo_apicore::senders::name_of`]).
     Known(String),
     /// Somebody who is not known yet, by where they come from.
     Stranger(Option<IpAddr>),

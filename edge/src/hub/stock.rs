@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt as _};
 use tokio::time::Instant;
-use tombolo_apiserve::store::Store as _;
+use tombolo_apicore::store::Store as _;
 use tombolo_link::{Clock, DocumentEvent, DocumentLink, Transport};
 use tombolo_proto::frame::{ApiReply, ApiRequest, Change, Goodbye, GoodbyeReason, ReplyBody, RequestBody};
 use tombolo_proto::ids::{CloudRevision, Epoch, NodeId, RequestId, ScopeId, Uid};

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use http::{header, request::Parts};
 use sha2::{Digest, Sha256};
-use tombolo_apiserve::auth::{
+use tombolo_apicore::auth::{
     AUTHENTICATED_GROUP, Attributes, Authenticator, Authorizer, BadCredentials, Decision, Identity, Peer,
     UNAUTHENTICATED_GROUP,
 };
-use tombolo_apiserve::senders::name_of;
+use tombolo_apicore::senders::name_of;
 
 use super::accounts::Accounts;
 use crate::hub::Caller;

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
-use tombolo_apiserve::auth::Attributes;
-use tombolo_apiserve::sources::Read;
-use tombolo_apiserve::status::ApiError;
-use tombolo_apiserve::store::Store as ServedStore;
+use tombolo_apicore::auth::Attributes;
+use tombolo_apicore::sources::Read;
+use tombolo_apicore::status::ApiError;
+use tombolo_apicore::store::Store as ServedStore;
 use tombolo_proto::api_path::path_of;
 use tombolo_proto::object::ObjectKey;
 use tombolo_proto::references;

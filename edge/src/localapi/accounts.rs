@@ -9,12 +9,12 @@ use parking_lot::Mutex;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
-use tombolo_apiserve::accounts::{
+use tombolo_apicore::accounts::{
     Bound, Claims, Living, Place, Unverified, check_bound, check_times, identity,
 };
-use tombolo_apiserve::auth::{BadCredentials, Identity};
-use tombolo_apiserve::senders::name_of;
-use tombolo_apiserve::store::Store as ServedStore;
+use tombolo_apicore::auth::{BadCredentials, Identity};
+use tombolo_apicore::senders::name_of;
+use tombolo_apicore::store::Store as ServedStore;
 use tombolo_proto::ids::NodeId;
 use tombolo_proto::object::{ObjectKey, Resource};
 

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde_json::Value;
-use tombolo_apiserve::auth::Attributes;
-use tombolo_apiserve::store::{Revision, Store as ServedStore};
+use tombolo_apicore::auth::Attributes;
+use tombolo_apicore::store::{Revision, Store as ServedStore};
 use tombolo_proto::object::{ObjectKey, Resource};
 use tracing::{debug, warn};
 

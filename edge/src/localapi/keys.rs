@@ -7,7 +7,7 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
-use tombolo_apiserve::accounts::KeySet;
+use tombolo_apicore::accounts::KeySet;
 use tombolo_proto::documents::{ISSUER_PATH, KEY_SET, KEYS_PATH};
 use tracing::{debug, warn};
 

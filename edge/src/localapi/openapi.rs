@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tombolo_apiserve::openapi::{ForeignDocuments, SelectableFields, selectable_fields};
+use tombolo_apicore::openapi::{ForeignDocuments, SelectableFields, selectable_fields};
 
 use super::documents::Documents;
 

@@ -7,15 +7,15 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
-use tombolo_apiserve::backend::{PatchType, WriteBackend, WriteReply, WriteRequest, WriteVerb};
-use tombolo_apiserve::history::ChangeStream;
-use tombolo_apiserve::kinds::KindInfo;
-use tombolo_apiserve::patch::strategic_merge_difference;
-use tombolo_apiserve::status::ApiError;
-use tombolo_apiserve::store::{
+use tombolo_apicore::backend::{PatchType, WriteBackend, WriteReply, WriteRequest, WriteVerb};
+use tombolo_apicore::history::ChangeStream;
+use tombolo_apicore::kinds::KindInfo;
+use tombolo_apicore::patch::strategic_merge_difference;
+use tombolo_apicore::status::ApiError;
+use tombolo_apicore::store::{
     Expect, Mutation, Revision, Snapshot, Store as ServedStore, StoreError, Stored, Write, WriteStore,
 };
-use tombolo_apiserve::write::LocalWrites;
+use tombolo_apicore::write::LocalWrites;
 use tombolo_proto::api_path::path_of;
 use tombolo_proto::ids::NodeId;
 use tombolo_proto::object::{ObjectKey, Resource};
@@ -265,10 +265,10 @@ impl WriteStore for Target {
 
 #[cfg(test)]
 mod tests {
-    use tombolo_apiserve::auth::{AUTHENTICATED_GROUP, Attributes, Identity};
-    use tombolo_apiserve::backend::WriteOptions;
-    use tombolo_apiserve::kinds::Kinds;
-    use tombolo_apiserve::query::params::Params;
+    use tombolo_apicore::auth::{AUTHENTICATED_GROUP, Attributes, Identity};
+    use tombolo_apicore::backend::WriteOptions;
+    use tombolo_apicore::kinds::Kinds;
+    use tombolo_apicore::query::params::Params;
 
     use super::super::access::OPERATOR;
     use super::*;

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use http::StatusCode;
-use tombolo_apiserve::auth::Attributes;
-use tombolo_apiserve::senders::name_of;
-use tombolo_apiserve::sources::{Read, Sources};
-use tombolo_apiserve::status::ApiError;
-use tombolo_apiserve::store::Store as ServedStore;
+use tombolo_apicore::auth::Attributes;
+use tombolo_apicore::senders::name_of;
+use tombolo_apicore::sources::{Read, Sources};
+use tombolo_apicore::status::ApiError;
+use tombolo_apicore::store::Store as ServedStore;
 use tombolo_proto::ids::NodeId;
 use tombolo_proto::object::{ObjectKey, Resource};
 use tombolo_proto::references;

@@ -11,10 +11,10 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use http::StatusCode;
 use serde_json::{Value, json};
-use tombolo_apiserve::auth::Identity;
-use tombolo_apiserve::backend::{Endpoint, EndpointRequest};
-use tombolo_apiserve::senders::name_of;
-use tombolo_apiserve::status::ApiError;
+use tombolo_apicore::auth::Identity;
+use tombolo_apicore::backend::{Endpoint, EndpointRequest};
+use tombolo_apicore::senders::name_of;
+use tombolo_apicore::status::ApiError;
 
 use super::access::is_operator;
 use super::accounts::{Accounts, Finding};

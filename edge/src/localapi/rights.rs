@@ -10,9 +10,9 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::time::Instant;
-use tombolo_apiserve::accounts::USER_PREFIX;
-use tombolo_apiserve::auth::{Attributes, Identity};
-use tombolo_apiserve::senders::name_of;
+use tombolo_apicore::accounts::USER_PREFIX;
+use tombolo_apicore::auth::{Attributes, Identity};
+use tombolo_apicore::senders::name_of;
 
 use super::access::caller;
 use super::decisions::Decisions;

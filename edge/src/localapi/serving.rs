@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use tokio::sync::watch;
-use tombolo_apiserve::store::Store as ServedStore;
+use tombolo_apicore::store::Store as ServedStore;
 use tombolo_link::tls::HttpsTls;
 use tombolo_proto::object::{ObjectKey, Resource};
 use tracing::warn;

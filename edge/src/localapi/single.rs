@@ -6,12 +6,12 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::RawValue;
-use tombolo_apiserve::history::ChangeStream;
-use tombolo_apiserve::kinds::KindInfo;
-use tombolo_apiserve::raw;
-use tombolo_apiserve::scale::is_scale;
-use tombolo_apiserve::status::ApiError;
-use tombolo_apiserve::store::{Revision, Snapshot, Store as ServedStore, StoreError, Stored};
+use tombolo_apicore::history::ChangeStream;
+use tombolo_apicore::kinds::KindInfo;
+use tombolo_apicore::raw;
+use tombolo_apicore::scale::is_scale;
+use tombolo_apicore::status::ApiError;
+use tombolo_apicore::store::{Revision, Snapshot, Store as ServedStore, StoreError, Stored};
 use tombolo_proto::ids::Uid;
 use tombolo_proto::object::{ObjectKey, Resource, ResourceParts};
 
@@ -162,7 +162,7 @@ fn elsewhere() -> StoreError {
 
 #[cfg(test)]
 mod tests {
-    use tombolo_apiserve::kinds::Kinds;
+    use tombolo_apicore::kinds::Kinds;
     use tombolo_testkit::{Growth, alone};
 
     use super::*;

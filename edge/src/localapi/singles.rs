@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
-use tombolo_apiserve::sources::Read;
-use tombolo_apiserve::status::ApiError;
-use tombolo_apiserve::store::Store as ServedStore;
+use tombolo_apicore::sources::Read;
+use tombolo_apicore::status::ApiError;
+use tombolo_apicore::store::Store as ServedStore;
 use tombolo_proto::frame::ApiReply;
 use tombolo_proto::message::is_passing;
 use tombolo_proto::object::ObjectKey;

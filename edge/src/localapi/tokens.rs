@@ -9,8 +9,8 @@ use futures::future::BoxFuture;
 use http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tombolo_apiserve::backend::{Endpoint, EndpointRequest};
-use tombolo_apiserve::status::ApiError;
+use tombolo_apicore::backend::{Endpoint, EndpointRequest};
+use tombolo_apicore::status::ApiError;
 use tombolo_proto::ids::Uid;
 use tracing::warn;
 

@@ -67,7 +67,7 @@ impl Question {
         Self::of(class, pod.map(Uid::as_str).unwrap_or_default(), parts)
     }
 
-    /// A decision for a sender ([`tombolo_apiserve::senders::name_of`]): whoever asks for many loses its own.
+    /// A decision for a sender ([`tombolo_apicore::senders::name_of`]): whoever asks for many loses its own.
     #[must_use]
     pub fn of_sender(sender: &str, parts: &[&str]) -> Self {
         Self::of(Class::Decision, sender, parts)

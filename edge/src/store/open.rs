@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redb::{Builder, Database, DatabaseError};
 use tokio::sync::mpsc;
-use tombolo_apiserve::store::Revision;
+use tombolo_apicore::store::Revision;
 use tracing::warn;
 
 use super::error::{OpenError, is_damage};

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tombolo_apiserve::store::{Revision, Stored};
+use tombolo_apicore::store::{Revision, Stored};
 use tombolo_proto::ids::Uid;
 use tombolo_proto::object::ObjectKey;
 

@@ -11,7 +11,7 @@ use redb::{
     Database, Key, ReadTransaction, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition,
     Value, WriteTransaction,
 };
-use tombolo_apiserve::store::Revision;
+use tombolo_apicore::store::Revision;
 use tombolo_proto::ids::ScopeId;
 use tombolo_proto::object::ContentHash;
 

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, TableError, WriteTransaction};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
-use tombolo_apiserve::store::Revision;
+use tombolo_apicore::store::Revision;
 use tombolo_proto::ids::{Epoch, StoreId, Uid};
 use tombolo_proto::object::{Resource, ResourceParts};
 

@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tombolo_apiserve::history::{Change, ChangeKind, ChangeStream, Log};
-use tombolo_apiserve::store::{Revision, Snapshot, Store as ServedStore, StoreError, Stored};
+use tombolo_apicore::history::{Change, ChangeKind, ChangeStream, Log};
+use tombolo_apicore::store::{Revision, Snapshot, Store as ServedStore, StoreError, Stored};
 use tombolo_proto::ids::{Epoch, ScopeId};
 use tombolo_proto::object::{InventoryEntry, ObjectKey, Resource};
 

@@ -10,9 +10,9 @@ use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use redb::{Database, DatabaseError, StorageError};
 use tokio::sync::watch;
-use tombolo_apiserve::history::{Change, ChangeKind, Histories, Log, LogLimits};
-use tombolo_apiserve::packed::Packer;
-use tombolo_apiserve::store::{Revision, Stored};
+use tombolo_apicore::history::{Change, ChangeKind, Histories, Log, LogLimits};
+use tombolo_apicore::packed::Packer;
+use tombolo_apicore::store::{Revision, Stored};
 use tombolo_proto::ids::ScopeId;
 use tombolo_proto::object::Resource;
 

@@ -7,8 +7,8 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
-use tombolo_apiserve::raw::{span, splice};
-use tombolo_apiserve::tree::tree_bytes;
+use tombolo_apicore::raw::{span, splice};
+use tombolo_apicore::tree::tree_bytes;
 use tombolo_proto::inventory::content_hash;
 use tombolo_proto::object::ContentHash;
 

@@ -1,7 +1,7 @@
 use bytes::Bytes;
 use serde_json::{Value, json};
-use tombolo_apiserve::history::ChangeKind;
-use tombolo_apiserve::store::{Store as _, StoreError, Stored};
+use tombolo_apicore::history::ChangeKind;
+use tombolo_apicore::store::{Store as _, StoreError, Stored};
 use tombolo_proto::ids::Uid;
 use tombolo_proto::object::{ContentHash, Held, ObjectVersion, SharedObject};
 

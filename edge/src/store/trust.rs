@@ -82,7 +82,7 @@ impl Batch<'_> {
 
 #[cfg(test)]
 mod tests {
-    use tombolo_apiserve::store::Store as _;
+    use tombolo_apicore::store::Store as _;
     use tombolo_proto::frame::Change;
     use tombolo_proto::ids::{CloudRevision, ScopeId, Uid};
     use tombolo_proto::object::{ContentHash, Held, ObjectVersion, SharedObject};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use redb::{Database, ReadTransaction, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableError};
-use tombolo_apiserve::store::{Revision, Snapshot, Stored};
+use tombolo_apicore::store::{Revision, Snapshot, Stored};
 use tombolo_proto::ids::{CloudRevision, ScopeId};
 use tombolo_proto::object::{Held, InventoryEntry, ObjectKey, Resource};
 

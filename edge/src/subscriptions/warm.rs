@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use tombolo_apiserve::history::ChangeStream;
-use tombolo_apiserve::store::{Revision, Snapshot, Store as ServedStore, StoreError, Stored};
+use tombolo_apicore::history::ChangeStream;
+use tombolo_apicore::store::{Revision, Snapshot, Store as ServedStore, StoreError, Stored};
 use tombolo_proto::documents::WARM_SET;
 use tombolo_proto::object::{ObjectKey, Resource};
 

@@ -8,7 +8,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::{Map, Value, json};
 use tokio::time::MissedTickBehavior;
-use tombolo_apiserve::backend::PatchType;
+use tombolo_apicore::backend::PatchType;
 use tombolo_proto::frame::ApiRequest;
 use tombolo_proto::message::{
     Content, Group, LocalPath, Message, MessageId, ObjectPath, Operation, Outcome, ResourcePath,

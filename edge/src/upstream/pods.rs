@@ -9,9 +9,9 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::Instant;
-use tombolo_apiserve::backend::PatchType;
-use tombolo_apiserve::history::ChangeKind;
-use tombolo_apiserve::store::{Store as _, StoreError, Stored};
+use tombolo_apicore::backend::PatchType;
+use tombolo_apicore::history::ChangeKind;
+use tombolo_apicore::store::{Store as _, StoreError, Stored};
 use tombolo_proto::object::{ObjectKey, Resource};
 use tracing::{debug, warn};
 use xxhash_rust::xxh3::xxh3_64;
@@ -209,7 +209,7 @@ impl Pods {
 mod tests {
     use std::cell::Cell;
 
-    use tombolo_apiserve::store::Revision;
+    use tombolo_apicore::store::Revision;
 
     use super::*;
 

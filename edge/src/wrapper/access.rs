@@ -1,7 +1,7 @@
 //! Who may do what, and the log of requests.
 
 use futures::future::BoxFuture;
-use tombolo_apiserve::auth::{Attributes, Authorizer, Decision, Observation, Observer};
+use tombolo_apicore::auth::{Attributes, Authorizer, Decision, Observation, Observer};
 use tombolo_proto::object::Resource;
 use tracing::debug;
 

@@ -5,11 +5,11 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use http::{Method, Request, Response, StatusCode};
 use serde_json::{Map, Value, json};
-use tombolo_apiserve::api::builder::Route;
-use tombolo_apiserve::auth::Attributes;
-use tombolo_apiserve::body::{self, Body};
-use tombolo_apiserve::status::ApiError;
-use tombolo_apiserve::store::Store;
+use tombolo_apicore::api::builder::Route;
+use tombolo_apicore::auth::Attributes;
+use tombolo_apicore::body::{self, Body};
+use tombolo_apicore::status::ApiError;
+use tombolo_apicore::store::Store;
 use tombolo_grid::{Node, Reach, pod_addresses};
 
 use super::part::Part;

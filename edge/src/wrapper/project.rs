@@ -6,10 +6,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tombolo_apiserve::history::{Change, ChangeKind};
-use tombolo_apiserve::memory::MemoryStore;
-use tombolo_apiserve::raw;
-use tombolo_apiserve::store::{Expect, Mutation, Revision, Store, StoreError, Stored, Write, WriteStore};
+use tombolo_apicore::history::{Change, ChangeKind};
+use tombolo_apicore::memory::MemoryStore;
+use tombolo_apicore::raw;
+use tombolo_apicore::store::{Expect, Mutation, Revision, Store, StoreError, Stored, Write, WriteStore};
 use tombolo_grid::local_api::{family_of_kubernetes, lead_to_local_api};
 use tombolo_grid::{BodyError, Carrier, Graph, Lead, Link, Node, OwnPods, Reach, ServiceName, Stays, prune};
 use tombolo_proto::object::{KeyMap, ObjectKey};

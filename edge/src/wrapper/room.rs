@@ -4,8 +4,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tombolo_apiserve::memory::OBJECT_OVERHEAD;
-use tombolo_apiserve::store::Stored;
+use tombolo_apicore::memory::OBJECT_OVERHEAD;
+use tombolo_apicore::store::Stored;
 
 /// Bytes of objects in namespaces that are shown, at most, with what belongs to each. 20,000 Services with a slice each of the usual
 /// size fit.

@@ -11,11 +11,11 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use tombolo_apiserve::backend::{WriteBackend, WriteReply, WriteRequest};
-use tombolo_apiserve::history::{ChangeKind, ChangeStream, LogLimits};
-use tombolo_apiserve::memory::MemoryStore;
-use tombolo_apiserve::status::ApiError;
-use tombolo_apiserve::store::{
+use tombolo_apicore::backend::{WriteBackend, WriteReply, WriteRequest};
+use tombolo_apicore::history::{ChangeKind, ChangeStream, LogLimits};
+use tombolo_apicore::memory::MemoryStore;
+use tombolo_apicore::status::ApiError;
+use tombolo_apicore::store::{
     Expect, Mutation, Revision, Snapshot, Store, StoreError, Stored, Write, WriteStore,
 };
 use tombolo_grid::{OwnPod, OwnPods};

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 use tokio::sync::Notify;
-use tombolo_apiserve::api::builder::Check;
-use tombolo_apiserve::history::{ChangeStream, LogLimits};
-use tombolo_apiserve::memory::MemoryStore;
-use tombolo_apiserve::store::{Revision, Snapshot, Store, StoreError, Stored};
+use tombolo_apicore::api::builder::Check;
+use tombolo_apicore::history::{ChangeStream, LogLimits};
+use tombolo_apicore::memory::MemoryStore;
+use tombolo_apicore::store::{Revision, Snapshot, Store, StoreError, Stored};
 use tombolo_proto::object::{ObjectKey, Resource};
 
 use super::part::Part;

@@ -99,7 +99,6 @@ async fn more_half_handshakes(hub: &Hub, half: &mut Vec<TcpStream>, count: usize
 /// A connection that has said little holds little, with a working place and without one.
 #[test]
 fn half_handshakes_take_little_memory() {
-    const COUNT: usize = 400;
     if !alone(module_path!(), "half_handshakes_take_little_memory") {
         return;
     }

@@ -9,8 +9,8 @@ use anyhow::{Context, Result};
 use bytes::Bytes;
 use http::Method;
 use tempfile::TempDir;
+use tombolo_apiserver::{Embedded, Options};
 use tombolo_cli::process::{Process, Reading};
-use tombolo_cloud::embedded::{Embedded, Options};
 use tombolo_runtime::drain;
 use tombolo_testkit::{Child, ControlPlane, ControlPlaneOptions, wait_for};
 

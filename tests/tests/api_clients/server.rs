@@ -9,7 +9,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use rand::rngs::StdRng;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
-use tombolo_cloud::embedded::{Embedded, EmbeddedError, Options};
+use tombolo_apiserver::{Embedded, EmbeddedError, Options};
 use tombolo_runtime::{Trigger, drain};
 use tombolo_tests::world::balancer::Balancer;
 

@@ -14,7 +14,7 @@ use kube::{Client, Config};
 use rcgen::{CertificateParams, DistinguishedName, DnType, Issuer, KeyPair};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tombolo_cloud::embedded::{Embedded, Options};
+use tombolo_apiserver::{Embedded, Options};
 use tombolo_runtime::{Trigger, drain};
 use tombolo_testkit::{ControlPlane, ControlPlaneOptions};
 

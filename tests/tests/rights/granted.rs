@@ -70,7 +70,7 @@ fn stock_edges_take_the_config_maps_of_one_namespace_and_no_more() {
 }
 
 /// All that deploy/cloudcore/30-edge-network.yaml lets every node read: API group, resource, and names where only these may be
-/// read. The table of the embedded server has the same rules (`cloud/src/embedded/bootstrap/rbac.rs`).
+/// read. The table of the embedded server has the same rules (`apiserver/control/src/bootstrap/rbac.rs`).
 const EDGE_NETWORK: [(&str, &str, &[&str]); 11] = [
     ("", "services", &[]),
     ("", "endpoints", &[]),

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use http::Method;
+use tombolo_apicore::tree::TREE_BYTES_MAX;
 use tombolo_proto::NodeId;
 use tombolo_proto::api_path::is_unambiguous;
 use tombolo_proto::frame::{ApiReply, ApiRequest};
@@ -11,9 +12,7 @@ use super::order::Position;
 use super::outcome::{code_of, reason_of};
 use super::register::{is_dry_run, may_create_node};
 use super::{Upstream, labels, refusal, whole};
-use crate::kube::{
-    Answer, ApiCall, Caller, ISSUER_PATHS, LARGE_TREE_BYTES_MAX, TREE_BYTES_MAX, exceeds, is_document,
-};
+use crate::kube::{Answer, ApiCall, Caller, ISSUER_PATHS, LARGE_TREE_BYTES_MAX, exceeds, is_document};
 
 /// Roots of the paths that may be called: the API, its discovery and its version.
 const ROOTS: [&str; 4] = ["api", "apis", "openapi", "version"];

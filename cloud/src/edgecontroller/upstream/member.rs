@@ -7,7 +7,7 @@ use std::fmt;
 use bytes::Bytes;
 use serde::de::{Deserializer as _, Error as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
-use tombolo_apiserve::raw::{span, splice};
+use tombolo_apicore::raw::{span, splice};
 
 /// The member of this name in the text of an object, as it was written; the others are passed over.
 ///

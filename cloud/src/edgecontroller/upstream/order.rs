@@ -18,7 +18,7 @@ use http::Method;
 use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::{RawValue, to_raw_value};
-use tombolo_apiserve::query::path::{Target, target};
+use tombolo_apicore::query::path::{Target, target};
 use tombolo_proto::frame::{Request, RequestBody};
 use tombolo_proto::message::{Message, ResourceType, StatusError};
 use tombolo_proto::session::kubeedge::{Application, Up};

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use http::Method;
 use serde_json::value::RawValue;
-use tombolo_apiserve::query::path::{Target, target};
+use tombolo_apicore::query::path::{Target, target};
 
 use super::member::{member, with_member};
 use crate::edgecontroller::trim::LAST_APPLIED;

@@ -1,8 +1,8 @@
 use proptest::prelude::*;
 use serde_json::json;
 
-use super::super::tree::TREE_BYTES_MAX;
 use super::*;
+use tombolo_apicore::tree::TREE_BYTES_MAX;
 
 /// Empty strings in one list, where each is taken for 64 bytes.
 const STRINGS_MAX: usize = LARGE_TREE_BYTES_MAX / 64;

@@ -12,7 +12,7 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName};
 use tempfile::TempDir;
 use tokio::net::TcpStream;
-use tombolo_apiserve::accounts::{Bound as BoundTo, Claims, Place};
+use tombolo_apicore::accounts::{Bound as BoundTo, Claims, Place};
 
 use super::*;
 use crate::identity::testing::{fetch_plain, fetch_trusted};

@@ -5,7 +5,7 @@ use futures::stream::FuturesUnordered;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
-use tombolo_apiserve::server::{HANDSHAKE_TIMEOUT, UNPROVEN_PER_SOURCE_MAX};
+use tombolo_apicore::server::{HANDSHAKE_TIMEOUT, UNPROVEN_PER_SOURCE_MAX};
 
 use super::access::{MAPS, TOKEN_REVIEWS, with_account, with_the_pod};
 use super::cloud::NO_ANSWER;

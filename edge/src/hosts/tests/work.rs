@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
-use tombolo_apiserve::history::ChangeStream;
-use tombolo_apiserve::store::{Snapshot, Stored};
+use tombolo_apicore::history::ChangeStream;
+use tombolo_apicore::store::{Snapshot, Stored};
 use tombolo_proto::object::Resource;
 
 use super::*;

@@ -24,7 +24,7 @@ impl Batch<'_> {
         let seen = old.as_ref().filter(|row| row.state == State::Visible);
         match (write.expected, seen) {
             (Some(expected), Some(held)) if held.local != expected.0 => {
-                return Ok(Accepted::Conflict(tombolo_apiserve::store::Revision(held.local)));
+                return Ok(Accepted::Conflict(tombolo_apicore::store::Revision(held.local)));
             }
             (Some(_), None) => return Ok(Accepted::Gone),
             (None, Some(_)) => return Ok(Accepted::Exists),

@@ -17,7 +17,7 @@ async fn with_subscription(disk: &FaultyDisk) -> (Store, ScopeId) {
     (store, scope)
 }
 
-fn seen(store: &impl tombolo_apiserve::store::Store, since: u64) -> Vec<(ChangeKind, u64)> {
+fn seen(store: &impl tombolo_apicore::store::Store, since: u64) -> Vec<(ChangeKind, u64)> {
     let maps = Resource::new("", "v1", "configmaps");
     let mut stream = store.watch(&maps, Revision(since)).unwrap();
     stream.poll_ready().unwrap().iter().map(|change| (change.kind, change.object.revision.0)).collect()
@@ -59,7 +59,7 @@ async fn a_list_of_the_past_is_that_of_its_scope() {
     let then = store.revision();
     apply(&store, &[upsert(&one, "u1", 11, &[]), upsert(&two, "u2", 12, &[])]).await;
     apply(&store, &[in_scope(scope, delete(&one))]).await;
-    let names = |snapshot: tombolo_apiserve::store::Snapshot| -> Vec<String> {
+    let names = |snapshot: tombolo_apicore::store::Snapshot| -> Vec<String> {
         snapshot.items.iter().map(|item| item.key.name().to_owned()).collect()
     };
     let copy = store.scoped(scope);
@@ -143,7 +143,7 @@ async fn a_revision_of_a_store_that_was_lost_is_not_waited_for() {
     let (store, scope) = with_subscription(&FaultyDisk::new(41)).await;
     assert!(store.revision() < old);
     let copy = store.scoped(scope);
-    for side in [&store as &dyn tombolo_apiserve::store::Store, &copy] {
+    for side in [&store as &dyn tombolo_apicore::store::Store, &copy] {
         assert!(matches!(side.watch(&maps, old), Err(StoreError::Unreached { .. })));
         assert!(side.watch(&maps, store.revision()).is_ok(), "the newest is resumed from");
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use pprof::{ProfilerGuard, ProfilerGuardBuilder};
 use tokio::sync::Mutex;
-use tombolo_apiserve::status::ApiError;
+use tombolo_apicore::status::ApiError;
 
 /// Samples a second. Not a round number, so that work in step with the clock is seen too.
 const FREQUENCY: i32 = 99;

@@ -136,7 +136,7 @@ async fn endpoints_are_read_when_somebody_asks() {
     let world = World::start(&source, Kubernetes::AsItIs);
     world.shown(Part::EndpointSlices).await;
     assert_eq!(world.view.served().get(&key(Part::Endpoints, "web")).unwrap(), None);
-    assert!(tombolo_apiserve::api::builder::Check::check(&world.view).is_ok());
+    assert!(tombolo_apicore::api::builder::Check::check(&world.view).is_ok());
     assert!(world.view.list(&Part::Endpoints.resource(), None).is_err());
     world.shown(Part::Endpoints).await;
     let shown = world.view.get(&key(Part::Endpoints, "web")).unwrap().unwrap();

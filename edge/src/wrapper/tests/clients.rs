@@ -5,7 +5,7 @@ use std::sync::Weak;
 
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::net::{TcpSocket, TcpStream};
-use tombolo_apiserve::server::WRITE_STALL_MAX;
+use tombolo_apicore::server::WRITE_STALL_MAX;
 
 use super::http_api::{Served, settings};
 use super::*;

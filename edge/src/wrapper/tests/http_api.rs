@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use http::{HeaderValue, Method, header};
-use tombolo_apiserve::history::Change;
+use tombolo_apicore::history::Change;
 use tombolo_runtime::Tasks;
 
 use super::*;

@@ -6,7 +6,7 @@ use serde_json::json;
 use super::*;
 
 /// Types, fields and how lists and maps are merged, as a kube-apiserver says it.
-const BUILT_IN: &str = include_str!("../../../../apiserve/data/builtin.txt");
+const BUILT_IN: &str = include_str!("../../../../apiserver/core/data/builtin.txt");
 
 fn manifest() -> Value {
     json!({

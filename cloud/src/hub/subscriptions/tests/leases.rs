@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::Instant;
-use tombolo_apiserve::patch::{json_patch, merge_patch};
+use tombolo_apicore::patch::{json_patch, merge_patch};
 use tombolo_proto::frame::GoodbyeReason;
 
 use super::{Edge, Hub, hub, node};

@@ -1,0 +1,303 @@
+//! ValidatingAdmissionPolicy and MutatingAdmissionPolicy: rules about requests that are objects of the API.
+//!
+//! Policies and their bindings are followed as they are stored. While there are none, a write pays for one look at an
+//! empty set.
+
+mod compiled;
+pub(super) mod conditions;
+mod matching;
+mod mutating;
+mod request;
+#[cfg(test)]
+mod tests;
+mod validating;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+
+use arc_swap::ArcSwap;
+use serde_json::Value;
+use tombolo_apicore::admission::{AdmissionRequest, Operation};
+use tombolo_apicore::aside::aside;
+use tombolo_apicore::kinds::{FieldError, KindInfo};
+use tombolo_apicore::registry::Registry;
+use tombolo_apicore::status::{ApiError, Cause};
+use tombolo_apicore::store::Stored;
+use tombolo_cel::Authorize;
+use tombolo_proto::object::Resource;
+
+use self::compiled::{Compiled, Mode};
+use crate::objects::{Object, Objects, items, text};
+
+/// Group of the policies.
+const GROUP: &str = "admissionregistration.k8s.io";
+
+/// The resource of policies and of bindings, by mode.
+fn names(mode: Mode) -> (&'static str, &'static str) {
+    match mode {
+        Mode::Validating => ("validatingadmissionpolicies", "validatingadmissionpolicybindings"),
+        Mode::Mutating => ("mutatingadmissionpolicies", "mutatingadmissionpolicybindings"),
+    }
+}
+
+/// A policy as it is stored. Its expressions are read when it is asked for the first time.
+#[derive(Debug)]
+struct Policy {
+    object: Value,
+    compiled: OnceLock<Result<Compiled, Vec<FieldError>>>,
+}
+
+impl Policy {
+    fn name(&self) -> &str {
+        text(&self.object, "/metadata/name")
+    }
+
+    fn compiled(&self, mode: Mode) -> &Result<Compiled, Vec<FieldError>> {
+        self.compiled.get_or_init(|| Compiled::read(&self.object, mode))
+    }
+}
+
+/// Policies and bindings of one mode.
+#[derive(Debug, Clone, Default)]
+struct Set {
+    policies: BTreeMap<String, Arc<Policy>>,
+    bindings: BTreeMap<String, Arc<Value>>,
+}
+
+impl Set {
+    fn with(&self, is_policy: bool, name: &str, object: Option<Value>) -> Self {
+        let mut changed = self.clone();
+        match (is_policy, object) {
+            (true, Some(object)) => {
+                let policy = Policy { object, compiled: OnceLock::new() };
+                changed.policies.insert(name.to_owned(), Arc::new(policy));
+            }
+            (false, Some(object)) => {
+                changed.bindings.insert(name.to_owned(), Arc::new(object));
+            }
+            (true, None) => {
+                changed.policies.remove(name);
+            }
+            (false, None) => {
+                changed.bindings.remove(name);
+            }
+        }
+        changed
+    }
+
+    /// Bindings with their policies, in the order of their names.
+    fn bound(&self) -> impl Iterator<Item = (&Arc<Value>, &Arc<Policy>)> {
+        let policy = |binding: &Value| self.policies.get(text(binding, "/spec/policyName"));
+        self.bindings.values().filter_map(move |binding| Some((binding, policy(binding)?)))
+    }
+}
+
+/// Follows policies and bindings. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Policies {
+    validating: Arc<ArcSwap<Set>>,
+    mutating: Arc<ArcSwap<Set>>,
+}
+
+impl Policies {
+    /// Takes in an object as it is now stored, or its removal.
+    pub(crate) fn apply(&self, stored: &Stored, deleted: bool) {
+        let resource = stored.key.resource();
+        if &*resource.group != GROUP {
+            return;
+        }
+        for (mode, sets) in [(Mode::Validating, &self.validating), (Mode::Mutating, &self.mutating)] {
+            let (policies, bindings) = names(mode);
+            let is_policy = &*resource.name == policies;
+            if is_policy || &*resource.name == bindings {
+                let object = if deleted { None } else { serde_json::from_slice(&stored.body()).ok() };
+                sets.rcu(|set| set.with(is_policy, stored.key.name(), object.clone()));
+            }
+        }
+    }
+}
+
+/// Applies the policies to requests.
+pub(crate) struct Enforcement {
+    policies: Policies,
+    objects: Objects,
+    registry: Registry,
+    rights: Arc<dyn Authorize>,
+}
+
+impl Enforcement {
+    /// Uses these policies, these objects as parameters and namespaces, and these kinds; asks for rights there.
+    pub(crate) fn new(
+        policies: Policies,
+        objects: Objects,
+        registry: Registry,
+        rights: Arc<dyn Authorize>,
+    ) -> Self {
+        Self { policies, objects, registry, rights }
+    }
+
+    /// Asks the validating policies.
+    ///
+    /// # Errors
+    /// The first refusal.
+    pub(super) async fn validate(&self, request: &AdmissionRequest<'_>) -> Result<(), ApiError> {
+        let set = self.policies.validating.load_full();
+        match self.concerns(&set, request) {
+            true => aside(&request.attributes.payer, || validating::run(self, &set, request)).await?,
+            false => Ok(()),
+        }
+    }
+
+    /// Lets the mutating policies change the object; tells whether one did.
+    ///
+    /// # Errors
+    /// A policy that fails and must not.
+    pub(super) async fn mutate(&self, request: &mut AdmissionRequest<'_>) -> Result<bool, ApiError> {
+        let set = self.policies.mutating.load_full();
+        match request.object.is_some() && self.concerns(&set, request) {
+            true => aside(&request.attributes.payer, || mutating::run(self, &set, request)).await?,
+            false => Ok(false),
+        }
+    }
+
+    /// Whether any policy is bound to requests like this one.
+    fn concerns(&self, set: &Set, request: &AdmissionRequest<'_>) -> bool {
+        !is_exempt(request)
+            && set.bound().any(|(binding, policy)| matching::binds(binding, policy, request, &self.objects))
+    }
+
+    /// The resource of a kind that parameters have, and whether it has namespaces.
+    fn resource_of(&self, api_version: &str, kind: &str) -> Option<(Resource, bool)> {
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        let catalog = self.registry.catalog();
+        let info = catalog.kinds.by_kind(group, version, kind)?;
+        Some((info.storage.clone(), info.namespaced))
+    }
+}
+
+impl Enforcement {
+    /// The kind of the object in a request.
+    fn kind_of(&self, request: &AdmissionRequest<'_>) -> Arc<KindInfo> {
+        let carried = self.registry.catalog().kinds.carried(request.kind, &request.attributes.subresource);
+        carried.unwrap_or_else(|| Arc::clone(request.kind))
+    }
+}
+
+/// No policy is about policies: one that refuses everything could not be taken away.
+fn is_exempt(request: &AdmissionRequest<'_>) -> bool {
+    let asked = request.attributes;
+    let is_policy = |mode| {
+        let (policies, bindings) = names(mode);
+        asked.resource == policies || asked.resource == bindings
+    };
+    asked.group == GROUP && (is_policy(Mode::Validating) || is_policy(Mode::Mutating))
+}
+
+/// Refuses a policy with expressions that cannot be evaluated.
+///
+/// # Errors
+/// 422 with every one of them.
+pub(super) async fn admit_definition(request: &AdmissionRequest<'_>) -> Result<(), ApiError> {
+    let asked = request.attributes;
+    if asked.group != GROUP || request.operation == Operation::Delete || !asked.subresource.is_empty() {
+        return Ok(());
+    }
+    let mode = match asked.resource.as_str() {
+        "validatingadmissionpolicies" => Mode::Validating,
+        "mutatingadmissionpolicies" => Mode::Mutating,
+        _ => return Ok(()),
+    };
+    let Some(object) = request.object.as_deref() else { return Ok(()) };
+    if request.old.is_some_and(|old| old["spec"] == object["spec"]) {
+        return Ok(());
+    }
+    let Err(errors) = aside(&asked.payer, || Compiled::read(object, mode)).await? else { return Ok(()) };
+    let causes = errors.iter().map(|error| Cause::new(error.kind.reason(), &error.field, &error.body()));
+    Err(ApiError::invalid(GROUP, &request.kind.kind, request.name, causes.collect()))
+}
+
+/// What is to be done when a policy cannot decide.
+fn fails_open(policy: &Value) -> bool {
+    text(policy, "/spec/failurePolicy") == "Ignore"
+}
+
+/// The refusal of a request by a policy.
+fn denied(
+    request: &AdmissionRequest<'_>,
+    mode: Mode,
+    policy: &str,
+    binding: &str,
+    why: &str,
+    reason: &str,
+) -> ApiError {
+    let kind = match mode {
+        Mode::Validating => "ValidatingAdmissionPolicy",
+        Mode::Mutating => "MutatingAdmissionPolicy",
+    };
+    let message = format!("{kind} '{policy}' with binding '{binding}' denied request: {why}");
+    let mut refusal = super::refuse(request.attributes, request.name, &message);
+    (refusal.code, refusal.reason) = match reason {
+        "Unauthorized" => (http::StatusCode::UNAUTHORIZED, "Unauthorized"),
+        "Forbidden" => (http::StatusCode::FORBIDDEN, "Forbidden"),
+        "RequestEntityTooLarge" => (http::StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge"),
+        _ => (http::StatusCode::UNPROCESSABLE_ENTITY, "Invalid"),
+    };
+    refusal.with_cause(Cause::new("", "", &message))
+}
+
+/// The parameters that a binding names: objects, or none where the policy takes none. Each is read when its turn comes: whoever
+/// may make such objects chooses how many are selected, and what trees of them take.
+type Parameters<'a> = Box<dyn Iterator<Item = Option<Value>> + 'a>;
+
+impl Enforcement {
+    /// # Errors
+    /// Why there are none where there must be some.
+    fn parameters<'a>(
+        &self,
+        policy: &Value,
+        binding: &'a Value,
+        namespace: &str,
+    ) -> Result<Parameters<'a>, String> {
+        let Some(kind) = policy.pointer("/spec/paramKind").filter(|kind| kind.is_object()) else {
+            return Ok(Box::new(std::iter::once(None)));
+        };
+        let Some(reference) = binding.pointer("/spec/paramRef").filter(|found| found.is_object()) else {
+            // A binding that names none applies without them; expressions that use them fail.
+            return Ok(Box::new(std::iter::once(Some(Value::Null))));
+        };
+        let (api_version, kind) = (text(kind, "/apiVersion"), text(kind, "/kind"));
+        let (resource, namespaced) = self.resource_of(api_version, kind).ok_or_else(|| {
+            format!("failed to find resource referenced by paramKind: '{api_version}, Kind={kind}'")
+        })?;
+        let place = match (namespaced, text(reference, "/namespace")) {
+            (false, _) => "",
+            (true, "") if namespace.is_empty() => {
+                return Err(
+                    "cannot use namespaced paramRef in policy binding that matches cluster-scoped resources"
+                        .to_owned(),
+                );
+            }
+            (true, "") => namespace,
+            (true, named) => named,
+        };
+        let found: Box<dyn Iterator<Item = Object> + 'a> = match text(reference, "/name") {
+            "" => {
+                let selector = reference.pointer("/selector").unwrap_or(&Value::Null);
+                let all = self.objects.list(&resource, namespaced.then_some(place));
+                let is_chosen = move |object: &Object| crate::selector::selects(selector, &object.value);
+                Box::new(all.filter(is_chosen))
+            }
+            name => Box::new(self.objects.get(resource, place, name).into_iter()),
+        };
+        let mut found = found.map(|object| Some(object.value)).peekable();
+        if found.peek().is_none() && text(reference, "/parameterNotFoundAction") != "Allow" {
+            return Err("no params found for policy binding with `Deny` parameterNotFoundAction".to_owned());
+        }
+        Ok(Box::new(found))
+    }
+}
+
+/// The texts of a list.
+fn words<'a>(value: &'a Value, pointer: &str) -> impl Iterator<Item = &'a str> {
+    items(value, pointer).iter().filter_map(Value::as_str)
+}

@@ -1,0 +1,227 @@
+//! A policy whose expressions were read.
+
+use serde_json::Value;
+use tombolo_apicore::kinds::FieldError;
+use tombolo_cel::types::Type;
+use tombolo_cel::{Environment, Expression};
+
+use super::request;
+use crate::objects::{items, text};
+
+/// What policies do. Closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// Refuse requests.
+    Validating,
+    /// Change objects.
+    Mutating,
+}
+
+/// The most variables, conditions and rules of one policy; what has more is refused.
+const EXPRESSIONS_MAX: usize = 256;
+
+/// The expressions of a policy.
+#[derive(Debug)]
+pub(super) struct Compiled {
+    /// Named values that the other expressions can use, in the order in which they may use each other.
+    pub(super) variables: Vec<Named>,
+    /// All must hold for the policy to be asked.
+    pub(super) conditions: Vec<Named>,
+    /// What a validating policy demands.
+    pub(super) validations: Vec<Validation>,
+    /// What a mutating policy changes.
+    pub(super) mutations: Vec<Mutation>,
+}
+
+/// An expression with a name.
+#[derive(Debug)]
+pub(super) struct Named {
+    pub(super) name: String,
+    pub(super) expression: Expression,
+}
+
+/// A demand.
+#[derive(Debug)]
+pub(super) struct Validation {
+    pub(super) text: String,
+    pub(super) expression: Expression,
+    pub(super) message: String,
+    pub(super) message_expression: Option<Expression>,
+    pub(super) reason: String,
+}
+
+/// A change.
+#[derive(Debug)]
+pub(super) enum Mutation {
+    /// The expression gives an object with the fields to set, merged as server-side apply does.
+    Apply(Expression),
+    /// The expression gives the operations of a JSON patch.
+    Patch(Expression),
+}
+
+impl Compiled {
+    /// Reads the expressions of a policy.
+    ///
+    /// # Errors
+    /// Everything that is wrong with them.
+    pub(super) fn read(policy: &Value, mode: Mode) -> Result<Self, Vec<FieldError>> {
+        let count: usize = [
+            "/spec/variables",
+            "/spec/matchConditions",
+            "/spec/validations",
+            "/spec/mutations",
+            "/spec/auditAnnotations",
+        ]
+        .iter()
+        .map(|list| items(policy, list).len())
+        .sum();
+        if count > EXPRESSIONS_MAX {
+            let text =
+                format!("this API server evaluates at most {EXPRESSIONS_MAX} expressions of one policy");
+            return Err(vec![FieldError::forbidden("spec", text)]);
+        }
+        let mut reader = Reader { policy, mode, variables: Vec::new(), errors: Vec::new() };
+        let compiled = reader.read();
+        if reader.errors.is_empty() { Ok(compiled) } else { Err(reader.errors) }
+    }
+}
+
+/// What an expression must give.
+#[derive(Clone, Copy)]
+enum Wanted {
+    Bool,
+    Text,
+    TextOrNull,
+    Anything,
+    Json,
+}
+
+struct Reader<'a> {
+    policy: &'a Value,
+    mode: Mode,
+    /// Types of the variables so far.
+    variables: Vec<(String, Type)>,
+    errors: Vec<FieldError>,
+}
+
+impl Reader<'_> {
+    fn read(&mut self) -> Compiled {
+        let conditions = self.named("/spec/matchConditions", "spec.matchConditions", Wanted::Bool);
+        let variables = self.named("/spec/variables", "spec.variables", Wanted::Json);
+        let (mut validations, mut mutations) = (Vec::new(), Vec::new());
+        match self.mode {
+            Mode::Validating => {
+                let list = items(self.policy, "/spec/validations").iter().enumerate();
+                validations = list.filter_map(|(index, one)| self.validation(index, one)).collect();
+                self.annotations();
+            }
+            Mode::Mutating => {
+                let list = items(self.policy, "/spec/mutations").iter().enumerate();
+                mutations = list.filter_map(|(index, one)| self.mutation(index, one)).collect();
+            }
+        }
+        Compiled { variables, conditions, validations, mutations }
+    }
+
+    fn environment(&self) -> Environment {
+        let mut variables = request::variables();
+        if self.policy.pointer("/spec/paramKind").is_some_and(Value::is_object) {
+            variables.push(("params".to_owned(), Type::DYN));
+        }
+        variables.push(("variables".to_owned(), request::named_values(&self.variables)));
+        let environment = Environment::new(variables);
+        if self.mode == Mode::Mutating { environment.building_objects() } else { environment }
+    }
+
+    fn compile(&mut self, source: &str, at: &str, wanted: Wanted) -> Option<Expression> {
+        if source.trim().is_empty() {
+            self.errors.push(FieldError::required(at, ""));
+            return None;
+        }
+        let compiled = self.environment().compile(source);
+        let expression = match compiled {
+            Ok(expression) => expression,
+            Err(why) => {
+                self.errors.push(FieldError::invalid(at, source, format!("compilation failed: {why}")));
+                return None;
+            }
+        };
+        let ty = expression.result_type();
+        let (fits, demand) = match wanted {
+            Wanted::Bool => (matches!(ty, Type::Bool | Type::Dyn(_)), format!("must evaluate to bool but got {ty}")),
+            Wanted::Text => {
+                (matches!(ty, Type::String(_) | Type::Dyn(_)), format!("must evaluate to string but got {ty}"))
+            }
+            Wanted::TextOrNull => (
+                matches!(ty, Type::String(_) | Type::Dyn(_) | Type::Null),
+                format!("must evaluate to one of [string null_type] but got {ty}"),
+            ),
+            Wanted::Json => (
+                !matches!(ty, Type::Opaque(_) | Type::Optional(_) | Type::Meta | Type::Bytes(_)),
+                "must evaluate to a value that JSON can hold: this API server keeps values of variables as JSON".to_owned(),
+            ),
+            Wanted::Anything => (true, String::new()),
+        };
+        if fits {
+            return Some(expression);
+        }
+        self.errors.push(FieldError::invalid(at, source, demand));
+        None
+    }
+
+    fn named(&mut self, pointer: &str, at: &str, wanted: Wanted) -> Vec<Named> {
+        let mut named = Vec::new();
+        for (index, one) in items(self.policy, pointer).iter().enumerate() {
+            let name = text(one, "/name").to_owned();
+            let place = format!("{at}[{index}].expression");
+            let Some(expression) = self.compile(text(one, "/expression"), &place, wanted) else { continue };
+            if matches!(wanted, Wanted::Json) {
+                self.variables.push((name.clone(), expression.result_type().clone()));
+            }
+            named.push(Named { name, expression });
+        }
+        named
+    }
+
+    fn validation(&mut self, index: usize, one: &Value) -> Option<Validation> {
+        let at = format!("spec.validations[{index}]");
+        let source = text(one, "/expression");
+        let expression = self.compile(source, &format!("{at}.expression"), Wanted::Bool);
+        let message_expression = match text(one, "/messageExpression") {
+            "" => None,
+            source => Some(self.compile(source, &format!("{at}.messageExpression"), Wanted::Text)?),
+        };
+        Some(Validation {
+            text: source.trim().to_owned(),
+            expression: expression?,
+            message: text(one, "/message").trim().to_owned(),
+            message_expression,
+            reason: text(one, "/reason").to_owned(),
+        })
+    }
+
+    /// Annotations for the audit log are checked; the log has no place for them.
+    fn annotations(&mut self) {
+        for (index, one) in items(self.policy, "/spec/auditAnnotations").iter().enumerate() {
+            let at = format!("spec.auditAnnotations[{index}].valueExpression");
+            self.compile(text(one, "/valueExpression"), &at, Wanted::TextOrNull);
+        }
+    }
+
+    fn mutation(&mut self, index: usize, one: &Value) -> Option<Mutation> {
+        let at = format!("spec.mutations[{index}]");
+        let mut part = |key: &str| {
+            let source = text(one, &format!("/{key}/expression"));
+            self.compile(source, &format!("{at}.{key}.expression"), Wanted::Anything)
+        };
+        match text(one, "/patchType") {
+            "ApplyConfiguration" => part("applyConfiguration").map(Mutation::Apply),
+            "JSONPatch" => part("jsonPatch").map(Mutation::Patch),
+            other => {
+                let supported = ["ApplyConfiguration", "JSONPatch"];
+                self.errors.push(FieldError::not_supported(format!("{at}.patchType"), other, &supported));
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! PodTopologyLabels: a pod says by its labels in which zone and region its node is.
+
+use serde_json::{Map, Value};
+use tombolo_apicore::admission::AdmissionRequest;
+
+use crate::objects::{Objects, core, member, text};
+
+/// Labels of a node that its pods get.
+const COPIED: [&str; 2] = ["topology.kubernetes.io/zone", "topology.kubernetes.io/region"];
+
+/// What a node says of where it is; nothing when there is no such node.
+pub(crate) fn labels(objects: &Objects, node: &str) -> Map<String, Value> {
+    let node = objects.get(core("nodes"), "", node);
+    let labels = node.as_ref().and_then(|node| node.value.pointer("/metadata/labels")?.as_object());
+    let copied = |key: &&str| Some(((*key).to_owned(), labels?.get(*key)?.clone()));
+    COPIED.iter().filter_map(copied).collect()
+}
+
+/// Completes a new pod that names its node itself. One that a scheduler binds gets its labels then.
+pub(super) fn complete(objects: &Objects, request: &mut AdmissionRequest<'_>) {
+    let Some(pod) = request.object.as_deref_mut() else { return };
+    let node = text(pod, "/spec/nodeName");
+    if node.is_empty() {
+        return;
+    }
+    let labels = labels(objects, node);
+    if !labels.is_empty() {
+        member(pod, "metadata");
+        member(&mut pod["metadata"], "labels").extend(labels);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use tombolo_apicore::history::LogLimits;
+    use tombolo_apicore::memory::MemoryStore;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_node_gives_where_it_is_and_nothing_else() {
+        let objects = Objects::new(MemoryStore::new(MemoryStore::START, LogLimits::default()));
+        let node =
+            json!({"metadata": {"name": "n", "labels": {COPIED[0]: "z", "kubernetes.io/os": "linux"}}});
+        objects.create(core("nodes"), node).await.unwrap();
+        assert_eq!(Value::from(labels(&objects, "n")), json!({COPIED[0]: "z"}));
+        assert!(labels(&objects, "m").is_empty());
+    }
+}

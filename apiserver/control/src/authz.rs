@@ -1,0 +1,133 @@
+//! What is allowed: administrators, the node authorizer and RBAC, over indexes that are updated before a change
+//! becomes visible. A decision therefore never lags behind the objects that it rests on.
+
+pub(super) mod escalation;
+pub(super) mod graph;
+pub(super) mod node;
+pub(super) mod rbac;
+pub(super) mod references;
+pub(super) mod review;
+pub(super) mod rules;
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use parking_lot::RwLock;
+use serde_json::Value;
+use tombolo_apicore::auth::{Attributes, Authorizer, Decision, Identity};
+use tombolo_apicore::store::Stored;
+
+use self::graph::Graph;
+use self::rbac::Rbac;
+use self::rules::Rule;
+
+/// Group that may do everything, always.
+const MASTERS: &str = "system:masters";
+
+/// What decisions rest on. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(super) struct Authorization {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    rbac: RwLock<Rbac>,
+    graph: RwLock<Graph>,
+    node_rules: Vec<Rule>,
+}
+
+impl Authorization {
+    /// Nothing is known yet. `node_rules` are those that every node has, whatever is stored.
+    pub(super) fn new(node_rules: Vec<Rule>) -> Self {
+        let shared = Shared { rbac: RwLock::default(), graph: RwLock::default(), node_rules };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Takes in an object as it is now stored, or its removal.
+    pub(super) fn apply(&self, stored: &Stored, deleted: bool) {
+        let resource = stored.key.resource();
+        let (namespace, name) = (stored.key.namespace(), stored.key.name());
+        let value =
+            || -> Option<Value> { if deleted { None } else { serde_json::from_slice(&stored.body()).ok() } };
+        match (&*resource.group, &*resource.name) {
+            (rbac::GROUP, plural) => {
+                self.shared.rbac.write().apply(plural, namespace, name, value().as_ref());
+            }
+            (
+                "" | "storage.k8s.io" | "resource.k8s.io",
+                plural @ ("pods" | "persistentvolumes" | "volumeattachments" | "resourceslices"),
+            ) => {
+                let value = value();
+                self.shared.graph.write().apply(plural, namespace, name, value.as_ref());
+            }
+            _ => {}
+        }
+    }
+
+    /// Decides without waiting for anything.
+    pub(super) fn decide(&self, asked: &Attributes) -> Decision {
+        if asked.identity.in_group(MASTERS) {
+            return Decision::Allow;
+        }
+        let by_node = node::authorize(&self.shared.graph.read(), &self.shared.node_rules, asked);
+        let Decision::NoOpinion(node_reason) = by_node else { return by_node };
+        match self.shared.rbac.read().authorize(asked) {
+            Decision::NoOpinion(reason) => {
+                let reasons: Vec<String> =
+                    [node_reason, reason].into_iter().filter(|r| !r.is_empty()).collect();
+                Decision::NoOpinion(reasons.join("\n"))
+            }
+            decided => decided,
+        }
+    }
+
+    /// Whether nothing is forbidden to an identity.
+    pub(super) fn is_master(&self, identity: &Identity) -> bool {
+        identity.in_group(MASTERS)
+    }
+
+    /// The rules that bindings give to an identity in a namespace; empty for cluster-wide ones alone.
+    pub(super) fn granted_to(&self, identity: &Identity, namespace: &str) -> Vec<Rule> {
+        self.shared.rbac.read().rules_of(identity, namespace)
+    }
+
+    /// The rules of a Role, or of a ClusterRole where `namespace` is empty.
+    pub(super) fn rules_of_role(&self, namespace: &str, name: &str) -> Option<Arc<[Rule]>> {
+        self.shared.rbac.read().role(namespace, name)
+    }
+
+    /// The rules that an identity has in a namespace, and why the list may be incomplete.
+    fn rules_of(&self, identity: &Identity, namespace: &str) -> (Vec<Rule>, Option<&'static str>) {
+        let rules = self.shared.rbac.read().rules_of(identity, namespace);
+        let node = node::node_of(identity).is_some();
+        (rules, node.then_some("node authorizer does not support user rule resolution"))
+    }
+}
+
+impl tombolo_cel::Authorize for Authorization {
+    fn decide(&self, asked: &Attributes) -> Decision {
+        Self::decide(self, asked)
+    }
+}
+
+impl Authorizer for Authorization {
+    fn authorize<'a>(&'a self, asked: &'a Attributes) -> BoxFuture<'a, Decision> {
+        Box::pin(std::future::ready(self.decide(asked)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn administrators_alone_need_no_rules() {
+        let authorization = Authorization::new(Vec::new());
+        // Probes have a role that everybody is bound to, and may do no more than that.
+        let mut asked = Attributes { verb: "delete".into(), path: "/readyz".into(), ..Attributes::default() };
+        assert_ne!(authorization.decide(&asked), Decision::Allow);
+        asked.identity = Identity::new("admin", &[MASTERS]);
+        assert_eq!(authorization.decide(&asked), Decision::Allow);
+    }
+}

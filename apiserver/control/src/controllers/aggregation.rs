@@ -1,0 +1,137 @@
+//! ClusterRoles that are the sum of others: `admin`, `edit`, `view` and whatever an operator defines.
+
+use serde_json::Value;
+
+use super::Context;
+use super::feed::Feed;
+use crate::authz::rbac::GROUP;
+use crate::objects::{Edit, Object, items, v1};
+use crate::selector::selects;
+
+/// Where a sum says which roles it selects.
+const SELECTORS: &str = "/aggregationRule/clusterRoleSelectors";
+
+/// Sums rules up until the server stops.
+pub(super) async fn run(context: &Context) {
+    let resource = v1(GROUP, "clusterroles");
+    let mut feed = Feed::new(&context.objects, resource.clone());
+    while feed.next().await.is_some() {
+        // Whichever role changed, any sum may contain it; a change that leaves a sum as it is ends here.
+        let roles = || context.objects.list(&resource, None);
+        let sums = roles().filter(|role| role.value.get("aggregationRule").is_some()).collect();
+        for (sum, rules) in summed(sums, roles()) {
+            let rules = Value::Array(rules);
+            let update = context.objects.update(&sum.key, |role| {
+                if role.value.get("rules") == Some(&rules) {
+                    return Edit::Keep;
+                }
+                role.value["rules"] = rules.clone();
+                Edit::Put
+            });
+            if let Err(error) = update.await {
+                tracing::warn!(key = %sum.key, %error, "an aggregated role was not brought up to date");
+            }
+        }
+    }
+}
+
+/// Sums, each with the rules of all roles that it selects, each once: selector by selector, in the order of the roles' names. A
+/// selector that says nothing selects all roles.
+fn summed(sums: Vec<Object>, roles: impl Iterator<Item = Object>) -> Vec<(Object, Vec<Value>)> {
+    // The rules by selector.
+    let mut chosen: Vec<Vec<Vec<Value>>> =
+        sums.iter().map(|sum| vec![Vec::new(); items(&sum.value, SELECTORS).len()]).collect();
+    for role in roles {
+        for (sum, chosen) in sums.iter().zip(&mut chosen).filter(|(sum, _)| sum.key != role.key) {
+            for (selector, rules) in items(&sum.value, SELECTORS).iter().zip(chosen) {
+                if selects(selector, &role.value) {
+                    rules.extend_from_slice(items(&role.value, "/rules"));
+                }
+            }
+        }
+    }
+    let once = |all: Vec<Vec<Value>>| {
+        let mut rules = Vec::new();
+        for rule in all.into_iter().flatten() {
+            if !rules.contains(&rule) {
+                rules.push(rule);
+            }
+        }
+        rules
+    };
+    sums.into_iter().zip(chosen.into_iter().map(once)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use tombolo_apicore::store::Revision;
+    use tombolo_proto::ids::Uid;
+    use tombolo_proto::object::ObjectKey;
+
+    use super::*;
+
+    fn role(name: &str, value: Value) -> Object {
+        let key = ObjectKey::new(v1(GROUP, "clusterroles"), "", name);
+        Object { key, uid: Uid::parse("u").unwrap(), revision: Revision(1), value }
+    }
+
+    #[test]
+    fn selected_rules_are_summed_once() {
+        let sum = role(
+            "view",
+            // It selects itself: what it once was is no part of what it is.
+            json!({
+                "metadata": {"labels": {"to-view": "true"}}, "rules": [{"verbs": ["stale"]}],
+                "aggregationRule": {"clusterRoleSelectors": [{"matchLabels": {"to-view": "true"}}]},
+            }),
+        );
+        let labelled = |rules: Value| json!({"metadata": {"labels": {"to-view": "true"}}, "rules": rules});
+        let roles = [
+            role("a", labelled(json!([{"verbs": ["get"]}]))),
+            role("b", labelled(json!([{"verbs": ["get"]}, {"verbs": ["list"]}]))),
+            role("c", json!({"rules": [{"verbs": ["delete"]}]})),
+            sum.clone(),
+        ];
+        let found = summed(vec![sum], roles.into_iter());
+        assert_eq!(found[0].1, [json!({"verbs": ["get"]}), json!({"verbs": ["list"]})]);
+    }
+
+    #[test]
+    fn expressions_select_and_exclude() {
+        let labelled = |name: &str, labels: Value| {
+            let rule = json!([{"verbs": [name]}]);
+            role(name, json!({"metadata": {"labels": labels}, "rules": rule}))
+        };
+        let roles = [
+            labelled("exempt", json!({"team": "a", "exempt": "yes"})),
+            labelled("other", json!({"team": "b"})),
+            labelled("plain", json!({"team": "a"})),
+            labelled("without", json!({})),
+        ];
+        let expression = |key: &str, operator: &str, values: &[&str]| json!({"key": key, "operator": operator, "values": values});
+        for (selectors, wanted) in [
+            (
+                json!([{"matchLabels": {"team": "a"}, "matchExpressions": [expression("exempt", "DoesNotExist", &[])]}]),
+                &["plain"][..],
+            ),
+            (
+                json!([{"matchExpressions": [expression("team", "In", &["a", "b"])]}]),
+                &["exempt", "other", "plain"],
+            ),
+            (json!([{"matchExpressions": [expression("team", "NotIn", &["a"])]}]), &["other", "without"]),
+            (json!([{"matchExpressions": [expression("exempt", "Exists", &[])]}]), &["exempt"]),
+            (
+                json!([{"matchLabels": {"team": "b"}}, {"matchLabels": {"exempt": "yes"}}]),
+                &["other", "exempt"],
+            ),
+            (json!([{}]), &["exempt", "other", "plain", "without"]),
+            (json!([]), &[]),
+        ] {
+            let sum = role("sum", json!({"aggregationRule": {"clusterRoleSelectors": selectors}}));
+            let found = summed(vec![sum], roles.iter().cloned());
+            let found: Vec<&str> = found[0].1.iter().filter_map(|rule| rule["verbs"][0].as_str()).collect();
+            assert_eq!(found, wanted, "{selectors}");
+        }
+    }
+}

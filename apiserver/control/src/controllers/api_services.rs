@@ -1,0 +1,211 @@
+//! APIServices: one for every group and version that is served, and a plain answer for those that other servers would
+//! serve.
+//!
+//! Requests are not relayed to other API servers here. An APIService that names one is kept, as clients expect, with a
+//! condition that says why it is not available.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+use tombolo_apicore::discovery::order::{self, Priorities};
+use tombolo_apicore::registry::Registry;
+use tombolo_proto::object::{ObjectKey, Resource};
+
+use super::Context;
+use super::feed::Feed;
+use crate::objects::{Edit, Object, set_condition, v1};
+
+const GROUP: &str = "apiregistration.k8s.io";
+
+/// Label of APIServices that the server makes itself.
+const MANAGED: &str = "kube-aggregator.kubernetes.io/automanaged";
+
+/// Its value for built-in groups, which are made when the server starts and then left alone.
+const ON_START: &str = "onstart";
+
+/// Its value for groups of custom resources, which follow their definitions.
+const ALWAYS: &str = "true";
+
+fn resource() -> Resource {
+    v1(GROUP, "apiservices")
+}
+
+/// One APIService that should be there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Wanted {
+    priorities: Priorities,
+    managed: &'static str,
+}
+
+/// Follows what is served and what APIServices say until the server stops.
+pub(super) async fn run(context: &Context) {
+    let mut served = context.registry.subscribe();
+    let mut feed = Feed::new(&context.objects, resource());
+    let mut known = BTreeMap::new();
+    register(context, &mut known).await;
+    loop {
+        tokio::select! {
+            changed = served.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+                register(context, &mut known).await;
+            }
+            key = feed.next() => {
+                let Some(key) = key else { return };
+                settle(context, &key, &known).await;
+            }
+        }
+    }
+}
+
+/// Makes the APIServices of what came to be served since the last time, and takes back those of what no longer is.
+async fn register(context: &Context, known: &mut BTreeMap<String, Wanted>) {
+    let wanted = wanted(&context.registry);
+    for (name, one) in wanted.iter().filter(|(name, one)| known.get(*name) != Some(*one)) {
+        ensure(context, name, *one).await;
+    }
+    let gone: Vec<ObjectKey> = context
+        .objects
+        .list(&resource(), None)
+        .filter(|own| managed(own) == ALWAYS && !wanted.contains_key(own.key.name()))
+        .map(|own| own.key)
+        .collect();
+    for key in gone {
+        remove(context, &key).await;
+    }
+    *known = wanted;
+}
+
+/// The APIServices of everything that is served, by name.
+fn wanted(registry: &Registry) -> BTreeMap<String, Wanted> {
+    let catalog = registry.catalog();
+    let mut wanted = BTreeMap::new();
+    for kind in catalog.kinds.iter().filter(|kind| *kind.resource.group != *GROUP) {
+        let (group, version) = (&kind.resource.group, &kind.resource.version);
+        let one = match order::builtin(group, version) {
+            Some(priorities) => Wanted { priorities, managed: ON_START },
+            None => Wanted { priorities: order::CUSTOM, managed: ALWAYS },
+        };
+        wanted.insert(format!("{version}.{group}"), one);
+    }
+    wanted
+}
+
+async fn ensure(context: &Context, name: &str, wanted: Wanted) {
+    let key = ObjectKey::new(resource(), "", name);
+    let done = match context.objects.get_key(&key) {
+        Some(_) => context.objects.update(&key, |object| restore(object, wanted)).await.map(|_| ()),
+        None => context.objects.ensure(resource(), api_service(name, wanted)).await,
+    };
+    if let Err(error) = done {
+        tracing::warn!(name, %error, "an APIService was not registered");
+    }
+}
+
+async fn remove(context: &Context, key: &ObjectKey) {
+    if let Err(error) = context.objects.update(key, |_| Edit::Remove).await {
+        tracing::warn!(name = key.name(), %error, "an APIService was not removed");
+    }
+}
+
+/// Looks at one APIService that changed.
+async fn settle(context: &Context, key: &ObjectKey, known: &BTreeMap<String, Wanted>) {
+    let Some(object) = context.objects.get_key(key) else {
+        // What follows a definition is there as long as the definition is.
+        if let Some(wanted) = known.get(key.name()).filter(|wanted| wanted.managed == ALWAYS) {
+            ensure(context, key.name(), *wanted).await;
+        }
+        return;
+    };
+    if managed(&object) == ALWAYS {
+        match known.get(key.name()) {
+            Some(wanted) => ensure(context, key.name(), *wanted).await,
+            None => remove(context, key).await,
+        }
+    } else if object.value.pointer("/spec/service").is_some()
+        && let Err(error) = context.objects.update(key, unavailable).await
+    {
+        tracing::warn!(name = key.name(), %error, "the status of an APIService was not written");
+    }
+}
+
+fn managed(object: &Object) -> &str {
+    let labels = object.value.pointer("/metadata/labels");
+    labels.and_then(|labels| labels.get(MANAGED)).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn api_service(name: &str, wanted: Wanted) -> Value {
+    let mut value = json!({
+        "apiVersion": format!("{GROUP}/v1"),
+        "kind": "APIService",
+        "metadata": {"name": name, "labels": {MANAGED: wanted.managed}},
+        "spec": spec(name, wanted),
+    });
+    set_available(&mut value, "True", ("Local", "Local APIServices are always available"));
+    value
+}
+
+fn spec(name: &str, wanted: Wanted) -> Value {
+    let (version, group) = name.split_once('.').unwrap_or((name, ""));
+    let mut spec = json!({
+        "version": version,
+        "groupPriorityMinimum": wanted.priorities.group,
+        "versionPriority": wanted.priorities.version,
+    });
+    if !group.is_empty() {
+        spec["group"] = group.into();
+    }
+    spec
+}
+
+/// Brings what the server made back into its form; what somebody else made is left alone.
+fn restore(object: &mut Object, wanted: Wanted) -> Edit {
+    let spec = spec(object.key.name(), wanted);
+    if managed(object).is_empty() || object.value.get("spec") == Some(&spec) {
+        return Edit::Keep;
+    }
+    object.value["spec"] = spec;
+    set_available(&mut object.value, "True", ("Local", "Local APIServices are always available"));
+    Edit::Put
+}
+
+fn unavailable(object: &mut Object) -> Edit {
+    let message = "this API server relays no requests to other API servers";
+    if set_available(&mut object.value, "False", ("NotProxied", message)) { Edit::Put } else { Edit::Keep }
+}
+
+/// Whether it was changed.
+fn set_available(value: &mut Value, status: &str, (reason, message): (&str, &str)) -> bool {
+    set_condition(value, "Available", (status, reason, message.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use tombolo_apicore::kinds::Kinds;
+
+    use super::*;
+    use crate::objects::text;
+
+    #[test]
+    fn every_served_version_has_one_but_their_own_group() {
+        let wanted = wanted(&Registry::new(Kinds::builtin()));
+        assert_eq!(wanted["v1."].priorities.group, 18_000);
+        assert_eq!(wanted["v2.autoscaling"].priorities.version, 30);
+        assert!(wanted.values().all(|one| one.managed == ON_START), "{wanted:?}");
+        assert!(!wanted.contains_key("v1.apiregistration.k8s.io"));
+        assert_eq!(spec("v1.", wanted["v1."]).get("group"), None);
+    }
+
+    #[test]
+    fn conditions_settle() {
+        let one = Wanted { priorities: order::CUSTOM, managed: ALWAYS };
+        let mut value = api_service("v1.a.example", one);
+        let before = value.clone();
+        assert!(!set_available(&mut value, "True", ("Local", "Local APIServices are always available")));
+        assert_eq!(value, before);
+        set_available(&mut value, "False", ("ServiceNotFound", "gone"));
+        assert_eq!(value["status"]["conditions"].as_array().map(Vec::len), Some(1));
+        assert_eq!(text(&value, "/status/conditions/0/status"), "False");
+    }
+}

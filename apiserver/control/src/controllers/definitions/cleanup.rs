@@ -1,0 +1,97 @@
+//! Deletes the objects of a definition that is being deleted, then lets it go.
+
+use std::time::Duration;
+
+use tombolo_apicore::store::StoreError;
+use tombolo_apicore::write::CLEANUP;
+use tombolo_runtime::doubled;
+
+use super::conditions::is_true;
+use super::{publish, resources_of};
+use crate::controllers::deletion::Deletion;
+use crate::controllers::garbage::without_finalizer;
+use crate::controllers::{Context, is_settled};
+use crate::objects::{Edit, Object, items, set_condition, text};
+
+/// Name under which it deletes.
+const CONTROLLER: &str = "customresourcedefinition-controller";
+
+/// How often the objects of a deleted definition are looked for again.
+const RETRY: Duration = Duration::from_millis(200);
+
+/// The longest pause after the store has refused that a definition goes.
+const RETRY_MAX: Duration = Duration::from_secs(60);
+
+/// Whether a definition that is being deleted waits for this.
+pub(super) fn is_left(definition: &Object) -> bool {
+    items(&definition.value, "/metadata/finalizers").iter().any(|finalizer| finalizer == CLEANUP)
+}
+
+/// Takes as long as finalizers of the objects take, or until this incarnation of the definition is gone: somebody may have
+/// taken its finalizer away, and what has come in its place keeps its objects.
+pub(super) async fn run(context: &Context, definition: Object) {
+    if is_true(&definition.value, "Established") {
+        mark(context, &definition).await;
+        remove_objects(context, &definition).await;
+    }
+    let mut failures = 0_u32;
+    while let Err(error) = finish(context, &definition).await {
+        tracing::warn!(name = definition.key.name(), %error, "a deleted definition was not removed; trying again");
+        failures += 1;
+        tokio::time::sleep(doubled(RETRY, failures, RETRY_MAX)).await;
+    }
+}
+
+async fn finish(context: &Context, definition: &Object) -> Result<(), StoreError> {
+    let update = context.objects.update(&definition.key, |object| match object.uid == definition.uid {
+        true => without_finalizer(object, CLEANUP),
+        false => Edit::Keep,
+    });
+    update.await.map(|_| ())
+}
+
+/// Whether there is this incarnation still.
+fn is_there(context: &Context, definition: &Object) -> bool {
+    context.objects.get_key(&definition.key).is_some_and(|object| object.uid == definition.uid)
+}
+
+/// Says that deletion is in progress; from then on no objects are created.
+async fn mark(context: &Context, definition: &Object) {
+    if !is_there(context, definition) {
+        return;
+    }
+    let mut described = definition.value.clone();
+    let condition =
+        || ("True", "InstanceDeletionInProgress", "CustomResource deletion is in progress".to_owned());
+    set_condition(&mut described, "Terminating", condition());
+    publish(&described, context.objects.store(), &context.registry);
+    let marked = context.objects.update(&definition.key, |object| {
+        let is_new =
+            object.uid == definition.uid && set_condition(&mut object.value, "Terminating", condition());
+        if is_new { Edit::Put } else { Edit::Keep }
+    });
+    if let Err(error) = marked.await {
+        tracing::warn!(name = definition.key.name(), %error, "the status of a definition was not written");
+    }
+}
+
+async fn remove_objects(context: &Context, definition: &Object) {
+    let (group, plural) =
+        (text(&definition.value, "/spec/group"), text(&definition.value, "/spec/names/plural"));
+    for storage in resources_of(context.objects.store(), group, plural) {
+        while is_there(context, definition) {
+            for object in context.objects.list_raw(&storage, None) {
+                let deletion = Deletion::by_controller(CONTROLLER, object.uid.as_str(), "Background");
+                if let Err(error) = context.deletions.delete(&object.key, deletion).await
+                    && !is_settled(&error)
+                {
+                    tracing::warn!(key = %object.key, %error, "an object of a deleted definition was not deleted");
+                }
+            }
+            if context.objects.list_raw(&storage, None).is_empty() {
+                break;
+            }
+            tokio::time::sleep(RETRY).await;
+        }
+    }
+}

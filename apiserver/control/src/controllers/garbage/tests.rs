@@ -1,0 +1,236 @@
+use parking_lot::Mutex;
+use serde_json::json;
+use tombolo_apicore::store::{Expect, Mutation, Revision, Stored, Write, WriteStore as _};
+use tombolo_proto::ids::Uid;
+use tombolo_proto::object::Resource;
+
+use super::super::ownership::Owner;
+use super::*;
+use crate::objects::core;
+use crate::tests::Disk;
+use crate::{Bound, Embedded, Options};
+
+#[test]
+fn verdicts() {
+    use Presence::{Absent, Solid, Waiting};
+    let item = |owners: &[Presence]| Item {
+        uid: "u".into(),
+        key: ObjectKey::new(core("pods"), "shop", "p"),
+        revision: Revision(1),
+        owners: owners
+            .iter()
+            .map(|own| (Owner { uid: "o".into(), block_owner_deletion: None }, *own))
+            .collect(),
+        waits: None,
+    };
+    for (owners, has_dependents, expected) in [
+        (&[Solid][..], false, Verdict::Keep),
+        (&[Solid, Absent], false, Verdict::Unlink),
+        (&[Solid, Waiting], true, Verdict::Unlink),
+        (&[Absent], false, Verdict::Delete("Background")),
+        (&[Absent], true, Verdict::Delete("Background")),
+        (&[Waiting], false, Verdict::Delete("Background")),
+        (&[Waiting, Absent], true, Verdict::Delete("Foreground")),
+    ] {
+        assert_eq!(verdict(&item(owners), has_dependents), expected, "{owners:?} {has_dependents}");
+    }
+}
+
+#[test]
+fn what_is_told_again_while_it_is_collected_waits_for_its_own_end() {
+    let item = |uid: &str| Item {
+        uid: uid.into(),
+        key: ObjectKey::new(core("pods"), "shop", uid),
+        revision: Revision(1),
+        owners: Vec::new(),
+        waits: None,
+    };
+    let (mut turns, again, other) = (Turns::default(), item("a"), item("b"));
+    assert!(turns.begin(&again) && turns.begin(&other));
+    assert!(!turns.begin(&again), "it is being collected");
+    turns.end(&other);
+    assert_eq!(turns.next("shop"), None, "not on account of another one's end");
+    turns.end(&again);
+    assert_eq!(turns.next("shop").as_deref(), Some("a"));
+    assert_eq!(turns.next("shop"), None);
+}
+
+/// Objects of a namespace whose webhook refuses, and of one whose webhook never answers, hold up no other namespace, and
+/// are tried ever less often.
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_collected_holds_up_nobody() {
+    let ownership = Ownership::default();
+    for (namespace, count) in [("hangs", 100), ("refuses", 100), ("well", 100)] {
+        for number in 0..count {
+            let (key, uid) = (core("configmaps"), format!("{namespace}-{number}"));
+            let key = ObjectKey::new(key, namespace, &uid);
+            let metadata = json!({"metadata": {"ownerReferences": [{"uid": "gone"}]}});
+            let body = bytes::Bytes::from(metadata.to_string());
+            ownership.apply(&Stored::new(key, Uid::parse(&uid).unwrap(), Revision(1), body), false);
+        }
+    }
+    let tried = Mutex::new(HashMap::<String, usize>::new());
+    let work = async |item: Item| {
+        *tried.lock().entry(item.key.namespace().to_owned()).or_default() += 1;
+        match item.key.namespace() {
+            "hangs" => std::future::pending().await,
+            "well" => Outcome::Done,
+            _ => Outcome::Failed,
+        }
+    };
+    let following = follow(&ownership, work);
+    tokio::time::timeout(PAUSE / 2, following).await.expect_err("it goes on");
+    let count = |namespace: &str| tried.lock().get(namespace).copied();
+    assert_eq!(count("well"), Some(100), "without a pause");
+    assert_eq!(count("hangs"), Some(COLLECTING_OF_NAMESPACE_MAX));
+    assert_eq!(count("refuses"), Some(100), "each once");
+
+    let mut turns = Turns::default();
+    let pauses: Vec<_> = (0..12)
+        .map(|_| {
+            let pause = turns.pause("u", Outcome::Failed).expect("a pause");
+            assert_eq!(turns.pause("u", Outcome::Failed), None, "one at a time");
+            turns.paused.remove("u");
+            pause
+        })
+        .collect();
+    assert_eq!((pauses[0], pauses[1], pauses[11]), (PAUSE, 2 * PAUSE, PAUSE_MAX));
+    turns.paused.clear();
+    assert_eq!(turns.pause("v", Outcome::Early), Some(EARLY_PAUSE));
+    turns.pause("v", Outcome::Done);
+    turns.pause("u", Outcome::Done);
+    assert!(turns.failures.is_empty(), "what was done is forgotten");
+}
+
+#[test]
+fn the_last_finalizer_lets_an_object_go() {
+    let object = |metadata: Value| Object {
+        key: ObjectKey::new(core("configmaps"), "shop", "m"),
+        uid: Uid::parse("u").unwrap(),
+        revision: Revision(1),
+        value: json!({"metadata": metadata}),
+    };
+    let deleted = "2026-01-01T00:00:00Z";
+    let mut waiting = object(json!({"finalizers": [ORPHAN, "mine"], "deletionTimestamp": deleted}));
+    assert_eq!(without_finalizer(&mut waiting, ORPHAN), Edit::Put);
+    assert_eq!(without_finalizer(&mut waiting, ORPHAN), Edit::Keep);
+    assert_eq!(without_finalizer(&mut waiting, "mine"), Edit::Remove);
+    let mut graceful = object(
+        json!({"finalizers": [ORPHAN], "deletionTimestamp": deleted, "deletionGracePeriodSeconds": 30}),
+    );
+    assert_eq!(without_finalizer(&mut graceful, ORPHAN), Edit::Put);
+    assert_eq!(without_finalizer(&mut object(json!({"finalizers": [ORPHAN]})), ORPHAN), Edit::Put);
+}
+
+async fn server(dir: &tempfile::TempDir) -> Bound {
+    Embedded::start(Options::new(dir.path())).await.unwrap()
+}
+
+/// A ConfigMap as the index comes to know it: of this revision, before anybody can read it.
+fn known(context: &Context, name: &str, metadata: &Value, revision: Revision) -> Stored {
+    let key = ObjectKey::new(core("configmaps"), "default", name);
+    let mut object = json!({"kind": "ConfigMap", "apiVersion": "v1", "metadata": metadata});
+    object["metadata"]["name"] = name.into();
+    object["metadata"]["namespace"] = "default".into();
+    object["metadata"]["uid"] = name.into();
+    let stored = Stored::new(key, Uid::parse(name).unwrap(), revision, object.to_string().into());
+    context.ownership.apply(&stored, false);
+    stored
+}
+
+/// It can be read from now on.
+async fn publish(context: &Context, stored: &Stored) {
+    let write = Write::Put { uid: stored.uid.clone(), body: stored.body() };
+    let mutation = Mutation { key: stored.key.clone(), expected: Expect::Any, write };
+    context.objects.store().commit(mutation).await.unwrap();
+}
+
+fn item(context: &Context, uid: &str) -> Item {
+    context.ownership.take(uid).expect("it is there")
+}
+
+/// The index is told of a change when it is durable, and everybody else a moment later.
+#[tokio::test]
+async fn what_cannot_be_read_yet_is_collected_when_it_can() {
+    let dir = tempfile::tempdir().unwrap();
+    let bound = server(&dir).await;
+    let context = &*bound.context;
+    let next = |more: u64| Revision(context.objects.store().revision().0 + more);
+    let gone =
+        json!({"ownerReferences": [{"uid": "gone", "apiVersion": "v1", "kind": "ConfigMap", "name": "g"}]});
+    let orphaned = json!({"ownerReferences": [{"uid": "owner", "apiVersion": "v1", "kind": "ConfigMap", "name": "owner"}]});
+    let waiting =
+        |finalizer: &str| json!({"finalizers": [finalizer], "deletionTimestamp": "2026-01-01T00:00:00Z"});
+    for (name, before, after) in [
+        ("new", None, gone.clone()),
+        ("foreground", Some(json!({})), waiting(FOREGROUND)),
+        ("orphans", Some(json!({})), waiting(ORPHAN)),
+    ] {
+        if let Some(before) = before {
+            publish(context, &known(context, name, &before, next(1))).await;
+        }
+        let stored = known(context, name, &after, next(1));
+        let early = collect(context, &item(context, name)).await.unwrap();
+        assert_eq!(early, Outcome::Early, "{name} cannot be read yet");
+        publish(context, &stored).await;
+        assert_eq!(collect(context, &item(context, name)).await.unwrap(), Outcome::Done);
+        assert!(context.objects.get_key(&stored.key).is_none(), "{name} has gone");
+    }
+    // A dependent that is known and cannot be read yet is let go before its owner is.
+    let owner = known(context, "owner", &waiting(ORPHAN), next(1));
+    publish(context, &owner).await;
+    let dependent = known(context, "dependent", &orphaned, next(1));
+    assert_eq!(collect(context, &item(context, "owner")).await.unwrap(), Outcome::Early);
+    assert!(context.objects.get_key(&owner.key).is_some());
+    publish(context, &dependent).await;
+    assert_eq!(collect(context, &item(context, "owner")).await.unwrap(), Outcome::Done);
+    let left = context.objects.get_key(&dependent.key).expect("it lives on");
+    assert!(items(&left.value, "/metadata/ownerReferences").is_empty());
+    assert!(context.objects.get_key(&owner.key).is_none());
+}
+
+/// The store has come to every revision that the index knows: what it does not have then is gone.
+#[tokio::test]
+async fn what_is_gone_is_settled_and_what_is_there_is_not_whatever_the_answer() {
+    let dir = tempfile::tempdir().unwrap();
+    let bound = server(&dir).await;
+    let context = &*bound.context;
+    let owners =
+        json!({"ownerReferences": [{"uid": "gone", "apiVersion": "v1", "kind": "ConfigMap", "name": "g"}]});
+    for metadata in [&owners, &json!({"finalizers": [ORPHAN], "deletionTimestamp": "2026-01-01T00:00:00Z"})] {
+        known(context, "never", metadata, context.objects.store().revision());
+        assert_eq!(collect(context, &item(context, "never")).await.unwrap(), Outcome::Done);
+    }
+    let key = ObjectKey::new(Resource::new("example.com", "v1", "things"), "default", "unserved");
+    let mut metadata = owners;
+    metadata["uid"] = "unserved".into();
+    let body = bytes::Bytes::from(json!({"metadata": metadata}).to_string());
+    let write = Write::Put { uid: Uid::parse("unserved").unwrap(), body };
+    context.objects.store().commit(Mutation { key, expected: Expect::Any, write }).await.unwrap();
+    let error = collect(context, &item(context, "unserved")).await.unwrap_err();
+    assert_eq!(error.code.as_u16(), 404, "{error}: it is there, and is tried again with pauses");
+}
+
+/// Nothing changes of what waits for its finalizer alone: no other event brings it back.
+#[tokio::test(start_paused = true)]
+async fn a_finalizer_that_the_disk_did_not_let_go_is_taken_off_later() {
+    let (dir, disk) = (tempfile::tempdir().unwrap(), Disk::new());
+    let bound = disk.server(&dir).await;
+    let context = &*bound.context;
+    let metadata = json!({
+        "name": "owner", "namespace": "default", "finalizers": [FOREGROUND], "deletionTimestamp": "2026-01-01T00:00:00Z",
+    });
+    context.objects.create(core("configmaps"), json!({"metadata": metadata})).await.unwrap();
+    disk.refuse(40);
+    let start = tokio::time::Instant::now();
+    let gone = async {
+        while context.objects.exists(core("configmaps"), "default", "owner") {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    };
+    tokio::select! {
+        () = run(context) => {}
+        done = tokio::time::timeout(Duration::from_secs(3600), gone) => done.expect("it goes"),
+    }
+    assert!(start.elapsed() > Duration::from_secs(10), "after {:?}", start.elapsed());
+}

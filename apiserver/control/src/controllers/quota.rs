@@ -1,0 +1,143 @@
+//! The status of ResourceQuotas: the limits as they are specified, and what the objects of the namespace use.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tombolo_apicore::kinds::KindInfo;
+use tombolo_apicore::schema::Quantity;
+use tombolo_apicore::store::{Revision, Store as _};
+use tombolo_proto::object::ObjectKey;
+
+use super::Context;
+use super::feed::Feed;
+use crate::objects::{Edit, Object, member};
+use crate::quota::{Amounts, Item, is_counted_only, is_ignored, quotas, tracks};
+
+/// How often everything is counted again, when anything was written since: deletions give back what was charged at
+/// admission, and so do requests that were refused after it.
+const ROUND: Duration = Duration::from_secs(1);
+
+/// Counts until the server stops.
+pub(super) async fn run(context: &Context) {
+    let mut changed = Feed::new(&context.objects, quotas());
+    let mut round = tokio::time::interval(ROUND);
+    round.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut rounds = Rounds::default();
+    loop {
+        tokio::select! {
+            key = changed.next() => match key {
+                Some(key) => limit(context, &key).await,
+                None => return,
+            },
+            _ = round.tick() => rounds.count(context).await,
+        }
+    }
+}
+
+/// What the last round has left behind.
+#[derive(Default)]
+struct Rounds {
+    /// The store's revision, when nothing was left to do.
+    done: Option<Revision>,
+    /// The revisions of all quotas.
+    quotas: HashMap<ObjectKey, Revision>,
+}
+
+impl Rounds {
+    /// Counts all quotas. The use of one that was charged since the last round is not lowered: the object that it was
+    /// charged for may not be stored yet. A quota that is charged all the time is used up at some time, is charged no
+    /// more, and is counted then.
+    async fn count(&mut self, context: &Context) {
+        let newest = context.objects.store().revision();
+        if self.done == Some(newest) {
+            return;
+        }
+        let mut counted = HashMap::new();
+        let mut settled = true;
+        for quota in context.objects.list(&quotas(), None) {
+            let rests = self.quotas.get(&quota.key) == Some(&quota.revision);
+            settled &= rests;
+            let revision = write(context, &quota, !rests).await.unwrap_or(quota.revision);
+            counted.insert(quota.key, revision);
+        }
+        self.quotas = counted;
+        self.done = settled.then_some(newest);
+    }
+}
+
+/// Takes over limits that are new.
+async fn limit(context: &Context, key: &ObjectKey) {
+    let Some(quota) = context.objects.get_key(key) else { return };
+    let limits = |list: &str| Amounts::read(quota.value.pointer(list));
+    if quota.value.pointer("/status/hard").is_none() || limits("/status/hard") != limits("/spec/hard") {
+        write(context, &quota, false).await;
+    }
+}
+
+/// Writes a quota's status; the revision that it has then, if it is known.
+async fn write(context: &Context, quota: &Object, keep: bool) -> Option<Revision> {
+    let limits = quota.value.pointer("/spec/hard").cloned().unwrap_or_else(|| json!({}));
+    let mut used = measure(context, quota.key.namespace(), &quota.value, &Amounts::read(Some(&limits)));
+    let status = |list: &str| Amounts::read(quota.value.pointer(list));
+    if keep {
+        let before = status("/status/used").only(|name| used.get(name).is_some());
+        used.raise(&before);
+    }
+    if status("/status/hard") == Amounts::read(Some(&limits)) && status("/status/used") == used {
+        return Some(quota.revision);
+    }
+    let write = context.objects.update(&quota.key, |current| {
+        // Something was charged while this was counted: the next round counts again.
+        if current.revision != quota.revision {
+            return Edit::Keep;
+        }
+        let status = member(&mut current.value, "status");
+        status.insert("hard".into(), limits.clone());
+        status.insert("used".into(), used.to_value());
+        Edit::Put
+    });
+    match write.await {
+        Ok(stored) => stored.map(|stored| stored.revision),
+        Err(error) => {
+            let key = &quota.key;
+            tracing::warn!(%key, %error, "the use of a quota was not written; it is counted again");
+            None
+        }
+    }
+}
+
+/// What the objects of a namespace use of what a quota limits.
+fn measure(context: &Context, namespace: &str, quota: &Value, limits: &Amounts) -> Amounts {
+    let catalog = context.registry.catalog();
+    let mut seen = HashSet::new();
+    let mut used = Amounts::default();
+    let tracked = |kind: &KindInfo, name: &str| tracks(&kind.resource.group, &kind.resource.name, name);
+    for kind in catalog.kinds.iter().filter(|kind| kind.namespaced) {
+        let (group, resource) = (&*kind.resource.group, &*kind.resource.name);
+        let own = limits.only(|name| tracked(kind, name));
+        if own.is_empty() || is_ignored(group, resource) || !seen.insert(kind.storage.clone()) {
+            continue;
+        }
+        for name in own.names() {
+            used.set(name, used.get(name).unwrap_or(Quantity::ZERO));
+        }
+        let stored = context.objects.list_raw(&kind.storage, Some(namespace));
+        if is_counted_only(group, resource) {
+            let nothing = Value::Null;
+            let one = Item { group, resource, object: &nothing };
+            if one.in_scopes(quota) {
+                stored.iter().for_each(|_| used.add(&one.usage().only(|name| own.get(name).is_some())));
+            }
+            continue;
+        }
+        for object in stored.iter().filter_map(|stored| serde_json::from_slice::<Value>(&stored.body()).ok())
+        {
+            let item = Item { group, resource, object: &object };
+            if item.in_scopes(quota) {
+                used.add(&item.usage().only(|name| own.get(name).is_some()));
+            }
+        }
+    }
+    used
+}

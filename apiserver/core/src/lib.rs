@@ -1,0 +1,47 @@
+//! A Kubernetes API server over a store: list, watch and write as every Kubernetes client expects them.
+//!
+//! The owner of a server brings a [`store::Store`], a [`registry::Registry`] of kinds, hooks that decide who may do
+//! what ([`auth`], [`admission`]) and a [`backend::WriteBackend`]; [`api::ApiServer`] answers requests and
+//! [`server::serve`] puts it on a listener. [`memory::MemoryStore`] is a complete store, durable with a journal;
+//! [`write::LocalWrites`] is the complete write logic.
+
+pub mod accept;
+pub mod accounts;
+pub mod admission;
+pub mod any_certificate;
+pub mod api;
+pub mod aside;
+pub mod auth;
+pub mod backend;
+pub mod body;
+mod cork;
+pub mod discovery;
+pub mod encode;
+pub mod history;
+pub mod input;
+pub mod kinds;
+pub mod list;
+pub mod memory;
+pub mod openapi;
+pub mod packed;
+pub mod patch;
+mod places;
+pub mod protobuf;
+pub mod query;
+pub mod raw;
+pub mod registry;
+pub mod scale;
+pub mod schema;
+pub mod selector;
+pub mod senders;
+pub mod server;
+mod shown;
+pub mod sources;
+pub mod ssa;
+pub mod stall;
+pub mod status;
+pub mod store;
+pub mod tree;
+pub mod unread;
+pub mod watch;
+pub mod write;
