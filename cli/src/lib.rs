@@ -1,5 +1,6 @@
 //! `tombolo`: the whole system on one machine, and tools for those who operate it.
 
+pub mod apiserver;
 mod cluster;
 pub mod component;
 pub mod doctor;

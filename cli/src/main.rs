@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use tombolo_cli::{component, doctor, operate, replay, swarm, token, up};
+use tombolo_cli::{apiserver, component, doctor, operate, replay, swarm, token, up};
 use tombolo_runtime::telemetry;
 
 #[derive(Parser)]
@@ -22,6 +22,8 @@ struct Arguments {
 enum Command {
     /// Run API server, cloudcore and edge agents on this machine.
     Up(up::UpOptions),
+    /// Run the Kubernetes API server alone, for a cloudcore without a cluster.
+    Apiserver(apiserver::ApiServerOptions),
     /// Make, list and delete join tokens; alone, print KubeEdge's shared token.
     Token(token::TokenOptions),
     /// Take back the certificates of nodes.
@@ -56,6 +58,7 @@ fn main() -> ExitCode {
     let outcome = runtime.block_on(async {
         match arguments.command {
             Command::Up(options) => up::run(&options).await,
+            Command::Apiserver(options) => apiserver::run(&options).await,
             Command::Token(options) => token::token(&options).await,
             Command::Revoke(options) => token::revoke(&options).await,
             Command::Nodes(options) => operate::nodes(&options).await,

@@ -34,7 +34,7 @@ const DRAIN_GRACE: Duration = Duration::from_secs(10);
 /// What `tombolo up` is told.
 #[derive(Debug, Clone, Args)]
 pub struct UpOptions {
-    /// Number of edge agents; they are called edge-1, edge-2 and so on.
+    /// Number of edge agents; they are called edge-1, edge-2 and so on. 0 with --config.
     #[arg(long, default_value_t = 1)]
     pub edges: usize,
 
@@ -46,7 +46,12 @@ pub struct UpOptions {
     #[arg(long, value_enum, default_value_t = TransportOption::Quic)]
     pub transport: TransportOption,
 
-    /// Folder of everything that is kept between two starts.
+    /// Settings of cloudcore, in its own form or KubeEdge's cloudcore.yaml: where agents of other machines reach it. With
+    /// --edges 0 this is the cloud side of a site without a cluster.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+
+    /// Folder of everything that is kept between two starts; dataDir in the settings of cloudcore does not count.
     #[arg(long, default_value = ".tombolo", value_name = "FOLDER")]
     pub data_dir: PathBuf,
 
@@ -78,7 +83,11 @@ pub struct UpOptions {
 /// # Errors
 /// When a manifest is bad, a part does not start or fails, or the edges are not synced in time.
 pub async fn run(options: &UpOptions) -> Result<()> {
-    ensure!((1..=EDGES_MAX).contains(&options.edges), "--edges must be between 1 and {EDGES_MAX}");
+    ensure!(options.edges <= EDGES_MAX, "--edges must be between 0 and {EDGES_MAX}");
+    ensure!(
+        options.config.is_none() || options.edges == 0,
+        "--config is for a cloudcore whose agents run on other machines: give --edges 0"
+    );
     let mut documents = Vec::new();
     for file in &options.apply {
         documents.extend(manifest::read(file)?);

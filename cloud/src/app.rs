@@ -88,7 +88,6 @@ impl App {
         options.namespace.clone_from(&config.namespace);
         options.shared_token = config.shared_token;
         options.token_refresh = config.token_refresh;
-        options.pki_dir.clone_from(&config.pki_dir);
         options.files.clone_from(&config.certificates);
         options.node_life = config.edge_certificate_life;
         options.places = config.budgets.places;

@@ -11,7 +11,6 @@
 mod authority;
 mod csr;
 mod error;
-mod files;
 pub mod identities;
 mod inspect;
 mod issue;
@@ -27,7 +26,6 @@ mod tokens;
 mod upkeep;
 
 use std::collections::HashSet;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -52,7 +50,6 @@ pub use tokens::{NewToken, StoredToken, TokenStoreError, create, delete, list};
 
 use crate::epoch::Attester;
 use authority::{Authority, KeyedCertificate, LEAF_LIFE};
-use files::KeyFolder;
 use identities::Identities;
 use peer::Judge;
 use tokens::KnownTokens;
@@ -90,9 +87,6 @@ pub struct Options {
     pub node_life: Duration,
     /// Certificates and keys that the operator keeps in files.
     pub files: CertificateFiles,
-    /// Folder that also holds the CA, for a cloudcore with an embedded API server
-    /// (docs/operations.md#without-a-cluster).
-    pub pki_dir: Option<PathBuf>,
     /// Connections to the join port, of one source and of all.
     pub places: DoorLimits,
 }
@@ -109,7 +103,6 @@ impl Options {
             expired_grace: EXPIRED_GRACE,
             node_life: LEAF_LIFE,
             files: CertificateFiles::default(),
-            pki_dir: None,
             places: tombolo_link::server::PLACES,
         }
     }
@@ -224,10 +217,8 @@ impl Bootstrap {
             return Err(BootstrapError::Address { addresses: String::new(), reason });
         }
         let now = clock();
-        let folder = options.pki_dir.map(KeyFolder);
         let CertificateFiles { authority: authority_files, server: server_files } = options.files;
-        let authority =
-            Arc::new(storage::authority(&*secrets, authority_files.as_ref(), folder.as_ref(), now).await?);
+        let authority = Arc::new(storage::authority(&*secrets, authority_files.as_ref(), now).await?);
         let given = storage::given_server_certificate(&*secrets, server_files.as_ref(), &authority).await?;
         let server_files = server_files.filter(|_| given.is_some());
         let pair = match given {

@@ -1,13 +1,11 @@
 //! The command line of `cloudcore`.
 
 use std::io::Write as _;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use clap::Parser;
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use tombolo_apiserver as embedded;
 use tombolo_runtime::signals::Signals;
 use tombolo_runtime::telemetry::{self, Format};
 use tombolo_runtime::{Drain, DrainOutcome, Trigger, drain};
@@ -34,24 +32,16 @@ pub struct Arguments {
     min_config: bool,
 
     /// Write what stock edges were given as ObjectSync objects, for a return to stock cloudcore, and end.
-    #[arg(long, conflicts_with = "embedded")]
+    #[arg(long)]
     export_objectsync: bool,
 
     /// Kubeconfig of the cluster; wins over the configuration file.
-    #[arg(long, conflicts_with = "embedded")]
+    #[arg(long)]
     kubeconfig: Option<PathBuf>,
 
     /// Folder of what this cloudcore keeps; wins over the configuration file.
     #[arg(long)]
     data_dir: Option<PathBuf>,
-
-    /// Serve a Kubernetes API in this process, for a machine without a cluster.
-    #[arg(long)]
-    embedded: bool,
-
-    /// Where the embedded API server listens.
-    #[arg(long, requires = "embedded", default_value = "127.0.0.1:0")]
-    embedded_address: SocketAddr,
 
     /// Record what nodes and this cloudcore say to each other into this folder, secrets and tokens redacted: a
     /// transcript for each node, which `tombolo replay` plays.
@@ -111,28 +101,17 @@ async fn serve(arguments: Arguments) -> Result<()> {
         return export_objectsync(&config).await;
     }
     let (trigger, drain) = drain::channel(config.drain_grace);
-    let address = arguments.embedded.then_some(arguments.embedded_address);
     tokio::select! {
-        result = until_drained(config, address, &trigger, drain) => result,
+        result = until_drained(config, &trigger, drain) => result,
         () = signals.drive(trigger.clone()) => bail!("stopped by a second signal"),
     }
 }
 
-/// Runs the hub, with an API server of its own at this address or with the cluster that the settings name.
-async fn until_drained(
-    mut config: Config,
-    embedded: Option<SocketAddr>,
-    trigger: &Trigger,
-    drain: Drain,
-) -> Result<()> {
-    let mut api = None;
-    if let Some(address) = embedded {
-        config.pki_dir = Some(config.data_dir.join("pki"));
-        api = Some(start_embedded(&mut config, address).await?);
-    }
+/// Runs the hub with the cluster that the settings name.
+async fn until_drained(config: Config, trigger: &Trigger, drain: Drain) -> Result<()> {
     let cluster = cluster(config.kubeconfig.as_deref(), config.api_server.as_deref()).await?;
     let kube = Kube::following(cluster, config.kubeconfig.as_deref())?;
-    let result = with_api(api, config, kube, drain.clone()).await;
+    let result = run_hub(config, kube, drain.clone()).await;
     // It may have ended without a signal; a second start would abort.
     if !drain.is_started() {
         trigger.start();
@@ -162,37 +141,12 @@ async fn export_objectsync(config: &Config) -> Result<()> {
     Ok(())
 }
 
-/// The API server in this process outlives the hub, which writes to it until it is gone.
-async fn with_api(api: Option<embedded::Bound>, config: Config, kube: Kube, drain: Drain) -> Result<()> {
-    let grace = config.drain_grace;
-    // A signal ends it also while it waits for its API server.
-    let hub = async {
-        match drain.until_started(App::build(config, kube)).await {
-            Some(bound) => anyhow::Ok(bound?.run(drain.clone()).await?),
-            None => Ok(()),
-        }
-    };
-    let Some(api) = api else { return hub.await };
-    let (stop, stopped) = drain::channel(grace);
-    let api = api.run(stopped);
-    tokio::pin!(api);
-    let result = tokio::select! {
-        ended = &mut api => return ended.context("the embedded API server has ended"),
-        result = hub => result,
-    };
-    stop.start();
-    api.await.context("the embedded API server did not end well")?;
-    result
-}
-
-async fn start_embedded(config: &mut Config, address: SocketAddr) -> Result<embedded::Bound> {
-    let mut options = embedded::Options::new(&config.data_dir);
-    options.listen = address;
-    options.store_len_max = config.embedded_store_len_max;
-    let bound = embedded::Embedded::start(options).await?;
-    tracing::info!(kubeconfig = %bound.kubeconfig().display(), address = %bound.addr(), "embedded API server");
-    config.kubeconfig = Some(bound.kubeconfig().to_owned());
-    Ok(bound)
+/// A signal ends it also while it waits for its API server.
+async fn run_hub(config: Config, kube: Kube, drain: Drain) -> Result<()> {
+    match drain.until_started(App::build(config, kube)).await {
+        Some(bound) => Ok(bound?.run(drain.clone()).await?),
+        None => Ok(()),
+    }
 }
 
 /// The cluster of the kubeconfig, or of this pod; `api_server` takes the place of its address.
@@ -212,7 +166,7 @@ async fn cluster(kubeconfig: Option<&Path>, api_server: Option<&str>) -> Result<
         (None, Some(address)) => kube::Config::new(address.clone()),
         (None, None) => kube::Config::infer()
             .await
-            .context("no cluster: give --kubeconfig, or --embedded to run without one")?,
+            .context("no cluster: give --kubeconfig; `tombolo apiserver` and `tombolo up` run without one")?,
     };
     if let Some(address) = address {
         config.cluster_url = address;
@@ -236,7 +190,7 @@ mod tests {
         let folder = tempfile::TempDir::new().expect("a folder");
         let (trigger, drain) = drain::channel(std::time::Duration::from_secs(1));
         let kube = Kube::from(::kube::Client::new(away, "default"));
-        let mut running = Box::pin(with_api(None, Config::local(folder.path()), kube, drain));
+        let mut running = Box::pin(run_hub(Config::local(folder.path()), kube, drain));
         let waits = tokio::time::timeout(std::time::Duration::from_secs(600), &mut running).await;
         assert!(waits.is_err(), "{waits:?}");
         trigger.start();

@@ -56,11 +56,8 @@ pub struct Config {
     pub kubeconfig: Option<PathBuf>,
     /// Address of the API server; wins over the one in the kubeconfig.
     pub api_server: Option<String>,
-    /// Folder of what this cloudcore keeps: keys and state of the embedded server.
+    /// Folder of what this cloudcore keeps.
     pub data_dir: PathBuf,
-    /// Folder that also holds the CA, for a cloudcore with its own API server (docs/operations.md#without-a-cluster);
-    /// set by the program, not by the file.
-    pub pki_dir: Option<PathBuf>,
     /// Folder into which the traffic of nodes is recorded; set by the program, not by the file.
     pub record: Option<PathBuf>,
     /// Namespace of cloudcore's own objects: CA, join token, epoch.
@@ -85,8 +82,6 @@ pub struct Config {
     pub grids: GridSettings,
     /// What peers may take.
     pub budgets: Budgets,
-    /// Bytes of objects that the embedded API server stores, at most.
-    pub embedded_store_len_max: u64,
     /// How long a stop waits for sessions and writes.
     pub drain_grace: Duration,
     /// Upper bound of the spread wait that nodes are told when this cloudcore stops.
@@ -263,9 +258,6 @@ impl Config {
         if !is_dns_label(&raw.namespace) {
             return invalid("namespace", "must be a Kubernetes namespace name");
         }
-        if !(16..=65_536).contains(&raw.embedded_store_mebibytes) {
-            return invalid("embeddedStoreMebibytes", "must be between 16 and 65536");
-        }
         if raw.drain_grace_seconds > 3600 || raw.drain_spread_seconds > 3600 {
             return invalid("drainGraceSeconds, drainSpreadSeconds", "must be at most 3600");
         }
@@ -281,7 +273,6 @@ impl Config {
             api_server: raw.api_server,
             certificates: certificates(raw.certificates)?,
             data_dir: raw.data_dir,
-            pki_dir: None,
             record: None,
             namespace: raw.namespace,
             node_limit,
@@ -295,7 +286,6 @@ impl Config {
             },
             watch_events: raw.edge_controller.watch_events,
             kubeedge: KubeEdgeSessions { silence, window, devices: raw.kubeedge.devices },
-            embedded_store_len_max: u64::from(raw.embedded_store_mebibytes) << 20,
             grids: GridSettings {
                 enabled: raw.grids.enable,
                 install_definitions: raw.grids.install_definitions,

@@ -30,7 +30,6 @@ pub(crate) use edge_nodes::edge_node;
 pub use gate::ListTurn;
 pub(crate) use gate::ListTurns;
 pub(crate) use group_rights::VERBS;
-#[cfg(test)]
 pub use impersonate::{Impersonation, ImpersonationForm};
 pub(crate) use object::MIRROR;
 pub use object::{ObjectError, RawObject};

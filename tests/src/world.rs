@@ -27,6 +27,7 @@ mod cluster_access;
 mod edges;
 pub mod objects;
 mod replica;
+mod server;
 mod slow;
 mod tokens;
 
@@ -45,7 +46,7 @@ const NODE_LIMIT: u32 = 20_000;
 /// Which Kubernetes API the world stands on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Api {
-    /// `cloudcore --embedded`.
+    /// `tombolo apiserver`.
     Embedded,
     /// etcd and kube-apiserver; cloudcore has the rights of `deploy/` and no others.
     Real,
@@ -104,6 +105,8 @@ pub struct World {
     api: Api,
     transport: Transport,
     cloud: Option<Child>,
+    /// The embedded API server, when the world stands on that. It keeps its data in cloudcore's folder.
+    server: Option<Child>,
     replica: Option<Replica>,
     edges: BTreeMap<String, Edge>,
     ports: CloudPorts,
@@ -130,6 +133,11 @@ fn limitable(program: &Path) -> Command {
     // The signal's default action would end the process; that it is ignored is inherited.
     command.args(["-c", "trap '' XFSZ; exec \"$@\"", "sh"]).arg(program);
     command
+}
+
+/// Sets the allocator as deploy/ does.
+fn allocate_as_deployed(command: &mut Command) -> &mut Command {
+    command.env("MALLOC_MMAP_THRESHOLD_", "131072").env("MALLOC_ARENA_MAX", "1")
 }
 
 fn limit_files(process: u32, bytes: Option<u64>) -> Result<()> {
@@ -190,6 +198,7 @@ impl World {
             api,
             transport,
             cloud,
+            server: None,
             replica,
             edges,
             ports,
@@ -216,6 +225,9 @@ impl World {
     /// When it ends or does not become ready.
     pub async fn start_cloud(&mut self) -> Result<()> {
         self.cloud = None;
+        if self.api == Api::Embedded && self.server.is_none() {
+            self.server = Some(self.run_server().await?);
+        }
         self.cloud = Some(self.run_cloud("cloudcore", self.ports, &self.cloud_dir()).await?);
         Ok(())
     }
@@ -225,16 +237,7 @@ impl World {
         let config = self.folder.path().join(format!("{name}.yaml"));
         fs::write(&config, self.cloud_config(ports).to_string())?;
         let mut command = limitable(&binary("cloudcore")?);
-        // As deploy/ sets it.
-        command
-            .env("MALLOC_MMAP_THRESHOLD_", "131072")
-            .env("MALLOC_ARENA_MAX", "1")
-            .arg("--config")
-            .arg(&config);
-        command.arg("--data-dir").arg(data);
-        if self.api == Api::Embedded {
-            command.arg("--embedded").args(["--embedded-address", &format!("127.0.0.1:{}", ports.embedded)]);
-        }
+        allocate_as_deployed(&mut command).arg("--config").arg(&config).arg("--data-dir").arg(data);
         if let Some(folder) = &self.record {
             command.arg("--record").arg(folder);
         }
@@ -270,9 +273,7 @@ impl World {
             // Most worlds look at what cloudcore asks of the API; the tests of grids turn their controllers on.
             "grids": {"enable": false},
         });
-        if self.plane.is_some() {
-            config["kubeconfig"] = json!(self.folder.path().join("cloudcore.kubeconfig"));
-        }
+        config["kubeconfig"] = json!(self.cloud_kubeconfig());
         for (key, value) in self.settings.as_object().into_iter().flatten() {
             config[key] = value.clone();
         }
@@ -300,9 +301,10 @@ impl World {
         self.cloud.as_mut().context("cloudcore was killed")?.wait()
     }
 
-    /// Kills cloudcore: SIGKILL, nothing is drained.
+    /// Kills cloudcore, and the embedded API server with it: SIGKILL, nothing is drained.
     pub fn kill_cloud(&mut self) {
         self.cloud = None;
+        self.server = None;
     }
 
     /// Process id of cloudcore, while it runs.
@@ -335,12 +337,13 @@ impl World {
         format!("127.0.0.1:{}", self.ports.admin)
     }
 
-    /// Sets how long files of cloudcore may become, in bytes; none: as long as they like.
+    /// Sets how long files of the embedded API server, or of a cloudcore without one, may become, in bytes; none: as long as
+    /// they like.
     ///
     /// # Errors
-    /// When cloudcore does not run or the operating system refuses.
+    /// When it does not run or the operating system refuses.
     pub fn limit_cloud_files(&self, bytes: Option<u64>) -> Result<()> {
-        limit_files(self.cloud_id().context("cloudcore was killed")?, bytes)
+        limit_files(self.server_id().or(self.cloud_id()).context("it was killed")?, bytes)
     }
 
     /// Fails when cloudcore has ended.
@@ -348,6 +351,7 @@ impl World {
     /// # Errors
     /// The end of its log.
     pub fn check_cloud(&mut self) -> Result<()> {
+        self.server.as_mut().map_or(Ok(()), Child::check_running)?;
         self.cloud.as_mut().context("cloudcore was killed")?.check_running()
     }
 

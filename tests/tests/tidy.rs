@@ -26,7 +26,7 @@ fn crates_point_down_only() {
         ("apiserver/core", &["proto"]),
         ("apiserver/cel", &["apicore"]),
         ("apiserver/control", &["proto", "apicore", "cel", "runtime"]),
-        ("cloud", &["proto", "link", "apicore", "apiserver", "grid", "runtime", "replay"]),
+        ("cloud", &["proto", "link", "apicore", "grid", "runtime", "replay"]),
         ("edge", &["proto", "link", "apicore", "grid", "runtime"]),
     ];
     for (name, below) in allowed {

@@ -131,7 +131,7 @@ impl Options {
             kubectl_args: Vec::new(),
             sources: PathBuf::from(home).join("go/pkg/mod/k8s.io"),
             out: PathBuf::from("apiserver/core/data/builtin.txt"),
-            descriptions: PathBuf::from("cloud/data/descriptions.gz"),
+            descriptions: PathBuf::from("apiserver/control/data/descriptions.gz"),
         };
         let mut args = args.iter();
         while let Some(name) = args.next() {

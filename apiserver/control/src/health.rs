@@ -110,7 +110,7 @@ impl Check for Room {
         if len < max - max / PARTS {
             return Ok(());
         }
-        Err(format!("{len} of {max} bytes are taken: delete objects, or raise embeddedStoreMebibytes"))
+        Err(format!("{len} of {max} bytes are taken: delete objects, or start with more --store-mebibytes"))
     }
 }
 

@@ -1,4 +1,4 @@
-//! The embedded Kubernetes API server of `cloudcore --embedded` and `tombolo up`: one process, one data directory,
+//! The embedded Kubernetes API server of `tombolo apiserver` and `tombolo up`: one process, one data directory,
 //! no cluster. For development and tests; in production a real cluster is the engine
 //! (docs/operations.md#without-a-cluster).
 //!

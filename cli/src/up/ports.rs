@@ -33,7 +33,7 @@ impl Ports {
     pub(super) fn open(data_dir: &Path) -> Result<Self> {
         if is_data_dir(data_dir) {
             bail!(
-                "{} is the dataDir of a cloudcore --embedded: start that, or use another --data-dir",
+                "{} is the data folder of `tombolo apiserver`: start that, or use another --data-dir",
                 data_dir.display()
             );
         }
@@ -103,6 +103,6 @@ mod tests {
         let of_cloudcore = tempfile::tempdir().unwrap();
         std::fs::write(of_cloudcore.path().join("format"), "tombolo-embedded/1\n").unwrap();
         let error = Ports::open(of_cloudcore.path()).unwrap_err().to_string();
-        assert!(error.contains("cloudcore --embedded"), "{error}");
+        assert!(error.contains("`tombolo apiserver`"), "{error}");
     }
 }

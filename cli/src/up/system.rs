@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{fs, io};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use kube::Client;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use tombolo_apiserver as embedded;
 use tombolo_cloud::Kube;
 use tombolo_cloud::bootstrap::NewToken;
 use tombolo_cloud::kube::without_proxy_of_environment;
+use tombolo_cloud::status::NodeStatus;
 use tombolo_edge::identity::{EnrollOptions, Identity};
 use tombolo_edge::{JoinOptions, join};
 use tombolo_proto::NodeId;
@@ -64,6 +65,7 @@ impl System {
     ) -> Result<Self> {
         let mut ports = Ports::open(&options.data_dir)?;
         let data_dir = options.data_dir.canonicalize()?;
+        let config = cloud_config(options.config.as_deref(), &data_dir, &ports)?;
         let api_server = match &options.kubeconfig {
             Some(_) => None,
             None => Some(start_api_server(&data_dir, &mut ports, binaries.is_some(), parts).await?),
@@ -76,12 +78,13 @@ impl System {
         if let (Some(binaries), Some(files)) = (binaries, &api_server) {
             controllers::start(binaries, files, &data_dir, tasks, drain)?;
         }
-        let (cloud, addresses) = start_cloud(kube, &data_dir, &mut ports, tasks, drain).await?;
+        let (cloud, addresses) =
+            start_cloud(config, kube, options.edges > 0, &mut ports, tasks, drain).await?;
         let doctor = addresses.doctor(&kubeconfig);
         let mut edges = Vec::with_capacity(options.edges);
         for number in 1..=options.edges {
             let node = NodeId::parse(&format!("edge-{number}"))?;
-            let config = edge_config(options, &node, &data_dir, &ports, &addresses);
+            let config = edge_config(options, &node, &data_dir, &ports, &addresses)?;
             edges.push(start_edge(node, config, &addresses.token, &mut ports, tasks, drain).await?);
         }
         Ok(Self { kubeconfig, client, cloud, doctor, edges })
@@ -134,40 +137,49 @@ impl System {
         grids::view(&self.client, &edges.collect::<Vec<_>>()).await
     }
 
-    /// The lines of the nodes.
+    /// The lines of the nodes: of the agents here, or of all that cloudcore knows when there are none.
     pub(super) fn rows(&self, comparisons: &[Comparison]) -> Vec<Row> {
         let status = self.cloud.snapshot();
+        if self.edges.is_empty() {
+            return status.nodes.iter().map(|node| row(&node.name, Some(node), String::new())).collect();
+        }
         let rows = self.edges.iter().zip(comparisons).map(|(edge, comparison)| {
             let seen = status.nodes.iter().find(|node| node.name == edge.node.as_str());
-            let session = match seen {
-                None => "not registered".to_owned(),
-                Some(node) if !node.connected => "away".to_owned(),
-                Some(node) => match &node.transport {
-                    Some(transport) => format!("connected ({transport})"),
-                    None => "connected".to_owned(),
-                },
+            let holds = match comparison.difference {
+                None => format!("{} objects, in sync", comparison.listed),
+                Some(_) => format!("{} of {} objects", comparison.listed, comparison.expected),
             };
-            Row {
-                node: edge.node.to_string(),
-                session,
-                delivered: seen.map_or(0, |node| node.acked),
-                pending: seen.map_or(0, |node| node.pending),
-                lag: seen.and_then(|node| node.last_ack_latency),
-                round_trip: seen.and_then(|node| node.round_trip),
-                holds: match comparison.difference {
-                    None => format!("{} objects, in sync", comparison.listed),
-                    Some(_) => format!("{} of {} objects", comparison.listed, comparison.expected),
-                },
-            }
+            row(edge.node.as_str(), seen, holds)
         });
         rows.collect()
     }
 }
 
+/// The line of a node as cloudcore sees it.
+fn row(name: &str, seen: Option<&NodeStatus>, holds: String) -> Row {
+    let session = match seen {
+        None => "not registered".to_owned(),
+        Some(node) if !node.connected => "away".to_owned(),
+        Some(node) => match &node.transport {
+            Some(transport) => format!("connected ({transport})"),
+            None => "connected".to_owned(),
+        },
+    };
+    Row {
+        node: name.to_owned(),
+        session,
+        delivered: seen.map_or(0, |node| node.acked),
+        pending: seen.map_or(0, |node| node.pending),
+        lag: seen.and_then(|node| node.last_ack_latency),
+        round_trip: seen.and_then(|node| node.round_trip),
+        holds,
+    }
+}
+
 /// Where the hub listens, and the token to join with.
 struct CloudAddresses {
-    websocket: SocketAddr,
-    quic: SocketAddr,
+    websocket: Option<SocketAddr>,
+    quic: Option<SocketAddr>,
     join: SocketAddr,
     token: String,
 }
@@ -177,12 +189,14 @@ impl CloudAddresses {
         let kubeconfig = kubeconfig.display().to_string();
         // Only a zero byte cannot be quoted, and no path that was given to this process has one.
         let kubeconfig = shlex::try_quote(&kubeconfig).unwrap_or((&kubeconfig).into());
-        format!(
-            "tombolo doctor --kubeconfig {kubeconfig} --websocket-port {} --quic-port {} --join-port {}",
-            self.websocket.port(),
-            self.quic.port(),
-            self.join.port()
-        )
+        let mut command = format!("tombolo doctor --kubeconfig {kubeconfig}");
+        for (name, address) in [("websocket", self.websocket), ("quic", self.quic), ("join", Some(self.join))]
+        {
+            if let Some(address) = address {
+                command.push_str(&format!(" --{name}-port {}", address.port()));
+            }
+        }
+        command
     }
 }
 
@@ -225,31 +239,51 @@ const TOKEN_USES: u32 = 10_000;
 /// How long its agents have to join.
 const TOKEN_LIFE: Duration = Duration::from_secs(3600);
 
+/// The settings of a site, or those of one machine.
+fn cloud_config(site: Option<&Path>, data_dir: &Path, ports: &Ports) -> Result<tombolo_cloud::Config> {
+    let Some(file) = site else {
+        let mut config = tombolo_cloud::Config::local(&data_dir.join("cloud"));
+        config.listen.websocket = Some(ports.address("websocket"));
+        config.listen.quic = Some(ports.address("quic"));
+        config.listen.join = ports.address("join");
+        config.listen.admin = Some(ports.address("cloudcore admin"));
+        return Ok(config);
+    };
+    let mut config = tombolo_cloud::Config::load(file)?;
+    ensure!(
+        config.kubeconfig.is_none() && config.api_server.is_none(),
+        "{} names a cluster: take its kubeconfig and apiServer out, or run cloudcore with it",
+        file.display()
+    );
+    config.data_dir = data_dir.join("cloud");
+    Ok(config)
+}
+
 async fn start_cloud(
+    config: tombolo_cloud::Config,
     kube: Kube,
-    data_dir: &Path,
+    agents: bool,
     ports: &mut Ports,
     tasks: &Tasks,
     drain: &Drain,
 ) -> Result<(tombolo_cloud::StatusHandle, CloudAddresses)> {
-    let mut config = tombolo_cloud::Config::local(&data_dir.join("cloud"));
-    config.listen.websocket = Some(ports.address("websocket"));
-    config.listen.quic = Some(ports.address("quic"));
-    config.listen.join = ports.address("join");
-    config.listen.admin = Some(ports.address("cloudcore admin"));
     let bound = tombolo_cloud::App::build(config, kube).await?;
-    let mut keep = |name: &str, address: Option<SocketAddr>| -> Result<SocketAddr> {
-        let address = address.with_context(|| format!("cloudcore has no {name} listener"))?;
-        ports.keep(name, address)?;
-        Ok(address)
+    let mut keep = |name: &str, address: Option<SocketAddr>| match address {
+        Some(address) => ports.keep(name, address).map(|()| Some(address)),
+        None => Ok(None),
     };
     let websocket = keep("websocket", bound.websocket_addr())?;
     let quic = keep("quic", bound.quic_addr())?;
-    let join = keep("join", Some(bound.join_addr()))?;
+    let join = bound.join_addr();
+    keep("join", Some(join))?;
     keep("cloudcore admin", bound.admin_addr())?;
     let status = bound.status();
-    let token = NewToken { names: Vec::new(), uses: TOKEN_USES, life: TOKEN_LIFE, replace: true };
-    let token = bound.create_token(&token).await?;
+    // Agents of other machines get theirs with `tombolo token create`.
+    let mut token = String::new();
+    if agents {
+        let new = NewToken { names: Vec::new(), uses: TOKEN_USES, life: TOKEN_LIFE, replace: true };
+        token = bound.create_token(&new).await?;
+    }
     tasks.spawn("cloudcore", bound.run(drain.clone()));
     Ok((status, CloudAddresses { websocket, quic, join, token }))
 }
@@ -260,10 +294,10 @@ fn edge_config(
     data_dir: &Path,
     ports: &Ports,
     addresses: &CloudAddresses,
-) -> tombolo_edge::Config {
+) -> Result<tombolo_edge::Config> {
     let mut config = tombolo_edge::Config::new(node.clone(), data_dir.join("edges").join(node.as_str()));
-    config.cloud.websocket = addresses.websocket.to_string();
-    config.cloud.quic = addresses.quic.to_string();
+    config.cloud.websocket = addresses.websocket.context("cloudcore has no WebSocket listener")?.to_string();
+    config.cloud.quic = addresses.quic.context("cloudcore has no QUIC listener")?.to_string();
     config.cloud.join = addresses.join.to_string();
     config.cloud.transport = match options.transport {
         TransportOption::Quic => tombolo_edge::config::Transport::Quic,
@@ -275,7 +309,7 @@ fn edge_config(
     config.wrapper.address = Some(ports.address(&wrapper_port(node)));
     config.admin = None;
     config.simulate_pods = options.simulate_pods;
-    config
+    Ok(config)
 }
 
 /// Name under which the port of a node's wrapper is kept.
@@ -338,8 +372,8 @@ mod tests {
     fn the_command_that_is_printed_can_be_pasted() {
         let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
         let addresses = CloudAddresses {
-            websocket: address(1),
-            quic: address(2),
+            websocket: Some(address(1)),
+            quic: Some(address(2)),
             join: address(3),
             token: String::new(),
         };

@@ -22,16 +22,6 @@ pub enum BootstrapError {
         /// What is wrong.
         reason: String,
     },
-    /// Folder and Secret hold different certificate authorities.
-    #[error(
-        "{folder} and secret {secret} hold different certificate authorities: delete the one that the nodes do not trust"
-    )]
-    TwoAuthorities {
-        /// The folder.
-        folder: String,
-        /// The Secret.
-        secret: String,
-    },
     /// An address of the hub is neither a host name nor an IP address.
     #[error(
         "advertised addresses [{addresses}]: {reason}; expected host names and IP addresses without ports"
@@ -51,7 +41,7 @@ pub enum BootstrapError {
     /// The Secrets could not be read or written.
     #[error(transparent)]
     Secret(#[from] SecretError),
-    /// A file of the key folder could not be read or written.
+    /// A file of the operator could not be read.
     #[error("cannot {action} {path}: {source}")]
     File {
         /// Read or write.

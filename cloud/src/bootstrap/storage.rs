@@ -1,4 +1,4 @@
-//! The certificate authority and the server certificate in their Secrets, and the authority in a key folder.
+//! The certificate authority and the server certificate in their Secrets.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -8,7 +8,6 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::authority::{Authority, KeyedCertificate, LEAF_LIFE, belongs, key_pair};
 use super::error::BootstrapError;
-use super::files::KeyFolder;
 use super::pem::PemPair;
 use super::secrets::{self, SecretData, SecretError, SecretStore};
 
@@ -35,7 +34,6 @@ pub(super) const TOKEN: &str = "tokendata";
 pub(super) async fn authority(
     store: &dyn SecretStore,
     files: Option<&PemPair>,
-    folder: Option<&KeyFolder>,
     now: SystemTime,
 ) -> Result<Authority, BootstrapError> {
     let given = match files {
@@ -46,30 +44,11 @@ pub(super) async fn authority(
         Some(given) => Some(given),
         None => read_pair(store, &CA).await?.transpose()?,
     };
-    let filed = folder.map(|folder| folder.read(found.as_ref())).transpose()?.flatten();
     let stored = match found {
         Some(stored) => stored,
-        None => {
-            let candidate = match &filed {
-                Some(filed) => filed.clone(),
-                None => Authority::generate(now)?,
-            };
-            // Refuses damaged files before they become the cluster's CA.
-            Authority::load("the key folder", candidate.clone())?;
-            create_or_read(store, candidate).await?
-        }
+        None => create_or_read(store, Authority::generate(now)?).await?,
     };
-    match (folder, filed) {
-        (Some(folder), Some(filed)) if filed != stored => {
-            Err(BootstrapError::TwoAuthorities { folder: folder.to_string(), secret: CA.secret.to_owned() })
-        }
-        (Some(folder), None) => {
-            let authority = Authority::load(&format!("secret {}", CA.secret), stored)?;
-            folder.write(authority.pair())?;
-            Ok(authority)
-        }
-        _ => Authority::load(&format!("secret {}", CA.secret), stored),
-    }
+    Authority::load(&format!("secret {}", CA.secret), stored)
 }
 
 /// The authority of the operator's files, which the Secret then holds as well.

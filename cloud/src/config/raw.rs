@@ -28,7 +28,6 @@ pub(super) struct RawConfig {
     pub(super) kubeedge: RawKubeEdge,
     pub(super) grids: RawGrids,
     pub(super) budgets: RawBudgets,
-    pub(super) embedded_store_mebibytes: u32,
     pub(super) drain_grace_seconds: u32,
     pub(super) drain_spread_seconds: u32,
 }
@@ -141,7 +140,6 @@ impl Default for RawConfig {
             kubeedge: RawKubeEdge::default(),
             grids: RawGrids::default(),
             budgets: RawBudgets::default(),
-            embedded_store_mebibytes: 1024,
             drain_grace_seconds: 20,
             drain_spread_seconds: 10,
         }

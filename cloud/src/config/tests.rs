@@ -38,7 +38,6 @@ fn values_out_of_range_name_their_key() {
         ("nodeLimit: 100001", "nodeLimit"),
         ("tokenRefreshHours: 0", "tokenRefreshHours"),
         ("tokenRefreshHours: 25", "tokenRefreshHours"),
-        ("embeddedStoreMebibytes: 15", "embeddedStoreMebibytes"),
         ("listen: {websocket: null, quic: null}", "listen"),
         ("advertise: ['a b']", "advertise"),
         ("namespace: Upper", "namespace"),

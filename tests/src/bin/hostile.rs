@@ -176,5 +176,5 @@ async fn measure(
         error = memory.run() => return Err(error),
     };
     eprintln!("hostile: {name}: {:.1} s; {}", begin.elapsed().as_secs_f32(), took.text);
-    Ok(Row { name, growth: memory.end()?, lease: fleet.percentile(99), newcomers, took })
+    Ok(Row { name, growth: memory.end().await?, lease: fleet.percentile(99), newcomers, took })
 }

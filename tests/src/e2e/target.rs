@@ -16,7 +16,7 @@ const NODE: &str = "e2e-node";
 pub enum Target {
     /// etcd and kube-apiserver.
     Real,
-    /// `cloudcore --embedded`.
+    /// `tombolo apiserver`.
     Embedded,
 }
 

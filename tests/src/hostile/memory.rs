@@ -4,13 +4,19 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use anyhow::{Context, Error, Result};
+use anyhow::{Context, Error, Result, ensure};
 use http::Request;
 
 use super::peer::Hub;
 
 /// Time between two looks.
-const INTERVAL: Duration = Duration::from_millis(50);
+const INTERVAL: Duration = Duration::from_millis(20);
+
+/// KiB by which the store's bodies may change between two answers for a look in between to count.
+const STILL: u64 = 64;
+
+/// Looks that count, at least, or the attack is not judged.
+const LOOKS_MIN: u32 = 20;
 
 /// Part of the store that a node may fill, and part of that by which marks of deletions may exceed it (`docs/security.md`).
 const NODE_SHARE: u64 = 16;
@@ -42,7 +48,8 @@ pub(crate) struct Growth {
 pub(crate) struct Watch<'a> {
     hub: &'a Hub,
     begin: Stored,
-    stored: Cell<Stored>,
+    /// Looks that counted.
+    looks: Cell<u32>,
     /// The process without the store's bodies: first, and highest.
     before: u64,
     highest: Cell<u64>,
@@ -54,44 +61,36 @@ impl<'a> Watch<'a> {
         let begin = hub.stored().await?;
         let before = hub.resident()?.saturating_sub(begin.resident);
         let (highest, size) = (Cell::new(before), Cell::new(begin.size));
-        Ok(Self { hub, begin, stored: Cell::new(begin), before, highest, size })
+        Ok(Self { hub, begin, looks: Cell::new(0), before, highest, size })
     }
 
-    /// Ends when nothing can be seen any more, with the reason. The store is asked first, and asked beside: what it says is older than what the process takes, so
-    /// that growth is never taken for the store's too early.
+    /// Ends when nothing can be seen any more, with the reason.
     pub(crate) async fn run(&self) -> Error {
-        let asking = async {
-            loop {
-                // One that does not answer while it is attacked says nothing new.
-                if let Ok(now) = self.hub.stored().await {
-                    self.stored.set(now);
-                    self.size.set(self.size.get().max(now.size));
-                }
-                tokio::time::sleep(INTERVAL).await;
+        loop {
+            if let Err(error) = self.look().await {
+                return error;
             }
-        };
-        let looking = async {
-            loop {
-                if let Err(error) = self.look() {
-                    return error;
-                }
-                tokio::time::sleep(INTERVAL).await;
-            }
-        };
-        tokio::select! {
-            ended = looking => ended,
-            never = asking => never,
+            tokio::time::sleep(INTERVAL).await;
         }
     }
 
-    fn look(&self) -> Result<()> {
-        let now = self.hub.resident()?.saturating_sub(self.stored.get().resident);
-        self.highest.set(self.highest.get().max(now));
+    /// Looks at the process between two answers of the store. Where that has changed meanwhile, nobody can tell what of the process is
+    /// the store's, and the look does not count; nor does it where the store gives no answer.
+    async fn look(&self) -> Result<()> {
+        let Ok(first) = self.hub.stored().await else { return Ok(()) };
+        let resident = self.hub.resident()?;
+        let Ok(second) = self.hub.stored().await else { return Ok(()) };
+        self.size.set(self.size.get().max(second.size));
+        if first.resident.abs_diff(second.resident) <= STILL {
+            self.looks.set(self.looks.get() + 1);
+            self.highest.set(self.highest.get().max(resident.saturating_sub(first.resident)));
+        }
         Ok(())
     }
 
-    pub(crate) fn end(&self) -> Result<Growth> {
-        self.look()?;
+    pub(crate) async fn end(&self) -> Result<Growth> {
+        self.look().await?;
+        ensure!(self.looks.get() >= LOOKS_MIN, "the store stood still in {} looks only", self.looks.get());
         let share = self.begin.limit / NODE_SHARE;
         Ok(Growth {
             beyond: self.highest.get() - self.before,
@@ -102,12 +101,9 @@ impl<'a> Watch<'a> {
 }
 
 impl Hub {
-    /// Memory of cloudcore, in KiB.
+    /// Memory of cloudcore and of the embedded API server, in KiB.
     pub(crate) fn resident(&self) -> Result<u64> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process))
-            .context("cloudcore has ended")?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
-        Ok(line.trim().trim_end_matches(" kB").trim().parse()?)
+        self.processes.iter().map(|process| resident(*process)).sum()
     }
 
     async fn stored(&self) -> Result<Stored> {
@@ -126,4 +122,11 @@ impl Hub {
             limit: kibibytes("apiserver_storage_size_limit_bytes")?,
         })
     }
+}
+
+fn resident(process: u32) -> Result<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status"))
+        .context("a process of the hub has ended")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
+    Ok(line.trim().trim_end_matches(" kB").trim().parse()?)
 }

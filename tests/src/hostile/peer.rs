@@ -35,9 +35,9 @@ pub(crate) struct Hub {
     /// The certificate of the other hostile node, for peers made of the bare libraries.
     pub(crate) bare: rustls::ClientConfig,
     newcomer: Identity,
-    /// Id of cloudcore's process.
-    pub(super) process: u32,
-    /// An administrator's client of the API server, if that is in the same process.
+    /// Ids of the processes of cloudcore and of the embedded API server.
+    pub(super) processes: Vec<u32>,
+    /// An administrator's client of the embedded API server, if there is one.
     pub(super) embedded: Option<kube::Client>,
 }
 
@@ -78,7 +78,7 @@ impl Hub {
             bare: tombolo_tests::raw::joined(world, HOSTILE_BARE).await?,
             newcomer: identity(&join, &NodeId::parse(NEWCOMER)?, &token).await?,
             token,
-            process: world.cloud_id().context("cloudcore does not run")?,
+            processes: world.cloud_id().into_iter().chain(world.server_id()).collect(),
             embedded: world.plane.is_none().then_some(client),
         })
     }

@@ -10,9 +10,7 @@ impl World {
         let mut config = self.settings.clone();
         let file = |name: &str| json!(self.folder.path().join("pki").join(name));
         config["commonConfig"]["monitorServer"]["bindAddress"] = json!(format!("127.0.0.1:{}", ports.admin));
-        if self.plane.is_some() {
-            config["kubeAPIConfig"]["kubeConfig"] = json!(self.folder.path().join("cloudcore.kubeconfig"));
-        }
+        config["kubeAPIConfig"]["kubeConfig"] = json!(self.cloud_kubeconfig());
         let hub = &mut config["modules"]["cloudHub"];
         hub["advertiseAddress"] = json!(["127.0.0.1"]);
         hub["tlsCAFile"] = file("rootCA.crt");

@@ -70,7 +70,7 @@ impl Server {
         Self::of(kubeconfig, &folder, Running::Real(Box::new(plane))).await
     }
 
-    /// What `cloudcore --embedded` serves.
+    /// What `tombolo apiserver` serves.
     pub(crate) async fn embedded() -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let data = folder.path().join("data");

@@ -59,7 +59,7 @@ impl Server {
     }
 
     fn resident(&self) -> u64 {
-        Process::new(self.world.cloud_id().unwrap()).unwrap().read().unwrap().resident
+        Process::new(self.world.server_id().unwrap()).unwrap().read().unwrap().resident
     }
 
     /// A connection with the administrator's certificate.

@@ -83,7 +83,7 @@ fn settings_that_cannot_be_used_are_named_with_their_place() {
 #[test]
 fn a_cloudcore_without_a_cluster_says_what_to_give() {
     let folder = tempfile::tempdir().unwrap();
-    says(&refusal(&run("cloudcore", &[], folder.path())), &["no cluster", "--kubeconfig", "--embedded"]);
+    says(&refusal(&run("cloudcore", &[], folder.path())), &["no cluster", "--kubeconfig", "tombolo up"]);
     fs::write(folder.path().join("kubeconfig"), "hello").unwrap();
     let text = refusal(&run("cloudcore", &["--kubeconfig", "kubeconfig"], folder.path()));
     says(&text, &["kubeconfig kubeconfig cannot be used"]);
@@ -123,18 +123,21 @@ fn used_ports_name_the_setting() {
         let mut listen =
             json!({"websocket": "127.0.0.1:0", "quic": "127.0.0.1:0", "join": "127.0.0.1:0", "admin": null});
         listen[key] = used.into();
-        let config =
-            json!({"listen": listen, "advertise": ["127.0.0.1"], "dataDir": folder.path().join("cloud")});
+        let config = json!({"listen": listen, "advertise": ["127.0.0.1"]});
         fs::write(folder.path().join("cloudcore.yaml"), config.to_string()).unwrap();
-        let output = run("cloudcore", &["--config", "cloudcore.yaml", "--embedded"], folder.path());
+        let output = run(
+            "tombolo",
+            &["up", "--edges", "0", "--config", "cloudcore.yaml", "--data-dir", "up"],
+            folder.path(),
+        );
         assert!(!output.status.success());
-        // The log comes before it: the embedded API server runs by then.
+        // The log comes before it: the API server runs by then.
         String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or_default().to_owned()
     };
     for (key, used) in [("websocket", used_tcp), ("join", used_tcp), ("admin", used_tcp), ("quic", used_udp)]
     {
         let text = cloud(key, &used.to_string());
-        says(&text, &["cloudcore: ", &format!("listen.{key}"), &used.to_string(), "in use"]);
+        says(&text, &["error: ", &format!("listen.{key}"), &used.to_string(), "in use"]);
     }
 }
 
@@ -156,8 +159,6 @@ fn folders_and_keys_that_cannot_be_used() {
     says(&agent(), &["data/pki/node.pem", "Not a directory"]);
 
     fs::write(folder.path().join("file"), "").unwrap();
-    let config = json!({"dataDir": folder.path().join("file/cloud"), "advertise": ["127.0.0.1"]});
-    fs::write(folder.path().join("cloudcore.yaml"), config.to_string()).unwrap();
-    let text = refusal(&run("cloudcore", &["--config", "cloudcore.yaml", "--embedded"], folder.path()));
+    let text = refusal(&run("tombolo", &["apiserver", "--data-dir", "file/cloud"], folder.path()));
     says(&text, &["file/cloud", "Not a directory"]);
 }

@@ -72,7 +72,7 @@ impl Target {
         Ok(Self { client: plane.admin_client().await?, _running: Running::Real(Box::new(plane)) })
     }
 
-    /// What `cloudcore --embedded` serves.
+    /// What `tombolo apiserver` serves.
     pub(crate) async fn embedded() -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let mut options = Options::new(folder.path().join("data"));

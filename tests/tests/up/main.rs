@@ -2,6 +2,7 @@
 
 mod controllers;
 mod grids;
+mod site;
 
 use std::fs;
 use std::io::Read as _;

@@ -89,9 +89,12 @@ const NODE_TREE_BYTES_MAX: usize = TREE_BYTES_MAX / 2;
 /// [`POD_TREE_BYTES_MAX`] without what the node says of it.
 const CHANGED_TREE_BYTES_MAX: usize = POD_TREE_BYTES_MAX + NODE_TREE_BYTES_MAX;
 
-/// Bytes of text in an object of a node, and in the metadata and the status of a pod together. Annotations may have half of it,
-/// and a kubelet cuts what containers leave to say to 12 KiB a pod.
+/// Bytes of text in an object of a node.
 const NODE_TEXT_BYTES_MAX: usize = 512 * 1024;
+
+/// The same in the metadata and the status of a pod together. Annotations may have two thirds of it, and a kubelet cuts what
+/// containers leave to say to 12 KiB a pod.
+const POD_TEXT_BYTES_MAX: usize = 384 * 1024;
 
 /// Bytes that one write of a node may add to what others have made as large as that.
 const NODE_GROWTH_MAX: usize = 64 * 1024;
@@ -117,10 +120,13 @@ impl Write<'_, '_> {
     fn check_size(&self) -> Result<(), ApiError> {
         let asked = self.request.attributes;
         let changes = self.request.operation == Operation::Update;
-        let (parts, most): (&[&str], _) = match (asked.group.as_str(), asked.resource.as_str()) {
-            ("", "pods") if changes => (&["/metadata", "/status"], CHANGED_TREE_BYTES_MAX),
-            ("", "nodes") => (&[""], NODE_TREE_BYTES_MAX),
-            _ => (&[""], TREE_BYTES_MAX),
+        let (parts, most, most_text): (&[&str], _, _) = match (asked.group.as_str(), asked.resource.as_str())
+        {
+            ("", "pods") if changes => {
+                (&["/metadata", "/status"], CHANGED_TREE_BYTES_MAX, POD_TEXT_BYTES_MAX)
+            }
+            ("", "nodes") => (&[""], NODE_TREE_BYTES_MAX, NODE_TEXT_BYTES_MAX),
+            _ => (&[""], TREE_BYTES_MAX, NODE_TEXT_BYTES_MAX),
         };
         let (old, new) = (self.old_object(), self.new_object());
         let tree = |object: &Value| value_bytes(object).saturating_sub(text_bytes(object));
@@ -132,8 +138,8 @@ impl Write<'_, '_> {
             parts.iter().filter_map(|part| object.pointer(part)).map(text_bytes).sum()
         };
         let bytes = text(new);
-        if is_too_large(bytes, || text(old), NODE_TEXT_BYTES_MAX, 2 * NODE_TEXT_BYTES_MAX) {
-            return Err(self.too_large(bytes, "of text", NODE_TEXT_BYTES_MAX));
+        if is_too_large(bytes, || text(old), most_text, 2 * NODE_TEXT_BYTES_MAX) {
+            return Err(self.too_large(bytes, "of text", most_text));
         }
         Ok(())
     }

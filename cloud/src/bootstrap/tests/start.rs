@@ -104,37 +104,6 @@ async fn a_hub_without_good_addresses_does_not_start() {
     }
 }
 
-#[tokio::test]
-async fn the_key_folder_and_the_secret_agree() {
-    let data = tempfile::tempdir().expect("a folder");
-    let folder = data.path().join("pki");
-    let with_folder = || Options { pki_dir: Some(folder.clone()), ..options() };
-    let secrets = Arc::new(MemorySecrets::default());
-    let first = start(&secrets, with_folder()).await.expect("ready").authority();
-    let key = fs::read_to_string(folder.join("hub-ca.key")).expect("written");
-    assert!(key.starts_with("-----BEGIN EC PRIVATE KEY-----\n"));
-
-    let emptied = Arc::new(MemorySecrets::default());
-    assert_eq!(start(&emptied, with_folder()).await.expect("from the folder").authority(), first);
-    assert_eq!(emptied.value("casecret", "cakeydata"), secrets.value("casecret", "cakeydata"));
-
-    let other = Arc::new(MemorySecrets::default());
-    start(&other, options()).await.expect("ready");
-    let error = start(&other, with_folder()).await.expect_err("two authorities");
-    assert!(matches!(error, BootstrapError::TwoAuthorities { .. }), "{error}");
-
-    // As a crash between the two writes leaves it.
-    fs::remove_file(folder.join("hub-ca.crt")).expect("removed");
-    let nothing = Arc::new(MemorySecrets::default());
-    let error = start(&nothing, with_folder()).await.expect_err("half a pair").to_string();
-    assert!(error.contains("hub-ca.crt is missing"), "{error}");
-    assert_eq!(start(&secrets, with_folder()).await.expect("completed").authority(), first);
-    assert!(folder.join("hub-ca.crt").exists());
-    fs::remove_file(folder.join("hub-ca.key")).expect("removed");
-    let error = start(&secrets, with_folder()).await.expect_err("half a pair").to_string();
-    assert!(error.contains("hub-ca.key is missing"), "{error}");
-}
-
 #[tokio::test(start_paused = true)]
 async fn tokens_are_refreshed_for_ever_even_when_storing_fails_for_a_while() {
     let secrets = Arc::new(MemorySecrets::default());

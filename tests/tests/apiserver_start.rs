@@ -1,4 +1,4 @@
-//! `cloudcore --embedded`: two authorities in one folder, first and second start, and folders of the other program.
+//! `tombolo apiserver`: first and second start, and folders of the other program.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,37 +16,20 @@ fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn both_authorities_stay_themselves_across_starts() {
+async fn the_authority_stays_itself_across_starts() {
     let mut world = World::start(Api::Embedded, Transport::WebSocket).await.unwrap();
     let pki = world.cloud_dir().join("pki");
     let first = files(&pki);
     let names: Vec<&str> = first.keys().map(String::as_str).collect();
-    let expected = [
-        "admin.crt",
-        "admin.key",
-        "apiserver.crt",
-        "apiserver.key",
-        "ca.crt",
-        "ca.key",
-        "hub-ca.crt",
-        "hub-ca.key",
-        "sa.key",
-        "sa.pub",
-    ];
+    let expected =
+        ["admin.crt", "admin.key", "apiserver.crt", "apiserver.key", "ca.crt", "ca.key", "sa.key", "sa.pub"];
     assert_eq!(names, expected);
-    assert_ne!(first["ca.crt"], first["hub-ca.crt"], "the API server's authority signs no nodes");
     world.start_edge("node-a").await.unwrap();
     world.converges("node-a").await;
     world.kill_cloud();
     world.start_cloud().await.unwrap();
     assert_eq!(files(&pki), first, "the second start keeps every key");
     world.converges("node-a").await;
-
-    // As a crash in the first start leaves it, between the two files of the hub's authority.
-    world.kill_cloud();
-    fs::remove_file(pki.join("hub-ca.crt")).unwrap();
-    world.start_cloud().await.unwrap();
-    assert_eq!(files(&pki), first);
 }
 
 #[test]
@@ -57,15 +40,13 @@ fn each_program_refuses_the_folder_of_the_other() {
     fs::create_dir_all(&embedded).unwrap();
     fs::write(up.join("up.json"), r#"{"format": 1, "ports": {}}"#).unwrap();
     fs::write(embedded.join("format"), "tombolo-embedded/1\n").unwrap();
-    let config = folder.path().join("cloudcore.yaml");
-    fs::write(&config, serde_json::json!({ "dataDir": up }).to_string()).unwrap();
-    let mut cloudcore = Command::new(binary("cloudcore").unwrap());
-    let output = cloudcore.arg("--embedded").arg("--config").arg(&config).output().unwrap();
+    let mut server = Command::new(binary("tombolo").unwrap());
+    let output = server.arg("apiserver").arg("--data-dir").arg(&up).output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && text.contains("is one of `tombolo up`"), "{text}");
     let mut tombolo = Command::new(binary("tombolo").unwrap());
     let output = tombolo.arg("up").arg("--data-dir").arg(&embedded).output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success() && text.contains("cloudcore --embedded"), "{text}");
+    assert!(!output.status.success() && text.contains("tombolo apiserver"), "{text}");
     assert_eq!(files(&up).len() + files(&embedded).len(), 2, "nothing is written into them");
 }

@@ -1,0 +1,76 @@
+//! `tombolo apiserver`: the Kubernetes API server alone, for a cloudcore on a machine without a cluster.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use clap::Args;
+use tombolo_apiserver::{Bound, Embedded, Options};
+use tombolo_runtime::drain;
+use tombolo_runtime::signals::Signals;
+
+/// How long a stop waits for requests that are being answered.
+const DRAIN_GRACE: Duration = Duration::from_secs(10);
+
+/// Objects that a server stores, in MiB, at most: those who give less or more have made a mistake.
+const STORE_MEBIBYTES: std::ops::RangeInclusive<i64> = 16..=65_536;
+
+/// What `tombolo apiserver` is told.
+#[derive(Debug, Clone, Args)]
+pub struct ApiServerOptions {
+    /// Folder of its objects, its keys and the administrator's kubeconfig.
+    #[arg(long, value_name = "FOLDER")]
+    pub data_dir: PathBuf,
+
+    /// Address to listen on. Port 0 takes the port of the last start, or a free one.
+    #[arg(long, default_value = "127.0.0.1:0", value_name = "ADDRESS")]
+    pub listen: SocketAddr,
+
+    /// Cluster addresses of Services: an IPv4 range with a prefix of 16 to 29 bits.
+    #[arg(long, default_value = "10.0.0.0/16", value_name = "CIDR")]
+    pub service_cidr: String,
+
+    /// Objects to store, in MiB, 16 to 65536. Events have a quarter of it, one node a sixteenth.
+    #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(STORE_MEBIBYTES))]
+    pub store_mebibytes: u32,
+
+    /// File that gets a JSON line for each request (`audit.k8s.io/v1`, level Metadata).
+    #[arg(long, value_name = "FILE")]
+    pub audit_log: Option<PathBuf>,
+
+    /// A kube-controller-manager without leader election runs beside this server, whose own controllers stand aside. One with
+    /// leader election is noticed by its Lease.
+    #[arg(long)]
+    pub stock_controllers: bool,
+}
+
+/// Serves until a signal ends it.
+///
+/// # Errors
+/// When the folder is in use, damaged or of another program, the port is taken, or the server fails.
+pub async fn run(options: &ApiServerOptions) -> Result<()> {
+    let signals = Signals::register()?;
+    let bound = Embedded::start(settings(options)).await?;
+    announce(&bound);
+    let (trigger, drain) = drain::channel(DRAIN_GRACE);
+    tokio::select! {
+        ended = bound.run(drain) => Ok(ended?),
+        () = signals.drive(trigger) => bail!("stopped by a second signal"),
+    }
+}
+
+fn settings(options: &ApiServerOptions) -> Options {
+    let mut settings = Options::new(&options.data_dir);
+    settings.listen = options.listen;
+    settings.service_cidr.clone_from(&options.service_cidr);
+    settings.store_len_max = u64::from(options.store_mebibytes) << 20;
+    settings.audit_log.clone_from(&options.audit_log);
+    settings.stock_controllers = options.stock_controllers;
+    settings
+}
+
+fn announce(bound: &Bound) {
+    println!("listening on https://{}", bound.addr());
+    println!("kubeconfig: {}", bound.kubeconfig().display());
+}
