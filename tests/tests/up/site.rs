@@ -9,7 +9,7 @@ fn settings(folder: &Path, more: &serde_json::Value) -> PathBuf {
     let any = || format!("0.0.0.0:{}", free_port().unwrap());
     let mut settings = json!({
         "listen": {"websocket": any(), "quic": null, "join": any(), "admin": null},
-        "advertise": ["127.0.0.1", "hub.example"],
+        "advertise": ["127.0.0.1", "localhost"],
     });
     for (key, value) in more.as_object().unwrap() {
         settings[key] = value.clone();
