@@ -196,6 +196,11 @@ impl CloudAddresses {
                 command.push_str(&format!(" --{name}-port {}", address.port()));
             }
         }
+        match (self.websocket, self.quic) {
+            (Some(_), None) => command.push_str(" --transport websocket"),
+            (None, Some(_)) => command.push_str(" --transport quic"),
+            _ => {}
+        }
         command
     }
 }
