@@ -2,4 +2,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|data: &[u8]| tombolo_apiserve_fuzz::bodies::request(data));
+fuzz_target!(|data: &[u8]| tombolo_apicore_fuzz::bodies::request(data));
