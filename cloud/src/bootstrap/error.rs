@@ -42,10 +42,8 @@ pub enum BootstrapError {
     #[error(transparent)]
     Secret(#[from] SecretError),
     /// A file of the operator could not be read.
-    #[error("cannot {action} {path}: {source}")]
+    #[error("cannot read {path}: {source}")]
     File {
-        /// Read or write.
-        action: &'static str,
         /// Which file.
         path: PathBuf,
         /// What the system said.

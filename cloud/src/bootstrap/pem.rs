@@ -50,11 +50,7 @@ impl PemPair {
 }
 
 fn content(path: &Path) -> Result<Option<Vec<u8>>, BootstrapError> {
-    files::read_if_there(path).map_err(|source| BootstrapError::File {
-        action: "read",
-        path: path.to_owned(),
-        source,
-    })
+    files::read_if_there(path).map_err(|source| BootstrapError::File { path: path.to_owned(), source })
 }
 
 fn missing(path: &Path, other: &Path) -> BootstrapError {
