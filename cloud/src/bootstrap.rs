@@ -48,7 +48,7 @@ pub use secrets::{ClusterSecrets, OWN_LABEL, SecretData, SecretError, SecretStor
 pub use token::JoinTokens;
 pub use tokens::{NewToken, StoredToken, TokenStoreError, create, delete, list};
 
-use crate::epoch::Attester;
+use crate::attestation::Attester;
 use authority::{Authority, KeyedCertificate, LEAF_LIFE};
 use identities::Identities;
 use peer::Judge;

@@ -5,10 +5,8 @@
 //! [`RECORD`] of cloudcore's namespace, so that all replicas agree, and every replica reads it again with each look: one
 //! that runs remembers it, whatever became of its disk and of the API server's. A restored etcd takes everything back that is
 //! stored in it, so how far the history had come is kept elsewhere too: in a file of the data folder, and by the edges
-//! (`attester.rs`, `docs/decisions/0010-epoch-witness.md`).
+//! (`attestation.rs`, `docs/decisions/0010-epoch-witness.md`).
 
-mod attester;
-mod reach;
 mod record;
 mod testimony;
 mod witness;
@@ -25,8 +23,7 @@ use crate::edgecontroller::Downstream;
 use crate::edgecontroller::sightings::Sighting;
 use crate::kube::{Answer, ApiCall, CallError, Caller, Kube, RawObject, path_of};
 use crate::patience::Trouble;
-pub(crate) use attester::Attester;
-pub(crate) use reach::Reach;
+use crate::reach::Reach;
 use record::Look;
 pub(crate) use testimony::{Outcome, Testimony, Verdict};
 use witness::Witness;

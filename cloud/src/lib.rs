@@ -6,6 +6,7 @@
 //! to the upstream part of [`edgecontroller`], which runs them in the node's name.
 
 pub mod app;
+mod attestation;
 pub mod bootstrap;
 pub mod cli;
 pub mod config;
@@ -18,6 +19,7 @@ pub mod kube;
 pub mod metrics;
 pub mod objectsync;
 mod patience;
+mod reach;
 pub mod record;
 pub mod router;
 pub mod status;

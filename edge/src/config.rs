@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use thiserror::Error;
-use tombolo_apicore::kinds::validate::names::{label_value, qualified_name};
+use tombolo_apicore::names::{label_value, qualified_name};
 use tombolo_proto::ids::NodeId;
 use tombolo_runtime::{BackoffConfig, without_excerpt};
 

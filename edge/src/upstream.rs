@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use jiff::Timestamp;
 use serde_json::Value;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
@@ -129,16 +128,6 @@ async fn changed(changes: Result<ChangeStream, StoreError>, commits: &mut watch:
         Ok(mut changes) => drop(changes.next().await),
         Err(_) => drop(commits.changed().await),
     }
-}
-
-/// A time as Kubernetes writes it, to the second.
-pub(crate) fn seconds(time: Timestamp) -> String {
-    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
-}
-
-/// A time as Kubernetes writes it, to the microsecond.
-fn micros(time: Timestamp) -> String {
-    time.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()
 }
 
 #[cfg(test)]

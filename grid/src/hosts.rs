@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use core::net::IpAddr;
 
-use crate::name::is_dns_label;
+use crate::syntax::is_dns_label;
 
 #[cfg(test)]
 mod tests;

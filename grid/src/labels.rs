@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use crate::name::{ChildKind, key_label_value};
-use crate::reach::TOPOLOGY_KEYS;
+
+/// Annotation of a Service that keeps requests inside the unit: a JSON array of grid keys.
+pub const TOPOLOGY_KEYS: &str = "topologyKeys";
 
 /// Label of a child: the name of its grid.
 pub const GRID_SELECTOR: &str = "superedge.io/grid-selector";

@@ -21,6 +21,7 @@ pub mod own_pods;
 pub mod prune;
 pub mod reach;
 pub mod reconcile;
+mod syntax;
 pub mod template;
 pub mod uniform;
 pub mod unit;

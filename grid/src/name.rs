@@ -3,7 +3,7 @@
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
-use crate::unit::{LABEL_LEN_MAX, is_label_value};
+use crate::syntax::{LABEL_LEN_MAX, is_dns_label, is_label_value};
 
 /// Longest StatefulSet name: the pods' label `controller-revision-hash` is the name and an 11 byte hash.
 const STATEFUL_SET_NAME_LEN_MAX: usize = 52;
@@ -109,16 +109,6 @@ fn ordinal_text<'a>(set: &str, pod: &'a str) -> Option<&'a str> {
         && !ordinal.is_empty()
         && (ordinal == "0" || !ordinal.starts_with('0'));
     is_ordinal.then_some(ordinal)
-}
-
-/// Whether a text is a DNS-1123 label.
-pub(crate) fn is_dns_label(text: &str) -> bool {
-    let bytes = text.as_bytes();
-    let end = |b: Option<&u8>| b.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
-    bytes.len() <= LABEL_LEN_MAX
-        && end(bytes.first())
-        && end(bytes.last())
-        && bytes.iter().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || *b == b'-')
 }
 
 #[cfg(test)]

@@ -6,14 +6,11 @@ use std::fmt;
 use serde::de::{Deserializer, Error as _, SeqAccess, Visitor};
 
 use crate::body::{BodyError, Metadata};
-use crate::labels::GRID_SELECTOR;
+use crate::labels::{GRID_SELECTOR, TOPOLOGY_KEYS};
 use crate::unit::check_key;
 
 #[cfg(test)]
 mod tests;
-
-/// Annotation of a Service that keeps requests inside the unit: a JSON array of grid keys.
-pub const TOPOLOGY_KEYS: &str = "topologyKeys";
 
 /// Keys of one Service, at most, as in the field of this name that Kubernetes had.
 pub const KEYS_MAX: usize = 16;

@@ -4,11 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use thiserror::Error;
 
+use crate::syntax::{is_dns_label, is_label_value};
+
 /// Longest prefix of a label key, in bytes (Kubernetes label syntax).
 const KEY_PREFIX_LEN_MAX: usize = 253;
-
-/// Longest name part of a label key and longest label value, in bytes (Kubernetes label syntax).
-pub const LABEL_LEN_MAX: usize = 63;
 
 /// A grid key that no node label can have.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -52,25 +51,13 @@ pub fn check_key(key: &str) -> Result<(), KeyError> {
         Some((prefix, name)) => (Some(prefix), name),
         None => (None, key),
     };
-    let prefix_is_good = prefix.is_none_or(|prefix| {
-        prefix.len() <= KEY_PREFIX_LEN_MAX && prefix.split('.').all(crate::name::is_dns_label)
-    });
+    let prefix_is_good =
+        prefix.is_none_or(|prefix| prefix.len() <= KEY_PREFIX_LEN_MAX && prefix.split('.').all(is_dns_label));
     if prefix_is_good && !name.is_empty() && is_label_value(name) {
         Ok(())
     } else {
         Err(KeyError::Syntax(key.chars().take(KEY_PREFIX_LEN_MAX).collect()))
     }
-}
-
-/// Whether a text is a legal, non-empty label value: letters, digits, `-`, `_`, `.`, with letters or digits at
-/// both ends.
-pub(crate) fn is_label_value(text: &str) -> bool {
-    let bytes = text.as_bytes();
-    let end = |b: Option<&u8>| b.is_some_and(u8::is_ascii_alphanumeric);
-    bytes.len() <= LABEL_LEN_MAX
-        && end(bytes.first())
-        && end(bytes.last())
-        && bytes.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use crate::ids::Lane;
 use crate::kept;
 use crate::limits;
 use crate::message::{Content, ContentError, FieldError};
-use crate::object::ObjectKey;
+use crate::object::{ObjectKey, SharedObject};
 use crate::package::{HEADER_LEN, Header, PackageError};
 
 /// Why bytes are no frame of this version.
@@ -240,8 +240,13 @@ fn kept(mut request: Request, payload: usize) -> Request {
     request
 }
 
-/// Why a peer would not read a delivery of this object, in words; none when it would. Asked before an object is sent.
-pub(crate) fn obstacle(key: &ObjectKey, dependencies: &[ObjectKey]) -> Option<String> {
+/// Why a peer would not read a delivery of this object, in words; none when it would: an API server stores names that no
+/// edge can hold. Asked before an object is sent, and looked for once.
+pub(crate) fn obstacle(object: &SharedObject) -> Option<&str> {
+    object.obstacle(|| unreadable(&object.key, &object.dependencies))
+}
+
+pub(crate) fn unreadable(key: &ObjectKey, dependencies: &[ObjectKey]) -> Option<String> {
     let of = |key: &ObjectKey, what: &str| {
         parts::check_key(key).err().map(|error| format!("{what} no edge can hold: {error}"))
     };

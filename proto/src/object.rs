@@ -375,11 +375,9 @@ impl SharedObject {
         Some((self.body.slice(..offset), member, self.body.slice(offset..)))
     }
 
-    /// Why no edge would read a delivery of this object, in words: an API server stores names that no edge can hold.
-    /// Looked for once.
-    pub(crate) fn obstacle(&self) -> Option<&str> {
-        let find = || crate::codec::obstacle(&self.key, &self.dependencies).map(String::into_boxed_str);
-        self.obstacle.get_or_init(find).as_deref()
+    /// Why no edge would read a delivery of this object, in words, as `find` says it when this is asked first.
+    pub(crate) fn obstacle(&self, find: impl FnOnce() -> Option<String>) -> Option<&str> {
+        self.obstacle.get_or_init(|| find().map(String::into_boxed_str)).as_deref()
     }
 
     /// What `encode` made of the object when this was asked first: the codec's bytes that are the same for every node.

@@ -4,6 +4,7 @@ pub mod containers;
 pub mod e2e;
 pub mod hub;
 pub mod informers;
+pub mod modules;
 pub mod network;
 pub mod node;
 pub mod raw;

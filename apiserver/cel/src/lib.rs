@@ -4,6 +4,7 @@
 //! and the check of expressions against them, the libraries of functions, the estimate of costs, and the metering
 //! that ends every evaluation (`docs/decisions/0005-cel.md`).
 
+mod arguments;
 mod check;
 mod escape;
 mod estimate;
@@ -11,6 +12,7 @@ mod expression;
 mod library;
 pub mod limits;
 mod meter;
+mod opaque;
 mod pairs;
 mod parse;
 pub mod rules;
@@ -19,6 +21,7 @@ mod signatures;
 #[cfg(test)]
 mod tests;
 mod threads;
+mod time;
 pub mod types;
 mod value;
 

@@ -14,16 +14,15 @@ mod patterns;
 mod quantity;
 mod semver;
 mod strings;
-pub(crate) mod time;
 mod url;
 
 use std::sync::{Arc, LazyLock};
 
-use cel::common::types::{CelString, DYN_TYPE};
-use cel::common::value::CowVal;
-use cel::{DeclarationError, Env, ExecutionError};
+use cel::common::types::DYN_TYPE;
+use cel::{DeclarationError, Env};
 
 use crate::meter::{self, Meter};
+use crate::time;
 use cel::common::functions::Function;
 use cel::common::value::Val as _;
 
@@ -64,55 +63,3 @@ fn metered(env: &mut Env, name: &str, arguments: usize, function: Function) -> R
     types.resize_with(arguments + 1, || DYN_TYPE);
     env.add_overload(&format!("@{name}"), &format!("@{name}/{arguments}"), types, function)
 }
-
-/// A text among the arguments.
-fn text<'a>(
-    function: &str,
-    arguments: &'a [CowVal<'_, '_>],
-    index: usize,
-) -> Result<&'a str, ExecutionError> {
-    let found = arguments.get(index).and_then(|value| value.downcast_ref::<CelString<'_>>());
-    found.map(CelString::inner).ok_or_else(|| no_overload(function))
-}
-
-/// A whole number among the arguments.
-fn whole(function: &str, arguments: &[CowVal<'_, '_>], index: usize) -> Result<i64, ExecutionError> {
-    let found = arguments.get(index).and_then(|value| value.downcast_ref::<cel::common::types::CelInt>());
-    found.map(|number| *number.inner()).ok_or_else(|| no_overload(function))
-}
-
-fn no_overload(function: &str) -> ExecutionError {
-    ExecutionError::function_error(function, "no such overload")
-}
-
-/// Declares a type of a library: its name, and that values are compared and copied as Rust compares and copies them.
-macro_rules! opaque {
-    ($ty:ident, $name:literal) => {
-        static TYPE: cel::common::types::Type = cel::common::types::Type::new_unspecified_type($name);
-
-        impl cel::common::value::Val for $ty {
-            fn get_type(&self) -> &cel::common::types::Type {
-                &TYPE
-            }
-
-            fn cel_type() -> &'static cel::common::types::Type {
-                &TYPE
-            }
-
-            fn equals(&self, other: &dyn cel::common::value::Val) -> bool {
-                other.downcast_ref::<Self>().is_some_and(|other| self == other)
-            }
-
-            fn clone_as_boxed<'v>(&self) -> Box<dyn cel::common::value::Val + 'v> {
-                Box::new(self.clone())
-            }
-
-            fn as_any(&self) -> Option<&dyn std::any::Any> {
-                Some(self)
-            }
-        }
-
-        impl cel::common::value::StaticVal for $ty {}
-    };
-}
-use opaque;

@@ -6,8 +6,8 @@ mod path;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-use tombolo_apicore::kinds::FieldError;
-use tombolo_apicore::kinds::error::ErrorKind;
+use tombolo_apicore::field_error::ErrorKind;
+use tombolo_apicore::field_error::FieldError;
 use tombolo_apicore::schema::rules::{
     Budget, Compiled, CompiledRule, Consequence, RuleEngine, RuleFailure, RuleSite, cost_message,
 };

@@ -15,7 +15,7 @@ use cel::common::types::{
 use cel::common::value::{CowVal, Val};
 use serde_json::Value;
 
-use crate::library::time;
+use crate::time;
 use crate::types::Type;
 use list::List;
 

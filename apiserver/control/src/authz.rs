@@ -100,7 +100,7 @@ impl Authorization {
     /// The rules that an identity has in a namespace, and why the list may be incomplete.
     fn rules_of(&self, identity: &Identity, namespace: &str) -> (Vec<Rule>, Option<&'static str>) {
         let rules = self.shared.rbac.read().rules_of(identity, namespace);
-        let node = node::node_of(identity).is_some();
+        let node = crate::nodes::node_of(identity).is_some();
         (rules, node.then_some("node authorizer does not support user rule resolution"))
     }
 }

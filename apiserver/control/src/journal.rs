@@ -18,8 +18,8 @@ use parking_lot::Mutex;
 use redb::backends::FileBackend;
 use redb::{Database, ReadableDatabase as _, ReadableTable as _, StorageBackend, TableDefinition};
 use tombolo_apicore::memory::{Journal, JournalEntry};
-use tombolo_apicore::packed::Packer;
 use tombolo_apicore::store::{Revision, StoreError, Stored};
+use tombolo_apicore::stored::packed::Packer;
 use tombolo_runtime::files::is_full;
 
 use self::refused::{Refused, Undo};

@@ -20,6 +20,7 @@ mod indexed;
 mod journal;
 mod kubeconfig;
 mod metrics;
+mod nodes;
 mod objects;
 mod openid;
 mod options;

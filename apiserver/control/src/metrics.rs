@@ -293,7 +293,6 @@ mod tests {
     use std::time::Duration;
 
     use tombolo_apicore::history::LogLimits;
-    use tombolo_apicore::kinds::Kinds;
     use tombolo_apicore::memory::MemoryStore;
 
     use super::*;
@@ -313,8 +312,12 @@ mod tests {
     #[test]
     fn requests_are_counted_by_what_exists() {
         let objects = Objects::new(MemoryStore::new(MemoryStore::START, LogLimits::default()));
-        let metrics =
-            RequestMetrics::new(Registry::new(Kinds::builtin()), objects, Flows::default(), Vec::new());
+        let metrics = RequestMetrics::new(
+            Registry::new(tombolo_catalog::kinds()),
+            objects,
+            Flows::default(),
+            Vec::new(),
+        );
         let duration = Duration::from_millis(3);
         for (resource, code) in [("pods", 200), ("pods", 200), ("made-up", 404), ("made-up-2", 404)] {
             let attributes = asked(resource, "a");

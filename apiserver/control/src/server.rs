@@ -10,10 +10,10 @@ use tombolo_apicore::api::ApiServer;
 use tombolo_apicore::api::builder::Builder;
 use tombolo_apicore::auth::{Attributes, Identity, Impersonator};
 use tombolo_apicore::backend::WriteBackend;
-use tombolo_apicore::kinds::Kinds;
 use tombolo_apicore::registry::Registry;
 use tombolo_apicore::status::ApiError;
 use tombolo_apicore::write::LocalWrites;
+use tombolo_catalog::kinds_with;
 use tombolo_cel::{Authorize, CelRules};
 
 use super::admission::Plugins;
@@ -73,7 +73,7 @@ pub(super) fn build(parts: Parts<'_>) -> Result<Built, EmbeddedError> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let Parts { objects, range, pki, indexes, options, stop } = parts;
     let authorization = indexes.authorization;
-    let registry = Registry::new(Kinds::builtin_with(Arc::new(CelRules)).described_by(DESCRIPTIONS));
+    let registry = Registry::new(kinds_with(Arc::new(CelRules)).described_by(DESCRIPTIONS));
     definitions::publish_stored(objects.list(&definitions::resource(), None), objects.store(), &registry);
     let addresses = Addresses::new(objects.clone(), range, indexes.reservations);
     let rights: Arc<dyn Authorize> = Arc::new(authorization.clone());

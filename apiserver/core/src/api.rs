@@ -4,7 +4,6 @@ pub mod builder;
 mod deadline;
 pub(crate) mod dispatch;
 pub mod info;
-mod load;
 mod openapi;
 mod plain;
 mod streams;
@@ -27,25 +26,10 @@ use crate::query::path::Target;
 use crate::senders::{Payer, Sender, is_known};
 use crate::status::ApiError;
 
-pub use load::Activity;
-pub(crate) use load::{Authenticating, Load, Sending, Slot};
+use crate::load::{self, Authenticating, Load, Sending, Slot};
+pub use crate::load::{ANSWERS_LEN_MAX, Activity, BODIES_LEN_MAX, REQUESTS_MAX, WATCHES_MAX};
 
 use builder::{Builder, Parts};
-
-/// Requests that are answered at the same time, at most, without watches; the next one is answered with 429. An answer
-/// counts until it is sent.
-pub const REQUESTS_MAX: usize = 1024;
-
-/// Watches at the same time, at most, unless [`Builder::watches_max`] says otherwise; the next one is answered with 429.
-pub const WATCHES_MAX: usize = 20_000;
-
-/// Bytes of answers that are being sent, at most, unless [`Builder::answers_len_max`] says otherwise; what the store keeps
-/// anyway does not count. A larger answer is sent alone; another one is refused with 429.
-pub const ANSWERS_LEN_MAX: usize = 1024 * 1024 * 1024;
-
-/// Bytes of bodies of requests that are being received or answered, at most, unless [`Builder::bodies_len_max`] says
-/// otherwise; a request beyond it is answered with 429.
-pub const BODIES_LEN_MAX: usize = 1024 * 1024 * 1024;
 
 /// Headers that say what a request counted to (`k8s.io/api/flowcontrol/v1`).
 const FLOW_SCHEMA: &str = "x-kubernetes-pf-flowschema-uid";

@@ -11,13 +11,8 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::Semaphore;
 
 use crate::senders::Payer;
+pub use crate::senders::{ASIDE_MAX, ASIDE_OF_SENDER_MAX};
 use crate::status::ApiError;
-
-/// Such pieces of work at the same time in a process; further ones wait in line, without a thread.
-pub const ASIDE_MAX: usize = 4;
-
-/// Those of one sender, that wait among others or run.
-pub const ASIDE_OF_SENDER_MAX: usize = ASIDE_MAX / 2;
 
 /// How long a request waits for its place; then it is answered with 429.
 pub const ASIDE_WAIT_MAX: Duration = Duration::from_secs(10);

@@ -1,88 +1,16 @@
 //! Who asks, and whether they may: the hooks that the owner of a server implements.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
 use http::HeaderValue;
 use rustls::pki_types::CertificateDer;
-use serde_json::{Value, json};
 use thiserror::Error;
 
-use crate::senders::Payer;
+pub use crate::attributes::Attributes;
+pub use crate::identity::{ANONYMOUS, AUTHENTICATED_GROUP, Identity, UNAUTHENTICATED_GROUP};
 use crate::status::ApiError;
-
-/// User name of a request without credentials (Kubernetes convention).
-pub const ANONYMOUS: &str = "system:anonymous";
-
-/// Group of every authenticated user (Kubernetes convention).
-pub const AUTHENTICATED_GROUP: &str = "system:authenticated";
-
-/// Group of every request without credentials (Kubernetes convention).
-pub const UNAUTHENTICATED_GROUP: &str = "system:unauthenticated";
-
-/// A user as Kubernetes knows one.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Identity {
-    /// User name.
-    pub user: String,
-    /// User's UID, where there is one.
-    pub uid: Option<String>,
-    /// Groups.
-    pub groups: Vec<String>,
-    /// Further attributes; keys are lower-case.
-    pub extra: BTreeMap<String, Vec<String>>,
-}
-
-impl Identity {
-    /// A user with groups and nothing else.
-    #[must_use]
-    pub fn new(user: &str, groups: &[&str]) -> Self {
-        let groups = groups.iter().map(|group| (*group).to_owned()).collect();
-        Self { user: user.to_owned(), groups, ..Self::default() }
-    }
-
-    /// The identity of a request without credentials.
-    #[must_use]
-    pub fn anonymous() -> Self {
-        Self::new(ANONYMOUS, &[UNAUTHENTICATED_GROUP])
-    }
-
-    /// The form of `authentication.k8s.io/v1` `UserInfo`.
-    #[must_use]
-    pub fn user_info(&self) -> Value {
-        let mut info = json!({"username": self.user, "groups": self.groups});
-        if let Some(uid) = &self.uid {
-            info["uid"] = json!(uid);
-        }
-        if !self.extra.is_empty() {
-            info["extra"] = json!(self.extra);
-        }
-        info
-    }
-
-    /// Reads what [`Self::user_info`] writes; what is missing is empty.
-    #[must_use]
-    pub fn from_user_info(info: &Value) -> Self {
-        let texts = |list: &Value| -> Vec<String> {
-            list.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
-        };
-        let extra = info["extra"].as_object().into_iter().flatten();
-        Self {
-            user: info["username"].as_str().unwrap_or_default().to_owned(),
-            uid: info["uid"].as_str().filter(|uid| !uid.is_empty()).map(str::to_owned),
-            groups: texts(&info["groups"]),
-            extra: extra.map(|(key, values)| (key.to_lowercase(), texts(values))).collect(),
-        }
-    }
-
-    /// Whether the user is in a group.
-    #[must_use]
-    pub fn in_group(&self, group: &str) -> bool {
-        self.groups.iter().any(|own| own == group)
-    }
-}
 
 /// The other end of a connection.
 #[derive(Debug, Clone, Default)]
@@ -130,39 +58,6 @@ pub trait Authenticator: Send + Sync + 'static {
         request: &'a http::request::Parts,
         peer: &'a Peer,
     ) -> BoxFuture<'a, Result<Identity, BadCredentials>>;
-}
-
-/// What a request wants to do, in the terms of Kubernetes authorization.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Attributes {
-    /// Who asks (after impersonation).
-    pub identity: Identity,
-    /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`, `impersonate`, or the
-    /// lower-case HTTP method for paths that are not resources.
-    pub verb: String,
-    /// API group; empty for core.
-    pub group: String,
-    /// API version.
-    pub version: String,
-    /// Plural resource name; empty for paths that are not resources.
-    pub resource: String,
-    /// Subresource; empty without one.
-    pub subresource: String,
-    /// Namespace; empty for cluster-scoped requests.
-    pub namespace: String,
-    /// Object name; empty for collections. Of a list or a watch, the one that a `metadata.name` field selector fixes.
-    pub name: String,
-    /// Path of the request.
-    pub path: String,
-    /// Whether the request is about a resource.
-    pub is_resource: bool,
-    /// The `fieldSelector` parameter as given (the node authorizer reads `spec.nodeName=`); empty for verbs other than
-    /// `list`, `watch` and `deletecollection`.
-    pub field_selector: String,
-    /// The `labelSelector` parameter as given, for the same verbs.
-    pub label_selector: String,
-    /// Whose share is taken of what all share, where a request waits for it: whoever has sent it.
-    pub payer: Payer,
 }
 
 /// Answer of an [`Authorizer`].

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::auth::Attributes;
 use crate::kinds::KindInfo;
+pub use crate::query::options::{FieldValidation, WriteOptions};
 use crate::query::params::Params;
 use crate::status::ApiError;
 
@@ -51,37 +52,6 @@ pub enum WriteVerb {
     Delete,
     /// DELETE of a collection.
     DeleteCollection,
-}
-
-/// What to do with fields that the kind does not have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum FieldValidation {
-    /// Drop them silently.
-    Ignore,
-    /// Drop them and warn.
-    #[default]
-    Warn,
-    /// Refuse the request.
-    Strict,
-}
-
-/// Query parameters of a write.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct WriteOptions {
-    /// `dryRun=All`: do everything but store.
-    pub dry_run: bool,
-    /// `fieldManager`, or what stands for it (the user agent up to its first slash).
-    pub field_manager: String,
-    /// Whether `fieldManager` was a parameter.
-    pub field_manager_given: bool,
-    /// `force` of a server-side apply.
-    pub force: bool,
-    /// `fieldValidation`.
-    pub field_validation: FieldValidation,
-    /// `labelSelector` of a collection deletion.
-    pub label_selector: String,
-    /// `fieldSelector` of a collection deletion.
-    pub field_selector: String,
 }
 
 /// One write request, authenticated and authorized.

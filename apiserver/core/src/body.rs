@@ -21,7 +21,7 @@ use serde_json::Value;
 
 use crate::accept::{Accepted, Syntax};
 use crate::status::ApiError;
-use crate::store::Stored;
+use crate::stored::Stored;
 use crate::tree::{self, BODY_TREE_MAX};
 
 /// Body of every answer.

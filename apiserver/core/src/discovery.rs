@@ -1,15 +1,13 @@
 //! Discovery: what is served, in the old form (one document a group version) and the aggregated one.
 
-pub mod order;
-
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::encode::to_bytes;
-use crate::kinds::{KindInfo, Kinds, SubresourceInfo};
+use crate::kinds::{KindInfo, Kinds, SubresourceInfo, order};
+use crate::value::to_bytes;
 
 /// The documents of one set of kinds, encoded once.
 #[derive(Debug)]

@@ -13,9 +13,11 @@ use crate::body::Part;
 use crate::kinds::KindInfo;
 use crate::query::params::Params;
 use crate::raw;
+use crate::revision::Revision;
 use crate::status::ApiError;
-use crate::store::{Revision, Stored};
+use crate::stored::Stored;
 use crate::tree;
+use crate::value::to_bytes;
 
 /// Bytes that the tree of an object may take whose cells in a Table are all shown; of others, those are that need nothing but the
 /// name and the age. An EndpointSlice of 1,000 endpoints takes five million.
@@ -405,11 +407,6 @@ fn metadata_text(body: &[u8], version: &str) -> String {
     let object: Option<Object<'_>> = serde_json::from_slice(body).ok();
     let metadata = object.and_then(|object| object.metadata).map_or("{}", RawValue::get);
     format!("{}{metadata}}}", metadata_head(version))
-}
-
-/// JSON text of a value. Values always have one.
-pub(crate) fn to_bytes(value: &Value) -> Bytes {
-    serde_json::to_vec(value).map(Bytes::from).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -11,9 +11,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::RwLock;
 use tokio::sync::watch;
 
-use crate::selector::Newest;
+use crate::revision::Revision;
 use crate::shown::Shown;
-use crate::store::{Revision, StoreError, Stored};
+use crate::store_error::StoreError;
+use crate::stored::Newest;
+use crate::stored::Stored;
 
 #[cfg(test)]
 mod tests;

@@ -5,20 +5,23 @@
 
 pub mod columns;
 pub(crate) mod custom;
-pub(crate) mod defaults;
-pub mod error;
 pub(crate) mod fields;
+pub mod foreign;
 pub(crate) mod jsonpath;
-pub(crate) mod prepare;
-pub(crate) mod qos;
+pub mod meta;
+pub mod order;
+pub(crate) mod part;
+mod prepare;
 mod registry;
 pub mod rules;
 pub(crate) mod storage;
+pub mod strategy;
 #[cfg(test)]
 mod tests;
-pub mod validate;
-pub(crate) mod value;
+mod validate;
 pub(crate) use std::sync::Arc;
+
+use std::borrow::Cow;
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -26,17 +29,18 @@ use tombolo_proto::object::Resource;
 
 pub use self::columns::Column;
 use self::custom::Custom;
+pub use self::custom::definition;
 pub use self::custom::discovered::DeclaredColumns;
-pub use self::error::FieldError;
 pub use self::registry::Kinds;
-pub(crate) use self::registry::scale as scale_kind;
+pub(crate) use self::registry::{scale as scale_kind, type_name};
 use self::rules::Rules;
+use self::strategy::Strategy;
 pub use self::validate::Verdict;
+use crate::field_error::FieldError;
 use crate::schema::decode::{self, DecodeError, Decoded, Target};
 use crate::schema::default::Nulls;
 use crate::schema::types::Place;
 use crate::schema::{Schema, canonical};
-use crate::selector::field::FieldSelector;
 
 /// One subresource as discovery shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -95,6 +99,7 @@ pub struct KindInfo {
     rules: Arc<Rules>,
     schema: Schema,
     columns: Vec<Column>,
+    strategy: &'static dyn Strategy,
     definition: Option<Custom>,
 }
 
@@ -199,7 +204,7 @@ impl KindInfo {
         match self.definition.is_some() {
             true => crate::schema::default::default(self.place(), object, nulls),
             false => {
-                defaults::default(self, object);
+                self.strategy.default(self, object);
                 self.canonical(object);
             }
         }
@@ -258,7 +263,11 @@ impl KindInfo {
     /// What the writer of an object that is right should still be told.
     #[must_use]
     pub fn warnings(&self, object: &Value, old: Option<&Value>, subresource: &str) -> Vec<String> {
-        validate::warnings::of(self, object, old, subresource)
+        let mut warnings = self.strategy.warnings(self, object, old, subresource);
+        if self.custom && subresource.is_empty() {
+            custom::finalizers::check(object, old, &mut warnings);
+        }
+        warnings
     }
 
     /// Turns an object of the served version into one of the stored version.
@@ -274,15 +283,10 @@ impl KindInfo {
         }
     }
 
-    /// A field selector of the served version, as the stored version words it. One that is malformed stays as it is.
+    /// The name under which a field that a selector of the served version names is stored.
     #[must_use]
-    pub fn stored_selector(&self, fields: &str) -> String {
-        match FieldSelector::parse(fields) {
-            Ok(parsed) if self.resource != self.storage => parsed
-                .renamed(|field| storage::stored_field(field, &self.resource, &self.storage))
-                .to_string(),
-            _ => fields.to_owned(),
-        }
+    pub fn stored_field<'a>(&self, field: &'a str) -> Cow<'a, str> {
+        storage::stored_field(field, &self.resource, &self.storage)
     }
 
     /// Whether objects are served as they are stored, byte for byte.
@@ -331,7 +335,7 @@ impl KindInfo {
     /// Seconds that deletion waits when the request does not say: pods that run are stopped gently.
     #[must_use]
     pub fn default_grace(&self, object: &Value) -> i64 {
-        prepare::default_grace(self, object)
+        self.strategy.default_grace(self, object)
     }
 
     pub(crate) fn place(&self) -> Place<'_> {
@@ -343,7 +347,8 @@ impl KindInfo {
     }
 
     /// Group and kind as rules are looked up by.
-    pub(crate) fn group_kind(&self) -> (&str, &str) {
+    #[must_use]
+    pub fn group_kind(&self) -> (&str, &str) {
         (&self.resource.group, &self.kind)
     }
 }

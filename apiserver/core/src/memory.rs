@@ -14,8 +14,8 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tombolo_proto::object::{ObjectKey, Resource};
 
 use crate::history::{Change, ChangeKind, ChangeStream, Histories, LogLimits};
-use crate::packed::Packer;
 use crate::store::{InLine, Mutation, Revision, Snapshot, Store, StoreError, Stored, Write, WriteStore};
+use crate::stored::packed::Packer;
 
 use ledger::Ledger;
 use plan::Plan;

@@ -6,7 +6,6 @@
 
 mod descriptions;
 mod dialect;
-mod foreign;
 mod operations;
 mod published;
 mod schemas;
@@ -21,7 +20,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use self::dialect::Dialect;
-pub use self::foreign::{ForeignDocuments, SelectableFields, selectable_fields};
+pub use crate::kinds::foreign::{ForeignDocuments, SelectableFields, selectable_fields};
 use crate::kinds::{KindInfo, Kinds};
 
 /// The index under `/openapi/v3`: where the document of each group and version is, with a hash of its content.

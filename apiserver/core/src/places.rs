@@ -11,8 +11,12 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::Load;
+use crate::load::Load;
 use crate::senders::{Good, Sender, Source};
+
+/// Connections at the same time, at most, unless the server says otherwise; further ones wait in the listen queue of the
+/// operating system.
+pub const CONNECTIONS_MAX: usize = 16 * 1024;
 
 /// Connections on which nobody has authenticated yet, at most. Beyond it the oldest of the source that has most is ended.
 pub const UNPROVEN_MAX: usize = 1024;

@@ -16,11 +16,11 @@ use serde_json::Value;
 
 use self::object::object;
 use self::reader::Reader;
-use crate::encode::to_bytes;
-use crate::kinds::{KindInfo, Kinds};
+use crate::kinds::{KindInfo, Kinds, type_name};
 use crate::schema::Schema;
 use crate::schema::decode::DecodeError;
 use crate::status::ApiError;
+use crate::value::to_bytes;
 
 /// Media type of protobuf bodies.
 pub const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
@@ -107,7 +107,7 @@ struct Envelope<'a> {
 
 /// What the body of a request should be.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Expected<'a> {
+pub enum Expected<'a> {
     /// An object of the kind, or of the kind that a subresource takes; empty for the object itself.
     Object(&'a KindInfo, &'a str),
     /// `DeleteOptions`, which every group version has.
@@ -116,9 +116,11 @@ pub(crate) enum Expected<'a> {
 
 /// A body with its media type.
 #[derive(Debug, Clone)]
-pub(crate) struct Typed {
-    pub(crate) media_type: String,
-    pub(crate) bytes: Bytes,
+pub struct Typed {
+    /// Media type without parameters.
+    pub media_type: String,
+    /// The body itself.
+    pub bytes: Bytes,
 }
 
 /// As [`to_json`], for bodies that must be objects or options: patches have media types of their own.
@@ -137,7 +139,7 @@ pub(crate) fn object_to_json(body: Typed, expected: Expected<'_>, kinds: &Kinds)
 ///
 /// # Errors
 /// 415 when the kind has no protobuf form, 400 when the body is malformed or of another kind.
-pub(crate) fn to_json(body: Typed, expected: Expected<'_>, kinds: &Kinds) -> Result<Typed, ApiError> {
+pub fn to_json(body: Typed, expected: Expected<'_>, kinds: &Kinds) -> Result<Typed, ApiError> {
     let no_options = body.bytes.is_empty() && matches!(expected, Expected::DeleteOptions);
     if body.media_type != MEDIA_TYPE || no_options {
         return Ok(body);
@@ -272,13 +274,4 @@ impl Target {
         };
         Err(ApiError::bad_request(refusal.to_string()))
     }
-}
-
-/// The name that a type without a resource of its own has in the table of facts, for example `policy.v1.Eviction`.
-pub(crate) fn type_name(group: &str, version: &str, kind: &str) -> String {
-    let package = match group.split('.').next().unwrap_or_default() {
-        "" => "core",
-        package => package,
-    };
-    format!("{package}.{version}.{kind}")
 }

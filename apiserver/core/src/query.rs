@@ -1,12 +1,13 @@
 //! From a method, a path and parameters to a typed request.
 
+pub mod options;
 pub mod params;
 pub mod path;
 
 use http::Method;
 
 use crate::auth::{Attributes, Identity};
-use crate::kinds::validate::names::path_segment;
+use crate::names::path_segment;
 use crate::selector::field::FieldSelector;
 use crate::selector::label::LabelSelector;
 

@@ -11,8 +11,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::encode::to_bytes;
-use crate::store::Revision;
+use crate::revision::Revision;
+use crate::value::to_bytes;
 
 #[cfg(test)]
 mod tests;

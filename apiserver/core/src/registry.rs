@@ -9,10 +9,10 @@ use tokio::sync::watch;
 use tombolo_proto::object::Resource;
 
 use crate::discovery::Documents;
-use crate::encode::to_bytes;
 use crate::kinds::{KindInfo, Kinds};
 use crate::openapi;
 use crate::query::path::ResourcePath;
+use crate::value::to_bytes;
 
 /// The kinds of one moment.
 pub struct Catalog {

@@ -12,8 +12,7 @@ pub(crate) mod crd;
 pub mod decode;
 pub(crate) mod default;
 pub(crate) mod facts;
-pub(crate) mod format;
-pub(crate) mod gofmt;
+pub mod format;
 pub mod rules;
 #[cfg(test)]
 mod tests;

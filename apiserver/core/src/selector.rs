@@ -2,35 +2,20 @@
 
 pub mod field;
 pub mod label;
-mod labels;
 
 use std::borrow::Cow;
 
-use parking_lot::Mutex;
-
 use crate::kinds::KindInfo;
 use crate::status::ApiError;
-use crate::store::Stored;
+use crate::stored::{Facts, Newest, Stored};
 
 use field::FieldSelector;
 use label::LabelSelector;
-use labels::Known;
-
-pub(crate) use labels::Newest;
-
 #[cfg(test)]
 mod tests;
 
 /// Longest selector that is read, in bytes.
 pub const SELECTOR_LEN_MAX: usize = 64 * 1024;
-
-/// What selectors look at in an object, as far as somebody has asked.
-#[derive(Debug, Default)]
-pub(crate) struct Facts {
-    labels: Known,
-    /// Bounded by the selectable fields of the kind. A short list: searched from the front.
-    fields: Mutex<Vec<(Box<str>, Box<str>)>>,
-}
 
 /// Which objects of a resource a request is about.
 #[derive(Debug, Clone, Default)]
@@ -102,7 +87,10 @@ impl Selection {
         });
         meta_matches
             && self.match_labels(facts, object, newest)
-            && self.fields.matches_where(|field| !is_meta(field), |field| facts.field(kind, object, field))
+            && self.fields.matches_where(
+                |field| !is_meta(field),
+                |field| facts.field(field, || field_value(kind, object, field)),
+            )
     }
 
     fn match_labels(&self, facts: &Facts, object: &Stored, newest: Option<&Newest>) -> bool {
@@ -115,17 +103,20 @@ impl Selection {
     }
 }
 
-impl Facts {
-    fn field(&self, kind: &KindInfo, object: &Stored, field: &str) -> Cow<'static, str> {
-        let mut known = self.fields.lock();
-        if let Some((_, value)) = known.iter().find(|(own, _)| &**own == field) {
-            return Cow::Owned(value.to_string());
+/// What an object has in a field. A body that does not parse cannot be in a store; it would match like an empty object.
+fn field_value(kind: &KindInfo, object: &Stored, field: &str) -> String {
+    let parsed = kind.read(&object.body()).unwrap_or_default();
+    kind.field_value(&parsed, field).unwrap_or_default()
+}
+
+/// A field selector of the served version, as the stored version words it. One that is malformed stays as it is.
+#[must_use]
+pub fn stored_fields(kind: &KindInfo, fields: &str) -> String {
+    match FieldSelector::parse(fields) {
+        Ok(parsed) if kind.resource != kind.storage => {
+            parsed.renamed(|field| kind.stored_field(field)).to_string()
         }
-        // A body that does not parse cannot be in a store; it would match like an empty object.
-        let parsed = kind.read(&object.body()).unwrap_or_default();
-        let value = kind.field_value(&parsed, field).unwrap_or_default();
-        known.push((field.into(), value.as_str().into()));
-        Cow::Owned(value)
+        _ => fields.to_owned(),
     }
 }
 

@@ -15,8 +15,13 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
-use crate::aside::{ASIDE_MAX, ASIDE_OF_SENDER_MAX};
-use crate::auth::{AUTHENTICATED_GROUP, Identity};
+use crate::identity::{AUTHENTICATED_GROUP, Identity};
+
+/// Such pieces of work at the same time in a process; further ones wait in line, without a thread.
+pub const ASIDE_MAX: usize = 4;
+
+/// Those of one sender, that wait among others or run.
+pub const ASIDE_OF_SENDER_MAX: usize = ASIDE_MAX / 2;
 
 /// One sender has at most this part of the requests, watches, connections and bytes of a server.
 pub const SENDER_SHARE: usize = 4;

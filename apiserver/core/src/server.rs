@@ -32,11 +32,7 @@ use usage::Usage;
 #[cfg(test)]
 mod tests;
 
-pub use crate::places::{UNPROVEN_MAX, UNPROVEN_PER_SOURCE_MAX};
-
-/// Connections at the same time, at most, unless the server says otherwise; further ones wait in the listen queue of the
-/// operating system.
-pub const CONNECTIONS_MAX: usize = 16 * 1024;
+pub use crate::places::{CONNECTIONS_MAX, UNPROVEN_MAX, UNPROVEN_PER_SOURCE_MAX};
 
 /// Time for a TLS handshake.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);

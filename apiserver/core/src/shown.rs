@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use crate::accept::Form;
 use crate::encode::Include;
 use crate::kinds::KindInfo;
-use crate::store::Revision;
+use crate::revision::Revision;
 
 #[cfg(test)]
 mod tests;

@@ -25,7 +25,8 @@ use self::path::{Element, describe, group_version_kind};
 use self::set::Set;
 use crate::kinds::KindInfo;
 use crate::kinds::rules::Fields;
-use crate::schema::types::{Place, object_at};
+use crate::schema::types::Place;
+use crate::value::object_at;
 
 /// Who writes, through which endpoint, when.
 #[derive(Debug, Clone)]

@@ -7,31 +7,16 @@ use http::StatusCode;
 use serde::Serialize;
 use thiserror::Error;
 
-use crate::auth::Attributes;
-use crate::schema::gofmt::quoted;
-use crate::store::StoreError;
+use crate::attributes::Attributes;
+use crate::field_error::aggregate;
+use crate::gofmt::quoted;
+use crate::store_error::StoreError;
 
 /// Seconds after which a client should ask again when the store is not ready.
 const RETRY_AFTER_SECONDS: u32 = 1;
 
 /// Cause of a 504 for a revision that is not reached yet (client-go looks for this text).
 pub const CAUSE_TOO_LARGE: &str = "ResourceVersionTooLarge";
-
-/// Several errors as one text, in the form of k8s.io/apimachinery's `Aggregate`: one alone stands for itself, and what was
-/// found twice is said once.
-#[must_use]
-pub fn aggregate(errors: impl IntoIterator<Item = String>) -> String {
-    let mut texts: Vec<String> = Vec::new();
-    for text in errors {
-        if !texts.contains(&text) {
-            texts.push(text);
-        }
-    }
-    match texts.as_slice() {
-        [one] => one.clone(),
-        several => format!("[{}]", several.join(", ")),
-    }
-}
 
 /// One detail of a refusal, usually about one field.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]

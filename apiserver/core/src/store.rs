@@ -1,114 +1,17 @@
 //! What the server needs from whatever holds the objects: reads at a revision, a history, conditional writes.
 
-use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use thiserror::Error;
 use tokio::sync::OwnedSemaphorePermit;
 use tombolo_proto::ids::Uid;
 use tombolo_proto::object::{ObjectKey, Resource};
 
 use crate::history::ChangeStream;
-use crate::packed::Text;
-use crate::raw::{self, Layout};
-use crate::selector::Facts;
-
-/// Place in one store's history: what clients see as `metadata.resourceVersion`. One counter for all resources,
-/// so that clients may compare revisions as numbers. Never compared with a revision of another store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
-pub struct Revision(pub u64);
-
-impl Revision {
-    /// The revision after this one.
-    #[must_use]
-    pub fn next(self) -> Self {
-        Self(self.0.saturating_add(1))
-    }
-
-    /// Refuses a revision above this one, the newest of a store that may begin anew.
-    ///
-    /// # Errors
-    /// [`StoreError::Unreached`] when it is above.
-    pub fn reaches(self, requested: Self) -> Result<(), StoreError> {
-        if requested <= self { Ok(()) } else { Err(StoreError::Unreached { requested, newest: self }) }
-    }
-}
-
-impl fmt::Display for Revision {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-/// One version of one object.
-#[derive(Debug)]
-pub struct Stored {
-    /// Which object, under the version in which it is stored.
-    pub key: ObjectKey,
-    /// Incarnation.
-    pub uid: Uid,
-    /// When this version was written.
-    pub revision: Revision,
-    pub(crate) text: Text,
-    /// What selectors look at, extracted once for all watchers.
-    pub(crate) facts: OnceLock<Box<Facts>>,
-    layout: OnceLock<Option<Layout>>,
-}
-
-impl Stored {
-    /// Puts a version together. The body must carry `revision` as its `metadata.resourceVersion`.
-    #[must_use]
-    pub fn new(key: ObjectKey, uid: Uid, revision: Revision, body: Bytes) -> Self {
-        Self { key, uid, revision, text: Text::new(body), facts: OnceLock::new(), layout: OnceLock::new() }
-    }
-
-    /// JSON text with `metadata.resourceVersion` already set to `revision`.
-    #[must_use]
-    pub fn body(&self) -> Bytes {
-        self.text.read()
-    }
-
-    /// Length of the body in bytes.
-    #[must_use]
-    pub fn body_len(&self) -> usize {
-        self.text.len()
-    }
-
-    /// Where the parts of the body are; found once. `None` for bodies that do not begin with their type.
-    #[must_use]
-    pub fn layout(&self) -> Option<&Layout> {
-        self.layout.get_or_init(|| Layout::of(&self.body())).as_ref()
-    }
-
-    /// The same object under another revision: how it is shown when it leaves a selection.
-    pub(crate) fn revised(&self, revision: Revision) -> Self {
-        let body = match self.layout() {
-            Some(layout) => layout.revised(&self.body(), revision),
-            None => raw::with_revision(&self.body(), revision).unwrap_or_else(|_| self.body()),
-        };
-        Self::new(self.key.clone(), self.uid.clone(), revision, body)
-    }
-}
-
-impl PartialEq for Stored {
-    fn eq(&self, other: &Self) -> bool {
-        self.revision == other.revision
-            && self.key == other.key
-            && self.uid == other.uid
-            && self.body() == other.body()
-    }
-}
-
-/// Objects of one resource as they were at one revision, ordered by namespace, then name.
-#[derive(Debug, Clone, Default)]
-pub struct Snapshot {
-    /// The revision that this is a picture of.
-    pub revision: Revision,
-    /// The objects.
-    pub items: Vec<Arc<Stored>>,
-}
+pub use crate::revision::Revision;
+pub use crate::store_error::StoreError;
+pub use crate::stored::{Snapshot, Stored};
 
 /// A readable store with a history.
 ///
@@ -238,110 +141,4 @@ pub enum Write {
     },
     /// Removes the object.
     Delete,
-}
-
-/// Why a store cannot do what was asked.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum StoreError {
-    /// The store has never been told what the answer is. Becomes 503 with Retry-After.
-    #[error("{reason}")]
-    NotSynced {
-        /// What is missing, for the client.
-        reason: String,
-    },
-    /// The history does not reach the revision. Becomes 410 Expired.
-    #[error("too old resource version: {requested} ({oldest})")]
-    Expired {
-        /// The revision that was asked for.
-        requested: Revision,
-        /// The oldest revision that can be served.
-        oldest: Revision,
-    },
-    /// The history, which may have begun anew, has not come to the revision. Becomes 410 Expired.
-    #[error("resource version of another history: {requested} (the newest is {newest})")]
-    Unreached {
-        /// The revision that was asked for.
-        requested: Revision,
-        /// The newest revision.
-        newest: Revision,
-    },
-    /// Another version is stored than the one expected.
-    #[error("{key} was changed: revision {expected} was expected, {found} is stored")]
-    Conflict {
-        /// Which object.
-        key: ObjectKey,
-        /// Expected revision.
-        expected: Revision,
-        /// Stored revision.
-        found: Revision,
-    },
-    /// Something is stored under the key already.
-    #[error("{key} already exists")]
-    AlreadyExists {
-        /// Which object.
-        key: ObjectKey,
-    },
-    /// Nothing is stored under the key.
-    #[error("{key} is not stored")]
-    NotFound {
-        /// Which object.
-        key: ObjectKey,
-    },
-    /// The store cannot take the object: not JSON of an object with metadata, or too large.
-    #[error("{key} cannot be stored: {reason}")]
-    Refused {
-        /// Which object.
-        key: ObjectKey,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// The object would have what another one has already. Becomes 409; whoever chose the value itself chooses again.
-    #[error("{key} cannot be stored: {claim} is taken")]
-    Taken {
-        /// Which object.
-        key: ObjectKey,
-        /// What is taken.
-        claim: String,
-    },
-    /// The store, or what is left of it to one kind, is full: nothing grows, deletions go on. Becomes 507.
-    #[error(
-        "{key} was not stored: of at most {max} bytes for such objects {len} are taken; delete objects, or let the store \
-         become larger"
-    )]
-    Full {
-        /// Which object.
-        key: ObjectKey,
-        /// Bytes that are stored.
-        len: u64,
-        /// Bytes that may be.
-        max: u64,
-    },
-    /// The user's share of the store is used up. Becomes 507.
-    #[error(
-        "{key} was not stored: {writer} has made the store larger by {len} bytes and may by {max}; objects that it has \
-         written have to be deleted first"
-    )]
-    OverShare {
-        /// Which object.
-        key: ObjectKey,
-        /// The user.
-        writer: String,
-        /// Bytes by which objects have grown.
-        len: u64,
-        /// Bytes by which they may.
-        max: u64,
-    },
-    /// The change could not be made durable and was taken back, for example because the disk is full. Becomes 500:
-    /// clients tell their users instead of trying again by themselves.
-    #[error("the change was not stored: {reason}")]
-    NotStored {
-        /// What is wrong.
-        reason: String,
-    },
-    /// The store cannot work now. Becomes 503.
-    #[error("the store is unavailable: {reason}")]
-    Unavailable {
-        /// What is wrong.
-        reason: String,
-    },
 }

@@ -14,7 +14,7 @@ use http::request;
 use http_body_util::BodyExt;
 use hyper::body::{Body, Frame, SizeHint};
 
-use crate::api::dispatch::BODY_LEN_MAX;
+use crate::load::BODY_LEN_MAX;
 
 /// Bytes of such a body that are taken in, at most: three times the largest body that a server takes at all. Whoever sends one that is
 /// too large hears that, and not less where he is refused for another reason.

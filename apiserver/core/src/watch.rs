@@ -15,18 +15,19 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use crate::accept::Form;
-use crate::api::Slot;
 use crate::body::{self, Body};
 use crate::encode::{Encoder, Include};
 use crate::history::{Change, ChangeKind, ChangeStream, Histories};
 use crate::kinds::KindInfo;
 use crate::list;
+use crate::load::Slot;
 use crate::query::params::ListParams;
 use crate::registry::Registry;
-use crate::selector::{Newest, Selection};
+use crate::selector::Selection;
 use crate::shown::{SameKind, ShownKey};
 use crate::status::ApiError;
 use crate::store::{Revision, Store, StoreError, Stored};
+use crate::stored::Newest;
 
 #[cfg(test)]
 mod tests;

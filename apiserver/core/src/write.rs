@@ -32,8 +32,9 @@ use crate::aside::{aside, aside_if_large};
 use crate::backend::{
     FieldValidation, PatchType, WriteBackend, WriteOptions, WriteReply, WriteRequest, WriteVerb,
 };
+use crate::field_error::FieldError;
 use crate::input;
-use crate::kinds::{FieldError, KindInfo};
+use crate::kinds::KindInfo;
 use crate::patch;
 use crate::protobuf::Typed;
 use crate::raw;

@@ -15,7 +15,7 @@ use tombolo_proto::NodeId;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::error::BootstrapError;
-use crate::epoch::Attester;
+use crate::attestation::Attester;
 
 /// Name of the CA and of the server, as KubeEdge has it.
 const NAME: &str = "KubeEdge";

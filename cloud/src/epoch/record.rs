@@ -4,8 +4,9 @@ use http::Method;
 use serde_json::{Value, json};
 use tombolo_proto::CloudRevision;
 
-use super::{EpochError, RECORD, Reach};
+use super::{EpochError, RECORD};
 use crate::kube::{ApiCall, Caller, Kube};
+use crate::reach::Reach;
 
 /// Attempts before a contended record is given up; each loss means that another replica won.
 const ATTEMPTS: usize = 16;

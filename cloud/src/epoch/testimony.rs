@@ -10,7 +10,8 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 use tombolo_proto::{NodeId, Uid};
 
-use super::{Attester, Reach};
+use crate::attestation::Attester;
+use crate::reach::Reach;
 
 /// Age from which the edges are given a new attestation.
 const ATTEST_INTERVAL: Duration = Duration::from_secs(60);

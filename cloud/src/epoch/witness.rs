@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use tombolo_proto::{CloudRevision, Uid};
 
-use super::Reach;
+use crate::reach::Reach;
 
 /// What was seen last.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

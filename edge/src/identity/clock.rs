@@ -8,7 +8,7 @@ use rustls::time_provider::TimeProvider;
 use rustls_pki_types::{CertificateDer, UnixTime};
 
 use super::{JoinError, certificate};
-use crate::upstream::seconds;
+use tombolo_apicore::schema::format::seconds;
 
 /// Difference of clocks from which it is worth a word.
 const WORTH_A_WORD: Duration = Duration::from_secs(5 * 60);

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use tombolo_apicore::auth::Attributes;
+use tombolo_apicore::selector::stored_fields;
 use tombolo_apicore::sources::Read;
 use tombolo_apicore::status::ApiError;
 use tombolo_apicore::store::Store as ServedStore;
@@ -183,7 +184,7 @@ fn unknown(about: &Attributes) -> ApiError {
 
 /// Path and query of a list in the API of the cluster, of the version that the store keeps.
 fn query(Read { kind, attributes: about, .. }: Read<'_>) -> String {
-    let fields = kind.stored_selector(&about.field_selector);
+    let fields = stored_fields(kind, &about.field_selector);
     let selectors = [("labelSelector", &about.label_selector), ("fieldSelector", &fields)];
     let mut query = form_urlencoded::Serializer::new(String::new());
     query.extend_pairs(selectors.iter().filter(|(_, selector)| !selector.is_empty()));

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use http::StatusCode;
 use tombolo_apicore::auth::Attributes;
+use tombolo_apicore::selector::stored_fields;
 use tombolo_apicore::senders::name_of;
 use tombolo_apicore::sources::{Read, Sources};
 use tombolo_apicore::status::ApiError;
@@ -100,7 +101,7 @@ pub(super) async fn copy(
     let who = token.map(|token| Borrower { sender: &sender, token });
     let narrow = Selection {
         label_selector: read.attributes.label_selector.clone(),
-        field_selector: read.kind.stored_selector(&read.attributes.field_selector),
+        field_selector: stored_fields(&read.kind, &read.attributes.field_selector),
         ..wide.clone()
     };
     match subscriptions.reader(&wide, who).await {

@@ -11,8 +11,8 @@ use parking_lot::{Mutex, RwLock};
 use redb::{Database, DatabaseError, StorageError};
 use tokio::sync::watch;
 use tombolo_apicore::history::{Change, ChangeKind, Histories, Log, LogLimits};
-use tombolo_apicore::packed::Packer;
 use tombolo_apicore::store::{Revision, Stored};
+use tombolo_apicore::stored::packed::Packer;
 use tombolo_proto::ids::ScopeId;
 use tombolo_proto::object::Resource;
 

@@ -18,11 +18,12 @@ use tombolo_runtime::{Backoff, BackoffConfig};
 use tracing::{debug, info, warn};
 
 use super::status::{NodeFacts, node_object, node_status, stale_labels};
-use super::{CALL_TIMEOUT, Upstream, micros};
+use super::{CALL_TIMEOUT, Upstream};
 use crate::fault::Fault;
 use crate::hub::CallError;
 use crate::paths::LEASE_NAMESPACE;
 use crate::store::{Call, Report, ReportKind};
+use tombolo_apicore::schema::format::micros;
 
 /// How long a renewal is good for, in seconds (the kubelet's).
 const LEASE_SECONDS: u32 = 40;

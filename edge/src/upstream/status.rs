@@ -7,8 +7,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-use super::{Upstream, seconds};
+use super::Upstream;
 use crate::kubelet::AGENT_SUFFIX;
+use tombolo_apicore::schema::format::seconds;
 
 #[cfg(test)]
 mod tests;

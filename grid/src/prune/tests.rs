@@ -7,8 +7,9 @@ use crate::body::Metadata;
 use crate::endpoints::{Link, ServiceName};
 use crate::graph::Graph;
 use crate::labels::GRID_SELECTOR;
+use crate::labels::TOPOLOGY_KEYS;
 use crate::node::Node;
-use crate::reach::{Reach, TOPOLOGY_KEYS};
+use crate::reach::Reach;
 
 /// Labels written `k=a,z=1`.
 fn labels(text: &str) -> BTreeMap<String, String> {

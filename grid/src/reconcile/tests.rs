@@ -8,8 +8,8 @@ use super::manifest::APPLIED;
 use super::plan::{Found, Plan, Reason, Trouble, plan};
 use super::status::{Outcome, UnitError, status};
 use super::*;
+use crate::labels::TOPOLOGY_KEYS;
 use crate::labels::{GRID_KEY, GRID_SELECTOR};
-use crate::reach::TOPOLOGY_KEYS;
 use crate::unit::KeyError;
 
 const UID: &str = "11111111-1111-1111-1111-111111111111";

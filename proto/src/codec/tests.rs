@@ -114,7 +114,7 @@ proptest! {
             };
             for (object, dependency) in [(key.clone(), super::tests::key("a")), (super::tests::key("a"), key)] {
                 let object = SharedObject::new(object, version.clone(), Bytes::new(), vec![dependency]);
-                let sent = object.obstacle().is_none();
+                let sent = obstacle(&object).is_none();
                 let change = Change::Upsert(Arc::new(object));
                 let frame = Frame::Deliver(Deliver { seq: Seq(1), scope: ScopeId::NODE, change });
                 prop_assert_eq!(sent, matches!(decode(encode(&frame, false)), Ok(Frame::Deliver(_))), "{}", name);

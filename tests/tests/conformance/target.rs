@@ -21,7 +21,6 @@ use tokio_util::sync::CancellationToken;
 use tombolo_apicore::api::ApiServer;
 use tombolo_apicore::backend::{Endpoint, EndpointRequest};
 use tombolo_apicore::history::LogLimits;
-use tombolo_apicore::kinds::Kinds;
 use tombolo_apicore::memory::MemoryStore;
 use tombolo_apicore::registry::Registry;
 use tombolo_apicore::server::{Serving, serve};
@@ -92,7 +91,7 @@ impl Target {
     pub(crate) async fn library(definition: &Value) -> Result<Self> {
         let store = MemoryStore::new(MemoryStore::START, LogLimits::default());
         let stop = CancellationToken::new();
-        let kinds = Kinds::builtin().with_crd(definition).expect("the definition is valid");
+        let kinds = tombolo_catalog::kinds().with_crd(definition).expect("the definition is valid");
         let api = ApiServer::builder(Arc::new(store.clone()), Registry::new(kinds))
             .writes(Arc::new(LocalWrites::new(Arc::new(store))))
             .endpoint("authorization.k8s.io", "selfsubjectaccessreviews", "", Arc::new(Echo))

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cel::common::types::{CelBool, CelString};
 use cel::{DeclarationError, Env, ExecutionError};
 use tombolo_apicore::auth::{Attributes, Decision, Identity};
-use tombolo_apicore::kinds::validate::names;
+use tombolo_apicore::names;
 
 /// Groups of every service account.
 const SERVICE_ACCOUNTS: &str = "system:serviceaccounts";
@@ -23,8 +23,8 @@ mod authorizer {
 
     use tombolo_apicore::auth::Identity;
 
-    use super::super::opaque;
     use super::Authorize;
+    use crate::opaque::opaque;
 
     /// What `authorizer` is in an expression: whom to ask, and about whom.
     #[derive(Debug, Clone)]
@@ -43,8 +43,8 @@ mod authorizer {
 }
 
 mod path {
-    use super::super::opaque;
     use super::Authorizer;
+    use crate::opaque::opaque;
 
     #[derive(Debug, Clone, PartialEq)]
     pub(super) struct PathCheck(pub(super) Authorizer, pub(super) String);
@@ -53,8 +53,8 @@ mod path {
 }
 
 mod group {
-    use super::super::opaque;
     use super::Authorizer;
+    use crate::opaque::opaque;
 
     #[derive(Debug, Clone, PartialEq)]
     pub(super) struct GroupCheck(pub(super) Authorizer, pub(super) String);
@@ -65,8 +65,8 @@ mod group {
 mod resource {
     use tombolo_apicore::auth::Attributes;
 
-    use super::super::opaque;
     use super::Authorizer;
+    use crate::opaque::opaque;
 
     /// A question about a resource, without its verb.
     #[derive(Debug, Clone, PartialEq)]
@@ -76,7 +76,7 @@ mod resource {
 }
 
 mod answer {
-    use super::super::opaque;
+    use crate::opaque::opaque;
 
     #[derive(Debug, Clone, PartialEq)]
     pub(super) struct Answer {

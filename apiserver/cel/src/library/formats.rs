@@ -4,9 +4,9 @@ use base64::Engine as _;
 use cel::common::types::{CelList, CelOptional, CelString};
 use cel::common::value::{CowVal, Val};
 use cel::{DeclarationError, Env, ExecutionError};
-use tombolo_apicore::kinds::validate::names;
+use tombolo_apicore::names;
 
-use super::opaque;
+use crate::opaque::opaque;
 
 /// A format by its name.
 #[derive(Debug, Clone, PartialEq)]
@@ -57,7 +57,7 @@ pub(super) fn register(env: &mut Env) -> Result<(), DeclarationError> {
 }
 
 fn named<'b, 'v>(arguments: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, ExecutionError> {
-    let wanted = super::text("format.named", &arguments, 0)?;
+    let wanted = crate::arguments::text("format.named", &arguments, 0)?;
     let found = NAMES.iter().find(|name| **name == wanted);
     let format = found.map(|name| Box::new(Format(name)) as Box<dyn Val + 'v>);
     Ok(CowVal::owned(CelOptional::from(format)))
@@ -65,8 +65,8 @@ fn named<'b, 'v>(arguments: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, Execu
 
 fn validate<'b, 'v>(arguments: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, ExecutionError> {
     let format = arguments.first().and_then(|format| format.downcast_ref::<Format>());
-    let format = format.ok_or_else(|| super::no_overload("validate"))?;
-    let problems = problems(format.0, super::text("validate", &arguments, 1)?);
+    let format = format.ok_or_else(|| crate::arguments::no_overload("validate"))?;
+    let problems = problems(format.0, crate::arguments::text("validate", &arguments, 1)?);
     if problems.is_empty() {
         return Ok(CowVal::owned(CelOptional::none()));
     }

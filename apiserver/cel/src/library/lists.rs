@@ -6,11 +6,12 @@ use cel::common::types::{CelBool, CelDouble, CelInt, CelList, CelString, CelUInt
 use cel::common::value::{CowVal, Val};
 use cel::{DeclarationError, Env, ExecutionError};
 
+use super::metered;
 use super::strings::index_of;
-use super::time::Duration;
-use super::{metered, no_overload, text, whole};
+use crate::arguments::{no_overload, text, whole};
 use crate::estimate::tenth;
 use crate::meter::{Meter, comparison, meter};
+use crate::time::Duration;
 use crate::value::{elements, equal};
 
 pub(super) fn register(env: &mut Env) -> Result<(), DeclarationError> {

@@ -6,7 +6,7 @@ use cel::common::types::{CelBool, CelInt, CelString};
 use cel::{DeclarationError, Env, ExecutionError};
 
 mod address {
-    use super::super::opaque;
+    use crate::opaque::opaque;
 
     #[derive(Debug, Clone, PartialEq)]
     pub(super) struct Address(pub(super) std::net::IpAddr);
@@ -15,7 +15,7 @@ mod address {
 }
 
 mod prefix {
-    use super::super::opaque;
+    use crate::opaque::opaque;
 
     /// An address with the number of leading bits that stand for the network.
     #[derive(Debug, Clone, PartialEq)]

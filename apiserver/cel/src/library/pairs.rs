@@ -12,7 +12,7 @@ use cel::common::value::{CowVal, Val};
 use cel::parser::{Macro, MacroExprHelper, ParseError};
 use cel::{DeclarationError, Env, ExecutionError};
 
-use super::no_overload;
+use crate::arguments::no_overload;
 use crate::pairs::{MAPPED, MERGED, PAIRS};
 use crate::value::elements;
 

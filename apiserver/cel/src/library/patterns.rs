@@ -8,7 +8,8 @@ use cel::common::value::{CowVal, Val};
 use cel::{DeclarationError, Env, ExecutionError};
 use regex::{Regex, RegexBuilder};
 
-use super::{metered, text, whole};
+use super::metered;
+use crate::arguments::{text, whole};
 use crate::estimate::pattern_cost;
 use crate::limits::{PATTERN_BYTES_MAX, PATTERNS_MAX};
 use crate::meter::meter;

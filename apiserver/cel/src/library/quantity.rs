@@ -6,7 +6,7 @@ use cel::common::types::{CelBool, CelDouble, CelInt, CelString};
 use cel::{DeclarationError, Env, ExecutionError};
 use tombolo_apicore::schema::Quantity;
 
-use super::opaque;
+use crate::opaque::opaque;
 
 #[derive(Debug, Clone, PartialEq)]
 struct Amount(Quantity);

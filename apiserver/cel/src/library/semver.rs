@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use cel::common::types::{CelBool, CelInt, CelString};
 use cel::{DeclarationError, Env, ExecutionError};
 
-use super::opaque;
+use crate::opaque::opaque;
 
 #[derive(Debug, Clone, PartialEq)]
 struct Version(semver::Version);

@@ -4,7 +4,8 @@ use cel::common::types::{CelInt, CelList, CelString};
 use cel::common::value::{CowVal, Val};
 use cel::{DeclarationError, Env, ExecutionError};
 
-use super::{metered, no_overload, text, whole};
+use super::metered;
+use crate::arguments::{no_overload, text, whole};
 use crate::estimate::tenth;
 use crate::meter::{Meter, meter, text_size};
 use crate::value::elements;

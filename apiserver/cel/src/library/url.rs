@@ -7,7 +7,7 @@ use cel::common::value::{CowVal, Val};
 use cel::{DeclarationError, Env, ExecutionError};
 use http::Uri;
 
-use super::opaque;
+use crate::opaque::opaque;
 
 #[derive(Debug, Clone, PartialEq)]
 struct Url(Uri);
@@ -75,7 +75,7 @@ fn get_escaped_path(url: &Url) -> CelString<'static> {
 
 fn get_query<'b, 'v>(arguments: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, ExecutionError> {
     let url = arguments.first().and_then(|url| url.downcast_ref::<Url>());
-    let url = url.ok_or_else(|| super::no_overload("getQuery"))?;
+    let url = url.ok_or_else(|| crate::arguments::no_overload("getQuery"))?;
     let mut values: BTreeMap<String, Vec<Box<dyn Val + 'v>>> = BTreeMap::new();
     for (key, value) in form_urlencoded::parse(url.0.query().unwrap_or_default().as_bytes()) {
         values.entry(key.into_owned()).or_default().push(Box::new(CelString::from(value.into_owned())));

@@ -5,7 +5,7 @@ use serde_json::Value;
 use tombolo_apicore::admission::{AdmissionRequest, Operation};
 use tombolo_apicore::aside::aside;
 use tombolo_apicore::auth::Attributes;
-use tombolo_apicore::kinds::FieldError;
+use tombolo_apicore::field_error::FieldError;
 use tombolo_apicore::status::{ApiError, Cause};
 use tombolo_cel::Environment;
 use tombolo_cel::types::Type;

@@ -16,9 +16,9 @@ pub(crate) use self::token::admit_token;
 use self::labels::{forbidden_labels, labels};
 use self::mirror::api_reference;
 use super::refuse;
-use crate::authz::node::{LEASE_NAMESPACE, node_of};
 use crate::authz::references::MIRROR_ANNOTATION;
 use crate::controllers::csr::Request as CertificateRequest;
+use crate::nodes::{LEASE_NAMESPACE, node_of};
 use crate::objects::{Object, Objects, core, items, text};
 
 /// Decides on a write of a node; others pass.
@@ -92,9 +92,9 @@ const CHANGED_TREE_BYTES_MAX: usize = POD_TREE_BYTES_MAX + NODE_TREE_BYTES_MAX;
 /// Bytes of text in an object of a node.
 const NODE_TEXT_BYTES_MAX: usize = 512 * 1024;
 
-/// The same in the metadata and the status of a pod together. Annotations may have two thirds of it, and a kubelet cuts what
+/// The same in the metadata and the status of a pod together. Annotations may have 256 KiB, and a kubelet cuts what
 /// containers leave to say to 12 KiB a pod.
-const POD_TEXT_BYTES_MAX: usize = 384 * 1024;
+const POD_TEXT_BYTES_MAX: usize = 320 * 1024;
 
 /// Bytes that one write of a node may add to what others have made as large as that.
 const NODE_GROWTH_MAX: usize = 64 * 1024;

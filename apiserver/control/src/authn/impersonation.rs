@@ -12,10 +12,10 @@ use percent_encoding::percent_decode_str;
 use tombolo_apicore::auth::{
     ANONYMOUS, AUTHENTICATED_GROUP, Attributes, Authorizer, Identity, UNAUTHENTICATED_GROUP,
 };
-use tombolo_apicore::kinds::validate::names;
+use tombolo_apicore::names;
 use tombolo_apicore::status::ApiError;
 
-use crate::authz::node::node_in_user_name;
+use crate::nodes::node_in_user_name;
 use tombolo_apicore::accounts;
 
 const USER: &str = "impersonate-user";

@@ -1,30 +1,13 @@
 //! The node authorizer: a node may read what its pods need and write what is its own (Kubernetes 1.36, with
 //! `AuthorizeNodeWithSelectors`). What a write may contain is the business of the NodeRestriction admission.
 
-use tombolo_apicore::auth::{Attributes, Decision, Identity};
+use tombolo_apicore::auth::{Attributes, Decision};
 use tombolo_apicore::selector::field::FieldSelector;
-use tombolo_proto::ids::NodeId;
 
 use super::graph::Graph;
 use super::references::RefKind;
 use super::rules::Rule;
-
-const NODE_USER: &str = "system:node:";
-const NODES_GROUP: &str = "system:nodes";
-
-/// Namespace of the nodes' leases.
-pub(crate) const LEASE_NAMESPACE: &str = "kube-node-lease";
-
-/// The node behind an identity: `None` for everybody else, an empty name for a node that says no name.
-pub(crate) fn node_of(identity: &Identity) -> Option<&str> {
-    let name = identity.user.strip_prefix(NODE_USER)?;
-    identity.in_group(NODES_GROUP).then_some(name)
-}
-
-/// The node name in a user name like `system:node:NAME`, if it is a valid one.
-pub(crate) fn node_in_user_name(user: &str) -> Option<&str> {
-    user.strip_prefix(NODE_USER).filter(|name| NodeId::parse(name).is_ok())
-}
+use crate::nodes::{LEASE_NAMESPACE, node_of};
 
 /// Decides for nodes; has no opinion on anybody else. `rules` are those of the ClusterRole `system:node`, which
 /// hold for resources that are not subdivided by node.

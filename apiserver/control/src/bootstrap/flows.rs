@@ -198,7 +198,6 @@ fn subject(written: &str) -> Value {
 #[cfg(test)]
 mod tests {
     use tombolo_apicore::history::LogLimits;
-    use tombolo_apicore::kinds::Kinds;
     use tombolo_apicore::memory::MemoryStore;
     use tombolo_apicore::store::Store as _;
 
@@ -206,7 +205,7 @@ mod tests {
 
     #[test]
     fn all_of_them_are_what_clients_could_create() {
-        let kinds = Kinds::builtin();
+        let kinds = tombolo_catalog::kinds();
         for (resource, object) in levels().chain(schemas()) {
             let kind = kinds.get(&resource).unwrap();
             let mut completed = object.clone();

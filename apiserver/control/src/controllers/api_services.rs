@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
-use tombolo_apicore::discovery::order::{self, Priorities};
+use tombolo_apicore::kinds::order::{self, Priorities};
 use tombolo_apicore::registry::Registry;
 use tombolo_proto::object::{ObjectKey, Resource};
 
@@ -182,14 +182,13 @@ fn set_available(value: &mut Value, status: &str, (reason, message): (&str, &str
 
 #[cfg(test)]
 mod tests {
-    use tombolo_apicore::kinds::Kinds;
 
     use super::*;
     use crate::objects::text;
 
     #[test]
     fn every_served_version_has_one_but_their_own_group() {
-        let wanted = wanted(&Registry::new(Kinds::builtin()));
+        let wanted = wanted(&Registry::new(tombolo_catalog::kinds()));
         assert_eq!(wanted["v1."].priorities.group, 18_000);
         assert_eq!(wanted["v2.autoscaling"].priorities.version, 30);
         assert!(wanted.values().all(|one| one.managed == ON_START), "{wanted:?}");

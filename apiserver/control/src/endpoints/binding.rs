@@ -5,8 +5,9 @@ use http::StatusCode;
 use serde_json::{Map, Value, json};
 use tombolo_apicore::auth::Attributes;
 use tombolo_apicore::backend::{Endpoint, EndpointRequest};
-use tombolo_apicore::kinds::FieldError;
-use tombolo_apicore::status::{ApiError, aggregate};
+use tombolo_apicore::field_error::FieldError;
+use tombolo_apicore::field_error::aggregate;
+use tombolo_apicore::status::ApiError;
 use tombolo_proto::object::ObjectKey;
 
 use super::{Answer, boxed, success};

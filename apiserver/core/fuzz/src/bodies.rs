@@ -33,7 +33,7 @@ const NO_SUCH_PAGE: &str = "404 page not found\n";
 
 /// What is served: every built-in kind and one defined one.
 static KINDS: LazyLock<Kinds> = LazyLock::new(|| {
-    Kinds::builtin().with_crd(&definition()).expect("the definition of these tests is right")
+    tombolo_catalog::kinds().with_crd(&definition()).expect("the definition of these tests is right")
 });
 
 /// A label or field selector: whatever is understood says the same when it is said twice.

@@ -11,16 +11,17 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::{Activity, ApiServer, Load, WATCHES_MAX, info::ServerInfo};
+use crate::api::{ApiServer, info::ServerInfo};
 use crate::auth::{
     AllowAll, Always, Attributes, Audit, Authenticator, Authorizer, Classifier, Identity, Impersonator,
     Observer,
 };
 use crate::backend::{Endpoint, WriteBackend, WriteReply, WriteRequest};
 use crate::body::Body;
+use crate::load::{Activity, Load, WATCHES_MAX};
+use crate::places::CONNECTIONS_MAX;
 use crate::registry::Registry;
 use crate::senders::Senders;
-use crate::server::CONNECTIONS_MAX;
 use crate::sources::{Single, Sources};
 use crate::status::ApiError;
 use crate::store::Store;

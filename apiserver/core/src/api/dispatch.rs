@@ -16,32 +16,30 @@ use crate::aside::aside_if_large;
 use crate::auth::Attributes;
 use crate::backend::{EndpointRequest, PatchType, WriteReply, WriteRequest, WriteVerb};
 use crate::body::{self, Body};
-use crate::encode::{Encoder, to_bytes};
+use crate::encode::Encoder;
+use crate::gofmt;
 use crate::input;
 use crate::kinds::{KindInfo, scale_kind};
 use crate::list::{self, ListRequest};
+use crate::load::{BODY_LEN_MAX, Receiving, Slot, too_many_bodies};
 use crate::patch;
 use crate::protobuf::{self, Expected, Typed};
 use crate::query::params::{self, ListParams, OptionsKind, write_options};
 use crate::query::path::{ResourcePath, Target};
 use crate::registry::Catalog;
-use crate::schema::gofmt;
 use crate::selector::Selection;
 use crate::senders::Sender;
 use crate::sources::Read;
 use crate::status::ApiError;
-use crate::store::Stored;
+use crate::stored::Stored;
 use crate::tree;
 use crate::unread::UNREAD_LEN_MAX;
+use crate::value::to_bytes;
 use crate::watch::{self, Surroundings, WatchRequest};
 use crate::write;
 
-use super::load::{Receiving, too_many_bodies};
 use super::plain::{is_elsewhere, missing, no_such_page};
-use super::{Admitted, ApiServer, Slot, streams};
-
-/// Largest request body that is read, in bytes (as kube-apiserver's default).
-pub(crate) const BODY_LEN_MAX: usize = 3 * 1024 * 1024;
+use super::{Admitted, ApiServer, streams};
 
 pub(super) type Answer = Result<Response<Body>, ApiError>;
 

@@ -9,12 +9,12 @@ use super::{Admitted, ApiServer, info, openapi};
 use crate::accept::{Accepted, Form, Kind};
 use crate::body::{self, Body};
 use crate::discovery;
-use crate::encode::to_bytes;
+use crate::gofmt;
 use crate::kinds::KindInfo;
 use crate::query::path::ResourcePath;
 use crate::registry::Catalog;
-use crate::schema::gofmt;
 use crate::status::ApiError;
+use crate::value::to_bytes;
 
 /// Answer to a path that nobody serves, as kube-apiserver writes it.
 const NO_SUCH_PAGE: &str = "404 page not found\n";

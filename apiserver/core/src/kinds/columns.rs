@@ -15,7 +15,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 pub(crate) use self::duration::{age, human};
-use super::value::{at, items, text};
+use crate::value::{at, items, text};
 
 /// One column of the Table form.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,7 +1,9 @@
 //! Kinds that a CustomResourceDefinition defines.
 
-mod definition;
+pub mod definition;
 pub(crate) mod discovered;
+pub(super) mod finalizers;
+pub(super) mod replicas;
 
 use std::sync::Arc;
 
@@ -12,14 +14,14 @@ use tombolo_proto::object::Resource;
 
 use super::jsonpath::JsonPath;
 use super::rules::Rules;
-use super::value::{at, items, text};
-use super::{Column, FieldError, KindInfo, ScalePaths, SubresourceInfo, columns};
-use crate::discovery::order::stability;
-use crate::openapi::v2::LazyPart;
+use super::strategy::NoStrategy;
+use super::{Column, KindInfo, ScalePaths, SubresourceInfo, columns};
+use crate::field_error::FieldError;
+use crate::kinds::order::stability;
+use crate::kinds::part::LazyPart;
 use crate::schema::Schema;
 use crate::schema::types::Types;
-
-pub(crate) use self::definition::{check, check_stored_versions, note_storage_version};
+use crate::value::{at, items, text};
 
 /// What a definition adds to the kinds it makes.
 #[derive(Debug)]
@@ -122,7 +124,7 @@ pub(crate) fn compile(
     stored: Option<&str>,
     builtin: &Types,
 ) -> Result<Vec<KindInfo>, Vec<FieldError>> {
-    let errors = check(definition, builtin, false);
+    let errors = definition::check_with(definition, builtin, false);
     if !errors.is_empty() {
         return Err(errors);
     }
@@ -211,6 +213,7 @@ fn kind(spec: &Value, version: &Value, common: &Common, schema: Schema) -> KindI
         rules,
         schema,
         columns,
+        strategy: &NoStrategy,
         definition: Some(Custom {
             cells,
             selectable: selectable.collect(),

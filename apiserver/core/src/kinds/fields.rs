@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::KindInfo;
-use super::value::text;
+use crate::value::text;
 
 /// The value of a selectable field; `None` when the kind has no such selector.
 pub(crate) fn value(kind: &KindInfo, object: &Value, field: &str) -> Option<String> {

@@ -1,21 +1,14 @@
-//! What the server itself decides when an object is written: which parts an endpoint may write, and generations.
-
-mod claim;
-mod pod;
-mod service;
-mod status;
+//! What the server itself decides when an object of any kind is written: which parts an endpoint may write, and generations.
 
 use jiff::Timestamp;
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
-use super::defaults::TEMPLATE_GENERATION;
+use super::KindInfo;
 use super::rules::{Fields, Generation};
-use super::value::{at, text};
-use super::{KindInfo, custom};
-use crate::schema::types::object_at;
+use crate::value::{at, object_at, put_below, restrict};
 
 /// Makes a new object ready to be stored.
-pub(crate) fn create(kind: &KindInfo, object: &mut Value, now: Timestamp) {
+pub(super) fn create(kind: &KindInfo, object: &mut Value, now: Timestamp) {
     let Value::Object(map) = object else { return };
     let metadata = object_at(map, "metadata");
     for key in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"] {
@@ -28,111 +21,16 @@ pub(crate) fn create(kind: &KindInfo, object: &mut Value, now: Timestamp) {
     }
     if kind.has_subresource("status") && !kind.rules().keeps_status {
         map.remove("status");
-        if let Some(status) = status::initial(kind.group_kind(), map, now) {
+        if let Some(status) = kind.strategy.initial_status(kind, map, now) {
             map.insert("status".into(), status);
         }
     }
-    match kind.group_kind() {
-        ("", "Pod") => pod::select_own_labels(map),
-        ("", "Service") => service::create(map),
-        ("batch", "Job") => job_selector(map),
-        ("apps", "DaemonSet") => template_generation(map, 1),
-        ("apps", "StatefulSet") => drop_unavailable(map),
-        ("discovery.k8s.io", "EndpointSlice") => drop_topology(map),
-        ("coordination.k8s.io", "Lease") => drop_election(map, &Value::Null),
-        // What is in use is kept from vanishing by the controllers that remove these finalizers.
-        ("", "PersistentVolume") => add_finalizer(map, "kubernetes.io/pv-protection"),
-        ("", "PersistentVolumeClaim") => {
-            add_finalizer(map, "kubernetes.io/pvc-protection");
-            claim::settle_sources(map, None);
-        }
-        ("storage.k8s.io", "VolumeAttributesClass") => add_finalizer(map, "kubernetes.io/vac-protection"),
-        _ => {}
-    }
-    if kind.group_kind() == ("", "Namespace") {
-        let spec = object_at(map, "spec");
-        let finalizers = spec.entry("finalizers").or_insert_with(|| json!([]));
-        if let Value::Array(list) = finalizers
-            && !list.contains(&json!("kubernetes"))
-        {
-            list.push(json!("kubernetes"));
-        }
-    }
-    pod::drop_disabled(kind.group_kind(), object);
+    kind.strategy.prepare_create(kind, object);
     kind.canonical(object);
 }
 
-/// A job selects its pods by its own uid unless its author takes over with `manualSelector`. Labels of the author stay:
-/// those that contradict are refused by the validation (batch/job/strategy.go, generateSelector).
-fn job_selector(map: &mut Map<String, Value>) {
-    let own = |key: &str| map.get("metadata").map_or_else(String::new, |own| text(own, &[key]).to_owned());
-    let (uid, name) = (own("uid"), own("name"));
-    if map.get("spec").is_some_and(|spec| spec["manualSelector"] == true) {
-        return;
-    }
-    let own = map.get("metadata").map_or(Value::Null, |own| own["labels"].clone());
-    let spec = object_at(map, "spec");
-    let labels = object_at(object_at(object_at(spec, "template"), "metadata"), "labels");
-    // Labels taken from the template share a map with it in Go: what is added there is the job's too. Labels that its
-    // author gave both look the same here, and are treated alike.
-    let shared = own.as_object().is_none_or(|own| own.is_empty() || own == labels);
-    for (label, value) in [("controller-uid", &uid), ("job-name", &name)] {
-        labels.entry(label).or_insert_with(|| value.clone().into());
-        labels.entry(format!("batch.kubernetes.io/{label}")).or_insert_with(|| value.clone().into());
-    }
-    let labels = labels.clone();
-    let selector = object_at(object_at(spec, "selector"), "matchLabels");
-    selector.entry("batch.kubernetes.io/controller-uid").or_insert_with(|| uid.into());
-    if shared {
-        *object_at(object_at(map, "metadata"), "labels") = labels;
-    }
-}
-
-/// Where a StatefulSet says how many pods may be missing, which kube-apiserver keeps only where it is switched on.
-const UNAVAILABLE: [&str; 4] = ["spec", "updateStrategy", "rollingUpdate", "maxUnavailable"];
-
-fn drop_unavailable(map: &mut Map<String, Value>) {
-    let [outer, strategy, rolling, field] = UNAVAILABLE;
-    let place = map.get_mut(outer).and_then(|spec| spec.get_mut(strategy)?.get_mut(rolling)?.as_object_mut());
-    if let Some(rolling) = place {
-        rolling.remove(field);
-    }
-}
-
-/// The topology of endpoints is of an older version: it is kept where it is, and not written.
-fn drop_topology(map: &mut Map<String, Value>) {
-    let endpoints = map.get_mut("endpoints").and_then(Value::as_array_mut);
-    for endpoint in endpoints.into_iter().flatten().filter_map(Value::as_object_mut) {
-        endpoint.remove("deprecatedTopology");
-    }
-}
-
-/// How a leader is elected among candidates, which kube-apiserver keeps only where it is switched on or was there before.
-fn drop_election(map: &mut Map<String, Value>, old: &Value) {
-    let Some(spec) = map.get_mut("spec").and_then(Value::as_object_mut) else { return };
-    for field in ["strategy", "preferredHolder"] {
-        if old[field].is_null() {
-            spec.remove(field);
-        }
-    }
-}
-
-fn template_generation(map: &mut Map<String, Value>, number: i64) {
-    let annotations = object_at(object_at(map, "metadata"), "annotations");
-    annotations.insert(TEMPLATE_GENERATION.into(), number.to_string().into());
-}
-
-fn add_finalizer(map: &mut Map<String, Value>, name: &str) {
-    let list = object_at(map, "metadata").entry("finalizers").or_insert_with(|| json!([]));
-    if let Value::Array(list) = list
-        && !list.contains(&json!(name))
-    {
-        list.push(name.into());
-    }
-}
-
 /// Makes an update ready to be stored.
-pub(crate) fn update(kind: &KindInfo, new: &mut Value, old: &Value, subresource: &str, now: Timestamp) {
+pub(super) fn update(kind: &KindInfo, new: &mut Value, old: &Value, subresource: &str, now: Timestamp) {
     match kind.rules().endpoint(subresource).map(|endpoint| &endpoint.written) {
         Some(Fields::But(kept)) => kept.iter().for_each(|path| path.copy(old, new)),
         Some(Fields::Only(written)) => {
@@ -142,41 +40,12 @@ pub(crate) fn update(kind: &KindInfo, new: &mut Value, old: &Value, subresource:
         }
         Some(Fields::All) | None => {}
     }
-    match (subresource, kind.group_kind()) {
-        ("", ("", "Service")) => service::update(new, old),
-        ("", ("discovery.k8s.io", "EndpointSlice")) if new["endpoints"] != old["endpoints"] => {
-            drop_topology(object(new));
-        }
-        ("", ("coordination.k8s.io", "Lease")) => drop_election(object(new), &old["spec"]),
-        ("", ("apps", "StatefulSet")) if at(old, &UNAVAILABLE).is_null() => drop_unavailable(object(new)),
-        ("", ("apps", "DaemonSet")) => {
-            let number = text(old, &["metadata", "annotations", TEMPLATE_GENERATION]).parse().unwrap_or(0);
-            let changed = i64::from(new["spec"]["template"] != old["spec"]["template"]);
-            template_generation(object(new), i64::saturating_add(number, changed));
-        }
-        ("resize", _) => pod::resize_only(new, old),
-        ("", ("", "PersistentVolumeClaim")) => claim::settle_sources(object(new), Some(old)),
-        ("", ("apiextensions.k8s.io", _)) => custom::note_storage_version(new),
-        ("status" | "approval", group_kind) => status::settle(group_kind, subresource, new, old, now),
-        _ => {}
-    }
-    if !matches!(subresource, "status" | "scale") {
-        pod::drop_disabled(kind.group_kind(), new);
-    }
+    kind.strategy.prepare_update(kind, new, old, subresource, now);
     keep_metadata(new, old);
     if !matches!(subresource, "status" | "approval" | "finalize") {
         generation(kind, new, old);
     }
     kind.canonical(new);
-}
-
-/// Takes everything from `old` but what identifies the version and the writers.
-fn restrict(new: &mut Value, old: &Value) {
-    let metadata = std::mem::take(&mut new["metadata"]);
-    new.clone_from(old);
-    for key in ["resourceVersion", "managedFields"] {
-        put_below(new, "metadata", key, &metadata[key]);
-    }
 }
 
 /// System fields of the metadata that no client writes.
@@ -221,32 +90,4 @@ fn wanted_differs(kind: &KindInfo, new: &Value, old: &Value) -> bool {
     let (Some(new), Some(old)) = (new.as_object(), old.as_object()) else { return false };
     let differs = |(key, value): (&String, &Value)| !skipped(key) && old.get(key) != Some(value);
     marked || new.iter().any(differs) || old.keys().any(|key| !skipped(key) && !new.contains_key(key))
-}
-
-fn object(value: &mut Value) -> &mut Map<String, Value> {
-    if !value.is_object() {
-        *value = Value::Object(Map::new());
-    }
-    value.as_object_mut().expect("made an object above")
-}
-
-fn put_below(target: &mut Value, outer: &str, key: &str, value: &Value) {
-    let map = object_at(object(target), outer);
-    match value {
-        Value::Null => map.remove(key),
-        value => map.insert(key.to_owned(), value.clone()),
-    };
-}
-
-/// Seconds that a deletion waits when nobody says how long.
-pub(crate) fn default_grace(kind: &KindInfo, object: &Value) -> i64 {
-    if kind.group_kind() != ("", "Pod") {
-        return 0;
-    }
-    let finished = matches!(text(object, &["status", "phase"]), "Succeeded" | "Failed");
-    match text(object, &["spec", "nodeName"]) {
-        "" => 0,
-        _ if finished => 0,
-        _ => at(object, &["spec", "terminationGracePeriodSeconds"]).as_i64().unwrap_or(30),
-    }
 }

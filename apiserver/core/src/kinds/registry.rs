@@ -7,11 +7,12 @@ use std::sync::{Arc, LazyLock, OnceLock};
 use serde_json::Value;
 use tombolo_proto::object::Resource;
 
+use super::foreign::ForeignDocuments;
+use super::part::LazyPart;
 use super::rules::Table;
-use super::{DeclaredColumns, FieldError, KindInfo, ScalePaths, SubresourceInfo, columns, custom};
-use crate::openapi::ForeignDocuments;
-use crate::openapi::v2::LazyPart;
-use crate::protobuf::type_name;
+use super::strategy::{NoStrategy, Strategy};
+use super::{DeclaredColumns, KindInfo, ScalePaths, SubresourceInfo, columns, custom};
+use crate::field_error::FieldError;
 use crate::schema::Schema;
 use crate::schema::facts::{self, KindFact};
 use crate::schema::rules::{NoRules, RuleEngine};
@@ -63,20 +64,22 @@ impl fmt::Debug for Kinds {
 }
 
 impl Kinds {
-    /// The built-in kinds. The table of facts is parsed once; all servers of a process share the result.
+    /// The built-in kinds for copies of objects that an API server has judged: without defaults and validation. The table of
+    /// facts is parsed once; all servers of a process share the result.
     #[must_use]
     pub fn builtin() -> Self {
-        static BUILTIN: LazyLock<Kinds> = LazyLock::new(|| Kinds::builtin_with(Arc::new(NoRules)));
+        static BUILTIN: LazyLock<Kinds> =
+            LazyLock::new(|| Kinds::builtin_with(&NoStrategy, Arc::new(NoRules)));
         BUILTIN.clone()
     }
 
-    /// The built-in kinds, with an engine for the rules of the custom kinds that come later.
+    /// The built-in kinds with their strategies, and an engine for the rules of the custom kinds that come later.
     #[must_use]
-    pub fn builtin_with(engine: Arc<dyn RuleEngine>) -> Self {
+    pub fn builtin_with(strategy: &'static dyn Strategy, engine: Arc<dyn RuleEngine>) -> Self {
         let facts = facts::load();
         let types = Arc::new(facts.types.with_engine(engine));
         let rules = Table::load();
-        let kinds = facts.kinds.iter().map(|fact| builtin(fact, &types, &rules));
+        let kinds = facts.kinds.iter().map(|fact| builtin(fact, &types, &rules, strategy));
         let by_resource = kinds.map(|kind| (kind.resource.clone(), Arc::new(kind))).collect();
         Self(Arc::new(Inner::new(types, by_resource)))
     }
@@ -287,12 +290,13 @@ fn without_resource(group: &str, version: &str, kind: &str, schema: Schema) -> K
         rules: Arc::default(),
         schema,
         columns: columns::columns(group, kind),
+        strategy: &NoStrategy,
         definition: None,
         resource,
     }
 }
 
-fn builtin(fact: &KindFact, types: &Arc<Types>, rules: &Table) -> KindInfo {
+fn builtin(fact: &KindFact, types: &Arc<Types>, rules: &Table, strategy: &'static dyn Strategy) -> KindInfo {
     let resource = Resource::new(fact.group, fact.version, fact.plural);
     let storage = match (fact.group, fact.plural) {
         ("events.k8s.io", "events") => Resource::new("", "v1", "events"),
@@ -332,7 +336,17 @@ fn builtin(fact: &KindFact, types: &Arc<Types>, rules: &Table) -> KindInfo {
         rules: rules.rules(&group_version, fact.plural, &names),
         schema: Schema::new(types.clone(), fact.node),
         columns: columns::columns(fact.group, fact.kind),
+        strategy,
         definition: None,
         resource,
     }
+}
+
+/// The name that a type without a resource of its own has in the table of facts, for example `policy.v1.Eviction`.
+pub(crate) fn type_name(group: &str, version: &str, kind: &str) -> String {
+    let package = match group.split('.').next().unwrap_or_default() {
+        "" => "core",
+        package => package,
+    };
+    format!("{package}.{version}.{kind}")
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::value::at;
+use crate::value::{at, object};
 
 #[cfg(test)]
 mod tests;
@@ -124,17 +124,9 @@ impl FieldPath {
         }
         let parent = outer
             .iter()
-            .fold(to, |to, name| members(to).entry(&**name).or_insert_with(|| Value::Object(Map::new())));
-        members(parent).insert(last.to_string(), value.clone());
+            .fold(to, |to, name| object(to).entry(&**name).or_insert_with(|| Value::Object(Map::new())));
+        object(parent).insert(last.to_string(), value.clone());
     }
-}
-
-/// The members of a value that is made an object when it is none.
-fn members(value: &mut Value) -> &mut Map<String, Value> {
-    if !value.is_object() {
-        *value = Value::Object(Map::new());
-    }
-    value.as_object_mut().expect("made an object above")
 }
 
 impl Rules {

@@ -74,7 +74,7 @@ fn rename(map: &mut Map<String, Value>, direction: impl Fn(Names) -> Names) {
 
 /// autoscaling/v1 knows one metric, the CPU utilisation; v2 has a list. Other metrics are not shown in v1.
 fn autoscaler(map: &mut Map<String, Value>, to: &str) {
-    let spec = crate::schema::types::object_at(map, "spec");
+    let spec = crate::value::object_at(map, "spec");
     let is_cpu = |metric: &Value| metric["resource"]["name"] == "cpu";
     if to == "v2" {
         if let Some(target) = spec.remove("targetCPUUtilizationPercentage") {

@@ -5,8 +5,8 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 use tombolo_proto::object::ObjectKey;
 
+use crate::revision::Revision;
 use crate::status::ApiError;
-use crate::store::Revision;
 
 /// Longest token that is read, in bytes.
 const TOKEN_LEN_MAX: usize = 2048;

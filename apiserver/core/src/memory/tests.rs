@@ -66,7 +66,7 @@ fn what_bodies_take_in_memory_is_known_for_objects_and_for_their_history() {
     let now = store.get(&a).unwrap().unwrap().body_len() as u64;
     assert_eq!(store.held(), Held { objects: now, history: len });
     // What others write makes it old.
-    for number in 0..crate::packed::FRESH_COUNT_MAX {
+    for number in 0..crate::stored::packed::FRESH_COUNT_MAX {
         commit(&store, put(&key("default", &format!("b-{number}")), Expect::Absent, "")).unwrap();
     }
     let held = store.held();

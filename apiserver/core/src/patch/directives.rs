@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::PatchError;
-use crate::schema::gofmt;
+use crate::gofmt;
 
 /// `$patch`: what to do with the object that carries it.
 pub(super) const PATCH: &str = "$patch";

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::directives::{self, Directive, Key, RETAIN_KEYS};
 use super::{PATCHED_LEN_MAX, PatchError};
-use crate::schema::gofmt;
+use crate::gofmt;
 use crate::schema::types::{ListMerge, Place, Shape};
 
 /// The object that `patch` makes of `old`; null when the patch deletes it. `again` are the bytes of items that the

@@ -2,10 +2,10 @@
 
 use http::StatusCode;
 
-use crate::backend::{FieldValidation, WriteOptions};
-use crate::schema::gofmt;
+use super::options::{FieldValidation, WriteOptions};
+use crate::gofmt;
+use crate::revision::Revision;
 use crate::status::{ApiError, Cause};
-use crate::store::Revision;
 
 /// Parameters that are read from one request, at most; the rest is ignored.
 pub const PARAMS_MAX: usize = 256;

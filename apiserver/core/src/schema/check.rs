@@ -8,8 +8,8 @@ use serde_json::Value;
 pub(crate) use self::rules::{Bound, Checks, JsonType};
 use super::correlate;
 use super::types::{Place, Shape, json_type};
-use crate::kinds::error::{CAUSES_MAX, ErrorKind, FieldError};
-use crate::kinds::validate::names;
+use crate::field_error::{CAUSES_MAX, ErrorKind, FieldError};
+use crate::names;
 
 /// Checks an object of a custom resource against its type. What is the same as in the `old` object that it replaces is
 /// not held against it: definitions become stricter while objects are there (CRD validation ratcheting).

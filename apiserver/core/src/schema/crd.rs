@@ -13,7 +13,7 @@ use super::types::{
     Field, ListShape, Name, Node, NodeId, Place, Presence, Rest, Shape, StringKind, StructShape, Topology,
     Types,
 };
-use crate::kinds::error::{CAUSES_MAX, FieldError};
+use crate::field_error::{CAUSES_MAX, FieldError};
 
 /// Keywords that structural schemas may not use.
 const REFUSED: &[(&str, &str)] = &[

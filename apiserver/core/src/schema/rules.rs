@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::check::join;
 use super::correlate;
 use super::types::{Place, Shape};
-use crate::kinds::error::{CAUSES_MAX, ErrorKind, FieldError};
+use crate::field_error::{CAUSES_MAX, ErrorKind, FieldError};
 
 #[cfg(test)]
 mod tests;

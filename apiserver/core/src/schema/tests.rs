@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::field_error::FieldError;
 use crate::kinds::Kinds;
-use crate::kinds::error::FieldError;
 use crate::schema::types::Place;
 
 /// Loaded once: property tests ask a few hundred times.

@@ -6,7 +6,7 @@ use std::fmt;
 use thiserror::Error;
 
 use super::SELECTOR_LEN_MAX;
-use crate::kinds::validate::names;
+use crate::names;
 
 /// A malformed label selector, in the words of the real server.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]

@@ -113,10 +113,10 @@ fn selectors_are_worded_as_the_stored_version_has_them() {
         ("metadata.name=x", "metadata.name=x"),
         ("malformed", "malformed"),
     ] {
-        assert_eq!(named.stored_selector(served), stored);
+        assert_eq!(stored_fields(&named, served), stored);
     }
     assert_eq!(
-        core.stored_selector("regarding.kind=Pod"),
+        stored_fields(&core, "regarding.kind=Pod"),
         "regarding.kind=Pod",
         "the core group has no such field"
     );

@@ -14,8 +14,8 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::{ANSWER_STALL_MAX, FIRST_REQUEST_MAX, HEADER_TIMEOUT};
-use crate::api::Sending;
 use crate::body::Body;
+use crate::load::Sending;
 
 /// How often a connection is looked at, at least.
 const LOOK_INTERVAL: Duration = Duration::from_secs(30);

@@ -1,5 +1,6 @@
 use super::*;
 use crate::kinds::Kinds;
+use crate::kinds::strategy::NoStrategy;
 use crate::schema::rules::NoRules;
 use tombolo_proto::object::Resource;
 
@@ -16,7 +17,10 @@ fn key(kind: &Arc<KindInfo>, revision: u64) -> ShownKey {
 
 /// An edition of its own with every call.
 fn configmaps() -> Arc<KindInfo> {
-    Kinds::builtin_with(Arc::new(NoRules)).get(&Resource::new("", "v1", "configmaps")).unwrap().clone()
+    Kinds::builtin_with(&NoStrategy, Arc::new(NoRules))
+        .get(&Resource::new("", "v1", "configmaps"))
+        .unwrap()
+        .clone()
 }
 
 #[test]

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::entries::{Identity, Operation};
 use super::set::Set;
-use crate::kinds::error::CAUSES_MAX;
+use crate::field_error::CAUSES_MAX;
 
 /// One field that another manager owns with another value.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

@@ -13,7 +13,7 @@ pub(super) use self::merge::merge;
 pub(super) use self::remove::remove;
 use super::path::Element;
 use super::set::Set;
-use crate::schema::gofmt;
+use crate::gofmt;
 use crate::schema::types::{ListShape, Place, Presence, Rest, Shape, StringKind, Topology};
 
 /// How a value is treated: as a whole, or by its parts.

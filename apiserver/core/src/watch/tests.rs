@@ -7,9 +7,9 @@ use tombolo_proto::ids::Uid;
 use tombolo_proto::object::{ObjectKey, Resource};
 
 use super::*;
-use crate::api::{Load, WATCHES_MAX};
 use crate::history::LogLimits;
 use crate::kinds::Kinds;
+use crate::load::{Load, WATCHES_MAX};
 use crate::memory::MemoryStore;
 use crate::query::params::Params;
 use crate::registry::Registry;

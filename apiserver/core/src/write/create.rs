@@ -7,10 +7,10 @@ use uuid::Uuid;
 
 use crate::admission::Operation;
 use crate::backend::{WriteReply, WriteVerb};
-use crate::encode::to_bytes;
 use crate::kinds::KindInfo;
 use crate::status::ApiError;
 use crate::store::{Expect, StoreError};
+use crate::value::to_bytes;
 
 use super::owners::{self, AFTER_ADMISSION};
 use super::{ATTEMPTS_MAX, Context, LocalWrites, Written, fields, meta, worked};

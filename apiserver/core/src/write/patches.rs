@@ -4,11 +4,11 @@ use http::StatusCode;
 use serde_json::Value;
 
 use crate::backend::{PatchType, WriteRequest};
+use crate::gofmt;
 use crate::input;
 use crate::kinds::KindInfo;
 use crate::patch;
 use crate::schema::decode::{self, DecodeError, Strict};
-use crate::schema::gofmt;
 use crate::schema::types::json_type;
 use crate::status::{ApiError, Cause, Details};
 

@@ -8,11 +8,12 @@ use serde_json::Value;
 
 use crate::admission::Operation;
 use crate::backend::{PatchType, WriteReply, WriteRequest, WriteVerb};
-use crate::encode::to_bytes;
-use crate::kinds::{FieldError, scale_kind};
+use crate::field_error::FieldError;
+use crate::kinds::scale_kind;
 use crate::scale;
 use crate::status::{ApiError, Cause};
 use crate::store::{Expect, Stored};
+use crate::value::to_bytes;
 
 use super::owners::{self, AFTER_ADMISSION};
 use super::{ATTEMPTS_MAX, Context, LocalWrites, Written, create, fields, meta, patches, scales, worked};

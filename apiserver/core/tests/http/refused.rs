@@ -13,7 +13,6 @@ use tombolo_apicore::auth::{
     AUTHENTICATED_GROUP, Attributes, Authenticator, Authorizer, BadCredentials, Decision, Identity, Peer,
 };
 use tombolo_apicore::history::LogLimits;
-use tombolo_apicore::kinds::Kinds;
 use tombolo_apicore::memory::MemoryStore;
 use tombolo_apicore::registry::Registry;
 use tombolo_apicore::server::{Serving, serve};
@@ -78,7 +77,7 @@ async fn start(bodies_len_max: usize) -> (SocketAddr, DropGuard) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (address, stop) = (listener.local_addr().unwrap(), CancellationToken::new());
     let store = MemoryStore::new(MemoryStore::START, LogLimits::default());
-    let api = ApiServer::builder(Arc::new(store.clone()), Registry::new(Kinds::builtin()))
+    let api = ApiServer::builder(Arc::new(store.clone()), Registry::new(tombolo_catalog::kinds()))
         .authenticator(Arc::new(ByName))
         .authorizer(Arc::new(ByName))
         .bodies_len_max(bodies_len_max)

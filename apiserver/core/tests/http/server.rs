@@ -19,7 +19,6 @@ use tokio_util::sync::CancellationToken;
 use tombolo_apicore::api::ApiServer;
 use tombolo_apicore::backend::{Endpoint, EndpointRequest};
 use tombolo_apicore::history::LogLimits;
-use tombolo_apicore::kinds::Kinds;
 use tombolo_apicore::memory::MemoryStore;
 use tombolo_apicore::registry::Registry;
 use tombolo_apicore::server::{Serving, serve};
@@ -86,7 +85,7 @@ impl Server {
     }
 
     async fn over(store: MemoryStore, writes: LocalWrites) -> Self {
-        let registry = Registry::new(Kinds::builtin());
+        let registry = Registry::new(tombolo_catalog::kinds());
         let stop = CancellationToken::new();
         let api = ApiServer::builder(Arc::new(store.clone()), registry.clone())
             .writes(Arc::new(writes))

@@ -21,7 +21,6 @@ use tombolo_apicore::auth::{
     Impersonator, Peer,
 };
 use tombolo_apicore::history::LogLimits;
-use tombolo_apicore::kinds::Kinds;
 use tombolo_apicore::memory::MemoryStore;
 use tombolo_apicore::registry::Registry;
 use tombolo_apicore::server::{Serving, serve};
@@ -127,7 +126,7 @@ async fn secure() -> Secure {
     tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     let notes = Arc::new(Notes::default());
     let store = MemoryStore::new(MemoryStore::START, LogLimits::default());
-    let api = ApiServer::builder(Arc::new(store.clone()), Registry::new(Kinds::builtin()))
+    let api = ApiServer::builder(Arc::new(store.clone()), Registry::new(tombolo_catalog::kinds()))
         .authenticator(Arc::new(ByCertificate))
         .authorizer(Arc::new(Rules))
         .impersonator(Arc::new(Rules))

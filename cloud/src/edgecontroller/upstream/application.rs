@@ -110,7 +110,10 @@ impl Upstream {
         application: Application,
         position: Option<&Position>,
     ) -> Content {
-        let (answer, resource) = match call_of(&application) {
+        let planned = call_of(&application);
+        // Whatever waits for the API server, and then for the edge to read it, is kept once.
+        let application = application.without_long_question();
+        let (answer, resource) = match planned {
             // Of what is no document, its health for example, there is no copy.
             Ok(Planned::PassedThrough(call)) => {
                 (into_result(self.kube.document(Some(node), call).await), None)

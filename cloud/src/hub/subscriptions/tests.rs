@@ -17,11 +17,13 @@ use super::super::registry::{Admission, SessionHandle};
 use super::super::{ClusterLedgers, Hub, Ledgers, Registry};
 use super::*;
 use crate::app::keep_house;
+use crate::attestation::Attester;
 use crate::config::{Devices, KubeEdgeSessions};
 use crate::edgecontroller::upstream::Upstream;
 use crate::edgecontroller::{Downstream, Input};
-use crate::epoch::{Attester, Reach, Testimony};
+use crate::epoch::Testimony;
 use crate::kube::tests::double::answering;
+use crate::reach::Reach;
 
 mod doubts;
 mod ended;

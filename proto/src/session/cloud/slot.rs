@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::codec::obstacle;
 use crate::frame::Change;
 use crate::ids::{CloudRevision, Lane, ScopeId};
 use crate::limits::{BULK_OBJECT_MIN, DEPENDENCIES_MAX, OBJECT_LEN_MAX};
@@ -189,7 +190,7 @@ fn exceeded(object: &SharedObject) -> Option<String> {
             "{dependencies} dependencies are more than the {DEPENDENCIES_MAX} that an object may list; make it smaller"
         ));
     }
-    object.obstacle().map(str::to_owned)
+    obstacle(object).map(str::to_owned)
 }
 
 /// Outcome of [`Slot::judge`].

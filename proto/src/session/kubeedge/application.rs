@@ -14,6 +14,9 @@ use serde_json::value::RawValue;
 use crate::limits::SYNC_RECORDS_MAX;
 use crate::message::{Content, ContentError, StatusError, open_words};
 
+/// Longest option and longest body of a record that its answer repeats, in bytes.
+const QUESTION_LEN_MAX: usize = 16 * 1024;
+
 open_words! {
     /// What an application asks for (docs/reference/kubeedge.md#application-records).
     Verb {
@@ -215,6 +218,16 @@ impl Application {
         Content::from_value(self).unwrap_or_else(|_| Content::null())
     }
 
+    /// The record without what was asked where that is long. A stock edge takes status, reason, error and result out of the
+    /// answer and has the rest itself (docs/reference/kubeedge.md#application-records).
+    #[must_use]
+    pub fn without_long_question(mut self) -> Self {
+        for asked in [&mut self.option, &mut self.req_body] {
+            *asked = asked.take().filter(|asked| asked.len() <= QUESTION_LEN_MAX);
+        }
+        self
+    }
+
     /// What a stock edge knows the record by, and nothing else of it.
     #[must_use]
     pub fn name_alone(self) -> Self {
@@ -290,6 +303,15 @@ mod tests {
         r#""ReqBody":null,"Subresource":"","RespBody":null,"Status":"InApplying","Reason":"","#,
         r#""Error":{"ErrStatus":{"metadata":{}}},"Timestamp":"0001-01-01T00:00:00Z"}"#
     );
+
+    #[test]
+    fn an_answer_repeats_no_long_question() {
+        let body = |len: usize| Application { req_body: Some(vec![b'x'; len]), ..asked() };
+        let short = body(QUESTION_LEN_MAX);
+        assert_eq!(short.clone().without_long_question(), short);
+        let long = body(QUESTION_LEN_MAX + 1).without_long_question();
+        assert_eq!(long, Application { req_body: None, ..asked() });
+    }
 
     fn asked() -> Application {
         Application::read(&Content::from_json(&Bytes::from(ASKED)).expect("JSON")).expect("a record")

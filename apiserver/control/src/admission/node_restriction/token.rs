@@ -5,7 +5,7 @@ use tombolo_apicore::auth::Attributes;
 use tombolo_apicore::status::ApiError;
 
 use super::super::refuse;
-use crate::authz::node::node_of;
+use crate::nodes::node_of;
 use crate::objects::{Object, Objects, core, items, text, v1};
 
 /// A token that a node asks for must be bound to a pod that runs on it and mounts a token for that audience.

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use serde_json::Value;
-use tombolo_apicore::kinds::FieldError;
+use tombolo_apicore::field_error::FieldError;
 
 /// Start of the labels.
 const PREFIX: &str = "pod-security.kubernetes.io/";

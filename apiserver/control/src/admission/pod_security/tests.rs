@@ -4,7 +4,7 @@ use serde_json::json;
 use tombolo_apicore::admission::Warnings;
 use tombolo_apicore::auth::Attributes;
 use tombolo_apicore::history::LogLimits;
-use tombolo_apicore::kinds::{KindInfo, Kinds};
+use tombolo_apicore::kinds::KindInfo;
 use tombolo_apicore::memory::MemoryStore;
 use tombolo_proto::object::Resource;
 
@@ -28,7 +28,7 @@ fn decide(
     mut object: Value,
     old: Option<&Value>,
 ) -> Result<Vec<String>, String> {
-    let kind: Arc<KindInfo> = Arc::clone(Kinds::builtin().get(resource).unwrap());
+    let kind: Arc<KindInfo> = Arc::clone(tombolo_catalog::kinds().get(resource).unwrap());
     let attributes = Attributes {
         group: resource.group.to_string(),
         version: resource.version.to_string(),

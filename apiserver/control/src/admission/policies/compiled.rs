@@ -1,7 +1,7 @@
 //! A policy whose expressions were read.
 
 use serde_json::Value;
-use tombolo_apicore::kinds::FieldError;
+use tombolo_apicore::field_error::FieldError;
 use tombolo_cel::types::Type;
 use tombolo_cel::{Environment, Expression};
 

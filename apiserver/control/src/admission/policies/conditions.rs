@@ -7,8 +7,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tombolo_apicore::admission::AdmissionRequest;
 use tombolo_apicore::aside::aside;
-use tombolo_apicore::kinds::FieldError;
-use tombolo_apicore::kinds::validate::names;
+use tombolo_apicore::field_error::FieldError;
+use tombolo_apicore::names;
 use tombolo_apicore::status::ApiError;
 use tombolo_cel::Authorize;
 

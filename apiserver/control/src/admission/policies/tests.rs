@@ -29,7 +29,7 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let kinds = Kinds::builtin();
+        let kinds = tombolo_catalog::kinds();
         let objects = Objects::new(MemoryStore::new(MemoryStore::START, LogLimits::default()));
         let enforcement =
             Enforcement::new(Policies::default(), objects, Registry::new(kinds.clone()), Arc::new(Rights));

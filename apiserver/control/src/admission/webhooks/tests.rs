@@ -16,7 +16,7 @@ use tokio_rustls::TlsAcceptor;
 use tombolo_apicore::admission::{AdmissionRequest, Operation, Warnings};
 use tombolo_apicore::auth::{Attributes, Identity};
 use tombolo_apicore::history::LogLimits;
-use tombolo_apicore::kinds::{KindInfo, Kinds};
+use tombolo_apicore::kinds::KindInfo;
 use tombolo_apicore::memory::MemoryStore;
 use tombolo_proto::object::Resource;
 
@@ -91,7 +91,7 @@ impl World {
     fn new() -> Self {
         let objects = Objects::new(MemoryStore::new(MemoryStore::START, LogLimits::default()));
         let index = Index::default();
-        let registry = Registry::new(Kinds::builtin());
+        let registry = Registry::new(tombolo_catalog::kinds());
         let webhooks =
             Webhooks::new(index.clone(), objects.clone(), registry, Arc::new(Authorization::new(Vec::new())));
         Self { objects, webhooks, index }

@@ -7,7 +7,7 @@ use http::Uri;
 use serde_json::{Value, json};
 use tombolo_apicore::admission::{AdmissionRequest, Operation};
 use tombolo_apicore::aside::aside;
-use tombolo_apicore::kinds::FieldError;
+use tombolo_apicore::field_error::FieldError;
 use tombolo_apicore::status::{ApiError, Cause};
 
 use super::caller::certificates;

@@ -1,4 +1,7 @@
 use serde_json::json;
+use tombolo_apicore::auth::Identity;
+
+use crate::nodes::NODES_GROUP;
 
 use super::*;
 

@@ -1,7 +1,7 @@
 //! What a review must say to be answered (Kubernetes `pkg/apis/authorization/validation`).
 
 use serde_json::{Map, Value, json};
-use tombolo_apicore::kinds::validate::names;
+use tombolo_apicore::names;
 use tombolo_apicore::selector::field::FieldSelector;
 use tombolo_apicore::selector::label::LabelSelector;
 use tombolo_apicore::status::{ApiError, Cause};

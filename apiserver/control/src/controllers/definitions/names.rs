@@ -2,8 +2,8 @@
 //! k8s.io/apiextensions-apiserver).
 
 use serde_json::{Value, json};
+use tombolo_apicore::field_error::aggregate;
 use tombolo_apicore::kinds::Kinds;
-use tombolo_apicore::status::aggregate;
 
 use crate::objects::{items, text};
 
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn taken_names_are_refused_and_others_accepted() {
-        let kinds = Kinds::builtin();
+        let kinds = tombolo_catalog::kinds();
         let judge =
             |definition: &Value, others: &[&Holder]| judge(definition, others.iter().copied(), &kinds);
         assert_eq!(judge(&definition("Till", "tills", &["ti"]), &[]).conflict, None);

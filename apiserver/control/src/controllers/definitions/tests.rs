@@ -1,7 +1,6 @@
 use std::time::Duration;
 
 use serde_json::json;
-use tombolo_apicore::kinds::Kinds;
 use tombolo_apicore::store::{Expect, Mutation, Store as _, Write, WriteStore as _};
 use tombolo_apicore::write::CLEANUP;
 use tombolo_proto::ids::Uid;
@@ -22,7 +21,7 @@ fn definition(kind: &str) -> Value {
 
 #[test]
 fn status_says_what_happened_and_settles() {
-    let kinds = Kinds::builtin();
+    let kinds = tombolo_catalog::kinds();
     let mut crd = definition("Till");
     let verdict = names::judge(&crd, [].into_iter(), &kinds);
     describe(&mut crd, &verdict);

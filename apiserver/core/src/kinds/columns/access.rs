@@ -3,8 +3,8 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::super::value::{at, int, items, text};
 use super::{created, dated, human, name, named, or_none};
+use crate::value::{at, int, items, text};
 
 /// Kinds of the remaining groups.
 pub(super) fn other(group: &str, kind: &str, object: &Value, now: Timestamp) -> Vec<Value> {

@@ -3,8 +3,8 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::super::value::{at, int, items, text};
 use super::{created, name, named, or_none};
+use crate::value::{at, int, items, text};
 
 /// Metrics that are shown; of more only the number is.
 const METRICS_MAX: usize = 2;

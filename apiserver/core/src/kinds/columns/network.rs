@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::super::value::{at, int, items, text};
 use super::{created, dated, labels, name, named, or_none, shortened, shown_selector};
+use crate::value::{at, int, items, text};
 
 /// Name, type, cluster IP, external IP, ports, age, selector.
 pub(super) fn service(service: &Value, now: Timestamp) -> Vec<Value> {

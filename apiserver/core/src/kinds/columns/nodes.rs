@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::super::value::{at, int, items, text};
 use super::{age, created, name, or_none};
+use crate::value::{at, int, items, text};
 
 /// Name, status, roles, age, version, addresses, system.
 pub(super) fn node(node: &Value, now: Timestamp) -> Vec<Value> {

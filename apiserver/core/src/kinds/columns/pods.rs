@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::super::value::{at, int, items, text};
 use super::{age, created, name, or_none};
+use crate::value::{at, int, items, text};
 
 /// Name, ready, status, restarts, age, IP, node, nominated node, readiness gates.
 pub(super) fn pod(pod: &Value, now: Timestamp) -> Vec<Value> {

@@ -3,8 +3,8 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::super::value::{at, items, text};
 use super::{dated, name, named, or_none};
+use crate::value::{at, items, text};
 
 /// Kinds that have to do with storage.
 pub(super) fn storage(kind: &str, object: &Value, now: Timestamp) -> Vec<Value> {

@@ -3,8 +3,8 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::super::value::{at, int, items, text};
 use super::{age, containers, created, dated, human, labels, name, named, selector, shown_selector};
+use crate::value::{at, int, items, text};
 
 /// Kinds of the groups apps, batch, policy and autoscaling, and three of the core group.
 pub(super) fn workload(kind: &str, object: &Value, now: Timestamp) -> Vec<Value> {

@@ -8,17 +8,24 @@ use std::collections::HashSet;
 
 use serde_json::{Value, json};
 
-use super::super::validate::names as rules;
-use super::super::value::{at, items, text};
-use super::FieldError;
-use crate::schema::types::{Types, object_at};
+use super::KindInfo;
+use crate::field_error::FieldError;
+use crate::names as rules;
+use crate::schema::types::Types;
+use crate::value::object_at;
+use crate::value::{at, items, text};
 
 /// Longest deprecation warning, in bytes.
 const WARNING_LEN_MAX: usize = 256;
 
 /// What is wrong with a definition, in the order of kube-apiserver. A new one is looked at as a whole; of one that is there
 /// already the stored versions are checked apart.
-pub(crate) fn check(definition: &Value, builtin: &Types, is_new: bool) -> Vec<FieldError> {
+#[must_use]
+pub fn check(kind: &KindInfo, definition: &Value, is_new: bool) -> Vec<FieldError> {
+    check_with(definition, kind.schema().types(), is_new)
+}
+
+pub(super) fn check_with(definition: &Value, builtin: &Types, is_new: bool) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let spec = &definition["spec"];
     let versions = items(spec, &["versions"]);
@@ -191,7 +198,7 @@ fn check_scale(scale: &Value, path: &str, errors: &mut Vec<FieldError>) {
 }
 
 /// Versions that objects were ever stored in must stay until somebody says that none are left.
-pub(crate) fn check_stored_versions(definition: &Value, errors: &mut Vec<FieldError>) {
+pub fn check_stored_versions(definition: &Value, errors: &mut Vec<FieldError>) {
     let path = "status.storedVersions";
     let stored = items(definition, &["status", "storedVersions"]);
     let shown = || at(definition, &["status", "storedVersions"]).clone();
@@ -229,7 +236,7 @@ pub(super) fn schema_path(versions: &[Value], index: usize) -> String {
 }
 
 /// Adds the version that objects are stored in to those that they were ever stored in.
-pub(crate) fn note_storage_version(definition: &mut Value) {
+pub fn note_storage_version(definition: &mut Value) {
     let versions = items(definition, &["spec", "versions"]);
     let Some(version) = versions.iter().find(|version| version["storage"] == true) else { return };
     let name = version["name"].clone();

@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::super::jsonpath::JsonPath;
-use super::super::value::{items, text};
 use super::{Fingerprint, KindInfo, SubresourceInfo, compile};
-use crate::openapi::ForeignDocuments;
+use crate::kinds::foreign::ForeignDocuments;
 use crate::schema::types::Types;
+use crate::value::{items, text};
 
 /// Resources that are taken from one document, at most.
 const RESOURCES_MAX: usize = 1024;

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
-use crate::kinds::error::{CAUSES_MAX, FieldError};
+use crate::field_error::{CAUSES_MAX, FieldError};
 use crate::schema::types::{ListShape, Topology};
 
 /// Reports items of a set, and keys of an associative list, that occur twice.

@@ -6,7 +6,7 @@ use regex::Regex;
 use serde_json::Value;
 
 use super::{join, type_error, type_name};
-use crate::kinds::error::{ErrorKind, FieldError};
+use crate::field_error::{ErrorKind, FieldError};
 use crate::schema::format;
 use crate::schema::rules::CompiledRule;
 

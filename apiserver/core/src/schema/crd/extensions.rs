@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::kinds::error::FieldError;
+use crate::field_error::FieldError;
 
 /// Checks the keywords of one schema. `root` is the schema of the whole object.
 pub(super) fn check(schema: &Map<String, Value>, path: &str, root: bool, errors: &mut Vec<FieldError>) {

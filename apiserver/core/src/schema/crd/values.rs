@@ -4,7 +4,7 @@ use regex::RegexBuilder;
 use serde_json::{Value, json};
 
 use super::json_type;
-use crate::kinds::error::FieldError;
+use crate::field_error::FieldError;
 use crate::schema::check::{Bound, Checks};
 use crate::schema::format::is_known_format;
 

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use base64::Engine as _;
 
-use crate::kinds::validate::names;
+use crate::names;
 
 const KNOWN: &[&str] = &[
     "bsonobjectid",
@@ -36,12 +36,12 @@ const KNOWN: &[&str] = &[
 ];
 
 /// Whether the format is checked at all. Dashes in its name do not count.
-pub(crate) fn is_known(format: &str) -> bool {
+pub fn is_known(format: &str) -> bool {
     KNOWN.contains(&format) || KNOWN.contains(&format.replace('-', "").as_str())
 }
 
 /// Whether a string has a format. Formats that are not checked accept everything.
-pub(crate) fn matches(format: &str, text: &str) -> bool {
+pub fn matches(format: &str, text: &str) -> bool {
     match format {
         "date-time" | "datetime" => text.parse::<jiff::Timestamp>().is_ok(),
         "k8s-short-name" => names::dns1123_label(text).is_none(),
@@ -75,7 +75,7 @@ pub(crate) fn matches(format: &str, text: &str) -> bool {
     }
 }
 
-pub(crate) fn is_cidr(text: &str) -> bool {
+pub(super) fn is_cidr(text: &str) -> bool {
     let Some((address, bits)) = text.split_once('/') else { return false };
     let plain = !bits.is_empty() && bits.len() <= 3 && bits.bytes().all(|b| b.is_ascii_digit());
     let bits: u8 = if plain { bits.parse().unwrap_or(u8::MAX) } else { return false };

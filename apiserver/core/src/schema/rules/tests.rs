@@ -2,6 +2,7 @@ use serde_json::json;
 
 use super::*;
 use crate::kinds::Kinds;
+use crate::kinds::strategy::NoStrategy;
 
 /// Knows three expressions: `small` (a number below ten), `kept` (equal to what was there) and `dear` (costs all).
 #[derive(Debug)]
@@ -83,7 +84,7 @@ fn a_rule_is_enforced_on_what_is_written_and_sees_what_was_there() {
             }},
         },
     }});
-    let kinds = Kinds::builtin_with(Arc::new(Toy)).with_crd(&definition(&spec)).unwrap();
+    let kinds = Kinds::builtin_with(&NoStrategy, Arc::new(Toy)).with_crd(&definition(&spec)).unwrap();
     let kind = kinds.by_kind("x.io", "v1", "Toy").unwrap();
     let old = object(&json!({"n": 1, "parts": [{"name": "x", "size": 1}, {"name": "y", "size": 2}]}));
     assert_eq!(kind.validate_create(&old), []);
@@ -101,7 +102,7 @@ fn rules_are_asked_of_a_value_that_breaks_a_limit_and_not_of_one_that_is_somethi
     let spec = json!({"type": "object", "properties": {
         "n": {"type": "integer", "multipleOf": 2, "x-kubernetes-validations": rules(&["small"])},
     }});
-    let kinds = Kinds::builtin_with(Arc::new(Toy)).with_crd(&definition(&spec)).unwrap();
+    let kinds = Kinds::builtin_with(&NoStrategy, Arc::new(Toy)).with_crd(&definition(&spec)).unwrap();
     let kind = kinds.by_kind("x.io", "v1", "Toy").unwrap();
     let details = |spec: Value| -> Vec<String> {
         kind.validate_create(&object(&spec)).into_iter().map(|error| error.detail).collect()
@@ -116,7 +117,7 @@ fn rules_are_asked_of_a_value_that_breaks_a_limit_and_not_of_one_that_is_somethi
 fn rules_of_one_object_share_a_budget() {
     let dear = json!({"type": "integer", "x-kubernetes-validations": rules(&["dear"])});
     let spec = json!({"type": "object", "properties": {"a": dear.clone(), "b": dear}});
-    let kinds = Kinds::builtin_with(Arc::new(Toy)).with_crd(&definition(&spec)).unwrap();
+    let kinds = Kinds::builtin_with(&NoStrategy, Arc::new(Toy)).with_crd(&definition(&spec)).unwrap();
     let kind = kinds.by_kind("x.io", "v1", "Toy").unwrap();
     assert_eq!(kind.validate_create(&object(&json!({"a": 1}))), []);
     let found = kind.validate_create(&object(&json!({"a": 1, "b": 1})));
@@ -134,7 +135,7 @@ fn a_definition_with_a_rule_that_the_engine_does_not_take_is_refused() {
     let at = |index: usize| {
         format!("spec.validation.openAPIV3Schema.properties[spec].x-kubernetes-validations[{index}].rule")
     };
-    let toy = places(Kinds::builtin_with(Arc::new(Toy)));
+    let toy = places(Kinds::builtin_with(&NoStrategy, Arc::new(Toy)));
     assert_eq!(toy, [(at(1), ErrorKind::Invalid), (at(2), ErrorKind::Invalid)]);
     let none = places(Kinds::builtin());
     assert_eq!(none.len(), 3);

@@ -152,18 +152,35 @@ async fn a_node_that_does_not_read_holds_no_places_of_a_kind() {
     assert_eq!(log.lock().len(), 3);
 }
 
+/// A record as MetaServer sends it.
+fn record(verb: &str, key: &str, body: &Value) -> Message {
+    let record = json!({"ID": "1", "Key": key, "Verb": verb, "Option": "e30=", "ReqBody": body,
+        "Subresource": "", "Status": "InApplying"});
+    let mut asked = message(Operation::Query, path("", ResourceType::Node, "n"), &record);
+    asked.route.source = Source::MetaServer;
+    asked.route.group = Group::DynamicController;
+    asked
+}
+
+/// The edge has what it asked, and the answer waits here until it is read.
+#[tokio::test]
+async fn an_answer_repeats_no_long_body_of_a_record() {
+    let (client, _) = scripted(GOOD);
+    let mut request = record("get", "/version", &"A".repeat(1024 * 1024).into());
+    let asked = application::take_record(&mut request);
+    let answer = upstream(client).answer_application(&node(), &request, asked, None).await;
+    assert!(answer.content.as_json().len() < 1024, "{} bytes", answer.content.as_json().len());
+    let answer: Value = answer.content.read().expect("a record");
+    assert_eq!(
+        (&answer["ID"], &answer["Option"], &answer["Status"]),
+        (&json!("1"), &json!("e30="), &json!("Approved"))
+    );
+}
+
 /// However a node asks for what never ends, no call is made of it.
 #[tokio::test]
 async fn what_never_ends_is_no_call() {
     let pods = "/core/v1/pods/d/null";
-    let record = |verb: &str, key: &str| {
-        let record = json!({"ID": "1", "Key": key, "Verb": verb, "Option": "e30=", "ReqBody": null,
-            "Subresource": "", "Status": "InApplying"});
-        let mut asked = message(Operation::Query, path("", ResourceType::Node, "n"), &record);
-        asked.route.source = Source::MetaServer;
-        asked.route.group = Group::DynamicController;
-        asked
-    };
     for body in [
         call("GET", "/api/v1/watch/pods", ""),
         call("GET", "/api/v1/pods?w%61tch=1", ""),
@@ -183,7 +200,7 @@ async fn what_never_ends_is_no_call() {
     // A key whose resource is "watch" makes a path of the old form.
     for (verb, key, calls) in [("get", "/core/v1/watch/null/pods", 0), ("list", pods, 1)] {
         let (client, log) = scripted(GOOD);
-        let mut request = record(verb, key);
+        let mut request = record(verb, key, &Value::Null);
         let asked = application::take_record(&mut request);
         upstream(client).answer_application(&node(), &request, asked, None).await;
         assert_eq!(log.lock().len(), calls, "{verb} {key}");

@@ -11,6 +11,7 @@ use super::carried::{STAND_IN, stand_in};
 use super::flights::{Flight, Overdue};
 use super::recorder::{Recorder, Standing};
 use super::slot::{Belief, Phase, Slot, Step, Verdict, Wanted};
+use crate::codec::obstacle;
 use crate::frame::RefusalReason;
 use crate::ids::{CloudRevision, Moment, ScopeId, Uid};
 use crate::limits::STOCK_FOLLOWED_MAX;
@@ -247,7 +248,7 @@ impl CloudSession {
     fn refuse_large(&mut self, key: &ObjectKey, object: &SharedObject) {
         let (len, max) = (object.body.len(), crate::limits::OBJECT_LEN_MAX);
         let size = || format!("{len} bytes are more than the {max} that an object may have");
-        let message = format!("{key} is not sent: {}", object.obstacle().map_or_else(size, str::to_owned));
+        let message = format!("{key} is not sent: {}", obstacle(object).map_or_else(size, str::to_owned));
         self.refuse_for_ever(key, object, RefusalReason::TooLarge, message);
     }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::codec::obstacle;
 use crate::ids::{CloudRevision, Moment, Uid};
 use crate::limits::OBJECT_LEN_MAX;
 use crate::message::Operation;
@@ -167,7 +168,7 @@ impl Slot {
             // an older version lags behind the replica that served this edge before.
             return Verdict::Settled;
         }
-        if object.body.len() > OBJECT_LEN_MAX || object.obstacle().is_some() {
+        if object.body.len() > OBJECT_LEN_MAX || obstacle(&object).is_some() {
             return Verdict::TooLarge(object);
         }
         // A new incarnation under an old name is a deletion and a creation, so that local watchers see both. The node

@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use super::super::super::jsonpath::JsonPath;
-use super::super::super::value::text;
-use super::FieldError;
+use crate::field_error::FieldError;
+use crate::value::text;
 
 const TYPES: [&str; 5] = ["boolean", "date", "integer", "number", "string"];
 const FORMATS: [&str; 8] = ["byte", "date", "date-time", "double", "float", "int32", "int64", "password"];

@@ -2,8 +2,9 @@
 
 use serde_json::Value;
 
-use super::super::super::value::{items, text};
-use super::{FieldError, rules};
+use super::rules;
+use crate::field_error::FieldError;
+use crate::value::{items, text};
 
 /// Annotation that definitions in the groups of Kubernetes itself must carry.
 const APPROVED: &str = "api-approved.kubernetes.io";

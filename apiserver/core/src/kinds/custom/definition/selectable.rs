@@ -4,8 +4,8 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
-use super::super::super::value::text;
-use super::FieldError;
+use crate::field_error::FieldError;
+use crate::value::text;
 
 /// Selectable fields of one version.
 const FIELDS_MAX: usize = 8;

@@ -1,0 +1,215 @@
+//! Validation of what volumes are made of; pods and persistent volumes share most of it.
+
+mod disks;
+mod vendors;
+
+pub(super) use self::disks::portal_length;
+
+use super::super::claims;
+use super::super::names;
+use super::{Errors, Field, containers, environment, projected};
+use tombolo_apicore::schema::format::Quantity;
+
+/// Greatest mode of a file: 0777.
+const MODE_MAX: i64 = 0o777;
+
+/// What each source cannot do without.
+const REQUIRED: [(&str, &[&str]); 20] = [
+    ("gitRepo", &["repository"]),
+    ("gcePersistentDisk", &["pdName"]),
+    ("awsElasticBlockStore", &["volumeID"]),
+    ("secret", &["secretName"]),
+    ("nfs", &["server", "path"]),
+    ("glusterfs", &["endpoints", "path"]),
+    ("persistentVolumeClaim", &["claimName"]),
+    ("rbd", &["monitors", "image"]),
+    ("cinder", &["volumeID"]),
+    ("cephfs", &["monitors"]),
+    ("quobyte", &[]),
+    ("flexVolume", &["driver"]),
+    ("configMap", &["name"]),
+    ("azureFile", &["secretName", "shareName"]),
+    ("vsphereVolume", &["volumePath"]),
+    ("photonPersistentDisk", &["pdID"]),
+    ("portworxVolume", &["volumeID"]),
+    ("azureDisk", &["diskName", "diskURI"]),
+    ("scaleIO", &["gateway", "system", "volumeName"]),
+    ("ephemeral", &["volumeClaimTemplate"]),
+];
+
+/// Whose volume it is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in super::super) enum Of<'a> {
+    /// A pod or what pods are made from.
+    Pod { is_pod: bool },
+    /// A persistent volume, with its name.
+    Volume { name: &'a str },
+}
+
+/// Checks one source of a volume.
+pub(in super::super) fn source(kind: &str, source: &Field<'_, '_>, of: Of<'_>, errors: &mut Errors) {
+    if let Some((_, fields)) = REQUIRED.iter().find(|(name, _)| *name == kind) {
+        for field in *fields {
+            source.child(field).demand(errors);
+        }
+    }
+    match kind {
+        "emptyDir" => {
+            let limit = source.child("sizeLimit");
+            if Quantity::parse(limit.text()).is_ok_and(|limit| limit.sign().is_lt()) {
+                errors.push(limit.forbidden("SizeLimit field must be a valid resource quantity"));
+            }
+        }
+        "hostPath" => host_path(source, errors),
+        "local" => {
+            let path = source.child("path");
+            if path.demand(errors) {
+                no_backsteps(&path, errors);
+            }
+        }
+        "gitRepo" => relative_path(&source.child("directory"), errors),
+        "gcePersistentDisk" | "awsElasticBlockStore" => {
+            let partition = source.child("partition");
+            if !(0..=255).contains(&partition.int()) {
+                errors.push(partition.invalid("must be between 1 and 255, inclusive"));
+            }
+        }
+        "secret" | "configMap" => {
+            mode(&source.child("defaultMode"), errors);
+            source.child("items").items().for_each(|item| key_to_path(&item, errors));
+        }
+        "downwardAPI" => {
+            mode(&source.child("defaultMode"), errors);
+            source.child("items").items().for_each(|item| downward(source, &item, errors));
+        }
+        "projected" => projected::check(source, errors),
+        "nfs" => {
+            let path = source.child("path");
+            if !path.text().starts_with('/') {
+                errors.push(path.invalid_value(path.text(), "must be an absolute path"));
+            }
+        }
+        "iscsi" => disks::iscsi(source, of, errors),
+        "fc" => disks::fibre_channel(source, errors),
+        "csi" => csi(source, of, errors),
+        "ephemeral" => {
+            let template = source.child("volumeClaimTemplate");
+            if template.is_set() {
+                claims::template(&template, errors);
+            }
+        }
+        "image" => {
+            let reference = source.child("reference");
+            if of == (Of::Pod { is_pod: true }) {
+                reference.demand(errors);
+            }
+            source.child("pullPolicy").one_of_required(&containers::PULL_POLICIES, errors);
+        }
+        _ => vendors::check(kind, source, of, errors),
+    }
+}
+
+fn host_path(source: &Field<'_, '_>, errors: &mut Errors) {
+    const TYPES: [&str; 8] =
+        ["", "BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket"];
+    let path = source.child("path");
+    if path.demand(errors) {
+        no_backsteps(&path, errors);
+        source.child("type").one_of(&TYPES, errors);
+    }
+}
+
+/// Reports a path that goes up.
+pub(super) fn no_backsteps(path: &Field<'_, '_>, errors: &mut Errors) {
+    if path.text().split('/').any(|part| part == "..") {
+        errors.push(path.invalid("must not contain '..'"));
+    }
+}
+
+/// Reports a path that begins at the root or goes up.
+pub(super) fn relative_path(path: &Field<'_, '_>, errors: &mut Errors) {
+    if path.text().starts_with('/') {
+        errors.push(path.invalid("must be a relative path"));
+    }
+    no_backsteps(path, errors);
+}
+
+/// As [`relative_path`]; names that begin with two dots are the kubelet's.
+pub(super) fn file_path(path: &Field<'_, '_>, errors: &mut Errors) {
+    relative_path(path, errors);
+    if path.text().starts_with("..") && !path.text().starts_with("../") {
+        errors.push(path.invalid("must not start with '..'"));
+    }
+}
+
+/// Checks the mode of a file.
+pub(super) fn mode(mode: &Field<'_, '_>, errors: &mut Errors) {
+    if !(0..=MODE_MAX).contains(&mode.int()) {
+        errors.push(mode.invalid("must be a number between 0 and 0777 (octal), both inclusive"));
+    }
+}
+
+/// Checks where a key of an object becomes a file.
+pub(super) fn key_to_path(item: &Field<'_, '_>, errors: &mut Errors) {
+    item.child("key").demand(errors);
+    item.child("path").demand(errors);
+    file_path(&item.child("path"), errors);
+    mode(&item.child("mode"), errors);
+}
+
+/// Checks what of the pod becomes a file. Errors are reported at the source, without the item.
+pub(super) fn downward(source: &Field<'_, '_>, item: &Field<'_, '_>, errors: &mut Errors) {
+    const FIELDS: [&str; 5] =
+        ["metadata.annotations", "metadata.labels", "metadata.name", "metadata.namespace", "metadata.uid"];
+    let part = |name: &'static str| source.with(name, &item.value()[name]);
+    part("path").demand(errors);
+    file_path(&part("path"), errors);
+    let (field, resource) = (part("fieldRef"), part("resourceFieldRef"));
+    if field.is_set() {
+        environment::field_ref(&field, &FIELDS, errors);
+        if resource.is_set() {
+            let text = "fieldRef and resourceFieldRef can not be specified simultaneously";
+            errors.push(source.invalid_value("resource", text));
+        }
+    } else if resource.is_set() {
+        environment::resource_ref(&resource, true, errors);
+    } else {
+        errors.push(source.required("one of fieldRef and resourceFieldRef is required"));
+    }
+    mode(&part("mode"), errors);
+}
+
+/// Longest name of a driver, in bytes.
+const DRIVER_LEN_MAX: usize = 63;
+
+fn csi(source: &Field<'_, '_>, of: Of<'_>, errors: &mut Errors) {
+    let driver = source.child("driver");
+    if driver.demand(errors) {
+        if driver.text().len() > DRIVER_LEN_MAX {
+            errors.push(super::FieldError::too_long(driver.path(), DRIVER_LEN_MAX));
+        }
+        driver.check_all(names::dns1123_subdomain(&driver.text().to_lowercase()), errors);
+    }
+    if matches!(of, Of::Pod { .. }) {
+        let secret = source.child("nodePublishSecretRef");
+        if secret.is_set() && secret.child("name").demand(errors) {
+            let name = secret.child("name").text();
+            let shown = source.child("name");
+            errors.extend(names::dns1123_subdomain(name).map(|problem| shown.invalid_value(name, problem)));
+        }
+        return;
+    }
+    source.child("volumeHandle").demand(errors);
+    for secret in [
+        "controllerPublishSecretRef",
+        "controllerExpandSecretRef",
+        "nodePublishSecretRef",
+        "nodeExpandSecretRef",
+    ] {
+        let secret = source.child(secret);
+        if secret.is_set() {
+            secret.child("name").check_required(names::dns1123_subdomain, errors);
+            secret.child("namespace").check_required(names::dns1123_label, errors);
+        }
+    }
+}

@@ -1,0 +1,388 @@
+//! What is being answered: requests and watches, and the answers until they are sent.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use http::{Response, StatusCode};
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use crate::accept::Accepted;
+use crate::auth::Identity;
+use crate::body::{self, Body};
+use crate::senders::{Good, Sender, Senders, Source};
+use crate::status::ApiError;
+use crate::tree::{self, BODY_TREE_MAX};
+
+/// Requests that are answered at the same time, at most, without watches; the next one is answered with 429. An answer
+/// counts until it is sent.
+pub const REQUESTS_MAX: usize = 1024;
+
+/// Watches at the same time, at most, unless [`crate::api::builder::Builder::watches_max`] says otherwise; the next one is answered with 429.
+pub const WATCHES_MAX: usize = 20_000;
+
+/// Bytes of answers that are being sent, at most, unless [`crate::api::builder::Builder::answers_len_max`] says otherwise; what the store keeps
+/// anyway does not count. A larger answer is sent alone; another one is refused with 429.
+pub const ANSWERS_LEN_MAX: usize = 1024 * 1024 * 1024;
+
+/// Bytes of bodies of requests that are being received or answered, at most, unless [`crate::api::builder::Builder::bodies_len_max`] says
+/// otherwise; a request beyond it is answered with 429.
+pub const BODIES_LEN_MAX: usize = 1024 * 1024 * 1024;
+
+/// Largest request body that is read, in bytes (as kube-apiserver's default).
+pub(crate) const BODY_LEN_MAX: usize = 3 * 1024 * 1024;
+
+/// What an answer costs until it is sent, beside its bytes.
+const ANSWER_OVERHEAD: usize = 4 * 1024;
+
+/// Counts what is being answered.
+#[derive(Debug)]
+pub(crate) struct Load {
+    /// Requests whose sender is not known yet.
+    authenticating: AtomicUsize,
+    requests: AtomicUsize,
+    watches: AtomicUsize,
+    pub(crate) watches_max: usize,
+    /// Bytes of answers that are being sent.
+    answers_len: AtomicUsize,
+    pub(crate) answers_len_max: usize,
+    /// Bytes of bodies of requests that were received and are not done with.
+    bodies_len: AtomicUsize,
+    pub(crate) bodies_len_max: usize,
+    /// None of a server whose bounds are for all of its senders together.
+    pub(crate) senders: Option<Senders>,
+    everybody: Arc<Sender>,
+    pub(crate) connections: Connections,
+    /// Requests that were refused because their sender, or all together, had too much.
+    refused: AtomicU64,
+}
+
+/// Connections of all listeners of a server that shares its places out.
+#[derive(Debug, Default)]
+pub(crate) struct Connections {
+    pub(crate) open: AtomicUsize,
+    pub(crate) unproven: AtomicUsize,
+    /// Unproven ones that made room for others.
+    pub(crate) ended: AtomicU64,
+    /// Those that could not be proven because there were too many.
+    pub(crate) refused: AtomicU64,
+}
+
+/// What a server is doing at one moment, for metrics.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Activity {
+    /// Requests that are being answered.
+    pub requests: usize,
+    /// Watches.
+    pub watches: usize,
+    /// Bytes of answers that are being sent.
+    pub answers_len: usize,
+    /// Bytes of bodies that are being received or answered.
+    pub bodies_len: usize,
+    /// Connections.
+    pub connections: usize,
+    /// Connections on which nobody has authenticated yet.
+    pub unproven: usize,
+    /// Such connections that were ended to make room, since the start.
+    pub ended: u64,
+    /// Connections of known senders that had too many already, since the start.
+    pub crowded: u64,
+    /// Requests that were refused because their sender, or all together, had too much, since the start.
+    pub refused: u64,
+}
+
+/// One place among the requests being answered; given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    load: Arc<Load>,
+    watch: bool,
+    sender: Arc<Sender>,
+}
+
+/// A place of a request whose sender is being found out.
+#[derive(Debug)]
+pub(crate) struct Authenticating(Arc<Load>);
+
+impl Drop for Authenticating {
+    fn drop(&mut self) {
+        self.0.authenticating.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// An answer that is being sent. Whoever keeps a part of it in memory keeps this, too: it is what the bounds count.
+#[derive(Debug)]
+pub(crate) struct Sending {
+    /// Of a server that shares out, the place went on to another request: an answer that nobody reads holds bytes only.
+    _slot: Option<Slot>,
+    load: Arc<Load>,
+    sender: Arc<Sender>,
+    len: usize,
+    /// When a part of it was last asked for or sent.
+    moved: Mutex<Instant>,
+}
+
+impl Load {
+    pub(crate) fn new(watches_max: usize) -> Self {
+        Self {
+            authenticating: AtomicUsize::new(0),
+            requests: AtomicUsize::new(0),
+            watches: AtomicUsize::new(0),
+            watches_max,
+            answers_len: AtomicUsize::new(0),
+            answers_len_max: ANSWERS_LEN_MAX,
+            bodies_len: AtomicUsize::new(0),
+            bodies_len_max: BODIES_LEN_MAX,
+            senders: None,
+            everybody: Sender::everybody(),
+            connections: Connections::default(),
+            refused: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether no sender can have all places.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.senders.is_some()
+    }
+
+    /// A place for the time until it is known who asks: those of requests are not for strangers to hold.
+    pub(crate) fn authenticate(self: &Arc<Self>) -> Option<Authenticating> {
+        let place = Authenticating(Arc::clone(self));
+        (self.authenticating.fetch_add(1, Ordering::Relaxed) < REQUESTS_MAX).then_some(place)
+    }
+
+    /// Where a connection comes from.
+    pub(crate) fn source(&self, address: Option<IpAddr>) -> Source {
+        self.senders.as_ref().map_or_else(|| Source::of(address), |all| all.source(address))
+    }
+
+    /// The sender behind an identity.
+    pub(crate) fn sender(&self, identity: &Identity, source: Source) -> Arc<Sender> {
+        self.senders.as_ref().map_or_else(|| Arc::clone(&self.everybody), |all| all.find(identity, source))
+    }
+
+    pub(crate) fn enter(self: &Arc<Self>, watch: bool, sender: &Arc<Sender>) -> Option<Slot> {
+        let (counter, limit) = self.counter(watch);
+        let good = if watch { Good::Watches } else { Good::Requests };
+        if !sender.take(good, 1, limit) {
+            self.refuse();
+            return None;
+        }
+        // Taken before it is compared, so that a burst cannot pass together.
+        let slot = Slot { load: Arc::clone(self), watch, sender: Arc::clone(sender) };
+        let entered = counter.fetch_add(1, Ordering::Relaxed) < sender.reach(limit);
+        if !entered {
+            self.refuse();
+        }
+        entered.then_some(slot)
+    }
+
+    /// Takes note of a refusal.
+    pub(crate) fn refuse(&self) {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Requests and watches.
+    pub(crate) fn now(&self) -> (usize, usize) {
+        (self.requests.load(Ordering::Relaxed), self.watches.load(Ordering::Relaxed))
+    }
+
+    /// All there is to see.
+    pub(crate) fn activity(&self) -> Activity {
+        let number = |counter: &AtomicUsize| counter.load(Ordering::Relaxed);
+        let total = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Activity {
+            requests: number(&self.requests),
+            watches: number(&self.watches),
+            answers_len: number(&self.answers_len),
+            bodies_len: number(&self.bodies_len),
+            connections: number(&self.connections.open),
+            unproven: number(&self.connections.unproven),
+            ended: total(&self.connections.ended),
+            crowded: total(&self.connections.refused),
+            refused: total(&self.refused),
+        }
+    }
+
+    fn counter(&self, watch: bool) -> (&AtomicUsize, usize) {
+        if watch { (&self.watches, self.watches_max) } else { (&self.requests, REQUESTS_MAX) }
+    }
+}
+
+impl Slot {
+    /// Whose it is.
+    pub(crate) fn sender(&self) -> &Arc<Sender> {
+        &self.sender
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.load.counter(self.watch).0.fetch_sub(1, Ordering::Relaxed);
+        self.sender.give_back(if self.watch { Good::Watches } else { Good::Requests }, 1);
+    }
+}
+
+/// The body of a request. What has come of it counts until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Receiving {
+    load: Arc<Load>,
+    sender: Arc<Sender>,
+    len: usize,
+}
+
+impl Receiving {
+    pub(crate) fn begin(load: &Arc<Load>, sender: &Arc<Sender>) -> Self {
+        Self { load: Arc::clone(load), sender: Arc::clone(sender), len: 0 }
+    }
+
+    /// So much more has come. False: together, too much is being received.
+    pub(crate) fn more(&mut self, len: usize) -> bool {
+        if !self.sender.grow(Good::BodiesLen, self.len, len, self.load.bodies_len_max) {
+            self.load.refuse();
+            return false;
+        }
+        self.len += len;
+        let whole = self.sender.reach(self.load.bodies_len_max);
+        let fits = self.load.bodies_len.fetch_add(len, Ordering::Relaxed) + len <= whole;
+        if !fits {
+            self.load.refuse();
+        }
+        fits
+    }
+
+    /// Reading it takes so much more. It counts as what has come.
+    ///
+    /// # Errors
+    /// 413 when one body may not take so much, 429 when together too much is being received.
+    pub(crate) fn becomes(&mut self, bytes: usize) -> Result<(), ApiError> {
+        if bytes > BODY_TREE_MAX.min(self.load.bodies_len_max) {
+            let message = "Request entity too large: it has more parts than are read here. Send fewer fields and items.";
+            return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", message));
+        }
+        if self.more(bytes) { Ok(()) } else { Err(too_many_bodies()) }
+    }
+
+    /// What is stored is read beside it.
+    ///
+    /// # Errors
+    /// 429 as [`Self::becomes`].
+    pub(crate) fn beside(&mut self, stored: &[u8]) -> Result<(), ApiError> {
+        self.makes(stored.len().saturating_add(tree::read_bytes(stored, false)))
+    }
+
+    /// A patch may make so much more of them.
+    ///
+    /// # Errors
+    /// 429 as [`Self::becomes`].
+    pub(crate) fn makes(&mut self, bytes: usize) -> Result<(), ApiError> {
+        if self.more(bytes) { Ok(()) } else { Err(too_many_bodies()) }
+    }
+}
+
+pub(crate) fn too_many_bodies() -> ApiError {
+    ApiError::too_many_requests("Too many bodies are being received, please try again later.")
+}
+
+impl Drop for Receiving {
+    fn drop(&mut self) {
+        self.load.bodies_len.fetch_sub(self.len, Ordering::Relaxed);
+        self.sender.give_back(Good::BodiesLen, self.len);
+    }
+}
+
+impl Sending {
+    fn begin(slot: Slot, len: usize) -> Option<Arc<Self>> {
+        let (load, sender) = (Arc::clone(&slot.load), Arc::clone(&slot.sender));
+        let len = if load.is_shared() { len + ANSWER_OVERHEAD } else { len };
+        if !sender.take(Good::AnswersLen, len, load.answers_len_max) {
+            load.refuse();
+            return None;
+        }
+        let before = load.answers_len.fetch_add(len, Ordering::Relaxed);
+        let fits = before == 0 || before + len <= sender.reach(load.answers_len_max);
+        // From here on its end gives the bytes back.
+        let slot = (!load.is_shared()).then_some(slot);
+        let sending = Self { _slot: slot, load, sender, len, moved: Mutex::new(Instant::now()) };
+        if !fits {
+            sending.load.refuse();
+        }
+        fits.then(|| Arc::new(sending))
+    }
+
+    /// One that takes nothing of the bounds, as a refusal. Whoever does not take it loses the connection all the same.
+    pub(crate) fn uncounted(load: &Arc<Load>) -> Arc<Self> {
+        let (sender, moved) = (Arc::clone(&load.everybody), Mutex::new(Instant::now()));
+        Arc::new(Self { _slot: None, load: Arc::clone(load), sender, len: 0, moved })
+    }
+
+    /// A part of it was asked for or sent.
+    pub(crate) fn moves(&self) {
+        *self.moved.lock() = Instant::now();
+    }
+
+    /// When that was last so.
+    pub(crate) fn moved(&self) -> Instant {
+        *self.moved.lock()
+    }
+}
+
+impl Drop for Sending {
+    fn drop(&mut self) {
+        self.load.answers_len.fetch_sub(self.len, Ordering::Relaxed);
+        self.sender.give_back(Good::AnswersLen, self.len);
+    }
+}
+
+/// Lets an answer count until it is sent, or refuses when too much is being sent. Whoever sends it finds the [`Sending`]
+/// among its extensions.
+pub(crate) fn sending(slot: Slot, mut response: Response<Body>, accepted: &Accepted) -> Response<Body> {
+    let Some(len) = body::weight(&response) else { return response };
+    match Sending::begin(slot, len) {
+        Some(sending) => {
+            response.extensions_mut().insert(sending);
+            response
+        }
+        None => {
+            let error =
+                ApiError::too_many_requests("Too many answers wait for clients that read them slowly.");
+            body::refusal(&error, accepted)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::auth::AUTHENTICATED_GROUP;
+    use crate::senders::SENDER_SHARE;
+
+    #[test]
+    fn what_bodies_become_counts_and_never_exceeds_the_bound() {
+        let mut load = Load::new(1);
+        load.bodies_len_max = 4 * BODY_TREE_MAX;
+        load.senders = Some(Senders::default());
+        let load = Arc::new(load);
+        let sender = |name: &str| load.sender(&Identity::new(name, &[AUTHENTICATED_GROUP]), Source::of(None));
+        let receive = |name: &str, bytes: usize| {
+            let mut receiving = Receiving::begin(&load, &sender(name));
+            assert!(receiving.more(1));
+            receiving.becomes(bytes).map(|()| receiving).map_err(|error| error.code.as_u16())
+        };
+        assert_eq!(receive("eve", BODY_TREE_MAX + 1).err(), Some(413));
+        let share = load.bodies_len_max / SENDER_SHARE;
+        let held = receive("eve", share - 2).expect("her share");
+        assert_eq!(receive("eve", share / 2).err(), Some(429));
+        let others: Vec<_> =
+            (0..8).filter_map(|number| receive(&format!("u{number}"), share - 2).ok()).collect();
+        assert_eq!(others.len(), 2, "a part is reserved");
+        assert!(load.activity().bodies_len <= load.bodies_len_max);
+        let mut patch = Receiving::begin(&load, &sender("eve"));
+        let stored = format!("[{}0]", "[],".repeat(share / 100));
+        assert_eq!(patch.beside(stored.as_bytes()).map_err(|error| error.code.as_u16()), Err(429));
+        let mut copies = Receiving::begin(&load, &sender("eve"));
+        assert_eq!(copies.makes(share / 2).map_err(|error| error.code.as_u16()), Err(429));
+        drop((held, others, patch, copies));
+        assert_eq!(load.activity().bodies_len, 0);
+    }
+}

@@ -1,0 +1,217 @@
+//! Bodies at rest.
+//!
+//! Objects of one resource say most things in the same words: their type, who manages which fields, the names of the
+//! fields themselves. A body that nobody is about to read is kept as what it says besides another body of its resource
+//! (LZ4 with that body as the dictionary), which takes a few microseconds to do and about one to undo.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use lz4_flex::block::{compress_into_with_dict, decompress_into_with_dict, get_maximum_output_size};
+use parking_lot::Mutex;
+use tombolo_proto::object::Resource;
+
+use super::Stored;
+
+#[cfg(test)]
+mod tests;
+
+/// The newest objects, up to this number, stay as they are: watchers are about to read them. A watcher that comes later pays
+/// the microsecond of unpacking, once for all that watch the same.
+pub const FRESH_COUNT_MAX: usize = 32;
+
+/// Bytes of bodies of the newest objects that stay as they are, at most.
+pub const FRESH_BYTES_MAX: usize = 128 * 1024;
+
+/// Longest sample, in bytes: the beginning of a body, with its metadata.
+const SAMPLE_LEN_MAX: usize = 4 * 1024;
+
+/// Bodies that are packed against one sample, at most. It lives as long as one of them; what is written changes with
+/// time, and so must what it is compared with.
+const SAMPLE_USES_MAX: u32 = 1024;
+
+/// Bytes of room to work in that are kept from one body to the next, at most.
+const BENCH_LEN_MAX: usize = 16 * 1024;
+
+/// What packing has to save, in bytes, to be worth it: about what the two ways of holding differ by.
+const GAIN_MIN: usize = 64;
+
+/// The text of one object.
+pub(crate) struct Text {
+    held: Mutex<Held>,
+}
+
+enum Held {
+    /// Behind a pointer: few are held so, and there is one [`Held`] for every object.
+    Plain(Box<Bytes>),
+    Packed {
+        packed: Box<[u8]>,
+        sample: Arc<Sample>,
+        len: usize,
+    },
+}
+
+/// What bodies of a resource are compared with.
+struct Sample {
+    text: Box<[u8]>,
+}
+
+impl Text {
+    pub(crate) fn new(body: Bytes) -> Self {
+        Self { held: Mutex::new(Held::Plain(Box::new(body))) }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        match &*self.held.lock() {
+            Held::Plain(body) => body.len(),
+            Held::Packed { len, .. } => *len,
+        }
+    }
+
+    /// Bytes that the text takes in memory, without the sample that it shares with others.
+    pub(crate) fn held(&self) -> usize {
+        match &*self.held.lock() {
+            Held::Plain(body) => body.len(),
+            Held::Packed { packed, .. } => packed.len(),
+        }
+    }
+
+    pub(crate) fn read(&self) -> Bytes {
+        match &*self.held.lock() {
+            Held::Plain(body) => body.as_ref().clone(),
+            Held::Packed { packed, sample, len } => {
+                let mut body = vec![0; *len];
+                unpack(packed, sample, &mut body);
+                body.into()
+            }
+        }
+    }
+
+    /// Appends the text from a place on.
+    pub(crate) fn append(&self, from: usize, out: &mut BytesMut) {
+        match &*self.held.lock() {
+            Held::Plain(body) => out.extend_from_slice(&body[from..]),
+            Held::Packed { packed, sample, len } => {
+                let start = out.len();
+                out.resize(start + len, 0);
+                unpack(packed, sample, &mut out[start..]);
+                out.copy_within(start + from.., start);
+                out.truncate(start + len - from);
+            }
+        }
+    }
+
+    fn pack(&self, sample: &Arc<Sample>, bench: &mut Bench) {
+        let plain = match &*self.held.lock() {
+            Held::Plain(body) => body.as_ref().clone(),
+            Held::Packed { .. } => return,
+        };
+        let Some(packed) = bench.pack(&plain, sample) else { return };
+        // Copied, so that what stays has the length that it needs: a long buffer that is cut leaves a hole behind every
+        // object.
+        let (packed, len) = (packed.into(), plain.len());
+        *self.held.lock() = Held::Packed { packed, sample: Arc::clone(sample), len };
+    }
+}
+
+/// Room to work in, of the size of the largest body so far but no more than [`BENCH_LEN_MAX`] between two bodies.
+#[derive(Default)]
+struct Bench {
+    packed: Vec<u8>,
+    again: Vec<u8>,
+}
+
+impl Bench {
+    /// The packed form of a body; `None` when it is not worth keeping.
+    fn pack(&mut self, plain: &[u8], sample: &Sample) -> Option<&[u8]> {
+        self.packed.truncate(BENCH_LEN_MAX);
+        self.packed.shrink_to(BENCH_LEN_MAX);
+        self.again.truncate(BENCH_LEN_MAX);
+        self.again.shrink_to(BENCH_LEN_MAX);
+        self.packed.resize(get_maximum_output_size(plain.len()), 0);
+        let len = compress_into_with_dict(plain, &mut self.packed, &sample.text).ok()?;
+        if len + GAIN_MIN > plain.len() {
+            return None;
+        }
+        self.again.clear();
+        self.again.resize(plain.len(), 0);
+        let packed = self.packed.get(..len)?;
+        unpack(packed, sample, &mut self.again);
+        // A fault of the library must not become one of the store.
+        (self.again == plain).then_some(packed)
+    }
+}
+
+/// Fills `body` with what was packed. What cannot be unpacked was not kept (see [`Text::pack`]).
+fn unpack(packed: &[u8], sample: &Sample, body: &mut [u8]) {
+    let unpacked = decompress_into_with_dict(packed, body, &sample.text);
+    debug_assert_eq!(unpacked.ok(), Some(body.len()), "it was unpacked before it was kept");
+}
+
+impl fmt::Debug for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.read(), f)
+    }
+}
+
+/// Packs the objects of one store once newer ones have been written.
+#[derive(Default)]
+pub struct Packer {
+    fresh: VecDeque<Arc<Stored>>,
+    fresh_len: usize,
+    /// By resource: one each, for those that have objects.
+    samples: HashMap<Resource, Used>,
+    bench: Bench,
+}
+
+struct Used {
+    sample: Arc<Sample>,
+    uses: u32,
+}
+
+impl Packer {
+    /// Takes note of an object that was just written.
+    pub fn add(&mut self, object: &Arc<Stored>) {
+        self.fresh_len += object.body_len();
+        self.fresh.push_back(Arc::clone(object));
+    }
+
+    /// Packs what has become too much to stay as it is, oldest first.
+    pub fn settle(&mut self) {
+        while self.fresh.len() > FRESH_COUNT_MAX || self.fresh_len > FRESH_BYTES_MAX {
+            let Some(object) = self.fresh.pop_front() else { break };
+            self.fresh_len -= object.body_len();
+            // What nobody else holds any more goes.
+            if Arc::strong_count(&object) > 1 {
+                self.pack(&object);
+            }
+        }
+    }
+
+    /// Packs an object now.
+    pub fn pack(&mut self, object: &Stored) {
+        let resource = object.key.resource();
+        if let Some(used) = self.samples.get_mut(resource).filter(|used| used.uses < SAMPLE_USES_MAX) {
+            used.uses += 1;
+            return object.text.pack(&used.sample, &mut self.bench);
+        }
+        let body = object.body();
+        let text = body[..body.len().min(SAMPLE_LEN_MAX)].into();
+        let sample = Arc::new(Sample { text });
+        object.text.pack(&sample, &mut self.bench);
+        self.samples.insert(resource.clone(), Used { sample, uses: 1 });
+    }
+
+    /// Lets go of what it knows of a resource that is withdrawn.
+    pub fn forget(&mut self, resource: &Resource) {
+        self.samples.remove(resource);
+    }
+}
+
+impl fmt::Debug for Packer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Packer").field("fresh", &self.fresh.len()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,156 @@
+//! Attestations: what the edges keep of the cloud's history, so that cloudcore's own disk need not
+//! (`docs/decisions/0010-epoch-witness.md`).
+//!
+//! An attestation says how far the history of this cluster had come. Whoever holds one can show it, nobody else than a
+//! cloudcore of this cluster can make one, and it says nothing in another cluster.
+
+use aws_lc_rs::{hkdf, hmac};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use tombolo_proto::{CloudRevision, Uid};
+
+use crate::reach::Reach;
+
+/// First byte of an attestation: its form.
+const FORM: u8 = 1;
+
+/// Bytes of the MAC.
+const TAG_LEN: usize = 32;
+
+/// Bytes of an attestation: form, generation, beat, revision, MAC.
+const LEN: usize = 1 + 3 * 8 + TAG_LEN;
+
+/// What the key is for; another purpose has another key.
+const PURPOSE: &[u8] = b"tombolo attestation of the epoch, 1";
+
+/// Makes and checks attestations. The key comes from the private key of cloudcore's authority, which a backup of the
+/// cluster brings back with everything else.
+pub(crate) struct Attester {
+    key: hmac::Key,
+}
+
+impl std::fmt::Debug for Attester {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Attester")
+    }
+}
+
+impl Attester {
+    /// From a secret that all replicas of cloudcore have, and nobody else.
+    ///
+    /// # Errors
+    /// When the cryptography of this machine does not work.
+    pub(crate) fn new(secret: &[u8]) -> Result<Self, aws_lc_rs::error::Unspecified> {
+        let secret = hkdf::Salt::new(hkdf::HKDF_SHA256, b"tombolo").extract(secret);
+        let key = secret.expand(&[PURPOSE], hmac::HMAC_SHA256)?.into();
+        Ok(Self { key })
+    }
+
+    /// Attests that the cluster's history has come this far.
+    pub(crate) fn attest(&self, cluster: &Uid, reach: Reach) -> Bytes {
+        let mut proof = BytesMut::with_capacity(LEN);
+        proof.put_slice(&said(reach));
+        proof.put_slice(hmac::sign(&self.key, &meant(cluster, reach)).as_ref());
+        proof.freeze()
+    }
+
+    /// What an attestation of this cluster says; none when a cloudcore of this cluster has not made it.
+    pub(crate) fn read(&self, cluster: &Uid, proof: &[u8]) -> Option<Reach> {
+        if proof.len() != LEN {
+            return None;
+        }
+        let (mut said, tag) = proof.split_at(LEN - TAG_LEN);
+        let form = said.get_u8();
+        let (generation, beat, revision) = (said.get_u64(), said.get_u64(), CloudRevision(said.get_u64()));
+        let reach = Reach { generation, beat, revision };
+        let genuine = form == FORM && hmac::verify(&self.key, &meant(cluster, reach), tag).is_ok();
+        genuine.then_some(reach)
+    }
+}
+
+/// What an attestation has in clear.
+fn said(reach: Reach) -> Vec<u8> {
+    let mut text = vec![FORM];
+    [reach.generation, reach.beat, reach.revision.0].into_iter().for_each(|number| text.put_u64(number));
+    text
+}
+
+/// What its MAC covers. The cluster is not told, because only that cluster reads it; it comes last, because its length varies.
+fn meant(cluster: &Uid, reach: Reach) -> Vec<u8> {
+    [&said(reach), cluster.as_str().as_bytes()].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use tombolo_proto::limits::ATTESTATION_LEN_MAX;
+
+    use super::*;
+
+    fn attester(secret: &[u8]) -> Attester {
+        Attester::new(secret).expect("cryptography works")
+    }
+
+    fn cluster(name: &str) -> Uid {
+        Uid::parse(name).expect("valid")
+    }
+
+    const REACH: Reach = Reach { generation: 7, beat: 3, revision: CloudRevision(9) };
+
+    #[test]
+    fn an_attestation_is_the_same_in_every_version() {
+        let reach = Reach { generation: 3, beat: 21, revision: CloudRevision(4711) };
+        let proof = attester(b"secret").attest(&cluster("cluster"), reach);
+        const { assert!(LEN <= ATTESTATION_LEN_MAX) };
+        let (said, tag) = proof.split_at(LEN - TAG_LEN);
+        assert_eq!(hex::encode(said), "01000000000000000300000000000000150000000000001267");
+        assert_eq!(
+            hex::encode(tag),
+            "e91256589c3511bbe82e4d724b5451623393a2646927d448e789e953ba8056fd",
+            "edges hold those of earlier versions"
+        );
+    }
+
+    #[test]
+    fn an_attestation_counts_for_its_cluster_and_its_authority_alone() {
+        let (ours, here) = (attester(b"ours"), cluster("here"));
+        let proof = ours.attest(&here, REACH);
+        assert_eq!(ours.read(&here, &proof), Some(REACH));
+        assert_eq!(attester(b"ours").read(&here, &proof), Some(REACH), "another replica");
+        assert_eq!(attester(b"theirs").read(&here, &proof), None);
+        // A name that goes on where another one ends is another name.
+        for other in ["there", "here2", "her"] {
+            assert_eq!(ours.read(&cluster(other), &proof), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn an_attestation_with_a_changed_bit_says_nothing() {
+        let (ours, here) = (attester(b"ours"), cluster("here"));
+        let proof = ours.attest(&here, REACH);
+        for bit in 0..LEN * 8 {
+            let mut changed = proof.to_vec();
+            changed[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(ours.read(&here, &changed), None, "bit {bit}");
+        }
+        for len in (0..LEN).chain([LEN + 1, ATTESTATION_LEN_MAX]) {
+            let mut other = proof.to_vec();
+            other.resize(len, 0);
+            assert_eq!(ours.read(&here, &other), None, "{len} bytes");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn odd_bytes_say_nothing(bytes in vec(any::<u8>(), 0..=ATTESTATION_LEN_MAX)) {
+            prop_assert_eq!(attester(b"ours").read(&cluster("here"), &bytes), None);
+        }
+
+        #[test]
+        fn what_was_attested_is_read(generation in any::<u64>(), beat in any::<u64>(), revision in any::<u64>()) {
+            let (ours, here) = (attester(b"ours"), cluster("here"));
+            let reach = Reach { generation, beat, revision: CloudRevision(revision) };
+            prop_assert_eq!(ours.read(&here, &ours.attest(&here, reach)), Some(reach));
+        }
+    }
+}
