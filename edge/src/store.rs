@@ -27,6 +27,7 @@ use tombolo_proto::object::{InventoryEntry, ObjectKey, Resource};
 mod answers;
 mod batch;
 mod error;
+#[cfg(test)]
 mod faulty;
 mod gone;
 mod inspect;
@@ -54,7 +55,8 @@ mod tests;
 
 pub use answers::{Answer, Class, Question};
 pub use error::{OpenError, ReadError, WriteError};
-pub use faulty::{FaultyDisk, HeldDisk};
+#[cfg(test)]
+pub(crate) use faulty::FaultyDisk;
 pub use inspect::{Inspection, inspect};
 pub use kept::{BYTES_MAX, EVENTS_MAX as KEPT_EVENTS_MAX, OBJECTS_MAX};
 pub use medium::{FileMedium, Medium};

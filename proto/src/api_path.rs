@@ -1,5 +1,5 @@
-//! Paths of the Kubernetes API, written in one way: what stands in no URL, and a percent sign, is percent-encoded in upper case,
-//! and nothing else is (docs/reference/kubernetes.md#names-in-paths).
+//! Paths of the Kubernetes API in one spelling: characters that may not appear in a URL, and the percent sign, are
+//! percent-encoded in upper case, and nothing else is (docs/reference/kubernetes.md#names-in-paths).
 
 use std::fmt::Write as _;
 
@@ -26,7 +26,8 @@ pub fn path_of(resource: &Resource, namespace: &str, name: &str) -> String {
     path
 }
 
-/// A path that was decoded, as it stands in a URL. A slash that was encoded parts segments by then, as it does in an API server.
+/// Encodes a decoded path for a URL. A slash that was encoded is a separator after decoding, as it is in an API
+/// server.
 #[must_use]
 pub fn encoded(path: &str) -> String {
     let mut encoded = String::with_capacity(path.len());
@@ -39,7 +40,7 @@ pub fn encoded(path: &str) -> String {
     encoded
 }
 
-/// An API server stores names that stand in no URL as they are, and a name must never become another path.
+/// An API server stores names with characters that URLs do not allow, and such a name must never become another path.
 fn push_segment(path: &mut String, text: &str) {
     for byte in text.bytes() {
         if stands_for_itself(byte) {
@@ -55,8 +56,8 @@ fn stands_for_itself(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~' | b':' | b'@')
 }
 
-/// Whether all who read a path read the same in it, whether they decode it before or after they take it apart, or not at all: it
-/// is encoded where it has to be and nowhere else, and no segment of it is `.` or `..` or has a slash or a percent sign.
+/// Whether every reader of a path sees the same segments, whether it decodes before or after splitting, or not at all:
+/// the path is encoded only where necessary, and no segment is `.` or `..` or has a slash or a percent sign.
 #[must_use]
 pub fn is_unambiguous(path: &str) -> bool {
     path.split('/').all(|segment| !matches!(segment, "." | "..") && is_unambiguous_segment(segment))

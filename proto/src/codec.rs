@@ -1,7 +1,7 @@
 //! Frames as protobuf and back (dialect `tombolo`, version 1; `protocol/tombolo.proto`).
 //!
-//! Durations travel as whole milliseconds, rounded up. Sentences and software versions are cut to their limits on
-//! the way out and on the way in; every other text beyond its limit is refused.
+//! Durations travel as whole milliseconds, rounded up. Texts for operators and software versions are cut to their
+//! limits on encoding and on decoding; every other text beyond its limit is refused.
 
 mod deliver;
 mod guard;
@@ -23,7 +23,7 @@ use crate::message::{Content, ContentError, FieldError};
 use crate::object::{ObjectKey, SharedObject};
 use crate::package::{HEADER_LEN, Header, PackageError};
 
-/// Why bytes are no frame of this version.
+/// Why bytes are not a frame of this version.
 #[derive(Debug, Error)]
 pub enum CodecError {
     /// The bytes break the rules of protobuf.
@@ -46,28 +46,28 @@ pub enum CodecError {
         /// Field number of the second.
         second: u32,
     },
-    /// A field that the frame needs is not there.
+    /// A required field of the frame is missing.
     #[error("{field} is missing")]
     Missing {
-        /// Which one.
+        /// Name of the field.
         field: &'static str,
     },
-    /// A number outside of its set.
+    /// A number outside its allowed set.
     #[error("{field} is {value}, expected {rule}")]
     Value {
-        /// Which one.
+        /// Name of the field.
         field: &'static str,
-        /// What came.
+        /// Value received.
         value: u64,
-        /// What is allowed.
+        /// Allowed values.
         rule: &'static str,
     },
     /// Too long or too many.
     #[error("{field}: {size} exceeds the limit of {max}")]
     Limit {
-        /// Which field.
+        /// Name of the field.
         field: &'static str,
-        /// Bytes or entries that came.
+        /// Bytes or entries received.
         size: usize,
         /// Bytes or entries allowed.
         max: usize,
@@ -75,9 +75,9 @@ pub enum CodecError {
     /// An identity that breaks its grammar.
     #[error("{field}: {source}")]
     Id {
-        /// Which field.
+        /// Name of the field.
         field: &'static str,
-        /// Which rule.
+        /// The broken rule.
         source: IdError,
     },
     /// A field of a message breaks its rule.
@@ -86,12 +86,12 @@ pub enum CodecError {
     /// Message content that is not JSON.
     #[error("message content: {0}")]
     Content(#[from] ContentError),
-    /// A compressed body that does not decompress to what was announced.
+    /// A compressed body that does not decompress to the announced length.
     #[error("compressed body: {0}")]
     Compression(String),
 }
 
-/// Writes a frame as protobuf. `zstd` says that the peer reads compressed bodies (`features::ZSTD`).
+/// Encodes a frame as protobuf. `zstd` says that the peer reads compressed bodies (`features::ZSTD`).
 #[must_use]
 pub fn encode(frame: &Frame, zstd: bool) -> Bytes {
     let encoded = Encoded::new(frame, zstd);
@@ -100,14 +100,14 @@ pub fn encode(frame: &Frame, zstd: bool) -> Bytes {
     out.freeze()
 }
 
-/// Bytes of what [`encode`] gives where nothing is compressed.
+/// Length of the output of [`encode`] without compression, in bytes.
 #[must_use]
 pub fn encoded_len(frame: &Frame) -> usize {
     Encoded::new(frame, false).len()
 }
 
-/// Writes a frame in two pieces, where the second is a large body as it is: ten thousand connections that are slow share one
-/// copy of it, and an answer is not in memory twice. The pieces in their order are what [`encode`] gives.
+/// Encodes a frame in two pieces, where the second is a large body without a copy: ten thousand slow connections share
+/// one copy of it, and an answer is not in memory twice. Both pieces together are the output of [`encode`].
 #[must_use]
 pub fn encode_pieces(frame: &Frame, zstd: bool) -> (Bytes, Bytes) {
     match frame {
@@ -125,7 +125,7 @@ pub fn encode_pieces(frame: &Frame, zstd: bool) -> (Bytes, Bytes) {
     }
 }
 
-/// Writes a frame as one whole package, header and payload in one allocation: what fits a WebSocket message.
+/// Encodes a frame as one whole package, header and payload in one allocation, for one WebSocket message.
 ///
 /// # Errors
 /// [`PackageError::TooLarge`] when the frame exceeds [`limits::FRAME_LEN_MAX`].
@@ -139,7 +139,7 @@ pub fn encode_package(lane: Lane, frame: &Frame, zstd: bool) -> Result<Bytes, Pa
     Ok(out.freeze())
 }
 
-/// A frame on its way to bytes.
+/// A frame in the form in which it is encoded.
 enum Encoded<'a> {
     /// An object for one of many nodes.
     Upsert(deliver::Upsert<'a>),
@@ -172,12 +172,12 @@ impl<'a> Encoded<'a> {
     }
 }
 
-/// Reads a frame. Object bodies and message contents share the payload's bytes. A delivery whose content breaks a rule
-/// is [`Frame::Undecodable`] as long as its place can be read: one object must not end a session.
+/// Decodes a frame. Object bodies and message contents share the payload's bytes. A delivery whose content breaks a
+/// rule becomes [`Frame::Undecodable`] when its position and scope can be read: one object must not end a session.
 ///
 /// # Errors
-/// [`CodecError`] when the bytes are no frame of this version or exceed a limit; counts are checked before memory is
-/// taken for their entries.
+/// [`CodecError`] when the bytes are not a frame of this version or exceed a limit; counts are checked before memory
+/// is allocated for their entries.
 pub fn decode(payload: Bytes) -> Result<Frame, CodecError> {
     if payload.len() > limits::FRAME_LEN_MAX {
         return Err(CodecError::Limit { field: "frame", size: payload.len(), max: limits::FRAME_LEN_MAX });
@@ -194,26 +194,26 @@ pub fn decode(payload: Bytes) -> Result<Frame, CodecError> {
     }
 }
 
-/// Bytes that reading a frame takes for as long as it is worked on, its payload included. For whoever has to find room for it
-/// first.
+/// Memory that decoding a frame takes while it is processed, including the payload, in bytes. For callers that reserve
+/// the memory first.
 #[must_use]
 pub fn weight(payload: &[u8]) -> usize {
     guard::weight(payload)
 }
 
-/// Whether a peer reads this key. What an edge holds under another one it cannot name in an inventory.
+/// Whether a peer can decode this key. An edge cannot name an object with any other key in an inventory.
 #[must_use]
 pub fn carries(key: &ObjectKey) -> bool {
     parts::check_key(key).is_ok()
 }
 
-/// Whether the cloud reads this request. Asked before it is sent: one client's odd words must not cost the node its
-/// session.
+/// Whether the cloud can decode this request. Checked before it is sent: unusual text from one client must not cost
+/// the node its session.
 pub(crate) fn check_request(request: &Request) -> Result<(), CodecError> {
     read::check_request(write::request(request))
 }
 
-/// The same for a subscription; its inventory is the store's and is not looked at.
+/// The same for a subscription; its inventory comes from the store and is not checked.
 pub(crate) fn check_subscribe(subscribe: &Subscribe) -> Result<(), CodecError> {
     read::check_subscribe(subscribe)
 }
@@ -228,7 +228,8 @@ fn read_whole(payload: Bytes) -> Result<Frame, CodecError> {
     })
 }
 
-/// A request waits, and is counted by its body: whatever else the frame has does not stay in memory.
+/// A request stays in memory while it waits, and is accounted by its body, so the rest of the frame's bytes is
+/// dropped.
 fn kept(mut request: Request, payload: usize) -> Request {
     match &mut request.body {
         RequestBody::Api(api) => api.body = kept::part(std::mem::take(&mut api.body), payload),
@@ -240,8 +241,8 @@ fn kept(mut request: Request, payload: usize) -> Request {
     request
 }
 
-/// Why a peer would not read a delivery of this object, in words; none when it would: an API server stores names that no
-/// edge can hold. Asked before an object is sent, and looked for once.
+/// Why a peer could not decode a delivery of this object; none when it could. An API server stores names that no edge
+/// can hold. Checked before an object is sent; the result is cached.
 pub(crate) fn obstacle(object: &SharedObject) -> Option<&str> {
     object.obstacle(|| unreadable(&object.key, &object.dependencies))
 }

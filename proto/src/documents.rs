@@ -1,28 +1,30 @@
-//! What an agent asks of the API server in every session: documents, in the form in which it asks, and what it follows.
+//! The documents that an agent requests from the API server in every session, with their media types, and the
+//! resources that it follows.
 //!
-//! They are the same for all nodes, so a hub asks once for many. It does so for what it knows and for nothing else, because
-//! a peer must not make copies as it likes: both ends name it by what stands here.
+//! They are the same for all nodes, so a hub requests each once for many nodes. It does so only for the documents
+//! listed here: a peer must not be able to create shared copies at will. Both ends identify a document by these
+//! constants.
 
 /// All kinds in one document (aggregated discovery).
 pub const DISCOVERY: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
-/// The keys of the token issuer. kube-apiserver has them in their own media type alone (RFC 7517), and 406 for whoever does
-/// not name it.
+/// Media types for the keys of the token issuer. kube-apiserver serves them only in their own media type (RFC 7517),
+/// and answers 406 when a client does not accept it.
 pub const KEY_SET: &str = "application/jwk-set+json, application/json";
 
-/// Where the groups of the API are.
+/// Path of the list of API groups.
 pub const GROUPS_PATH: &str = "/apis";
 
-/// Where the index of the OpenAPI documents is.
+/// Path of the index of the OpenAPI documents.
 pub const OPENAPI_PATH: &str = "/openapi/v3";
 
-/// Where the token issuer is described (OpenID Connect discovery).
+/// Path of the token issuer's description (OpenID Connect discovery).
 pub const ISSUER_PATH: &str = "/.well-known/openid-configuration";
 
-/// Where the issuer's keys are.
+/// Path of the issuer's keys.
 pub const KEYS_PATH: &str = "/openid/v1/jwks";
 
-/// Path and form of what an agent asks for when it is connected again.
+/// Path and media type of each document that an agent requests after it has reconnected.
 pub const IN_EVERY_SESSION: [(&str, &str); 4] = [
     (GROUPS_PATH, DISCOVERY),
     (OPENAPI_PATH, "application/json"),
@@ -30,7 +32,7 @@ pub const IN_EVERY_SESSION: [(&str, &str); 4] = [
     (KEYS_PATH, KEY_SET),
 ];
 
-/// The warm set, which every agent follows: group, version and plural of each resource, all objects of it
+/// The warm set, which every agent follows: group, version and plural of each resource, with all its objects
 /// (docs/edge-node.md#what-the-local-api-answers).
 pub const WARM_SET: [(&str, &str, &str); 9] = [
     ("", "v1", "services"),

@@ -1,8 +1,8 @@
-//! What can go wrong at the protocol's boundaries.
+//! Errors at the protocol's boundaries.
 
 use thiserror::Error;
 
-/// An identity that breaks its grammar. The text says what, the offending value and the rule.
+/// An identity that breaks its grammar. The text names the field, the invalid value and the rule.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("bad {what} {value:?}: {rule}")]
 pub struct IdError {

@@ -23,9 +23,9 @@ pub enum Frame {
     },
     /// Edge to cloud: part of an inventory that did not fit the hello.
     InventoryPart(InventoryPart),
-    /// Cloud to edge: one object, or its end.
+    /// Cloud to edge: one object, or its deletion.
     Deliver(Deliver),
-    /// A delivery of which nothing but the place could be read: never sent, and refused as this one object.
+    /// A delivery of which only the position and scope could be read: never sent, and refused as this one object.
     Undecodable(Undecodable),
     /// Edge to cloud: everything up to these positions is on the edge's disk or was refused.
     Ack {
@@ -34,7 +34,7 @@ pub enum Frame {
     },
     /// Edge to cloud: one delivery could not be stored.
     Refuse(Refusal),
-    /// Cloud to edge: all that was missing in this scope when it was compared has been acknowledged.
+    /// Cloud to edge: everything that was missing in this scope when it was compared has been acknowledged.
     CaughtUp {
         /// Pushed set or subscription.
         scope: ScopeId,
@@ -43,7 +43,7 @@ pub enum Frame {
         /// The cloud's revision when the scope was compared.
         revision: CloudRevision,
     },
-    /// Edge to cloud: a question or a write.
+    /// Edge to cloud: a query or a write.
     Request(Request),
     /// Cloud to edge: the answer.
     Reply(Reply),
@@ -63,7 +63,7 @@ pub enum Frame {
         /// Sentence for the operator.
         reason: String,
     },
-    /// Edge to cloud: renew this node's lease. The whole lease object stays away from the wire.
+    /// Edge to cloud: renew this node's lease. The whole lease object is not sent.
     LeaseRenew {
         /// `spec.renewTime`, microseconds since the Unix epoch.
         renew_time_micros: i64,
@@ -75,19 +75,21 @@ pub enum Frame {
         /// HTTP status code of the API server; 200 when it is stored.
         code: u16,
     },
-    /// Cloud to edge: how far the cloud's history has come. The edge keeps the newest one, and shows it with its next hello.
+    /// Cloud to edge: how far the cloud's history has advanced. The edge keeps the newest one and sends it with its
+    /// next hello.
     Attestation {
-        /// Of the cloud for the cloud: at most [`crate::limits::ATTESTATION_LEN_MAX`] bytes that mean nothing to an edge.
+        /// From the cloud for the cloud: at most [`crate::limits::ATTESTATION_LEN_MAX`] bytes that are opaque to an
+        /// edge.
         proof: Bytes,
     },
-    /// Either side: are you there?
+    /// Either side: requests a sign of life.
     Ping {
         /// Echoed by the pong.
         id: u64,
     },
-    /// Either side: I am.
+    /// Either side: answer to a ping.
     Pong {
-        /// The ping's.
+        /// Id of the ping.
         id: u64,
     },
     /// Either side, last frame: why the session ends.
@@ -99,24 +101,24 @@ pub enum Frame {
 pub struct Hello {
     /// Protocol versions that the edge speaks, lowest and highest.
     pub versions: (u32, u32),
-    /// Who the edge says it is; checked against its certificate.
+    /// The node that the edge claims to be; checked against its certificate.
     pub node: NodeId,
-    /// Which store it keeps.
+    /// Identity of its store.
     pub store: StoreId,
-    /// The history that its revisions belong to; none when it has never been caught up.
+    /// The history that its revisions belong to; none when it has never caught up.
     pub epoch: Option<Epoch>,
     /// Version of the trimming rules under which its content hashes were made; 0 when it holds nothing.
     pub trim_version: u32,
-    /// What it can do, see [`features`].
+    /// Its abilities, see [`features`].
     pub features: u64,
-    /// What it holds in the pushed set.
+    /// What it holds of the pushed set.
     pub inventory: Inventory,
     /// Software version, for operators.
     pub agent: String,
-    /// Which process says so, drawn anew by each; 0 when it is not said. One that comes back after another one with the same
-    /// identity shows that both are alive.
+    /// Identity of the edge's process, drawn anew by each process; 0 when not stated. When it returns after another
+    /// process with the same node identity, both are alive.
     pub instance: u64,
-    /// The newest attestation that it was given; empty when there is none.
+    /// The newest attestation that the edge received; empty when there is none.
     pub attestation: Bytes,
 }
 
@@ -124,11 +126,11 @@ pub struct Hello {
 pub mod features {
     /// Reads object bodies compressed with zstd.
     pub const ZSTD: u64 = 1;
-    /// Knows of objects that are needed and that the cloud cannot read.
+    /// Understands objects that are needed and that the cloud cannot read.
     pub const UNREADABLE: u64 = 2;
     /// Attestations of the cloud's history: an edge keeps them, a cloud checks them.
     pub const ATTESTATION: u64 = 4;
-    /// Knows of objects that it follows and that the cloud cannot read.
+    /// Understands objects that it follows and that the cloud cannot read.
     pub const UNREADABLE_FOLLOWED: u64 = 8;
     /// Everything that this version can do.
     pub const ALL: u64 = ZSTD | UNREADABLE | ATTESTATION | UNREADABLE_FOLLOWED;
@@ -148,7 +150,7 @@ pub enum Inventory {
     },
 }
 
-/// Part of an inventory; the last one is marked.
+/// Part of an inventory; the last part is marked.
 #[derive(Debug, Clone, PartialEq)]
 pub struct InventoryPart {
     /// Pushed set or subscription.
@@ -174,13 +176,13 @@ pub struct Welcome {
     pub ping_interval: Duration,
     /// Silence after which the cloud ends the session.
     pub idle_timeout: Duration,
-    /// The cloud's wall clock, milliseconds since the Unix epoch: lets an edge notice a wrong clock.
+    /// The cloud's wall clock, milliseconds since the Unix epoch, so that an edge can detect a wrong clock.
     pub unix_millis: u64,
     /// Software version, for operators.
     pub agent: String,
 }
 
-/// One object, or its end, at one position of one lane.
+/// One object, or its deletion, at one position of one lane.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Deliver {
     /// Position in the lane that carries the frame.
@@ -191,14 +193,14 @@ pub struct Deliver {
     pub change: Change,
 }
 
-/// A delivery whose content breaks a rule of the codec. Its place is known, so that the session goes on.
+/// A delivery whose content breaks a rule of the codec. Its position and scope are known, so the session continues.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Undecodable {
     /// Position in the lane that carries the frame.
     pub seq: Seq,
     /// Pushed set or subscription.
     pub scope: ScopeId,
-    /// Which rule, in a sentence of at most 1,024 bytes.
+    /// The broken rule, in a sentence of at most 1,024 bytes.
     pub reason: String,
 }
 
@@ -207,11 +209,11 @@ pub struct Undecodable {
 pub enum Change {
     /// Hold this version.
     Upsert(Arc<SharedObject>),
-    /// Hold the object no longer: it is gone, or this node needs it no more.
+    /// Remove the object: it was deleted, or this node no longer needs it.
     Delete {
         /// Which object.
         key: ObjectKey,
-        /// The version that went, when the cloud knows it.
+        /// The version that was deleted, when the cloud knows it.
         version: Option<ObjectVersion>,
     },
     /// The cloud has no such object, although something on the node refers to it.
@@ -219,20 +221,21 @@ pub enum Change {
         /// Which object.
         key: ObjectKey,
     },
-    /// Something on the node refers to this object, or it is followed, and the cloud cannot read it. What the
-    /// edge holds of it stays; a version of another epoch has the revision 0 from now on, which is older than any other.
-    /// In the pushed set only to edges with [`features::UNREADABLE`], in others with [`features::UNREADABLE_FOLLOWED`].
+    /// Something on the node refers to this object, or it is followed, and the cloud cannot read it. The edge keeps
+    /// what it holds of it; a version of another epoch has the revision 0 from now on, which is older than any other.
+    /// In the pushed set only sent to edges with [`features::UNREADABLE`], in other scopes with
+    /// [`features::UNREADABLE_FOLLOWED`].
     Unreadable {
         /// Which object.
         key: ObjectKey,
     },
-    /// The content that the edge holds under this key is right, but its place in the cloud's history is another
-    /// one: keep the body, adopt the version. Sent where UID and content hash are equal and only the revision
-    /// differs, above all after a change of epoch.
+    /// The content that the edge holds under this key is right, but has another revision in the cloud's history: keep
+    /// the body, adopt the version. Sent when UID and content hash are equal and only the revision differs, mainly
+    /// after a change of epoch.
     Adopt {
         /// Which object.
         key: ObjectKey,
-        /// The version that the held content is from now on.
+        /// The version of the held content from now on.
         version: ObjectVersion,
     },
 }
@@ -278,13 +281,13 @@ pub struct Refusal {
     pub lane: Lane,
     /// Position of the delivery.
     pub seq: Seq,
-    /// Kind of trouble.
+    /// Kind of failure.
     pub reason: RefusalReason,
-    /// Sentence for the operator, at most 1,024 bytes.
+    /// Text for the operator, at most 1,024 bytes.
     pub message: String,
 }
 
-/// Kinds of trouble that make an edge refuse a delivery. The set is open: new reasons read as `Other`.
+/// Kinds of failure that make an edge refuse a delivery. The set is open: new reasons read as `Other`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RefusalReason {
     /// The disk is full.
@@ -299,16 +302,16 @@ pub enum RefusalReason {
     Other,
 }
 
-/// A question or a write of an edge.
+/// A query or a write of an edge.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Request {
     /// Chosen by the edge, unique in the session.
     pub id: RequestId,
     /// Time after which the edge no longer waits.
     pub timeout: Duration,
-    /// What is asked.
+    /// The request itself.
     pub body: RequestBody,
-    /// Bearer token of the local client on whose behalf the edge asks; none: the node itself.
+    /// Bearer token of the local client on whose behalf the edge sends the request; none: the node itself.
     pub caller_token: Option<String>,
 }
 
@@ -348,9 +351,9 @@ impl ApiRequest {
 /// Answer to a [`Request`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reply {
-    /// The request's.
+    /// Id of the request.
     pub id: RequestId,
-    /// What is answered.
+    /// The reply itself.
     pub body: ReplyBody,
 }
 
@@ -375,7 +378,7 @@ pub struct ApiReply {
 }
 
 impl ApiReply {
-    /// A refusal in the form that Kubernetes clients read.
+    /// A refusal as a Kubernetes `Status`, which clients can read.
     #[must_use]
     pub fn refusal(error: &StatusError) -> Self {
         Self { code: error.code, content_type: "application/json".to_owned(), body: error.to_status() }
@@ -399,7 +402,7 @@ pub struct Subscribe {
     pub caller_token: Option<String>,
     /// The history that the edge's copy follows, when it has one.
     pub epoch: Option<Epoch>,
-    /// What the edge holds of it.
+    /// What the edge holds of the resource.
     pub inventory: Inventory,
 }
 
@@ -417,7 +420,7 @@ pub struct Goodbye {
 /// Kinds of end. The set is open: new reasons read as `Other`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum GoodbyeReason {
-    /// The process stops or moves.
+    /// The process stops or hands the node over.
     Draining,
     /// A newer connection of the same node took over.
     Replaced,
@@ -431,7 +434,7 @@ pub enum GoodbyeReason {
     Forbidden,
     /// The peer was silent or did not keep up.
     Timeout,
-    /// The hub has no room.
+    /// The hub has no capacity.
     Overloaded,
     /// Anything else.
     Other,

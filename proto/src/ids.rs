@@ -1,4 +1,4 @@
-//! Identities, sequences and revisions: one type each, so that a swapped pair does not compile.
+//! Identities, sequences and revisions: one type each, so that mixing up two of them does not compile.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -10,11 +10,11 @@ use crate::error::IdError;
 /// Longest Kubernetes object name and DNS-1123 subdomain, in bytes (Kubernetes naming convention).
 pub const NAME_LEN_MAX: usize = 253;
 
-/// Longest UID accepted from a peer, in bytes. Kubernetes UIDs are 36 bytes; the slack is for foreign stores.
+/// Longest UID accepted from a peer, in bytes. Kubernetes UIDs are 36 bytes; the slack is for other stores.
 pub const UID_LEN_MAX: usize = 128;
 
-/// Whether this can be the name of a ConfigMap, a Secret, a Node or anything else whose name is a DNS-1123 subdomain. What
-/// cannot is the name of nothing: the API server stores no such object.
+/// Whether this can be the name of a ConfigMap, a Secret, a Node or any other object whose name is a DNS-1123
+/// subdomain. The API server stores no such object under any other name.
 #[must_use]
 pub fn is_dns_subdomain(text: &str) -> bool {
     let label_ok = |label: &str| {
@@ -50,7 +50,7 @@ impl NodeId {
     }
 }
 
-/// `metadata.uid` of an object: tells a re-created object from an updated one.
+/// `metadata.uid` of an object: distinguishes a re-created object from an updated one.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Uid(Arc<str>);
 
@@ -73,7 +73,7 @@ impl Uid {
     }
 }
 
-/// Maps keyed by UIDs are asked with texts.
+/// Maps keyed by UIDs can be looked up with text.
 impl Borrow<str> for Uid {
     fn borrow(&self) -> &str {
         &self.0
@@ -98,8 +98,8 @@ macro_rules! text_format {
 
 text_format!(NodeId, Uid);
 
-/// `metadata.resourceVersion` as the cloud's Kubernetes API gave it. Never compared with a revision of the
-/// edge's own store, which is another type.
+/// `metadata.resourceVersion` as the cloud's Kubernetes API returned it. Never compared with a revision of the edge's
+/// own store, which is another type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct CloudRevision(pub u64);
 
@@ -119,7 +119,7 @@ impl fmt::Display for CloudRevision {
     }
 }
 
-/// Identity of one edge store, drawn at random when the store is created: a rebuilt store is another one.
+/// Identity of one edge store, drawn at random when the store is created: a rebuilt store has a new identity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct StoreId(pub [u8; 16]);
 
@@ -144,7 +144,7 @@ impl Seq {
     }
 }
 
-/// Number of a request within one session, chosen by the side that asks.
+/// Number of a request within one session, chosen by the requesting side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(pub u64);
 
@@ -170,10 +170,10 @@ pub enum Lane {
 }
 
 impl Lane {
-    /// All lanes, first served first.
+    /// All lanes, in order of priority.
     pub const ALL: [Self; 3] = [Self::Control, Self::Delivery, Self::Bulk];
 
-    /// Index into an array with one element a lane.
+    /// Index into an array with one element per lane.
     #[must_use]
     pub fn index(self) -> usize {
         self as usize
@@ -186,7 +186,7 @@ impl Lane {
     }
 }
 
-/// A reading of a monotonic clock whose origin the caller chooses. Sessions compare and add, nothing else.
+/// A reading of a monotonic clock whose origin the caller chooses. Sessions only compare and add moments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Moment {
     /// Microseconds since the caller's origin.

@@ -1,18 +1,19 @@
-//! Order-independent digest of an inventory (docs/protocol.md#reconnecting): equal digests spare the list.
+//! Order-independent digest of an inventory (docs/protocol.md#reconnecting): when digests are equal, the list is not
+//! sent.
 
 use sha2::{Digest as _, Sha256};
 
 use crate::ids::StoreId;
 use crate::object::{ContentHash, Held, InventoryEntry, ObjectKey};
 
-/// What the hashed bytes begin with: changing the framing below needs another text.
+/// Prefix of the hashed bytes: changing the framing below needs another text.
 const FRAMING: &[u8] = b"tombolo inventory 2\n";
 
-/// Digest and number of entries of an inventory, in whatever order they come. No two entries have one key.
+/// Digest and number of entries of an inventory, in any order. No two entries have the same key.
 ///
-/// The digest is the first half of a SHA-256 of the store's id and the sorted list. It is one hash of everything and no sum of
-/// hashes, of which equal ones can be put together out of many entries. Only the edge and its cloud know the id: others, who
-/// name the objects, cannot compute a single digest, so none of them finds two lists that have the same one.
+/// The digest is the first half of a SHA-256 of the store's id and the sorted list. It is one hash of everything, not
+/// a sum of hashes, for which collisions can be composed from many entries. Only the edge and its cloud know the id:
+/// the users who name the objects cannot compute a digest, so they cannot find two lists with the same one.
 #[must_use]
 pub fn digest<'a>(store: StoreId, entries: impl IntoIterator<Item = &'a InventoryEntry>) -> ([u8; 16], u64) {
     let mut entries: Vec<_> = entries.into_iter().collect();
@@ -25,14 +26,14 @@ pub fn digest<'a>(store: StoreId, entries: impl IntoIterator<Item = &'a Inventor
     (start(hasher), u64::try_from(entries.len()).unwrap_or(u64::MAX))
 }
 
-/// What names an object. Their order is part of the digest, so it is not left to the key's own.
+/// The texts that name an object. Their order is part of the digest, so it does not depend on the key's own order.
 fn texts(key: &ObjectKey) -> [&str; 5] {
     let resource = key.resource();
     [&resource.group, &resource.version, &resource.name, key.namespace(), key.name()]
 }
 
-/// Each text is preceded by its length, so that no two entries give the same bytes. The content hash stays out:
-/// within one epoch the revision says it all, and across epochs inventories are exchanged in full.
+/// Each text is preceded by its length, so that no two entries give the same bytes. The content hash is left out:
+/// within one epoch the revision determines the content, and across epochs inventories are exchanged in full.
 fn hash_entry(hasher: &mut Sha256, entry: &InventoryEntry) {
     let text = |hasher: &mut Sha256, text: &str| {
         hasher.update(u64::try_from(text.len()).unwrap_or(u64::MAX).to_le_bytes());
@@ -57,9 +58,9 @@ fn start<const LENGTH: usize>(hasher: Sha256) -> [u8; LENGTH] {
     start
 }
 
-/// Hash of an object's trimmed JSON. The caller has taken `metadata.resourceVersion` out: the hash must be the same
-/// in two epochs of one cluster. An object can have several writers, and a version of equal hash is not sent: so it is one
-/// of which nobody can make another text with a given value.
+/// Hash of an object's trimmed JSON. The caller has removed `metadata.resourceVersion`: the hash must be the same in
+/// two epochs of one cluster. An object can have several writers, and a version with an equal hash is not sent, so
+/// nobody may be able to construct another text with a given hash.
 #[must_use]
 pub fn content_hash(body_without_resource_version: &[u8]) -> ContentHash {
     let mut hasher = ContentHasher::default();
@@ -67,7 +68,7 @@ pub fn content_hash(body_without_resource_version: &[u8]) -> ContentHash {
     hasher.finish()
 }
 
-/// [`content_hash`] of a text that comes in parts: the start of its SHA-256.
+/// [`content_hash`] of a text that arrives in parts: the start of its SHA-256.
 #[derive(Debug, Clone, Default)]
 pub struct ContentHasher(Sha256);
 
@@ -115,7 +116,7 @@ mod tests {
 
     const STORE: StoreId = StoreId([7; 16]);
 
-    /// Peers of two versions compare digests. Another number costs every large node its whole list once.
+    /// Peers of two versions compare digests. A changed value makes every large node send its whole list once.
     const GOLDEN: u128 = 292_170_843_390_786_848_176_057_642_634_771_682_559;
 
     #[test]

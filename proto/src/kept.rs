@@ -1,9 +1,10 @@
-//! Parts of what came in. A part that shares the bytes of the whole keeps all of them in memory, and who counts what it keeps
-//! counts the part.
+//! Parts of received documents. A part that shares the bytes of the whole keeps all of them in memory, but memory
+//! accounting counts only the part.
 
 use bytes::Bytes;
 
-/// Bytes around a part that are kept with it, at most; of a large part an eighth, so that no honest peer makes us copy one.
+/// Most bytes around a part that are kept with it; for a large part an eighth of it in addition, so that an honest
+/// peer never causes a copy.
 const AROUND_MAX: usize = 1024;
 
 /// The part as it is, or a copy when the whole is much longer.
@@ -25,7 +26,7 @@ mod tests {
         whole.as_ptr_range().contains(&part.as_ptr())
     }
 
-    /// What a peer puts around what it asks does not stay in memory uncounted.
+    /// Bytes that a peer adds around a request do not stay in memory uncounted.
     #[test]
     fn what_is_kept_of_a_large_document_is_its_content_alone() {
         let document = |junk: usize, content: usize| {
@@ -64,7 +65,7 @@ mod tests {
             let timeout = Duration::from_secs(1);
             let request = Request { id: RequestId(1), timeout, body, caller_token: None };
             let mut payload = codec::encode(&Frame::Request(request), false).to_vec();
-            // Field 100 of no frame: later versions may have it.
+            // Field 100 is not defined in any frame; later versions may use it.
             payload.extend_from_slice(&[0xa2, 0x06, 0xc0, 0x84, 0x3d]);
             payload.resize(payload.len() + 1_000_000, b'j');
             let payload = Bytes::from(payload);

@@ -1,8 +1,8 @@
 //! KubeEdge's JSON envelope: one message, one JSON document (docs/reference/kubeedge.md#json-envelope).
 //!
-//! Decoding is as lenient as Go's: unknown members are ignored, member names match in any case, the last of two
-//! equal members counts, `null` is an absent value, and what follows the first JSON value is discarded. Content is
-//! cut out as it is. Encoding writes Go's member order and leaves out what Go leaves out.
+//! Decoding is as lenient as Go's: unknown members are ignored, member names match in any case, the last of two equal
+//! members counts, `null` is an absent value, and bytes after the first JSON value are discarded. Content is cut out
+//! unchanged. Encoding uses Go's member order and leaves out what Go leaves out.
 
 mod envelope;
 
@@ -15,13 +15,13 @@ use crate::limits;
 use crate::message::{Content, FieldError, Message, MessageId};
 use envelope::Envelope;
 
-/// Why bytes are no message.
+/// Why bytes are not a message.
 #[derive(Debug, Error)]
 pub enum EnvelopeError {
     /// The document is too large.
     #[error("message of {len} bytes exceeds the limit of {max} bytes")]
     TooLarge {
-        /// Bytes that came.
+        /// Bytes received.
         len: usize,
         /// Bytes allowed.
         max: usize,
@@ -34,17 +34,17 @@ pub enum EnvelopeError {
     Field(#[from] FieldError),
 }
 
-/// Reads one message, its resource path in the spelling of the wire. The content shares the document's bytes where that
-/// keeps little else.
+/// Reads one message, with its resource path in wire spelling. The content shares the document's bytes unless that
+/// would keep much else in memory.
 ///
 /// # Errors
 /// [`EnvelopeError`] when the document is empty, too large or not an envelope, has no `msg_id`, or a field breaks its
-/// limit. Unknown operations, types, sources and groups are no errors.
+/// limit. Unknown operations, types, sources and groups are not errors.
 pub fn decode(document: &Bytes) -> Result<Message, EnvelopeError> {
     if document.len() > limits::FRAME_LEN_MAX {
         return Err(EnvelopeError::TooLarge { len: document.len(), max: limits::FRAME_LEN_MAX });
     }
-    // The deserializer stops after the first value: what follows is discarded as Go does.
+    // The deserializer stops after the first value: the rest is discarded, as in Go.
     let mut deserializer = serde_json::Deserializer::from_slice(document);
     let Envelope { raw, content } = Envelope::deserialize(&mut deserializer)?;
     let content = match content {
@@ -56,7 +56,7 @@ pub fn decode(document: &Bytes) -> Result<Message, EnvelopeError> {
     Ok(raw.check(content)?)
 }
 
-/// Writes one message, its resource path in the spelling of the wire.
+/// Writes one message, with its resource path in wire spelling.
 #[must_use]
 pub fn encode(message: &Message) -> Bytes {
     let content = message.content.as_json();
@@ -78,8 +78,8 @@ pub(crate) fn encode_head(message: &Message) -> Vec<u8> {
     out
 }
 
-/// The document of a message that answers nothing up to its time, after which the parts of its header follow that do not
-/// differ from one message about the same to the next.
+/// The start of the document of a message that answers no other, up to and including its time. The header parts that
+/// follow are the same in every message about the same object version.
 pub(crate) fn encode_opening(id: &MessageId, timestamp_millis: i64) -> Vec<u8> {
     let mut out = Vec::with_capacity(OPENING_LEN);
     out.extend_from_slice(b"{\"header\":{\"msg_id\":");
@@ -89,13 +89,13 @@ pub(crate) fn encode_opening(id: &MessageId, timestamp_millis: i64) -> Vec<u8> {
     out
 }
 
-/// What this takes with a UUID, in bytes.
+/// Usual length of this opening with a UUID, in bytes.
 const OPENING_LEN: usize = 96;
 
-/// What header and route usually take, in bytes.
+/// Usual length of header and route, in bytes.
 const HEAD_LEN: usize = 384;
 
-/// Appends a value that has only texts, numbers and flags, which serde_json always writes.
+/// Appends a value that has only texts, numbers and flags, which serde_json can always write.
 fn append(out: &mut Vec<u8>, value: &impl Serialize) {
     let start = out.len();
     if serde_json::to_writer(&mut *out, value).is_err() {

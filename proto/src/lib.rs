@@ -1,17 +1,17 @@
 //! The protocol between the cloud and the edge, without sockets, clocks or randomness.
 //!
 //! - [`message`] is KubeEdge's message model as types: one model for both dialects and the whole program.
-//! - [`frame`] is what travels in dialect `tombolo`; [`object`] and [`ids`] are what frames talk about.
-//! - [`codec`] turns frames into protobuf, [`kubeedge`] turns messages into KubeEdge's JSON envelope, and
-//!   [`package`] cuts byte streams into frames. All bounds are in [`limits`] and hold before memory is taken.
-//! - [`documents`] are what a hub has one copy of for all nodes.
+//! - [`frame`] defines the frames of dialect `tombolo`; [`object`] and [`ids`] define what frames refer to.
+//! - [`codec`] turns frames into protobuf, [`kubeedge`] turns messages into KubeEdge's JSON envelope, and [`package`]
+//!   cuts byte streams into frames. All bounds are in [`limits`] and are checked before memory is allocated.
+//! - [`documents`] names the API documents of which a hub keeps one copy for all nodes.
 //! - [`session`] holds the two ends of a connection as state machines.
 //!
 //! # Contract
 //!
-//! Every function is pure or works on the state it is called on. Time and random bytes are arguments. Nothing a
-//! peer sends makes anything here panic or take more memory than a small multiple of the bytes received; every
-//! refusal is a typed error that says what was wrong and where.
+//! Every function is pure or changes only its receiver. Time and random bytes are arguments. No input from a peer can
+//! cause a panic or use more memory than a small multiple of the bytes received. Every refusal is a typed error that
+//! says what was wrong and where.
 
 pub mod api_path;
 pub mod codec;

@@ -1,8 +1,8 @@
 //! KubeEdge's message: the model of both dialects and of the requests inside the program
 //! (docs/reference/kubeedge.md#messages).
 //!
-//! Words of the route are open sets: a word that this version does not know is kept as it came, so that the
-//! message can be answered with a refusal that names it.
+//! The keywords of a route are open sets: a keyword that this version does not know is kept as received, so that the
+//! reply can be a refusal that names it.
 
 mod content;
 mod id;
@@ -24,14 +24,14 @@ pub(crate) use raw::RawMessage;
 pub(crate) use words::open_words;
 pub use words::{Group, Operation, OtherWord, ResourceType, Source};
 
-/// One message: who says what about which resource, and the content.
+/// One message: sender, operation, resource and content.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Message {
     /// Identity and version.
     pub header: Header,
     /// From whom, about what.
     pub route: Route,
-    /// Body as raw JSON.
+    /// Content as raw JSON.
     pub content: Content,
 }
 
@@ -52,18 +52,18 @@ pub struct Header {
     pub context_type: String,
 }
 
-/// Where a message comes from and what it is about (docs/reference/kubeedge.md#json-envelope).
+/// Sender and resource of a message (docs/reference/kubeedge.md#json-envelope).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route {
-    /// Module that speaks.
+    /// Module that sends the message.
     pub source: Source,
     /// Module that is addressed; no stock code path sets it.
     pub destination: String,
     /// Group of modules that the message is for.
     pub group: Group,
-    /// What is done or asked.
+    /// What is done or requested.
     pub operation: Operation,
-    /// To what.
+    /// The resource of the operation.
     pub resource: ResourcePath,
 }
 
@@ -76,7 +76,7 @@ impl Route {
 }
 
 impl Message {
-    /// A message that answers nothing and carries no resource version.
+    /// A message that answers no other and carries no resource version.
     #[must_use]
     pub fn new(id: MessageId, timestamp_millis: i64, route: Route, content: Content) -> Self {
         let header = Header {

@@ -16,7 +16,7 @@ use crate::limits;
 use crate::message::Content;
 
 /// Group, version and plural name of a kind, for example `apps`/`v1`/`deployments`. The core group is empty. Cheap to
-/// clone, and no longer than a pointer: the key of every object has one.
+/// clone and the size of a pointer, because the key of every object has one.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Resource(Arc<ResourceParts>);
 
@@ -62,10 +62,11 @@ impl fmt::Display for Resource {
     }
 }
 
-/// Hashes the texts of keys, differently in each process: peers name keys and must not choose what collides.
+/// Hashes the texts of keys, differently in each process: peers choose keys and must not be able to cause collisions.
 static TEXT_HASHES: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
-/// Namespace and name are one text: there is a key for every object, and each text of its own costs an allocation.
+/// Namespace and name are stored as one text: there is a key for every object, and each separate text costs an
+/// allocation.
 #[derive(PartialEq, Eq, Hash)]
 struct KeyParts {
     resource: Resource,
@@ -75,7 +76,7 @@ struct KeyParts {
 
 impl KeyParts {
     fn namespace_and_name(&self) -> (&str, &str) {
-        // The length is that of a text which stands at the beginning.
+        // The length is that of a prefix of this text.
         self.text.split_at_checked(self.namespace_len).unwrap_or_default()
     }
 }
@@ -98,8 +99,8 @@ struct HashedParts {
     hash: u64,
 }
 
-/// Which object: resource, namespace and name. Cheap to clone, to look up and to compare with its own copies: the texts
-/// are hashed once.
+/// Identifies an object: resource, namespace and name. Cheap to clone, to look up and to compare with its own clones:
+/// the texts are hashed once.
 #[derive(Clone)]
 pub struct ObjectKey(Arc<HashedParts>);
 
@@ -163,13 +164,13 @@ impl PartialOrd for ObjectKey {
     }
 }
 
-/// A map by key. Looking up hashes nothing, and compares no text with the key's own copies.
+/// A map by key. A lookup hashes no text, and compares none with a clone of the same key.
 pub type KeyMap<V> = HashMap<ObjectKey, V, KeyHashes>;
 
-/// Makes [`KeyHasher`]s.
+/// Builds [`KeyHasher`]s.
 pub type KeyHashes = BuildHasherDefault<KeyHasher>;
 
-/// Passes the hash of an [`ObjectKey`] on, which is made of its texts and a secret of this process already.
+/// Passes on the hash of an [`ObjectKey`], which was already made from its texts and a secret of this process.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct KeyHasher(u64);
 
@@ -204,30 +205,31 @@ impl fmt::Display for ObjectKey {
     }
 }
 
-/// Start of the SHA-256 of an object's trimmed JSON without `metadata.resourceVersion`: what two epochs compare. Whoever writes an
-/// object twice must find no two texts with one hash: the edge would keep the first. So it has 128 bits.
+/// Start of the SHA-256 of an object's trimmed JSON without `metadata.resourceVersion`: compared across two epochs. It
+/// has 128 bits, so that a user who writes an object twice cannot find two texts with one hash: the edge would keep
+/// the first.
 ///
-/// The lower half is what older versions have, the upper half none for them. Packed, because every node pays for the versions that it
-/// holds: an alignment of sixteen would cost sixteen bytes more in each.
+/// Older versions have only the lower half; their upper half is 0. Packed, because every node pays for the versions
+/// that it holds: an alignment of sixteen would cost sixteen bytes more in each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(Rust, packed(8))]
 pub struct ContentHash(pub u128);
 
 impl ContentHash {
-    /// A hash of its two halves.
+    /// A hash from its two halves.
     #[must_use]
     pub fn of_halves(lower: u64, upper: u64) -> Self {
         Self(u128::from(upper) << 64 | u128::from(lower))
     }
 
-    /// Lower and upper half; the latter is 0 for what an older version has made.
+    /// Lower and upper half; the upper half is 0 in hashes of older versions.
     #[must_use]
     pub fn halves(self) -> (u64, u64) {
         let half = |bits: u128| u64::try_from(bits & u128::from(u64::MAX)).unwrap_or_default();
         (half(self.0), half(self.0 >> 64))
     }
 
-    /// Whether a peer that has told `told` may mean this: an older one tells one half.
+    /// Whether a peer that reports `told` may mean this hash: an older peer reports only the lower half.
     #[must_use]
     pub fn is_meant_by(self, told: Self) -> bool {
         let (lower, upper) = told.halves();
@@ -235,20 +237,20 @@ impl ContentHash {
     }
 }
 
-/// Which version of an object: its incarnation, its place in the cloud's history, and its content.
+/// Which version of an object: its incarnation, its position in the cloud's history, and its content.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ObjectVersion {
     /// Incarnation.
     pub uid: Uid,
-    /// Place in the cloud's history, within one epoch.
+    /// Position in the cloud's history, within one epoch.
     pub revision: CloudRevision,
     /// Content, comparable across epochs.
     pub hash: ContentHash,
 }
 
 impl ObjectVersion {
-    /// Whether this and another version of one history are the same. A revision has one content, and its hash tells which trimming
-    /// rules made it: for that the half that older versions have is enough.
+    /// Whether this and another version of one history are the same. A revision has one content, and its hash only
+    /// shows which trimming rules made it, so the half that older versions have is enough.
     #[must_use]
     pub fn is_same_place(&self, other: &Self) -> bool {
         (&self.uid, self.revision, self.hash.halves().0)
@@ -261,9 +263,9 @@ impl ObjectVersion {
 pub enum Held {
     /// An object.
     Present(ObjectVersion),
-    /// The knowledge that the cloud has no such object: a pod may need to know (docs/protocol.md#lanes).
+    /// The cloud has no such object, and the edge knows: a pod may need to know (docs/protocol.md#lanes).
     Absent,
-    /// The knowledge that the cloud cannot read the object, and nothing of the object.
+    /// The cloud cannot read the object, and the edge knows; nothing of the object is held.
     Unreadable,
 }
 
@@ -283,8 +285,8 @@ pub struct SharedObject {
     pub key: ObjectKey,
     /// Which version.
     pub version: ObjectVersion,
-    /// The oldest revision of this incarnation that is known to say the same to an edge: one that holds it, or
-    /// anything newer, needs no delivery. This version's own revision unless the owner of the view knows more.
+    /// The oldest revision of this incarnation whose content is known to be the same for an edge: an edge that holds
+    /// it, or anything newer, needs no delivery. This version's own revision unless the owner of the view knows more.
     pub same_since: CloudRevision,
     /// Trimmed JSON.
     pub body: Bytes,
@@ -297,11 +299,11 @@ pub struct SharedObject {
     stock_update: OnceLock<Option<Bytes>>,
 }
 
-/// Where `metadata.resourceVersion` belongs in a body that has none.
+/// Position for `metadata.resourceVersion` in a body that has none.
 #[derive(Debug, Clone, Copy)]
 struct RevisionPlace {
     offset: usize,
-    /// Other members follow.
+    /// Whether other members follow.
     comma: bool,
 }
 
@@ -313,7 +315,7 @@ struct WithMetadata<'a> {
 
 impl RevisionPlace {
     fn find(body: &[u8]) -> Option<Self> {
-        // A JSON array would be read as the members in order.
+        // A JSON array would also deserialize, as the members in order.
         let object: WithMetadata<'_> =
             body.starts_with(b"{").then(|| serde_json::from_slice(body).ok())??;
         let members = object.metadata.get().strip_prefix('{')?;
@@ -342,7 +344,8 @@ impl SharedObject {
         }
     }
 
-    /// The same for an edge that is given none of the dependencies: another content, so that it replaces what waits for them.
+    /// The same object for an edge that receives none of the dependencies. Its content hash differs, so that it
+    /// replaces the version that waits for them.
     #[must_use]
     pub fn without_dependencies(&self) -> Self {
         let version = ObjectVersion { hash: ContentHash(!self.version.hash.0), ..self.version.clone() };
@@ -351,14 +354,14 @@ impl SharedObject {
     }
 
     /// The body with `metadata.resourceVersion`, for readers without the envelope; `None` when the body is no JSON
-    /// object with metadata. The JSON is read at most once, every later call copies.
+    /// object with metadata. The JSON is parsed at most once; every later call copies.
     #[must_use]
     pub fn with_revision(&self) -> Option<Content> {
         let (head, member, tail) = self.revision_parts()?;
         Some(Content::from_checked([&*head, member.as_bytes(), &*tail].concat().into()))
     }
 
-    /// Whether the body has a place for its version.
+    /// Whether the body has a position for its version.
     pub(crate) fn has_revision_place(&self) -> bool {
         self.revision_place().is_some()
     }
@@ -367,7 +370,7 @@ impl SharedObject {
         *self.revision_place.get_or_init(|| RevisionPlace::find(&self.body))
     }
 
-    /// The same in three pieces, of which the first and the last share the body.
+    /// The body with its version in three pieces, of which the first and the last share the body.
     pub(crate) fn revision_parts(&self) -> Option<(Bytes, String, Bytes)> {
         let RevisionPlace { offset, comma } = self.revision_place()?;
         let separator = if comma { "," } else { "" };
@@ -375,17 +378,18 @@ impl SharedObject {
         Some((self.body.slice(..offset), member, self.body.slice(offset..)))
     }
 
-    /// Why no edge would read a delivery of this object, in words, as `find` says it when this is asked first.
+    /// Why an edge could not read a delivery of this object. `find` is called once and its answer cached.
     pub(crate) fn obstacle(&self, find: impl FnOnce() -> Option<String>) -> Option<&str> {
         self.obstacle.get_or_init(|| find().map(String::into_boxed_str)).as_deref()
     }
 
-    /// What `encode` made of the object when this was asked first: the codec's bytes that are the same for every node.
+    /// The part of a delivery's encoding that is the same for every node. `encode` is called once and its result
+    /// cached.
     pub(crate) fn delivery_head(&self, encode: impl FnOnce() -> Bytes) -> &Bytes {
         self.delivery_head.get_or_init(encode)
     }
 
-    /// The same for an update in dialect `kubeedge`: what stands between its time and its content. None when `encode` has
+    /// The same for an update in dialect `kubeedge`: the bytes between its time and its content. None when `encode`
     /// found nothing that all nodes could share.
     pub(crate) fn stock_update(&self, encode: impl FnOnce() -> Option<Bytes>) -> Option<&Bytes> {
         self.stock_update.get_or_init(encode).as_ref()
@@ -423,7 +427,7 @@ mod tests {
             assert_eq!((key.namespace(), key.name()), (namespace, name));
             key
         };
-        // All but the last two are the same text without what stands between the two parts.
+        // All but the last have the same concatenated text and differ only in where the namespace ends.
         let ordered = [key("", "abc"), key("a", "bc"), key("ab", "c"), key("abc", ""), key("é", "a")];
         assert!(ordered.is_sorted());
         assert!(ordered.windows(2).all(|pair| pair[0] != pair[1]));

@@ -1,4 +1,4 @@
-//! Packages: how a frame's bytes are cut out of a stream, and large frames into pieces
+//! Packages: how frames are cut out of a byte stream, and large frames into pieces
 //! (docs/reference/kubeedge.md#package-header).
 //!
 //! A package is a header of ten bytes and a payload: the whole protobuf of a frame, or a piece of it.
@@ -31,15 +31,15 @@ const FLAG_MORE: u8 = 0x01;
 const LANE_SHIFT: u32 = 1;
 const LANE_MASK: u8 = 0x06;
 
-/// Why bytes are no package. Nothing after such bytes in the same stream can be trusted.
+/// Why bytes are not a package. Nothing after such bytes in the same stream can be trusted.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum PackageError {
-    /// The first byte is another major version, or the stream is not ours at all.
+    /// The first byte is another major version, or the stream is of another protocol.
     #[error(
         "package header starts with version {0:02x?}, expected major version 1: the peer speaks another protocol"
     )]
     Version([u8; 4]),
-    /// Only messages travel here.
+    /// The package type is not a message.
     #[error("package type {0} is unknown, expected 1 (message)")]
     Kind(u8),
     /// A flag that this version does not know, or a lane that does not exist.
@@ -63,17 +63,17 @@ pub enum PackageError {
         /// Bytes that the header asks for, itself included.
         package: usize,
     },
-    /// A piece without bytes that promises more: a loop without end.
+    /// An empty piece that announces more pieces, which could repeat forever.
     #[error("empty piece of a frame that promises more pieces")]
     EmptyPiece,
 }
 
-/// What the ten bytes say.
+/// The fields of a package header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
     /// Lane of the frame.
     pub lane: Lane,
-    /// The frame goes on in the lane's next package.
+    /// The frame continues in the lane's next package.
     pub more: bool,
     /// Payload bytes.
     pub len: u32,
@@ -91,7 +91,7 @@ impl Header {
         }
     }
 
-    /// Writes the ten bytes.
+    /// Encodes the ten bytes.
     #[must_use]
     pub fn encode(self) -> [u8; HEADER_LEN] {
         let [v0, v1, v2, v3] = VERSION;
@@ -100,7 +100,7 @@ impl Header {
         [v0, v1, v2, v3, KIND_MESSAGE, flags, l0, l1, l2, l3]
     }
 
-    /// Reads the ten bytes and checks each of them.
+    /// Decodes the ten bytes and checks each of them.
     ///
     /// # Errors
     /// [`PackageError`] when a field has a value that this version does not know or the length exceeds the limit.
@@ -133,7 +133,7 @@ fn too_large(what: &'static str, len: usize) -> PackageError {
 pub struct Package {
     /// Lane of the frame.
     pub lane: Lane,
-    /// The frame goes on in the lane's next package.
+    /// The frame continues in the lane's next package.
     pub more: bool,
     /// The bytes.
     pub payload: Bytes,
@@ -168,8 +168,8 @@ pub fn whole(lane: Lane, frame: &[u8]) -> Result<Bytes, PackageError> {
     Ok(out.freeze())
 }
 
-/// Cuts a frame into packages of at most [`limits::FRAGMENT_LEN`] payload bytes, so that other lanes get their turn
-/// in between and no receiver needs room for more than a piece at a time.
+/// Cuts a frame into packages of at most [`limits::FRAGMENT_LEN`] payload bytes, so that other lanes can send in
+/// between and a receiver needs room only for one piece at a time.
 ///
 /// # Errors
 /// [`PackageError::TooLarge`] above [`limits::FRAME_LEN_MAX`].

@@ -1,5 +1,5 @@
 //! Which ConfigMaps and Secrets a pod refers to: the cloud delivers them with the pod, and an edge under a stock cloud
-//! asks for them.
+//! requests them.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use crate::ids::is_dns_subdomain;
 use crate::limits::DEPENDENCIES_MAX;
 use crate::object::{ObjectKey, Resource};
 
-/// Places of a Secret's name inside one volume (Kubernetes core/v1 `Volume`). Projected sources are read apart.
+/// Paths of a Secret's name inside one volume (Kubernetes core/v1 `Volume`). Projected sources are read separately.
 const VOLUME_SECRETS: [&str; 10] = [
     "/secret/secretName",
     "/azureFile/secretName",
@@ -26,12 +26,12 @@ const VOLUME_SECRETS: [&str; 10] = [
 /// The lists of containers in a pod's spec.
 const CONTAINER_LISTS: [&str; 3] = ["/spec/containers", "/spec/initContainers", "/spec/ephemeralContainers"];
 
-/// Every ConfigMap and Secret that the pod names, each once, in order; optional ones too, because the pod must see
-/// them when they exist. At most [`DEPENDENCIES_MAX`].
+/// Every ConfigMap and Secret that the pod names, each once, in order; includes optional ones, because the pod must
+/// see them when they exist. At most [`DEPENDENCIES_MAX`].
 ///
-/// An API server stores a pod whatever the text of a reference is. A text that cannot be the name of an object names
-/// none, which needs no question, no delivery and no waiting: it is left out here, and [`is_never_there`] says so
-/// to whoever asks for it.
+/// An API server does not validate the text of a reference. A text that cannot be an object name refers to nothing, so
+/// it needs no request, no delivery and no waiting: it is left out here, and [`is_never_there`] recognises it when a
+/// caller requests it.
 #[must_use]
 pub fn of_pod(namespace: &str, pod: &Value) -> Vec<ObjectKey> {
     let found = Found::of(pod);
@@ -43,7 +43,7 @@ pub fn of_pod(namespace: &str, pod: &Value) -> Vec<ObjectKey> {
     configmaps.chain(secrets).take(DEPENDENCIES_MAX).collect()
 }
 
-/// Whether this is a ConfigMap or a Secret under a name that none can have.
+/// Whether this is a ConfigMap or a Secret with a name that is not valid.
 #[must_use]
 pub fn is_never_there(key: &ObjectKey) -> bool {
     let resource = key.resource();
@@ -197,7 +197,7 @@ mod tests {
         assert_eq!(names(&json!({"volumes": [volume.clone(), volume]})).len(), 1);
     }
 
-    /// The places of a reference in a pod, with this text in each.
+    /// A pod spec with this text in every place that can hold a reference.
     fn everywhere(text: &str) -> Value {
         let volume = |path: &str| {
             let (parent, member) = path.trim_start_matches('/').rsplit_once('/').unwrap_or_default();

@@ -5,21 +5,23 @@
 //! [`CONNECTION_LIFETIME`] at most, and only [`CONNECTIONS_MAX`] are served at a time, of each source some of them ([`Door`]):
 //! whoever opens many of them does not make a probe fail.
 
+use std::convert::Infallible;
 use std::fmt::Write as _;
+use std::future::ready;
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdTcpListener};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use axum::Router;
-use axum::extract::State;
-use axum::http::{StatusCode, header};
-use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use bytes::Bytes;
+use http::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::Full;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use tokio::net::{TcpListener, TcpStream};
@@ -51,6 +53,7 @@ const PLACES: DoorLimits = DoorLimits {
 /// Wait after a failed accept (no file descriptors left) before the next.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
+const TEXT_TYPE: &str = "text/plain; charset=utf-8";
 const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Binds the admin listener without serving yet. `setting` is the configuration key of the address.
@@ -140,19 +143,14 @@ impl Drop for AdminHandle {
 }
 
 async fn accept_until(listener: TcpListener, door: Door, state: AdminState, stop: CancellationToken) {
-    let router = Router::new()
-        .route("/livez", get(|| async { "ok\n" }))
-        .route("/readyz", get(readyz))
-        .route("/metrics", get(metrics))
-        .with_state(state);
-    let tasks = Tasks::new();
+    let (state, tasks) = (Arc::new(state), Tasks::new());
     let accept = async {
         loop {
             match listener.accept().await {
                 // Without a place it is closed here.
                 Ok((stream, remote)) => match door.enter(remote.ip()) {
                     Ok(place) => {
-                        tasks.spawn_isolated("admin connection", receive(place, stream, router.clone()));
+                        tasks.spawn_isolated("admin connection", receive(place, stream, Arc::clone(&state)));
                     }
                     Err(reason) => tracing::debug!(%remote, %reason, "admin connection refused"),
                 },
@@ -168,7 +166,7 @@ async fn accept_until(listener: TcpListener, door: Door, state: AdminState, stop
 }
 
 /// A connection from its first byte on.
-async fn receive(place: Waiting, stream: TcpStream, router: Router) {
+async fn receive(place: Waiting, stream: TcpStream, state: Arc<AdminState>) {
     let mut first = [0];
     let spoke = tokio::select! {
         peeked = stream.peek(&mut first) => peeked.is_ok_and(|len| len > 0) && place.spoke(),
@@ -180,16 +178,19 @@ async fn receive(place: Waiting, stream: TcpStream, router: Router) {
     }
     let Some(place) = place.work().await else { return };
     tokio::select! {
-        () = serve_connection(stream, router) => {}
+        () = serve_connection(stream, &state) => {}
         () = place.evicted() => tracing::debug!("admin connection gave way to one of another source"),
     }
 }
 
-async fn serve_connection(stream: TcpStream, router: Router) {
+async fn serve_connection(stream: TcpStream, state: &AdminState) {
+    let service = service_fn(|request: Request<Incoming>| {
+        ready(Ok::<_, Infallible>(answer(state, request.method(), request.uri().path())))
+    });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+        .serve_connection(TokioIo::new(stream), service);
     match tokio::time::timeout(CONNECTION_LIFETIME, connection).await {
         Ok(Err(error)) => tracing::debug!(%error, "admin connection ended"),
         Err(_) => tracing::debug!("admin connection outlived its time"),
@@ -197,27 +198,57 @@ async fn serve_connection(stream: TcpStream, router: Router) {
     }
 }
 
-async fn readyz(State(state): State<AdminState>) -> Response {
+/// Answers one request. A HEAD is answered as a GET; hyper leaves the body out.
+fn answer(state: &AdminState, method: &Method, path: &str) -> Response<Full<Bytes>> {
+    let make: fn(&AdminState) -> Answer = match path {
+        "/livez" => |_| (StatusCode::OK, TEXT_TYPE, "ok\n".to_owned()),
+        "/readyz" => readyz,
+        "/metrics" => metrics,
+        _ => return response(StatusCode::NOT_FOUND, TEXT_TYPE, "not found\n".to_owned()),
+    };
+    if !matches!(*method, Method::GET | Method::HEAD) {
+        let mut refused =
+            response(StatusCode::METHOD_NOT_ALLOWED, TEXT_TYPE, "only GET and HEAD are served\n".to_owned());
+        refused.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+        return refused;
+    }
+    let (code, content_type, text) = make(state);
+    response(code, content_type, text)
+}
+
+type Answer = (StatusCode, &'static str, String);
+
+fn response(code: StatusCode, content_type: &'static str, text: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::from(text));
+    *response.status_mut() = code;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}
+
+fn readyz(state: &AdminState) -> Answer {
     if state.drain.is_started() {
-        return (StatusCode::SERVICE_UNAVAILABLE, "draining\n").into_response();
+        return (StatusCode::SERVICE_UNAVAILABLE, TEXT_TYPE, "draining\n".to_owned());
     }
     let pending = state.readiness.pending();
     if pending.is_empty() {
-        return "ready\n".into_response();
+        return (StatusCode::OK, TEXT_TYPE, "ready\n".to_owned());
     }
     let mut text = String::new();
     for name in pending {
         // Writing to a string cannot fail.
         let _ = writeln!(text, "pending: {name}");
     }
-    (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
+    (StatusCode::SERVICE_UNAVAILABLE, TEXT_TYPE, text)
 }
 
-async fn metrics(State(state): State<AdminState>) -> Response {
+fn metrics(state: &AdminState) -> Answer {
     let mut text = String::new();
     match encode(&mut text, &state.registry) {
-        Ok(()) => ([(header::CONTENT_TYPE, METRICS_TYPE)], text).into_response(),
-        Err(_) => (StatusCode::INTERNAL_SERVER_ERROR, "a metric could not be encoded\n").into_response(),
+        Ok(()) => (StatusCode::OK, METRICS_TYPE, text),
+        Err(_) => {
+            let text = "a metric could not be encoded\n".to_owned();
+            (StatusCode::INTERNAL_SERVER_ERROR, TEXT_TYPE, text)
+        }
     }
 }
 

@@ -414,3 +414,27 @@ fn every_flag_is_found() {
     );
     assert!(found.contains("--edges") && found.contains("--apply"));
 }
+
+/// The version of Kubernetes stands in one file; the modules that tests build and the pages follow it.
+#[test]
+fn one_version_of_kubernetes_is_meant_everywhere() {
+    let text = fs::read_to_string(root().join("apiserver/KUBERNETES_VERSION")).unwrap();
+    let version = text.trim();
+    let libraries = version.replacen("v1.", "v0.", 1);
+    let mut seen = 0;
+    for file in files("tests", "go.mod") {
+        // CoreDNS requires the libraries that it was released with.
+        if relative(&file).contains("coredns") {
+            continue;
+        }
+        let text = fs::read_to_string(&file).unwrap();
+        for (name, wanted) in [("k8s.io/kubernetes", version), ("k8s.io/client-go", &libraries)] {
+            let required = text.lines().filter_map(|line| line.trim().strip_prefix(&format!("{name} v")));
+            for found in required.map(|rest| format!("v{}", rest.split(' ').next().unwrap_or_default())) {
+                assert_eq!(found, wanted, "{name} in {}", relative(&file));
+                seen += 1;
+            }
+        }
+    }
+    assert!(seen >= 6, "{seen} requirements");
+}

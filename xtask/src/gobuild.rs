@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use sha2::{Digest, Sha256};
 
 /// Version that the binaries report: kubectl and kube-controller-manager compare it with the server's.
-pub(crate) const KUBERNETES_VERSION: &str = "v1.36.3";
+pub(crate) const KUBERNETES_VERSION: &str = include_str!("../../apiserver/KUBERNETES_VERSION").trim_ascii();
 
 /// The Go command in a module's folder. Builds take minutes: they leave the machine to whoever works at it.
 pub(crate) fn go(modules: &Path) -> Command {

@@ -6,6 +6,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 
 use crate::run;
+use crate::test::FEATURES;
 
 /// Version of cargo-deny whose configuration format `deny.toml` is written in.
 const CARGO_DENY_VERSION: &str = "0.20.2";
@@ -19,7 +20,17 @@ pub(crate) struct Options {
 
 pub(crate) fn run(options: &Options) -> Result<()> {
     run::check(run::cargo().args(["fmt", "--all", "--check"]))?;
-    let clippy = ["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"];
+    let clippy = [
+        "clippy",
+        "--workspace",
+        "--features",
+        FEATURES,
+        "--all-targets",
+        "--locked",
+        "--",
+        "-D",
+        "warnings",
+    ];
     run::check(run::cargo().args(clippy))?;
     check_fuzz_targets()?;
     let deny_found = Command::new("cargo-deny").arg("--version").output().is_ok();

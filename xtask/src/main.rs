@@ -14,6 +14,7 @@ mod gobuild;
 mod goclients;
 mod lint;
 mod measure;
+mod quick;
 mod run;
 mod test;
 
@@ -28,6 +29,8 @@ struct Arguments {
 enum Recipe {
     /// Run every test; builds the Kubernetes components first when they are not cached.
     Test(test::Options),
+    /// Check the format and run the tests that need neither Go nor programs, with few random schedules: a minute once it is built.
+    Quick,
     /// Run rustfmt, clippy and cargo-deny as CI does.
     Lint(lint::Options),
     /// Build etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubectl, kubelet, kube-proxy and CoreDNS into
@@ -49,6 +52,8 @@ enum Recipe {
     Authz(authz::Options),
     /// Kill edgecore and cut the power of its disk, thousands of times.
     Crash(crash::Options),
+    /// Alter recorded traffic in every place, frame by frame: a replay must see each change. The tests alter one frame of each form.
+    Mutations,
     /// Measure the DNS server, the wrapper and the memory of a node's agent and print a table.
     EdgeBench(measure::Options),
     /// Attack a hub as one node and as a stranger, and print what it costs the hub and honest nodes.
@@ -65,9 +70,18 @@ fn build_components() -> anyhow::Result<()> {
     Ok(())
 }
 
+fn mutations() -> anyhow::Result<()> {
+    test::build_programs()?;
+    let mut replay = run::cargo();
+    replay.args(["test", "--locked", "--package", "tombolo-tests", "--test", "replay"]);
+    replay.env(components::ASSETS_VARIABLE, components::ensure()?);
+    test::run_some(replay.env("TOMBOLO_MUTATIONS", "all"))
+}
+
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().recipe {
         Recipe::Test(options) => test::run(&options),
+        Recipe::Quick => quick::run(),
         Recipe::Lint(options) => lint::run(&options),
         Recipe::Components => build_components(),
         Recipe::Facts { arguments } => facts::run(&arguments),
@@ -75,6 +89,7 @@ fn main() -> ExitCode {
         Recipe::ApiBench(options) => measure::api_bench(&options),
         Recipe::Authz(options) => authz::run(&options),
         Recipe::Crash(options) => crash::run(&options),
+        Recipe::Mutations => mutations(),
         Recipe::Device(options) => device::run(&options),
         Recipe::EdgeBench(options) => measure::edge_bench(&options),
         Recipe::Hostile(options) => measure::hostile(&options),

@@ -10,6 +10,7 @@ use clap::Args;
 
 use crate::{components, goclients, run};
 
+mod pool;
 mod repeat;
 
 use repeat::Report;
@@ -17,6 +18,9 @@ pub(crate) use repeat::run_some;
 
 /// Variable that lets tests leave that need a cluster.
 const WITHOUT_CLUSTER_VARIABLE: &str = "TOMBOLO_WITHOUT_CLUSTER";
+
+/// Features that no program has by itself, and that are tested.
+pub(crate) const FEATURES: &str = "tombolo-edge/profile";
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -72,7 +76,10 @@ fn prepare(options: &Options) -> Result<()> {
 /// Every test once, and those that failed once more by themselves: whole-system tests start dozens of programs on two
 /// cores, and a deadline that is missed then says nothing of the product. Both outcomes are printed.
 fn run_tests(options: &Options, mut command: Command, skip_log: &Path) -> Result<()> {
-    let first = Report::of(command.args(&options.cargo_arguments))?;
+    let first = match options.cargo_arguments.as_slice() {
+        [] => everything(&mut command)?,
+        arguments => Report::of(command.args(arguments))?,
+    };
     if first.success() {
         let skipped = u64::try_from(lines(skip_log).len())?;
         if first.is_empty(skipped) && runs_tests(&options.cargo_arguments) {
@@ -96,12 +103,48 @@ fn run_tests(options: &Options, mut command: Command, skip_log: &Path) -> Result
     Ok(())
 }
 
+/// Builds and runs the programs of several `cargo test` commands that need no cluster.
+///
+/// # Errors
+/// One of them cannot be built, or a test fails.
+pub(crate) fn run_programs<const N: usize>(
+    commands: [&mut Command; N],
+    environment: impl Fn(&mut Command),
+) -> Result<()> {
+    let mut programs = std::collections::VecDeque::new();
+    for command in commands {
+        programs.extend(pool::build(command)?);
+    }
+    let mut common = Command::new("cargo");
+    common.env(WITHOUT_CLUSTER_VARIABLE, "1").env_remove(components::ASSETS_VARIABLE);
+    environment(&mut common);
+    if !pool::run(programs, &common)?.success() {
+        bail!("tests failed: see above");
+    }
+    Ok(())
+}
+
+/// All tests: the programs side by side, then the examples of the documentation.
+fn everything(command: &mut Command) -> Result<Report> {
+    let programs = pool::build(command)?;
+    let mut report = pool::run(programs, command)?;
+    report.add(Report::of(run::cargo().args([
+        "test",
+        "--locked",
+        "--workspace",
+        "--features",
+        FEATURES,
+        "--doc",
+    ]))?);
+    Ok(report)
+}
+
 /// `cargo test` with what the tests look for in their environment, which is built where it is missing.
 fn cargo_test(options: &Options, skip_log: &Path) -> Result<Command> {
     let mut command = run::cargo();
     command.args(["test", "--locked", "--no-fail-fast"]).env("TOMBOLO_SKIP_LOG", skip_log);
     if !names_packages(&options.cargo_arguments) {
-        command.arg("--workspace");
+        command.args(["--workspace", "--features", FEATURES]);
     }
     if options.without_cluster {
         command.env(WITHOUT_CLUSTER_VARIABLE, "1").env_remove(components::ASSETS_VARIABLE);
@@ -115,8 +158,8 @@ fn cargo_test(options: &Options, skip_log: &Path) -> Result<Command> {
 
 /// The programs that the whole-system tests start. `cargo test` builds a program only for the integration tests of its
 /// own package, so those of another package would find none, or an old one.
-fn build_programs() -> Result<()> {
-    run::check(run::cargo().args(["build", "--locked", "--workspace", "--bins"]))
+pub(crate) fn build_programs() -> Result<()> {
+    run::check(run::cargo().args(["build", "--locked", "--workspace", "--bins", "--features", FEATURES]))
 }
 
 /// Whether these arguments ask for tests to run, and not for a list of them or for their programs alone.

@@ -32,7 +32,7 @@ pub const LOG_NEWEST_MIN: usize = 128;
 /// The lines of watches that a store keeps may take this share of the bytes that the bodies of its histories may, and no more than
 /// this: whoever writes an object says how long they are.
 const SHOWN_SHARE: usize = 16;
-const SHOWN_BYTES_MAX: usize = 2 * 1024 * 1024;
+const SHOWN_BYTES_MAX: usize = 1024 * 1024;
 
 /// When histories hold too much, this share of what they may hold is freed besides: not every change has to look for
 /// the longest one.

@@ -52,5 +52,6 @@ pub mod stored;
 pub mod tree;
 pub mod unread;
 pub mod value;
+pub mod version;
 pub mod watch;
 pub mod write;

@@ -22,6 +22,7 @@ use sha2::{Digest, Sha256};
 use self::dialect::Dialect;
 pub use crate::kinds::foreign::{ForeignDocuments, SelectableFields, selectable_fields};
 use crate::kinds::{KindInfo, Kinds};
+use crate::version;
 
 /// The index under `/openapi/v3`: where the document of each group and version is, with a hash of its content.
 #[must_use]
@@ -75,7 +76,9 @@ pub fn hash(kinds: &Kinds, group: &str, version: &str) -> Option<String> {
 
 /// What the documents say about themselves.
 fn info() -> Value {
-    json!({"title": "Kubernetes", "version": "v1.36.0"})
+    // As kube-apiserver has it, which leaves the patch release out.
+    let (major, minor) = version::numbers();
+    json!({"title": "Kubernetes", "version": format!("v{major}.{minor}.0")})
 }
 
 fn hex_upper(bytes: &[u8]) -> String {

@@ -26,7 +26,7 @@ pub struct WrapperConfig {
     /// Whether the Service `default/kubernetes` leads to the local API of this node, where that has an address that pods
     /// reach.
     pub local_rewrite: bool,
-    /// Whether `/debug/dump` and `/debug/pprof/profile` are served.
+    /// Whether `/debug/dump` is served and, with the feature `profile`, `/debug/pprof/profile`.
     pub debug: bool,
     /// Changes that a watcher may be behind before its watch is ended and it lists again.
     pub watch_queue: usize,

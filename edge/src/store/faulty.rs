@@ -16,7 +16,7 @@ const SECTOR: usize = 512;
 
 /// A disk in memory. Clones share it.
 #[derive(Debug, Clone)]
-pub struct FaultyDisk {
+pub(crate) struct FaultyDisk {
     disk: Arc<Mutex<Disk>>,
     gate: Arc<Gate>,
     trouble: Trouble,
@@ -24,7 +24,7 @@ pub struct FaultyDisk {
 
 /// Keeps the syncs of a [`FaultyDisk`] from ending until it is dropped.
 #[derive(Debug)]
-pub struct HeldDisk(Arc<Gate>);
+pub(crate) struct HeldDisk(Arc<Gate>);
 
 impl Drop for HeldDisk {
     fn drop(&mut self) {
@@ -90,7 +90,7 @@ enum Pending {
 impl FaultyDisk {
     /// An empty disk that does nothing wrong until it is told to.
     #[must_use]
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         let disk = Disk {
             current: Vec::new(),
             durable: Vec::new(),
@@ -110,52 +110,52 @@ impl FaultyDisk {
     }
 
     /// Lets every operation after so many more fail with an error of the system, by its number, until [`FaultyDisk::mend`].
-    pub fn break_after(&self, operations: u64, errno: i32) {
+    pub(crate) fn break_after(&self, operations: u64, errno: i32) {
         let mut disk = self.disk.lock();
         (disk.broken, disk.heals) = (Some((operations, errno)), false);
     }
 
     /// The same for the one operation after so many.
-    pub fn fail_once_after(&self, operations: u64, errno: i32) {
+    pub(crate) fn fail_once_after(&self, operations: u64, errno: i32) {
         let mut disk = self.disk.lock();
         (disk.broken, disk.heals) = (Some((operations, errno)), true);
     }
 
     /// Lets operations succeed again.
-    pub fn mend(&self) {
+    pub(crate) fn mend(&self) {
         self.disk.lock().broken = None;
     }
 
     /// Lets the next write panic.
-    pub fn panic_at_next_write(&self) {
+    pub(crate) fn panic_at_next_write(&self) {
         self.disk.lock().panicking = true;
     }
 
     /// Lets syncs wait until what this gives is dropped. Reads and writes go on, as with a system that caches them.
     #[must_use]
-    pub fn hold(&self) -> HeldDisk {
+    pub(crate) fn hold(&self) -> HeldDisk {
         self.gate.queue.lock().held = true;
         HeldDisk(Arc::clone(&self.gate))
     }
 
     /// Whether a sync waits.
     #[must_use]
-    pub fn is_waiting(&self) -> bool {
+    pub(crate) fn is_waiting(&self) -> bool {
         self.gate.queue.lock().waiting > 0
     }
 
     /// Lets the power go after this many more writes, resizes and syncs.
-    pub fn cut_after(&self, operations: u64) {
+    pub(crate) fn cut_after(&self, operations: u64) {
         self.disk.lock().countdown = Some(operations);
     }
 
     /// Makes the next sync fail, while readers see what was written.
-    pub fn fail_sync(&self) {
+    pub(crate) fn fail_sync(&self) {
         self.disk.lock().failing = true;
     }
 
     /// The power comes back: what was not synced is there, torn or gone.
-    pub fn restart(&self) {
+    pub(crate) fn restart(&self) {
         let mut disk = self.disk.lock();
         let disk = &mut *disk;
         let mut content = std::mem::take(&mut disk.durable);
@@ -173,24 +173,24 @@ impl FaultyDisk {
     }
 
     /// Sets the largest size of the file, in bytes.
-    pub fn set_capacity(&self, bytes: u64) {
+    pub(crate) fn set_capacity(&self, bytes: u64) {
         self.disk.lock().capacity = bytes;
     }
 
     /// Size of the file now, in bytes.
     #[must_use]
-    pub fn used(&self) -> u64 {
+    pub(crate) fn used(&self) -> u64 {
         self.disk.lock().current.len() as u64
     }
 
     /// How often the content was moved out of the way.
     #[must_use]
-    pub fn times_set_aside(&self) -> u64 {
+    pub(crate) fn times_set_aside(&self) -> u64 {
         self.disk.lock().set_aside
     }
 
     /// Turns bytes over at random places.
-    pub fn damage(&self, places: usize) {
+    pub(crate) fn damage(&self, places: usize) {
         let mut guard = self.disk.lock();
         let disk = &mut *guard;
         for _ in 0..places {

@@ -15,13 +15,25 @@ use tombolo_grid::{Node, Reach, pod_addresses};
 use super::part::Part;
 use super::view::View;
 
+#[cfg(feature = "profile")]
 mod profile;
 
 /// Path under which the routes are.
 pub(super) const PREFIX: &str = "/debug/";
 
 const DUMP: &str = "/debug/dump";
+#[cfg(feature = "profile")]
 const PROFILE: &str = "/debug/pprof/profile";
+
+/// The routes, one a line.
+fn index() -> String {
+    let routes = [
+        DUMP.to_owned(),
+        #[cfg(feature = "profile")]
+        format!("{PROFILE}?seconds=10"),
+    ];
+    routes.map(|route| route + "\n").concat()
+}
 
 /// See the module.
 pub(super) struct Debug {
@@ -43,11 +55,12 @@ impl Debug {
                 let text = serde_json::to_string_pretty(&self.dump()).unwrap_or_default();
                 Ok(body::typed(StatusCode::OK, body::full(text), "application/json"))
             }
+            #[cfg(feature = "profile")]
             PROFILE => {
                 let stacks = profile::take(request.uri().query().unwrap_or_default()).await?;
                 Ok(body::text(StatusCode::OK, stacks))
             }
-            "/debug" | "/debug/" => Ok(body::text(StatusCode::OK, format!("{DUMP}\n{PROFILE}?seconds=10\n"))),
+            "/debug" | "/debug/" => Ok(body::text(StatusCode::OK, index())),
             _ => Err(ApiError::no_such_path()),
         }
     }

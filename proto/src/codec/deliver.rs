@@ -1,4 +1,5 @@
-//! Delivered objects on the wire: what is the same for every node is encoded once (docs/architecture.md#the-way-down).
+//! Delivered objects on the wire: the part that is the same for every node is encoded once
+//! (docs/architecture.md#the-way-down).
 
 use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message as _;
@@ -10,7 +11,7 @@ use crate::frame::ApiReply;
 use crate::ids::{RequestId, ScopeId, Seq};
 use crate::object::SharedObject;
 
-/// Field of `Frame`, and the fields of `Deliver` around those of the head (`protocol/tombolo.proto`).
+/// Field of `Frame`, and the fields of `Deliver` before and after those of the head (`protocol/tombolo.proto`).
 const FRAME_DELIVER: u32 = 1;
 const SEQ: u32 = 1;
 const SCOPE: u32 = 2;
@@ -18,13 +19,13 @@ const ENCODING: u32 = 7;
 const DECODED_LEN: u32 = 8;
 const BODY: u32 = 15;
 
-/// An upsert for one node. Its bytes are those of the generated message, fields in ascending order.
+/// An upsert for one node. Its bytes equal those of the generated message, fields in ascending order.
 pub(super) struct Upsert<'a> {
     seq: u64,
     scope: u32,
     /// Kind, key, version and dependencies.
     head: &'a Bytes,
-    /// Length of the body behind the compression, when it is compressed.
+    /// Length of the decompressed body, when it is compressed.
     decoded_len: Option<u32>,
     body: &'a Bytes,
 }
@@ -32,7 +33,7 @@ pub(super) struct Upsert<'a> {
 impl<'a> Upsert<'a> {
     pub(super) fn new(seq: Seq, scope: ScopeId, object: &'a SharedObject, zstd: bool) -> Self {
         let head = object.delivery_head(|| write::write_head(object).encode_to_vec().into());
-        // A body that cannot be announced in 32 bits is beyond every limit and is refused at the package.
+        // A body whose length does not fit 32 bits is beyond every limit and is refused when the package is made.
         let announced = u32::try_from(object.body.len()).ok().filter(|_| zstd);
         let packed = announced.and_then(|len| Some((len, object.compressed()?)));
         let (decoded_len, body) = packed.map_or((None, &object.body), |(len, body)| (Some(len), body));
@@ -68,7 +69,7 @@ impl<'a> Upsert<'a> {
         out.put_slice(self.body);
     }
 
-    /// Everything before the body, and the body as all nodes share it.
+    /// Everything before the body, and the body that all nodes share.
     pub(super) fn into_pieces(self) -> (Bytes, Bytes) {
         let mut out = BytesMut::with_capacity(self.len().saturating_sub(self.body.len()));
         self.write_head(&mut out);
@@ -102,7 +103,7 @@ const REPLY_ID: u32 = 1;
 const REPLY_API: u32 = 3;
 const API_BODY: u32 = 3;
 
-/// An answer to an API call up to its body, which is not empty and comes last.
+/// An answer to an API call up to its body, which is not empty and is the last field.
 pub(super) fn reply_head(id: RequestId, reply: &ApiReply) -> Bytes {
     let body = reply.body.len();
     let prefix = |field, len: usize| key_len(field) + encoded_len_varint(len as u64);

@@ -1,7 +1,7 @@
-//! A look over a payload before it is decoded: which frame it is, and how many entries its lists have.
+//! Scans a payload before it is decoded: which frame it is, and how many entries its lists have.
 //!
-//! The decoder takes memory for every entry of a list, and an empty entry costs two bytes on the wire but a hundred
-//! in memory. Counting first keeps a hostile frame of 32 MiB from taking gigabytes.
+//! The decoder allocates memory for every entry of a list, and an empty entry costs two bytes on the wire but a
+//! hundred in memory. Counting first keeps a hostile frame of 32 MiB from using gigabytes.
 
 use bytes::Buf;
 use prost::DecodeError;
@@ -13,7 +13,7 @@ use crate::limits;
 /// Highest field number of `Frame.kind`.
 const KIND_MAX: u32 = 20;
 
-/// A field number below that which no frame has.
+/// A field number below that which no frame uses.
 const KIND_FREE: u32 = 19;
 
 /// (frame kind, field of the list, name of the list, entries allowed), from `protocol/tombolo.proto`.
@@ -27,7 +27,7 @@ const LISTS: &[(u32, u32, &str, usize)] = &[
 
 const LANES_MAX: usize = 3;
 
-/// Field number of a delivery in `Frame.kind`, and those of its place.
+/// Field number of a delivery in `Frame.kind`, and those of its position and scope.
 const DELIVER: u32 = 1;
 const DELIVER_SEQ: u32 = 1;
 const DELIVER_SCOPE: u32 = 2;
@@ -70,11 +70,11 @@ fn count(list: u32, body: &[u8]) -> Result<usize, CodecError> {
     Ok(size)
 }
 
-/// Bytes that an entry of a list takes while it is decoded: as the decoder gives it and as it is read from that.
+/// Bytes that a list entry takes while it is decoded: the decoder's form and the form read from it.
 const ENTRY_DECODED: usize = 640;
 
-/// What decoding a payload takes, with the payload: what is decoded shares the bytes of bodies, and texts of entries are there
-/// twice besides. Nothing is taken for a payload that breaks a rule.
+/// Memory that decoding a payload takes, including the payload: decoded bodies share its bytes, and texts of entries
+/// exist twice in addition. A payload that breaks a rule needs no further memory.
 pub(super) fn weight(payload: &[u8]) -> usize {
     let Some(Ok((kind, body))) = Fields(payload).next() else { return payload.len() };
     let lists = LISTS.iter().filter(|(of, ..)| *of == kind);
@@ -84,8 +84,8 @@ pub(super) fn weight(payload: &[u8]) -> usize {
     payload.len().saturating_add(texts).saturating_add(entries.saturating_mul(ENTRY_DECODED))
 }
 
-/// The place of a delivery, whatever else is wrong with it: its position and its scope. None when the payload is no
-/// delivery, or does not say its position.
+/// Position and scope of a delivery, whatever else is wrong with it. None when the payload is not a delivery, or has
+/// no position.
 pub(super) fn place(payload: &[u8]) -> Option<(Seq, ScopeId)> {
     let mut fields = Fields(payload);
     let (DELIVER, Value::Bytes(delivery)) = fields.next()?.ok()? else { return None };
@@ -93,13 +93,13 @@ pub(super) fn place(payload: &[u8]) -> Option<(Seq, ScopeId)> {
         return None;
     }
     let (mut seq, mut scope) = (None, 0);
-    // What is broken may be a later field: what stands before it counts.
+    // The broken part may be a later field: the fields before it count.
     for (tag, value) in Fields(delivery).map_while(Result::ok) {
         match (tag, value) {
-            // Positions begin with 1; a 0 that is written out says no more than one that is left out.
+            // Positions begin with 1; an encoded 0 means the same as a missing field.
             (DELIVER_SEQ, Value::Number(0)) => {}
             (DELIVER_SEQ, Value::Number(number)) => seq = Some(number),
-            // As the decoder reads it: the lower half of what does not fit.
+            // As the decoder reads it: the lower half of a number that does not fit.
             (DELIVER_SCOPE, Value::Number(number)) => {
                 scope = u32::try_from(number & u64::from(u32::MAX)).unwrap_or_default();
             }
@@ -109,7 +109,7 @@ pub(super) fn place(payload: &[u8]) -> Option<(Seq, ScopeId)> {
     Some((Seq(seq?), ScopeId(scope)))
 }
 
-/// What a field holds.
+/// Value of a field.
 #[derive(Clone, Copy)]
 enum Value<'a> {
     Number(u64),
@@ -183,7 +183,7 @@ impl<'a> Fields<'a> {
 }
 
 fn bad(what: &str) -> CodecError {
-    #[allow(deprecated)] // prost has no other public way to make its error
+    #[allow(deprecated)] // prost has no other public way to construct its error
     let error = DecodeError::new(format!("bad {what}"));
     CodecError::Protobuf(error)
 }

@@ -1,4 +1,4 @@
-//! The pieces that frames share, between their Rust and their protobuf form.
+//! Parts that several frames share, converted between their Rust and protobuf forms.
 
 use std::time::Duration;
 
@@ -70,7 +70,7 @@ pub(super) fn read_key(key: Option<wire::ObjectKey>) -> Result<ObjectKey, CodecE
     Ok(key)
 }
 
-/// The rules of keys, for both directions: what does not pass here is never sent.
+/// The rules for keys, in both directions: a key that breaks them is never sent.
 pub(super) fn check_key(key: &ObjectKey) -> Result<(), CodecError> {
     let resource = key.resource();
     check_resource(&resource.group, &resource.version, &resource.name)?;
@@ -97,7 +97,7 @@ fn check_resource(group: &str, version: &str, name: &str) -> Result<(), CodecErr
     Ok(())
 }
 
-/// Parts of keys become parts of paths and of store keys: what could break out of one is refused here.
+/// Parts of keys become parts of paths and of store keys: text that could break out of one is refused here.
 pub(super) fn segment(field: &'static str, text: &str) -> Result<(), CodecError> {
     let bad = |c: char| c == '/' || c == '%' || c.is_control();
     if text.len() > ids::NAME_LEN_MAX || text.contains(bad) || text == "." || text == ".." {
@@ -134,7 +134,7 @@ pub(super) fn write_entries(entries: &[InventoryEntry]) -> Vec<wire::InventoryEn
 }
 
 pub(super) fn read_entries(entries: Vec<wire::InventoryEntry>) -> Result<Vec<InventoryEntry>, CodecError> {
-    // Neighbours are mostly of one resource, whose texts they share.
+    // Neighbouring entries mostly have the same resource and share its texts.
     let mut resource: Option<Resource> = None;
     let entry = |entry: wire::InventoryEntry| {
         let nothing = if entry.unreadable { Held::Unreadable } else { Held::Absent };
@@ -195,7 +195,7 @@ pub(super) fn bounded(field: &'static str, text: String, max: usize) -> Result<S
     Ok(text)
 }
 
-/// The text, cut to `max` bytes at a character.
+/// The text, cut to at most `max` bytes at a character boundary.
 pub(super) fn cut(mut text: String, max: usize) -> String {
     text.truncate(text.floor_char_boundary(max));
     text

@@ -83,7 +83,7 @@ fn read_hello(hello: wire::Hello) -> Result<Hello, CodecError> {
     })
 }
 
-/// A copy, so that what is kept does not hold the whole frame's memory.
+/// A copy, so that the kept proof does not hold the whole frame's memory.
 fn read_proof(field: &'static str, proof: &[u8]) -> Result<Bytes, CodecError> {
     if proof.len() > limits::ATTESTATION_LEN_MAX {
         return Err(CodecError::Limit { field, size: proof.len(), max: limits::ATTESTATION_LEN_MAX });
@@ -142,7 +142,8 @@ fn read_body(deliver: wire::Deliver) -> Result<Bytes, CodecError> {
     }
 }
 
-/// The announced length bounds the memory: a body that is longer than announced fails, whatever it claims inside.
+/// The announced length bounds the memory: a body that is longer than announced fails, whatever length it states
+/// itself.
 fn decompress(packed: &[u8], decoded_len: u32) -> Result<Bytes, CodecError> {
     let size = usize::try_from(decoded_len).unwrap_or(usize::MAX);
     if size > limits::FRAME_LEN_MAX {

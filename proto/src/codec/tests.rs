@@ -9,7 +9,7 @@ use crate::object::{ContentHash, Held, InventoryEntry, ObjectKey, ObjectVersion,
 
 mod strategies;
 
-/// Protobuf of a frame, changed before it is read.
+/// Protobuf of a frame, modified before it is decoded.
 fn tampered(frame: &Frame, change: impl FnOnce(&mut wire::frame::Kind)) -> Result<Frame, CodecError> {
     let wire = wire::Frame::decode(encode(frame, false)).expect("own bytes");
     let mut kind = wire.kind.expect("always set");
@@ -48,7 +48,7 @@ fn hello(inventory: Inventory) -> Frame {
 
 #[test]
 fn a_delivery_that_says_no_position_is_no_frame() {
-    // Field 1 of a frame is a delivery, and field 1 of that its position, here 0 in so many bytes.
+    // Field 1 of a frame is a delivery, and field 1 of a delivery is its position, here 0 in several encodings.
     for bytes in [&[0x0a, 0][..], &[0x0a, 2, 0x08, 0], &[0x0a, 4, 0x08, 0, 0x10, 7]] {
         decode(Bytes::copy_from_slice(bytes)).expect_err("it cannot be told from one without a position");
     }
@@ -63,7 +63,7 @@ proptest! {
         prop_assert_eq!(&package[HEADER_LEN..], &bytes[..]);
     }
 
-    /// Whatever an API server has stored, and whatever a peer makes of it: a delivery is lost alone.
+    /// Whatever an API server has stored, and whatever a peer makes of it: only the one delivery is lost.
     #[test]
     fn a_delivery_that_cannot_be_read_keeps_its_place(
         texts in proptest::collection::vec(any::<String>(), 6),
@@ -95,7 +95,7 @@ proptest! {
             let frame = wire::Frame { kind: Some(wire::frame::Kind::Deliver(odd)) };
             prop_assert_eq!(place(frame.encode_to_vec().into()), (seq, scope));
         }
-        // Bytes that are no protobuf behind the place; some of them may say another place, as a later field may.
+        // Invalid protobuf after position and scope; some of it may state other values, as a later field may.
         let mut body = wire::Deliver { seq, scope, ..wire::Deliver::default() }.encode_to_vec();
         body.extend(tail);
         let mut bytes = vec![1 << 3 | 2];
@@ -104,7 +104,7 @@ proptest! {
         place(bytes.into());
     }
 
-    /// What the encoder lets pass, the decoder reads, and nothing else.
+    /// The decoder accepts exactly what the encoder sends.
     #[test]
     fn what_is_sent_is_what_can_be_read(name in ".{0,300}", namespace in "\\PC{0,4}|[a-z]{0,300}", odd in "[./%a-z\u{0}-\u{20}]{0,3}") {
         for name in [&name, &odd] {
@@ -182,7 +182,7 @@ fn a_short_or_damaged_compressed_body_is_refused() {
     }
 }
 
-/// Two bytes an entry on the wire.
+/// Each entry has two bytes on the wire.
 fn empty_entries(kind: u8, list: u8, count: usize) -> Bytes {
     let entries = [list << 3 | 2, 0].repeat(count);
     let mut payload = vec![kind << 3 | 2];
@@ -211,7 +211,7 @@ fn lists_are_counted_before_they_take_memory() {
     }
 }
 
-/// The guard knows lists by number. A list that is added to the schema must be added there.
+/// The guard knows lists by field number. A list that is added to the schema must be added there.
 #[test]
 fn every_list_of_the_schema_is_guarded() {
     let schema = include_str!("../../protocol/tombolo.proto");
@@ -276,7 +276,7 @@ fn open_sets_read_as_other_and_closed_sets_refuse() {
     }
 }
 
-/// A cloud that does not know the field takes what cannot be read for what is not there, and sends it when it can be read.
+/// A cloud that does not know the field treats an unreadable object as absent, and sends it when it can be read.
 #[test]
 fn an_older_cloud_reads_an_unreadable_entry_as_absent() {
     let entry = |held| InventoryEntry { key: key("web"), held };

@@ -1,4 +1,4 @@
-//! The generated protobuf types. Nothing outside of the codec sees them.
+//! The generated protobuf types. They are used only inside the codec.
 #![allow(missing_docs, unreachable_pub, clippy::all)]
 
 pub use self::message::{Message, MessageHeader, MessageRouter};

@@ -14,7 +14,7 @@ use crate::ids::{Lane, Seq};
 use crate::message::{Message, MessageId};
 use crate::object::SharedObject;
 
-/// An upsert without its body: `deliver::Upsert` writes whole ones.
+/// A frame in its protobuf form; an upsert lacks its body: `deliver::Upsert` writes whole ones.
 pub(super) fn frame(frame: &Frame) -> wire::Frame {
     let kind = match frame {
         Frame::Hello(hello) => Kind::Hello(write_hello(hello)),
@@ -28,7 +28,7 @@ pub(super) fn frame(frame: &Frame) -> wire::Frame {
             scope: deliver.scope.0,
             ..write_change(&deliver.change)
         }),
-        // Nobody sends one; what has no kind is read as one again.
+        // Never sent; a delivery without a kind decodes as `Undecodable` again.
         Frame::Undecodable(lost) => {
             Kind::Deliver(wire::Deliver { seq: lost.seq.0, scope: lost.scope.0, ..wire::Deliver::default() })
         }
@@ -97,7 +97,7 @@ fn write_part(part: &InventoryPart) -> wire::InventoryPart {
     wire::InventoryPart { scope: part.scope.0, entries: write_entries(&part.entries), last: part.last }
 }
 
-/// What a delivery says to every node alike, without the body.
+/// The part of a delivery that is the same for every node, without the body.
 fn write_change(change: &Change) -> wire::Deliver {
     let (kind, version) = match change {
         Change::Upsert(object) => return write_head(object),

@@ -76,7 +76,7 @@ impl<'de> Members<'de> for Route<'_, 'de> {
     }
 }
 
-/// `null` leaves what an earlier member of the same name has set, as in Go.
+/// `null` leaves the value that an earlier member of the same name set, as in Go.
 fn set<'de, T: Deserialize<'de>, A: MapAccess<'de>>(field: &mut T, map: &mut A) -> Result<(), A::Error> {
     if let Some(value) = map.next_value::<Option<T>>()? {
         *field = value;
@@ -84,7 +84,7 @@ fn set<'de, T: Deserialize<'de>, A: MapAccess<'de>>(field: &mut T, map: &mut A) 
     Ok(())
 }
 
-/// The same with a text, which is copied only when it has escapes.
+/// The same for a text, which is copied only when it has escapes.
 fn set_text<'de, A: MapAccess<'de>>(field: &mut Cow<'de, str>, map: &mut A) -> Result<(), A::Error> {
     if let Some(BorrowedText(text)) = map.next_value()? {
         *field = text;

@@ -12,8 +12,8 @@ fn refused(text: &str) -> String {
     decode(&Bytes::copy_from_slice(text.as_bytes())).expect_err(text).to_string()
 }
 
-/// One message of each kind (docs/reference/kubeedge.md#json-envelope), with members in Go's order: they are written
-/// again exactly as they were read.
+/// One message of each kind (docs/reference/kubeedge.md#json-envelope), with members in Go's order: encoding gives
+/// exactly the bytes that were read.
 const EXAMPLES: &[&str] = &[
     r#"{"header":{"msg_id":"3f0c1d2e-0000-4000-8000-00000000000a","timestamp":1786000000000},"route":{"source":"websocket","group":"resource","operation":"keepalive","resource":"node"},"content":"ping"}"#,
     r#"{"header":{"msg_id":"A","timestamp":1786000000001,"resourceversion":"4711"},"route":{"source":"edgecontroller","group":"resource","operation":"insert","resource":"default/pod/nginx"},"content":{"kind":"Pod","apiVersion":"v1","metadata":{"name":"nginx","namespace":"default","uid":"U"},"spec":{"nodeName":"edge1"}}}"#,

@@ -1,4 +1,4 @@
-//! The body of a message: raw JSON that is never taken apart without need.
+//! The content of a message: raw JSON that is parsed only when necessary.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -17,7 +17,7 @@ use crate::kept;
 #[derive(Clone, PartialEq, Eq)]
 pub struct Content(Bytes);
 
-/// Bytes that are not one JSON value, or a value that JSON cannot say.
+/// Bytes that are not one JSON value, or a value that JSON cannot express.
 #[derive(Debug, Error)]
 pub enum ContentError {
     /// The bytes are not valid JSON, or something follows the value.
@@ -75,7 +75,7 @@ impl Content {
         Self(bytes)
     }
 
-    /// The same without the bytes of the `whole` in which it came, when those are many.
+    /// The content without the rest of the `whole` document that it arrived in, when that is large.
     pub(crate) fn kept(self, whole: usize) -> Self {
         Self(kept::part(self.0, whole))
     }
@@ -108,7 +108,7 @@ impl Content {
     #[must_use]
     pub fn as_text(&self) -> Option<Cow<'_, str>> {
         let quoted = self.0.first() == Some(&b'"');
-        // A string may hold half of a surrogate pair, which is JSON but not text.
+        // A string may hold half of a surrogate pair, which is valid JSON but not text.
         quoted.then(|| serde_json::from_slice::<BorrowedText<'_>>(&self.0).ok()).flatten().map(|text| text.0)
     }
 
@@ -140,7 +140,7 @@ pub(crate) struct BorrowedText<'a>(#[serde(borrow)] pub(crate) Cow<'a, str>);
 
 impl fmt::Debug for Content {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Content may be a Secret: logs get its size only.
+        // Content may be a Secret: logs show only its size.
         write!(f, "Content({} bytes)", self.0.len())
     }
 }

@@ -8,7 +8,7 @@ use uuid::Uuid;
 use crate::error::IdError;
 use crate::limits;
 
-/// Identity of a message. Every stock sender uses a UUID v4; another text is kept as it came, because the peer
+/// Identity of a message. Every stock sender uses a UUID v4; any other text is kept as received, because the peer
 /// finds the reply by comparing text (docs/reference/kubeedge.md#replies).
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MessageId(Repr);
@@ -20,7 +20,7 @@ enum Repr {
 }
 
 impl MessageId {
-    /// A UUID v4 made of 16 random bytes that the caller draws.
+    /// A UUID v4 made of 16 random bytes that the caller provides.
     #[must_use]
     pub fn from_random_bytes(bytes: [u8; 16]) -> Self {
         Self(Repr::Uuid(uuid::Builder::from_random_bytes(bytes).into_uuid()))
@@ -33,7 +33,7 @@ impl MessageId {
     pub fn parse(text: &str) -> Result<Self, IdError> {
         if let Ok(uuid) = Uuid::try_parse(text) {
             let mut buffer = Uuid::encode_buffer();
-            // Only the canonical form may become a UUID: any other spelling must be echoed letter by letter.
+            // Only the canonical form may become a UUID: any other spelling must be echoed character by character.
             if uuid.hyphenated().encode_lower(&mut buffer) == text {
                 return Ok(Self(Repr::Uuid(uuid)));
             }

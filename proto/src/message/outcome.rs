@@ -8,27 +8,27 @@ use super::content::{Content, ContentError};
 
 /// Outcome of a write, in the wrapper that stock edges expect (docs/reference/kubeedge.md#outcomes).
 ///
-/// A failure always carries a whole status and a success always carries an object: anything less crashes a stock
-/// edge or is stored there as an empty object (docs/reference/kubeedge.md#safe-answers).
+/// A failure always carries a whole status and a success always carries an object: anything less crashes a stock edge
+/// or is stored there as an empty object (docs/reference/kubeedge.md#safe-answers).
 #[derive(Debug, Clone, PartialEq)]
 pub enum Outcome {
     /// The object as the API server returned it.
     Done(Content),
-    /// Why nothing was done.
+    /// Why the write was not done.
     Failed(StatusError),
 }
 
-/// Whether an answer with this code has decided nothing, so that the same question may be answered in another way in a
-/// moment: the server is busy or in trouble (RFC 6585, 4; RFC 9110, 15.6).
+/// Whether an answer with this code decides nothing, so that the same request may get another answer in a moment: the
+/// server is busy or has failed (RFC 6585, 4; RFC 9110, 15.6).
 #[must_use]
 pub const fn is_passing(code: u16) -> bool {
     code == 429 || code >= 500
 }
 
-/// The parts of a Kubernetes `Status` of a failure that clients look at.
+/// The parts of a Kubernetes `Status` of a failure that clients read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatusError {
-    /// Sentence for people.
+    /// Message for humans.
     #[serde(default)]
     pub message: String,
     /// Machine-readable reason, for example `NotFound` (Kubernetes `StatusReason`).
@@ -51,10 +51,10 @@ pub struct StatusDetails {
     /// API group; empty for core.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub group: String,
-    /// Plural resource name, as the API server has it.
+    /// Plural resource name, as the API server spells it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub kind: String,
-    /// Seconds to wait before the next try; 0 when the server has no opinion.
+    /// Seconds to wait before the next try; 0 when the server does not say.
     #[serde(default, rename = "retryAfterSeconds", skip_serializing_if = "is_zero")]
     pub retry_after_seconds: u32,
 }
@@ -71,7 +71,7 @@ impl StatusError {
         Self { message: message.to_owned(), reason: reason.to_owned(), details: None, code }
     }
 
-    /// The same error with what it is about.
+    /// The same error with details of the resource it concerns.
     #[must_use]
     pub fn about(mut self, kind: &str, name: &str) -> Self {
         self.details =
@@ -96,8 +96,8 @@ impl StatusError {
 impl Outcome {
     /// The wrapper as content.
     ///
-    /// An object that is no JSON object is a mistake of the caller; it is written as a failure with code 500, because
-    /// a stock edge dereferences what it gets.
+    /// An object that is no JSON object is an error of the caller; it is written as a failure with code 500, because a
+    /// stock edge dereferences whatever it receives.
     #[must_use]
     pub fn to_content(&self) -> Content {
         match self {
@@ -169,7 +169,7 @@ struct ErrStatus<'a> {
     status: Status<'a>,
 }
 
-/// Member order of the Go type, so that recorded traffic compares byte by byte.
+/// Has the member order of the Go type, so that recorded traffic compares byte by byte.
 #[derive(Serialize)]
 struct Status<'a> {
     metadata: Metadata,

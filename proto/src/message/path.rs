@@ -19,12 +19,12 @@ const UNNAMED: &str = "certificatesigningrequest";
 /// Group and version segments of node tasks v1alpha2.
 const TASK_GROUP: [&str; 2] = ["operations.kubeedge.io", "v1alpha2"];
 
-/// `route.resource`: the node it concerns, when the path says so, and what is meant there.
+/// `route.resource`: the node it concerns, when the path names one, and the resource there.
 ///
-/// The same object has two spellings. Inside the cloud it is `node/<node>/<namespace>/<type>/<name>`; on the wire
-/// the first two segments are missing, because a connection belongs to one node. [`Self::parse_cloud`] and
-/// `Display` speak the first, [`Self::parse_wire`] and [`Self::to_wire`] the second. A path always prints the text
-/// that it was read from.
+/// The same object has two spellings. Inside the cloud it is `node/<node>/<namespace>/<type>/<name>`; on the wire the
+/// first two segments are missing, because a connection belongs to one node. [`Self::parse_cloud`] and `Display` use
+/// the first, [`Self::parse_wire`] and [`Self::to_wire`] the second. A path always prints the text that it was read
+/// from.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ResourcePath {
     /// Node of the `node/<node>/` prefix.
@@ -52,7 +52,7 @@ pub enum LocalPath {
     WatchSync,
     /// `membership`: devices of the node, from the cloud.
     Membership,
-    /// `membership/detail`: devices of the node, asked by the edge.
+    /// `membership/detail`: devices of the node, requested by the edge.
     MembershipDetail,
     /// `twin`: device twins of the node.
     Twin,
@@ -85,11 +85,11 @@ pub enum LocalPath {
 /// `<namespace>/<type>[/<name>]`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ObjectPath {
-    /// Namespace; `None` for cluster-scoped objects, which say `null`.
+    /// Namespace; `None` for cluster-scoped objects, whose segment is `null`.
     pub namespace: Option<Box<str>>,
     /// Type of the object.
     pub resource_type: ResourceType,
-    /// Name; `None` for a whole set, for example `podlist`; empty where the API server is to choose one.
+    /// Name; `None` for a whole set, for example `podlist`; empty when the API server is to choose one.
     pub name: Option<Box<str>>,
 }
 
@@ -121,7 +121,7 @@ impl From<LocalPath> for ResourcePath {
 }
 
 impl ResourcePath {
-    /// Reads the spelling of the wire, either direction.
+    /// Parses the wire spelling, in either direction.
     ///
     /// # Errors
     /// [`IdError`] when the path is longer than [`limits::RESOURCE_LEN_MAX`] or has control characters.
@@ -130,7 +130,7 @@ impl ResourcePath {
         Ok(LocalPath::parse(text, false).into())
     }
 
-    /// Reads the spelling inside the cloud.
+    /// Parses the spelling used inside the cloud.
     ///
     /// # Errors
     /// [`IdError`] as [`Self::parse_wire`], and when the segment after `node/` is no node name.
@@ -144,8 +144,8 @@ impl ResourcePath {
         }
     }
 
-    /// The path as the connection of `node` reports it: an up resource with its prefix. Task paths, which name
-    /// their node themselves, stay as they are.
+    /// The path as the connection of `node` reports it: an upstream resource with its node prefix. Task paths, which
+    /// name their node themselves, stay as they are.
     #[must_use]
     pub fn with_node(mut self, node: NodeId) -> Self {
         if self.local.task_node().is_none() {
@@ -154,13 +154,13 @@ impl ResourcePath {
         self
     }
 
-    /// The node that a down message goes to: the segment after the first one that is `node`.
+    /// The node that a downstream message is for: the segment after the first one that is `node`.
     #[must_use]
     pub fn target(&self) -> Option<&NodeId> {
         self.node.as_ref().or_else(|| self.local.task_node())
     }
 
-    /// The spelling of the wire: without node prefix.
+    /// The wire spelling: without node prefix.
     #[must_use]
     pub fn to_wire(&self) -> String {
         self.local.to_string()
@@ -220,7 +220,7 @@ impl LocalPath {
             [namespace, kind] if all_present(&[namespace, kind]) => {
                 Self::Object(object_path(namespace, kind, None))
             }
-            // A stock edge lets the API server name its signing requests, and leaves the place of the name empty.
+            // A stock edge lets the API server name its signing requests, and leaves the name segment empty.
             [namespace, UNNAMED, ""] if all_present(&[namespace]) => {
                 Self::Object(object_path(namespace, UNNAMED, Some("")))
             }

@@ -1,4 +1,4 @@
-//! A message as texts, before its fields are checked: what both codecs have in hand.
+//! A message as texts, before its fields are checked: the common intermediate form of both codecs.
 
 use std::borrow::Cow;
 
@@ -16,7 +16,7 @@ pub enum FieldError {
     TooLong {
         /// Which field.
         field: &'static str,
-        /// Bytes that came.
+        /// Bytes received.
         size: usize,
         /// Bytes allowed.
         max: usize,
@@ -26,12 +26,13 @@ pub enum FieldError {
     Id {
         /// Which field.
         field: &'static str,
-        /// Which rule.
+        /// The broken rule.
         source: IdError,
     },
 }
 
-/// Header and route as texts, which may lie in the bytes that came: most of them become words or ids and need no copy.
+/// Header and route as texts, which may borrow the received bytes: most of them become keywords or ids and need no
+/// copy.
 #[derive(Debug, Default)]
 pub(crate) struct RawMessage<'a> {
     pub(crate) id: Cow<'a, str>,

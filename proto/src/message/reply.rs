@@ -20,8 +20,8 @@ impl Message {
         self.answer(id, timestamp_millis, route, content)
     }
 
-    /// The acknowledgement of a delivery: a standard reply with content `OK`. That of a device, or a model of devices, which
-    /// comes or goes has the route on which a stock edge has passed it on
+    /// The acknowledgement of a delivery: a standard reply with content `OK`. The acknowledgement of an inserted or
+    /// deleted device or device model has the route that a stock edge gives it when it passes the message on
     /// (docs/reference/kubeedge.md#devices-and-node-tasks).
     #[must_use]
     pub fn ack(&self, id: MessageId, timestamp_millis: i64) -> Self {
@@ -43,7 +43,7 @@ impl Message {
     }
 
     /// A reply of the edge controller: source `edgecontroller`, group `resource`, without which a stock edge waits
-    /// for ever (docs/reference/kubeedge.md#replies). `resource` is the request's own path or a rebuilt one.
+    /// forever (docs/reference/kubeedge.md#replies). `resource` is the request's own path or a rebuilt one.
     #[must_use]
     pub fn controller_reply(
         &self,

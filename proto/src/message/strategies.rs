@@ -1,4 +1,4 @@
-//! Any message that the wire can carry.
+//! Strategies for any message that the wire can carry.
 
 use bytes::Bytes;
 use proptest::option;

@@ -1,11 +1,11 @@
-//! The words of a route: operations, resource types, sources and groups (docs/reference/kubeedge.md#messages).
+//! The keywords of a route: operations, resource types, sources and groups (docs/reference/kubeedge.md#messages).
 
 use std::fmt;
 use std::sync::Arc;
 
-/// A word that this version does not know, kept so that the answer can name it.
+/// A keyword that this version does not know, kept so that the answer can name it.
 ///
-/// Only the `parse` functions make one, so a known word is never hidden in it.
+/// Only the `parse` functions create one, so it never holds a known keyword.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OtherWord(Arc<str>);
 
@@ -14,7 +14,7 @@ impl OtherWord {
         Self(text.into())
     }
 
-    /// The word as it came.
+    /// The keyword as received.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -31,19 +31,19 @@ macro_rules! open_words {
     ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $text:literal,)+ }) => {
         $(#[$doc])*
         ///
-        /// The set is open: a word that is not listed reads as `Other`. Case is significant.
+        /// The set is open: a keyword that is not listed reads as `Other`. Case is significant.
         #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum $name {
             $($(#[$variant_doc])* $variant,)+
-            /// Any other word.
+            /// Any other keyword.
             Other($crate::message::OtherWord),
         }
 
         impl $name {
-            /// Every word that this version knows.
+            /// Every keyword that this version knows.
             pub const KNOWN: &'static [Self] = &[$(Self::$variant,)+];
 
-            /// Reads a word; never fails.
+            /// Reads a keyword; never fails.
             #[must_use]
             pub fn parse(text: &str) -> Self {
                 match text {
@@ -52,7 +52,7 @@ macro_rules! open_words {
                 }
             }
 
-            /// The word on the wire.
+            /// The keyword on the wire.
             #[must_use]
             pub fn as_str(&self) -> &str {
                 match self {
@@ -73,7 +73,7 @@ macro_rules! open_words {
 pub(crate) use open_words;
 
 open_words! {
-    /// What a message does or asks (docs/reference/kubeedge.md#operations).
+    /// What a message does or requests (docs/reference/kubeedge.md#operations).
     Operation {
         /// No operation was given.
         Unset = "",
@@ -107,7 +107,7 @@ open_words! {
         Connect = "connect",
         /// Inside a stock cloud: a node connected.
         Connected = "connected",
-        /// Inside a stock cloud: a node went away; stock clouds may also write it to the edge.
+        /// Inside a stock cloud: a node disconnected; stock clouds may also write it to the edge.
         Disconnected = "disconnected",
         /// Event bus.
         Subscribe = "subscribe",
@@ -163,19 +163,19 @@ open_words! {
         Rollback = "rollback",
         /// Node task v1alpha1.
         Backup = "backup",
-        /// Report of a node task v1alpha2. Downwards the name of the action is the operation.
+        /// Report of a node task v1alpha2. Downstream the name of the action is the operation.
         UpdateNodeActionStatus = "UpdateNodeActionStatus",
-        /// Defined by KubeEdge, sent by nobody.
+        /// Defined by KubeEdge, but never sent.
         List = "list",
-        /// Defined by KubeEdge, sent by nobody.
+        /// Defined by KubeEdge, but never sent.
         Detail = "detail",
-        /// Defined by KubeEdge, sent by nobody.
+        /// Defined by KubeEdge, but never sent.
         Delta = "delta",
-        /// Defined by KubeEdge, sent by nobody.
+        /// Defined by KubeEdge, but never sent.
         Document = "document",
-        /// Defined by KubeEdge, sent by nobody.
+        /// Defined by KubeEdge, but never sent.
         Updated = "updated",
-        /// Defined by KubeEdge, sent by nobody.
+        /// Defined by KubeEdge, but never sent.
         Deleted = "deleted",
     }
 }
@@ -198,7 +198,7 @@ impl Operation {
         )
     }
 
-    /// Whether the operation is one of the four of CSI, which are never acknowledged
+    /// Whether the operation is one of the four CSI operations, which are never acknowledged
     /// (docs/reference/kubeedge.md#acknowledged-deliveries).
     #[must_use]
     pub fn is_volume_operation(&self) -> bool {
@@ -213,8 +213,8 @@ impl Operation {
 }
 
 open_words! {
-    /// Type segment of a resource path (docs/reference/kubeedge.md#resource-types). `k8s/ca.crt` is no type but a whole
-    /// path, see [`LocalPath::CaCertificate`](super::LocalPath::CaCertificate).
+    /// Type segment of a resource path (docs/reference/kubeedge.md#resource-types). `k8s/ca.crt` is not a type but a
+    /// whole path, see [`LocalPath::CaCertificate`](super::LocalPath::CaCertificate).
     ResourceType {
         /// A Pod.
         Pod = "pod",
@@ -230,11 +230,11 @@ open_words! {
         Node = "node",
         /// All pods of the node.
         PodList = "podlist",
-        /// Status report of pods, deprecated.
+        /// Status report of pods; deprecated.
         PodStatus = "podstatus",
         /// Strategic merge patch of a pod's status.
         PodPatch = "podpatch",
-        /// Status report of a node, deprecated.
+        /// Status report of a node; deprecated.
         NodeStatus = "nodestatus",
         /// Strategic merge patch of a node's status.
         NodePatch = "nodepatch",
@@ -246,7 +246,7 @@ open_words! {
         RuleStatus = "rulestatus",
         /// A node's Lease.
         Lease = "lease",
-        /// Rights of a ServiceAccount at the edge.
+        /// Permissions of a ServiceAccount at the edge.
         ServiceAccountAccess = "serviceaccountaccess",
         /// A CertificateSigningRequest.
         CertificateSigningRequest = "certificatesigningrequest",
@@ -284,9 +284,9 @@ open_words! {
         Unset = "",
         /// Cloud: CA replies and connection notices.
         CloudHub = "cloudhub",
-        /// Cloud: nearly everything that goes down.
+        /// Cloud: nearly all downstream messages.
         EdgeController = "edgecontroller",
-        /// Cloud; speaks as `edgecontroller` on the wire.
+        /// Cloud; uses the name `edgecontroller` on the wire.
         SyncController = "synccontroller",
         /// Cloud: watch events and MetaServer replies.
         DynamicController = "dynamiccontroller",
@@ -322,7 +322,7 @@ open_words! {
         Twin = "twin",
         /// Edge: MetaServer requests.
         MetaServer = "metaserver",
-        /// Edge: acknowledgements of devices that come or go (docs/reference/kubeedge.md#devices-and-node-tasks).
+        /// Edge: acknowledgements of inserted or deleted devices (docs/reference/kubeedge.md#devices-and-node-tasks).
         Meta = "meta",
         /// Inside a stock edge: connection notices.
         EdgeHub = "edgehub",
@@ -336,9 +336,9 @@ open_words! {
     Group {
         /// No group was given.
         Unset = "",
-        /// Objects and what is reported about them.
+        /// Objects and reports about them.
         Resource = "resource",
-        /// Accepted by stock edges as another word for `resource`.
+        /// Accepted by stock edges as a synonym of `resource`.
         Func = "func",
         /// Device twins.
         Twin = "twin",

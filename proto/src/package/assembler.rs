@@ -1,4 +1,4 @@
-//! Frames out of packages.
+//! Assembles frames from packages.
 
 use bytes::{Bytes, BytesMut};
 
@@ -6,8 +6,8 @@ use super::{Package, PackageError};
 use crate::ids::Lane;
 use crate::limits;
 
-/// Puts the pieces of each lane's frames together. Pieces of different lanes may come mixed, those of one lane come
-/// in order. All lanes together hold at most the bytes of one frame of the largest size.
+/// Puts the pieces of each lane's frames together. Pieces of different lanes may arrive interleaved; those of one lane
+/// arrive in order. All lanes together hold at most the bytes of one frame of the largest size.
 #[derive(Debug)]
 pub struct Assembler {
     lanes: [BytesMut; 3],
@@ -27,20 +27,20 @@ impl Assembler {
         Self::default()
     }
 
-    /// The same for a peer whose frames are no longer than `max`.
+    /// The same for a peer whose frames are at most `max` bytes long.
     #[must_use]
     pub fn bounded(max: usize) -> Self {
         Self { lanes: Default::default(), max }
     }
 
-    /// Bytes of frames that are not complete.
+    /// Bytes of incomplete frames.
     #[must_use]
     pub fn pending(&self) -> usize {
         self.lanes.iter().map(BytesMut::len).sum()
     }
 
-    /// Takes the next package of a connection; gives the frame's bytes when it was the last piece. A frame that came
-    /// in one piece is passed on without a copy.
+    /// Takes the next package of a connection; returns the frame's bytes when it was the last piece. A frame in one
+    /// piece is passed on without a copy.
     ///
     /// # Errors
     /// [`PackageError`] when the pieces exceed the limit or a piece is empty; the connection is then lost.

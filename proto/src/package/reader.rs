@@ -1,4 +1,4 @@
-//! Packages out of a byte stream.
+//! Cuts packages out of a byte stream.
 
 use bytes::{Bytes, BytesMut};
 
@@ -7,8 +7,9 @@ use crate::limits;
 
 /// Cuts a byte stream into packages.
 ///
-/// The header is judged as soon as its ten bytes are there, and the buffer grows with the bytes received, never
-/// with the length that the header declares. After an error the stream is lost: every later call fails alike.
+/// The header is checked as soon as its ten bytes have arrived, and the buffer grows with the bytes received, never
+/// with the length that the header declares. After an error the stream is lost: every later call fails with the same
+/// error.
 #[derive(Debug)]
 pub struct Reader {
     buffer: BytesMut,
@@ -44,8 +45,8 @@ impl Reader {
         Self { buffer: BytesMut::new(), state: State::default(), max }
     }
 
-    /// Takes bytes that arrived. Call [`Self::pop`] until it has no more before the next bytes, so that no more than
-    /// one incomplete package waits here.
+    /// Appends received bytes. Call [`Self::pop`] until it returns `None` before pushing more, so that at most one
+    /// incomplete package is buffered.
     pub fn push(&mut self, bytes: &[u8]) {
         if !matches!(self.state, State::Failed(_)) {
             self.buffer.extend_from_slice(bytes);
@@ -91,13 +92,13 @@ impl Reader {
         if len > max { Err(PackageError::TooLarge { what: "package", len, max }) } else { Ok(header) }
     }
 
-    /// Whether the stream may end here: no package is half received.
+    /// Whether the stream may end here: no package is partially received.
     #[must_use]
     pub fn is_between_packages(&self) -> bool {
         matches!(self.state, State::Header) && self.buffer.is_empty()
     }
 
-    /// Memory held for packages that are not complete, in bytes.
+    /// Memory held for incomplete packages, in bytes.
     #[must_use]
     pub fn memory(&self) -> usize {
         self.buffer.capacity()
@@ -106,7 +107,7 @@ impl Reader {
     fn take(&mut self, len: usize) -> Bytes {
         let taken = self.buffer.split_to(len).freeze();
         if self.buffer.is_empty() {
-            // What is left would keep the whole allocation of a large package alive.
+            // The remaining bytes would keep the whole allocation of a large package alive.
             self.buffer = BytesMut::new();
         }
         taken

@@ -117,7 +117,7 @@ proptest! {
             })
             .collect();
         let mut stream = Vec::new();
-        // One piece of each lane in turn, as a sender with three queues does.
+        // One piece of each lane in turn, like a sender with three queues.
         let mut queues: Vec<_> = Lane::ALL
             .map(|lane| {
                 let of_lane = frames.iter().filter(|(of, _)| *of == lane);

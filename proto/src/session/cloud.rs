@@ -33,20 +33,20 @@ use subscriptions::Begun;
 use transmit::Notice;
 use window::Window;
 
-/// Elements of which an empty queue keeps the memory.
+/// Elements for which an empty queue keeps its memory.
 const KEPT_CAPACITY: usize = 4;
 
-/// Where a session stands.
+/// State of a session.
 #[derive(Debug)]
 enum Phase {
-    /// Nothing was heard yet.
+    /// Nothing was received yet.
     AwaitingHello {
-        /// When waiting ends.
+        /// When the wait ends.
         deadline: Moment,
     },
     /// The hello was accepted.
     Open,
-    /// A goodbye waits to be sent. Whatever comes in is ignored.
+    /// A goodbye waits to be sent. All input is ignored.
     Leaving(Goodbye),
     /// Over.
     Closed,
@@ -61,24 +61,25 @@ pub struct CloudSession {
     now: Moment,
     opened_at: Moment,
     features: u64,
-    /// The edge's store, when its content hashes were made under the view's trimming rules: without that no digest counts.
+    /// The edge's store, when its content hashes were made under the view's trimming rules: otherwise no digest
+    /// counts.
     comparable: Option<StoreId>,
     liveness: Liveness,
     patience: Patience,
     subscribes: Begun,
-    /// In the order of their ids, which only grow. The pushed set comes first once the hello is there.
+    /// In the order of their ids, which only grow. The pushed set is first once the hello has arrived.
     scopes: Vec<Scope>,
     newest_scope: ScopeId,
-    /// For what the subscriptions follow.
+    /// Bound on the objects of all subscriptions.
     room: Room<FOLLOWED_MAX>,
     /// Of the delivery and the bulk lane.
     windows: [Window; 2],
     requests: Requests,
-    /// The newest lease answer that is not sent yet.
+    /// The newest lease answer that was not sent yet.
     lease_answer: Option<(i64, u16)>,
-    /// How far the history has come, as the owner has said it last.
+    /// How far the history has advanced, as last given by the owner.
     attestation: Bytes,
-    /// The edge has not been told yet.
+    /// The attestation was not sent to the edge yet.
     unattested: bool,
     notices: VecDeque<Notice>,
     events: VecDeque<CloudEvent>,
@@ -115,7 +116,7 @@ impl CloudSession {
         }
     }
 
-    /// Takes a frame that came in. Frames after a goodbye are ignored.
+    /// Handles a received frame. Frames after a goodbye are ignored.
     ///
     /// # Errors
     /// [`SessionError`] when the frame ends the session; the goodbye for the edge waits in `poll_transmit`.
@@ -178,7 +179,7 @@ impl CloudSession {
         }
     }
 
-    /// Does what time demands: pings, retries, forgotten requests, and the end of a session whose peer is silent.
+    /// Handles due timers: pings, retries, expired requests, and the end of a session whose peer is silent.
     pub fn handle_timeout(&mut self, now: Moment) {
         self.now = now;
         if let Err(error) = self.check_timers() {
@@ -215,12 +216,12 @@ impl CloudSession {
         Ok(())
     }
 
-    /// Asks the edge for a sign of life: a ping leaves with the next timeout, which is due now.
+    /// Requests a sign of life from the edge: a ping is sent with the next timeout, which is due now.
     pub fn ask(&mut self, now: Moment) {
         self.liveness.ask(now);
     }
 
-    /// When to call [`Self::handle_timeout`] at the latest; none when the session is over.
+    /// Latest time to call [`Self::handle_timeout`]; none when the session is over.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Moment> {
         match self.phase {
@@ -240,8 +241,8 @@ impl CloudSession {
     }
 
     /// Marks a key dirty: its state is looked up when there is room to send it. Ten offers become one delivery. Offers
-    /// for a scope that is not open, or not compared yet, cost nothing and lose nothing. A subscription by which the node
-    /// comes to follow more than [`FOLLOWED_MAX`] objects ends; what has gone is not followed any more.
+    /// for a scope that is not open, or not compared yet, are ignored, and nothing is lost. A subscription that makes
+    /// the node follow more than [`FOLLOWED_MAX`] objects is ended; deleted objects no longer count as followed.
     pub fn offer(&mut self, scope: ScopeId, key: ObjectKey, view: &impl NodeView) {
         let Some(open) = self.scope_mut(scope) else { return };
         let before = open.slots.len();
@@ -255,27 +256,27 @@ impl CloudSession {
         }
     }
 
-    /// Whether the edge still waits for the answer to this request. Work on one that nobody waits for can be dropped;
-    /// an owner that queues requests must do so, because the session bounds only those that wait.
+    /// Whether the edge still waits for the answer to this request. Other requests can be dropped; an owner that
+    /// queues requests must do so, because the session bounds only those that wait.
     #[must_use]
     pub fn awaits_reply(&self, id: RequestId) -> bool {
         self.requests.awaits_reply(id)
     }
 
-    /// Answers a request. An answer that comes too late, twice or unasked is dropped.
+    /// Answers a request. A late, repeated or unexpected answer is dropped.
     pub fn reply(&mut self, reply: Reply) {
         self.requests.reply(reply);
     }
 
-    /// Answers the newest lease renewal; an older answer that has not left yet is replaced.
+    /// Answers the newest lease renewal; an older answer that was not sent yet is replaced.
     pub fn lease_renewed(&mut self, renew_time_micros: i64, code: u16) {
         if self.lease_answer.is_none_or(|(older, _)| older <= renew_time_micros) {
             self.lease_answer = Some((renew_time_micros, code));
         }
     }
 
-    /// Tells the edge how far the cloud's history has come, in at most [`crate::limits::ATTESTATION_LEN_MAX`] bytes. One that
-    /// it was told before, or that waits, is not sent again; an edge that cannot keep it is told nothing.
+    /// Informs the edge how far the cloud's history has advanced, in at most [`crate::limits::ATTESTATION_LEN_MAX`]
+    /// bytes. The same attestation is not sent twice, and an edge that cannot keep one receives none.
     pub fn attest(&mut self, proof: &Bytes) {
         if self.features & features::ATTESTATION != 0 && self.attestation != *proof {
             self.attestation = proof.clone();
@@ -283,7 +284,8 @@ impl CloudSession {
         }
     }
 
-    /// Bytes that this edge makes the session keep: answers that it has not read, what it says it holds, and what it follows.
+    /// Bytes that this edge makes the session keep: answers that it has not read, what it claims to hold, and what it
+    /// follows.
     #[must_use]
     pub fn memory(&self) -> usize {
         let kept = self.requests.memory().saturating_add(self.notices.iter().map(Notice::memory).sum());
@@ -296,12 +298,12 @@ impl CloudSession {
         self.requests.unread()
     }
 
-    /// Ends the session; what is not sent yet is dropped.
+    /// Ends the session; unsent frames are dropped.
     pub fn say_goodbye(&mut self, goodbye: Goodbye) {
         self.leave(goodbye);
     }
 
-    /// What the owner must know next.
+    /// The next event for the owner.
     pub fn poll_event(&mut self) -> Option<CloudEvent> {
         let event = self.events.pop_front();
         if self.events.is_empty() && self.events.capacity() > KEPT_CAPACITY {
@@ -310,7 +312,7 @@ impl CloudSession {
         event
     }
 
-    /// Nothing more comes out of this session: close the link.
+    /// Whether the session has no more output: close the link.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         matches!(self.phase, Phase::Closed)
@@ -322,7 +324,7 @@ impl CloudSession {
         self.features
     }
 
-    /// What the session has done and holds. Counts the keys: for metrics and tests, not for every frame.
+    /// What the session has done and holds. Counts the keys: call it for metrics and tests, not for every frame.
     #[must_use]
     pub fn stats(&self) -> CloudStats {
         CloudStats {
@@ -352,7 +354,7 @@ impl CloudSession {
         }
     }
 
-    /// The session is over: everything it holds is dropped, the events of what happened before are kept.
+    /// The session is over: all its state is dropped, events of what happened before are kept.
     fn end(&mut self, goodbye: Goodbye) {
         self.phase = Phase::Closed;
         self.scopes = Vec::new();

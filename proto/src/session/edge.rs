@@ -23,16 +23,16 @@ use inbox::Inbox;
 use requests::Requests;
 use scopes::Scopes;
 
-/// Where a session stands.
+/// State of a session.
 #[derive(Debug)]
 enum Phase {
     /// The hello waits to be sent.
     Greeting(Box<Hello>),
-    /// The hello is sent.
+    /// The hello was sent.
     AwaitingWelcome,
-    /// The welcome came.
+    /// The welcome arrived.
     Open,
-    /// A goodbye waits to be sent. Whatever comes in is ignored.
+    /// A goodbye waits to be sent. All input is ignored.
     Leaving(Goodbye),
     /// Over.
     Closed,
@@ -40,9 +40,9 @@ enum Phase {
 
 /// The edge's end of one connection. See the [module](crate::session) for how to drive it.
 ///
-/// Deliveries carry positions of this session alone. The owner must not mix sessions: before it makes a new one, it
-/// finishes or gives up the store writes that the old one handed out, so that the inventory tells the whole truth and
-/// no late write overtakes a newer version.
+/// Deliveries carry positions of this session only. The owner must not mix sessions: before it makes a new one, it
+/// finishes or gives up the store writes that the old one handed out, so that the inventory is complete and no late
+/// write overwrites a newer version.
 #[derive(Debug)]
 pub struct EdgeSession {
     config: EdgeConfig,
@@ -51,7 +51,7 @@ pub struct EdgeSession {
     features: u64,
     liveness: Liveness,
     patience: Patience,
-    /// Of the delivery and the bulk lane.
+    /// One for the delivery and one for the bulk lane.
     inboxes: [Inbox; 2],
     /// Deliveries that overtook the welcome in their own lane.
     early: VecDeque<(Lane, Frame)>,
@@ -59,14 +59,14 @@ pub struct EdgeSession {
     refusals: VecDeque<Refusal>,
     requests: Requests,
     scopes: Scopes,
-    /// The newest lease renewal that is not sent yet.
+    /// The newest lease renewal that was not sent yet.
     lease: Option<i64>,
     greeted_at: Moment,
     events: VecDeque<EdgeEvent>,
 }
 
 impl EdgeSession {
-    /// A session whose hello waits to be sent. `view` tells what the pushed set holds.
+    /// A session whose hello waits to be sent. `view` gives the contents of the pushed set.
     #[must_use]
     pub fn new(config: EdgeConfig, now: Moment, view: &impl EdgeView) -> Self {
         let hello = Hello {
@@ -100,7 +100,7 @@ impl EdgeSession {
         }
     }
 
-    /// Takes a frame that came in. Frames after a goodbye are ignored. `view` is asked when the cloud wants a whole
+    /// Handles a received frame. Frames after a goodbye are ignored. `view` is used when the cloud requests a whole
     /// inventory.
     ///
     /// # Errors
@@ -121,7 +121,7 @@ impl EdgeSession {
         outcome.inspect_err(|error| self.leave(error.goodbye()))
     }
 
-    /// Does what time demands: pings, requests whose time is over, and the end of a session whose peer is silent.
+    /// Handles due timers: pings, expired requests, and the end of a session whose peer is silent.
     pub fn handle_timeout(&mut self, now: Moment) {
         if !self.is_leaving() {
             while let Some(id) = self.requests.expire(now) {
@@ -142,7 +142,7 @@ impl EdgeSession {
         }
     }
 
-    /// When to call [`Self::handle_timeout`] at the latest; none when the session is over.
+    /// Latest time to call [`Self::handle_timeout`]; none when the session is over.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Moment> {
         let alive = match self.phase {
@@ -160,7 +160,7 @@ impl EdgeSession {
         }
     }
 
-    /// One delivery cannot be stored. The cloud offers it again later, and a newer version of it at once.
+    /// One delivery cannot be stored. The cloud offers it again later, or a newer version of it at once.
     pub fn refused(&mut self, mut refusal: Refusal) {
         if self.is_leaving() {
             return;
@@ -172,11 +172,12 @@ impl EdgeSession {
         }
     }
 
-    /// Asks the cloud. The answer comes as [`EdgeEvent::Reply`], its lack as [`EdgeEvent::RequestTimedOut`]; when the
-    /// session ends first, neither comes. Timeouts above [`crate::limits::REQUEST_TIMEOUT_MAX`] are cut.
+    /// Sends a request to the cloud. The result is [`EdgeEvent::Reply`] or [`EdgeEvent::RequestTimedOut`]; when the
+    /// session ends first, there is neither. Timeouts above [`crate::limits::REQUEST_TIMEOUT_MAX`] are shortened to
+    /// it.
     ///
     /// # Errors
-    /// [`RequestError`] when the request is not taken.
+    /// [`RequestError`] when the request is not accepted.
     pub fn request(
         &mut self,
         now: Moment,
@@ -190,7 +191,7 @@ impl EdgeSession {
         self.requests.ask(now, timeout, body, caller_token)
     }
 
-    /// Renews the node's lease; replaces an older renewal that has not left yet. The time is `spec.renewTime` in
+    /// Renews the node's lease; replaces an older renewal that was not sent yet. The time is `spec.renewTime` in
     /// microseconds since the Unix epoch.
     pub fn renew_lease(&mut self, renew_time_micros: i64) {
         self.lease = self.lease.max(Some(renew_time_micros));
@@ -206,7 +207,7 @@ impl EdgeSession {
     /// be able to give the inventory of this scope from now on.
     ///
     /// # Errors
-    /// [`SubscribeError`] when the subscription is not taken.
+    /// [`SubscribeError`] when the subscription is not accepted.
     pub fn subscribe(&mut self, subscribe: Subscribe) -> Result<(), SubscribeError> {
         if self.is_leaving() {
             return Err(SubscribeError::Closed);
@@ -214,13 +215,13 @@ impl EdgeSession {
         self.scopes.subscribe(subscribe)
     }
 
-    /// Follows a subscription no longer. Deliveries under way are dropped; those handed out before still want to be
-    /// committed or refused.
+    /// Ends a subscription. Deliveries under way are dropped; those handed out before must still be committed or
+    /// refused.
     pub fn unsubscribe(&mut self, scope: ScopeId) {
         self.scopes.unsubscribe(scope);
     }
 
-    /// Ends the session; what is not sent yet is dropped.
+    /// Ends the session; unsent frames are dropped.
     pub fn say_goodbye(&mut self, goodbye: Goodbye) {
         self.leave(goodbye);
     }
@@ -253,8 +254,8 @@ impl EdgeSession {
         frame
     }
 
-    /// Leases first, requests last: there may be many of those. A refusal leaves before the acknowledgement that
-    /// passes it.
+    /// Leases first, requests last, because there may be many of them. A refusal is sent before the acknowledgement
+    /// that passes it.
     fn poll_control(&mut self, now: Moment) -> Option<Frame> {
         if let Some(renew_time_micros) = self.lease.take() {
             return Some(Frame::LeaseRenew { renew_time_micros });
@@ -277,12 +278,12 @@ impl EdgeSession {
         request.or_else(|| self.scopes.poll_upload().map(Frame::InventoryPart))
     }
 
-    /// What the owner must know next.
+    /// The next event for the owner.
     pub fn poll_event(&mut self) -> Option<EdgeEvent> {
         self.events.pop_front()
     }
 
-    /// Nothing more comes out of this session: close the link.
+    /// Whether the session has no more output: close the link.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         matches!(self.phase, Phase::Closed)
@@ -313,7 +314,7 @@ impl EdgeSession {
         }
     }
 
-    /// The session is over: what waits is dropped, the events of what happened before are kept.
+    /// The session is over: pending work is dropped, events of what happened before are kept.
     fn end(&mut self, goodbye: Goodbye) {
         self.phase = Phase::Closed;
         self.early = VecDeque::new();

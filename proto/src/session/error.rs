@@ -1,4 +1,4 @@
-//! Why a session ends by an error, and the one place that turns this into the goodbye on the wire.
+//! The errors that end a session, and the only place that turns them into the goodbye on the wire.
 
 use std::time::Duration;
 
@@ -7,16 +7,16 @@ use thiserror::Error;
 use crate::frame::{Goodbye, GoodbyeReason};
 use crate::limits::SENTENCE_LEN_MAX;
 
-/// Wait that a peer is asked to keep after it broke the protocol or spoke another version: only an upgrade helps.
+/// Wait that a peer is asked to observe after it broke the protocol or used another version: only an upgrade helps.
 const RETRY_AFTER_MISTAKE: Duration = Duration::from_secs(60);
 
-/// A frame or a silence that ends the session. The goodbye for the peer is queued already.
+/// A frame or a silence that ends the session. The goodbye for the peer is already queued.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum SessionError {
-    /// The peer sent what the protocol forbids. The text names the frame, the offence and the rule.
+    /// The peer sent something that the protocol forbids. The text names the frame, the violation and the rule.
     #[error("protocol error: {0}")]
     Protocol(String),
-    /// The ranges of protocol versions do not meet.
+    /// The ranges of protocol versions do not overlap.
     #[error(
         "the edge speaks protocol versions {peer_oldest} to {peer_newest}, this side {oldest} to {newest}: upgrade the older one"
     )]
@@ -35,12 +35,12 @@ pub enum SessionError {
         "the hello is from node {claimed:?}, but the certificate is of node {certified:?}: join again under the right name"
     )]
     WrongNode {
-        /// What the hello says.
+        /// The node in the hello.
         claimed: String,
-        /// What the certificate says.
+        /// The node in the certificate.
         certified: String,
     },
-    /// The peer makes the session hold more than it may, and does not read what waits for it.
+    /// The peer makes the session hold more than allowed, and does not read its pending frames.
     #[error("overloaded: {0}")]
     Overloaded(String),
     /// The peer was silent, or did not answer in time.
@@ -49,7 +49,7 @@ pub enum SessionError {
 }
 
 impl SessionError {
-    /// What the peer is told.
+    /// The goodbye for the peer.
     #[must_use]
     pub fn goodbye(&self) -> Goodbye {
         let (reason, retry_after) = match self {
@@ -63,7 +63,7 @@ impl SessionError {
     }
 }
 
-/// Cuts a sentence for the wire to [`SENTENCE_LEN_MAX`], at a character boundary.
+/// Cuts a text for the wire to [`SENTENCE_LEN_MAX`], at a character boundary.
 pub(crate) fn clip(mut text: String) -> String {
     if text.len() > SENTENCE_LEN_MAX {
         let end = (0..=SENTENCE_LEN_MAX).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);

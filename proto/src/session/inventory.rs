@@ -6,7 +6,8 @@ use crate::inventory::digest;
 use crate::limits::HELLO_INVENTORY_MAX;
 use crate::object::InventoryEntry;
 
-/// The entries themselves when they are few enough for a hello or a subscription, their digest in this store otherwise.
+/// The entries themselves when they are few enough for a hello or a subscription, otherwise their digest in this
+/// store.
 #[must_use]
 pub fn summarise(store: StoreId, entries: Vec<InventoryEntry>) -> Inventory {
     if entries.len() <= HELLO_INVENTORY_MAX {

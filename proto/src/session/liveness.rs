@@ -1,4 +1,4 @@
-//! Is the peer there? Any frame counts as a sign of life; pings fill silences.
+//! Detects whether the peer is alive. Any frame counts as a sign of life; pings fill silences.
 
 use std::time::Duration;
 
@@ -6,11 +6,11 @@ use crate::frame::Frame;
 use crate::ids::Moment;
 use crate::session::SessionError;
 
-/// Shortest interval and timeout that a session obeys, so that no configuration and no peer makes it spin.
+/// Shortest interval and timeout that a session accepts, so that no configuration and no peer makes it spin.
 const INTERVAL_MIN: Duration = Duration::from_secs(1);
 
-/// When a new session is measured: after the frames that it begins with, so that a reconnection with nothing changed
-/// costs the handshake alone.
+/// Time after which a new session measures its round trip: after the frames of the handshake, so that a reconnection
+/// without changes costs only the handshake.
 const FIRST_PING: Duration = Duration::from_secs(1);
 
 /// Timers and pings of one end of a connection.
@@ -22,11 +22,11 @@ pub(super) struct Liveness {
     last_sent: Moment,
     pings: u64,
     ping_due: bool,
-    /// When a ping is due that no silence asks for.
+    /// When a ping is due without a preceding silence.
     first_ping: Option<Moment>,
-    /// The newest ping and when it left.
+    /// The newest ping and when it was sent.
     asked: Option<(u64, Moment)>,
-    /// Only the newest ping of the peer is answered: a peer that does not read cannot pile up pongs.
+    /// Only the newest ping of the peer is answered: a peer that does not read cannot accumulate pongs.
     owed: Option<u64>,
 }
 
@@ -47,7 +47,7 @@ impl Liveness {
         liveness
     }
 
-    /// Takes over the intervals that the other side asks for.
+    /// Adopts the intervals that the other side requests.
     pub(super) fn adopt(&mut self, ping_interval: Duration, idle_timeout: Duration) {
         self.ping_interval = ping_interval.max(INTERVAL_MIN);
         self.idle_timeout = idle_timeout.max(INTERVAL_MIN);
@@ -71,7 +71,7 @@ impl Liveness {
         self.first_ping.map_or(next, |first| first.min(next)).min(idle)
     }
 
-    /// Plans a ping after silence of this side.
+    /// Schedules a ping after silence of this side.
     ///
     /// # Errors
     /// [`SessionError::Timeout`] after silence of the peer.
@@ -88,12 +88,12 @@ impl Liveness {
         Ok(())
     }
 
-    /// The session has begun: its round trip is measured soon, without waiting for a silence.
+    /// The session has begun: schedules a ping that measures its round trip, without waiting for a silence.
     pub(super) fn measure(&mut self, now: Moment) {
         self.first_ping = Some(now + FIRST_PING);
     }
 
-    /// A ping is sent at once.
+    /// Schedules a ping at once.
     pub(super) fn ask(&mut self, now: Moment) {
         self.first_ping = Some(now);
     }
@@ -102,7 +102,7 @@ impl Liveness {
         self.owed = Some(id);
     }
 
-    /// The round trip when this answers the newest ping, none otherwise.
+    /// The round trip when this answers the newest ping, otherwise none.
     pub(super) fn handle_pong(&mut self, now: Moment, id: u64) -> Option<Duration> {
         let (_, left) = self.asked.take_if(|(asked, _)| *asked == id)?;
         Some(now.since(left))

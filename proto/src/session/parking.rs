@@ -1,5 +1,5 @@
-//! Keys that wait after a failure: for a moment, or for another version than the one that failed. The cloud sessions of
-//! both dialects park their keys so.
+//! Keys that wait after a failure: for some time, or for another version than the failed one. The cloud sessions of
+//! both dialects use this.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -8,19 +8,19 @@ use crate::ids::Moment;
 use crate::limits::{PARK_DELAY_MAX, PARK_DELAY_MIN};
 use crate::object::ObjectKey;
 
-/// A version that failed and its back-off. `V` is what tells versions of a key apart.
+/// A version that failed and its back-off. `V` distinguishes versions of a key.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Park<V> {
     /// The version that failed; none for deletions and absences.
     version: Option<V>,
-    /// That version is not sent before this; never when none.
+    /// The version is not sent before this time; never when none.
     until: Option<Moment>,
-    /// The wait that ends at `until`.
+    /// The length of the wait.
     delay: Duration,
 }
 
 impl<V: PartialEq> Park<V> {
-    /// A version that failed at `now`. The wait is twice the one of the failure before, if there was one.
+    /// A version that failed at `now`. The wait is twice the previous one, if there was one.
     pub(super) fn failed(version: Option<V>, now: Moment, former: Option<&Self>) -> Self {
         let former = former.map_or(Duration::ZERO, |park| park.delay);
         let delay = (former * 2).clamp(PARK_DELAY_MIN, PARK_DELAY_MAX);
@@ -37,7 +37,7 @@ impl<V: PartialEq> Park<V> {
         self.version.as_ref() == Some(version)
     }
 
-    /// The same version again, too early.
+    /// Whether this is the same version again, too early.
     pub(super) fn holds_back(&self, version: Option<&V>, now: Moment) -> bool {
         self.version.as_ref() == version && self.until.is_none_or(|until| now < until)
     }
@@ -47,16 +47,16 @@ impl<V: PartialEq> Park<V> {
         self.until
     }
 
-    /// The wait that ends then.
+    /// The length of the wait.
     pub(super) fn delay(&self) -> Duration {
         self.delay
     }
 }
 
-/// Bytes of a back-off and its timer: a piece of memory of its own, and a place in a tree that is half full.
+/// Bytes of a back-off and its timer: an allocation of its own, and an entry in a tree that is half full.
 const PARKED_BYTES: usize = 192;
 
-/// Keys to look at again at a moment. An entry whose slot has moved on is stale and does nothing.
+/// Keys to retry at a given time. An entry whose slot has changed state is stale and does nothing.
 #[derive(Debug, Default)]
 pub(super) struct Timers(BTreeSet<(Moment, ObjectKey)>);
 
@@ -65,7 +65,7 @@ impl Timers {
         self.0.insert((until, key));
     }
 
-    /// Takes a key's back-off and its timer away, so that there is one timer a key, however often it fails.
+    /// Removes a key's back-off and its timer, so that there is one timer per key, however often it fails.
     pub(super) fn end<V>(
         &mut self,
         key: &ObjectKey,
@@ -88,7 +88,7 @@ impl Timers {
         self.0.first().map(|(until, _)| *until)
     }
 
-    /// A key whose time has come.
+    /// A key whose time is due.
     pub(super) fn pop_due(&mut self, now: Moment) -> Option<ObjectKey> {
         self.deadline().filter(|until| *until <= now)?;
         self.0.pop_first().map(|(_, key)| key)

@@ -1,4 +1,4 @@
-//! How many useless frames a peer may send before it is shown the door.
+//! How many useless frames a peer may send before its session ends.
 
 use std::time::Duration;
 
@@ -6,13 +6,13 @@ use crate::ids::Moment;
 use crate::session::SessionError;
 
 /// Frames that are ignored within one [`PATIENCE_WINDOW`]. A race between closing a subscription and its last frames
-/// makes a few; only a broken peer makes hundreds.
+/// causes a few; only a broken peer sends hundreds.
 pub const PATIENCE: u32 = 256;
 
-/// Time after which ignored frames are forgiven.
+/// Time after which the count of ignored frames is reset.
 pub const PATIENCE_WINDOW: Duration = Duration::from_secs(60);
 
-/// Counts frames that are well-formed but serve nothing.
+/// Counts frames that are well-formed but have no use.
 #[derive(Debug)]
 pub(super) struct Patience {
     since: Moment,
@@ -27,7 +27,7 @@ impl Patience {
     /// Counts one ignored frame.
     ///
     /// # Errors
-    /// [`SessionError::Protocol`] beyond [`PATIENCE`] frames in [`PATIENCE_WINDOW`]; the text names the newest.
+    /// [`SessionError::Protocol`] beyond [`PATIENCE`] frames in [`PATIENCE_WINDOW`]; the text names the newest frame.
     pub(super) fn ignore(&mut self, now: Moment, what: &str) -> Result<(), SessionError> {
         if now.since(self.since) >= PATIENCE_WINDOW {
             *self = Self::new(now);

@@ -3,7 +3,7 @@
 /// A protocol version that this build speaks. Closed: an unknown number never becomes a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ProtocolVersion {
-    /// First version: frames as `frame` has them in release 0.1.
+    /// First version: frames as in `frame` of release 0.1.
     V1 = 1,
 }
 
@@ -34,7 +34,7 @@ impl ProtocolVersion {
         }
     }
 
-    /// The newest version that lies in the peer's range (lowest, highest) as well; none when the ranges do not meet.
+    /// The newest version that is also in the peer's range (lowest, highest); none when the ranges do not overlap.
     #[must_use]
     pub fn negotiate(peer: (u32, u32)) -> Option<Self> {
         let (lowest, highest) = peer;

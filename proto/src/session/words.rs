@@ -1,8 +1,8 @@
-//! Frames by name, for error texts.
+//! Names of frames, for error texts.
 
 use crate::frame::Frame;
 
-/// What a frame is called in a sentence.
+/// The name of a frame in a sentence.
 pub(super) fn name(frame: &Frame) -> &'static str {
     match frame {
         Frame::Hello(_) => "a hello",

@@ -9,6 +9,7 @@ use tombolo_proto::message::Operation;
 use super::cluster::{key, wire_path};
 use super::world::{Faults, World, object};
 
+/// Schedules of one run, unless `TOMBOLO_SCHEDULES` asks for another number.
 const SCHEDULES: u64 = 10_000;
 
 /// Prints the seed when a schedule panics.
@@ -130,14 +131,15 @@ fn whatever_happens_the_edge_ends_with_the_truth() {
     let only = tombolo_testkit::asked("TOMBOLO_SEED");
     let first = only.unwrap_or_else(|| rand::rng().next_u64());
     println!("seeds from {first}");
+    let schedules = tombolo_testkit::times("TOMBOLO_SCHEDULES", SCHEDULES);
     let (mut documents, mut window) = (0, 0);
-    for number in 0..if only.is_some() { 1 } else { SCHEDULES } {
+    for number in 0..if only.is_some() { 1 } else { schedules } {
         let (arrived, most) = run(first.wrapping_add(number));
         documents += arrived;
         window = window.max(most);
     }
     assert!(
-        only.is_some() || documents > 20 * SCHEDULES,
+        only.is_some() || documents > 20 * schedules,
         "only {documents} documents: the schedules test nothing"
     );
     assert!(only.is_some() || window > 4, "never more than {window} pushes in flight");

@@ -8,6 +8,7 @@ use super::harness::ops::{Op, fuzz, run_crowded};
 use super::harness::oracle::Coverage;
 
 /// Schedules of one test run.
+/// Schedules of one run, unless `TOMBOLO_SCHEDULES` asks for another number.
 const SCHEDULES: u64 = 10_000;
 
 /// Seeds that once failed while the sessions were written: always run.
@@ -69,7 +70,8 @@ fn ten_thousand_random_schedules_converge() {
     KNOWN.into_iter().for_each(|seed| _ = run(seed));
     let first = rand::rng().next_u64();
     println!("seeds from {first}");
-    let seeds = (0..SCHEDULES).map(|number| first.wrapping_add(number));
+    let schedules = tombolo_testkit::times("TOMBOLO_SCHEDULES", SCHEDULES);
+    let seeds = (0..schedules).map(|number| first.wrapping_add(number));
     let total = seeds.map(run).fold(Coverage::default(), Coverage::add);
     // Schedules that never meet the rare paths would prove nothing.
     let Coverage {
@@ -103,7 +105,9 @@ fn ten_thousand_random_schedules_converge() {
         ("losses denied", denied, 100),
     ] {
         println!("{count} {what}");
-        assert!(count >= least, "only {count} {what} in {SCHEDULES} schedules");
+        // Of few schedules chance has a part in it.
+        let least = if schedules < SCHEDULES { least * schedules / SCHEDULES / 4 } else { least };
+        assert!(count >= least, "only {count} {what} in {schedules} schedules");
     }
 }
 

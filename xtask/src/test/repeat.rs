@@ -54,8 +54,29 @@ impl Report {
         Ok(report)
     }
 
+    /// Of several programs, none of which has failed yet.
+    pub(super) fn passing() -> Self {
+        Self { success: true, ..Self::default() }
+    }
+
+    /// Takes in whether one more program has passed.
+    pub(super) fn and(&mut self, success: bool) {
+        self.success &= success;
+    }
+
+    /// Takes in another run.
+    pub(super) fn add(&mut self, other: Self) {
+        self.passed.extend(other.passed);
+        self.failed.extend(other.failed);
+        self.unfinished += other.unfinished;
+        self.ran += other.ran;
+        self.success &= other.success;
+    }
+
     /// A line as libtest prints it.
-    fn take(&mut self, line: &str) {
+    pub(super) fn take(&mut self, line: &str) {
+        // The time that the test took.
+        let line = line.split_once(" <").filter(|_| line.ends_with("s>")).map_or(line, |(line, _)| line);
         let named = |outcome| line.strip_prefix("test ").and_then(|rest| rest.strip_suffix(outcome));
         if let Some(name) = named(" ... ok") {
             self.passed.insert(name.to_owned());

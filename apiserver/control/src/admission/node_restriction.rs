@@ -94,7 +94,7 @@ const NODE_TEXT_BYTES_MAX: usize = 512 * 1024;
 
 /// The same in the metadata and the status of a pod together. Annotations may have 256 KiB, and a kubelet cuts what
 /// containers leave to say to 12 KiB a pod.
-const POD_TEXT_BYTES_MAX: usize = 320 * 1024;
+const POD_TEXT_BYTES_MAX: usize = 384 * 1024;
 
 /// Bytes that one write of a node may add to what others have made as large as that.
 const NODE_GROWTH_MAX: usize = 64 * 1024;

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use crate::body::{self, Body};
 use crate::query::params::Params;
+use crate::version;
 
 use super::builder::Parts;
 
@@ -21,7 +22,8 @@ pub struct ServerInfo {
 
 impl Default for ServerInfo {
     fn default() -> Self {
-        Self { major: 1, minor: 36, git_version: "v1.36.3+tombolo".to_owned() }
+        let (major, minor) = version::numbers();
+        Self { major, minor, git_version: format!("{}+tombolo", version::kubernetes()) }
     }
 }
 

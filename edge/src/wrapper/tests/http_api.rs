@@ -272,6 +272,24 @@ async fn events_pass_and_nothing_else_is_written() {
     served.end().await;
 }
 
+#[cfg(feature = "profile")]
+#[tokio::test]
+async fn a_profile_is_taken_when_the_settings_say_so() {
+    let served = Served::with_cluster(&WrapperConfig { debug: true, ..settings() }).await;
+    let (code, stacks) = served.text("/debug/pprof/profile?seconds=1").await;
+    assert_eq!(code, StatusCode::OK);
+    let counted = |line: &str| line.rsplit_once(' ').is_some_and(|(_, count)| count.parse::<u32>().is_ok());
+    assert!(stacks.lines().all(counted), "{stacks}");
+    for bad in ["seconds=0", "seconds=31", "seconds=x"] {
+        assert_eq!(
+            served.get(&format!("/debug/pprof/profile?{bad}")).await.0,
+            StatusCode::BAD_REQUEST,
+            "{bad}"
+        );
+    }
+    served.end().await;
+}
+
 #[tokio::test]
 async fn the_inside_is_shown_only_when_the_settings_say_so() {
     let served = Served::with_cluster(&settings()).await;
@@ -285,17 +303,6 @@ async fn the_inside_is_shown_only_when_the_settings_say_so() {
     assert_eq!(dump["closedServices"], json!({"default/web": ["k"]}));
     assert_eq!(dump["kinds"]["endpointslices"], json!({"objects": 2, "watches": 0, "state": "shown"}));
     assert_eq!(dump["kinds"]["endpoints"], json!({"objects": 0, "watches": 0, "state": "nobody has asked"}));
-    let (code, stacks) = served.text("/debug/pprof/profile?seconds=1").await;
-    assert_eq!(code, StatusCode::OK);
-    let counted = |line: &str| line.rsplit_once(' ').is_some_and(|(_, count)| count.parse::<u32>().is_ok());
-    assert!(stacks.lines().all(counted), "{stacks}");
-    for bad in ["seconds=0", "seconds=31", "seconds=x"] {
-        assert_eq!(
-            served.get(&format!("/debug/pprof/profile?{bad}")).await.0,
-            StatusCode::BAD_REQUEST,
-            "{bad}"
-        );
-    }
     served.end().await;
 }
 

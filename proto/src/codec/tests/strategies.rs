@@ -1,4 +1,4 @@
-//! Any frame that the types can say and the wire can carry.
+//! Strategies for any frame that the types can express and the wire can carry.
 
 use std::sync::Arc;
 use std::time::Duration;

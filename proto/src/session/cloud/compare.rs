@@ -1,8 +1,8 @@
 //! The exact difference between what an edge holds and what it should hold.
 //!
 //! Listed entries are equal when UID, revision and content hash are equal, in every epoch. Equal content under another
-//! revision is adopted, not resent; the rest is sent; what is held and not wanted is deleted. Nothing is delivered in
-//! a scope before it is compared, so the inventory is never overtaken.
+//! revision is adopted, not sent again; other differences are sent; objects that are held and not wanted are deleted.
+//! Nothing is delivered in a scope before it is compared, so a delivery never overtakes the inventory.
 
 use std::collections::{HashMap, HashSet};
 
@@ -17,7 +17,7 @@ use crate::session::cloud::scope::{Scope, Stage};
 use crate::session::cloud::slot::{Belief, Slot, Verdict};
 use crate::session::cloud::{Certainty, Lookup, NodeView};
 
-/// What an edge says it holds, before it is compared.
+/// What an edge claims to hold, before it is compared.
 #[derive(Debug)]
 pub(super) struct Comparison {
     /// The history that the edge's copy follows.
@@ -27,11 +27,12 @@ pub(super) struct Comparison {
     claim: Claim,
 }
 
-/// Bytes that an entry of an inventory takes beside its texts: the key and what is held, each in a piece of memory of its own,
-/// and a place in a list or map with room for more.
+/// Bytes that an inventory entry takes besides its texts: the key and what is held, each in its own allocation, and a
+/// slot in a list or map with spare capacity.
 const ENTRY_OVERHEAD: usize = 384;
 
-/// What the cloud keeps for one key that the edge has named and nobody else has. Its resource may be such a text as well.
+/// Memory that the cloud keeps for a key that only the edge has named. The texts of its resource may be kept only for
+/// it as well.
 pub(super) fn cost(key: &ObjectKey) -> usize {
     let resource = key.resource();
     let texts = [&resource.group, &resource.version, &resource.name].map(|text| text.len());
@@ -39,7 +40,7 @@ pub(super) fn cost(key: &ObjectKey) -> usize {
     texts.fold(ENTRY_OVERHEAD, usize::saturating_add)
 }
 
-/// What an entry takes that nobody else has named.
+/// Memory of an entry that only the edge has named.
 pub(super) fn cost_of_entry(entry: &InventoryEntry) -> usize {
     let uid = match &entry.held {
         Held::Present(version) => version.uid.as_str().len(),
@@ -50,13 +51,13 @@ pub(super) fn cost_of_entry(entry: &InventoryEntry) -> usize {
 
 #[derive(Debug)]
 enum Claim {
-    /// As it came, with the bytes that it takes; a subscription waits here for the owner's decision.
+    /// As received, with the bytes that it takes; a subscription waits here for the owner's decision.
     Announced(Inventory, usize),
-    /// The whole inventory was asked for.
+    /// The whole inventory was requested.
     Collecting(Listing),
 }
 
-/// What opening a scope leads to.
+/// Result of opening a scope.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Opening {
     /// The scope is compared and follows the view.
@@ -119,7 +120,7 @@ pub(super) fn too_many(count: u64) -> SessionError {
 }
 
 impl Scope {
-    /// When the inventory that was asked for must have made progress.
+    /// Time by which the requested inventory must have made progress.
     pub(super) fn comparison_deadline(&self) -> Option<Moment> {
         match &self.stage {
             Stage::Comparing(comparison) => comparison.deadline(),
@@ -127,7 +128,7 @@ impl Scope {
         }
     }
 
-    /// Compares the announced inventory, or finds that it is only a summary and differs. Does nothing for a scope that
+    /// Compares the announced inventory, or finds that it is only a digest and differs. Does nothing for a scope that
     /// was opened before.
     ///
     /// # Errors
@@ -146,7 +147,7 @@ impl Scope {
         let collecting = Claim::Collecting(Listing::new(now));
         let entries = match std::mem::replace(&mut comparison.claim, collecting) {
             Claim::Announced(Inventory::Full(entries), _) => Some(entries),
-            // A digest has no content hashes: it says something within one epoch and one set of trimming rules only.
+            // A digest has no content hashes: it is only comparable within one epoch and one set of trimming rules.
             Claim::Announced(Inventory::Digest { count, digest }, _) => {
                 comparable.and_then(|store| matching((store, self.id), view, self.told, (digest, count)))
             }
@@ -157,8 +158,8 @@ impl Scope {
         Ok(Some(Opening::Compared))
     }
 
-    /// Takes a part of the inventory, with at most `room` bytes of what only the edge names; after the last one the scope is
-    /// compared. False when no inventory is awaited.
+    /// Takes a part of the inventory, with at most `room` bytes of entries that only the edge names; after the last
+    /// part the scope is compared. False when no inventory is awaited.
     ///
     /// # Errors
     /// [`SessionError::Protocol`] when a part or the whole is too large or contradicts itself.
@@ -239,7 +240,7 @@ impl Scope {
         match verdict {
             Verdict::Settled => self.settle(key),
             Verdict::Forget => self.remove_slot(key),
-            // Large objects are found out again, and reported, when they would be sent.
+            // Too large objects are detected again, and reported, when they would be sent.
             Verdict::Send(_) | Verdict::TooLarge { .. } => {
                 self.make_due(key);
                 self.make_ready(key.clone());
@@ -256,7 +257,7 @@ fn matching(
     told: bool,
     announced: ([u8; 16], u64),
 ) -> Option<Vec<InventoryEntry>> {
-    // Other numbers are found out without a hash.
+    // A different count is detected without hashing.
     if view.count(scope) as u64 != announced.1 {
         return None;
     }
@@ -265,7 +266,8 @@ fn matching(
         let held = match view.lookup(scope, &key) {
             Lookup::Present(object) => Held::Present(object.version.clone()),
             Lookup::Absent => Held::Absent,
-            // It may also hold what it was given when the object could be read: then its list tells.
+            // The edge may also hold a version from when the object could be read: then digests differ and its list
+            // shows it.
             Lookup::Unreadable(_) if told => Held::Unreadable,
             Lookup::Unwanted(_) | Lookup::Unreadable(_) | Lookup::Pending => return None,
         };

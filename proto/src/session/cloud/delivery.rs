@@ -1,4 +1,4 @@
-//! Deliveries: what leaves, and what the edge says about it.
+//! Deliveries: what is sent, and how the edge answers.
 
 use crate::frame::{Change, Deliver, Frame, Refusal};
 use crate::ids::{Lane, Seq};
@@ -10,7 +10,7 @@ use crate::session::cloud::window::InFlight;
 use crate::session::cloud::{CloudEvent, CloudSession, NodeView, Notice};
 
 impl CloudSession {
-    /// The next frame of the delivery or the bulk lane. In the bulk lane answers come first: somebody waits for them,
+    /// The next frame of the delivery or the bulk lane. In the bulk lane answers come first: a caller waits for them,
     /// and they are few.
     pub(super) fn poll_objects(&mut self, lane: Lane, view: &impl NodeView) -> Option<Frame> {
         if let Some(reply) = self.requests.poll(lane) {
@@ -68,7 +68,7 @@ impl CloudSession {
     }
 
     fn acknowledged(&mut self, flight: InFlight) {
-        // A refused position is passed, not stored; a scope that is gone wants to know nothing.
+        // The edge did not store a refused position, and for a closed scope nothing is recorded.
         let Some(index) = self.scope_index(flight.scope).filter(|_| !flight.refused) else { return };
         let Some(scope) = self.scopes.get_mut(index) else { return };
         let version = held_version(&flight.becomes);
@@ -97,7 +97,7 @@ impl CloudSession {
         Ok(())
     }
 
-    /// Tells both sides once that a scope has caught up.
+    /// Notifies both sides once that a scope has caught up.
     pub(super) fn announce_caught_up(&mut self, scope: usize) {
         let Some(scope) = self.scopes.get_mut(scope) else { return };
         let (id, caught_up) = (scope.id, scope.take_caught_up());

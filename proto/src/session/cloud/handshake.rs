@@ -8,7 +8,7 @@ use crate::session::cloud::{CloudEvent, CloudSession, NodeView, Notice, Phase};
 use crate::session::{ProtocolVersion, SessionError, words};
 
 impl CloudSession {
-    /// The first frame of a connection: a hello, or an edge that changed its mind.
+    /// The first frame of a connection: a hello, or a goodbye of an edge that changed its mind.
     pub(super) fn handle_first(&mut self, frame: Frame, view: &impl NodeView) -> Result<(), SessionError> {
         match frame {
             Frame::Hello(hello) => self.handle_hello(hello, view),
@@ -53,7 +53,7 @@ impl CloudSession {
         self.scopes.push(Scope::new(id, comparison, self.features & ability != 0));
     }
 
-    /// Compares a scope, or asks for the inventory that the comparison needs.
+    /// Compares a scope, or requests the inventory that the comparison needs.
     pub(super) fn open_scope(&mut self, id: ScopeId, view: &impl NodeView) -> Result<(), SessionError> {
         let now = self.now;
         let Some(index) = self.scope_index(id) else { return Ok(()) };

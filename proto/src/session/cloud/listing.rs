@@ -1,8 +1,8 @@
-//! Inventories that come in parts, and what of them there was no room for.
+//! Inventories that arrive in parts, and entries for which there was no room.
 //!
-//! What the view wants is bounded by the view, so it is always kept. Of what only the edge names there is room for
-//! [`INVENTORY_BYTES_MAX`]; the rest is left out, and asked for again when those are deleted. So an edge comes back
-//! whatever it holds, and never holds more of the cloud's memory than that.
+//! What the view wants is bounded by the view, so it is always kept. For entries that only the edge names there is
+//! room for [`INVENTORY_BYTES_MAX`]; the others are left out, and requested again when the kept ones are deleted. So
+//! an edge can reconnect whatever it holds, and never uses more of the cloud's memory than that.
 
 use std::collections::HashSet;
 
@@ -18,19 +18,19 @@ use crate::session::cloud::scope::Scope;
 use crate::session::cloud::slot::{Belief, Slot};
 use crate::session::cloud::{CloudSession, NodeView, Notice};
 
-/// Bytes of an entry that the view wants, which shares the view's key: a place in a list and in a set, and its UID.
+/// Bytes of an entry that the view wants, which shares the view's key: a slot in a list and in a set, and its UID.
 const WANTED_OVERHEAD: usize = 192;
 
-/// The parts of one inventory that have come.
+/// The received parts of one inventory.
 #[derive(Debug)]
 pub(super) struct Listing {
     pub(super) entries: Vec<InventoryEntry>,
     seen: HashSet<ObjectKey, KeyHashes>,
-    /// Entries that have come, those that were left out included.
+    /// Entries received, including those that were left out.
     total: usize,
     /// Bytes that the edge makes this listing keep.
     pub(super) bytes: usize,
-    /// The next part must come by then.
+    /// The next part must arrive by then.
     pub(super) deadline: Moment,
     /// There was no room for some entries.
     pub(super) left_out: bool,
@@ -66,7 +66,7 @@ impl Listing {
         Ok(())
     }
 
-    /// Keeps what the view wants, and of the others what takes at most `room` bytes.
+    /// Keeps the entries that the view wants, and at most `room` bytes of others.
     ///
     /// # Errors
     /// [`SessionError::Protocol`] when it is too large or contradicts itself.
@@ -83,7 +83,7 @@ impl Listing {
             let bytes = match wanted.get(&entry.key) {
                 Some(shared) => {
                     entry.key = shared.clone();
-                    // The pushed set is not the edge's choice.
+                    // The pushed set is not chosen by the edge.
                     if scope == ScopeId::NODE { 0 } else { WANTED_OVERHEAD }
                 }
                 None if cost_of_entry(&entry) > room => {
@@ -111,14 +111,14 @@ fn wanted(scope: ScopeId, view: &impl NodeView) -> HashSet<ObjectKey, KeyHashes>
     view.wanted(scope).into_iter().collect()
 }
 
-/// What the edge holds beyond what there was room for.
+/// What the edge holds beyond the entries that there was room for.
 #[derive(Debug)]
 pub(super) struct Rest {
     /// The edge's copy followed another epoch.
     foreign: bool,
-    /// How often the inventory was asked for because of it.
+    /// How often the inventory was requested again because of it.
     rounds: u32,
-    /// The inventory is coming again; its entries are not kept.
+    /// The inventory is being received again; its entries are not kept.
     listing: Option<Listing>,
 }
 
@@ -129,12 +129,12 @@ impl Rest {
 }
 
 impl Scope {
-    /// When the inventory that was asked for again must have made progress.
+    /// Time by which the inventory that was requested again must have made progress.
     pub(super) fn rest_deadline(&self) -> Option<Moment> {
         Some(self.rest.as_ref()?.listing.as_ref()?.deadline)
     }
 
-    /// Whether some of what the edge holds has yet to be asked for.
+    /// Whether some of what the edge holds still has to be requested.
     fn has_rest(&self) -> bool {
         self.rest.as_ref().is_some_and(|rest| rest.listing.is_none())
     }
@@ -152,7 +152,7 @@ impl Scope {
         Ok(())
     }
 
-    /// Takes a part of an inventory that was asked for again. False when none is awaited.
+    /// Takes a part of an inventory that was requested again. False when none is awaited.
     ///
     /// # Errors
     /// [`SessionError::Protocol`] when it is too large.
@@ -200,15 +200,15 @@ impl Scope {
 }
 
 impl CloudSession {
-    /// What the edges' words make this session keep.
+    /// Bytes that the session keeps because of what the edge claims to hold.
     pub(super) fn claims(&self) -> usize {
         self.scopes.iter().map(Scope::claims).fold(0, usize::saturating_add)
     }
 
-    /// Asks for the inventories again of which something was left out, once there is room.
+    /// Requests an incomplete inventory again, once there is room.
     ///
     /// # Errors
-    /// [`SessionError::Overloaded`] when that does not end.
+    /// [`SessionError::Overloaded`] after too many rounds.
     pub(super) fn ask_rest(&mut self) -> Result<(), SessionError> {
         if !self.scopes.iter().any(Scope::has_rest) || self.claims() > INVENTORY_BYTES_MAX / 2 {
             return Ok(());
@@ -224,7 +224,8 @@ impl CloudSession {
 }
 
 impl Slot {
-    /// The edge has named the key when it may have been told of it meanwhile: that it holds something, and not what.
+    /// The edge named the key, but may have received a delivery for it in the meantime: it holds something, but it is
+    /// unknown what.
     fn surmise(&mut self) {
         if self.belief == Belief::Nothing {
             (self.belief, self.claimed) = (Belief::Unknown, true);

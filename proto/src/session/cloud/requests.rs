@@ -1,4 +1,4 @@
-//! Questions of the edge, from their arrival until their answer has left.
+//! Requests of the edge, from their arrival until their answer is sent.
 
 use std::collections::VecDeque;
 
@@ -8,7 +8,8 @@ use crate::limits::{BULK_OBJECT_MIN, FRAME_LEN_MAX, REQUEST_TIMEOUT_MAX, REQUEST
 use crate::message::StatusError;
 use crate::session::SessionError;
 
-/// Refusals that may wait for a peer that sends too many requests. One more ends the session: it does not read.
+/// Most refusals that may wait for a peer that sends too many requests. One more ends the session: the peer does not
+/// read.
 const REJECTED_MAX: usize = 64;
 
 /// Room that a reply's frame needs besides the body.
@@ -18,17 +19,17 @@ const REPLY_OVERHEAD: usize = 64 * 1024;
 struct Waiting {
     id: RequestId,
     deadline: Moment,
-    /// The answer, once it is known; kept here until it leaves, so that unread answers count as waiting requests.
+    /// The answer, once it is known; kept here until it is sent, so that unread answers count as waiting requests.
     answer: Option<(Lane, ReplyBody)>,
 }
 
-/// Questions that wait for their answer, or whose answer waits for the link.
+/// Requests that wait for their answer, or whose answer waits for the link.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
-    /// Oldest first. Few: a list is smaller and faster than a map.
+    /// Oldest first. A list is smaller and faster than a map, because there are few.
     waiting: VecDeque<Waiting>,
     rejected: VecDeque<RequestId>,
-    /// Bytes of the answers that have not left.
+    /// Bytes of the answers that were not sent yet.
     unread: usize,
 }
 
@@ -37,11 +38,11 @@ impl Requests {
         self.waiting.len()
     }
 
-    /// Takes a question; none when there are too many, which the edge is told.
+    /// Takes a request; none when there are too many, in which case the edge receives a refusal.
     ///
     /// # Errors
-    /// [`SessionError::Protocol`] for the id of a question that waits already, [`SessionError::Overloaded`] when the
-    /// edge goes on asking and does not read the refusals.
+    /// [`SessionError::Protocol`] for the id of a request that already waits, [`SessionError::Overloaded`] when the
+    /// edge continues to send requests and does not read the refusals.
     pub(super) fn handle(
         &mut self,
         now: Moment,
@@ -72,7 +73,7 @@ impl Requests {
         self.waiting.iter().any(|waiting| waiting.id == id && waiting.answer.is_none())
     }
 
-    /// Takes an answer. One to a question that is answered, expired or unknown is dropped.
+    /// Takes an answer. An answer to an answered, expired or unknown request is dropped.
     pub(super) fn reply(&mut self, reply: Reply) {
         let open = self.waiting.iter_mut().find(|waiting| waiting.id == reply.id && waiting.answer.is_none());
         let Some(waiting) = open else { return };
@@ -102,7 +103,7 @@ impl Requests {
         let index = self.waiting.iter().position(ready)?;
         let Waiting { id, answer, .. } = self.waiting.remove(index)?;
         if self.waiting.is_empty() {
-            // A burst must not leave its memory behind.
+            // Release the memory of a burst.
             self.waiting = VecDeque::new();
         }
         let (_, body) = answer?;
@@ -110,7 +111,7 @@ impl Requests {
         Some(Reply { id, body })
     }
 
-    /// The same with what remembers the questions.
+    /// Bytes of the unsent answers and of the request records.
     pub(super) fn memory(&self) -> usize {
         self.unread.saturating_add(self.waiting.capacity().saturating_mul(size_of::<Waiting>()))
     }
@@ -124,7 +125,7 @@ impl Requests {
         self.waiting.iter().map(|waiting| waiting.deadline).min()
     }
 
-    /// Forgets the questions for which the edge waits no longer, and their answers.
+    /// Removes the requests that the edge no longer waits for, and their answers.
     pub(super) fn handle_timeout(&mut self, now: Moment) {
         let unread = &mut self.unread;
         self.waiting.retain(|waiting| {
@@ -144,7 +145,7 @@ fn body_len(body: &ReplyBody) -> usize {
     }
 }
 
-/// A Kubernetes `Status`, as an API server words its own refusals.
+/// A Kubernetes `Status`, in the form of an API server's own refusals.
 fn failure(code: u16, reason: &str, message: &str) -> ReplyBody {
     ReplyBody::Api(ApiReply::refusal(&StatusError::new(code, reason, message)))
 }

@@ -1,7 +1,7 @@
 //! One scope of one edge: which keys it holds, which must be sent, which wait after a refusal.
 //!
 //! Pending work is state: a key is in one slot, in one phase, however often it is offered. The body is looked up when
-//! it leaves. What a scope holds is bounded by what is wanted and what the edge holds.
+//! it is sent. A scope's memory is bounded by what is wanted and what the edge holds.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -18,7 +18,7 @@ use crate::session::cloud::window::{InFlight, Window};
 use crate::session::cloud::{Certainty, Lookup, NodeView};
 use crate::session::parking::{Park, Timers};
 
-/// How far the scope has come.
+/// Progress of the scope.
 #[derive(Debug)]
 pub(super) enum Stage {
     /// Not compared yet. Offers need no memory: the comparison looks everything up.
@@ -29,12 +29,13 @@ pub(super) enum Stage {
     Following,
 }
 
-/// Why `Scope::next` gives nothing, or what it gives.
+/// Result of `Scope::next`.
 #[derive(Debug)]
 pub(super) enum Next {
     /// No key of this scope has anything for the lane.
     Nothing,
-    /// The window has no room for the scope's next delivery. Nobody overtakes it: large objects would starve.
+    /// The window has no room for the scope's next delivery. No other delivery overtakes it: large objects would
+    /// starve.
     Blocked,
     /// Send this.
     Send(Step),
@@ -45,11 +46,11 @@ pub(super) enum Next {
 pub(super) struct Scope {
     pub(super) id: ScopeId,
     pub(super) stage: Stage,
-    /// The edge can be told of what cannot be read.
+    /// The edge can be informed about objects that cannot be read.
     pub(super) told: bool,
-    /// Those that have gone count in `texts`.
+    /// Slots by key; deleted ones are counted in `texts`.
     pub(super) slots: HashMap<ObjectKey, Slot>,
-    /// Bytes of the texts of the keys that have gone: they are kept for their slots alone.
+    /// Bytes of the texts of deleted keys: they are kept only for their slots.
     texts: usize,
     /// Ready keys, oldest first: of the delivery lane (where every key starts) and of the bulk lane.
     ready: [VecDeque<ObjectKey>; 2],
@@ -58,11 +59,11 @@ pub(super) struct Scope {
     backlog: usize,
     /// Bytes of the slots whose keys only the edge has named.
     pub(super) charged: usize,
-    /// What the edge holds and the comparison had no room for. Boxed: hardly any edge holds so much.
+    /// What the edge holds beyond what the comparison had room for. Boxed: hardly any edge holds so much.
     pub(super) rest: Option<Box<Rest>>,
 }
 
-/// Elements of which a ready queue keeps the memory while it is empty.
+/// Elements for which an empty ready queue keeps its memory.
 const KEPT_CAPACITY: usize = 4;
 
 impl Scope {
@@ -86,7 +87,7 @@ impl Scope {
         if matches!(self.stage, Stage::Comparing(_)) {
             return;
         }
-        // The pushed set is not the edge's choice.
+        // The pushed set is not chosen by the edge.
         let gone = self.id != ScopeId::NODE && matches!(view.lookup(self.id, &key), Lookup::Unwanted(_));
         let slot = match self.slots.entry(key.clone()) {
             Entry::Vacant(_) if gone => return,
@@ -115,7 +116,7 @@ impl Scope {
         }
     }
 
-    /// Puts a key aside until `until`.
+    /// Parks a key until `until`.
     pub(super) fn park_until(&mut self, key: ObjectKey, until: Moment) {
         if let Some(slot) = self.slots.get_mut(&key) {
             slot.phase = Phase::Parked;
@@ -186,7 +187,7 @@ impl Scope {
         Next::Nothing
     }
 
-    /// A refused version was offered again too early: back to its place among the parked.
+    /// A refused version was offered again too early: it is parked again.
     fn wait_out(&mut self, key: ObjectKey, until: Option<Moment>) {
         match until {
             Some(until) => self.park_until(key, until),
@@ -194,8 +195,9 @@ impl Scope {
         }
     }
 
-    /// What the edge holds is not taken away yet: the view may know less than the replica that served the edge before.
-    /// The owner offers the key when it knows, and nobody waits for that; but two histories must not become one.
+    /// What the edge holds is not removed yet: the view may know less than the replica that served the edge before.
+    /// The owner offers the key when it knows, and catching up does not wait for that, unless the held version is of
+    /// another epoch: two histories must not be mixed.
     pub(super) fn hesitate(&mut self, key: &ObjectKey) {
         let Some(slot) = self.slots.get_mut(key) else { return };
         slot.phase = Phase::Idle;
@@ -212,7 +214,7 @@ impl Scope {
         }
     }
 
-    /// Ends the turn of a ready key for which nothing is sent.
+    /// Handles a ready key for which nothing is sent.
     fn set_aside(&mut self, key: ObjectKey, verdict: Verdict, events: &mut VecDeque<CloudEvent>) {
         match verdict {
             Verdict::Settled => self.settle(&key),
@@ -222,7 +224,8 @@ impl Scope {
             }
             Verdict::Wait => {
                 self.set_phase(&key, Phase::Idle);
-                // A key that nobody holds and nobody waits for needs no slot: the owner offers it once it is known.
+                // A key that the edge does not hold and that catching up does not wait for needs no slot: the owner
+                // offers it once it is known.
                 if self.slots.get(&key).is_some_and(|slot| !slot.due && slot.belief == Belief::Nothing) {
                     self.forget(&key);
                 }
@@ -274,7 +277,7 @@ impl Scope {
         if std::mem::take(&mut slot.due) {
             self.backlog = self.backlog.saturating_sub(1);
         }
-        // The ordinary case ends here: this runs once for each delivery of each node.
+        // The common case ends here: this runs once for each delivery of each node.
         if slot.park.is_some() {
             self.end_wait(key);
         }
@@ -285,7 +288,7 @@ impl Scope {
         }
     }
 
-    /// The edge could not store a delivery. The wait before the same version is sent again.
+    /// The edge could not store a delivery. Returns the wait before the same version is sent again.
     pub(super) fn refused(&mut self, now: Moment, flight: &InFlight) -> Duration {
         let key = &flight.key;
         let former = self.end_wait(key);
@@ -330,7 +333,7 @@ impl Scope {
         }
     }
 
-    /// The revision of the comparison, once: when everything that was missing then is resolved.
+    /// The revision of the comparison, returned once: when everything that was missing then is resolved.
     pub(super) fn take_caught_up(&mut self) -> Option<CloudRevision> {
         match self.stage {
             Stage::CatchingUp(revision) if self.backlog == 0 && self.rest.is_none() => {
@@ -350,7 +353,7 @@ impl Scope {
     }
 
     /// One refused object must not keep the whole scope from being caught up. The exception is a key under which the
-    /// edge still holds a version of another epoch: recording the new epoch beside it would make two histories one.
+    /// edge still holds a version of another epoch: recording the new epoch beside it would mix two histories.
     fn resolve_parked(&mut self, key: &ObjectKey) {
         if self.slots.get(key).is_some_and(|slot| !slot.foreign) {
             self.resolve(key);
@@ -378,7 +381,8 @@ impl Scope {
         }
     }
 
-    /// Drops the keys that are neither wanted nor held: they came and went before the edge could be told. How many are wanted.
+    /// Drops the keys that are neither wanted nor held: the objects were deleted before the edge received them.
+    /// Returns the number of wanted keys.
     pub(super) fn drop_unneeded(&mut self) -> usize {
         let gone = || self.slots.iter().filter(|(_, slot)| slot.gone);
         let wanted = self.slots.len() - gone().count();
@@ -393,13 +397,13 @@ impl Scope {
                 queue.retain(|key| self.slots.contains_key(key));
                 queue.shrink_to_fit();
             }
-            // A map in which much was removed takes the next keys for more than it has room for, and doubles.
+            // After many removals, a map grows for new keys before its capacity is used up, so it is rebuilt.
             self.slots = std::mem::take(&mut self.slots).into_iter().collect();
         }
         wanted
     }
 
-    /// Bytes that are kept because the edge says that it holds something.
+    /// Bytes that are kept because of what the edge claims to hold.
     pub(super) fn claims(&self) -> usize {
         match &self.stage {
             Stage::Comparing(comparison) => comparison.bytes(),
@@ -407,8 +411,8 @@ impl Scope {
         }
     }
 
-    /// Bytes that the edge makes this scope keep: what it says it holds, what it refuses, and what it has asked to follow.
-    /// The node's own set is not the edge's choice.
+    /// Bytes that the edge makes this scope keep: what it claims to hold, what it refuses, and what it has asked to
+    /// follow. The node's own set is not chosen by the edge.
     pub(super) fn memory(&self) -> usize {
         let kept = self.claims().saturating_add(self.timers.memory());
         if self.id == ScopeId::NODE {
@@ -445,7 +449,7 @@ impl Scope {
         self.slots.values().filter(|slot| matches(slot)).count()
     }
 
-    /// What the view says of a key, with its UID shared if the belief names the same one.
+    /// The view's state of a key. Its UID is shared with the belief when both are equal.
     pub(super) fn lookup(&mut self, view: &impl NodeView, key: &ObjectKey) -> Lookup {
         let lookup = view.lookup(self.id, key);
         if let Some(slot) = self.slots.get_mut(key) {

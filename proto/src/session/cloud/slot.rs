@@ -10,16 +10,16 @@ use crate::object::{Held, ObjectKey, ObjectVersion, SharedObject};
 use crate::session::cloud::{Certainty, Lookup, Loss, NodeView};
 use crate::session::parking::Park;
 
-/// What the edge holds under a key, as far as acknowledgements and its inventory tell.
+/// What the edge holds under a key, according to acknowledgements and its inventory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Belief {
     /// Nothing.
     Nothing,
     /// Something, but not what was believed: it refused to adopt a version.
     Unknown,
-    /// The knowledge that the cloud has no such object.
+    /// The edge knows that the cloud has no such object.
     Absent,
-    /// The knowledge that the cloud cannot read the object.
+    /// The edge knows that the cloud cannot read the object.
     Unreadable,
     /// This version.
     Version(ObjectVersion),
@@ -35,7 +35,7 @@ impl From<Held> for Belief {
     }
 }
 
-/// Where a key stands on its way to the edge. At most one version of a key is in flight, over all lanes.
+/// Phase of a key on its way to the edge. At most one version of a key is in flight, over all lanes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     /// Nothing to do.
@@ -44,7 +44,7 @@ pub(super) enum Phase {
     Ready,
     /// Sent, not acknowledged.
     InFlight {
-        /// Offered again meanwhile: becomes ready when the acknowledgement comes.
+        /// Offered again meanwhile: becomes ready when the acknowledgement arrives.
         again: bool,
     },
     /// Waits for a timer or for another version.
@@ -56,15 +56,15 @@ pub(super) enum Phase {
 pub(super) struct Slot {
     pub(super) belief: Belief,
     pub(super) phase: Phase,
-    /// The belief is a version of another epoch, whose revision compares with nothing.
+    /// The belief is a version of another epoch, whose revision is not comparable.
     pub(super) foreign: bool,
-    /// The belief is the edge's word alone: the view has shown neither this version nor a newer one.
+    /// The belief rests on the edge's claim alone: the view has shown neither this version nor a newer one.
     pub(super) claimed: bool,
     /// Missing when the scope was compared, and not resolved since.
     pub(super) due: bool,
-    /// The edge named this key, and the view does not want it: its texts are kept for this slot alone.
+    /// The edge named this key, and the view does not want it: its texts are kept only for this slot.
     pub(super) charged: bool,
-    /// The view did not want it when it was offered last.
+    /// The view did not want it when it was last offered.
     pub(super) gone: bool,
     /// Boxed, because hardly any key is ever refused and every connected node pays for the size of a slot.
     pub(super) park: Option<Box<Park<ObjectVersion>>>,
@@ -91,7 +91,7 @@ impl Slot {
         self.belief == Belief::Nothing && !matches!(self.phase, Phase::InFlight { .. })
     }
 
-    /// The view shows this: does it know what the edge holds?
+    /// Updates `claimed` from the view's state: it ends when the view shows the held version or a newer one.
     pub(super) fn witness(&mut self, lookup: &Lookup) {
         if let (Lookup::Present(object), Belief::Version(held), false) = (lookup, &self.belief, self.foreign)
             && held.revision <= object.version.revision
@@ -100,7 +100,7 @@ impl Slot {
         }
     }
 
-    /// How sure it is that a step which takes an object away is right.
+    /// How certain it is that a step which removes an object is right.
     pub(super) fn certainty(
         &self,
         scope: ScopeId,
@@ -117,7 +117,8 @@ impl Slot {
         }
     }
 
-    /// What must be sent so that the edge holds what `lookup` says. `told`: the edge can be told of what cannot be read.
+    /// What must be sent so that the edge holds what `lookup` says. `told`: the edge can be informed about unreadable
+    /// objects.
     pub(super) fn judge(&self, key: &ObjectKey, lookup: Lookup, told: bool) -> Verdict {
         match lookup {
             Lookup::Pending => Verdict::Wait,
@@ -132,11 +133,11 @@ impl Slot {
         }
     }
 
-    /// What the edge holds of the object stays, because nothing better is known.
+    /// The edge keeps what it holds of the object, because nothing better is known.
     fn judge_unreadable(&self, key: &ObjectKey, told: bool) -> Verdict {
         let becomes = match &self.belief {
             Belief::Version(_) | Belief::Unreadable if !self.foreign => return Verdict::Settled,
-            // Two histories must not become one.
+            // Two histories must not be mixed.
             _ if !told && self.foreign => return Verdict::Wait,
             _ if !told => return Verdict::Settled,
             Belief::Version(held) => {
@@ -150,8 +151,8 @@ impl Slot {
     fn judge_present(&self, object: Arc<SharedObject>) -> Verdict {
         let wanted = &object.version;
         if let Belief::Version(held) = &self.belief {
-            // Revisions of one epoch have one order over all objects: a view that shows an older one lags behind
-            // the replica that served this edge before. Going back is never right; the newer one is offered in time.
+            // Revisions of one epoch have one order over all objects: a view that shows an older one lags behind the
+            // replica that served this edge before. Going back is never right; the newer version is offered later.
             let newer = held.is_same_place(wanted) || held.revision > wanted.revision;
             if held == wanted || (!self.foreign && newer) {
                 return Verdict::Settled;
@@ -174,7 +175,7 @@ impl Slot {
     }
 }
 
-/// Bytes that a delivery takes in a window on top of its body; also what keeps a window of empty bodies finite.
+/// Bytes that a delivery takes in a window on top of its body; also keeps a window of empty bodies finite.
 const CHANGE_OVERHEAD: usize = 128;
 
 fn exceeded(object: &SharedObject) -> Option<String> {
@@ -204,11 +205,11 @@ pub(super) enum Verdict {
     Wait,
     /// This must be sent.
     Send(Step),
-    /// This must be sent and never can be.
+    /// This must be sent, but it exceeds a limit.
     TooLarge {
         /// The version that is too large.
         version: ObjectVersion,
-        /// Which limit it breaks, in words.
+        /// Text that says which limit it exceeds.
         limit: String,
     },
 }
@@ -219,18 +220,18 @@ impl Verdict {
     }
 }
 
-/// A delivery before it has a position.
+/// A delivery that has no position yet.
 #[derive(Debug)]
 pub(super) struct Step {
     pub(super) change: Change,
-    /// What the edge holds once it has acknowledged.
+    /// What the edge holds after it has acknowledged.
     pub(super) becomes: Belief,
     pub(super) lane: Lane,
     pub(super) bytes: usize,
 }
 
 impl Step {
-    /// The version that arrives, for the back-off: none for deletions and absences.
+    /// The version that is delivered, for the back-off: none for deletions and absences.
     pub(super) fn version(&self) -> Option<&ObjectVersion> {
         match &self.becomes {
             Belief::Version(version) => Some(version),

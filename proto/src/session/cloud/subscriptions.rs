@@ -10,7 +10,7 @@ use crate::session::cloud::{CloudEvent, CloudSession, NodeView, Notice};
 use crate::session::error::clip;
 
 impl CloudSession {
-    /// Scope ids only grow: whatever is still under way for an ended subscription can never be taken for another one's.
+    /// Scope ids only grow: frames under way for an ended subscription can never be taken for those of another one.
     pub(super) fn handle_subscribe(&mut self, mut subscribe: Subscribe) -> Result<(), SessionError> {
         let scope = subscribe.scope;
         if scope <= self.newest_scope {
@@ -38,7 +38,7 @@ impl CloudSession {
         self.add_scope(scope, comparison);
         let claims = self.claims();
         if claims > INVENTORY_BYTES_MAX {
-            // The other scopes are compared meanwhile, and need less then.
+            // The other scopes are compared meanwhile, and need less memory then.
             let reason = format!(
                 "the inventories of this node take {claims} bytes, and {INVENTORY_BYTES_MAX} are kept of one node: subscribe again later"
             );
@@ -84,7 +84,8 @@ impl CloudSession {
     }
 
     /// Accepts a subscription: its inventory is compared and its view followed from now on. False when it is not open
-    /// then, because the edge has ended it meanwhile or would follow too much: nobody needs to follow it.
+    /// afterwards, because the edge has ended it meanwhile or would follow too much; the owner need not follow it
+    /// then.
     pub fn open_subscription(&mut self, scope: ScopeId, view: &impl NodeView) -> bool {
         if scope == ScopeId::NODE || self.scope_index(scope).is_none() {
             return false;
@@ -100,14 +101,14 @@ impl CloudSession {
         true
     }
 
-    /// Keys of the subscriptions that are compared.
+    /// Number of keys in the compared subscriptions.
     pub(super) fn keys(&self) -> usize {
         let subscriptions = self.scopes.iter().filter(|scope| scope.id != ScopeId::NODE);
         subscriptions.map(|scope| scope.slots.len()).fold(0, usize::saturating_add)
     }
 
-    /// Whether the node may follow what it follows. Of what is compared next, or when its inventory has come, all that the view
-    /// wants there now will be followed.
+    /// Whether the node is within its bound of followed objects. For a scope that is compared next, or once its
+    /// inventory has arrived, all keys that the view wants there now are counted.
     pub(super) fn has_room(&mut self, next: Option<ScopeId>, view: &impl NodeView) -> bool {
         let is_expected = |scope: &&Scope| {
             let compared = !matches!(scope.stage, Stage::Comparing(_));
@@ -128,7 +129,7 @@ impl CloudSession {
         scope.is_some_and(|scope| scope.comparison_deadline().is_some())
     }
 
-    /// Ends a subscription by which the node follows too much. The edge is told, and the owner.
+    /// Ends a subscription that makes the node follow too much. The edge and the owner are notified.
     pub(super) fn end_overfull(&mut self, scope: ScopeId) {
         let ended = CloudEvent::too_many(scope, FOLLOWED_MAX);
         if let CloudEvent::Ended { code, reason, .. } = &ended {
@@ -137,8 +138,8 @@ impl CloudSession {
         self.events.push_back(ended);
     }
 
-    /// Refuses or ends a subscription, with the HTTP status code that a Kubernetes client would see. Deliveries under
-    /// way are dropped by the edge. Does nothing when the subscription is not open.
+    /// Refuses or ends a subscription, with the HTTP status code that a Kubernetes client would see. The edge drops
+    /// deliveries under way. Does nothing when the subscription is not open.
     pub fn close_subscription(&mut self, scope: ScopeId, code: u16, reason: &str) {
         if scope != ScopeId::NODE && self.drop_scope(scope) {
             self.notify(Notice::Closed { scope, code, reason: clip(reason.to_owned()) });
@@ -155,7 +156,7 @@ impl CloudSession {
     }
 }
 
-/// How many subscriptions were begun of late.
+/// Number of subscriptions begun recently.
 #[derive(Debug, Default)]
 pub(super) struct Begun {
     since: Moment,
@@ -163,7 +164,7 @@ pub(super) struct Begun {
 }
 
 impl Begun {
-    /// Counts one more; false when there were as many as there may be.
+    /// Counts one more; false when it exceeds the limit.
     fn begin(&mut self, now: Moment) -> bool {
         if now.since(self.since) >= SUBSCRIBE_WINDOW {
             *self = Self { since: now, count: 0 };

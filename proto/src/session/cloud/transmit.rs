@@ -1,4 +1,4 @@
-//! What leaves, lane by lane.
+//! Outgoing frames, lane by lane.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,8 @@ use crate::ids::{CloudRevision, Lane, Moment, ScopeId};
 use crate::session::cloud::{CloudSession, KEPT_CAPACITY, NodeView, Phase};
 use crate::session::{ProtocolVersion, SessionError};
 
-/// Small frames that may wait for the control lane. More end the session: the peer makes them and does not read them.
+/// Most small frames that may wait for the control lane. More end the session: the peer causes them and does not read
+/// them.
 const NOTICES_MAX: usize = 512;
 
 /// A small frame that waits for the control lane.
@@ -20,7 +21,7 @@ pub(super) enum Notice {
 }
 
 impl Notice {
-    /// Bytes that it takes.
+    /// Bytes that the notice takes.
     pub(super) fn memory(&self) -> usize {
         let reason = match self {
             Self::Closed { reason, .. } => reason.len(),
@@ -51,12 +52,12 @@ impl CloudSession {
         frame
     }
 
-    /// Answers in the order of their haste: leases before everything that may be many.
+    /// Frames in order of urgency: leases before frames that may be many.
     fn poll_control(&mut self) -> Option<Frame> {
         if matches!(self.notices.front(), Some(Notice::Welcome)) {
             return self.poll_notice();
         }
-        // Before the mark that a scope is caught up, so that both come to the disk together.
+        // Before the mark that a scope is caught up, so that both are written to the disk together.
         if std::mem::take(&mut self.unattested) {
             return Some(Frame::Attestation { proof: self.attestation.clone() });
         }

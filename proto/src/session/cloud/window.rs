@@ -1,4 +1,4 @@
-//! What is in flight in one lane.
+//! Deliveries in flight in one lane.
 
 use std::collections::VecDeque;
 
@@ -7,12 +7,12 @@ use crate::object::ObjectKey;
 use crate::session::SessionError;
 use crate::session::cloud::slot::Belief;
 
-/// A delivery that is sent and not acknowledged.
+/// A delivery that was sent and not acknowledged.
 #[derive(Debug)]
 pub(super) struct InFlight {
     pub(super) scope: ScopeId,
     pub(super) key: ObjectKey,
-    /// What the edge holds once it has acknowledged.
+    /// What the edge holds after it has acknowledged.
     pub(super) becomes: Belief,
     pub(super) adoption: bool,
     pub(super) bytes: usize,
@@ -30,13 +30,13 @@ pub(super) struct Window {
     bytes: usize,
     sent: Seq,
     flights: VecDeque<InFlight>,
-    /// Scope that was served last: the next one comes first, so that no scope starves another.
+    /// Scope that was served last: the next one is served first, so that no scope starves another.
     pub(super) turn: ScopeId,
-    /// When the window last began to wait: the first send into it or the newest acknowledgement.
+    /// When the window last began to wait: at the first send into it or the newest acknowledgement.
     waiting_since: Moment,
 }
 
-/// Flights of which a window keeps the memory while it is empty.
+/// Flights for which an empty window keeps its memory.
 const KEPT_CAPACITY: usize = 4;
 
 impl Window {
@@ -61,12 +61,12 @@ impl Window {
         self.flights.len() >= self.count_max
     }
 
-    /// Whether a delivery of this size may leave. One that is larger than the window travels alone.
+    /// Whether a delivery of this size may be sent. One that is larger than the window travels alone.
     pub(super) fn has_room(&self, bytes: usize) -> bool {
         !self.is_full() && (self.bytes == 0 || self.bytes.saturating_add(bytes) <= self.bytes_max)
     }
 
-    /// Takes a delivery in and gives it its position.
+    /// Adds a delivery and gives it its position.
     pub(super) fn push(&mut self, now: Moment, flight: InFlight) -> Seq {
         if self.flights.is_empty() {
             self.waiting_since = now;
@@ -77,7 +77,7 @@ impl Window {
         self.sent
     }
 
-    /// How long the edge has acknowledged nothing although something is in flight.
+    /// Since when the edge has acknowledged nothing although a delivery is in flight.
     pub(super) fn waiting_since(&self) -> Option<Moment> {
         (!self.flights.is_empty()).then_some(self.waiting_since)
     }
@@ -103,8 +103,8 @@ impl Window {
         Ok(flight)
     }
 
-    /// Marks a delivery as refused and gives its bytes back; its position stays until it is acknowledged. None when
-    /// the position is not in flight or was refused before.
+    /// Marks a delivery as refused and releases its bytes; its position stays until it is acknowledged. None when the
+    /// position is not in flight or was refused before.
     pub(super) fn refuse(&mut self, seq: Seq) -> Option<&InFlight> {
         let index = seq.0.checked_sub(self.oldest())?;
         let flight = self.flights.get_mut(usize::try_from(index).ok()?)?;
@@ -116,12 +116,12 @@ impl Window {
         Some(flight)
     }
 
-    /// Position of the oldest delivery in flight, or of the next one when nothing is.
+    /// Position of the oldest delivery in flight, or of the next one when none is in flight.
     fn oldest(&self) -> u64 {
         self.sent.0.saturating_sub(self.flights.len() as u64).saturating_add(1)
     }
 
-    /// Gives the memory of a burst back: a thousand idle nodes must not keep a thousand full windows.
+    /// Releases the memory of a burst: a thousand idle nodes must not keep a thousand full windows.
     fn release(&mut self) {
         if self.flights.is_empty() && self.flights.capacity() > KEPT_CAPACITY {
             self.flights = VecDeque::new();

@@ -1,4 +1,4 @@
-//! What the owner of an [`EdgeSession`](super::EdgeSession) gives and gets.
+//! What the owner of an [`EdgeSession`](super::EdgeSession) provides and receives.
 
 use std::time::Duration;
 
@@ -12,34 +12,34 @@ use crate::object::InventoryEntry;
 /// What the edge's store holds.
 pub trait EdgeView {
     /// Everything held in the scope: all that is committed, and nothing that may still be lost. Writes that an older
-    /// session handed out must be finished or given up before a session starts; the cloud takes this list as the
-    /// whole truth.
+    /// session handed out must be finished or given up before a session starts; the cloud treats this list as
+    /// complete.
     fn inventory(&self, scope: ScopeId) -> Vec<InventoryEntry>;
 }
 
 /// How an edge session introduces itself.
 #[derive(Debug, Clone)]
 pub struct EdgeConfig {
-    /// The node of the client certificate.
+    /// The node in the client certificate.
     pub node: NodeId,
-    /// Which store this is.
+    /// Identity of the store.
     pub store: StoreId,
-    /// The history that the pushed set follows; none when it was never caught up or is between two epochs.
+    /// The history that the pushed set follows; none when it never caught up or is between two epochs.
     pub epoch: Option<Epoch>,
     /// Version of the trimming rules under which the held content hashes were made; 0 when nothing is held.
     pub trim_version: u32,
-    /// Software version for the peer's operator.
+    /// Software version, for the peer's operator.
     pub agent: String,
     /// What this edge can do, see [`crate::frame::features`].
     pub features: u64,
-    /// Drawn once by each process; 0 says nothing.
+    /// Drawn once by each process; 0 when not stated.
     pub instance: u64,
-    /// The newest attestation that the cloud has given; empty when there is none.
+    /// The newest attestation that the cloud has sent; empty when there is none.
     pub attestation: Bytes,
 }
 
 impl EdgeConfig {
-    /// An edge that holds nothing yet and can do all that this version can.
+    /// An edge that holds nothing yet and has all abilities of this version.
     #[must_use]
     pub fn new(node: NodeId, store: StoreId) -> Self {
         Self {
@@ -55,19 +55,19 @@ impl EdgeConfig {
     }
 }
 
-/// What the owner of an edge session must know. Closed.
+/// Events for the owner of an edge session. Closed.
 #[derive(Debug, Clone, PartialEq)]
 pub enum EdgeEvent {
-    /// The cloud accepted the hello. Comes before every delivery.
+    /// The cloud accepted the hello. Precedes every delivery.
     ///
     /// When `resumed` is false the store must, in one transaction and before it stores anything else, adopt
-    /// `trim_version`, forget the epoch of every scope that holds something, and give this epoch to every scope that
-    /// holds nothing. [`EdgeEvent::CaughtUp`] then brings the epochs one by one. A store that is cut off in between says
-    /// truthfully that it follows no epoch.
+    /// `trim_version`, clear the epoch of every scope that holds something, and give this epoch to every scope that
+    /// holds nothing. [`EdgeEvent::CaughtUp`] then sets the epochs one by one. A store that is interrupted in between
+    /// correctly reports that it follows no epoch.
     Welcomed {
         /// History of the cloud's revisions.
         epoch: Epoch,
-        /// Epoch and trimming rules are those of the hello.
+        /// Epoch and trimming rules are the same as in the hello.
         resumed: bool,
         /// Version of the trimming rules in force.
         trim_version: u32,
@@ -75,7 +75,7 @@ pub enum EdgeEvent {
         unix_millis: u64,
     },
     /// Store this, then call `committed`, or call `refused`. Each delivery needs one of them, also those of scopes
-    /// that are followed no longer.
+    /// that are no longer followed.
     Deliver {
         /// Lane that carried it.
         lane: Lane,
@@ -95,12 +95,12 @@ pub enum EdgeEvent {
         /// The cloud's revision when the scope was compared.
         revision: CloudRevision,
     },
-    /// How far the cloud's history has come, in words of its own. The owner keeps the newest one on its disk, with what it
-    /// commits next, and shows it with the next hello.
+    /// How far the cloud's history has advanced, in the cloud's own format. The owner stores the newest one on its
+    /// disk together with its next commit, and sends it with the next hello.
     Attested(Bytes),
     /// Answer to a request.
     Reply(Reply),
-    /// No answer came in time. One that comes later is ignored.
+    /// No answer arrived in time. A later one is ignored.
     RequestTimedOut(RequestId),
     /// Outcome of a lease renewal.
     LeaseRenewed {
@@ -118,19 +118,19 @@ pub enum EdgeEvent {
         /// Sentence for the operator.
         reason: String,
     },
-    /// A question came back after this time.
+    /// Round-trip time of a ping.
     RoundTrip(Duration),
-    /// The session is over: either side's goodbye. Comes once and last.
+    /// The session is over, with either side's goodbye. Sent once, as the last event.
     Closed(Goodbye),
 }
 
-/// Why a request was not taken. Closed.
+/// Why a request was not accepted. Closed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum RequestError {
-    /// The cloud would not read it: a text is too long, or has what no path may have.
+    /// The cloud could not decode it: a text is too long, or has characters that no path may have.
     #[error("the cloud cannot be asked this: {0}")]
     Invalid(String),
-    /// [`crate::limits::REQUESTS_MAX`] requests wait already.
+    /// [`crate::limits::REQUESTS_MAX`] requests are already waiting.
     #[error("too many requests wait for the cloud's answer: try again later")]
     Busy,
     /// The request does not fit a frame.
@@ -141,16 +141,16 @@ pub enum RequestError {
     Closed,
 }
 
-/// Why a subscription was not taken. Closed.
+/// Why a subscription was not accepted. Closed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum SubscribeError {
-    /// The cloud would not read it: a text is too long, or has what no path may have.
+    /// The cloud could not decode it: a text is too long, or has characters that no path may have.
     #[error("this selection cannot be followed: {0}")]
     Invalid(String),
     /// The scope id is not [`EdgeSession::next_scope`](super::EdgeSession::next_scope) or larger.
     #[error("scope ids only grow within a session, and {} was used already: take the session's next one", .0.0)]
     ScopeUsed(ScopeId),
-    /// [`crate::limits::SUBSCRIPTIONS_MAX`] subscriptions are open already.
+    /// [`crate::limits::SUBSCRIPTIONS_MAX`] subscriptions are already open.
     #[error("too many subscriptions are open: close one first")]
     Full,
     /// The session is over.

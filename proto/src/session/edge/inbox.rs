@@ -1,16 +1,16 @@
-//! Positions of one lane at the edge: what came, what is settled, what may be acknowledged.
+//! Positions of one lane at the edge: received, settled and acknowledged ones.
 
 use std::collections::BTreeSet;
 
 use crate::ids::{Lane, Seq};
 use crate::session::{SessionError, UNACKED_MAX};
 
-/// What a position is to the edge.
+/// Result of receiving a position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Arrival {
     /// The next one in order.
     New,
-    /// One that came before.
+    /// A position that was received before.
     Repeat,
 }
 
@@ -31,10 +31,11 @@ impl Inbox {
         Self { lane, received: 0, settled: 0, done: BTreeSet::new(), acked: 0 }
     }
 
-    /// Takes a position in.
+    /// Receives a position.
     ///
     /// # Errors
-    /// [`SessionError::Protocol`] for a gap, or when [`UNACKED_MAX`] deliveries wait for their acknowledgement already.
+    /// [`SessionError::Protocol`] for a gap, or when [`UNACKED_MAX`] deliveries already wait for their
+    /// acknowledgement.
     pub(super) fn receive(&mut self, seq: Seq) -> Result<Arrival, SessionError> {
         if seq.0 <= self.received {
             return Ok(Arrival::Repeat);

@@ -1,4 +1,4 @@
-//! What comes in at the edge.
+//! Frames received by the edge.
 
 use crate::frame::{Change, Deliver, Frame, Refusal, RefusalReason, Undecodable, Welcome};
 use crate::ids::{Lane, Moment, ScopeId};
@@ -8,7 +8,7 @@ use crate::session::edge::{EdgeEvent, EdgeSession, EdgeView, Phase};
 use crate::session::{EARLY_BYTES_MAX, ProtocolVersion, SessionError, UNACKED_MAX, words};
 
 impl EdgeSession {
-    /// Before the welcome: the welcome, a goodbye, or deliveries whose lane was faster than the control lane.
+    /// Frames before the welcome: the welcome, a goodbye, or deliveries whose lane was faster than the control lane.
     pub(super) fn handle_first(&mut self, now: Moment, lane: Lane, frame: Frame) -> Result<(), SessionError> {
         match frame {
             Frame::Welcome(welcome) => self.handle_welcome(now, &welcome),
@@ -57,7 +57,7 @@ impl EdgeSession {
             match frame {
                 Frame::Deliver(deliver) => self.handle_deliver(now, lane, deliver)?,
                 Frame::Undecodable(lost) => self.handle_undecodable(now, lane, lost)?,
-                // `keep_early` takes these two.
+                // `keep_early` handles these two.
                 _ => {}
             }
         }
@@ -81,7 +81,7 @@ impl EdgeSession {
                 }
             }
             Frame::Reply(reply) => {
-                // An answer that crossed its deadline is nobody's fault, so it costs no patience.
+                // An answer that crossed its deadline is not the peer's fault, so it costs no patience.
                 if self.requests.answered(reply.id) {
                     self.events.push_back(EdgeEvent::Reply(reply));
                 }
@@ -123,7 +123,8 @@ impl EdgeSession {
         }
         match standing {
             Standing::Open => self.events.push_back(EdgeEvent::Deliver { lane, seq, scope, change }),
-            // The edge followed this scope a moment ago: nothing to store, and the cloud's window must go on.
+            // The edge followed this scope a moment ago: there is nothing to store, but the cloud's window must
+            // advance.
             Standing::Ended => {
                 inbox.finish(seq);
             }
@@ -131,7 +132,7 @@ impl EdgeSession {
         Ok(())
     }
 
-    /// Refuses one delivery that could not be read. The others are not concerned.
+    /// Refuses one delivery that could not be read. Others are not affected.
     fn handle_undecodable(&mut self, now: Moment, lane: Lane, lost: Undecodable) -> Result<(), SessionError> {
         let Undecodable { seq, scope, reason } = lost;
         self.scopes.standing(scope, "a delivery")?;

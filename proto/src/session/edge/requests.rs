@@ -1,4 +1,4 @@
-//! Questions of this edge, until their answer or their deadline.
+//! Requests of this edge, until their answer or their deadline.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -16,11 +16,11 @@ const REQUEST_OVERHEAD: usize = 64 * 1024;
 struct Waiting {
     id: RequestId,
     deadline: Moment,
-    /// The question, until it leaves.
+    /// The request, until it is sent.
     unsent: Option<(Lane, Request)>,
 }
 
-/// Questions that wait for the link or for their answer.
+/// Requests that wait for the link or for their answer.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
     newest: u64,
@@ -52,7 +52,7 @@ impl Requests {
         Ok(id)
     }
 
-    /// The next question for a lane, with what is left of its time.
+    /// The next request for a lane, with its remaining time.
     pub(super) fn poll(&mut self, now: Moment, lane: Lane) -> Option<Request> {
         let ready = |waiting: &&mut Waiting| {
             waiting.deadline > now && matches!(waiting.unsent, Some((wanted, _)) if wanted == lane)
@@ -63,7 +63,7 @@ impl Requests {
         Some(request)
     }
 
-    /// Whether somebody still waits for this answer; the question is forgotten.
+    /// Whether this answer is still awaited; the request is removed.
     pub(super) fn answered(&mut self, id: RequestId) -> bool {
         let sent = |waiting: &Waiting| waiting.id == id && waiting.unsent.is_none();
         self.waiting.iter().position(sent).and_then(|index| self.waiting.remove(index)).is_some()
@@ -73,7 +73,7 @@ impl Requests {
         self.waiting.iter().map(|waiting| waiting.deadline).min()
     }
 
-    /// Forgets one question whose time is over; call until it returns none.
+    /// Removes one expired request; call until it returns none.
     pub(super) fn expire(&mut self, now: Moment) -> Option<RequestId> {
         let index = self.waiting.iter().position(|waiting| waiting.deadline <= now)?;
         self.waiting.remove(index).map(|waiting| waiting.id)

@@ -1,4 +1,4 @@
-//! Scopes of this edge: which are open, what must be told about them, and inventories under way.
+//! Scopes of this edge: which are open, pending frames about them, and inventories being sent.
 
 use std::collections::VecDeque;
 
@@ -11,12 +11,12 @@ use crate::session::SessionError;
 use crate::session::edge::SubscribeError;
 use crate::session::inventory::summarise;
 
-/// What a scope id is to the edge.
+/// State of a scope id at the edge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Standing {
     /// Followed.
     Open,
-    /// Followed once: frames about it may still be under way.
+    /// Followed before: frames about it may still be under way.
     Ended,
 }
 
@@ -26,14 +26,14 @@ struct Upload {
     entries: std::vec::IntoIter<InventoryEntry>,
 }
 
-/// Open scopes and what waits to be sent about them.
+/// Open scopes and the pending frames about them.
 #[derive(Debug)]
 pub(super) struct Scopes {
-    /// Whose inventories are told.
+    /// The store whose inventories are sent.
     store: StoreId,
     newest: ScopeId,
     open: Vec<ScopeId>,
-    /// Subscriptions and their ends, in one lane and thus in order.
+    /// New and ended subscriptions, in one lane and thus in order.
     outgoing: VecDeque<Frame>,
     uploads: VecDeque<Upload>,
 }
@@ -71,13 +71,13 @@ impl Scopes {
         }
         let before = self.outgoing.len();
         self.outgoing.retain(|frame| !matches!(frame, Frame::Subscribe(unsent) if unsent.scope == scope));
-        // One that never left needs no end.
+        // A subscription that was never sent needs no `Unsubscribe`.
         if self.outgoing.len() == before {
             self.outgoing.push_back(Frame::Unsubscribe { scope });
         }
     }
 
-    /// Follows the scope no longer. False when it is not open.
+    /// Stops following the scope. False when it is not open.
     pub(super) fn close(&mut self, scope: ScopeId) -> bool {
         self.uploads.retain(|upload| upload.scope != scope);
         let index = self.open.iter().position(|open| *open == scope);
@@ -97,7 +97,7 @@ impl Scopes {
         }
     }
 
-    /// Queues the inventory of a scope for sending. False when it is under way already.
+    /// Queues the inventory of a scope for sending. False when it is already being sent.
     pub(super) fn upload(&mut self, scope: ScopeId, entries: impl FnOnce() -> Vec<InventoryEntry>) -> bool {
         if self.uploads.iter().any(|upload| upload.scope == scope) {
             return false;

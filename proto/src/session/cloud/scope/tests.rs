@@ -1,4 +1,4 @@
-//! Bounds of a scope's inner state, which no frame shows.
+//! Bounds of a scope's inner state, which is not visible in frames.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::ids::{Epoch, Uid};
 use crate::limits::PARK_DELAY_MIN;
 use crate::object::{ContentHash, Held, InventoryEntry, Resource, SharedObject};
 
-/// One object whose revision a test moves on.
+/// One object whose revision a test increases.
 struct View(Cell<u64>);
 
 impl View {
@@ -123,7 +123,7 @@ fn keys_that_nobody_wants_leave_nothing_behind() {
     assert!(!scope.slots.contains_key(&other));
 }
 
-/// One key that a test wants, and no longer.
+/// One key that a test wants, and later no longer wants.
 struct Fickle(ObjectKey, Cell<bool>);
 
 impl NodeView for Fickle {
@@ -147,7 +147,7 @@ impl Fickle {
         scope.memory()
     }
 
-    /// The edge takes what is sent next.
+    /// The edge accepts the next delivery.
     fn deliver(&self, scope: &mut Scope) -> usize {
         let window = Window::new(Lane::Delivery, 8, 1 << 20);
         let sent = scope.next(Moment::default(), &window, Lane::Delivery, self, &mut VecDeque::new());
@@ -160,8 +160,8 @@ impl Fickle {
     }
 }
 
-/// The texts of a key that is wanted are the view's, and shared; of one that has gone they are kept for its slot alone, until the
-/// edge has taken that it goes.
+/// The texts of a wanted key belong to the view and are shared; those of a deleted key are kept only for its slot,
+/// until the edge has acknowledged the deletion.
 #[test]
 fn texts_of_keys_that_have_gone_count() {
     let opened = |name: &str, held: Option<Held>| {

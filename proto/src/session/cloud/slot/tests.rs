@@ -1,4 +1,4 @@
-//! The table of `docs/consistency.md`: what is held against what is wanted.
+//! The table of `docs/consistency.md`: held versions compared with wanted ones.
 
 use super::*;
 use crate::ids::{CloudRevision, Uid};
@@ -26,7 +26,7 @@ fn gone() -> Lookup {
     Lookup::Unwanted(None)
 }
 
-/// The verdict in one word.
+/// The verdict as one word.
 fn judged(belief: Belief, foreign: bool, lookup: Lookup) -> &'static str {
     in_a_word(Slot::new(belief, foreign).judge(&key(), lookup, true))
 }
@@ -95,7 +95,7 @@ fn across_epochs_revisions_have_no_order() {
         (held("a", 2, 1), wanted("a", 5, 1), "adopt"),
         (held("a", 9, 1), wanted("a", 5, 2), "upsert"),
         (held("a", 9, 1), wanted("b", 5, 1), "upsert"),
-        // The revisions meet by chance: the content tells.
+        // The revisions are equal by chance: the content decides.
         (held("a", 5, 1), wanted("a", 5, 2), "upsert"),
         (held("a", 5, 1), wanted("a", 5, 1), "settled"),
         (held("a", 9, 1), gone(), "delete"),
@@ -115,7 +115,8 @@ fn contents_that_agree_in_half_a_hash_are_two() {
         (held("a", 4, one), false, wanted("a", 5, two), "upsert"),
         (held("a", 4, one), true, wanted("a", 4, two), "upsert"),
         (held("a", 4, one), false, wanted("a", 5, one), "adopt"),
-        // What an older edge says it holds has half a hash. Of its own revision it holds the content, of others nobody knows.
+        // An inventory entry of an older edge has half a hash. For its own revision the edge holds the content; for
+        // others it is unknown.
         (held("a", 5, half), false, wanted("a", 5, two), "settled"),
         (held("a", 4, half), false, wanted("a", 5, two), "upsert"),
         (held("a", 5, half), true, wanted("a", 5, two), "upsert"),
@@ -140,7 +141,8 @@ fn an_edge_that_knows_nothing_of_unreadable_objects_is_told_nothing() {
     }
 }
 
-/// What the edge keeps of another epoch has a place in this one that nothing is older than, and is adopted where it is right.
+/// A version that the edge keeps from another epoch gets the oldest revision of this one, and is adopted when it is
+/// right.
 #[test]
 fn what_is_kept_of_another_epoch_is_older_than_everything() {
     let slot = Slot::new(held("a", 9, 1), true);

@@ -1,0 +1,35 @@
+//! `cargo xtask quick`: what says within a minute whether a change is worth a full run.
+
+use std::time::Instant;
+
+use anyhow::Result;
+
+use crate::{run, test};
+
+/// Random schedules and cases that are tried, where the full run tries many times as many.
+const SCHEDULES: &str = "200";
+const CASES: &str = "16";
+
+/// Packages whose integration tests need no other program.
+const PURE: [&str; 3] = ["tombolo-proto", "tombolo-grid", "tombolo-catalog"];
+
+/// Formatting, the unit tests of all crates, the integration tests of the pure ones, and the repository's own rules. Needs neither
+/// Go nor a cluster.
+///
+/// # Errors
+/// One of them fails.
+pub(crate) fn run() -> Result<()> {
+    run::check(run::cargo().args(["fmt", "--all", "--check"]))?;
+    let started = Instant::now();
+    let mut libraries = run::cargo();
+    libraries.args(["test", "--locked", "--workspace", "--lib"]);
+    let mut pure = run::cargo();
+    pure.args(["test", "--locked", "--test", "*"]).args(PURE.iter().flat_map(|name| ["-p", name]));
+    let mut rules = run::cargo();
+    rules.args(["test", "--locked", "-p", "tombolo-tests", "--test", "docs", "--test", "tidy"]);
+    test::run_programs([&mut libraries, &mut pure, &mut rules], |command| {
+        command.env("TOMBOLO_SCHEDULES", SCHEDULES).env("PROPTEST_CASES", CASES);
+    })?;
+    eprintln!("tests were built and ran within {} s", started.elapsed().as_secs());
+    Ok(())
+}

@@ -1,0 +1,167 @@
+//! The test programs of the workspace, two at a time: one that computes beside one that mostly waits for other programs.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use super::repeat::Report;
+use crate::run;
+
+/// How many of the slowest tests are named at the end.
+const SLOWEST: usize = 10;
+
+/// The package whose programs start others and wait for them.
+const WAITING_PACKAGE: &str = "tombolo-tests";
+
+/// A test program that was built.
+#[derive(Debug)]
+pub(super) struct Program {
+    /// As cargo names it: the package and the target.
+    name: String,
+    path: PathBuf,
+    /// Folder of its package: tests find their files from there.
+    folder: PathBuf,
+}
+
+/// Builds the test programs that `command`, a `cargo test`, would run.
+///
+/// # Errors
+/// They cannot be built, or cargo's messages cannot be read.
+pub(super) fn build(command: &mut Command) -> Result<VecDeque<Program>> {
+    command.args(["--no-run", "--message-format=json-render-diagnostics"]);
+    eprintln!("$ {}", run::describe(command));
+    let mut child = command.stdout(Stdio::piped()).spawn().context("cargo test does not start")?;
+    let output = child.stdout.take().context("cargo test has no output")?;
+    let mut programs = VecDeque::new();
+    for line in BufReader::new(output).lines() {
+        let message: Value = serde_json::from_str(&line?).context("a message of cargo")?;
+        // Taken from both ends: those that wait are at the front.
+        if let Some(program) = program(&message) {
+            match program.name.starts_with(WAITING_PACKAGE) {
+                true => programs.push_front(program),
+                false => programs.push_back(program),
+            }
+        }
+    }
+    if !child.wait()?.success() {
+        bail!("the tests cannot be built: see above");
+    }
+    Ok(programs)
+}
+
+/// The program that a message of cargo is about; none for other messages.
+fn program(message: &Value) -> Option<Program> {
+    let path = message["executable"].as_str()?;
+    if message["profile"]["test"] != true {
+        return None;
+    }
+    let folder = PathBuf::from(message["manifest_path"].as_str()?).parent()?.to_owned();
+    let package = message["package_id"].as_str()?.rsplit(['/', '#']).next()?;
+    let package = package.split('@').next().unwrap_or(package);
+    let target = message["target"]["name"].as_str()?;
+    let kind = message["target"]["kind"][0].as_str()?;
+    Some(Program { name: format!("{package} {kind} {target}"), path: path.into(), folder })
+}
+
+/// Runs the programs with what else `environment` sets; prints what each has printed once it has ended, and the slowest tests.
+///
+/// # Errors
+/// A program cannot be started or read.
+pub(super) fn run(programs: VecDeque<Program>, environment: &Command) -> Result<Report> {
+    let queue = Mutex::new(programs);
+    let outcome = Mutex::new((Report::passing(), Vec::new()));
+    let work = |next: fn(&mut VecDeque<Program>) -> Option<Program>| -> Result<()> {
+        while let Some(program) = lock(&queue, next) {
+            let (output, success, took) = program.run(environment)?;
+            lock(&outcome, |(report, times)| -> Result<()> {
+                let mut out = std::io::stdout().lock();
+                writeln!(out, "\n     Running {} ({:.1} s)", program.name, took.as_secs_f64())?;
+                out.write_all(&output)?;
+                for line in String::from_utf8_lossy(&output).lines() {
+                    report.take(line);
+                    times.extend(time(line).map(|(test, time)| (time, format!("{}: {test}", program.name))));
+                }
+                report.and(success);
+                Ok(())
+            })?;
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| work(VecDeque::pop_front));
+        let second = work(VecDeque::pop_back);
+        first.join().unwrap_or_else(|_| bail!("a worker panicked")).and(second)
+    })?;
+    let (report, mut times) = outcome.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    times.sort_by(|one, other| other.0.total_cmp(&one.0));
+    println!("\nthe slowest tests:");
+    times.iter().take(SLOWEST).for_each(|(time, test)| println!("  {time:6.1} s  {test}"));
+    Ok(report)
+}
+
+fn lock<T, R>(what: &Mutex<T>, with: impl FnOnce(&mut T) -> R) -> R {
+    with(&mut what.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
+}
+
+impl Program {
+    /// Runs it to its end: what it printed, whether all tests passed, and how long it took.
+    fn run(&self, environment: &Command) -> Result<(Vec<u8>, bool, Duration)> {
+        let set: BTreeMap<_, _> = environment.get_envs().collect();
+        let mut command = Command::new(&self.path);
+        command.current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder);
+        for (name, value) in set {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        // The times of single tests are an unstable option of libtest, which it has on every channel with this variable.
+        command.env("RUSTC_BOOTSTRAP", "1").args(["-Zunstable-options", "--report-time"]);
+        let (started, name) = (Instant::now(), &self.name);
+        let ended = command.stderr(Stdio::piped()).stdout(Stdio::piped()).output();
+        let mut ended = ended.with_context(|| format!("{name} does not start"))?;
+        ended.stdout.append(&mut ended.stderr);
+        Ok((ended.stdout, ended.status.success(), started.elapsed()))
+    }
+}
+
+/// The test that a line of libtest is about, and the seconds that it took.
+fn time(line: &str) -> Option<(&str, f64)> {
+    let (name, rest) = line.strip_prefix("test ")?.split_once(" ... ")?;
+    let time = rest.split_once('<')?.1.strip_suffix("s>")?;
+    Some((name, time.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn times_are_read() {
+        assert_eq!(time("test a::b ... ok <1.250s>"), Some(("a::b", 1.25)));
+        assert_eq!(time("test a::b ... FAILED <0.001s>"), Some(("a::b", 0.001)));
+        assert_eq!(time("test a::b ... ignored"), None);
+        assert_eq!(time("running 3 tests"), None);
+    }
+
+    #[test]
+    fn test_programs_are_found_among_the_messages_of_cargo() {
+        let message = |test: bool| {
+            json!({"reason": "compiler-artifact", "package_id": "path+file:///w/tests#tombolo-tests@0.1.0",
+                "manifest_path": "/w/tests/Cargo.toml", "target": {"kind": ["test"], "name": "docs"},
+                "profile": {"test": test}, "executable": "/w/target/debug/deps/docs-1"})
+        };
+        let found = program(&message(true)).unwrap();
+        assert_eq!((found.name.as_str(), found.folder), ("tombolo-tests test docs", "/w/tests".into()));
+        assert!(program(&message(false)).is_none(), "a program of the product");
+        assert!(program(&json!({"reason": "build-finished", "success": true})).is_none());
+    }
+}
