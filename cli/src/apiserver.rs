@@ -10,20 +10,20 @@ use tombolo_apiserver::{Bound, Embedded, Options};
 use tombolo_runtime::drain;
 use tombolo_runtime::signals::Signals;
 
-/// How long a stop waits for requests that are being answered.
+/// How long shutdown waits for requests in progress.
 const DRAIN_GRACE: Duration = Duration::from_secs(10);
 
-/// Objects that a server stores, in MiB, at most: those who give less or more have made a mistake.
+/// Allowed size of the object store, in MiB. A value outside this range is almost certainly a mistake.
 const STORE_MEBIBYTES: std::ops::RangeInclusive<i64> = 16..=65_536;
 
-/// What `tombolo apiserver` is told.
+/// Options of `tombolo apiserver`.
 #[derive(Debug, Clone, Args)]
 pub struct ApiServerOptions {
-    /// Folder of its objects, its keys and the administrator's kubeconfig.
+    /// Folder for the server's objects, its keys and the administrator's kubeconfig.
     #[arg(long, value_name = "FOLDER")]
     pub data_dir: PathBuf,
 
-    /// Address to listen on. Port 0 takes the port of the last start, or a free one.
+    /// Address to listen on. Port 0 reuses the port of the last start, or picks a free one.
     #[arg(long, default_value = "127.0.0.1:0", value_name = "ADDRESS")]
     pub listen: SocketAddr,
 
@@ -31,24 +31,24 @@ pub struct ApiServerOptions {
     #[arg(long, default_value = "10.0.0.0/16", value_name = "CIDR")]
     pub service_cidr: String,
 
-    /// Objects to store, in MiB, 16 to 65536. Events have a quarter of it, one node a sixteenth.
+    /// Size of the object store in MiB, 16 to 65536. Events may use a quarter of it, one node a sixteenth.
     #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(STORE_MEBIBYTES))]
     pub store_mebibytes: u32,
 
-    /// File that gets a JSON line for each request (`audit.k8s.io/v1`, level Metadata).
+    /// File that receives one JSON line per request (`audit.k8s.io/v1`, level Metadata).
     #[arg(long, value_name = "FILE")]
     pub audit_log: Option<PathBuf>,
 
-    /// A kube-controller-manager without leader election runs beside this server, whose own controllers stand aside. One with
-    /// leader election is noticed by its Lease.
+    /// Set this if a kube-controller-manager without leader election runs beside this server: the server's own
+    /// controllers then stay off. One with leader election is detected by its Lease.
     #[arg(long)]
     pub stock_controllers: bool,
 }
 
-/// Serves until a signal ends it.
+/// Serves until a signal arrives.
 ///
 /// # Errors
-/// When the folder is in use, damaged or of another program, the port is taken, or the server fails.
+/// When the folder is in use, damaged or belongs to another program, the port is taken, or the server fails.
 pub async fn run(options: &ApiServerOptions) -> Result<()> {
     let signals = Signals::register()?;
     let bound = Embedded::start(settings(options)).await?;

@@ -1,4 +1,4 @@
-//! Reaching a cluster, its join token and its edge nodes: what several commands do.
+//! Access to a cluster, its join token and its edge nodes, shared by several commands.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,7 +13,7 @@ use serde_json::Value;
 use tombolo_cloud::Kube;
 use tombolo_cloud::kube::{Caller, RawObject, without_proxy_of_environment};
 
-/// Namespace of cloudcore's own objects unless it is told otherwise.
+/// Default namespace of cloudcore's own objects.
 pub(crate) const NAMESPACE: &str = "kubeedge";
 
 /// Name of the Secret with KubeEdge's shared join token (docs/reference/kubeedge.md#certificates-and-keys).
@@ -25,7 +25,7 @@ const EDGE_LABEL: &str = "node-role.kubernetes.io/edge";
 /// Namespace of node leases (Kubernetes convention).
 const LEASE_NAMESPACE: &str = "kube-node-lease";
 
-/// How to reach the cluster of a kubeconfig file.
+/// Client configuration for the cluster of a kubeconfig file.
 pub(crate) async fn config(kubeconfig: &Path) -> Result<kube::Config> {
     let parsed =
         Kubeconfig::read_from(kubeconfig).with_context(|| format!("cannot use {}", kubeconfig.display()))?;
@@ -33,7 +33,7 @@ pub(crate) async fn config(kubeconfig: &Path) -> Result<kube::Config> {
     Ok(without_proxy_of_environment(config))
 }
 
-/// KubeEdge's shared join token, where cloudcore keeps one.
+/// KubeEdge's shared join token, if cloudcore keeps one.
 pub(crate) async fn shared_token(client: Client, namespace: &str) -> Result<Option<String>> {
     let secrets: Api<Secret> = Api::namespaced(client, namespace);
     let Some(secret) = secrets.get_opt(TOKEN_SECRET).await.context("cannot read the join token")? else {
@@ -44,20 +44,20 @@ pub(crate) async fn shared_token(client: Client, namespace: &str) -> Result<Opti
     String::from_utf8(token.0).map(Some).context("the token is not text")
 }
 
-/// An edge node as operators look at it.
+/// An edge node as shown to operators.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct EdgeNode {
     /// Its name.
     pub(crate) name: String,
     /// Status of its condition `Ready`: `True`, `False` or `Unknown`.
     pub(crate) ready: String,
-    /// When its lease was renewed last; `never` without a lease.
+    /// Time of the last lease renewal; `never` without a lease.
     pub(crate) heard: String,
     /// Why its Node or its lease cannot be read.
     pub(crate) problem: Option<String>,
 }
 
-/// The edge nodes of a cluster. An object that cannot be read is one node's matter.
+/// The edge nodes of a cluster. An unreadable object is reported with its node and does not fail the list.
 pub(crate) async fn edge_nodes(client: Client) -> Result<Vec<EdgeNode>> {
     let (kube, mut listing) = (Kube::from(client), Listing::default());
     let path = format!("/apis/coordination.k8s.io/v1/namespaces/{LEASE_NAMESPACE}/leases");
@@ -67,7 +67,7 @@ pub(crate) async fn edge_nodes(client: Client) -> Result<Vec<EdgeNode>> {
     Ok(listing.nodes)
 }
 
-/// Nodes and leases as they are listed, leases first.
+/// Nodes and leases as they arrive from the lists, leases first.
 #[derive(Default)]
 struct Listing {
     heard: BTreeMap<String, Result<String>>,
@@ -88,7 +88,7 @@ impl Listing {
     }
 }
 
-/// Gives every object of a list to `each`, what cannot be read included.
+/// Passes every object of a list to `each`, unreadable ones included.
 pub(crate) async fn list(kube: &Kube, path: &str, each: impl FnMut(RawObject)) -> Result<()> {
     match kube.list(Caller::Own, path, each).await? {
         None => Ok(()),
@@ -100,7 +100,7 @@ fn name_of(object: &RawObject) -> String {
     object.value()["metadata"]["name"].as_str().unwrap_or_default().to_owned()
 }
 
-/// What an object says, or what to show in its place and why.
+/// The value read from an object, or the fallback to show and the reason.
 fn told(said: Result<String>, otherwise: &str) -> (String, Option<String>) {
     match said {
         Ok(said) => (said, None),

@@ -1,7 +1,7 @@
-//! `tombolo component`: starts a program that may not outlive the `tombolo up` that wants it.
+//! `tombolo component`: starts a program that must not outlive the `tombolo up` that starts it.
 //!
-//! The parent cannot arrange that by itself: only a process can ask the kernel for a signal at its parent's death, and
-//! what it asked for survives its `exec` (prctl(2), PR_SET_PDEATHSIG).
+//! The parent cannot arrange this itself: only the process itself can ask the kernel for a signal at its parent's
+//! death, and that setting survives `exec` (prctl(2), PR_SET_PDEATHSIG).
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
@@ -10,10 +10,10 @@ use std::process::Command;
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 
-/// What to become, and for whom.
+/// Program to execute, and the parent to die with.
 #[derive(Debug, Clone, Args)]
 pub struct ComponentOptions {
-    /// Process id of the program that this one may not outlive.
+    /// Process id of the parent that this program must not outlive.
     #[arg(long)]
     pub parent: u32,
 
@@ -22,13 +22,13 @@ pub struct ComponentOptions {
     pub command: Vec<OsString>,
 }
 
-/// Becomes the program; returns only when that fails.
+/// Replaces this process with the program; returns only on failure.
 ///
 /// # Errors
-/// When the parent has ended already, or the program cannot be started.
+/// When the parent has already ended, or the program cannot be started.
 pub fn run(options: &ComponentOptions) -> Result<()> {
     die_with_parent()?;
-    // Asked after the signal is arranged for: a parent that died before cannot be missed.
+    // Read after the signal is set up, so that a parent that ended before is always detected.
     let parent = std::os::unix::process::parent_id();
     ensure!(parent == options.parent, "process {} has ended", options.parent);
     let (program, arguments) = options.command.split_first().context("no program")?;
@@ -43,7 +43,7 @@ fn die_with_parent() -> Result<()> {
         .context("cannot ask for a signal at the parent's death")
 }
 
-/// Other systems have no such signal: after a SIGKILL of the parent the program has to be ended by hand.
+/// Other systems have no such signal: after a SIGKILL of the parent the program must be stopped by hand.
 #[cfg(not(target_os = "linux"))]
 fn die_with_parent() -> Result<()> {
     Ok(())

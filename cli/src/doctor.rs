@@ -1,7 +1,7 @@
-//! `tombolo doctor`: why does it not work? One line a check, with what to do about it.
+//! `tombolo doctor`: finds out why something does not work. Prints one line per check, with advice.
 //!
-//! Looks at a cluster from outside, as edges and cloudcore do, or at the agent of the machine it runs on. Nothing is
-//! changed but what trying the hub needs: one join token for the name `tombolo-doctor`, which is used up at once. The
+//! Examines a cluster from outside, as edges and cloudcore see it, or the agent of this machine. It changes nothing
+//! except what a test of the hub needs: one join token for the name `tombolo-doctor`, which is used up at once. The
 //! certificate stays in memory.
 
 mod api;
@@ -24,14 +24,14 @@ pub use report::{Finding, Level, Report};
 use crate::operate::ClusterOptions;
 use crate::transport::TransportOption;
 
-/// What to examine.
+/// Options of `tombolo doctor`.
 #[derive(Debug, Clone, Args)]
 pub struct DoctorOptions {
-    /// Which cluster.
+    /// The cluster to examine.
     #[command(flatten)]
     pub cluster: ClusterOptions,
 
-    /// Host by which edges reach cloudcore; without it, the one that its certificate names.
+    /// Host by which edges reach cloudcore; by default, the one that its certificate names.
     #[arg(long, value_name = "HOST")]
     pub cloud: Option<String>,
 
@@ -47,20 +47,20 @@ pub struct DoctorOptions {
     #[arg(long, default_value_t = tombolo_cloud::config::JOIN_PORT, value_name = "PORT")]
     pub join_port: u16,
 
-    /// Try this transport only, where the other one is off.
+    /// Try only this transport, if the other one is off.
     #[arg(long, value_enum)]
     pub transport: Option<TransportOption>,
 
-    /// cloudcore's settings file, where it is not in ConfigMap tombolo-cloudcore of the cluster.
+    /// cloudcore's settings file, if the settings are not in ConfigMap tombolo-cloudcore of the cluster.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
-    /// Examine the edge agent of this machine instead: its settings file, or its data folder.
+    /// Examine the edge agent of this machine instead: path of its settings file or its data folder.
     #[arg(long, value_name = "PATH", conflicts_with_all = ["kubeconfig", "cloud"])]
     pub edge: Option<PathBuf>,
 }
 
-/// Examines, and prints each finding as it is made.
+/// Runs the checks, and prints each finding as it is made.
 ///
 /// # Errors
 /// When a check has failed.
@@ -72,7 +72,7 @@ pub async fn run(options: &DoctorOptions) -> Result<()> {
     Ok(())
 }
 
-/// Examines what the options name. `now` is this machine's clock.
+/// Runs the checks that the options select. `now` is this machine's clock.
 pub async fn examine(options: &DoctorOptions, now: SystemTime, report: &mut Report) {
     match &options.edge {
         Some(path) => device::examine(path, now, report).await,
@@ -80,7 +80,7 @@ pub async fn examine(options: &DoctorOptions, now: SystemTime, report: &mut Repo
     }
 }
 
-/// The checks of a cluster, each of which needs those before it.
+/// The checks of a cluster; each depends on those before it.
 async fn cluster(options: &DoctorOptions, now: SystemTime, report: &mut Report) {
     let Some(api) = api::reach(&options.cluster, now, report).await else { return };
     api::namespace(&api, report).await;

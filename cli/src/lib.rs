@@ -1,4 +1,4 @@
-//! `tombolo`: the whole system on one machine, and tools for those who operate it.
+//! `tombolo`: the whole system on one machine, and tools for operators.
 
 pub mod apiserver;
 mod cluster;

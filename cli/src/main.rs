@@ -1,4 +1,4 @@
-//! `tombolo`: the whole system on one machine, and tools for those who operate it.
+//! `tombolo`: the whole system on one machine, and tools for operators.
 
 use std::process::ExitCode;
 
@@ -9,8 +9,8 @@ use tombolo_runtime::telemetry;
 #[derive(Parser)]
 #[command(name = "tombolo", version, about = "A cloud/edge message hub for Kubernetes")]
 struct Arguments {
-    /// What to log to standard error, as in `info` or `tombolo_cloud=debug`.
-    // The client of the Kubernetes API logs every 5xx as an error, also those that are expected and asked again.
+    /// Log filter for standard error, for example `info` or `tombolo_cloud=debug`.
+    // The Kubernetes client logs every 5xx as an error, including those that are expected and retried.
     #[arg(long, global = true, default_value = "warn,kube_client::client::builder=off", env = "TOMBOLO_LOG")]
     log: String,
 
@@ -24,19 +24,19 @@ enum Command {
     Up(up::UpOptions),
     /// Run the Kubernetes API server alone, for a cloudcore without a cluster.
     Apiserver(apiserver::ApiServerOptions),
-    /// Make, list and delete join tokens; alone, print KubeEdge's shared token.
+    /// Create, list and delete join tokens; without a subcommand, print KubeEdge's shared token.
     Token(token::TokenOptions),
-    /// Take back the certificates of nodes.
+    /// Revoke the certificates of nodes.
     Revoke(token::RevokeOptions),
     /// List the edge nodes of a cluster.
     Nodes(operate::ClusterOptions),
-    /// Find out why something does not work: one line a check.
+    /// Find out why something does not work: one line per check.
     Doctor(doctor::DoctorOptions),
     /// Load a hub with hollow edge nodes and measure it.
     Swarm(swarm::SwarmOptions),
-    /// Play recorded traffic and report the first difference.
+    /// Replay recorded traffic and report the first difference.
     Replay(replay::ReplayOptions),
-    /// Become another program that ends when this one's parent does.
+    /// Run another program that is killed when this one's parent ends.
     #[command(hide = true)]
     Component(component::ComponentOptions),
 }
@@ -76,7 +76,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// A difference is 1, as for `diff`; what cannot be played is 2.
+/// A difference exits with 1, as in `diff`; a transcript that cannot be played with 2.
 async fn replay(options: &replay::ReplayOptions) -> Result<ExitCode, (anyhow::Error, ExitCode)> {
     match replay::run(options).await {
         Ok(replay::Verdict::Same) => Ok(ExitCode::SUCCESS),

@@ -13,16 +13,16 @@ use tokio::time::Instant;
 
 const FIELD_MANAGER: &str = "tombolo-up";
 
-/// Largest manifest file, in bytes; larger ones are a mistake.
+/// Maximum size of a manifest file, in bytes; a larger one is almost certainly a mistake.
 const FILE_LEN_MAX: u64 = 32 * 1024 * 1024;
 
-/// What earlier documents bring about takes a moment: a definition is served, a new namespace gets its ServiceAccount.
+/// How long to wait for effects of earlier documents: a definition is served, a new namespace gets its ServiceAccount.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Wait between two tries.
+/// Wait between two attempts.
 const RETRY: Duration = Duration::from_millis(200);
 
-/// One object of a manifest, with its place for messages.
+/// One object of a manifest, with its position for messages.
 #[derive(Debug)]
 pub struct Document {
     source: PathBuf,
@@ -34,8 +34,8 @@ pub struct Document {
 /// Reads every object of a YAML file.
 ///
 /// # Errors
-/// When the file cannot be read, is not YAML, or a document is not a Kubernetes object; the text has file,
-/// document and place.
+/// When the file cannot be read, is not YAML, or a document is not a Kubernetes object; the text names the file, the
+/// document and the position.
 pub fn read(path: &Path) -> Result<Vec<Document>> {
     let length = std::fs::metadata(path).with_context(|| format!("cannot read {}", path.display()))?.len();
     if length > FILE_LEN_MAX {
@@ -80,7 +80,7 @@ impl Document {
     /// Applies the object server-side.
     ///
     /// # Errors
-    /// What the API server said, with file and document.
+    /// The API server's message, with file and document.
     pub async fn apply(&self, client: &Client) -> Result<()> {
         let (resource, scope) = self.served_as(client).await?;
         let namespace = self.object.metadata.namespace.as_deref().unwrap_or("default");
@@ -112,8 +112,8 @@ impl Document {
         }
     }
 
-    /// Whether a definition brings the kind: those of Kubernetes are there from the start, so a misspelt one is refused
-    /// at once.
+    /// Whether the kind comes from a definition. Kubernetes's own kinds exist from the start, so a misspelt one is
+    /// refused at once.
     fn is_custom(&self) -> bool {
         self.kind.group.contains('.') && !self.kind.group.ends_with(".k8s.io")
     }
@@ -127,7 +127,7 @@ impl Document {
     }
 }
 
-/// The ServiceAccount admission plugin refuses pods until a controller has made the namespace's account.
+/// The ServiceAccount admission plugin refuses pods until a controller has created the namespace's account.
 fn lacks_service_account(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status)
         if status.code == 403 && status.message.contains("error looking up service account"))

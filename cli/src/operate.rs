@@ -1,4 +1,4 @@
-//! Which cluster, and `tombolo nodes`: looking at it.
+//! The options that select a cluster, and `tombolo nodes`.
 
 use std::path::PathBuf;
 
@@ -9,10 +9,10 @@ use tombolo_cloud::kube::without_proxy_of_environment;
 
 use crate::cluster;
 
-/// Which cluster.
+/// Options that select a cluster.
 #[derive(Debug, Clone, Args)]
 pub struct ClusterOptions {
-    /// Kubeconfig of the cluster; without it what KUBECONFIG names, or the service account of the pod.
+    /// Kubeconfig of the cluster; by default the one in KUBECONFIG, or the service account of the pod.
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
 
@@ -22,7 +22,7 @@ pub struct ClusterOptions {
 }
 
 impl ClusterOptions {
-    /// How to reach the cluster.
+    /// Client configuration for the cluster.
     pub(crate) async fn config(&self) -> Result<kube::Config> {
         let mut config = match &self.kubeconfig {
             None => {
@@ -33,7 +33,7 @@ impl ClusterOptions {
             }
             Some(path) => cluster::config(path).await?,
         };
-        // What the API server has refused, or not answered, is for whoever runs the command to repeat: it may have been done.
+        // The user repeats a request that was refused or not answered, because it may have taken effect.
         config.default_retry = false;
         Ok(config)
     }

@@ -1,11 +1,11 @@
-//! What the operating system says about a process under test, and about the machine.
+//! Figures from the operating system about a process under test, and about the machine.
 
 use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-/// A process, watched from outside through `/proc`.
+/// A process, observed from outside through `/proc`.
 #[derive(Debug, Clone, Copy)]
 pub struct Process {
     pid: u32,
@@ -21,7 +21,7 @@ pub struct Reading {
 }
 
 impl Process {
-    /// Watches the process with this id.
+    /// Observes the process with this id.
     ///
     /// # Errors
     /// When there is no such process.
@@ -31,7 +31,7 @@ impl Process {
         Ok(process)
     }
 
-    /// Processor time and memory now.
+    /// Current processor time and memory.
     ///
     /// # Errors
     /// When the process is gone.

@@ -1,4 +1,4 @@
-//! `tombolo replay`: recorded traffic, played against what runs here.
+//! `tombolo replay`: replays recorded traffic against this implementation.
 
 mod allotted;
 mod api;
@@ -17,22 +17,22 @@ use tombolo_replay::{Difference, Summary, Transcript, play_cloud, with_api_lines
 pub use edge_side::{Run, play_edge};
 pub use target::Target;
 
-/// Largest transcript that is read, in bytes.
+/// Maximum size of a transcript, in bytes.
 const FILE_LEN_MAX: u64 = 1024 * 1024 * 1024;
 
-/// Which side of the transcript is played.
+/// The side of the transcript to play.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Side {
-    /// What the edge said, against a cloudcore.
+    /// The edge's side, against a cloudcore.
     Edge,
-    /// What the cloud said, against an edge session.
+    /// The cloud's side, against an edge session.
     Cloud,
 }
 
-/// What `tombolo replay` is told.
+/// Options of `tombolo replay`.
 #[derive(Debug, Clone, Args)]
 pub struct ReplayOptions {
-    /// The transcript: JSON lines, as `cloudcore --record` writes them.
+    /// The transcript: JSON lines, as written by `cloudcore --record`.
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
 
@@ -40,11 +40,11 @@ pub struct ReplayOptions {
     #[arg(long = "as", value_enum, default_value_t = Side::Edge)]
     pub side: Side,
 
-    /// As edge: `HOST:PORT` of a cloudcore's WebSocket listener, instead of one that is started for this run.
+    /// As edge: `HOST:PORT` of a cloudcore's WebSocket listener. By default a cloudcore is started for this run.
     #[arg(long, value_name = "HOST:PORT", requires_all = ["join", "kubeconfig"])]
     pub cloud: Option<String>,
 
-    /// With --cloud: `HOST:PORT` of its QUIC listener, for what was recorded over QUIC.
+    /// With --cloud: `HOST:PORT` of its QUIC listener, for connections recorded over QUIC.
     #[arg(long, value_name = "HOST:PORT", requires = "cloud")]
     pub quic: Option<String>,
 
@@ -56,17 +56,17 @@ pub struct ReplayOptions {
     #[arg(long, value_name = "FILE", requires = "cloud")]
     pub kubeconfig: Option<PathBuf>,
 
-    /// Write the transcript with the lines of the Kubernetes API that were derived, and play nothing.
+    /// Write the transcript with the derived lines of the Kubernetes API, and play nothing.
     #[arg(long, value_name = "FILE")]
     pub derive: Option<PathBuf>,
 }
 
-/// What a run has shown.
+/// Result of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Nothing that was not recorded so.
+    /// No difference from the recording.
     Same,
-    /// At least one difference, which was printed.
+    /// At least one difference; it was printed.
     Different,
 }
 
@@ -107,7 +107,7 @@ pub async fn run(options: &ReplayOptions) -> Result<Verdict> {
 /// Reads a transcript.
 ///
 /// # Errors
-/// With the file's name, and the line.
+/// The error names the file and the line.
 pub fn read(path: &Path) -> Result<Transcript> {
     let length = std::fs::metadata(path).with_context(|| format!("cannot read {}", path.display()))?.len();
     ensure!(

@@ -1,4 +1,4 @@
-//! `tombolo swarm`: hollow edge nodes that load a hub, and what the hub costs meanwhile.
+//! `tombolo swarm`: hollow edge nodes that load a hub, and measurements of the hub under that load.
 
 mod cluster;
 mod figures;
@@ -20,25 +20,25 @@ use figures::{Figures, Sample};
 use fleet::Fleet;
 use traffic::Counts;
 
-/// Largest object that the memory test sends: the largest ConfigMap that Kubernetes stores, nearly.
+/// Size of the object for the memory test: close to the largest ConfigMap that Kubernetes stores.
 const LARGE_OBJECT_LEN: usize = 1000 * 1024;
 
-/// Length of the object that updates carry, as it is stored: a ConfigMap of ordinary size.
+/// Size of the updated object as stored: an ordinary ConfigMap.
 const OBJECT_LEN: usize = 1024;
 
-/// Nodes that connect before anything is measured, so that one-time costs are not counted as theirs.
+/// Nodes that connect before the measurement, so that one-time costs are not attributed to nodes.
 const WARM_UP: usize = 20;
 
-/// Wait between two readings of memory that has to come to rest.
+/// Interval between memory readings while waiting for memory to settle.
 const REST_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Time for memory to come to rest; what is there then counts.
+/// How long memory may take to settle; after that the current reading counts.
 const REST_DEADLINE: Duration = Duration::from_secs(20);
 
-/// Time for any one phase.
+/// Maximum duration of one phase.
 const PHASE_DEADLINE: Duration = Duration::from_secs(300);
 
-/// What `tombolo swarm` is told.
+/// Options of `tombolo swarm`.
 #[derive(Debug, Clone, Args)]
 pub struct SwarmOptions {
     /// Number of hollow nodes.
@@ -61,15 +61,15 @@ pub struct SwarmOptions {
     #[arg(long, default_value_t = 10002)]
     pub join_port: u16,
 
-    /// How the nodes connect.
+    /// Transport that the nodes use.
     #[arg(long, value_enum, default_value_t = TransportOption::Websocket)]
     pub transport: TransportOption,
 
-    /// What the nodes speak; dialect `kubeedge` travels over WebSocket alone.
+    /// Dialect that the nodes speak; `kubeedge` works over WebSocket only.
     #[arg(long, value_enum, default_value_t = DialectOption::Tombolo)]
     pub dialect: DialectOption,
 
-    /// Kubeconfig of an administrator: the swarm creates nodes, pods and a ConfigMap, and makes a join token.
+    /// Kubeconfig of an administrator: the swarm creates Nodes, pods, a ConfigMap and a join token.
     #[arg(long)]
     pub kubeconfig: PathBuf,
 
@@ -81,7 +81,7 @@ pub struct SwarmOptions {
     #[arg(long, default_value_t = 20)]
     pub updates: usize,
 
-    /// Questions that every node asks, one after the other.
+    /// Requests that every node sends, one after the other.
     #[arg(long, default_value_t = 20)]
     pub queries: usize,
 
@@ -126,7 +126,7 @@ pub async fn run(options: &SwarmOptions) -> Result<()> {
     run.cluster.clean_up().await
 }
 
-/// Readings of the process under test, when there is one.
+/// Readings of the process under test, if there is one.
 #[derive(Debug, Clone, Copy)]
 struct Meter(Option<Process>);
 
@@ -139,7 +139,7 @@ impl Meter {
         self.0.map(Process::read).transpose()
     }
 
-    /// A reading once two in a row differ by less than a thousandth.
+    /// The first reading that differs from the one before by less than a thousandth.
     async fn at_rest(self) -> Result<Option<Reading>> {
         let Some(mut last) = self.read()? else { return Ok(None) };
         let end = Instant::now() + REST_DEADLINE;
@@ -181,12 +181,12 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// How many connections are made before anything is measured.
+    /// Number of connections made before the measurement.
     fn warming(&self) -> usize {
         WARM_UP.min(self.options.nodes / 10)
     }
 
-    /// How many connections are measured.
+    /// Number of measured connections.
     fn measured(&self) -> usize {
         self.options.nodes - self.warming()
     }

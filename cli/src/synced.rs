@@ -1,7 +1,7 @@
-//! What an edge should hold, read from the API server, against what its local API lists.
+//! Compares what an edge should hold, read from the API server, with what its local API lists.
 //!
-//! Shares nothing with the sessions, the index or the store: it reads pods as plain JSON and follows every name of a
-//! ConfigMap or Secret in them.
+//! Shares no code with the sessions, the index or the store: it reads pods as plain JSON and follows every ConfigMap or
+//! Secret name in them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use tombolo_proto::is_dns_subdomain;
 /// `Kind namespace/name`.
 type Title = String;
 
-/// What both sides must agree on: UID, metadata and content, without what only one side keeps.
+/// What both sides must agree on: UID, metadata and content, without fields that only one side keeps.
 pub type Holdings = BTreeMap<Title, Value>;
 
 const KINDS: [(&str, &str); 3] = [("Pod", "pods"), ("ConfigMap", "configmaps"), ("Secret", "secrets")];
@@ -41,7 +41,7 @@ pub async fn expected(client: &Client, node: &str) -> Result<Holdings> {
     Ok(holdings)
 }
 
-/// What an edge's local API lists.
+/// Objects that an edge's local API lists.
 ///
 /// # Errors
 /// When the local API does not answer.
@@ -56,7 +56,7 @@ pub async fn listed(client: &Client) -> Result<Holdings> {
     Ok(holdings)
 }
 
-/// First difference of two sides, in words; none when they agree.
+/// First difference between the sides, as text; `None` if they agree.
 #[must_use]
 pub fn difference(expected: &Holdings, listed: &Holdings) -> Option<String> {
     for (title, wanted) in expected {
@@ -75,7 +75,7 @@ pub fn difference(expected: &Holdings, listed: &Holdings) -> Option<String> {
     surplus.map(|title| format!("{title} should not be there"))
 }
 
-/// Whether an edge has only added the CA of its local API to those that pods trust, for its own clients.
+/// Whether the edge only added its local API's CA to the ConfigMap of trusted CAs for pods.
 fn is_amended(title: &str, wanted: &Value, held: &Value) -> bool {
     let trusted = |side: &Value| side["content"]["data"]["ca.crt"].as_str().unwrap_or_default().to_owned();
     if !title.starts_with("ConfigMap ") || !title.ends_with("/kube-root-ca.crt") {
@@ -104,14 +104,14 @@ fn api(client: &Client, kind: &str, namespace: Option<&str>) -> Api<DynamicObjec
     }
 }
 
-/// Metadata that the sides need not agree on: the API server's bookkeeping, which does not travel, and the revision,
-/// which an edge counts for itself.
+/// Metadata that may differ: the API server's bookkeeping, which is not sent to edges, and the revision, which an edge
+/// counts itself.
 const NOT_COMPARED: [&str; 3] = ["resourceVersion", "managedFields", "selfLink"];
 
-/// Annotation in which `kubectl apply` keeps a second copy of the object; it does not travel either.
+/// Annotation in which `kubectl apply` keeps a second copy of the object; it is not sent to edges either.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// Adds an object of one side.
+/// Adds an object to one side.
 ///
 /// # Errors
 /// When its metadata cannot be written as JSON.
@@ -119,7 +119,7 @@ pub fn hold(holdings: &mut Holdings, kind: &str, object: &DynamicObject) -> Resu
     let namespace = object.metadata.namespace.as_deref().unwrap_or_default();
     let name = object.metadata.name.as_deref().unwrap_or_default();
     let content = object.data.as_object().cloned().unwrap_or_default();
-    // Reports of the edge itself travel up, bookkeeping of the API server stays there.
+    // Status is skipped: the edge reports its own, and the API server's bookkeeping is not sent.
     let content: Map<String, Value> = content.into_iter().filter(|(field, _)| field != "status").collect();
     let seen = json!({
         "uid": object.metadata.uid,
@@ -130,24 +130,24 @@ pub fn hold(holdings: &mut Holdings, kind: &str, object: &DynamicObject) -> Resu
     Ok(())
 }
 
-/// The part of an object's metadata that is its version.
+/// The compared part of an object's metadata.
 fn compared(kind: &str, mut metadata: Value) -> Value {
     let Some(fields) = metadata.as_object_mut() else { return metadata };
     fields.retain(|field, _| !NOT_COMPARED.contains(&field.as_str()));
     if kind == "Pod" {
-        // Servers differ in whether a report of status raises it, and no edge acts on it.
+        // Servers differ in whether a status update increments it, and no edge uses it.
         fields.remove("generation");
     }
     if let Some(annotations) = fields.get_mut("annotations").and_then(Value::as_object_mut) {
         annotations.remove(LAST_APPLIED);
     }
-    // An empty map and none mean the same to Kubernetes.
+    // To Kubernetes, an empty map equals an absent one.
     fields.retain(|_, value| !value.as_object().is_some_and(Map::is_empty));
     metadata
 }
 
-/// Every ConfigMap and Secret that a pod's spec names, if there can be one. A text that no object can have as its name is
-/// stored by every API server and names nothing: a question about it has no answer.
+/// Every ConfigMap and Secret that a pod's spec names, if the name is valid. API servers store invalid names too, but
+/// these refer to nothing: a request for one is not answered.
 fn references_of(spec: &Value, namespace: &str) -> BTreeSet<(&'static str, String, String)> {
     let mut found = BTreeSet::new();
     collect(spec, namespace, &mut found);
@@ -155,7 +155,7 @@ fn references_of(spec: &Value, namespace: &str) -> BTreeSet<(&'static str, Strin
     found
 }
 
-/// Every ConfigMap and Secret that a piece of a pod's spec names, wherever it stands.
+/// Adds every ConfigMap and Secret that a part of a pod's spec names, at any depth.
 fn collect(part: &Value, namespace: &str, found: &mut BTreeSet<(&'static str, String, String)>) {
     match part {
         Value::Array(items) => items.iter().for_each(|item| collect(item, namespace, found)),

@@ -1,4 +1,4 @@
-//! `tombolo token` and `tombolo revoke`: who may join, and who may not come back.
+//! `tombolo token` and `tombolo revoke`: which nodes may join, and which may not return.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -20,40 +20,40 @@ use crate::operate::ClusterOptions;
 pub struct TokenOptions {
     #[command(subcommand)]
     action: Option<TokenAction>,
-    /// Which cluster.
+    /// The cluster.
     #[command(flatten)]
     cluster: ClusterOptions,
 }
 
 #[derive(Debug, Clone, Subcommand)]
 enum TokenAction {
-    /// Make a join token and print it: it is shown this once.
+    /// Create a join token and print it; it is shown only once.
     Create(CreateOptions),
     /// List the join tokens, without their secrets.
     List(ClusterOptions),
-    /// Take join tokens back.
+    /// Delete join tokens.
     Delete(DeleteOptions),
 }
 
 #[derive(Debug, Clone, Args)]
 struct CreateOptions {
-    /// Name of a node that may join with it; give it once for each.
+    /// Name of a node that may join with the token; repeat the flag for several names.
     #[arg(long, value_name = "NAME", required_unless_present = "any_name", value_parser = node_name)]
     node: Vec<NodeId>,
 
-    /// Let any name join that no Node has.
+    /// Let any name join that has no Node yet.
     #[arg(long, conflicts_with = "node")]
     any_name: bool,
 
-    /// How often it lets somebody in [default: once for each name].
+    /// How many times the token can be used [default: once for each name].
     #[arg(long, value_name = "COUNT")]
     uses: Option<u32>,
 
-    /// How long it is good for, as in `45s`, `30m`, `1h` or `7d`.
+    /// Lifetime of the token, for example `45s`, `30m`, `1h` or `7d`.
     #[arg(long, default_value = "1h", value_parser = span)]
     ttl: Duration,
 
-    /// Let it take the name of a Node that exists, of one that runs the control plane, or of one that was revoked.
+    /// Let it take the name of an existing Node, of a control plane node, or of a revoked node.
     #[arg(long, conflicts_with = "any_name")]
     replace: bool,
 
@@ -63,7 +63,7 @@ struct CreateOptions {
 
 #[derive(Debug, Clone, Args)]
 struct DeleteOptions {
-    /// IDs, as `tombolo token list` prints them.
+    /// Token IDs, as printed by `tombolo token list`.
     #[arg(required = true)]
     id: Vec<String>,
 
@@ -71,7 +71,7 @@ struct DeleteOptions {
     cluster: ClusterOptions,
 }
 
-/// Whose certificates are taken back.
+/// The nodes whose certificates are revoked.
 #[derive(Debug, Clone, Args)]
 pub struct RevokeOptions {
     /// Names of nodes.
@@ -99,7 +99,7 @@ fn span(text: &str) -> Result<Duration, String> {
     count.checked_mul(unit).map(Duration::from_secs).ok_or_else(wrong)
 }
 
-/// Makes, lists or takes back join tokens; without an action, prints KubeEdge's shared token.
+/// Creates, lists or deletes join tokens; without a subcommand, prints KubeEdge's shared token.
 ///
 /// # Errors
 /// When the cluster does not answer or refuses.
@@ -130,7 +130,7 @@ pub async fn token(options: &TokenOptions) -> Result<()> {
     }
 }
 
-/// Makes a join token in a cluster.
+/// Creates a join token in a cluster.
 pub(crate) async fn make(client: Client, namespace: &str, token: &NewToken) -> Result<String> {
     let now = SystemTime::now();
     let kept = inspect(client.clone(), namespace, now).await;
@@ -166,7 +166,7 @@ async fn list(cluster: &ClusterOptions) -> Result<()> {
     Ok(())
 }
 
-/// Takes certificates back: sessions with them end within a second or two, none is renewed, and none opens a session.
+/// Revokes certificates: their sessions end within a second or two, and they can neither be renewed nor open a session.
 ///
 /// # Errors
 /// When the cluster does not answer or refuses.
@@ -201,7 +201,7 @@ mod tests {
         _options: CreateOptions,
     }
 
-    /// Such a token would take every name there is, those of the control plane included.
+    /// Such a token could take any name, including those of the control plane.
     #[test]
     fn a_token_for_any_name_replaces_nobody() {
         let parse = |arguments: &[&str]| Create::try_parse_from([&["create"], arguments].concat()).is_ok();

@@ -4,7 +4,7 @@ use std::fmt;
 
 use clap::ValueEnum;
 
-/// How edges connect.
+/// Transport that edges use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum TransportOption {
     /// QUIC only.
@@ -22,12 +22,12 @@ impl fmt::Display for TransportOption {
     }
 }
 
-/// What edges speak.
+/// Dialect that edges speak.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum DialectOption {
-    /// Frames in lanes, over QUIC or WebSocket: what `edgecore` of Tombolo speaks.
+    /// Frames in lanes, over QUIC or WebSocket: the dialect of Tombolo's `edgecore`.
     Tombolo,
-    /// JSON messages over WebSocket: what stock KubeEdge edges speak.
+    /// JSON messages over WebSocket: the dialect of stock KubeEdge edges.
     Kubeedge,
 }
 

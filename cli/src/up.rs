@@ -22,36 +22,36 @@ use parts::Parts;
 use system::System;
 use table::Table;
 
-/// Most agents in one process: beyond that `tombolo swarm` is the tool.
+/// Maximum number of agents in one process; for more use `tombolo swarm`.
 const EDGES_MAX: usize = 200;
 
-/// How often the table is drawn and the comparison repeated.
+/// Refresh interval of the table and the comparison.
 const REFRESH: Duration = Duration::from_millis(250);
 
-/// How long a stop waits for sessions, writes and stores.
+/// How long shutdown waits for sessions, writes and stores.
 const DRAIN_GRACE: Duration = Duration::from_secs(10);
 
-/// What `tombolo up` is told.
+/// Options of `tombolo up`.
 #[derive(Debug, Clone, Args)]
 pub struct UpOptions {
-    /// Number of edge agents; they are called edge-1, edge-2 and so on. 0 with --config.
+    /// Number of edge agents, named edge-1, edge-2 and so on. 0 with --config.
     #[arg(long, default_value_t = 1)]
     pub edges: usize,
 
-    /// Manifest to apply once everything runs; may be given several times.
+    /// Manifest to apply once everything runs; repeat the flag for several.
     #[arg(long, value_name = "FILE")]
     pub apply: Vec<PathBuf>,
 
-    /// How the agents connect.
+    /// Transport that the agents use.
     #[arg(long, value_enum, default_value_t = TransportOption::Quic)]
     pub transport: TransportOption,
 
-    /// Settings of cloudcore, in its own form or KubeEdge's cloudcore.yaml: where agents of other machines reach it. With
-    /// --edges 0 this is the cloud side of a site without a cluster.
+    /// Settings of cloudcore, in its own form or as KubeEdge's cloudcore.yaml, so that agents of other machines can
+    /// reach it. With --edges 0 this is the cloud side of a site without a cluster.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
-    /// Folder of everything that is kept between two starts; dataDir in the settings of cloudcore does not count.
+    /// Folder for all persistent data; dataDir in the settings of cloudcore is ignored.
     #[arg(long, default_value = ".tombolo", value_name = "FOLDER")]
     pub data_dir: PathBuf,
 
@@ -59,13 +59,13 @@ pub struct UpOptions {
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
 
-    /// Run kube-controller-manager and kube-scheduler beside the embedded API server. They are looked for in
-    /// KUBEBUILDER_ASSETS, in PATH and in what `cargo xtask components` has built.
+    /// Run kube-controller-manager and kube-scheduler beside the embedded API server. The binaries are searched in
+    /// KUBEBUILDER_ASSETS, in PATH and in the output of `cargo xtask components`.
     #[arg(long, conflicts_with = "kubeconfig")]
     pub controllers: bool,
 
-    /// End with exit code 0 as soon as every edge lists exactly what it should hold; with --controllers and
-    /// --simulate-pods also: as soon as every grid is ready, and each edge leads to the pods of its unit.
+    /// Exit with code 0 as soon as every edge lists exactly what it should hold. With --controllers and
+    /// --simulate-pods, also wait until every grid is ready and each edge routes to the pods of its unit.
     #[arg(long)]
     pub until_synced: bool,
 
@@ -73,7 +73,7 @@ pub struct UpOptions {
     #[arg(long, default_value_t = 60, value_name = "SECONDS")]
     pub timeout: u64,
 
-    /// Let the agents walk their pods through the phases of a running pod, without running anything.
+    /// Let the agents report the phases of a running pod for their pods, without running anything.
     #[arg(long)]
     pub simulate_pods: bool,
 }
@@ -81,7 +81,7 @@ pub struct UpOptions {
 /// Runs the system until Ctrl-C, or until it is synced.
 ///
 /// # Errors
-/// When a manifest is bad, a part does not start or fails, or the edges are not synced in time.
+/// When a manifest is invalid, a part does not start or fails, or the edges are not synced in time.
 pub async fn run(options: &UpOptions) -> Result<()> {
     ensure!(options.edges <= EDGES_MAX, "--edges must be between 0 and {EDGES_MAX}");
     ensure!(
@@ -132,7 +132,7 @@ async fn serve(
     outcome
 }
 
-/// Applies the manifests, then shows the table until the end.
+/// Applies the manifests, then updates the table until the end.
 async fn attend(options: &UpOptions, documents: &[Document], system: &System) -> Result<()> {
     for document in documents {
         document.apply(system.client()).await?;

@@ -1,4 +1,4 @@
-//! One cloudcore: everything is bound first, then it runs until the drain.
+//! One cloudcore process: it binds all listeners first, then runs until the drain.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -39,46 +39,47 @@ use crate::router::{self, Router, Unrouted};
 use crate::status::StatusHandle;
 use crate::watches;
 
-/// Why cloudcore does not start or stops.
+/// Why cloudcore does not start, or why it stops.
 #[derive(Debug, Error)]
 pub enum AppError {
-    /// CA, join token or server certificate.
+    /// Failure of the CA, a join token or the server certificate.
     #[error(transparent)]
     Bootstrap(#[from] BootstrapError),
-    /// The history of the cluster's revisions.
+    /// The cluster's epoch cannot be established.
     #[error("cannot establish the epoch: {0}")]
     Epoch(#[from] EpochError),
-    /// The records of stock cloudcore.
+    /// The records of stock cloudcore cannot be imported.
     #[error("cannot take over what stock cloudcore has recorded: {0}")]
     ObjectSync(#[from] ObjectSyncError),
-    /// A hub listener.
+    /// A hub listener cannot be bound.
     #[error(transparent)]
     Bind(#[from] BindError),
-    /// The join or admin listener.
+    /// The join or admin listener cannot be bound.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// The admin endpoints' thread.
+    /// The thread of the admin endpoints cannot be started.
     #[error("cannot start the admin endpoints: {0}")]
     Admin(std::io::Error),
-    /// The folder of recordings.
+    /// The folder for recordings cannot be used.
     #[error("cannot record into {}: {source}", folder.display())]
     Record {
         /// The folder.
         folder: PathBuf,
-        /// What the operating system said.
+        /// The error from the operating system.
         source: std::io::Error,
     },
-    /// A part that everything depends on has failed.
+    /// An essential task failed.
     #[error(transparent)]
     Task(#[from] TaskError),
 }
 
-/// Makes cloudcores.
+/// Builds a cloudcore.
 #[derive(Debug)]
 pub struct App;
 
 impl App {
-    /// Prepares CA and epoch in the cluster, as soon as its API server answers, and binds every listener. Nothing is accepted yet.
+    /// Prepares CA and epoch in the cluster, as soon as its API server answers, and binds every listener. Accepts no
+    /// connection yet.
     ///
     /// # Errors
     /// [`AppError`], which says what to change.
@@ -149,7 +150,7 @@ struct Sockets {
     admin: Option<admin::Bound>,
 }
 
-/// What operators look at.
+/// State that operators can observe.
 struct Watched {
     registry: MetricsRegistry,
     grids: grids::Metrics,
@@ -157,7 +158,7 @@ struct Watched {
     guards: Guards,
 }
 
-/// What keeps the process unready.
+/// Conditions that keep the process unready.
 struct Guards {
     lists: ReadyGuard,
     permission: ReadyGuard,
@@ -240,22 +241,22 @@ impl Bound {
         self.bootstrap.create_token(token).await
     }
 
-    /// The hub, for connections that come another way than through the listeners.
+    /// The hub, for connections that do not arrive through the listeners.
     #[must_use]
     pub fn hub(&self) -> Arc<Hub> {
         Arc::clone(&self.hub)
     }
 
-    /// A handle to look at the running cloudcore.
+    /// A handle for inspecting the running cloudcore.
     #[must_use]
     pub fn status(&self) -> StatusHandle {
         StatusHandle::new(Arc::clone(&self.hub), self.watched.readiness.clone())
     }
 
-    /// Runs until the drain starts, then says goodbye to every node and waits for them to take it.
+    /// Runs until the drain starts, then sends a goodbye to every node and waits until their sessions have ended.
     ///
     /// # Errors
-    /// [`AppError::Task`] when a part that everything depends on has failed.
+    /// [`AppError::Task`] when an essential task failed.
     pub async fn run(self, drain: Drain) -> Result<(), AppError> {
         let _draining = drain.block();
         let Self { config, kube, bootstrap, epoch, sockets, tasks, hub, inputs, watched } = self;
@@ -311,7 +312,7 @@ impl Bound {
     }
 }
 
-/// Runs the grid controllers; what is given back ends when another cloudcore may run them.
+/// Starts the grid controllers. The returned future completes when another cloudcore may run them.
 fn control_grids(
     tasks: &Tasks,
     kube: &Kube,
@@ -329,25 +330,25 @@ fn control_grids(
         });
     }
     async move {
-        // It ends when its sender is dropped.
+        // Completes when the sender is dropped.
         let _ = released.await;
     }
 }
 
-/// A name for this process, as people look for it and as nobody else has it.
+/// A unique name for this process that operators recognize.
 fn identity() -> String {
     let host = std::env::var("HOSTNAME").ok().filter(|host| !host.is_empty());
     format!("{}_{}", host.as_deref().unwrap_or("cloudcore"), uuid::Uuid::new_v4())
 }
 
-/// Who comes in is judged beside the others: the answer may have to wait for the API.
+/// Admits each connection in a task of its own, because the decision may have to wait for the API.
 async fn accept(mut incoming: Incoming, hub: Arc<Hub>, gate: Gate) {
     while let Some(arrival) = incoming.next().await {
         hub.tasks.spawn_isolated("arrival", gate.clone().admit(arrival, Arc::clone(&hub)));
     }
 }
 
-/// Follows which certificates are in force, and ends the sessions of the others.
+/// Follows which certificates are valid, and ends sessions that use any other.
 fn watch_identities(
     tasks: &Tasks,
     identities: &Arc<Identities>,
@@ -363,7 +364,7 @@ fn watch_identities(
     tasks.spawn("sessions' certificates", sweep);
 }
 
-/// Tells the router of the rules that the cluster has, now and later.
+/// Notifies the router of the cluster's rules, at the start and at each change.
 fn follow_rules(tasks: &Tasks, kube: &Kube, events: WatchEvents) {
     let router: Arc<dyn Router> = Arc::new(Unrouted);
     let kinds = [(RouterKind::Rule, events.rule), (RouterKind::RuleEndpoint, events.rule_endpoint)];
@@ -373,12 +374,12 @@ fn follow_rules(tasks: &Tasks, kube: &Kube, events: WatchEvents) {
     }
 }
 
-/// Takes what nobody needs while the edge controller is off, so that sessions never wait for room.
+/// Discards session inputs while the edge controller is off, so that sessions never block on a full channel.
 async fn discard(mut inputs: mpsc::Receiver<Input>) {
     while inputs.recv().await.is_some() {}
 }
 
-/// Finds out how nodes are impersonated; without that no node can do anything.
+/// Finds out how nodes can be impersonated. Until then no request of a node can run.
 async fn probe(kube: Kube, permission: ReadyGuard) {
     let mut backoff = Backoff::new(BackoffConfig::default());
     while let Err(error) = kube.probe_impersonation().await {
@@ -397,8 +398,8 @@ async fn probe(kube: Kube, permission: ReadyGuard) {
     }
 }
 
-/// Runs the watches and starts everything anew when the cloud's history went back: no revision from before can be
-/// compared with one from after.
+/// Checks the epoch and runs the watches. Restarts the watches when the cloud's history went back, because revisions
+/// from before and after cannot be compared.
 async fn keep_epoch(
     kube: Kube,
     mut keeper: EpochKeeper,
@@ -433,7 +434,7 @@ async fn keep_epoch(
     }
 }
 
-/// At the latest after a while; at once when an edge knows of more than this replica has read.
+/// Completes after [`CHECK_INTERVAL`], or at once when an edge attests more than this replica has read.
 async fn look_due(testimony: &Testimony) {
     tokio::select! {
         () = tokio::time::sleep(CHECK_INTERVAL) => {}
@@ -442,35 +443,35 @@ async fn look_due(testimony: &Testimony) {
 }
 
 /// Order matters: the old history leaves memory before the new epoch is announced, and sessions of the old epoch end
-/// after that. A node can then never be told objects of one history under the name of the other.
+/// after that. A node therefore never receives objects of one history under the epoch of the other.
 async fn begin_epoch(hub: &Hub, keeper: &EpochKeeper) {
     let (done, reset) = oneshot::channel();
-    // The controller ends with the process alone; then neither the order nor its answer matters.
+    // The controller ends only with the process; then neither the reset nor its answer matters.
     if hub.inputs.send(Input::Reset(done)).await.is_ok() {
         let _ = reset.await;
     }
     hub.epoch.store(Arc::new(keeper.epoch()));
     hub.subscriptions.close_all();
     hub.end_all(GoodbyeReason::Other, "the cloud's history was restored", RESTORE_SPREAD);
-    // Last: a session of the old epoch must not be welcomed because what its edge attests is known by now.
+    // Last: otherwise a session of the old epoch could be admitted because its edge's attestation is already known.
     hub.testimony.publish(keeper.reach());
 }
 
-/// Over which time the nodes come back after a restore.
+/// Period over which nodes reconnect after a restore.
 const RESTORE_SPREAD: Duration = Duration::from_secs(2);
 
-/// Who is at the doors.
+/// Counts unauthenticated connections at the listeners.
 struct Doors {
     hub: Arc<server::ServerStats>,
-    /// Of the join endpoints, and of the admin endpoints where they are on.
+    /// The join endpoints, and the admin endpoints if enabled.
     others: Vec<Door>,
 }
 
-/// Time between two looks at the doors.
+/// Interval between two updates of these metrics.
 const DOORS_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Doors {
-    /// Shows operators who is there and who was sent away, for ever.
+    /// Exports how many unauthenticated connections are open and how many were refused. Never returns.
     async fn count(self, metrics: Metrics) {
         let gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         let refused = |kind| metrics.strangers_refused.get_or_create(&Label { kind }).clone();
@@ -494,10 +495,10 @@ impl Doors {
     }
 }
 
-/// Time between two rounds of housekeeping.
+/// Interval between two rounds of housekeeping.
 const HOUSEKEEPING_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Counts, and closes what nobody needs any more, for ever.
+/// Updates gauges and closes what is no longer used. Never returns.
 pub(crate) async fn keep_house(hub: Arc<Hub>) {
     let gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
     loop {
@@ -524,7 +525,7 @@ pub(crate) async fn keep_house(hub: Arc<Hub>) {
     }
 }
 
-/// Ends all tasks, after what must not be left halfway: nobody can do it later.
+/// Aborts all tasks, after the bootstrap has finished work that must not be left half done.
 pub(crate) async fn end_tasks(tasks: &Tasks, bootstrap: &Bootstrap, drain: &Drain) {
     tokio::select! {
         () = bootstrap.finish() => {}
@@ -539,7 +540,7 @@ async fn all_gone(hub: &Hub) {
     }
 }
 
-/// The names of the server certificate: those that are configured, or this machine's own.
+/// The names in the server certificate: the configured ones, or this machine's own.
 fn advertised(config: &Config) -> Vec<String> {
     if !config.advertise.is_empty() {
         return config.advertise.clone();
@@ -549,7 +550,7 @@ fn advertised(config: &Config) -> Vec<String> {
     names
 }
 
-/// The address from which this machine would talk to others. Nothing is sent: a UDP socket only chooses a route.
+/// The local address of outbound connections. Nothing is sent: connecting a UDP socket only selects a route.
 fn outward_address() -> Option<SocketAddr> {
     let socket = UdpSocket::bind(("0.0.0.0", 0)).ok()?;
     socket.connect(("192.0.2.1", 9)).ok()?;

@@ -1,8 +1,8 @@
-//! Attestations: what the edges keep of the cloud's history, so that cloudcore's own disk need not
+//! Attestations: statements about the cloud's history that edges store, so that cloudcore's own disk need not
 //! (`docs/decisions/0010-epoch-witness.md`).
 //!
-//! An attestation says how far the history of this cluster had come. Whoever holds one can show it, nobody else than a
-//! cloudcore of this cluster can make one, and it says nothing in another cluster.
+//! An attestation states how far the history of this cluster had progressed. Its holder can present it, only a
+//! cloudcore of this cluster can make it, and it is meaningless in another cluster.
 
 use aws_lc_rs::{hkdf, hmac};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -10,20 +10,20 @@ use tombolo_proto::{CloudRevision, Uid};
 
 use crate::reach::Reach;
 
-/// First byte of an attestation: its form.
+/// First byte of an attestation: its format.
 const FORM: u8 = 1;
 
-/// Bytes of the MAC.
+/// Length of the MAC, in bytes.
 const TAG_LEN: usize = 32;
 
-/// Bytes of an attestation: form, generation, beat, revision, MAC.
+/// Length of an attestation, in bytes: format, generation, beat, revision, MAC.
 const LEN: usize = 1 + 3 * 8 + TAG_LEN;
 
-/// What the key is for; another purpose has another key.
+/// The purpose of the key; other purposes use other keys.
 const PURPOSE: &[u8] = b"tombolo attestation of the epoch, 1";
 
-/// Makes and checks attestations. The key comes from the private key of cloudcore's authority, which a backup of the
-/// cluster brings back with everything else.
+/// Makes and verifies attestations. The key is derived from the private key of cloudcore's CA, which a backup of the
+/// cluster restores with everything else.
 pub(crate) struct Attester {
     key: hmac::Key,
 }
@@ -35,7 +35,7 @@ impl std::fmt::Debug for Attester {
 }
 
 impl Attester {
-    /// From a secret that all replicas of cloudcore have, and nobody else.
+    /// Derives the key from a secret that all replicas of cloudcore share and no one else has.
     ///
     /// # Errors
     /// When the cryptography of this machine does not work.
@@ -53,7 +53,7 @@ impl Attester {
         proof.freeze()
     }
 
-    /// What an attestation of this cluster says; none when a cloudcore of this cluster has not made it.
+    /// The content of an attestation of this cluster. `None` if it was not made by a cloudcore of this cluster.
     pub(crate) fn read(&self, cluster: &Uid, proof: &[u8]) -> Option<Reach> {
         if proof.len() != LEN {
             return None;
@@ -67,14 +67,15 @@ impl Attester {
     }
 }
 
-/// What an attestation has in clear.
+/// The plain content of an attestation.
 fn said(reach: Reach) -> Vec<u8> {
     let mut text = vec![FORM];
     [reach.generation, reach.beat, reach.revision.0].into_iter().for_each(|number| text.put_u64(number));
     text
 }
 
-/// What its MAC covers. The cluster is not told, because only that cluster reads it; it comes last, because its length varies.
+/// The content that the MAC covers. The cluster is not part of the attestation, because only that cluster reads it. It
+/// comes last, because its length varies.
 fn meant(cluster: &Uid, reach: Reach) -> Vec<u8> {
     [&said(reach), cluster.as_str().as_bytes()].concat()
 }
@@ -118,7 +119,7 @@ mod tests {
         assert_eq!(ours.read(&here, &proof), Some(REACH));
         assert_eq!(attester(b"ours").read(&here, &proof), Some(REACH), "another replica");
         assert_eq!(attester(b"theirs").read(&here, &proof), None);
-        // A name that goes on where another one ends is another name.
+        // A longer or shorter name is a different name.
         for other in ["there", "here2", "her"] {
             assert_eq!(ours.read(&cluster(other), &proof), None, "{other}");
         }

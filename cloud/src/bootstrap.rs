@@ -1,12 +1,13 @@
-//! How nodes join: the certificate authority, join tokens and the join port, byte-compatible with KubeEdge
-//! (docs/reference/kubeedge.md#joining) and without its holes (docs/reference/kubeedge.md#holes-of-the-join-port).
+//! Joining of nodes: the certificate authority, join tokens and the join port. Byte-compatible with KubeEdge
+//! (docs/reference/kubeedge.md#joining), but without its security holes
+//! (docs/reference/kubeedge.md#holes-of-the-join-port).
 //!
-//! - One CA per cluster, created by compare-and-swap in Secret `casecret`; two replicas can never make two.
-//! - A node's certificate carries the node's name and nothing else, whatever the request wished for.
-//! - A join token lets the nodes in that it names, as often as it says, until it expires. It never takes over the name of
-//!   a Node that exists, unless it was made for that. KubeEdge's shared token is an option for stock edges.
-//! - A node renews with its certificate, also with one that expired while it was away, within a grace period, as long
-//!   as its Node object exists and the certificate is in force ([`identities`]).
+//! - One CA per cluster, created by compare-and-swap in Secret `casecret`; two replicas can never create two.
+//! - A node's certificate contains the node's name and nothing else, whatever the request asks for.
+//! - A join token admits the nodes that it names, as often as it says, until it expires. It never takes over the name
+//!   of an existing Node, unless it was created for that. KubeEdge's shared token is an option for stock edges.
+//! - A node renews with its certificate, even an expired one within a grace period, as long as its Node object exists
+//!   and the certificate is in force ([`identities`]).
 
 mod authority;
 mod csr;
@@ -55,39 +56,40 @@ use peer::Judge;
 use tokens::KnownTokens;
 use upkeep::Token;
 
-/// Namespace of the Secrets: KubeEdge's, so that a fleet keeps its CA when it changes over.
+/// Namespace of the Secrets. It is KubeEdge's, so that a fleet keeps its CA after a migration.
 pub const NAMESPACE: &str = "kubeedge";
 
-/// How long an expired node certificate may still be renewed with, by default.
+/// Default for how long an expired node certificate can still be renewed.
 const EXPIRED_GRACE: Duration = Duration::from_secs(30 * 86_400);
 
-/// How often the join token changes, by default; each is valid for twice as long.
+/// Default interval at which the join token changes. Each token is valid for twice as long.
 const TOKEN_REFRESH: Duration = Duration::from_secs(12 * 3600);
 
-/// Time for a read or a write of one Secret or Node: whoever joins hears of it while the connection lives.
+/// Timeout for reading or writing one Secret or Node, so that a joining client gets the error while its connection
+/// lives.
 const CALL_LIMIT: Duration = Duration::from_secs(10);
 
-/// Time for what must not be left halfway when the process ends.
+/// Time for work that must be completed before the process ends.
 const FINISH_LIMIT: Duration = Duration::from_secs(5);
 
-/// Settings of the join part.
+/// Settings of the join port and its CA.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Namespace of the Secrets.
     pub namespace: String,
-    /// Host names and IP addresses by which edges reach the hub, without ports: the server certificate names them.
+    /// Host names and IP addresses by which edges reach the hub, without ports. The server certificate contains them.
     pub advertise: Vec<String>,
-    /// Whether KubeEdge's shared token lets nodes in: whoever has it joins under any free name.
+    /// Whether KubeEdge's shared token is accepted. Its holder can join under any free name.
     pub shared_token: bool,
-    /// How often the shared token changes; each is valid for twice as long.
+    /// Interval at which the shared token changes. Each token is valid for twice as long.
     pub token_refresh: Duration,
-    /// How long an expired node certificate may still be renewed with.
+    /// How long an expired node certificate can still be renewed.
     pub expired_grace: Duration,
     /// How long a node's certificate is valid.
     pub node_life: Duration,
     /// Certificates and keys that the operator keeps in files.
     pub files: CertificateFiles,
-    /// Connections to the join port, of one source and of all.
+    /// Limits for connections to the join port, per source and in total.
     pub places: DoorLimits,
 }
 
@@ -111,14 +113,14 @@ impl Options {
 /// Wall clock of certificates and tokens.
 pub type WallClock = Arc<dyn Fn() -> SystemTime + Send + Sync>;
 
-/// What the join part works with, for tests and for other stores than a cluster's.
+/// The dependencies of the join port, replaceable for tests and for other stores than a cluster's.
 #[derive(Clone)]
 pub struct Parts {
-    /// Where CA, server certificate and token are kept.
+    /// Store of the CA, the server certificate and the tokens.
     pub secrets: Arc<dyn SecretStore>,
-    /// Which Nodes there are.
+    /// Lookup of Nodes.
     pub nodes: Arc<dyn NodeLookup>,
-    /// What time it is.
+    /// The current time.
     pub clock: WallClock,
 }
 
@@ -134,18 +136,18 @@ pub struct Bootstrap {
     inner: Arc<Inner>,
 }
 
-/// Log lines a minute that one source can cause at the join port, and all of them together.
+/// Log lines per minute that one source can cause at the join port, and that all sources together can cause.
 const LINES_OF_ONE: u32 = 60;
 const LINES_OF_ALL: u32 = 3_000;
 
-/// Tokens with which a client has hung up that are remembered: as many as there can be at a time.
+/// Maximum number of remembered tokens in [`Inner::excused`]. There cannot be more tokens at a time.
 const EXCUSED_MAX: usize = 1000;
 
 struct Inner {
-    /// One join at a time counts its use of a token: the others would only conflict.
+    /// Serializes the counting of token uses: concurrent writes would only conflict.
     spending: tokio::sync::Mutex<()>,
     known_tokens: KnownTokens,
-    /// Hashes of the tokens whose client has hung up in the middle of a join.
+    /// Hashes of the tokens whose client has hung up during a join.
     excused: Mutex<HashSet<[u8; 32]>>,
     /// Certificates that are being recorded.
     issues: Tasks,
@@ -158,18 +160,18 @@ struct Inner {
     token_refresh: Duration,
     expired_grace: Duration,
     node_life: Duration,
-    /// Set when the hub's certificate is the operator's.
+    /// Set when the operator provides the hub's certificate.
     server_files: Option<PemPair>,
-    /// Where the operator may keep the authority.
+    /// Where the operator may provide the authority.
     authority_files: Option<PemPair>,
-    /// The shared token, where it is on.
+    /// The shared token, if it is enabled.
     tokens: Option<watch::Sender<String>>,
     server_tls: ServerTls,
     acceptor: TlsAcceptor,
     door: Door,
-    /// Lines about what is asked here.
+    /// Limit for log lines about requests.
     lines: LineLimit<Source>,
-    /// What the upkeep starts from; taken by the first call of `serve`.
+    /// Initial state of the upkeep, taken by the first call of `serve`.
     start: Mutex<Option<(Option<Token>, KeyedCertificate)>>,
 }
 
@@ -178,8 +180,8 @@ impl Inner {
         (self.clock)()
     }
 
-    /// Whether a client that has hung up in the middle of a join with this token is excused: the first time, as long as there is
-    /// room to remember it.
+    /// Whether a client that has hung up during a join with this token is excused. It is for the first time with this
+    /// token, as long as there is room to remember the token.
     fn excuse(&self, bearer: &str) -> bool {
         let mut excused = self.excused.lock();
         excused.len() < EXCUSED_MAX && excused.insert(Sha256::digest(bearer).into())
@@ -193,10 +195,10 @@ impl std::fmt::Debug for Bootstrap {
 }
 
 impl Bootstrap {
-    /// Finds or makes the CA, the server certificate and the records of certificates in a cluster.
+    /// Loads or creates the CA, the server certificate and the records of certificates in a cluster.
     ///
     /// # Errors
-    /// [`BootstrapError`] when the Secrets cannot be read or written, or what they hold is unusable.
+    /// [`BootstrapError`] when the Secrets cannot be read or written, or their content is invalid.
     pub async fn prepare(client: Client, options: Options) -> Result<Self, BootstrapError> {
         let parts = Parts {
             secrets: Arc::new(ClusterSecrets::new(client.clone(), &options.namespace)),
@@ -229,7 +231,7 @@ impl Bootstrap {
         let mut token = None;
         if options.shared_token {
             let mut shared = upkeep::token(&*secrets, &authority, options.token_refresh, now).await?;
-            // Who waits for cloudcore to be ready reads the token next. Its edges do not wait for that.
+            // A client that waits until cloudcore is ready reads the stored token next. The edges need not wait for it.
             if let Err(error) = upkeep::store(&*secrets, &mut shared).await {
                 tracing::warn!(%error, "join token could not be stored; it will be tried again");
             }
@@ -264,14 +266,14 @@ impl Bootstrap {
         })
     }
 
-    /// The hub's certificate and the CA of nodes, for the hub's listeners; renewals reach them by themselves while
-    /// [`Self::serve`] runs.
+    /// The hub's certificate and the CA of nodes, for the hub's listeners. Renewed certificates reach the listeners
+    /// automatically while [`Self::serve`] runs.
     #[must_use]
     pub fn server_tls(&self) -> &ServerTls {
         &self.inner.server_tls
     }
 
-    /// Who is at the join port.
+    /// The connection limits of the join port.
     #[must_use]
     pub fn door(&self) -> Door {
         self.inner.door.clone()
@@ -283,13 +285,13 @@ impl Bootstrap {
         self.inner.authority.certificate()
     }
 
-    /// KubeEdge's shared token and those that follow it, where it is on.
+    /// KubeEdge's shared token and its successors, if it is enabled.
     #[must_use]
     pub fn join_tokens(&self) -> Option<JoinTokens> {
         self.inner.tokens.as_ref().map(|tokens| JoinTokens(tokens.subscribe()))
     }
 
-    /// Makes a join token.
+    /// Creates a join token.
     ///
     /// # Errors
     /// [`TokenStoreError`] when it cannot be stored.
@@ -297,22 +299,22 @@ impl Bootstrap {
         tokens::create(&*self.inner.secrets, &self.inner.authority.hash(), token, self.inner.now()).await
     }
 
-    /// What attests how far the cluster's history has come.
+    /// The attester of the cluster's history.
     pub(crate) fn attester(&self) -> Result<Attester, BootstrapError> {
         self.inner.authority.attester()
     }
 
-    /// Which certificates are in force.
+    /// The records of certificates in force.
     pub(crate) fn identities(&self) -> Arc<Identities> {
         Arc::clone(&self.inner.identities)
     }
 
-    /// Ends with an error when another authority has taken the place of the one that this process trusts.
+    /// Ends with an error when the authority that this process trusts has been replaced.
     pub(crate) fn authority_stays(&self) -> impl Future<Output = Result<(), BootstrapError>> + use<> {
         upkeep::authority_stays(Arc::clone(&self.inner))
     }
 
-    /// Waits for what must not be left halfway: certificates that are being recorded, and what came of registrations.
+    /// Waits for work that must be completed: recording certificates, and recording the outcome of registrations.
     pub(crate) async fn finish(&self) {
         let issued = self.inner.issues.shutdown(FINISH_LIMIT);
         let identities = &self.inner.identities;
@@ -333,7 +335,7 @@ impl Bootstrap {
         }
     }
 
-    /// Serves the join port and keeps token and server certificate fresh until the drain ends. Spawn it once.
+    /// Serves the join port and renews the token and the server certificate until the drain ends. Spawn it once.
     pub fn serve(
         &self,
         listener: TcpListener,

@@ -57,10 +57,10 @@ pub struct Arguments {
     log_format: Format,
 }
 
-/// Runs until a signal ends it.
+/// Runs until a signal arrives.
 ///
 /// # Errors
-/// What kept cloudcore from starting, or what stopped it.
+/// The error that kept cloudcore from starting, or that stopped it.
 pub fn run(arguments: Arguments) -> Result<()> {
     if arguments.default_config || arguments.min_config {
         let text = match arguments.min_config {
@@ -107,12 +107,12 @@ async fn serve(arguments: Arguments) -> Result<()> {
     }
 }
 
-/// Runs the hub with the cluster that the settings name.
+/// Runs the hub for the configured cluster.
 async fn until_drained(config: Config, trigger: &Trigger, drain: Drain) -> Result<()> {
     let cluster = cluster(config.kubeconfig.as_deref(), config.api_server.as_deref()).await?;
     let kube = Kube::following(cluster, config.kubeconfig.as_deref())?;
     let result = run_hub(config, kube, drain.clone()).await;
-    // It may have ended without a signal; a second start would abort.
+    // It may have ended without a signal. Starting the drain twice would abort.
     if !drain.is_started() {
         trigger.start();
     }
@@ -122,7 +122,7 @@ async fn until_drained(config: Config, trigger: &Trigger, drain: Drain) -> Resul
     result
 }
 
-/// The way back: what this cloudcore knows, as stock cloudcore keeps it.
+/// For a return to stock: writes this cloudcore's ledgers in stock cloudcore's form.
 async fn export_objectsync(config: &Config) -> Result<()> {
     let cluster = cluster(config.kubeconfig.as_deref(), config.api_server.as_deref()).await?;
     let Exported { nodes, objects, skipped, refused, refusals } =
@@ -141,7 +141,7 @@ async fn export_objectsync(config: &Config) -> Result<()> {
     Ok(())
 }
 
-/// A signal ends it also while it waits for its API server.
+/// A signal ends it even while it waits for its API server.
 async fn run_hub(config: Config, kube: Kube, drain: Drain) -> Result<()> {
     match drain.until_started(App::build(config, kube)).await {
         Some(bound) => Ok(bound?.run(drain.clone()).await?),
@@ -149,9 +149,9 @@ async fn run_hub(config: Config, kube: Kube, drain: Drain) -> Result<()> {
     }
 }
 
-/// The cluster of the kubeconfig, or of this pod; `api_server` takes the place of its address.
+/// The cluster of the kubeconfig, or of this pod. `api_server` replaces its address.
 async fn cluster(kubeconfig: Option<&Path>, api_server: Option<&str>) -> Result<kube::Config> {
-    // A second installation of the same provider is refused, which is what is wanted.
+    // Installing the same provider a second time is refused, which is fine.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let address = api_server.map(str::parse::<http::Uri>).transpose();
     let address = address
@@ -181,7 +181,7 @@ mod tests {
 
     use super::*;
 
-    /// The API server is away, and may be for ever.
+    /// The API server is unreachable, possibly for ever.
     #[tokio::test(start_paused = true)]
     async fn a_signal_ends_a_cloudcore_that_waits_for_its_api_server() {
         let away = tower::service_fn(|_: Request<Body>| async {

@@ -1,4 +1,4 @@
-//! Settings of cloudcore: what the file says ([`raw`]), then what the program uses ([`Config`]), checked.
+//! Settings of cloudcore: the configuration file ([`raw`]) and the checked values that the program uses ([`Config`]).
 
 mod kubeedge;
 mod print;
@@ -35,99 +35,99 @@ pub const JOIN_PORT: u16 = 10002;
 /// Default port of the admin endpoints (KubeEdge's monitor server).
 pub const ADMIN_PORT: u16 = 9091;
 
-/// Most nodes that a configuration may allow: what one process has been measured to carry, with a margin.
+/// Highest node limit that a configuration may set: what one process was measured to carry, with a margin.
 pub const NODE_LIMIT_MAX: usize = 100_000;
 
-/// Longest life of a node's certificate, in days: a hundred years, as stock's authority has.
+/// Longest lifetime of a node's certificate, in days: a hundred years, the lifetime of stock's CA.
 const EDGE_CERTIFICATE_DAYS_MAX: u32 = 36_500;
 
-/// Largest configuration file that is read, in bytes.
+/// Largest configuration file that is accepted, in bytes.
 const FILE_LEN_MAX: u64 = 1024 * 1024;
 
-/// Everything that one cloudcore is told, checked.
+/// The complete, checked configuration of one cloudcore.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// Where edges connect and operators look.
+    /// Addresses of the endpoints for edges and operators.
     pub listen: Listeners,
-    /// Host names and addresses under which edges reach this cloudcore: subject alternative names of its
+    /// Host names and addresses under which edges reach this cloudcore: the subject alternative names of its
     /// certificate.
     pub advertise: Vec<String>,
-    /// Kubeconfig of the cluster; none: the service account of the pod, or what `KUBECONFIG` names.
+    /// Kubeconfig of the cluster. If unset: the pod's service account, or the file that `KUBECONFIG` names.
     pub kubeconfig: Option<PathBuf>,
-    /// Address of the API server; wins over the one in the kubeconfig.
+    /// Address of the API server. Takes precedence over the one in the kubeconfig.
     pub api_server: Option<String>,
-    /// Folder of what this cloudcore keeps.
+    /// Folder for this cloudcore's persistent files.
     pub data_dir: PathBuf,
     /// Folder into which the traffic of nodes is recorded; set by the program, not by the file.
     pub record: Option<PathBuf>,
     /// Namespace of cloudcore's own objects: CA, join token, epoch.
     pub namespace: String,
-    /// Nodes connected at a time; the next one is told to come back later.
+    /// Maximum number of connected nodes; further nodes are asked to come back later.
     pub node_limit: usize,
-    /// Files of the authority and the hub's certificate.
+    /// Files of the CA and of the hub's certificate.
     pub certificates: CertificateFiles,
-    /// Whether KubeEdge's shared join token lets nodes in.
+    /// Whether nodes may join with KubeEdge's shared join token.
     pub shared_token: bool,
-    /// Time between two shared join tokens.
+    /// Interval at which the shared join token is replaced.
     pub token_refresh: Duration,
     /// How long a node's certificate is valid.
     pub edge_certificate_life: Duration,
-    /// What nodes report and ask.
+    /// Handling of node requests and reports.
     pub upstream: UpstreamSettings,
-    /// Bounds on watch events that wait.
+    /// Bounds on pending watch events.
     pub watch_events: WatchEvents,
     /// Sessions of stock edges.
     pub kubeedge: KubeEdgeSessions,
     /// The controllers of the application grid.
     pub grids: GridSettings,
-    /// What peers may take.
+    /// Budgets for resources that peers consume.
     pub budgets: Budgets,
-    /// How long a stop waits for sessions and writes.
+    /// How long shutdown waits for sessions and writes.
     pub drain_grace: Duration,
-    /// Upper bound of the spread wait that nodes are told when this cloudcore stops.
+    /// Upper bound of the random delay that nodes are given when this cloudcore stops.
     pub drain_spread: Duration,
-    /// What a file of KubeEdge says that means nothing here.
+    /// Settings of a KubeEdge file that have no effect here.
     pub ignored: Vec<IgnoredSetting>,
-    /// Modules that a file of KubeEdge enables and that do not exist here.
+    /// Modules that a KubeEdge file enables and that do not exist here.
     pub missing: Vec<MissingModule>,
 }
 
 /// Sessions of dialect `kubeedge`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KubeEdgeSessions {
-    /// Silence of an edge after which its session ends.
+    /// An edge's session ends after it was silent for this long.
     pub silence: Duration,
     /// Objects in flight to one edge.
     pub window: usize,
-    /// What becomes of the reports of device twins.
+    /// Handling of device twin reports.
     pub devices: Devices,
 }
 
-/// What becomes of what device twins report: nobody here manages devices. Closed.
+/// How device twin reports are handled. cloudcore does not manage devices. Closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Devices {
-    /// It is refused, so that the edge keeps it.
+    /// Refused, so that the edge keeps them.
     #[default]
     Refuse,
-    /// It is confirmed and thrown away.
+    /// Confirmed and discarded.
     Discard,
 }
 
-/// What peers may take, beyond the constants for one node.
+/// Limits on what peers may consume, beyond the constants for one node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budgets {
-    /// Bytes that all nodes together may make the hub keep in requests, answers, inventories and unfinished frames.
+    /// Bytes that the hub may hold for all nodes together in requests, answers, inventories and unfinished frames.
     pub session_bytes: usize,
     /// Bytes of the objects that subscriptions follow.
     pub watch_bytes: usize,
-    /// Bytes of what the index keeps: pods, what they refer to, and Nodes.
+    /// Bytes of all that the index keeps: pods, the objects that they refer to, and Nodes.
     pub index_bytes: usize,
-    /// Connections that are not authenticated, at each port.
+    /// Limits on unauthenticated connections, at each port.
     pub places: DoorLimits,
 }
 
-/// Events of one watch that wait for the edge controller; none: only the bound that all watches share.
+/// Bounds on pending events of each watch for the edge controller. If unset, only the bound of all watches applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct WatchEvents {
@@ -143,20 +143,20 @@ pub struct WatchEvents {
     pub rule_endpoint: Option<NonZeroU32>,
 }
 
-/// Addresses to listen on; port 0 lets the system choose.
+/// Addresses to listen on. With port 0 the system chooses a port.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Listeners {
-    /// WebSocket over TLS; none turns it off.
+    /// WebSocket over TLS; `None` turns it off.
     pub websocket: Option<SocketAddr>,
-    /// QUIC; none turns it off.
+    /// QUIC; `None` turns it off.
     pub quic: Option<SocketAddr>,
     /// HTTPS join endpoints.
     pub join: SocketAddr,
-    /// `/livez`, `/readyz`, `/metrics`; none turns them off.
+    /// `/livez`, `/readyz`, `/metrics`; `None` turns them off.
     pub admin: Option<SocketAddr>,
 }
 
-/// A configuration that cannot be used.
+/// An unusable configuration.
 #[derive(Debug, Error)]
 pub enum ConfigError {
     /// The file cannot be read.
@@ -164,10 +164,10 @@ pub enum ConfigError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the operating system said.
+        /// The error from the operating system.
         source: std::io::Error,
     },
-    /// The file is larger than any configuration.
+    /// The file exceeds the size limit of a configuration.
     #[error("{path} has {len} bytes; a configuration has at most 1 MiB")]
     TooLarge {
         /// The file.
@@ -175,15 +175,15 @@ pub enum ConfigError {
         /// Its size.
         len: u64,
     },
-    /// The text is no configuration; the message names the file, and line and column or the key.
+    /// The text is not a valid configuration. The message names the file, and line and column or the key.
     #[error("{0}")]
     Parse(String),
     /// A value is out of its range.
     #[error("{key}: {problem}")]
     Invalid {
-        /// Which key.
+        /// The key.
         key: &'static str,
-        /// What is wrong, and what would be right.
+        /// What is wrong, and which values are valid.
         problem: String,
     },
 }
@@ -208,7 +208,7 @@ impl Config {
         })
     }
 
-    /// Reads YAML text, in our own form or as stock cloudcore has it; empty text is the default configuration.
+    /// Reads YAML text, in Tombolo's own form or in stock cloudcore's. Empty text yields the default configuration.
     ///
     /// # Errors
     /// [`ConfigError`], which names line and column or the key.
@@ -342,7 +342,7 @@ fn days(days: u32) -> Duration {
     Duration::from_secs(u64::from(days) * 86_400)
 }
 
-/// Less would refuse the largest request of a single node.
+/// A smaller budget would refuse the largest request of a single node.
 const BUDGET_MIN: u64 = 16 * 1024 * 1024;
 
 fn budgets(raw: &RawBudgets) -> Result<Budgets, ConfigError> {
@@ -390,7 +390,7 @@ fn certificates(raw: RawCertificates) -> Result<CertificateFiles, ConfigError> {
     })
 }
 
-/// DNS-1123 label, which namespaces are.
+/// Whether the text is a DNS-1123 label, as namespace names are.
 fn is_dns_label(text: &str) -> bool {
     let alphanumeric = |c: Option<char>| c.is_some_and(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
     text.len() <= 63

@@ -1,4 +1,4 @@
-//! Which node needs which object, and what a node may do.
+//! Decides which node needs which object, and what a node may do.
 
 mod controller;
 pub mod downstream;

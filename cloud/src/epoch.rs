@@ -1,11 +1,11 @@
-//! Which history the cloud's revisions belong to, and when it went back
+//! Tracks which history the cloud's revisions belong to, and detects when that history went back
 //! (docs/consistency.md#revisions-epochs-trimming-rules).
 //!
-//! The epoch is the UID of namespace `kube-system` and a generation. The generation is kept in ConfigMap
-//! [`RECORD`] of cloudcore's namespace, so that all replicas agree, and every replica reads it again with each look: one
-//! that runs remembers it, whatever became of its disk and of the API server's. A restored etcd takes everything back that is
-//! stored in it, so how far the history had come is kept elsewhere too: in a file of the data folder, and by the edges
-//! (`attestation.rs`, `docs/decisions/0010-epoch-witness.md`).
+//! The epoch consists of the UID of namespace `kube-system` and a generation. The generation is stored in ConfigMap
+//! [`RECORD`] of cloudcore's namespace, so that all replicas agree. Every replica reads it again at each check, and
+//! keeps it in memory while it runs, whatever happens to its disk and to the API server's. Restoring etcd takes back
+//! everything that is stored in it, so the progress of the history is also kept elsewhere: in a file of the data
+//! folder, and by the edges (`attestation.rs`, `docs/decisions/0010-epoch-witness.md`).
 
 mod record;
 mod testimony;
@@ -28,32 +28,32 @@ use record::Look;
 pub(crate) use testimony::{Outcome, Testimony, Verdict};
 use witness::Witness;
 
-/// Name of the ConfigMap that keeps the generation.
+/// Name of the ConfigMap that stores the generation.
 pub const RECORD: &str = "tombolo-epoch";
 
-/// Time between two looks at the cloud's revision.
+/// Interval between two checks of the cloud's revision.
 pub const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Time after which the record is written again, so that a restored one can be told from it.
+/// Interval at which the record is rewritten, so that a restored record can be told from the current one.
 const BEAT_INTERVAL: Duration = Duration::from_secs(600);
 
-/// Why the epoch is not known.
+/// Why the epoch cannot be determined.
 #[derive(Debug, Error)]
 pub enum EpochError {
-    /// The API server gives no answer.
+    /// The API server does not answer.
     #[error(transparent)]
     Call(#[from] CallError),
-    /// The API server refuses what is needed.
+    /// The API server refuses a necessary request.
     #[error("cannot {action}: {reason}")]
     Refused {
-        /// What was tried.
+        /// The attempted action.
         action: &'static str,
         /// The API server's reason.
         reason: String,
-        /// Whether it may say something else in a moment.
+        /// Whether the request may succeed later.
         passing: bool,
     },
-    /// An answer lacks what every API server sends.
+    /// The answer lacks a field that every API server sends.
     #[error("the API server's answer has no {0}")]
     Malformed(&'static str),
 }
@@ -74,20 +74,20 @@ impl Trouble for EpochError {
     }
 }
 
-/// Knows the epoch and notices when it ends.
+/// Knows the current epoch and detects its end.
 #[derive(Debug)]
 pub struct EpochKeeper {
     kube: KubeHandle,
     namespace: String,
     witness: Witness,
     cluster: Uid,
-    /// What the last look has shown.
+    /// The result of the last check.
     reach: Reach,
     /// When the beat was last seen to change.
     beaten: Instant,
 }
 
-/// `Kube` without a debug form of its own: it holds credentials.
+/// Wraps `Kube`, which has no debug form because it holds credentials.
 struct KubeHandle(Kube);
 
 impl std::fmt::Debug for KubeHandle {
@@ -97,7 +97,7 @@ impl std::fmt::Debug for KubeHandle {
 }
 
 impl EpochKeeper {
-    /// Finds or makes the epoch. Starts a new one when the revisions went back since the last run.
+    /// Finds or creates the epoch. Begins a new one when the revisions went back since the last run.
     ///
     /// # Errors
     /// [`EpochError`] when the API server does not answer or refuses.
@@ -122,35 +122,35 @@ impl EpochKeeper {
         Ok(keeper)
     }
 
-    /// The epoch in force.
+    /// The current epoch.
     #[must_use]
     pub fn epoch(&self) -> Epoch {
         Epoch { cluster: self.cluster.clone(), generation: self.reach.generation }
     }
 
-    /// How far the history had come with the last look.
+    /// How far the history had progressed at the last check.
     pub(crate) fn reach(&self) -> Reach {
         self.reach
     }
 
-    /// Looks whether the history went back: whether it has not come as far as was seen or attested (`claim`), whether the recorded
-    /// generation is another one than this process knows, or, after a watch broke, whether an object is older. True when a new
-    /// epoch has begun, here or at another replica.
+    /// Checks whether the history went back. It has if it has not progressed as far as was seen or attested (`claim`),
+    /// if the recorded generation differs from the one known to this process, or, after a watch broke, if an object is
+    /// older than seen before. True when a new epoch has begun, in this replica or in another.
     ///
     /// # Errors
-    /// [`EpochError`] when the API server does not answer or refuses; look again later.
+    /// [`EpochError`] when the API server does not answer or refuses; check again later.
     pub(crate) async fn check(
         &mut self,
         down: &Downstream,
         claim: Option<Reach>,
     ) -> Result<bool, EpochError> {
-        // What was seen before the question was asked cannot be newer than a consistent answer to it, nor what was attested.
+        // A consistent answer cannot be older than anything seen or attested before the request was sent.
         let known = Reach { revision: self.reach.revision.max(down.revision()), ..self.reach };
         let look = record::look(&self.kube.0, &self.namespace).await?;
         let now = look.reach(known);
         let refuted = claim.filter(|claim| claim.exceeds(&now));
         if now.generation > known.generation && refuted.is_none() {
-            // Another replica has noticed what this one may have missed: revisions soon pass those that were seen.
+            // Another replica detected what this one may have missed: revisions soon exceed those seen before.
             tracing::warn!(generation = now.generation, "another replica has begun a new epoch");
             self.go_on(now);
             down.sightings().acquit();
@@ -181,17 +181,17 @@ impl EpochKeeper {
         self.remember();
     }
 
-    /// Raises the beat of the history when no replica has for a while.
+    /// Raises the beat if no replica has done so for a while.
     async fn keep_beating(&mut self, look: &Look, now: Reach) {
         if now.beat == self.reach.beat && self.beaten.elapsed() >= BEAT_INTERVAL {
-            // Also where that fails: the next look shows what others have done, and there is another time.
+            // Also after a failure: the next check shows what other replicas did, and the next interval tries again.
             self.beaten = Instant::now();
             let raised = record::beat(&self.kube.0, &self.namespace, look, now).await;
             tracing::debug!(beat = now.beat, raised, "ten minutes of this history are over");
         }
     }
 
-    /// Whether one of these objects is there in an older version than was seen. One that is gone proves nothing.
+    /// Whether one of these objects now has an older version than was seen. A deleted object proves nothing.
     async fn any_older(&self, suspects: &[Sighting]) -> Result<bool, EpochError> {
         for Sighting { key, uid, revision } in suspects.iter().rev() {
             let path = path_of(key.resource(), key.namespace(), key.name());
@@ -210,13 +210,13 @@ impl EpochKeeper {
         Ok(false)
     }
 
-    /// Takes the recorded generation, and raises it when a new epoch has to begin and no other replica has begun it: one
-    /// above all that is known.
+    /// Adopts the recorded generation. If a new epoch must begin and no other replica has begun it, raises the
+    /// generation to one above all known ones.
     async fn agree(&mut self, look: Look, known: Reach, went_back: bool) -> Result<(), EpochError> {
         let generation = known.generation;
         let floor =
             if went_back { generation.saturating_add(1).max(unix_seconds()) } else { generation.max(1) };
-        // Another replica that noticed first has recorded a generation above the one that was in force here.
+        // A replica that detected it first has recorded a generation above the one in force here.
         let enough = |recorded: u64| if went_back { recorded > generation } else { recorded >= floor };
         self.reach = record::settle(&self.kube.0, &self.namespace, look, (floor, known), enough).await?;
         self.beaten = Instant::now();
@@ -241,7 +241,7 @@ async fn cluster_uid(kube: &Kube) -> Result<Uid, EpochError> {
     uid.and_then(|uid| Uid::parse(uid).ok()).ok_or(EpochError::Malformed("metadata.uid"))
 }
 
-/// Wall clock as a generation: unique after a restore even where the record of the last one was taken back.
+/// Wall clock as a generation: unique after a restore even if the record of the last generation was taken back.
 fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }

@@ -1,4 +1,4 @@
-//! The door of the hub: who comes in, and who has to leave.
+//! Admission to the hub: which connections are accepted, and which sessions must end.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -14,27 +14,28 @@ use crate::bootstrap::identities::{Denied, Identities, IdentityError};
 use crate::hub::{CLOSE_LIMIT, Hub, Registry, SessionHandle, refuse};
 use crate::metrics::Metrics;
 
-/// How often sessions are looked at when nothing has changed: a certificate ends without an event.
+/// How often sessions are checked when nothing has changed: a certificate expires without an event.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
-/// When a node whose certificate is not in force should come back: it may have joined again by then.
+/// When a node with an invalid certificate should retry: it may have joined again by then.
 const DENIED_RETRY: Duration = Duration::from_secs(60);
 
-/// When a node should come back whose certificate could not be judged.
+/// When a node should retry whose certificate could not be checked.
 const UNKNOWN_RETRY: Duration = Duration::from_secs(5);
 
-/// Sessions that are judged by the API at a time.
+/// Maximum number of sessions checked with the API concurrently.
 const SWEEP_QUESTIONS: usize = 8;
 
-/// Lines a minute about the refused connections of one node, and of all.
+/// Log lines per minute about refused connections, for one node and for all nodes.
 const LINES_OF_ONE: u32 = 30;
 const LINES_OF_ALL: u32 = 600;
 
-/// Lets arrivals in whose certificates are in force.
+/// Admits arrivals whose certificates are valid.
 #[derive(Debug, Clone)]
 pub(crate) struct Gate {
     identities: Arc<Identities>,
-    /// Lines about refused connections: not those of sessions, for whoever is refused may be a copy.
+    /// Limits log lines about refused connections. Separate from those of sessions, because a refused peer may be a
+    /// copy of the node.
     lines: Arc<LineLimit<NodeId>>,
 }
 
@@ -43,7 +44,7 @@ impl Gate {
         Self { identities, lines: Arc::new(LineLimit::new(LINES_OF_ONE, LINES_OF_ALL)) }
     }
 
-    /// Judges an arrival and gives it to the hub, or says why not.
+    /// Checks an arrival and hands it to the hub, or refuses it with a reason.
     pub(crate) async fn admit(self, arrival: Arrival, hub: Arc<Hub>) {
         let (node, peer) = match &arrival {
             Arrival::Tombolo(accepted) => (&accepted.node, accepted.link.peer()),
@@ -55,7 +56,7 @@ impl Gate {
                 Ok(Err(why)) => Some(denied(why)),
                 Err(error) => Some(unknown(&error)),
             },
-            // TLS asks for one: without it nobody gets here.
+            // TLS requires a certificate, so no connection without one gets here.
             None => Some(denied(Denied::Unknown)),
         };
         let Some(goodbye) = goodbye else {
@@ -66,13 +67,13 @@ impl Gate {
             return;
         };
         hub.metrics.refused_certificates.inc();
-        // Whoever is refused may dial as often as it likes.
+        // A refused peer may reconnect as often as it likes.
         if let Some(left_out) = self.lines.admit(node) {
             tracing::warn!(%node, remote = %peer.remote, message = goodbye.message, left_out, "connection refused");
         }
         match arrival {
             Arrival::Tombolo(accepted) => refuse(accepted.link, goodbye).await,
-            // A stock edge understands no reason: it dials again after its own wait
+            // A stock edge does not understand a reason: it reconnects after its own delay
             // (docs/reference/kubeedge.md#hub-loop).
             Arrival::KubeEdge(accepted) => accepted.link.close(CLOSE_LIMIT).await,
         }
@@ -88,7 +89,7 @@ fn unknown(error: &IdentityError) -> Goodbye {
     Goodbye { reason: GoodbyeReason::Overloaded, message, retry_after: UNKNOWN_RETRY }
 }
 
-/// Ends sessions whose certificate has ended or is not in force any more, for ever.
+/// Ends sessions whose certificate has expired or is no longer valid. Never returns.
 pub(crate) async fn sweep(identities: Arc<Identities>, registry: Arc<Registry>, metrics: Metrics) {
     let mut changed = identities.changes();
     loop {
@@ -101,7 +102,7 @@ pub(crate) async fn sweep(identities: Arc<Identities>, registry: Arc<Registry>, 
     }
 }
 
-/// One look at all sessions.
+/// Checks all sessions once.
 pub(crate) async fn sweep_once(identities: &Identities, registry: &Registry) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let mut doubtful = Vec::new();
@@ -121,7 +122,7 @@ pub(crate) async fn sweep_once(identities: &Identities, registry: &Registry) {
     futures::stream::iter(questions).buffer_unordered(SWEEP_QUESTIONS).collect::<()>().await;
 }
 
-/// Memory says something else than yes: the API decides.
+/// The state in memory does not confirm the certificate: the API decides.
 async fn settle(
     identities: &Identities,
     node: &NodeId,
@@ -137,7 +138,7 @@ async fn settle(
             let message = format!("Node {node}: {why}");
             handle.mailbox.end(Goodbye { reason, message, retry_after: DENIED_RETRY });
         }
-        // It is asked again with the next sweep.
+        // It is checked again in the next sweep.
         Err(error) => tracing::debug!(%node, %error, "a session's certificate cannot be judged"),
     }
 }

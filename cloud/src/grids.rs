@@ -1,7 +1,7 @@
-//! The controllers of the application grid: one workload per unit of nodes, and Services that stay inside each unit
-//! (docs/reference/superedge.md#controllers).
+//! The controllers of the application grid: one workload per unit of nodes, and Services whose traffic stays inside
+//! each unit (docs/reference/superedge.md#controllers).
 //!
-//! What is to be done is decided by pure functions in `tombolo_grid::reconcile`; this module watches, writes, and tells.
+//! Pure functions in `tombolo_grid::reconcile` decide what to do; this module watches, writes, and reports.
 
 pub mod api;
 mod cache;
@@ -34,11 +34,11 @@ pub const MANAGER: &str = "tombolo-grid";
 /// Settings of the controllers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GridSettings {
-    /// Whether they run here.
+    /// Whether the controllers run in this process.
     pub enabled: bool,
-    /// Whether the definitions are installed and kept; otherwise what is missing is named in the log.
+    /// Whether the definitions are installed and maintained. Otherwise missing ones are only logged.
     pub install_definitions: bool,
-    /// How long the workload of a unit stays that has lost its last node.
+    /// How long a unit's workload is kept after the unit has lost its last node.
     pub unit_grace: Duration,
 }
 
@@ -48,7 +48,7 @@ impl Default for GridSettings {
     }
 }
 
-/// Runs the controllers until the drain starts, whenever this process holds the Lease in a namespace.
+/// Runs the controllers until the drain starts, whenever this process holds the Lease in the given namespace.
 pub async fn run(
     client: Client,
     settings: GridSettings,

@@ -1,4 +1,4 @@
-//! The connected nodes: who is connected, what each is told, and the task that owns each connection.
+//! The connected nodes: which nodes are connected, what each one receives, and the task that owns each connection.
 
 mod access;
 mod channel;
@@ -47,15 +47,15 @@ use crate::epoch::Testimony;
 use crate::metrics::Metrics;
 use crate::record::Recorder;
 
-/// Longest wait for a peer to take the last frames.
+/// Longest wait for a peer to accept the last frames.
 pub(crate) const CLOSE_LIMIT: Duration = Duration::from_secs(2);
 
-/// When a node that found the hub full should come back, at the earliest; at the latest after twice as long.
+/// Shortest wait that a node is asked to keep when the hub is full. The longest is twice as long.
 const FULL_RETRY: Duration = Duration::from_secs(30);
 
-/// What every owner task shares. Cheap to clone through its `Arc`.
+/// State shared by all owner tasks. Cheap to clone through its `Arc`.
 pub struct Hub {
-    /// Who is connected.
+    /// The sessions of the connected nodes.
     pub registry: Arc<Registry>,
     pub(crate) down: Arc<Downstream>,
     pub(crate) upstream: Upstream,
@@ -63,11 +63,11 @@ pub struct Hub {
     pub(crate) ledgers: Ledgers,
     pub(crate) inputs: mpsc::Sender<Input>,
     pub(crate) metrics: Metrics,
-    /// What all nodes together may make the hub keep.
+    /// Memory budget for everything that all nodes together make the hub keep.
     pub(crate) session_bytes: Budget,
     pub(crate) kubeedge: KubeEdgeSessions,
     pub(crate) epoch: ArcSwap<Epoch>,
-    /// What edges can tell of the cloud's history.
+    /// What edges attest of the cloud's history.
     pub(crate) testimony: Testimony,
     pub(crate) clock: Clock,
     pub(crate) tasks: Tasks,
@@ -75,7 +75,7 @@ pub struct Hub {
 }
 
 impl Hub {
-    /// Takes a connection over: from now on a task of its own has it.
+    /// Takes over a connection. From now on a task of its own owns it.
     pub fn accept(self: &Arc<Self>, accepted: Accepted) {
         let Accepted { link, node, .. } = accepted;
         match self.registry.admit(&node, link.peer()) {
@@ -94,7 +94,7 @@ impl Hub {
         }
     }
 
-    /// Takes the connection of a stock edge over.
+    /// Takes over the connection of a stock edge.
     pub fn accept_stock(self: &Arc<Self>, accepted: AcceptedStock) {
         let AcceptedStock { link, node, .. } = accepted;
         if self.registry.keeps_out(&node) {
@@ -113,17 +113,18 @@ impl Hub {
             }
             Admission::Full(limit) => {
                 self.count_refusal(&node, limit);
-                // A stock edge understands no reason: it dials again after its own wait
+                // A stock edge understands no goodbye reason: it redials after its own wait
                 // (docs/reference/kubeedge.md#hub-loop).
                 self.tasks.spawn_isolated(format!("refusal of {node}"), link.close(CLOSE_LIMIT));
             }
         }
     }
 
-    /// Two processes have the identity of this node, as was proved so many times.
+    /// Reports that two processes use the identity of this node, as was proved `times` times.
     fn contested(self: &Arc<Self>, node: &NodeId, times: u32) {
         self.metrics.identities_contested.inc();
-        // Nor is more told than logged: the event is written in our name, and a machine can take turns with itself.
+        // The event has the same limit as the log line: cloudcore writes it in its own name, and one machine can
+        // trigger it at will.
         let Some(left_out) = self.registry.may_log(node) else { return };
         tracing::warn!(%node, times, left_out, "two machines use the identity of this node: stop the copy and join it anew");
         let (hub, node) = (Arc::clone(self), node.clone());
@@ -138,7 +139,7 @@ impl Hub {
         }
     }
 
-    /// Ends every session with a goodbye, each node told to come back at a time of its own within `spread`.
+    /// Ends every session with a goodbye. Each node gets its own retry time within `spread`.
     pub fn end_all(&self, reason: GoodbyeReason, message: &str, spread: Duration) {
         self.registry.end_all(|node| {
             let retry_after = spread_wait(node, spread);
@@ -148,13 +149,13 @@ impl Hub {
 }
 
 pub(crate) async fn refuse(mut link: Link, goodbye: Goodbye) {
-    // A frame that does not fit or encode leaves the bare end of the connection as the answer.
+    // If the frame does not fit or encode, the link just ends without a goodbye.
     if link.send(Lane::Control, Frame::Goodbye(goodbye)).is_ok() {
         link.close(CLOSE_LIMIT).await;
     }
 }
 
-/// A node's own share of a span, the same each time, so that a fleet does not come back in step.
+/// A node's fixed share of `spread`, so that a fleet does not reconnect in step.
 fn spread_wait(node: &NodeId, spread: Duration) -> Duration {
     let hash = xxhash_rust::xxh3::xxh3_64(node.as_str().as_bytes());
     let share = u32::try_from(hash >> 32).unwrap_or(u32::MAX);

@@ -1,6 +1,6 @@
-//! The Kubernetes API as cloudcore uses it: calls under three identities, and watches as plain events.
+//! The Kubernetes API as cloudcore uses it: calls under three kinds of identity, and watches as plain events.
 //!
-//! Everything goes through `kube::Client`, which is a tower service: tests put a scripted service in its place.
+//! All calls go through `kube::Client`, which is a tower service, so tests can put a scripted service in its place.
 
 mod call;
 mod client;
@@ -60,13 +60,13 @@ use tombolo_proto::{NodeId, Resource};
 #[derive(Clone)]
 pub struct Kube {
     client: Client,
-    /// Carries no credentials: calls on behalf of a local client of an edge bring their own token, and a client
-    /// certificate of cloudcore on the same connection would outrank it.
+    /// A client without credentials. Calls on behalf of a local client of an edge carry that client's token, and a
+    /// client certificate of cloudcore on the same connection would take precedence over it.
     bare: Option<Client>,
     impersonation: Arc<Impersonation>,
     gate: Arc<Gate>,
     published: Arc<Published>,
-    /// The turn of long lines of cloudcore's own watches.
+    /// The permit for long lines of cloudcore's own watches.
     own_lines: waiting::Turns,
     group_rights: Arc<GroupRights>,
 }
@@ -75,13 +75,13 @@ impl Kube {
     /// Clients for a cluster.
     ///
     /// # Errors
-    /// The configuration holds unusable certificates or addresses.
+    /// The configuration holds invalid certificates or addresses.
     pub fn from_config(config: kube::Config) -> Result<Self, kube::Error> {
         Self::following(config, None)
     }
 
-    /// The same, of the configuration in a kubeconfig: a client certificate that is renewed there is the one that new connections
-    /// show, within [`identity::LOOK_INTERVAL`].
+    /// The same, with the configuration of a kubeconfig file. When its client certificate is renewed, new connections
+    /// present the new one within [`identity::LOOK_INTERVAL`].
     ///
     /// # Errors
     /// As [`Self::from_config`].
@@ -99,25 +99,25 @@ impl Kube {
         &self.client
     }
 
-    /// Waits until a node may list what it follows, with cloudcore's rights: see [`Caller::OwnInTurn`].
+    /// Waits until a node may list what it follows, with cloudcore's rights. See [`Caller::OwnInTurn`].
     pub(crate) async fn list_turn(&self, node: &NodeId) -> ListTurn {
         self.gate.list_turn(node).await
     }
 
-    /// How many nodes have turns to make calls, or wait for one.
+    /// Number of nodes that have turns to make calls, or wait for one.
     #[cfg(test)]
     pub(crate) fn nodes_with_turns(&self) -> usize {
         self.gate.nodes()
     }
 
-    /// Has the calls counted in this registry.
+    /// Registers the call metrics.
     pub fn register(&self, registry: &mut prometheus_client::registry::Registry) {
         self.gate.register(registry);
         self.published.register(registry);
         self.group_rights.register(registry);
     }
 
-    /// How nodes are impersonated, as far as it is known.
+    /// The form of impersonation for nodes, as far as it is known.
     #[must_use]
     pub fn impersonation(&self) -> &Impersonation {
         &self.impersonation
@@ -125,7 +125,7 @@ impl Kube {
 }
 
 impl From<Client> for Kube {
-    /// Without a second client, calls with the token of an edge's local client are refused.
+    /// There is no second client, so calls with the token of an edge's local client fail.
     fn from(client: Client) -> Self {
         let (impersonation, gate, published, group_rights) = Default::default();
         let own_lines = waiting::turns();
@@ -133,13 +133,13 @@ impl From<Client> for Kube {
     }
 }
 
-/// The resources that cloudcore pushes to nodes by itself.
+/// The resources that cloudcore sends to nodes by itself.
 pub mod resources {
     use std::sync::LazyLock;
 
     use super::Resource;
 
-    /// Made once: a copy of a resource shares its texts.
+    /// Created once: clones of a resource share its texts.
     static CORE: LazyLock<[Resource; 4]> = LazyLock::new(|| {
         ["nodes", "pods", "configmaps", "secrets"].map(|name| Resource::new("", "v1", name))
     });
@@ -169,15 +169,15 @@ pub mod resources {
     }
 }
 
-/// Whether a status code refuses what was asked for. Anything else that is no success is trouble (cloudcore's own credentials,
-/// a server that is slow or busy or has failed): nothing follows from it, and the question can be asked again.
+/// Whether a status code rejects the request itself. Any other error code is a temporary or local problem (cloudcore's
+/// own credentials, or a slow, busy or failing server). It means nothing for the request, which can be retried.
 #[must_use]
 pub(crate) fn is_refusal(code: u16) -> bool {
     (400..500).contains(&code) && !matches!(code, 401 | 408 | 429)
 }
 
-/// Whether a call that has failed may work in a moment: the API server is busy, or not there. One that is not the server which the
-/// configuration describes, or to which cloudcore is nobody, stays what it is.
+/// Whether a retry of a failed call may soon succeed, because the API server is busy or unreachable. If the server does
+/// not match the configuration, or does not know cloudcore's credentials, a retry cannot help.
 pub(crate) fn is_passing_failure(error: &kube::Error) -> bool {
     match error {
         kube::Error::Api(status) => is_passing(status.code),
@@ -201,7 +201,7 @@ fn is_refused_by_tls(error: &kube::Error) -> bool {
     false
 }
 
-/// Whether a text from a peer is safe as one segment of an API path.
+/// Whether a text from a peer is safe as a single segment of an API path.
 #[must_use]
 pub fn is_path_segment(text: &str) -> bool {
     !text.is_empty()
@@ -211,8 +211,8 @@ pub fn is_path_segment(text: &str) -> bool {
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_' | b':'))
 }
 
-/// Whether a text can be a bearer token: what an `Authorization` header carries as one word. A server that is shown
-/// anything else reads another token than the one that was meant, or takes the caller for nobody.
+/// Whether a text can be a bearer token, that is, a single word in an `Authorization` header. A server that receives
+/// anything else reads a different token than the one intended, or treats the caller as anonymous.
 #[must_use]
 pub fn is_bearer_token(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b',')

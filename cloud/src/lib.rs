@@ -1,9 +1,9 @@
-//! cloudcore: the cloud's side of Tombolo.
+//! cloudcore: the cloud side of Tombolo.
 //!
-//! The way down, in one line each: [`kube`] watches the Kubernetes API; [`edgecontroller`] decides which node needs
-//! which object, and keeps those objects encoded once; the hub tells each node's owner task which keys are dirty,
-//! and the task looks the objects up when its session has room for them. The way up: an owner task hands requests
-//! to the upstream part of [`edgecontroller`], which runs them in the node's name.
+//! Downstream: [`kube`] watches the Kubernetes API. [`edgecontroller`] decides which node needs which object and keeps
+//! each object encoded once. The hub tells each node's owner task which keys are dirty, and the task looks the objects
+//! up when its session has room for them. Upstream: an owner task hands requests to the upstream part of
+//! [`edgecontroller`], which runs them as the node.
 
 pub mod app;
 mod attestation;

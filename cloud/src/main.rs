@@ -1,4 +1,4 @@
-//! `cloudcore`: the cloud's side of Tombolo as a program.
+//! `cloudcore`: the program of Tombolo's cloud side.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! What cloudcore counts. Labels come from closed sets only; nodes are no labels.
+//! Metrics of cloudcore. Labels come from closed sets only; node names are never labels.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -18,25 +18,25 @@ pub struct Label {
     pub kind: &'static str,
 }
 
-/// What was refused to a node, and the bound that it had come to.
+/// The kind of memory that was refused to a node, and the bound that was reached.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Refusal {
     kind: &'static str,
     bound: &'static str,
 }
 
-/// Memory that was refused to nodes. Clones are the same counters.
+/// Counters of memory refused to nodes. Clones share the same counters.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Refusals(Family<Refusal, Counter>);
 
 impl Refusals {
-    /// So many bytes more were not to be had from a node's share: it has used that up, or all nodes the whole.
+    /// Counts a refusal of `bytes` because the node's share, or the budget of all nodes, is used up.
     pub(crate) fn count(&self, kind: &'static str, share: &Share, bytes: usize) {
         let bound = if share.room() < bytes { "node" } else { "all" };
         self.0.get_or_create(&Refusal { kind, bound }).inc();
     }
 
-    /// It is longer than one may be at all.
+    /// Counts an item that exceeds the maximum length.
     pub(crate) fn too_long(&self, kind: &'static str) {
         self.0.get_or_create(&Refusal { kind, bound: "length" }).inc();
     }
@@ -56,15 +56,15 @@ pub struct Metrics {
     pub sessions_ended: Family<Label, Counter>,
     /// Connections refused because the node limit was reached.
     pub refused_connections: Counter,
-    /// Sessions that proved that two processes have one node's identity.
+    /// Sessions that proved that two processes use one node's identity.
     pub identities_contested: Counter,
-    /// Connections refused because their certificate is not in force.
+    /// Connections refused because their certificate is not valid.
     pub refused_certificates: Counter,
     /// Bytes of the fullest Secret with records of certificates.
     pub certificate_record_bytes: Gauge,
-    /// Names with records of certificates.
+    /// Names with certificate records.
     pub certificate_records: Gauge,
-    /// Join tokens that are stored, those that are over included.
+    /// Stored join tokens, including expired ones.
     pub join_tokens: Gauge,
     /// Deliveries acknowledged.
     pub acknowledged: Counter,
@@ -72,9 +72,9 @@ pub struct Metrics {
     pub refused: Counter,
     /// Seconds from sending to acknowledgement.
     pub delivery_seconds: Histogram,
-    /// Requests of nodes that are messages.
+    /// Requests of nodes in the form of messages.
     pub message_requests: Counter,
-    /// Requests of nodes that are API calls.
+    /// Requests of nodes in the form of API calls.
     pub api_requests: Counter,
     /// Lease renewals stored.
     pub leases: Counter,
@@ -82,58 +82,58 @@ pub struct Metrics {
     pub watch_failures: Family<Label, Counter>,
     /// Changes of the epoch.
     pub epochs: Counter,
-    /// Attestations of edges that said something new, or nothing that can be believed, by kind.
+    /// Attestations of edges with new content, or that are invalid, by kind.
     pub attestations: Family<Label, Counter>,
     /// Edge nodes known.
     pub nodes: Gauge,
     /// Objects in memory for edges.
     pub objects: Gauge,
-    /// ConfigMaps and Secrets that pods refer to and that cannot be read.
+    /// ConfigMaps and Secrets that pods refer to but that cannot be read.
     pub unreadable: Gauge,
-    /// Objects whose bodies are not kept because there is no room left for them.
+    /// Objects whose bodies are not kept because there is no room for them.
     pub withheld: Gauge,
     /// Pods whose references are not delivered because the pods of their node refer to too much.
     pub unserved_pods: Gauge,
     /// Pods on edge nodes.
     pub pods: Gauge,
-    /// Bytes of their bodies in memory.
+    /// Bytes of the bodies of these pods in memory.
     pub pod_bytes: Gauge,
-    /// Bytes of what the index keeps for nodes.
+    /// Bytes that the index keeps for nodes.
     pub index_bytes: Gauge,
-    /// Times that a watch told of a mirror pod of a node that has too many.
+    /// How often a watch reported a mirror pod of a node that has too many.
     pub unheeded_pods: Counter,
     /// Watches shared by subscriptions.
     pub shared_watches: Gauge,
-    /// Bytes of the objects that they follow.
+    /// Bytes of the objects that these watches follow.
     pub shared_watch_bytes: Gauge,
-    /// Those that ended or were refused for want of memory, by reason.
+    /// Shared watches that ended or were refused for lack of memory, by reason.
     pub shared_watches_ended: Family<Label, Counter>,
-    /// Objects that were withheld from all because their namespace has most, by what was used up.
+    /// Objects withheld from all subscriptions because their namespace has the most bytes, by the exhausted budget.
     pub shared_watch_withheld: Family<Label, Counter>,
-    /// Bytes that nodes make the hub keep, beyond what each has for itself.
+    /// Bytes that the hub holds for nodes, beyond each node's own allowance.
     pub session_bytes: Gauge,
-    /// The most that one node makes the hub keep, in all and in requests.
+    /// The most bytes that the hub holds for one node, in total and in requests.
     pub node_bytes_highest: Family<Label, Gauge>,
     /// Memory that was refused to nodes.
     pub(crate) budget_refusals: Refusals,
     /// Subscriptions that were refused or closed, by reason.
     pub subscriptions_refused: Family<Label, Counter>,
-    /// Connections that are not authenticated.
+    /// Unauthenticated connections.
     pub strangers: Gauge,
-    /// Connections that ended without being authenticated, by reason.
+    /// Connections that ended unauthenticated, by reason.
     pub strangers_refused: Family<Label, Counter>,
-    /// Reports of device twins, by what became of them.
+    /// Reports of device twins, by outcome.
     pub device_reports: Family<Label, Counter>,
     /// Deliveries acknowledged, for the status handle.
     pub(crate) deliveries: Arc<AtomicU64>,
 }
 
 impl Metrics {
-    /// Makes the metrics and registers them.
+    /// Creates the metrics and registers them.
     #[must_use]
     pub fn register(registry: &mut Registry) -> Self {
         let requests = Family::<Label, Counter>::default();
-        // Looked up once: a request must not cost more to count than to read.
+        // Looked up once: counting a request must not cost more than parsing it.
         let of_form = |kind| requests.get_or_create(&Label { kind }).clone();
         let metrics = Self {
             sessions: Gauge::default(),

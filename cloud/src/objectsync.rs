@@ -1,8 +1,8 @@
-//! `ObjectSync` and `ClusterObjectSync`, in which stock cloudcore keeps what it has given to which node
+//! `ObjectSync` and `ClusterObjectSync`, in which stock cloudcore records which objects it delivered to which node
 //! (docs/reference/kubeedge.md#objectsync).
 //!
-//! They seed the delivery ledgers at the first start in a cluster where stock cloudcore ran, so that what disappeared
-//! since is deleted at the edges, and are written back for a return to stock.
+//! They seed the delivery ledgers at the first start in a cluster where stock cloudcore ran, so that objects deleted
+//! since are deleted at the edges. For a return to stock they are written back.
 
 mod export;
 mod import;
@@ -23,7 +23,7 @@ use crate::patience::Trouble;
 /// API group and version.
 const API: &str = "/apis/reliablesyncs.kubeedge.io/v1alpha1";
 
-/// What kept them from being read or written.
+/// Why they could not be read or written.
 #[derive(Debug, Error)]
 pub enum ObjectSyncError {
     /// The API server did not answer.
@@ -32,14 +32,14 @@ pub enum ObjectSyncError {
     /// The API server refused.
     #[error("{path}: {message} ({code})")]
     Refused {
-        /// What was asked for.
+        /// The requested path.
         path: String,
         /// HTTP status code.
         code: u16,
-        /// Its words.
+        /// The server's message.
         message: String,
     },
-    /// A ledger.
+    /// A ledger could not be read or written.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
 }

@@ -1,5 +1,5 @@
-//! What cloudcore does first: an API server that is busy, or not there yet, is waited for. What cannot get better ends the start: cloudcore's
-//! rights, what the cluster holds, the configuration.
+//! Retries during the start: cloudcore waits for an API server that is busy or not reachable yet. Errors that waiting
+//! cannot fix end the start: missing permissions, unusable cluster state, the configuration.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -12,23 +12,23 @@ const RETRY_MIN: Duration = Duration::from_millis(200);
 /// Longest wait after a failure.
 const RETRY_MAX: Duration = Duration::from_secs(10);
 
-/// Why something was not done.
+/// An error that may pass.
 pub(crate) trait Trouble: Display {
-    /// Whether the API server may answer the same question in another way in a moment.
+    /// Whether the same request may succeed later.
     fn is_passing(&self) -> bool;
 }
 
-/// Waits, and says so once.
+/// Retries, and logs the wait once.
 #[derive(Debug, Default)]
 pub(crate) struct Patience {
     has_waited: bool,
 }
 
 impl Patience {
-    /// Does this again and again until it works.
+    /// Repeats an attempt until it succeeds.
     ///
     /// # Errors
-    /// What does not pass.
+    /// An error that does not pass.
     pub(crate) async fn wait_for<T, E, F>(&mut self, mut attempt: impl FnMut() -> F) -> Result<T, E>
     where
         F: Future<Output = Result<T, E>>,

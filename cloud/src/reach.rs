@@ -1,27 +1,27 @@
-//! How far a history has come, and what cannot be the same history.
+//! How far a history has progressed, and which states cannot belong to the same history.
 
 use tombolo_proto::CloudRevision;
 
-/// How far the history of a cluster has come. Each number only grows, so that one history never has less than it had.
+/// The progress of a cluster's history. Within one history no number ever decreases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Reach {
-    /// Generation of the epoch. The others count within one.
+    /// Generation of the epoch. The other numbers count within one generation.
     pub(crate) generation: u64,
-    /// What the replicas raise in the record from time to time. It stays behind in a history that was restored, also when that
-    /// soon has as many revisions.
+    /// Raised by the replicas in the record from time to time. In a restored history it stays behind, even when that
+    /// history soon has as many revisions.
     pub(crate) beat: u64,
     /// Revision of a consistent read.
     pub(crate) revision: CloudRevision,
 }
 
 impl Reach {
-    /// Whether a history that had come this far cannot be at `now`: it went back.
+    /// Whether a history that had progressed this far cannot be at `now`, which means that it went back.
     pub(crate) fn exceeds(&self, now: &Self) -> bool {
         let further = self.beat > now.beat || self.revision > now.revision;
         self.generation > now.generation || (self.generation == now.generation && further)
     }
 
-    /// What both say of one history. Of two generations only the later one counts.
+    /// The combined progress that both state for one history. Of two generations only the later one counts.
     pub(crate) fn and(self, other: Self) -> Self {
         match self.generation.cmp(&other.generation) {
             std::cmp::Ordering::Less => other,

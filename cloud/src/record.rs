@@ -1,8 +1,8 @@
-//! Recording what nodes and this cloudcore say, and what the Kubernetes API showed meanwhile, as transcripts that
-//! `tombolo replay` plays.
+//! Records the traffic between nodes and this cloudcore, and what the Kubernetes API showed meanwhile, as transcripts
+//! for `tombolo replay`.
 //!
-//! What the API showed is what this cloudcore has from it: objects in its caches when a session looks at them, and
-//! objects in the API server's answers. Secrets and tokens are replaced by hashes before anything is written.
+//! The API state is recorded as this cloudcore has it: objects in its caches when a session looks them up, and objects
+//! in the API server's answers. Secrets and tokens are replaced by hashes before anything is written.
 
 mod read;
 mod transcript;
@@ -27,48 +27,48 @@ use tombolo_proto::{Frame, Lane, NodeId, ObjectKey, ScopeId, codec};
 use tombolo_runtime::{Tasks, files};
 use writer::Writer;
 
-/// Things that wait to be written. One that finds no room ends the recording of its node: a transcript with a gap replays
-/// nothing.
+/// Maximum number of entries that wait to be written. When it is exceeded, the recording of the node ends, because a
+/// transcript with a gap cannot be replayed.
 const WAITING_MAX: usize = 8192;
 
-/// Bytes of messages and frames that wait to be written; beyond that as above.
+/// Maximum number of bytes of messages and frames that wait to be written, with the same consequence.
 const WAITING_LEN_MAX: usize = 64 * 1024 * 1024;
 
-/// What one thing that waits is taken to weigh besides its bytes.
+/// Assumed size of one waiting entry besides its bytes.
 const WEIGHT: usize = 512;
 
-/// How long the end of cloudcore waits for its recordings.
+/// How long cloudcore's shutdown waits for its recordings.
 const FINISH_LIMIT: Duration = Duration::from_secs(10);
 
-/// How a node speaks. A transcript has one dialect.
+/// The protocol that a node uses. A transcript has one dialect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Way {
     KubeEdge,
     Tombolo(Transport),
 }
 
-/// Whose recording it is.
+/// The node and protocol of a recording.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Who {
     node: NodeId,
     way: Way,
 }
 
-/// What somebody said.
+/// One recorded message.
 #[derive(Debug)]
 enum Said {
     Document(Bytes),
     Frame(Lane, Box<Frame>),
 }
 
-/// What the API showed of an object.
+/// State of an object in the API.
 #[derive(Debug)]
 enum Seen {
     Present(Arc<SharedObject>),
     Gone(ObjectKey),
 }
 
-/// What the writer is told.
+/// Input of the writer.
 #[derive(Debug)]
 enum Told {
     Said {
@@ -85,29 +85,29 @@ enum Told {
         seen: Seen,
         weight: usize,
     },
-    /// Something was lost.
+    /// An entry was lost.
     Lost {
         who: Arc<Who>,
     },
-    /// Nothing more comes: write everything out, and tell when that is done.
+    /// No more entries follow: write everything out, and report when that is done.
     Finish(oneshot::Sender<()>),
 }
 
-/// Records nodes into a folder: one transcript a node and dialect, all its connections in it.
+/// Records nodes into a folder. There is one transcript for each node and dialect, with all its connections.
 #[derive(Debug)]
 pub struct Recorder {
     sender: mpsc::Sender<Told>,
-    /// Bytes that wait.
+    /// Bytes that wait to be written.
     waiting: Arc<AtomicUsize>,
     start: Instant,
     connections: AtomicU64,
 }
 
 impl Recorder {
-    /// Begins to record into `folder`, which is made if need be and is for this user alone.
+    /// Starts recording into `folder`, which is created if necessary and accessible to this user only.
     ///
     /// # Errors
-    /// When the folder cannot be made.
+    /// When the folder cannot be created.
     pub fn start(folder: &Path, tasks: &Tasks) -> io::Result<Arc<Self>> {
         files::private_folder(folder)?;
         let (sender, told) = mpsc::channel(WAITING_MAX);
@@ -122,12 +122,12 @@ impl Recorder {
         Ok(Arc::new(Self { sender, waiting, start: Instant::now(), connections: AtomicU64::new(0) }))
     }
 
-    /// Completes every transcript. What is said later is not recorded any more.
+    /// Completes all transcripts. Later traffic is not recorded.
     pub(crate) async fn finish(&self) {
         let (done, finished) = oneshot::channel();
         let finish = async {
             if self.sender.send(Told::Finish(done)).await.is_ok() {
-                // The writer's end is as good as its answer.
+                // If the writer has ended, that is as good as its answer.
                 let _ = finished.await;
             }
         };
@@ -141,7 +141,7 @@ impl Recorder {
         self.connection(node, Way::KubeEdge)
     }
 
-    /// The recorder of a connection of one of our own edges.
+    /// The recorder of a connection of a Tombolo edge.
     pub(crate) fn own(self: &Arc<Self>, node: &NodeId, transport: Transport) -> Arc<Connection> {
         self.connection(node, Way::Tombolo(transport))
     }
@@ -172,9 +172,9 @@ impl Connection {
         self.tell(Told::Said { who, conn, at_us, up, said, weight }, weight);
     }
 
-    /// The session has looked at what it should deliver, and this is what the caches had. That something is not needed on
-    /// the node says nothing of the API, except where all that there is would be needed: a node's own objects, and what a
-    /// subscription selects.
+    /// Records what the caches had when the session looked up a key. That an object is not needed on the node says
+    /// nothing about the API, except where every existing object would be needed: a node's own objects, and those that
+    /// a subscription selects.
     pub(crate) fn looked_up(&self, scope: ScopeId, key: &ObjectKey, found: &Lookup) {
         let is_whole = scope != ScopeId::NODE || matches!(&*key.resource().name, "pods" | "nodes");
         let (seen, weight) = match found {
@@ -192,7 +192,7 @@ impl Connection {
         let before = waiting.fetch_add(weight, Ordering::Relaxed);
         if before > WAITING_LEN_MAX || sender.try_send(told).is_err() {
             waiting.fetch_sub(weight, Ordering::Relaxed);
-            // If this finds no room either, the next one will tell.
+            // If there is no room for this entry either, a later one will report the loss.
             let _ = sender.try_send(Told::Lost { who: Arc::clone(&self.who) });
         }
     }
@@ -213,7 +213,7 @@ impl Tap for Connection {
     }
 }
 
-/// A frame without attestations: they belong to one cluster, and say nothing where a transcript is played.
+/// A frame without attestations, which belong to one cluster and are meaningless when a transcript is replayed.
 fn recorded(frame: &Frame) -> Option<Frame> {
     match frame {
         Frame::Attestation { .. } => None,

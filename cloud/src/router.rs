@@ -1,8 +1,8 @@
-//! Rules that route messages between edges and the cloud (docs/reference/kubeedge.md#router): what a router is told of
-//! them.
+//! Rules that route messages between edges and the cloud (docs/reference/kubeedge.md#router), and the notifications
+//! that a router receives about them.
 //!
-//! A router is told what was added and what went away, never what changed: so does stock, whose rules are replaced
-//! by deleting them.
+//! A router is notified of additions and deletions, never of changes. Stock does the same: its rules are replaced by
+//! deleting them.
 
 pub(crate) mod table;
 #[cfg(test)]
@@ -17,33 +17,33 @@ use tombolo_proto::message::{LocalPath, Operation, ResourcePath};
 /// API group and version of rules.
 pub const API: &str = "rules.kubeedge.io/v1";
 
-/// What routes messages by rules.
+/// Routes messages by rules.
 pub trait Router: Send + Sync + 'static {
-    /// A rule or an endpoint was added or is gone. Does not wait: what takes long is the router's own work.
+    /// A rule or an endpoint was added or deleted. Must not block: lengthy work is done by the router on its own.
     fn handle(&self, message: RouterMessage);
 }
 
-/// What happened to a rule or an endpoint.
+/// An addition or deletion of a rule or an endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RouterMessage {
-    /// Added or gone.
+    /// Whether it was added or deleted.
     pub change: Change,
-    /// Of which version the object is; the last one, of an object that is gone.
+    /// Version of the object; for a deleted object its last version.
     pub resource_version: String,
     /// The object.
     pub object: RouterObject,
 }
 
-/// Added or gone. Closed.
+/// Addition or deletion. Closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// The object was not there before.
+    /// The object is new.
     Insert,
-    /// The object is not there any more.
+    /// The object was deleted.
     Delete,
 }
 
-/// What a router works with. Closed.
+/// The objects that a router handles. Closed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RouterObject {
     /// A rule.
@@ -52,7 +52,7 @@ pub enum RouterObject {
     RuleEndpoint(RuleEndpoint),
 }
 
-/// Which object it is.
+/// Identity of an object.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize, Serialize)]
 pub struct Metadata {
     /// Namespace.
@@ -66,36 +66,36 @@ pub struct Metadata {
 /// Connects two endpoints of its namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Rule {
-    /// Which rule.
+    /// The rule's identity.
     pub metadata: Metadata,
-    /// What it connects.
+    /// The endpoints and messages that it connects.
     pub spec: RuleSpec,
 }
 
-/// What a rule connects.
+/// The endpoints and messages that a rule connects.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RuleSpec {
-    /// Endpoint where messages come from.
+    /// Endpoint from which messages come.
     pub source: String,
-    /// Which messages of it: `path`, `topic`, `target_url`, `node_name`.
+    /// Selects messages of the source: `path`, `topic`, `target_url`, `node_name`.
     pub source_resource: BTreeMap<String, String>,
-    /// Endpoint where messages go to.
+    /// Endpoint to which messages go.
     pub target: String,
-    /// Where at it: `resource`, `topic`, `path`.
+    /// Destination at the target: `resource`, `topic`, `path`.
     pub target_resource: BTreeMap<String, String>,
 }
 
 /// A source or target of messages.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 pub struct RuleEndpoint {
-    /// Which endpoint.
+    /// The endpoint's identity.
     pub metadata: Metadata,
-    /// What it is.
+    /// Kind and properties of the endpoint.
     pub spec: RuleEndpointSpec,
 }
 
-/// What an endpoint is.
+/// Kind and properties of an endpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RuleEndpointSpec {
@@ -119,7 +119,7 @@ pub enum EndpointType {
 }
 
 impl RouterMessage {
-    /// What KubeEdge calls the change.
+    /// KubeEdge's operation for the change.
     #[must_use]
     pub fn operation(&self) -> Operation {
         match self.change {
@@ -128,7 +128,7 @@ impl RouterMessage {
         }
     }
 
-    /// What it is about, as KubeEdge writes it inside the cloud: `rule/<name>` or `ruleendpoint/<name>`
+    /// The resource path as KubeEdge writes it inside the cloud: `rule/<name>` or `ruleendpoint/<name>`
     /// (docs/reference/kubeedge.md#resource-paths).
     #[must_use]
     pub fn resource(&self) -> ResourcePath {
@@ -141,7 +141,7 @@ impl RouterMessage {
 }
 
 impl RouterObject {
-    /// Which object it is.
+    /// The identity of the object.
     #[must_use]
     pub fn metadata(&self) -> &Metadata {
         match self {
@@ -151,7 +151,7 @@ impl RouterObject {
     }
 }
 
-/// Knows of rules and routes nothing: what cloudcore has until there is a router.
+/// Logs rules and routes nothing: used until cloudcore has a router.
 #[derive(Debug)]
 pub struct Unrouted;
 

@@ -1,4 +1,4 @@
-//! What operators see of a running cloudcore.
+//! The state of a running cloudcore, as operators see it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,25 +10,25 @@ use tombolo_runtime::Readiness;
 
 use crate::hub::Hub;
 
-/// Looks at a running cloudcore. Cheap to clone; outlives it harmlessly.
+/// Reads the state of a running cloudcore. Cheap to clone; may outlive it.
 #[derive(Clone)]
 pub struct StatusHandle {
     hub: Arc<Hub>,
     readiness: Readiness,
 }
 
-/// One look.
+/// A snapshot of the state.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Status {
-    /// Every watch has been listed, and nodes can be impersonated.
+    /// All kinds were listed, and nodes can be impersonated.
     pub ready: bool,
     /// Generation of the epoch.
     pub epoch_generation: u64,
-    /// Nodes connected.
+    /// Number of connected nodes.
     pub sessions: usize,
     /// Deliveries acknowledged since the start.
     pub deliveries: u64,
-    /// Every edge node that is known or connected, by name.
+    /// All edge nodes that are known or connected, by name.
     pub nodes: Vec<NodeStatus>,
 }
 
@@ -41,21 +41,21 @@ pub struct NodeStatus {
     pub registered: bool,
     /// Whether it is connected.
     pub connected: bool,
-    /// What carries its connection.
+    /// Transport of its connection.
     pub transport: Option<Transport>,
     /// Software version of its agent; empty before its hello.
     pub agent: String,
-    /// Objects that it should hold.
+    /// Number of objects that it should hold.
     pub needed: usize,
-    /// Keys that wait for its session's attention.
+    /// Number of keys that wait to be handled by its session.
     pub pending: usize,
     /// Deliveries acknowledged in this connection.
     pub acked: u64,
-    /// Time that its newest acknowledgement took.
+    /// Latency of its newest acknowledgement.
     pub last_ack_latency: Option<Duration>,
     /// Its newest measured round trip.
     pub round_trip: Option<Duration>,
-    /// Everything that was missing when it connected has arrived.
+    /// Whether everything that was missing when it connected has arrived.
     pub caught_up: bool,
 }
 
@@ -82,7 +82,7 @@ impl StatusHandle {
         Self { hub, readiness }
     }
 
-    /// The present state.
+    /// The current state.
     #[must_use]
     pub fn snapshot(&self) -> Status {
         let mut nodes: BTreeMap<String, NodeStatus> = BTreeMap::new();

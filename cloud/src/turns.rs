@@ -1,4 +1,5 @@
-//! Turns: of what many share, each has so many at a time, and its others wait behind them and not in front of everybody.
+//! Turns: each key may use a shared resource a limited number of times at once; its further requests queue behind its
+//! own and not in front of everyone else.
 
 use std::fmt;
 use std::hash::Hash;
@@ -11,21 +12,21 @@ use futures::future::{BoxFuture, MaybeDone, maybe_done};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::unconstrained;
 
-/// The turns of all who have one or wait for one, by name. Nothing is kept of others. Clones are the same turns.
+/// The turns of all keys that hold or await one. Nothing is kept for other keys. Clones share the same turns.
 #[derive(Debug, Clone)]
 pub(crate) struct Turns<K: Eq + Hash>(Arc<DashMap<K, Arc<Semaphore>>>);
 
-/// One turn, until this is dropped.
+/// One turn, held until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Turn<K: Eq + Hash> {
     turns: Turns<K>,
     key: K,
-    /// None in the end, when it may be nobody's any more.
+    /// `None` only while it is dropped, when the entry may be removed.
     semaphore: Option<Arc<Semaphore>>,
     permit: Option<OwnedSemaphorePermit>,
 }
 
-/// A place in the order of those who wait for a turn.
+/// A position in the queue for a turn.
 pub(crate) struct Queued<K: Eq + Hash>(MaybeDone<BoxFuture<'static, Turn<K>>>);
 
 impl<K: Eq + Hash> fmt::Debug for Queued<K> {
@@ -49,7 +50,7 @@ impl<K: Eq + Hash> Default for Turns<K> {
 }
 
 impl<K: Eq + Hash + Clone> Turns<K> {
-    /// Waits for a turn, in order. All who ask under one name say the same number of turns at a time.
+    /// Waits for a turn, in order. All callers must pass the same `at_a_time` for one key.
     pub(crate) async fn take(&self, key: &K, at_a_time: usize) -> Turn<K> {
         let (mut turn, semaphore) = self.enter(key, at_a_time);
         // The semaphore is never closed.
@@ -57,27 +58,28 @@ impl<K: Eq + Hash + Clone> Turns<K> {
         turn
     }
 
-    /// Takes a place among those who wait, at once: whoever asks later is behind it, whenever either is waited for.
+    /// Enters the queue at once: later callers are behind, whichever is awaited first.
     pub(crate) fn queue(&self, key: K, at_a_time: usize) -> Queued<K>
     where
         K: Send + Sync + 'static,
     {
         let turns = self.clone();
-        // What is waited for has to be asked once to have its place; a task that has used up its time would not be heard.
+        // A future must be polled once to enter the queue. Without `unconstrained`, a task without coop budget would
+        // not enter it.
         let turn = unconstrained(async move { turns.take(&key, at_a_time).await });
         let mut queued = maybe_done(turn.boxed());
         let _ = (&mut queued).now_or_never();
         Queued(queued)
     }
 
-    /// A turn that can be had at once.
+    /// A turn, if one is available at once.
     pub(crate) fn try_take(&self, key: &K, at_a_time: usize) -> Option<Turn<K>> {
         let (mut turn, semaphore) = self.enter(key, at_a_time);
         turn.permit = semaphore.try_acquire_owned().ok();
         turn.permit.is_some().then_some(turn)
     }
 
-    /// Made before there is a turn, so that nothing stays of who gives up while it waits.
+    /// Created before the turn is granted, so that nothing remains of a caller that gives up while it waits.
     fn enter(&self, key: &K, at_a_time: usize) -> (Turn<K>, Arc<Semaphore>) {
         let new = || Arc::new(Semaphore::new(at_a_time));
         let semaphore = Arc::clone(&*self.0.entry(key.clone()).or_insert_with(new));
@@ -86,7 +88,7 @@ impl<K: Eq + Hash + Clone> Turns<K> {
         (Turn { turns, key: key.clone(), semaphore: held, permit: None }, semaphore)
     }
 
-    /// How many have a turn or wait for one.
+    /// Number of keys that hold or await a turn.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.0.len()
@@ -121,7 +123,7 @@ mod tests {
         drop(fourth);
         assert_eq!(turns.len(), 0, "and has given up");
     }
-    /// Its place is taken when it is asked for, also by a task that has no time left.
+    /// The position is taken when `queue` is called, even by a task without budget.
     #[tokio::test]
     async fn a_place_in_the_queue_is_that_of_the_question() {
         let turns = Turns::default();

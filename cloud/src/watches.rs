@@ -1,4 +1,4 @@
-//! The four watches of cloudcore, started in the order in which they need each other.
+//! The four watches of cloudcore, started in the order of their dependencies.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::metrics::Label;
 pub(crate) struct Watches(Vec<AbortHandle>);
 
 impl Watches {
-    /// Ends the watches; none of them tells anything after this.
+    /// Ends the watches; none of them emits an event after this.
     pub(crate) async fn stop(self) {
         for task in &self.0 {
             task.abort();
@@ -37,9 +37,9 @@ impl Drop for Watches {
     }
 }
 
-/// Starts the watches. Pods are read once the edge nodes are known, ConfigMaps and Secrets once the references of
-/// their pods are: so the first lists answer what would otherwise be single reads, and nothing that is needed passes
-/// by unseen. `events` bounds what waits of each watch.
+/// Starts the watches. Pods are read once the edge nodes are known, ConfigMaps and Secrets once the references of the
+/// pods are known. So the first lists replace many single reads, and no needed object is missed. `events` bounds the
+/// pending events of each watch.
 pub(crate) fn start(kube: &Kube, hub: &Arc<Hub>, events: WatchEvents) -> Watches {
     let (nodes_listed, nodes) = channel::channel(false);
     let (pods_listed, pods) = channel::channel(false);
@@ -69,15 +69,16 @@ struct Order {
     kind: Kind,
     /// Becomes true when this watch may start.
     after: channel::Receiver<bool>,
-    /// Made true by this watch's first complete list.
+    /// Set to true by this watch's first complete list.
     listed: channel::Sender<bool>,
-    /// Events of this watch that wait for the controller, beside those of all watches; none: no bound of its own.
+    /// Maximum number of events of this watch that wait for the controller, in addition to the bound for all watches.
+    /// `None` means no bound of its own.
     waiting: Option<NonZeroU32>,
 }
 
 async fn follow(kube: Kube, hub: Arc<Hub>, mut order: Order) {
     let kind = order.kind;
-    // An error means that the earlier watch is gone, and with it the whole set.
+    // An error means that the earlier watch has ended, and with it the whole set.
     if order.after.wait_for(|ready| *ready).await.is_err() {
         return;
     }
@@ -86,7 +87,7 @@ async fn follow(kube: Kube, hub: Arc<Hub>, mut order: Order) {
         spec = spec.fields("spec.nodeName!=");
     }
     if kind == Kind::ConfigMap {
-        // Nobody needs the ledgers of stock edges, and there is one for each of them.
+        // The ledgers of stock edges are not needed here, and there is one for each edge.
         spec.label_selector = NO_LEDGERS.to_owned();
     }
     let into = |event: ObjectEvent| {
@@ -108,13 +109,13 @@ async fn follow(kube: Kube, hub: Arc<Hub>, mut order: Order) {
     tokio::join!(watch(kube, spec, events, into, failed), forward(next, places, &hub.inputs));
 }
 
-/// Passes events on, as many as the controller has not taken yet.
+/// Forwards events, with at most `places` that the controller has not taken yet.
 async fn forward(mut next: mpsc::Receiver<Input>, places: usize, inputs: &mpsc::Sender<Input>) {
     let places = Arc::new(Semaphore::new(places));
     while let Some(input) = next.recv().await {
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         let Input::Watched(kind, event, _) = input else { continue };
-        // The controller ends with the process alone.
+        // The controller ends only with the process.
         if inputs.send(Input::Watched(kind, event, Some(place))).await.is_err() {
             return;
         }
@@ -140,7 +141,7 @@ mod tests {
         });
         for taken in 0..8 {
             let input = queue.recv().await.expect("an event");
-            // Everybody who can go on has done so when the two places are taken or all events have come.
+            // All tasks are blocked once both permits are taken or all events have arrived.
             while queue.len() < 1.min(7 - taken) {
                 tokio::task::yield_now().await;
             }

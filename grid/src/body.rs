@@ -1,4 +1,4 @@
-//! JSON text of objects: the few members that decide, and changes of parts of the text in place.
+//! JSON text of objects: reads the few relevant members, and changes parts of the text in place.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use thiserror::Error;
 
-/// A body that is no object, or in which a member that decides has a wrong type.
+/// A body that is not an object, or in which a relevant member has a wrong type.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("the object cannot be read: {0}")]
 pub struct BodyError(String);
@@ -22,13 +22,13 @@ impl From<serde_json::Error> for BodyError {
     }
 }
 
-/// What decides in the metadata of any object.
+/// The relevant parts of any object's metadata.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct Metadata {
     /// Name.
     #[serde(default)]
     pub name: String,
-    /// Namespace; empty for objects of the whole cluster.
+    /// Namespace; empty for cluster-scoped objects.
     #[serde(default)]
     pub namespace: String,
     /// Labels.
@@ -43,7 +43,7 @@ impl Metadata {
     /// Reads the metadata of an object.
     ///
     /// # Errors
-    /// [`BodyError`] for text that is no object with metadata.
+    /// [`BodyError`] for text that is not an object with metadata.
     pub fn of(body: &[u8]) -> Result<Self, BodyError> {
         #[derive(Deserialize)]
         struct Object {
@@ -55,21 +55,21 @@ impl Metadata {
 
 /// Reads a view of an object.
 pub(crate) fn view<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, BodyError> {
-    // A JSON array would be read as the members in order.
+    // A JSON array would also deserialize, as the members in order.
     if body.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
         return Err(BodyError("it is no JSON object".to_owned()));
     }
     Ok(serde_json::from_slice(body)?)
 }
 
-/// A member whose absence and null mean the same, as for Go.
+/// A member for which absence and null mean the same, as in Go.
 pub(crate) fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
     deserializer: D,
 ) -> Result<T, D::Error> {
     Option::<T>::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
-/// An array of a bounded number of items; null is an empty one.
+/// An array of at most `MAX` items; null is an empty array.
 pub(crate) fn at_most<'de, D: Deserializer<'de>, T: Deserialize<'de>, const MAX: usize>(
     deserializer: D,
 ) -> Result<Vec<T>, D::Error> {
@@ -96,13 +96,13 @@ pub(crate) fn at_most<'de, D: Deserializer<'de>, T: Deserialize<'de>, const MAX:
     deserializer.deserialize_any(Items::<T, MAX>(PhantomData))
 }
 
-/// A member that is there, also when it is null.
+/// A member that is present, even when it is null.
 pub(crate) fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
     <&RawValue>::deserialize(deserializer).map(Some)
 }
 
-/// A member of an object, without reading the others. None where it is null or
-/// missing; of equal names the last one counts.
+/// A member of an object, read without the other members. None when it is null or missing; of equal names the last one
+/// counts.
 pub(crate) fn member<'a, T: Deserialize<'a>>(
     object: &'a RawValue,
     name: &str,
@@ -127,7 +127,7 @@ pub(crate) fn member<'a, T: Deserialize<'a>>(
     Ok(serde_json::Deserializer::from_str(object.get()).deserialize_map(Named(name, PhantomData))?)
 }
 
-/// Whether a text is in an array of texts.
+/// Whether an array of texts contains a text.
 pub(crate) fn has(array: &RawValue, text: &str) -> Result<bool, BodyError> {
     struct Searched<'n>(&'n str);
     impl<'a> Visitor<'a> for Searched<'_> {
@@ -146,7 +146,7 @@ pub(crate) fn has(array: &RawValue, text: &str) -> Result<bool, BodyError> {
     Ok(serde_json::Deserializer::from_str(array.get()).deserialize_seq(Searched(text))?)
 }
 
-/// Changes of a text, to be made together.
+/// Changes of a text that are applied together.
 pub(crate) struct Edits<'a> {
     text: &'a [u8],
     edits: Vec<(Range<usize>, String)>,
@@ -168,17 +168,17 @@ impl<'a> Edits<'a> {
         if let Some(old) = old {
             return self.replace(old, value);
         }
-        // The object has metadata, so there is a member before this one.
+        // The object has metadata, so another member precedes this one.
         let end = self.text.iter().rposition(|byte| *byte == b'}').unwrap_or(self.text.len());
         self.edits.push((end..end, format!(",\"{name}\":{value}")));
     }
 
-    /// The text itself when there is nothing to change, or else with all changes made.
+    /// The text itself when there are no changes, otherwise with all changes applied.
     pub(crate) fn apply_any(self) -> Cow<'a, [u8]> {
         if self.edits.is_empty() { Cow::Borrowed(self.text) } else { Cow::Owned(self.apply()) }
     }
 
-    /// The text with all changes made.
+    /// The text with all changes applied.
     pub(crate) fn apply(mut self) -> Vec<u8> {
         self.edits.sort_by_key(|(range, _)| range.start);
         let mut out = Vec::with_capacity(self.text.len());

@@ -1,5 +1,6 @@
-//! Names of the cluster domain, as CoreDNS's `kubernetes` and `hosts` plugins read Services, EndpointSlices and the uniform
-//! names of grids (DNS-Based Service Discovery of Kubernetes, version 1.1.0). What has which wire format is not known here.
+//! Names of the cluster domain, as CoreDNS's `kubernetes` and `hosts` plugins derive them from Services,
+//! EndpointSlices and the uniform names of grids (DNS-Based Service Discovery of Kubernetes, version 1.1.0). The wire
+//! format is handled elsewhere.
 
 pub mod records;
 pub mod zone;

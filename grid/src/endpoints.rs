@@ -1,4 +1,4 @@
-//! The two kinds that carry the endpoints of a Service, and what they refer to.
+//! The two kinds that carry the endpoints of a Service, and the objects that they refer to.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 
 use crate::body::{BodyError, Metadata, or_default, present, view};
 
-/// Label of an EndpointSlice: the Service that it belongs to. The slice's name says nothing.
+/// Label of an EndpointSlice: its Service. The slice's name does not determine it.
 pub const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
 /// A kind that carries endpoints.
@@ -30,7 +30,7 @@ pub struct ServiceName {
 }
 
 impl ServiceName {
-    /// Puts a name together.
+    /// Creates a Service name.
     #[must_use]
     pub fn new(namespace: &str, name: &str) -> Self {
         Self { namespace: namespace.to_owned(), name: name.to_owned() }
@@ -43,10 +43,10 @@ impl fmt::Display for ServiceName {
     }
 }
 
-/// What an object with endpoints refers to.
+/// The references of an object with endpoints.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Link {
-    /// Its Service; none for slices that say no name, which nobody uses.
+    /// Its Service; none for slices without the label, which no client uses.
     pub service: Option<ServiceName>,
     /// Names of the nodes that its endpoints are on, sorted.
     pub nodes: Box<[Box<str>]>,
@@ -56,7 +56,7 @@ impl Link {
     /// Reads an object.
     ///
     /// # Errors
-    /// [`BodyError`] for text that is no such object.
+    /// [`BodyError`] for text that is not such an object.
     pub fn of(carrier: Carrier, body: &[u8]) -> Result<Self, BodyError> {
         let metadata = Metadata::of(body)?;
         let mut nodes = Vec::new();
@@ -77,7 +77,7 @@ impl Link {
     }
 }
 
-/// The Service of an object: a slice's label says it, Endpoints have its name.
+/// The Service of an object: from the label of a slice, or the name of Endpoints.
 #[must_use]
 pub fn service_of(carrier: Carrier, metadata: &Metadata) -> Option<ServiceName> {
     let name = match carrier {

@@ -1,4 +1,4 @@
-//! Which objects a change affects: Services, the objects that carry their endpoints, and nodes.
+//! Determines which objects a change affects: Services, the objects that carry their endpoints, and nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,8 +10,8 @@ use crate::reach::Reach;
 #[cfg(test)]
 mod tests;
 
-/// What is known about Services, their endpoints and nodes, seen from one node. `C` names an object that carries
-/// endpoints. It holds as much as the cluster has of each: what a peer sends is bounded where it is stored.
+/// What is known about Services, their endpoints and nodes, as seen from one node. `C` identifies an object that
+/// carries endpoints. Its size is that of the cluster: input from peers is bounded where it is stored.
 #[derive(Debug, Clone)]
 pub struct Graph<C> {
     me: String,
@@ -22,7 +22,7 @@ pub struct Graph<C> {
 }
 
 impl<C: Ord + Clone> Graph<C> {
-    /// Nothing is known yet. `me` is the name of the Node object of this node.
+    /// An empty graph. `me` is the name of this node's Node object.
     #[must_use]
     pub fn new(me: &str) -> Self {
         Self {
@@ -34,8 +34,9 @@ impl<C: Ord + Clone> Graph<C> {
         }
     }
 
-    /// A node is as given, or gone. The objects that may look different now: those of Services that are closed by a key
-    /// whose unit has changed, and that have an endpoint on the node; all of them when it is this node.
+    /// Sets a node, or removes it. Returns the objects that may look different now: those of Services that are closed
+    /// by a key whose unit has changed, and that have an endpoint on the node; all of these Services' objects when it
+    /// is this node.
     pub fn set_node(&mut self, name: &str, node: Option<Node>) -> Vec<C> {
         let old = self.nodes.get(name);
         if old == node.as_ref() {
@@ -65,7 +66,8 @@ impl<C: Ord + Clone> Graph<C> {
         affected
     }
 
-    /// A Service is as given, or gone. The objects that may look different now: its own, when who may use it has changed.
+    /// Sets a Service, or removes it. Returns the objects that may look different now: its own, when its reach has
+    /// changed.
     pub fn set_service(&mut self, service: ServiceName, reach: Option<Reach>) -> Vec<C> {
         if self.services.get(&service) == reach.as_ref() {
             return Vec::new();
@@ -78,7 +80,7 @@ impl<C: Ord + Clone> Graph<C> {
         affected
     }
 
-    /// An object with endpoints refers to this, or is gone. No other object is affected.
+    /// Sets the references of an object with endpoints, or removes the object. No other object is affected.
     pub fn set_link(&mut self, carrier: C, link: Option<Link>) {
         let service = link.as_ref().and_then(|link| link.service.clone());
         let old = match link {
@@ -118,12 +120,12 @@ impl<C: Ord + Clone> Graph<C> {
         }
     }
 
-    /// Names of the nodes that are known.
+    /// Names of the known nodes.
     pub fn nodes(&self) -> impl Iterator<Item = &str> {
         self.nodes.keys().map(String::as_str)
     }
 
-    /// The Services that are known, and who may use them.
+    /// The known Services, and which endpoints of them may be used.
     pub fn services(&self) -> impl Iterator<Item = (&ServiceName, &Reach)> {
         self.services.iter()
     }

@@ -1,4 +1,4 @@
-//! The hosts file of uniform names.
+//! The hosts file with uniform names.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write as _;
@@ -28,10 +28,10 @@ pub struct Names {
     pub addresses: BTreeMap<String, BTreeSet<IpAddr>>,
 }
 
-/// All names of a node, and the text of the file that publishes them.
+/// All uniform names of a node, and the text of the file that publishes them.
 ///
-/// Names are kept by grid, so that what is said about one grid never touches another one's. Whoever writes the file
-/// changes a copy, and keeps that when the text is written.
+/// Names are stored per grid, so that a change of one grid never affects another one's names. The writer of the file
+/// changes a copy, and keeps the copy once the text is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hosts {
     domain: String,
@@ -39,13 +39,13 @@ pub struct Hosts {
 }
 
 impl Hosts {
-    /// No names in a cluster domain, for example `cluster.local`.
+    /// An empty set of names in a cluster domain, for example `cluster.local`.
     #[must_use]
     pub fn new(domain: &str) -> Self {
         Self { domain: domain.trim_matches('.').to_owned(), grids: BTreeMap::new() }
     }
 
-    /// The names of one grid are these; none withdraws them. Whether that changes anything.
+    /// Sets the names of one grid; none withdraws them. Returns whether that changes anything.
     pub fn set(&mut self, grid: GridName, names: Option<Names>) -> bool {
         let names = names.filter(|names| !names.addresses.is_empty());
         match names {
@@ -58,7 +58,7 @@ impl Hosts {
         }
     }
 
-    /// These are all names that there are. Whether that changes anything.
+    /// Replaces all names. Returns whether that changes anything.
     pub fn replace(&mut self, grids: impl IntoIterator<Item = (GridName, Names)>) -> bool {
         let mut new = Self::new(&self.domain);
         for (grid, names) in grids {
@@ -75,7 +75,7 @@ impl Hosts {
         self.grids.is_empty()
     }
 
-    /// The file: one `ADDRESS NAME` a line, ordered by name, then address. Equal names make equal text.
+    /// The file's text: one `ADDRESS NAME` per line, ordered by name, then address. Equal names give equal text.
     #[must_use]
     pub fn text(&self) -> String {
         let mut lines = BTreeSet::new();
@@ -101,7 +101,7 @@ impl Hosts {
     }
 
     fn named(&self) -> impl Iterator<Item = (String, &BTreeSet<IpAddr>)> {
-        // What is no name in DNS cannot be asked for, and must not end a line.
+        // A text that is not a DNS name cannot be looked up, and must not end a line.
         let named = self
             .grids
             .iter()

@@ -10,11 +10,10 @@ pub const TOPOLOGY_KEYS: &str = "topologyKeys";
 /// Label of a child: the name of its grid.
 pub const GRID_SELECTOR: &str = "superedge.io/grid-selector";
 
-/// Label of a child: the grid's key, or what stands for it. Annotation: the whole key.
+/// Label of a child: the grid's key, or a digest of it. As an annotation: the whole key.
 pub const GRID_KEY: &str = "superedge.io/grid-uniq-key";
 
-/// Labels and annotations by which other tools manage the grid itself: a child that carried them would be taken for
-/// theirs.
+/// Labels and annotations by which other tools manage the grid itself: a child with them would be treated as theirs.
 const MANAGEMENT: [&str; 7] = [
     "app.kubernetes.io/managed-by",
     "argocd.argoproj.io/",
@@ -25,8 +24,8 @@ const MANAGEMENT: [&str; 7] = [
     "meta.helm.sh/",
 ];
 
-/// The labels of a child of the grid `name`: the grid's own, but for those of management tools, and the two by which
-/// the child is known (docs/reference/superedge.md#children).
+/// The labels of a child of the grid `name`: the grid's own, except for those of management tools, and the two that
+/// identify the child (docs/reference/superedge.md#children).
 #[must_use]
 pub fn child_labels(name: &str, key: &str, grid: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let mut labels = inherited(grid);
@@ -35,8 +34,8 @@ pub fn child_labels(name: &str, key: &str, grid: &BTreeMap<String, String>) -> B
     labels
 }
 
-/// The annotations of a child: the grid's own, but for those of management tools, and the whole key. A Service also
-/// says that it is closed inside the unit.
+/// The annotations of a child: the grid's own, except for those of management tools, and the whole key. A Service also
+/// has the annotation that closes it inside the unit.
 #[must_use]
 pub fn child_annotations(
     kind: ChildKind,
@@ -81,7 +80,7 @@ mod tests {
         );
     }
 
-    /// Rows G8 and G27 of docs/reference/superedge.md#reconcile-rows, as far as they are about text.
+    /// Rows G8 and G27 of docs/reference/superedge.md#reconcile-rows, as far as they concern text.
     #[test]
     fn the_service_says_which_key_closes_it() {
         let grid = map(&[("kubectl.kubernetes.io/last-applied-configuration", "{}"), ("note", "n")]);

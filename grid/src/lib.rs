@@ -1,12 +1,12 @@
 //! The application grid as pure functions.
 //!
 //! A grid runs one copy of a workload in each unit. Nodes belong to the same unit when a label, the grid's key, has
-//! the same value on them. This crate says which units there are, what the child of each unit is called and labelled,
-//! which endpoints of a Service a node may use, which objects a change affects, and by which names every unit knows
-//! the pods of its own copy of a StatefulSet. It reads nothing and keeps no time.
+//! the same value on them. This crate determines the units, the name and labels of each unit's child, the endpoints of
+//! a Service that a node may use, the objects that a change affects, and the names by which every unit knows the pods
+//! of its own copy of a StatefulSet. It does no IO and uses no clock.
 //!
-//! Bodies of objects are JSON text. They are looked at through small views, and what is taken out is cut from the text:
-//! every member that this crate does not know stays as it was.
+//! Bodies of objects are JSON text. They are read through small views, and removed parts are cut out of the text:
+//! every member that this crate does not know is preserved.
 
 pub mod body;
 pub mod dns;

@@ -10,22 +10,22 @@ use serde_json::value::RawValue;
 use crate::body::{BodyError, Edits, Metadata, or_default, present, view};
 use crate::endpoints::{Carrier, service_of};
 
-/// Annotations that name the local API where no setting does (SuperEdge's).
+/// Annotation with the address of the local API, used when there is no setting (SuperEdge's).
 pub const LOCAL_ENDPOINT: &str = "superedge.io/local-endpoint";
-/// See [`LOCAL_ENDPOINT`].
+/// Annotation with the port, as for [`LOCAL_ENDPOINT`].
 pub const LOCAL_PORT: &str = "superedge.io/local-port";
 
-/// Where pods reach the node's own API.
+/// Address at which pods reach the node's own API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LocalApi {
-    /// Address; not a loopback one, which no pod could reach.
+    /// Address; not a loopback one, which pods cannot reach.
     pub address: IpAddr,
     /// Port.
     pub port: u16,
 }
 
 impl LocalApi {
-    /// What the annotations of an object say, if it is an address that a pod can reach: on a loopback one it finds nobody but
+    /// The address in the annotations of an object, if pods can reach it: a loopback address in a pod is the pod
     /// itself.
     fn said_by(metadata: &Metadata) -> Result<Self, Stays> {
         let said = |name: &str| metadata.annotations.get(name);
@@ -44,27 +44,27 @@ impl LocalApi {
     }
 }
 
-/// What becomes of an object with endpoints on a node with an API of its own.
+/// Result of redirecting an object with endpoints on a node with an API of its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Lead {
-    /// It is of another Service.
+    /// It belongs to another Service.
     Other,
-    /// It leads to the local API: its text.
+    /// It leads to the local API; contains its text.
     Here(Vec<u8>),
-    /// It leads to the API servers of the cluster, as it did.
+    /// It still leads to the API servers of the cluster.
     There(Stays),
 }
 
 /// Why the Service `default/kubernetes` leads to the API servers of the cluster.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stays {
-    /// Neither a setting nor an annotation says where the local API is.
+    /// Neither a setting nor an annotation gives the address of the local API.
     NobodySays,
-    /// No pod reaches what the annotations say.
+    /// Pods cannot reach the address in the annotations.
     Unreachable(String),
-    /// The local API has an address of the other family: `IPv4` or `IPv6` is that of the object.
+    /// The local API has an address of the other family. Contains the object's family, `IPv4` or `IPv6`.
     OtherFamily(String),
-    /// The Service has endpoints of both families, and the local API an address of one.
+    /// The Service has endpoints of both families, but the local API has an address of only one.
     TwoFamilies,
 }
 
@@ -87,10 +87,10 @@ impl core::fmt::Display for Stays {
     }
 }
 
-/// The address family of a slice of the Service `default/kubernetes` that leads somewhere; none for any other object.
+/// The address family of a slice of the Service `default/kubernetes` that has endpoints; none for any other object.
 ///
 /// # Errors
-/// [`BodyError`] for text that is no such object.
+/// [`BodyError`] for text that is not such an object.
 pub fn family_of_kubernetes(carrier: Carrier, body: &[u8]) -> Result<Option<String>, BodyError> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
@@ -113,12 +113,13 @@ fn is_of_kubernetes(carrier: Carrier, metadata: &Metadata) -> bool {
     service.is_some_and(|service| (&*service.namespace, &*service.name) == ("default", "kubernetes"))
 }
 
-/// The endpoints of the Service `default/kubernetes`, leading to the local API alone: `configured`, or without it where
-/// the annotations of the object say. They stay as they are where nobody says a usable address, in a slice of the other
-/// address family, and where the Service has endpoints of `two_families`: all of them lead to the local API, or none.
+/// The endpoints of the Service `default/kubernetes`, leading to the local API only: to `configured`, or otherwise to
+/// the address in the object's annotations. They are unchanged when there is no usable address, in a slice of the
+/// other address family, and when the Service has endpoints of `two_families`: either all of them lead to the local
+/// API, or none.
 ///
 /// # Errors
-/// [`BodyError`] for text that is no such object.
+/// [`BodyError`] for text that is not such an object.
 pub fn lead_to_local_api(
     carrier: Carrier,
     body: &[u8],
@@ -215,7 +216,7 @@ mod tests {
                 other => panic!("{other:?}"),
             }
         };
-        // SuperEdge's documented value is the loopback address of the machine, which in a pod is the pod's own.
+        // SuperEdge's documented value is the loopback address of the machine, which in a pod is the pod itself.
         for endpoint in ["127.0.0.1", "127.9.9.9", "::1", "0.0.0.0", "::", "224.0.0.1", "here"] {
             let said = why("IPv4", json!({LOCAL_ENDPOINT: endpoint, LOCAL_PORT: "51003"}), None);
             assert!(said.contains(endpoint) && said.contains("no pod reaches"), "{said}");
@@ -223,7 +224,7 @@ mod tests {
         assert!(why("IPv4", json!({LOCAL_ENDPOINT: "10.0.0.9"}), None).contains("no pod reaches"));
         assert!(why("IPv4", Value::Null, None).contains("no address that pods reach"));
         assert!(why("IPv6", Value::Null, Some(LOCAL)).contains("family IPv6"));
-        // A setting is believed before an annotation.
+        // A setting takes precedence over an annotation.
         let said = json!({LOCAL_ENDPOINT: "127.0.0.1", LOCAL_PORT: "51003"});
         assert!(led(Carrier::EndpointSlice, &slice_of("default", "IPv4", &said), Some(LOCAL)).is_some());
     }

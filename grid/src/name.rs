@@ -1,4 +1,4 @@
-//! Names: of a unit's children, and of the pods behind them.
+//! Names of a unit's children, and of the pods behind them.
 
 use sha2::{Digest, Sha256};
 use thiserror::Error;
@@ -8,18 +8,18 @@ use crate::syntax::{LABEL_LEN_MAX, is_dns_label, is_label_value};
 /// Longest StatefulSet name: the pods' label `controller-revision-hash` is the name and an 11 byte hash.
 const STATEFUL_SET_NAME_LEN_MAX: usize = 52;
 
-/// Longest name of a DNS subdomain, which Deployments are (Kubernetes naming convention).
+/// Longest name of a DNS subdomain, which a Deployment's name must be (Kubernetes naming convention).
 const SUBDOMAIN_LEN_MAX: usize = 253;
 
-/// Hexadecimal digits of a digest that stands for a key which is no label value.
+/// Hexadecimal digits of the digest that replaces a key which is not a label value.
 const KEY_DIGEST_LEN: usize = 40;
 
-/// What a grid makes.
+/// Kind of the children that a grid creates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ChildKind {
-    /// One Deployment a unit.
+    /// One Deployment per unit.
     Deployment,
-    /// One StatefulSet a unit.
+    /// One StatefulSet per unit.
     StatefulSet,
     /// One Service for all units.
     Service,
@@ -36,9 +36,9 @@ pub enum NameError {
     Unit {
         /// The unit.
         unit: String,
-        /// The name that it would make.
+        /// The name that it would give.
         name: String,
-        /// The rule that is broken.
+        /// The broken rule.
         rule: &'static str,
     },
 }
@@ -72,8 +72,8 @@ pub fn child_name(kind: ChildKind, grid: &str, unit: &str) -> Result<String, Nam
     if is_good { Ok(name) } else { Err(NameError::Unit { unit: unit.to_owned(), name, rule }) }
 }
 
-/// The value of the label `superedge.io/grid-uniq-key`: the key itself where it is a label value, otherwise the
-/// first 40 digits of its SHA-256 (the whole key is in the annotation of the same name).
+/// The value of the label `superedge.io/grid-uniq-key`: the key itself when it is a label value, otherwise the first
+/// 40 digits of its SHA-256 (the whole key is in the annotation of the same name).
 #[must_use]
 pub fn key_label_value(key: &str) -> String {
     if is_label_value(key) {
@@ -85,9 +85,9 @@ pub fn key_label_value(key: &str) -> String {
 }
 
 /// The name by which every unit knows its own copy of a pod: `GRID-ORDINAL` for the pod `GRID-UNIT-ORDINAL` of the
-/// StatefulSet `GRID-UNIT`. None when set or pod are not named so.
+/// StatefulSet `GRID-UNIT`. None when the set or the pod has another name.
 ///
-/// The unit is given, never searched for: it may stand in the names several times
+/// The unit is a parameter and not searched for, because it may occur in the names several times
 /// (docs/reference/superedge.md#name-mapping).
 #[must_use]
 pub fn uniform_name(grid: &str, unit: &str, set: &str, pod: &str) -> Option<String> {
@@ -98,7 +98,7 @@ pub fn uniform_name(grid: &str, unit: &str, set: &str, pod: &str) -> Option<Stri
     ordinal_text(set, pod).map(|ordinal| format!("{grid}-{ordinal}"))
 }
 
-/// The ordinal of a pod of a StatefulSet, by its name; none when it is not named so.
+/// The ordinal of a StatefulSet's pod, from its name; none when the name has another form.
 pub(crate) fn ordinal(set: &str, pod: &str) -> Option<u64> {
     ordinal_text(set, pod)?.parse().ok()
 }

@@ -1,14 +1,14 @@
-//! Nodes: what of them decides about units.
+//! The parts of nodes that decide about units.
 
 use std::collections::BTreeMap;
 
 use crate::body::{BodyError, Metadata};
 use crate::unit::unit_of;
 
-/// Annotation by which the nodes of a site say that they have voted one of them dead (SuperEdge's edge-health).
+/// Annotation that the other nodes of a site set when they have voted a node dead (SuperEdge's edge-health).
 pub const UNHEALTHY: &str = "nodeunhealth";
 
-/// What of a node decides.
+/// The relevant parts of a node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Node {
     /// Labels.
@@ -24,13 +24,13 @@ impl Node {
     /// Reads a Node object.
     ///
     /// # Errors
-    /// [`BodyError`] for text that is no object with metadata.
+    /// [`BodyError`] for text that is not an object with metadata.
     pub fn of(body: &[u8]) -> Result<Self, BodyError> {
         let Metadata { labels, annotations, .. } = Metadata::of(body)?;
         Ok(Self { labels, unhealthy: annotations.get(UNHEALTHY).is_some_and(|vote| vote == "yes") })
     }
 
-    /// The unit of this node; none when it lacks the key or the value is empty.
+    /// The unit of this node; none when it does not have the key or the value is empty.
     #[must_use]
     pub fn unit(&self, key: &str) -> Option<&str> {
         unit_of(key, &self.labels)

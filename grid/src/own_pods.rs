@@ -1,5 +1,5 @@
-//! Where this node's own pods are. Their kubelet tells it here first, and without a cloud nobody else hears of it: no
-//! controller writes the address of a pod that was started anew into slices.
+//! Addresses of this node's own pods. Their kubelet reports them here first. Without a cloud no other component learns
+//! of them: no controller writes the address of a restarted pod into slices.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -15,14 +15,14 @@ use crate::endpoints::{Carrier, items, lists, node_of};
 #[cfg(test)]
 mod tests;
 
-/// The pods of one node with their addresses. It holds as many as are bound to the node.
+/// The pods of one node with their addresses. At most as many as are bound to the node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OwnPods {
     node: String,
     pods: BTreeMap<(String, String), OwnPod>,
 }
 
-/// Where a pod is.
+/// Incarnation and addresses of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnPod {
     uid: String,
@@ -30,10 +30,10 @@ pub struct OwnPod {
 }
 
 impl OwnPod {
-    /// Reads a Pod. Its status may say no address yet.
+    /// Reads a Pod. Its status may have no address yet.
     ///
     /// # Errors
-    /// [`BodyError`] for text that is no such object.
+    /// [`BodyError`] for text that is not such an object.
     pub fn of(body: &[u8]) -> Result<Self, BodyError> {
         #[derive(Deserialize)]
         struct Pod {
@@ -67,7 +67,7 @@ impl OwnPod {
 }
 
 impl OwnPods {
-    /// None are known yet of the node with this name.
+    /// No pods yet, for the node with this name.
     #[must_use]
     pub fn new(node: &str) -> Self {
         Self { node: node.to_owned(), pods: BTreeMap::new() }
@@ -79,7 +79,7 @@ impl OwnPods {
         &self.node
     }
 
-    /// Whether there is nothing to say.
+    /// Whether no pod with an address is known.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.pods.is_empty()
@@ -91,8 +91,7 @@ impl OwnPods {
         self.pods.values().any(|pod| pod.addresses.contains(&address))
     }
 
-    /// A pod is as given, or gone; one without an address is as good as gone. Tells whether that says something else than
-    /// before.
+    /// Sets a pod, or removes it; a pod without an address is removed as well. Returns whether that changes anything.
     pub fn set(&mut self, namespace: &str, name: &str, pod: Option<OwnPod>) -> bool {
         let key = (namespace.to_owned(), name.to_owned());
         let pod = pod.filter(|pod| !pod.addresses.is_empty());
@@ -106,11 +105,12 @@ impl OwnPods {
         true
     }
 
-    /// The object with endpoints at the addresses where this node's pods are now; everything else in it is as it was. An
-    /// endpoint of another incarnation of a pod stays, and so does one of a family in which the pod has no address.
+    /// The object with endpoints, with the current addresses of this node's pods; everything else in it is unchanged.
+    /// An endpoint of another incarnation of a pod is unchanged, and so is one of a family in which the pod has no
+    /// address.
     ///
     /// # Errors
-    /// [`BodyError`] for text that is no such object.
+    /// [`BodyError`] for text that is not such an object.
     pub fn relocate<'b>(&self, carrier: Carrier, body: &'b [u8]) -> Result<Cow<'b, [u8]>, BodyError> {
         if self.is_empty() {
             return Ok(Cow::Borrowed(body));
@@ -131,7 +131,7 @@ impl OwnPods {
         Ok(edits.apply_any())
     }
 
-    /// Whether the endpoint was elsewhere.
+    /// Updates one endpoint. Returns whether its address changed.
     fn move_one(&self, carrier: Carrier, namespace: &str, endpoint: &mut Value) -> bool {
         let Some(pod) = self.pod_of(namespace, &endpoint["targetRef"]) else { return false };
         let place = match carrier {

@@ -1,4 +1,4 @@
-//! Taking the endpoints of other units out of an object.
+//! Removes the endpoints of other units from an object.
 
 use std::borrow::Cow;
 
@@ -10,12 +10,12 @@ use crate::reach::TopologyKeys;
 #[cfg(test)]
 mod tests;
 
-/// What is left of an object's endpoints.
+/// Which of an object's endpoints are kept.
 #[derive(Debug, Clone)]
 pub enum Verdict<'a> {
-    /// All of them: the Service is not closed, or nobody uses the object.
+    /// All of them: the Service is not closed, or no client uses the object.
     Whole,
-    /// None: the Service is not known (yet), or cannot be understood.
+    /// None: the Service is not known (yet), or cannot be read.
     Nothing,
     /// Those of this node's units.
     Units(Units<'a>),
@@ -31,16 +31,16 @@ pub struct Units<'a> {
 }
 
 impl<'a> Units<'a> {
-    /// Those of the node `me` by the keys of a Service; a node that shares any of them is in.
+    /// Those of the node `me` for the keys of a Service; a node that shares any of them belongs to them.
     #[must_use]
     pub fn new(keys: &'a TopologyKeys, me: &'a str, nodes: &'a Nodes) -> Self {
         let units = |node: &'a Node| keys.iter().filter_map(|key| Some((key, node.unit(key)?))).collect();
         Self { own: nodes.get(me).map(units).unwrap_or_default(), me, nodes }
     }
 
-    /// Whether an endpoint on a node is used. An endpoint without a node, on an unknown node or on one without a unit is
-    /// in no unit, and neither is anything while this node is unknown. What the peers of this node say about its own
-    /// health decides nothing here: its programs still reach each other.
+    /// Whether an endpoint on a node is used. An endpoint without a node, on an unknown node or on one without a unit
+    /// is in no unit, and while this node is unknown, no endpoint is in its units. The vote of other nodes on this
+    /// node's own health has no effect here: its programs still reach each other.
     #[must_use]
     pub fn has(&self, node: Option<&str>) -> bool {
         let Some(name) = node.filter(|_| !self.own.is_empty()) else { return false };
@@ -62,11 +62,12 @@ impl Verdict<'_> {
     }
 }
 
-/// The object with the endpoints that are left; everything else in it, and the order, is as it was. Lists that become
-/// empty stay as empty lists. Readiness decides nothing.
+/// The object with the endpoints that are kept; everything else in it, including the order, is unchanged. Lists that
+/// become empty are kept as empty lists. Readiness has no effect.
 ///
 /// # Errors
-/// [`BodyError`] for text that is no such object. It must not be shown then: whom it leads to is not known.
+/// [`BodyError`] for text that is not such an object. It must not be shown then: it is not known which nodes its
+/// endpoints are on.
 pub fn prune<'b>(
     carrier: Carrier,
     body: &'b [u8],

@@ -1,4 +1,4 @@
-//! Which endpoints a Service lets a node use.
+//! Determines which endpoints a Service lets a node use.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,13 +12,13 @@ use crate::unit::check_key;
 #[cfg(test)]
 mod tests;
 
-/// Keys of one Service, at most, as in the field of this name that Kubernetes had.
+/// Most keys of one Service, as in the field of this name that Kubernetes had.
 pub const KEYS_MAX: usize = 16;
 
-/// The last of the keys may be this, as there. No node has such a label.
+/// Wildcard, allowed only as the last key, as in that field. No node has such a label.
 const ANY: &str = "*";
 
-/// What no label key has in it.
+/// Separator that no label key contains.
 const BETWEEN: char = ',';
 
 /// Which endpoints a node may use.
@@ -26,7 +26,7 @@ const BETWEEN: char = ',';
 pub enum Reach {
     /// All of them.
     Everywhere,
-    /// Those on nodes that share a unit with it, by one of these keys.
+    /// Those on nodes that share a unit with it for one of these keys.
     Units(TopologyKeys),
     /// None: the Service belongs to a grid, and its annotation cannot be read.
     Nowhere,
@@ -36,14 +36,14 @@ impl Reach {
     /// Reads a Service object.
     ///
     /// # Errors
-    /// [`BodyError`] for text that is no object with metadata.
+    /// [`BodyError`] for text that is not an object with metadata.
     pub fn of(body: &[u8]) -> Result<Self, BodyError> {
         let metadata = Metadata::of(body)?;
         Ok(Self::said_by(&metadata.labels, &metadata.annotations))
     }
 
-    /// What labels and annotations of a Service say. An annotation that cannot be read closes the Services of grids, and
-    /// means nothing on others: there it may be somebody else's (docs/reference/superedge.md#pruning).
+    /// Reads labels and annotations of a Service. An annotation that cannot be read closes the Services of grids, and
+    /// is ignored on others, where it may belong to another tool (docs/reference/superedge.md#pruning).
     #[must_use]
     pub fn said_by(labels: &BTreeMap<String, String>, annotations: &BTreeMap<String, String>) -> Self {
         let Some(text) = annotations.get(TOPOLOGY_KEYS) else { return Self::Everywhere };
@@ -56,7 +56,8 @@ impl Reach {
     }
 }
 
-/// The keys that close a Service, at least one. They are kept as one text: there may be as many as there are Services.
+/// The keys that close a Service, at least one. They are stored as one text, because there may be as many as there are
+/// Services.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TopologyKeys(Box<str>);
 
@@ -66,7 +67,7 @@ impl TopologyKeys {
         self.0.split(BETWEEN)
     }
 
-    /// Reads a JSON array; none when it is empty. It is read up to the first item that may not be there.
+    /// Reads a JSON array; none when it is empty. Reading stops at the first invalid item.
     fn read(text: &str) -> Result<Option<Self>, serde_json::Error> {
         let mut reader = serde_json::Deserializer::from_str(text);
         let keys = reader.deserialize_seq(Keys)?;

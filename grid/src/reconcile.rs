@@ -1,4 +1,4 @@
-//! What a grid's controller has to do: the children that are wanted, and what becomes of those that are there
+//! What a grid's controller has to do: determines the wanted children, and what happens to the existing ones
 //! (docs/reference/superedge.md#children).
 
 pub mod child;
@@ -17,10 +17,10 @@ use serde_json::Value;
 
 use crate::name::ChildKind;
 
-/// A grid as its controller sees it.
+/// A grid as seen by its controller.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Grid {
-    /// What it makes.
+    /// Kind of its children.
     pub kind: ChildKind,
     /// Its namespace.
     pub namespace: String,
@@ -51,7 +51,7 @@ pub struct GridSpec {
     pub pool: BTreeMap<String, Value>,
     /// `templates`: which alternative a unit uses.
     pub templates: BTreeMap<String, String>,
-    /// `defaultTemplateName`: what the other units use.
+    /// `defaultTemplateName`: the alternative that the other units use.
     pub default_name: String,
 }
 
@@ -75,7 +75,7 @@ impl ChildKind {
         }
     }
 
-    /// Kind of the grid that makes them.
+    /// Kind of the grid that creates them.
     #[must_use]
     pub const fn grid_kind(self) -> &'static str {
         match self {

@@ -1,4 +1,4 @@
-//! What Kubernetes takes as a label value and DNS as a label.
+//! Kubernetes' syntax of label values, and DNS's syntax of labels.
 
 /// Longest name part of a label key, longest label value and longest DNS label, in bytes (Kubernetes label syntax).
 pub(crate) const LABEL_LEN_MAX: usize = 63;

@@ -1,26 +1,26 @@
-//! Which template a unit uses.
+//! Determines which template a unit uses.
 
 use std::collections::BTreeMap;
 
 use thiserror::Error;
 
-/// Name that stands for the grid's own template (docs/reference/superedge.md#template-selection).
+/// Name of the grid's own template (docs/reference/superedge.md#template-selection).
 pub const OWN_TEMPLATE: &str = "default";
 
-/// A unit is to use a template that the pool does not have.
+/// A unit is configured to use a template that the pool does not have.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("unit {unit:?} is to use the template {template:?}, which is not in templatePool")]
 pub struct TemplateError {
     /// The unit.
     pub unit: String,
-    /// The name.
+    /// Name of the template.
     pub template: String,
 }
 
 /// The template of a unit: a member of the pool by name, or none for the grid's own template.
 ///
 /// # Errors
-/// [`TemplateError`] when the pool lacks it; other units are not affected.
+/// [`TemplateError`] when the pool does not have it; other units are not affected.
 pub fn choose_template<'a, T>(
     unit: &str,
     templates: &'a BTreeMap<String, String>,
@@ -35,7 +35,7 @@ pub fn choose_template<'a, T>(
     pool.get(name).map(Some).ok_or_else(missing)
 }
 
-/// Names in the pool that no unit uses, whether the unit has nodes or not: `autoDeleteUnusedTemplate` removes them.
+/// Names in the pool that no unit uses, whether or not the unit has nodes: `autoDeleteUnusedTemplate` removes them.
 #[must_use]
 pub fn unused_templates<'a, T>(
     templates: &BTreeMap<String, String>,
@@ -54,7 +54,7 @@ mod tests {
         pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
     }
 
-    /// Rows G20 to G23 of docs/reference/superedge.md#reconcile-rows, as far as they are about choice.
+    /// Rows G20 to G23 of docs/reference/superedge.md#reconcile-rows, as far as they concern the choice.
     #[test]
     fn a_unit_uses_its_own_name_then_the_default_then_the_template() {
         let pool = map(&[("t1", "one"), ("t2", "two"), ("default", "never")]);

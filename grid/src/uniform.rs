@@ -1,10 +1,11 @@
-//! The pods that a unit knows by uniform names: from StatefulSetGrids, their Services and the EndpointSlices of those.
+//! The pods that a unit knows by uniform names, from StatefulSetGrids, their Services and the EndpointSlices of those.
 //!
-//! A node may not read the pods of other nodes, nor StatefulSets. The slices of the grid's Service name each pod with its
-//! addresses and its node, and the grid says which pods are of this unit. That a pod has the name of one of the grid's is
-//! not enough: another StatefulSet may have taken the name. The grid's controller, which sees whose the StatefulSets are,
-//! names in `status.owned` the units whose StatefulSet is the grid's own; a unit that it does not name has no uniform names.
-//! Of such a set the pods have the ordinals that the unit's template gives it: one beyond them is not the set's.
+//! A node may not read the pods of other nodes, nor StatefulSets. The slices of the grid's Service contain each pod's
+//! name, addresses and node, and the grid determines which pods are in this unit. A matching pod name is not enough:
+//! another StatefulSet may have the name of the grid's. The grid's controller, which sees the owners of StatefulSets,
+//! lists in `status.owned` the units whose StatefulSet is the grid's own; a unit that is not listed has no uniform
+//! names. The set's pods have the ordinals that the unit's template gives it: a pod with another ordinal does not
+//! belong to the set.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,23 +25,23 @@ use crate::template::OWN_TEMPLATE;
 #[cfg(test)]
 mod tests;
 
-/// What of a StatefulSetGrid decides about the names on a node: what it says of the units of others is not kept.
+/// The parts of a StatefulSetGrid that decide about the names on a node; those about other units are not kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StatefulSetGrid {
     /// Namespace and name.
     pub name: GridName,
     key: Box<str>,
-    /// Of the node's unit; none when that has none.
+    /// The template of the node's unit; none when the unit has none.
     template: Option<Template>,
     /// Whether the StatefulSet of that unit belongs to the grid.
     is_owned: bool,
 }
 
-/// What of a template decides about names.
+/// The parts of a template that decide about names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Template {
     service_name: Box<str>,
-    /// None where something else than the template scales the set.
+    /// None when the set is scaled by something other than the template.
     replicas: Option<u32>,
     /// The first ordinal.
     start: u32,
@@ -117,14 +118,15 @@ impl Template {
         })
     }
 
-    /// The ordinals of the pods that a set of this template has; none where something else than the template scales it.
+    /// The ordinals of the pods of a set with this template; none when the set is scaled by something other than the
+    /// template.
     fn ordinals(&self) -> Option<Range<u64>> {
         let start = u64::from(self.start);
         Some(start..start + u64::from(self.replicas?))
     }
 }
 
-/// A count of any form: what is none, as Kubernetes counts, says nothing.
+/// A count in any JSON form; a value that is not a valid Kubernetes count is ignored.
 fn count(text: Option<&RawValue>) -> Option<u32> {
     let count: i32 = serde_json::from_str(text?.get()).ok()?;
     u32::try_from(count).ok()
@@ -144,10 +146,10 @@ pub struct PodAddress {
 }
 
 impl StatefulSetGrid {
-    /// Reads a StatefulSetGrid for a node. `unit` says in which unit the node is by a key, if in any.
+    /// Reads a StatefulSetGrid for a node. `unit` gives the node's unit for a key, if it has one.
     ///
     /// # Errors
-    /// [`BodyError`] for text that is no such object.
+    /// [`BodyError`] for text that is not such an object.
     pub fn of<'u>(body: &[u8], unit: impl FnOnce(&str) -> Option<&'u str>) -> Result<Self, BodyError> {
         let Object { metadata, spec, status } = view(body)?;
         let unit = unit(&spec.grid_uniq_key);
@@ -169,11 +171,12 @@ impl StatefulSetGrid {
         self.template.as_ref().map(|template| &*template.service_name).filter(|name| !name.is_empty())
     }
 
-    /// The names by which node `me`, for which the grid was read, knows the pods of its unit. `service` is the metadata
-    /// of the Service [`Self::service_name`], `pods` what its slices hold. None when the node is in no unit, or names are withheld
-    /// because the unit's StatefulSet is not the grid's, or the Service is missing or not of a grid with this key.
+    /// The names by which node `me`, for which the grid was read, knows the pods of its unit. `service` is the
+    /// metadata of the Service [`Self::service_name`], `pods` the contents of its slices. None when the node is in no
+    /// unit, or names are withheld because the unit's StatefulSet is not the grid's, or the Service is missing or not
+    /// of a grid with this key.
     ///
-    /// A name that is also the name of a real pod of the Service is withheld: that pod has it already.
+    /// A name that is also the name of a real pod of the Service is withheld, because that pod already has it.
     #[must_use]
     pub fn names(
         &self,
@@ -215,18 +218,18 @@ impl StatefulSetGrid {
     }
 }
 
-/// The addresses of one name. A pod that goes is left out once its successor is there.
+/// The addresses of one name. A terminating pod is left out once its successor exists.
 fn newest(pods: &[&PodAddress]) -> BTreeSet<IpAddr> {
     let successor = pods.iter().any(|pod| !pod.terminating);
     let shown = pods.iter().filter(|pod| !(successor && pod.terminating));
     shown.flat_map(|pod| pod.addresses.iter().copied()).collect()
 }
 
-/// The pods in an EndpointSlice, ready or not. Endpoints that are no pods on a node, and addresses that are no IP
+/// The pods in an EndpointSlice, ready or not. Endpoints that are not pods on a node, and addresses that are not IP
 /// addresses, are left out.
 ///
 /// # Errors
-/// [`BodyError`] for text that is no such object.
+/// [`BodyError`] for text that is not such an object.
 pub fn pod_addresses(slice: &[u8]) -> Result<Vec<PodAddress>, BodyError> {
     #[derive(Deserialize)]
     struct Slice {

@@ -33,7 +33,7 @@ where
     Ok(values.collect::<BTreeSet<_>>().into_iter().collect())
 }
 
-/// The unit of one node; none when it lacks the key or the value is empty.
+/// The unit of one node; none when it does not have the key or the value is empty.
 #[must_use]
 pub fn unit_of<'a>(key: &str, labels: &'a BTreeMap<String, String>) -> Option<&'a str> {
     labels.get(key).map(String::as_str).filter(|value| !value.is_empty())

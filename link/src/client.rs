@@ -1,4 +1,4 @@
-//! The edge's side: dialling a hub.
+//! The edge's side: connecting to a hub.
 
 mod quic;
 mod websocket;
@@ -18,13 +18,13 @@ use crate::tls::ClientTls;
 
 pub use quic::QuicSocket;
 
-/// Time for each step of connecting: TCP, TLS, upgrade, the whole of QUIC.
+/// Time limit for each step of connecting: TCP, TLS, upgrade, the whole of QUIC.
 pub const STEP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long QUIC is tried alone before WebSocket joins the race.
 pub const QUIC_HEAD_START: Duration = Duration::from_millis(1500);
 
-/// How long WebSocket goes first after QUIC was found blocked. Networks change: then QUIC is tried again.
+/// How long WebSocket is tried first after QUIC was found blocked. Networks change, so QUIC is tried again later.
 pub const QUIC_BLOCKED_FOR: Duration = Duration::from_secs(15 * 60);
 
 /// Which transport to use.
@@ -39,10 +39,10 @@ pub enum Choice {
     WebSocket,
 }
 
-/// Where the hub is.
+/// Address of the hub.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
-    /// Host name or IP address, as the hub's certificate has it.
+    /// Host name or IP address, as in the hub's certificate.
     pub host: String,
     /// TCP port of the WebSocket listener.
     pub websocket_port: u16,
@@ -52,18 +52,18 @@ pub struct Target {
     pub choice: Choice,
 }
 
-/// Connects once, without memory of earlier attempts.
+/// Connects once, independently of earlier attempts.
 ///
 /// # Errors
-/// [`ConnectError`] says at which step and why.
+/// [`ConnectError`] names the step and the reason.
 pub async fn connect(target: Target, tls: ClientTls) -> Result<Link, ConnectError> {
     Connector::new(target, tls).connect().await
 }
 
-/// Connects once to a cloud that speaks dialect `kubeedge`, over WebSocket whatever the target chooses.
+/// Connects once to a cloud that speaks dialect `kubeedge`, over WebSocket regardless of the target's choice.
 ///
 /// # Errors
-/// [`ConnectError`] says at which step and why.
+/// [`ConnectError`] names the step and the reason.
 pub async fn connect_documents(
     target: &Target,
     node: &NodeId,
@@ -80,7 +80,7 @@ pub async fn connect_documents(
     Err(last)
 }
 
-/// Connects again and again, and remembers when QUIC was found blocked.
+/// Connects repeatedly, and remembers when QUIC was found blocked.
 #[derive(Debug)]
 pub struct Connector {
     target: Target,
@@ -90,23 +90,23 @@ pub struct Connector {
 }
 
 impl Connector {
-    /// A connector that has not tried yet.
+    /// A connector without earlier attempts.
     #[must_use]
     pub fn new(target: Target, tls: ClientTls) -> Self {
         Self { target, tls, socket: None, websocket_first_until: None }
     }
 
-    /// Uses a shared UDP socket instead of one of its own: thousands of hollow edges in one process.
+    /// Uses a shared UDP socket instead of one of its own, for thousands of hollow edges in one process.
     #[must_use]
     pub fn with_socket(mut self, socket: QuicSocket) -> Self {
         self.socket = Some(socket);
         self
     }
 
-    /// Makes a link. It is a link that the hub has accepted: certificates are checked on both sides.
+    /// Makes a link. The hub has accepted the link when this returns: certificates are checked on both sides.
     ///
     /// # Errors
-    /// [`ConnectError`] says at which step and why.
+    /// [`ConnectError`] names the step and the reason.
     pub async fn connect(&mut self) -> Result<Link, ConnectError> {
         match self.target.choice {
             Choice::Quic => self.quic().await,
@@ -148,7 +148,7 @@ impl Connector {
         winner
     }
 
-    /// Both run; also tells whether WebSocket won.
+    /// Runs both; also returns whether WebSocket won.
     async fn finish_race(
         &self,
         mut quic: std::pin::Pin<&mut impl Future<Output = Result<Link, ConnectError>>>,

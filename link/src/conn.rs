@@ -18,7 +18,7 @@ use crate::identity::PeerCertificate;
 use crate::progress::{PROGRESS_BYTES, PROGRESS_INTERVAL, Progress};
 use crate::queue::SendQueue;
 
-/// What carries a link.
+/// Transport of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Transport {
     /// TLS over TCP.
@@ -39,31 +39,31 @@ impl fmt::Display for Transport {
     }
 }
 
-/// Who is at the other end.
+/// The other end of a link.
 #[derive(Debug, Clone)]
 pub struct PeerInfo {
     /// Network address; unspecified for links in memory.
     pub remote: SocketAddr,
-    /// What carries the link.
+    /// Transport of the link.
     pub transport: Transport,
-    /// The node that the peer's certificate names; none on the edge's side.
+    /// The node in the peer's certificate; none on the edge's side.
     pub node: Option<NodeId>,
     /// The peer's certificate; none on the edge's side and for links in memory.
     pub certificate: Option<PeerCertificate>,
 }
 
-/// What [`Link::next`] tells.
+/// Event returned by [`Link::next`].
 #[derive(Debug)]
 pub enum LinkEvent {
     /// A whole frame arrived.
     Frame(Lane, Frame),
-    /// A lane that was full has room again: pump.
+    /// A lane that was full has room again: call the pump.
     Writable,
-    /// The link has ended; every later call says the same.
+    /// The link has ended; every later call returns the same.
     Closed(LinkError),
 }
 
-/// Which way a frame went, as the tapped side sees it.
+/// Direction of a frame, as seen by the tapped side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// Sent by this side.
@@ -72,49 +72,49 @@ pub enum Direction {
     In,
 }
 
-/// Sees every frame of a link: the recorder's seam (docs/operations.md#recording). Called by the link's owner, so it
+/// Receives every frame of a link, for the recorder (docs/operations.md#recording). Called by the link's owner, so it
 /// must not block.
 pub trait Tap: Send + Sync {
     /// A frame was queued for sending, or was received.
     fn frame(&self, at: Instant, direction: Direction, lane: Lane, frame: &Frame);
 }
 
-/// One transport's way of moving packages.
+/// How one transport moves packages.
 pub(crate) trait Wire: Send {
-    /// Moves as much out of the queue as the transport takes; ready when all is written and flushed.
+    /// Moves as much of the queue as the transport accepts; ready when all is written and flushed.
     fn poll_send(&mut self, cx: &mut Context<'_>, queue: &mut SendQueue) -> Poll<Result<(), LinkError>>;
 
     /// The next package.
     fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Result<Package, LinkError>>;
 
-    /// Ends the connection after everything was flushed; ready when the peer has what was written.
+    /// Ends the connection after everything was flushed; ready when the peer has received what was written.
     fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<()>;
 }
 
-/// A connection to a peer that carries frames in lanes. See the crate's text for the loop that owns it.
+/// A connection to a peer that carries frames in lanes. The crate documentation shows the owner's loop.
 pub struct Link {
     wire: Box<dyn Wire>,
     queue: SendQueue,
     assembler: Assembler,
     /// Lanes in which a frame has begun and not ended.
     unfinished: [bool; 3],
-    /// Empty packages seen: QUIC opens each lane with one.
+    /// Empty packages received: QUIC opens each lane with one.
     empty: usize,
     peer: PeerInfo,
     compress: bool,
-    /// Reading goes first after a `Writable`, so that a fast sender still hears its peer.
+    /// Reading comes first after a `Writable`, so that a fast sender still receives.
     read_first: bool,
-    /// Writing failed; what the peer said before is still read.
+    /// Writing failed; data that the peer sent before is still read.
     write_failed: Option<LinkError>,
     closed: Option<LinkError>,
     tap: Option<Arc<dyn Tap>>,
-    /// What the pieces of unfinished frames, and the frame that is being worked on, are taken from.
+    /// Memory held for the pieces of unfinished frames and the frame being processed.
     pieces: Option<Held>,
-    /// An answer is queued until so many bytes have left.
+    /// Number of sent bytes up to which an answer is still queued.
     answers_until: u64,
-    /// Bytes that arrived since the beginning.
+    /// Bytes received since the beginning.
     arrived: u64,
-    /// Reading and writing.
+    /// Progress of reading and writing.
     progress: [Progress; 2],
 }
 
@@ -145,24 +145,24 @@ impl Link {
         }
     }
 
-    /// The same for a peer that sends no frame longer than `max`, of all lanes together.
+    /// The same for a peer whose frames are at most `max` bytes long, in all lanes together.
     pub(crate) fn bounded(wire: Box<dyn Wire>, peer: PeerInfo, max: usize) -> Self {
         Self { assembler: Assembler::bounded(max), ..Self::new(wire, peer) }
     }
 
-    /// Takes the memory for pieces of unfinished frames from the peer's share. Without room the link ends.
+    /// Accounts the memory for pieces of unfinished frames to the peer's share. Without room the link ends.
     pub fn set_share(&mut self, share: &Share) {
         self.pieces = Some(share.nothing());
     }
 
-    /// Bytes that wait to be written, as long as an answer is among them. Objects alone are not counted: all nodes share
-    /// their bodies.
+    /// Bytes that wait to be written, as long as an answer is among them. Objects alone are not counted, because all
+    /// nodes share their bodies.
     #[must_use]
     pub fn queued_answers(&self) -> usize {
         if self.queue.left() < self.answers_until { self.queue.bytes() } else { 0 }
     }
 
-    /// Looks whether the peer takes what waits for it and goes on with what it has begun. When it does not, the link ends.
+    /// Checks whether the peer reads what waits for it and continues what it has begun. If not, the link ends.
     pub fn check_progress(&mut self, now: Instant) -> Option<LinkError> {
         if self.closed.is_some() {
             return None;
@@ -182,7 +182,7 @@ impl Link {
         Some(LinkError::Stalled(text))
     }
 
-    /// Looks whether something is under way, and says when to call [`Self::check_progress`] next if so.
+    /// Checks whether a transfer is under way, and if so, returns when to call [`Self::check_progress`] next.
     pub fn watch_progress(&mut self, now: Instant) -> Option<Instant> {
         let begun = self.unfinished.iter().any(|unfinished| *unfinished);
         let [reading, writing] = &mut self.progress;
@@ -193,31 +193,31 @@ impl Link {
         deadlines.into_iter().flatten().min()
     }
 
-    /// Who is at the other end.
+    /// The other end of the link.
     #[must_use]
     pub fn peer(&self) -> &PeerInfo {
         &self.peer
     }
 
-    /// Lets a recorder see every frame from now on.
+    /// Passes every frame from now on to a recorder.
     pub fn set_tap(&mut self, tap: Arc<dyn Tap>) {
         self.tap = Some(tap);
     }
 
-    /// Whether object bodies may travel compressed. The side that sends a welcome need not call this: the link
-    /// reads the agreed features as the welcome passes.
+    /// Sets whether object bodies may travel compressed. The side that sends a welcome need not call this: the link
+    /// reads the agreed features from the welcome.
     pub fn set_compression(&mut self, on: bool) {
         self.compress = on;
     }
 
-    /// Whether the lane takes another frame; false for every lane once the link has ended, unless it was the peer's
-    /// bytes that ended it: the peer can then still be told so ([`LinkError::goodbye`]).
+    /// Whether the lane accepts another frame. False for every lane once the link has ended, unless the peer's own
+    /// bytes ended it: then a goodbye can still be sent ([`LinkError::goodbye`]).
     #[must_use]
     pub fn can_send(&self, lane: Lane) -> bool {
         self.unwritable().is_none() && self.queue.has_room(lane)
     }
 
-    /// Why nothing can be written any more.
+    /// The reason why nothing can be written any more.
     fn unwritable(&self) -> Option<&LinkError> {
         self.closed.as_ref().filter(|reason| reason.goodbye().is_none())
     }
@@ -225,8 +225,8 @@ impl Link {
     /// Encodes and queues a frame. It is written by [`Self::next`], [`Self::flush`] or [`Self::close`].
     ///
     /// # Errors
-    /// [`LinkError::LaneFull`] when [`Self::can_send`] is false for the lane, [`LinkError::Package`] when the frame
-    /// is larger than `FRAME_LEN_MAX` (the link stays usable), or the reason of the link's end.
+    /// [`LinkError::LaneFull`] when [`Self::can_send`] is false for the lane, [`LinkError::Package`] when the frame is
+    /// larger than `FRAME_LEN_MAX` (the link stays usable), or the reason for the link's end.
     #[expect(
         clippy::needless_pass_by_value,
         reason = "a sent frame is given away, whatever a transport keeps of it"
@@ -252,7 +252,7 @@ impl Link {
         Ok(())
     }
 
-    /// Writes what is queued and waits for the next event. Cancel-safe: a dropped call loses nothing.
+    /// Writes queued frames and waits for the next event. Cancel-safe: a dropped call loses nothing.
     pub async fn next(&mut self) -> LinkEvent {
         poll_fn(|cx| self.poll_next(cx)).await
     }
@@ -262,7 +262,7 @@ impl Link {
         if let Some(reason) = &self.closed {
             return Poll::Ready(LinkEvent::Closed(reason.clone()));
         }
-        // The frame that was given out last has been worked on.
+        // The frame that was returned last has been processed.
         if let Some(pieces) = &mut self.pieces {
             // Holding less never fails.
             let _ = pieces.set(self.assembler.pending());
@@ -286,11 +286,11 @@ impl Link {
         }
     }
 
-    /// Writes everything that is queued and waits until the transport has taken it. Nothing is read meanwhile: two
-    /// peers that flush large frames at each other would wait for ever, so this is for the small ones.
+    /// Writes everything that is queued and waits until the transport has accepted it. Nothing is read meanwhile: two
+    /// peers that flush large frames to each other would wait forever, so use this only for small ones.
     ///
     /// # Errors
-    /// The reason of the link's end.
+    /// The reason for the link's end.
     pub async fn flush(&mut self) -> Result<(), LinkError> {
         if let Some(reason) = self.unwritable() {
             return Err(reason.clone());
@@ -299,7 +299,7 @@ impl Link {
         flushed.inspect_err(|error| self.closed = Some(error.clone()))
     }
 
-    /// Writes what is queued (a goodbye), ends the connection in good order, and waits at most `limit` for that.
+    /// Writes queued frames (a goodbye), ends the connection in good order, and waits at most `limit` for that.
     pub async fn close(mut self, limit: Duration) {
         let orderly = async {
             if self.flush().await.is_ok() {
@@ -334,7 +334,7 @@ impl Link {
         }
     }
 
-    /// An orderly end in the middle of a frame is none.
+    /// An orderly end in the middle of a frame counts as truncated.
     fn closed_by_peer(&mut self) -> LinkEvent {
         let cut = Lane::ALL.into_iter().find(|lane| self.unfinished[lane.index()]);
         self.end(cut.map_or(LinkError::ClosedByPeer, LinkError::Truncated))
@@ -342,8 +342,8 @@ impl Link {
 
     fn assemble(&mut self, package: Package) -> Result<Option<(Lane, Frame)>, LinkError> {
         if package.payload.is_empty() && !package.more {
-            // The opening of a lane's stream on QUIC: no frame is empty. More of them would be a way to keep
-            // this side busy for nothing.
+            // This opens a lane's stream on QUIC: no frame is empty. More of them would be a way to keep this side
+            // busy without purpose.
             self.empty += 1;
             return if self.empty > Lane::ALL.len() {
                 Err(PackageError::EmptyPiece.into())

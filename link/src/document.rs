@@ -1,8 +1,8 @@
 //! Links of dialect `kubeedge`: one JSON document is one WebSocket text message (docs/reference/kubeedge.md#websocket).
 //!
 //! There are no lanes, because a stock peer reads one document after the other. Documents that are longer than
-//! [`PIECE_LEN`] are written as fragments of [`LARGE_PIECE_LEN`]: tungstenite's buffer grows to the longest frame and never
-//! shrinks.
+//! [`PIECE_LEN`] are written as fragments of [`LARGE_PIECE_LEN`]: tungstenite's buffer grows to the longest frame and
+//! never shrinks.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -28,82 +28,82 @@ use crate::conn::{Direction, PeerInfo};
 use crate::error::LinkError;
 use crate::ws::{Closing, PIECE_LEN, Tls, link_error, poll_end, text_config};
 
-/// Bytes that wait before the link takes no further document. One document may go beyond it, so that a large one can
-/// pass at all.
+/// Waiting bytes from which the link accepts no further document. One document may exceed it, so that large ones can
+/// be sent at all.
 pub const DOCUMENT_QUEUE_BYTES: usize = 64 * 1024;
 
-/// Documents that wait before the link takes no further one.
+/// Waiting documents from which the link accepts no further one.
 pub const DOCUMENT_QUEUE_MAX: usize = 64;
 
-/// Bytes after which the socket is flushed although more waits: what has left is known in steps of this at the most.
+/// Bytes after which the socket is flushed even though more waits. This bounds the granularity of `Transmitted`.
 const FLUSH_BYTES: usize = 16 * 1024;
 
-/// Payload bytes of the frames of a document that does not fit one. A large object is under way to thousands of nodes at
-/// once, and what each connection then needs beside the object itself stays with the process: this is half of what one
-/// frame may have, at the price of twice as many writes for documents that are rare.
+/// Payload bytes of the frames of a document that does not fit one frame. A large object is sent to thousands of nodes
+/// at once, and the memory that each connection needs besides the object itself stays with the process: this is half
+/// of what one frame may have, at the price of twice as many writes for documents that are rare.
 const LARGE_PIECE_LEN: usize = PIECE_LEN / 2;
 
-/// Bytes of a ping or its answer beside what it says, as a client sends it.
+/// Bytes of a ping or its answer besides its payload, as a client sends it.
 const CONTROL_HEADER: usize = 6;
 
-/// What [`DocumentLink::is_read`] sends, and gets back.
+/// Payload of the ping of [`DocumentLink::is_read`] and of its answer.
 const PROBE: &[u8] = b"still there?";
 
-/// Documents from this length on are not kept as the buffer for others.
+/// Documents of at least this length are not kept as the buffer for others.
 const LARGE_DOCUMENT: usize = 64 * 1024;
 
-/// Ciphertext that rustls may hold for a socket that is full.
+/// Most ciphertext that rustls may hold for a full socket.
 const TLS_BUFFER: usize = 4 * 1024;
 
-/// Elements of which an empty queue keeps the memory.
+/// Elements for which an empty queue keeps its memory.
 const KEEP_CAPACITY: usize = 4;
 
 thread_local! {
-    /// Where the pieces of a document are put together to one frame. tungstenite copies a frame as soon as it has it, so
-    /// that the next one finds the memory free again: a frame is longer than what the allocator gives cheaply. Bounded by
-    /// [`PIECE_LEN`], once a thread.
+    /// Buffer in which the pieces of a document are joined to one frame. tungstenite copies a frame at once, so the
+    /// memory is free again for the next one: a frame is longer than what the allocator provides cheaply. Bounded by
+    /// [`PIECE_LEN`], once per thread.
     static SCRATCH: Cell<BytesMut> = Cell::default();
 }
 
-/// What [`DocumentLink::next`] tells.
+/// Event returned by [`DocumentLink::next`].
 #[derive(Debug)]
 pub enum DocumentEvent {
-    /// A document arrived. Text and binary messages alike.
+    /// A document arrived, as a text or a binary message.
     Document(Bytes),
-    /// Something arrived that is no document: a ping, which is answered already, or its answer.
+    /// Something other than a document arrived: a ping, which is already answered, or an answer to one.
     Heard,
-    /// Every document up to this number has left for the kernel; there may be room for others.
+    /// Every document up to this number was passed to the kernel; there may be room for others.
     Transmitted(u64),
-    /// The link has ended; every later call says the same.
+    /// The link has ended; every later call returns the same.
     Closed(LinkError),
 }
 
-/// Sees every document of a link: the recorder's seam. Called by the link's owner, so it must not block.
+/// Receives every document of a link, for the recorder. Called by the link's owner, so it must not block.
 pub trait DocumentTap: Send + Sync {
     /// A document was queued for sending, or was received.
     fn document(&self, direction: Direction, document: &Bytes);
 }
 
-/// A connection to a peer that speaks dialect `kubeedge`. Like [`Link`](crate::Link), it moves only while its owner
-/// waits in [`next`](Self::next).
+/// A connection to a peer that speaks dialect `kubeedge`. Like [`Link`](crate::Link), it only makes progress while its
+/// owner waits in [`next`](Self::next).
 pub struct DocumentLink {
     stream: Box<WebSocketStream<Tls>>,
     queue: DocumentQueue,
-    /// Written since the last complete flush.
+    /// Bytes written since the last complete flush.
     unflushed: usize,
-    /// The newest document that was written whole since then.
+    /// The newest document that was completely written since then.
     written: Option<u64>,
     peer: PeerInfo,
-    /// Reading goes first after a `Transmitted`, so that a fast sender still hears its peer.
+    /// Reading comes first after a `Transmitted`, so that a fast sender still receives.
     read_first: bool,
-    /// Writing failed; what the peer said before is still read.
+    /// Writing failed; data that the peer sent before is still read.
     write_failed: Option<LinkError>,
     closed: Option<LinkError>,
     tap: Option<Arc<dyn DocumentTap>>,
     /// Whether the peer has answered [`PROBE`].
     has_answered: bool,
-    /// The document that arrived last, if it was a large one. tungstenite keeps its buffer for the next one unless somebody
-    /// has it when that begins.
+    /// The last received document, if it was a large one. tungstenite keeps its buffer for the next one unless another
+    /// reference to it exists when that begins.
     large: Option<Bytes>,
 }
 
@@ -114,15 +114,15 @@ impl fmt::Debug for DocumentLink {
 }
 
 impl DocumentLink {
-    /// Takes over an accepted connection, which was upgraded with the limits of packages. No client sends a frame before
-    /// it has the answer to its upgrade (RFC 6455, section 4.1), so none is lost with the reader of the upgrade.
+    /// Takes over an accepted connection, which was upgraded with the limits of packages. No client sends a frame
+    /// before it has the answer to its upgrade (RFC 6455, section 4.1), so none is lost with the upgrade's reader.
     pub(crate) async fn accepted(stream: WebSocketStream<Tls>, peer: PeerInfo) -> Self {
         let tls = stream.into_inner();
         let config = Some(text_config(Role::Server));
         Self::new(WebSocketStream::from_raw_socket(tls, Role::Server, config).await, peer)
     }
 
-    /// Takes over a connection that was upgraded with the limits of documents, and what has been read of it since.
+    /// Takes over a connection that was upgraded with the limits of documents, including data that was already read.
     pub(crate) fn new(mut stream: WebSocketStream<Tls>, peer: PeerInfo) -> Self {
         match stream.get_mut().get_mut() {
             TlsStream::Client(stream) => stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER)),
@@ -143,23 +143,23 @@ impl DocumentLink {
         }
     }
 
-    /// Takes the memory for a document that is not whole from the peer's share. Without room the link ends.
+    /// Accounts the memory for an incomplete document to the peer's share. Without room the link ends.
     pub fn set_share(&mut self, share: &Share) {
         self.stream.get_mut().bound(share);
     }
 
-    /// Lets a recorder see every document from now on.
+    /// Passes every document from now on to a recorder.
     pub fn set_tap(&mut self, tap: Arc<dyn DocumentTap>) {
         self.tap = Some(tap);
     }
 
-    /// Who is at the other end.
+    /// The other end of the link.
     #[must_use]
     pub fn peer(&self) -> &PeerInfo {
         &self.peer
     }
 
-    /// Whether another document is taken.
+    /// Whether another document is accepted.
     #[must_use]
     pub fn can_send(&self) -> bool {
         self.closed.is_none() && self.queue.has_room()
@@ -168,7 +168,7 @@ impl DocumentLink {
     /// Queues a document. It is written by [`Self::next`] or [`Self::close`].
     ///
     /// # Errors
-    /// [`LinkError::QueueFull`] when [`Self::can_send`] is false, or the reason of the link's end.
+    /// [`LinkError::QueueFull`] when [`Self::can_send`] is false, or the reason for the link's end.
     pub fn send(&mut self, document: Outgoing) -> Result<(), LinkError> {
         if let Some(reason) = &self.closed {
             return Err(reason.clone());
@@ -183,7 +183,7 @@ impl DocumentLink {
         Ok(())
     }
 
-    /// Writes what is queued and waits for the next event. Cancel-safe: a dropped call loses nothing.
+    /// Writes queued documents and waits for the next event. Cancel-safe: a dropped call loses nothing.
     pub async fn next(&mut self) -> DocumentEvent {
         poll_fn(|cx| self.poll_next(cx)).await
     }
@@ -207,7 +207,7 @@ impl DocumentLink {
                 Poll::Ready(Ok(None)) | Poll::Pending => {}
             }
         }
-        // What was found empty above need not be looked at twice: it wakes this task.
+        // If reading found nothing above, it need not be polled again: it wakes this task.
         if !was_read && let Poll::Ready(event) = self.poll_read(cx) {
             return Poll::Ready(event);
         }
@@ -217,8 +217,9 @@ impl DocumentLink {
         }
     }
 
-    /// Whether somebody reads at the other end still: a ping is sent, and what comes before its answer is thrown away. Waits at most
-    /// `limit`. For links that end: of a peer that has begun another connection, the answer says that it is not the one that began it.
+    /// Whether the other end still reads: sends a ping, and discards everything before its answer. Waits at most
+    /// `limit`. For links that are being ended: when a node has begun another connection, an answer here shows that
+    /// another process began it.
     pub async fn is_read(&mut self, limit: Duration) -> bool {
         let answer = async {
             poll_fn(|cx| Pin::new(&mut *self.stream).poll_ready(cx)).await.ok()?;
@@ -252,8 +253,8 @@ impl DocumentLink {
         }
     }
 
-    /// Moves as much as the socket takes; ready with a number after each flush that completed a document, and without
-    /// one when nothing is left to do.
+    /// Writes as much as the socket accepts; ready with a number after each flush that completed a document, and
+    /// without one when nothing is left to write.
     fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<u64>, LinkError>> {
         loop {
             if self.unflushed >= FLUSH_BYTES || (self.queue.is_empty() && self.unflushed > 0) {
@@ -294,7 +295,7 @@ impl DocumentLink {
             // tungstenite answers pings itself, with the next write or flush.
             Message::Ping(data) | Message::Pong(data) => {
                 self.has_answered |= data == PROBE;
-                // It may come in the middle of a document, which goes on.
+                // It may arrive in the middle of a document, which then continues.
                 self.stream.get_mut().passed(data.len().saturating_add(CONTROL_HEADER));
                 self.unflushed = self.unflushed.max(1);
                 DocumentEvent::Heard
@@ -332,7 +333,7 @@ struct DocumentQueue {
 #[derive(Debug)]
 struct Waiting {
     document: Outgoing,
-    /// Index of the first piece that is not written whole, and how much of it is.
+    /// Index of the first piece that is not completely written, and how much of it is.
     piece: usize,
     offset: usize,
 }
@@ -378,7 +379,7 @@ impl DocumentQueue {
 }
 
 impl Waiting {
-    /// Takes the next bytes, at most `max`. Without a copy when they are of one piece.
+    /// Takes the next bytes, at most `max`. No copy is made when they belong to one piece.
     fn cut(&mut self, max: usize) -> Bytes {
         self.skip_written();
         let Some(piece) = self.document.pieces().get(self.piece) else { return Bytes::new() };
@@ -404,7 +405,7 @@ impl Waiting {
         joined
     }
 
-    /// Moves on to the next piece in which something is left.
+    /// Moves on to the next piece that has bytes left.
     fn skip_written(&mut self) {
         while self.document.pieces().get(self.piece).is_some_and(|piece| piece.len() <= self.offset) {
             self.piece += 1;

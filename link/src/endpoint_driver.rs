@@ -1,10 +1,10 @@
-//! Longer turns for what receives on a UDP socket.
+//! Longer turns for the task that receives on a UDP socket.
 //!
-//! quinn's endpoint is one task among those of all connections and reads for 50 µs in a turn (quinn, `RECV_TIME_BOUND`),
-//! which is some 30 datagrams. With a thousand busy connections a turn comes every ten milliseconds: the kernel's
-//! buffer runs over meanwhile, and a first packet that is lost costs its node a second or more. (A thread of its own
-//! would never be late, but takes datagrams one by one and wakes connections across threads: a quarter more processor
-//! time for each question.)
+//! quinn's endpoint is one task among those of all connections and reads for 50 µs per turn (quinn,
+//! `RECV_TIME_BOUND`), which is about 30 datagrams. With a thousand busy connections it gets a turn every ten
+//! milliseconds: the kernel's buffer overflows meanwhile, and a lost first packet costs its node a second or more. (A
+//! separate thread would never be late, but reads datagrams one by one and wakes connections across threads: a quarter
+//! more processor time for each request.)
 
 use std::future::Future;
 use std::io;
@@ -21,10 +21,10 @@ use quinn::{AsyncTimer, AsyncUdpSocket, Runtime, TokioRuntime};
 /// Turns of the endpoint in a row while it has work: a millisecond of reading.
 const TURNS_MAX: usize = 20;
 
-/// quinn's runtime for one endpoint: tokio's, but for the turns of the endpoint's driver.
+/// quinn's runtime for one endpoint: tokio's, except for the turns of the endpoint's driver.
 #[derive(Debug, Default)]
 pub(crate) struct EndpointRuntime {
-    /// The driver, which quinn spawns before any connection, runs.
+    /// Whether the driver, which quinn spawns before any connection, was spawned.
     driving: AtomicBool,
 }
 
@@ -50,7 +50,7 @@ impl Runtime for EndpointRuntime {
     }
 }
 
-/// A future that goes on at once when it has woken itself.
+/// A future that continues at once when it has woken itself.
 struct LongTurns {
     inner: Pin<Box<dyn Future<Output = ()> + Send>>,
     own: Arc<OwnWaker>,
@@ -89,7 +89,7 @@ impl Future for LongTurns {
                 return Poll::Pending;
             }
         }
-        // The wake that came in the last turn has woken the task as well.
+        // The wake during the last turn has also woken the task.
         cx.waker().wake_by_ref();
         Poll::Pending
     }
@@ -117,7 +117,7 @@ mod tests {
         let polls = Arc::new(AtomicUsize::new(0));
         let inner = Box::pin(busy(Arc::clone(&polls), work));
         let mut turns = LongTurns { inner, own: Arc::default() };
-        // Stands for the task: `woken` says whether it was.
+        // Stands for the task: `woken` shows whether it was woken.
         let task = Arc::new(OwnWaker::default());
         let waker = Waker::from(Arc::clone(&task));
         assert!(Pin::new(&mut turns).poll(&mut Context::from_waker(&waker)).is_pending());

@@ -1,4 +1,4 @@
-//! What can go wrong on the way to a link and on it.
+//! Errors of making a link and of using it.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,8 +13,8 @@ use tombolo_proto::package::PackageError;
 use tombolo_proto::session::SessionError;
 use tombolo_runtime::listen::ListenError;
 
-/// Why a link ended, or why a frame was not taken. Clones share their source, because a link keeps the reason of
-/// its end and tells it to whoever asks again.
+/// Why a link ended, or why a frame was not accepted. Clones share their source, because a link keeps the reason for
+/// its end and returns it again to later calls.
 #[derive(Debug, Clone, Error)]
 pub enum LinkError {
     /// The peer ended the connection in good order.
@@ -29,10 +29,10 @@ pub enum LinkError {
     /// The QUIC connection ended.
     #[error("the QUIC connection ended: {0}")]
     Quic(String),
-    /// The peer sent what no WebSocket peer of ours sends.
+    /// The peer sent something that a conforming WebSocket peer never sends.
     #[error("WebSocket protocol error: {0}")]
     WebSocket(String),
-    /// The peer's bytes are no packages.
+    /// The peer's bytes are not packages.
     #[error(transparent)]
     Package(#[from] PackageError),
     /// A package does not hold a frame.
@@ -54,16 +54,16 @@ pub enum LinkError {
     /// The connection ended inside a package or a frame.
     #[error("the connection ended in the middle of a frame in lane {0:?}")]
     Truncated(Lane),
-    /// The lane has no room; ask `can_send` first and wait for `Writable`.
+    /// The lane has no room; call `can_send` first and wait for `Writable`.
     #[error("lane {0:?} is full: wait for the link to be writable")]
     LaneFull(Lane),
-    /// The link has no room for another document; ask `can_send` first and wait for `Transmitted`.
+    /// The link has no room for another document; call `can_send` first and wait for `Transmitted`.
     #[error("the link is full: wait until documents have left")]
     QueueFull,
-    /// The peer makes this side keep more than it may.
+    /// The peer makes this side keep more than is allowed.
     #[error("{0}")]
     Overloaded(String),
-    /// The peer takes or gives next to nothing of what is under way.
+    /// The peer reads or sends almost nothing of a transfer under way.
     #[error("{0}")]
     Stalled(String),
     /// A test cut the connection.
@@ -72,8 +72,8 @@ pub enum LinkError {
 }
 
 impl LinkError {
-    /// What the peer is told when its own bytes have ended the link; none when the connection is gone, or was ended in
-    /// good order. The link still takes these last words.
+    /// The goodbye for the peer when its own bytes have ended the link; none when the connection is lost, or was ended
+    /// in good order. The link still sends it.
     #[must_use]
     pub fn goodbye(&self) -> Option<Goodbye> {
         match self {
@@ -106,10 +106,10 @@ pub enum TlsError {
         /// What is wrong.
         reason: String,
     },
-    /// The private key is not usable or not the certificate's.
+    /// The private key is not usable or does not belong to the certificate.
     #[error("private key and certificate do not fit: {0}")]
     Key(rustls::Error),
-    /// No usable CA certificate was given: nobody could be verified.
+    /// No usable CA certificate was given, so no peer could be verified.
     #[error("no usable CA certificate among {given} given")]
     NoRoots {
         /// Number of certificates given.
@@ -123,29 +123,29 @@ pub enum TlsError {
 /// A certificate that names no node.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum IdentityError {
-    /// The peer sent none.
+    /// The peer sent no certificate.
     #[error("the peer sent no certificate")]
     NoCertificate,
     /// Not X.509.
     #[error("the certificate cannot be read: {0}")]
     Unreadable(String),
-    /// The subject lacks what the Kubernetes Node authorizer asks for.
+    /// The subject lacks what the Kubernetes Node authorizer requires.
     #[error("the certificate's subject {subject:?} {rule}")]
     Subject {
         /// The subject as text.
         subject: String,
-        /// What it must be.
+        /// The rule that it breaks.
         rule: &'static str,
     },
 }
 
-/// A listener that could not be made.
+/// A listener that could not be created.
 #[derive(Debug, Error)]
 pub enum BindError {
-    /// The address.
+    /// The address cannot be used.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// The TLS configuration.
+    /// The TLS configuration cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
     /// The UDP socket could not be used for QUIC.
@@ -153,12 +153,12 @@ pub enum BindError {
     Quic {
         /// The address.
         address: SocketAddr,
-        /// What the operating system said.
+        /// Error of the operating system.
         source: io::Error,
     },
 }
 
-/// Why no link could be made. Every variant may heal: try again after a wait.
+/// Why no link could be made. Every variant may be temporary: try again after a wait.
 #[derive(Debug, Error)]
 pub enum ConnectError {
     /// The host name has no address.
@@ -166,7 +166,7 @@ pub enum ConnectError {
     Resolve {
         /// The name.
         host: String,
-        /// What the resolver said.
+        /// Error of the resolver.
         reason: String,
     },
     /// The address cannot be reached.
@@ -174,7 +174,7 @@ pub enum ConnectError {
     Unreachable {
         /// The address.
         address: SocketAddr,
-        /// What the operating system said.
+        /// Error of the operating system.
         source: io::Error,
     },
     /// A step took too long.
@@ -205,7 +205,7 @@ pub enum ConnectError {
         /// First kilobyte of the body.
         body: String,
     },
-    /// The peer speaks WebSocket or QUIC, but not ours.
+    /// The peer speaks WebSocket or QUIC, but not the tombolo protocol.
     #[error("{address} does not speak the tombolo protocol: {reason}")]
     Protocol {
         /// The peer.
@@ -221,7 +221,7 @@ pub enum ConnectError {
         /// The reason.
         reason: String,
     },
-    /// The local UDP socket for QUIC could not be made.
+    /// The local UDP socket for QUIC could not be created.
     #[error("no local UDP socket for QUIC: {0}")]
     LocalSocket(io::Error),
     /// Certificates or keys of this side cannot be used.

@@ -1,4 +1,4 @@
-//! Who a peer is: the node that its verified certificate names (docs/security.md#who-is-who).
+//! Identity of a peer: the node in its verified certificate (docs/security.md#who-is-who).
 
 use std::fmt;
 
@@ -9,21 +9,21 @@ use x509_parser::prelude::{FromDer, X509Certificate, X509Name};
 
 use crate::error::IdentityError;
 
-/// What a node's common name starts with (Kubernetes Node authorization).
+/// Prefix of a node's common name (Kubernetes Node authorization).
 pub const NODE_NAME_PREFIX: &str = "system:node:";
 
 /// The organisation of every node (Kubernetes Node authorization).
 pub const NODE_GROUP: &str = "system:nodes";
 
-/// Most octets of a serial number (RFC 5280, section 4.1.2.2).
+/// Longest serial number, in octets (RFC 5280, section 4.1.2.2).
 const SERIAL_LEN_MAX: usize = 20;
 
-/// Serial number of a certificate: its authority gives each certificate another one. Written in hex.
+/// Serial number of a certificate, unique for its authority. Written in hex.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Serial([u8; SERIAL_LEN_MAX]);
 
 impl Serial {
-    /// Takes the number's octets, the highest first.
+    /// Takes the number's octets, most significant first.
     fn new(octets: &[u8]) -> Result<Self, IdentityError> {
         let mut serial = [0; SERIAL_LEN_MAX];
         let too_long = || IdentityError::Unreadable("its serial number has more than 20 octets".to_owned());
@@ -48,16 +48,16 @@ impl fmt::Display for Serial {
     }
 }
 
-/// What a certificate says of itself beside the name: enough to tell it from the others of the same node.
+/// Facts of a certificate besides its name, by which it differs from others of the same node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PeerCertificate {
     /// Its serial number.
     pub serial: Serial,
-    /// SHA-256 of its public key, as the certificate holds it (SubjectPublicKeyInfo).
+    /// SHA-256 of its public key, as encoded in the certificate (SubjectPublicKeyInfo).
     pub key: [u8; 32],
-    /// When it begins to be valid, in Unix seconds.
+    /// Start of its validity, in Unix seconds.
     pub issued: u64,
-    /// When it ceases to be valid, in Unix seconds.
+    /// End of its validity, in Unix seconds.
     pub expires: u64,
 }
 
@@ -81,11 +81,11 @@ pub fn certificate_of(chain: &[CertificateDer<'_>]) -> Result<PeerCertificate, I
     })
 }
 
-/// Reads the node out of a chain whose signature TLS has verified: exactly one common name
-/// `system:node:<name>` and the organisation `system:nodes` in the first certificate.
+/// Reads the node from a chain whose signature TLS has verified: exactly one common name `system:node:<name>` and the
+/// organisation `system:nodes` in the first certificate.
 ///
 /// # Errors
-/// [`IdentityError`] when there is no certificate or its subject is another one.
+/// [`IdentityError`] when there is no certificate or its subject has another form.
 pub fn node_of(chain: &[CertificateDer<'_>]) -> Result<NodeId, IdentityError> {
     let leaf = chain.first().ok_or(IdentityError::NoCertificate)?;
     let (rest, certificate) =

@@ -12,9 +12,9 @@
 //! }
 //! ```
 //!
-//! Nothing is written or read outside [`Link::next`], [`Link::flush`] and [`Link::close`]: a link has no task of
-//! its own. A [`DocumentLink`] is driven the same way, without lanes. [`server`] accepts links, [`client`] makes them, [`mem`] makes pairs for tests, and [`tls`] holds the
-//! certificates of both sides.
+//! A link has no task of its own: it only writes and reads in [`Link::next`], [`Link::flush`] and [`Link::close`]. A
+//! [`DocumentLink`] is driven the same way, without lanes. [`server`] accepts links, [`client`] makes them, [`mem`]
+//! makes pairs for tests, and [`tls`] holds the certificates of both sides.
 
 pub mod client;
 mod conn;
@@ -47,5 +47,5 @@ pub const SUBPROTOCOL: &str = "tombolo.v1";
 /// ALPN protocol of QUIC connections (docs/protocol.md#two-dialects-one-model).
 pub const QUIC_ALPN: &[u8] = b"tombolo/1";
 
-/// ALPN protocol of the WebSocket listener: HTTP/2 is never chosen, an upgrade needs HTTP/1.1.
+/// ALPN protocol of the WebSocket listener: HTTP/2 is never chosen, because an upgrade needs HTTP/1.1.
 pub const HTTP_ALPN: &[u8] = b"http/1.1";

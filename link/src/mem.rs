@@ -1,6 +1,6 @@
-//! Links in memory, with delay, back pressure and loss of connection on request.
+//! Links in memory, with optional delay, back pressure and loss of connection.
 //!
-//! The same packages pass as on a wire. Time is tokio's: under paused time a run is deterministic.
+//! The same packages are transferred as on a wire. Time is tokio's: under paused time a run is deterministic.
 
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -21,7 +21,7 @@ use crate::queue::SendQueue;
 /// Bytes that each lane holds in each direction before the writer has to wait.
 pub const DEFAULT_CAPACITY: usize = 256 * 1024;
 
-/// Which way packages go.
+/// Direction of packages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Way {
     /// Cloud to edge.
@@ -46,8 +46,8 @@ impl Way {
     }
 }
 
-/// Two connected links, the cloud's and the edge's, and the means to disturb them. The cloud's side knows its
-/// peer as `node`, as a certificate would tell.
+/// Two connected links, the cloud's and the edge's, and a control to disturb them. The cloud's side knows its peer as
+/// `node`, as from a certificate.
 #[must_use]
 pub fn pair(node: NodeId) -> (Link, Link, Faults) {
     let shared = Arc::new(Mutex::new(State::default()));
@@ -59,7 +59,7 @@ pub fn pair(node: NodeId) -> (Link, Link, Faults) {
     (link(Way::Down, Some(node)), link(Way::Up, None), Faults { shared: Arc::clone(&shared) })
 }
 
-/// Disturbs a pair. Clones disturb the same one.
+/// Disturbs a pair. Clones disturb the same pair.
 #[derive(Debug, Clone)]
 pub struct Faults {
     shared: Arc<Mutex<State>>,
@@ -71,22 +71,22 @@ impl Faults {
         self.change(way, lane, |queue| queue.delay = delay);
     }
 
-    /// Bytes that the lane holds before its writer has to wait.
+    /// Sets how many bytes the lane holds before its writer has to wait.
     pub fn set_capacity(&self, way: Way, lane: Lane, bytes: usize) {
         self.change(way, lane, |queue| queue.capacity = bytes);
     }
 
-    /// A held lane delivers nothing until it is released, as behind a peer that does not read.
+    /// A held lane delivers nothing until it is released, as with a peer that does not read.
     pub fn hold(&self, way: Way, lane: Lane, held: bool) {
         self.change(way, lane, |queue| queue.held = held);
     }
 
-    /// Breaks the connection: both ends are told at once, and what was under way is lost.
+    /// Breaks the connection: both ends see it at once, and everything under way is lost.
     pub fn cut(&self) {
         lock(&self.shared).cut();
     }
 
-    /// Breaks the connection when this many more packages have arrived that way; zero breaks it now.
+    /// Breaks the connection when this many more packages have arrived in that direction; zero breaks it now.
     pub fn cut_after(&self, way: Way, packages: usize) {
         let mut state = lock(&self.shared);
         state.ways[way.index()].packages_left = Some(packages);
@@ -103,7 +103,7 @@ impl Faults {
 }
 
 fn lock(shared: &Mutex<State>) -> MutexGuard<'_, State> {
-    // Each change is complete before the guard goes; a panic elsewhere leaves usable state.
+    // Each change is complete before the guard is dropped; a panic elsewhere leaves usable state.
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -139,7 +139,7 @@ impl WayState {
         }
     }
 
-    /// The package that may arrive now, or when to look again.
+    /// The package that may arrive now, or when the next one is due.
     fn arrival(&mut self, now: Instant) -> Result<Package, Option<Instant>> {
         let mut next = None;
         for queue in self.lanes.iter_mut().filter(|queue| !queue.held) {

@@ -1,5 +1,5 @@
-//! Bytes that are read for a document which is not whole yet: counted where they leave the connection, because what a WebSocket
-//! has gathered of a message cannot be seen from outside.
+//! Counts the bytes read for an unfinished document. They are counted where they leave the connection, because the
+//! part of a message that the WebSocket has gathered is not visible from outside.
 
 use std::io;
 use std::pin::Pin;
@@ -8,15 +8,15 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tombolo_runtime::{Held, Share};
 
-/// Times that a byte of an unfinished document is in memory: in the frame that brings it, and in the message that frames are
-/// put together to.
+/// Number of copies of an unfinished document's byte in memory: in its frame, and in the message that the frames are
+/// assembled to.
 const COPIES: usize = 2;
 
-/// A stream whose reading can be bounded.
+/// A stream whose unfinished input can be bounded.
 #[derive(Debug)]
 pub(crate) struct Metered<S> {
     stream: S,
-    /// What the bytes since the last whole document are taken from.
+    /// Memory held for the bytes since the last whole document.
     unfinished: Option<Held>,
     refused: bool,
 }
@@ -26,17 +26,17 @@ impl<S> Metered<S> {
         Self { stream, unfinished: None, refused: false }
     }
 
-    /// What is counted.
+    /// The metered stream.
     pub(crate) fn get_mut(&mut self) -> &mut S {
         &mut self.stream
     }
 
-    /// Takes the memory for unfinished documents from a share from now on. Without room, reading fails.
+    /// From now on accounts the memory for unfinished documents to a share. Without room, reading fails.
     pub(crate) fn bound(&mut self, share: &Share) {
         self.unfinished = Some(share.nothing());
     }
 
-    /// A document is whole.
+    /// A document is complete.
     pub(crate) fn finished(&mut self) {
         if let Some(unfinished) = &mut self.unfinished {
             // Holding less never fails.
@@ -44,7 +44,7 @@ impl<S> Metered<S> {
         }
     }
 
-    /// So many bytes were of no document.
+    /// This many bytes did not belong to a document.
     pub(crate) fn passed(&mut self, bytes: usize) {
         if let Some(unfinished) = &mut self.unfinished {
             let rest = unfinished.bytes().saturating_sub(bytes.saturating_mul(COPIES));
@@ -53,7 +53,7 @@ impl<S> Metered<S> {
         }
     }
 
-    /// Reading has failed because there was no room.
+    /// Whether reading has failed because there was no room.
     pub(crate) fn is_refused(&self) -> bool {
         self.refused
     }

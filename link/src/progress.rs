@@ -1,25 +1,25 @@
-//! Peers that take or give next to nothing: what waits for them is held for as long as they like, unless somebody looks.
+//! Detects peers that read or send almost nothing, so that memory is not held for them indefinitely.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Time in which a peer that has something to take, or has begun a frame, must move [`PROGRESS_BYTES`].
+/// Time in which a peer that has something to read, or has begun a frame, must move [`PROGRESS_BYTES`].
 pub const PROGRESS_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Bytes that must move in that time: some 70 a second, which the slowest radio link does.
+/// Bytes that must move in that time: about 70 per second, which the slowest radio link achieves.
 pub const PROGRESS_BYTES: u64 = 4 * 1024;
 
 /// One direction of a link.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
-    /// Since when something is under way without a break, and how much had moved then.
+    /// Since when a transfer is under way without a break, and how many bytes had moved by then.
     begun: Option<(Instant, u64)>,
 }
 
 impl Progress {
-    /// Looks at the direction: whether something is under way, and how many bytes have moved since the connection began.
-    /// True when the peer does not go on.
+    /// Checks the direction: `busy` says whether a transfer is under way, and `moved` is the number of bytes since the
+    /// connection began. True when the peer makes no progress.
     pub(crate) fn is_stalled(&mut self, busy: bool, moved: u64, now: Instant) -> bool {
         if !busy {
             self.begun = None;
@@ -36,12 +36,12 @@ impl Progress {
         false
     }
 
-    /// Nothing is under way.
+    /// No transfer is under way.
     pub(crate) fn rest(&mut self) {
         self.begun = None;
     }
 
-    /// Notes that something is under way, and says when to look again if so. Cheap: called with every event.
+    /// Notes whether a transfer is under way, and if so, returns when to check again. Cheap: called with every event.
     pub(crate) fn watch(&mut self, busy: bool, moved: u64, now: Instant) -> Option<Instant> {
         if !busy {
             self.begun = None;

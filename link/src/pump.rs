@@ -1,4 +1,4 @@
-//! Helpers of the task that owns a link and a session.
+//! Helpers for the task that owns a link and a session.
 
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ use tombolo_proto::{Frame, Lane, Moment};
 use crate::conn::Link;
 use crate::error::LinkError;
 
-/// Moves frames from a session into every lane that has room, lowest lane first, in rounds until a whole round
-/// gives nothing: a later lane can make work for an earlier one. Tells how many frames moved.
+/// Moves frames from a session into every lane that has room, lowest lane first, in rounds until a whole round gives
+/// nothing: a later lane can make work for an earlier one. Returns how many frames moved.
 ///
-/// `poll` is the session's `poll_transmit`. Frames are asked for only when they can be queued, so that a session
-/// decides as late as possible which version of an object to send.
+/// `poll` is the session's `poll_transmit`. It is called only when a frame can be queued, so that a session decides as
+/// late as possible which version of an object to send.
 ///
 /// # Errors
 /// [`LinkError`] when the link has ended or a frame cannot be encoded.
@@ -20,8 +20,8 @@ pub fn pump(link: &mut Link, mut poll: impl FnMut(Lane) -> Option<Frame>) -> Res
     let mut moved = 0;
     loop {
         let before = moved;
-        // The control lane once more at the end: a key that needed nothing after all may have completed a scope, and
-        // that news travels there although the round has sent nothing.
+        // The control lane once more at the end: a key that turned out to need nothing may have completed a scope, and
+        // the frame that says so travels there although the round has sent nothing.
         for lane in Lane::ALL.into_iter().chain([Lane::Control]) {
             while link.can_send(lane) {
                 let Some(frame) = poll(lane) else { break };
@@ -57,7 +57,7 @@ impl Clock {
     /// The instant to sleep until for a session's timeout.
     #[must_use]
     pub fn instant(&self, moment: Moment) -> Instant {
-        // A timeout beyond the clock's range is one that never comes in practice: a year is as good.
+        // A timeout beyond the clock's range never comes in practice: a year is as good.
         let far = self.origin + Duration::from_secs(365 * 24 * 3600);
         self.origin.checked_add(Duration::from_micros(moment.micros)).map_or(far, |at| at.min(far))
     }

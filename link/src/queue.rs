@@ -1,4 +1,4 @@
-//! What waits to be written: one bounded queue a lane, lowest lane first.
+//! Frames that wait to be written: one bounded queue per lane, lowest lane first.
 
 use std::collections::VecDeque;
 
@@ -6,14 +6,14 @@ use bytes::{BufMut, Bytes, BytesMut};
 use tombolo_proto::Lane;
 use tombolo_proto::package::{HEADER_LEN, Header, PackageError};
 
-/// Encoded bytes that wait in one lane before it counts as full. One frame may go beyond it: a lane with less
-/// than this takes a frame of any legal size, so that a large object can pass at all.
+/// Encoded bytes from which a lane counts as full. One frame may exceed it: a lane with fewer bytes accepts a frame of
+/// any legal size, so that large objects can be sent at all.
 pub const LANE_QUEUE_BYTES: usize = 64 * 1024;
 
-/// Frames that wait in one lane before it counts as full.
+/// Frames from which a lane counts as full.
 pub const LANE_QUEUE_FRAMES: usize = 256;
 
-/// Queues larger than this give their memory back once empty.
+/// Queues larger than this release their memory once empty.
 const KEEP_CAPACITY: usize = 8;
 
 /// The outbound side of a link.
@@ -25,12 +25,12 @@ pub(crate) struct SendQueue {
     left: u64,
 }
 
-/// A part of an encoded frame, and whether the frame goes on in the next one.
+/// A part of an encoded frame, and whether the frame continues in the next part.
 type Part = (Bytes, bool);
 
 #[derive(Debug, Default)]
 struct LaneQueue {
-    /// Encoded frames in one or two parts; the first may have lost what was cut off as packages already.
+    /// Encoded frames in one or two parts; the beginning of the first may already have been cut off as packages.
     frames: VecDeque<Part>,
     bytes: usize,
     /// Was found full and has not been reported as free since.
@@ -42,19 +42,19 @@ impl LaneQueue {
         self.bytes < LANE_QUEUE_BYTES && self.frames.len() < LANE_QUEUE_FRAMES
     }
 
-    /// Half empty: reporting room earlier would wake the owner for each package.
+    /// Whether the lane is half empty: reporting room earlier would wake the owner for each package.
     fn is_relaxed(&self) -> bool {
         self.bytes <= LANE_QUEUE_BYTES / 2 && self.frames.len() <= LANE_QUEUE_FRAMES / 2
     }
 }
 
 impl SendQueue {
-    /// Whether the lane takes another frame.
+    /// Whether the lane accepts another frame.
     pub(crate) fn has_room(&self, lane: Lane) -> bool {
         self.lanes[lane.index()].has_room()
     }
 
-    /// Queues an encoded frame behind those of its lane. The caller has asked for room.
+    /// Queues an encoded frame behind those of its lane. The caller has checked that there is room.
     pub(crate) fn push(&mut self, lane: Lane, frame: Bytes) {
         let queue = &mut self.lanes[lane.index()];
         queue.bytes = queue.bytes.saturating_add(frame.len());
@@ -62,7 +62,7 @@ impl SendQueue {
         queue.choked |= !queue.has_room();
     }
 
-    /// The same for a frame whose body is a piece of its own.
+    /// The same for a frame whose body is a separate piece.
     pub(crate) fn push_pieces(&mut self, lane: Lane, head: Bytes, body: Bytes) {
         if body.is_empty() {
             return self.push(lane, head);
@@ -88,12 +88,12 @@ impl SendQueue {
         self.lanes.iter().all(|queue| queue.frames.is_empty())
     }
 
-    /// Whether a lane that was full has room again; true once for each time.
+    /// Whether a lane that was full has room again; true only once each time.
     pub(crate) fn take_freed(&mut self) -> bool {
         std::mem::take(&mut self.freed)
     }
 
-    /// The next package of the lowest lane in which something waits, at most `piece_max` payload bytes.
+    /// The next package of the lowest lane that has data, at most `piece_max` payload bytes.
     pub(crate) fn pop(&mut self, piece_max: usize) -> Option<Result<Bytes, PackageError>> {
         Lane::ALL.into_iter().find_map(|lane| self.pop_lane(lane, piece_max))
     }
@@ -111,7 +111,7 @@ impl SendQueue {
         Some(Ok(package.freeze()))
     }
 
-    /// Cuts the lane's next piece off; also tells whether the frame goes on.
+    /// Cuts off the lane's next piece; also returns whether the frame continues.
     fn cut(&mut self, lane: Lane, piece_max: usize) -> Option<(Bytes, bool)> {
         let queue = &mut self.lanes[lane.index()];
         let (frame, goes_on) = queue.frames.front_mut()?;

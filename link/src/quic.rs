@@ -1,4 +1,4 @@
-//! Links over QUIC: one bidirectional stream a lane, packages back to back.
+//! Links over QUIC: one bidirectional stream per lane, packages back to back.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -18,24 +18,23 @@ use crate::conn::Wire;
 use crate::error::LinkError;
 use crate::queue::SendQueue;
 
-/// Bytes of one lane under way, at most. Also what a peer can make this side hold in one lane unread.
+/// Most bytes of one lane under way. Also the most that a peer can make this side hold unread in one lane.
 const LANE_WINDOW: u32 = 256 * 1024;
 
-/// Bytes of the whole connection under way: above the sum of the lanes, so that a full lane never holds the
-/// others up.
+/// Bytes of the whole connection under way: more than all lanes together, so that a full lane never delays the others.
 const CONNECTION_WINDOW: u32 = 4 * LANE_WINDOW;
 
-/// Silence after which QUIC gives a connection up. Above the session's own limit
-/// ([`tombolo_proto::limits::IDLE_TIMEOUT`]), which is the one that decides; QUIC sends no keep-alives.
+/// Silence after which QUIC gives a connection up. Longer than the session's own limit
+/// ([`tombolo_proto::limits::IDLE_TIMEOUT`]), which is the decisive one; QUIC sends no keep-alives.
 const IDLE_TIMEOUT_MS: u32 = 120_000;
 
-/// Streams a peer may open: one for each lane.
+/// Streams that a peer may open: one per lane.
 const LANES: u32 = 3;
 
 /// Application code of an orderly end.
 const CODE_CLOSED: VarInt = VarInt::from_u32(0);
 
-/// Application code of a hub that does not accept the certificate's subject; the reason comes with it.
+/// Application code of a hub that does not accept the certificate's subject; sent with the reason.
 pub(crate) const CODE_FORBIDDEN: u32 = 1;
 
 /// Limits of both sides.
@@ -53,9 +52,9 @@ pub(crate) fn transport_config() -> Arc<TransportConfig> {
     Arc::new(config)
 }
 
-/// Opens the lanes' streams, as the edge does: in order, each with an empty package, because a stream becomes
-/// visible to the peer only with its first byte. Waits for the hub's empty package in the control lane: only
-/// then is it known that the hub has accepted the certificate (RFC 8446, 4.4: a client finishes first).
+/// Opens the lanes' streams on the edge: in order, each with an empty package, because a stream becomes visible to the
+/// peer only with its first byte. Waits for the hub's empty package in the control lane, which shows that the hub has
+/// accepted the certificate (RFC 8446, 4.4: a client finishes first).
 pub(crate) async fn open_lanes(connection: Connection) -> Result<QuicWire, LinkError> {
     let mut streams = Vec::with_capacity(Lane::ALL.len());
     for lane in Lane::ALL {
@@ -71,11 +70,11 @@ pub(crate) async fn open_lanes(connection: Connection) -> Result<QuicWire, LinkE
     Ok(wire)
 }
 
-/// Accepts the lanes' streams, as the hub does, and answers in the control lane with an empty package.
+/// Accepts the lanes' streams on the hub, and answers in the control lane with an empty package.
 pub(crate) async fn accept_lanes(connection: Connection) -> Result<QuicWire, LinkError> {
     let mut streams = Vec::with_capacity(Lane::ALL.len());
     for lane in Lane::ALL {
-        // quinn gives the peer's streams in the order of their numbers.
+        // quinn returns the peer's streams in the order of their numbers.
         let (mut send, receive) = connection.accept_bi().await.map_err(connection_error)?;
         if lane == Lane::Control {
             send.write_all(&opening(lane)).await.map_err(write_error)?;
@@ -97,7 +96,7 @@ pub(crate) struct QuicWire {
     closing: Option<Vec<Acknowledged>>,
 }
 
-/// Completes when the peer has all bytes of a finished stream.
+/// Completes when the peer has received all bytes of a finished stream.
 type Acknowledged = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 struct LaneStream {
@@ -105,7 +104,7 @@ struct LaneStream {
     send: SendStream,
     receive: RecvStream,
     reader: Reader,
-    /// A package of which quinn has taken a part.
+    /// A package that quinn has partially accepted.
     unsent: Bytes,
     ended: bool,
 }
@@ -132,7 +131,7 @@ impl LaneStream {
                     None => return Poll::Ready(Ok(())),
                 }
             }
-            // The future is made anew at each poll: it holds no state, an unfinished write has taken nothing.
+            // The future is created anew at each poll: it holds no state, and an unfinished write has taken nothing.
             let write = pin!(self.send.write_chunks(std::slice::from_mut(&mut self.unsent))).poll(cx);
             std::task::ready!(write).map_err(write_error)?;
         }
@@ -201,16 +200,16 @@ impl Wire for QuicWire {
 }
 
 fn finish(stream: &mut LaneStream) -> Acknowledged {
-    // Fails only for a stream that was finished or reset before, which is as good.
+    // Fails only for a stream that was finished or reset before, which is just as good.
     let _ = stream.send.finish();
     let stopped = stream.send.stopped();
     Box::pin(async move {
-        // Acknowledged, stopped or lost: there is nothing left to wait for in any case.
+        // Acknowledged, stopped or lost: in any case there is nothing left to wait for.
         let _ = stopped.await;
     })
 }
 
-/// The reason that a lost connection gives.
+/// The link error of a lost connection.
 pub(crate) fn connection_error(error: ConnectionError) -> LinkError {
     match error {
         ConnectionError::ApplicationClosed(close) if close.error_code == CODE_CLOSED => {

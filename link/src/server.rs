@@ -1,9 +1,9 @@
 //! The hub's listeners: links from nodes whose certificate TLS has verified.
 //!
-//! Each handshake runs in a task of its own that ends when the link is handed over, so that nothing of it stays
-//! in memory with the connection. Handshakes have a time limit, places for each source and for all ([`Door`]), and a pace.
-//! A TCP connection takes a place for its handshake once its peer has spoken; QUIC clients must prove their address first
-//! as soon as some others have not done so.
+//! Each handshake runs in a task of its own that ends when the link is handed over, so that none of its memory stays
+//! with the connection. Handshakes have a time limit, slots per source and in total ([`Door`]), and a pace. A TCP
+//! connection takes a handshake slot once its peer has sent data. When some QUIC clients have not proven their address
+//! yet, further ones must prove theirs first.
 
 mod pace;
 mod quic;
@@ -27,19 +27,19 @@ use crate::document::DocumentLink;
 use crate::error::BindError;
 use crate::tls::ServerTls;
 
-/// Links that wait for the hub to take them; further handshakes wait with their slot taken.
+/// Links that wait for the hub to take them; further handshakes wait and keep their slot.
 pub const ARRIVALS_MAX: usize = 64;
 
-/// An address and the configuration key that it comes from, for errors.
+/// An address and its configuration key, for errors.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listen {
-    /// Where to listen; port 0 takes a free one.
+    /// Listen address; port 0 selects a free port.
     pub address: SocketAddr,
     /// Configuration key or flag.
     pub setting: String,
 }
 
-/// What the listeners do.
+/// Configuration of the listeners.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerConfig {
     /// The WebSocket listener, if any.
@@ -52,27 +52,27 @@ pub struct ServerConfig {
     pub limits: Limits,
 }
 
-/// Bounds on handshakes. Each listener has its own measure.
+/// Bounds on handshakes. Each listener counts separately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Time for TLS, upgrade and lanes together.
     pub handshake_timeout: Duration,
-    /// Time until a TCP connection has brought its first byte.
+    /// Time in which a TCP connection must send its first byte.
     pub silence_timeout: Duration,
-    /// Connections that are not authenticated, of one source and of all.
+    /// Most unauthenticated connections, per source and in total.
     pub places: DoorLimits,
-    /// Connections accepted in a second, in the long run.
+    /// Connections accepted per second on average.
     pub accepts_per_second: u32,
     /// Connections accepted at once after a pause.
     pub accept_burst: u32,
 }
 
-/// Places of one listener. A waiting connection costs some 3 KiB, one that begins its handshake some 16 KiB: one source can
-/// make a listener hold 8 MiB.
+/// Slots of one listener. A waiting connection costs about 3 KiB, one that begins its handshake about 16 KiB: one
+/// source can make a listener hold 8 MiB.
 pub const PLACES: DoorLimits =
     DoorLimits { waiting: 4096, waiting_per_source: 2048, working: 256, working_per_source: 96 };
 
-/// QUIC clients that wait for their handshake: each has sent a whole first flight, which is kept meanwhile.
+/// Most QUIC clients that wait for their handshake: each has sent a whole first flight, which is kept meanwhile.
 const QUIC_WAITING_MAX: usize = 1024;
 
 impl Default for Limits {
@@ -87,7 +87,7 @@ impl Default for Limits {
     }
 }
 
-/// What a listener hands over.
+/// A connection that a listener hands over.
 #[expect(clippy::large_enum_variant, reason = "moved twice in a connection's life, and nearly all are links")]
 #[derive(Debug)]
 pub enum Arrival {
@@ -97,25 +97,25 @@ pub enum Arrival {
     KubeEdge(AcceptedStock),
 }
 
-/// A link and who is at its other end.
+/// A link and its other end.
 #[derive(Debug)]
 pub struct Accepted {
     /// The link.
     pub link: Link,
-    /// The node that its certificate names.
+    /// The node in its certificate.
     pub node: NodeId,
     /// Network address.
     pub remote: SocketAddr,
-    /// What carries the link.
+    /// Transport of the link.
     pub transport: Transport,
 }
 
-/// A link of dialect `kubeedge` and who is at its other end.
+/// A link of dialect `kubeedge` and its other end.
 #[derive(Debug)]
 pub struct AcceptedStock {
     /// The link.
     pub link: DocumentLink,
-    /// The node that its certificate names; path and headers of the upgrade name no other.
+    /// The node in its certificate; path and headers of the upgrade do not name another one.
     pub node: NodeId,
     /// Network address.
     pub remote: SocketAddr,
@@ -133,7 +133,7 @@ pub struct ServerStats {
 }
 
 impl ServerStats {
-    /// Links handed over for a transport.
+    /// Links handed over, by transport.
     #[must_use]
     pub fn accepted(&self, transport: Transport) -> u64 {
         match transport {
@@ -143,7 +143,7 @@ impl ServerStats {
         }
     }
 
-    /// Handshakes that failed: no TLS, no or wrong certificate, wrong upgrade.
+    /// Handshakes that failed: no TLS, missing or wrong certificate, wrong upgrade.
     #[must_use]
     pub fn failed(&self) -> u64 {
         self.failed.load(Ordering::Relaxed)
@@ -155,25 +155,25 @@ impl ServerStats {
         self.timed_out.load(Ordering::Relaxed)
     }
 
-    /// Connections that ended because they brought nothing: in time, or before somebody else needed the place.
+    /// Connections that ended because they sent nothing in time, or before another connection needed the slot.
     #[must_use]
     pub fn silent(&self) -> u64 {
         self.silent.load(Ordering::Relaxed)
     }
 
-    /// Connections that found no place.
+    /// Connections that were refused for lack of a slot.
     #[must_use]
     pub fn crowded(&self) -> u64 {
         self.doors().map(Door::refused).sum()
     }
 
-    /// Connections that are not authenticated now.
+    /// Connections that are currently not authenticated.
     #[must_use]
     pub fn strangers(&self) -> usize {
         self.doors().map(|door| door.waiting().saturating_add(door.working())).sum()
     }
 
-    /// Those of them whose handshake runs.
+    /// Those of them whose handshake is running.
     #[must_use]
     pub fn handshakes(&self) -> usize {
         self.doors().map(Door::working).sum()
@@ -238,7 +238,7 @@ impl Bound {
             ..self.limits.places
         };
         let doors = [Door::new(self.limits.places), Door::new(quic)];
-        // Set once: the statistics were made here.
+        // Set once: the statistics were created here.
         let _ = stats.doors.set(doors.to_vec());
         let gate = |door| Gate {
             arrivals: arrivals.clone(),
@@ -259,7 +259,7 @@ impl Bound {
     }
 }
 
-/// Links as they come.
+/// Accepted links.
 #[derive(Debug)]
 pub struct Incoming {
     receiver: mpsc::Receiver<Arrival>,
@@ -279,7 +279,7 @@ impl Incoming {
     }
 }
 
-/// What a listener's handshakes share.
+/// State that a listener's handshakes share.
 #[derive(Clone)]
 struct Gate {
     arrivals: mpsc::Sender<Arrival>,
@@ -291,8 +291,8 @@ struct Gate {
 }
 
 impl Gate {
-    /// Runs one handshake within the time limit, with its place taken until the hub has the link. Boxed: each of the futures
-    /// around it would have room for it.
+    /// Runs one handshake within the time limit; its slot is held until the hub has the link. Boxed: otherwise each of
+    /// the futures around it would reserve room for it.
     async fn admit<E: std::fmt::Display>(
         self,
         remote: SocketAddr,
@@ -309,7 +309,7 @@ impl Gate {
         match self.drain.until_started(timed).await {
             Some(Some(Ok(Ok(arrival)))) => {
                 self.stats.count(&arrival);
-                // Fails only when the hub is gone, which drops the link.
+                // Fails only when the hub has stopped, which drops the link.
                 let _ = self.arrivals.send(arrival).await;
             }
             Some(Some(Ok(Err(error)))) => {

@@ -5,11 +5,11 @@ use std::io;
 use socket2::SockRef;
 use tokio::net::TcpStream;
 
-/// Unsent bytes in the kernel above which a socket counts as full. A control frame waits behind at most this much
-/// of its own connection's older bytes (docs/protocol.md#lanes).
+/// Unsent bytes in the kernel above which a socket counts as full. A control frame waits behind at most this many
+/// older bytes of its own connection (docs/protocol.md#lanes).
 const NOTSENT_LOWAT: u32 = 16 * 1024;
 
-/// Small frames leave at once, and the kernel keeps a short queue.
+/// Sends small frames at once, and keeps the kernel's queue short.
 pub(crate) fn tune(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     #[cfg(any(target_os = "linux", target_os = "android"))]

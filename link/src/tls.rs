@@ -1,8 +1,8 @@
 //! Certificates of both sides, and the TLS configurations made from them.
 //!
-//! Everything comes from memory and can be replaced while running: a renewed certificate or a rotated CA takes
-//! effect with the next handshake, on WebSocket and QUIC alike. Sessions are never resumed: a resumed session
-//! would skip the check of a certificate that has expired or whose CA was withdrawn since.
+//! Everything is passed in memory and can be replaced while running: a renewed certificate or a rotated CA takes
+//! effect with the next handshake, on WebSocket and QUIC alike. Sessions are never resumed: a resumed session would
+//! skip the check of a certificate that has expired or whose CA was withdrawn since.
 
 mod https;
 mod reload;
@@ -33,7 +33,7 @@ const TLS12_SUITES: [CipherSuite; 3] = [
     CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
 ];
 
-/// The one cryptography provider (`docs/decisions/0002-tls-provider.md`), with the TLS 1.2 suites of stock peers.
+/// The only cryptography provider (`docs/decisions/0002-tls-provider.md`), with the TLS 1.2 suites of stock peers.
 #[must_use]
 pub fn provider() -> Arc<CryptoProvider> {
     let mut provider = aws_lc_rs::default_provider();
@@ -49,7 +49,7 @@ pub struct Identity {
 
 impl fmt::Debug for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The key stays out of every log.
+        // The key must not appear in any log.
         f.debug_struct("Identity").field("certificates", &self.chain.len()).finish_non_exhaustive()
     }
 }
@@ -74,7 +74,7 @@ impl Identity {
         Ok(Self { chain, key: PrivateKeyDer::from_pem_slice(key).map_err(bad_key)? })
     }
 
-    /// Derived from the private key, one way: it tells nothing about the key.
+    /// Derived from the private key by a one-way function, so it reveals nothing about the key.
     fn restart_secret(&self) -> [u8; 32] {
         let key = hmac::Key::new(hmac::HMAC_SHA256, self.key.secret_der());
         let tag = hmac::sign(&key, b"tombolo quic connections across restarts");
@@ -88,7 +88,7 @@ impl Identity {
     }
 }
 
-/// Reads every certificate of a PEM text. `what` names the input in errors.
+/// Reads all certificates of a PEM text. `what` names the input in errors.
 ///
 /// # Errors
 /// [`TlsError::Pem`] when the text is damaged or holds no certificate.
@@ -126,12 +126,12 @@ impl ServerTls {
         Ok(Self { certificate: Arc::new(certificate), clients: Arc::new(clients), provider, restart_secret })
     }
 
-    /// A secret that a hub has again after a restart, as long as it serves with the same key.
+    /// A secret that is the same after a restart of the hub, as long as it uses the same key.
     pub(crate) fn restart_secret(&self) -> [u8; 32] {
         self.restart_secret
     }
 
-    /// Serves another certificate from the next handshake on.
+    /// Presents another certificate from the next handshake on.
     ///
     /// # Errors
     /// [`TlsError::Key`] when the key does not fit; the old one stays.
@@ -148,7 +148,7 @@ impl ServerTls {
         self.clients.replace(client_cas, &self.provider)
     }
 
-    /// The certificate as a resolver, for other listeners of the process (the join port) that follow the same
+    /// The certificate as a resolver, for other listeners of the process (the join port) that must follow its
     /// renewals.
     #[must_use]
     pub fn certificate_resolver(&self) -> Arc<dyn ResolvesServerCert> {
@@ -182,7 +182,7 @@ impl ServerTls {
     }
 }
 
-/// See the module: every connection checks and shows certificates anew.
+/// Disables resumption, so that every connection presents and checks certificates anew.
 fn without_resumption(mut config: ServerConfig, alpn: &[&[u8]]) -> ServerConfig {
     config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
     config.session_storage = Arc::new(NoServerSessionStorage {});
@@ -212,7 +212,7 @@ impl ClientTls {
         Ok(Self { certificate: Arc::new(certificate), servers: Arc::new(servers), provider })
     }
 
-    /// Shows another certificate from the next handshake on.
+    /// Presents another certificate from the next handshake on.
     ///
     /// # Errors
     /// [`TlsError::Key`] when the key does not fit; the old one stays.
@@ -248,8 +248,8 @@ impl ClientTls {
         let mut config = ClientConfig::builder_with_provider(Arc::clone(&self.provider))
             .with_protocol_versions(&[&TLS13])
             .map_err(|error| TlsError::Config(error.to_string()))?
-            // "Dangerous" is rustls's word for any verifier of one's own; this one hands every decision to
-            // rustls's webpki verifier and only makes its roots replaceable.
+            // "Dangerous" is rustls's word for any custom verifier; this one leaves every decision to rustls's webpki
+            // verifier and only makes its roots replaceable.
             .dangerous()
             .with_custom_certificate_verifier(self.servers.clone())
             .with_client_cert_resolver(self.certificate.clone());

@@ -11,15 +11,15 @@ use quinn::udp::{RecvMeta, Transmit};
 use quinn::{AsyncUdpSocket, Runtime, UdpPoller};
 use socket2::SockRef;
 
-/// Kernel buffers asked for: thousands of nodes that acknowledge at once share one socket, and what does not fit
-/// is lost. Linux grants up to `net.core.rmem_max` and `wmem_max` (`docs/operations.md`).
+/// Requested size of the kernel buffers: thousands of nodes that acknowledge at once share one socket, and datagrams
+/// that do not fit are lost. Linux grants up to `net.core.rmem_max` and `wmem_max` (`docs/operations.md`).
 const KERNEL_BUFFER: usize = 4 * 1024 * 1024;
 
-/// Datagrams handed to the kernel in one call, at most. quinn keeps a buffer of that many for each connection
-/// that ever sent a burst, and never gives it back: ten, its own choice, would be 15 KB a node.
+/// Most datagrams handed to the kernel in one call. quinn keeps a buffer for that many per connection that ever sent a
+/// burst, and never releases it: ten, quinn's own choice, would take 15 KB per node.
 const BURST_MAX: usize = 3;
 
-/// Asks for larger kernel buffers. A refusal is no error: QUIC works with small ones, it only loses more.
+/// Requests larger kernel buffers. A refusal is not an error: QUIC works with small ones, but loses more.
 pub(crate) fn tune(socket: &UdpSocket) {
     let socket = SockRef::from(socket);
     let asked =
@@ -29,7 +29,7 @@ pub(crate) fn tune(socket: &UdpSocket) {
     }
 }
 
-/// A socket for many connections: it limits bursts.
+/// A socket for many connections, with a limit on bursts.
 pub(crate) fn shared(socket: UdpSocket, runtime: &dyn Runtime) -> io::Result<Arc<dyn AsyncUdpSocket>> {
     tune(&socket);
     Ok(Arc::new(ShortBursts { inner: runtime.wrap_udp_socket(socket)? }))

@@ -19,23 +19,23 @@ use crate::error::LinkError;
 use crate::meter::Metered;
 use crate::queue::SendQueue;
 
-/// Payload bytes of the packages that this side writes. Receivers accept pieces up to [`FRAGMENT_LEN`]; writing smaller
-/// ones keeps tungstenite's buffers, which never shrink, small on ten thousand idle connections, and one piece
+/// Payload bytes of the packages that this side writes. Receivers accept pieces up to [`FRAGMENT_LEN`]; writing
+/// smaller ones keeps tungstenite's buffers, which never shrink, small on ten thousand idle connections, and one piece
 /// with its headers fits one 4 KiB TLS read.
 pub(crate) const PIECE_LEN: usize = 4096 - 64;
 
 /// tungstenite's read buffer, allocated for each connection. Longer messages get a buffer of their own while they are
-/// read; acknowledgements, pings and most questions are shorter.
+/// read; acknowledgements, pings and most requests are shorter.
 const READ_BUFFER: usize = 1024;
 
-/// Small packages are gathered up to this before they become one TLS record. The buffer grows to this and the longest
-/// package, and stays so.
+/// Small packages are gathered up to this size before they become one TLS record. The buffer grows by the longest
+/// package beyond that, and does not shrink.
 const WRITE_BUFFER: usize = 1024;
 
-/// Ciphertext that rustls may hold for a socket that is full.
+/// Most ciphertext that rustls may hold for a full socket.
 pub(crate) const TLS_BUFFER: usize = 8 * 1024;
 
-/// A TLS connection of either side, which counts what it reads.
+/// A TLS connection of either side that counts the bytes it reads.
 pub(crate) type Tls = Metered<TlsStream<TcpStream>>;
 
 /// Limits of a connection that carries packages.
@@ -48,8 +48,8 @@ pub(crate) fn package_config() -> WebSocketConfig {
         .max_frame_size(largest)
 }
 
-/// Limits of a connection that carries documents. A stock cloud may write a whole message as one frame, and is
-/// trusted with the memory of the largest; an edge is not: it says nothing that is longer than the largest object.
+/// Limits of a connection that carries documents. A stock cloud may write a whole message as one frame, and is trusted
+/// with the memory of the largest; an edge is not: none of its messages is longer than the largest object.
 pub(crate) fn text_config(role: Role) -> WebSocketConfig {
     let largest = match role {
         Role::Server => EDGE_FRAME_LEN_MAX,
@@ -70,15 +70,15 @@ pub(crate) struct WsWire {
     closing: Closing,
 }
 
-/// How far the end of a connection has come.
+/// Phase of ending a connection.
 #[derive(Clone, Copy)]
 pub(crate) enum Closing {
-    /// A close frame goes first.
+    /// A close frame is sent first.
     CloseFrame,
     /// Nothing more is written.
     Shutdown,
-    /// Reading until the peer is gone: closing a TCP socket with unread bytes would reset the connection and
-    /// destroy the last frames on their way.
+    /// Reads until the peer closes: closing a TCP socket with unread bytes would reset the connection and destroy the
+    /// last frames on their way.
     Linger,
 }
 
@@ -129,7 +129,7 @@ impl Wire for WsWire {
     }
 }
 
-/// Ends a connection in good order, from the step that `closing` names.
+/// Ends a connection in good order, starting with the phase in `closing`.
 pub(crate) fn poll_end(
     stream: &mut WebSocketStream<Tls>,
     closing: &mut Closing,

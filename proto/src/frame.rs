@@ -406,18 +406,18 @@ pub struct Subscribe {
     pub inventory: Inventory,
 }
 
-/// Why a session ends, and when to come back.
+/// Why a session ends, and when to reconnect.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Goodbye {
     /// Kind of end.
     pub reason: GoodbyeReason,
-    /// Sentence for the operator, at most 1,024 bytes.
+    /// Text for the operator, at most 1,024 bytes.
     pub message: String,
     /// Do not reconnect earlier than this.
     pub retry_after: Duration,
 }
 
-/// Kinds of end. The set is open: new reasons read as `Other`.
+/// Reasons for the end. The set is open: new reasons read as `Other`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum GoodbyeReason {
     /// The process stops or hands the node over.
@@ -430,7 +430,7 @@ pub enum GoodbyeReason {
     ProtocolError,
     /// No common protocol version.
     VersionMismatch,
-    /// The hello's node is not the certificate's.
+    /// The node in the hello is not the node in the certificate.
     Forbidden,
     /// The peer was silent or did not keep up.
     Timeout,

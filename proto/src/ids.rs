@@ -163,7 +163,7 @@ impl ScopeId {
 pub enum Lane {
     /// Hello, leases, pings, requests, replies, acknowledgements.
     Control = 0,
-    /// Objects up to [`crate::limits::BULK_OBJECT_MIN`].
+    /// Objects below [`crate::limits::BULK_OBJECT_MIN`].
     Delivery = 1,
     /// Larger objects, inventories and large requests.
     Bulk = 2,

@@ -3,8 +3,8 @@
 
 use bytes::Bytes;
 
-/// Most bytes around a part that are kept with it; for a large part an eighth of it in addition, so that an honest
-/// peer never causes a copy.
+/// Most bytes around a part that are kept with it, in addition to an eighth of the part, so that an honest peer never
+/// causes a copy.
 const AROUND_MAX: usize = 1024;
 
 /// The part as it is, or a copy when the whole is much longer.

@@ -78,7 +78,7 @@ pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// A side that has sent nothing for this long sends a ping.
 pub const PING_INTERVAL: Duration = Duration::from_secs(30);
 
-/// A side that has heard nothing for this long ends the session.
+/// A side that has received nothing for this long ends the session.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
 
 /// First wait before a refused object is offered again; doubles up to [`PARK_DELAY_MAX`].

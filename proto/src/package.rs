@@ -60,7 +60,7 @@ pub enum PackageError {
     Length {
         /// Bytes of the message.
         message: usize,
-        /// Bytes that the header asks for, itself included.
+        /// Bytes that the header announces, itself included.
         package: usize,
     },
     /// An empty piece that announces more pieces, which could repeat forever.

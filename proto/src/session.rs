@@ -10,8 +10,8 @@
 //! 1. `handle_frame` and `handle_timeout`: input, with the present [`Moment`]. Time never goes back.
 //! 2. `offer`, `request`, `committed` and similar: what the application wants or has done.
 //! 3. `poll_transmit(now, lane)`: the next frame for a lane. Call it for the lanes that the link can accept, lowest
-//! lane first and control once more at the end, in rounds until a whole round gives `None`: a later lane can make work
-//! for an earlier one even when it has nothing to send itself.
+//!    lane first and control once more at the end, in rounds until a whole round gives `None`: a later lane can make
+//!    work for an earlier one even when it has nothing to send itself.
 //! 4. `poll_event`: what the application must know; call it until it returns `None`.
 //!
 //! After each call of kind 1 or 2 the owner runs 3 and 4, then sleeps until `next_timeout`. An error of kind 1 ends

@@ -415,6 +415,25 @@ fn every_flag_is_found() {
     assert!(found.contains("--edges") && found.contains("--apply"));
 }
 
+/// Longest line of prose. A row of a table cannot be broken, and code is shown as it is.
+const LINE_LEN_MAX: usize = 140;
+
+#[test]
+fn prose_has_no_long_lines() {
+    let mut long = Vec::new();
+    for file in documents() {
+        let mut in_block = false;
+        for (number, line) in (1..).zip(fs::read_to_string(&file).unwrap().lines()) {
+            in_block ^= line.trim_start().starts_with("```");
+            let is_prose = !in_block && !line.trim_start().starts_with(['|', '[']);
+            if is_prose && line.chars().count() > LINE_LEN_MAX {
+                long.push(format!("{}:{number}", relative(&file)));
+            }
+        }
+    }
+    assert!(long.is_empty(), "lines above {LINE_LEN_MAX} characters: {}", long.join(", "));
+}
+
 /// The version of Kubernetes stands in one file; the modules that tests build and the pages follow it.
 #[test]
 fn one_version_of_kubernetes_is_meant_everywhere() {

@@ -16,13 +16,13 @@ use super::Report;
 use crate::cluster;
 use crate::operate::ClusterOptions;
 
-/// Difference of clocks that is worth a word.
+/// Clock difference that causes a warning.
 const SKEW_WARN: Duration = Duration::from_secs(30);
 
-/// Difference of clocks from which certificates and tokens are refused.
+/// Clock difference from which certificates and tokens are refused.
 pub(super) const SKEW_FAIL: Duration = Duration::from_secs(5 * 60);
 
-/// Names of nodes in one line, at most.
+/// Maximum number of node names in one line.
 const NAMED_MAX: usize = 5;
 
 /// A Kubernetes API that answers.
@@ -34,12 +34,12 @@ pub(super) struct Reached {
     pub(super) minor: Option<u32>,
 }
 
-/// Connects; none when everything else has to wait for that.
+/// Connects; `None` if the other checks cannot run without the connection.
 pub(super) async fn reach(options: &ClusterOptions, now: SystemTime, report: &mut Report) -> Option<Reached> {
     const CHECK: &str = "api server";
     let (advice, began) = ("Check --kubeconfig and KUBECONFIG", Instant::now());
     let connected = options.config().await.and_then(|mut config| {
-        // What is wrong is told at once.
+        // Report errors at once instead of retrying.
         config.default_retry = false;
         Ok((config.clone(), Client::try_from(config)?))
     });
@@ -75,7 +75,7 @@ pub(super) async fn reach(options: &ClusterOptions, now: SystemTime, report: &mu
     Some(Reached { config, client, namespace: options.namespace.clone(), minor })
 }
 
-/// Code, clock and content of `/version`.
+/// Status code, clock and body of `/version`.
 async fn version(client: &Client) -> Result<(u16, Option<SystemTime>, Value), kube::Error> {
     let request = Request::get("/version").body(Body::empty()).map_err(kube::Error::HttpError)?;
     let response = client.send(request).await?;
@@ -112,7 +112,7 @@ pub(super) fn clock(check: &str, there: Option<SystemTime>, here: SystemTime, re
     }
 }
 
-/// Whether cloudcore's namespace is there.
+/// Checks that cloudcore's namespace exists.
 pub(super) async fn namespace(api: &Reached, report: &mut Report) {
     let check = format!("namespace {}", api.namespace);
     match Api::<Namespace>::all(api.client.clone()).get_opt(&api.namespace).await {
@@ -124,7 +124,7 @@ pub(super) async fn namespace(api: &Reached, report: &mut Report) {
     }
 }
 
-/// Edge nodes that are not Ready.
+/// Reports edge nodes that are not Ready.
 pub(super) async fn nodes(api: &Reached, report: &mut Report) {
     const CHECK: &str = "edge nodes";
     let nodes = match cluster::edge_nodes(api.client.clone()).await {

@@ -1,4 +1,4 @@
-//! Nodes whose identity two machines use, as cloudcore has said in events.
+//! Nodes whose identity two machines use, as cloudcore reports in events.
 
 use std::collections::BTreeSet;
 
@@ -9,14 +9,14 @@ use super::Report;
 use super::api::Reached;
 use crate::cluster::list;
 
-/// Names of nodes in one line, at most.
+/// Maximum number of node names in one line.
 const NAMED_MAX: usize = 5;
 
-/// Looks for events of the last time that the API server keeps, an hour by default.
+/// Looks for recent events; the API server keeps them for an hour by default.
 pub(super) async fn examine(api: &Reached, report: &mut Report) {
     let path = format!("/api/v1/namespaces/default/events?fieldSelector=reason={CONTESTED_REASON}");
     let mut nodes = BTreeSet::new();
-    // An event that cannot be read names nobody.
+    // Unreadable events are ignored.
     let each =
         |event: RawObject| nodes.extend(event.value()["involvedObject"]["name"].as_str().map(str::to_owned));
     match list(&Kube::from(api.client.clone()), &path, each).await {

@@ -1,4 +1,4 @@
-//! The agent of the machine that this runs on.
+//! Checks of the edge agent on this machine.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -21,7 +21,7 @@ use crate::cluster;
 /// Files of a data folder that only the agent's user may read.
 const PRIVATE: [&str; 5] = ["pki/node.pem", "pki/local-ca.pem", "pki/local-token", "store.key", "kubeconfig"];
 
-/// Examines an agent by its settings file, or by its data folder alone.
+/// Examines an agent by its settings file, or by its data folder only.
 pub(super) async fn examine(path: &Path, now: SystemTime, report: &mut Report) {
     let began = Instant::now();
     let (config, data_dir) = if path.is_dir() {
@@ -72,7 +72,7 @@ fn settings(path: &Path, report: &mut Report) -> Option<Config> {
     }
 }
 
-/// Keys must be for the agent alone.
+/// Checks that only the agent's user can read the keys.
 fn modes(data_dir: &Path, report: &mut Report) {
     let open: Vec<PathBuf> = PRIVATE
         .iter()
@@ -116,7 +116,7 @@ fn identity(
     }
 }
 
-/// Whether an agent runs with the folder, and the state of its store otherwise.
+/// Whether an agent is using the folder; if not, also reports the state of its store.
 fn store(data_dir: &Path, report: &mut Report) -> bool {
     let check = format!("store in {}", data_dir.display());
     let idle = "the agent does not run";
@@ -149,7 +149,7 @@ fn store(data_dir: &Path, report: &mut Report) -> bool {
 
 const START: &str = "Start it: systemctl start edgecore";
 
-/// Whether the local API of a running agent answers its own kubeconfig.
+/// Checks that the local API of a running agent answers with the agent's own kubeconfig.
 async fn local_api(data_dir: &Path, running: bool, report: &mut Report) {
     const CHECK: &str = "local API";
     if !running {
@@ -157,7 +157,7 @@ async fn local_api(data_dir: &Path, running: bool, report: &mut Report) {
     }
     let answer = async {
         let mut config = cluster::config(&data_dir.join("kubeconfig")).await?;
-        // A 503 is an answer here, and not to be asked about again for minutes.
+        // A 503 is a valid answer here and must not be retried for minutes.
         config.default_retry = false;
         let at = config.cluster_url.to_string();
         let nodes: Api<Node> = Api::all(Client::try_from(config)?);
@@ -181,8 +181,8 @@ async fn local_api(data_dir: &Path, running: bool, report: &mut Report) {
     }
 }
 
-/// Whether the cloud answers, and takes this node. A running agent is asked how it stands: a second connection
-/// of the node would end the agent's.
+/// Checks that the cloud answers and accepts this node. If the agent runs, its status is read instead: a second
+/// connection of the node would end the agent's.
 async fn cloud(
     config: &Config,
     identity: &Identity,
@@ -211,7 +211,7 @@ async fn cloud(
     if running { session(config, report) } else { dial(config, identity, report).await }
 }
 
-/// Whether the cloud still takes the node's certificate: its Node may have been deleted, or the certificate revoked.
+/// Whether the cloud still accepts the node's certificate: the Node may have been deleted, or the certificate revoked.
 async fn in_force(config: &Config, identity: &Identity, report: &mut Report) {
     let node = &config.node_name;
     let check = format!("certificate of node {node} at the cloud");
@@ -229,7 +229,7 @@ async fn in_force(config: &Config, identity: &Identity, report: &mut Report) {
     }
 }
 
-/// What the running agent says about its connection.
+/// Connection status as reported by the running agent.
 fn session(config: &Config, report: &mut Report) {
     const CHECK: &str = "session with the cloud";
     match tombolo_edge::cli::status(config) {
@@ -249,7 +249,7 @@ async fn dial(config: &Config, identity: &Identity, report: &mut Report) {
         if cloud.transport != Transport::Auto && cloud.transport != transport {
             continue;
         }
-        // Checked when the settings were read.
+        // Validated when the settings were read.
         let Ok((host, port)) = host_and_port(field, address) else { continue };
         let target = Target { host: host.to_owned(), websocket_port: port, quic_port: port, choice };
         hub::dial(&format!("{name} at {address}"), protocol, target, identity, report).await;

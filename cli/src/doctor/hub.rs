@@ -1,4 +1,4 @@
-//! The hub as an edge meets it: join endpoints, a certificate, then both transports with it.
+//! The hub as an edge sees it: join endpoints, a certificate, then both transports with it.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -15,17 +15,17 @@ use super::{DoctorOptions, Report};
 use crate::token;
 use crate::transport::TransportOption;
 
-/// What to do when TLS fails.
+/// Advice when TLS fails.
 const ADVERTISE: &str =
     "The address must be one that cloudcore's setting advertise names, and nothing in between may end TLS";
 
-/// Name under which the doctor joins; always the same, so that nothing piles up.
+/// Node name under which the doctor joins; always the same, so that nothing accumulates.
 const NAME: &str = "tombolo-doctor";
 
-/// How long its token is good for.
+/// Lifetime of its token.
 const TOKEN_LIFE: Duration = Duration::from_secs(300);
 
-/// How long the hub gets to take the goodbye.
+/// How long the hub has to accept the goodbye.
 const CLOSE_LIMIT: Duration = Duration::from_secs(2);
 
 /// Joins in memory and connects.
@@ -58,7 +58,7 @@ pub(super) async fn examine(options: &DoctorOptions, api: &Reached, kept: &Inspe
     }
 }
 
-/// The address that edges use: the given one, or the first that is not this machine's own in the certificate.
+/// The address that edges use: the given one, or the first name in the certificate that is not local to this machine.
 fn host(options: &DoctorOptions, kept: &Inspection) -> Option<String> {
     if options.cloud.is_some() {
         return options.cloud.clone();
@@ -70,7 +70,7 @@ fn host(options: &DoctorOptions, kept: &Inspection) -> Option<String> {
     names.iter().find(outside).or_else(|| names.first()).cloned()
 }
 
-/// Whether the join endpoints show the CA that the cluster holds.
+/// Whether the join endpoints present the CA that the cluster holds.
 async fn shows_our_authority(join: &str, kept: &Inspection, report: &mut Report) -> bool {
     let check = format!("join endpoints at {join}");
     let shown = match show(join).await {
@@ -102,11 +102,11 @@ async fn shows_our_authority(join: &str, kept: &Inspection, report: &mut Report)
     }
 }
 
-/// A certificate for a node that does not exist, in memory only.
+/// Gets a certificate for a node that does not exist; it is kept in memory only.
 async fn joined(join: &str, api: &Reached, report: &mut Report) -> Option<Identity> {
     let check = format!("joining at {join}");
     let node = NodeId::parse(NAME).ok()?;
-    // The name is taken by the doctor that was here before.
+    // An earlier run of the doctor may have used the name.
     let token = NewToken { names: vec![node.clone()], uses: 1, life: TOKEN_LIFE, replace: true };
     let token = match token::make(api.client.clone(), &api.namespace, &token).await {
         Ok(token) => token,
@@ -132,7 +132,7 @@ async fn joined(join: &str, api: &Reached, report: &mut Report) -> Option<Identi
     }
 }
 
-/// Connects with a node's certificate, and hangs up.
+/// Connects with a node's certificate, and disconnects.
 pub(super) async fn dial(
     check: &str,
     protocol: &str,

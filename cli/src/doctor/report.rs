@@ -1,11 +1,11 @@
-//! Findings and how they are told.
+//! Findings, and how they are reported.
 
 use std::fmt;
 
 /// How bad a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Level {
-    /// In order.
+    /// Everything is in order.
     Ok,
     /// Works, or cannot be judged from here; worth a look.
     Warn,
@@ -22,7 +22,7 @@ pub struct Finding {
     pub check: String,
     /// What was found.
     pub text: String,
-    /// What to do about it; empty when nothing is to be done.
+    /// What to do about it; empty if no action is needed.
     pub advice: String,
 }
 
@@ -39,12 +39,12 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Texts of servers may have several lines; a finding has one.
+/// Joins the lines of a server's message: a finding has one line.
 fn line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// What was found so far.
+/// Findings so far.
 pub struct Report {
     findings: Vec<Finding>,
     tell: Box<dyn FnMut(&Finding) + Send>,
@@ -57,28 +57,28 @@ impl fmt::Debug for Report {
 }
 
 impl Report {
-    /// An empty report; `tell` gets each finding as it is made.
+    /// An empty report; `tell` receives each finding as it is made.
     pub fn new(tell: impl FnMut(&Finding) + Send + 'static) -> Self {
         Self { findings: Vec::new(), tell: Box::new(tell) }
     }
 
-    /// Everything, in the order of the checks.
+    /// All findings, in the order of the checks.
     #[must_use]
     pub fn findings(&self) -> &[Finding] {
         &self.findings
     }
 
-    /// What does not work.
+    /// Findings of level [`Level::Fail`].
     pub fn failures(&self) -> impl Iterator<Item = &Finding> {
         self.findings.iter().filter(|finding| finding.level == Level::Fail)
     }
 
-    /// Something is in order.
+    /// Reports that something is in order.
     pub(super) fn ok(&mut self, check: impl Into<String>, text: impl Into<String>) {
         self.add(Level::Ok, check, text, "");
     }
 
-    /// Something is worth a look.
+    /// Reports that something is worth a look.
     pub(super) fn warn(
         &mut self,
         check: impl Into<String>,
@@ -88,7 +88,7 @@ impl Report {
         self.add(Level::Warn, check, text, advice);
     }
 
-    /// Something does not work.
+    /// Reports that something does not work.
     pub(super) fn fail(
         &mut self,
         check: impl Into<String>,

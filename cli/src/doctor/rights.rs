@@ -1,4 +1,4 @@
-//! Whether the API server allows what `deploy/` asks for: every rule of every manifest, one question each.
+//! Whether the API server grants what `deploy/` requires: one access review for every rule of every manifest.
 
 mod manifest;
 
@@ -23,25 +23,25 @@ use manifest::{Manifest, Right};
 /// The ServiceAccount of `deploy/cloudcore/10-rights.yaml`.
 const ACCOUNT: &str = "tombolo-cloudcore";
 
-/// A node that need not exist: rights of nodes are asked for their group.
+/// A node that need not exist: the rights of nodes are checked for their group.
 const ANY_NODE: &str = "system:node:tombolo-doctor";
 
-/// Questions at a time.
+/// Concurrent access reviews.
 const QUESTIONS: usize = 8;
 
-/// Rights in one line, at most.
+/// Maximum number of rights in one line.
 const NAMED_MAX: usize = 3;
 
 /// First minor version of Kubernetes 1 with constrained impersonation on by default
 /// (docs/reference/kubernetes.md#impersonation).
 const CONSTRAINED_SINCE: u32 = 36;
 
-/// Whose rights are asked for.
+/// Whose rights are checked.
 #[derive(Clone)]
 enum Subject {
-    /// Whoever the kubeconfig is of.
+    /// The user of the kubeconfig.
     Own,
-    /// Somebody else.
+    /// Another user.
     Other { user: String, groups: Vec<String> },
 }
 
@@ -54,10 +54,10 @@ impl Subject {
     }
 }
 
-/// Examines the rights of cloudcore and of nodes.
+/// Checks the rights of cloudcore and of nodes.
 pub(super) async fn examine(api: &Reached, kept: &Inspection, report: &mut Report) {
     let Some(cloudcore) = cloudcore(api, report).await else { return };
-    // As cloudcore asks for a node that is connected.
+    // The same groups that cloudcore uses for a connected node.
     let groups = ["system:nodes", "system:authenticated", EDGE_NODES].map(str::to_owned).to_vec();
     let nodes = Subject::Other { user: ANY_NODE.to_owned(), groups };
     let own = manifest::cloudcore(&api.namespace);
@@ -85,18 +85,18 @@ pub(super) async fn examine(api: &Reached, kept: &Inspection, report: &mut Repor
     protections(api, report).await;
 }
 
-/// Whether stock KubeEdge nodes connect: their shared token is on, or what was sent to one of them is recorded.
+/// Whether stock KubeEdge nodes may connect: the shared token is on, or there is a record of deliveries to one of them.
 async fn serves_stock_edges(api: &Reached, kept: &Inspection) -> bool {
     if !matches!(kept.token, Ok(None)) {
         return true;
     }
     let maps: Api<ConfigMap> = Api::namespaced(api.client.clone(), &api.namespace);
-    // Who may not list them hears of rights that are missing elsewhere.
+    // A user who may not list them gets the missing rights reported elsewhere.
     let listed = maps.list_metadata(&ListParams::default().labels(LEDGER_LABEL).limit(1)).await;
     listed.is_ok_and(|listed| !listed.items.is_empty())
 }
 
-/// Whether the API server keeps nodes apart, tried in the name of a node with requests that change nothing.
+/// Checks that the API server isolates nodes from each other, by requests in the name of a node that change nothing.
 async fn protections(api: &Reached, report: &mut Report) {
     const CHECK: &str = "Node authorizer and NodeRestriction";
     let asked = async {
@@ -116,7 +116,7 @@ async fn protections(api: &Reached, report: &mut Report) {
     }
 }
 
-/// As whom cloudcore runs: its ServiceAccount, or this kubeconfig where there is none.
+/// The identity that cloudcore uses: its ServiceAccount, or the user of this kubeconfig if there is none.
 async fn cloudcore(api: &Reached, report: &mut Report) -> Option<Subject> {
     let check = format!("service account {}/{ACCOUNT}", api.namespace);
     let accounts: Api<ServiceAccount> = Api::namespaced(api.client.clone(), &api.namespace);
@@ -147,7 +147,7 @@ async fn cloudcore(api: &Reached, report: &mut Report) -> Option<Subject> {
     }
 }
 
-/// Reports whether a subject has every right of a manifest; what it may not do is reported as the caller says.
+/// Reports whether a subject has every right of a manifest; the caller decides how missing rights are reported.
 async fn granted(
     api: &Reached,
     subject: &Subject,
@@ -172,7 +172,7 @@ fn refused(missing: &[Right]) -> String {
     format!("may not {}{more}", named.join(", "))
 }
 
-/// How cloudcore can act as nodes, with the form that the server takes.
+/// Checks how cloudcore can impersonate nodes, in the form that the server supports.
 async fn impersonation(api: &Reached, cloudcore: &Subject, report: &mut Report) {
     const CHECK: &str = "impersonation of nodes";
     let (constrained, legacy) = (manifest::constrained(&api.namespace), manifest::legacy(&api.namespace));
@@ -214,7 +214,7 @@ async fn impersonation(api: &Reached, cloudcore: &Subject, report: &mut Report) 
     }
 }
 
-/// The form that the server takes: tried where this user may impersonate, else by its version.
+/// The form that the server supports: tested if this user may impersonate, otherwise derived from its version.
 async fn form(api: &Reached) -> ImpersonationForm {
     let by_version = match api.minor {
         Some(minor) if minor < CONSTRAINED_SINCE => ImpersonationForm::Legacy,
@@ -227,7 +227,7 @@ async fn form(api: &Reached) -> ImpersonationForm {
     }
 }
 
-/// The rights that a subject does not have, in the order of the manifest.
+/// The rights that a subject lacks, in the order of the manifest.
 async fn missing(api: &Reached, subject: &Subject, rights: &[Right]) -> Result<Vec<Right>, kube::Error> {
     let questions = rights.iter().map(|right| async move {
         Ok::<_, kube::Error>((right, allowed(&api.client, subject, right).await?))

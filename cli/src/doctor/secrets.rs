@@ -1,4 +1,4 @@
-//! Certificate authority, the hub's certificate and the join token, as cloudcore keeps them.
+//! Certificate authority, hub certificate and join token, as cloudcore stores them.
 
 use std::time::{Duration, SystemTime};
 
@@ -7,10 +7,10 @@ use tombolo_cloud::bootstrap::{CertificateFacts, Inspection, inspect};
 use super::Report;
 use super::api::Reached;
 
-/// A certificate that ends sooner than this should have been renewed.
+/// A certificate that expires sooner than this should have been renewed.
 const SOON: Duration = Duration::from_secs(30 * 86_400);
 
-/// Looks at the Secrets.
+/// Examines the Secrets.
 pub(super) async fn examine(api: &Reached, now: SystemTime, report: &mut Report) -> Inspection {
     let kept = inspect(api.client.clone(), &api.namespace, now).await;
     let start = "Start cloudcore with this namespace, or give the right --namespace";
@@ -45,7 +45,7 @@ pub(super) async fn examine(api: &Reached, now: SystemTime, report: &mut Report)
     kept
 }
 
-/// Whether a certificate is valid, and stays so.
+/// Checks that a certificate is valid and does not expire soon.
 pub(super) fn validity(
     check: &str,
     facts: &CertificateFacts,

@@ -1,4 +1,4 @@
-//! cloudcore's settings: what they ask for that is not there.
+//! cloudcore's settings: reports modules that they enable and that do not exist.
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
@@ -7,13 +7,13 @@ use tombolo_cloud::Config;
 use super::api::Reached;
 use super::{DoctorOptions, Report};
 
-/// ConfigMap with the settings of a cloudcore that runs in the cluster, and the key in it.
+/// ConfigMap with the settings of a cloudcore that runs in the cluster, and its key.
 const CONFIG_MAP: (&str, &str) = ("tombolo-cloudcore", "cloudcore.yaml");
 
-/// What to do about modules that do not exist.
+/// Advice about modules that do not exist.
 const ADVICE: &str = "Turn them off in the file, or keep what needs them on stock KubeEdge: see docs/migrating-from-kubeedge.md";
 
-/// Looks at the given file, or else at the settings that the cluster holds; where there are none, nothing is said.
+/// Examines the given file, or else the settings in the cluster; reports nothing if there are none.
 pub(super) async fn examine(options: &DoctorOptions, api: &Reached, report: &mut Report) {
     let (check, text) = match &options.config {
         Some(path) => (
@@ -25,7 +25,7 @@ pub(super) async fn examine(options: &DoctorOptions, api: &Reached, report: &mut
             let maps: Api<ConfigMap> = Api::namespaced(api.client.clone(), &api.namespace);
             let text = match maps.get_opt(name).await {
                 Ok(map) => map.and_then(|map| map.data?.remove(key)),
-                // Those who may not read it are told so where it matters more.
+                // A user who may not read it gets that reported where it matters more.
                 Err(_) => None,
             };
             let Some(text) = text else { return };

@@ -1,8 +1,9 @@
-//! Objects of the recorded cluster with what the run's cluster decides by itself.
+//! Objects of the recorded cluster, with the fields that the run's cluster decides itself.
 
 use serde_json::Value;
 
-/// The object with what the run's cluster allots to it; Jobs and Services have such, and Pods what its plugins have added.
+/// The object with the fields that the run's cluster assigns: those of Jobs and Services, and of Pods what admission
+/// plugins added.
 pub(super) fn allotted_as(present: &Value, object: Value) -> Value {
     match object["kind"].as_str() {
         Some("Pod") if present.is_object() => changed_as(present, object),
@@ -12,7 +13,7 @@ pub(super) fn allotted_as(present: &Value, object: Value) -> Value {
     }
 }
 
-/// A Pod with the spec that `present` has, and what may change of one: no server takes anything else.
+/// A Pod with the spec of `present`, except for the mutable fields: no server accepts other changes.
 fn changed_as(present: &Value, mut object: Value) -> Value {
     let wanted = object["spec"].take();
     let mut spec = present["spec"].clone();
@@ -38,7 +39,7 @@ fn changed_as(present: &Value, mut object: Value) -> Value {
     object
 }
 
-/// A Job with the selector that `present` has from the run's cluster, which makes it of the Job's uid.
+/// A Job with the selector of `present`, which the run's cluster generates from the Job's uid.
 fn selected_as(present: &Value, mut object: Value) -> Value {
     const MADE: [&str; 2] = ["controller-uid", "batch.kubernetes.io/controller-uid"];
     object["spec"]["selector"] = present["spec"]["selector"].clone();
@@ -54,8 +55,8 @@ fn selected_as(present: &Value, mut object: Value) -> Value {
     object
 }
 
-/// A Service with the addresses and ports that `present` has from the run's cluster; without any while there is none, so
-/// that the cluster chooses. Others are not in its ranges.
+/// A Service with the addresses and ports of `present`. If it does not exist yet the fields are empty, so that the
+/// cluster chooses: the recorded ones are not in its ranges.
 fn placed_as(present: &Value, mut object: Value) -> Value {
     let spec = &present["spec"];
     for name in ["clusterIP", "clusterIPs", "healthCheckNodePort"] {
@@ -74,7 +75,7 @@ mod tests {
 
     use super::*;
 
-    /// What the plugins of the run's cluster have put into a pod stays: no API server takes it away.
+    /// Fields that the run cluster's plugins added to a pod stay, because no API server lets them be removed.
     #[test]
     fn of_a_pod_changes_what_may_change() {
         let container = |name: &str, image: &str| json!({"name": name, "image": image});

@@ -1,4 +1,4 @@
-//! Making the changes that the recorded Kubernetes API saw.
+//! Repeats the changes that the recorded Kubernetes API received.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use tombolo_replay::{Verb, call_of, is_clusters_own, is_machinery};
 
 use super::allotted::allotted_as;
 
-/// What the API server itself sets in `metadata`.
+/// Fields of `metadata` that the API server sets itself.
 const SERVERS_OWN: [&str; 8] = [
     "uid",
     "resourceVersion",
@@ -26,22 +26,22 @@ const SERVERS_OWN: [&str; 8] = [
     "deletionGracePeriodSeconds",
 ];
 
-/// A new namespace takes a moment to have its ServiceAccount.
+/// How long to wait for the ServiceAccount of a new namespace.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Wait between two tries.
+/// Wait between two attempts.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// Changes that others make meanwhile: so often one is tried again.
+/// How often a change is retried after a conflict with another writer.
 const CONFLICTS_MAX: usize = 5;
 
-/// What became of a change.
+/// Result of a change.
 pub(super) enum Applied {
-    /// Every state that the object had, the last being the present one.
+    /// Every state that the object had; the last is the current one.
     Made(Vec<Value>),
-    /// The cluster keeps this object by itself.
+    /// The cluster manages this object itself.
     Kept(Value),
-    /// It serves no such kind.
+    /// The cluster does not serve this kind.
     Unserved(String),
 }
 
@@ -56,7 +56,7 @@ impl Administrator {
         Self { client, resources: HashMap::new() }
     }
 
-    /// Makes one change, unless the cluster keeps the object by itself or knows nothing of its kind.
+    /// Makes one change, unless the cluster manages the object itself or does not serve its kind.
     pub(super) async fn make(&mut self, verb: Verb, object: &Value) -> Result<Applied> {
         if is_machinery(object) {
             return Ok(Applied::Made(Vec::new()));
@@ -70,7 +70,7 @@ impl Administrator {
         let mut tries = 0;
         loop {
             match self.apply(verb, &placeable(object)).await {
-                // Somebody else was faster: the node that is played, or a controller.
+                // Another writer was faster: the replayed node, or a controller.
                 Err(error) if tries < CONFLICTS_MAX && is_conflict(&error) => tries += 1,
                 made => {
                     if verb != Verb::Delete && object["kind"] == "CustomResourceDefinition" {
@@ -82,7 +82,7 @@ impl Administrator {
         }
     }
 
-    /// Waits until the kind of a definition is served: its objects come next.
+    /// Waits until the kind of a definition is served, because its objects follow.
     async fn published(&self, definition: &Value) -> Result<()> {
         let spec = &definition["spec"];
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -99,7 +99,7 @@ impl Administrator {
         Ok(())
     }
 
-    /// Makes the write of an application that no node may make.
+    /// Makes an application's write that nodes are not allowed to make.
     pub(super) async fn in_place_of_the_node(&self, record: &Value) -> Result<Value> {
         let call = call_of(record).with_context(|| format!("{} is no write", record["Verb"]))?;
         let request = Request::builder().method(call.method).uri(&call.path);
@@ -108,7 +108,7 @@ impl Administrator {
         made.with_context(|| format!("{} {} in place of the node", call.method, call.path))
     }
 
-    /// The object as it is now.
+    /// The current object.
     pub(super) async fn present(&mut self, object: &Value) -> Result<Option<Value>> {
         if !self.serves(object).await? {
             return Ok(None);
@@ -144,7 +144,7 @@ impl Administrator {
         Ok(states)
     }
 
-    /// The object as the cluster keeps it by itself; none for an object that is the run's to change.
+    /// The object, if the cluster manages it itself; `None` if the run has to change it.
     async fn kept(&mut self, object: &Value) -> Result<Option<Value>> {
         if !is_clusters_own(object) {
             return Ok(None);
@@ -152,7 +152,7 @@ impl Administrator {
         self.namespace(object).await?;
         let name = object["metadata"]["name"].as_str().unwrap_or_default();
         let path = format!("{}/{name}", self.place(object).await?);
-        // A new namespace gets them in a moment.
+        // A new namespace gets these objects after a moment.
         let deadline = Instant::now() + PATIENCE;
         loop {
             let present = self.get(&path).await?;
@@ -163,7 +163,7 @@ impl Administrator {
         }
     }
 
-    /// Objects that the cluster has at the beginning, of a resource in all namespaces.
+    /// Initial objects of a resource in all namespaces of the cluster.
     pub(super) async fn list(&self, group: &str, version: &str, resource: &str) -> Result<Vec<Value>> {
         let base = base(group, version);
         let list = self.call(Method::GET, &format!("{base}/{resource}"), None).await?;
@@ -177,7 +177,7 @@ impl Administrator {
         Ok(resources.into_iter().any(|resource| resource["name"] == *plural))
     }
 
-    /// Lets a node do what it did in the transcript.
+    /// Grants a node the rights that it used in the transcript.
     pub(super) async fn grant(&mut self, node: &str, rules: &[Value]) -> Result<()> {
         let name = format!("tombolo-replay-{node}");
         let metadata = json!({"name": name});
@@ -198,7 +198,7 @@ impl Administrator {
         Ok(())
     }
 
-    /// The object without owners that do not exist: it would be taken away with them.
+    /// The object without owners that do not exist: the garbage collector would delete it because of them.
     async fn with_known_owners(&mut self, object: &Value) -> Result<Value> {
         let mut object = object.clone();
         let Some(owners) = object["metadata"]["ownerReferences"].as_array().cloned() else {
@@ -220,7 +220,7 @@ impl Administrator {
         Ok(object)
     }
 
-    /// Brings an object to the recorded content: first its end, then metadata and spec, then its status.
+    /// Updates an object to the recorded content: first its deletion, then metadata and spec, then status.
     async fn update(&self, path: &str, object: &Value, states: &mut Vec<Value>) -> Result<()> {
         let present = |states: &[Value]| states.last().cloned().unwrap_or_default();
         if let (Some(grace), None) = (end_of(object), end_of(&present(states))) {
@@ -236,8 +236,7 @@ impl Administrator {
             wanted["metadata"]["resourceVersion"] = current["metadata"]["resourceVersion"].clone();
             wanted["status"] = current["status"].clone();
             let wanted = allotted_as(&current, wanted);
-            // Annotations of a Deployment count as a change of what is wanted, unless its controller writes them with the
-            // status.
+            // Annotations of a Deployment count as a spec change, unless its controller writes them with the status.
             let with_status = object["kind"] == "Deployment"
                 && object["metadata"]["generation"] == current["metadata"]["generation"];
             let place = if with_status { &format!("{path}/status") } else { path };
@@ -256,15 +255,15 @@ impl Administrator {
         let mut changed = current;
         let issued = changed["status"]["certificate"].clone();
         changed["status"] = with_issued(wanted, &issued);
-        // Who approves a request for a certificate does not write the rest of its status, and until a certificate is
-        // issued there is none.
+        // An approver of a CertificateSigningRequest does not write the rest of its status, which stays empty until a
+        // certificate is issued.
         let parts: &[&str] = match (object["kind"] == "CertificateSigningRequest", &wanted["certificate"]) {
             (true, Value::Null) => &["approval"],
             (true, _) => &["approval", "status"],
             (false, _) => &["status"],
         };
         for part in parts {
-            // Resources without this subresource answer 404, and have taken the status with the object.
+            // Resources without this subresource answer 404: their status was already written with the object.
             let answer = self.call(Method::PUT, &format!("{path}/{part}"), Some(&changed)).await?;
             if let Some(written) = &answer {
                 changed["metadata"]["resourceVersion"] = written["metadata"]["resourceVersion"].clone();
@@ -311,7 +310,7 @@ impl Administrator {
         Ok(())
     }
 
-    /// What a pod names must exist before it: its ServiceAccount and its classes, of which a transcript need not tell.
+    /// Creates the objects that a pod requires, its ServiceAccount and its classes: a transcript need not contain them.
     async fn prerequisites(&self, object: &Value) -> Result<()> {
         if object["kind"] != "Pod" {
             return Ok(());
@@ -320,7 +319,7 @@ impl Administrator {
         let named = |name: &str| spec[name].as_str().filter(|name| !name.is_empty());
         let accounts =
             format!("/api/v1/namespaces/{}/serviceaccounts", namespace.as_str().unwrap_or_default());
-        // The cluster makes this one in every namespace.
+        // The cluster creates this one in every namespace.
         let account = named("serviceAccountName").filter(|name| *name != "default");
         let account = account.map(|name| (accounts.as_str(), json!({"metadata": {"name": name}})));
         let priority = named("priorityClassName").map(|name| {
@@ -335,14 +334,14 @@ impl Administrator {
         for (place, wanted) in [account, priority, runtime].into_iter().flatten() {
             let name = wanted["metadata"]["name"].as_str().unwrap_or_default();
             if self.get(&format!("{place}/{name}")).await?.is_none() {
-                // None where the cluster does not serve classes, and then asks for none.
+                // `None` if the cluster does not serve classes; then it requires none.
                 self.call(Method::POST, place, Some(&wanted)).await?;
             }
         }
         Ok(())
     }
 
-    /// Binds a pod that a scheduler has bound: no other write sets its node.
+    /// Binds a pod if the recorded scheduler bound it: no other write sets its node.
     async fn bind(&self, path: &str, object: &Value, present: &Value) -> Result<Option<Value>> {
         let node =
             |pod: &Value| pod["spec"]["nodeName"].as_str().filter(|name| !name.is_empty()).map(str::to_owned);
@@ -360,7 +359,7 @@ impl Administrator {
         self.get(path).await
     }
 
-    /// The path of an object's collection.
+    /// The URL path of an object's collection.
     async fn place(&mut self, object: &Value) -> Result<String> {
         let text = |name: &str| object[name].as_str().unwrap_or_default();
         let (group, version) = text("apiVersion").split_once('/').unwrap_or(("", text("apiVersion")));
@@ -383,7 +382,7 @@ impl Administrator {
         })
     }
 
-    /// Whether the cluster knows the object's kind, if the object names one.
+    /// Whether the cluster serves the object's kind, if the object names one.
     async fn serves(&mut self, object: &Value) -> Result<bool> {
         let named = |name: &str| object[name].as_str().is_some_and(|text| !text.is_empty());
         if !named("kind") || !named("apiVersion") {
@@ -399,7 +398,7 @@ impl Administrator {
         }
     }
 
-    /// None for what does not exist.
+    /// `None` for objects that do not exist.
     async fn call(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Option<Value>> {
         let bytes = body.map(Value::to_string).unwrap_or_default().into_bytes();
         let request = Request::builder().method(method.clone()).uri(path);
@@ -416,7 +415,7 @@ impl Administrator {
     }
 }
 
-/// The status with the certificate that the cluster's own signer has issued: it cannot be replaced.
+/// The status with the certificate that the run cluster's signer issued: it cannot be replaced.
 fn with_issued(status: &Value, certificate: &Value) -> Value {
     let mut status = status.clone();
     if !certificate.is_null() {
@@ -425,7 +424,7 @@ fn with_issued(status: &Value, certificate: &Value) -> Value {
     status
 }
 
-/// The object with what lines of the API may leave out of a Node, as it is: heartbeats and images.
+/// The object with heartbeats and images of the present Node where the transcript omits them.
 fn with_untold(object: &Value, present: &Value) -> Value {
     let mut object = object.clone();
     if object["kind"] != "Node" || object["status"].is_null() {
@@ -445,7 +444,7 @@ fn with_untold(object: &Value, present: &Value) -> Value {
     object
 }
 
-/// Whether another version, or another object of this name, was there already.
+/// Whether the answer was a conflict: another version, or another object of this name, exists already.
 fn is_conflict(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| cause.downcast_ref::<Conflict>().is_some())
 }
@@ -455,8 +454,8 @@ fn is_conflict(error: &anyhow::Error) -> bool {
 #[error("{0}")]
 struct Conflict(String);
 
-/// The object in a form that an API server takes. A slice that a recorded cloud has turned towards the node's own
-/// MetaServer has an address that no API server lets in.
+/// The object in a form that an API server accepts. A recorded cloud may have redirected an EndpointSlice to the node's
+/// own MetaServer: API servers refuse that loopback address.
 fn placeable(object: &Value) -> Value {
     let mut object = object.clone();
     let endpoints = object.get_mut("endpoints").and_then(Value::as_array_mut);
@@ -470,7 +469,7 @@ fn placeable(object: &Value) -> Value {
     object
 }
 
-/// Seconds of grace of an object that is to end; none for any other.
+/// Grace period in seconds of an object that is being deleted; `None` for any other.
 fn end_of(object: &Value) -> Option<u64> {
     let metadata = &object["metadata"];
     metadata["deletionTimestamp"]
@@ -478,7 +477,7 @@ fn end_of(object: &Value) -> Option<u64> {
         .map(|_| metadata["deletionGracePeriodSeconds"].as_u64().unwrap_or(0))
 }
 
-/// An address that is kept for examples.
+/// An address reserved for documentation.
 const PLACEHOLDER: &str = "192.0.2.1";
 
 fn base(group: &str, version: &str) -> String {
@@ -496,7 +495,7 @@ fn without_servers_own(object: &Value) -> Value {
     object
 }
 
-/// Metadata and spec, as far as a writer decides them.
+/// The parts of metadata and spec that writers control.
 fn bare(object: &Value) -> Value {
     let mut object = without_servers_own(object);
     if let Some(members) = object.as_object_mut() {

@@ -1,4 +1,4 @@
-//! The edge's side of a transcript, played against a cloudcore.
+//! Plays the edge's side of a transcript against a cloudcore.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -21,34 +21,34 @@ use super::grants::granted;
 use super::mouth::Mouth;
 use super::socket::{Heard, Saying, Socket, ears, new_id};
 
-/// How long an expected frame may take: more than a resend, less than a stock edge's patience.
+/// How long to wait for an expected frame: longer than a resend takes, shorter than a stock edge waits.
 const FRAME_WITHIN: Duration = Duration::from_secs(12);
 
-/// A cloud learns of a change by its watch, a moment later. The recorded one knew of what it showed when it was asked: so
-/// long a question is repeated whose answer is not the recorded one.
+/// The cloud sees a change through its watch, a moment later, while the recorded answers already include it. A request
+/// whose answer still differs is repeated for this long.
 const WATCH_LAG_MAX: Duration = Duration::from_secs(10);
 
-/// Wait before a question is repeated.
+/// Wait before a request is repeated.
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(20);
 
-/// Silence after which the cloud is taken to have said everything at the end.
+/// At the end: silence after which the cloud is assumed to have sent everything.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// A run.
+/// Result of a run.
 #[derive(Debug)]
 pub struct Run {
-    /// What came of it.
+    /// Summary, or the first difference.
     pub outcome: Result<Summary, Difference>,
-    /// What the transcript needs that a cluster does not have by itself.
+    /// Objects and rights that the transcript needs and a cluster does not have by default.
     pub preconditions: Vec<String>,
-    /// Everything that happened.
+    /// All events of the run.
     pub happenings: Vec<Happening>,
 }
 
-/// Plays a transcript that has its lines of the API.
+/// Plays a transcript that already contains its API lines.
 ///
 /// # Errors
-/// When the run cannot be made; a difference is an outcome.
+/// When the run cannot be made; a difference is a regular outcome.
 pub async fn play_edge(transcript: &Transcript, target: &Target) -> Result<Run> {
     let transcript = &transcript.with_changes_before_answers();
     let matcher = match Matcher::new(transcript) {
@@ -112,10 +112,10 @@ struct Player<'t> {
     administrator: Administrator,
     connections: HashMap<u64, Socket>,
     mouth: Mouth,
-    /// Requests whose recorded answers were not waited for: changes of the API wait for them, because they show what was
-    /// there before.
+    /// Requests whose recorded answers were not awaited. API changes wait for them, because these answers show the
+    /// state before the change.
     open: BTreeSet<usize>,
-    /// When the API was last changed as the recorded one was.
+    /// Time of the last recorded API change that was repeated.
     changed: Option<Instant>,
     sender: mpsc::Sender<Heard>,
     heard: mpsc::Receiver<Heard>,
@@ -124,8 +124,7 @@ struct Player<'t> {
 }
 
 impl Player<'_> {
-    /// Lets every node join, grants what the recorded ones were granted, and looks for objects that the cluster has by
-    /// itself.
+    /// Lets every node join, grants the recorded rights, and looks up objects that the cluster has by itself.
     async fn prepare(&mut self) -> Result<()> {
         for name in self.transcript.all_nodes() {
             let node = NodeId::parse(name).with_context(|| format!("{name:?} is no node name"))?;
@@ -137,7 +136,7 @@ impl Player<'_> {
             }
             for grant in &wanted {
                 for object in self.administrator.list(&grant.group, &grant.version, &grant.resource).await? {
-                    // Cannot differ: nothing has been expected yet.
+                    // Cannot differ, because nothing is expected yet.
                     let _ = self.happen(Happening::Own(object));
                 }
                 self.preconditions.push(format!("role tombolo-replay-{name} lets the node {grant}"));
@@ -157,7 +156,7 @@ impl Player<'_> {
         Ok(())
     }
 
-    /// Of a resource that the cluster does not serve nothing is expected, unless the transcript defines it.
+    /// Expects nothing of a resource that the cluster does not serve, unless the transcript defines it.
     fn undefined(&mut self, grant: &super::grants::Grant) -> Result<()> {
         let [group, version, plural] = [&grant.group, &grant.version, &grant.resource].map(Clone::clone);
         let line = format!("the cluster does not serve {plural}.{group}: what is asked of it is refused");
@@ -221,7 +220,7 @@ impl Player<'_> {
                 self.change(index).await?;
                 self.changed = Some(Instant::now());
             }
-            // Acknowledgements and the like follow what is received.
+            // Acknowledgements and similar frames are sent in response to received ones.
             Event::Up(frame) if frame.ask() == Ask::Ack => {}
             Event::Up(frame) => self.say(index, line, frame).await?,
             Event::Down(frame) => {
@@ -234,8 +233,8 @@ impl Player<'_> {
         Ok(())
     }
 
-    /// Makes the node's next connection, which takes over from the one of this line: its first frame may come later in
-    /// the transcript than the goodbye that it causes.
+    /// Opens the node's next connection, which replaces the one of this line. Its first frame may follow in the
+    /// transcript after the goodbye that it causes.
     async fn replace(&mut self, index: usize) -> Result<()> {
         let lines = &self.transcript.lines[index..];
         let Some(conn) = lines.first().and_then(|line| line.conn) else { return Ok(()) };
@@ -250,7 +249,7 @@ impl Player<'_> {
         }
     }
 
-    /// Makes the change that the recorded API saw, unless a write of the edge has made it.
+    /// Makes the change that the recorded API received, unless a write of the edge already made it.
     async fn change(&mut self, index: usize) -> Result<(), Fault> {
         let Event::Api(verb, _) = &self.transcript.lines[index].event else { return Ok(()) };
         for request in std::mem::take(&mut self.open) {
@@ -290,7 +289,7 @@ impl Player<'_> {
 
     async fn say(&mut self, index: usize, line: &Line, frame: &Frame) -> Result<(), Fault> {
         let conn = line.conn.context("no connection")?;
-        // The cloud may have ended it, as the recorded one did a little later.
+        // The cloud may have closed it already, as the recorded one did a little later.
         let Some(socket) = self.connections.get(&conn) else { return Ok(()) };
         if frame.ask() == Ask::Zero {
             socket.say(Saying::Document(frame.as_json().clone())).await?;
@@ -316,7 +315,8 @@ impl Player<'_> {
         Ok(())
     }
 
-    /// Repeats a question of which the cloud does not know yet what the API was told. Tells whether it was.
+    /// Repeats a request if the cloud's answer does not reflect the last API change yet. Returns whether it was
+    /// repeated.
     async fn ask_again(&mut self, conn: u64, answer: &Frame) -> Result<bool, Fault> {
         if self.changed.is_none_or(|changed| changed.elapsed() > WATCH_LAG_MAX) {
             return Ok(false);
@@ -343,7 +343,7 @@ impl Player<'_> {
         }
     }
 
-    /// Takes what has come, without waiting.
+    /// Handles everything that has arrived, without waiting.
     async fn listen(&mut self) -> Result<(), Fault> {
         while let Ok(heard) = self.heard.try_recv() {
             self.hear(heard).await?;
@@ -351,7 +351,7 @@ impl Player<'_> {
         Ok(())
     }
 
-    /// Listens until the cloud has nothing more to say.
+    /// Receives until the cloud sends nothing more.
     async fn quiet(&mut self) -> Result<(), Fault> {
         while let Ok(Some(heard)) = tokio::time::timeout(QUIET, self.heard.recv()).await {
             self.hear(heard).await?;
@@ -379,8 +379,8 @@ impl Player<'_> {
         Ok(())
     }
 
-    /// The answer, or what the write of which it says that no node may make it has made: the recorded cloud made it in its
-    /// own name.
+    /// Returns the answer. If it says that nodes are not allowed to make the write, makes the write as administrator
+    /// and returns its result: the recorded cloud made it in its own name.
     async fn in_place_of_the_node(&mut self, answer: Frame) -> Result<Frame, Fault> {
         let Some(index) = self.matcher.is_restricted(&answer) else { return Ok(answer) };
         let asked = self.matcher.request(index, answer.parent(), unix_millis()).context("no request")?;

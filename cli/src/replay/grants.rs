@@ -1,5 +1,4 @@
-//! What the nodes of a transcript were allowed beyond what every node may do
-//! (docs/reference/kubernetes.md#node-authorizer).
+//! The rights of the transcript's nodes beyond those of every node (docs/reference/kubernetes.md#node-authorizer).
 
 use std::collections::BTreeSet;
 
@@ -7,7 +6,7 @@ use serde_json::{Value, json};
 use tombolo_proto::Frame as Wire;
 use tombolo_replay::{Event, Frame, Transcript, wire};
 
-/// Resources that the Node authorizer judges object by object: a role would give more than the recorded node had.
+/// Resources that the Node authorizer checks object by object: a role would grant more than the recorded node had.
 const NODES_OWN: [&str; 8] = [
     "configmaps",
     "events",
@@ -29,7 +28,7 @@ pub(super) struct Grant {
 }
 
 impl Grant {
-    /// A watch begins with a list.
+    /// A watch starts with a list, so it needs both verbs.
     fn verbs(&self) -> Vec<&str> {
         if self.verb == "watch" { vec!["list", "watch"] } else { vec![&self.verb] }
     }
@@ -49,8 +48,7 @@ impl std::fmt::Display for Grant {
     }
 }
 
-/// What a node asked for and was given: MetaServer's requests and calls that were not forbidden, and
-/// subscriptions.
+/// Rights that a node used successfully: MetaServer's requests and calls that were not forbidden, and subscriptions.
 pub(super) fn granted(transcript: &Transcript, node: &str) -> BTreeSet<Grant> {
     let mut grants = BTreeSet::new();
     let mut calls = std::collections::HashMap::new();
@@ -80,7 +78,7 @@ pub(super) fn granted(transcript: &Transcript, node: &str) -> BTreeSet<Grant> {
     grants
 }
 
-/// Whether an application was refused for the lack of a right, and not for anything else.
+/// Whether an application's request was refused because of a missing right.
 fn is_forbidden(answer: &Frame) -> bool {
     answer.content().pointer("/Error/ErrStatus/code") == Some(&403.into())
         || answer.application("Reason").contains("forbidden")
@@ -99,7 +97,7 @@ fn grant(group: &str, version: &str, resource: &str, verb: &str) -> Grant {
     Grant { group, version, resource, verb }
 }
 
-/// The right that a call or a subscription of the node itself needs.
+/// The right that a call or a subscription of the node itself requires.
 fn asked(frame: &Frame) -> Option<Grant> {
     let (_, frame) = wire(frame).ok()?;
     match frame {

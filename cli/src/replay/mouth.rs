@@ -1,5 +1,4 @@
-//! What the replayed edge says: what the recorded one said, in the words of this run, and what follows from what it
-//! hears.
+//! Frames that the replayed edge sends: the recorded ones, adapted to this run, and responses to what it receives.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,12 +11,12 @@ use tombolo_replay::{Frame, Holdings, wire};
 
 use super::socket::{Saying, acknowledgement};
 
-/// Speaks for every node of a run.
+/// Sends for every node of a run.
 #[derive(Default)]
 pub(super) struct Mouth {
     nodes: HashMap<u64, NodeId>,
     held: HashMap<NodeId, Holdings>,
-    /// The store that the hello of a connection has named.
+    /// The store that a connection's hello named.
     stores: HashMap<u64, StoreId>,
     ended: HashSet<u64>,
 }
@@ -27,7 +26,7 @@ impl Mouth {
         self.nodes.insert(conn, node.clone());
     }
 
-    /// The cloud has ended a connection: it is not made again.
+    /// The cloud closed a connection: it is not opened again.
     pub(super) fn ended(&mut self, conn: u64) {
         self.ended.insert(conn);
     }
@@ -36,12 +35,12 @@ impl Mouth {
         self.ended.contains(&conn)
     }
 
-    /// Whether somebody else's token would be needed to say this.
+    /// Whether this frame needs another caller's token.
     pub(super) fn is_foreign(&self, frame: &Frame) -> bool {
         frame.as_json()["request"].get("caller_token").is_some()
     }
 
-    /// A request as it is sent: what the edge holds is what this run has given it.
+    /// A request as it is sent: its inventory lists what the edge received in this run.
     pub(super) fn saying(&mut self, conn: u64, request: Value) -> Result<Saying> {
         let frame = Frame::new(request);
         if !frame.is_tombolo() {
@@ -73,7 +72,7 @@ impl Mouth {
         Ok(self.held.entry(node.clone()).or_default())
     }
 
-    /// What an edge answers to this.
+    /// The edge's responses to this frame.
     pub(super) fn answers(&mut self, conn: u64, frame: &Frame) -> Result<Vec<Saying>> {
         if !frame.is_tombolo() {
             return Ok(vec![Saying::Document(acknowledgement(frame))]);

@@ -12,16 +12,16 @@ use tombolo_proto::{Frame as Wire, Lane, NodeId};
 use tombolo_replay::{Frame, render};
 use tombolo_runtime::time::unix_millis;
 
-/// Frames of the cloud that wait for the run; a cloud that sends more waits.
+/// Maximum number of received frames that wait for the run; after that the cloud is slowed down.
 const HEARD_MAX: usize = 4096;
 
-/// Frames of the run that wait for the socket.
+/// Maximum number of frames that wait for the socket.
 const SAYING_MAX: usize = 4096;
 
-/// What a connection has heard: a frame, or none at its end.
+/// What a connection received: a frame, or `None` when it ended.
 pub(super) type Heard = (u64, Option<Frame>);
 
-/// What the run says.
+/// What the run sends.
 #[derive(Debug)]
 pub(super) enum Saying {
     /// A message of dialect `kubeedge`.
@@ -30,7 +30,7 @@ pub(super) enum Saying {
     Frame(Lane, Box<Wire>),
 }
 
-/// One connection. A dropped one is cut without a word, as a killed edge does.
+/// One connection. Dropping it cuts it without a goodbye, as a killed edge does.
 pub(super) struct Socket {
     saying: mpsc::Sender<Saying>,
     task: JoinHandle<()>,
@@ -42,13 +42,13 @@ impl Drop for Socket {
     }
 }
 
-/// Where what is heard goes, and where it is taken.
+/// The channel for received frames.
 pub(super) fn ears() -> (mpsc::Sender<Heard>, mpsc::Receiver<Heard>) {
     mpsc::channel(HEARD_MAX)
 }
 
 impl Socket {
-    /// Connects as stock edges do.
+    /// Connects as a stock edge.
     pub(super) async fn documents(
         target: &Target,
         node: &NodeId,
@@ -65,7 +65,7 @@ impl Socket {
         Ok(Self { saying, task })
     }
 
-    /// Connects as our own edges do.
+    /// Connects as a Tombolo edge.
     pub(super) async fn frames(
         target: &Target,
         identity: &Identity,
@@ -81,14 +81,14 @@ impl Socket {
         Ok(Self { saying, task })
     }
 
-    /// Sends, and waits for room.
+    /// Sends, and waits for room in the queue.
     pub(super) async fn say(&self, saying: Saying) -> Result<()> {
-        // A connection that has ended says so to the ears.
+        // The end of a connection is reported through the channel of received frames.
         let _ = self.saying.send(saying).await;
         Ok(())
     }
 
-    /// Sends what follows from something heard.
+    /// Sends a response to something received; does not wait.
     pub(super) fn try_say(&self, saying: Saying) -> Result<()> {
         match self.saying.try_send(saying) {
             Err(mpsc::error::TrySendError::Full(_)) => bail!("the cloud does not read what the edge says"),
@@ -97,7 +97,7 @@ impl Socket {
     }
 }
 
-/// The acknowledgement of a message, as stock edges write it (docs/reference/kubeedge.md#acknowledgements).
+/// The acknowledgement of a message, in the form of stock edges (docs/reference/kubeedge.md#acknowledgements).
 pub(super) fn acknowledgement(frame: &Frame) -> Value {
     json!({
         "header": {"msg_id": new_id(), "parent_msg_id": frame.id(), "timestamp": unix_millis()},
@@ -115,7 +115,7 @@ async fn finish(ended: Result<()>, conn: u64, ears: &mpsc::Sender<Heard>) {
     if let Err(error) = ended {
         tracing::debug!(conn, error = %format!("{error:#}"), "the connection has ended");
     }
-    // Fails only when the run is over.
+    // Fails only after the run is over.
     let _ = ears.send((conn, None)).await;
 }
 
@@ -132,7 +132,7 @@ async fn carry_documents(
             saying = says.recv(), if room => match saying {
                 Some(Saying::Document(json)) => {
                     sent += 1;
-                    // What was recorded as text is no message: it is sent as it is.
+                    // Recorded plain text is not a message: it is sent as it is.
                     let text = json.as_str().map_or_else(|| json.to_string(), str::to_owned);
                     link.send(Outgoing::document(sent, text))?;
                 }

@@ -1,4 +1,4 @@
-//! The cloudcore that is driven: one that is started for the run, or one that runs.
+//! The cloudcore under replay: one that is started for the run, or an existing one.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,13 +12,13 @@ use tombolo_runtime::{Drain, Tasks, Trigger, drain};
 
 use crate::{cluster, token};
 
-/// How long a stop waits for the parts.
+/// How long shutdown waits for the parts.
 const DRAIN_GRACE: Duration = Duration::from_secs(2);
 
-/// A cloudcore, and an administrator's client of its cluster.
+/// A cloudcore, and an administrator client of its cluster.
 pub struct Target {
     pub(super) websocket: String,
-    /// None: this cloudcore is reached over WebSocket alone.
+    /// `None` if this cloudcore is reached over WebSocket only.
     pub(super) quic: Option<String>,
     pub(super) join: String,
     pub(super) token: String,
@@ -26,7 +26,7 @@ pub struct Target {
     own: Option<Own>,
 }
 
-/// What was started for the run.
+/// Parts that were started for the run.
 struct Own {
     cloud: Part,
     api: Part,
@@ -54,7 +54,7 @@ impl Part {
 }
 
 impl Target {
-    /// A cloudcore that runs, by the addresses of its listeners and its join endpoints.
+    /// An existing cloudcore, by the addresses of its listeners and its join endpoints.
     ///
     /// # Errors
     /// When its cluster cannot be reached.
@@ -65,7 +65,7 @@ impl Target {
         Ok(Self { websocket, quic, join: join.to_owned(), token, client, own: None })
     }
 
-    /// Where to dial over this transport.
+    /// The address for this transport.
     pub(super) fn dial(&self, choice: Choice) -> Result<client::Target> {
         let (host, websocket_port) = address("the WebSocket listener", &self.websocket)?;
         let (host, quic_port) = match (&self.quic, choice) {
@@ -84,15 +84,15 @@ impl Target {
     /// Starts an API server and a cloudcore in this process.
     ///
     /// # Errors
-    /// When a part does not start.
+    /// When a part cannot be started.
     pub async fn start() -> Result<Self> {
         Self::start_with(None).await
     }
 
-    /// The same, with a cloudcore that records into this folder.
+    /// As [`Self::start`], with a cloudcore that records into this folder.
     ///
     /// # Errors
-    /// When a part does not start.
+    /// When a part cannot be started.
     pub async fn start_recording(folder: &Path) -> Result<Self> {
         Self::start_with(Some(folder)).await
     }
@@ -107,7 +107,7 @@ impl Target {
         let (cloud, cloud_drain) = Part::new();
         let mut config = tombolo_cloud::Config::local(&folder.path().join("cloud"));
         config.record = record.map(Path::to_owned);
-        // The run's API has what the recording says, and nothing that controllers make of it.
+        // The run's API must contain only what the recording contains, without objects of controllers.
         config.grids.enabled = false;
         let bound = tombolo_cloud::App::build(config, tombolo_cloud::Kube::from_config(kube)?).await?;
         let websocket = bound.websocket_addr().context("cloudcore has no WebSocket listener")?.to_string();
@@ -118,7 +118,7 @@ impl Target {
         Ok(Self { websocket, quic, join, token, client, own: Some(Own { cloud, api, _folder: folder }) })
     }
 
-    /// Stops what was started for the run: the API server last.
+    /// Stops the parts that were started for the run, the API server last.
     pub async fn stop(self) {
         if let Some(own) = self.own {
             own.cloud.stop().await;
@@ -127,7 +127,7 @@ impl Target {
     }
 }
 
-/// A token for the recorded nodes, whose Nodes a cluster may have.
+/// A token for the recorded nodes; their Nodes may exist in the cluster.
 fn every_node() -> NewToken {
     NewToken { names: Vec::new(), uses: u32::MAX, life: Duration::from_secs(86_400), replace: true }
 }

@@ -1,4 +1,4 @@
-//! What the swarm needs in the cluster: Node objects, one pod on each, and the ConfigMap that all of them use.
+//! The swarm's objects in the cluster: Nodes, one pod on each, and the ConfigMap that all of them use.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,17 +23,17 @@ pub(super) const NAMESPACE: &str = "tombolo-swarm";
 /// Name of the ConfigMap that every pod of the swarm uses.
 pub(super) const CONFIG_MAP: &str = "shared";
 
-/// Bytes of the ConfigMap beside its data: kind, name, UID and creation time.
+/// Size of the ConfigMap besides its data: kind, name, UID and creation time.
 const ENVELOPE_LEN: usize = 218;
 
-/// API requests under way at a time while objects are made and removed.
+/// Concurrent API requests while objects are created and deleted.
 const CONCURRENCY: usize = 16;
 const READY_DEADLINE: Duration = Duration::from_secs(30);
 
 /// How long the swarm has to join.
 const TOKEN_LIFE: Duration = Duration::from_secs(3600);
 
-/// The cluster, prepared.
+/// The prepared cluster.
 pub(super) struct Cluster {
     client: Client,
     nodes: usize,
@@ -46,7 +46,7 @@ pub(super) fn node_name(number: usize) -> String {
 }
 
 impl Cluster {
-    /// Creates what is missing.
+    /// Creates the missing objects.
     pub(super) async fn prepare(options: &SwarmOptions) -> Result<Self> {
         let config = cluster::config(&options.kubeconfig).await?;
         let mut cluster = Self { client: Client::try_from(config)?, nodes: options.nodes, version: 0 };
@@ -85,15 +85,15 @@ impl Cluster {
         let deadline = Instant::now() + READY_DEADLINE;
         loop {
             match accept_existing(pods.create(&PostParams::default(), &pod).await) {
-                // A new namespace has no ServiceAccount for a moment, and pods are refused until it has.
+                // A new namespace has no ServiceAccount for a moment, and pods are refused until then.
                 Err(_) if Instant::now() < deadline => tokio::time::sleep(Duration::from_millis(200)).await,
                 outcome => return outcome,
             }
         }
     }
 
-    /// Writes a new version of the ConfigMap, about this many bytes long as nodes receive it; returns when the write
-    /// was answered.
+    /// Writes a new version of the ConfigMap, about `length` bytes as nodes receive it; returns when the write is
+    /// answered.
     pub(super) async fn update(&mut self, length: usize) -> Result<Instant> {
         self.version += 1;
         let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), NAMESPACE);
@@ -107,7 +107,7 @@ impl Cluster {
         Ok(Instant::now())
     }
 
-    /// The question that nodes ask: the ConfigMap that their pod uses.
+    /// The request that nodes send: the ConfigMap that their pod uses.
     pub(super) fn question(&self) -> Result<Arc<Message>> {
         let path = ResourcePath::from(ObjectPath::new(NAMESPACE, ResourceType::ConfigMap, CONFIG_MAP));
         let route = Route::new(Source::Edged, Group::Meta, Operation::Query, path);
@@ -116,14 +116,14 @@ impl Cluster {
         Ok(Arc::new(Message::new(id, i64::try_from(now.as_millis())?, route, Content::null())))
     }
 
-    /// A join token for the whole swarm, whose Nodes exist already.
+    /// A join token for the whole swarm, whose Nodes already exist.
     pub(super) async fn join_token(&self) -> Result<String> {
         let uses = u32::try_from(self.nodes).unwrap_or(u32::MAX);
         let token = NewToken { names: Vec::new(), uses, life: TOKEN_LIFE, replace: true };
         token::make(self.client.clone(), cluster::NAMESPACE, &token).await
     }
 
-    /// Removes everything that was created.
+    /// Deletes everything that was created.
     pub(super) async fn clean_up(&self) -> Result<()> {
         eprintln!("swarm: removing its nodes and pods");
         let at_once = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };

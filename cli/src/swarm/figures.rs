@@ -20,7 +20,7 @@ impl FromIterator<Duration> for Sample {
 }
 
 impl Sample {
-    /// The value that this share (0 to 100) of the sample does not exceed; zero for an empty sample.
+    /// The value that this percentage (0 to 100) of the sample does not exceed; zero for an empty sample.
     #[must_use]
     pub(super) fn percentile(&self, percent: usize) -> Duration {
         let rank = (self.sorted.len() * percent.min(100)).div_ceil(100).max(1) - 1;
@@ -54,12 +54,12 @@ impl Figures {
         self.add(name, value.as_secs_f64() * 1e3, "ms");
     }
 
-    /// Adds a duration in microseconds, shared out over `count` operations.
+    /// Adds a duration in microseconds, divided by `count` operations.
     pub(super) fn add_micros_each(&mut self, name: &'static str, total: Duration, count: usize) {
         self.add(name, total.as_secs_f64() * 1e6 / count.max(1) as f64, "µs");
     }
 
-    /// Adds the growth of resident memory between two readings, shared out over `count`; nothing without a process.
+    /// Adds the growth of resident memory between two readings, divided by `count`; nothing without a process.
     pub(super) fn add_memory_each(
         &mut self,
         name: &'static str,
@@ -73,7 +73,7 @@ impl Figures {
         }
     }
 
-    /// A table with one figure a line.
+    /// A table with one figure per line.
     #[must_use]
     pub(super) fn table(&self) -> String {
         let width = self.0.iter().map(|figure| figure.name.chars().count()).max().unwrap_or(0);

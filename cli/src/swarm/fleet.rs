@@ -1,4 +1,4 @@
-//! All hollow nodes of a swarm, and what they have told.
+//! All hollow nodes of a swarm, and their reports.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,14 +20,14 @@ use super::tally::Tally;
 use super::traffic::{Counts, Traffic};
 use crate::transport::{DialectOption, TransportOption};
 
-/// Certificates asked for at a time.
+/// Concurrent certificate requests.
 const ENROLL_CONCURRENCY: usize = 16;
 
-/// Nodes that dial at a time. Agents come back after waits of their own; thousands of first packets in the same
-/// millisecond would only measure the kernel's buffer for one UDP socket.
+/// Nodes that dial at the same time. Real agents reconnect after individual waits; thousands of first packets in the
+/// same millisecond would only measure the kernel's buffer for one UDP socket.
 const DIALS_AT_ONCE: usize = 64;
 
-/// Reports that wait to be counted; a node that finds no room waits.
+/// Maximum number of reports in the queue; a node waits while it is full.
 const REPORTS_MAX: usize = 65_536;
 
 /// Every hollow node.
@@ -41,11 +41,11 @@ pub(super) struct Fleet {
     traffic: Arc<Traffic>,
 }
 
-/// Answers to the questions of all nodes.
+/// Answers to the requests of all nodes.
 pub(super) struct Answers {
     /// Time of each answer.
     pub(super) times: Sample,
-    /// Answers that were refusals or did not come in time.
+    /// Number of answers that were refusals or did not arrive in time.
     pub(super) bad: usize,
 }
 
@@ -72,14 +72,14 @@ impl Fleet {
         Ok(Self { idle, running: JoinSet::new(), commands, reports, caught_up: 0, tallies, traffic })
     }
 
-    /// Starts this many nodes of those that do not run yet.
+    /// Starts this many of the nodes that do not run yet.
     pub(super) fn start(&mut self, nodes: usize) {
         for node in self.idle.drain(..nodes.min(self.idle.len())) {
             self.running.spawn(node.run());
         }
     }
 
-    /// Waits until this many nodes were welcomed; their times to connect.
+    /// Waits until this many nodes were welcomed; returns their times to connect.
     pub(super) async fn welcomed(&mut self, nodes: usize, deadline: Duration) -> Result<Sample> {
         let mut times = Vec::with_capacity(nodes);
         let end = Instant::now() + deadline;
@@ -93,7 +93,7 @@ impl Fleet {
         Ok(times.into_iter().collect())
     }
 
-    /// Waits until this many nodes hold everything that they should.
+    /// Waits until this many nodes hold everything they should.
     pub(super) async fn caught_up(&mut self, nodes: usize, deadline: Duration) -> Result<()> {
         let end = Instant::now() + deadline;
         while self.caught_up < nodes {
@@ -109,7 +109,7 @@ impl Fleet {
         self.fan_out(Instant::now(), nodes, deadline).await.map(drop)
     }
 
-    /// Waits until the ConfigMap has arrived this often; times since it was written.
+    /// Waits until the ConfigMap has arrived this many times; returns the times since it was written.
     pub(super) async fn fan_out(
         &mut self,
         written: Instant,
@@ -118,7 +118,7 @@ impl Fleet {
     ) -> Result<Sample> {
         let tallies = Arc::clone(&self.tallies);
         let arrivals = self.gather(&tallies.arrivals, nodes, deadline, "have the object").await?;
-        // The watch may be faster than the answer to the write: then the first arrival is the start.
+        // The watch may be faster than the answer to the write: then the first arrival counts as the start.
         let start = arrivals.iter().copied().min().map_or(written, |first| first.min(written));
         Ok(arrivals.into_iter().map(|at| at.duration_since(start)).collect())
     }
@@ -140,7 +140,7 @@ impl Fleet {
         }
     }
 
-    /// Has every node ask `count` times.
+    /// Makes every node send `count` requests.
     pub(super) async fn ask(
         &mut self,
         question: Arc<Message>,
@@ -156,27 +156,27 @@ impl Fleet {
         Ok(Answers { times: answers.into_iter().map(|answer| answer.took).collect(), bad })
     }
 
-    /// Has every node close its connection and connect again.
+    /// Makes every node close its connection and connect again.
     pub(super) async fn reconnect(&mut self, question: &Arc<Message>) {
         self.caught_up = 0;
         for commands in &self.commands {
-            // A node that has ended has reported why; the next wait finds that report.
+            // A node that ended has reported the reason; the next wait finds that report.
             let _ = commands.send(Command::Reconnect(Arc::clone(question))).await;
         }
     }
 
-    /// Waits until every node is caught up after a reconnect; how many objects were sent again.
+    /// Waits until every node is caught up after a reconnect; returns how many objects were sent again.
     pub(super) async fn caught_up_again(&mut self, nodes: usize, deadline: Duration) -> Result<usize> {
         self.caught_up(nodes, deadline).await?;
         Ok(self.tallies.arrivals.take().len())
     }
 
-    /// Deliveries that all nodes have stored so far, of every object.
+    /// Number of deliveries, of any object, that all nodes stored so far.
     pub(super) fn deliveries(&self) -> usize {
         self.tallies.deliveries.load(Ordering::Relaxed)
     }
 
-    /// What the first node has sent and received since it connected, until it was caught up.
+    /// Traffic of the first node from its connect until it was caught up.
     pub(super) fn traffic(&self) -> Counts {
         self.traffic.counts()
     }
@@ -194,7 +194,7 @@ impl Fleet {
     }
 }
 
-/// What a node shares with the others: where it tells what happens to it, and when it may dial.
+/// State that the nodes share: the report channels, and the permits to dial.
 struct Shared {
     reports: mpsc::Sender<Report>,
     tallies: Arc<Tallies>,

@@ -1,4 +1,4 @@
-//! A hollow edge node: the real session over a real link, and a store that is a map.
+//! A hollow edge node: the real session over a real link, with a map as its store.
 
 mod stock;
 
@@ -23,48 +23,48 @@ use super::traffic::Traffic;
 /// How long a hollow node waits for an answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What a hollow node is told.
+/// A command to a hollow node.
 #[derive(Debug, Clone)]
 pub(super) enum Command {
-    /// Ask this many times, one after the other.
+    /// Send this many requests, one after the other.
     Ask(Arc<Message>, usize),
-    /// Close the connection, keep what is held, connect again. A cloud of dialect `kubeedge` does not say that nothing
-    /// is missing: there, the answer to this question shows that the node is back.
+    /// Close the connection, keep the held objects, connect again. A cloud of dialect `kubeedge` does not report that
+    /// nothing is missing: there, the answer to this request shows that the node is caught up.
     Reconnect(Arc<Message>),
 }
 
-/// What a hollow node tells.
+/// A report of a hollow node.
 #[derive(Debug)]
 pub(super) enum Report {
     /// The hub accepted the hello.
     Welcomed { took: Duration },
-    /// Everything that was missing is held.
+    /// All missing objects have arrived.
     CaughtUp,
-    /// The connection ended, and was not meant to.
+    /// The connection ended unexpectedly.
     Lost { node: NodeId, reason: String },
 }
 
-/// What happens too often for a report each.
+/// Events that are too frequent for one report each.
 #[derive(Debug, Default)]
 pub(super) struct Tallies {
-    /// When a version of the swarm's ConfigMap was stored.
+    /// Times at which a version of the swarm's ConfigMap was stored.
     pub(super) arrivals: Tally<Instant>,
-    /// Answers to questions.
+    /// Answers to requests.
     pub(super) answers: Tally<Answer>,
     /// Deliveries stored.
     pub(super) deliveries: AtomicUsize,
 }
 
-/// One answer.
+/// An answer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Answer {
-    /// Time since the question.
+    /// Time since the request.
     pub(super) took: Duration,
-    /// It is the object.
+    /// Whether it contains the object.
     pub(super) good: bool,
 }
 
-/// The node's map of what it holds, as the session asks for it.
+/// The node's map of held objects, in the form that the session needs.
 #[derive(Debug, Default)]
 struct Holdings(HashMap<ObjectKey, Held>);
 
@@ -101,7 +101,7 @@ impl Holdings {
     }
 }
 
-/// How a node connects, and so what it speaks.
+/// How a node connects, and so its dialect.
 pub(super) enum Way {
     /// Dialect `tombolo`.
     Tombolo(Box<Connector>),
@@ -113,7 +113,7 @@ pub(super) enum Way {
 pub(super) struct HollowNode {
     config: EdgeConfig,
     way: Way,
-    /// Who may dial now; never closed.
+    /// Permits to dial; never closed.
     dials: Arc<Semaphore>,
     holdings: Holdings,
     commands: mpsc::Receiver<Command>,
@@ -122,7 +122,7 @@ pub(super) struct HollowNode {
     traffic: Option<Arc<Traffic>>,
 }
 
-/// Questions of one command that are not asked yet.
+/// The remaining requests of one command.
 struct Asking {
     message: Arc<Message>,
     left: usize,
@@ -152,7 +152,7 @@ impl HollowNode {
         Self { config, way, dials, holdings, commands, reports, tallies, traffic }
     }
 
-    /// Has this node's frames counted.
+    /// Counts this node's frames.
     pub(super) fn watch(&mut self, traffic: Arc<Traffic>) {
         self.traffic = Some(traffic);
     }
@@ -172,7 +172,7 @@ impl HollowNode {
         }
     }
 
-    /// One connection, from dialling to its end. `question`: what to ask first.
+    /// One connection, from dialling to its end. `question`: the first request to send.
     async fn connection(&mut self, question: Option<Arc<Message>>) -> Ended {
         let turn = self.dials.acquire().await;
         let started = Instant::now();
@@ -297,12 +297,12 @@ impl HollowNode {
     }
 
     async fn report(&self, report: Report) {
-        // Fails only when the run is over and nobody counts any more.
+        // Fails only after the run is over and reports are no longer counted.
         let _ = self.reports.send(report).await;
     }
 }
 
-/// Asks once; none when nothing is to be asked or the session takes no request.
+/// Sends one request; `None` if there is none to send or the session accepts no request.
 fn ask(session: &mut EdgeSession, clock: &Clock, message: Arc<Message>, count: usize) -> Option<Asking> {
     let left = count.checked_sub(1)?;
     let body = RequestBody::Message(Box::new(Message::clone(&message)));

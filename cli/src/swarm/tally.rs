@@ -1,11 +1,11 @@
-//! What nodes note in large numbers. Nobody is woken before enough has come: the swarm shares its processors with the
-//! hub that it measures.
+//! Values that nodes record in large numbers. The waiting task is woken only when enough values are there: the swarm
+//! shares its processors with the hub that it measures.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-/// Values that many nodes note and one task waits for.
+/// Values that many nodes record and one task waits for.
 #[derive(Debug)]
 pub(super) struct Tally<T> {
     noted: Mutex<Noted<T>>,
@@ -43,7 +43,7 @@ impl<T> Tally<T> {
         }
     }
 
-    /// Whether this many values are there; if not, the one that makes it so wakes the waiting task.
+    /// Whether this many values are there; if not, the value that reaches the number wakes the waiting task.
     fn has(&self, wanted: usize) -> bool {
         let mut noted = self.lock();
         noted.wanted = wanted;

@@ -1,5 +1,4 @@
-//! How much one node sends and receives until it is caught up: packages of the protocol, without the transport's own
-//! bytes.
+//! How much one node sends and receives until it is caught up: packages of the protocol, without transport overhead.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -7,30 +6,30 @@ use tokio::time::Instant;
 use tombolo_link::{Direction, Tap};
 use tombolo_proto::{Frame, Lane, codec};
 
-/// Counts of one connection, from its first frame to the one that says that the node is caught up.
+/// Counts of one connection, from its first frame to the one that reports that the node is caught up.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     /// Bytes of packages that the node sent.
     pub(super) sent: usize,
     /// Bytes of packages that it received.
     pub(super) received: usize,
-    /// How often an answer followed something that was sent.
+    /// How often an answer followed a sent frame.
     pub(super) round_trips: usize,
     last: Option<Direction>,
     over: bool,
 }
 
-/// Watches the link of one node.
+/// Observes the link of one node.
 #[derive(Debug, Default)]
 pub(super) struct Traffic(Mutex<Counts>);
 
 impl Traffic {
-    /// Begins a new count.
+    /// Starts a new count.
     pub(super) fn restart(&self) {
         *self.lock() = Counts::default();
     }
 
-    /// What was counted so far.
+    /// The counts so far.
     pub(super) fn counts(&self) -> Counts {
         *self.lock()
     }
@@ -46,7 +45,7 @@ impl Tap for Traffic {
         if counts.over {
             return;
         }
-        // A frame that passed the link has a length.
+        // A frame that was transferred has a length.
         let length = codec::encode_package(lane, frame, true).map_or(0, |package| package.len());
         match direction {
             Direction::Out => counts.sent += length,

@@ -1,5 +1,5 @@
 //! `--controllers`: stock kube-controller-manager and kube-scheduler beside the embedded API server, as processes that
-//! are started again when they end and that end with this one.
+//! are restarted when they exit and stopped with this one.
 
 mod binaries;
 
@@ -23,19 +23,19 @@ pub(super) use binaries::Binaries;
 /// Time from SIGTERM to SIGKILL.
 const STOP_GRACE: Duration = Duration::from_secs(2);
 
-/// A component that ran this long has started well: the next end is waited for from the beginning.
+/// After running this long a component counts as healthy, and its restart backoff is reset.
 const SETTLED: Duration = Duration::from_secs(60);
 
-/// Waits before a component that has ended is started again.
+/// Backoff before a component is restarted.
 const RESTART: BackoffConfig =
     BackoffConfig { first: Duration::from_secs(1), max: Duration::from_secs(30), factor: 2.0 };
 
-/// Controllers of kube-controller-manager that stay off: the embedded API server approves and signs itself, and its
-/// authority's key stays with it.
+/// Controllers of kube-controller-manager that stay off: the embedded API server approves and signs itself, and does
+/// not give away its authority's key.
 const CONTROLLERS: &str = "*,-certificatesigningrequest-approving-controller,\
                            -certificatesigningrequest-signing-controller";
 
-/// Files of the embedded API server that the components read.
+/// Files of the embedded API server that the components use.
 pub(super) struct ClusterFiles {
     /// The administrator's kubeconfig.
     pub(super) kubeconfig: PathBuf,
@@ -43,7 +43,7 @@ pub(super) struct ClusterFiles {
     pub(super) pki: PathBuf,
 }
 
-/// Starts both components; their output is in `<data_dir>/controllers`.
+/// Starts both components; their logs are in `<data_dir>/controllers`.
 ///
 /// # Errors
 /// When their files cannot be written.
@@ -78,8 +78,8 @@ pub(super) fn start(
     Ok(())
 }
 
-/// A kubeconfig that names the administrator's certificate and key: client-go reads such files again every five minutes, and what
-/// is in a kubeconfig itself once, at the start.
+/// A kubeconfig that refers to the administrator's certificate and key by path: client-go reloads such files every five
+/// minutes, but reads data inside a kubeconfig only at start.
 fn by_files(files: &ClusterFiles, folder: &Path) -> Result<PathBuf> {
     let mut config = Kubeconfig::read_from(&files.kubeconfig)
         .with_context(|| format!("cannot use {}", files.kubeconfig.display()))?;
@@ -111,7 +111,7 @@ fn controller_manager(files: &ClusterFiles) -> Vec<OsString> {
     ]
 }
 
-/// kube-scheduler takes the content type from a file only.
+/// kube-scheduler reads the content type only from a configuration file.
 fn scheduler(files: &ClusterFiles, folder: &Path) -> Result<Vec<OsString>> {
     let config = folder.join("kube-scheduler.json");
     let content = json!({
@@ -127,7 +127,7 @@ fn scheduler(files: &ClusterFiles, folder: &Path) -> Result<Vec<OsString>> {
     Ok(vec![argument, "--secure-port=0".into()])
 }
 
-/// One program that is to run until the drain.
+/// A program that runs until the drain.
 struct Component {
     name: &'static str,
     program: PathBuf,
@@ -157,8 +157,8 @@ impl Component {
         }
     }
 
-    /// Starts it by way of `tombolo component`. It is the leader of a process group of its own: Ctrl-C in the terminal
-    /// is for this program, which stops its parts in order.
+    /// Starts it through `tombolo component`. It leads its own process group, so Ctrl-C in the terminal reaches only
+    /// this program, which stops its parts in order.
     fn spawn(&self) -> io::Result<Child> {
         let log = self.open_log()?;
         Command::new(std::env::current_exe()?)
@@ -173,7 +173,7 @@ impl Component {
             .spawn()
     }
 
-    /// A new log; the one before is kept beside it, older ones are not.
+    /// Opens a new log; the previous one is kept beside it, older ones are not.
     fn open_log(&self) -> io::Result<File> {
         if self.log.exists() {
             fs::rename(&self.log, self.log.with_extension("log.before"))?;
@@ -182,11 +182,11 @@ impl Component {
     }
 }
 
-/// Asks for the end, and enforces it after [`STOP_GRACE`].
+/// Sends SIGTERM, and SIGKILL after [`STOP_GRACE`].
 async fn stop(child: &mut Child) -> io::Result<()> {
     let id = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
     if let Some(id) = id {
-        // It may have ended in this moment: then there is nobody to ask.
+        // Fails if the process has just ended; then there is nothing to stop.
         let _ = kill_process(id, Signal::TERM);
     }
     match tokio::time::timeout(STOP_GRACE, child.wait()).await {

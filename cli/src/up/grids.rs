@@ -1,5 +1,5 @@
-//! What `tombolo up` shows of the application grid: units with their children and pods, and where requests from each edge
-//! lead, with what is not (yet) as the grids want it.
+//! What `tombolo up` shows of the application grid: units with their children and pods, where requests from each edge
+//! are routed, and what does not match the grids (yet).
 
 mod edges;
 mod units;
@@ -20,13 +20,13 @@ pub(super) use edges::Edge;
 /// The application grid at one moment.
 #[derive(Debug, Default)]
 pub(super) struct View {
-    /// Units, then edges; none without a grid.
+    /// Units, then edges; empty without a grid.
     pub(super) sections: Vec<Section>,
-    /// First thing that is not as the grids want it, in words.
+    /// First thing that does not match the grids, as text.
     pub(super) difference: Option<String>,
 }
 
-/// Reads the API server, and for each edge its wrapper and hosts file.
+/// Reads the API server, and the wrapper and hosts file of each edge.
 pub(super) async fn view(client: &Client, edges: &[Edge<'_>]) -> View {
     read_view(client, edges).await.unwrap_or_else(|error| View {
         sections: Vec::new(),
@@ -41,19 +41,19 @@ async fn read_view(client: &Client, edges: &[Edge<'_>]) -> Result<View> {
     Ok(View { sections: vec![units::section(&cluster), seen], difference })
 }
 
-/// Objects of the API server that have to do with grids.
+/// Objects of the API server that belong to grids.
 struct Cluster {
     /// Kind and object.
     grids: Vec<(&'static str, Value)>,
     /// Deployments, StatefulSets and Services with the label of a grid.
     children: Vec<Value>,
-    /// Of the grids' namespaces.
+    /// Pods of the grids' namespaces.
     pods: Vec<Value>,
     nodes: Vec<Value>,
 }
 
 impl Cluster {
-    /// None while there is no grid.
+    /// `None` if there is no grid.
     async fn read(client: &Client) -> Result<Option<Self>> {
         let mut grids = Vec::new();
         for kind in ["DeploymentGrid", "StatefulSetGrid", "ServiceGrid"] {
@@ -77,7 +77,7 @@ impl Cluster {
         Ok(Some(Self { grids, children, pods, nodes }))
     }
 
-    /// The child of a grid that a check wants.
+    /// The child of a grid that satisfies a condition.
     fn child(&self, grid: &Value, fits: impl Fn(&Value) -> bool) -> Option<&Value> {
         let is_owned =
             |child: &&Value| child["metadata"]["ownerReferences"][0]["uid"] == grid["metadata"]["uid"];
@@ -101,7 +101,7 @@ impl Cluster {
 
 const SLICES: (&str, &str, &str) = ("discovery.k8s.io", "v1", "EndpointSlice");
 
-/// Objects of a kind with a label; none where the kind is not defined.
+/// Objects of a kind with a label; none if the kind is not defined.
 async fn list(
     client: &Client,
     (group, version, kind): (&str, &str, &str),
@@ -120,15 +120,15 @@ async fn list(
     }
 }
 
-/// Name of the Deployment or StatefulSet that a pod belongs to. A ReplicaSet is called after its Deployment and the hash
-/// that its pods have as a label.
+/// Name of the Deployment or StatefulSet that a pod belongs to. The name of a ReplicaSet consists of its Deployment's
+/// name and the hash in the pod's label.
 fn workload_of(pod: &Value) -> &str {
     let owner = text(&pod["metadata"]["ownerReferences"][0]["name"]);
     let hash = text(&pod["metadata"]["labels"]["pod-template-hash"]);
     owner.strip_suffix(hash).and_then(|name| name.strip_suffix('-')).unwrap_or(owner)
 }
 
-/// A string of an object; empty for everything else.
+/// A string value; empty for anything else.
 fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }

@@ -1,17 +1,17 @@
-//! What runs, and how it ends, also when not everything could be started.
+//! The running parts, and their shutdown, including after an incomplete start.
 
 use std::time::Duration;
 
 use tombolo_runtime::{TaskError, Tasks, Trigger};
 
-/// How long drained parts may take to return, and the API server to answer what it has begun.
+/// How long drained parts may take to return, and the API server to finish requests in progress.
 pub(super) const TASK_GRACE: Duration = Duration::from_secs(1);
 
-/// Everything that runs.
+/// All running parts.
 pub(super) struct Parts {
     /// All but the embedded API server.
     pub(super) tasks: Tasks,
-    // Apart from the others: they still write to it while they drain.
+    // Separate from the others, which still write to it while they drain.
     api_server: Option<(Tasks, Trigger)>,
 }
 
@@ -20,7 +20,7 @@ impl Parts {
         Self { tasks: Tasks::new(), api_server: None }
     }
 
-    /// The embedded API server runs, too.
+    /// Adds the running embedded API server.
     pub(super) fn serve_api(&mut self, tasks: Tasks, trigger: Trigger) {
         self.api_server = Some((tasks, trigger));
     }
@@ -36,7 +36,7 @@ impl Parts {
         }
     }
 
-    /// Waits until all parts have drained, or the drain is aborted; the API server goes last.
+    /// Waits until all parts have drained, or the drain is aborted; the API server stops last.
     pub(super) async fn stop(self, trigger: &Trigger) {
         end(trigger, &self.tasks).await;
         if let Some((tasks, trigger)) = self.api_server {

@@ -1,4 +1,4 @@
-//! Ports and format of a data folder: the second start uses the ports of the first, so kubeconfigs stay valid.
+//! Ports and format of a data folder: later starts reuse the ports of the first, so kubeconfigs stay valid.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,14 +9,14 @@ use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use tombolo_apiserver::{UP_FILE, is_data_dir};
 
-/// Layout of the data folder that this program writes.
+/// Version of the data folder layout that this program writes.
 const FORMAT: u32 = 2;
 
-/// The oldest layout that it takes over. There the kubeconfig is a copy of the API server's, where it is a link now: a program that copies
-/// would write the file over itself, and refuses the newer layout.
+/// The oldest layout that is upgraded. In it the kubeconfig is a copy of the API server's; now it is a link. A program
+/// that copies would overwrite the file through the link, so it must refuse the newer layout.
 const OLDEST_FORMAT: u32 = 1;
 
-/// Which listener got which port, kept in the data folder.
+/// Ports of the listeners, kept in the data folder.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Ports {
     format: u32,
@@ -26,10 +26,10 @@ pub(super) struct Ports {
 }
 
 impl Ports {
-    /// Reads the ports of a data folder, which is created when it is missing.
+    /// Reads the ports of a data folder; creates the folder if it is missing.
     ///
     /// # Errors
-    /// When the folder is of another format or another program, or cannot be used.
+    /// When the folder has another format, belongs to another program, or cannot be used.
     pub(super) fn open(data_dir: &Path) -> Result<Self> {
         if is_data_dir(data_dir) {
             bail!(
@@ -56,13 +56,13 @@ impl Ports {
         Ok(read)
     }
 
-    /// The loopback address to bind for a listener: with its former port, or with any.
+    /// The loopback address to bind for a listener: with its previous port, or with any.
     #[must_use]
     pub(super) fn address(&self, listener: &str) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.ports.get(listener).copied().unwrap_or(0)).into()
     }
 
-    /// Remembers what a listener was bound to.
+    /// Saves the port that a listener was bound to.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -91,7 +91,7 @@ mod tests {
         let error = Ports::open(folder.path()).unwrap_err().to_string();
         assert!(error.contains("another version (format 9"), "{error}");
 
-        // One whose kubeconfig is a copy is taken over; whatever makes copies refuses it from then on.
+        // A folder with a copied kubeconfig is upgraded; programs that copy refuse it from then on.
         std::fs::write(folder.path().join("up.json"), r#"{"format": 1, "ports": {"hub": 4243}}"#).unwrap();
         let mut ports = Ports::open(folder.path()).unwrap();
         assert_eq!(ports.address("hub").port(), 4243);

@@ -27,7 +27,7 @@ use super::table::Row;
 use crate::transport::TransportOption;
 use crate::{cluster, synced};
 
-/// The parts by what they can be asked.
+/// The running system, with handles to query its parts.
 pub(super) struct System {
     kubeconfig: PathBuf,
     client: Client,
@@ -39,19 +39,19 @@ pub(super) struct System {
 struct Edge {
     node: NodeId,
     client: Client,
-    /// What kube-proxy of the node would use.
+    /// A client of the endpoint that the node's kube-proxy would use.
     wrapper: Option<Client>,
-    /// File of the node's uniform names.
+    /// File with the node's uniform names.
     hosts: PathBuf,
 }
 
-/// One edge's holdings against what they should be.
+/// Comparison of what one edge holds with what it should hold.
 pub(super) struct Comparison {
-    /// First difference, in words; none when there is none.
+    /// First difference, as text; `None` if there is none.
     pub(super) difference: Option<String>,
-    /// Objects that it lists.
+    /// Number of objects that it lists.
     listed: usize,
-    /// Objects that it should list.
+    /// Number of objects that it should list.
     expected: usize,
 }
 
@@ -90,7 +90,7 @@ impl System {
         Ok(Self { kubeconfig, client, cloud, doctor, edges })
     }
 
-    /// The command that examines this system, whose ports are not the ones that it takes by itself.
+    /// The command line that examines this system, which does not use the default ports.
     pub(super) fn doctor(&self) -> &str {
         &self.doctor
     }
@@ -127,7 +127,7 @@ impl System {
         futures::future::join_all(edges).await
     }
 
-    /// What there is of the application grid.
+    /// State of the application grid.
     pub(super) async fn grids(&self) -> grids::View {
         let edges = self.edges.iter().map(|edge| grids::Edge {
             node: edge.node.as_str(),
@@ -137,7 +137,7 @@ impl System {
         grids::view(&self.client, &edges.collect::<Vec<_>>()).await
     }
 
-    /// The lines of the nodes: of the agents here, or of all that cloudcore knows when there are none.
+    /// Table rows of the nodes: of the agents here, or of all nodes that cloudcore knows if there are none.
     pub(super) fn rows(&self, comparisons: &[Comparison]) -> Vec<Row> {
         let status = self.cloud.snapshot();
         if self.edges.is_empty() {
@@ -155,7 +155,7 @@ impl System {
     }
 }
 
-/// The line of a node as cloudcore sees it.
+/// Table row of a node as cloudcore sees it.
 fn row(name: &str, seen: Option<&NodeStatus>, holds: String) -> Row {
     let session = match seen {
         None => "not registered".to_owned(),
@@ -176,7 +176,7 @@ fn row(name: &str, seen: Option<&NodeStatus>, holds: String) -> Row {
     }
 }
 
-/// Where the hub listens, and the token to join with.
+/// Addresses of the hub, and the token to join with.
 struct CloudAddresses {
     websocket: Option<SocketAddr>,
     quic: Option<SocketAddr>,
@@ -187,7 +187,7 @@ struct CloudAddresses {
 impl CloudAddresses {
     fn doctor(&self, kubeconfig: &Path) -> String {
         let kubeconfig = kubeconfig.display().to_string();
-        // Only a zero byte cannot be quoted, and no path that was given to this process has one.
+        // Only a zero byte cannot be quoted, and a path that was passed to this process contains none.
         let kubeconfig = shlex::try_quote(&kubeconfig).unwrap_or((&kubeconfig).into());
         let mut command = format!("tombolo doctor --kubeconfig {kubeconfig}");
         for (name, address) in [("websocket", self.websocket), ("quic", self.quic), ("join", Some(self.join))]
@@ -215,7 +215,7 @@ async fn start_api_server(
     options.stock_controllers = stock_controllers;
     options.listen = ports.address("kubernetes");
     let bound = embedded::Embedded::start(options).await?;
-    // It also says of which layout the folder is, before there is a link.
+    // This also writes the layout version, before a link exists.
     ports.keep("kubernetes", bound.addr())?;
     let (kubeconfig, pki) = (data_dir.join("kubeconfig"), bound.pki_folder().to_owned());
     let target = bound.kubeconfig();
@@ -227,7 +227,8 @@ async fn start_api_server(
     Ok(ClusterFiles { kubeconfig, pki })
 }
 
-/// Puts a link in the place of whatever there is. The server renews the certificate in its kubeconfig, which a copy would not have.
+/// Replaces whatever is at `path` with a link. A copy would miss the certificate that the server renews in its
+/// kubeconfig.
 fn link(target: &Path, path: &Path) -> io::Result<()> {
     let temporary = path.with_extension("new");
     match fs::remove_file(&temporary) {
@@ -238,13 +239,13 @@ fn link(target: &Path, path: &Path) -> io::Result<()> {
     fs::rename(&temporary, path)
 }
 
-/// How often the token of this run lets an agent in: as often as agents can be asked for.
+/// How often the token of this run can be used: the largest possible number of agents.
 const TOKEN_USES: u32 = 10_000;
 
-/// How long its agents have to join.
+/// How long the agents of this run have to join.
 const TOKEN_LIFE: Duration = Duration::from_secs(3600);
 
-/// The settings of a site, or those of one machine.
+/// The settings of a site, or those for one machine.
 fn cloud_config(site: Option<&Path>, data_dir: &Path, ports: &Ports) -> Result<tombolo_cloud::Config> {
     let Some(file) = site else {
         let mut config = tombolo_cloud::Config::local(&data_dir.join("cloud"));
@@ -283,7 +284,7 @@ async fn start_cloud(
     keep("join", Some(join))?;
     keep("cloudcore admin", bound.admin_addr())?;
     let status = bound.status();
-    // Agents of other machines get theirs with `tombolo token create`.
+    // Agents of other machines join with tokens of `tombolo token create`.
     let mut token = String::new();
     if agents {
         let new = NewToken { names: Vec::new(), uses: TOKEN_USES, life: TOKEN_LIFE, replace: true };
@@ -309,7 +310,7 @@ fn edge_config(
         TransportOption::Websocket => tombolo_edge::config::Transport::Websocket,
     };
     config.local_api.https = ports.address(node.as_str());
-    // One port cannot be the wrapper of several nodes: each one's is asked of the system and kept.
+    // Wrappers of several nodes cannot share a port: the system assigns one to each, and it is kept.
     config.dns.hosts_path = Some(config.data_dir.join("hosts"));
     config.wrapper.address = Some(ports.address(&wrapper_port(node)));
     config.admin = None;
@@ -317,7 +318,7 @@ fn edge_config(
     Ok(config)
 }
 
-/// Name under which the port of a node's wrapper is kept.
+/// Key under which the port of a node's wrapper is kept.
 fn wrapper_port(node: &NodeId) -> String {
     format!("{node} wrapper")
 }

@@ -1,4 +1,4 @@
-//! What `tombolo up` shows: sections of lines, drawn over themselves on a terminal, printed on change otherwise.
+//! The output of `tombolo up`: sections of lines, redrawn in place on a terminal, otherwise printed on change.
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write};
@@ -13,14 +13,14 @@ pub(super) struct Section {
     pub(super) lines: Vec<Line>,
 }
 
-/// One thing that is shown.
+/// One displayed item.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Line {
     /// On a terminal: one cell under each heading.
     pub(super) cells: Vec<String>,
-    /// Elsewhere.
+    /// Text for output that is not a terminal.
     pub(super) sentence: String,
-    /// The sentence without the figures that move all the time: it is printed again when this has changed.
+    /// The sentence without constantly changing figures; when this changes, the sentence is printed again.
     pub(super) settled: String,
 }
 
@@ -39,7 +39,7 @@ pub(super) struct Row {
     pub(super) lag: Option<Duration>,
     /// Round trip of the connection.
     pub(super) round_trip: Option<Duration>,
-    /// What the edge's local API lists, against what it should.
+    /// Comparison of what the edge's local API lists with what it should list.
     pub(super) holds: String,
 }
 
@@ -76,7 +76,7 @@ impl Default for Table {
 }
 
 impl Table {
-    /// Shows the present sections.
+    /// Shows the current sections.
     ///
     /// # Errors
     /// When standard output is gone.
@@ -92,7 +92,7 @@ impl Table {
         out.flush()
     }
 
-    /// What has left the window could not be drawn over: lines that do not fit are left out.
+    /// Text that scrolled out of the window cannot be redrawn, so lines that do not fit are left out.
     fn redraw(&mut self, sections: &[Section], window: Window) -> String {
         let mut text = String::new();
         if self.drawn > 0 {
@@ -127,7 +127,7 @@ impl Table {
     }
 }
 
-/// What a terminal can show: characters in a row, and rows above that of the cursor.
+/// Size of a terminal: columns, and rows above the cursor's row.
 #[derive(Debug, Clone, Copy)]
 struct Window {
     columns: usize,
@@ -135,19 +135,19 @@ struct Window {
 }
 
 impl Window {
-    /// That of standard output; a common one where the terminal does not say.
+    /// Size of standard output; a common size if the terminal does not report one.
     fn of_output() -> Self {
         let size = tcgetwinsize(std::io::stdout()).ok().filter(|size| size.ws_col > 0 && size.ws_row > 2);
         let (columns, rows) = size.map_or((80, 24), |size| (size.ws_col, size.ws_row));
         Self { columns: columns.into(), rows: usize::from(rows) - 1 }
     }
 
-    /// Rows that a line takes: a long one goes on in the next row.
+    /// Number of rows that a line takes: a long line wraps.
     fn rows(self, line: &str) -> usize {
         line.chars().count().div_ceil(self.columns).max(1)
     }
 
-    /// The first lines that fit, the last of which says how many do not.
+    /// The first lines that fit; the last one says how many do not.
     fn fitting(self, lines: &[String]) -> Vec<String> {
         if lines.iter().map(|line| self.rows(line)).sum::<usize>() <= self.rows {
             return lines.to_vec();
@@ -233,7 +233,7 @@ mod tests {
         let mut table = Table { terminal: true, drawn: 0, last: Vec::new() };
         let rows: Vec<Row> = (10..60).map(|number| row(&format!("edge-{number}"), 1)).collect();
         let length = layout(&nodes(rows.clone()))[1].chars().count();
-        // Each line takes two rows of the window, but for the last.
+        // Each line takes two rows of the window, except the last.
         let text = table.redraw(&of(&rows), Window { columns: length - 1, rows: 10 });
         assert_eq!(table.drawn, 9);
         assert_eq!(text.lines().count(), 5, "{text}");

@@ -1,4 +1,4 @@
-//! How cloudcore starts while its API server is busy, away, or refuses.
+//! How cloudcore starts while its API server is busy, unreachable, or refuses requests.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,10 +12,10 @@ use tokio::time::Instant;
 use super::*;
 use crate::kube::tests::double::answering;
 
-/// The calls that were made, as method and path.
+/// The calls made, as method and path.
 type Calls = Arc<Mutex<Vec<String>>>;
 
-/// A small cluster, which refuses a call with a code where this function says so: it is asked with the call, and how often that was
+/// A small cluster. `refuse` returns the status code with which to refuse a call, given the call and how often it was
 /// made before.
 fn cluster(refuse: impl Fn(&str, usize) -> Option<u16> + Clone + Send + Sync + 'static) -> (Kube, Calls) {
     let (calls, objects) = (Calls::default(), Arc::new(Mutex::new(BTreeMap::new())));
@@ -75,7 +75,7 @@ async fn built(kube: Kube) -> (Result<Bound, AppError>, TempDir) {
     (App::build(config, kube).await, folder)
 }
 
-/// Each of its calls is refused once, in every way in which a server says that it is busy.
+/// Each call is refused once, with every status code by which a server says that it is busy.
 #[tokio::test(start_paused = true)]
 async fn a_busy_api_server_is_waited_for_at_every_step_of_the_start() {
     for code in [429, 500, 503, 504] {
@@ -87,7 +87,7 @@ async fn a_busy_api_server_is_waited_for_at_every_step_of_the_start() {
     }
 }
 
-/// It is asked ever less often.
+/// The intervals between requests grow.
 #[tokio::test(start_paused = true)]
 async fn a_server_that_stays_busy_is_asked_at_growing_intervals() {
     let ready = Arc::new(AtomicBool::new(false));

@@ -17,24 +17,24 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 use super::error::BootstrapError;
 use crate::attestation::Attester;
 
-/// Name of the CA and of the server, as KubeEdge has it.
+/// Name of the CA and of the server, as in KubeEdge.
 const NAME: &str = "KubeEdge";
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// Life of the CA: KubeEdge's.
+/// Lifetime of the CA, as in KubeEdge.
 const CA_LIFE: Duration = DAY.saturating_mul(364 * 100);
 
-/// Serial number of the CA: KubeEdge's.
+/// Serial number of the CA, as in KubeEdge.
 const CA_SERIAL: u64 = 1024;
 
-/// Life of server certificates, and of nodes' unless configured otherwise.
+/// Lifetime of server certificates, and of node certificates unless configured otherwise.
 pub(super) const LEAF_LIFE: Duration = DAY.saturating_mul(365);
 
-/// Certificates start this long before they are made, for peers whose clocks are behind.
+/// Certificates are backdated by this time, for peers whose clocks are behind.
 const CLOCK_SKEW: Duration = Duration::from_secs(3600);
 
-/// A certificate and its private key, both DER; the key in SEC 1 form, as KubeEdge stores it.
+/// A certificate and its private key, both in DER. The key is in SEC 1 form, as KubeEdge stores it.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct KeyedCertificate {
     pub(super) certificate: Vec<u8>,
@@ -54,7 +54,7 @@ impl std::fmt::Debug for Authority {
 }
 
 impl Authority {
-    /// Makes a new CA; nothing of it is stored yet.
+    /// Creates a new CA, without storing it.
     pub(super) fn generate(now: SystemTime) -> Result<KeyedCertificate, BootstrapError> {
         let (key_pair, key) = generate_key()?;
         let mut params = CertificateParams::default();
@@ -73,10 +73,10 @@ impl Authority {
         Ok(KeyedCertificate { certificate: certificate.der().to_vec(), key })
     }
 
-    /// Takes a CA into use. `origin` names where it came from.
+    /// Loads a CA. `origin` names its source.
     ///
     /// # Errors
-    /// [`BootstrapError::Authority`] when it is damaged, no CA, or the key is another one's.
+    /// [`BootstrapError::Authority`] when it is damaged, is not a CA, or the key does not match.
     pub(super) fn load(origin: &str, pair: KeyedCertificate) -> Result<Self, BootstrapError> {
         let bad = |reason: String| BootstrapError::Authority { origin: origin.to_owned(), reason };
         let key = key_pair(&pair.key).map_err(bad)?;
@@ -103,16 +103,16 @@ impl Authority {
         CertificateDer::from(self.pair.certificate.clone())
     }
 
-    /// Hex SHA-256 of the certificate's DER: first part of a join token.
+    /// Hex SHA-256 of the certificate's DER, which is the first part of a join token.
     pub(super) fn hash(&self) -> String {
         hex::encode(Sha256::digest(&self.pair.certificate))
     }
 
-    /// Makes attestations with a key of its own, derived from the private key as a number: it is the same in whatever form
-    /// that is stored.
+    /// An attester with a separate key. The key is derived from the number of the private key, so it does not depend on
+    /// the form in which that key is stored.
     ///
     /// # Errors
-    /// [`BootstrapError::Signing`] when the cryptography of this machine does not work.
+    /// [`BootstrapError::Signing`] when the cryptography library of this machine does not work.
     pub(super) fn attester(&self) -> Result<Attester, BootstrapError> {
         let signing = &ECDSA_P256_SHA256_ASN1_SIGNING;
         let key =
@@ -121,7 +121,7 @@ impl Authority {
         Attester::new(secret.as_ref()).map_err(BootstrapError::signing)
     }
 
-    /// Signs a node's certificate for this time: the node's name and nothing that the request may have wished for.
+    /// Signs a node's certificate with this lifetime. It contains only the node's name, whatever the request asks for.
     ///
     /// # Errors
     /// [`BootstrapError::Signing`] when the key cannot be certified.
@@ -140,10 +140,10 @@ impl Authority {
         Ok(signed.der().to_vec())
     }
 
-    /// Makes a server certificate for these host names and addresses.
+    /// Creates a server certificate for these host names and addresses.
     ///
     /// # Errors
-    /// [`BootstrapError::Address`] when one of them is neither.
+    /// [`BootstrapError::Address`] when one of them is neither a host name nor an IP address.
     pub(super) fn issue_server(
         &self,
         addresses: &[String],
@@ -170,7 +170,7 @@ fn leaf(
 ) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = name(subject);
-    // 63 bits, so that the number is positive in every reader.
+    // 63 bits, so that every parser reads a positive number.
     params.serial_number = Some(SerialNumber::from_slice(&(rand::random::<u64>() >> 1).to_be_bytes()));
     params.key_usages = vec![KeyUsagePurpose::KeyEncipherment, KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![usage];
@@ -199,20 +199,20 @@ fn generate_key() -> Result<(KeyPair, Vec<u8>), BootstrapError> {
     Ok((pair, der))
 }
 
-/// Reads a P-256 key in SEC 1 or PKCS #8 form.
+/// Parses a P-256 key in SEC 1 or PKCS #8 form.
 pub(super) fn key_pair(der: &[u8]) -> Result<KeyPair, String> {
     let key = private_key(der)?;
     KeyPair::from_der_and_sign_algo(&key, &PKCS_ECDSA_P256_SHA256)
         .map_err(|error| format!("the private key is not an ECDSA P-256 key: {error}"))
 }
 
-/// Tells the form of a private key; KubeEdge writes SEC 1.
+/// Detects the form of a private key; KubeEdge writes SEC 1.
 pub(super) fn private_key(der: &[u8]) -> Result<PrivateKeyDer<'static>, String> {
     PrivateKeyDer::try_from(der.to_vec())
         .or_else(|_| Ok::<_, String>(PrivateKeyDer::Sec1(PrivateSec1KeyDer::from(der.to_vec()))))
 }
 
-/// Whether the certificate certifies this key.
+/// Whether the certificate belongs to this key.
 pub(super) fn belongs(certificate: &X509Certificate<'_>, key: &KeyPair) -> bool {
     certificate.public_key().subject_public_key.data.as_ref() == key.public_key_raw()
 }

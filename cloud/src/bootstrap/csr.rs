@@ -12,7 +12,7 @@ use x509_parser::oid_registry::{
 use x509_parser::prelude::{FromDer, ParsedCriAttribute};
 use x509_parser::x509::X509Name;
 
-/// Why a request is refused. The texts go to the edge.
+/// Why a request is refused. The texts are sent to the edge.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub(super) enum CsrError {
     #[error("the body is no certificate signing request in DER form: {0}")]
@@ -31,7 +31,7 @@ pub(super) enum CsrError {
     Key,
 }
 
-/// Checks a request for `node` and gives its public key (`SubjectPublicKeyInfo`, DER).
+/// Checks a request for `node` and returns its public key (`SubjectPublicKeyInfo`, DER).
 pub(super) fn check(der: &[u8], node: &NodeId) -> Result<Vec<u8>, CsrError> {
     let (rest, request) =
         X509CertificationRequest::from_der(der).map_err(|error| CsrError::Unreadable(error.to_string()))?;
@@ -55,7 +55,7 @@ fn check_key(info: &X509CertificationRequestInfo<'_>) -> Result<(), CsrError> {
     Ok(())
 }
 
-/// Organisation and common name are the node's. Country, state and locality of a stock edge are tolerated once each
+/// Organization and common name must be the node's. Country, state and locality of a stock edge are accepted once each
 /// and left out of the certificate.
 fn check_subject(subject: &X509Name<'_>, node: &NodeId) -> Result<(), CsrError> {
     let tolerated = [OID_X509_COUNTRY_NAME, OID_X509_STATE_OR_PROVINCE_NAME, OID_X509_LOCALITY_NAME];

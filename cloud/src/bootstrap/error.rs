@@ -1,4 +1,4 @@
-//! Why the join part of cloudcore does not start.
+//! Reasons why the join port does not start.
 
 use std::path::PathBuf;
 
@@ -9,15 +9,15 @@ use super::identities::IdentityError;
 use super::secrets::SecretError;
 use crate::patience::Trouble;
 
-/// Why certificates and tokens are not ready.
+/// Why certificates or tokens are not ready.
 #[derive(Debug, Error)]
 pub enum BootstrapError {
-    /// The stored certificate authority is unusable. Nothing is overwritten: nodes trust it.
+    /// The stored certificate authority is invalid. It is not overwritten, because nodes trust it.
     #[error(
         "certificate authority in {origin} is unusable: {reason}. Repair it, or delete it and join every node again"
     )]
     Authority {
-        /// File or Secret.
+        /// The file or Secret.
         origin: String,
         /// What is wrong.
         reason: String,
@@ -27,12 +27,12 @@ pub enum BootstrapError {
         "advertised addresses [{addresses}]: {reason}; expected host names and IP addresses without ports"
     )]
     Address {
-        /// All of them.
+        /// All addresses.
         addresses: String,
         /// What is wrong.
         reason: String,
     },
-    /// A certificate could not be made.
+    /// A certificate could not be created.
     #[error("cannot make a certificate: {reason}")]
     Signing {
         /// What went wrong.
@@ -44,34 +44,34 @@ pub enum BootstrapError {
     /// A file of the operator could not be read.
     #[error("cannot read {path}: {source}")]
     File {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
-    /// A file that the configuration names is no certificate or key.
+    /// A file named in the configuration is not a certificate or key.
     #[error("cannot use {path}: {reason}")]
     Pem {
-        /// Which file.
+        /// The file.
         path: PathBuf,
         /// What is wrong.
         reason: String,
     },
-    /// The TLS library refuses the certificate.
+    /// The TLS library rejects the certificate.
     #[error("server certificate: {0}")]
     Tls(#[from] TlsError),
     /// The records of certificates cannot be used.
     #[error("cannot tell which certificates are in force: {0}")]
     Identities(#[from] IdentityError),
-    /// The authority was replaced while this process ran.
+    /// The authority was replaced while this process was running.
     #[error(
         "the certificate authority in {origin} is another one than at the start: every session of the former one ends, and cloudcore has to be started again"
     )]
     AuthorityReplaced {
-        /// File or Secret.
+        /// The file or Secret.
         origin: String,
     },
-    /// The join token could not be made.
+    /// The join token could not be created.
     #[error("cannot make a join token: {reason}")]
     Token {
         /// What went wrong.

@@ -1,9 +1,9 @@
-//! Which certificates are in force (docs/decisions/0011-certificates-in-force.md).
+//! Records of which certificates are in force (docs/decisions/0011-certificates-in-force.md).
 //!
-//! The authority's signature says who somebody was when it was made. Whether that still counts is recorded by name:
-//! the serial numbers and keys of the certificates in force, and the UID of the Node that registered with them. The records are Secrets of
-//! cloudcore's namespace, so every replica follows the same ones; each decision comes from memory, and one that would
-//! refuse or change anything is made again from what the API says at that moment.
+//! The authority's signature proves whose certificate it was when it was signed. The records say by name whether it
+//! still counts: the serial numbers and keys of the certificates in force, and the UID of the Node that registered with
+//! them. The records are Secrets in cloudcore's namespace, so all replicas follow the same ones. Decisions are made
+//! from memory, but a decision that would refuse or change anything is repeated with the present state of the API.
 
 mod deleted;
 mod entry;
@@ -44,20 +44,21 @@ use questions::{Memory, Questions};
 use registration::Pending;
 use shelf::Shelf;
 
-/// How the names of the Secrets begin; a dash and a number follow.
+/// Prefix of the names of the Secrets. A dash and a number follow.
 pub const SECRET_PREFIX: &str = "tombolo-identities";
 
-/// Secrets that share the records. A Role names each of them: `deploy/cloudcore` has them all.
+/// Number of Secrets with records. The Role must name each of them; `deploy/cloudcore` names them all.
 pub const SHARDS: usize = 4;
 
-/// Bytes of records in one Secret; the API takes a megabyte. Some 2,300 names with two certificates each.
+/// Maximum bytes of records in one Secret; the API accepts a megabyte. This fits some 2,300 names with two certificates
+/// each.
 pub(super) const SHARD_LEN_MAX: usize = 900 * 1024;
 
-/// Bytes up to which KubeEdge's shared token lets another name in. The rest is for tokens of this cloud, whose uses are counted,
-/// and for renewals: whoever has the shared token joins under as many names as he likes.
+/// Bytes up to which KubeEdge's shared token may add another name. The rest is reserved for tokens of this cloud, whose
+/// uses are counted, and for renewals: the holder of the shared token can join under any number of names.
 pub(super) const SHARED_LEN_MAX: usize = SHARD_LEN_MAX / 4 * 3;
 
-/// Why nothing is known about a certificate.
+/// Why it is not known whether a certificate is in force.
 #[derive(Debug, Error)]
 pub enum IdentityError {
     /// The records could not be read or written.
@@ -71,7 +72,7 @@ pub enum IdentityError {
         "secret {name} has no room for another node: delete Nodes that are gone and take their names out of it"
     )]
     Full {
-        /// Which one.
+        /// The Secret.
         name: String,
     },
     /// There is no room for another name that joins by the shared token.
@@ -80,28 +81,28 @@ pub enum IdentityError {
          (`tombolo token create --node NAME`), or delete Nodes that are gone"
     )]
     FullForShared {
-        /// Which one.
+        /// The Secret.
         name: String,
     },
-    /// Too many questions are under way, or the records have not been read yet.
+    /// Too many questions are in progress, or the records have not been read yet.
     #[error("which certificates are in force is not known yet")]
     Busy,
-    /// Another cloudcore has marked that it creates the name's Node.
+    /// Another cloudcore has marked that it is creating the Node of this name.
     #[error("another cloudcore is registering this node: try again")]
     Elsewhere,
-    /// The name's last try to register has made no Node.
+    /// The last attempt to register this name has created no Node.
     #[error("the last try to register has made no Node: try again in {0:.0?}")]
     Paused(Duration),
-    /// The name has renewed its certificate several times a short while ago.
+    /// This name has recently renewed its certificate several times.
     #[error("this node has renewed its certificate again and again: the next time is in {0:.0?}")]
     TooOften(Duration),
 }
 
-/// A join as it was recorded.
+/// A recorded join.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Joined {
     recorded: Entry,
-    /// What was recorded before.
+    /// The record before the join.
     former: Option<Entry>,
 }
 
@@ -109,7 +110,7 @@ pub(crate) struct Joined {
 #[derive(Debug)]
 pub(crate) struct Unrecorded {
     pub(crate) error: IdentityError,
-    /// What may be recorded all the same.
+    /// The join, if it may have been recorded nevertheless.
     pub(crate) joined: Option<Joined>,
 }
 
@@ -119,7 +120,7 @@ impl<E: Into<IdentityError>> From<E> for Unrecorded {
     }
 }
 
-/// The records of one cluster. Cheap to share.
+/// The records of one cluster.
 pub struct Identities {
     store: Arc<dyn SecretStore>,
     nodes: Arc<dyn NodeLookup>,
@@ -129,13 +130,13 @@ pub struct Identities {
     /// The cluster's Nodes; none before their first list.
     known_nodes: RwLock<Option<HashMap<NodeId, NodeFacts>>>,
     questions: Questions,
-    /// Tells this process's marks of registrations from those of others.
+    /// Identifies this process in its registration marks.
     process: String,
-    /// Registrations that are under way, or whose end is still to be recorded.
+    /// Registrations that are in progress, or whose outcome is not recorded yet.
     pending: Mutex<HashMap<NodeId, Pending>>,
     pauses: Pauses,
     deletions: Deletions,
-    /// Join tokens, as the watch of our Secrets tells.
+    /// Number of join tokens, from the watch of cloudcore's Secrets.
     tokens: AtomicUsize,
     changed: watch::Sender<u64>,
 }
@@ -147,10 +148,10 @@ impl std::fmt::Debug for Identities {
 }
 
 impl Identities {
-    /// Reads the records; `grace` is how long an expired certificate is of use, in seconds.
+    /// Reads the records. `grace` is how long an expired certificate can still be used, in seconds.
     ///
     /// # Errors
-    /// [`IdentityError`] when they cannot be read or made.
+    /// [`IdentityError`] when the records cannot be read or created.
     pub(crate) async fn open(
         store: Arc<dyn SecretStore>,
         nodes: Arc<dyn NodeLookup>,
@@ -180,12 +181,12 @@ impl Identities {
         (self.clock)().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
     }
 
-    /// What is in memory about a name.
+    /// The present state of a name in memory.
     fn memory(&self, node: &NodeId) -> Memory {
         (self.shelf.get(node), self.known_uid(node))
     }
 
-    /// UID of the Node that has a name, as the watch of Nodes tells; none before their first list.
+    /// UID of the Node of this name, from the watch of Nodes; none before their first list.
     fn known_uid(&self, node: &NodeId) -> Option<Option<String>> {
         self.known_nodes.read().as_ref().map(|nodes| nodes.get(node).map(|facts| facts.uid.clone()))
     }
@@ -201,41 +202,41 @@ impl Identities {
         entry::judge(entry.as_deref(), uid, certificate, self.now(), &self.process)
     }
 
-    /// What memory says about a certificate; none when nothing can be said without the API.
+    /// The verdict about a certificate from memory; none when the API must be asked.
     fn known(&self, node: &NodeId, certificate: &PeerCertificate) -> Option<Verdict> {
         let (entry, uid) = self.memory(node);
         let uid = uid.filter(|_| self.shelf.is_known())?;
         Some(self.judge(node, entry.as_ref(), uid.as_deref(), certificate))
     }
 
-    /// Whether what is in memory says that a certificate is in force.
+    /// Whether a certificate is in force according to memory.
     pub(crate) fn is_known_good(&self, node: &NodeId, certificate: &PeerCertificate) -> bool {
         self.known(node, certificate) == Some(Verdict::InForce)
     }
 
-    /// Which Nodes there are, as a list of them would tell.
+    /// Sets the known Nodes, as a list of them would.
     #[cfg(test)]
     pub(crate) fn know_nodes(&self, uids: HashMap<NodeId, String>) {
         let nodes = uids.into_iter().map(|(node, uid)| (node, NodeFacts { uid, created: 0 }));
         *self.known_nodes.write() = Some(nodes.collect());
     }
 
-    /// Versions of the records, as a list of them would begin.
+    /// The versions of the records, as at the beginning of a list of them.
     #[cfg(test)]
     pub(crate) fn versions(&self) -> [u64; SHARDS] {
         self.shelf.versions()
     }
 
-    /// Tells of changes that may have taken a certificate out of force.
+    /// Notifies of changes that may have taken a certificate out of force.
     pub(crate) fn changes(&self) -> watch::Receiver<u64> {
         self.changed.subscribe()
     }
 
-    /// Whether a certificate that is valid by itself is in force: from memory where that says yes, else from the API.
-    /// What has to be recorded about it is recorded before the answer.
+    /// Whether a certificate that is valid by itself is in force: from memory if that says yes, otherwise from the API.
+    /// If the check must change the record, it does so before it returns.
     ///
     /// # Errors
-    /// [`IdentityError`] when that cannot be said now.
+    /// [`IdentityError`] when that cannot be decided now.
     pub(crate) async fn check(
         &self,
         node: &NodeId,
@@ -247,8 +248,8 @@ impl Identities {
         self.check_anew(node, certificate).await
     }
 
-    /// As [`Self::check`], where memory alone does not say yes. It may say no: what was refused a moment ago still is, unless
-    /// something about the name has changed.
+    /// As [`Self::check`], for a certificate that memory alone does not confirm. A recent refusal is repeated from
+    /// memory, unless something about the name has changed.
     ///
     /// # Errors
     /// As [`Self::check`].
@@ -260,7 +261,8 @@ impl Identities {
         self.question(node, certificate, false).await
     }
 
-    /// As [`Self::check`], of a certificate that counts only while there is a Node: without one it is [`Denied::Unregistered`].
+    /// As [`Self::check`], for a certificate that only counts while its Node exists. Without a Node it is
+    /// [`Denied::Unregistered`].
     ///
     /// # Errors
     /// As [`Self::check`].
@@ -284,7 +286,7 @@ impl Identities {
     ) -> Result<Result<(), Denied>, IdentityError> {
         let turn = self.questions.turn(node)?;
         let _asking = turn.begin().await;
-        // Who had to wait may find the answer here.
+        // A caller that had to wait may find the answer here.
         let refusal = self.questions.refusal(node, certificate, &self.memory(node));
         if let Some(why) = refusal.filter(|why| registered || *why != Denied::Unregistered) {
             return Ok(Err(why));
@@ -294,14 +296,14 @@ impl Identities {
         match self.judge_anew(node, certificate, registered).await? {
             Ok(()) => Ok(Ok(())),
             Err((why, entry)) => {
-                // What it rests on, not what is known by now.
+                // Stores the state that the refusal is based on, not the present one.
                 self.questions.refused(node, certificate, why, (entry, uid));
                 Ok(Err(why))
             }
         }
     }
 
-    /// As [`Self::check`], from the API whatever is in memory.
+    /// As [`Self::check`], but always from the API.
     ///
     /// # Errors
     /// As [`Self::check`].
@@ -313,8 +315,8 @@ impl Identities {
         Ok(self.judge_anew(node, certificate, false).await?.map_err(|(why, _)| why))
     }
 
-    /// The same; with `registered` of a certificate that counts only while there is a Node. A refusal comes with the record that
-    /// it rests on.
+    /// The same. With `registered`, the certificate only counts while its Node exists. A refusal comes with the record
+    /// that it is based on.
     async fn judge_anew(
         &self,
         node: &NodeId,
@@ -323,7 +325,8 @@ impl Identities {
     ) -> Result<Result<(), (Denied, Option<Entry>)>, IdentityError> {
         let state = self.nodes.state(node).await;
         let refreshed = self.shelf.refresh(&*self.store, node).await;
-        // Nothing that could still be said gives back what is known to be revoked, and whoever it was taken from may keep the API busy.
+        // A name that is known to be revoked stays revoked even if the API fails, because the one whose certificate was
+        // revoked may be the one who keeps the API busy.
         if state.is_err() || refreshed.is_err() {
             let entry = self.shelf.get(node);
             if entry.as_ref().is_some_and(|entry| entry.revoked) {
@@ -353,11 +356,11 @@ impl Identities {
         Ok(outcome)
     }
 
-    /// Records a join: from now on this is the only certificate of the name. Only one that may `replace` takes a name that
-    /// somebody has, and what counts is who has it now: whoever joins chooses how long the request takes.
+    /// Records a join. From now on this is the only certificate of the name. Only a join with `replace` may take a name
+    /// that is in use, as of the time of this call, because the joining client controls how long its request takes.
     ///
     /// # Errors
-    /// [`Unrecorded`]: then the certificate must not be given away, and what may be recorded is to be taken back.
+    /// [`Unrecorded`]: the certificate must then not be handed out, and a possible record must be taken back.
     pub(crate) async fn joined(
         &self,
         node: &NodeId,
@@ -367,7 +370,7 @@ impl Identities {
         self.record_join(node, certificate, replace, SHARD_LEN_MAX).await
     }
 
-    /// Records a join by KubeEdge's shared token, which replaces nobody and has a share of the records.
+    /// Records a join with KubeEdge's shared token, which replaces no node and may use only part of the records.
     ///
     /// # Errors
     /// As [`Self::joined`].
@@ -387,13 +390,14 @@ impl Identities {
         room: usize,
     ) -> Result<Result<Joined, Taken>, Unrecorded> {
         let now = self.now();
-        // A Node that comes after this look has a record that differs from this one: each is marked before its Node is made.
+        // If a Node is created after this look, the record differs from `before`: each name is marked before its Node
+        // is created.
         let before = self.shelf.refresh(&*self.store, node).await?;
         let state = self.nodes.state(node).await?;
         let mut joined: Option<Joined> = None;
         let own = Key::from(certificate);
         let recorded = self.change_within(room, node, |entry| {
-            // A write of ours whose answer was lost on its way.
+            // This is our own write, whose answer was lost.
             if let (Some(joined), Some(entry)) =
                 (&mut joined, entry.filter(|entry| entry.keys.contains(&own)))
             {
@@ -407,7 +411,8 @@ impl Identities {
                 None => {}
             }
             let recorded = Entry::joined(certificate, state.uid(), now).after(entry);
-            // With the end of a Node that could not be recorded yet: it must not come back when the join is taken back.
+            // Includes the deletion of a Node that could not be recorded yet, so that it stays deleted when the join is
+            // taken back.
             let former = entry.map(|entry| self.deletions.applied(node, entry).into_owned());
             joined = Some(Joined { recorded: recorded.clone(), former });
             Ok(Some(recorded))
@@ -423,19 +428,19 @@ impl Identities {
                 self.deletions.forget(node);
                 Ok(Ok(joined))
             }
-            // What is recorded already is so by this join.
+            // A record that already exists was written by this join.
             (Ok(Ok(())), None) => Err(IdentityError::Busy.into()),
         }
     }
 
-    /// Takes a join back whose certificate nobody has: what was recorded before it counts again. False when the record is
-    /// another one by now.
+    /// Takes back a join whose certificate was not received. The previous record counts again. False when the record
+    /// has changed since the join.
     ///
     /// # Errors
     /// [`IdentityError`] when that cannot be recorded.
     pub(crate) async fn not_joined(&self, node: &NodeId, joined: Joined) -> Result<bool, IdentityError> {
         let Joined { recorded, former } = joined;
-        // Without keys it is over, and goes.
+        // A record without keys is over and is removed.
         let former = former.unwrap_or_default();
         let taken_back = self.change(node, |entry| match entry {
             Some(entry) if *entry == recorded => Ok(Some(former.clone())),
@@ -444,10 +449,11 @@ impl Identities {
         Ok(taken_back.await?.is_ok())
     }
 
-    /// The Node that has a name, and where there is none why the name is not free for anybody who joins, by what the API says now.
+    /// The Node of a name, from the present state of the API. Without a Node, also the reason why the name is not free
+    /// for an ordinary join, if there is one.
     ///
     /// # Errors
-    /// [`IdentityError`] when the API does not say.
+    /// [`IdentityError`] when the API does not answer.
     pub(crate) async fn who_has(&self, node: &NodeId) -> Result<(NodeState, Option<Taken>), IdentityError> {
         let _place = self.questions.place_to_join().await?;
         let state = self.nodes.state(node).await?;
@@ -462,7 +468,7 @@ impl Identities {
         entry.and_then(|entry| self.deletions.applied(node, entry).taken(now))
     }
 
-    /// Shows operators how full the records and the join tokens are.
+    /// Reports how full the records and the join tokens are.
     pub(crate) fn measure(&self, metrics: &Metrics) {
         let gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         let sizes = self.shelf.sizes();
@@ -480,7 +486,7 @@ impl Identities {
         self.change_within(SHARD_LEN_MAX, node, change).await
     }
 
-    /// Changes the record of a name, as long as what makes its Secret larger leaves it within `room` bytes.
+    /// Changes the record of a name. A change that makes the Secret larger must leave it within `room` bytes.
     async fn change_within<T: Send>(
         &self,
         room: usize,

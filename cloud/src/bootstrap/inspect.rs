@@ -1,4 +1,4 @@
-//! Looking at what the join part keeps in a cluster, without changing it: for operators who ask why nobody joins.
+//! Read-only inspection of the join state in a cluster, for operators who want to know why nodes cannot join.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -12,33 +12,33 @@ use super::secrets::{ClusterSecrets, SecretStore};
 use super::storage::{self, CA, SERVER, TOKEN, TOKEN_SECRET};
 use super::token;
 
-/// A certificate as it stands in its Secret.
+/// A certificate in its Secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CertificateFacts {
     /// The certificate.
     pub certificate: CertificateDer<'static>,
-    /// When it begins to be valid.
+    /// Start of validity.
     pub not_before: SystemTime,
-    /// When it ceases to be valid.
+    /// End of validity.
     pub not_after: SystemTime,
     /// Host names and addresses that it is for; none for the CA.
     pub names: Vec<String>,
 }
 
 impl CertificateFacts {
-    /// Hex SHA-256 of the certificate's DER, as join tokens begin with it.
+    /// Hex SHA-256 of the certificate's DER, as at the beginning of join tokens.
     #[must_use]
     pub fn hash(&self) -> String {
         hex::encode(Sha256::digest(&self.certificate))
     }
 }
 
-/// The join token as it stands in its Secret.
+/// The shared join token in its Secret.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TokenFacts {
     /// The whole token.
     pub text: String,
-    /// How long it is still good for.
+    /// Remaining validity.
     pub left: Duration,
 }
 
@@ -48,18 +48,18 @@ impl std::fmt::Debug for TokenFacts {
     }
 }
 
-/// What is there, and in words what is wrong with the rest.
+/// The state that was found, or for each part what is wrong with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inspection {
-    /// The certificate authority; its key fits.
+    /// The certificate authority, if its key matches.
     pub authority: Result<CertificateFacts, String>,
-    /// The hub's certificate; its key fits and the authority has signed it.
+    /// The hub's certificate, if its key matches and the authority has signed it.
     pub server: Result<CertificateFacts, String>,
-    /// KubeEdge's shared join token, where there is one; the authority has signed it and it has not expired.
+    /// KubeEdge's shared join token, if there is one. The authority has signed it and it has not expired.
     pub token: Result<Option<TokenFacts>, String>,
 }
 
-/// Looks at the Secrets of one namespace of a cluster.
+/// Inspects the Secrets of one namespace of a cluster.
 pub async fn inspect(client: Client, namespace: &str, now: SystemTime) -> Inspection {
     inspect_store(&ClusterSecrets::new(client, namespace), now).await
 }

@@ -1,8 +1,8 @@
-//! The end of a join or a renewal: the use of a token is counted and the certificate recorded, and both are taken back where
-//! nobody gets it.
+//! The last step of a join or a renewal. It counts the use of the token and records the certificate, and takes both
+//! back if the client does not receive the certificate.
 //!
-//! A client that hangs up would stop that halfway, with a use that is spent and nobody who has joined. So it runs in a task of
-//! its own.
+//! A client that hangs up would interrupt this halfway: the use would be spent without a join. So it runs in a separate
+//! task.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,29 +20,30 @@ use super::identities::{Joined, Unrecorded};
 use super::routes::{Refusal, is_taken, refused, unauthorized, unknown};
 use super::tokens::{self, JoinId};
 
-/// Joins and renewals that are being recorded at a time, those of clients that are gone included. Each also has the place of
-/// its connection until it is done.
+/// Maximum number of joins and renewals that are being recorded, including those whose clients are gone. Each also
+/// holds the slot of its connection until it is recorded or was first taken back.
 pub(super) const ISSUES_MAX: usize = 256;
 
-/// Waits between tries to take back what nobody has. The places of [`ISSUES_MAX`] bound how many try.
+/// Waits between attempts to take back a join. [`ISSUES_MAX`] bounds how many of these run.
 const RETRY: BackoffConfig =
     BackoffConfig { first: Duration::from_millis(500), max: Duration::from_secs(60), factor: 2.0 };
 
-/// How long they go on: an hour without an API server passes, as long as a token lasts unless it says otherwise. An error that
-/// lasts longer ends by nobody's waiting, and each that waits has a place in which others could join.
+/// How long the attempts continue. An API outage of an hour is survived, which is also the default lifetime of a token.
+/// A longer error does not end by waiting, and each task that waits takes a slot in which others could join.
 const TAKING_BACK_MAX: Duration = Duration::from_secs(3600);
 
-/// What a certificate is given for.
+/// The proof for which a certificate is issued.
 pub(super) enum Way {
-    /// The node has shown this one, which is in force.
+    /// A certificate that the node has presented and that is in force.
     Renewal(PeerCertificate),
-    /// A token of this cloud, and whether it may replace what there is.
+    /// A token of this cloud, and whether it may replace an existing node.
     Token { bearer: String, replace: bool },
     /// KubeEdge's shared token.
     Shared,
 }
 
-/// Counts and records a certificate before anybody has it: one that is not recorded opens nothing.
+/// Counts the token use and records the certificate before the client receives it. An unrecorded certificate would be
+/// useless.
 pub(super) async fn issue(
     inner: &Arc<Inner>,
     place: &Arc<Working>,
@@ -67,7 +68,7 @@ pub(super) async fn issue(
         if is_refused {
             join.take_back(&mut traces).await;
         }
-        // An answer that was sent may still be dropped unread, with the client's connection.
+        // An answer that was sent may still be dropped unread, together with the client's connection.
         let (taken, was_taken) = oneshot::channel();
         let is_lost = answer.send((answered, taken)).is_err() || was_taken.await.is_err();
         if is_refused || is_lost {
@@ -92,14 +93,14 @@ struct Join<'a> {
     id: JoinId,
 }
 
-/// What a join has left behind, or may have.
+/// Changes of a join that may have to be taken back.
 #[derive(Default)]
 struct Traces {
     /// The record of its certificate.
     joined: Option<Joined>,
-    /// The use of its token, where that is to be given back.
+    /// Whether the use of its token is to be given back.
     counted: bool,
-    /// Only where the record was still its own.
+    /// The use is given back only if the record was still this join's.
     only_with_record: bool,
 }
 
@@ -114,7 +115,7 @@ impl Join<'_> {
         let mut traces = Traces::default();
         if let Way::Token { bearer, .. } = self.way {
             let counted = self.spend(bearer).await;
-            // A count whose answer is lost may have been made.
+            // If the answer to the count was lost, the count may still have been made.
             traces.counted = matches!(counted, Ok(()) | Err(tokens::Refused::Store(_)));
             if let Err(error) = counted {
                 return (Err(refused(error)), traces);
@@ -137,7 +138,7 @@ impl Join<'_> {
         match joined {
             Ok(Ok(joined)) => traces.joined = Some(joined),
             Ok(Err(taken)) => return Err(is_taken(node, &taken.to_string())),
-            // It may have been written all the same, and nobody gets the certificate.
+            // It may have been written nevertheless, and no client receives the certificate.
             Err(Unrecorded { error, joined }) => {
                 traces.joined = joined;
                 return Err(unknown(error));
@@ -152,8 +153,8 @@ impl Join<'_> {
         tokens::spend(&*inner.secrets, bearer, self.node, self.id, inner.now()).await
     }
 
-    /// Whoever wanted to join is gone and does not have the certificate. Of each token this is excused once: otherwise whoever has one
-    /// could join and hang up for ever, and each time two Secrets are written twice.
+    /// The client is gone without its certificate. This is excused once per token. Otherwise the holder of a token
+    /// could join and hang up for ever, with two Secrets written twice each time.
     fn excuse(&self, traces: &mut Traces) {
         traces.only_with_record = true;
         if let Way::Token { bearer, .. } = self.way {
@@ -161,7 +162,7 @@ impl Join<'_> {
         }
     }
 
-    /// Tries to take back what is left of a join that nobody has. What stays in `traces` could not be taken back.
+    /// Tries to take back an unreceived join. The changes that could not be taken back remain in `traces`.
     async fn take_back(&self, traces: &mut Traces) {
         if let Err(error) = self.try_to_take_back(traces).await {
             tracing::warn!(node = %self.node, error, "a join that nobody has could not be taken back; trying again");
@@ -184,7 +185,7 @@ impl Join<'_> {
         Ok(())
     }
 
-    /// Takes back what could not be taken back at once, for [`TAKING_BACK_MAX`].
+    /// Keeps trying to take back the remaining changes, for [`TAKING_BACK_MAX`].
     async fn keep_taking_back(&self, mut traces: Traces) {
         if traces.are_gone() {
             return;

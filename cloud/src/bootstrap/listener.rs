@@ -1,4 +1,4 @@
-//! The join port: HTTPS with an optional client certificate, every step with a deadline.
+//! The join port: HTTPS with an optional client certificate, and a deadline for every step.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use super::error::BootstrapError;
 use super::routes::{self, Visitor};
 use tombolo_apicore::any_certificate::AnyCertificate;
 
-/// Time until a connection has brought its first byte.
+/// Time until the first byte of a connection must arrive.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Time for the TLS handshake.
@@ -36,14 +36,14 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for a request's headers to arrive.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Life of a connection, whatever it does: it has one request.
+/// Lifetime of a connection, whatever it does. It serves one request.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Pause after a failed accept (no file descriptors left): others must finish first.
+/// Pause after a failed accept (no file descriptors left), so that other connections can end first.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// TLS of the join port: the hub's certificate, any client certificate or none, no resumption (a resumed session
-/// would bring back a certificate that was not shown again).
+/// TLS of the join port: the hub's certificate, an optional client certificate, and no resumption (a resumed session
+/// would reuse a certificate that was not presented again).
 pub(super) fn tls(server: &ServerTls) -> Result<TlsAcceptor, BootstrapError> {
     let provider = provider();
     let mut config = ServerConfig::builder_with_provider(Arc::clone(&provider))
@@ -57,7 +57,7 @@ pub(super) fn tls(server: &ServerTls) -> Result<TlsAcceptor, BootstrapError> {
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-/// Serves until the drain starts; connections then have until its deadline.
+/// Serves until the drain starts. Open connections may then run until its deadline.
 pub(super) async fn run(inner: Arc<Inner>, listener: TcpListener, drain: Drain) {
     let mut connections = FuturesUnordered::new();
     loop {
@@ -65,7 +65,7 @@ pub(super) async fn run(inner: Arc<Inner>, listener: TcpListener, drain: Drain) 
             () = drain.started() => break,
             Some(()) = connections.next() => {}
             accepted = listener.accept() => match accepted {
-                // Without a place it is closed here.
+                // Without a free slot the connection is closed here.
                 Ok((socket, remote)) => match inner.door.enter(remote.ip()) {
                     Ok(place) => connections.push(connection(Arc::clone(&inner), place, socket)),
                     Err(reason) => tracing::debug!(%remote, %reason, "join connection refused"),
@@ -94,7 +94,7 @@ async fn connection(inner: Arc<Inner>, place: Waiting, socket: TcpStream) {
     if !spoke {
         return;
     }
-    // Boxed: a connection that says nothing costs next to nothing.
+    // Boxed, so that a silent connection costs almost no memory.
     let Ok(Some(place)) = timeout(HANDSHAKE_TIMEOUT, place.work()).await else { return };
     let place = Arc::new(place);
     let served = async {
@@ -120,7 +120,7 @@ async fn serve(inner: Arc<Inner>, place: Arc<Working>, socket: TcpStream) -> Res
     let visitor = Visitor { source, chain, place };
     let service = service_fn(|request: Request<Incoming>| {
         let (head, body) = request.into_parts();
-        // Who is refused while it still sends sees the refusal.
+        // Lets a client that is refused while it is still sending receive the refusal.
         let body = Unread::of(&head, body);
         let request = Request::from_parts(head, body);
         let (inner, visitor) = (&inner, &visitor);
@@ -129,7 +129,7 @@ async fn serve(inner: Arc<Inner>, place: Arc<Working>, socket: TcpStream) -> Res
     http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)
-        // Who holds a connection between two requests takes the place of somebody who has one.
+        // A connection that is idle between two requests would take the slot of another client.
         .keep_alive(false)
         .serve_connection(TokioIo::new(stream), service)
         .await

@@ -1,4 +1,4 @@
-//! What the join port must know about Nodes.
+//! Lookup of Nodes for the join port.
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -18,19 +18,19 @@ const CONTROL_PLANE: [&str; 2] = ["node-role.kubernetes.io/control-plane", "node
 /// State of a Node object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NodeState {
-    /// There is no Node of this name.
+    /// There is no Node with this name.
     Absent,
-    /// There is one.
+    /// The Node exists.
     Present {
         /// Its UID.
         uid: String,
-        /// It runs the control plane.
+        /// Whether it runs the control plane.
         control_plane: bool,
     },
 }
 
 impl NodeState {
-    /// UID of the Node that is there.
+    /// UID of the Node, if it exists.
     #[must_use]
     pub fn uid(&self) -> Option<&str> {
         match self {
@@ -40,23 +40,23 @@ impl NodeState {
     }
 }
 
-/// The Kubernetes API did not say.
+/// The Kubernetes API did not answer the question.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("cannot look up node {node}: {reason}")]
 pub struct NodeLookupError {
-    /// Which node.
+    /// The node.
     pub node: NodeId,
-    /// What the API said.
+    /// The error of the API.
     pub reason: String,
 }
 
-/// Answers which Node has a name.
+/// Looks up the Node of a name.
 pub trait NodeLookup: Send + Sync + 'static {
-    /// State of the node now.
+    /// Present state of the Node.
     fn state<'a>(&'a self, node: &'a NodeId) -> BoxFuture<'a, Result<NodeState, NodeLookupError>>;
 }
 
-/// Nodes of the Kubernetes API, asked each time: a join is rare and a stale answer gives a name away twice.
+/// Nodes of the Kubernetes API, without caching: joins are rare, and a stale answer could assign a name twice.
 #[derive(Clone)]
 pub struct ClusterNodes {
     client: Client,
@@ -77,7 +77,7 @@ impl ClusterNodes {
 
     async fn look_up(&self, id: &NodeId) -> Result<NodeState, NodeLookupError> {
         let failed = |reason: String| NodeLookupError { node: id.clone(), reason };
-        // Not as a typed object: a node that nests its own too deep to be read must not keep an answer back.
+        // Not read as a typed object: a node that nests its own Node too deep to be parsed must not prevent an answer.
         let nodes = Api::<RawObject>::all_with(self.client.clone(), &ApiResource::erase::<Node>(&()));
         let found = tokio::time::timeout(CALL_LIMIT, nodes.get_opt(id.as_str())).await;
         let found = found.map_err(|_| failed(CallError::TimedOut(CALL_LIMIT).to_string()))?;

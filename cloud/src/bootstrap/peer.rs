@@ -1,4 +1,4 @@
-//! What a client certificate on the join port is worth: ours, expired or something else.
+//! Evaluates a client certificate on the join port: valid, expired, or not from this CA.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -14,20 +14,20 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::error::BootstrapError;
 
-/// What the certificate of a connection is worth.
+/// Result of evaluating the certificate of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Peer {
-    /// The peer showed none.
+    /// The peer presented no certificate.
     Anonymous,
     /// A valid certificate of this node.
     Node(NodeId, PeerCertificate),
-    /// Once a valid certificate of this node; it ended this long ago.
+    /// A certificate of this node that was valid, but expired this long ago.
     Expired(NodeId, PeerCertificate, Duration),
-    /// A certificate that proves nothing here, and why.
+    /// A certificate that proves nothing here, with the reason.
     Unknown(String),
 }
 
-/// Judges certificates against our CA.
+/// Evaluates certificates with this cluster's CA.
 #[derive(Debug)]
 pub(super) struct Judge {
     verifier: Arc<dyn ClientCertVerifier>,
@@ -47,7 +47,7 @@ impl Judge {
         Ok(Self { verifier })
     }
 
-    /// What the chain that the peer has shown is worth now.
+    /// Evaluates the chain that the peer has presented.
     pub(super) fn judge(&self, chain: &[CertificateDer<'_>], now: SystemTime) -> Peer {
         let Some((leaf, intermediates)) = chain.split_first() else { return Peer::Anonymous };
         let now = now.duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -55,7 +55,7 @@ impl Judge {
             Ok(end) => end,
             Err(reason) => return Peer::Unknown(reason),
         };
-        // Everything but the end of its life is checked as it was at that end.
+        // For an expired certificate, everything else is checked as of the end of its validity.
         let at = UnixTime::since_unix_epoch(now.min(end));
         if let Err(error) = self.verifier.verify_client_cert(leaf, intermediates, at) {
             return Peer::Unknown(format!("the client certificate is not valid here: {error}"));

@@ -1,5 +1,5 @@
-//! Certificates and keys that an operator keeps in files (docs/reference/kubeedge.md#certificates-and-keys: files win
-//! over Secrets).
+//! Certificates and keys in files of an operator (docs/reference/kubeedge.md#certificates-and-keys: files take
+//! precedence over Secrets).
 
 use std::path::{Path, PathBuf};
 
@@ -10,12 +10,12 @@ use tombolo_runtime::files;
 use super::authority::KeyedCertificate;
 use super::error::BootstrapError;
 
-/// Files of the authority and of the hub's own certificate; what has none is kept in its Secret alone.
+/// Files of the authority and of the hub's own certificate. Without a file, the Secret is used.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CertificateFiles {
-    /// The authority of nodes.
+    /// The certificate authority of nodes.
     pub authority: Option<PemPair>,
-    /// The hub's certificate; used as it is, and never renewed here.
+    /// The hub's certificate. It is used as it is, and never renewed by cloudcore.
     pub server: Option<PemPair>,
 }
 
@@ -29,10 +29,10 @@ pub struct PemPair {
 }
 
 impl PemPair {
-    /// Reads the pair; `None` when neither file exists, as where Secrets hold everything.
+    /// Reads the pair. `None` when neither file exists, as in a setup that only uses Secrets.
     ///
     /// # Errors
-    /// [`BootstrapError`] when one of the two is missing, or a file is unreadable or no PEM.
+    /// [`BootstrapError`] when one of the two is missing, or a file is unreadable or not PEM.
     pub(super) fn read(&self) -> Result<Option<KeyedCertificate>, BootstrapError> {
         let (certificate, key) = (content(&self.certificate)?, content(&self.key)?);
         let (certificate, key) = match (certificate, key) {

@@ -1,4 +1,4 @@
-//! The routes of the join port (docs/reference/kubeedge.md#join-routes). Every refusal is one plain sentence.
+//! The routes of the join port (docs/reference/kubeedge.md#join-routes). Every refusal is one sentence in plain text.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,13 +22,13 @@ use super::peer::Peer;
 use super::token;
 use super::tokens::{self, Grant};
 
-/// Largest request body; a signing request has some 300 bytes.
+/// Largest request body. A signing request has some 300 bytes.
 pub(super) const BODY_LEN_MAX: usize = 64 * 1024;
 
 /// The only extended key usage of a node: clientAuth in Go's numbering (docs/reference/kubeedge.md#join-routes).
 const CLIENT_AUTH: &[u32] = &[2];
 
-/// When to come back where nothing else is known.
+/// Default retry time.
 const RETRY_AFTER_DEFAULT: Duration = Duration::from_secs(5);
 
 type Answer = Response<Full<Bytes>>;
@@ -38,7 +38,7 @@ type Answer = Response<Full<Bytes>>;
 pub(super) struct Refusal {
     status: StatusCode,
     sentence: String,
-    /// When to come back, where that may help.
+    /// Retry time, if a retry may help.
     retry_after: Option<Duration>,
 }
 
@@ -51,7 +51,7 @@ impl Refusal {
     fn answer(self) -> Answer {
         let mut answer = text(self.status, self.sentence);
         if let Some(after) = self.retry_after {
-            // Who comes a moment too early is sent away again.
+            // Round up: a client that comes back a moment too early would be refused again.
             let seconds = after.as_secs().saturating_add(u64::from(after.subsec_nanos() > 0));
             answer.headers_mut().insert(RETRY_AFTER, seconds.into());
         }
@@ -59,16 +59,16 @@ impl Refusal {
     }
 }
 
-/// Who is at the other end of a connection.
+/// The client of a connection.
 pub(super) struct Visitor {
     pub(super) source: Source,
-    /// The certificate that was shown, and those that came with it.
+    /// The certificate chain that was presented.
     pub(super) chain: Vec<CertificateDer<'static>>,
-    /// The place of the connection.
+    /// The slot of the connection.
     pub(super) place: Arc<Working>,
 }
 
-/// Answers one request of a connection.
+/// Answers the request of a connection.
 pub(super) async fn answer<B>(inner: &Arc<Inner>, visitor: &Visitor, request: Request<B>) -> Answer
 where
     B: Body,
@@ -109,7 +109,7 @@ fn is_task_report(path: &str) -> bool {
     path == "/nodeupgrade" || path.starts_with("/task/")
 }
 
-/// Reports of node tasks: nobody here started one, and nobody without a node's certificate may claim that.
+/// Reports of node tasks. This cloud starts no tasks, and only a node with a certificate may report one.
 fn task_report(inner: &Inner, chain: &[CertificateDer<'_>]) -> Result<Answer, Refusal> {
     match inner.judge.judge(chain, inner.now()) {
         Peer::Node(..) => Err(Refusal::new(StatusCode::NOT_IMPLEMENTED, "node tasks are not supported")),
@@ -117,8 +117,8 @@ fn task_report(inner: &Inner, chain: &[CertificateDer<'_>]) -> Result<Answer, Re
     }
 }
 
-/// Whether a node is registered, for the node itself. KubeEdge's installer asks without a certificate, to find a name
-/// that is taken: strangers are always told that it is free, and `/edge.crt` refuses the join.
+/// Tells a node whether it is registered. KubeEdge's installer asks without a certificate, to see whether a name is
+/// taken. Clients without a certificate always get the answer that it is free, and `/edge.crt` refuses the join.
 async fn node_exists(inner: &Inner, chain: &[CertificateDer<'_>], path: &str) -> Result<Answer, Refusal> {
     let name = path.strip_prefix("/node/").unwrap_or_default();
     let node = node_id(name)?;
@@ -160,7 +160,7 @@ where
     let certificate =
         certificate_of(std::slice::from_ref(&signed)).map_err(|error| failed(error.to_string()))?;
     let renewal = matches!(way, Way::Renewal(_));
-    // Last, so that a request that gets nothing uses nothing up.
+    // This is the last step, so that a refused request uses nothing up.
     issue(inner, place, &node, way, certificate).await?;
     if let Some(left_out) = inner.lines.admit(source) {
         tracing::info!(%source, %node, renewal, left_out, "node certificate issued");
@@ -180,8 +180,8 @@ pub(super) fn unknown(error: IdentityError) -> Refusal {
     }
 }
 
-/// What a certificate is worth for a renewal. Where memory says that it is in force, the API is asked when the renewal is recorded: a
-/// request that comes to nothing costs it nothing.
+/// Evaluates a certificate for a renewal. If it is in force according to memory, the API is asked only when the renewal
+/// is recorded, so that a renewal that fails before costs the API nothing.
 async fn renewal(inner: &Inner, node: &NodeId, certificate: PeerCertificate) -> Result<Way, Refusal> {
     if let Some(left) = inner.identities.renewal_pause(node, &certificate) {
         return Err(unknown(IdentityError::TooOften(left)));
@@ -205,7 +205,7 @@ fn header<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, Ref
     headers.get(name).map(|value| value.to_str().map_err(not_text)).transpose()
 }
 
-/// A node is known by its certificate, an expired one within the grace period included, or joins by token.
+/// A node is authenticated by its certificate, even an expired one within the grace period, or joins by token.
 async fn authenticate(
     inner: &Inner,
     chain: &[CertificateDer<'_>],
@@ -240,7 +240,7 @@ async fn authenticate(
         ),
     };
     match authorization {
-        // Whether a name is taken is nobody's business without a token.
+        // Only a client with a token may learn whether a name is taken.
         Some(authorization) if refusal.status == StatusCode::UNAUTHORIZED => {
             join_by_token(inner, authorization, node).await
         }
@@ -252,7 +252,7 @@ pub(super) fn unauthorized(sentence: String) -> Refusal {
     Refusal::new(StatusCode::UNAUTHORIZED, sentence)
 }
 
-/// An expired certificate proves who the node was; a node that was deleted since must join again.
+/// An expired certificate proves the former identity. A node that was deleted since then must join again.
 async fn expired_renewal(inner: &Inner, node: &NodeId, certificate: PeerCertificate) -> Result<Way, Refusal> {
     match inner.identities.check_registered(node, &certificate).await.map_err(unknown)? {
         Ok(()) => renewal(inner, node, certificate).await,
@@ -276,7 +276,7 @@ async fn join_by_token(inner: &Inner, authorization: &str, node: &NodeId) -> Res
         shared(inner, bearer)?;
         Grant { replace: false }
     };
-    // One that replaces takes the name whoever has it.
+    // A token that replaces takes the name in any case.
     if !grant.replace {
         may_take(inner, node).await?;
     }
@@ -286,7 +286,7 @@ async fn join_by_token(inner: &Inner, authorization: &str, node: &NodeId) -> Res
     Ok(Way::Token { bearer: bearer.to_owned(), replace: grant.replace })
 }
 
-/// KubeEdge's shared token, where it is on.
+/// Checks KubeEdge's shared token, if it is enabled.
 fn shared(inner: &Inner, jwt: &str) -> Result<(), Refusal> {
     if inner.tokens.is_none() {
         let sentence = "KubeEdge's shared join token is off here (sharedToken): make a token of this cloud with \
@@ -298,7 +298,7 @@ fn shared(inner: &Inner, jwt: &str) -> Result<(), Refusal> {
         .map_err(|error| unauthorized(error.to_string()))
 }
 
-/// A name that is taken is not given away, whether its Node is Ready or not.
+/// A name that is taken is not given to another node, whether its Node is Ready or not.
 async fn may_take(inner: &Inner, node: &NodeId) -> Result<(), Refusal> {
     match inner.identities.who_has(node).await.map_err(unknown)? {
         (NodeState::Present { control_plane: true, .. }, _) => Err(is_taken(node, "runs the control plane")),

@@ -1,4 +1,4 @@
-//! Where the certificate authority, the server certificate and the join token are kept.
+//! Storage of the certificate authority, the server certificate and the join tokens.
 
 mod cluster;
 
@@ -14,7 +14,7 @@ pub use cluster::{ClusterSecrets, OWN_LABEL};
 /// Keys and values of an Opaque Secret, decoded.
 pub type SecretData = BTreeMap<String, Vec<u8>>;
 
-/// A Secret as it is stored.
+/// A stored Secret.
 #[derive(Clone, PartialEq, Eq)]
 pub struct StoredSecret {
     /// Its content.
@@ -25,34 +25,34 @@ pub struct StoredSecret {
 
 impl std::fmt::Debug for StoredSecret {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Values are private keys: logs get their names only.
+        // The values are private keys, so only their names are logged.
         f.debug_struct("StoredSecret").field("keys", &self.data.keys()).finish_non_exhaustive()
     }
 }
 
-/// Why a Secret was not read or written.
+/// Why a Secret could not be read or written.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum SecretError {
-    /// Another replica created it first: read it.
+    /// Another replica has created it first; read it.
     #[error("secret {name} exists already")]
     Exists {
-        /// Which one.
+        /// The Secret.
         name: String,
     },
-    /// Another replica changed it since it was read: read it again.
+    /// Another replica has changed it since it was read; read it again.
     #[error("secret {name} was changed by somebody else")]
     Conflict {
-        /// Which one.
+        /// The Secret.
         name: String,
     },
-    /// The Kubernetes API refused or did not answer.
+    /// The Kubernetes API rejected the call or did not answer.
     #[error("secret {name}: {reason}")]
     Unavailable {
-        /// Which one.
+        /// The Secret.
         name: String,
-        /// What the API said.
+        /// The error of the API.
         reason: String,
-        /// Whether it may say something else in a moment.
+        /// Whether a retry soon may succeed.
         passing: bool,
     },
 }
@@ -60,7 +60,7 @@ pub enum SecretError {
 impl Trouble for SecretError {
     fn is_passing(&self) -> bool {
         match self {
-            // Other replicas start as well.
+            // Other replicas start at the same time.
             Self::Exists { .. } | Self::Conflict { .. } => true,
             Self::Unavailable { passing, .. } => *passing,
         }
@@ -72,10 +72,11 @@ pub trait SecretStore: Send + Sync + 'static {
     /// Reads a Secret; `None` when it does not exist.
     fn get<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<StoredSecret>, SecretError>>;
 
-    /// Creates a Secret and gives its version; [`SecretError::Exists`] when somebody was faster.
+    /// Creates a Secret and returns its version; [`SecretError::Exists`] when another writer was faster.
     fn create<'a>(&'a self, name: &'a str, data: SecretData) -> BoxFuture<'a, Result<String, SecretError>>;
 
-    /// Replaces a Secret that is still at `version` and gives its new version; [`SecretError::Conflict`] when it is not.
+    /// Replaces a Secret that is still at `version` and returns its new version; [`SecretError::Conflict`] when it has
+    /// changed.
     fn update<'a>(
         &'a self,
         name: &'a str,
@@ -84,7 +85,7 @@ pub trait SecretStore: Send + Sync + 'static {
     ) -> BoxFuture<'a, Result<String, SecretError>>;
 }
 
-/// Writes a Secret whatever it held before: the value of any replica is as good as another's.
+/// Overwrites a Secret regardless of its content: the values of all replicas are equally good.
 ///
 /// # Errors
 /// [`SecretError`] when the API fails, or others keep writing at the same time.

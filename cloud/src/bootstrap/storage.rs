@@ -1,4 +1,4 @@
-//! The certificate authority and the server certificate in their Secrets.
+//! Storage of the certificate authority and the server certificate in their Secrets.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -11,7 +11,7 @@ use super::error::BootstrapError;
 use super::pem::PemPair;
 use super::secrets::{self, SecretData, SecretError, SecretStore};
 
-/// Where a certificate and its key are kept (docs/reference/kubeedge.md#certificates-and-keys).
+/// Secret and keys of a certificate and its private key (docs/reference/kubeedge.md#certificates-and-keys).
 pub(super) struct Place {
     pub(super) secret: &'static str,
     certificate: &'static str,
@@ -25,12 +25,12 @@ pub(super) const CA: Place = Place { secret: "casecret", certificate: "cadata", 
 pub(super) const SERVER: Place =
     Place { secret: "tombolo-server", certificate: "cloudcoredata", key: "cloudcorekeydata" };
 
-/// Secret of the join token and its key.
+/// Secret of the join token, and its key.
 pub(super) const TOKEN_SECRET: &str = "tokensecret";
 pub(super) const TOKEN: &str = "tokendata";
 
-/// The one CA of the cluster: that of the operator's files, the stored one, or a new one that is stored by
-/// compare-and-swap. Of two replicas that start together one creates the Secret and the other reads it.
+/// The one CA of the cluster: from the operator's files, or the stored one, or a new one that is stored by
+/// compare-and-swap. If two replicas start together, one creates the Secret and the other reads it.
 pub(super) async fn authority(
     store: &dyn SecretStore,
     files: Option<&PemPair>,
@@ -51,13 +51,13 @@ pub(super) async fn authority(
     Authority::load(&format!("secret {}", CA.secret), stored)
 }
 
-/// The authority of the operator's files, which the Secret then holds as well.
+/// The authority of the operator's files, which is also copied to the Secret.
 async fn given_authority(
     store: &dyn SecretStore,
     files: &PemPair,
 ) -> Result<Option<KeyedCertificate>, BootstrapError> {
     let Some(given) = files.read()? else { return Ok(None) };
-    // Refuses files that are no authority before they replace a good one.
+    // Rejects invalid files before they replace a good authority.
     Authority::load(&files.certificate.display().to_string(), given.clone())?;
     if read_pair(store, &CA).await?.is_some_and(|stored| stored.is_ok_and(|stored| stored != given)) {
         let file = files.certificate.display();
@@ -81,7 +81,7 @@ async fn create_or_read(
     }
 }
 
-/// The server certificate of the operator's files, which the Secret then holds as well.
+/// The server certificate of the operator's files, which is also copied to the Secret.
 pub(super) async fn given_server_certificate(
     store: &dyn SecretStore,
     files: Option<&PemPair>,
@@ -106,7 +106,7 @@ fn signed_by(pair: &KeyedCertificate, authority: &Authority) -> bool {
         .is_ok_and(|(_, ca)| certificate.verify_signature(Some(ca.public_key())).is_ok())
 }
 
-/// The server certificate for these addresses: the stored one while it fits, else a new one.
+/// The server certificate for these addresses: the stored one while it fits, otherwise a new one.
 pub(super) async fn server_certificate(
     store: &dyn SecretStore,
     authority: &Arc<Authority>,
@@ -114,7 +114,7 @@ pub(super) async fn server_certificate(
     now: SystemTime,
 ) -> Result<KeyedCertificate, BootstrapError> {
     let stored = read_pair(store, &SERVER).await?;
-    // A damaged server certificate harms nobody: it is made again.
+    // A damaged server certificate does no harm: it is created again.
     if let Some(Ok(stored)) = stored
         && fits(&stored, authority, addresses, now)
     {
@@ -123,13 +123,14 @@ pub(super) async fn server_certificate(
     let issued = authority.issue_server(addresses, now)?;
     let written = secrets::put(store, SERVER.secret, data(&issued, &SERVER)).await;
     if let Err(error) = written {
-        // It serves all the same; the next start makes another one.
+        // It is used anyway; the next start creates another one.
         tracing::warn!(%error, "the new server certificate could not be stored");
     }
     Ok(issued)
 }
 
-/// Whether a server certificate is ours, has exactly these addresses and more than a third of its life left.
+/// Whether a server certificate is from this CA, has exactly these addresses, and more than a third of its lifetime
+/// left.
 pub(super) fn fits(
     pair: &KeyedCertificate,
     authority: &Authority,
@@ -175,7 +176,7 @@ fn data(pair: &KeyedCertificate, place: &Place) -> SecretData {
 
 pub(super) type StoredPair = Result<KeyedCertificate, BootstrapError>;
 
-/// `None`: there is no such Secret. An inner error: it is there and incomplete.
+/// `None` when there is no such Secret; an inner error when it exists but is incomplete.
 pub(super) async fn read_pair(
     store: &dyn SecretStore,
     place: &Place,

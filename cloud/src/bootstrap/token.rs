@@ -16,11 +16,11 @@ use super::error::BootstrapError;
 
 #[derive(Serialize, Deserialize)]
 struct Claims {
-    /// Unix seconds.
+    /// Expiry, in Unix seconds.
     exp: u64,
 }
 
-/// Why a join token is refused. The texts go to the edge.
+/// Why a join token is refused. The texts are sent to the edge.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub(super) enum TokenError {
     #[error("the join token is malformed: {0}. Copy the whole token; it has four parts separated by dots")]
@@ -33,7 +33,7 @@ pub(super) enum TokenError {
     Expired(u64),
 }
 
-/// Makes a token that is valid until `now + life`.
+/// Creates a token that is valid until `now + life`.
 pub(super) fn issue(
     authority: &Authority,
     now: SystemTime,
@@ -46,10 +46,10 @@ pub(super) fn issue(
     Ok(format!("{}.{jwt}", authority.hash()))
 }
 
-/// Checks the JWT part of a token; gives the time that it stays valid.
+/// Verifies the JWT part of a token and returns its remaining validity.
 pub(super) fn verify(authority: &Authority, jwt: &str, now: SystemTime) -> Result<Duration, TokenError> {
     let mut validation = Validation::new(Algorithm::HS256);
-    // The clock is the caller's: expiry is judged below.
+    // Expiry is checked below, with the caller's clock.
     validation.validate_exp = false;
     let key = DecodingKey::from_secret(&authority.pair().key);
     let token =
@@ -64,7 +64,7 @@ pub(super) fn verify(authority: &Authority, jwt: &str, now: SystemTime) -> Resul
     }
 }
 
-/// Checks a whole token, as the Secret holds it.
+/// Verifies a whole token, as stored in the Secret.
 pub(super) fn verify_whole(
     authority: &Authority,
     token: &str,
@@ -81,12 +81,12 @@ fn unix_seconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs())
 }
 
-/// The present join token; follows renewals. Cheap to clone.
+/// The present join token, which follows renewals. Cheap to clone.
 #[derive(Clone)]
 pub struct JoinTokens(pub(super) watch::Receiver<String>);
 
 impl JoinTokens {
-    /// The present token, with which any node may join until it expires. There is one from the start.
+    /// The present token, with which any node may join until it expires. It exists from the start.
     #[must_use]
     pub fn latest(&self) -> String {
         self.0.borrow().clone()

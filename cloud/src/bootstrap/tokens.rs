@@ -1,9 +1,9 @@
-//! Join tokens: each for the names that it was made for, as often as it says, until it expires.
+//! Join tokens: each for the names that it was created for, with a number of uses and an expiry.
 //!
-//! A token is `<hex SHA-256 of the CA's DER>.tombolo.<ID>.<secret>`: four parts with dots between them as KubeEdge's
-//! have, so that a stock edge can use it too. All of them are entries of one Secret, which has the hash of each secret
-//! and never the secret itself; a use is counted by compare-and-swap before a certificate is given, so that two
-//! replicas cannot both give the last one away.
+//! A token is `<hex SHA-256 of the CA's DER>.tombolo.<ID>.<secret>`: four parts separated by dots, as in KubeEdge's
+//! tokens, so that a stock edge can use it too. All tokens are entries of one Secret, which contains the hash of each
+//! secret but never the secret itself. A use is counted by compare-and-swap before a certificate is issued, so that two
+//! replicas cannot both grant the last use.
 
 mod known;
 
@@ -22,26 +22,26 @@ use super::secrets::{SecretData, SecretError, SecretStore};
 /// Secret of all tokens.
 pub(super) const SECRET: &str = "tombolo-join-tokens";
 
-/// Second part of such a token; in KubeEdge's it is the head of a JWT.
+/// Second part of such a token. In KubeEdge's tokens it is the header of a JWT.
 const MARK: &str = "tombolo";
 
-/// Tokens at a time; those that have expired do not count, and those that are used up make room for new ones.
+/// Maximum number of tokens. Expired tokens do not count, and used-up tokens are removed to make room for new ones.
 const TOKENS_MAX: usize = 1000;
 
-/// Names that one token is bound to.
+/// Maximum number of names of one token.
 const NAMES_MAX: usize = 100;
 
-/// Longest life of a token.
+/// Longest lifetime of a token.
 const LIFE_MAX: Duration = Duration::from_secs(366 * 86_400);
 
 /// Attempts to count a use while others count theirs.
 const ATTEMPTS: usize = 32;
 
-/// Joins of one token that are remembered, the latest: as many of those that count their use at a time can be told, after their end
-/// or in the middle of it, whether it is counted.
+/// Number of latest joins that are remembered per token. Up to this many concurrent joins can find out, during or after
+/// the count, whether their use was counted.
 const JOINS_MAX: usize = 16;
 
-/// Tells a join from all others, so that its use is counted once and given back once.
+/// Distinguishes a join from all others, so that its use is counted once and given back once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct JoinId(u64);
 
@@ -51,16 +51,16 @@ impl JoinId {
     }
 }
 
-/// A token that is to be made.
+/// A token to be created.
 #[derive(Debug, Clone)]
 pub struct NewToken {
-    /// Names of the nodes that may join with it; empty for any name that is free.
+    /// Names of the nodes that may join with it; empty for any free name.
     pub names: Vec<NodeId>,
-    /// How often it lets somebody in.
+    /// Number of joins that it admits.
     pub uses: u32,
-    /// How long it is good for.
+    /// How long it is valid.
     pub life: Duration,
-    /// Whether it takes the place of Nodes that exist.
+    /// Whether it may replace existing Nodes.
     pub replace: bool,
 }
 
@@ -70,14 +70,14 @@ pub struct NewToken {
 pub struct StoredToken {
     /// Hex SHA-256 of the secret.
     hash: String,
-    /// Names of the nodes that may join with it; empty for any name that is free.
+    /// Names of the nodes that may join with it; empty for any free name.
     #[serde(default)]
     pub names: Vec<String>,
-    /// How often it still lets somebody in.
+    /// Number of remaining joins.
     pub uses_left: u32,
-    /// When it ends, in Unix seconds.
+    /// Expiry, in Unix seconds.
     pub expires: u64,
-    /// Whether it takes the place of Nodes that exist.
+    /// Whether it may replace existing Nodes.
     #[serde(default)]
     pub replace: bool,
     /// The latest joins whose uses are counted.
@@ -94,24 +94,24 @@ impl StoredToken {
     }
 }
 
-/// Why tokens cannot be made or counted.
+/// Why tokens cannot be created or counted.
 #[derive(Debug, Error)]
 pub enum TokenStoreError {
     /// The Secret could not be read or written.
     #[error(transparent)]
     Secret(#[from] SecretError),
-    /// What was asked for is out of range.
+    /// A requested value is out of range.
     #[error("{0}")]
     Invalid(&'static str),
-    /// There are too many.
+    /// There are too many tokens.
     #[error("there are {TOKENS_MAX} join tokens: delete some (`tombolo token delete ID`)")]
     Full,
-    /// There is none of this ID.
+    /// There is no token with this ID.
     #[error("there is no join token {0}: `tombolo token list` names those that there are")]
     Absent(String),
 }
 
-/// Why a token does not let somebody in. The texts go to the edge.
+/// Why a token does not admit a node. The texts are sent to the edge.
 #[derive(Debug, Error)]
 pub(super) enum Refused {
     #[error("the join token is malformed. Copy the whole token; it has four parts separated by dots")]
@@ -132,16 +132,16 @@ pub(super) enum Refused {
     Store(#[from] SecretError),
 }
 
-/// What a token says of a join that it allows.
+/// What a token grants to a join that it admits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Grant {
     pub(super) replace: bool,
 }
 
-/// Makes a token and stores what is needed to know it again. Tokens that are over go.
+/// Creates a token and stores what is needed to recognize it. Expired tokens are removed.
 ///
 /// # Errors
-/// [`TokenStoreError`] when the numbers are out of range or it cannot be stored.
+/// [`TokenStoreError`] when the numbers are out of range or the token cannot be stored.
 pub async fn create(
     store: &dyn SecretStore,
     authority: &str,
@@ -176,8 +176,8 @@ pub async fn create(
     Ok(format!("{authority}.{MARK}.{id}.{secret}"))
 }
 
-/// Takes away tokens that have expired. One that is used up stays until then, as long as there is room: a join that fails gives its use
-/// back.
+/// Removes expired tokens. A used-up token stays until it expires as long as there is room, because a failed join gives
+/// its use back.
 fn make_room(tokens: &mut BTreeMap<String, StoredToken>, now: u64) -> Result<(), TokenStoreError> {
     tokens.retain(|_, token| token.expires > now);
     while tokens.len() >= TOKENS_MAX {
@@ -191,7 +191,7 @@ fn make_room(tokens: &mut BTreeMap<String, StoredToken>, now: u64) -> Result<(),
     Ok(())
 }
 
-/// All tokens by ID, those that are over included until the next one is made.
+/// All tokens by ID, including those that have expired but were not removed yet.
 ///
 /// # Errors
 /// [`SecretError`] when they cannot be read.
@@ -199,26 +199,27 @@ pub async fn list(store: &dyn SecretStore) -> Result<BTreeMap<String, StoredToke
     Ok(store.get(SECRET).await?.map(|stored| read(&stored.data)).unwrap_or_default())
 }
 
-/// Takes a token back.
+/// Deletes a token.
 ///
 /// # Errors
-/// [`TokenStoreError`] when there is none of this ID, or it cannot be removed.
+/// [`TokenStoreError`] when there is no token with this ID, or it cannot be removed.
 pub async fn delete(store: &dyn SecretStore, id: &str) -> Result<(), TokenStoreError> {
     let mut found = false;
     change(store, |tokens| {
-        // Where the answer to a write of ours was lost, it is gone already.
+        // If the answer to our write was lost, the token is gone already.
         found |= tokens.remove(id).is_some();
         if found { Ok(()) } else { Err(TokenStoreError::Absent(id.to_owned())) }
     })
     .await
 }
 
-/// Whether a bearer text is one of these tokens rather than KubeEdge's.
+/// Whether a bearer token is one of these rather than KubeEdge's.
 pub(super) fn is_ours(bearer: &str) -> bool {
     bearer.split('.').next() == Some(MARK)
 }
 
-/// Uses a token once, for this join. Where the answer to a count was lost, another try finds whether it was made.
+/// Counts one use of a token for this join. If the answer to a count was lost, a repetition finds out whether it was
+/// made.
 pub(super) async fn spend(
     store: &dyn SecretStore,
     bearer: &str,
@@ -240,13 +241,13 @@ pub(super) async fn spend(
         Ok(())
     };
     match change(store, counted).await {
-        // It may have been made all the same.
+        // The count may have been made nevertheless.
         Err(Refused::Store(_)) => change(store, counted).await,
         outcome => outcome,
     }
 }
 
-/// Takes the use of a join back, which has failed. Without a count of it nothing is given back, so this may be tried again.
+/// Gives the use of a failed join back. If the use is not counted, nothing is given back, so this can be repeated.
 pub(super) async fn give_back(store: &dyn SecretStore, bearer: &str, join: JoinId) -> Result<(), Refused> {
     let (id, secret) = parts(bearer)?;
     let hash = hash_of(secret);
@@ -277,7 +278,7 @@ fn judge(
     node: &NodeId,
     now: u64,
 ) -> Result<Grant, Refused> {
-    // The ID is no secret. Hashes are compared, so that the time it takes tells nothing about the secret.
+    // The ID is not secret. Hashes are compared, so that the timing reveals nothing about the secret.
     let token = tokens.get(id).filter(|token| token.hash == hash_of(secret)).ok_or(Refused::Unknown)?;
     if token.expires <= now {
         return Err(Refused::Expired(now - token.expires));
@@ -318,7 +319,7 @@ async fn change<T, E: From<SecretError>>(
     Err(SecretError::Conflict { name: SECRET.to_owned() }.into())
 }
 
-/// What cannot be read lets nobody in.
+/// An unreadable token admits no node.
 fn read(data: &SecretData) -> BTreeMap<String, StoredToken> {
     let token = |(id, value): (&String, &Vec<u8>)| Some((id.clone(), serde_json::from_slice(value).ok()?));
     data.iter().filter_map(token).collect()

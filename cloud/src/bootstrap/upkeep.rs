@@ -1,4 +1,4 @@
-//! What must not lapse while cloudcore runs: the join token and the server certificate.
+//! Renews what must not expire while cloudcore runs: the join token and the server certificate.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -14,15 +14,15 @@ use super::secrets::{self, SecretData, SecretError, SecretStore};
 use super::storage::{self, TOKEN, TOKEN_SECRET};
 use super::{Inner, token};
 
-/// How often the server certificate is looked at; it is renewed when a third of its life is left.
+/// How often the server certificate is checked. It is renewed when a third of its lifetime is left.
 const CERTIFICATE_CHECK: Duration = Duration::from_secs(3600);
 
 /// Waits between attempts to store a token.
 const TOKEN_RETRY: BackoffConfig =
     BackoffConfig { first: Duration::from_secs(1), max: Duration::from_secs(60), factor: 2.0 };
 
-/// A valid token and the time until it must be replaced: the stored one while more than half of its life is left,
-/// else a new one, which others may still have to be told.
+/// A valid token and the time until it must be replaced. It is the stored token while more than half of its lifetime is
+/// left, otherwise a new one that may not be stored yet.
 pub(super) struct Token {
     pub(super) text: String,
     pub(super) fresh_for: Duration,
@@ -47,10 +47,10 @@ pub(super) async fn token(
     Ok(Token { text, fresh_for: refresh, stored: false })
 }
 
-/// Stores a token that is not stored yet, for those who give it to edges.
+/// Stores a token that is not stored yet, for the tools that distribute it to edges.
 ///
 /// # Errors
-/// [`SecretError`] when that must be tried again.
+/// [`SecretError`] when this must be retried.
 pub(super) async fn store(secrets: &dyn SecretStore, token: &mut Token) -> Result<(), SecretError> {
     if !token.stored {
         let data = SecretData::from([(TOKEN.to_owned(), token.text.clone().into_bytes())]);
@@ -60,9 +60,9 @@ pub(super) async fn store(secrets: &dyn SecretStore, token: &mut Token) -> Resul
     Ok(())
 }
 
-/// Replaces the token in time, for ever: a failure to store it is retried and never ends the loop
-/// (docs/reference/kubeedge.md#holes-of-the-join-port). The token is valid for whoever gets it from this process even
-/// before it is stored.
+/// Replaces the token in time and never returns. A failure to store it is retried and never ends the loop
+/// (docs/reference/kubeedge.md#holes-of-the-join-port). The token is valid for clients that get it from this process
+/// even before it is stored.
 pub(super) async fn keep_token(inner: Arc<Inner>, first: Option<Token>) {
     let (Some(mut token), Some(tokens)) = (first, &inner.tokens) else { return };
     let mut backoff = Backoff::new(TOKEN_RETRY);
@@ -88,7 +88,7 @@ pub(super) async fn keep_token(inner: Arc<Inner>, first: Option<Token>) {
     }
 }
 
-/// Renews the server certificate before it ends; every listener serves it from the next handshake on.
+/// Renews the server certificate before it expires. Every listener uses the new one from the next handshake on.
 pub(super) async fn keep_certificate(inner: Arc<Inner>, mut pair: KeyedCertificate) {
     loop {
         tokio::time::sleep(CERTIFICATE_CHECK).await;
@@ -119,12 +119,13 @@ pub(super) async fn keep_certificate(inner: Arc<Inner>, mut pair: KeyedCertifica
     }
 }
 
-/// How often the stored authority is compared with the one that is trusted here.
+/// How often the stored authority is compared with the one that this process trusts.
 const AUTHORITY_CHECK: Duration = Duration::from_secs(10);
 
-/// Ends when the authority of the operator's files, or else the stored one, is another one than that of the start: sessions
-/// that the former one has signed for must not go on, and this process can trust the new one only from its start. An
-/// authority that is missing or damaged is reported and changes nothing: nobody has put another one in its place.
+/// Ends when the authority of the operator's files, or otherwise the stored one, is no longer the one of the start.
+/// Sessions with certificates of the former authority must not go on, and this process can trust a new one only from
+/// its start. A missing or damaged authority is reported and changes nothing, because it has not been replaced by
+/// another one.
 pub(super) async fn authority_stays(inner: Arc<Inner>) -> Result<(), BootstrapError> {
     let (mut reported, mut file_problem) = (false, None);
     loop {
@@ -158,13 +159,13 @@ pub(super) async fn authority_stays(inner: Arc<Inner>) -> Result<(), BootstrapEr
     }
 }
 
-/// Whether the operator's files hold another authority than at the start; else what is wrong with them. While one of the two
-/// has been replaced and the other has not, they hold none.
+/// Whether the operator's files still hold the authority of the start; otherwise what is wrong with them. While only
+/// one of the two files has been replaced, they hold no authority.
 fn authority_file_stays(inner: &Inner, files: &PemPair) -> Result<Option<String>, BootstrapError> {
     let origin = files.certificate.display().to_string();
     let pair = match files.read() {
         Ok(Some(pair)) if pair.certificate != inner.authority.pair().certificate => pair,
-        // Without files the Secret holds.
+        // Without files the Secret counts.
         Ok(_) => return Ok(None),
         Err(error) => return Ok(Some(error.to_string())),
     };
@@ -174,7 +175,7 @@ fn authority_file_stays(inner: &Inner, files: &PemPair) -> Result<Option<String>
     }
 }
 
-/// Follows the operator's files.
+/// Reloads the operator's files.
 fn reload(
     inner: &Inner,
     files: &PemPair,
@@ -191,7 +192,7 @@ async fn renew(inner: &Inner, now: SystemTime) -> Result<KeyedCertificate, Boots
     Ok(pair)
 }
 
-/// Certificate, its CA and the key, as the listeners want them.
+/// Certificate, CA and key in the form that the listeners need.
 pub(super) fn identity(pair: &KeyedCertificate, authority: &Authority) -> Result<Identity, BootstrapError> {
     let key = private_key(&pair.key).map_err(|reason| BootstrapError::Signing { reason })?;
     let chain = vec![CertificateDer::from(pair.certificate.clone()), authority.certificate()];

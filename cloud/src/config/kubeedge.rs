@@ -1,8 +1,8 @@
-//! The `cloudcore.yaml` of KubeEdge v1.23 (docs/reference/kubeedge.md#cloudcore-settings) as a configuration of this
-//! cloudcore.
+//! Reads the `cloudcore.yaml` of KubeEdge v1.23 (docs/reference/kubeedge.md#cloudcore-settings) as a configuration of
+//! this cloudcore.
 //!
-//! Every name of stock is known here: those that mean something are honoured, the others are listed once at start with
-//! the reason why they are not. A name that stock does not know either is an error.
+//! Every key of stock is known here. Supported keys are honoured. The others are listed once at start, with the reason
+//! why they have no effect. A key that stock does not know is an error here too.
 
 mod file;
 mod ignored;
@@ -27,12 +27,12 @@ use file::{CloudHub, File};
 pub use ignored::IgnoredSetting;
 pub use missing::MissingModule;
 
-/// Longest time between two join tokens, in hours.
+/// Longest interval between two join tokens, in hours.
 const TOKEN_REFRESH_HOURS_MAX: u32 = 8760;
 
-/// The text as a document, if it is one of KubeEdge's: it says so, or has a section that only KubeEdge has.
+/// The text as a document, if it is a KubeEdge file: it says so, or has a section that only KubeEdge has.
 pub(super) fn document(text: &str) -> Option<Value> {
-    // What is no YAML at all is no KubeEdge file either; reading it as our own tells what is wrong.
+    // Text that is not YAML is not a KubeEdge file either; parsing it as Tombolo's own file reports the error.
     let document: Value = serde_saphyr::from_str(text).ok()?;
     let text = |key: &str| document.get(key).and_then(Value::as_str).unwrap_or_default();
     let says = text("kind") == "CloudCore" || text("apiVersion").starts_with("cloudcore.config.kubeedge.io/");
@@ -40,7 +40,7 @@ pub(super) fn document(text: &str) -> Option<Value> {
     (says || has).then_some(document)
 }
 
-/// The configuration that a file asks for. `document` is the same text, to see which keys it has.
+/// The configuration that a file describes. `document` is the same text, needed to see which keys are present.
 pub(super) fn read(document: &Value, text: &str) -> Result<Config, ConfigError> {
     let File { kube_api_config, modules, common_config, .. } = typed(text)?;
     let missing = missing::of(&modules);
@@ -55,7 +55,7 @@ pub(super) fn read(document: &Value, text: &str) -> Result<Config, ConfigError> 
         api_server: Some(kube_api_config.master).filter(|address| !address.is_empty()),
         certificates: certificates(&hub),
         node_limit: nodes,
-        // Stock edges join with it, and so does whoever keeps on using keadm.
+        // Stock edges join with it, and so does every user of keadm.
         shared_token: true,
         token_refresh: token_refresh(hub.token_refresh_duration)?,
         edge_certificate_life: edge_certificate_life(hub.edge_cert_signing_duration)?,
@@ -97,7 +97,7 @@ fn listeners(hub: &CloudHub, admin: SocketAddr) -> Result<Listeners, ConfigError
     })
 }
 
-/// Addresses and names of the certificate. Stock prints one empty name where there is none.
+/// Names and addresses for the certificate. Stock prints one empty name where there is none.
 fn advertise(hub: &CloudHub) -> Result<Vec<String>, ConfigError> {
     let names = hub.advertise_address.iter().chain(&hub.dns_names).filter(|name| !name.is_empty());
     let names: Vec<String> = names.cloned().collect();

@@ -1,8 +1,8 @@
-//! The configurations that `--defaultconfig` and `--minconfig` print.
+//! The configurations printed by `--defaultconfig` and `--minconfig`.
 
 use super::raw::RawConfig;
 
-/// What most installations set: where edges find this cloudcore, and which cluster it serves.
+/// The keys that most installations set: where edges reach this cloudcore, and which cluster it serves.
 const MIN_CONFIG: &str = "\
 # cloudcore reads this file with --config. Keys that are left out have the values that --defaultconfig prints.
 # Host names and IP addresses by which edges reach this cloudcore; left empty, the addresses of this machine.
@@ -13,10 +13,10 @@ kubeconfig: null
 nodeLimit: 1000
 ";
 
-/// Every key with its default value.
+/// All keys with their default values.
 ///
 /// # Errors
-/// Never for this text: the error is the serializer's.
+/// Never for this text; the error type is the serializer's.
 pub fn default_config() -> Result<String, serde_saphyr::SerializeError> {
     let keys = serde_saphyr::to_string(&RawConfig::default())?;
     Ok(format!(

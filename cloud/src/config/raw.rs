@@ -1,4 +1,4 @@
-//! The file as it is written: camelCase keys, every key optional, unknown keys refused.
+//! The configuration file as written: camelCase keys, every key optional, unknown keys refused.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -42,7 +42,7 @@ pub(super) struct RawListeners {
     pub(super) admin: Option<SocketAddr>,
 }
 
-/// `certificates`: PEM files; both of a pair or neither.
+/// `certificates`: PEM files. A certificate and its key must both be set, or neither.
 #[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub(super) struct RawCertificates {
@@ -80,7 +80,7 @@ pub(super) struct RawGrids {
     pub(super) unit_grace_seconds: u32,
 }
 
-/// `budgets`: what peers may take.
+/// `budgets`: limits on what peers may consume.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub(super) struct RawBudgets {

@@ -1,4 +1,4 @@
-//! The task that owns the index: takes watch events and news of sessions, reads what is missing, tells the hub.
+//! The task that owns the index. It takes watch events and session events, reads missing objects, and notifies the hub.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,50 +20,51 @@ use crate::kube::{ApiCall, CallError, Caller, Kube, ObjectEvent, RawObject, is_r
 #[cfg(test)]
 mod tests;
 
-/// Events that wait for the index; the watches wait when it is full.
+/// Maximum number of events that wait for the index. When the queue is full, the watches block.
 pub(crate) const INPUTS_MAX: usize = 1024;
 
-/// Events taken at a time; a burst within them becomes one change an object.
+/// Maximum number of events taken at a time. Within them, several changes of one object are coalesced into one.
 const BATCH_MAX: usize = 256;
 
-/// Failures in a row from which on an object counts as unreadable. A refusal counts at once.
+/// Number of consecutive failures after which an object counts as unreadable. A refusal counts at once.
 const FAILURES_MAX: u32 = 5;
 
-/// News for the index.
+/// An event for the index.
 #[derive(Debug)]
 pub enum Input {
-    /// A watch of this kind told something. Where the watch has a bound of its own, the event holds one of its places
+    /// An event of the watch of this kind. If the watch has a bound of its own, the event holds one of its permits
     /// until it is taken.
     Watched(Kind, ObjectEvent, Option<OwnedSemaphorePermit>),
     /// A node has connected.
     Joined(NodeId),
     /// A node's last session has ended.
     Left(NodeId),
-    /// A session would take these from the node. The API server is asked which pods the node has, and for those of the
-    /// objects that the node needs and the index takes for absent; the answer comes when the index knows what it says. No
-    /// answer: ask again.
+    /// A session is about to remove these objects from the node. The controller asks the API server which pods the node
+    /// has, and reads those of the objects that the node needs and the index considers absent. The answer is sent once
+    /// the index has taken the results. If no answer comes, ask again.
     Prove(NodeId, Vec<ObjectKey>, oneshot::Sender<Proven>),
-    /// The cloud's history went back: forget it, then answer.
+    /// The cloud's history went back: forget all state, then answer.
     Reset(oneshot::Sender<()>),
 }
 
-/// What the API server has said of the objects that the index took for absent. What it refuses to say is
+/// The API server's answer about objects that the index considered absent. An object that it refuses to show is
 /// [`Lookup::Unreadable`](tombolo_proto::session::Lookup) from then on.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Proven {
-    /// There is none, or the index knows it now.
+    /// The object does not exist, or the index now knows it.
     pub read: Vec<ObjectKey>,
-    /// Nothing yet. They are read again, and offered when it has answered: to ask before that is of no use.
+    /// Not known yet. These objects are read again, and offered when the API server has answered. Asking earlier is no
+    /// use.
     pub put_off: Vec<ObjectKey>,
 }
 
-/// Where the index' decisions go: the hub.
+/// Receiver of the index's decisions: the hub.
 pub trait Outlet: Send + Sync + 'static {
     /// The state under this key may have changed for the node.
     fn offer(&self, node: &NodeId, key: &ObjectKey);
-    /// The node's picture is complete.
+    /// Everything that the node should hold is known.
     fn ready(&self, node: &NodeId);
-    /// The Node object is gone: tell the edge, end the session.
+    /// The Node object was deleted: notify the edge and end the session.
     fn node_deleted(&self, node: &NodeId);
 }
 
@@ -74,18 +75,18 @@ pub struct Controller {
     outlet: Arc<dyn Outlet>,
     queue: Reads,
     reads: FuturesUnordered<BoxFuture<'static, Finding>>,
-    /// Questions of sessions, by their numbers.
+    /// Pending requests of sessions, by number.
     proofs: HashMap<u64, Proof>,
     newest_proof: u64,
-    /// Dropped once everything has been listed.
+    /// Dropped once every kind has been listed.
     ready: Option<ReadyGuard>,
-    /// Grows with each reset: an answer from before it is dropped.
+    /// Incremented by each reset. Answers from an earlier era are dropped.
     era: u64,
 }
 
 struct Proof {
     node: NodeId,
-    /// Objects that the node needs and that the index takes for absent.
+    /// Objects that the node needs and that the index considers absent.
     absent: Vec<ObjectKey>,
     answer: oneshot::Sender<Proven>,
 }
@@ -97,24 +98,24 @@ struct Finding {
     result: Result<Found, ReadError>,
 }
 
-/// A read of the API, with all that it asks for.
+/// A read of the API, with everything that it asks for.
 struct Question {
     read: Read,
     node: Option<NodeId>,
     objects: Vec<ObjectKey>,
 }
 
-/// The answer to it.
+/// The answer to a [`Question`].
 #[derive(Default)]
 struct Found {
     pods: PodList,
     objects: Vec<(ObjectKey, Outcome)>,
 }
 
-/// The answer for one object; none: there is no such object.
+/// The answer for one object; `None` if it does not exist.
 type Outcome = Result<Option<RawObject>, ReadError>;
 
-/// Why there is no answer; the status code when there is one.
+/// Why there is no answer, with the status code if there is one.
 #[derive(Clone)]
 struct ReadError {
     code: Option<u16>,
@@ -122,7 +123,7 @@ struct ReadError {
 }
 
 impl ReadError {
-    /// The status code of an answer that is about the object; none for trouble, of which nothing follows.
+    /// The status code of an answer about the object. `None` for other failures, from which nothing follows.
     fn refusal(&self) -> Option<u16> {
         self.code.filter(|code| is_refusal(*code))
     }
@@ -142,7 +143,7 @@ impl Controller {
         Self { index, kube, outlet, queue, reads, proofs, newest_proof: 0, ready: Some(ready), era: 0 }
     }
 
-    /// Runs until every sender of inputs is gone.
+    /// Runs until every sender of inputs is dropped.
     pub async fn run(mut self, mut inputs: mpsc::Receiver<Input>) {
         let mut batch = Vec::new();
         loop {
@@ -174,17 +175,18 @@ impl Controller {
             Input::Reset(done) => {
                 self.era += 1;
                 self.queue = Reads::default();
-                // Who asked is told nothing: its session ends.
+                // The requesting sessions get no answer: they end.
                 self.proofs.clear();
                 self.reads.clear();
                 self.index.reset();
-                // Whoever asked may be gone.
+                // The requester may be gone.
                 let _ = done.send(());
             }
         }
     }
 
-    /// Of what the node does not need, a list of its pods is the proof: whatever they refer to is needed.
+    /// For objects that the node does not need, a list of its pods is the proof: every object that they refer to is
+    /// needed.
     fn prove(&mut self, node: NodeId, keys: &[ObjectKey], answer: oneshot::Sender<Proven>) {
         let absent = keys.iter().filter(|key| self.index.is_absent(&node, key)).cloned().collect();
         self.newest_proof += 1;
@@ -204,7 +206,7 @@ impl Controller {
         }
         match result {
             Ok(found) if fresh => self.take_answer(read, token, found),
-            // More was deleted meanwhile than is remembered: the answer may show what is gone.
+            // More deletions happened meanwhile than are remembered: the answer may show deleted objects.
             Ok(_) => self.put_off(read, &ReadError { code: None, text: "it took too long".to_owned() }),
             Err(error) => self.put_off(read, &error),
         }
@@ -225,7 +227,7 @@ impl Controller {
         match read {
             Read::Object(_, expected) => {
                 for (key, outcome) in found.objects {
-                    // Whoever needs it now has another read for it.
+                    // A node that needs the object now has another read for it.
                     let Some(object) = outcome.ok().filter(|_| !self.index.is_outdated(&key, token)) else {
                         continue;
                     };
@@ -241,13 +243,13 @@ impl Controller {
                 let Some(proof) = self.proofs.remove(&number) else { return };
                 self.index.pods_listed(&proof.node, found.pods);
                 let proven = self.objects_read(&proof.node, token, found.objects);
-                // The session may be over.
+                // The session may have ended.
                 let _ = proof.answer.send(proven);
             }
         }
     }
 
-    /// Each object has its own outcome: one that cannot be read keeps nothing else of the node's back.
+    /// Each object has its own outcome: an unreadable one does not hold back the node's other objects.
     fn objects_read(
         &mut self,
         node: &NodeId,
@@ -257,7 +259,7 @@ impl Controller {
         let mut proven = Proven::default();
         for (key, outcome) in objects {
             match outcome {
-                // It is being read for whoever needs it now.
+                // Another read is running for the node that needs it now.
                 Ok(_) if self.index.is_outdated(&key, token) => proven.put_off.push(key),
                 Ok(object) => {
                     self.index.fetched(&key, None, object);
@@ -283,7 +285,7 @@ impl Controller {
         };
         let (index, proofs) = (&self.index, &self.proofs);
         let failures = self.queue.failed(read, Instant::now(), |read| is_needed(index, proofs, read));
-        // The first failure, and then ever fewer.
+        // Log the first failure, and later ones ever more rarely.
         if failures.is_power_of_two() {
             tracing::warn!(error = error.text, failures, "cannot read what a node needs; trying again");
         }
@@ -292,7 +294,7 @@ impl Controller {
         }
     }
 
-    /// A refusal is stated at once, trouble when it lasts.
+    /// A refusal is recorded at once, other failures when they persist.
     fn failed_to_read(&mut self, key: &ObjectKey, failures: u32, error: &ReadError) {
         let lasts = failures >= FAILURES_MAX;
         if let Some(code) = error.refusal().or(lasts.then(|| error.code.unwrap_or(503))) {
@@ -344,7 +346,7 @@ impl Controller {
     }
 }
 
-/// Whether somebody still waits for the answer.
+/// Whether the answer of this read is still needed.
 fn is_needed(index: &Index, proofs: &HashMap<u64, Proof>, read: &Read) -> bool {
     match read {
         Read::Object(key, _) => index.who_needs(key).is_some(),
@@ -353,10 +355,10 @@ fn is_needed(index: &Index, proofs: &HashMap<u64, Proof>, read: &Read) -> bool {
     }
 }
 
-/// Which object an input is about; none for those that nothing may overtake.
+/// The object that an input is about. `None` for inputs that no other may overtake.
 fn changed_key(input: &Input) -> Option<ObjectKey> {
     match input {
-        // A pod that comes in the place of one that is gone may be bound elsewhere, and say nothing to the node of the former.
+        // A pod that replaces a deleted one may be bound to another node; its event would not reach the former node.
         Input::Watched(Kind::Pod, ObjectEvent::Deleted(_), _) => None,
         Input::Watched(kind, ObjectEvent::Applied(raw) | ObjectEvent::Deleted(raw), _) => {
             Some(raw.key(&kind.resource()))
@@ -365,7 +367,7 @@ fn changed_key(input: &Input) -> Option<ObjectKey> {
     }
 }
 
-/// Reads once. A failure is never taken for an absence, and that of an object is its own.
+/// Reads once. A failure is never taken as absence, and each object has its own failure.
 async fn perform(kube: &Kube, question: &Question) -> Result<Found, ReadError> {
     let mut found = Found::default();
     if let Some(node) = &question.node {
@@ -373,7 +375,7 @@ async fn perform(kube: &Kube, question: &Question) -> Result<Found, ReadError> {
     }
     let mut silence = None;
     for key in &question.objects {
-        // Where nobody has answered, each further question could take as long.
+        // After an unanswered request each further one could take just as long.
         let outcome = match &silence {
             None => fetch(kube, key).await,
             Some(error) => Err(ReadError::clone(error)),
@@ -400,7 +402,7 @@ async fn fetch(kube: &Kube, key: &ObjectKey) -> Outcome {
     }
 }
 
-/// The node's pods, each trimmed as it is read.
+/// The node's pods. Each is trimmed as it is read.
 async fn list_pods(kube: &Kube, node: &NodeId) -> Result<PodList, ReadError> {
     let path = format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{node}");
     let mut pods = PodList::default();

@@ -1,4 +1,4 @@
-//! What every node should hold, as its owner task reads it: the read side of the index.
+//! The objects that every node should hold, as its owner task reads them: the read side of the index.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -14,7 +14,7 @@ use super::sightings::{Sighting, Sightings};
 use super::written::{Known, Order, Written};
 use crate::kube::resources;
 
-/// Everything that edges need, encoded once. Written by the edgecontroller's task alone, read by owner tasks.
+/// All objects that edges need, encoded once. Only the edgecontroller's task writes it; owner tasks read it.
 #[derive(Debug, Default)]
 pub struct Downstream {
     pub(super) location: LocationCache,
@@ -23,28 +23,28 @@ pub struct Downstream {
     revision: AtomicU64,
     sightings: Sightings,
     written: Written,
-    /// Mirror pods that were not taken in, each time that a watch told of one.
+    /// Mirror pods that were ignored, counted each time that a watch reports one.
     unheeded: AtomicU64,
-    /// Bytes of what is kept, as the index charges it.
+    /// Bytes that the index keeps, by its own accounting.
     index_bytes: AtomicUsize,
 }
 
-/// What is known of an object that some node needs.
+/// State of an object that some node needs.
 #[derive(Debug, Clone)]
 pub(super) enum Cached {
     /// Being fetched.
     Pending,
-    /// The API has none; it was gone at this revision (0 when a read said so).
+    /// Does not exist in the API since this revision (0 when a read found it missing).
     Absent(CloudRevision),
-    /// It cannot be read; the status code of the answer.
+    /// Cannot be read; the status code of the answer.
     Unreadable(u16),
     /// The newest version.
     Present(Arc<SharedObject>),
-    /// It is there in this version, whose body is not kept: its node has no room left for it, or it could not be read.
+    /// Exists in this version, but its body is not kept: there is no room for it, or it could not be read.
     Withheld(ObjectVersion),
 }
 
-/// Status code of what is withheld: the node hears that it cannot be read.
+/// Status code of withheld objects: the node is told that they cannot be read.
 pub(crate) const WITHHELD: u16 = 413;
 
 impl Cached {
@@ -57,7 +57,8 @@ impl Cached {
     }
 }
 
-/// An edge node: one with the edge label, or one that joined through us (docs/reference/kubernetes.md#noderestriction).
+/// An edge node: a node with the edge label, or one that joined through us
+/// (docs/reference/kubernetes.md#noderestriction).
 #[derive(Debug, Clone, Default)]
 pub(super) struct NodeState {
     pub(super) joined: bool,
@@ -65,7 +66,7 @@ pub(super) struct NodeState {
     pub(super) registered: Option<Uid>,
     /// All its pods are known.
     pub(super) listed: bool,
-    /// Hash of the part of its Node whose change is worth a delivery.
+    /// Hash of the part of its Node whose changes are delivered.
     pub(super) significant: Option<ContentHash>,
 }
 
@@ -75,7 +76,7 @@ impl NodeState {
     }
 }
 
-/// One edge node, for operators.
+/// Summary of one edge node, for operators.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeSummary {
     /// Its name.
@@ -86,31 +87,31 @@ pub struct NodeSummary {
     pub needed: usize,
 }
 
-/// The pods of a node, as far as their bodies are in memory.
+/// The pods of a node whose bodies are in memory.
 #[derive(Debug, Clone)]
 pub(crate) struct PodsOn {
     pub(crate) pods: Vec<Arc<SharedObject>>,
-    /// These are all of them.
+    /// Whether these are all of the node's pods.
     pub(crate) complete: bool,
 }
 
 /// Counts of [`Downstream::tally`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// ConfigMaps and Secrets that are needed and cannot be read.
+    /// Needed ConfigMaps and Secrets that cannot be read.
     pub unreadable: usize,
-    /// Objects whose bodies are not kept because the node has no room left for them, or because they have too many parts.
+    /// Objects whose bodies are not kept, because there is no room for them or because they have too many parts.
     pub withheld: usize,
     /// Bytes of the bodies of pods.
     pub pod_bytes: usize,
-    /// Pods whose nodes are not given what they refer to, because the pods of one node refer to too much.
+    /// Pods whose references are not delivered to their nodes, because the pods of one node refer to too much.
     pub unserved: usize,
 }
 
 impl Downstream {
-    /// Every key that the node should hold. Until the node is registered and its pods are known, that is its own
-    /// Node alone, and [`Self::lookup`] makes everything wait: nothing is delivered and nothing taken away on the
-    /// grounds of half a picture.
+    /// All keys that the node should hold. Until the node is registered and its pods are known, that is only its own
+    /// Node, and [`Self::lookup`] answers `Pending` for everything: nothing is delivered or removed on the basis of
+    /// incomplete state.
     #[must_use]
     pub fn wanted(&self, node: &NodeId) -> Vec<ObjectKey> {
         let mut keys = vec![node_key(node)];
@@ -120,7 +121,7 @@ impl Downstream {
         keys
     }
 
-    /// What the node should hold under a key.
+    /// The object that the node should hold under a key.
     #[must_use]
     pub fn lookup(&self, node: &NodeId, key: &ObjectKey) -> Lookup {
         if !self.is_ready(node) {
@@ -130,7 +131,7 @@ impl Downstream {
             let known = !self.is_doubtful(node, key);
             return if known { Lookup::Unwanted(None) } else { Lookup::Unreadable(WITHHELD) };
         }
-        // Cloned first: asking for another map while holding a shard of this one invites a deadlock.
+        // Cloned first: accessing another map while holding a shard of this one could deadlock.
         let cached = self.objects.get(key).map(|cached| cached.clone());
         match cached {
             Some(Cached::Present(object)) => Lookup::Present(self.as_served(node, object)),
@@ -141,7 +142,7 @@ impl Downstream {
         }
     }
 
-    /// A pod whose references are not delivered must not wait for them.
+    /// Removes the dependencies of a pod whose references are not delivered, so that it does not wait for them.
     fn as_served(&self, node: &NodeId, object: Arc<SharedObject>) -> Arc<SharedObject> {
         if object.dependencies.is_empty() || self.location.is_served(node, &object.version.uid) {
             return object;
@@ -149,7 +150,7 @@ impl Downstream {
         Arc::new(object.without_dependencies())
     }
 
-    /// Whether a pod of the node may refer to this object for which there was no room in the index.
+    /// Whether a pod of the node may refer to this object although the index had no room for the reference.
     #[must_use]
     pub(crate) fn is_doubtful(&self, node: &NodeId, key: &ObjectKey) -> bool {
         matches!(Kind::of(key), Some(Kind::ConfigMap | Kind::Secret))
@@ -163,14 +164,14 @@ impl Downstream {
         self.nodes.get(node).is_some_and(|state| state.is_ready())
     }
 
-    /// UID of the node's Node object, once a watch has shown it.
+    /// UID of the node's Node object, once a watch has reported it.
     #[must_use]
     pub fn registered(&self, node: &NodeId) -> Option<Uid> {
         self.nodes.get(node).and_then(|state| state.registered.clone())
     }
 
-    /// A ConfigMap or Secret that a pod on this node refers to, or the node's own objects; none when the node has no
-    /// claim to it or the cache does not know.
+    /// A ConfigMap or Secret that a pod on this node refers to, or the node's own objects. `None` when the node has no
+    /// claim to it or the cache does not know it.
     #[must_use]
     pub fn held_for(&self, node: &NodeId, key: &ObjectKey) -> Option<Arc<SharedObject>> {
         match self.lookup(node, key) {
@@ -179,7 +180,7 @@ impl Downstream {
         }
     }
 
-    /// The object under a key, whoever wants it.
+    /// The object under a key, regardless of which node wants it.
     pub(super) fn present(&self, key: &ObjectKey) -> Option<Arc<SharedObject>> {
         match self.objects.get(key).as_deref() {
             Some(Cached::Present(object)) => Some(Arc::clone(object)),
@@ -188,7 +189,7 @@ impl Downstream {
         }
     }
 
-    /// The pods of a node; none until all of them are known.
+    /// The pods of a node. `None` until all of them are known.
     #[must_use]
     pub(crate) fn pods_on(&self, node: &NodeId) -> Option<PodsOn> {
         let resource = resources::pods();
@@ -204,46 +205,46 @@ impl Downstream {
         Some(on)
     }
 
-    /// Whether the pod with this UID is bound to this node, as far as the watches have told.
+    /// Whether the pod with this UID is bound to this node, as far as the watches have reported.
     #[must_use]
     pub fn is_bound(&self, node: &NodeId, pod: &Uid) -> bool {
         self.location.is_bound(node, pod)
     }
 
-    /// What watches and writes of its node have told of an object.
+    /// What the watches and the node's own writes have shown of an object.
     pub(super) fn known(&self, key: &ObjectKey) -> Known {
         let watched =
             self.objects.get(key).and_then(|cached| cached.version().map(|version| version.revision));
         self.written.newest(key, watched)
     }
 
-    /// The newest version that watches and writes of nodes have shown of anything.
+    /// The newest revision that the watches and writes of nodes have shown.
     pub(super) fn seen(&self) -> CloudRevision {
         self.revision().max(self.written.revision())
     }
 
-    /// The API server has told of this beside the watches, as the answer to this report if to any.
+    /// Records what the API server returned outside the watches, and the report, if any, that it answered.
     pub(super) fn written(&self, key: &ObjectKey, known: Known, report: Option<Order>) {
         self.written.note(key, known, report);
     }
 
-    /// A report has come.
+    /// Assigns a newly received report its position.
     pub(super) fn received(&self) -> Order {
         self.written.received()
     }
 
-    /// What a report has written that came before this one, if that is still the newest status which is known.
+    /// The result written by an earlier report than this one, if its status is still the newest known.
     pub(super) fn written_before(&self, key: &ObjectKey, report: Order) -> Option<Known> {
         self.written.by_one_before(key, report)
     }
 
-    /// Newest revision that any watch has shown.
+    /// The newest revision that any watch has shown.
     #[must_use]
     pub fn revision(&self) -> CloudRevision {
         CloudRevision(self.revision.load(Ordering::Relaxed))
     }
 
-    /// The evidence of which history the watches have shown.
+    /// The most recently watched versions, as evidence of which history the watches follow.
     #[must_use]
     pub fn sightings(&self) -> &Sightings {
         &self.sightings
@@ -260,7 +261,7 @@ impl Downstream {
         (self.nodes.len(), self.objects.len(), self.location.pods())
     }
 
-    /// What cannot be told to nodes, and what their pods take. Looks at every object.
+    /// Counts objects that cannot be given to nodes, and the bytes of pods. Visits every object.
     #[must_use]
     pub fn tally(&self) -> Tally {
         let pods = resources::pods();
@@ -276,7 +277,7 @@ impl Downstream {
         tally
     }
 
-    /// Bytes of what the index keeps, as it charges them.
+    /// Bytes that the index keeps, by its own accounting.
     #[must_use]
     pub fn index_bytes(&self) -> usize {
         self.index_bytes.load(Ordering::Relaxed)
@@ -286,7 +287,7 @@ impl Downstream {
         self.index_bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// Times that a watch told of a mirror pod that was not taken in.
+    /// How often a watch reported a mirror pod that was ignored.
     #[must_use]
     pub fn unheeded(&self) -> u64 {
         self.unheeded.load(Ordering::Relaxed)
@@ -299,7 +300,7 @@ impl Downstream {
     /// All edge nodes.
     #[must_use]
     pub fn summaries(&self) -> Vec<NodeSummary> {
-        // Names first: asking for another map while holding a shard of this one invites a deadlock.
+        // Names first: accessing another map while holding a shard of this one could deadlock.
         let nodes: Vec<(NodeId, bool)> =
             self.nodes.iter().map(|entry| (entry.key().clone(), entry.registered.is_some())).collect();
         let summary = |(node, registered): (NodeId, bool)| {

@@ -1,5 +1,5 @@
-//! The write side of the index: watch events in, effects out. Pure: reads from the API are effects too, and their
-//! results come back as events.
+//! The write side of the index: it takes watch events and returns effects. Pure: reads from the API are effects too,
+//! and their results come back as inputs.
 
 mod bodies;
 mod configs;
@@ -33,7 +33,7 @@ use super::sightings::Sighting;
 use super::trim::{self, Trimmed};
 use crate::kube::{ObjectError, ObjectEvent, RawObject, is_refusal, resources};
 
-/// The kinds that cloudcore pushes by itself. Closed.
+/// The kinds that cloudcore pushes unasked. Closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// Nodes.
@@ -72,13 +72,13 @@ impl Kind {
         }
     }
 
-    /// The kind of a key that cloudcore pushes by itself.
+    /// The kind of a key, if cloudcore pushes that kind unasked.
     #[must_use]
     pub fn of(key: &ObjectKey) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.resource() == *key.resource())
     }
 
-    /// An object of this kind, ready to travel.
+    /// An object of this kind, trimmed for sending.
     ///
     /// # Errors
     /// As [`trim::trim`].
@@ -87,51 +87,51 @@ impl Kind {
     }
 }
 
-/// What has to be done after an event.
+/// What the caller has to do after an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
     /// The node's state under this key may have changed.
     Offer(NodeId, ObjectKey),
-    /// The node's picture is complete: whatever waited for it can be looked up.
+    /// Everything that the node should hold is known: pending lookups can proceed.
     Ready(NodeId),
-    /// The Node object is gone: tell the edge and end its session.
+    /// The Node object was deleted: notify the edge and end its session.
     NodeDeleted(NodeId),
-    /// Read this object; an answer "not found" counts only while the cache still has the expected version.
+    /// Read this object. The answer "not found" counts only while the cache still has the expected version.
     Fetch(ObjectKey, Option<ObjectVersion>),
     /// List the pods that are bound to this node.
     ListPods(NodeId),
 }
 
-/// All that is known about edge nodes, and the rules that keep it right.
+/// All that is known about edge nodes, and the rules that keep it consistent.
 pub struct Index {
     down: Arc<Downstream>,
     pods: PodManager,
-    /// Keys met since the list of this kind began.
+    /// Keys seen since the list of this kind began.
     relists: [Option<HashSet<ObjectKey>>; Kind::ALL.len()],
     synced: [bool; Kind::ALL.len()],
     pods_watched: bool,
     /// Nodes whose pods are being listed.
     listing: HashSet<NodeId>,
     graves: Graves,
-    /// Objects that came to be needed while reads were under way, with the newest of these: their events were passed over before,
-    /// so that older answers do not count. No more than there are objects in memory.
+    /// Objects that became needed while reads were running, each with the newest of those reads. Events of these
+    /// objects were ignored before, so older answers do not count. Bounded by the number of objects in memory.
     anew: HashMap<ObjectKey, ReadToken>,
     /// Which pods have their body in memory.
     bodies: Bodies,
-    /// What all that is kept takes.
+    /// Accounts for the memory that the index uses.
     room: Room,
-    /// Lines about nodes whose pods are too large.
+    /// Limits log lines about nodes whose pods are too large.
     lines: LineLimit<NodeId>,
-    /// Lines about whoever has most where there is no room left.
+    /// Limits log lines about the holder with the largest part when the index is full.
     lines_of_holders: LineLimit<Holder>,
-    /// Keys of which older events of the present batch were dropped.
+    /// Keys of which older events of the present batch were coalesced away.
     merged: HashSet<ObjectKey>,
     effects: Vec<Effect>,
     malformed: u64,
 }
 
 impl Index {
-    /// An index that knows nothing and writes into this read side.
+    /// Creates an empty index that writes into this read side.
     #[must_use]
     pub fn new(down: Arc<Downstream>) -> Self {
         Self {
@@ -153,13 +153,13 @@ impl Index {
         }
     }
 
-    /// The same, which keeps so many bytes in all.
+    /// Sets how many bytes the index may keep in all.
     #[must_use]
     pub fn with_memory(self, bytes: usize) -> Self {
         Self { room: Room::new(bytes), ..self }
     }
 
-    /// Says of which keys the events that come next have dropped older ones, in place of what was said before.
+    /// Sets the keys of which the next events have replaced older ones. Replaces the previous set.
     pub fn set_merged(&mut self, keys: HashSet<ObjectKey>) {
         self.merged = keys;
     }
@@ -182,13 +182,13 @@ impl Index {
         self.note(outcome);
     }
 
-    /// Takes the answer to [`Effect::Fetch`]; none: there is no such object.
+    /// Takes the answer to [`Effect::Fetch`]; `None` if the object does not exist.
     pub fn fetched(&mut self, key: &ObjectKey, expected: Option<&ObjectVersion>, found: Option<RawObject>) {
         let Some(kind) = Kind::of(key) else { return };
         let outcome = match found {
             Some(raw) if kind == Kind::Pod && self.is_buried(&raw) => Ok(()),
             Some(raw) => {
-                // A read passes over what the watch will show.
+                // A read may skip versions that the watch will show.
                 self.merged.insert(key.clone());
                 self.applied(kind, raw)
             }
@@ -200,9 +200,9 @@ impl Index {
         self.note(outcome);
     }
 
-    /// Takes the news that an object cannot be read, with the status code: known, so that nobody waits for it, until a
-    /// later read or the watch tells more. What is known of it already stays; that there is no such object is not known of one
-    /// that the API server refuses to show.
+    /// Records that an object cannot be read, with the status code, so that nothing waits for it until a later read or
+    /// the watch brings more. A known version stays. But an object that was considered absent is no longer so if the
+    /// API server refuses to show it.
     pub fn unreadable(&mut self, key: &ObjectKey, code: u16) {
         let news = match self.down.objects.get(key).as_deref() {
             Some(Cached::Pending) => true,
@@ -215,14 +215,14 @@ impl Index {
         }
     }
 
-    /// Has all nodes that need an object look at it again: sessions may wait for what was read of it.
+    /// Offers an object to all nodes that need it again: sessions may wait for the result of the read.
     pub fn look_again(&mut self, key: &ObjectKey) {
         for node in self.down.location.nodes_of(key) {
             self.offer(&node, key);
         }
     }
 
-    /// A read begins.
+    /// Records that a read begins.
     pub fn read_begun(&mut self) -> ReadToken {
         if self.graves.newest().is_none() {
             self.anew.clear();
@@ -230,32 +230,32 @@ impl Index {
         self.graves.begin()
     }
 
-    /// It has ended. False when its answer may show pods of whose deletion nothing is remembered.
+    /// Records that a read has ended. False when its answer may show pods whose deletion is no longer remembered.
     pub fn read_ended(&mut self, token: ReadToken) -> bool {
         self.graves.end(token)
     }
 
-    /// Whether a read began before this object came to be needed, as it is now: what happened to it between the two was passed over.
+    /// Whether a read began before this object became needed. Events of the object between the two were ignored.
     #[must_use]
     pub fn is_outdated(&self, key: &ObjectKey, token: ReadToken) -> bool {
         self.anew.get(key).is_some_and(|newest| token <= *newest)
     }
 
-    /// Events of this object were passed over until now.
+    /// Records that events of this object were ignored until now.
     fn needed_anew(&mut self, key: &ObjectKey) {
         if let Some(newest) = self.graves.newest() {
             self.anew.insert(key.clone(), newest);
         }
     }
 
-    /// The object leaves memory.
+    /// Removes the object from memory.
     fn forget(&mut self, key: &ObjectKey) {
         self.down.objects.remove(key);
         self.anew.remove(key);
         self.give_up(&Item::Body(key.clone()));
     }
 
-    /// A node that needs this object, if there is one.
+    /// One of the nodes that need this object.
     #[must_use]
     pub fn who_needs(&self, key: &ObjectKey) -> Option<NodeId> {
         match Kind::of(key)? {
@@ -265,19 +265,19 @@ impl Index {
         }
     }
 
-    /// Whether the Node object exists, as far as it is known.
+    /// Whether the Node object exists, as far as the index knows.
     #[must_use]
     pub fn is_registered(&self, node: &NodeId) -> bool {
         self.down.registered(node).is_some()
     }
 
-    /// Whether the node needs this object and there is none, as far as it is known.
+    /// Whether the node needs this object and it does not exist, as far as the index knows.
     #[must_use]
     pub fn is_absent(&self, node: &NodeId, key: &ObjectKey) -> bool {
         matches!(self.down.lookup(node, key), Lookup::Absent)
     }
 
-    /// Takes the answer to [`Effect::ListPods`]: pods of this node, and why others of it cannot be used.
+    /// Takes the answer to [`Effect::ListPods`]: pods of this node, and errors for those that cannot be used.
     pub(super) fn pods_listed(&mut self, node: &NodeId, pods: PodList) {
         self.listing.remove(node);
         let pods = if self.is_registered(node) { pods } else { PodList::default() };
@@ -294,7 +294,7 @@ impl Index {
         self.set_listed(node);
     }
 
-    /// What has to be done, in order.
+    /// Takes the pending effects, in order.
     pub fn take_effects(&mut self) -> Vec<Effect> {
         std::mem::take(&mut self.effects)
     }
@@ -311,13 +311,14 @@ impl Index {
         self.synced[kind as usize]
     }
 
-    /// Objects that came without identity since the start.
+    /// Number of unusable objects received since the start.
     #[must_use]
     pub fn malformed(&self) -> u64 {
         self.malformed
     }
 
-    /// Forgets everything but who has joined: the cloud's history went back, and no revision compares any more.
+    /// Forgets everything except which nodes have joined: the cloud's history went back, so revisions no longer
+    /// compare.
     pub fn reset(&mut self) {
         let down = Arc::clone(&self.down);
         down.clear();
@@ -354,7 +355,7 @@ impl Index {
         Ok(())
     }
 
-    /// The list of a kind is complete: what is in memory and was not in it has to be asked for.
+    /// The list of a kind is complete: objects in memory that were not in it have to be read.
     fn relisted(&mut self, kind: Kind) {
         let seen = self.relists[kind as usize].take().unwrap_or_default();
         let resource = kind.resource();
@@ -367,7 +368,7 @@ impl Index {
             .map(|entry| (entry.key().clone(), entry.value().clone()))
             .collect();
         for (key, cached) in unseen {
-            // Absent is asked for as well: the object may have come while nobody watched, but then it was in the list.
+            // Absent objects are not read again: if one was created while no watch ran, it was in the list.
             let asked = match cached {
                 Cached::Present(_) | Cached::Withheld(_) => Some(cached.version().cloned()),
                 Cached::Pending | Cached::Unreadable(_) if first => Some(None),
@@ -386,7 +387,7 @@ impl Index {
         let current = self.down.objects.get(key).map(|cached| cached.clone());
         let unchanged = match (&current, expected) {
             (Some(Cached::Pending | Cached::Unreadable(_)), None) => true,
-            // The same version may be kept in more or less of its body.
+            // The same version may be kept with more or less of its body.
             (Some(cached), Some(expected)) => cached.version().is_some_and(|version| {
                 (&version.uid, version.revision) == (&expected.uid, expected.revision)
             }),
@@ -408,7 +409,7 @@ impl Index {
         }
     }
 
-    /// Whether versions of the object may have passed unseen before the one that is being handled.
+    /// Whether the index may have missed versions of the object before the one being handled.
     fn may_have_missed(&self, kind: Kind, key: &ObjectKey) -> bool {
         self.relists[kind as usize].is_some() || self.merged.contains(key)
     }

@@ -1,8 +1,8 @@
-//! Service `kubernetes` as the pods of a stock edge see it: MetaServer on their own node
+//! The Service `kubernetes` as pods on a stock edge see it: it points to MetaServer on their own node
 //! (docs/reference/kubeedge.md#applications-in-the-cloud).
 //!
-//! Told by namespace and name, and for each item of a list: a stock cloud rewrites every slice of a list
-//! (docs/reference/kubeedge.md#slices-in-lists).
+//! Its slice is recognized by namespace and name, separately for each item of a list. A stock cloud instead rewrites
+//! every slice of a list (docs/reference/kubeedge.md#slices-in-lists).
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ const PORT: u16 = 10550;
 const NAMESPACE: &str = "default";
 const NAME: &str = "kubernetes";
 
-/// Whether this is the slice whose endpoint differs on each node.
+/// Whether this is the EndpointSlice whose endpoint differs on each node.
 #[must_use]
 pub(crate) fn concerns(key: &ObjectKey) -> bool {
     key.name() == NAME && key.namespace() == NAMESPACE && is_slices(key.resource())
@@ -32,19 +32,19 @@ fn is_slices(resource: &Resource) -> bool {
     &*resource.name == "endpointslices" && &*resource.group == "discovery.k8s.io"
 }
 
-/// The slice with the local endpoint; none when the body is no object.
+/// The slice with the local endpoint. `None` when the body is not an object.
 #[must_use]
 pub(crate) fn local(object: &SharedObject) -> Option<SharedObject> {
     let mut slice: Value = serde_json::from_slice(&object.body).ok()?;
     rewrite(&mut slice);
     let ObjectVersion { uid, revision, hash } = object.version.clone();
-    // Another content than the one that other dialects are given.
+    // The content differs from the one sent in other dialects, so the hash must differ.
     let version = ObjectVersion { uid, revision, hash: ContentHash(!hash.0) };
     Some(SharedObject::new(object.key.clone(), version, slice.to_string().into(), Vec::new()))
 }
 
-/// The API server's answer about objects of a resource, with the local endpoint in the slice; none when the slice is
-/// not in it.
+/// The API server's answer about objects of a resource, with the local endpoint in the slice. `None` when the answer
+/// does not contain the slice.
 #[must_use]
 pub(crate) fn in_answer(resource: &Resource, body: &[u8]) -> Option<Vec<u8>> {
     if !is_slices(resource) {
@@ -56,7 +56,7 @@ pub(crate) fn in_answer(resource: &Resource, body: &[u8]) -> Option<Vec<u8>> {
     };
     let items: Vec<&RawValue> = serde_json::from_str(items.get()).ok()?;
     let place = items.iter().position(|slice| is_local(slice.get().as_bytes()))?;
-    // All others stay the text that they are.
+    // All other slices keep their exact text.
     let slice = rewritten(items[place].get().as_bytes())?;
     let mut items = items;
     items[place] = &slice;
@@ -86,7 +86,7 @@ fn rewritten(slice: &[u8]) -> Option<Box<RawValue>> {
     to_raw_value(&slice).ok()
 }
 
-/// First address of the first endpoint, and the port that is called `https`.
+/// Replaces the first address of the first endpoint, and the port named `https`.
 fn rewrite(slice: &mut Value) {
     if let Some(address) = slice.pointer_mut("/endpoints/0/addresses/0") {
         *address = ADDRESS.into();

@@ -1,10 +1,9 @@
-//! Who needs which ConfigMap and Secret: a reference count from the pods that are bound right now
+//! Which nodes need which ConfigMaps and Secrets: a reference count over the pods that are bound right now
 //! (docs/architecture.md#the-way-down).
 //!
-//! The index needs no object to exist: a reference to a ConfigMap that nobody has created yet is a place to deliver
-//! it to as soon as somebody does. A pod counts until it is deleted, finished or not, because its containers may be
-//! looked at and restarted until then. The references of one node have a bound ([`needs`](super::needs)): those of pods
-//! that are not served count for nothing.
+//! Referenced objects need not exist: a reference to a ConfigMap that is not created yet records where to deliver it
+//! once it is. A pod counts until it is deleted, finished or not, because its containers may be inspected and restarted
+//! until then. The references of one node are bounded ([`needs`](super::needs)): pods that are not served do not count.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -19,23 +18,23 @@ use super::needs::{Candidate, NODE_REFERENCES_BYTES_MAX, served, total_weight, w
 #[cfg(test)]
 mod tests;
 
-/// What a change did to the set that a node needs.
+/// How a change affects the set of objects that a node needs.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Difference {
     /// Needed by the node from now on.
     pub gained: Vec<ObjectKey>,
     /// No longer needed by the node.
     pub lost: Vec<ObjectKey>,
-    /// Other pods that are served from now on, or no longer.
+    /// Other pods that became served or unserved.
     pub moved: Vec<ObjectKey>,
 }
 
-/// (resource, namespace, name) → node → UIDs of the pods that refer to it. One task writes, any number read.
+/// (resource, namespace, name) -> node -> UIDs of the pods that refer to it. One task writes, any number read.
 #[derive(Debug, Default)]
 pub struct LocationCache {
     places: DashMap<ObjectKey, HashMap<NodeId, HashSet<Uid>>, KeyHashes>,
     nodes: DashMap<NodeId, Pods>,
-    /// Pods of which it is not known what they refer to.
+    /// Number of pods whose references are not known.
     lacking: AtomicUsize,
 }
 
@@ -43,21 +42,21 @@ pub struct LocationCache {
 #[derive(Debug, Default)]
 struct Pods {
     bound: HashMap<Uid, BoundPod>,
-    /// Pods that are not served, and what their references count.
+    /// Pods that are not served, and the total weight of their references.
     waiting: HashSet<Uid>,
     waiting_weight: usize,
-    /// What the references of the others count, each once.
+    /// Weight of the served pods' references, each counted once.
     weight: usize,
 }
 
 #[derive(Debug)]
 struct BoundPod {
     key: ObjectKey,
-    /// None of a pod that can never be served.
+    /// Empty for a pod that can never be served.
     references: Arc<[ObjectKey]>,
     weight: usize,
     served: bool,
-    /// There was no room in the index for what it refers to.
+    /// The index had no room for its references.
     lacks: bool,
 }
 
@@ -68,7 +67,7 @@ impl BoundPod {
     }
 }
 
-/// References of one pod that count no longer, and that do instead.
+/// References of one pod that no longer count, and those that count instead.
 struct Change {
     uid: Uid,
     before: Arc<[ObjectKey]>,
@@ -84,7 +83,7 @@ impl Pods {
         Some(pod)
     }
 
-    /// Decides anew whose references count. While there is room for all, nobody has to be looked at.
+    /// Decides again which pods' references count. While all fit, no pod has to be examined.
     fn settle(&mut self) -> Vec<Change> {
         if self.waiting.is_empty() {
             return Vec::new();
@@ -120,7 +119,7 @@ impl Pods {
 }
 
 impl LocationCache {
-    /// Notes that a pod is bound to a node and refers to these objects, in place of what was noted for its UID.
+    /// Records that a pod is bound to a node and refers to these objects. Replaces an earlier record of this UID.
     pub fn set_pod(&self, node: &NodeId, uid: &Uid, key: &ObjectKey, references: &[ObjectKey]) -> Difference {
         let weight = total_weight(references);
         let fits = weight <= NODE_REFERENCES_BYTES_MAX;
@@ -129,7 +128,7 @@ impl LocationCache {
         self.replace(node, uid, pod)
     }
 
-    /// Notes that a pod is bound to a node, and that there is no room in the index for what it refers to.
+    /// Records that a pod is bound to a node and that the index has no room for its references.
     pub fn leave_out(&self, node: &NodeId, uid: &Uid, key: &ObjectKey) -> Difference {
         let references = Arc::default();
         self.replace(
@@ -152,7 +151,7 @@ impl LocationCache {
         self.apply(node, uid, before.map(BoundPod::counted).unwrap_or_default(), changes)
     }
 
-    /// Forgets a pod; returns what that changes, for the pod itself nothing.
+    /// Forgets a pod and returns the resulting changes, except those of the pod itself.
     pub fn remove_pod(&self, node: &NodeId, uid: &Uid) -> Difference {
         let Some(mut pods) = self.nodes.get_mut(node) else { return Difference::default() };
         let before = pods.remove(uid);
@@ -164,8 +163,8 @@ impl LocationCache {
         difference
     }
 
-    /// Counts references, first those that are new, so that nothing seems to be needed by nobody in between. `before`: those
-    /// of the pod with this UID that counted until now.
+    /// Updates the reference counts. New references are added first, so that no needed object appears unneeded in
+    /// between. `before` are the references that counted until now for the pod with this UID.
     fn apply(
         &self,
         node: &NodeId,
@@ -201,7 +200,7 @@ impl LocationCache {
         difference
     }
 
-    /// Forgets a node and all its pods; returns the objects that no node needs any more, and the pods.
+    /// Forgets a node and all its pods. Returns the pods and the objects that no node needs any more.
     pub fn remove_node(&self, node: &NodeId) -> NodeLosses {
         let Some((_, pods)) = self.nodes.remove(node) else { return NodeLosses::default() };
         let mut losses = NodeLosses::default();
@@ -217,7 +216,7 @@ impl LocationCache {
         losses
     }
 
-    /// The copy of this key that everybody shares who refers to the object: comparing it with itself reads no text.
+    /// The copy of this key that all referring pods share. Comparing it with itself reads no text.
     #[must_use]
     pub fn shared(&self, key: &ObjectKey) -> ObjectKey {
         self.places.get(key).map_or_else(|| key.clone(), |place| place.key().clone())
@@ -241,12 +240,12 @@ impl LocationCache {
         self.places.get(key).is_some_and(|nodes| nodes.contains_key(node))
     }
 
-    /// The pods on this node that refer to this object, those that are not served included.
+    /// The pods on this node that refer to this object, including unserved pods.
     #[must_use]
     pub fn pods_that_need(&self, node: &NodeId, key: &ObjectKey) -> Vec<ObjectKey> {
         let served = self.places.get(key).and_then(|nodes| nodes.get(node).cloned()).unwrap_or_default();
         let Some(pods) = self.nodes.get(node) else { return Vec::new() };
-        // Of a pod that can never be served the references are not known here.
+        // The references of a pod that can never be served are not known here.
         let refers = |pod: &&BoundPod| pod.references.is_empty() || pod.references.contains(key);
         let waiting = pods.bound.iter().filter(|(uid, pod)| pod.lacks || pods.waiting.contains(*uid));
         let waiting = waiting.map(|(_, pod)| pod);
@@ -263,16 +262,16 @@ impl LocationCache {
         keys.filter(|key| key.namespace() == namespace).cloned().collect()
     }
 
-    /// Whether it is not known what this pod refers to.
+    /// Whether the references of this pod are unknown.
     #[must_use]
     pub fn lacks(&self, node: &NodeId, uid: &Uid) -> bool {
         self.nodes.get(node).is_some_and(|pods| pods.bound.get(uid).is_some_and(|pod| pod.lacks))
     }
 
-    /// Whether this node has a pod in this namespace of which it is not known what it refers to.
+    /// Whether this node has a pod in this namespace whose references are unknown.
     #[must_use]
     pub fn lacks_in(&self, node: &NodeId, namespace: &str) -> bool {
-        // Mostly there is none anywhere.
+        // Usually there is no such pod anywhere.
         self.lacking.load(Ordering::Relaxed) > 0
             && self.nodes.get(node).is_some_and(|pods| {
                 pods.bound.values().any(|pod| pod.lacks && pod.key.namespace() == namespace)
@@ -289,7 +288,7 @@ impl LocationCache {
         self.nodes.get(node).is_some_and(|pods| pods.bound.contains_key(uid))
     }
 
-    /// Whether the node is given what this pod refers to.
+    /// Whether the references of this pod are delivered to the node.
     #[must_use]
     pub fn is_served(&self, node: &NodeId, uid: &Uid) -> bool {
         self.nodes.get(node).is_some_and(|pods| {
@@ -297,7 +296,7 @@ impl LocationCache {
         })
     }
 
-    /// Pods of a node and everything that they refer to, each once.
+    /// Pods of a node and everything that they refer to, without duplicates.
     #[must_use]
     pub fn needed_by(&self, node: &NodeId) -> Vec<ObjectKey> {
         let Some(pods) = self.nodes.get(node) else { return Vec::new() };
@@ -321,7 +320,7 @@ impl LocationCache {
         self.nodes.iter().map(|pods| pods.bound.len()).sum()
     }
 
-    /// Number of pods whose nodes are not given what they refer to.
+    /// Number of pods whose references are not delivered to their nodes.
     #[must_use]
     pub fn unserved(&self) -> usize {
         self.nodes.iter().map(|pods| pods.waiting.len()).sum()
@@ -343,7 +342,7 @@ impl LocationCache {
         first
     }
 
-    /// Takes one pod's reference away; true when it was the node's last.
+    /// Removes one pod's reference; true when it was the node's last.
     fn release(&self, key: &ObjectKey, node: &NodeId, uid: &Uid) -> bool {
         let Some(mut nodes) = self.places.get_mut(key) else { return false };
         let Some(pods) = nodes.get_mut(node) else { return false };
@@ -360,7 +359,7 @@ impl LocationCache {
     }
 }
 
-/// What went with a node.
+/// What was removed with a node.
 #[derive(Debug, Default)]
 pub struct NodeLosses {
     /// Its pods.

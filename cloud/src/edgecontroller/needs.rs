@@ -1,32 +1,33 @@
-//! Which pods of a node have what they refer to delivered: a share for each node, which the namespaces divide. Pure.
+//! Decides which pods of a node get their references delivered. Each node has a share that its namespaces divide. Pure.
 //!
-//! Whoever may make pods in one namespace can have them refer to any number of objects, which need not exist, and bind them to
-//! any node. All of it would take room at that node's edge, in its inventory and in its ledger, where the others have theirs. So
-//! a namespace that asks for more than the others leave gets no more than an equal part, and within it the pods with the fewest
-//! references come first. The answer depends on the pods alone: every replica gives the same one.
+//! A user who may create pods in one namespace can let them refer to any number of objects, which need not exist, and
+//! bind them to any node. Without a limit these references would take the room of all others at that node's edge, in
+//! its inventory and in its ledger. So a namespace that asks for more than the others leave gets no more than an equal
+//! part. Within a namespace the pods with the fewest references come first. The result depends only on the pods, so
+//! every replica gets the same result.
 
 use std::collections::{BTreeMap, HashSet};
 
 use tombolo_proto::object::KeyHashes;
 use tombolo_proto::{ObjectKey, Uid};
 
-/// Bytes of the names, with namespaces, of the ConfigMaps and Secrets that the pods of one node bring to it, each counted once
-/// and as [`REFERENCE_LEN_MIN`] at least: 1,536 objects.
+/// Limit on the names, with namespaces, of the ConfigMaps and Secrets that the pods of one node refer to, in bytes.
+/// Each object counts once, with at least [`REFERENCE_LEN_MIN`] bytes: 1,536 objects.
 pub(crate) const NODE_REFERENCES_BYTES_MAX: usize = 192 * 1024;
 
-/// What a reference counts at least.
+/// Minimum weight of a reference.
 pub(crate) const REFERENCE_LEN_MIN: usize = 128;
 
-/// The references of the pods of one namespace that are looked at, in bytes, each as often as it comes: more pods than these
-/// are not considered while there is too much for all.
+/// Limit on the references considered for one namespace, in bytes, with repetitions. When not all pods fit, pods beyond
+/// this limit are not considered.
 const CONSIDERED_BYTES_MAX: usize = 16 * NODE_REFERENCES_BYTES_MAX;
 
-/// What one reference counts.
+/// Weight of one reference.
 pub(super) fn weight(key: &ObjectKey) -> usize {
     key.namespace().len().saturating_add(key.name().len()).max(REFERENCE_LEN_MIN)
 }
 
-/// What these references count together, each once.
+/// Total weight of these references, each counted once.
 pub(in crate::edgecontroller) fn total_weight(references: &[ObjectKey]) -> usize {
     references.iter().collect::<HashSet<_, KeyHashes>>().into_iter().map(weight).sum()
 }
@@ -35,18 +36,18 @@ pub(in crate::edgecontroller) fn total_weight(references: &[ObjectKey]) -> usize
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Candidate<'p> {
     pub(super) namespace: &'p str,
-    /// What its references count in all.
+    /// Total weight of its references.
     pub(super) weight: usize,
     pub(super) uid: &'p Uid,
     pub(super) references: &'p [ObjectKey],
 }
 
-/// What the pods of one namespace ask for.
+/// The demand of the pods of one namespace.
 struct Claim<'p> {
-    /// Pods in their order, each with what it and those before it need together.
+    /// Pods in their order, each with the weight that it and all pods before it need together.
     steps: Vec<(usize, &'p Uid)>,
     demand: usize,
-    /// So many of the steps are served, and what those need.
+    /// Number of steps served; `taken` is the weight that they need.
     served: usize,
     taken: usize,
 }
@@ -72,7 +73,7 @@ impl<'p> Claim<'p> {
         Self { steps, demand, served: 0, taken: 0 }
     }
 
-    /// Serves as many further pods as `room` is enough for.
+    /// Serves as many further pods as fit into `room`.
     fn serve(&mut self, room: usize) {
         let limit = self.taken.saturating_add(room);
         while let Some((needed, _)) = self.steps.get(self.served)
@@ -91,7 +92,8 @@ pub(super) fn served<'p>(pods: impl Iterator<Item = Candidate<'p>>) -> HashSet<&
         namespaces.entry(pod.namespace).or_default().push(pod);
     }
     let mut claims: Vec<_> = namespaces.into_values().map(Claim::of).collect();
-    // Whoever asks for less than an equal part gets it, and leaves the more for the others. Stable: equals go by their names.
+    // A namespace that asks for less than an equal part gets all it asks for and leaves the rest to the others. The
+    // sort is stable, so ties keep the order of names.
     claims.sort_by_key(|claim| claim.demand);
     let (mut left, mut others) = (NODE_REFERENCES_BYTES_MAX, claims.len());
     for claim in &mut claims {
@@ -100,7 +102,7 @@ pub(super) fn served<'p>(pods: impl Iterator<Item = Candidate<'p>>) -> HashSet<&
         left -= part;
         others -= 1;
     }
-    // No pod is served in part, so that some of the parts is left.
+    // A pod is never served in part, so each part may leave a remainder.
     let mut spare = NODE_REFERENCES_BYTES_MAX - claims.iter().map(|claim| claim.taken).sum::<usize>();
     for claim in &mut claims {
         let before = claim.taken;
@@ -115,7 +117,7 @@ mod tests {
     use super::*;
     use crate::kube::resources;
 
-    /// A pod: namespace, name, and the numbers of the objects that it refers to.
+    /// A pod: namespace, name, and the numbers of the objects it refers to.
     type Pod<'a> = (&'a str, &'a str, std::ops::Range<usize>);
 
     fn names(pods: &[Pod<'_>]) -> Vec<String> {
@@ -142,10 +144,10 @@ mod tests {
         assert_eq!(names(&[("a", "a1", 0..1537)]), [""; 0]);
         let pods = [("a", "a1", 0..1400), ("a", "a2", 0..1536), ("b", "b1", 0..100), ("b", "b2", 0..30)];
         assert_eq!(names(&pods), ["a1", "b1", "b2"], "what two refer to counts once");
-        // Within a namespace the fewest come first.
+        // Within a namespace, pods with the fewest references come first.
         let pods = [("a", "a1", 0..1000), ("a", "a2", 1000..1400), ("a", "a3", 1400..1700)];
         assert_eq!(names(&pods), ["a2", "a3"]);
-        // Many small pods of one namespace are not better than few larger ones of another.
+        // Many small pods of one namespace have no advantage over a few larger ones of another.
         let small: Vec<_> = (0..3000).map(|number| format!("s{number:04}")).collect();
         let mut pods: Vec<_> = small.iter().zip(0..).map(|(name, n)| ("a", &**name, n..n + 1)).collect();
         pods.extend([("b", "b1", 0..400), ("c", "c1", 0..568)]);
@@ -166,7 +168,7 @@ mod tests {
             |names: &[String], letter: &str| names.iter().filter(|name| name.starts_with(letter)).count();
         let both = names(&pods);
         assert_eq!((of(&both, "a"), of(&both, "b")), (38, 38), "of 1,200 each");
-        // What one cannot use, the other has.
+        // A part that one namespace cannot use goes to the other.
         let mut pods: Vec<_> = pods.into_iter().filter(|(namespace, ..)| *namespace == "a").collect();
         pods.push(("c", "c1", 0..1500));
         assert_eq!(names(&pods).len(), 60);

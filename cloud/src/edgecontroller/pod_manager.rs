@@ -1,4 +1,4 @@
-//! Which pod events are worth a delivery, and in what order (docs/architecture.md#the-way-down).
+//! Which pod events are delivered, and in what order (docs/architecture.md#the-way-down).
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,30 +11,30 @@ use super::trim::Trimmed;
 #[cfg(test)]
 mod tests;
 
-/// What a pod event means for the node that the pod is bound to.
+/// What a pod event means for the node to which the pod is bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// The node has to hold a pod that it did not hold.
+    /// The node must hold a pod that it did not hold before.
     Insert,
-    /// The node has to hold another version. Also an addition that already carries a deletion timestamp, and an
-    /// update of a pod that was not known.
+    /// The node must hold another version. Also used for an addition that already carries a deletion timestamp, and for
+    /// an update of an unknown pod.
     Update,
-    /// Nothing that a node acts on has changed; keep the newer version for whoever asks.
+    /// Nothing that a node acts on has changed; keep the newer version for readers.
     Keep,
-    /// Older than what is known: forget the event.
+    /// Older than the known version: ignore the event.
     Stale,
 }
 
-/// How a watch spoke of a pod.
+/// How a watch reported a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Observed {
-    /// It is there, and the watch had not told of it before.
+    /// It exists, and the watch had not reported it before.
     Added,
-    /// It is there in another version.
+    /// It exists in another version.
     Modified,
 }
 
-/// What to do with one event: first the old incarnation goes, then the new one is judged.
+/// How to handle one event: first remove the old incarnation, then apply the verdict to the new one.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Decision {
     /// An older incarnation under the same name: delete it first.
@@ -43,16 +43,16 @@ pub struct Decision {
     pub verdict: Verdict,
 }
 
-/// What is remembered of a pod.
+/// What is remembered about a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Known {
     /// Its name.
     pub key: ObjectKey,
-    /// Where it is bound.
+    /// The node to which it is bound.
     pub node: NodeId,
-    /// Newest version seen.
+    /// The newest version seen.
     pub version: ObjectVersion,
-    /// Since this revision a node acts on the same content, as far as it was seen.
+    /// Since this revision the content that a node acts on has not changed, as far as was seen.
     pub same_since: CloudRevision,
     significant: ContentHash,
 }
@@ -65,7 +65,7 @@ pub struct PodManager {
 }
 
 impl PodManager {
-    /// Judges a pod that is there.
+    /// Judges an event of a pod that exists.
     pub fn handle(&mut self, observed: Observed, node: &NodeId, pod: &Trimmed) -> Decision {
         let (key, version) = (&pod.object.key, &pod.object.version);
         let other = self.uids.get(key).filter(|uid| **uid != version.uid).cloned();
@@ -75,7 +75,7 @@ impl PodManager {
             return Decision { replaced: None, verdict: Verdict::Stale };
         }
         let replaced = other.and_then(|uid| self.remove(&uid));
-        // What takes the name of another is new, whatever the watch calls it.
+        // A pod that takes over the name of another is new, whatever the watch reports.
         let observed = if replaced.is_some() { Observed::Added } else { observed };
         let verdict = self.judge(observed, pod);
         if verdict != Verdict::Stale {
@@ -106,7 +106,7 @@ impl PodManager {
         }
     }
 
-    /// The pod with this UID is gone; returns what was known of it.
+    /// Removes the pod with this UID; returns what was known about it.
     pub fn remove(&mut self, uid: &Uid) -> Option<Known> {
         let known = self.pods.remove(uid)?;
         if self.uids.get(&known.key) == Some(uid) {
@@ -115,20 +115,21 @@ impl PodManager {
         Some(known)
     }
 
-    /// Versions of this incarnation were passed over: what they said is not known, so nothing older counts as the same.
+    /// Records that versions of this incarnation were missed. Their content is unknown, so no older version counts as
+    /// the same.
     pub fn passed_over(&mut self, uid: &Uid) {
         if let Some(known) = self.pods.get_mut(uid) {
             known.same_since = known.version.revision;
         }
     }
 
-    /// What is known under a name.
+    /// What is known about the pod of this name.
     #[must_use]
     pub fn by_key(&self, key: &ObjectKey) -> Option<&Known> {
         self.pods.get(self.uids.get(key)?)
     }
 
-    /// What is known of an incarnation.
+    /// What is known about an incarnation.
     #[must_use]
     pub fn get(&self, uid: &Uid) -> Option<&Known> {
         self.pods.get(uid)
@@ -159,8 +160,9 @@ fn is_being_deleted(body: &[u8]) -> bool {
     serde_json::from_slice::<Pod>(body).is_ok_and(|pod| !pod.metadata.deletion_timestamp.is_null())
 }
 
-/// Keeps only the newest event of each key, in the order of those newest events: a burst of changes is one change.
-/// `key_of` gives none for events that are no object's; nothing moves across them. The keys of which events were dropped.
+/// Keeps only the newest event of each key, in the order of those newest events: several changes become one. `key_of`
+/// returns `None` for events without an object; nothing is reordered across them. Returns the keys of which events were
+/// dropped.
 pub fn coalesce<E>(events: &mut Vec<E>, key_of: impl Fn(&E) -> Option<ObjectKey>) -> HashSet<ObjectKey> {
     let mut newer: HashSet<ObjectKey> = HashSet::new();
     let mut merged = HashSet::new();

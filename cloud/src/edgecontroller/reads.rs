@@ -1,7 +1,7 @@
-//! Which reads of the API run, which wait for their turn, and which wait after a failure. Pure: the caller runs them.
+//! Which reads of the API run, which are queued, and which wait after a failure. Pure: the caller runs them.
 //!
-//! Nodes take turns, and none has more than its share of the places, so that one node's references hold up nobody else.
-//! A read that has failed waits outside of the places, and its key can be given up meanwhile.
+//! Nodes take turns, and none may hold more than its share of the slots, so that the references of one node do not
+//! block the others. A read that failed waits without a slot, and may be dropped meanwhile.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
@@ -11,10 +11,10 @@ use tombolo_proto::object::ObjectVersion;
 use tombolo_proto::{NodeId, ObjectKey};
 use tombolo_runtime::doubled;
 
-/// Reads of the API at a time.
+/// Maximum number of concurrent reads of the API.
 pub(super) const READS_MAX: usize = 16;
 
-/// Reads of one node at a time.
+/// Maximum number of concurrent reads of one node.
 pub(super) const NODE_READS_MAX: usize = 4;
 
 /// Wait after a first failure; it doubles up to [`RETRY_MAX`].
@@ -23,17 +23,17 @@ const RETRY_MIN: Duration = Duration::from_millis(200);
 /// Longest wait after a failure.
 const RETRY_MAX: Duration = Duration::from_secs(300);
 
-/// Failed reads from which on those that nobody needs any more are looked for.
+/// Number of failed reads from which on reads that are no longer needed are searched and dropped.
 const SWEEP_MIN: usize = 1024;
 
 /// One read of the API.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Read {
-    /// An object; what is expected in the cache when the answer is that there is none.
+    /// An object, with the version expected in the cache if the answer is that it does not exist.
     Object(ObjectKey, Option<ObjectVersion>),
     /// The pods that are bound to a node.
     Pods(NodeId),
-    /// Whether what a session takes for gone is gone, by the question's number.
+    /// Whether objects that a session considers deleted are deleted, by the number of the request.
     Proof(u64),
 }
 
@@ -42,9 +42,9 @@ struct Known {
     node: NodeId,
     failures: u32,
     running: bool,
-    /// Somebody has wanted it after it began: what it brings may be older than that.
+    /// Requested again after it began: its result may be older than that request.
     again: bool,
-    /// Its place among those that wait after a failure.
+    /// Its position among the reads that wait after a failure.
     later: Option<(Instant, u64)>,
 }
 
@@ -54,13 +54,13 @@ impl Known {
     }
 }
 
-/// The reads that are wanted. Bounded by what is referenced: each is known once.
+/// The wanted reads. Bounded by the number of references: each read is known once.
 #[derive(Debug, Default)]
 pub(super) struct Reads {
     known: HashMap<Read, Known>,
-    /// Of each node, what waits for its turn.
+    /// The queued reads of each node.
     lanes: HashMap<NodeId, VecDeque<Read>>,
-    /// Nodes with something in their lane, in the order of their turns.
+    /// Nodes with queued reads, in the order of their turns.
     turns: VecDeque<NodeId>,
     running: HashMap<NodeId, usize>,
     places: usize,
@@ -70,8 +70,8 @@ pub(super) struct Reads {
 }
 
 impl Reads {
-    /// Wants a read on behalf of a node. One that waits after a failure gets its turn now: somebody asks anew. One that runs is made
-    /// once more when it has ended.
+    /// Requests a read on behalf of a node. A read that waits after a failure is queued now, because it was requested
+    /// again. A running read is repeated when it has ended.
     pub(super) fn add(&mut self, node: &NodeId, read: Read) {
         match self.known.get_mut(&read) {
             None => {
@@ -89,8 +89,8 @@ impl Reads {
         }
     }
 
-    /// The next read to run, of a node whose turn it is; none while there is no place. What is needed no longer is
-    /// dropped.
+    /// The next read to run, of the node whose turn it is; `None` while no slot is free. Reads that are no longer
+    /// needed are dropped.
     pub(super) fn next(&mut self, needed: impl Fn(&Read) -> bool) -> Option<Read> {
         for _ in 0..self.turns.len() {
             if self.places >= READS_MAX {
@@ -125,7 +125,7 @@ impl Reads {
         None
     }
 
-    /// Whether a read that has its answer was wanted anew meanwhile: then it gets in line again, and the answer does not count.
+    /// Whether an answered read was requested again while it ran. If so, it is queued again and the answer is dropped.
     pub(super) fn repeats(&mut self, read: &Read) -> bool {
         let Some(known) = self.known.get_mut(read).filter(|known| known.again) else { return false };
         (known.running, known.again) = (false, false);
@@ -135,14 +135,14 @@ impl Reads {
         true
     }
 
-    /// A read has its answer.
+    /// Records that a read has its answer.
     pub(super) fn ended(&mut self, read: &Read) {
         if let Some(known) = self.known.remove(read) {
             self.leave(&known.node);
         }
     }
 
-    /// A read has failed and waits, twice as long as the last time; how often it has failed.
+    /// Records that a read has failed. It waits twice as long as the last time. Returns how often it has failed.
     pub(super) fn failed(&mut self, read: Read, now: Instant, needed: impl Fn(&Read) -> bool) -> u32 {
         let Some(node) = self.known.get(&read).map(|known| known.node.clone()) else { return 0 };
         let failures = self.wait(read, now);
@@ -154,7 +154,7 @@ impl Reads {
         failures
     }
 
-    /// Wants a read that has just failed as a part of another one. One that is known has its time already.
+    /// Requests a read that has just failed as a part of another one. A read that is already known keeps its schedule.
     pub(super) fn add_failed(&mut self, node: &NodeId, read: Read, now: Instant) {
         if !self.known.contains_key(&read) {
             self.known.insert(read.clone(), Known::of(node));
@@ -174,12 +174,12 @@ impl Reads {
         failures
     }
 
-    /// When the next read that waits is due.
+    /// When the next waiting read is due.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.later.first_key_value().map(|((due, _), _)| *due)
     }
 
-    /// Those that are due get in line.
+    /// Queues the reads that are due.
     pub(super) fn wake(&mut self, now: Instant) {
         while let Some(entry) = self.later.first_entry().filter(|entry| entry.key().0 <= now) {
             let read = entry.remove();

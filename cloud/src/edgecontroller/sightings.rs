@@ -1,24 +1,24 @@
-//! The objects that the watches showed last: evidence of whether the cloud's history went back.
+//! The object versions that the watches showed last: evidence of whether the cloud's history went back.
 //!
-//! After a restore, revisions soon pass the ones that were seen, so that numbers alone tell nothing. An object that
-//! is read again in an older version than was seen tells.
+//! After a restore, revisions soon exceed those seen before, so the numbers alone prove nothing. An object that is read
+//! again in an older version than the one seen is proof.
 
 use std::collections::VecDeque;
 
 use parking_lot::Mutex;
 use tombolo_proto::{CloudRevision, ObjectKey, Uid};
 
-/// Different objects that are remembered.
+/// Number of different objects remembered.
 const REMEMBERED: usize = 32;
 
-/// One version of one object, as a watch showed it.
+/// One version of one object, as a watch reported it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sighting {
-    /// Which object.
+    /// The object.
     pub key: ObjectKey,
-    /// Which incarnation.
+    /// The incarnation.
     pub uid: Uid,
-    /// Which version.
+    /// The version.
     pub revision: CloudRevision,
 }
 
@@ -43,7 +43,7 @@ impl Sightings {
         state.recent.push_back(sighting);
     }
 
-    /// A watch broke: whatever comes from now on may be of another history.
+    /// Records that a watch broke: events from now on may belong to another history.
     pub fn suspect(&self) {
         let mut state = self.0.lock();
         if state.suspects.is_none() {
@@ -51,13 +51,13 @@ impl Sightings {
         }
     }
 
-    /// What has to be read again; none while no watch has broken.
+    /// The sightings to verify by reading again. `None` while no watch has broken.
     #[must_use]
     pub fn suspects(&self) -> Option<Vec<Sighting>> {
         self.0.lock().suspects.clone()
     }
 
-    /// The suspects were read.
+    /// Records that the suspects were verified.
     pub fn acquit(&self) {
         self.0.lock().suspects = None;
     }

@@ -1,4 +1,4 @@
-//! What of an object travels to an edge, as bytes that are the same for the same content.
+//! Reduces an object to what is sent to an edge, encoded so that equal content gives equal bytes.
 
 use std::io;
 
@@ -15,33 +15,34 @@ mod others;
 
 pub use others::for_others;
 
-/// Version of the rules in this file. Content hashes of different versions cannot be compared, so every change of
-/// what is dropped or how it is written raises it. What of a Node other nodes are shown is not among them: where that
-/// changes, the hashes differ and the Node is sent once more.
+/// Version of the rules in this file. Content hashes of different versions cannot be compared, so every change of what
+/// is dropped or how it is encoded must raise it. The rules for what other nodes receive of a Node are not included:
+/// when they change, the hashes differ and the Node is sent once more.
 pub const TRIM_VERSION: u32 = 3;
 
 /// Annotation in which `kubectl apply` keeps a second copy of the whole object.
 pub(super) const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// An object ready to travel.
+/// An object ready to be sent.
 #[derive(Debug)]
 pub struct Trimmed {
-    /// What is sent.
+    /// The object that is sent.
     pub object: SharedObject,
-    /// Hash of the part whose change is worth a delivery: for pods neither status nor generation count, for Nodes the
-    /// list of images does not, for everything else the whole body does.
+    /// Hash of the part whose changes are delivered: for pods everything except status and generation, for Nodes
+    /// everything except the list of images, for all other objects the whole body.
     pub significant: ContentHash,
 }
 
 /// Drops what no node needs and encodes the rest.
 ///
-/// Dropped are `managedFields`, `selfLink`, the annotation of `kubectl apply`, `resourceVersion` (it travels beside
-/// the body, and an object that only moved in the cloud's history keeps its bytes), and of Nodes the heartbeat times,
-/// which the node itself reported. The images of a Node, another report of its own, stay: a kubelet compares them with
-/// those that it sees, and would report them for ever if it saw none. Members are sorted by name.
+/// Dropped are `managedFields`, `selfLink`, the annotation of `kubectl apply`, `resourceVersion` (it is sent beside the
+/// body, so that an object of which only the revision changed keeps its bytes), and in Nodes the heartbeat times, which
+/// the node itself reported. The images of a Node, also reported by the node, stay: a kubelet compares them with those
+/// that it sees, and would report them for ever if it saw none. Members are sorted by name.
 ///
-/// An object that was not read whole has an empty body, and a hash of its own each time. But of a pod that is being deleted the
-/// part that was read is sent: a node ends it by that, and would never hear of the deletion otherwise.
+/// An object that was not read whole has an empty body, and a new hash each time. One exception: if a pod is being
+/// deleted, the part that was read is sent, because the node terminates the pod on this and would never learn of the
+/// deletion otherwise.
 ///
 /// # Errors
 /// [`ObjectError`] when the object has no uid or revision.
@@ -59,7 +60,7 @@ pub fn trim(resource: &Resource, kind: &str, raw: RawObject) -> Result<Trimmed, 
         trim_node(&mut value);
     }
     let mut body = value.to_string();
-    // It stays for long, and has grown by doubling: what it takes is what it is charged with.
+    // The text lives long and has grown by doubling: release the excess, because only its length is charged.
     body.shrink_to_fit();
     let hash = content_hash(body.as_bytes());
     let dependencies = dependencies_of(&key, &value);
@@ -74,26 +75,26 @@ pub fn trim(resource: &Resource, kind: &str, raw: RawObject) -> Result<Trimmed, 
     Ok(Trimmed { object: SharedObject::new(key, version, body.into(), dependencies), significant })
 }
 
-/// Whether the part of a pod that was read says that a node has to end it.
+/// Whether the part of a pod that was read says that the node must terminate it.
 fn is_ended_by(resource: &Resource, value: &Value) -> bool {
     let has = |pointer: &str| value.pointer(pointer).is_some_and(Value::is_string);
     *resource == resources::pods() && has("/metadata/deletionTimestamp") && has("/spec/nodeName")
 }
 
 fn without_body(key: ObjectKey, uid: Uid, revision: CloudRevision, raw: &RawObject) -> Trimmed {
-    // Nothing is known to be the same.
+    // The content is unknown, so the hash must not equal any other.
     let hash = ContentHash(rand::random());
     let dependencies = dependencies_of(&key, raw.value());
     let version = ObjectVersion { uid, revision, hash };
     Trimmed { object: SharedObject::new(key, version, Bytes::new(), dependencies), significant: hash }
 }
 
-/// What a pod refers to; nothing of other objects.
+/// The objects that a pod refers to; empty for other kinds.
 fn dependencies_of(key: &ObjectKey, value: &Value) -> Vec<ObjectKey> {
     if *key.resource() == resources::pods() { references::of_pod(key.namespace(), value) } else { Vec::new() }
 }
 
-/// Items of a list carry neither kind nor version; a body at the edge needs both.
+/// Items of a list carry neither kind nor version, but a body at the edge needs both.
 fn name_kind(resource: &Resource, kind: &str, value: &mut Value) {
     let Some(object) = value.as_object_mut() else { return };
     if !kind.is_empty() {
@@ -125,7 +126,7 @@ fn trim_node(value: &mut Value) {
     }
 }
 
-/// Hash of a pod without its status and generation; takes both out of the value.
+/// Hash of a pod without its status and generation; removes both from the value.
 fn pod_significance(value: &mut Value) -> ContentHash {
     if let Some(object) = value.as_object_mut() {
         object.remove("status");
@@ -136,7 +137,7 @@ fn pod_significance(value: &mut Value) -> ContentHash {
     hash_of(value)
 }
 
-/// Hash of a Node without its images; takes them out of the value.
+/// Hash of a Node without its images; removes them from the value.
 fn node_significance(value: &mut Value) -> ContentHash {
     if let Some(status) = value.get_mut("status").and_then(Value::as_object_mut) {
         status.remove("images");
@@ -144,12 +145,12 @@ fn node_significance(value: &mut Value) -> ContentHash {
     hash_of(value)
 }
 
-/// Hash of what a value says as JSON.
+/// Hash of a value's JSON encoding.
 pub(crate) fn hash_of(value: &impl Serialize) -> ContentHash {
     let mut hasher = HashWriter(ContentHasher::default());
     match serde_json::to_writer(&mut hasher, value) {
         Ok(()) => hasher.0.finish(),
-        // Writing into a hasher cannot fail; a constant would merge different objects, so nothing is merged instead.
+        // Writing into a hasher cannot fail. A constant would merge different objects; a random hash merges nothing.
         Err(_) => ContentHash(rand::random()),
     }
 }
@@ -199,7 +200,7 @@ mod tests {
         assert_eq!(body, expected);
     }
 
-    /// What has changed of it is not known, so that everything may have.
+    /// What changed is unknown, so everything may have changed.
     #[test]
     fn nothing_is_the_same_of_what_was_not_read() {
         let unread = || {

@@ -1,8 +1,8 @@
-//! What nodes ask and report: every request is run in the node's name, and every request gets an answer.
+//! Requests and reports of nodes. Every request runs as the node, and every request gets an answer.
 //!
 //! There is no dispatcher: a node's owner task runs its requests itself, a bounded number at a time, so that one node
-//! never waits for another. Rights are the API server's to judge (docs/security.md#what-a-node-may-do): reads that our
-//! own index answers are the one exception, and there the reference of a bound pod is the right.
+//! never waits for another. The API server authorizes each request (docs/security.md#what-a-node-may-do). The one
+//! exception are reads that our own index answers; there a reference from a pod bound to the node grants the right.
 
 mod api;
 mod application;
@@ -52,45 +52,45 @@ pub use memory::reply_with;
 pub use order::Received;
 pub(crate) use outcome::reason_of;
 
-/// How long a service-account token is asked for again while the Node authorizer lags behind
+/// How long a request for a service-account token is retried while the Node authorizer lags behind
 /// (docs/reference/kubernetes.md#authorizer-lag).
 const TOKEN_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Wait between two of these attempts.
+/// Interval between these attempts.
 const TOKEN_RETRY: Duration = Duration::from_millis(200);
 
-/// How long a new node's labels are tried to be set: nothing sets them later.
+/// How long setting a new node's labels is retried. Nothing sets them later.
 const LABEL_PATIENCE: Duration = Duration::from_secs(4);
 
-/// Wait between two of these attempts.
+/// Interval between these attempts.
 const LABEL_RETRY: Duration = Duration::from_millis(500);
 
 /// Namespace of node leases.
 const LEASE_NAMESPACE: &str = "kube-node-lease";
 
-/// What a cloudcore without its edge controller tells those who report or ask.
+/// The answer of a cloudcore without edge controller to requests and reports.
 const TURNED_OFF: &str =
     "this cloudcore runs no edge controller (setting edgeController.enable): ask another one";
 
-/// How requests are treated.
+/// Settings for handling requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UpstreamSettings {
-    /// Whether messages are run at all; otherwise each is refused.
+    /// Whether messages are run at all. Otherwise each one is refused.
     pub enabled: bool,
-    /// Heartbeats in reports of older edges that are older than this get the present time.
+    /// Heartbeats older than this, in reports of older edges, are replaced by the present time.
     pub heartbeat_age_max: Duration,
     /// Bounds over all nodes together.
     pub bounds: RequestBounds,
 }
 
 impl Default for UpstreamSettings {
-    /// KubeEdge's 10 seconds, and no bounds but those of each node.
+    /// KubeEdge's 10 seconds, and no bounds beyond those of each node.
     fn default() -> Self {
         Self { enabled: true, heartbeat_age_max: Duration::from_secs(10), bounds: RequestBounds::new() }
     }
 }
 
-/// Runs what nodes ask. Cheap to clone.
+/// Runs the requests of nodes. Cheap to clone.
 #[derive(Clone)]
 pub struct Upstream {
     kube: Kube,
@@ -99,12 +99,12 @@ pub struct Upstream {
     lines: Turns<Line>,
     enabled: bool,
     heartbeat_age_max: Duration,
-    /// Told before a Node is created; none where nobody has a certificate.
+    /// Notified before a Node is created. `None` when certificates are not tracked.
     identities: Option<Arc<Identities>>,
 }
 
 impl Upstream {
-    /// Upstream of one cluster, with the default settings; `down` answers what the node may read from memory.
+    /// Creates the upstream of one cluster, with default settings. `down` answers reads from memory.
     #[must_use]
     pub fn new(kube: Kube, down: Arc<Downstream>) -> Self {
         let UpstreamSettings { enabled, heartbeat_age_max, .. } = UpstreamSettings::default();
@@ -112,13 +112,13 @@ impl Upstream {
         Self { kube, down, gates, lines, enabled, heartbeat_age_max, identities: None }
     }
 
-    /// The same, with the records of certificates, which are told of registrations.
+    /// Adds the records of certificates, which are notified of registrations.
     #[must_use]
     pub(crate) fn with_identities(self, identities: Arc<Identities>) -> Self {
         Self { identities: Some(identities), ..self }
     }
 
-    /// The same with other settings than the default ones.
+    /// Replaces the default settings.
     #[must_use]
     pub fn with_settings(self, settings: &UpstreamSettings) -> Self {
         let UpstreamSettings { enabled, heartbeat_age_max, bounds } = settings;
@@ -126,8 +126,8 @@ impl Upstream {
         Self { gates: Gates::new(bounds), enabled, heartbeat_age_max, ..self }
     }
 
-    /// Answers one request of a node by calls to the API server. What needs none is answered by
-    /// [`held_in_memory`](Self::held_in_memory), which is asked first.
+    /// Answers one request of a node with calls to the API server. Requests that need no call are answered by
+    /// [`held_in_memory`](Self::held_in_memory), which the caller tries first.
     pub async fn answer(&self, node: &NodeId, mut received: Received) -> Answered {
         let id = received.request.id;
         let timeout = received.request.timeout.min(REQUEST_TIMEOUT_MAX);
@@ -180,12 +180,12 @@ impl Upstream {
     }
 }
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Debug)]
 pub struct Answered {
     /// The answer.
     pub reply: Reply,
-    /// Pods that the node has reported and that it should not have: their deletion is to be sent again.
+    /// Pods that the node reported but should not have. Their deletion must be sent again.
     pub expelled: Vec<ObjectKey>,
 }
 
@@ -200,7 +200,7 @@ fn failed(request: &RequestBody, error: &CallError) -> ReplyBody {
     }
 }
 
-/// A refusal in the form that Kubernetes clients read.
+/// A refusal in the format of Kubernetes clients.
 pub(crate) fn refusal(code: u16, reason: &str, message: &str) -> ApiReply {
     ApiReply::refusal(&StatusError::new(code, reason, message))
 }

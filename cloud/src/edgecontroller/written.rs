@@ -1,4 +1,4 @@
-//! What nodes have written themselves: versions that the watches may not have shown yet, and the newest status.
+//! What nodes have written themselves: versions that the watches may not have reported yet, and the newest status.
 
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,18 +10,19 @@ use sha2::{Digest as _, Sha256};
 use tombolo_proto::object::KeyHashes;
 use tombolo_proto::{CloudRevision, ObjectKey};
 
-/// Versions in memory. With more all are forgotten: each costs a write that is refused once and sent again.
+/// Maximum number of versions in memory. When it is exceeded, all are forgotten; each then costs one refused write,
+/// which is sent again.
 const WRITTEN_MAX: usize = 16_384;
 
-/// The SHA-256 of a status as the API server has written it, heartbeats included.
+/// The SHA-256 of a status as stored by the API server, heartbeats included.
 pub(crate) type StatusHash = [u8; 32];
 
 /// What is known of an object whose status a node reports.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Known {
-    /// Its newest version; none when neither a watch nor a write has told of it.
+    /// Its newest version. `None` when neither a watch nor a write has shown it.
     pub(crate) revision: Option<CloudRevision>,
-    /// The newest status that a write or a read for its node has shown.
+    /// The newest status that a write or a read on behalf of its node has shown.
     pub(crate) status: Option<StatusHash>,
 }
 
@@ -34,14 +35,14 @@ impl Known {
     }
 }
 
-/// `metadata.resourceVersion` of an object; empty where it has none.
+/// `metadata.resourceVersion` of an object, or empty text.
 pub(crate) fn version_of(object: &[u8]) -> String {
     Shown::read(object).map(|object| object.metadata.resource_version).unwrap_or_default()
 }
 
-/// Whether a kubelet has reported this pod: `status.startTime` is the time at which one has acknowledged it, and set by
-/// nobody else (docs/reference/kubernetes.md#nodes-and-their-heartbeats); nobody else tells of containers, nor of another phase than
-/// the first. None for what is no object.
+/// Whether a kubelet has reported this pod. `status.startTime` is when a kubelet acknowledged it, and only kubelets set
+/// it (docs/reference/kubernetes.md#nodes-and-their-heartbeats). Likewise only kubelets report containers, or a phase
+/// other than the first. `None` if the body is not an object.
 pub(crate) fn is_acknowledged(pod: &[u8]) -> Option<bool> {
     #[derive(Default, Deserialize)]
     #[serde(rename_all = "camelCase")]
@@ -60,7 +61,7 @@ pub(crate) fn is_acknowledged(pod: &[u8]) -> Option<bool> {
     }))
 }
 
-/// What is read of an object of which the rest does not matter.
+/// The parts of an object that are read; the rest is ignored.
 #[derive(Deserialize)]
 struct Shown<'a> {
     metadata: Metadata,
@@ -80,11 +81,11 @@ impl<'a> Shown<'a> {
     }
 }
 
-/// The place of a report among those that this replica has received.
+/// The position of a report in the order in which this replica received reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Order(u64);
 
-/// By object: what is known, and the report whose status that is, if it came through this replica.
+/// By object: what is known, and the report that produced its status, if it came through this replica.
 #[derive(Debug, Default)]
 pub(super) struct Written {
     objects: DashMap<ObjectKey, (Known, Option<Order>), KeyHashes>,
@@ -93,30 +94,30 @@ pub(super) struct Written {
 }
 
 impl Written {
-    /// A report has come: all that come later have a later place.
+    /// Assigns a newly received report its position; later reports get later positions.
     pub(super) fn received(&self) -> Order {
         Order(self.received.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// The API server has told of this, as the answer to this report if to any.
+    /// Records what the API server returned, and the report, if any, that it answered.
     pub(super) fn note(&self, key: &ObjectKey, known: Known, report: Option<Order>) {
         if self.objects.len() >= WRITTEN_MAX && !self.objects.contains_key(key) {
             self.objects.clear();
         }
         let mut entry = self.objects.entry(key.clone()).or_default();
         let (before, whose) = *entry;
-        // Others write beside a status, which stays that of the report.
+        // Other writers may change the object without changing its status, which remains that of the report.
         let is_same = known.status.is_some() && known.status == before.status;
         *entry = (known, report.or(whose.filter(|_| is_same)));
         self.revision.fetch_max(known.revision.unwrap_or_default().0, Ordering::Relaxed);
     }
 
-    /// The newest version of any object that was noted.
+    /// The newest revision of any recorded object.
     pub(super) fn revision(&self) -> CloudRevision {
         CloudRevision(self.revision.load(Ordering::Relaxed))
     }
 
-    /// The newest version that is known, which is forgotten here once the watches have shown it, and the status.
+    /// The newest known version and status. The version is forgotten once the watches have shown it.
     pub(super) fn newest(&self, key: &ObjectKey, watched: Option<CloudRevision>) -> Known {
         let (written, _) = self.objects.get(key).map(|entry| *entry).unwrap_or_default();
         if written.revision > watched {
@@ -128,7 +129,7 @@ impl Written {
         Known { revision: watched, ..written }
     }
 
-    /// What a report has written that came before this one; none where its status is not the newest that is known.
+    /// What an earlier report than this one has written. `None` unless its status is the newest known.
     pub(super) fn by_one_before(&self, key: &ObjectKey, report: Order) -> Option<Known> {
         let (known, whose) = self.objects.get(key).map(|entry| *entry)?;
         (whose? < report).then_some(known)
@@ -158,7 +159,7 @@ mod tests {
         written.note(&key("a"), Known { revision: at(5), status: None }, None);
         assert_eq!((newest("a", at(3)), newest("a", None)), (at(5), at(5)));
         assert_eq!((newest("a", at(6)), written.objects.len()), (at(6), 0));
-        // A status stays: what a watch shows later may be what others have written.
+        // The status is kept: a version that a watch shows later may come from another writer.
         written.note(&key("b"), Known { revision: at(5), status: Some([7; 32]) }, None);
         let shown = Known { revision: at(6), status: Some([7; 32]) };
         assert_eq!((written.newest(&key("b"), at(6)), written.newest(&key("b"), at(6))), (shown, shown));

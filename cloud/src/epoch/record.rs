@@ -1,4 +1,4 @@
-//! Generation and beat in a ConfigMap, changed by compare-and-swap.
+//! Stores generation and beat in a ConfigMap, changed by compare-and-swap.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -8,13 +8,13 @@ use super::{EpochError, RECORD};
 use crate::kube::{ApiCall, Caller, Kube};
 use crate::reach::Reach;
 
-/// Attempts before a contended record is given up; each loss means that another replica won.
+/// Attempts before writing a contended record is given up. Each failure means that another replica won.
 const ATTEMPTS: usize = 16;
 
-/// What is tried when the record is written.
+/// Description of the attempted write.
 const WRITE: &str = "write ConfigMap tombolo-epoch";
 
-/// The cloud as one consistent read shows it.
+/// State of the cloud as shown by one consistent read.
 #[derive(Debug)]
 pub(super) struct Look {
     revision: CloudRevision,
@@ -22,7 +22,7 @@ pub(super) struct Look {
 }
 
 impl Look {
-    /// How far the history has come. A record that somebody has deleted says nothing: `known` stands in its place.
+    /// How far the history has progressed. If the record was deleted, `known` is used in its place.
     pub(super) fn reach(&self, known: Reach) -> Reach {
         let recorded = |member| self.record.as_ref().map(|record| number(record, member));
         Reach {
@@ -32,7 +32,7 @@ impl Look {
         }
     }
 
-    /// The call that puts another record in the place of the one that was seen, if nobody else has.
+    /// The call that replaces the record as it was seen, if it has not changed since.
     fn replace(&self, namespace: &str, generation: u64, beat: u64) -> ApiCall {
         let all = all(namespace);
         let mut metadata = json!({"name": RECORD, "namespace": namespace});
@@ -51,8 +51,8 @@ impl Look {
     }
 }
 
-/// Looks: a list without `resourceVersion` is consistent, and one of a single name has the record as well as the present
-/// revision, and needs no right to other names.
+/// Reads the state. A list without `resourceVersion` is consistent. Listing a single name returns the record together
+/// with the present revision, and needs no permission for other names.
 pub(super) async fn look(kube: &Kube, namespace: &str) -> Result<Look, EpochError> {
     let path = format!("{}?fieldSelector=metadata.name%3D{RECORD}", all(namespace));
     let answer = kube.call(Caller::Own, ApiCall::get(path)).await?;
@@ -68,8 +68,8 @@ pub(super) async fn look(kube: &Kube, namespace: &str) -> Result<Look, EpochErro
     Ok(Look { revision, record })
 }
 
-/// The record once its generation is enough; otherwise `floor` is recorded. `look` is what was seen last, `known` what stands for
-/// a record that is not there.
+/// The record, once its generation satisfies `enough`; until then `floor` is recorded. `look` is the state seen last,
+/// `known` is used where there is no record.
 pub(super) async fn settle(
     kube: &Kube,
     namespace: &str,
@@ -85,7 +85,7 @@ pub(super) async fn settle(
         let answer = kube.call(Caller::Own, look.replace(namespace, floor, reach.beat)).await?;
         match answer.code {
             200 | 201 => return Ok(Reach { generation: floor, ..reach }),
-            // Somebody has written, or deleted, what was read.
+            // Another writer changed or deleted what was read.
             409 => look = self::look(kube, namespace).await?,
             404 if look.record.is_some() => look = self::look(kube, namespace).await?,
             _ => return Err(EpochError::refused(WRITE, &answer)),
@@ -95,7 +95,8 @@ pub(super) async fn settle(
     Err(EpochError::Refused { action: WRITE, reason, passing: true })
 }
 
-/// Raises the beat by one; makes the record anew when somebody has deleted it. False when somebody else has written, or nobody can: there is another time.
+/// Raises the beat by one, and creates the record again if it was deleted. False when another replica wrote first or
+/// the write failed: the next interval brings another attempt.
 pub(super) async fn beat(kube: &Kube, namespace: &str, look: &Look, reach: Reach) -> bool {
     let call = look.replace(namespace, reach.generation, reach.beat.saturating_add(1));
     kube.call(Caller::Own, call).await.is_ok_and(|answer| answer.is_success())

@@ -1,4 +1,4 @@
-//! What the edges can tell of the cloud's history, between the sessions that hear it and the keeper that knows better.
+//! Passes what the edges attest about the cloud's history from sessions to the keeper, which checks it.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -13,16 +13,16 @@ use tombolo_proto::{NodeId, Uid};
 use crate::attestation::Attester;
 use crate::reach::Reach;
 
-/// Age from which the edges are given a new attestation.
+/// Age after which edges are given a new attestation.
 const ATTEST_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Time between two lines in the log about attestations that nobody here has made.
+/// Interval between log lines about invalid attestations.
 const COMPLAINT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Who waits for an answer to a claim, beyond the connections that are open: those that have gone are cleared away then.
+/// Number of waiting entries from which on closed ones are removed.
 const WAITING_SLACK: usize = 64;
 
-/// See the module. Shared by all sessions.
+/// What edges have attested, and who waits for the keeper's answer. Shared by all sessions.
 #[derive(Debug)]
 pub(crate) struct Testimony {
     attester: Attester,
@@ -33,49 +33,49 @@ pub(crate) struct Testimony {
     complained: Mutex<Option<Instant>>,
 }
 
-/// What the keeper has read last.
+/// The result of the keeper's last check.
 #[derive(Debug)]
 struct Known {
     reach: Reach,
-    /// What the edges are given; some time older than the rest.
+    /// The attestation given to the edges; somewhat older than the rest.
     proof: Bytes,
     made: Instant,
 }
 
 #[derive(Debug, Default)]
 struct Pending {
-    /// The highest claim that is not answered.
+    /// The highest claim not yet answered.
     claim: Option<Reach>,
     waiting: Waiting,
 }
 
-/// Who waits for an answer: of each node the session that has asked last, because the ones before it were replaced.
+/// The sessions that wait for an answer: of each node only the most recent, because it has replaced earlier ones.
 type Waiting = HashMap<NodeId, oneshot::Sender<Outcome>>;
 
-/// What an attestation comes to, before anybody is asked. Closed.
+/// First evaluation of an attestation, without asking the keeper. Closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Nothing that is not known here.
+    /// It contains nothing new.
     Known,
-    /// No cloudcore of this cluster has made it, or one with another authority.
+    /// It was not made by a cloudcore of this cluster, or with another CA.
     Invalid,
-    /// More than this replica knows: to be answered by [`Testimony::ask`].
+    /// It says more than this replica knows; ask with [`Testimony::ask`].
     News(Reach),
 }
 
 /// The answer to a claim. Closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// The history has come that far.
+    /// The history has progressed that far.
     Holds,
-    /// It had gone back, and a new epoch has begun. The sessions of the old one end.
+    /// The history had gone back, and a new epoch has begun. Sessions of the old epoch end.
     Restored,
 }
 
-/// A claim and those who wait for its answer, in the hands of the keeper.
+/// A claim and the sessions that wait for its answer, taken by the keeper.
 #[derive(Debug)]
 pub(crate) struct Asked {
-    /// The claim; none when the look was due anyway.
+    /// The claim; `None` when the check was due anyway.
     pub(crate) claim: Option<Reach>,
     waiting: Waiting,
 }
@@ -88,13 +88,13 @@ impl Testimony {
         Self { attester, cluster, known, pending, asked: Notify::new(), complained }
     }
 
-    /// The attestation that edges are given now.
+    /// The attestation currently given to edges.
     pub(crate) fn proof(&self) -> Bytes {
         self.known.load().proof.clone()
     }
 
-    /// Takes note of a consistent read. The edges get another attestation when the epoch is another one, or when the one
-    /// that they have is old: each of them stores it.
+    /// Records a consistent read. Edges get a new attestation only when the epoch changed or theirs is old, because
+    /// each edge stores it.
     pub(crate) fn publish(&self, reach: Reach) {
         let known = self.known.load();
         let same_epoch = known.reach.generation == reach.generation;
@@ -106,7 +106,7 @@ impl Testimony {
         self.known.store(Known { reach, proof, made }.into());
     }
 
-    /// What an attestation comes to. Costs no call, whatever it is.
+    /// Evaluates an attestation. Makes no API call.
     pub(crate) fn judge(&self, proof: &[u8]) -> Verdict {
         match self.attester.read(&self.cluster, proof) {
             None => Verdict::Invalid,
@@ -115,8 +115,9 @@ impl Testimony {
         }
     }
 
-    /// Has the keeper look at once. All that ask before it looks are answered together. One question of a node is in the hands
-    /// of the keeper, and one waits for its next look: a newer one takes the place of that, which gets no answer.
+    /// Requests an immediate check. All requests before the check begins are answered together. Per node, at most one
+    /// request is with the keeper and one waits for its next check; a newer request replaces the waiting one, which
+    /// gets no answer.
     pub(crate) fn ask(&self, node: &NodeId, claim: Reach) -> oneshot::Receiver<Outcome> {
         let (answer, outcome) = oneshot::channel();
         let mut pending = self.pending.lock();
@@ -129,7 +130,7 @@ impl Testimony {
         outcome
     }
 
-    /// Whether the log may have another line about attestations that nobody here has made.
+    /// Whether another line about invalid attestations may be logged.
     pub(crate) fn may_complain(&self) -> bool {
         let mut complained = self.complained.lock();
         let now = Instant::now();
@@ -140,18 +141,18 @@ impl Testimony {
         true
     }
 
-    /// Waits until somebody asks. Cancel-safe.
+    /// Waits until a check is requested. Cancel-safe.
     pub(crate) async fn wanted(&self) {
         self.asked.notified().await;
     }
 
-    /// Who has asked so far.
+    /// Takes the pending requests.
     pub(crate) fn take(&self) -> Asked {
         let Pending { claim, waiting } = std::mem::take(&mut *self.pending.lock());
         Asked { claim, waiting }
     }
 
-    /// Nobody has answered: they ask again with the next look.
+    /// Returns unanswered requests, so that they are answered by the next check.
     pub(crate) fn put_back(&self, asked: Asked) {
         let mut pending = self.pending.lock();
         pending.claim = match (pending.claim, asked.claim) {
@@ -168,10 +169,10 @@ impl Testimony {
 }
 
 impl Asked {
-    /// Answers all.
+    /// Answers all waiting sessions.
     pub(crate) fn answer(self, outcome: Outcome) {
         for waiting in self.waiting.into_values() {
-            // Who has gone needs no answer.
+            // A session that has ended needs no answer.
             let _ = waiting.send(outcome);
         }
     }
@@ -226,7 +227,7 @@ mod tests {
         testimony.wanted().await;
         let asked = testimony.take();
         assert_eq!(asked.claim, Some(reach(5, 8, 103)), "all that they know");
-        // The API server does not answer: nobody is told anything, and who comes meanwhile waits with the others.
+        // The API server does not answer: no session gets an answer, and new requests wait with the others.
         let third = testimony.ask(&node("c"), reach(5, 7, 107));
         drop(second);
         testimony.put_back(asked);
@@ -252,7 +253,7 @@ mod tests {
         for older in &mut older {
             assert_eq!(older.try_recv(), Err(TryRecvError::Closed), "a newer one has taken its place");
         }
-        // The API server has not answered, and the newest stays.
+        // The API server has not answered, and the newest request stays.
         testimony.put_back(asked);
         assert_eq!(first.try_recv(), Err(TryRecvError::Closed));
         let asked = testimony.take();

@@ -9,12 +9,12 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// An API server as far as epochs are concerned.
+/// A model of the API server, as far as epochs are concerned.
 #[derive(Debug, Clone)]
 struct Api {
     revision: u64,
     record: Option<Value>,
-    /// Requests that have come.
+    /// Requests received.
     asked: Vec<String>,
 }
 
@@ -51,7 +51,7 @@ impl Api {
         record["data"]["generation"].as_str().and_then(|text| text.parse().ok()).expect("a number")
     }
 
-    /// What a snapshot has, taken now.
+    /// Restores the state of a snapshot.
     fn restored_to(&mut self, revision: u64, record: Option<Value>) {
         (self.revision, self.record) = (revision, record);
     }
@@ -74,7 +74,7 @@ fn kube(api: &Arc<Mutex<Api>>) -> Kube {
     Kube::from(Client::new(service, "default"))
 }
 
-/// A replica with a folder that is empty at its start, as the shipped manifest gives it.
+/// A replica whose folder is empty at its start, as with the shipped manifest.
 async fn replica(api: &Arc<Mutex<Api>>, folder: &tempfile::TempDir) -> EpochKeeper {
     EpochKeeper::establish(kube(api), "kubeedge", folder.path()).await.expect("established")
 }
@@ -93,7 +93,7 @@ async fn a_replica_that_runs_notices_a_record_that_went_back_though_revisions_ha
     let snapshot = api.lock().record.clone();
     api.lock().revision = 10;
     assert!(first.check(&Downstream::default(), None).await.expect("checked"));
-    // Restored to the moment between the two, and much was written before anybody looked.
+    // Restored to the moment between the two, with many writes before anyone checked.
     api.lock().restored_to(1_000_000, snapshot);
     let before = first.epoch();
     assert!(first.check(&Downstream::default(), None).await.expect("checked"), "the record went back");
@@ -130,7 +130,7 @@ async fn what_an_edge_attests_is_noticed_by_replicas_that_remember_nothing() {
     let folders = [folder(), folder(), folder()];
     let before = replica(&api, &folders[0]).await.epoch().generation;
     let snapshot = api.lock().record.clone();
-    // All replicas end, and etcd goes back from 900 to 400.
+    // All replicas stop, and etcd goes back from revision 900 to 400.
     api.lock().restored_to(400, snapshot);
     let (mut first, mut second) = (replica(&api, &folders[1]).await, replica(&api, &folders[2]).await);
     assert_eq!(first.epoch().generation, before, "nothing tells the two histories apart");
@@ -138,7 +138,7 @@ async fn what_an_edge_attests_is_noticed_by_replicas_that_remember_nothing() {
     assert!(first.check(&Downstream::default(), claim(before, 900)).await.expect("checked"));
     assert!(first.epoch().generation > before);
     assert_eq!(api.lock().generation(), first.epoch().generation);
-    // The other one hears of the same, and finds the new epoch that has begun.
+    // The other replica gets the same claim, and finds that the new epoch has begun.
     assert!(second.check(&Downstream::default(), claim(before, 900)).await.expect("checked"));
     assert_eq!(first.epoch(), second.epoch());
     for replica in [&mut first, &mut second] {
@@ -152,7 +152,7 @@ async fn a_generation_that_the_record_has_forgotten_is_passed_by_the_next_one() 
     let folders = [folder(), folder()];
     let old = replica(&api, &folders[0]).await.epoch().generation;
     let snapshot = api.lock().record.clone();
-    // Two epochs later, far in the future of this clock, the record goes back with everything else.
+    // Two epochs later, far in the future of this clock, everything is restored, the record included.
     let future = unix_seconds() * 2;
     api.lock().restored_to(1_000_000, snapshot);
     let mut replica = replica(&api, &folders[1]).await;
@@ -171,14 +171,14 @@ async fn an_attestation_that_holds_begins_nothing() {
     for claim in [claim(before.generation, 900), claim(before.generation - 1, u64::MAX), claim(0, 0), None] {
         assert!(!replica.check(&Downstream::default(), claim).await.expect("checked"), "{claim:?}");
     }
-    // A record that somebody deletes is no restore.
+    // Deleting the record is not a restore.
     api.lock().record = None;
     let holds = claim(before.generation, 900);
     assert!(!replica.check(&Downstream::default(), holds).await.expect("checked"));
     assert_eq!(replica.epoch(), before);
 }
 
-/// One look after the interval of beats.
+/// One check after the beat interval.
 async fn beat(replica: &mut EpochKeeper) {
     tokio::time::advance(BEAT_INTERVAL).await;
     assert!(!replica.check(&Downstream::default(), None).await.expect("checked"));
@@ -196,13 +196,13 @@ async fn a_restored_history_is_known_by_its_beat_however_many_revisions_it_has()
         "a look shows what was written"
     );
     assert_eq!(before.reach().beat, 1);
-    // A restore that raises revisions, or one after which much was written; nobody has run meanwhile.
+    // A restore that raises revisions, or that was followed by many writes, while no replica ran.
     api.lock().restored_to(1_000_000, snapshot.clone());
     let mut after = replica(&api, &folders[1]).await;
     assert!(!after.check(&Downstream::default(), None).await.expect("checked"));
     assert!(after.check(&Downstream::default(), Some(before.reach())).await.expect("checked"));
     assert!(after.epoch().generation > before.epoch().generation);
-    // A replica that runs, and one with its old folder, know it by themselves.
+    // A running replica, and one with its old folder, detect it by themselves.
     api.lock().restored_to(2_000_000, snapshot.clone());
     assert!(before.check(&Downstream::default(), None).await.expect("checked"));
     api.lock().restored_to(3_000_000, snapshot);
@@ -220,10 +220,10 @@ async fn one_replica_raises_the_beat_for_all() {
     for replica in [&mut first, &mut second] {
         assert!(!replica.check(&Downstream::default(), None).await.expect("checked"));
     }
-    // Its own time is over as well, but it has seen that another one was there.
+    // Its own interval has passed as well, but it has seen that another replica wrote.
     assert!(!second.check(&Downstream::default(), None).await.expect("checked"));
     assert_eq!((writes(), first.reach(), second.reach().beat), (1, second.reach(), 1));
-    // A record that somebody has deleted is back with it.
+    // The next beat creates a deleted record again.
     let generation = api.lock().generation();
     api.lock().record = None;
     beat(&mut first).await;
@@ -249,7 +249,7 @@ async fn a_contended_record_is_written_by_one() {
     let before = first.epoch().generation;
     let (look, known) = (record::look(&second.kube.0, "kubeedge").await.expect("read"), second.reach());
     assert!(first.check(&Downstream::default(), claim(before, 900)).await.expect("checked"));
-    // What the second one has read is old by now: its write is refused, and it takes what it finds.
+    // What the second replica read is outdated: its write is refused, and it adopts what it finds.
     second.agree(look, known, true).await.expect("agreed");
     assert_eq!(first.epoch(), second.epoch());
 }

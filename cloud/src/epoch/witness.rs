@@ -1,4 +1,4 @@
-//! The newest revision seen, outside of what a restored etcd takes back.
+//! Keeps the newest state seen outside of etcd, where a restore cannot take it back.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use tombolo_proto::{CloudRevision, Uid};
 
 use crate::reach::Reach;
 
-/// What was seen last.
+/// The state seen last.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Seen {
     pub(super) cluster: String,
@@ -29,7 +29,7 @@ impl Seen {
     }
 }
 
-/// The file that keeps it.
+/// The file that stores it.
 #[derive(Debug)]
 pub(super) struct Witness {
     path: PathBuf,
@@ -40,12 +40,12 @@ impl Witness {
         Self { path: data_dir.join("epoch.json") }
     }
 
-    /// None when nothing was kept, or nothing that can be read: that is the same as a first start.
+    /// `None` when there is no readable file, which is treated as a first start.
     pub(super) fn read(&self) -> Option<Seen> {
         serde_json::from_slice(&std::fs::read(&self.path).ok()?).ok()
     }
 
-    /// Replaces the file as a whole. A crash of the machine may lose the newest value, never mix two.
+    /// Replaces the whole file. A crash of the machine may lose the newest value, but never mixes two values.
     pub(super) fn write(&self, seen: &Seen) -> io::Result<()> {
         let folder = self.path.parent().unwrap_or_else(|| Path::new("."));
         std::fs::create_dir_all(folder)?;

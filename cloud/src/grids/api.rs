@@ -1,7 +1,7 @@
-//! The three kinds of the application grid as they stand in the API (docs/reference/superedge.md#grid-kinds).
+//! The API types of the three kinds of the application grid (docs/reference/superedge.md#grid-kinds).
 //!
-//! Templates are kept as they are written: only what a child cannot do without is part of the schema, and nothing below a
-//! template is pruned, so that fields of later Kubernetes versions survive.
+//! Templates are kept as written. The schema contains only the fields that a child requires, and nothing below a
+//! template is pruned, so fields of later Kubernetes versions survive.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -241,20 +241,20 @@ pub trait GridKind:
     + Sync
     + 'static
 {
-    /// What it makes.
+    /// The kind of its children.
     const CHILD: ChildKind;
 
     /// `spec`, for the planner.
     fn grid_spec(&self) -> GridSpec;
 
-    /// `status` as it is stored.
+    /// The stored `status`.
     fn stored_status(&self) -> Value;
 
-    /// Leaves out of `spec` all but the key, and the status.
+    /// Removes the status, and everything in `spec` except the key.
     fn leave_out_templates(&mut self);
 
-    /// What is kept of a grid between two passes: which one it is, and which label of nodes concerns it. All else is read when
-    /// there is something to do.
+    /// Reduces a grid to what is kept between two passes: its identity, and the node label that concerns it. Everything
+    /// else is read when there is something to do.
     fn slim(&mut self) {
         let kept = std::mem::take(self.meta_mut());
         *self.meta_mut() = ObjectMeta {
@@ -291,10 +291,10 @@ pub trait GridKind:
     }
 }
 
-/// Longest text that is the key of a label: a prefix of 253 bytes, `/`, and a name of 63.
+/// Longest possible label key: a prefix of 253 bytes, `/`, and a name of 63.
 const KEY_LEN_MAX: usize = 317;
 
-/// The key, without a text that no node has as the key of a label.
+/// The key, or empty text if it is longer than any label key.
 fn short_key(mut key: String) -> String {
     if key.len() > KEY_LEN_MAX {
         key = String::new();
@@ -303,7 +303,7 @@ fn short_key(mut key: String) -> String {
     key
 }
 
-/// The two kinds with templates to choose from differ in their names alone.
+/// The two kinds with selectable templates differ only in their names.
 macro_rules! workload_grid {
     ($kind:ident, $child:expr) => {
         impl GridKind for $kind {
@@ -373,7 +373,7 @@ pub fn definitions() -> [CustomResourceDefinition; 3] {
             let schema = version.schema.as_mut().and_then(|schema| schema.open_api_v3_schema.as_mut());
             let spec = schema.and_then(|schema| schema.properties.as_mut()?.get_mut("spec"));
             if let Some(spec) = spec {
-                // Reading takes a grid without a key, which older controllers have stored; writing does not.
+                // Deserialization accepts a grid without a key, as older controllers stored it; the schema does not.
                 spec.required = Some(vec![KEY.to_owned()]);
                 let key = spec.properties.as_mut().and_then(|properties| properties.get_mut(KEY));
                 if let Some(key) = key {

@@ -1,5 +1,5 @@
-//! What the API has of one kind of children, found by the grids that it is of: a grid is looked at without looking at the
-//! children of all others.
+//! The children of one kind in the API, indexed by grid, so that a pass over one grid does not visit the children of
+//! all others.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tombolo_grid::labels::GRID_SELECTOR;
 
 use super::live::Live;
 
-/// Owners of a child by which it is found, and the longest UID of one: a grid is not found by what cannot be its own.
+/// Limits on a child's owners in the index and on their UIDs: a child is not found through owners beyond them.
 const OWNERS_MAX: usize = 16;
 const UID_LEN_MAX: usize = 64;
 
@@ -25,16 +25,16 @@ pub(super) struct Cache {
     complete: watch::Sender<bool>,
 }
 
-/// How children are of a grid.
+/// The relation of a child to a grid.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Tie {
-    /// They carry its name in their label.
+    /// The child carries the grid's name in its label.
     Label(String),
-    /// They have its UID among their owners.
+    /// The child has the grid's UID among its owners.
     Owner(String),
 }
 
-/// Objects by namespace and name, and the names of those that are of a grid by namespace and tie.
+/// Objects by namespace and name, and the names of a grid's objects by namespace and tie.
 #[derive(Default)]
 struct Known {
     children: HashMap<(String, String), (Arc<Live>, Vec<Tie>)>,
@@ -66,14 +66,15 @@ impl Cache {
         }
     }
 
-    /// The objects of a namespace with the label of this grid or owned by it, by name. Waits for the first complete list.
+    /// The objects of a namespace that carry this grid's label or are owned by it, by name. Waits for the first
+    /// complete list.
     pub(super) async fn of_grid(
         &self,
         namespace: &str,
         grid: &str,
         uid: &str,
     ) -> BTreeMap<String, Arc<Live>> {
-        // Fails when nobody reads the children any more, and then nobody asks.
+        // Cannot fail: `self` holds the sender.
         let _ = self.complete.subscribe().wait_for(|complete| *complete).await;
         let known = self.known.read();
         let (now, _) = &*known;
@@ -99,7 +100,7 @@ impl Known {
         self.children.insert((namespace, name), (Arc::new(Live::of(child)), ties));
     }
 
-    /// What was known under the name of this object is gone.
+    /// Removes what was known under the name of this object.
     fn remove(&mut self, child: &DynamicObject) {
         let (namespace, name) = (child.namespace().unwrap_or_default(), child.name_any());
         let Some((_, ties)) = self.children.remove(&(namespace.clone(), name.clone())) else { return };
@@ -177,7 +178,7 @@ mod tests {
         }
         let most = growth.most();
         assert_eq!((made.wanted.len(), cache.known.read().0.children.len()), (200, 200));
-        // Templates are in memory one after the other.
+        // Only one template at a time is in memory.
         assert!(most < 12 * 1024 * 1024, "{} KiB", most / 1024);
     }
 
@@ -197,13 +198,13 @@ mod tests {
         cache.take(&Event::InitDone);
         assert_eq!(names(&cache, "web", "u1").await, ["orphan", "relabelled", "web-a"]);
         assert_eq!(names(&cache, "db", "u2").await, ["db-a"]);
-        // Another label, another owner, and gone.
+        // Another label, another owner, and a deletion.
         cache.take(&Event::Apply(child("shop", "relabelled", "other", "u9")));
         cache.take(&Event::Apply(child("shop", "orphan", "db", "")));
         cache.take(&Event::Delete(child("shop", "web-a", "web", "u1")));
         assert!(names(&cache, "web", "u1").await.is_empty());
         assert_eq!(names(&cache, "db", "u2").await, ["db-a", "orphan"]);
-        // After a gap in the watch only what was listed is there.
+        // After a gap in the watch only listed objects remain.
         cache.take(&Event::Init);
         cache.take(&Event::InitApply(child("shop", "db-b", "db", "u2")));
         assert_eq!(names(&cache, "db", "u2").await, ["db-a", "orphan"], "until the list is complete");

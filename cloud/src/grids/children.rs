@@ -1,4 +1,4 @@
-//! The children of grids in the API: read, applied, removed.
+//! Reads, applies and removes the children of grids in the API.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use super::MANAGER;
 use super::cache::{Cache, as_value};
 use super::live::Live;
 
-/// Code of an answer that refuses what an object would be (`Invalid`).
+/// Status code of an answer that rejects the object's content (`Invalid`).
 const INVALID: u16 = 422;
 
 /// The children of one kind of grid.
@@ -28,7 +28,7 @@ const INVALID: u16 = 422;
 pub(super) struct Children {
     client: Client,
     resource: ApiResource,
-    /// What carries the label of a grid's children.
+    /// Objects that carry the label of a grid's children.
     labelled: Cache,
 }
 
@@ -39,7 +39,7 @@ pub(super) fn resource(kind: ChildKind) -> ApiResource {
     ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind.kind()), &plural)
 }
 
-/// Of what the API says of field managers, keeps who else has set a part of the spec: the rest is large and of no use.
+/// Keeps only the other field managers that set a part of the spec. The rest of `managedFields` is large and unused.
 pub(super) fn slim(child: &mut DynamicObject) {
     let entries = std::mem::take(child.managed_fields_mut());
     let foreign = entries.into_iter().filter(|entry| {
@@ -51,7 +51,7 @@ pub(super) fn slim(child: &mut DynamicObject) {
         foreign.map(|entry| ManagedFieldsEntry { fields_v1: None, ..entry }).collect();
 }
 
-/// Who else has set fields of a child's spec.
+/// Other field managers that set fields of a child's spec.
 pub(super) fn sharers(child: &Value) -> Vec<String> {
     let entries = child["metadata"]["managedFields"].as_array().map_or(&[][..], Vec::as_slice);
     let mut names: Vec<String> =
@@ -70,7 +70,7 @@ impl Children {
         Api::namespaced_with(self.client.clone(), namespace, &self.resource)
     }
 
-    /// What a namespace has of them: objects with the label of this grid or owned by it.
+    /// The objects of a namespace that carry this grid's label or are owned by it.
     pub(super) async fn of_grid(
         &self,
         namespace: &str,
@@ -80,7 +80,7 @@ impl Children {
         self.labelled.of_grid(namespace, grid, uid).await
     }
 
-    /// What the API has under a name now.
+    /// The object that the API has under a name now.
     pub(super) async fn read(
         &self,
         namespace: &str,
@@ -91,9 +91,9 @@ impl Children {
         Ok(found)
     }
 
-    /// Applies the manifest of a child, under its name; what is stored then. What is refused because the child has another member
-    /// where it can have one of several is applied once more when that one is the controller's to remove
-    /// (docs/application-grid.md#what-belongs-to-whom).
+    /// Applies the manifest of a child under its name; returns the stored object. The API may reject the manifest
+    /// because the child has another member where only one of several is allowed. If the controller may remove that
+    /// member, the manifest is applied once more (docs/application-grid.md#what-belongs-to-whom).
     pub(super) async fn apply(
         &self,
         namespace: &str,
@@ -121,7 +121,8 @@ impl Children {
         self.api(namespace).patch(name, &params, &Patch::Apply(manifest)).await
     }
 
-    /// Takes over what stands in the way of a manifest in the child that it was made for. Tells whether something does.
+    /// Takes ownership of the fields that conflict with a manifest, if the child is the one that the manifest was made
+    /// for. Returns whether it did.
     async fn claim(&self, namespace: &str, name: &str, manifest: &Value) -> Result<bool, kube::Error> {
         let api = self.api(namespace);
         let Some(child) = api.get_opt(name).await? else { return Ok(false) };
@@ -134,7 +135,7 @@ impl Children {
         }
         let version = manifest["apiVersion"].as_str().unwrap_or_default();
         let owners = claimed(&metadata["managedFields"], &in_the_way, MANAGER, version);
-        // The version: who writes meanwhile may own something else then.
+        // With the version: a concurrent writer may change the ownership.
         let revision = &metadata["resourceVersion"];
         let claim = json!({"metadata": {"uid": metadata["uid"], "resourceVersion": revision, "managedFields": owners}});
         let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
@@ -142,7 +143,7 @@ impl Children {
         Ok(true)
     }
 
-    /// Removes a child, if it is still the one that was seen. What is gone already is no error.
+    /// Removes a child, if it is still the one that was seen. A child that no longer exists is not an error.
     pub(super) async fn remove(&self, namespace: &str, doomed: &Doomed) -> Result<(), kube::Error> {
         let params = DeleteParams {
             propagation_policy: Some(PropagationPolicy::Background),
@@ -160,7 +161,7 @@ impl Children {
     }
 }
 
-/// What an answer of the API means for a unit.
+/// Converts an API error into the error of a unit.
 pub(super) fn unit_error(error: &kube::Error) -> UnitError {
     match error {
         kube::Error::Api(status) => {

@@ -1,5 +1,5 @@
-//! What makes the controller of one kind of grid look at a grid: the grid itself, its children, and the labels of nodes
-//! (docs/reference/superedge.md#what-causes-a-reconcile).
+//! The events that trigger a reconcile of a grid, for one kind: changes of the grid itself, of its children, and of
+//! node labels (docs/reference/superedge.md#what-causes-a-reconcile).
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -30,10 +30,10 @@ use super::units::{Seen, Units};
 use super::{GridSettings, MANAGER, Metrics};
 use crate::kube::{RawObject, WatchError, WatchSpec, watch_events};
 
-/// Grids of one kind that are looked at at a time.
+/// Maximum number of grids of one kind that are reconciled concurrently.
 const CONCURRENCY: u16 = 8;
 
-/// What comes within this time after a first event makes one pass with it: nodes are often labelled many at a time.
+/// Events within this time after a first one are handled in the same pass: nodes are often labelled many at a time.
 const DEBOUNCE: Duration = Duration::from_millis(100);
 
 /// Runs the controller of one kind for as long as it is polled.
@@ -81,22 +81,22 @@ pub(super) async fn run<K: GridKind>(
     .await;
 }
 
-/// Every change of a grid. The status is the controller's own; its changes come back as an event, which finds nothing to do.
-/// What is remembered of a grid goes with it.
+/// Every change of a grid. The controller writes the status itself; that change comes back as an event, which finds
+/// nothing to do. A deleted grid is also removed from the memory.
 fn own<K: GridKind>(
     client: &Client,
     writer: Writer<K>,
     memory: Memories,
 ) -> impl Stream<Item = Result<ObjectRef<K>, watcher::Error>> + use<K> {
     let resource = ApiResource::erase::<K>(&K::DynamicType::default());
-    // Of one that cannot be read nothing is done, and its children stay as they are.
+    // A grid that cannot be read is skipped, and its children stay as they are.
     let all =
         read_alone(client, &resource, "", |raw| slim_grid(whole::<K>(raw)), |raw| slim_grid(gone::<K>(raw)));
     let grids = writer.as_reader();
     let seen = all.reflect(writer);
     let seen = seen.inspect_ok(move |event| match event {
         Event::Delete(grid) => drop(memory.lock().remove(&grid.uid().unwrap_or_default())),
-        // Some may have gone while nobody looked.
+        // Some may have been deleted while no watch ran.
         Event::InitDone => {
             let uids: BTreeSet<String> = grids.state().iter().filter_map(|grid| grid.uid()).collect();
             memory.lock().retain(|uid, _| uids.contains(uid));
@@ -106,7 +106,7 @@ fn own<K: GridKind>(
     seen.touched_objects().map_ok(|grid| ObjectRef::from_obj(&grid))
 }
 
-/// The grids to which a child that changed belongs, or may belong.
+/// The grids to which a changed child belongs, or may belong.
 fn of_children<K: GridKind>(
     client: &Client,
     resource: &ApiResource,
@@ -119,13 +119,13 @@ fn of_children<K: GridKind>(
     let affected = move |event: Event<DynamicObject>| match event {
         Event::Apply(child) | Event::Delete(child) => owners(&child),
         Event::Init | Event::InitApply(_) => Vec::new(),
-        // Some may have gone while nobody looked.
+        // Some may have been deleted while no watch ran.
         Event::InitDone => all(&grids),
     };
     seen.map_ok(move |event| stream::iter(affected(event).into_iter().map(Ok))).try_flatten()
 }
 
-/// The grid that owns a child, and the one that its label names.
+/// The grid that owns a child, and the grid that its label names.
 fn owners<K: GridKind>(child: &DynamicObject) -> Vec<ObjectRef<K>> {
     let namespace = child.namespace().unwrap_or_default();
     let owner = child.owner_references().iter().filter(|owner| owner.kind == K::CHILD.grid_kind());
@@ -136,7 +136,7 @@ fn owners<K: GridKind>(child: &DynamicObject) -> Vec<ObjectRef<K>> {
     names.into_iter().map(|name| ObjectRef::new(name).within(&namespace)).collect()
 }
 
-/// The grids whose units a change of a node's labels may have changed.
+/// The grids whose units a change of node labels may affect.
 fn of_nodes<K: GridKind>(
     client: &Client,
     units: Units,
@@ -152,8 +152,8 @@ fn of_nodes<K: GridKind>(
     seen.map_ok(move |event| stream::iter(affected(event).into_iter().map(Ok))).try_flatten()
 }
 
-/// A watch of objects of which each is read alone: one that cannot be read is passed over, and the others are told. `labels` is a
-/// selector; empty for all. `read` takes one that is there, `gone` one that has gone.
+/// A watch that reads each object separately: an unreadable object is skipped, and the others are reported. `labels` is
+/// a selector; empty selects all. `read` converts an existing object, `gone` a deleted one.
 fn read_alone<T>(
     client: &Client,
     resource: &ApiResource,
@@ -171,7 +171,7 @@ fn read_alone<T>(
     told.filter_map(move |event| ready(typed(event, read, gone).map(Ok)))
 }
 
-/// The same event of what is read of an object.
+/// The same event, with the object converted.
 fn typed<T>(
     event: Event<RawObject>,
     read: fn(RawObject) -> Option<T>,
@@ -198,8 +198,8 @@ fn slim_grid<K: GridKind>(grid: Option<K>) -> Option<K> {
     Some(grid)
 }
 
-/// What could be read of an object: which one it is, and its labels and owners where these are not what is too large. What is not
-/// read is there all the same.
+/// The readable parts of an object: its identity, and its labels and owners unless these are the parts that are too
+/// large. An object that cannot be read still exists.
 fn in_part<T: DeserializeOwned>(raw: RawObject) -> Option<T> {
     if let Err(error) = raw.whole() {
         tracing::warn!(%error, "an object of which a part is used");
@@ -208,7 +208,7 @@ fn in_part<T: DeserializeOwned>(raw: RawObject) -> Option<T> {
     object.inspect_err(|error| tracing::warn!(%error, "an object that cannot be used")).ok()
 }
 
-/// An object that has gone: it matters which one it was.
+/// A deleted object, of which only the identity matters.
 fn gone<T: DeserializeOwned>(raw: RawObject) -> Option<T> {
     let unread = raw.is_unread();
     let mut object = raw.into_value();

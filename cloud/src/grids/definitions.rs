@@ -1,4 +1,4 @@
-//! The definitions of the three kinds: installed, waited for, and put back when somebody deletes or changes them.
+//! The definitions (CRDs) of the three kinds: installs them, waits for them, and restores deleted or changed ones.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use tokio::sync::watch;
 use super::MANAGER;
 use super::api::definitions;
 
-/// Time between two looks at definitions that nobody seems to have touched.
+/// Interval between checks when no change was seen.
 const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Changes come in bunches, the first of them when a watch begins: one look is enough for what comes within this time.
+/// Changes come in bursts, the first when a watch begins. One check covers all changes within this time.
 const BUNCH: Duration = Duration::from_millis(100);
 
-/// Keeps the definitions as they are meant to be, for as long as it is polled. `ready` says whether all are established.
-/// Without `install` nothing is written: what is missing is named in the log.
+/// Maintains the definitions for as long as it is polled. `ready` reports whether all are established. Without
+/// `install` nothing is written, and missing definitions are only logged.
 pub(super) async fn keep(client: &Client, install: bool, ready: &watch::Sender<bool>) {
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     let wanted = definitions();
@@ -49,7 +49,7 @@ pub(super) async fn keep(client: &Client, install: bool, ready: &watch::Sender<b
     }
 }
 
-/// Puts one definition in place; whether its kind is served now.
+/// Ensures one definition; returns whether its kind is served now.
 pub(super) async fn ensure(
     api: &Api<CustomResourceDefinition>,
     wanted: &CustomResourceDefinition,

@@ -1,8 +1,8 @@
-//! Which of several cloudcores runs the grid controllers: the holder of a Lease (Kubernetes convention of
-//! `coordination.k8s.io/v1`, as client-go's leader election).
+//! Leader election between cloudcores: the holder of a Lease runs the grid controllers (`coordination.k8s.io/v1`, as in
+//! client-go's leader election).
 //!
-//! Times of other machines are not compared: a holder has lost the lease when its record has not changed for as long as
-//! the lease lasts, by this machine's own clock.
+//! Timestamps of other machines are not compared. A holder has lost the lease when its record has not changed for the
+//! lease duration, measured by this machine's own clock.
 
 use std::time::Duration;
 
@@ -17,21 +17,21 @@ use tombolo_runtime::Drain;
 /// Name of the Lease.
 pub const LEASE: &str = "tombolo-grid-controllers";
 
-/// How long the others wait for a holder that is silent. They see a renewal up to [`RETRY`] late, and try again up to
-/// [`RETRY`] after that time: 15 s in all (docs/application-grid.md).
+/// How long the others wait for a silent holder. They see a renewal up to [`RETRY`] late, and try again up to [`RETRY`]
+/// after that time: 15 s in all (docs/application-grid.md).
 const LEASE_DURATION: Duration = Duration::from_secs(10);
 
-/// A holder that has not renewed for so long stops before anybody takes over.
+/// A holder that could not renew for this long stops before another takes over.
 const RENEW_DEADLINE: Duration = Duration::from_secs(8);
 
-/// Time between two tries.
+/// Interval between two attempts.
 const RETRY: Duration = Duration::from_secs(2);
 
 /// One candidate.
 pub(super) struct Candidate {
     leases: Api<Lease>,
     identity: String,
-    /// The record that was seen last, and since when it is the same.
+    /// The record seen last, and since when it has not changed.
     seen: Option<(LeaseSpec, Instant)>,
 }
 
@@ -53,7 +53,7 @@ impl Candidate {
         }
     }
 
-    /// Renews the Lease until it is lost: somebody else has it, or it could not be renewed in time.
+    /// Renews the Lease until it is lost: another candidate holds it, or it could not be renewed in time.
     pub(super) async fn keep(&mut self) {
         let mut renewed = Instant::now();
         loop {
@@ -73,7 +73,7 @@ impl Candidate {
         }
     }
 
-    /// Gives the Lease back, so that the next one need not wait.
+    /// Releases the Lease, so that the next holder need not wait.
     pub(super) async fn release(&mut self) {
         let Ok(Some(mut lease)) = self.leases.get_opt(LEASE).await else { return };
         let Some(spec) =
@@ -88,7 +88,7 @@ impl Candidate {
         }
     }
 
-    /// One try to take or to renew; whether this candidate holds the Lease now.
+    /// Tries once to acquire or renew the Lease; returns whether this candidate holds it now.
     async fn try_hold(&mut self) -> Result<bool, kube::Error> {
         let Some(mut lease) = self.leases.get_opt(LEASE).await? else {
             let metadata = ObjectMeta { name: Some(LEASE.to_owned()), ..ObjectMeta::default() };
@@ -128,7 +128,7 @@ impl Candidate {
     }
 }
 
-/// A conflict says that somebody else was faster.
+/// A conflict means that another candidate was faster.
 fn settled(written: Result<Lease, kube::Error>) -> Result<bool, kube::Error> {
     match written {
         Ok(_) => Ok(true),
@@ -137,7 +137,7 @@ fn settled(written: Result<Lease, kube::Error>) -> Result<bool, kube::Error> {
     }
 }
 
-/// Runs some work whenever this process holds the Lease, until the drain starts. The work is dropped when the Lease is lost.
+/// Runs `work` whenever this process holds the Lease, until the drain starts. Losing the Lease drops the work.
 pub(super) async fn lead<W, F>(mut candidate: Candidate, drain: Drain, work: W)
 where
     W: Fn() -> F,

@@ -1,5 +1,5 @@
-//! What is kept of a child: what its grid looks at in each pass, and a hash of all that a manifest could say. The rest is as large as
-//! its template, and there is one for each unit.
+//! What is kept of a child: the parts that its grid needs in each pass, and a hash of everything that a manifest can
+//! set. The rest is as large as the template, once for each unit.
 
 use kube::ResourceExt;
 use kube::api::DynamicObject;
@@ -10,29 +10,29 @@ use tombolo_proto::object::ContentHash;
 
 use crate::edgecontroller::trim::hash_of;
 
-/// Longest status that is kept as it is, in bytes. Of a longer one the numbers are kept.
+/// Longest status that is kept whole, in bytes. Of a longer one only the numbers are kept.
 const STATUS_LEN_MAX: usize = 16 * 1024;
 
-/// Numbers of a status that say whether a child does its work.
+/// Numbers in a status that show whether a child works.
 const NUMBERS: [&str; 4] = ["observedGeneration", "replicas", "readyReplicas", "updatedReplicas"];
 
-/// Longest text that is the digest of a manifest.
+/// Longest text accepted as the digest of a manifest.
 const DIGEST_LEN_MAX: usize = 64;
 
-/// Field managers of a child that are told.
+/// Maximum number of a child's field managers that are reported.
 const MANAGERS_MAX: usize = 16;
 
-/// A child as it was seen.
+/// A child as it was last seen.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Live {
-    /// Which one it is, whose it is and what it says of itself: JSON with the fields of the whole object.
+    /// Identity, owner and state of the child: JSON with the field names of the whole object.
     pub(super) part: Value,
-    /// Labels, annotations, owners and spec.
+    /// Hash of labels, annotations, owners and spec.
     pub(super) hash: ContentHash,
 }
 
 impl Live {
-    /// Of an object whose `managedFields` are slim.
+    /// Extracts it from an object whose `managedFields` were slimmed.
     pub(super) fn of(child: &DynamicObject) -> Self {
         let meta = &child.metadata;
         let spec = &child.data["spec"];
@@ -60,7 +60,7 @@ impl Live {
         Self { part, hash }
     }
 
-    /// Whether this manifest was the last one that was applied to it. Others may have changed it since.
+    /// Whether this manifest was the last one applied to the child. Others may have changed the child since.
     pub(super) fn is_of(&self, manifest: &Value) -> bool {
         let digest = |object: &Value| object["metadata"]["annotations"][APPLIED].clone();
         digest(&self.part) == digest(manifest)

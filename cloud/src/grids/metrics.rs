@@ -1,4 +1,4 @@
-//! What the controllers of the application grid count.
+//! Metrics of the controllers of the application grid.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tombolo_grid::name::ChildKind;
 
 use crate::metrics::Label;
 
-/// Cheap to clone.
+/// Handles of the metrics. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Metrics {
     leading: Gauge,
@@ -22,7 +22,7 @@ pub struct Metrics {
     pub(super) writes: Counter,
 }
 
-/// Says that this process leads, for as long as it lives.
+/// Reports that this process leads, until dropped.
 pub(super) struct Leading(Gauge);
 
 impl Drop for Leading {

@@ -1,4 +1,4 @@
-//! One pass over one grid (docs/application-grid.md#what-belongs-to-whom).
+//! One reconcile pass over one grid (docs/application-grid.md#what-belongs-to-whom).
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -32,62 +32,62 @@ use super::{MANAGER, Metrics};
 use crate::edgecontroller::trim::hash_of;
 use crate::kube::RawObject;
 
-/// Time after which a grid that is as it should be is looked at again.
+/// Interval at which a grid in its desired state is reconciled again.
 const LOOK_AGAIN: Duration = Duration::from_secs(600);
 
-/// Waits between tries for a grid of which something failed (docs/reference/superedge.md#defects-of-the-controllers).
+/// Backoff for a grid of which something failed (docs/reference/superedge.md#defects-of-the-controllers).
 const RETRIES: BackoffConfig =
     BackoffConfig { first: Duration::from_secs(1), max: Duration::from_secs(300), factor: 2.0 };
 
-/// Requests for one grid that are under way at a time.
+/// Maximum number of concurrent requests for one grid.
 const REQUESTS_AT_A_TIME: usize = 8;
 
-/// Events that one pass writes at most: the condition counts the rest.
+/// Maximum number of events that one pass writes; the condition counts the rest.
 const EVENTS_MAX: usize = 10;
 
-/// When a child that changed while it was to be removed is looked at again.
+/// Delay after which a child that changed while it was being removed is examined again.
 const CHANGED_AGAIN: Duration = Duration::from_secs(1);
 
 /// Longest note of an event, in bytes (events.k8s.io convention: 1 kB).
 const NOTE_LEN_MAX: usize = 1000;
 
-/// What all passes of one kind of grid share.
+/// State shared by all passes of one kind of grid.
 pub(super) struct Context {
     pub(super) client: Client,
     pub(super) units: Units,
     pub(super) children: Children,
     pub(super) recorder: Recorder,
-    /// How long the workload of a unit without nodes stays.
+    /// How long the workload of a unit without nodes is kept.
     pub(super) unit_grace: Duration,
     pub(super) metrics: Metrics,
     pub(super) memory: Memories,
 }
 
-/// What is remembered of grids, by their UIDs.
+/// Remembered state of grids, by UID.
 pub(super) type Memories = Arc<Mutex<HashMap<String, Memory>>>;
 
-/// What is remembered of a grid between two passes.
+/// Remembered state of a grid between two passes.
 #[derive(Default)]
 pub(super) struct Memory {
     backoff: Option<Backoff>,
     /// Children that are not wanted, and since when.
     unwanted: HashMap<String, Instant>,
-    /// Children that were as the grid wants them, by their UIDs: as the grid was then, and as they were.
+    /// Children that matched the grid, by UID: hashes of the grid and of the child at that time.
     settled: HashMap<String, (ContentHash, ContentHash)>,
 }
 
-/// Something failed; the grid is looked at again.
+/// Something failed; the grid is reconciled again.
 #[derive(Debug, Error)]
 pub(super) enum PassError {
-    /// The API did not do what was asked.
+    /// The API call failed.
     #[error(transparent)]
     Api(#[from] kube::Error),
-    /// Some units or other objects of it are not as they should be; they are named in status and events.
+    /// Some units or other objects of the grid are not as desired; status and events name them.
     #[error("{0} of its units and children are not as they should be; see its status")]
     Units(usize),
 }
 
-/// Brings one grid nearer to what it wants.
+/// Brings one grid closer to its desired state.
 pub(super) async fn reconcile<K: GridKind>(
     object: Arc<K>,
     context: Arc<Context>,
@@ -95,7 +95,7 @@ pub(super) async fn reconcile<K: GridKind>(
     let started = Instant::now();
     let outcome = match whole(&*object, &context).await {
         Ok(Some(grid)) => pass(&grid, &context).await,
-        // It is gone, or too large to be read.
+        // The grid is deleted, or too large to be read.
         Ok(None) => Ok(Action::await_change()),
         Err(error) => Err(error.into()),
     };
@@ -113,7 +113,7 @@ pub(super) async fn reconcile<K: GridKind>(
     outcome
 }
 
-/// The grid as the API has it now; none when it is another one, or cannot be read.
+/// The grid as stored in the API now. `None` if it was deleted or replaced by another one, or cannot be read.
 async fn whole<K: GridKind>(object: &K, context: &Context) -> Result<Option<K>, kube::Error> {
     let path = K::url_path(&(), object.namespace().as_deref());
     let request = kube::core::Request::new(path).get(&object.name_any(), &GetParams::default());
@@ -124,12 +124,12 @@ async fn whole<K: GridKind>(object: &K, context: &Context) -> Result<Option<K>, 
     };
     let resource = Resource::new(&K::group(&()), &K::version(&()), &K::plural(&()));
     let grid = RawObject::of_kind(&resource, text.as_bytes()).map_err(kube::Error::SerdeError)?;
-    // Of one that is too large the watch has told as well.
+    // The watch reports an oversized grid as well.
     let grid = grid.into_typed::<K>().ok();
     Ok(grid.filter(|grid| grid.uid() == object.uid()))
 }
 
-/// When a grid of which something failed is looked at again.
+/// When to reconcile a grid again after a failure.
 pub(super) fn try_again<K: GridKind>(object: &K, error: &PassError, context: &Context) -> Action {
     let (kind, name) = (K::CHILD.grid_kind(), object.name_any());
     tracing::warn!(kind, namespace = object.namespace(), name, %error, "is looked at again later");
@@ -178,7 +178,7 @@ async fn pass<K: GridKind>(object: &K, context: &Context) -> Result<Action, Pass
             outcome.shared.insert(unit.clone(), sharers);
         }
     }
-    // Before the events: whatever becomes of those, the grid says what is.
+    // Before the events: the status is written whether or not those succeed.
     write_status(object, &grid, &outcome, context).await?;
     tell_all(object, &grid, &outcome, &plan.strangers, context).await;
     match outcome.errors.len() + outcome.besides.len() {
@@ -187,17 +187,17 @@ async fn pass<K: GridKind>(object: &K, context: &Context) -> Result<Action, Pass
     }
 }
 
-/// A plan, and what it was made of.
+/// A plan, and the children that it is based on.
 #[derive(Default)]
 struct Settled {
     plan: Plan,
     found: BTreeMap<String, Arc<Live>>,
-    /// Units of which the API did not say what is there.
+    /// Units whose children could not be read.
     unread: BTreeMap<String, UnitError>,
 }
 
-/// The plan, made of what is really there: under the name of a child that seems to be missing there may be an object without
-/// the label, and an orphan is taken only by a grid that still exists. A unit that cannot be read keeps no other from its turn.
+/// The plan, based on what really exists. A child that seems to be missing may exist without the label, and an orphan
+/// is adopted only by a grid that still exists. A unit that cannot be read does not block the others.
 async fn settled_plan<K: GridKind>(
     object: &K,
     grid: &Grid,
@@ -230,8 +230,8 @@ async fn settled_plan<K: GridKind>(
     Ok(Settled { plan, found, unread })
 }
 
-/// Adds to what was found what the API has under the names of children that seem to be missing; the units of which it did not
-/// say.
+/// Looks up children that seem to be missing by name, and adds those that exist to `found`. Returns the units for which
+/// this failed.
 async fn read_missing(
     grid: &Grid,
     first: &Plan,
@@ -256,7 +256,7 @@ async fn read_missing(
                 let told = unit_error(&error);
                 unread.insert(unit, told.clone());
                 if !matches!(error, kube::Error::Api(_)) {
-                    // Nobody answers: each of thousands would wait for its own timeout.
+                    // No answer: each of possibly thousands of reads would wait for its own timeout.
                     unread.extend(missing.into_keys().map(|unit| (unit, told.clone())));
                     break;
                 }
@@ -266,7 +266,7 @@ async fn read_missing(
     unread
 }
 
-/// Why nothing is done for a grid whose key is none, in the words that its users know
+/// Why nothing is done for a grid without a valid key, in the wording that users know
 /// (docs/reference/superedge.md#a-grid-without-a-key).
 fn refusal(kind: ChildKind, key: &str, problem: &str) -> UnitError {
     if !key.is_empty() {
@@ -280,7 +280,7 @@ fn refusal(kind: ChildKind, key: &str, problem: &str) -> UnitError {
     UnitError { reason: "Empty".to_owned(), message: format!("This {name} has an empty grid key") }
 }
 
-/// Applies what is not as it should be. A unit that fails keeps no other from its turn.
+/// Applies the children that are not as desired. A unit that fails does not block the others.
 async fn apply_all(
     grid: &Grid,
     wanted: Vec<Wanted>,
@@ -303,7 +303,7 @@ async fn apply_all(
     }
     let writes = open.into_iter().map(|wanted| async move {
         let applied = applied(grid, &wanted, found.get(&wanted.name), context).await;
-        // Manifests are as large as the template: others have their turn between two.
+        // Manifests are as large as the template: let other tasks run between two of them.
         tokio::task::yield_now().await;
         (wanted, applied)
     });
@@ -325,7 +325,8 @@ async fn apply_all(
     context.memory.lock().entry(grid.uid.clone()).or_default().settled = kept;
 }
 
-/// Sees that a child is as it is wanted: it is read as a whole where its manifest was applied already, and applied when it is not.
+/// Ensures that a child is as desired. If its manifest was applied before, the child is read whole, and applied only if
+/// it differs.
 async fn applied(
     grid: &Grid,
     wanted: &Wanted,
@@ -346,14 +347,14 @@ async fn applied(
     context.children.apply(&grid.namespace, &wanted.name, &manifest).await
 }
 
-/// Hash of all that the manifests of a grid's children are made of.
+/// Hash of everything that the manifests of a grid's children are made of.
 fn fingerprint(grid: &Grid) -> ContentHash {
     let GridSpec { key, template, pool, templates, default_name } = &grid.spec;
     hash_of(&(key, template, pool, templates, default_name, &grid.labels, &grid.annotations))
 }
 
-/// Removes what is to go; the time until the next one is due, when some wait for their grace to end. What is refused keeps
-/// nothing else from going, and stands in the outcome.
+/// Removes unwanted children; returns the time until the next removal, if some wait for the end of their grace period.
+/// A failed removal does not block the others and is recorded in the outcome.
 async fn remove_all(
     grid: &Grid,
     doomed: &[Doomed],
@@ -377,7 +378,7 @@ async fn remove_all(
     while let Some((doomed, removed)) = removals.next().await {
         match removed {
             Ok(()) => {}
-            // It has changed, or something else is there now: that is looked at first.
+            // It has changed, or was replaced: examine it first.
             Err(kube::Error::Api(status)) if status.code == 409 => {
                 due = Some(due.map_or(CHANGED_AGAIN, |due| due.min(CHANGED_AGAIN)));
             }
@@ -386,7 +387,7 @@ async fn remove_all(
                 let what = format!("{} {} cannot be removed", grid.kind.kind(), doomed.name);
                 outcome.besides.insert(doomed.name, because(&what, &error));
                 if !is_refusal {
-                    // Nobody answers: the rest goes with the next pass.
+                    // No answer: the rest is removed in the next pass.
                     break;
                 }
             }
@@ -395,7 +396,7 @@ async fn remove_all(
     due
 }
 
-/// What may be of a unit whose node could not be read is there to stay.
+/// Keeps children that may belong to a unit of a node whose labels could not be read.
 fn spare_unknown(plan: &mut Plan, unread: Option<&str>) -> Option<(String, UnitError)> {
     let node = unread?;
     let before = plan.doomed.len();
@@ -408,13 +409,13 @@ fn spare_unknown(plan: &mut Plan, unread: Option<&str>) -> Option<(String, UnitE
     (spared > 0).then(|| ("nodes".to_owned(), UnitError { reason: "NodeUnread".to_owned(), message }))
 }
 
-/// Why something could not be done.
+/// An error with what could not be done in front of its message.
 fn because(what: &str, error: &kube::Error) -> UnitError {
     let UnitError { reason, message } = unit_error(error);
     UnitError { reason, message: format!("{what}: {message}") }
 }
 
-/// How long each of them stays. Edge nodes are often registered anew: a unit may be without nodes for a moment only.
+/// How long each child is still kept. Edge nodes are often registered again: a unit may lack nodes only for a moment.
 fn grace_left(grid: &Grid, doomed: &[Doomed], context: &Context) -> Vec<Duration> {
     let mut memory = context.memory.lock();
     let unwanted = &mut memory.entry(grid.uid.clone()).or_default().unwanted;
@@ -430,7 +431,8 @@ fn grace_left(grid: &Grid, doomed: &[Doomed], context: &Context) -> Vec<Duration
     doomed.iter().map(left).collect()
 }
 
-/// Takes members out of the pool that nothing names. It is the one write into a grid's spec, and its author asked for it.
+/// Removes pool members that nothing refers to. This is the only write to a grid's spec, and the grid's author
+/// requested it.
 async fn remove_unused<K: GridKind>(object: &K, grid: &Grid, context: &Context) -> Result<(), kube::Error> {
     let spec = &grid.spec;
     let unused = unused_templates(&spec.templates, &spec.default_name, &spec.pool);
@@ -461,20 +463,20 @@ async fn write_status<K: GridKind>(
     if after == before {
         return Ok(());
     }
-    // Not applied: the last key that leaves an applied map leaves `null` behind, which no schema takes.
+    // A merge patch, not an apply: removing the last key of an applied map leaves `null`, which no schema accepts.
     let patch = json!({"metadata": {"uid": grid.uid}, "status": merge(&before, &after)});
     let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
     let api: Api<K> = Api::namespaced(context.client.clone(), &grid.namespace);
     context.metrics.writes.inc();
     match api.patch_status(&grid.name, &params, &Patch::Merge(patch)).await {
         Ok(_) => Ok(()),
-        // The grid is gone, or another one has its name: its own pass writes its status.
+        // The grid is deleted, or another one has its name: that grid's own pass writes its status.
         Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
         Err(error) => Err(error.into()),
     }
 }
 
-/// The merge patch (RFC 7396) that makes one value of another.
+/// The merge patch (RFC 7396) that turns `before` into `after`.
 fn merge(before: &Value, after: &Value) -> Value {
     let (Value::Object(old), Value::Object(new)) = (before, after) else { return after.clone() };
     let gone = old.keys().filter(|key| !new.contains_key(*key)).map(|key| (key.clone(), Value::Null));
@@ -485,7 +487,7 @@ fn merge(before: &Value, after: &Value) -> Value {
     gone.chain(kept).collect::<serde_json::Map<_, _>>().into()
 }
 
-/// Says in events what is wrong with a grid, of many things the first.
+/// Reports in events what is wrong with a grid, up to [`EVENTS_MAX`] of each sort.
 async fn tell_all<K: GridKind>(
     object: &K,
     grid: &Grid,
@@ -505,7 +507,7 @@ async fn tell_all<K: GridKind>(
     }
 }
 
-/// Says in an event what is wrong. An event that cannot be written is not worth another pass.
+/// Reports a problem in an event. A failure to write the event does not cause another pass.
 async fn tell<K: GridKind>(object: &K, error: &UnitError, context: &Context) {
     let mut note = error.message.clone();
     let mut end = note.len().min(NOTE_LEN_MAX);

@@ -1,5 +1,5 @@
-//! The controllers beside an API server in the same process: rows of docs/reference/superedge.md#rows that need one and
-//! no cloudcore.
+//! The controllers against an API server in the same process: rows of docs/reference/superedge.md#rows that need an API
+//! server and no cloudcore.
 
 use std::fmt::Debug;
 
@@ -30,25 +30,25 @@ mod removal;
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// Two namespaces of an embedded API server.
+/// The two namespaces of an embedded API server.
 const NAMESPACES: [&str; 2] = ["default", "other"];
 
-/// An object of any of the kinds here.
+/// An object of any kind used here.
 trait Kind: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Serialize {}
 
 impl<K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Serialize> Kind for K {}
 
 struct World {
     client: Client,
-    /// Ends with this.
+    /// The API server runs as long as this set.
     tasks: JoinSet<()>,
     _folder: TempDir,
 }
 
 impl World {
-    /// The API server alone.
+    /// Starts only the API server.
     async fn start() -> Self {
-        // A second installation of the same provider is refused, which is what we want.
+        // Installing the same provider a second time is refused, which is fine.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let folder = tempfile::tempdir().unwrap();
         let bound = Embedded::start(Options::new(folder.path())).await.unwrap();
@@ -65,12 +65,12 @@ impl World {
         Self { client, tasks, _folder: folder }
     }
 
-    /// With the controller of DeploymentGrids, and another namespace.
+    /// Also runs the controller of DeploymentGrids, and adds another namespace.
     async fn with_controller() -> Self {
         Self::with_definitions(api::definitions().to_vec()).await
     }
 
-    /// The same with these definitions of its kinds.
+    /// The same with other definitions of the kinds.
     async fn with_definitions(wanted: Vec<CustomResourceDefinition>) -> Self {
         let mut world = Self::start().await;
         let stored = world.all::<CustomResourceDefinition>();
@@ -103,7 +103,7 @@ impl World {
     }
 }
 
-/// Creates an object. The definition of its kind may just have been established.
+/// Creates an object. The definition of its kind may only just have been established.
 async fn make<K: Kind>(api: &Api<K>, object: Value) -> Value {
     let object: K = serde_json::from_value(object).unwrap();
     wait_for_value("the kind to be served", DEADLINE, || async {
@@ -116,12 +116,12 @@ async fn make<K: Kind>(api: &Api<K>, object: Value) -> Value {
     .await
 }
 
-/// An object as it is now; null when there is none.
+/// An object as it is now; null if it does not exist.
 async fn get<K: Kind>(api: &Api<K>, name: &str) -> Value {
     serde_json::to_value(api.get_opt(name).await.unwrap()).unwrap()
 }
 
-/// Waits until an object is as a check wants it.
+/// Waits until an object satisfies a check.
 async fn until<K: Kind>(api: &Api<K>, name: &str, check: impl Fn(&Value) -> bool) -> Value {
     wait_for_value(name, DEADLINE, || async {
         let found = get(api, name).await;
@@ -146,7 +146,7 @@ fn workload(replicas: u32) -> Value {
     })
 }
 
-/// A grid by this name, with the units of the label `zone`.
+/// A grid of this name, with the values of the label `zone` as units.
 fn grid(name: &str, replicas: u32) -> Value {
     json!({
         "apiVersion": "superedge.io/v1", "kind": "DeploymentGrid",

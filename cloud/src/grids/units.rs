@@ -1,4 +1,4 @@
-//! The labels of all nodes, which are the units.
+//! The labels of all nodes, whose values are the units.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -17,12 +17,12 @@ type Labels = BTreeMap<String, String>;
 #[derive(Debug, Clone)]
 pub(super) struct Seen {
     name: String,
-    /// None: it is there, and its labels could not be read.
+    /// `None` if its labels could not be read.
     labels: Option<Labels>,
 }
 
 impl Seen {
-    /// Of a Node that is too large to be read, its labels are known where these are not what is too large.
+    /// Reads a Node. If it is too large, its labels are still known unless they are what is too large.
     pub(super) fn of(node: &RawObject) -> Self {
         let labels = match &node.value()["metadata"]["labels"] {
             Value::Null => (!node.is_unread()).then(Labels::new),
@@ -32,7 +32,7 @@ impl Seen {
     }
 }
 
-/// What is known of the nodes. Cheap to clone.
+/// The known nodes. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Units {
     nodes: Arc<RwLock<Nodes>>,
@@ -41,7 +41,7 @@ pub(super) struct Units {
 
 #[derive(Default)]
 struct Nodes {
-    /// None: of a node that is there, and whose labels were never read.
+    /// `None` for a node whose labels were never read.
     labels: HashMap<String, Option<Labels>>,
     /// Nodes of a list that is not complete yet.
     listed: Option<HashMap<String, Option<Labels>>>,
@@ -52,7 +52,7 @@ struct Nodes {
 pub(super) struct Found {
     /// Distinct, sorted values.
     pub(super) units: Vec<String>,
-    /// A node that may be of any unit beside, for its labels could not be read.
+    /// A node whose labels could not be read: it may belong to any further unit.
     pub(super) unread: Option<String>,
 }
 
@@ -61,8 +61,8 @@ impl Units {
         Self { nodes: Arc::default(), complete: watch::Sender::new(false) }
     }
 
-    /// Takes one event; the label keys whose nodes or values it has changed. A node that could not be read has the labels that it had
-    /// before.
+    /// Takes one event; returns the label keys whose nodes or values it changed. A node that could not be read keeps
+    /// its previous labels.
     pub(super) fn take(&self, event: Event<Seen>) -> BTreeSet<String> {
         let mut nodes = self.nodes.write();
         let as_known = |nodes: &Nodes, Seen { name, labels }: Seen| {
@@ -102,7 +102,7 @@ impl Units {
 
     /// The units of a key. Waits for the first complete list of nodes.
     pub(super) async fn of(&self, key: &str) -> Found {
-        // Fails when nobody reads the nodes any more, and then nobody asks.
+        // Cannot fail: `self` holds the sender.
         let _ = self.complete.subscribe().wait_for(|complete| *complete).await;
         let nodes = self.nodes.read();
         let units = tombolo_grid::units(key, nodes.labels.values().flatten()).unwrap_or_default();
@@ -187,7 +187,7 @@ mod tests {
         }
         assert_eq!(keys(&units.take(Event::InitDone)), ["k"]);
         assert_eq!(units.of("k").await, found(&["a", "b"], None));
-        // That it is gone says its name.
+        // The name suffices for a deletion.
         assert_eq!(keys(&units.take(Event::Delete(unread("n1")))), ["k"]);
         units.take(Event::Apply(unread("n3")));
         assert_eq!(units.of("k").await, found(&["b"], Some("n3")));

@@ -1,9 +1,9 @@
-//! May this node, or this local client of a node, list and watch a resource? Asked of the API server whenever a
+//! Whether a node, or a local client of a node, may list and watch a resource. The API server is asked whenever a
 //! subscription opens, and again for as long as it lasts (docs/security.md#rights-are-asked-for-never-remembered).
 //!
-//! No answer is remembered. Whoever could choose a question that is taken for another one would be given that one's
-//! answer, and a right that has ended would outlive its end. What all nodes ask is asked about their group first, once for all
-//! who wait.
+//! No answer is cached. With a cache, a caller who can craft a question that is mistaken for another one would get the
+//! answer to that one, and a revoked right would outlive its revocation. Questions that all nodes ask are first asked
+//! about their group, once for all callers that are waiting.
 
 use std::time::Duration;
 
@@ -16,23 +16,23 @@ use super::subscriptions::Closed;
 use super::volumes::VolumeKind;
 use crate::kube::{Caller, Kube, Right, Unanswered, VERBS, edge_node, is_bearer_token, may_follow};
 
-/// The longest time after which the right to a subscription is asked for again.
+/// The longest time until the right to a subscription is checked again.
 pub(super) const REVIEW_INTERVAL: Duration = Duration::from_secs(300);
 
-/// The share of [`REVIEW_INTERVAL`] over which the questions of a fleet that came at once are spread.
+/// The fraction of [`REVIEW_INTERVAL`] over which the repeated checks of a fleet that subscribed at once are spread.
 const REVIEW_SPREAD: f64 = 0.2;
 
-/// When to ask for a right again: a moment of its own for each subscription.
+/// Time until the next check of a right, randomized for each subscription.
 pub(super) fn next_review() -> Duration {
     REVIEW_INTERVAL.mul_f64(1.0 - REVIEW_SPREAD * rand::random::<f64>())
 }
 
-/// A selection that may be followed. Only this module makes them, so that no watch opens that nobody asked about.
+/// A selection that may be followed. Only this module creates it, so that no watch opens without a check.
 #[derive(Debug)]
 pub(super) struct Granted(Selection);
 
 impl Granted {
-    /// cloudcore's own watch of volumes or claims; the watches of other kinds need a right.
+    /// cloudcore's own watch of volumes or claims. Watches of other kinds need a right.
     pub(super) fn volumes(kind: VolumeKind) -> Self {
         Self(Selection::of_volumes(kind))
     }
@@ -42,7 +42,7 @@ impl Granted {
     }
 }
 
-/// Asks the API server about rights.
+/// Checks rights with the API server.
 #[derive(Clone)]
 pub struct Access {
     kube: Kube,
@@ -55,16 +55,16 @@ impl Access {
         Self { kube }
     }
 
-    /// Whether the subscription's owner may both list and watch what it selects.
+    /// Checks that the subscription's owner may both list and watch what it selects.
     ///
     /// # Errors
-    /// 400 for what the API server could not read, 403 with the API server's reason, 401 for an unknown token, 503 when
-    /// the API server does not answer.
+    /// 400 for a selection that the API server could not parse, 401 for an unknown token, 403 with the API server's
+    /// reason, 503 when the API server does not answer.
     pub(super) async fn check(&self, node: &NodeId, subscribe: &Subscribe) -> Result<Granted, Closed> {
         let selection = Selection::of(subscribe)?;
         let identity = match &subscribe.caller_token {
             None => edge_node(node),
-            // The API server takes an empty token for a malformed question, not for nobody's.
+            // The API server treats an empty token as a malformed review, not as an unknown token.
             Some(token) if !is_bearer_token(token) => {
                 return Err(Closed::new(
                     401,
@@ -109,7 +109,7 @@ impl Access {
     }
 }
 
-/// What is asked: whether all that is selected may be followed.
+/// The attributes to ask about: whether everything that is selected may be followed.
 fn attributes(verb: &str, selection: &Selection) -> Value {
     let mut attributes = may_follow(verb, &selection.resource, &selection.namespace);
     if let Some(name) = &selection.name {
@@ -124,7 +124,7 @@ fn attributes(verb: &str, selection: &Selection) -> Value {
     attributes
 }
 
-/// A question that is refused for what it says is never answered; anything else is the cluster's trouble.
+/// A question that is rejected for its content can never succeed (400); any other failure is the cluster's (503).
 fn closed(unanswered: &Unanswered) -> Closed {
     let code = if matches!(unanswered, Unanswered::Unreadable(_)) { 400 } else { 503 };
     Closed::new(code, &unanswered.to_string())

@@ -1,5 +1,5 @@
-//! The session and the link of one connection, in either dialect. The kinds are two and known, so this is an enum and no
-//! trait object (`docs/decisions/0004-kubeedge-dialect.md`).
+//! The session and the link of one connection, in either dialect. There are exactly two known kinds, so this is an enum
+//! and not a trait object (`docs/decisions/0004-kubeedge-dialect.md`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,26 +25,26 @@ pub(super) enum Channel {
     KubeEdge(Stock),
 }
 
-/// Who is at the other end, and who knows whether it may be logged.
+/// The node at the other end, and the registry that decides whether a line about it may be logged.
 pub(super) struct Sender<'a> {
     pub(super) node: &'a NodeId,
     pub(super) registry: &'a Registry,
 }
 
-/// The connection of an edge of ours.
+/// The connection of a Tombolo edge.
 pub(super) struct Tombolo {
     pub(super) link: Link,
     pub(super) session: CloudSession,
 }
 
-/// What happens on a connection.
+/// An event of a connection.
 #[derive(Debug)]
 pub(super) enum ChannelEvent {
     Tombolo(LinkEvent),
     KubeEdge(StockEvent),
 }
 
-/// The same method of whichever session it is.
+/// Calls the same method on either kind of session.
 macro_rules! session {
     ($channel:expr, $session:ident => $call:expr) => {
         match $channel {
@@ -71,7 +71,7 @@ impl Channel {
         }
     }
 
-    /// Bytes of answers that the node has not read.
+    /// Bytes of answers that the node has not read yet.
     pub(super) fn unread(&self) -> usize {
         match self {
             Self::Tombolo(tombolo) => tombolo.session.unread().saturating_add(tombolo.link.queued_answers()),
@@ -79,7 +79,7 @@ impl Channel {
         }
     }
 
-    /// Those of them that have left the session and not the link.
+    /// Those bytes of [`Self::unread`] that have left the session and are still queued in the link.
     pub(super) fn queued_answers(&self) -> usize {
         match self {
             Self::Tombolo(tombolo) => tombolo.link.queued_answers(),
@@ -87,7 +87,7 @@ impl Channel {
         }
     }
 
-    /// Ends the link of a peer that does not go on. A stock edge that takes nothing is ended by its session.
+    /// Ends the link of a peer that makes no progress. A stock edge that accepts nothing is ended by its session.
     pub(super) fn check_progress(&mut self, now: Instant) -> Option<LinkError> {
         match self {
             Self::Tombolo(tombolo) => tombolo.link.check_progress(now),
@@ -95,7 +95,7 @@ impl Channel {
         }
     }
 
-    /// When to look at that next.
+    /// When to call [`Self::check_progress`] next.
     pub(super) fn progress_deadline(&mut self) -> Option<Instant> {
         match self {
             Self::Tombolo(tombolo) => tombolo.link.watch_progress(Instant::now()),
@@ -103,7 +103,7 @@ impl Channel {
         }
     }
 
-    /// Answers a request with an object from memory; false when that is no answer to it.
+    /// Answers a request with an object from memory. False when the object does not answer it.
     pub(super) fn reply_object(&mut self, request: &Request, object: &Arc<SharedObject>) -> bool {
         if let Self::KubeEdge(stock) = self
             && stock.session.reply_object(request.id, object)
@@ -119,52 +119,52 @@ impl Channel {
         session!(self, session => session.awaits_reply(id))
     }
 
-    /// A pod that the node has reported is gone. Edges of ours know by their inventory.
+    /// Removes a pod that the node has reported as gone. Tombolo edges learn this through their inventory.
     pub(super) fn expel(&mut self, key: &ObjectKey) {
         if let Self::KubeEdge(stock) = self {
             stock.session.expel(key);
         }
     }
 
-    /// Whether a stock edge has something under this key.
+    /// Whether a stock edge holds an object under this key.
     pub(super) fn holds(&self, key: &ObjectKey) -> bool {
         matches!(self, Self::KubeEdge(stock) if stock.session.holds(key))
     }
 
-    /// Looks again at what a stock edge holds under some keys.
+    /// Offers the objects that a stock edge holds under the picked keys again.
     pub(super) fn offer_held(&mut self, picked: impl Fn(&ObjectKey) -> bool) {
         if let Self::KubeEdge(stock) = self {
             stock.session.offer_held(picked);
         }
     }
 
-    /// Answers a compact renewal, which only edges of ours send.
+    /// Answers a compact lease renewal, which only Tombolo edges send.
     pub(super) fn lease_renewed(&mut self, renew_time_micros: i64, code: u16) {
         if let Self::Tombolo(tombolo) = self {
             tombolo.session.lease_renewed(renew_time_micros, code);
         }
     }
 
-    /// Asks an edge of ours for a sign of life.
+    /// Pings a Tombolo edge.
     pub(super) fn ask(&mut self, now: Moment) {
         if let Self::Tombolo(tombolo) = self {
             tombolo.session.ask(now);
         }
     }
 
-    /// Tells an edge of ours how far the cloud's history has come.
+    /// Sends a Tombolo edge the attestation of the cloud's history.
     pub(super) fn attest(&mut self, proof: &Bytes) {
         if let Self::Tombolo(tombolo) = self {
             tombolo.session.attest(proof);
         }
     }
 
-    /// False when the subscription is not open then: nobody needs to follow it.
+    /// Opens a subscription. False when it does not open; the node then need not follow it.
     pub(super) fn open_subscription(&mut self, scope: ScopeId, view: &View) -> bool {
         session!(self, session => session.open_subscription(scope, view))
     }
 
-    /// Ends a subscription. Stock edges are not told why: what they hold of it is deleted.
+    /// Ends a subscription. Stock edges do not receive the reason: the objects of it that they hold are deleted.
     pub(super) fn close_subscription(&mut self, scope: ScopeId, code: u16, reason: &str) {
         match self {
             Self::Tombolo(tombolo) => tombolo.session.close_subscription(scope, code, reason),
@@ -192,7 +192,7 @@ impl Channel {
         session!(self, session => session.handle_timeout(now));
     }
 
-    /// Moves what the session has to say onto the link, as far as that has room.
+    /// Moves what the session has to send onto the link, as far as there is room.
     pub(super) fn pump(&mut self, now: Moment, view: &View) -> Result<(), LinkError> {
         match self {
             Self::Tombolo(Tombolo { link, session }) => {
@@ -202,7 +202,7 @@ impl Channel {
         }
     }
 
-    /// The next thing that the owner has to do something about, which looks at the session again at `wakes_at` anyway.
+    /// The next event that the owner must handle. The owner looks at the session again at `wakes_at` in any case.
     /// Cancel-safe.
     pub(super) async fn next(&mut self, wakes_at: Instant) -> ChannelEvent {
         match self {
@@ -211,7 +211,7 @@ impl Channel {
         }
     }
 
-    /// Puts an event into the session. False when the connection is over.
+    /// Feeds an event into the session. False when the connection is over.
     pub(super) fn handle(
         &mut self,
         now: Moment,
@@ -227,7 +227,7 @@ impl Channel {
         }
     }
 
-    /// The watches of a stock edge.
+    /// The MetaServer watches of a stock edge.
     pub(super) fn metaserver(&mut self) -> Option<&mut MetaServer> {
         match self {
             Self::Tombolo(_) => None,
@@ -235,14 +235,14 @@ impl Channel {
         }
     }
 
-    /// What must be kept of the session is stored. Called once, when it is over.
+    /// Stores the part of the session's state that must persist. Called once, when the session is over.
     pub(super) async fn settle(&mut self) {
         if let Self::KubeEdge(stock) = self {
             stock.settle().await;
         }
     }
 
-    /// Whether a stock edge still answers on this connection. Edges of ours say which process they are.
+    /// Whether a stock edge still answers on this connection. Tombolo edges identify their process instead.
     pub(super) async fn is_read(&mut self, limit: Duration) -> bool {
         match self {
             Self::Tombolo(_) => false,
@@ -250,7 +250,7 @@ impl Channel {
         }
     }
 
-    /// Ends the connection in good order.
+    /// Closes the connection in an orderly way.
     pub(super) async fn close(self, limit: Duration) {
         match self {
             Self::Tombolo(tombolo) => tombolo.link.close(limit).await,

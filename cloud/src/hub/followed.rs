@@ -1,14 +1,14 @@
-//! A shared watch as one session follows it: how sure the session may be of what the copy does not have.
+//! A shared watch as one session follows it, and how certain the session may be about what the copy does not have.
 
 use std::sync::{Arc, OnceLock};
 
 use super::shared::SharedWatch;
 
-/// A shared watch, and since when this session doubts it.
+/// A shared watch, and the point from which this session doubts it.
 #[derive(Debug)]
 pub(super) struct Followed {
     pub(super) watch: Arc<SharedWatch>,
-    /// Lists that had begun when the session has first asked.
+    /// Number of lists that had begun when the session first asked.
     since: OnceLock<u64>,
 }
 
@@ -17,13 +17,13 @@ impl Followed {
         Self { watch, since: OnceLock::new() }
     }
 
-    /// Whether what the copy does not have is not there: a list is complete that began after the session has first asked
-    /// this. All that the edge could say that it holds was said before.
+    /// Whether an object that the copy does not have is proven absent. It is when a list is complete that began after
+    /// the session first asked this. Before that, the edge had said everything that it could say about what it holds.
     pub(super) fn is_proven(&self) -> bool {
         self.watch.lists_complete() > self.since()
     }
 
-    /// The list after which the next one is the proof.
+    /// The number of a list. Any later list is the proof.
     pub(super) fn since(&self) -> u64 {
         *self.since.get_or_init(|| self.watch.lists_begun())
     }

@@ -1,5 +1,5 @@
-//! Objects of shared watches, each once: however many selections cover an object, its body is in memory one time. And who pays
-//! for what one node alone follows.
+//! Objects of shared watches, each stored once: an object's body is in memory only one time, however many selections
+//! cover it. Also decides who pays for objects that one node alone follows.
 
 use std::sync::{Arc, Weak};
 
@@ -11,13 +11,13 @@ use tombolo_runtime::{Budget, Held, Share};
 use super::shared::Payers;
 use crate::metrics::Metrics;
 
-/// Bytes that an object takes besides its body.
+/// Bytes that an object takes in addition to its body.
 const OBJECT_OVERHEAD: usize = 512;
 
-/// What was withheld comes back when one of so many parts of the memory is free.
+/// Withheld bodies come back when this fraction (one part in so many) of the memory is free.
 const FREE_PART: usize = 16;
 
-/// An object and its part of the memory that all shared watches have.
+/// An object and its part of the memory budget that all shared watches have.
 #[derive(Debug)]
 pub(super) struct Stored {
     pub(super) object: Arc<SharedObject>,
@@ -25,23 +25,23 @@ pub(super) struct Stored {
 }
 
 impl Stored {
-    /// Whether it is there, and nothing of it but its version was read.
+    /// Whether the object exists, but only its version is known here.
     pub(super) fn is_withheld(&self) -> bool {
         self.object.body.is_empty()
     }
 
-    /// Whether it was read, and there is no memory for it.
+    /// Whether the object was read and there is no memory for its body.
     pub(super) fn gave_way(&self) -> bool {
         self.is_withheld() && self.held.bytes() == 0
     }
 
-    /// Bytes that it takes.
+    /// Bytes that the object takes.
     pub(super) fn bytes(&self) -> usize {
         self.held.bytes()
     }
 }
 
-/// All objects of one hub's shared watches. Clones are the same.
+/// All objects of one hub's shared watches. Clones share the same state.
 #[derive(Debug, Clone)]
 pub(super) struct Interned {
     objects: Arc<DashMap<ObjectKey, Weak<Stored>>>,
@@ -50,13 +50,13 @@ pub(super) struct Interned {
 }
 
 impl Interned {
-    /// Objects of so many bytes in all.
+    /// Room for objects of `bytes` bytes in total.
     pub(super) fn new(bytes: usize) -> Self {
         let share = Budget::new(bytes).share(bytes);
         Self { objects: Arc::default(), share, payers: Payers::new(bytes) }
     }
 
-    /// The same, which counts what ends for want of memory.
+    /// The same, and counts in `metrics` what ends because memory runs out.
     pub(super) fn counted(self, metrics: &Metrics) -> Self {
         Self { payers: self.payers.counted(metrics), ..self }
     }
@@ -66,7 +66,8 @@ impl Interned {
         self.share.used()
     }
 
-    /// The object as somebody has it already, or as it is; none when there is no memory left for it.
+    /// The stored object of the same version if there is one, otherwise this object; none when there is no memory left
+    /// for it.
     pub(super) fn keep(&self, object: &Arc<SharedObject>) -> Option<Arc<Stored>> {
         let mut entry = self.objects.entry(object.key.clone()).or_default();
         if let Some(known) = entry.upgrade()
@@ -80,17 +81,17 @@ impl Interned {
         Some(stored)
     }
 
-    /// An object whose body is withheld from those who follow it. It takes nothing of the memory, and is nobody else's.
+    /// An object whose body is withheld from its followers. It takes no memory from the budget and is not shared.
     pub(super) fn without_body(&self, object: Arc<SharedObject>) -> Arc<Stored> {
         Arc::new(Stored { object, held: self.share.nothing() })
     }
 
-    /// Whether a part of the memory is free.
+    /// Whether enough of the memory is free to restore withheld bodies.
     pub(super) fn has_room(&self) -> bool {
         self.share.room() >= self.share.max() / FREE_PART
     }
 
-    /// Forgets the objects that nobody has any more.
+    /// Forgets the objects that no watch holds any more.
     pub(super) fn sweep(&self) {
         self.objects.retain(|_, object| object.strong_count() > 0);
         self.payers.sweep();

@@ -1,4 +1,4 @@
-//! Names of kinds, from the API server's discovery.
+//! Kind names from the API server's discovery.
 
 use serde_json::Value;
 use tombolo_proto::{NodeId, Resource};
@@ -6,7 +6,7 @@ use tombolo_proto::{NodeId, Resource};
 use super::subscriptions::Closed;
 use crate::kube::{Answer, ApiCall, CallError, Kube};
 
-/// The kind that a resource holds, whose parts are segments of a path. `node` is the one that asks.
+/// The kind of a resource. The parts of the resource must be path segments. `node` is the node that asks.
 ///
 /// # Errors
 /// 404 when the API server does not serve the resource, 503 when it does not answer.
@@ -20,14 +20,14 @@ pub(super) async fn kind_of(
         group => format!("/apis/{group}/{}", resource.version),
     };
     let failed = |error: CallError| Closed::new(503, &error.to_string());
-    // A copy may be older than the definition.
+    // A cached copy may be older than the resource's definition.
     let names = |copy: &Answer| matches!(named_in(copy, resource), Ok(Some(_)));
     let answer = kube.document_that(node, ApiCall::get(path), names).await.map_err(failed)?;
     let missing = || Closed::new(404, &format!("the server does not serve {resource}"));
     named_in(&answer, resource)?.ok_or_else(missing)
 }
 
-/// The kind of a resource in the list of its group version; none when that has no such resource.
+/// The kind of a resource in the resource list of its group version; none when the list does not have it.
 fn named_in(answer: &Answer, resource: &Resource) -> Result<Option<String>, Closed> {
     match answer.code {
         200 => {}

@@ -1,8 +1,9 @@
-//! Where the delivery ledgers of stock edges are kept (docs/decisions/0004-kubeedge-dialect.md).
+//! Storage of the delivery ledgers of stock edges (docs/decisions/0004-kubeedge-dialect.md).
 //!
-//! One record a node, changed by compare-and-swap alone. A record names its holder, the cloudcore that serves the node: a
-//! node that connects to another cloudcore takes its record along, and whatever the former holder still wants to write
-//! fails. So a stored version is never undone by a replica that has not noticed yet that the node has left it.
+//! There is one record per node, and it changes only by compare-and-swap. A record names its holder, the cloudcore that
+//! serves the node. When a node connects to another cloudcore, that one takes the record over, and any further write of
+//! the former holder fails. So a replica that has not yet noticed that the node has left can never undo a stored
+//! version.
 
 mod cluster;
 mod record;
@@ -19,26 +20,26 @@ use tokio::sync::Semaphore;
 use tombolo_proto::session::kubeedge::Ledger;
 use tombolo_proto::{NodeId, Uid};
 
-/// Calls of the store under way over all nodes; further ones wait for their turn. Thousands of nodes connect and leave in
-/// the same second, and a store that is asked by all of them at once refuses some (kube-apiserver with code 429) and keeps
-/// everybody else waiting. This many keep it busy.
+/// Concurrent calls of the store over all nodes; further calls queue. Thousands of nodes connect and leave in the same
+/// second. A store that receives all those calls at once rejects some (kube-apiserver with code 429) and slows all
+/// other clients down. This number keeps it busy.
 const CALLS_MAX: usize = 16;
 
-/// Attempts to take a record over; each loss means that somebody else wrote it meanwhile.
+/// Attempts to take over a record. Each failed attempt means that another writer changed it in the meantime.
 const TAKEOVER_ATTEMPTS: usize = 8;
 
-/// Version of a stored record: changes with every write.
+/// Version of a stored record. It changes with every write.
 pub type RecordVersion = String;
 
-/// Keeps one record a node.
+/// Keeps one record per node.
 pub trait LedgerStore: Send + Sync {
-    /// The record of a node and its version; none when there is none.
+    /// The record of a node and its version, or none.
     fn read<'a>(
         &'a self,
         node: &'a NodeId,
     ) -> BoxFuture<'a, Result<Option<(Record, RecordVersion)>, LedgerError>>;
 
-    /// Writes a record if the stored version is still `expected`, where none means that there is no record. The new
+    /// Writes a record if the stored version is still `expected`; `None` means that no record exists. Returns the new
     /// version.
     fn write<'a>(
         &'a self,
@@ -51,38 +52,38 @@ pub trait LedgerStore: Send + Sync {
 /// A record that could not be read or written.
 #[derive(Debug, Error)]
 pub enum LedgerError {
-    /// Somebody else wrote it meanwhile.
+    /// Another writer changed the record in the meantime.
     #[error("the record was changed by another cloudcore")]
     Conflict,
-    /// The store does not answer or refuses.
+    /// The store does not answer, or rejects the call.
     #[error("the delivery ledger of {node} cannot be {action}: {reason}")]
     Unavailable {
-        /// Whose.
+        /// The node of the ledger.
         node: NodeId,
         /// `read` or `written`.
         action: &'static str,
-        /// Why, in the store's words.
+        /// The reason that the store gave.
         reason: String,
-        /// Whether the store may say something else in a moment.
+        /// Whether a retry soon may succeed.
         passing: bool,
     },
-    /// The store does not tell which records there are.
+    /// The store cannot list its records.
     #[error("the delivery ledgers cannot be listed: {reason}")]
     List {
-        /// Why, in the store's words.
+        /// The reason that the store gave.
         reason: String,
     },
-    /// The stored bytes are no record.
+    /// The stored bytes are not a valid record.
     #[error("the delivery ledger of {node} is damaged ({source}); delete it to start with an empty one")]
     Damaged {
-        /// Whose.
+        /// The node of the ledger.
         node: NodeId,
-        /// What is wrong.
+        /// What is wrong with the record.
         source: RecordError,
     },
 }
 
-/// The ledger of a node as it was found; an empty one without a version when there was none.
+/// The ledger of a node as it was found. Empty and without a version when there was none.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Opened {
     pub(super) ledger: Ledger,
@@ -90,16 +91,16 @@ pub(super) struct Opened {
     pub(super) version: Option<RecordVersion>,
 }
 
-/// How a write ended.
+/// Outcome of a write.
 #[derive(Debug)]
 pub(super) enum Saved {
-    /// It is stored.
+    /// The record is stored.
     Done(RecordVersion),
-    /// Not stored; another attempt may work.
+    /// The record is not stored; another attempt may work.
     Failed(LedgerError),
-    /// Somebody wrote this meanwhile, under this cloudcore's name or nobody's.
+    /// The record has changed meanwhile, under this cloudcore's name, or was deleted.
     Conflict(Ledger, Option<RecordVersion>),
-    /// The node is another cloudcore's now.
+    /// The node now belongs to another cloudcore.
     TakenOver,
 }
 
@@ -107,14 +108,14 @@ pub(super) enum Saved {
 #[derive(Clone)]
 pub struct Ledgers {
     store: Arc<dyn LedgerStore>,
-    /// Names this process among all that ever served the nodes.
+    /// Identifies this process among all that ever served the nodes.
     holder: Arc<str>,
-    /// [`CALLS_MAX`] of them.
+    /// [`CALLS_MAX`] permits.
     turns: Arc<Semaphore>,
 }
 
 impl Ledgers {
-    /// Ledgers in this store, for a process that `holder` names.
+    /// Ledgers in this store, for the process that `holder` identifies.
     #[must_use]
     pub fn new(store: Arc<dyn LedgerStore>, holder: &str) -> Self {
         Self { store, holder: holder.into(), turns: Arc::new(Semaphore::new(CALLS_MAX)) }
@@ -136,7 +137,7 @@ impl Ledgers {
         self.store.write(node, expected, record).await
     }
 
-    /// The ledger of a node that has connected. From now on it is this cloudcore's to write.
+    /// Opens the ledger of a node that has connected. From now on this cloudcore is its writer.
     ///
     /// # Errors
     /// [`LedgerError`] when it cannot be read or taken over.
@@ -160,7 +161,7 @@ impl Ledgers {
         Err(LedgerError::Conflict)
     }
 
-    /// Stores a state of the ledger. `owner` is the UID of the Node object with which the record disappears.
+    /// Stores the current ledger. `owner` is the UID of the Node object with which the record is garbage-collected.
     pub(super) async fn save(
         &self,
         node: &NodeId,
@@ -175,7 +176,7 @@ impl Ledgers {
             Err(error) => return Saved::Failed(error),
         }
         match self.read(node).await {
-            // Deleted with its node.
+            // The record was deleted together with its Node.
             Ok(None) => Saved::Conflict(Ledger::default(), None),
             Ok(Some((record, version))) if *record.holder == *self.holder => {
                 Saved::Conflict(record.ledger, Some(version))

@@ -1,4 +1,4 @@
-//! What a node's owner task has to look at: a set, not a queue. Ten changes of one object are one entry.
+//! Pending work of a node's owner task: a set, not a queue. Ten changes of one object are one entry.
 
 use std::collections::HashSet;
 use std::future::poll_fn;
@@ -10,17 +10,19 @@ use tombolo_proto::frame::Goodbye;
 use tombolo_proto::object::KeyHashes;
 use tombolo_proto::{ObjectKey, ScopeId};
 
-/// Dirty keys and orders for one session. Bounded by what the session's scopes hold, because it is a set of their keys.
+/// Dirty keys and orders for one session. Bounded by the objects in the session's scopes, because it is a set of their
+/// keys.
 #[derive(Debug, Default)]
 pub struct Mailbox {
     mail: Mutex<Mail>,
-    /// Something was put in since the last [`take`](Self::take).
+    /// Whether something was added since the last [`take`](Self::take).
     full: AtomicBool,
-    /// Wakes the owner, once it has listened; the owner's task keeps the same one for life.
+    /// Wakes the owner, once it has listened. The owner's task keeps the same waker for life.
     owner: Mutex<Option<Waker>>,
 }
 
-/// The owner's copy of what wakes it, so that it need not look into the mailbox with every event to see that it is there.
+/// The owner's copy of its waker. It spares a lock of the mailbox with every event to see whether the waker is
+/// registered.
 #[derive(Debug, Default)]
 pub(crate) struct Listener(Option<Waker>);
 
@@ -28,23 +30,23 @@ pub(crate) struct Listener(Option<Waker>);
 #[derive(Debug, Default)]
 pub(crate) struct Mail {
     pub(crate) dirty: HashSet<(ScopeId, ObjectKey), KeyHashes>,
-    /// The node's picture has become complete: offer what had to wait for it.
+    /// The node's picture is now complete: offer the keys that had to wait for it.
     pub(crate) ready: bool,
-    /// End the session; the first order stands.
+    /// End the session. The first goodbye counts.
     pub(crate) goodbye: Option<Goodbye>,
     /// Subscriptions that ended, with code and reason.
     pub(crate) ended: Vec<(ScopeId, u16, String)>,
 }
 
 impl Mailbox {
-    /// The state under a key may have changed.
+    /// Notes that the state under a key may have changed.
     pub fn offer(&self, scope: ScopeId, key: &ObjectKey) {
         self.put(|mail| {
             mail.dirty.insert((scope, key.clone()));
         });
     }
 
-    /// The node's picture is complete.
+    /// Notes that the node's picture is complete.
     pub fn ready(&self) {
         self.put(|mail| mail.ready = true);
     }
@@ -56,14 +58,14 @@ impl Mailbox {
         });
     }
 
-    /// Ends one subscription. A session has few of them, and each ends once.
+    /// Ends one subscription. A session has few subscriptions, and each ends once.
     pub(crate) fn end_subscription(&self, scope: ScopeId, code: u16, reason: &str) {
         self.put(|mail| mail.ended.push((scope, code, reason.to_owned())));
     }
 
     fn put(&self, change: impl FnOnce(&mut Mail)) {
         change(&mut self.mail.lock());
-        // An owner that has not taken out what was there already has been woken for it.
+        // If the box was already full, the owner has been woken for it.
         if !self.full.swap(true, Ordering::AcqRel)
             && let Some(owner) = &*self.owner.lock()
         {
@@ -71,7 +73,7 @@ impl Mailbox {
         }
     }
 
-    /// Takes everything out. An empty mailbox costs no lock and no write: the owner looks into it with every event.
+    /// Takes everything out. An empty mailbox costs no lock and no write, because the owner checks it with every event.
     pub(crate) fn take(&self) -> Mail {
         if !self.full.load(Ordering::Acquire) || !self.full.swap(false, Ordering::AcqRel) {
             return Mail::default();
@@ -79,7 +81,7 @@ impl Mailbox {
         std::mem::take(&mut *self.mail.lock())
     }
 
-    /// Completes when something is in the box. One task waits, always with the same listener. Cancel-safe.
+    /// Completes when the box is not empty. Only one task waits, always with the same listener. Cancel-safe.
     pub(crate) async fn arrived(&self, listener: &mut Listener) {
         poll_fn(|cx| {
             if self.full.load(Ordering::Acquire) {
@@ -90,13 +92,13 @@ impl Mailbox {
             }
             listener.0 = Some(cx.waker().clone());
             *self.owner.lock() = Some(cx.waker().clone());
-            // What came before this has woken nobody.
+            // Entries added before the waker was registered have woken no task.
             if self.full.load(Ordering::Acquire) { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
     }
 
-    /// Number of keys that wait.
+    /// Number of pending keys.
     #[must_use]
     pub fn pending(&self) -> usize {
         self.mail.lock().dirty.len()
@@ -144,7 +146,7 @@ mod tests {
             let mail = mailbox.take();
             assert!(mail.dirty.len() == 1 && mail.ready && mailbox.take().dirty.is_empty());
         }
-        // Another task goes on.
+        // Another task takes over.
         assert!(!poll(&mailbox, &mut listener, &Waker::from(Arc::clone(&second))));
         mailbox.ready();
         assert_eq!((first.0.load(Ordering::SeqCst), second.0.load(Ordering::SeqCst)), (3, 1));

@@ -1,4 +1,4 @@
-//! What one node may make the hub keep: one share for all its sessions, however often it connects.
+//! Memory that one node may make the hub keep: one share for all its sessions, however often it connects.
 
 use std::sync::{Arc, Weak};
 
@@ -7,23 +7,24 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tombolo_proto::NodeId;
 use tombolo_runtime::{Budget, Share};
 
-/// Bytes that one node may make the hub keep, in all its sessions together: pieces of frames that it has begun, what it says
-/// it holds, answers that it has not taken, and its requests. What it alone follows has a share of its own.
+/// Bytes that one node may make the hub keep, in all its sessions together: partial frames, its inventory, answers that
+/// it has not read, and its requests. What it alone follows has a separate share.
 pub const NODE_BYTES_MAX: usize = 7 * 1024 * 1024;
 
-/// The part of them that its requests may take while they wait or run: the largest one, and small ones beside it.
+/// The part of [`NODE_BYTES_MAX`] that its pending and running requests may take: the largest request, and small ones
+/// beside it.
 pub const NODE_REQUEST_BYTES_MAX: usize = 13 * 256 * 1024;
 
-/// Sessions of one node at a time: the newest, and one that is ending. A further one waits for an end.
+/// Concurrent sessions of one node: the newest, and one that is ending. A further session waits until one has ended.
 const SESSIONS_MAX: usize = 2;
 
 /// One node's share and its parts.
 #[derive(Debug)]
 pub(super) struct NodeMemory {
-    /// All of it, and what has no part of its own.
+    /// The whole share, and directly everything that has no part of its own.
     pub(super) all: Share,
     pub(super) requests: Share,
-    /// One large answer at a time, until the node has taken it.
+    /// Permit for one large answer at a time, held until the node has read it.
     pub(super) large: Arc<Semaphore>,
     sessions: Arc<Semaphore>,
 }
@@ -36,7 +37,7 @@ impl NodeMemory {
         Self { all, requests, large, sessions: Arc::new(Semaphore::new(SESSIONS_MAX)) }
     }
 
-    /// A place for one session. None comes once there is no node left to wait for: the semaphore is never closed.
+    /// Waits for a permit for one session. The semaphore is never closed, so this does not fail.
     pub(super) async fn place(&self) -> OwnedSemaphorePermit {
         match Arc::clone(&self.sessions).acquire_owned().await {
             Ok(place) => place,
@@ -45,7 +46,7 @@ impl NodeMemory {
     }
 }
 
-/// The shares of all nodes of which something lives: a session, or what it has left behind.
+/// The shares of all nodes that have a session or something left of one.
 #[derive(Debug)]
 pub(super) struct NodeMemories {
     bytes: Budget,
@@ -57,7 +58,7 @@ impl NodeMemories {
         Self { bytes: bytes.clone(), nodes: DashMap::new() }
     }
 
-    /// The share of a node. It stays the same for as long as anybody has it.
+    /// The share of a node. It stays the same for as long as any task holds it.
     pub(super) fn of(&self, node: &NodeId) -> Arc<NodeMemory> {
         let mut entry = self.nodes.entry(node.clone()).or_default();
         entry.upgrade().unwrap_or_else(|| {
@@ -67,7 +68,7 @@ impl NodeMemories {
         })
     }
 
-    /// The most bytes that one node has taken: in all, and of its requests.
+    /// The highest use by one node: of the whole share, and of its requests.
     pub(super) fn highest(&self) -> (usize, usize) {
         let living = self.nodes.iter().filter_map(|memory| memory.upgrade());
         living.fold((0, 0), |(all, requests), memory| {
@@ -75,7 +76,7 @@ impl NodeMemories {
         })
     }
 
-    /// Forgets the nodes of which nothing is left.
+    /// Forgets the shares that are no longer in use.
     pub(super) fn sweep(&self) {
         self.nodes.retain(|_, memory| memory.strong_count() > 0);
     }

@@ -1,9 +1,9 @@
-//! The watches of a stock edge's MetaServer (docs/reference/kubeedge.md#metaserver): which are open, for which
+//! The watches of a stock edge's MetaServer (docs/reference/kubeedge.md#metaserver): which watches are open, for which
 //! applications, and until when.
 //!
-//! Pure state: the owner opens and closes what this asks for. Applications with the same selection share a subscription.
-//! One that no application wants any more lingers for a while: clients watch again with other options all the time, and
-//! what the edge holds must not go and come each time.
+//! This is pure state: the owner opens and closes what this module asks for. Applications with the same selection share
+//! a subscription. A subscription that no application wants any more lingers for a while: clients often watch again
+//! with other options, and the edge should not drop and reload its objects each time.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -25,51 +25,52 @@ use crate::edgecontroller::upstream::{ApplicationTarget, reason_of};
 /// How long the objects of a watch stay at the edge after its last client has gone.
 const LINGER: Duration = Duration::from_secs(600);
 
-/// Wait before a watch of an earlier connection is opened again when the API server did not answer; it doubles up to
+/// Wait before a watch of an earlier connection is reopened when the API server did not answer. It doubles up to
 /// [`REOPEN_MAX`].
 const REOPEN_MIN: Duration = Duration::from_secs(5);
 
-/// Longest wait.
+/// Longest wait before a watch is reopened.
 const REOPEN_MAX: Duration = Duration::from_secs(300);
 
-/// Applications of one selection that are remembered; the oldest is forgotten first.
+/// Number of applications of one selection that are remembered. The oldest is forgotten first.
 const APPLICATIONS_MAX: usize = 64;
 
-/// Longest record that asks for a watch, and longest list of them, in bytes. They are kept while the watches are open.
+/// Longest record that asks for a watch, and longest list of such records, in bytes. They are kept while the watches
+/// are open.
 const WATCH_LEN_MAX: usize = 32 * 1024;
 const SYNC_LEN_MAX: usize = 1024 * 1024;
 
-/// Bytes that a record of a watch takes beside its texts.
+/// Bytes that a record of a watch takes in addition to its texts.
 const RECORD_OVERHEAD: usize = 512;
 
-/// What the owner must do.
+/// What the owner must do next.
 #[derive(Debug)]
 pub(super) enum Action {
-    /// Check rights and open; tell the outcome.
+    /// Check rights and open the subscription, then report the outcome.
     Open(Box<Subscribe>),
-    /// The same after this time: the API server does not answer, and what the edge holds is not given up for that.
+    /// The same after this time. The API server did not answer, and the edge keeps what it holds meanwhile.
     OpenLater(Box<Subscribe>, Duration),
-    /// Close: what only this subscription wanted is deleted at the edge.
+    /// Close the subscription. Objects that only this subscription selected are deleted at the edge.
     Close(ScopeId),
-    /// Answer a request.
+    /// Send an answer to a request.
     Reply(Reply),
 }
 
-/// Where an answer goes, and until when somebody waits for it.
+/// The request that waits for an answer, and until when it waits.
 #[derive(Debug, Clone, Copy)]
 struct Asker {
     request: RequestId,
-    /// The request is a watch sync, and has other records as well.
+    /// The request is a watch sync, which has other records as well.
     sync: bool,
     until: Instant,
 }
 
 #[derive(Debug)]
 enum Stage {
-    /// In the order in which they were asked for. Of a sync's records the names alone.
+    /// The requests that wait, in order of arrival. For a watch sync only the names of its records are kept.
     Opening(Vec<(Asker, Application)>),
     Open,
-    /// Open, and wanted by nobody, until then.
+    /// Open, but unwanted. The subscription closes at this time.
     Lingering(Instant),
 }
 
@@ -78,18 +79,18 @@ struct Entry {
     subscribe: Subscribe,
     applications: VecDeque<Watch>,
     stage: Stage,
-    /// From before this connection, and not open again yet.
+    /// Belongs to an earlier connection, and is not open again yet.
     restoring: bool,
-    /// Times in a row that it was not opened.
+    /// Consecutive failures to open.
     failures: u32,
 }
 
-/// A watch sync that waits for the watches in it.
+/// A watch sync that waits until all its watches are open or have failed.
 #[derive(Debug)]
 struct Sync {
     until: Instant,
     waits_for: usize,
-    /// Their names, and why.
+    /// The failed records, by name.
     failed: BTreeMap<String, Application>,
 }
 
@@ -99,17 +100,17 @@ pub(super) struct MetaServer {
     /// At most [`SUBSCRIPTIONS_MAX`].
     entries: Vec<Entry>,
     newest: u32,
-    /// Bounded by the requests that a session keeps open.
+    /// Bounded by the number of open requests of a session.
     syncs: BTreeMap<RequestId, Sync>,
     actions: VecDeque<Action>,
-    /// The list of watches is another one than the ledger was told.
+    /// The list of watches differs from the one that the ledger has.
     changed: bool,
-    /// What all of it takes in memory.
+    /// Memory of all of it, in bytes.
     bytes: usize,
 }
 
 impl MetaServer {
-    /// The watches of before this connection; a stock edge does not ask for them again.
+    /// Restores the watches of the previous connection; a stock edge does not ask for them again.
     pub(super) fn restore(&mut self, watches: Vec<Watch>) {
         for watch in watches {
             let Ok(subscribe) = self.subscribe_of(&watch.key, &watch.option) else { continue };
@@ -126,7 +127,7 @@ impl MetaServer {
         self.weigh();
     }
 
-    /// Bytes that the edge makes this keep.
+    /// Bytes that the edge makes this module keep.
     pub(super) fn memory(&self) -> usize {
         self.bytes
     }
@@ -136,8 +137,8 @@ impl MetaServer {
         self.bytes = self.entries.iter().map(Entry::memory).chain(syncs).fold(0, usize::saturating_add);
     }
 
-    /// Whether a request is about watches, and therefore not for the API server alone. Looks at the verb only: whole
-    /// records are read where they are run.
+    /// Whether a request is about watches, and therefore not only for the API server. Looks at the verb only; whole
+    /// records are parsed where they are processed.
     pub(super) fn concerns(request: &Request) -> bool {
         #[derive(serde::Deserialize)]
         struct Asked {
@@ -150,7 +151,7 @@ impl MetaServer {
                 || message.content.read::<Asked>().is_ok_and(|asked| asked.verb == Verb::Watch))
     }
 
-    /// Takes such a request.
+    /// Processes a request for which [`Self::concerns`] is true.
     pub(super) fn take(&mut self, request: Request, now: Instant) {
         let RequestBody::Message(message) = request.body else { return };
         let sync = message.route.resource.local == LocalPath::WatchSync;
@@ -175,7 +176,8 @@ impl MetaServer {
         }
     }
 
-    /// The edge's list of its watches: what is missing here is opened, what is not in it is wanted no more.
+    /// Processes the edge's list of its watches. Missing watches are opened; watches that are not in the list are no
+    /// longer wanted.
     fn take_sync(&mut self, asker: Asker, content: &Content, now: Instant) {
         let wanted = match Application::read_all(content) {
             Ok(wanted) => wanted,
@@ -276,7 +278,7 @@ impl MetaServer {
         }
     }
 
-    /// Makes room by closing the watch that has lingered longest.
+    /// Makes room by closing the watch that has lingered longest. False when no watch lingers.
     fn drop_lingering(&mut self, now: Instant) -> bool {
         let until = |entry: &Entry| match entry.stage {
             Stage::Lingering(until) => Some(until),
@@ -298,7 +300,7 @@ impl MetaServer {
         });
     }
 
-    /// How an [`Action::Open`] came out. False when the subscription is not wanted any more.
+    /// Handles the outcome of an [`Action::Open`].
     pub(super) fn opened(&mut self, scope: ScopeId, outcome: Result<(), &Closed>, now: Instant) {
         let Some(index) = self.entries.iter().position(|entry| entry.subscribe.scope == scope) else {
             return;
@@ -327,7 +329,7 @@ impl MetaServer {
         self.weigh();
     }
 
-    /// A subscription has ended for a reason of the cloud's.
+    /// The cloud has ended a subscription.
     pub(super) fn ended(&mut self, scope: ScopeId) {
         let before = self.entries.len();
         self.entries.retain(|entry| entry.subscribe.scope != scope);
@@ -335,7 +337,7 @@ impl MetaServer {
         self.weigh();
     }
 
-    /// Closes what has lingered long enough, and forgets who waits for an answer no longer.
+    /// Closes watches that have lingered long enough, and forgets requests that no longer wait for an answer.
     pub(super) fn expire(&mut self, now: Instant) {
         self.syncs.retain(|_, sync| sync.until > now);
         for entry in &mut self.entries {
@@ -361,12 +363,13 @@ impl MetaServer {
         self.actions.pop_front()
     }
 
-    /// Whether watches of before this connection are still to be opened.
+    /// Whether watches of the previous connection are still to be opened.
     pub(super) fn is_restoring(&self) -> bool {
         self.entries.iter().any(|entry| entry.restoring)
     }
 
-    /// The watches to remember beyond this connection, when they are others than the last time: one for each selection.
+    /// The watches to store beyond this connection, one for each selection. None when they have not changed since the
+    /// last call.
     pub(super) fn poll_watches(&mut self) -> Option<Vec<Watch>> {
         let newest = |entry: &Entry| entry.applications.back().cloned();
         std::mem::take(&mut self.changed).then(|| self.entries.iter().filter_map(newest).collect())
@@ -387,7 +390,7 @@ impl MetaServer {
         }
     }
 
-    /// One more watch of a sync has come out; the last one answers it.
+    /// Records the outcome of one watch of a sync. The last outcome sends the answer.
     fn synced(&mut self, id: RequestId, failed: Option<Application>) {
         let Some(sync) = self.syncs.get_mut(&id) else { return };
         sync.failed.extend(failed.map(|failed| (failed.id.clone(), failed)));
@@ -395,13 +398,14 @@ impl MetaServer {
         if sync.waits_for == 0
             && let Some(Sync { failed, .. }) = self.syncs.remove(&id)
         {
-            // Records alone: serde_json refuses none of them.
+            // These are plain records, which serde_json always serializes.
             let content = Content::from_value(&failed).unwrap_or_else(|_| Content::null());
             self.reply(id, Operation::Response, content);
         }
     }
 
-    /// The session gives the answer its id, time, route and parent: nothing of the question need be kept for it.
+    /// Sends an answer. The session fills in id, time, route and parent, so nothing of the request need be kept for
+    /// them.
     fn reply(&mut self, id: RequestId, operation: Operation, content: Content) {
         let path = LocalPath::ApplicationReply.into();
         let route = Route::new(Source::DynamicController, Group::Resource, operation, path);
@@ -414,7 +418,7 @@ impl MetaServer {
     }
 }
 
-/// What a record takes in memory.
+/// Memory of a record, in bytes.
 fn size_of_record(record: &Application) -> usize {
     let Application { id, key, nodename, subresource, reason, timestamp, error, .. } = record;
     let texts = [id, key, nodename, subresource, reason, timestamp].into_iter().map(String::len);
@@ -437,7 +441,7 @@ impl Entry {
             Stage::Open | Stage::Lingering(_) => 0,
         };
         let watches: usize = self.applications.iter().map(watch).sum();
-        // The subscription is here and with the watch that it leads to.
+        // Its texts exist twice: here, and in the watch that serves the subscription.
         size_of_texts(&self.subscribe).saturating_mul(2).saturating_add(watches).saturating_add(opening)
     }
 
@@ -458,7 +462,7 @@ pub(super) fn size_of_texts(subscribe: &Subscribe) -> usize {
     RECORD_OVERHEAD + resource + namespace.len() + label_selector.len() + field_selector.len() + token
 }
 
-/// Whether two subscriptions select the same.
+/// Whether two subscriptions have the same selection.
 fn same(one: &Subscribe, other: &Subscribe) -> bool {
     one.resource == other.resource
         && one.namespace == other.namespace

@@ -1,4 +1,4 @@
-//! The task that owns one connection: it drives the session, runs the node's requests and lends nothing to others.
+//! The task that owns one connection. It drives the session and runs the node's requests; no other task uses its state.
 
 mod beginning;
 mod doubts;
@@ -42,10 +42,10 @@ use crate::metrics::Label;
 /// How long a goodbye may wait for a peer that does not read.
 const LEAVE_LIMIT: Duration = Duration::from_secs(5);
 
-/// What operators see as the software of a stock edge, which does not say its version here.
+/// Software name shown to operators for a stock edge, which does not report its version here.
 const STOCK_AGENT: &str = "KubeEdge edgecore";
 
-/// What a piece of work of the owner ended with.
+/// Result of a piece of the owner's work.
 enum Done {
     Reply(Answered, Room),
     Lease {
@@ -65,21 +65,21 @@ enum Done {
         kind: VolumeKind,
         outcome: Result<Arc<SharedWatch>, Closed>,
     },
-    /// Volumes of a kind that could not be followed may be tried again.
+    /// The wait after a failure to follow volumes of a kind is over; another attempt may be made.
     VolumesDue(VolumeKind),
-    /// The edge gave it up meanwhile.
+    /// The edge gave the subscription up meanwhile.
     GivenUp,
-    /// What became of the history that a hello attests; none when nobody has answered.
+    /// Outcome of checking the history that a hello attests; none without an answer.
     Vouched {
         hello: Box<ChannelEvent>,
         outcome: Option<Outcome>,
     },
-    /// The API server has listed the node's pods, and was asked about the absent objects; none when nobody has answered.
+    /// The API server has listed the node's pods and was asked about the absent objects; none without an answer.
     PodsListed {
         keys: HashSet<ObjectKey>,
         proven: Option<Proven>,
     },
-    /// It has listed what a watch selects; false when the watch has ended.
+    /// The API server has listed what a watch selects; false when the watch has ended.
     SelectionListed {
         scope: ScopeId,
         keys: HashSet<ObjectKey>,
@@ -96,26 +96,28 @@ struct Owner {
     view: View,
     work: FuturesUnordered<BoxFuture<'static, Done>>,
     running: usize,
-    /// Requests that wait for their turn, at most [`tombolo_proto::limits::REQUESTS_MAX`], and their memory.
+    /// Requests waiting to run, at most [`tombolo_proto::limits::REQUESTS_MAX`], and their memory.
     waiting: VecDeque<(Received, Held)>,
-    /// Subscriptions that are being checked, and what their texts take; the work for one that the edge gives up meanwhile ends.
+    /// Subscriptions that are being checked, and the size of their texts. The work is aborted if the edge gives the
+    /// subscription up.
     opening: Vec<(ScopeId, AbortHandle, usize)>,
-    /// What the texts of all subscriptions take.
+    /// Size of the texts of all subscriptions.
     texts: usize,
-    /// What the API server is asked before something is taken from the edge: one question at a time for each scope.
+    /// Questions to the API server before something is deleted at the edge. At most one per scope.
     asking: Vec<(ScopeId, AbortHandle)>,
-    /// Subscriptions whose rights are asked for again then, soonest first. They end with the subscription.
+    /// Subscriptions and the time when their rights are checked again, soonest first. An entry ends with its
+    /// subscription.
     reviews: VecDeque<(Instant, Box<Subscribe>)>,
-    /// What this session keeps now, out of the node's share.
+    /// Memory that this session keeps now, taken from the node's share.
     kept: Held,
-    /// The node's one large answer is this session's.
+    /// The permit for the node's one large answer, while this session holds it.
     large_turn: Option<OwnedSemaphorePermit>,
-    /// One of the few places for sessions of this node.
+    /// Permit for one of the few sessions of this node.
     _place: OwnedSemaphorePermit,
     lease: Box<lease::Lease>,
     leave_by: Option<Instant>,
     examination: Examination,
-    /// It ends because another connection of the node has come.
+    /// The session ends because another connection of the node has replaced it.
     replaced: bool,
 }
 
@@ -154,19 +156,19 @@ impl Owner {
     async fn run(mut self: Box<Self>) {
         self.hub.metrics.sessions.inc();
         let joined = Input::Joined(self.node.clone());
-        // Nobody listens when the process ends; the session ends then as well.
+        // The receiver is gone only when the process ends; the session ends then as well.
         let _ = self.hub.inputs.send(joined).await;
         let mut timer = pin!(tokio::time::sleep(Duration::ZERO));
         while self.step(timer.as_mut()).await {}
-        // Boxed: a connected node keeps no room for its farewell.
+        // Boxed, so that a connected node reserves no memory for its farewell.
         Box::pin(self.leave()).await;
     }
 
-    /// One round: everything that is known is put into the session, everything it has to say onto the link, then
-    /// the next event is awaited. False when the connection is over.
+    /// One round: feed all known state into the session, move its output onto the link, then await the next event.
+    /// False when the connection is over.
     ///
-    /// The timer lives as long as the connection and is moved to earlier moments only: the next timeout goes back and
-    /// forth with nearly every event, and each move goes through the runtime's timer wheel. One that ends too early costs a
+    /// The timer lives as long as the connection and is only moved to earlier moments: the next timeout changes with
+    /// nearly every event, and each move goes through the runtime's timer wheel. A timer that fires too early costs one
     /// round in which nothing is due.
     async fn step(&mut self, mut timer: Pin<&mut Sleep>) -> bool {
         self.take_mail();
@@ -226,7 +228,7 @@ impl Owner {
         let mail = self.handle.mailbox.take();
         self.view.witness(&mail.dirty);
         if mail.dirty.iter().any(|(_, key)| *key.resource() == resources::pods()) {
-            // The right to a volume is a pod's.
+            // The right to a volume depends on the node's pods.
             self.view.volumes.pods_changed();
             self.channel.offer_held(is_volume);
         }
@@ -342,7 +344,7 @@ impl Owner {
         self.leave_by.get_or_insert_with(|| Instant::now() + LEAVE_LIMIT);
     }
 
-    /// Does what the watches of a stock edge's MetaServer need.
+    /// Performs the actions that the watches of a stock edge's MetaServer need.
     fn take_actions(&mut self) {
         while let Some(action) = self.channel.metaserver().and_then(MetaServer::poll_action) {
             match action {
@@ -369,7 +371,7 @@ impl Owner {
                 self.running = self.running.saturating_sub(1);
                 self.large_turn = room.take_turn().or(self.large_turn.take());
                 self.channel.reply(reply);
-                // The session has the answer's memory now.
+                // The answer's memory is now accounted to the session.
                 drop(room);
                 self.settle_memory();
                 expelled.iter().for_each(|pod| self.channel.expel(pod));
@@ -388,11 +390,11 @@ impl Owner {
     }
 
     async fn leave(mut self: Box<Self>) {
-        // What nobody drives any more must hold nothing that others wait for: locks, places, turns.
+        // Work that is no longer polled must not hold anything that others wait for, such as locks or permits.
         self.work.clear();
         self.waiting.clear();
         self.take_events();
-        // The end matters more than a link that takes no last words.
+        // Ending matters more than delivering the last frames, so errors are ignored.
         let _ = self.channel.pump(self.hub.clock.now(), &self.view);
         self.channel.settle().await;
         for (scope, followed) in self.view.subscriptions() {
@@ -400,7 +402,7 @@ impl Owner {
         }
         self.view.volumes.close(&self.handle);
         if self.hub.registry.remove(&self.node, &self.handle) {
-            // Nobody listens when the process ends.
+            // The receiver is gone only when the process ends.
             let _ = self.hub.inputs.send(Input::Left(self.node.clone())).await;
         }
         self.hub.metrics.sessions.dec();
@@ -430,14 +432,14 @@ fn reason_label(reason: GoodbyeReason) -> &'static str {
 mod tests {
     use super::*;
 
-    /// Bytes of the future that the function makes.
+    /// Size of the future that the function returns.
     fn future_size<F: Future>(_: impl Fn(Box<Owner>) -> F) -> usize {
         size_of::<F>()
     }
 
     #[test]
     fn a_connected_node_keeps_no_room_for_moves() {
-        // What an async function moves, it reserves room for twice: this is how 20 KiB a node came about once.
+        // An async function reserves memory twice for each value that it moves; this once cost 20 KiB per node.
         assert!(future_size(Owner::run) <= 1024, "{} bytes of future", future_size(Owner::run));
         assert!(size_of::<Owner>() <= 2304, "{} bytes of state", size_of::<Owner>());
     }

@@ -1,4 +1,4 @@
-//! Who is connected: the newest connection of a node wins.
+//! The sessions of all connected nodes. The newest connection of a node wins.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -29,52 +29,52 @@ pub struct Registry {
     count: AtomicUsize,
     limit: usize,
     generations: AtomicU64,
-    /// Nodes whose device twin was heard: each is logged once. Beyond `limit` those go that are connected no more.
+    /// Nodes that have reported devices; each is logged once. When `limit` is reached, disconnected nodes are dropped.
     with_devices: DashSet<NodeId>,
     memories: NodeMemories,
     lines: LineLimit<NodeId>,
 }
 
-/// Log lines a minute that one node can cause, and all of them together.
+/// Log lines per minute that one node can cause, and that all nodes together can cause.
 const LINES_OF_ONE: u32 = 30;
 const LINES_OF_ALL: u32 = 6_000;
 
 /// One session as the rest of the hub sees it.
 #[derive(Debug)]
 pub struct SessionHandle {
-    /// Whose session it is.
+    /// The node of the session.
     pub node: NodeId,
-    /// Tells a session from those of the same node before and after it.
+    /// Distinguishes this session from earlier and later sessions of the same node.
     pub generation: u64,
-    /// What the owner task has to look at.
+    /// Pending work of the owner task.
     pub mailbox: Mailbox,
-    /// What carries the session.
+    /// The transport of the session.
     pub transport: Transport,
-    /// The certificate that opened it; none for connections that come another way than through the listeners.
+    /// The client certificate of the connection; none for connections that did not come through a listener.
     pub certificate: Option<PeerCertificate>,
-    /// What the node may make the hub keep, in this session and in others.
+    /// The memory share of the node, for this and its other sessions.
     pub(super) memory: Arc<NodeMemory>,
     start: Mutex<Start>,
     over: AtomicBool,
     ended: Notify,
-    /// What this node's sessions have shown of others with its identity.
+    /// What this node's sessions have shown about other processes with its identity.
     rivals: Mutex<Rivals>,
-    /// What operators want to know.
+    /// Status for operators.
     pub facts: Mutex<SessionFacts>,
 }
 
 /// Whether a session has begun.
 #[derive(Debug)]
 enum Start {
-    /// It waits for a place. The session before it, if there was one that had begun.
+    /// It waits for a permit. Holds the previous session, if one had begun.
     Waiting(Option<Arc<SessionHandle>>),
     Begun,
-    /// Another one has come before it could begin.
+    /// A newer session arrived before this one could begin.
     Superseded,
 }
 
 impl SessionHandle {
-    /// The session before this one, as long as this one has not begun.
+    /// The previous session, as long as this one has not begun.
     pub(super) fn former(&self) -> Option<Arc<Self>> {
         match &*self.start.lock() {
             Start::Waiting(former) => former.clone(),
@@ -82,7 +82,8 @@ impl SessionHandle {
         }
     }
 
-    /// Begins the session. False when a newer one has come already: there is nothing to wait for of one that never began.
+    /// Begins the session. False when a newer session has already arrived. A session that never began leaves nothing to
+    /// wait for.
     pub(super) fn begin(&self) -> bool {
         let mut start = self.start.lock();
         let begins = matches!(*start, Start::Waiting(_));
@@ -92,12 +93,12 @@ impl SessionHandle {
         begins
     }
 
-    /// It is proved that two processes have this node's identity. How often it was.
+    /// Records a proof that two processes have this node's identity. Returns the number of proofs.
     fn prove(&self) -> u32 {
         self.rivals.lock().prove(Instant::now())
     }
 
-    /// What a session that replaces this one has to wait for.
+    /// The session that a replacement of this one must wait for.
     fn supersede(self: &Arc<Self>) -> Option<Arc<Self>> {
         let mut start = self.start.lock();
         match &mut *start {
@@ -110,19 +111,19 @@ impl SessionHandle {
         }
     }
 
-    /// A process of the edge has begun this session. How often it was proved that there are two of them; none where nothing
-    /// is proved now.
+    /// A process of the edge has begun this session. Returns the number of proofs that there are two processes; none if
+    /// this is not such a proof.
     pub(super) fn introduce(&self, instance: u64) -> Option<u32> {
         self.rivals.lock().introduce(instance, Instant::now())
     }
 
-    /// The session does nothing more.
+    /// Marks the session as over: it does nothing more.
     pub(super) fn set_over(&self) {
         self.over.store(true, Ordering::Release);
         self.ended.notify_waiters();
     }
 
-    /// Waits until the session does nothing more.
+    /// Waits until the session is over.
     pub(super) async fn over(&self) {
         loop {
             let ended = self.ended.notified();
@@ -134,27 +135,27 @@ impl SessionHandle {
     }
 }
 
-/// Facts about one session.
+/// Status of one session.
 #[derive(Debug, Clone, Default)]
 pub struct SessionFacts {
     /// Software version of the edge.
     pub agent: String,
-    /// Deliveries acknowledged.
+    /// Number of acknowledged deliveries.
     pub acked: u64,
-    /// Time that the newest acknowledgement took.
+    /// Latency of the newest acknowledgement.
     pub last_ack: Option<Duration>,
     /// Newest measured round trip.
     pub round_trip: Option<Duration>,
-    /// Everything that was missing at the start of the session has arrived.
+    /// Whether everything that was missing at the start of the session has been delivered.
     pub caught_up: bool,
 }
 
-/// Whether a connection may stay.
+/// Outcome of registering a connection.
 #[derive(Debug)]
 pub enum Admission {
-    /// It is the node's session from now on.
+    /// The connection is now the node's session.
     Admitted(Arc<SessionHandle>),
-    /// The hub serves this many nodes already.
+    /// The hub already serves this many nodes.
     Full(usize),
 }
 
@@ -169,23 +170,24 @@ impl Registry {
         Self { sessions, count, limit, generations, with_devices, memories, lines }
     }
 
-    /// The same with so much memory for what all nodes make the hub keep.
+    /// The same, with this budget for everything that all nodes make the hub keep.
     #[must_use]
     pub fn with_memory(self, bytes: &Budget) -> Self {
         Self { memories: NodeMemories::new(bytes), ..self }
     }
 
-    /// Forgets what is known of nodes of which nothing is left. Called now and then.
+    /// Forgets the memory shares of nodes that are gone. Called periodically.
     pub fn sweep(&self) {
         self.memories.sweep();
     }
 
-    /// The most bytes that one node makes the hub keep: in all, and in requests.
+    /// The highest memory use by one node: in total, and for requests.
     pub(crate) fn highest(&self) -> (usize, usize) {
         self.memories.highest()
     }
 
-    /// Registers a connection. An older one of the same node is told that it was replaced, and does not count.
+    /// Registers a connection. An older connection of the same node receives a goodbye that it was replaced, and does
+    /// not count towards the limit.
     pub fn admit(&self, node: &NodeId, peer: &PeerInfo) -> Admission {
         let handle = Arc::new(SessionHandle {
             node: node.clone(),
@@ -224,18 +226,19 @@ impl Registry {
         Admission::Admitted(handle)
     }
 
-    /// The node's session was replaced by that of another process, as was found out in its absence. How often that was proved.
+    /// Records that the node's session was replaced by another process, as was found out after the replacement. Returns
+    /// the number of proofs.
     pub(super) fn prove(&self, node: &NodeId) -> u32 {
         self.get(node).map_or(1, |session| session.prove())
     }
 
-    /// Whether a stock edge's session stays because another process has taken it over lately.
+    /// Whether a stock edge's current session must not be replaced, because another process has recently taken it over.
     pub(super) fn keeps_out(&self, node: &NodeId) -> bool {
         self.get(node).is_some_and(|session| session.rivals.lock().are_kept_out(Instant::now()))
     }
 
-    /// Whether something that a node does may be logged now; with the number of lines that were left out before. Everything
-    /// that a peer can bring about as often as it likes is asked about here.
+    /// Whether a line about a node may be logged now, with the number of lines suppressed before. Every line that a
+    /// peer can trigger at will needs this check.
     pub(crate) fn may_log(&self, node: &NodeId) -> Option<u64> {
         self.lines.admit(node)
     }
@@ -248,7 +251,7 @@ impl Registry {
         self.with_devices.len() < self.limit && self.with_devices.insert(node.clone())
     }
 
-    /// Takes a session out; false when a newer one has taken its place already.
+    /// Removes a session. False when a newer one has already taken its place.
     pub fn remove(&self, node: &NodeId, handle: &SessionHandle) -> bool {
         let own = |_: &NodeId, current: &Arc<SessionHandle>| current.generation == handle.generation;
         let removed = self.sessions.remove_if(node, own).is_some();
@@ -270,7 +273,7 @@ impl Registry {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Whether nobody is connected.
+    /// Whether no node is connected.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -282,7 +285,7 @@ impl Registry {
         self.sessions.iter().map(|entry| (entry.key().clone(), Arc::clone(entry.value()))).collect()
     }
 
-    /// Ends every session with a goodbye of its own.
+    /// Ends every session, each with its own goodbye.
     pub fn end_all(&self, goodbye: impl Fn(&NodeId) -> Goodbye) {
         for entry in &self.sessions {
             entry.mailbox.end(goodbye(entry.key()));
@@ -353,7 +356,7 @@ mod tests {
         admitted(&registry, "b");
     }
 
-    /// Who never began leaves nothing that others have to wait for.
+    /// A session that never began leaves nothing that others must wait for.
     #[test]
     fn a_session_waits_for_the_last_one_that_had_begun() {
         let registry = Registry::new(1);
@@ -368,7 +371,7 @@ mod tests {
         assert!(Arc::ptr_eq(&first.memory, &third.memory), "one share for all sessions");
     }
 
-    /// Two machines from one disk image: each session that begins ends the other one's.
+    /// Two machines from one disk image: each new session ends the session of the other machine.
     #[test]
     fn two_processes_with_one_identity_are_found_out_and_slowed_down() {
         let registry = Registry::new(1);

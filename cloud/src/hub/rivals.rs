@@ -1,12 +1,12 @@
-//! Two processes with one node's identity: a disk that was copied, a machine that was cloned.
+//! Detection of two processes with one node's identity, such as a copied disk or a cloned machine.
 //!
-//! Each of them takes the session over from the other one. A process that was started anew does so too, and never comes back
-//! as the one that it was: one that does come back after another one shows that both are alive. A stock edge does not say
-//! which process it is. But each process has ended its former connection before it begins one: where somebody still answers on the
-//! former one, that is another process.
+//! Two such processes take the session over from each other again and again. A restarted process takes it over too, but
+//! the earlier process never comes back. If a process does come back after another one, both are alive. A stock edge
+//! does not identify its process. But each process closes its former connection before it begins a new one, so a peer
+//! that still answers on the former connection is another process.
 //!
-//! That is what one replica sees of its own sessions. What all of them see is in the node's lease (`upstream/lease.rs`), which
-//! edges of ours renew in every session.
+//! One replica detects this only in its own sessions. Across replicas the node's lease shows it (`upstream/lease.rs`),
+//! which Tombolo edges renew in every session.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -16,34 +16,34 @@ use tombolo_runtime::doubled;
 
 use crate::edgecontroller::upstream::SETTLED_AFTER;
 
-/// Processes of one node that are remembered.
+/// Number of processes of one node that are remembered.
 const SEEN_MAX: usize = 4;
 
-/// How long the one that is replaced has to wait after the first proof; twice as long after each further one.
+/// How long the replaced process must wait after the first proof. The wait doubles with each further proof.
 const WAIT_FIRST: Duration = Duration::from_secs(30);
 
-/// How long it has to wait at most.
+/// The longest wait.
 const WAIT_MAX: Duration = Duration::from_secs(600);
 
-/// How long the one that is replaced has to stay away after so many proofs.
+/// How long the replaced process must stay away after this many proofs.
 pub(super) fn wait_after(proofs: u32) -> Duration {
     if proofs == 0 { Duration::ZERO } else { doubled(WAIT_FIRST, proofs, WAIT_MAX) }
 }
 
-/// What the sessions of one node have shown. It goes from each session to the one that replaces it.
+/// What the sessions of one node have shown. Each session passes it to the one that replaces it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Rivals {
-    /// The newest last.
+    /// The newest process is last.
     seen: VecDeque<u64>,
     proofs: u32,
     proved_at: Option<Instant>,
 }
 
 impl Rivals {
-    /// A process has begun a session. How often it was proved, this time included, that there is another one beside it; none
-    /// where this time proves nothing.
+    /// A process has begun a session. If this proves that another process is alive beside it, returns the number of
+    /// proofs so far, this one included; otherwise none.
     pub(super) fn introduce(&mut self, instance: u64, now: Instant) -> Option<u32> {
-        // Older edges do not say it.
+        // Older edges do not send an instance.
         if instance == 0 || self.seen.back() == Some(&instance) {
             return None;
         }
@@ -56,7 +56,7 @@ impl Rivals {
         came_back.then(|| self.prove(now))
     }
 
-    /// It is proved that there are two. How often it was, this time included.
+    /// Records a proof that there are two processes. Returns the number of proofs so far, this one included.
     pub(super) fn prove(&mut self, now: Instant) -> u32 {
         if self.is_settled(now) {
             self.proofs = 0;
@@ -66,12 +66,13 @@ impl Rivals {
         self.proofs
     }
 
-    /// Whether nobody replaces the session now. Who understands no goodbye cannot be told to stay away.
+    /// Whether the current session must not be replaced now. This is for peers that understand no goodbye and therefore
+    /// cannot be asked to stay away.
     pub(super) fn are_kept_out(&self, now: Instant) -> bool {
         self.proved_at.is_some_and(|at| now.duration_since(at) < self.wait(now))
     }
 
-    /// How long the one that is replaced now has to stay away.
+    /// How long the process that is replaced now must stay away.
     pub(super) fn wait(&self, now: Instant) -> Duration {
         if self.is_settled(now) { Duration::ZERO } else { wait_after(self.proofs) }
     }
@@ -88,7 +89,7 @@ mod tests {
     #[test]
     fn only_a_process_that_comes_back_proves_another_one() {
         let (mut rivals, now) = (Rivals::default(), Instant::now());
-        // A node that connects again, is started anew again and again, or is too old to say who it is.
+        // A node that reconnects, that restarts again and again, or whose software is too old to send an instance.
         for instance in [1, 1, 2, 2, 3, 0, 0, 4, 5, 6, 7] {
             assert_eq!(rivals.introduce(instance, now), None, "{instance}");
         }

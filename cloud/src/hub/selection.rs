@@ -1,4 +1,4 @@
-//! What a shared watch follows: checked before anybody is asked about it, and in one spelling.
+//! The selection of a shared watch, validated before any rights check, and normalized.
 
 use tombolo_apicore::selector::field::FieldSelector;
 use tombolo_apicore::selector::label::LabelSelector;
@@ -10,7 +10,8 @@ use super::subscriptions::Closed;
 use super::volumes::VolumeKind;
 use crate::kube::{Waiting, WatchSpec, is_path_segment};
 
-/// A resource and what is selected of it. Two of them are equal when all their parts are: nothing here is a digest.
+/// A resource and the selectors for it. Two selections are equal when all their parts are; there is no hashing
+/// involved.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Selection {
     pub(super) resource: Resource,
@@ -18,20 +19,20 @@ pub(super) struct Selection {
     pub(super) namespace: String,
     pub(super) label_selector: String,
     pub(super) field_selector: String,
-    /// The one object that it selects, where the API server would judge the right to that name.
+    /// The one object that it selects, if the API server would check the right by that name.
     pub(super) name: Option<String>,
 }
 
 impl Selection {
-    /// Reads what an edge wants to follow. What the API server could not read is refused here, so that neither a
-    /// question about rights nor a watch is ever made of it.
+    /// Parses what an edge wants to follow. A selection that the API server could not parse is rejected here, so that
+    /// it never reaches a rights check or a watch.
     ///
     /// # Errors
     /// 400, with what is wrong.
     pub(super) fn of(subscribe: &Subscribe) -> Result<Self, Closed> {
         let bad = |text: String| Closed::new(400, &text);
         let Subscribe { resource, namespace, label_selector, field_selector, .. } = subscribe;
-        // The core group is empty and no part of a path.
+        // The core group is empty and not part of a path.
         let group = Some(&*resource.group).filter(|group| !group.is_empty());
         if ![&*resource.version, &*resource.name].into_iter().chain(group).all(is_path_segment) {
             return Err(bad("group, version and resource must be Kubernetes names".to_owned()));
@@ -46,7 +47,7 @@ impl Selection {
             .map_err(|error| bad(format!("the label selector {label_selector:?}: {error}")))?;
         let fields = FieldSelector::parse(field_selector)
             .map_err(|error| bad(format!("the field selector {field_selector:?}: {error}")))?;
-        // As the API server reads a request: a right to one name is enough for a list of this name.
+        // As in the API server: a right to one name is enough for a list restricted to this name.
         let name = fields.fixed("metadata.name").filter(|name| is_name(name)).map(str::to_owned);
         Ok(Self {
             resource: resource.clone(),
@@ -57,14 +58,14 @@ impl Selection {
         })
     }
 
-    /// All volumes or all claims: the only objects that cloudcore follows for nodes without asking for their right to
-    /// the whole list, because it tells each node only of those that the API server has given to it.
+    /// All volumes or all claims. cloudcore follows only these for nodes without checking their right to the whole
+    /// list, because it sends each node only the objects that the API server has already returned to it.
     pub(super) fn of_volumes(kind: VolumeKind) -> Self {
         let (namespace, label_selector, field_selector, name) = Default::default();
         Self { resource: kind.resource(), namespace, label_selector, field_selector, name }
     }
 
-    /// A watch of the same, whose events take their memory from what all watches have for them.
+    /// A watch of this selection. Its events take their memory from the budget that all watches share.
     pub(super) fn to_watch(&self, waiting: &Waiting) -> WatchSpec {
         WatchSpec {
             resource: self.resource.clone(),
@@ -77,7 +78,7 @@ impl Selection {
     }
 }
 
-/// Whether the API server takes a text for the name of an object (its rule for segments of a path).
+/// Whether the API server accepts a text as an object name (its rule for path segments).
 fn is_name(text: &str) -> bool {
     !matches!(text, "" | "." | "..") && !text.contains(['/', '%'])
 }

@@ -1,4 +1,4 @@
-//! One watch of the cloud that any number of subscriptions share
+//! One watch in the cloud, shared by any number of subscriptions
 //! (docs/security.md#rights-are-asked-for-never-remembered).
 
 use std::collections::{HashSet, VecDeque};
@@ -32,20 +32,20 @@ mod followers;
 mod lists;
 mod payers;
 
-/// Events that wait for a shared watch's own task.
+/// Capacity of the event queue of a shared watch's task.
 pub(super) const EVENTS_MAX: usize = 256;
 
-/// Deletions of which is known what was deleted. Sessions ask soon after the deletion.
+/// Number of recent deletions whose object versions are remembered. Sessions ask soon after the deletion.
 const GONE_MAX: usize = 256;
 
-/// How far a shared watch has come.
+/// Progress of a shared watch.
 #[derive(Debug, Clone)]
 pub(super) enum Stage {
-    /// The first list is not complete.
+    /// The first list is not complete yet.
     Listing,
-    /// Everything is known.
+    /// The first list is complete, and changes follow.
     Following,
-    /// It cannot go on.
+    /// The watch has ended.
     Failed(Closed),
 }
 
@@ -54,29 +54,30 @@ pub(super) enum Stage {
 pub(super) struct SharedWatch {
     resource: Resource,
     kind: String,
-    /// Of those that are there and were not read, a version without body.
+    /// The copy. An object that exists but was not read is stored as a version without a body.
     objects: DashMap<ObjectKey, Arc<Stored>>,
     interned: Interned,
-    /// What was deleted last, oldest first: an edge that holds a newer incarnation by a write of its own keeps it.
+    /// The newest deletions, oldest first. An edge that holds a newer incarnation through a write of its own keeps it.
     gone: Mutex<VecDeque<(ObjectKey, ObjectVersion)>>,
     revision: AtomicU64,
-    /// Path and query of a list of all that is selected.
+    /// Path and query of a list of everything that is selected.
     path: String,
     lists: Lists,
-    /// Taken by whoever changes the copy.
+    /// Locked for every change of the copy.
     order: Mutex<Order>,
     stage: channel::Sender<Stage>,
     followers: Mutex<Followers>,
-    /// The nodes that have asked for it before its first list was complete; none where cloudcore has.
+    /// The nodes that asked for the watch before its first list was complete; none if cloudcore itself asked.
     askers: channel::Sender<Option<Vec<NodeId>>>,
-    /// Everybody follows it, and it is all of a kind of the warm set: it does not end for what one namespace has.
+    /// Whether all nodes follow the watch and it covers a whole kind of the warm set. Such a watch does not end because
+    /// of the objects of one namespace.
     is_common: bool,
     crowds: Mutex<Crowds>,
-    /// What had to give way is being read again.
+    /// Bodies or objects that had to give way are being read again.
     restoring: AtomicBool,
 }
 
-/// Ends the watch with whatever ends its task: an answer, a panic, or somebody who stops it.
+/// Fails the watch when its task ends for any reason: by a return, a panic or an abort.
 struct Ending<'w>(&'w SharedWatch);
 
 impl Drop for Ending<'_> {
@@ -107,13 +108,14 @@ impl SharedWatch {
         }
     }
 
-    /// The same, begun for a node: it pays for the copy for as long as nobody follows. None for cloudcore's own needs.
+    /// The same, begun for a node, which pays for the copy as long as it has no followers. None for cloudcore's own
+    /// needs.
     pub(super) fn begun_by(self, opener: Option<&NodeId>) -> Self {
         let askers = channel::Sender::new(opener.map(|node| vec![node.clone()]));
         Self { followers: Mutex::new(Followers::new(opener.cloned())), askers, ..self }
     }
 
-    /// The same of a part of the resource, which this path lists.
+    /// The same, restricted to the part of the resource that this path lists.
     pub(super) fn listed_at(self, path: String) -> Self {
         let is_common = self.is_common && path == self.path;
         Self { path, is_common, ..self }
@@ -124,27 +126,27 @@ impl SharedWatch {
         &self.resource
     }
 
-    /// The watch is about to list everything by itself: called before it asks.
+    /// The watch is about to relist. Called before the request is sent.
     pub(super) fn relist_begins(&self) {
         self.order.lock().relist_begins();
     }
 
-    /// Everything that the watch selects.
+    /// The keys of all selected objects.
     pub(super) fn keys(&self) -> Vec<ObjectKey> {
         self.objects.iter().map(|entry| entry.key().clone()).collect()
     }
 
-    /// How many objects it selects.
+    /// Number of selected objects.
     pub(super) fn len(&self) -> usize {
         self.objects.len()
     }
 
-    /// Whether the copy is there for this node alone.
+    /// Whether this node alone pays for the copy.
     pub(super) fn is_paid_by(&self, node: &NodeId) -> bool {
         self.followers.lock().payer() == Some(node)
     }
 
-    /// Whether it was begun for this node.
+    /// Whether the watch was begun for this node.
     pub(super) fn was_begun_by(&self, opener: Option<&NodeId>) -> bool {
         self.followers.lock().opener.as_ref() == opener
     }
@@ -174,22 +176,24 @@ impl SharedWatch {
         CloudRevision(self.revision.load(Ordering::Relaxed))
     }
 
-    /// Tells this session from now on what changes, until it ends or the watch does.
+    /// Notifies this session of changes from now on, until the session or the watch ends.
     ///
     /// # Errors
-    /// Why the watch has ended: whoever followed it now would never hear of that. Or the node alone would follow more than it
-    /// may.
+    /// The reason why the watch has ended, because a later follower would not be notified of its end. Or the node alone
+    /// would follow more than it may.
     pub(super) fn follow(&self, session: &Arc<SessionHandle>, scope: ScopeId) -> Result<(), Closed> {
         loop {
             let mut followers = self.followers.lock();
-            // The end is written down before the followers are told of it, so one of the two is seen here.
+            // The end is recorded before the followers are notified of it, so this session gets it in one of the two
+            // ways.
             if let Stage::Failed(closed) = &*self.stage.borrow() {
                 return Err(closed.clone());
             }
             let added = followers.add(session, scope, &self.interned.payers);
             drop(followers);
             let Err(lack) = added else {
-                // A list that waits for the turn of the one node that followed need not wait for it any more.
+                // The watch's own list may be waiting for the list turn of its only follower; it need not do so any
+                // more.
                 self.askers.send_modify(|_| ());
                 return Ok(());
             };
@@ -201,7 +205,7 @@ impl SharedWatch {
         self.followers.lock().remove(session, scope, &self.interned.payers);
     }
 
-    /// Has the node pay that alone follows. Ends the watch when it may not have as much.
+    /// Charges the copy to the node that alone follows it. Ends the watch when the node's share is too small.
     pub(super) fn settle(&self) {
         loop {
             let charged = self.followers.lock().charge(&self.interned.payers);
@@ -212,15 +216,15 @@ impl SharedWatch {
         }
     }
 
-    /// Since when nobody follows; none while somebody does.
+    /// Since when there are no followers; none while there are some.
     pub(super) fn idle_since(&self) -> Option<Instant> {
         self.followers.lock().idle_since()
     }
 
-    /// Waits until everything is known.
+    /// Waits until the first list is complete.
     ///
     /// # Errors
-    /// Why that will not happen.
+    /// The reason why that will not happen.
     pub(super) async fn synced(&self) -> Result<(), Closed> {
         let mut stage = self.stage.subscribe();
         let done = stage.wait_for(|stage| !matches!(stage, Stage::Listing)).await;
@@ -231,7 +235,8 @@ impl SharedWatch {
         }
     }
 
-    /// Ends the watch for everybody. The first reason stands. Whoever follows is told first, then the copy is given up.
+    /// Ends the watch for all followers. Only the first reason counts. The followers are notified first, then the copy
+    /// is dropped.
     pub(super) fn fail(&self, closed: &Closed) {
         self.stage.send_if_modified(|stage| {
             let first = !matches!(stage, Stage::Failed(_));
@@ -255,12 +260,12 @@ impl SharedWatch {
         matches!(*self.stage.borrow(), Stage::Failed(_))
     }
 
-    /// Whether the first list was complete once.
+    /// Whether the watch is past its first list and has not ended.
     pub(super) fn is_following(&self) -> bool {
         matches!(*self.stage.borrow(), Stage::Following)
     }
 
-    /// Takes the watch's events until it ends. However that comes about, its followers hear of it.
+    /// Processes the watch's events until the watch ends. Its followers are notified however it ends.
     pub(super) async fn run(self: Arc<Self>, mut events: mpsc::Receiver<ObjectEvent>) {
         let _ending = Ending(&self);
         let mut listed: Option<HashSet<ObjectKey>> = None;
@@ -271,7 +276,7 @@ impl SharedWatch {
                     if let Err(closed) = self.apply(raw) {
                         return self.fail(&closed);
                     }
-                    // Only what is in the copy matters at the end of the list.
+                    // At the end of the list only keys that are in the copy matter.
                     if let Some(listed) = &mut listed
                         && self.objects.contains_key(&key)
                     {
@@ -300,7 +305,7 @@ impl SharedWatch {
         if self.objects.len() <= FOLLOWED_MAX { Ok(()) } else { Err(too_many()) }
     }
 
-    /// The list is complete; a watch that has ended meanwhile stays ended.
+    /// The list is complete. A watch that has ended meanwhile stays ended.
     fn complete(&self) {
         self.stage.send_if_modified(|stage| {
             let first = matches!(stage, Stage::Listing);
@@ -321,7 +326,7 @@ impl SharedWatch {
 
     fn try_apply(&self, object: &Arc<SharedObject>) -> Result<(), Lack> {
         let mut order = self.order.lock();
-        // What has ended keeps nothing more.
+        // A watch that has ended stores nothing more.
         if self.has_failed() || order.is_older(&object.key, object.version.revision) {
             return Ok(());
         }
@@ -371,7 +376,7 @@ impl SharedWatch {
     fn remove(&self, key: &ObjectKey) -> Option<Arc<Stored>> {
         let (_, stored) = self.objects.remove(key)?;
         self.crowds.lock().remove(&stored);
-        // What remains is looked at again when more comes.
+        // An error here needs no action: the next growth of the copy checks the share again.
         let _ = self.followers.lock().resize(stored.bytes(), 0, &self.interned.payers);
         Some(stored)
     }
@@ -386,7 +391,7 @@ impl SharedWatch {
         order.bury(key, revision);
         let version = match self.remove(key) {
             Some(stored) => Some(stored.object.version.clone()),
-            // Its node may hold one that was left out.
+            // A node may hold the object although it was left out of the copy.
             None => raw.uid().ok().filter(|_| self.crowds.lock().may_have(key)).map(|uid| {
                 let hash = ContentHash::default();
                 ObjectVersion { uid, revision, hash }
@@ -403,7 +408,8 @@ impl SharedWatch {
         }
     }
 
-    /// What a list does not have was deleted while nobody watched, perhaps in an incarnation that was never seen here.
+    /// Removes the objects that are missing from a list. They were deleted while the watch was interrupted, perhaps in
+    /// an incarnation that this copy never had.
     fn keep_only(&self, listed: &HashSet<ObjectKey>) {
         self.gone.lock().clear();
         let mut order = self.order.lock();
@@ -505,7 +511,8 @@ mod tests {
         running.await.unwrap();
     }
 
-    /// Whoever holds a version goes on holding it, and others hear that there is one. It counts and is listed as any other.
+    /// Sessions that hold a version keep it, and others learn that the object exists. It is counted and listed like any
+    /// other object.
     #[test]
     fn what_is_followed_and_not_read_is_there_and_unreadable() {
         let services = Resource::new("", "v1", "services");

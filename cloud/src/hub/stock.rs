@@ -1,4 +1,4 @@
-//! The connection of a stock edge: link, session, and the ledger's way into its store.
+//! The connection of a stock edge: its link, its session, and the storing of its ledger.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -22,46 +22,46 @@ use super::registry::SessionHandle;
 use super::view::View;
 use crate::config::{Devices, KubeEdgeSessions};
 
-/// Longest wait, at the end of a session, for its ledger to be stored: when a whole fleet goes, its writes wait for each
-/// other. What is lost then costs repeats, nothing else.
+/// Longest wait at the end of a session until its ledger is stored. When a whole fleet disconnects, the writes queue
+/// behind each other. A lost ledger only causes repeated deliveries.
 const SETTLE_LIMIT: Duration = Duration::from_secs(30);
 
-/// Longest wait for the node's former session to have stored its ledger.
+/// Longest wait until the node's former session has stored its ledger.
 const PREDECESSOR_LIMIT: Duration = Duration::from_secs(40);
 
-/// A write that is under way.
+/// A write in progress.
 struct Saving {
     number: u64,
     work: BoxFuture<'static, Saved>,
 }
 
-/// A stock edge.
+/// The connection of a stock edge.
 pub(super) struct Stock {
     hub: Arc<Hub>,
     node: NodeId,
     pub(super) link: DocumentLink,
     pub(super) session: CloudSession,
-    /// Version of the stored record; none when there is none.
+    /// Version of the stored record; none when there is no record.
     version: Option<RecordVersion>,
-    /// UID of the Node that the record names.
+    /// UID of the Node object that the record names.
     owner: Option<Uid>,
     saving: Option<Saving>,
-    /// The link took no further document when there may have been one.
+    /// The link accepted no further document although the session may have had one.
     choked: bool,
-    /// The record is not this session's to write any more.
+    /// This session must not write the record any more.
     abandoned: bool,
     /// The watches of the edge's MetaServer.
     pub(super) metaserver: MetaServer,
 }
 
-/// What happens on such a connection.
+/// An event of such a connection.
 #[derive(Debug)]
 pub(super) enum StockEvent {
     Document(Bytes),
-    /// Something that is no document.
+    /// Traffic that is not a document, which shows that the peer is alive.
     Heard,
     Closed(LinkError),
-    /// Documents have left, and the session has something to do because of that.
+    /// Documents were sent, and the session has something to do because of that.
     Left,
     Saved(u64, Saved),
 }
@@ -69,7 +69,7 @@ pub(super) enum StockEvent {
 /// Waits until the node's former session has stored its ledger.
 ///
 /// # Errors
-/// When the former session does not end.
+/// The former session does not end in time.
 pub(super) async fn wait_for(node: &NodeId, former: Option<Arc<SessionHandle>>) -> Result<(), LedgerError> {
     if let Some(former) = former
         && tokio::time::timeout(PREDECESSOR_LIMIT, former.over()).await.is_err()
@@ -106,7 +106,7 @@ impl Stock {
         }
     }
 
-    /// Moves documents onto the link while it has room, then starts the write that the session has found necessary.
+    /// Moves documents onto the link while there is room, then starts a ledger write if the session needs one.
     pub(super) fn pump(&mut self, now: Moment, view: &View) -> Result<(), LinkError> {
         self.choked = loop {
             if !self.link.can_send() {
@@ -130,7 +130,7 @@ impl Stock {
         self.saving = Some(Saving { number: write.number, work });
     }
 
-    /// The Node as it is known now; while it is not, the one that the record named.
+    /// The UID of the registered Node. If the Node is not known, the UID that the record named.
     fn owner_of_record(&mut self) -> Option<Uid> {
         if let Some(uid) = self.hub.down.registered(&self.node) {
             self.owner = Some(uid);
@@ -138,7 +138,7 @@ impl Stock {
         self.owner.clone()
     }
 
-    /// Tells the session what became of the watches.
+    /// Passes the current watches to the session.
     pub(super) fn take_watches(&mut self) {
         if let Some(watches) = self.metaserver.poll_watches() {
             self.session.set_watches(watches);
@@ -148,10 +148,10 @@ impl Stock {
         }
     }
 
-    /// The next thing that the owner has to do something about. Cancel-safe.
+    /// The next event that the owner must handle. Cancel-safe.
     ///
-    /// That documents have left is mostly none: it only says from when on an acknowledgement is missed, and the owner,
-    /// which looks at the session again at `wakes_at`, has more rounds to make than those.
+    /// Sent documents are mostly not such an event. They only set the time from which on an acknowledgement is overdue,
+    /// and the owner, which looks at the session again at `wakes_at`, should not run a round for each of them.
     pub(super) async fn next(&mut self, wakes_at: Instant) -> StockEvent {
         poll_fn(|cx| {
             if let Some(saving) = &mut self.saving
@@ -179,7 +179,7 @@ impl Stock {
         .await
     }
 
-    /// False when the connection is over.
+    /// Handles an event. False when the connection is over.
     pub(super) fn handle(&mut self, now: Moment, event: StockEvent) -> bool {
         match event {
             StockEvent::Document(document) => {
@@ -223,12 +223,12 @@ impl Stock {
         }
     }
 
-    /// The Node is gone, and the ledger goes with it.
+    /// The Node was deleted, and its ledger is deleted with it.
     pub(super) fn abandon_ledger(&mut self) {
         self.abandoned = true;
     }
 
-    /// Stores what the ledger says at the end of the session.
+    /// Stores the final ledger of the session.
     pub(super) async fn settle(&mut self) {
         if tokio::time::timeout(SETTLE_LIMIT, self.try_settle()).await.is_err() {
             tracing::warn!(node = %self.node, "the delivery ledger was not stored in time: objects may be sent again");
@@ -248,7 +248,7 @@ impl Stock {
         match self.hub.ledgers.save(&self.node, version, ledger, owner).await {
             Saved::Done(_) => {}
             Saved::Failed(error) => tracing::warn!(node = %self.node, %error, "delivery ledger not stored"),
-            // What is stored names every key that this session has sent, and claims nothing of it.
+            // The stored record names every key that this session has sent, and makes no claim about the versions.
             Saved::Conflict(..) | Saved::TakenOver => {
                 tracing::debug!(node = %self.node, "the delivery ledger is another session's now");
             }

@@ -1,4 +1,4 @@
-//! Subscriptions of edges: who may follow what, over watches that all edges share
+//! Subscriptions of edges: rights to follow, and the watches that all edges share
 //! (docs/security.md#rights-are-asked-for-never-remembered).
 
 use std::sync::Arc;
@@ -25,27 +25,27 @@ use crate::metrics::{Label, Metrics};
 #[cfg(test)]
 mod tests;
 
-/// Shared watches at a time. For a further one that is closed which nobody has followed for longest; when somebody follows
-/// each of them, it is refused with 503.
+/// Maximum number of shared watches. For a further watch, the one that has been without followers for longest is
+/// closed. If all watches have followers, the further one is refused with 503.
 const SHARED_WATCHES_MAX: usize = 512;
 
-/// Shared watches that are there for one node alone, those that it follows no longer included. Selectors are free to invent:
-/// without this bound one node fills the places of all.
+/// Maximum number of shared watches that exist for one node alone, including those that it no longer follows. A node
+/// can invent any number of selectors: without this bound it could fill the slots of all nodes.
 const NODE_WATCHES_MAX: usize = 32;
 
-/// A shared watch that nobody has followed for this long is closed.
+/// A shared watch that has had no followers for this long is closed.
 const IDLE_LIMIT: Duration = Duration::from_secs(600);
 
-/// Bytes that the events of all shared watches may take while they wait for the copies.
+/// Memory for queued events of all shared watches, in bytes.
 const EVENTS_BYTES_MAX: u32 = 2 * 1024 * 1024;
 
-/// Lists at a time that confirm what shared watches do not have.
+/// Concurrent lists that confirm what shared watches do not have.
 const LISTS_MAX: usize = 4;
 
-/// Time that an edge waits for the first list.
+/// Longest wait of an edge for the first list.
 const SYNC_LIMIT: Duration = Duration::from_secs(60);
 
-/// Why a subscription ended or was not opened.
+/// The reason why a subscription ended or was not opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Closed {
     pub(super) code: u16,
@@ -72,14 +72,14 @@ pub struct Subscriptions {
     metrics: Metrics,
     running: Arc<DashMap<Selection, Running>>,
     interned: Interned,
-    /// Memory of the events that wait for any of the watches.
+    /// Memory of the queued events of all watches.
     waiting: Waiting,
-    /// Places for lists that confirm something.
+    /// Permits for lists that confirm what shared watches do not have.
     lists: Arc<Semaphore>,
 }
 
 impl Subscriptions {
-    /// No watches yet.
+    /// A hub's subscriptions, without any watch yet.
     #[must_use]
     pub fn new(kube: Kube, tasks: Tasks, metrics: Metrics) -> Self {
         let access = Access::new(kube.clone());
@@ -89,13 +89,14 @@ impl Subscriptions {
         Self { kube, access, tasks, metrics, running, interned, waiting, lists }
     }
 
-    /// The same with so many bytes for all objects that are followed. What one node alone follows may take a quarter.
+    /// The same, with this many bytes for all followed objects. The objects that one node alone follows may take a
+    /// quarter of them.
     #[must_use]
     pub fn with_memory(self, bytes: usize) -> Self {
         Self { interned: Interned::new(bytes).counted(&self.metrics), ..self }
     }
 
-    /// Checks the right to follow, then finds or starts the watch and waits until it knows everything.
+    /// Checks the right to follow, then finds or starts the watch and waits until its first list is complete.
     pub(super) async fn open(
         &self,
         node: &NodeId,
@@ -104,7 +105,7 @@ impl Subscriptions {
         self.follow_granted(self.access.check(node, subscribe).await?, Some(node)).await
     }
 
-    /// Finds or starts the watch of what cloudcore follows for all nodes.
+    /// Finds or starts a watch that cloudcore follows for all nodes.
     pub(super) async fn follow(&self, granted: Granted) -> Result<Arc<SharedWatch>, Closed> {
         self.follow_granted(granted, None).await
     }
@@ -120,25 +121,26 @@ impl Subscriptions {
         if outcome.is_ok() || !watch.has_failed() || watch.was_begun_by(opener) {
             return outcome.map(|()| watch);
         }
-        // It was begun for another node, which may have used up its share: this one has its own.
+        // The watch was begun for another node, whose share may be used up. This node has its own share.
         let own = self.watch_for(&selection, opener).await?;
         synced(&own).await.map(|()| own)
     }
 
-    /// Asks for the right again.
+    /// Checks the right again.
     pub(super) async fn review(&self, node: &NodeId, subscribe: &Subscribe) -> Result<(), Closed> {
         match self.access.check(node, subscribe).await {
-            // An API server that does not answer takes no rights away.
+            // A right is not revoked because the API server does not answer.
             Err(closed) if closed.code == 503 => Ok(()),
             outcome => outcome.map(drop),
         }
     }
 
-    /// Has the API server list what a watch selects, for a node, until a list is complete that began after this one. False when
-    /// the watch has ended. While the API server does not answer, this goes on, and nobody else waits for it.
+    /// Confirms what a watch does not have. The API server lists the watch's selection, in the list turn of a node,
+    /// until a list with a number above `since` is complete. False when the watch has ended. While the API server does
+    /// not answer, this keeps retrying, and no other task waits for it.
     ///
-    /// A node has one turn, before it waits with others: for those who list the same, and for a place. Nothing is held while
-    /// a list rests.
+    /// The order of waiting is: for the node's own list turn, for the permit to list this selection, and for one of
+    /// [`LISTS_MAX`] permits. Nothing is held during the pause after a failed list.
     pub(super) async fn prove(&self, node: &NodeId, watch: &SharedWatch, since: u64) -> bool {
         while !watch.has_failed() {
             if let Some(until) = watch.rests_until() {
@@ -149,14 +151,14 @@ impl Subscriptions {
             if watch.lists_complete() > since {
                 return true;
             }
-            // Somebody else has listed meanwhile, and failed.
+            // Another caller has listed meanwhile, and failed.
             if watch.has_failed() || watch.rests_until().is_some() {
                 continue;
             }
             let Ok(_place) = self.lists.acquire().await else { return false };
             let Err(error) = watch.list(&self.kube, &turn).await else { continue };
             let failures = watch.list_failed();
-            // The first failure, and then ever fewer.
+            // Log the first failure, then less and less often.
             if failures.is_power_of_two() {
                 let resource = watch.resource();
                 tracing::warn!(%resource, error, failures, "cannot confirm what was deleted; edges keep it");
@@ -165,7 +167,7 @@ impl Subscriptions {
         false
     }
 
-    /// Closes every watch, for an epoch that has ended.
+    /// Closes every watch, because the epoch has ended.
     pub fn close_all(&self) {
         let closed = Closed::new(410, "the cloud's history was restored: subscribe again");
         self.running.retain(|_, running| {
@@ -175,7 +177,7 @@ impl Subscriptions {
         self.metrics.shared_watches.set(0);
     }
 
-    /// Closes watches that failed or that nobody has followed for a while. Called now and then.
+    /// Closes watches that have failed, or that have had no followers for a while. Called periodically.
     pub fn sweep(&self) {
         let now = Instant::now();
         self.running.retain(|_, running| {
@@ -185,7 +187,7 @@ impl Subscriptions {
                 running.watch.idle_since().is_some_and(|since| now.duration_since(since) >= IDLE_LIMIT);
             let keep = !idle && !running.watch.has_failed();
             if !keep {
-                // Somebody may be about to follow it.
+                // A session may be about to follow it.
                 running.end(&Closed::new(503, "nobody followed this watch: subscribe again"));
             }
             keep
@@ -196,7 +198,7 @@ impl Subscriptions {
         self.metrics.shared_watch_bytes.set(gauge(self.interned.bytes()));
     }
 
-    /// Reads again what had to give way, where there is room now.
+    /// Reads withheld objects again if there is room now.
     fn restore(&self, watch: &Arc<SharedWatch>) {
         let Some(node) = watch.begin_to_restore() else { return };
         let (subscriptions, watch) = (self.clone(), Arc::clone(watch));
@@ -230,7 +232,8 @@ impl Subscriptions {
         Ok(Arc::clone(&entry.watch))
     }
 
-    /// Room for one more watch: in the share of the node that asks, and in the whole. Watches that nobody follows give way.
+    /// Makes room for one more watch, both in the bound of the node that asks and in the total. Watches without
+    /// followers are closed for it.
     fn make_room(&self, opener: Option<&NodeId>) -> Result<(), Closed> {
         if let Some(node) = opener {
             let own = |running: &Running| running.watch.is_paid_by(node);
@@ -253,16 +256,16 @@ impl Subscriptions {
         Ok(())
     }
 
-    /// Closes the one of these watches that nobody has followed for longest. False when all are followed.
+    /// Closes the matching watch that has been without followers for longest. False when all of them have followers.
     fn close_idle(&self, of: impl Fn(&Running) -> bool) -> bool {
-        // A watch that is being listed has no followers yet, and somebody who waits for it.
+        // A watch before its first list has no followers yet, but a caller waits for it.
         let idle = |running: &Running| running.watch.idle_since().filter(|_| running.watch.is_following());
         let candidates = self.running.iter().filter(|running| of(running));
         let oldest = candidates
             .filter_map(|running| Some((idle(&running)?, running.key().clone())))
             .min_by_key(|(since, _)| *since);
         let Some((_, selection)) = oldest else { return false };
-        // Somebody may have come back meanwhile.
+        // A session may have followed it meanwhile.
         let closed = self.running.remove_if(&selection, |_, running| idle(running).is_some());
         if let Some((_, running)) = &closed {
             running.end(&Closed::new(503, "this watch gave way to another: subscribe again"));
@@ -285,7 +288,7 @@ impl Subscriptions {
         let (failing, metrics) = (Arc::clone(&shared), self.metrics.clone());
         let failed = move |error: &WatchError| {
             metrics.watch_failures.get_or_create(&Label { kind: "subscription" }).inc();
-            // Nobody waits for ever for a list that the API server refuses.
+            // Callers must not wait for ever for a list that the API server refuses.
             if let Some(closed) = refused(error)
                 && !failing.is_following()
             {
@@ -308,7 +311,7 @@ impl Subscriptions {
 }
 
 impl Running {
-    /// Stops its tasks and tells whoever follows, now or a moment later.
+    /// Stops its tasks. Its followers are notified now, or a moment later.
     fn end(&self, closed: &Closed) {
         self.watch.fail(closed);
         for task in &self.tasks {
@@ -317,15 +320,15 @@ impl Running {
     }
 }
 
-/// Waits until the watch knows everything.
+/// Waits until the first list of the watch is complete.
 async fn synced(watch: &SharedWatch) -> Result<(), Closed> {
     let synced = tokio::time::timeout(SYNC_LIMIT, watch.synced()).await;
     synced.map_err(|_| Closed::new(504, "the first list takes too long: subscribe again"))?
 }
 
-/// The API server's refusal, when the failure is one that another attempt does not heal.
+/// The API server's refusal, if a retry cannot help.
 fn refused(error: &WatchError) -> Option<Closed> {
-    // 401 is about cloudcore's own credentials.
+    // 401 would be about cloudcore's own credentials.
     let code = error.code.filter(|code| matches!(code, 400 | 402..=405 | 422))?;
     Some(Closed::new(code, &error.text))
 }

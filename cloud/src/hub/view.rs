@@ -1,4 +1,4 @@
-//! What one session may see: the node's own set, and the subscriptions that were granted to it.
+//! The objects that one session may see: the node's own set, and its granted subscriptions.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -17,23 +17,24 @@ use crate::record::Connection;
 pub(super) struct View {
     node: NodeId,
     down: Arc<Downstream>,
-    /// Keys that were asked for before the node's picture was complete, or while the index had no room for what a pod refers to:
-    /// the edge may hold something under them that the index has never heard of. Bounded by the inventory of the edge.
+    /// Keys that were looked up before the node's picture was complete, or while the index had no room for what a pod
+    /// refers to. The edge may hold an object under such a key that the index does not know. Bounded by the inventory
+    /// of the edge.
     deferred: Mutex<HashSet<ObjectKey>>,
-    /// Keys that are about to be taken from the edge, by what is to be asked first: for the node's own set a list of its
-    /// pods, else a list of what the watch with this name selects. Bounded by what the edge holds.
+    /// Keys that are about to be deleted at the edge, by the question to ask first: for the node's own set a list of
+    /// its pods, otherwise a list of the selection of the watch with this scope. Bounded by what the edge holds.
     doubts: Mutex<BTreeMap<ScopeId, HashSet<ObjectKey>>>,
-    /// The API server has listed the node's pods in this session: from then on the index knows what the node needs, as far
-    /// as any session before could know it.
+    /// The API server has listed the node's pods in this session. From then on the index knows what the node needs, at
+    /// least as well as any earlier session could know it.
     pods_proven: bool,
-    /// Objects of the node's own set that it has confirmed to be absent.
+    /// Objects of the node's own set that the API server has confirmed to be absent.
     proven: BTreeSet<ObjectKey>,
     subscriptions: Vec<(ScopeId, Followed)>,
-    /// The edge is a stock one: its pods reach the API server through MetaServer.
+    /// Whether this is a stock edge, whose pods reach the API server through MetaServer.
     stock: bool,
-    /// What a stock edge has asked for of volumes.
+    /// The volumes and claims that a stock edge has asked for.
     pub(super) volumes: Volumes,
-    /// What the session looks at is recorded.
+    /// Records what the session looks up.
     recording: Option<Arc<Connection>>,
 }
 
@@ -44,12 +45,12 @@ impl View {
         Self { node, down, deferred, doubts, pods_proven, proven, subscriptions, stock, volumes, recording }
     }
 
-    /// Has what the session looks at recorded.
+    /// Records every lookup of the session from now on.
     pub(super) fn record(&mut self, recording: Arc<Connection>) {
         self.recording = Some(recording);
     }
 
-    /// These keys have changed: what is there now is recorded, whether or not it is sent.
+    /// Records the current state of these changed keys, whether or not it is sent.
     pub(super) fn witness<'k>(&self, keys: impl IntoIterator<Item = &'k (ScopeId, ObjectKey)>) {
         if self.recording.is_some() {
             for (scope, key) in keys {
@@ -63,21 +64,23 @@ impl View {
         Self { stock: true, ..Self::new(node, down) }
     }
 
-    /// The keys that waited for the picture to be complete.
+    /// Takes the keys that waited for the picture to be complete.
     pub(super) fn take_deferred(&self) -> HashSet<ObjectKey> {
         std::mem::take(&mut *self.deferred.lock())
     }
 
-    /// What the API server has to be asked about before it is taken from the edge, without what is being asked.
+    /// Takes the keys that the API server must be asked about before they are deleted at the edge, except for scopes
+    /// with a running question.
     pub(super) fn take_doubts(&self, asked: impl Fn(ScopeId) -> bool) -> Vec<(ScopeId, HashSet<ObjectKey>)> {
         self.doubts.lock().extract_if(.., |scope, _| !asked(*scope)).collect()
     }
 
-    /// The index knows the node's pods as the API server has listed them, and of these objects that there are none.
+    /// The index now has the node's pods as the API server has listed them, and the API server has confirmed these
+    /// objects to be absent.
     pub(super) fn prove(&mut self, absent: Vec<ObjectKey>) {
         self.pods_proven = true;
         self.proven.extend(absent);
-        // The list may have shown pods of which no watch has told.
+        // The list may have brought pods that the watch has not shown yet.
         self.volumes.pods_changed();
     }
 
@@ -95,7 +98,7 @@ impl View {
         &self.subscriptions
     }
 
-    /// The watch with this name, among the subscriptions and the volumes.
+    /// The watch with this scope, among the subscriptions and the volumes.
     pub(super) fn followed(&self, scope: ScopeId) -> Option<&Followed> {
         match VolumeKind::of_scope(scope) {
             Some(kind) => self.volumes.followed(kind),
@@ -107,11 +110,11 @@ impl View {
         self.followed(scope).map(|followed| &followed.watch)
     }
 
-    /// What has to be asked before this is lost; none when nothing has to. The watches of the kinds are independent, and what
-    /// one of them has shown says nothing of the others.
+    /// The scope of the question to ask before this object is deleted at the edge; none when no question is needed. The
+    /// watches of the kinds are independent: the state of one proves nothing about the others.
     fn doubt(&self, scope: ScopeId, key: &ObjectKey, loss: Loss) -> Option<ScopeId> {
         if scope != ScopeId::NODE {
-            // A deletion that the watch has told needs no question, nor does what it does not select.
+            // A deletion that the watch has shown needs no question, nor does an object that the watch does not select.
             let told = matches!(loss, Loss::Need { claimed: false });
             let followed = self.followed(scope).filter(|_| !told)?;
             let concerns = followed.watch.resource() == key.resource();
@@ -121,7 +124,8 @@ impl View {
         match (Kind::of(key), loss) {
             (_, Loss::Object) => (!self.proven.contains(key)).then_some(ScopeId::NODE),
             (Some(Kind::Pod | Kind::Node), Loss::Need { claimed: false }) => None,
-            // Pods need them, and the watch of pods says so, however much was heard of the objects themselves.
+            // Pods need these objects. Only the watch of pods shows that, whatever the watches of the objects
+            // themselves have shown.
             (Some(_), Loss::Need { .. }) => pods,
             (None, _) if self.stock => {
                 let kind = VolumeKind::of(key)?;
@@ -132,7 +136,7 @@ impl View {
     }
 }
 
-/// The API server's slice with the local endpoint.
+/// The API server's EndpointSlice with the local endpoint added.
 fn local(lookup: Lookup) -> Lookup {
     match &lookup {
         Lookup::Present(object) => {
@@ -246,13 +250,13 @@ mod tests {
         for key in &keys {
             assert_eq!(view.certainty(ScopeId::NODE, key, CLAIMED), Certainty::Certain, "{key}");
         }
-        // That there is no such object was read of one alone.
+        // The API server has confirmed the absence of only one of them.
         assert_eq!(view.certainty(ScopeId::NODE, &keys[1], Loss::Object), Certainty::Certain);
         assert_eq!(view.certainty(ScopeId::NODE, &keys[2], Loss::Object), Certainty::Asked);
     }
 
-    /// The watch of pods tells the end of a pod. Of a ConfigMap it tells that an older pod needs it no longer, and perhaps not
-    /// yet that a newer one does.
+    /// The watch of pods shows the end of a pod. For a ConfigMap it shows that an older pod no longer needs it, and
+    /// perhaps does not show yet that a newer pod does.
     #[test]
     fn the_end_of_a_need_is_asked_about_whatever_its_own_watch_has_shown() {
         let (mut view, [pod, config, secret]) = view();

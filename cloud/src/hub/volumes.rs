@@ -1,13 +1,13 @@
-//! Volumes and claims that a stock edge has asked for: it is told when they change and when they are gone
+//! Volumes and claims that a stock edge has asked for: it is notified when they change and when they are gone
 //! (docs/reference/kubeedge.md#sync-controller).
 //!
-//! An edge asks for them whenever it needs them and is connected, and keeps the answer for a restart without a connection.
-//! What it was given is in its ledger; the changes come from one watch of each kind, which all nodes of this cloudcore
-//! share. Attachments are not followed: stock edges keep them under a namespace that they do not have.
+//! A connected edge asks for them whenever it needs them, and keeps the answer for a restart without a connection. Its
+//! ledger records what it was given. The changes come from one watch per kind, which all nodes of this cloudcore share.
+//! Attachments are not followed: stock edges keep them under a namespace that they do not have.
 //!
-//! The right to a claim is a pod of the node that refers to it, and the right to a volume is that its claim is one of
-//! those, as the Node authorizer judges the question. With the last such pod the right ends, and the edge is told that
-//! the object is gone.
+//! A node has the right to a claim if one of its pods refers to it, and the right to a volume if the volume's claim is
+//! such a claim, as the Node authorizer decides it. When the last such pod is gone, the right ends, and the edge is
+//! notified that the object is gone.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use crate::edgecontroller::downstream::{PodsOn, WITHHELD};
 /// The kinds, by their plurals in the core group.
 const PLURALS: [&str; 2] = ["persistentvolumes", "persistentvolumeclaims"];
 
-/// Names the watch of one kind in the node's mailbox; far from the numbers of the edge's own subscriptions.
+/// The scopes of the two watches in the node's mailbox, far from the numbers of the edge's own subscriptions.
 const SCOPES: [ScopeId; 2] = [ScopeId(u32::MAX - 1), ScopeId(u32::MAX)];
 
 /// The kind that a watch follows.
@@ -38,14 +38,14 @@ const SCOPES: [ScopeId; 2] = [ScopeId(u32::MAX - 1), ScopeId(u32::MAX)];
 pub(super) struct VolumeKind(usize);
 
 impl VolumeKind {
-    /// The kind of a key, if it is one of them.
+    /// The kind of a key, if it is a volume or claim.
     pub(super) fn of(key: &ObjectKey) -> Option<Self> {
         let resource = key.resource();
         let index = PLURALS.iter().position(|plural| **plural == *resource.name)?;
         resource.group.is_empty().then_some(Self(index))
     }
 
-    /// The kind whose watch has this name.
+    /// The kind whose watch has this scope.
     pub(super) fn of_scope(scope: ScopeId) -> Option<Self> {
         SCOPES.iter().position(|own| *own == scope).map(Self)
     }
@@ -55,32 +55,32 @@ impl VolumeKind {
     }
 }
 
-/// Wait before volumes of a kind are followed again; it doubles with each failure up to [`RETRY_MAX`].
+/// Wait before the volumes of a kind are followed again. It doubles with each failure up to [`RETRY_MAX`].
 const RETRY_MIN: Duration = Duration::from_secs(5);
 
-/// Longest wait: the API server refuses, or has no room.
+/// Longest wait, for as long as the kind is refused or there is no room for it.
 const RETRY_MAX: Duration = Duration::from_secs(300);
 
-/// The watches of one session.
+/// The volume watches of one session.
 #[derive(Debug, Default)]
 pub(super) struct Volumes {
     watches: [Option<Followed>; 2],
-    /// The node has a right to something of the kind, so that it has to be followed.
+    /// The node has a right to an object of the kind, so the kind must be followed.
     missing: [AtomicBool; 2],
-    /// Being opened, or waiting after a failure.
+    /// The watch is being opened, or waits after a failure.
     opening: [bool; 2],
-    /// Failures since the kind was followed.
+    /// Consecutive failures of the kind.
     failures: [u32; 2],
-    /// The claims of the node's pods; none until they are asked for.
+    /// The claims of the node's pods, once they were needed.
     claims: Mutex<Option<Arc<Claims>>>,
 }
 
 /// The claims that a node's pods refer to.
 #[derive(Debug)]
 struct Claims {
-    /// By namespace and name.
+    /// Namespaces and names.
     names: HashSet<(String, String)>,
-    /// No pod of the node may refer to another one.
+    /// Whether these are all claims that a pod of the node may refer to.
     complete: bool,
 }
 
@@ -95,8 +95,8 @@ impl Claims {
 }
 
 impl Volumes {
-    /// What the node should have under a key; none when it is of no such kind. Only asked for keys that the edge holds.
-    /// `pods` are those of the node, none while they are not known.
+    /// The state of a key for this node; none when the key is of neither kind. Only called for keys that the edge
+    /// holds. `pods` returns the node's pods, or none while they are not known.
     pub(super) fn lookup(&self, key: &ObjectKey, pods: impl FnOnce() -> Option<PodsOn>) -> Option<Lookup> {
         let kind = VolumeKind::of(key)?;
         let Some(claims) = self.claims(pods) else { return Some(Lookup::Pending) };
@@ -116,12 +116,13 @@ impl Volumes {
         claims.clone()
     }
 
-    /// A pod of the node has changed, come or gone.
+    /// A pod of the node was added, changed or deleted.
     pub(super) fn pods_changed(&self) {
         *self.claims.lock() = None;
     }
 
-    /// A kind whose watch has to be opened. Each is told once, until it is known what has become of that.
+    /// A kind whose watch must be opened. Each kind is returned once, until [`Self::open`] or [`Self::retry`] is
+    /// called.
     pub(super) fn take_missing(&mut self) -> Option<VolumeKind> {
         let index = (0..2).find(|index| {
             self.missing[*index].swap(false, Ordering::Relaxed)
@@ -132,7 +133,7 @@ impl Volumes {
         Some(VolumeKind(index))
     }
 
-    /// The watch of a kind could not be opened, or has ended. How long to wait before [`Self::retry`].
+    /// The watch of a kind could not be opened, or has ended. Returns the wait before [`Self::retry`].
     pub(super) fn failed(&mut self, kind: VolumeKind) -> Duration {
         self.watches[kind.0] = None;
         self.opening[kind.0] = true;
@@ -141,7 +142,7 @@ impl Volumes {
         doubled(RETRY_MIN, *failures, RETRY_MAX)
     }
 
-    /// The time has come: the kind is opened again if anything of it is still looked up to which the node has a right.
+    /// The wait is over. The kind is opened again if a key of it is still looked up to which the node has a right.
     pub(super) fn retry(&mut self, kind: VolumeKind) {
         self.opening[kind.0] = false;
     }
@@ -149,7 +150,7 @@ impl Volumes {
     /// Follows the volumes of a kind.
     ///
     /// # Errors
-    /// Why the watch has ended.
+    /// The reason why the watch has ended.
     pub(super) fn open(
         &mut self,
         kind: VolumeKind,
@@ -166,8 +167,8 @@ impl Volumes {
         self.watches[kind.0].as_ref()
     }
 
-    /// What has to be asked before a volume or claim is taken away of which the copy does not know and to which the node may
-    /// have a right, its pods being known.
+    /// The question to ask before a volume or claim is deleted at the edge, if the copy does not have it and the node
+    /// may have a right to it. Requires that the node's pods are known.
     pub(super) fn doubt(&self, kind: VolumeKind, key: &ObjectKey) -> Option<ScopeId> {
         let followed = self.followed(kind)?;
         let there = matches!(followed.watch.lookup(key), Lookup::Present(_));
@@ -185,12 +186,12 @@ impl Volumes {
     }
 }
 
-/// Whether a key is one that a right of this kind is about.
+/// Whether a key is a volume or a claim.
 pub(super) fn is_volume(key: &ObjectKey) -> bool {
     VolumeKind::of(key).is_some()
 }
 
-/// Whether these claims can be a right to a claim or volume with this key.
+/// Whether these claims can give a right to the claim or volume with this key.
 fn may_have(key: &ObjectKey, claims: &Claims) -> bool {
     match key.namespace() {
         "" => !claims.names.is_empty(),
@@ -198,7 +199,7 @@ fn may_have(key: &ObjectKey, claims: &Claims) -> bool {
     }
 }
 
-/// What was found, for as long as the node has a right to it.
+/// The lookup result, restricted by the node's right to it.
 fn entitled(found: Lookup, key: &ObjectKey, claims: &Claims) -> Lookup {
     let allowed = match &found {
         Lookup::Present(volume) if key.namespace().is_empty() => {
@@ -213,12 +214,12 @@ fn entitled(found: Lookup, key: &ObjectKey, claims: &Claims) -> Lookup {
     match allowed {
         true => found,
         false if claims.complete => Lookup::Unwanted(None),
-        // A pod of which nothing but the version is known may refer to it: what the edge has of it stays.
+        // A pod of which only the version is known may refer to the object, so the edge keeps what it has.
         false => Lookup::Unreadable(WITHHELD),
     }
 }
 
-/// The claims that a pod refers to, by name or by a template of its own.
+/// The claims that a pod refers to, by name or through an ephemeral volume.
 fn claims_of(pod: &SharedObject) -> Vec<(String, String)> {
     let body: Value = serde_json::from_slice(&pod.body).unwrap_or_default();
     let volumes = body.pointer("/spec/volumes").and_then(Value::as_array).into_iter().flatten();
@@ -300,7 +301,7 @@ mod tests {
         let by_name = pod(&json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]));
         let on = |pods: &[Arc<SharedObject>], complete| Some(PodsOn { pods: pods.to_vec(), complete });
         let pods = [by_name];
-        // The list of the watch is not complete, so what it says of a key with a right is that it does not know.
+        // The list of the watch is not complete, so the state of a key to which the node has a right is unknown.
         assert!(matches!(volumes.lookup(&claim, || on(&pods, true)), Some(Lookup::Pending)));
         assert!(matches!(volumes.lookup(&claim, || on(&[], true)), Some(Lookup::Pending)), "remembered");
         volumes.pods_changed();
@@ -310,7 +311,7 @@ mod tests {
         assert!(matches!(volumes.lookup(&claim, || on(&[], true)), Some(Lookup::Unwanted(None))));
     }
 
-    /// Pods come and go, and everything that the edge holds is looked at each time.
+    /// Pods come and go, and everything that the edge holds is looked up each time.
     #[test]
     fn what_cannot_be_followed_is_tried_ever_less_often_and_no_longer_than_a_pod_needs_it() {
         let mut volumes = Volumes::default();
@@ -340,7 +341,7 @@ mod tests {
         assert_eq!(look(&mut volumes, &[]), (0, 2), "no pod does: the right has ended, and nothing is asked");
     }
 
-    /// Everything that the session has to say now; what its ledger needs for that is stored at once.
+    /// Everything that the session has to send now. Ledger writes that it needs are stored at once.
     fn told(session: &mut CloudSession, view: &View) -> Vec<String> {
         let now = Moment::default();
         let mut told = Vec::new();
@@ -353,7 +354,8 @@ mod tests {
         }
     }
 
-    /// A stock edge holds a claim that it was given for a pod; while it was away the pod has gone, and with it the right.
+    /// A stock edge holds a claim that it was given for a pod. While it was disconnected, the pod was deleted, and with
+    /// it the right.
     #[test]
     fn a_right_that_ended_while_the_node_was_away_is_told_with_the_next_connection() {
         let node = NodeId::parse("edge-1").expect("valid");
@@ -387,7 +389,8 @@ mod tests {
         assert_eq!(view.take_doubts(|_| false).len(), 1);
         view.prove(Vec::new());
         session.offer(ScopeId::NODE, claim, &view);
-        // The claim itself is not known, but that no pod of the node refers to it is: nobody has to follow it for that.
+        // The claim itself is not known, but it is known that no pod of the node refers to it. So the kind need not be
+        // followed.
         assert_eq!(deletions(&mut session, &view), 1, "the right has ended");
         assert_eq!(view.volumes.take_missing(), None);
     }

@@ -1,4 +1,4 @@
-//! One call of the Kubernetes API, under the identity that it is for.
+//! A single call of the Kubernetes API, under the identity that it is made for.
 
 use std::time::Duration;
 
@@ -25,27 +25,28 @@ use super::{Kube, Room, endless, is_large, is_object};
 /// Longest answer that cloudcore reads for itself, in bytes.
 pub(crate) const ANSWER_LEN_MAX: usize = 16 * 1024 * 1024;
 
-/// Longest body that kube-apiserver takes. A longer one is not sent: its refusal may be lost with the connection that
-/// it ends.
+/// Longest body that kube-apiserver accepts. A longer one is not sent, because kube-apiserver closes the connection and
+/// its error may be lost.
 const BODY_LEN_MAX: usize = 3 * 1024 * 1024;
 
-/// Under whose rights a call runs.
+/// The identity under which a call runs.
 #[derive(Debug, Clone, Copy)]
 pub enum Caller<'a> {
     /// cloudcore itself.
     Own,
-    /// cloudcore itself, for what a node has asked: with its rights, and among the calls of that node.
+    /// cloudcore itself, on behalf of a node: with cloudcore's rights, and in the queue of that node's calls.
     OwnFor(&'a NodeId),
-    /// The same in a turn of that node, so that nothing which others wait for is held while the node waits behind itself.
+    /// The same with a turn that the node already has, so that the call holds nothing that others wait for while the
+    /// node waits for its own calls.
     OwnInTurn(&'a ListTurn),
     /// A node, by impersonation (docs/reference/kubernetes.md#impersonation).
     Node(&'a NodeId),
-    /// The holder of a bearer token behind a node, which is passed on as it is (docs/security.md#requests-of-pods).
+    /// The owner of a bearer token behind a node. The token is forwarded unchanged (docs/security.md#requests-of-pods).
     Token(&'a NodeId, &'a str),
 }
 
 impl<'a> Caller<'a> {
-    /// The node that is the cause of the call.
+    /// The node that caused the call.
     pub(super) fn node(self) -> Option<&'a NodeId> {
         match self {
             Self::Own => None,
@@ -54,13 +55,13 @@ impl<'a> Caller<'a> {
         }
     }
 
-    /// The node behind whose other calls it waits.
+    /// The node in whose queue the call waits.
     fn waits_behind(self) -> Option<&'a NodeId> {
         self.node().filter(|_| !matches!(self, Self::OwnInTurn(_)))
     }
 }
 
-/// A call as HTTP has it.
+/// An HTTP call.
 #[derive(Debug, Clone)]
 pub struct ApiCall {
     /// Method.
@@ -73,13 +74,13 @@ pub struct ApiCall {
     pub accept: String,
     /// Body.
     pub body: Bytes,
-    /// Time after which the call is given up.
+    /// Time after which the call is abandoned.
     pub timeout: Duration,
-    /// Longest answer that cloudcore reads for itself, in bytes; a node's has a bound of its own.
+    /// Longest answer that cloudcore reads for itself, in bytes. Answers for a node have a separate limit.
     pub answer_max: usize,
 }
 
-/// Time after which cloudcore's own calls are given up.
+/// Timeout of cloudcore's own calls.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl ApiCall {
@@ -95,13 +96,13 @@ impl ApiCall {
         Self::json_text(method, path_and_query, body.to_string().into())
     }
 
-    /// Sends JSON as it was written.
+    /// Sends serialized JSON as it is.
     #[must_use]
     pub fn json_text(method: Method, path_and_query: impl Into<String>, body: Bytes) -> Self {
         Self::new(method, path_and_query, "application/json", body)
     }
 
-    /// Sends a patch of the type that its content type names.
+    /// Sends a patch of the type given by the content type.
     #[must_use]
     pub fn patch(path_and_query: impl Into<String>, content_type: &str, body: Bytes) -> Self {
         Self::new(Method::PATCH, path_and_query, content_type, body)
@@ -126,7 +127,7 @@ impl ApiCall {
     }
 }
 
-/// What the API server answered.
+/// An answer of the API server.
 #[derive(Debug, Clone)]
 pub struct Answer {
     /// HTTP status code.
@@ -137,13 +138,13 @@ pub struct Answer {
     pub body: Bytes,
 }
 
-/// The code of a call that has to wait (RFC 6585, section 4).
+/// Status code of a call that must be retried later (RFC 6585, section 4).
 const TOO_MANY: u16 = 429;
 
-/// Bytes of a refusal in plain text that are passed on.
+/// Maximum number of bytes of a plain-text refusal that are passed on.
 const SENTENCE_LEN_MAX: usize = 1024;
 
-/// What a `Status` says of why a call has failed.
+/// The explanation of a failed call in a `Status`.
 #[derive(Debug, Default)]
 pub(crate) struct Refusal {
     pub(crate) message: Option<String>,
@@ -162,32 +163,33 @@ struct StatusTexts<'a> {
 }
 
 impl Answer {
-    /// A refusal in the form that API servers have.
+    /// A refusal in the format of API servers.
     pub(crate) fn refusal_of(error: &StatusError) -> Self {
         Self { code: error.code, content_type: "application/json".to_owned(), body: error.to_status() }
     }
 
-    /// Whether the call did what it should.
+    /// Whether the call succeeded.
     #[must_use]
     pub fn is_success(&self) -> bool {
         (200..300).contains(&self.code)
     }
 
-    /// The body as JSON; null when it is none.
+    /// The body as JSON; null when it is not JSON.
     #[must_use]
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_default()
     }
 
-    /// `message` of a `Status`, or what the code says.
+    /// `message` of a `Status`, or a text with the code.
     #[must_use]
     pub fn message(&self) -> String {
         let message = self.refusal().message;
         message.unwrap_or_else(|| format!("the API server answered with code {}", self.code))
     }
 
-    /// The same with the time to wait that its head names, where the body has no place for it: an API server that sheds load says
-    /// "too many requests" in plain text (docs/reference/kubernetes.md#too-many-requests), and nothing but the body goes on to the node.
+    /// Adds the time of the `Retry-After` header to the body if the body is not an object. An API server that sheds
+    /// load says "too many requests" in plain text (docs/reference/kubernetes.md#too-many-requests), and only the body
+    /// is passed on to the node.
     fn saying_when(self, seconds: Option<u32>) -> Self {
         let Some(retry_after_seconds) = seconds.filter(|_| self.code == TOO_MANY && !is_object(&self.body))
         else {
@@ -199,8 +201,8 @@ impl Answer {
         Self::refusal_of(&StatusError { details, ..error })
     }
 
-    /// What the body says of why, as far as it is a `Status`. Whoever answers behind the API server chooses the rest, which is
-    /// not kept.
+    /// The explanation in the body, as far as it is a `Status`. The rest is chosen by the server behind the API server
+    /// and is not kept.
     #[must_use]
     pub(crate) fn refusal(&self) -> Refusal {
         fn read<T: DeserializeOwned>(text: Option<&RawValue>) -> Option<T> {
@@ -212,43 +214,43 @@ impl Answer {
     }
 }
 
-/// A call that got no answer.
+/// A call without an answer.
 #[derive(Debug, Error)]
 pub enum CallError {
-    /// Path, header or method are not HTTP.
+    /// Path, header or method are not valid HTTP.
     #[error("not a valid request: {0}")]
     Invalid(String),
-    /// It has no end of its own.
+    /// The call has no natural end.
     #[error(
         "a reply carries no answer without end and no connection (watch, log with follow, attach, exec, portforward, \
          proxy): subscribe, or ask the API server itself"
     )]
     Endless,
-    /// The node's registration is under way.
+    /// A registration of the node is already in progress.
     #[error("a registration of this node is under way: ask again when it is answered")]
     Registering,
-    /// The API server cannot be reached or broke off.
+    /// The API server cannot be reached, or closed the connection.
     #[error("the Kubernetes API does not answer: {0}")]
     Unreachable(String),
-    /// It took too long.
+    /// The call timed out.
     #[error("the Kubernetes API did not answer within {0:?}")]
     TimedOut(Duration),
-    /// The request is larger than the API server takes.
+    /// The request body is larger than the API server accepts.
     #[error("the request has {0} bytes, and the Kubernetes API takes at most {BODY_LEN_MAX}: send less")]
     BodyTooLarge(usize),
-    /// The answer is larger than a frame can carry, or than a node may ask for.
+    /// The answer is larger than a frame can carry, or than a node may request.
     #[error("the answer of the Kubernetes API has more than {0} bytes: ask for pages with limit=")]
     TooLarge(usize),
-    /// The answers to this node, or to all of them, take as much memory as they may.
+    /// The answers to this node, or to all nodes, use all memory that they may take.
     #[error("the answers to this node wait to be read and take as much memory as they may: ask again later")]
     NoRoom,
-    /// This cloudcore has no client that can carry a foreign token.
+    /// This cloudcore has no client that can forward another client's token.
     #[error("this cloudcore cannot pass on the token of a local client")]
     NoForwarding,
 }
 
 impl CallError {
-    /// Whether the same call may have an answer in a moment.
+    /// Whether a retry of the same call may soon get an answer.
     pub(crate) fn is_passing(&self) -> bool {
         match self {
             Self::Unreachable(_) | Self::TimedOut(_) | Self::NoRoom | Self::Registering => true,
@@ -261,13 +263,13 @@ impl CallError {
     }
 }
 
-/// The outermost error says only that a call has failed.
+/// The outermost error only says that a call has failed, so use the whole chain.
 fn unreachable(error: &kube::Error) -> CallError {
     CallError::Unreachable(sentence(error))
 }
 
 impl Kube {
-    /// Makes one call. An answer with an error code is an answer.
+    /// Makes one call. An answer with an error code is also an answer.
     ///
     /// # Errors
     /// [`CallError`] when there is no answer.
@@ -278,11 +280,12 @@ impl Kube {
         tokio::time::timeout(limit, answer).await.map_err(|_| CallError::TimedOut(limit))?
     }
 
-    /// Tries in turn among the calls of the node until there is an answer, which may have to wait for room.
+    /// Retries within the node's turn until there is an answer, which may have to wait for room.
     ///
-    /// There is one order for all that is waited for: the node's room for a large answer, its turn, the copy of a document, a
-    /// place at the API server. Nobody waits for one of these with a later one in hand. So a turn is given back
-    /// before the room is waited for, and work that has the room, of its call before, may wait for a turn.
+    /// There is one order for everything that a call waits for: the node's room for a large answer, its turn, the copy
+    /// of a document, a slot for a call to the API server. No call waits for one of these while it holds a later one.
+    /// So a turn is given back before waiting for the room, while work that has the room from an earlier call may wait
+    /// for a turn.
     pub(super) async fn in_turn<F>(
         &self,
         caller: Caller<'_>,
@@ -305,8 +308,8 @@ impl Kube {
         }
     }
 
-    /// Makes one call, whose answer is read into a room if there is one. None when that is a large one and has to wait for its
-    /// turn; nothing is held of it then. Without a class it waits for no place: the caller has one.
+    /// Makes one call, whose answer is read into a room if there is one. None when a large answer must wait for its
+    /// turn; nothing is held then. Without a class the call takes no slot, because the caller already has one.
     pub(super) async fn attempt(
         &self,
         caller: Caller<'_>,
@@ -321,7 +324,7 @@ impl Kube {
             Caller::Token(..) => self.bare.as_ref().ok_or(CallError::NoForwarding)?,
             Caller::Own | Caller::OwnFor(_) | Caller::OwnInTurn(_) | Caller::Node(_) => &self.client,
         };
-        // What was changed is not changed twice for the sake of its answer.
+        // A write must not be repeated only to get its answer.
         let room = room.map(|room| (room, call.method == Method::GET));
         let reading = Reading { room, max: call.answer_max };
         let request = self.request(caller, call)?;
@@ -344,8 +347,9 @@ impl Kube {
             Caller::Own | Caller::OwnFor(_) | Caller::OwnInTurn(_) => {}
             Caller::Node(node) => {
                 request = request.header(IMPERSONATE_USER, format!("system:node:{node}"));
-                // The group makes a server that knows constrained impersonation fall back to the old check, so it
-                // is sent only to servers that know nothing else (docs/reference/kubernetes.md#impersonation).
+                // A server that supports constrained impersonation falls back to the legacy check when it receives the
+                // group, so the group is sent only to servers without that support
+                // (docs/reference/kubernetes.md#impersonation).
                 if self.impersonation.needs_group() {
                     request = request.header(IMPERSONATE_GROUP, "system:nodes");
                 }
@@ -365,7 +369,7 @@ impl Kube {
     }
 }
 
-/// What a call is for.
+/// The purpose of a call.
 ///
 /// # Errors
 /// As [`endless::read`].
@@ -376,12 +380,12 @@ pub(super) fn class_of(call: &ApiCall) -> Result<Class, CallError> {
 const IMPERSONATE_USER: HeaderName = HeaderName::from_static("impersonate-user");
 const IMPERSONATE_GROUP: HeaderName = HeaderName::from_static("impersonate-group");
 
-/// Where an answer is read into.
+/// Where an answer is read to.
 #[derive(Clone, Copy)]
 struct Reading<'a> {
-    /// A room for it, and whether the question can be asked again.
+    /// The room for the answer, and whether the request can be repeated.
     room: Option<(&'a Room, bool)>,
-    /// Bytes, where there is no room.
+    /// Maximum bytes if there is no room.
     max: usize,
 }
 
@@ -394,8 +398,8 @@ async fn read(response: http::Response<Body>, reading: Reading<'_>) -> Result<Op
     Ok(body.map(|body| answer(body).saying_when(text(RETRY_AFTER).parse().ok())))
 }
 
-/// Puts a body together in one piece of memory, which is taken from the room before it is there. None when a large answer
-/// has to wait for its turn.
+/// Collects a body in one piece of memory, which is taken from the room before it is allocated. None when a large
+/// answer must wait for its turn.
 async fn read_body(mut body: Body, length: usize, reading: Reading<'_>) -> Result<Option<Bytes>, CallError> {
     let mut whole = Vec::new();
     let mut fits = make_room(&mut whole, length, reading)?;
@@ -411,7 +415,7 @@ async fn read_body(mut body: Body, length: usize, reading: Reading<'_>) -> Resul
     Ok(fits.then(|| whole.into()))
 }
 
-/// Room for so many bytes in all. False when a large answer has to wait for its turn.
+/// Reserves memory for `len` bytes in total. False when a large answer must wait for its turn.
 fn make_room(whole: &mut Vec<u8>, len: usize, reading: Reading<'_>) -> Result<bool, CallError> {
     let max = if reading.room.is_some() { NODE_ANSWER_LEN_MAX } else { reading.max };
     if len > max {
@@ -420,7 +424,7 @@ fn make_room(whole: &mut Vec<u8>, len: usize, reading: Reading<'_>) -> Result<bo
     if len <= whole.capacity() {
         return Ok(true);
     }
-    // A quarter more each time: twice as much would be the memory of another answer.
+    // Grow by a quarter each time: doubling would take the memory of another answer.
     let more = whole.capacity().saturating_add(whole.capacity() / 4);
     let capacity = more.min(max).max(len);
     let fits = match reading.room {

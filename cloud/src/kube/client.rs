@@ -1,4 +1,4 @@
-//! The HTTP client of cloudcore, which is kube's but for what its connections keep.
+//! cloudcore's HTTP client. It is like kube's, except for the buffers that its connections keep.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -20,56 +20,56 @@ use super::identity::Connections;
 #[cfg(test)]
 mod tests;
 
-/// Where kube logs its calls: who filters them need not know who makes them.
+/// The log target of kube's own calls, so that log filters work for both clients.
 const TARGET: &str = "kube_client::client::builder";
 
-/// Bytes that a connection reads at a time, about, and keeps for the next: hyper's own bound is 400 KiB, and there is a connection for each
-/// watch. The head of an answer has to be smaller.
+/// Approximate number of bytes that a connection reads at a time and keeps for the next read. hyper's own bound is 400
+/// KiB, and there is one connection per watch. The head of an answer must be smaller than this.
 const BUFFER_LEN_MAX: usize = 16 * 1024;
 
-/// Connections that wait for the next call. As many calls as the gate lets through have one each while they run.
+/// Maximum number of idle connections. Each running call has a connection, as many as the gate permits.
 const IDLE_MAX: usize = 256;
 
-/// Time that a connection waits for the next call.
+/// Time after which an idle connection is closed.
 const IDLE_LIMIT: Duration = Duration::from_secs(90);
 
-/// Time without a word on a connection after which the peer's kernel is asked whether it is there: Go's, and so client-go's.
+/// Idle time after which TCP keepalive probes start, as in Go and so in client-go.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
 
-/// Time between two such questions.
+/// Time between two keepalive probes.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 
-/// Time after which a connection is over whose peer acknowledges nothing. A peer that is gone without a word would keep a watch
-/// silent for minutes, and each of the connections that wait would take a call with it.
+/// Time after which a connection is closed whose peer acknowledges nothing. Otherwise a peer that disappeared would
+/// keep a watch silent for minutes, and each idle connection would cost one failed call.
 const UNANSWERED_MAX: Duration = Duration::from_secs(60);
 
-/// What `Client::try_from` makes of a configuration, in the same order of layers, with small buffers and nothing that repeats calls.
+/// The counterpart of `Client::try_from`, with the same order of layers, but with small buffers and without retries.
 ///
-/// A call that was refused, or whose answer was lost, may have been carried out: a second one would be another deletion or another
-/// object. And it would be repeated in its place, which others wait for. Whoever reads for cloudcore tries again itself, after it
-/// has given its place back; a node hears what the API server says.
+/// A call that was refused, or whose answer was lost, may have been executed: a retry could delete or create one more
+/// object. It would also keep its slot, which others wait for. Readers in cloudcore retry by themselves, after they
+/// have released the slot; a node receives what the API server says.
 ///
 /// # Errors
-/// The configuration holds unusable certificates or addresses, or names a proxy.
+/// The configuration holds invalid certificates or addresses, or names a proxy.
 pub(super) fn client(config: Config) -> Result<Client, Error> {
     following(config, None)
 }
 
-/// The same, of the configuration in a kubeconfig: its client certificate is read again from there.
+/// The same, with the configuration of a kubeconfig file, from which its client certificate is re-read.
 ///
 /// # Errors
 /// As [`client`].
 pub(super) fn following(mut config: Config, kubeconfig: Option<PathBuf>) -> Result<Client, Error> {
     config.default_retry = false;
     if let Some(proxy) = &config.proxy_url {
-        // The rest of the address may hold a password.
+        // The rest of the address may contain a password.
         let host = proxy.host().unwrap_or_default();
         let text = format!(
             "the API server can be reached directly alone, and the kubeconfig names a proxy at {host:?}: take out proxy-url"
         );
         return Err(Error::Service(text.into()));
     }
-    // Whoever was first decides: an error says that it is there.
+    // The first installed provider counts; an error only says that there is one already.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
@@ -89,8 +89,8 @@ pub(super) fn following(mut config: Config, kubeconfig: Option<PathBuf>) -> Resu
     Ok(Client::new(service, config.default_namespace))
 }
 
-/// The configuration without the proxy that only the environment names, for all that calls the API server. client-go would ask
-/// NO_PROXY too, and never uses one for the machine itself; here there is none to use.
+/// The configuration without a proxy that only the environment names, for all clients of the API server. client-go
+/// would also honour NO_PROXY, and never uses a proxy for the local machine; here no proxy is supported.
 #[must_use]
 pub fn without_proxy_of_environment(config: Config) -> Config {
     without_proxies(
@@ -109,13 +109,13 @@ fn without_proxies(mut config: Config, environment: &[String; 2]) -> Config {
     config
 }
 
-/// Connections of one client certificate, or of none.
+/// Connections with one client certificate, or with none.
 pub(super) type Pool = legacy::Client<TimeoutConnector<hyper_rustls::HttpsConnector<HttpConnector>>, Body>;
 
-/// Connections under the client certificate of a configuration, where it has one.
+/// Connections with the client certificate of a configuration, if it has one.
 ///
 /// # Errors
-/// The configuration holds unusable certificates.
+/// The configuration holds invalid certificates.
 pub(super) fn connections(config: &Config) -> Result<Pool, Error> {
     let mut connector = HttpConnector::new();
     connector.enforce_http(false);
@@ -133,7 +133,7 @@ pub(super) fn connections(config: &Config) -> Result<Pool, Error> {
     Ok(builder.build(connector))
 }
 
-/// Named as [OpenTelemetry has it](https://opentelemetry.io/docs/specs/semconv/http/), and kube.
+/// The field names are those of [OpenTelemetry](https://opentelemetry.io/docs/specs/semconv/http/), as in kube.
 fn span(request: &Request<Body>) -> Span {
     tracing::debug_span!(
         target: TARGET,

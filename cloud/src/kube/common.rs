@@ -1,4 +1,4 @@
-//! One question that many ask at the same time. It is asked once, and all who wait get the answer.
+//! Shares one request among many concurrent callers: it is made once, and all callers that wait get the answer.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -6,41 +6,41 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-/// Time between an answer and the next question, unless it is said otherwise. Those who come meanwhile share that.
+/// Default time between an answer and the next request. Callers that arrive meanwhile share the next one.
 pub(super) const PAUSE: Duration = Duration::from_secs(1);
 
-/// Which answer is good enough.
+/// Which answer a caller accepts.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Wanted {
-    /// One that came no longer ago than this.
+    /// An answer that arrived less than this time ago.
     Younger(Duration),
-    /// One to a question that was asked after whoever wants it has come.
+    /// An answer to a request that was made after the caller arrived.
     New,
 }
 
-/// Where an answer comes from.
+/// Origin of an answer.
 #[derive(Debug)]
 pub(crate) enum Got<A, R> {
-    /// It is that of somebody else.
+    /// Another caller's request brought it.
     Common(A),
-    /// What came of asking.
+    /// The outcome of the caller's own request.
     Own(R),
 }
 
-/// A question, and the last answer that was kept.
+/// A request, and its last answer that was kept.
 #[derive(Debug)]
 pub(crate) struct Common<A> {
-    /// Time between an answer and the next question for those who want a [`Wanted::New`] one.
+    /// Time between an answer and the next request for callers that want a [`Wanted::New`] one.
     pause: Duration,
-    /// How often it was asked.
+    /// Number of requests so far.
     asked: AtomicU64,
-    /// Held while it is asked, so that it is asked once.
+    /// Locked during a request, so that only one is made at a time.
     last: Mutex<Last<A>>,
 }
 
 #[derive(Debug)]
 struct Last<A> {
-    /// Which time of asking has brought the answer.
+    /// Number of the request that brought the answer.
     number: u64,
     answer: Option<(Instant, A)>,
 }
@@ -52,7 +52,7 @@ impl<A> Default for Common<A> {
 }
 
 impl<A> Common<A> {
-    /// A question that is put anew after this time at the earliest.
+    /// A request that is repeated after this time at the earliest.
     pub(crate) fn with_pause(pause: Duration) -> Self {
         let last = Mutex::new(Last { number: 0, answer: None });
         Self { pause, asked: AtomicU64::new(0), last }
@@ -60,10 +60,10 @@ impl<A> Common<A> {
 }
 
 impl<A: Clone> Common<A> {
-    /// The answer that somebody else has, or what comes of `ask`. What `keep` makes of that is for the others; without it
-    /// each of them asks.
+    /// Returns another caller's answer, or the outcome of `ask`. The value that `keep` returns is shared with the other
+    /// callers; without one, each of them asks.
     ///
-    /// Whoever gives up while asking leaves it to the next one who waits.
+    /// If a caller gives up during its request, the next waiting caller makes it.
     pub(crate) async fn ask<R, F: Future<Output = R>>(
         &self,
         wanted: Wanted,
@@ -85,11 +85,11 @@ impl<A: Clone> Common<A> {
             if matches!(wanted, Wanted::Younger(_)) || next <= Instant::now() {
                 break last;
             }
-            // Nobody waits meanwhile for whom the answer is good enough.
+            // Callers for whom the present answer is good enough must not wait meanwhile.
             drop(last);
             tokio::time::sleep_until(next).await;
         };
-        // Its memory is free while the next one is read.
+        // Frees the memory of the old answer while the next one is read.
         last.answer = None;
         let number = self.asked.fetch_add(1, Ordering::SeqCst).saturating_add(1);
         let outcome = ask().await;
@@ -98,13 +98,13 @@ impl<A: Clone> Common<A> {
         Got::Own(outcome)
     }
 
-    /// The answer, if it is younger than this and nobody asks anew.
+    /// The answer, if it is younger than this and no request is running.
     pub(super) fn younger(&self, age: Duration) -> Option<A> {
         let last = self.last.try_lock().ok()?;
         last.answer.as_ref().filter(|(since, _)| since.elapsed() < age).map(|(_, answer)| answer.clone())
     }
 
-    /// Whether nobody asks and no answer is younger than this.
+    /// Whether no request is running and no answer is younger than this.
     pub(super) fn is_idle(&self, age: Duration) -> bool {
         let younger = |since: &Instant| since.elapsed() < age;
         self.last.try_lock().is_ok_and(|last| !last.answer.as_ref().is_some_and(|(since, _)| younger(since)))
@@ -121,7 +121,7 @@ mod tests {
 
     const FLIGHT: Duration = Duration::from_millis(20);
 
-    /// What is asked about changes; each question sees it as it is when the question arrives.
+    /// The state that is asked about changes. Each request sees the state at the time of its arrival.
     #[derive(Default)]
     struct World {
         now: Cell<u64>,
@@ -142,7 +142,7 @@ mod tests {
             }
         }
 
-        /// Comes after so many milliseconds, wants to know how things stand then or later, and finds that out.
+        /// A caller that arrives after so many milliseconds must get the state of that time or a later one.
         async fn comes(&self, millis: u64) {
             tokio::time::sleep(Duration::from_millis(millis)).await;
             let came = self.now.get();

@@ -1,8 +1,8 @@
-//! Reads that are granted to edge nodes as such, beyond what the API server allows every node.
+//! Reads that are granted to edge nodes in addition to what the API server allows every node.
 //!
-//! An impersonated call cannot carry a group of its own: with constrained impersonation the API server alone says which
-//! groups a node has. So a read that is refused to the node is asked about once more, with the group [`EDGE_NODES`], and
-//! made with cloudcore's own rights when the API server allows it.
+//! An impersonated call cannot carry an additional group: with constrained impersonation only the API server decides
+//! which groups a node has. So when a read is forbidden to the node, cloudcore asks whether the group [`EDGE_NODES`]
+//! may do it, and if so makes the read with its own rights.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -11,32 +11,32 @@ use tombolo_proto::NodeId;
 
 use super::{Answer, ApiCall, CallError, Caller, Kube, Right, endless};
 
-/// Group of the nodes that are connected here. The API server gives it to nobody: it is named in questions only, so
-/// what is granted to it reaches edge nodes through this hub and nobody else.
+/// Group of the nodes that are connected here. The API server assigns it to no user: it appears only in access reviews.
+/// So rights that are granted to it reach edge nodes through this hub, and no other client.
 pub const EDGE_NODES: &str = "tombolo:edge-nodes";
 
-/// The code of a call that the caller has no right to.
+/// The code of a call to which the caller has no right.
 const FORBIDDEN: u16 = 403;
 
-/// A node that is connected here, as the `spec` of a SubjectAccessReview names it.
+/// A node that is connected here, as the `spec` of a SubjectAccessReview.
 pub(crate) fn edge_node(node: &NodeId) -> Value {
     let groups = ["system:nodes", "system:authenticated", EDGE_NODES];
     json!({"user": format!("system:node:{node}"), "groups": groups})
 }
 
 impl Kube {
-    /// Makes a call as a node; a read that is refused is made all the same when edge nodes are granted it.
+    /// Makes a call as a node. A read that is forbidden is still made if edge nodes are granted it.
     ///
     /// # Errors
     /// As [`Kube::call`].
     pub(crate) async fn call_as_edge_node(&self, node: &NodeId, call: ApiCall) -> Result<Answer, CallError> {
-        // Only what can be granted beyond the node's own rights is kept for another try.
+        // Only reads can be granted in addition to the node's own rights, so only they are kept for a second attempt.
         let again = (call.method == Method::GET).then(|| call.clone());
         let answer = self.call(Caller::Node(node), call).await?;
         let Some(again) = again.filter(|_| answer.code == FORBIDDEN) else { return Ok(answer) };
         let own = Caller::OwnFor(node);
         match grant(node, &again) {
-            // An API server that does not answer allows nothing.
+            // Without an answer from the API server nothing is allowed.
             Some(spec) if matches!(self.right(own, &spec).await, Ok(Right::Allowed)) => {
                 self.call(own, again).await
             }
@@ -45,8 +45,8 @@ impl Kube {
     }
 }
 
-/// The question whether edge nodes may read what a call reads, as the `spec` of a SubjectAccessReview; none when it reads no
-/// object.
+/// The question whether edge nodes may make this read, as the `spec` of a SubjectAccessReview; none when the call reads
+/// no object.
 fn grant(node: &NodeId, call: &ApiCall) -> Option<Value> {
     if call.method != Method::GET {
         return None;

@@ -1,8 +1,8 @@
-//! Calls whose answer ends when somebody else wants it to: a reply carries none of them.
+//! Detects calls whose answers have no end of their own. A reply cannot carry them.
 //!
-//! What a call is, the one parser of paths and parameters says: however it is spelled, it is judged as the API server
-//! reads it. What the API server reads in another way than that parser is refused, because the right to a call is asked for
-//! by what was read here.
+//! All calls are classified by one parser of paths and parameters, so a call is judged as the API server reads it,
+//! however it is spelled. A call that the API server would read differently is rejected, because the right to it is
+//! checked by what was read here.
 
 use tombolo_apicore::query::Query;
 use tombolo_apicore::query::params::PARAMS_MAX;
@@ -10,14 +10,14 @@ use tombolo_apicore::query::path::Target;
 
 use super::{ApiCall, CallError};
 
-/// Subresources that are a connection of their own, to a node or to what runs there.
+/// Subresources that are connections to a node or to a workload on it.
 const CONNECTIONS: [&str; 4] = ["attach", "exec", "portforward", "proxy"];
 
-/// A call as the API server reads it.
+/// Parses a call as the API server does.
 ///
 /// # Errors
-/// [`CallError::Endless`], and [`CallError::Invalid`] for a text that can be read in two ways and for more parameters than are
-/// read here: the API server reads all.
+/// [`CallError::Endless`], and [`CallError::Invalid`] for a text that can be read in two ways or has more parameters
+/// than are read here, because the API server reads all of them.
 pub(super) fn read(call: &ApiCall) -> Result<Query, CallError> {
     let (path, query) = call.path_and_query.split_once('?').unwrap_or((&call.path_and_query, ""));
     if is_ambiguous(path, query) {
@@ -31,8 +31,8 @@ pub(super) fn read(call: &ApiCall) -> Result<Query, CallError> {
     if is_endless(&asked) { Err(CallError::Endless) } else { Ok(asked) }
 }
 
-/// Whether the API server is sent less than this text, as of what follows `#`, or leaves out a parameter that is read here, as
-/// Go's `net/url` does with one that has a `;` or a broken escape.
+/// Whether the API server would receive less than this text, such as everything before a `#`, or would ignore a
+/// parameter that is read here, as Go's `net/url` does with one that contains a `;` or an invalid escape.
 fn is_ambiguous(path: &str, query: &str) -> bool {
     let is_broken = |rest: &str| !rest.get(..2).is_some_and(|two| two.bytes().all(|b| b.is_ascii_hexdigit()));
     path.contains('#') || query.contains(['#', ';']) || query.split('%').skip(1).any(is_broken)

@@ -1,9 +1,9 @@
-//! How many calls are under way to the API server at a time, by what they are for and for whom.
+//! Limits the concurrent calls to the API server, by purpose and by node.
 //!
-//! A fleet that comes back asks for everything in the same second. What keeps nodes alive must not wait behind it: each
-//! class of calls has places of its own, and none of them can take another one's. In each class, nodes share places that
-//! cloudcore leaves to them, and cloudcore has some that no node can take. A node waits in the common queue with a few calls
-//! at a time, however many it has, so the queue goes round among the nodes.
+//! A fleet that reconnects requests everything in the same second. Calls that keep nodes alive must not wait behind
+//! these requests, so each class of calls has slots of its own that no other class can take. Within a class, nodes
+//! share most slots, and some are reserved for cloudcore. A node has only a few calls at a time in the common queue,
+//! however many it wants to make, so the queue is fair among nodes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,29 +23,29 @@ use super::{CallError, Caller};
 use crate::metrics::Label;
 use crate::turns::Turns;
 
-/// Places in each class that are cloudcore's alone.
+/// Slots in each class that are reserved for cloudcore.
 const OWN_MAX: usize = 32;
 
-/// Groups that have reviews alone.
+/// API groups that contain only reviews.
 const REVIEWS: [&str; 2] = ["authorization.k8s.io", "authentication.k8s.io"];
 
-/// What a call is for.
+/// The purpose of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Class {
-    /// Leases: whether a node lives. They wait for nothing else, the node's own slow reports included.
+    /// Leases, which keep a node alive. They wait for nothing else, not even for slow reports of the same node.
     Lease,
-    /// What nodes write of themselves and of their pods.
+    /// Writes of nodes about themselves and their pods.
     Report,
-    /// cloudcore's reviews of rights and of tokens. They do not wait behind what a node asks itself, which may never be answered: a right
-    /// that has ended would outlive its end.
+    /// cloudcore's access reviews and token reviews. They do not wait behind the requests of nodes, which may never be
+    /// answered: otherwise a revoked right would outlive its revocation.
     Review,
-    /// The same asked by a node or its pod.
+    /// Reviews requested by a node or its pod.
     Question,
     /// Reads of single objects, and all other writes.
     Read,
     /// Lists, events, and the large documents about the API.
     Bulk,
-    /// New Nodes.
+    /// Creation of Nodes.
     Register,
 }
 
@@ -70,7 +70,7 @@ impl Class {
         }
     }
 
-    /// The class of a call of this class where this caller makes it.
+    /// The class of such a call when this caller makes it.
     pub(super) fn by(self, caller: Caller<'_>) -> Self {
         match (self, caller) {
             (Self::Review, Caller::Node(_) | Caller::Token(..)) => Self::Question,
@@ -78,7 +78,7 @@ impl Class {
         }
     }
 
-    /// Places that all nodes share, and how many of them one node may have or wait for.
+    /// Slots that all nodes share, and how many calls one node may have running or queued.
     fn places(self) -> (usize, usize) {
         match self {
             Self::Lease => (128, 4),
@@ -104,16 +104,17 @@ impl Class {
     }
 }
 
-/// Lists of what one node follows, under way or next in line: its others wait behind them. Selectors are free to invent.
+/// Concurrent lists of what one node follows, running or next in line. Further lists of the node wait behind them,
+/// because a node can invent any number of selectors.
 const NODE_LISTS_MAX: usize = 1;
 
-/// The places of one cloudcore.
+/// The call slots of one cloudcore.
 #[derive(Debug)]
 pub(super) struct Gate {
     lanes: [Lane; 7],
     /// The nodes for which lists are made.
     lists: Turns<NodeId>,
-    /// What one node may have under way or in the queue, by class.
+    /// The calls that one node may have running or queued, by class.
     turns: Turns<(NodeId, Class)>,
     calls: Family<Label, Counter>,
     running: Family<Label, Gauge>,
@@ -129,11 +130,11 @@ struct Lane {
     waiting: Gauge,
 }
 
-/// The turn of one call among those of its node, until it is answered or given up.
+/// The turn of one call among its node's calls, until it is answered or abandoned.
 pub(super) type Turn = crate::turns::Turn<(NodeId, Class)>;
 
-/// The one turn of a node to list what it follows, with its turn to make calls for that: all that is waited for behind the node
-/// itself. Whoever has it may wait with others for what all share.
+/// The one turn of a node to list what it follows, including its turn for the calls. It covers everything that the node
+/// waits for behind its own calls. The holder may then wait with others for shared slots.
 #[derive(Debug)]
 pub struct ListTurn {
     pub(super) node: NodeId,
@@ -141,7 +142,7 @@ pub struct ListTurn {
     _call: Option<Turn>,
 }
 
-/// Where the lists of a watch get their turns; none for one that no node waits behind.
+/// Provides the turns for the lists of a watch; none for a watch whose lists need no node's turn.
 #[derive(Clone)]
 pub(crate) struct ListTurns(Arc<TakeTurn>);
 
@@ -165,13 +166,13 @@ impl fmt::Debug for ListTurns {
     }
 }
 
-/// A place that a call has until it is answered or given up.
+/// A slot of a call, held until the call is answered or abandoned.
 pub(super) struct Place<'a> {
     _running: Counted<'a>,
     _permit: Option<SemaphorePermit<'a>>,
 }
 
-/// One more in a gauge, for as long as this lives.
+/// Counts one in a gauge for as long as this value lives.
 struct Counted<'a>(&'a Gauge);
 
 impl<'a> Counted<'a> {
@@ -218,12 +219,12 @@ impl Gate {
         registry.register("api_calls_waiting", text, self.waiting.clone());
     }
 
-    /// Waits until a call is next among those of its node, before it waits for a place: see [`Self::enter`]. cloudcore's own
-    /// calls have no turn.
+    /// Waits until a call is next among its node's calls, before it waits for a slot in [`Self::enter`]. cloudcore's
+    /// own calls need no turn.
     ///
     /// # Errors
-    /// [`CallError::Registering`]: registrations are not kept waiting behind each other. Whoever repeats one that has no
-    /// answer yet would pile them up.
+    /// [`CallError::Registering`]: registrations of one node do not queue. Otherwise a client that repeats an
+    /// unanswered registration would pile them up.
     pub(super) async fn turn(&self, node: Option<&NodeId>, class: Class) -> Result<Option<Turn>, CallError> {
         let Some(node) = node else { return Ok(None) };
         let (key, (_, at_a_time)) = ((node.clone(), class), class.places());
@@ -237,18 +238,19 @@ impl Gate {
     /// Waits until a node may list what it follows.
     pub(super) async fn list_turn(&self, node: &NodeId) -> ListTurn {
         let list = self.lists.take(node, NODE_LISTS_MAX).await;
-        // Nothing but a registration is refused.
+        // Only registrations are refused.
         let call = self.turn(Some(node), Class::Bulk).await.ok().flatten();
         ListTurn { node: node.clone(), _list: list, _call: call }
     }
 
-    /// How many nodes have turns, or wait for one.
+    /// Number of nodes that have turns, or wait for one.
     #[cfg(test)]
     pub(super) fn nodes(&self) -> usize {
         self.lists.len() + self.turns.len()
     }
 
-    /// Waits for a place: one of those that nodes share, or one of cloudcore's own. Who waits longest is next.
+    /// Waits for a slot: a shared one for a node's call, otherwise a reserved one of cloudcore. First come, first
+    /// served.
     pub(super) async fn enter(&self, class: Class, for_node: bool) -> Place<'_> {
         let lane = &self.lanes[class as usize];
         let places = if for_node { &lane.nodes } else { &lane.own };
@@ -325,7 +327,7 @@ mod tests {
         assert!(enter(Class::Bulk, true).is_some(), "the places are free again");
     }
 
-    /// Takes those out that have come to their end.
+    /// Removes those that have completed.
     fn ended<F: Future>(waiting: &mut Vec<Pin<Box<F>>>) -> Vec<F::Output> {
         let mut ended = Vec::new();
         waiting.retain_mut(|call| match call.as_mut().now_or_never() {
@@ -338,7 +340,8 @@ mod tests {
         ended
     }
 
-    /// Many nodes ask for a hundred lists each, then one for a single list: it is behind a few calls of each, not behind all.
+    /// Many nodes request a hundred lists each, then one node requests a single list. It waits behind a few calls of
+    /// each node, not behind all of them.
     #[test]
     fn the_queue_goes_round_among_the_nodes() {
         let gate = Gate::default();
@@ -366,13 +369,13 @@ mod tests {
 
     const LARGE: &str = "/api/v1/pods";
     const REVIEW: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
-    /// It is never answered.
+    /// This is never answered.
     const HANGING: &str = "/api/v1/namespaces/d/pods/p/log";
-    /// Neither is this: the cluster asks somebody about the token.
+    /// This is never answered either: the cluster asks a webhook about the token.
     const HANGING_REVIEW: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
     const SOON: Duration = Duration::from_secs(1);
 
-    /// An API server whose lists of pods, and whatever is called large, are large.
+    /// An API server with large answers for lists of pods and for paths that are named large.
     fn kube() -> Kube {
         let service = tower::service_fn(|request: http::Request<kube::client::Body>| async move {
             if [HANGING, HANGING_REVIEW].contains(&request.uri().path()) {
@@ -386,7 +389,7 @@ mod tests {
         Kube::from(kube::Client::new(service, "default"))
     }
 
-    /// What a node asks, with its share of memory and its one large answer at a time.
+    /// The requests of a node, with its share of memory and its permit for one large answer.
     struct Asking {
         node: NodeId,
         large: Arc<Semaphore>,
@@ -399,7 +402,7 @@ mod tests {
             Self { node: node(name), large: Arc::new(Semaphore::new(large)), share }
         }
 
-        /// The code of the answer to the last one of some calls, which are one request's.
+        /// The code of the last answer to some calls that belong to one request.
         async fn ask(&self, kube: &Kube, calls: &[(Method, &str)]) -> u16 {
             let asked = async {
                 let mut code = 0;
@@ -413,7 +416,7 @@ mod tests {
         }
     }
 
-    /// A node asks for large lists and does not read them: it keeps no place of others, and none of its own turns.
+    /// A node requests large lists and does not read them. It holds no shared slots, and none of its own turns.
     #[tokio::test(start_paused = true)]
     async fn a_node_that_does_not_read_holds_no_places() {
         let (kube, greedy) = (kube(), Asking::new("n", 0));
@@ -433,13 +436,13 @@ mod tests {
             let (calls, asking) = ([(method, path)], Asking::new(name, 0));
             assert!(tokio::time::timeout(SOON, asking.ask(&kube, &calls)).await.is_ok(), "{who}");
         }
-        // The node reads one after the other.
+        // The node reads one answer after the other.
         greedy.large.add_permits(1);
         assert_eq!(tokio::time::timeout(SOON, join_all(lists)).await.expect("answers"), [200; 16]);
         assert!(lane.calls.get() <= 2 * 16 + 2, "one that had to wait is asked for once more");
     }
 
-    /// Nodes let their own kubelets hang and read the logs of their pods from them, and ask about tokens that take long.
+    /// Nodes let their own kubelets hang and read pod logs through them, and request token reviews that take long.
     #[tokio::test(start_paused = true)]
     async fn questions_about_rights_wait_for_nothing_that_nodes_ask() {
         let kube = kube();
@@ -460,7 +463,8 @@ mod tests {
         }
     }
 
-    /// A request that makes several calls has the node's large answer from its first one on, while others wait for it.
+    /// A request that makes several calls holds the node's large answer from its first call on, while others wait for
+    /// it.
     #[tokio::test(start_paused = true)]
     async fn who_has_the_large_answer_of_a_node_does_not_wait_for_those_who_wait_for_it() {
         let (kube, node) = (kube(), Asking::new("n", 1));

@@ -1,8 +1,8 @@
-//! Rights that nodes have as edge nodes, by the group [`EDGE_NODES`] and not by their names. They are the same for all, and a
-//! fleet that comes back needs them in the same second.
+//! Rights that nodes have through the group [`EDGE_NODES`] and not by their names. They are the same for all nodes, and
+//! a fleet that reconnects needs them in the same second.
 //!
-//! One question serves all who wait for its answer, and nobody who comes later: an answer is never remembered. Only questions that all
-//! nodes ask are put in this way, so that their number is fixed and no node adds to it
+//! One question serves all callers that wait for its answer, but no later one: answers are never cached. Only questions
+//! that all nodes ask are shared in this way, so their number is fixed and no node can add to it
 //! (docs/security.md#rights-are-asked-for-never-remembered).
 
 use std::sync::Arc;
@@ -21,13 +21,14 @@ use super::reviews::{self, may_follow};
 use super::{Caller, EDGE_NODES, Kube, Right, Unanswered};
 use crate::metrics::Label;
 
-/// What is asked about all objects of a resource that is followed.
+/// The verbs that are checked for all objects of a followed resource.
 pub(crate) const VERBS: [&str; 2] = ["list", "watch"];
 
-/// How many questions all nodes ask.
+/// Number of questions that all nodes ask.
 pub(crate) const QUESTIONS: usize = WARM_SET.len() * VERBS.len();
 
-/// What all nodes ask, each question as a whole. Another one is another one, however little it differs.
+/// The questions that all nodes ask. A question must match one of these exactly; any difference makes it another
+/// question.
 static ASKED_BY_ALL: LazyLock<Vec<Value>> = LazyLock::new(|| {
     let resources = WARM_SET.iter().map(|(group, version, name)| Resource::new(group, version, name));
     let questions =
@@ -35,12 +36,13 @@ static ASKED_BY_ALL: LazyLock<Vec<Value>> = LazyLock::new(|| {
     questions.collect()
 });
 
-/// The `spec` of a SubjectAccessReview about the group. There is no user in it: what a name adds is no right of the group.
+/// The `spec` of a SubjectAccessReview about the group. It contains no user, because rights by name are not rights of
+/// the group.
 fn question(attributes: &Value) -> Value {
     json!({"groups": [EDGE_NODES], "resourceAttributes": attributes})
 }
 
-/// Questions about the group: what waits for the answer to each, by its place in [`ASKED_BY_ALL`].
+/// Questions about the group, with the callers that wait for each answer, by index in [`ASKED_BY_ALL`].
 #[derive(Debug)]
 pub(super) struct GroupRights {
     questions: [Common<Result<bool, Arc<str>>>; QUESTIONS],
@@ -66,11 +68,11 @@ impl GroupRights {
 }
 
 impl Kube {
-    /// Whether a node may do something because every edge node may. False says nothing about the node itself: the group may
-    /// not, or this is not what all nodes ask.
+    /// Whether a node may do something because every edge node may. False says nothing about the node itself: either
+    /// the group has no such right, or this is not a question that all nodes ask.
     ///
     /// # Errors
-    /// [`Unanswered`], for the cluster's trouble alone.
+    /// [`Unanswered`], only for failures of the cluster.
     pub(crate) async fn may_as_edge_node(
         &self,
         node: &NodeId,
@@ -83,19 +85,19 @@ impl Kube {
         };
         let call = reviews::of_right(&spec);
         let (limit, class) = (call.timeout, class_of(&call)?);
-        // No turn of the node: others do not wait behind what it has asked, and there are few such questions.
-        // It has its own time: who waits for it has waited already.
+        // This needs no turn of the node: other nodes must not wait behind its requests, and there are few such
+        // questions. It gets its own timeout, because its callers have waited already.
         let ask = || async {
             let answer = self.attempt(Caller::OwnFor(node), Some(class), call, None);
             let answer = tokio::time::timeout(limit, answer).await;
             let answer = answer.map_err(|_| super::CallError::TimedOut(limit))??;
             match reviews::right(&answer.ok_or(super::CallError::NoRoom)?) {
-                // An API server that answers no question about a group.
+                // An API server that cannot answer questions about a group.
                 Err(Unanswered::Unreadable(_)) => Ok(false),
                 right => Ok(right? == Right::Allowed),
             }
         };
-        // Trouble is told to all who waited: each of them would meet it, one after the other.
+        // A failure is passed to all callers that waited: otherwise each of them would meet it, one after the other.
         let keep = |outcome: &Result<bool, Unanswered>| {
             Some(outcome.as_ref().copied().map_err(|error| Arc::<str>::from(error.to_string())))
         };
@@ -120,7 +122,7 @@ mod tests {
         NodeId::parse(name).expect("a name")
     }
 
-    /// Attributes of which many differ from what all nodes ask in one part, or in nothing.
+    /// Attributes, many of which differ from a common question in one part or not at all.
     fn attributes() -> impl Strategy<Value = Value> {
         let of = |texts: &'static [&'static str]| prop::sample::select(texts);
         let part = of(&[
@@ -155,14 +157,14 @@ mod tests {
         })
     }
 
-    /// An API server that allows one question, as it is and no other.
+    /// An API server that allows exactly one question.
     fn allowing(allowed: &Value) -> Kube {
         let allowed = question(allowed);
         let client = answering(move |_, body| {
             let review: Value = serde_json::from_slice(&body).unwrap_or_default();
             let status = json!({"allowed": review["spec"] == allowed});
             async move {
-                // Others come meanwhile.
+                // Other callers arrive meanwhile.
                 tokio::task::yield_now().await;
                 (201, json!({ "status": status }))
             }

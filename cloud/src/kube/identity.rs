@@ -1,8 +1,8 @@
-//! Connections to the API server under a client certificate that is renewed while cloudcore runs: by the embedded API server, by
-//! kubeadm, by whatever keeps the files that a kubeconfig names.
+//! Connections to the API server with a client certificate that is renewed while cloudcore runs: by the embedded API
+//! server, by kubeadm, or by any other tool that maintains the files of a kubeconfig.
 //!
-//! A connection shows the certificate that it began with for as long as it lives, and one that is in use lives for ever. So a new
-//! certificate has new connections, and those before take no further calls.
+//! A connection keeps the certificate with which it was opened, and a busy connection never closes. So a new
+//! certificate gets new connections, and the earlier ones receive no further calls.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,27 +22,28 @@ use tower::Service;
 
 use super::client::{Pool, connections};
 
-/// How long a certificate that was renewed may go unnoticed. It is so long before the end of the one before (for the embedded
-/// server half a year) that nobody waits for it; kube reads files of tokens again as often.
+/// Longest time until a renewed certificate is noticed. Renewal happens so long before the old certificate expires
+/// (half a year for the embedded server) that this delay does no harm. kube re-reads token files at the same interval.
 pub(crate) const LOOK_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Connections under the certificate that there is now. Cheap to clone.
+/// Connections with the present certificate. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Connections(Arc<Shared>);
 
 struct Shared {
     config: Config,
-    /// Where `config` is from.
+    /// The file that `config` was read from.
     kubeconfig: Option<PathBuf>,
     pool: ArcSwap<Pool>,
-    /// When the files were looked at last.
+    /// Time of the last look at the files.
     looked: Mutex<Instant>,
-    /// The certificate that the connections show, as it is in its file. Whoever looks has it.
+    /// The certificate that the connections present, as in its file. Locked during a look.
     shown: Mutex<Option<Vec<u8>>>,
 }
 
 impl Connections {
-    /// Connections of a configuration. The file that it is from, and those that it names, are read again while they are used.
+    /// Connections for a configuration. Its kubeconfig, and the files that it names, are re-read while the connections
+    /// are used.
     ///
     /// # Errors
     /// As [`connections`].
@@ -52,7 +53,8 @@ impl Connections {
         Ok(Self(Arc::new(Shared { config, kubeconfig, pool, looked, shown })))
     }
 
-    /// The present ones. A call never waits for the files, whose disk may not answer: what is found there is for later ones.
+    /// The present connections. A call never waits for the files, because their disk may hang: a certificate that is
+    /// found serves later calls.
     fn current(&self) -> Pool {
         if self.0.is_due() {
             let shared = Arc::clone(&self.0);
@@ -73,18 +75,18 @@ impl Shared {
     }
 
     fn look(&self) {
-        // The disk has not answered the look before.
+        // The previous look is still waiting for the disk.
         let Some(mut shown) = self.shown.try_lock() else { return };
         if let Err(error) = self.follow(&mut shown) {
             tracing::warn!(%error, "the client certificate for the API server cannot be read again; the one before is used");
         }
     }
 
-    /// Makes new connections where there is another certificate. A file that is being written may be read halfway: then it is
-    /// looked at again.
+    /// Opens new connections if the certificate has changed. A file that is being written may be read halfway; it is
+    /// then read again later.
     fn follow(&self, shown: &mut Option<Vec<u8>>) -> Result<(), Unreadable> {
         let auth_info = match &self.kubeconfig {
-            // The user of the context that the file says, as it was taken at first.
+            // The user of the current context in the file, as at the start.
             Some(path) => Config::try_from(Kubeconfig::read_from(path)?)?.auth_info,
             None => self.config.auth_info.clone(),
         };
@@ -108,7 +110,7 @@ enum Unreadable {
     Identity(#[from] Error),
 }
 
-/// The certificate that a user shows, in the order in which kube looks for it.
+/// The client certificate of a user, from the same places and in the same order as in kube.
 fn certificate(user: &AuthInfo) -> Option<Vec<u8>> {
     let data = user.client_certificate_data.as_ref().map(|data| data.clone().into_bytes());
     data.or_else(|| std::fs::read(user.client_certificate.as_ref()?).ok())

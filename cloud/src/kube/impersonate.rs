@@ -1,4 +1,4 @@
-//! Which form of impersonation the API server takes (docs/reference/kubernetes.md#impersonation).
+//! Finds out which form of impersonation the API server supports (docs/reference/kubernetes.md#impersonation).
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -15,9 +15,9 @@ const LEGACY: u8 = 2;
 /// A form of impersonation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ImpersonationForm {
-    /// Constrained impersonation (Kubernetes 1.36): the right is for nodes only, and the user name alone is sent.
+    /// Constrained impersonation (Kubernetes 1.36): the right covers only nodes, and only the user name is sent.
     Constrained,
-    /// Verb `impersonate` on users and groups: the node's group is sent beside its user name.
+    /// The verb `impersonate` on users and groups: the node's group is sent in addition to its user name.
     Legacy,
 }
 
@@ -26,7 +26,7 @@ pub enum ImpersonationForm {
 pub struct Impersonation(AtomicU8);
 
 impl Impersonation {
-    /// The form that the last probe has found to work; none before a probe has succeeded.
+    /// The form that the last successful probe has found; none before the first success.
     #[must_use]
     pub fn form(&self) -> Option<ImpersonationForm> {
         match self.0.load(Ordering::Relaxed) {
@@ -36,7 +36,7 @@ impl Impersonation {
         }
     }
 
-    /// Whether the node's group has to be named beside its user name.
+    /// Whether the node's group must be sent in addition to its user name.
     pub(super) fn needs_group(&self) -> bool {
         self.form() == Some(ImpersonationForm::Legacy)
     }
@@ -46,17 +46,18 @@ impl Impersonation {
     }
 }
 
-/// Name that no Node needs to have: only the identity is looked at.
+/// Name of a Node that need not exist, because only the identity is checked.
 const PROBE_NODE: &str = "tombolo-probe";
 
 impl Kube {
-    /// Finds out which form of impersonation works, by asking the API server who a probe is.
+    /// Finds out which form of impersonation works, by asking the API server for the identity of a probe.
     ///
-    /// Constrained impersonation gives the node's group by itself. An older server takes the user name alone too,
-    /// but then the node has no group and the Node authorizer refuses everything: the probe tells them apart.
+    /// With constrained impersonation the API server adds the node's group by itself. An older server also accepts the
+    /// user name alone, but then the node has no group and the Node authorizer denies everything. The probe tells these
+    /// cases apart.
     ///
     /// # Errors
-    /// [`CallError::Unreachable`], or [`CallError::Invalid`] when neither form is permitted: the text has the API
+    /// [`CallError::Unreachable`], or [`CallError::Invalid`] when neither form is permitted. The text contains the API
     /// server's reasons.
     pub async fn probe_impersonation(&self) -> Result<(), CallError> {
         let node = NodeId::parse(PROBE_NODE).map_err(|error| CallError::Invalid(error.to_string()))?;
@@ -81,7 +82,7 @@ impl Kube {
         )))
     }
 
-    /// None when the probe was seen as a node; the reason otherwise.
+    /// None when the probe was recognized as a node; the reason otherwise.
     async fn probe(&self, node: &NodeId) -> Result<Option<String>, CallError> {
         let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"});
         let path = "/apis/authentication.k8s.io/v1/selfsubjectreviews";

@@ -1,4 +1,4 @@
-//! An object of any kind, as the API server sent it.
+//! An object of any kind, as the API server has sent it.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -16,24 +16,25 @@ use tombolo_proto::{CloudRevision, ObjectKey, Resource, Uid};
 use super::tree::{LARGE_TREE_BYTES_MAX, exceeds, tree_bytes_of};
 use super::waiting::Place;
 
-/// An object as JSON, with the few metadata fields that the watch machinery needs taken out.
+/// An object as JSON, with the few metadata fields extracted that the watch code needs.
 #[derive(Debug, Clone)]
 pub struct RawObject {
-    /// Boxed: the machinery's type is ten times as large as what is used of it.
+    /// Boxed, because the type is ten times as large as the fields used here.
     metadata: Box<ObjectMeta>,
     value: Value,
-    /// Why nothing of it could be read but its metadata.
+    /// The reason why only the metadata could be read, if this is so.
     unread: Option<Box<str>>,
-    /// Nothing else of it was even looked at.
+    /// Whether the object's text was skimmed, so that little more than its identity is known.
     in_part: bool,
-    /// The object's part of the memory of what waits, if it is an event's.
+    /// The object's part of the memory for queued events, if it is from an event.
     place: Option<Place>,
 }
 
-/// Levels of an object that is passed on: serde_json reads 127, and lists and events have some of their own.
+/// Maximum nesting depth of an object that is passed on. serde_json reads 127 levels, and lists and events add some of
+/// their own.
 const LEVELS_MAX: usize = 120;
 
-/// Of what is not read, what says which object it is, and whether it is to go.
+/// The fields of an unread object that are kept: its identity, and whether it is being deleted.
 pub(super) const IDENTITY: [&str; 7] = [
     "name",
     "namespace",
@@ -44,49 +45,51 @@ pub(super) const IDENTITY: [&str; 7] = [
     "deletionGracePeriodSeconds",
 ];
 
-/// What can become more in the spec of a pod that runs (Kubernetes: pod update and replacement); all else is as it was when it
-/// was read first.
+/// The fields that can grow in the spec of a running pod (Kubernetes: pod update and replacement). All other fields
+/// stay as they were at the first read.
 const GROWING: [&str; 2] = ["ephemeralContainers", "tolerations"];
 
-/// Annotation of a pod that a kubelet has made after a file of its own.
+/// Annotation of a mirror pod, which a kubelet has created from a static pod.
 pub(crate) const MIRROR: &str = "kubernetes.io/config.mirror";
 
 fn bytes_of(text: &RawValue) -> &[u8] {
     text.get().as_bytes()
 }
 
-/// Members by name, where they were written.
+/// The fields of a JSON object by name, as slices of its text.
 type Members<'a> = BTreeMap<String, &'a RawValue>;
 
-/// Bytes that the labels, or the owners, of an object that is not read may take beyond their text: some 2,000 labels.
+/// Maximum bytes that the labels, or the owner references, of an unread object may take beyond their text: some 2,000
+/// labels.
 const TIES_BYTES_MAX: usize = 256 * 1024;
 
-/// A text of so many bytes is read at once.
+/// A text of up to this many bytes is parsed in one step.
 const SHORT_LEN_MAX: usize = 64 * 1024;
 
-/// An object that lacks its identity.
+/// An object without its identity.
 #[derive(Debug, Error)]
 pub enum ObjectError {
-    /// A field is missing or unusable.
+    /// A field is missing or invalid.
     #[error("object {key} has no usable {field}")]
     Field {
-        /// Which object.
+        /// The object.
         key: String,
-        /// Which field.
+        /// The field.
         field: &'static str,
     },
-    /// It cannot be read: it is nested deeper than any object of Kubernetes' own kinds, or is not of the type that was asked for.
+    /// The object cannot be read: it is nested deeper than any object of Kubernetes' own kinds, or does not have the
+    /// requested type.
     #[error("object {key} cannot be read: {why}")]
     Unread {
-        /// Which object.
+        /// The object.
         key: String,
-        /// Why.
+        /// The reason.
         why: Box<str>,
     },
 }
 
 impl RawObject {
-    /// Takes over JSON.
+    /// Takes over parsed JSON.
     #[must_use]
     pub fn new(value: Value) -> Self {
         let text = |pointer: &str| value.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
@@ -100,11 +103,11 @@ impl RawObject {
         Self { metadata: Box::new(metadata), value, unread: None, in_part: false, place: None }
     }
 
-    /// Reads a text, if its tree takes at most this many bytes beyond it. What cannot be read is left out, and the object knows
-    /// why.
+    /// Parses a text if its tree takes at most `most` bytes beyond the text. Parts that cannot be read are left out,
+    /// and the object keeps the reason.
     ///
     /// # Errors
-    /// It is no object with metadata.
+    /// The text is not an object with metadata.
     pub(super) fn read(text: &str, most: usize) -> serde_json::Result<Self> {
         match read_short(text, most) {
             Some(object) => Ok(Self::new(object.into())),
@@ -112,31 +115,32 @@ impl RawObject {
         }
     }
 
-    /// Reads an object of this kind, as [`Self::read`].
+    /// Parses an object of this kind. See [`Self::read`].
     ///
     /// # Errors
-    /// It is no object with metadata.
+    /// The text is not an object with metadata.
     pub(crate) fn of_kind(resource: &Resource, text: &[u8]) -> serde_json::Result<Self> {
         let text = std::str::from_utf8(text).map_err(serde_json::Error::custom)?;
         Self::read(text, tree_bytes_of(&resource.group, &resource.name))
     }
 
-    /// Nothing is known of it but which object it is, and of a pod where it runs.
+    /// Marks the object as skimmed: only its identity is known, and for a pod its node.
     pub(crate) fn leave_unread(&mut self, why: &str) {
         (self.unread, self.in_part) = (Some(why.into()), true);
     }
 
-    /// Whether nothing is known of it but which object it is, and of a pod where it runs.
+    /// Whether only the object's identity is known, and for a pod its node.
     pub(crate) fn is_in_part(&self) -> bool {
         self.in_part
     }
 
-    /// Its part of the memory of what waits, for whoever uses it up and is not done.
+    /// The object's part of the memory for queued events, for a caller that takes the object apart but is not finished
+    /// with it.
     pub(crate) fn place(&self) -> Option<Place> {
         self.place.clone()
     }
 
-    /// Holds its place until it is dropped or [given away](Self::into_value).
+    /// Sets the part of memory that the object holds until it is dropped or [consumed](Self::into_value).
     pub(super) fn set_place(&mut self, place: Option<Place>) {
         self.place = place;
     }
@@ -147,13 +151,13 @@ impl RawObject {
         &self.value
     }
 
-    /// Gives the JSON away.
+    /// Consumes the object and returns the JSON.
     #[must_use]
     pub fn into_value(self) -> Value {
         self.value
     }
 
-    /// The JSON of an object that was read whole.
+    /// The JSON of an object that was read completely.
     ///
     /// # Errors
     /// [`ObjectError`] when it was not.
@@ -164,39 +168,39 @@ impl RawObject {
         }
     }
 
-    /// The same, given away.
+    /// The same, consuming the object.
     ///
     /// # Errors
-    /// [`ObjectError`] when it was not.
+    /// [`ObjectError`] when it was not read completely.
     pub fn into_whole(self) -> Result<Value, ObjectError> {
         self.whole()?;
         Ok(self.value)
     }
 
-    /// The same as an object of this type.
+    /// The same, converted to a type.
     ///
     /// # Errors
-    /// [`ObjectError`] when it was not read whole, or is none.
+    /// [`ObjectError`] when it was not read completely, or does not have this type.
     pub fn into_typed<T: DeserializeOwned>(self) -> Result<T, ObjectError> {
         let key = self.name();
         let unread = |error: serde_json::Error| ObjectError::Unread { key, why: error.to_string().into() };
         serde_json::from_value(self.into_whole()?).map_err(unread)
     }
 
-    /// Which object it is.
+    /// The object's key.
     #[must_use]
     pub fn key(&self, resource: &Resource) -> ObjectKey {
         let name = self.metadata.name.as_deref().unwrap_or_default();
         ObjectKey::new(resource.clone(), self.metadata.namespace.as_deref().unwrap_or_default(), name)
     }
 
-    /// Whether more than its identity could not be read. It is there all the same.
+    /// Whether only the object's identity could be read. The object still exists.
     #[must_use]
     pub fn is_unread(&self) -> bool {
         self.unread.is_some()
     }
 
-    /// Which incarnation.
+    /// The UID, which identifies the incarnation.
     ///
     /// # Errors
     /// [`ObjectError`] when the object has none.
@@ -205,7 +209,7 @@ impl RawObject {
         uid.ok_or_else(|| self.lacks("metadata.uid"))
     }
 
-    /// Its place in the cloud's history.
+    /// The resource version as a revision of the cloud's history.
     ///
     /// # Errors
     /// [`ObjectError`] when the object has none.
@@ -227,14 +231,15 @@ impl RawObject {
 
 impl<'de> Deserialize<'de> for RawObject {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // A copy, for what is read from a tree has no text to lie in. Lists and watches do without.
+        // This copies the text, because a deserialized tree has no text to borrow from. Lists and watches avoid the
+        // copy.
         let text = Box::<RawValue>::deserialize(deserializer)?;
         Self::read(text.get(), LARGE_TREE_BYTES_MAX).map_err(D::Error::custom)
     }
 }
 
-/// An ordinary object, whose text is short and nested as it should be. None when it has to be read with care, for what is wrong
-/// with one object must not cost a list all others.
+/// Parses an ordinary object, whose text is short and not nested too deep. None when it needs careful parsing, so that
+/// one bad object does not make a whole list fail.
 fn read_short(text: &str, most: usize) -> Option<Map<String, Value>> {
     if text.len() > SHORT_LEN_MAX || exceeds(std::iter::once(text.as_bytes()), most) {
         return None;
@@ -250,7 +255,7 @@ fn read_short(text: &str, most: usize) -> Option<Map<String, Value>> {
     others.all(|(_, member)| levels(member) < LEVELS_MAX).then_some(object)
 }
 
-/// Of the fields of the writers of an object, leaves the first level. None when it is no list of writers.
+/// Reduces the fields of managedFields to their first level. None when this is not a list of managers.
 fn shorten(writers: &mut Value) -> Option<()> {
     for writer in writers.as_array_mut()? {
         if let Some(fields) = writer.as_object_mut()?.get_mut("fieldsV1") {
@@ -294,15 +299,15 @@ fn read_with_care(text: &str, most: usize) -> serde_json::Result<RawObject> {
         Err(error) => (Map::new(), Some(error.to_string().into_boxed_str())),
     };
     if unread.is_some() {
-        // Where a pod runs and what it needs: a running one must not count as gone.
+        // Keep the pod's node and spec: a running pod must not be treated as gone.
         value.extend(kept.or_else(spec).map(|(spec, _)| ("spec".to_owned(), spec)));
     }
     value.insert("metadata".to_owned(), metadata.into());
     Ok(RawObject { unread, ..RawObject::new(value.into()) })
 }
 
-/// Of metadata that are too large, leaves the identity; of what is to go everything that takes at most so many bytes, for a node
-/// is told of that.
+/// Reduces metadata that are too large to the identity. The metadata of an object that is being deleted keep all fields
+/// that fit into `most` bytes, because the node is notified of that deletion.
 fn leave_identity(metadata: &mut Members<'_>, most: usize) {
     let is_to_go = metadata.contains_key("deletionTimestamp");
     let mut left = most;
@@ -316,8 +321,8 @@ fn leave_identity(metadata: &mut Members<'_>, most: usize) {
     });
 }
 
-/// The spec of a pod, if its tree takes at most so many bytes, and how many; of a larger one what was there when the pod began to
-/// run, or where that is.
+/// The spec of a pod and its tree size, if the tree takes at most `most` bytes. For a larger spec only the part that
+/// existed when the pod started, or only the pod's node.
 fn spec_within(text: &RawValue, most: usize) -> Option<(Value, usize)> {
     let whole = tree_bytes(bytes_of(text));
     let (spec, bytes) = match whole <= most {
@@ -339,7 +344,8 @@ fn read(members: &Members<'_>) -> serde_json::Result<Map<String, Value>> {
     members.iter().map(|(name, text)| Ok((name.clone(), serde_json::from_str(text.get())?))).collect()
 }
 
-/// Labels and owners, each where it is not what makes an object large: of what they are in, much can depend on whose it is.
+/// Labels and owner references, each unless it is what makes the object large. Much can depend on the identity of the
+/// owner, even if the rest is unread.
 fn ties_of(metadata: &Members<'_>) -> Vec<(String, Value)> {
     let small = |text: &&RawValue| !exceeds(std::iter::once(bytes_of(text)), TIES_BYTES_MAX);
     let read = |name: &str| {
@@ -349,7 +355,7 @@ fn ties_of(metadata: &Members<'_>) -> Vec<(String, Value)> {
     ["labels", "ownerReferences"].into_iter().filter_map(read).collect()
 }
 
-/// Whether annotations have the one of a mirror pod. Nothing of them is kept.
+/// Whether annotations contain that of a mirror pod. Nothing of them is kept.
 fn is_mirror(annotations: &RawValue) -> bool {
     #[derive(Deserialize)]
     struct Annotations {
@@ -359,8 +365,8 @@ fn is_mirror(annotations: &RawValue) -> bool {
     serde_json::from_str::<Annotations>(annotations.get()).is_ok()
 }
 
-/// What the API server keeps of the writers of an object, of their fields the first level alone: nobody here needs more, and
-/// whoever writes chooses how deep they are nested.
+/// The managedFields of an object, reduced to the first level of their fields: no code here needs more, and the writer
+/// of the object chooses how deep they are nested.
 fn writers_of(text: &RawValue) -> serde_json::Result<Value> {
     let mut writers: Vec<Members<'_>> = serde_json::from_str(text.get())?;
     let writers = writers.iter_mut().map(|writer| {

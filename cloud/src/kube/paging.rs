@@ -1,5 +1,5 @@
-//! Lists in pages: an answer has a largest size, a cluster has none. Pages are bounded in bytes, for 500 objects may be
-//! gigabytes.
+//! Lists in pages: an answer has a maximum size, a cluster does not. Pages are bounded in bytes, because 500 objects
+//! may be gigabytes.
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
 use serde::Deserialize;
@@ -9,18 +9,20 @@ use super::call::ANSWER_LEN_MAX;
 use super::tree::tree_bytes_max;
 use super::{Answer, ApiCall, CallError, Caller, Kube, RawObject};
 
-/// Objects asked for at a time, at most.
+/// Maximum number of objects per request.
 const PAGE_SIZE: usize = 500;
 
-/// Longest page that is read, in bytes: for a longer one, fewer objects are asked for. A single object may be longer.
+/// Longest page that is read, in bytes. When a page would be longer, fewer objects are requested. A single object may
+/// be longer.
 pub(super) const PAGE_LEN_MAX: usize = 4 * 1024 * 1024;
 
 impl Kube {
-    /// Gives every object of a list to `each`, one after the other: no more than one is there as a tree. `base` is the path,
-    /// with its query if there is one. An answer other than success ends the list and is given back.
+    /// Passes every object of a list to `each`, one after the other; at most one is in memory as a tree. `base` is the
+    /// path, with its query if there is one. An answer other than success ends the list and is returned.
     ///
     /// # Errors
-    /// [`CallError`]: the API server does not answer, or with what is no list. That is not an empty one.
+    /// [`CallError`]: the API server does not answer, or the answer is not a list. Such an answer does not count as an
+    /// empty list.
     pub async fn list(
         &self,
         caller: Caller<'_>,
@@ -40,17 +42,17 @@ impl Kube {
     }
 }
 
-/// The pages of one list, each asked for when it is wanted.
+/// The pages of one list, each requested when it is needed.
 pub(super) struct Pages<'a> {
     kube: &'a Kube,
     caller: Caller<'a>,
     base: &'a str,
     limit: usize,
-    /// Where the next page begins; none when there is none.
+    /// The `continue` token of the next page; none when there is no further page.
     token: Option<String>,
 }
 
-/// What a page says, its objects as they were sent.
+/// A page, with its objects as they were sent.
 #[derive(Debug, Deserialize)]
 pub(super) struct Page<'a> {
     metadata: Option<ListMeta>,
@@ -66,7 +68,7 @@ struct ListMeta {
 }
 
 impl Page<'_> {
-    /// Where in the cloud's history the list was made.
+    /// The revision of the cloud's history at which the list was made.
     pub(super) fn revision(&self) -> Option<&str> {
         let revision = self.metadata.as_ref()?.resource_version.as_deref();
         revision.filter(|revision| !revision.is_empty())
@@ -78,7 +80,7 @@ impl<'a> Pages<'a> {
         Self { kube, caller, base, limit: PAGE_SIZE, token: Some(String::new()) }
     }
 
-    /// Asks for the next page, which [`Self::read`] has to look at if it is one; none after the last.
+    /// Requests the next page; none after the last. [`Self::read`] must parse the answer if it is a page.
     pub(super) async fn next(&mut self) -> Result<Option<Answer>, CallError> {
         let Some(token) = self.token.take() else { return Ok(None) };
         let separator = if self.base.contains('?') { '&' } else { '?' };
@@ -86,14 +88,14 @@ impl<'a> Pages<'a> {
             let mut call = ApiCall::get(format!("{}{separator}limit={}{token}", self.base, self.limit));
             call.answer_max = if self.limit > 1 { PAGE_LEN_MAX } else { ANSWER_LEN_MAX };
             match self.kube.call(self.caller, call).await {
-                // Large objects: fewer at a time.
+                // The objects are large, so request fewer at a time.
                 Err(CallError::TooLarge(_)) if self.limit > 1 => self.limit = (self.limit / 4).max(1),
                 answer => return answer.map(Some),
             }
         }
     }
 
-    /// Reads a page, and where the next one begins.
+    /// Parses a page, and remembers where the next one begins.
     pub(super) fn read<'p>(&mut self, answer: &'p Answer) -> Result<Page<'p>, CallError> {
         let page: Page<'_> = serde_json::from_slice(&answer.body).map_err(|error| no_list(&error))?;
         let next = page.metadata.as_ref().and_then(|metadata| metadata.r#continue.as_deref());
@@ -110,7 +112,7 @@ fn no_list(error: &serde_json::Error) -> CallError {
     CallError::Unreachable(format!("its answer is no list: {error}"))
 }
 
-/// What a query keeps as it is (RFC 3986, section 2.3).
+/// Characters that are not percent-encoded in a query (RFC 3986, section 2.3).
 const QUERY_VALUE: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// Percent-encodes a text as the value of a query parameter.
@@ -122,7 +124,7 @@ pub(crate) fn query_value(text: &str) -> PercentEncode<'_> {
 mod tests {
     use super::*;
 
-    /// The names of all objects of a list whose pages are these texts.
+    /// The names of all objects of a list with these pages.
     async fn listed(pages: &'static [&'static str]) -> Result<Vec<String>, CallError> {
         let answer = move |request: http::Request<kube::client::Body>| {
             let query = request.uri().query().unwrap_or_default();

@@ -1,5 +1,6 @@
-//! Whether the API server keeps nodes apart: the Node authorizer and the admission plugin NodeRestriction. Without them a
-//! request in the name of one node may touch what belongs to another, whatever cloudcore does.
+//! Checks whether the API server isolates nodes from each other, with the Node authorizer and the admission plugin
+//! NodeRestriction. Without them a request in the name of one node may change objects of another, whatever cloudcore
+//! does.
 
 use http::Method;
 use serde_json::json;
@@ -10,23 +11,23 @@ use super::{ApiCall, CallError, Caller, Kube, Right, Unanswered};
 /// A node that need not exist.
 const PROBE_NODE: &str = "tombolo-probe";
 
-/// Another one, which the first must not touch.
+/// Another node, whose objects the first must not change.
 const OTHER_NODE: &str = "tombolo-probe-other";
 
-/// What NodeRestriction says of a Node that is not the caller's.
+/// Part of NodeRestriction's message about a Node that is not the caller's.
 const RESTRICTED: &str = "is not allowed to modify node";
 
-/// What keeps nodes apart.
+/// The protections that isolate nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Protections {
-    /// Whether a node may read what it needs, and no Secret that it does not need.
+    /// Whether a node may read what it needs, but no Secret that it does not need.
     pub node_authorizer: bool,
-    /// Whether a node may change its own objects only; none when the API server did not say.
+    /// Whether a node may only change its own objects; none when the API server did not say.
     pub node_restriction: Option<bool>,
 }
 
 impl Protections {
-    /// What is missing, in words; none when nothing is.
+    /// A description of what is missing; none when nothing is.
     #[must_use]
     pub fn problem(&self) -> Option<&'static str> {
         match (self.node_authorizer, self.node_restriction) {
@@ -45,7 +46,7 @@ impl Protections {
 }
 
 impl Kube {
-    /// Tries both with requests that change nothing, in the name of a node that need not exist.
+    /// Tests both protections with requests that change nothing, in the name of a node that need not exist.
     ///
     /// # Errors
     /// [`CallError`] when the API server does not answer.
@@ -74,7 +75,7 @@ impl Kube {
         }
     }
 
-    /// A node tries to make another's Node, and nothing is made.
+    /// Tries to create another node's Node, in a way that creates nothing.
     async fn node_restriction(&self) -> Result<Option<bool>, CallError> {
         let node = NodeId::parse(PROBE_NODE).map_err(|error| CallError::Invalid(error.to_string()))?;
         let other = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": OTHER_NODE}});
@@ -94,7 +95,7 @@ mod tests {
 
     use super::*;
 
-    /// An API server that allows a node these rights, to its own Node and to a Secret of others.
+    /// An API server that gives a node these rights to its own Node and to a foreign Secret.
     fn server((own, foreign): (bool, bool), restriction: bool) -> Kube {
         let answer = move |request: http::Request<kube::client::Body>| async move {
             let path = request.uri().path().to_owned();

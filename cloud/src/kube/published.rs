@@ -1,8 +1,8 @@
-//! Documents that the API server publishes to whoever is authenticated: version, discovery, OpenAPI, and the keys of its
-//! tokens. All nodes are told the same, so one copy answers them all.
+//! Documents that the API server publishes to every authenticated user: version, discovery, OpenAPI, and the keys of
+//! its tokens. All nodes get the same documents, so one cached copy answers them all.
 //!
-//! A copy is used for a moment only: long enough for a fleet that comes back, too short for anybody to miss a new kind. That
-//! there is no document is a document as well, where all nodes ask for it.
+//! A copy is used only for a few seconds: long enough for a fleet that reconnects, too short for a client to miss a new
+//! kind. Where all nodes look for a document, a 404 is cached as well.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,22 +23,23 @@ use super::gate::Class;
 use super::{Answer, ApiCall, CallError, Caller, Kube, Room};
 use crate::metrics::Label;
 
-/// How long a copy answers without a question.
+/// How long a copy is served without a new request.
 const FRESH: Duration = Duration::from_secs(5);
 
-/// Bytes of all copies; what does not fit is asked for each time.
+/// Maximum bytes of all copies. A document that does not fit is requested each time.
 const COPIES_LEN_MAX: usize = 8 * 1024 * 1024;
 
-/// Longest path with its query that has a copy, in bytes.
+/// Longest path with query that is cached, in bytes.
 const PATH_LEN_MAX: usize = 512;
 
-/// Where the API server lists its documents of OpenAPI, each with the hash of its present version.
+/// Path of the API server's list of OpenAPI documents, each with the hash of its present version.
 const OPENAPI_LIST: &str = "/openapi/v3";
 
-/// The query that clients of Kubernetes send with their questions about discovery.
+/// The query that Kubernetes clients send with discovery requests.
 const USUAL_QUERY: &str = "timeout=32s";
 
-/// The forms in which clients ask for documents. Others are passed on: a peer must not make copies as it likes.
+/// The `Accept` values for which copies are kept. Requests with other values are passed through: a peer must not be
+/// able to create arbitrary copies.
 const FORMS: [&str; 8] = [
     "",
     DISCOVERY,
@@ -50,10 +51,11 @@ const FORMS: [&str; 8] = [
     "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json",
 ];
 
-/// Where the cluster publishes the keys of its service-account tokens (OpenID Connect discovery).
+/// Paths of the keys of the cluster's service-account tokens (OpenID Connect discovery).
 pub(crate) const ISSUER_PATHS: [&str; 2] = [ISSUER_PATH, KEYS_PATH];
 
-/// Whether a path leads to a document. They are no resources, for which alone the right to act as a node is given.
+/// Whether a path leads to a document. Documents are not resources, and the right to act as a node covers only
+/// resources.
 pub(crate) fn is_document(path: &str) -> bool {
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
     match parts.as_slice() {
@@ -63,7 +65,8 @@ pub(crate) fn is_document(path: &str) -> bool {
     }
 }
 
-/// Whether this is a document in a form that all ask for alike. Whoever could make up questions could fill the copies.
+/// Whether this is a document in a form that all clients request in the same way. Otherwise a client could fill the
+/// cache with invented requests.
 fn has_copy(call: &ApiCall) -> bool {
     let usual = match call.path_and_query.split_once('?') {
         None => true,
@@ -74,13 +77,14 @@ fn has_copy(call: &ApiCall) -> bool {
     usual && short && is_document(call.path()) && FORMS.contains(&&*call.accept)
 }
 
-/// Whether this is a question for one version of a document: the list of those that there are says which.
+/// Whether this requests a particular version of a document. The list of documents contains the valid versions.
 fn has_hash(call: &ApiCall) -> bool {
     let parts = call.path_and_query.split_once('?');
     parts.is_some_and(|(path, query)| path.starts_with("/openapi/v3/") && query.starts_with("hash="))
 }
 
-/// Whether all nodes look for the kinds of a group version here, whether there is one or not. A peer can make up others.
+/// Whether all nodes look up the kinds of this group version here, whether it exists or not. Other group versions may
+/// be invented by a peer.
 fn is_looked_for_by_all(path: &str) -> bool {
     let parts: Vec<&str> = path.split('/').collect();
     let ["", "apis", group, version] = parts.as_slice() else { return false };
@@ -93,7 +97,7 @@ struct Kept {
     len: AtomicUsize,
 }
 
-/// Copies by path with query, and form.
+/// Copies, by path with query and by `Accept` value.
 #[derive(Debug, Default)]
 pub(super) struct Published {
     copies: DashMap<(String, String), Arc<Kept>>,
@@ -113,7 +117,7 @@ impl Published {
         self.answers.get_or_create(&Label { kind }).inc();
     }
 
-    /// What is a copy from now on.
+    /// Keeps an answer as a copy if it is a document and there is room.
     fn keep(
         &self,
         call: &ApiCall,
@@ -129,8 +133,8 @@ impl Published {
         Some(answer.clone())
     }
 
-    /// Whether there is a copy, or the list of the documents of OpenAPI, as somebody has just read it, names this one. Whoever
-    /// could make up hashes could fill the copies.
+    /// Whether there is a copy already, or a fresh copy of the list of OpenAPI documents contains this one. Otherwise a
+    /// client could fill the cache with invented hashes.
     fn names(&self, call: &ApiCall) -> bool {
         let quoted = format!("\"{}\"", call.path_and_query);
         let is_listed = |form: &str| {
@@ -148,7 +152,7 @@ impl Published {
 }
 
 impl Kube {
-    /// Reads a document in cloudcore's name, for anybody that is authenticated. `node` is the one that asks.
+    /// Reads a document with cloudcore's identity, for any authenticated client. `node` is the requesting node.
     ///
     /// # Errors
     /// [`CallError`] when there is neither a fresh copy nor an answer.
@@ -156,7 +160,7 @@ impl Kube {
         self.document_that(node, call, |_| true).await
     }
 
-    /// The same; a copy that is not as it should be is asked for again.
+    /// The same. A copy that does not suit is requested again.
     ///
     /// # Errors
     /// As [`Kube::document`].
@@ -176,7 +180,7 @@ impl Kube {
         let attempt = || async {
             let answer = self.copied(caller, class, call.clone(), (room, suits)).await?;
             let Some(answer) = answer else { return Ok(None) };
-            // A copy that a node has not taken yet stays in memory when it is a copy no more.
+            // A copy that a node has not read yet stays in memory even after it has expired.
             let fits = room.map_or(Ok(true), |room| room.grow(answer.body.len()))?;
             Ok(fits.then_some(answer))
         };
@@ -184,8 +188,8 @@ impl Kube {
         tokio::time::timeout(limit, answer).await.map_err(|_| CallError::TimedOut(limit))?
     }
 
-    /// The copy, or an answer of which one is made. None when a large one has to wait for its turn: others do not wait
-    /// meanwhile.
+    /// The copy, or an answer that becomes the copy. None when a large answer must wait for its turn; others do not
+    /// wait meanwhile.
     async fn copied(
         &self,
         caller: Caller<'_>,
@@ -213,7 +217,7 @@ impl Kube {
             Got::Own(answer) => answer,
         };
         published.count("asked");
-        // What nobody has asked for lately makes room; one that is being asked for is not looked at.
+        // Drops copies that were not requested lately. Copies with a running request are skipped.
         published.copies.retain(|_, copy| !copy.answer.is_idle(FRESH));
         published.bytes.set(i64::try_from(published.len()).unwrap_or(i64::MAX));
         answer
@@ -233,7 +237,7 @@ mod tests {
 
     use super::*;
 
-    /// An API server that counts its questions, and whose documents have this length.
+    /// An API server that counts its requests, and whose documents have this length.
     fn counted(len: usize) -> (Kube, Arc<AtomicU64>, Arc<AtomicBool>) {
         let (asked, away) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
         let (counter, gone) = (Arc::clone(&asked), Arc::clone(&away));
@@ -318,7 +322,7 @@ mod tests {
         assert_eq!(kube.published.bytes.get(), 3 * (COPIES_LEN_MAX as i64 / 3), "the metric shows them");
     }
 
-    /// The API server publishes which documents there are, and gives a document whatever hash is asked for.
+    /// The API server lists its documents, but returns a document for any hash.
     #[tokio::test(start_paused = true)]
     async fn of_documents_with_hashes_only_those_that_are_published_have_copies() {
         let asked = Arc::<AtomicU64>::default();
@@ -346,7 +350,7 @@ mod tests {
         assert_eq!(count("/openapi/v3/api/v1?hash=AB").await, (1, 1), "it is known, and its list has gone");
     }
 
-    /// An API server that answers everything with this code, in some time, and counts.
+    /// An API server that answers every request with this code after some time, and counts the requests.
     fn saying(code: &Arc<AtomicU16>) -> (Kube, Arc<AtomicU64>) {
         let (asked, code) = (Arc::<AtomicU64>::default(), Arc::clone(code));
         let counter = Arc::clone(&asked);
@@ -392,7 +396,7 @@ mod tests {
         }
     }
 
-    /// A definition is made while a fleet looks for it.
+    /// A custom resource definition is created while a fleet looks for it.
     #[tokio::test(start_paused = true)]
     async fn who_misses_something_in_a_copy_hears_of_it_as_soon_as_it_is_there() {
         let code = Arc::new(AtomicU16::new(404));

@@ -1,4 +1,4 @@
-//! The call that creates a node's Node, and what has to be done around it.
+//! The call that creates a node's Node, and the work that belongs to it.
 
 use tombolo_proto::NodeId;
 
@@ -6,7 +6,7 @@ use super::call::class_of;
 use super::gate::{Class, Place, Turn};
 use super::{Answer, ApiCall, CallError, Caller, Kube, Room};
 
-/// The one registration of a node that may be under way, with a place among those of all nodes.
+/// The one running registration of a node, with its slot among the registrations of all nodes.
 pub(crate) struct Registering<'a> {
     kube: &'a Kube,
     node: &'a NodeId,
@@ -15,12 +15,12 @@ pub(crate) struct Registering<'a> {
 }
 
 impl Kube {
-    /// Waits for a place to register a node in, by this call. Whoever has it may do what belongs to a registration before the
-    /// call and after it.
+    /// Waits for a slot to register a node with this call. The caller may then do what belongs to the registration
+    /// before and after the call.
     ///
     /// # Errors
-    /// [`CallError::Registering`] when another registration of this node has a place or waits for one; else what is wrong with
-    /// the call.
+    /// [`CallError::Registering`] when another registration of this node has a slot or waits for one; otherwise what is
+    /// wrong with the call.
     pub(crate) async fn register_as<'a>(
         &'a self,
         node: &'a NodeId,
@@ -34,7 +34,7 @@ impl Kube {
 }
 
 impl Registering<'_> {
-    /// Makes the call as the node. An answer with an error code is an answer.
+    /// Makes the call as the node. An answer with an error code is also an answer.
     ///
     /// # Errors
     /// As [`Kube::call`].
@@ -42,7 +42,7 @@ impl Registering<'_> {
         let (limit, room) = (call.timeout, Room::current());
         let answer = self.kube.attempt(Caller::Node(self.node), None, call, room.as_ref());
         let answer = tokio::time::timeout(limit, answer).await.map_err(|_| CallError::TimedOut(limit))??;
-        // Only what is asked with GET can be asked for a second time.
+        // Only GET requests can be repeated.
         answer.ok_or(CallError::NoRoom)
     }
 }

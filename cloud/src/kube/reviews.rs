@@ -1,4 +1,4 @@
-//! Questions to the API server about rights and tokens.
+//! Access reviews and token reviews of the API server.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -7,21 +7,21 @@ use tombolo_proto::Resource;
 
 use super::{Answer, ApiCall, CallError, Caller, Kube};
 
-/// What the API server says to a question about a right.
+/// The API server's answer to an access review.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Right {
     Allowed,
-    /// With its reason, which may be empty.
+    /// Denied, with the reason, which may be empty.
     Refused(String),
 }
 
-/// A question without an answer. Nothing is allowed by it.
+/// A review without an answer. It allows nothing.
 #[derive(Debug, Error)]
 pub(crate) enum Unanswered {
-    /// The API server cannot read it, and never will.
+    /// The API server cannot parse the review, and a retry will not help.
     #[error("cannot ask for rights: {0}")]
     Unreadable(String),
-    /// Anything else is the cluster's trouble.
+    /// Any other failure, which is the cluster's.
     #[error("cannot ask for rights: {0}")]
     Trouble(String),
     #[error(transparent)]
@@ -29,7 +29,7 @@ pub(crate) enum Unanswered {
 }
 
 impl Kube {
-    /// Asks whether somebody may do something: the `spec` of a SubjectAccessReview.
+    /// Asks whether a user has a right. `spec` is that of a SubjectAccessReview.
     ///
     /// # Errors
     /// [`Unanswered`].
@@ -37,7 +37,8 @@ impl Kube {
         right(&self.call(caller, of_right(spec)).await?)
     }
 
-    /// Asks whose a bearer token is, as the `spec` of a SubjectAccessReview names it; none when the cluster does not know it.
+    /// Asks for the owner of a bearer token, in the form of a SubjectAccessReview's `spec`; none when the cluster does
+    /// not know the token.
     ///
     /// # Errors
     /// [`Unanswered`].
@@ -55,7 +56,7 @@ impl Kube {
     }
 }
 
-/// What is asked about following objects, as `resourceAttributes`. An empty namespace is all of them.
+/// The `resourceAttributes` of a question about following objects. An empty namespace means all namespaces.
 pub(crate) fn may_follow(verb: &str, resource: &Resource, namespace: &str) -> Value {
     json!({
         "verb": verb, "group": &*resource.group, "version": &*resource.version, "resource": &*resource.name,
@@ -63,12 +64,12 @@ pub(crate) fn may_follow(verb: &str, resource: &Resource, namespace: &str) -> Va
     })
 }
 
-/// The question about a right.
+/// The request of an access review.
 pub(super) fn of_right(spec: &Value) -> ApiCall {
     review("authorization.k8s.io/v1", "SubjectAccessReview", spec)
 }
 
-/// The answer to [`of_right`].
+/// Parses the answer to [`of_right`].
 pub(super) fn right(answer: &Answer) -> Result<Right, Unanswered> {
     let review = answered(answer)?;
     if review.pointer("/status/allowed") == Some(&Value::Bool(true)) {

@@ -1,4 +1,4 @@
-//! Memory for answers to what a node asks: taken from the node's share while they are read.
+//! Memory for the answers to a node's requests, taken from the node's share while they are read.
 
 use std::fmt::Debug;
 use std::sync::{Arc, Weak};
@@ -11,29 +11,30 @@ use tombolo_runtime::{Held, Share};
 use super::CallError;
 use crate::metrics::Refusals;
 
-/// Longest answer to a question of a node, in bytes. With the rest of a session it stays below what one node may take.
+/// Longest answer to a node's request, in bytes. Together with the rest of a session it stays below the limit of a
+/// node.
 pub(crate) const NODE_ANSWER_LEN_MAX: usize = 4 * 1024 * 1024;
 
-/// An answer that is longer than this is read alone: a node has one such answer at a time, until it has taken it.
+/// A longer answer is a large one. A node has one large answer at a time, until it has read it.
 pub(crate) const LARGE_ANSWER: usize = 256 * 1024;
 
-/// What is refused here, for the metric.
+/// Metric label of refusals here.
 const ANSWER: &str = "answer";
 
 tokio::task_local! {
     static ROOM: Room;
 }
 
-/// What a question holds of what all nodes share. It has nothing of that while it waits for its own node.
+/// What a request holds of shared resources. It gives them back while it waits for its own node.
 pub(crate) trait GivesWay: Debug + Send + Sync {
-    /// Gives it back.
+    /// Gives the resources back.
     fn give_way(&self);
 
-    /// Waits until it has it again.
+    /// Waits until it has the resources again.
     fn go_on(&self) -> BoxFuture<'_, ()>;
 }
 
-/// What one question of a node may use. Clones are the same room.
+/// Memory that one request of a node may use. Clones share the same room.
 #[derive(Debug, Clone)]
 pub(crate) struct Room(Arc<Inner>);
 
@@ -43,13 +44,13 @@ struct Inner {
     share: Share,
     large: Arc<Semaphore>,
     turn: Mutex<Option<OwnedSemaphorePermit>>,
-    /// What others could have meanwhile, while it waits.
+    /// Shared resources to give back while the request waits.
     shared: Mutex<Option<Weak<dyn GivesWay>>>,
     refusals: Refusals,
 }
 
 impl Room {
-    /// Room out of a node's share. `large` has one permit, and all questions of the node share it.
+    /// A room in a node's share. `large` has a single permit, which all requests of the node share.
     pub(crate) fn new(share: &Share, large: &Arc<Semaphore>, refusals: &Refusals) -> Self {
         let (held, turn, shared) = (Mutex::new(share.nothing()), Mutex::default(), Mutex::default());
         let (share, refusals) = (share.clone(), refusals.clone());
@@ -61,19 +62,20 @@ impl Room {
         ROOM.scope(self, work).await
     }
 
-    /// The room of the question that is being answered; none when nobody asked.
+    /// The room of the current request; none when the work is not for a request.
     pub(crate) fn current() -> Option<Self> {
         ROOM.try_with(Clone::clone).ok()
     }
 
-    /// This gives way from now on whenever the question waits for its node.
+    /// Registers resources to give back whenever the request waits for its node.
     pub(crate) fn gives_way<G: GivesWay + 'static>(&self, shared: &Arc<G>) {
         let shared: Weak<G> = Arc::downgrade(shared);
         *self.0.shared.lock() = Some(shared);
     }
 
-    /// Makes room for an answer of so many bytes. False when it is a large one whose turn has not come: nothing of it must be
-    /// kept then, neither its bytes nor a place that others could have. See [`Self::wait`].
+    /// Makes room for an answer of so many bytes. False when it is a large answer whose turn has not come. The caller
+    /// must then keep nothing of the answer, neither its bytes nor a slot that others could use, and call
+    /// [`Self::wait`].
     pub(super) fn grow(&self, bytes: usize) -> Result<bool, CallError> {
         self.fits(bytes)?;
         if bytes > LARGE_ANSWER {
@@ -89,7 +91,7 @@ impl Room {
         self.take(bytes).map(|()| true)
     }
 
-    /// The same for an answer that cannot be had a second time: it waits for nothing.
+    /// The same for an answer that cannot be requested again: it does not wait.
     pub(super) fn take(&self, bytes: usize) -> Result<(), CallError> {
         self.fits(bytes)?;
         let mut held = self.0.held.lock();
@@ -108,7 +110,7 @@ impl Room {
         Ok(())
     }
 
-    /// Waits for the turn of a large answer: until the node has taken the one before.
+    /// Waits for the turn of a large answer, until the node has read the previous one.
     pub(super) async fn wait(&self) {
         let shared = self.0.shared.lock().as_ref().and_then(Weak::upgrade);
         if let Some(shared) = &shared {
@@ -122,13 +124,13 @@ impl Room {
         }
     }
 
-    /// Nothing is read any more.
+    /// Frees the memory of the answer.
     pub(super) fn clear(&self) {
-        // Holding less never fails.
+        // A smaller amount always fits.
         let _ = self.0.held.lock().set(0);
     }
 
-    /// The turn of a large answer, which ends when it has left.
+    /// Takes the permit for a large answer, to be held until the answer was sent.
     pub(crate) fn take_turn(&self) -> Option<OwnedSemaphorePermit> {
         self.0.turn.lock().take()
     }

@@ -1,5 +1,5 @@
-//! What a JSON text takes in memory beyond its length where it is read into a tree: whoever writes the text chooses how many
-//! times its length that is. A member of an object takes 90 times its text when it is an object of one member itself.
+//! Estimates the memory of a parsed JSON text beyond its length. The writer of the text determines the ratio: a field
+//! that is an object with one field itself takes 90 times its text.
 
 use std::fmt;
 
@@ -8,11 +8,11 @@ use serde_json::Value;
 use thiserror::Error;
 use tombolo_apicore::tree::{OBJECT_BYTES, POD_TREE_BYTES_MAX, TREE_BYTES_MAX, tree_bytes};
 
-/// What [`TREE_BYTES_MAX`] is where controllers and administrators write: the definition of a resource with 500 KiB of schema
-/// takes 9 MiB, an EndpointSlice of 1,000 endpoints 3.
+/// [`TREE_BYTES_MAX`] for kinds that controllers and administrators write: a resource definition with 500 KiB of schema
+/// takes 9 MiB, an EndpointSlice with 1,000 endpoints 3 MiB.
 pub(crate) const LARGE_TREE_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// Kinds that nodes write, by what RBAC's `system:node` allows: their groups and plurals.
+/// Group and plural of the kinds that nodes may write according to the RBAC role `system:node`.
 const WRITTEN_BY_NODES: [(&str, &str); 8] = [
     ("", "events"),
     ("", "nodes"),
@@ -24,21 +24,21 @@ const WRITTEN_BY_NODES: [(&str, &str); 8] = [
     ("storage.k8s.io", "csinodes"),
 ];
 
-/// An object that is not empty has its members in blocks of this many.
+/// A non-empty object allocates its fields in blocks of this many.
 pub(super) const BLOCK_MEMBERS: usize = 11;
 
-/// A text that is not read into a tree.
+/// A text that is not parsed into a tree.
 #[derive(Debug, Error)]
 pub(crate) enum TreeError {
-    /// It is no JSON of that type.
+    /// The text is not JSON of that type.
     #[error(transparent)]
     NotJson(#[from] serde_json::Error),
-    /// It would take too much memory.
+    /// The tree would take too much memory.
     #[error("it has more parts than are read here, or is nested too deep: send fewer")]
     TooLarge,
 }
 
-/// Reads a text into a tree if that takes at most [`TREE_BYTES_MAX`] beyond the text.
+/// Parses a text into a tree if that takes at most [`TREE_BYTES_MAX`] beyond the text.
 ///
 /// # Errors
 /// [`TreeError`].
@@ -54,9 +54,9 @@ pub(crate) fn is_large(text: &[u8]) -> bool {
     exceeds(std::iter::once(text), TREE_BYTES_MAX)
 }
 
-/// Whether the trees of texts take more than this beyond the texts, in all.
+/// Whether the trees of texts together take more than `most` bytes beyond the texts.
 pub(crate) fn exceeds<'a>(texts: impl Iterator<Item = &'a [u8]> + Clone, most: usize) -> bool {
-    // The least text of an object has two bytes.
+    // The shortest text of an object has two bytes.
     texts.clone().map(<[u8]>::len).sum::<usize>() / 2 * OBJECT_BYTES > most
         && texts.map(tree_bytes).sum::<usize>() > most
 }
@@ -76,7 +76,8 @@ pub(super) fn tree_bytes_of(group: &str, plural: &str) -> usize {
     }
 }
 
-/// Of the path of a collection: `/api/VERSION/…/PLURAL` in the core group, else `/apis/GROUP/VERSION/…/PLURAL`.
+/// Group and plural from the path of a collection: `/api/VERSION/…/PLURAL` for the core group, otherwise
+/// `/apis/GROUP/VERSION/…/PLURAL`.
 fn group_and_plural(path: &str) -> (&str, &str) {
     let path = path.split('?').next().unwrap_or_default();
     let plural = path.rsplit('/').next().unwrap_or_default();
@@ -143,7 +144,7 @@ mod tests {
         }
         assert_eq!(tree_bytes_max("/api/v1/namespaces/d/pods?fieldSelector=a/b"), POD_TREE_BYTES_MAX);
         let others = ["/apis/discovery.k8s.io/v1/endpointslices", "/api/v1/configmaps?labelSelector=a/nodes"];
-        // Somebody else's kinds of the same names.
+        // Kinds of other groups with the same names.
         let namesakes =
             ["/apis/example.com/v1/nodes", "/apis/example.com/v1/namespaces/d/pods", "/api/v1/leases"];
         for path in others.into_iter().chain(namesakes) {

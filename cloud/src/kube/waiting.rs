@@ -1,4 +1,4 @@
-//! Memory of the events of watches that wait to be taken.
+//! Memory for the queued events of watches.
 
 use std::sync::Arc;
 
@@ -9,37 +9,38 @@ use tombolo_apicore::tree::{MEMBER_BYTES, OBJECT_BYTES};
 use super::RawObject;
 use super::tree::BLOCK_MEMBERS;
 
-/// Memory of the events of watches, from the moment when they come until they are used. Clones share it.
+/// Memory for the events of watches, from their arrival until they are used. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Waiting {
     places: Arc<Semaphore>,
     max: u32,
-    /// One text at a time becomes an object: until that has its bytes, nobody knows how many it takes.
+    /// Only one text at a time is parsed, because the size of an object is unknown until it is parsed and has its
+    /// bytes.
     reading: Arc<Mutex<()>>,
-    /// Pages of lists that are in memory.
+    /// Permits for pages of lists in memory.
     pages: Arc<Semaphore>,
-    /// The turn of a long line.
+    /// Permits for long lines.
     lines: Turns,
 }
 
-/// Pages of lists in memory at a time.
+/// Maximum number of list pages in memory.
 pub(super) const PAGES_MAX: usize = 4;
 
-/// The turn that the long lines of several watches share.
+/// Permits for long lines, shared by several watches.
 pub(super) type Turns = Arc<Semaphore>;
 
-/// An object's part of these bytes, until it is dropped.
+/// An object's part of these bytes, held until it is dropped.
 pub(super) type Place = Arc<OwnedSemaphorePermit>;
 
-/// Whoever has it makes an object of a text, alone.
+/// The exclusive right to parse a text into an object.
 pub(super) struct Reading<'a> {
     waiting: &'a Waiting,
     _one: MutexGuard<'a, ()>,
 }
 
 impl Reading<'_> {
-    /// Waits until there is room for the object, which has it from then on. One that is larger than all there is waits until
-    /// nothing else is there.
+    /// Waits until there is room for the object and assigns that memory to it. An object larger than the total waits
+    /// until all other memory is free.
     pub(super) async fn keep(self, object: &mut RawObject) {
         let Waiting { places, max, .. } = self.waiting;
         let bytes = u32::try_from(size_of_tree(object.value())).unwrap_or(u32::MAX).min(*max);
@@ -50,19 +51,19 @@ impl Reading<'_> {
 }
 
 impl Waiting {
-    /// So many bytes of objects, and one long line at a time.
+    /// Memory for this many bytes of objects, and one long line at a time.
     #[must_use]
     pub fn new(max: u32) -> Self {
         Self::with_turns(max, turns())
     }
 
-    /// The same, whose long lines share these turns with others.
+    /// The same, sharing the permits for long lines with others.
     pub(super) fn with_turns(max: u32, lines: Turns) -> Self {
         let places = Arc::new(Semaphore::new(max.try_into().unwrap_or(usize::MAX)));
         Self { places, max, reading: Arc::default(), pages: Arc::new(Semaphore::new(PAGES_MAX)), lines }
     }
 
-    /// The turn of a long line.
+    /// The permits for long lines.
     pub(super) fn lines(&self) -> &Turns {
         &self.lines
     }
@@ -73,30 +74,30 @@ impl Waiting {
         self.pages.acquire().await.ok()
     }
 
-    /// Waits until a text may become an object. Whoever uses objects waits for nothing here, so their bytes come back.
+    /// Waits until a text may be parsed. Code that uses objects never waits here, so their bytes are freed eventually.
     pub(super) async fn reading(&self) -> Reading<'_> {
         Reading { waiting: self, _one: self.reading.lock().await }
     }
 
-    /// Whether an object is being read, or has been and waits for its bytes.
+    /// Whether an object is being parsed, or is parsed and waits for its bytes.
     #[cfg(test)]
     pub(super) fn is_reading(&self) -> bool {
         self.reading.try_lock().is_err()
     }
 
-    /// Bytes that are free.
+    /// Number of free bytes.
     #[cfg(test)]
     pub(super) fn free(&self) -> usize {
         self.places.available_permits()
     }
 }
 
-/// One long line at a time.
+/// Permits for one long line at a time.
 pub(super) fn turns() -> Turns {
     Arc::new(Semaphore::new(1))
 }
 
-/// Bytes that a JSON tree takes in memory, about: many small members take many times their text.
+/// Approximate bytes of a JSON tree. Many small fields take many times their text.
 fn size_of_tree(value: &Value) -> usize {
     let below = match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => 0,

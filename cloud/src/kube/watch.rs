@@ -1,7 +1,8 @@
-//! One watch, endless: list, follow, start again after every kind of end.
+//! One endless watch: it lists, follows, and starts again after it ends for any reason.
 //!
-//! Memory is bounded in bytes: a page of the list is, and so are the events that wait. Where they wait, the watch does not
-//! read; the API server ends a watch that is not read for long, and then everything is listed again: nothing is lost.
+//! Memory is bounded in bytes, both for a page of the list and for the queued events. While events wait, the watch does
+//! not read. If it does not read for long, the API server ends the watch, and everything is listed again, so nothing is
+//! lost.
 
 use std::borrow::Cow;
 use std::pin::pin;
@@ -34,25 +35,27 @@ mod tests;
 
 use lines::{LINE_LEN_MAX, Lines, in_time};
 
-/// Time after which the API server ends a watch, in seconds. Clients that ask for less than five minutes get it.
+/// Time after which the API server ends a watch, in seconds. A server grants any time below five minutes that a client
+/// requests.
 const WATCH_SECONDS: u64 = 290;
 
-/// A connection on which nothing comes for so long is dead: the API server would have ended the watch.
+/// A connection without data for this long is dead: the API server would have ended the watch by now.
 const SILENCE_MAX: Duration = Duration::from_secs(WATCH_SECONDS + 10);
 
-/// A watch that tells nothing and ends within this time does not work: it is begun again after a growing wait.
+/// A watch that ends within this time without an event does not work. It is restarted after a growing wait.
 const SHORT: Duration = Duration::from_secs(1);
 
-/// Bytes that the events of one of cloudcore's own watches may take while they wait.
+/// Memory for queued events of one of cloudcore's own watches, in bytes.
 const OWN_BYTES_MAX: u32 = 2 * 1024 * 1024;
 
-/// What a watch tells, in the order of the cloud's history. Objects between `RelistStart` and `RelistEnd` are all
-/// there are: whatever was known before and is not among them went away while nobody watched.
+/// An event of a watch. Events come in the order of the cloud's history. The objects between `RelistStart` and
+/// `RelistEnd` are complete: an object that was known before and is not among them was deleted while the watch was
+/// interrupted.
 #[derive(Debug)]
 pub enum ObjectEvent {
-    /// The object is there, in this version.
+    /// The object exists in this version.
     Applied(RawObject),
-    /// The object is gone; this was its last version.
+    /// The object was deleted; this was its last version.
     Deleted(RawObject),
     /// A complete list begins.
     RelistStart,
@@ -63,17 +66,17 @@ pub enum ObjectEvent {
 /// What to watch.
 #[derive(Debug, Clone)]
 pub struct WatchSpec {
-    /// Group, version, plural.
+    /// Group, version and plural.
     pub resource: Resource,
     /// One namespace, or all when empty.
     pub namespace: String,
-    /// Behind whom its lists wait; none for cloudcore's own needs.
+    /// The source of list turns; none for cloudcore's own needs.
     pub(crate) list_turns: Option<ListTurns>,
     /// Label selector; empty for all.
     pub label_selector: String,
     /// Field selector; empty for all.
     pub field_selector: String,
-    /// Memory of the events that wait; none for a watch of cloudcore's own, which has some for itself.
+    /// Memory for queued events; none for a watch of cloudcore's own, which gets its own memory.
     pub waiting: Option<Waiting>,
 }
 
@@ -91,14 +94,14 @@ impl WatchSpec {
         }
     }
 
-    /// Only objects whose fields match.
+    /// Restricts the watch to objects whose fields match.
     #[must_use]
     pub fn fields(mut self, selector: &str) -> Self {
         selector.clone_into(&mut self.field_selector);
         self
     }
 
-    /// Path and query of a list of the same.
+    /// Path and query of a list of the same objects.
     #[must_use]
     pub fn path(&self) -> String {
         let path = path_of(&self.resource, &self.namespace, "");
@@ -110,13 +113,13 @@ impl WatchSpec {
     }
 }
 
-/// Why a watch had to start again.
+/// The reason why a watch had to restart.
 #[derive(Debug, Error)]
 #[error("{text}")]
 pub struct WatchError {
-    /// The API server's status code; none when it has not answered.
+    /// The API server's status code; none without an answer.
     pub code: Option<u16>,
-    /// What it has said.
+    /// The text of the error.
     pub text: String,
 }
 
@@ -153,8 +156,8 @@ impl From<kube::Error> for WatchError {
     }
 }
 
-/// Watches until the receiver is gone. Failures are told through `failed`, then retried with a growing, jittered
-/// wait; the wait starts anew with the first event that works; of a list, when it is complete.
+/// Watches until the receiver is dropped. Failures are reported through `failed`, then retried with a growing, jittered
+/// wait. The wait is reset by the first event that arrives; the events of a list only count when the list is complete.
 pub async fn watch<T: Send>(
     kube: Kube,
     spec: WatchSpec,
@@ -181,7 +184,7 @@ pub async fn watch<T: Send>(
             };
             if let Err(error) = outcome {
                 if error.code == Some(410) {
-                    // More has happened since than the API server remembers.
+                    // The API server no longer has the history since then.
                     watch.from = None;
                 }
                 failed(&error);
@@ -196,7 +199,7 @@ pub async fn watch<T: Send>(
     }
 }
 
-/// The same as a stream of the events that reflectors know.
+/// The same as a stream of the events that reflectors use.
 pub(crate) fn watch_events(
     kube: Kube,
     spec: WatchSpec,
@@ -232,13 +235,13 @@ struct Watch<'a, T, F> {
     out: &'a mpsc::Sender<T>,
     into: F,
     backoff: Backoff,
-    /// Where in the cloud's history it goes on; none when everything has to be listed.
+    /// The revision at which the watch continues; none when everything must be listed.
     from: Option<String>,
 }
 
 impl<T: Send, F: Fn(ObjectEvent) -> T> Watch<'_, T, F> {
     async fn list(&mut self, turns: Option<&ListTurns>) -> Result<(), WatchError> {
-        // Before the memory for a page, which is everybody's.
+        // Take the turn before the memory for a page, which all watches share.
         let turn = match turns {
             Some(turns) => turns.take().await,
             None => None,
@@ -268,7 +271,7 @@ impl<T: Send, F: Fn(ObjectEvent) -> T> Watch<'_, T, F> {
         Ok(())
     }
 
-    /// Follows until the watch ends: it is then begun again where it was.
+    /// Follows until the watch ends. It is then restarted at the same revision.
     async fn follow(&mut self, revision: &str) -> Result<(), WatchError> {
         let separator = if self.path.contains('?') { '&' } else { '?' };
         let uri = format!(
@@ -276,7 +279,7 @@ impl<T: Send, F: Fn(ObjectEvent) -> T> Watch<'_, T, F> {
             self.path,
             query_value(revision)
         );
-        // Newer API servers compress each event by itself, which kube's decoder does not know.
+        // Newer API servers compress each event separately, which kube's decoder does not support.
         let request = Request::get(uri).header(ACCEPT_ENCODING, "identity").body(Vec::new());
         let request = request.map_err(|error| WatchError::new(&error))?;
         let silent = |_| WatchError::new(&"nothing comes from the API server");
@@ -295,7 +298,7 @@ impl<T: Send, F: Fn(ObjectEvent) -> T> Watch<'_, T, F> {
         Ok(())
     }
 
-    /// Takes the event of a line. False when it is only the beginning of one.
+    /// Processes the event of a line. False when the line is incomplete.
     async fn take<R: AsyncBufRead + Unpin>(&mut self, lines: &mut Lines<R>) -> Result<bool, WatchError> {
         let event: Line<'_> = match serde_json::from_slice(lines.text()) {
             Ok(event) => event,
@@ -331,11 +334,11 @@ impl<T: Send, F: Fn(ObjectEvent) -> T> Watch<'_, T, F> {
     }
 
     async fn tell(&mut self, event: ObjectEvent) {
-        // A list works when it is complete.
+        // A list only counts when it is complete.
         if self.from.is_some() {
             self.backoff.reset();
         }
-        // Once nobody listens, the watch is ended.
+        // When the receiver is dropped, the watch is ended elsewhere.
         let _ = self.out.send((self.into)(event)).await;
     }
 }
@@ -349,7 +352,7 @@ struct Line<'a> {
     object: &'a RawValue,
 }
 
-/// A place in the cloud's history.
+/// A revision of the cloud's history.
 #[derive(Deserialize)]
 struct Bookmark {
     metadata: Revision,
@@ -361,7 +364,7 @@ struct Revision {
     resource_version: String,
 }
 
-/// What the API server says in place of an event.
+/// The error that the API server sends instead of an event.
 fn refusal(text: &[u8]) -> Option<WatchError> {
     let status: Status = serde_json::from_slice(text).ok()?;
     Some(WatchError::from(&status))

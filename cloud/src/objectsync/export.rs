@@ -1,4 +1,4 @@
-//! Writing the ledgers back.
+//! Writes the ledgers back as records of stock cloudcore.
 
 use http::Method;
 use serde_json::Value;
@@ -9,29 +9,29 @@ use super::{ObjectSyncError, refused};
 use crate::hub::ClusterLedgers;
 use crate::kube::{ApiCall, Caller, Kube};
 
-/// What was written.
+/// The result of an export.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Exported {
     /// Nodes with a ledger.
     pub nodes: usize,
     /// Objects written.
     pub objects: usize,
-    /// Entries whose incarnation is not certain: stock cannot name them, and sends those objects again.
+    /// Entries without a certain incarnation: stock cannot name them, and sends those objects again.
     pub skipped: usize,
-    /// Objects whose record the API server refused, because their namespace is gone for example.
+    /// Objects whose record the API server refused, for example because their namespace was deleted.
     pub refused: usize,
-    /// The first of these refusals, in words: at most [`REFUSALS_TOLD`].
+    /// The first of these refusals as text: at most [`REFUSALS_TOLD`].
     pub refusals: Vec<String>,
 }
 
-/// Refusals that are told one by one.
+/// Maximum number of refusals that are reported individually.
 pub const REFUSALS_TOLD: usize = 20;
 
-/// Writes every ledger of a namespace as stock cloudcore keeps it. Existing records get the newer version.
+/// Writes all ledgers of a namespace in stock cloudcore's form. Existing records get the newer version.
 ///
 /// # Errors
-/// [`ObjectSyncError`]: a ledger is damaged, or the API server does not answer; what was written stays. An object whose record
-/// is refused is counted, and the others are written.
+/// [`ObjectSyncError`] when a ledger is damaged or the API server does not answer; records already written stay. An
+/// object whose record is refused is counted, and the export continues.
 pub async fn export(kube: &Kube, namespace: &str) -> Result<Exported, ObjectSyncError> {
     let ledgers = ClusterLedgers::new(kube.clone(), namespace).all_records().await?;
     let mut exported = Exported { nodes: ledgers.len(), ..Exported::default() };
@@ -61,13 +61,14 @@ impl Exported {
     }
 }
 
-/// Whether a refusal says something of one object: its namespace is gone or goes, or the object cannot be recorded.
+/// Whether a refusal concerns a single object: its namespace is deleted or being deleted, or the object cannot be
+/// recorded.
 fn is_of_one(error: &ObjectSyncError) -> bool {
     matches!(error, ObjectSyncError::Refused { code: 403 | 404 | 422, .. })
 }
 
-/// Sets the status of a record, which is a resource of its own, and creates the record where there is none: a namespace
-/// that is being deleted takes changes and nothing new.
+/// Sets the status of a record, which is a subresource, and creates the record if it does not exist. The status comes
+/// first, because a namespace that is being deleted accepts changes but no new objects.
 async fn put(
     kube: &Kube,
     path: &str,
@@ -88,7 +89,7 @@ async fn put(
     }
 }
 
-/// False when there is no such record.
+/// False when the record does not exist.
 async fn set_status(kube: &Kube, path: &str, name: &str, status: &Value) -> Result<bool, ObjectSyncError> {
     let path = format!("{path}/{name}/status");
     let patch = ApiCall::patch(path.clone(), "application/merge-patch+json", status.to_string().into());

@@ -1,4 +1,4 @@
-//! Seeding the ledgers, once.
+//! Seeds the ledgers, once.
 
 use std::collections::BTreeMap;
 
@@ -13,21 +13,21 @@ use super::{API, ObjectSyncError, refused};
 use crate::hub::{LedgerError, LedgerStore, Record};
 use crate::kube::{ApiCall, Caller, Kube};
 
-/// ConfigMap that says that this was done: what stock wrote before is not looked at again.
+/// ConfigMap that marks the import as done: older records of stock are not read again.
 const MARKER: &str = "tombolo-objectsync-import";
 
-/// Nodes whose objects are gathered, at most: as many as one cloudcore serves.
+/// Maximum number of nodes whose records are collected: as many as one cloudcore serves.
 const NODES_MAX: usize = crate::config::NODE_LIMIT_MAX;
 
-/// Nodes that are asked for and seeded at a time.
+/// Maximum number of nodes that are looked up and seeded concurrently.
 const SEEDED_AT_ONCE: usize = 16;
 
-/// Seeds the ledger of every node that has none with what stock cloudcore has recorded. Does nothing in a cluster
-/// without such records, and nothing the second time. To be called before any stock edge is let in: an edge that was
-/// given an empty ledger keeps what it should not have.
+/// Seeds the ledger of every node that has none from the records of stock cloudcore. Does nothing in a cluster without
+/// such records, or when it was done before. Must be called before any stock edge is admitted: an edge with an empty
+/// ledger would keep objects that it should not have.
 ///
 /// # Errors
-/// [`ObjectSyncError`]; what was stored until then stays, and the next start goes on from there.
+/// [`ObjectSyncError`]; ledgers stored until then stay, and the next start continues from there.
 pub(crate) async fn import(
     kube: &Kube,
     ledgers: &dyn LedgerStore,
@@ -76,17 +76,17 @@ async fn seed(
     node: &NodeId,
     ledger: Ledger,
 ) -> Result<(), ObjectSyncError> {
-    // Stock forgets a node that is gone, too.
+    // Stock forgets a deleted node, too.
     let Some(owner) = uid_of(kube, node).await? else { return Ok(()) };
     let record = Record { holder: "".into(), owner: Some(owner), ledger };
     match ledgers.write(node, None, &record).await {
-        // Another replica was faster, or the node has a ledger already.
+        // Another replica was faster, or the node already has a ledger.
         Ok(_) | Err(LedgerError::Conflict) => Ok(()),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Reads all pages of one kind; false when the cluster does not have it.
+/// Reads all pages of one kind; false when the cluster does not have the kind.
 async fn gather(kube: &Kube, plural: &str, seeds: &mut Seeds) -> Result<bool, ObjectSyncError> {
     let path = format!("{API}/{plural}");
     match kube.list(Caller::Own, &path, |object| seeds.take(object.value())).await? {
@@ -96,7 +96,7 @@ async fn gather(kube: &Kube, plural: &str, seeds: &mut Seeds) -> Result<bool, Ob
     }
 }
 
-/// The Node object's UID; none when there is no such node.
+/// The Node object's UID; `None` if the node does not exist.
 async fn uid_of(kube: &Kube, node: &NodeId) -> Result<Option<Uid>, ObjectSyncError> {
     let path = format!("/api/v1/nodes/{node}");
     let answer = kube.call(Caller::Own, ApiCall::get(&path)).await?;
@@ -111,11 +111,11 @@ async fn uid_of(kube: &Kube, node: &NodeId) -> Result<Option<Uid>, ObjectSyncErr
     }
 }
 
-/// What was found, by node.
+/// The collected records, by node.
 #[derive(Debug, Default)]
 pub(super) struct Seeds {
     nodes: BTreeMap<NodeId, Ledger>,
-    /// Records that name nothing that can be in a ledger.
+    /// Number of records that cannot be represented in a ledger.
     pub(super) skipped: usize,
 }
 

@@ -1,4 +1,4 @@
-//! One object of the two kinds, and the ledger entry that it is.
+//! Converts between one object of the two kinds and a ledger entry.
 
 use serde_json::{Value, json};
 use tombolo_proto::session::kubeedge::LedgerEntry;
@@ -6,10 +6,10 @@ use tombolo_proto::{CloudRevision, NodeId, ObjectKey, Resource, Uid};
 
 use crate::edgecontroller::Kind;
 
-/// Version of an object that was never acknowledged.
+/// Recorded version of an object that was never acknowledged.
 const NEVER: &str = "0";
 
-/// What one of them says: this node was given this object.
+/// The content of one record: this node was given this object.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Given {
     pub(super) node: NodeId,
@@ -17,8 +17,8 @@ pub(super) struct Given {
     pub(super) entry: LedgerEntry,
 }
 
-/// Reads one. None when its name has another form, or its object is of a kind that is not pushed to nodes: those belong
-/// to watches of MetaServer, which the edge asks for anew.
+/// Reads a record. `None` when its name has another form, or its object is of a kind that is not pushed to nodes: those
+/// belong to watches of MetaServer, which the edge requests again.
 pub(super) fn read(object: &Value) -> Option<Given> {
     let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let (node, uid) = text("/metadata/name").rsplit_once('.')?;
@@ -37,7 +37,7 @@ pub(super) fn read(object: &Value) -> Option<Given> {
     Some(Given { node: NodeId::parse(node).ok()?, key, entry })
 }
 
-/// The kinds whose changes are sent to nodes without a watch of theirs.
+/// The kinds whose changes are sent to nodes without a watch by the node.
 fn of_kind(name: &str) -> Option<(&'static str, Resource)> {
     let pushed = Kind::ALL.map(|kind| (kind.name(), kind.resource()));
     let asked_for =
@@ -46,7 +46,7 @@ fn of_kind(name: &str) -> Option<(&'static str, Resource)> {
     pushed.into_iter().chain(asked_for).find(|(kind, _)| *kind == name)
 }
 
-/// Path of the collection in which an object of this namespace is recorded, and the kind there.
+/// Path of the collection in which objects of this namespace are recorded, and the kind of its records.
 pub(super) fn collection(namespace: &str) -> (String, &'static str) {
     match namespace {
         "" => (format!("{}/clusterobjectsyncs", super::API), "ClusterObjectSync"),
@@ -54,8 +54,8 @@ pub(super) fn collection(namespace: &str) -> (String, &'static str) {
     }
 }
 
-/// The object of a ledger entry and the value of its status; none for an entry whose incarnation is not certain, because
-/// the incarnation is part of the name.
+/// The record of a ledger entry: its name, the object, and the patch of its status. `None` for an entry without a
+/// certain incarnation, because the incarnation is part of the name.
 pub(super) fn write(node: &NodeId, key: &ObjectKey, entry: &LedgerEntry) -> Option<(String, Value, Value)> {
     let uid = entry.uid.as_ref()?;
     let name = format!("{node}.{uid}");

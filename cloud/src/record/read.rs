@@ -1,4 +1,4 @@
-//! Reading what is recorded: whoever says it chooses how many times its length that takes.
+//! Reads recorded content within memory limits: its sender decides how much more memory than bytes it takes.
 
 use std::io;
 
@@ -10,14 +10,14 @@ use tombolo_proto::frame::{Change, ReplyBody, RequestBody};
 
 use crate::kube::{LARGE_TREE_BYTES_MAX, exceeds};
 
-/// Longest text within a document that is taken to be small whatever it holds: the tree of one that is shorter takes some
-/// 6 MiB.
+/// Longest text within a document that is assumed small whatever it contains: the parsed tree of a shorter text takes
+/// about 6 MiB.
 const TEXT_LEN_MAX: usize = 64 * 1024;
 
-/// The tree of a document; none where it is no JSON.
+/// The parsed document; `None` if it is not JSON.
 ///
 /// # Errors
-/// It, or a document within one of its texts, takes more than [`LARGE_TREE_BYTES_MAX`] beyond its length.
+/// The document, or one within its texts, takes more than [`LARGE_TREE_BYTES_MAX`] beyond its length.
 pub(super) fn tree(document: &[u8]) -> io::Result<Option<Value>> {
     measured(document)?;
     let Ok(json) = serde_json::from_slice(document) else { return Ok(None) };
@@ -25,7 +25,7 @@ pub(super) fn tree(document: &[u8]) -> io::Result<Option<Value>> {
     Ok(Some(json))
 }
 
-/// The same limit for the body of a frame, which is read where the frame is rendered.
+/// Checks the same limit for the body of a frame, which is parsed when the frame is rendered.
 ///
 /// # Errors
 /// As [`tree`].
@@ -47,7 +47,8 @@ pub(super) fn body(frame: &Frame) -> io::Result<()> {
     }
 }
 
-/// The same for the texts of what was read: redaction reads documents within them, as they are or in base64.
+/// Checks the same limit for the texts of a parsed document: redaction parses documents within them, plain or in
+/// base64.
 ///
 /// # Errors
 /// As [`tree`].

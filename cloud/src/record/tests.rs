@@ -10,7 +10,7 @@ fn node() -> NodeId {
     NodeId::parse("edge1").expect("a name")
 }
 
-/// Lines of the node's only transcript, its head included, when these documents were said.
+/// Number of lines in the node's only transcript, header included, after these documents were recorded.
 async fn recorded(documents: &[String]) -> usize {
     let (folder, tasks) = (tempfile::tempdir().expect("a folder"), Tasks::new());
     let recorder = Recorder::start(folder.path(), &tasks).expect("begun");

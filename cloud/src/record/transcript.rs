@@ -1,4 +1,4 @@
-//! One transcript that is being written.
+//! One transcript being written.
 
 use std::collections::HashMap;
 use std::io;
@@ -14,17 +14,17 @@ use tombolo_runtime::files;
 
 use super::{Way, Who};
 
-/// Largest transcript, in bytes; the recording of a node ends there.
+/// Maximum size of a transcript in bytes; the recording of the node ends there.
 const TRANSCRIPT_LEN_MAX: usize = 16 * 1024 * 1024;
 
-/// Objects of which a transcript remembers that it has shown them; the recording of a node ends beyond that.
+/// Maximum number of existing objects that a transcript tracks; the recording of the node ends beyond that.
 const OBJECTS_MAX: usize = 20_000;
 
 /// The transcript of one node.
 pub(super) struct Recording {
     file: BufWriter<File>,
     len: usize,
-    /// What the lines of the API have shown: identity and last version of every object that exists.
+    /// The objects that the transcript shows as existing: identity and last version.
     shown: HashMap<Key, Value>,
 }
 
@@ -45,7 +45,7 @@ impl Recording {
         Ok(Self { file, len: header.len(), shown: HashMap::new() })
     }
 
-    /// Writes a line. It is in the file, not only in a buffer: processes end in ways that write nothing out.
+    /// Writes a line and flushes it to the file, because the process may end without flushing buffers.
     pub(super) async fn write(&mut self, line: &Line) -> io::Result<()> {
         let mut text = line.to_json().to_string();
         text.push('\n');
@@ -65,7 +65,7 @@ impl Recording {
         self.write(&Line { number: 0, at_us, conn: None, event: Event::Api(verb, object) }).await
     }
 
-    /// The API has this version of an object.
+    /// Records that the API has this version of an object.
     pub(super) async fn exists(&mut self, at_us: u64, object: Value) -> io::Result<()> {
         let key = Key::of_object(&object);
         if has_ended(&object) {
@@ -81,7 +81,7 @@ impl Recording {
                 self.api(at_us, Verb::Delete, known).await?;
                 Verb::Create
             }
-            // A cache that lags shows again what was shown, or something older.
+            // A lagging cache repeats what was shown, or shows something older.
             Some(known) if revision(&object) <= revision(known) => return Ok(()),
             Some(_) => Verb::Update,
         };
@@ -92,7 +92,7 @@ impl Recording {
         self.api(at_us, verb, object).await
     }
 
-    /// The API has no such object, or none that this node may know.
+    /// Records that the object does not exist in the API, or not for this node.
     pub(super) async fn gone(&mut self, at_us: u64, key: &ObjectKey) -> io::Result<()> {
         let named = |shown: &Key| shown.name == key.name() && shown.namespace == key.namespace();
         let kind = kind_name(key.resource(), None).map(|kind| kind.to_ascii_lowercase());
@@ -100,7 +100,7 @@ impl Recording {
             "" => key.resource().version.to_string(),
             group => format!("{group}/{}", key.resource().version),
         };
-        // Kinds that are not known by name: the objects themselves say theirs, and a plural begins as its kind does.
+        // For kinds without a known name: the objects themselves name their kind, and a plural begins like its kind.
         let is_kind = |shown: &Key, object: &Value| match &kind {
             Some(kind) => shown.kind == *kind,
             None => {
@@ -116,13 +116,13 @@ impl Recording {
         }
     }
 
-    /// The API server has answered a request of the node with these objects, or that there is none.
+    /// Records the objects with which the API server answered a request of the node.
     pub(super) async fn answered(&mut self, at_us: u64, frame: &Frame) -> io::Result<()> {
         if frame.parent().is_empty() {
             return Ok(());
         }
         for mut object in frame.objects() {
-            // Made in its moment and kept nowhere.
+            // Some objects are created on the fly and not stored.
             let is_kept = object["metadata"]["resourceVersion"].as_str().is_some_and(|text| !text.is_empty());
             if !is_kept || object["kind"] == "TokenRequest" || object["kind"].is_null() {
                 continue;
@@ -136,14 +136,14 @@ impl Recording {
     }
 }
 
-/// Whether this is the last state of an object: a deletion answers with it.
+/// Whether this is the final state of an object, which a deletion returns.
 fn has_ended(object: &Value) -> bool {
     let metadata = &object["metadata"];
     let kept = metadata["finalizers"].as_array().is_some_and(|list| !list.is_empty());
     metadata["deletionTimestamp"].is_string() && metadata["deletionGracePeriodSeconds"] == 0 && !kept
 }
 
-/// An object without what it says.
+/// An object reduced to its identity.
 fn identity(object: &Value) -> Value {
     let mut metadata = json!({});
     for member in ["name", "namespace", "uid", "resourceVersion"] {
@@ -158,7 +158,7 @@ fn text<'a>(object: &'a Value, member: &str) -> &'a str {
     object["metadata"][member].as_str().unwrap_or_default()
 }
 
-/// Versions are numbers (Kubernetes promises it from 1.35 on).
+/// Versions are numbers (guaranteed by Kubernetes from 1.35 on).
 fn revision(object: &Value) -> u64 {
     text(object, "resourceVersion").parse().unwrap_or_default()
 }

@@ -13,14 +13,14 @@ use tombolo_replay::{Event, Frame, Line, render};
 use super::transcript::Recording;
 use super::{Said, Seen, Told, Who, read};
 
-/// Transcripts that are written; nodes that come later have none.
+/// Maximum number of transcripts; nodes that connect later are not recorded.
 const TRANSCRIPTS_MAX: usize = 1000;
 
 pub(super) struct Writer {
     pub(super) folder: PathBuf,
-    /// None for those that have ended.
+    /// `None` for recordings that have ended.
     pub(super) transcripts: HashMap<Who, Option<Recording>>,
-    /// Secrets are replaced by hashes that nobody else can repeat.
+    /// Secrets are replaced by hashes that only this process can compute.
     pub(super) key: RandomState,
     /// Bytes that wait to be written.
     pub(super) waiting: Arc<AtomicUsize>,
@@ -43,7 +43,7 @@ impl Writer {
                 Told::Lost { who } => (who, Err(io::Error::other("more is said than the disk takes"))),
                 Told::Finish(done) => {
                     self.finish().await;
-                    // Who asked may have given up waiting.
+                    // The requester may have stopped waiting.
                     let _ = done.send(());
                     return;
                 }
@@ -68,7 +68,7 @@ impl Writer {
         }
     }
 
-    /// The transcript of a node; none when it has ended, or when there are too many.
+    /// The transcript of a node. `None` when it has ended, or when there are too many.
     async fn transcript(&mut self, who: &Who) -> io::Result<Option<&mut Recording>> {
         if !self.transcripts.contains_key(who) {
             let room = self.transcripts.len() < TRANSCRIPTS_MAX;
@@ -82,7 +82,7 @@ impl Writer {
         let key = self.key.clone();
         let Some(recording) = self.transcript(who).await? else { return Ok(()) };
         let mut frame = match said {
-            // What is no JSON is no message: nothing that could be played.
+            // Text that is not JSON is not a message and cannot be replayed.
             Said::Document(document) => match read::tree(&document)? {
                 Some(json) => Frame::new(json),
                 None => return Ok(()),
@@ -117,7 +117,7 @@ impl Writer {
     }
 }
 
-/// What stands for a secret: equal secrets have equal masks.
+/// The replacement for a secret. Equal secrets have equal masks.
 fn mask(key: &RandomState) -> impl Fn(&str) -> String + '_ {
     move |secret: &str| format!("redacted-{:016x}", key.hash_one(secret))
 }

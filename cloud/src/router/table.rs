@@ -1,4 +1,4 @@
-//! The rules that exist, so that only what is new or gone is told.
+//! The existing rules, so that only additions and deletions are reported.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,17 +7,17 @@ use serde_json::Value;
 use super::{Change, Router, RouterMessage, RouterObject};
 use crate::kube::{ObjectEvent, RawObject};
 
-/// Objects of one kind that are followed; further ones are left out, with a warning.
+/// Maximum number of objects of one kind; further ones are left out, with a warning.
 pub(super) const OBJECTS_MAX: usize = 10_000;
 
-/// Bytes that these take in memory, at most; what goes beyond is left out as well.
+/// Maximum memory that these objects take, in bytes; objects beyond it are left out as well.
 pub(super) const OBJECTS_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// Bytes that an object takes besides its texts, and each member of its maps.
+/// Bytes that an object takes besides its texts, and that each member of its maps takes.
 const OBJECT_OVERHEAD: usize = 512;
 const MEMBER_OVERHEAD: usize = 128;
 
-/// Kinds that are watched. Closed.
+/// The watched kinds. Closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RouterKind {
     Rule,
@@ -51,14 +51,14 @@ impl RouterKind {
 /// Namespace and name.
 type Name = (String, String);
 
-/// What is known of one kind.
+/// The known objects of one kind.
 #[derive(Debug)]
 pub(super) struct Table {
     kind: RouterKind,
-    /// At most [`OBJECTS_MAX`], and [`OBJECTS_BYTES_MAX`].
+    /// At most [`OBJECTS_MAX`] objects and [`OBJECTS_BYTES_MAX`] bytes.
     known: BTreeMap<Name, RouterMessage>,
     bytes: usize,
-    /// Those of them that the list has which is coming, while one does.
+    /// While a list is being received: the known objects seen in it so far.
     listed: Option<BTreeSet<Name>>,
 }
 
@@ -67,7 +67,7 @@ impl Table {
         Self { kind, known: BTreeMap::new(), bytes: 0, listed: None }
     }
 
-    /// Takes what the watch tells, and tells the router what is new or gone.
+    /// Takes a watch event, and notifies the router of additions and deletions.
     pub(super) fn handle(&mut self, event: ObjectEvent, router: &dyn Router) {
         match event {
             ObjectEvent::RelistStart => self.listed = Some(BTreeSet::new()),
@@ -82,7 +82,7 @@ impl Table {
         }
     }
 
-    /// The kind is not served any more: with its definition went every object.
+    /// The kind is no longer served: all its objects were deleted with its definition.
     pub(super) fn clear(&mut self, router: &dyn Router) {
         self.listed = None;
         let names: Vec<_> = self.known.keys().cloned().collect();

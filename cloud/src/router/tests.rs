@@ -1,4 +1,4 @@
-//! What a router is told, from what a watch tells.
+//! The notifications that a router receives for watch events.
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -17,7 +17,7 @@ impl Router for Told {
 }
 
 impl Told {
-    /// `insert rule/a 7`: operation, resource and version of each message, forgotten after that.
+    /// `insert rule/a 7`: operation, resource and version of each message. Clears the list.
     fn take(&self) -> Vec<String> {
         let line = |told: RouterMessage| {
             format!("{} {} {}", told.operation(), told.resource(), told.resource_version)

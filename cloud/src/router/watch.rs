@@ -1,4 +1,4 @@
-//! The watches of rules, which wait until the cluster has them.
+//! The watches of rules, which wait until the cluster has their definitions.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use super::table::{RouterKind, Table};
 use super::{API, Router};
 use crate::kube::{ApiCall, Caller, Kube, ObjectEvent, WatchError, WatchSpec, watch};
 
-/// Events that wait for the router, unless the configuration says otherwise.
+/// Default bound on events that wait for the router.
 const EVENTS_MAX: NonZeroU32 = NonZeroU32::new(64).expect("not zero");
 
-/// How often a cluster without the definitions is asked for them.
+/// Interval at which a cluster without the definitions is checked for them.
 const DISCOVERY_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Follows one kind for ever: waits for its definition without a word, then watches, and waits again when the
-/// definition was taken away. `events` bounds what waits.
+/// Follows one kind. It waits silently for the kind's definition, then watches, and waits again when the definition was
+/// removed. `events` bounds the pending events. Never returns.
 pub(crate) async fn follow(
     kube: Kube,
     kind: RouterKind,
@@ -35,7 +35,7 @@ pub(crate) async fn follow(
     }
 }
 
-/// Runs one watch until the API server does not know the kind any more.
+/// Runs one watch until the API server no longer knows the kind.
 async fn run(kube: &Kube, kind: RouterKind, table: &mut Table, router: &dyn Router, events: NonZeroU32) {
     let spec = WatchSpec::all(resource(kind));
     let (sender, mut receiver) = mpsc::channel(usize::try_from(events.get()).unwrap_or(usize::MAX));
@@ -57,7 +57,8 @@ async fn run(kube: &Kube, kind: RouterKind, table: &mut Table, router: &dyn Rout
     }
 }
 
-/// Returns once discovery names the kind. A cluster without it is no fault, and an unreachable one is told by others.
+/// Returns once discovery lists the kind. A cluster without it is not an error, and other parts report an unreachable
+/// API server.
 async fn until_served(kube: &Kube, kind: RouterKind) {
     loop {
         let answer = kube.call(Caller::Own, ApiCall::get(format!("/apis/{API}"))).await;

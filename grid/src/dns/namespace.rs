@@ -6,31 +6,31 @@ use core::net::IpAddr;
 
 use super::records::{Service, Slice, Target};
 
-/// See the module.
+/// The Services of one namespace, and the Service of each slice.
 #[derive(Debug, Default)]
 pub(super) struct Namespace {
-    /// Whether the object exists; Services may be known before it.
+    /// Whether the Namespace object exists; Services may be known before it.
     pub(super) exists: bool,
     services: HashMap<Box<str>, Entry>,
     /// The Service of each slice.
     slices: HashMap<Box<str>, Box<str>>,
 }
 
-/// A Service and what belongs to it; slices may be known before it.
+/// A Service and its slices; slices may be known before the Service.
 #[derive(Debug, Default)]
 pub(super) struct Entry {
     pub(super) service: Option<Service>,
-    /// In the order of their names; a Service has few.
+    /// Ordered by name; a Service has few.
     slices: Vec<(Box<str>, Slice)>,
 }
 
 impl Entry {
-    /// Its slices, in the order of their names.
+    /// Its slices, ordered by name.
     pub(super) fn slices(&self) -> impl Iterator<Item = &Slice> + Clone {
         self.slices.iter().map(|(_, slice)| slice)
     }
 
-    /// A slice is this, or gone.
+    /// Sets a slice, or removes it.
     pub(super) fn set_slice(&mut self, name: &str, slice: Option<Slice>) {
         let place = self.slices.binary_search_by(|(known, _)| (**known).cmp(name));
         match (place, slice) {
@@ -44,7 +44,7 @@ impl Entry {
         }
     }
 
-    /// All addresses that lead back to it.
+    /// All addresses that lead back to the Service.
     pub(super) fn addresses(&self) -> BTreeSet<IpAddr> {
         let own = match &self.service {
             Some(Service { target: Target::Cluster(addresses), .. }) => &**addresses,
@@ -61,7 +61,7 @@ impl Namespace {
         self.services.get_key_value(service).map(|(name, entry)| (&**name, entry))
     }
 
-    /// Changes one Service; gives its addresses before and after.
+    /// Changes one Service; returns its addresses before and after.
     pub(super) fn change(&mut self, service: &str, change: impl FnOnce(&mut Entry)) -> [BTreeSet<IpAddr>; 2] {
         let mut entry = self.services.remove(service).unwrap_or_default();
         let before = entry.addresses();
@@ -73,7 +73,7 @@ impl Namespace {
         [before, after]
     }
 
-    /// Notes whose slice this is; gives whose it was.
+    /// Records the Service of a slice; returns the previous one.
     pub(super) fn assign(&mut self, slice: &str, service: Option<&str>) -> Option<Box<str>> {
         match service {
             Some(service) => self.slices.insert(slice.into(), service.into()),
@@ -85,7 +85,7 @@ impl Namespace {
         !self.exists && self.services.is_empty() && self.slices.is_empty()
     }
 
-    /// Whether it has nothing but its object.
+    /// Whether there is nothing besides the Namespace object.
     #[cfg(test)]
     pub(super) fn is_bare(&self) -> bool {
         self.services.is_empty() && self.slices.is_empty()

@@ -1,4 +1,4 @@
-//! Which Services an address leads back to.
+//! Maps addresses back to Services.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -7,18 +7,18 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::endpoints::ServiceName;
 
-/// Services by address. There are ten thousand addresses, next to all of one family, and next to none has two Services: this
-/// is most of what the index of names takes.
+/// Services by address. There are ten thousand addresses, almost all of one family, and almost none has two Services.
+/// This map is most of the memory of the name index.
 #[derive(Debug, Default)]
 pub(super) struct Owners {
     v4: HashMap<Ipv4Addr, Arc<ServiceName>>,
     v6: HashMap<Ipv6Addr, Arc<ServiceName>>,
-    /// Those beside the first one.
+    /// Further Services of an address, besides the first.
     more: HashMap<IpAddr, BTreeSet<Arc<ServiceName>>>,
 }
 
 impl Owners {
-    /// The Services of an address: the one that came first, then the others by name.
+    /// The Services of an address: the one that was added first, then the others by name.
     pub(super) fn of(&self, address: IpAddr) -> impl Iterator<Item = &Arc<ServiceName>> {
         let first = match &address {
             IpAddr::V4(address) => self.v4.get(address),
@@ -33,7 +33,7 @@ impl Owners {
         first.or_else(|| self.more.get(&address)?.get(service))
     }
 
-    /// An address leads to a Service, too.
+    /// Adds a Service to an address.
     pub(super) fn add(&mut self, address: IpAddr, service: &Arc<ServiceName>) {
         let is_first = self.of(address).next().map(|first| first == service);
         match is_first {
@@ -43,7 +43,7 @@ impl Owners {
         }
     }
 
-    /// An address leads to a Service no longer.
+    /// Removes a Service from an address.
     pub(super) fn remove(&mut self, address: IpAddr, service: &ServiceName) {
         let is_first = self.of(address).next().is_some_and(|first| **first == *service);
         let mut more = self.more.remove(&address).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What is behind the name of a Service.
+//! The addresses and ports behind the name of a Service.
 
 use core::net::IpAddr;
 
@@ -18,17 +18,17 @@ pub struct Place<'z> {
     pub port: Option<u16>,
 }
 
-/// The addresses behind a name with their ports, made as they are asked for: there may be as many as endpoints times ports.
+/// The addresses behind a name with their ports, generated on demand: there may be as many as endpoints times ports.
 #[derive(Debug, Clone, Copy)]
 pub struct Places<'z> {
     service: (&'z str, &'z str),
-    /// Ports and addresses of the Service itself; those of its endpoints where it has none of its own.
+    /// Ports and addresses of the Service itself; when none, those of its endpoints are used.
     own: Option<(&'z [Port], &'z [IpAddr])>,
     entry: &'z Entry,
     asked: Asked<'z>,
 }
 
-/// Addresses that have the same ports.
+/// Addresses with the same ports.
 #[derive(Clone, Copy)]
 struct Group<'z> {
     ports: &'z [Port],
@@ -46,7 +46,7 @@ impl<'z> Places<'z> {
         Self { service, own, entry, asked }
     }
 
-    /// Whether there is none.
+    /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.addresses().next().is_none()
@@ -59,7 +59,7 @@ impl<'z> Places<'z> {
         self.groups().map(|group| group.hosts(asked).count() * group.ports(asked).count()).sum()
     }
 
-    /// Each address, whatever ports it has. One may be there several times.
+    /// Each address, regardless of its ports. An address may occur several times.
     pub fn addresses(self) -> impl Iterator<Item = IpAddr> + Clone + 'z {
         self.groups().flat_map(move |group| group.hosts(self.asked)).map(|(address, _)| address)
     }
@@ -77,7 +77,7 @@ impl<'z> Places<'z> {
         })
     }
 
-    /// Those with a port that is asked for.
+    /// The groups that have a requested port.
     fn groups(self) -> impl Iterator<Item = Group<'z>> + Clone {
         let own = self.own.map(|(ports, own)| Group { ports, own, endpoints: &[] });
         let slices = self.own.is_none().then(|| self.entry.slices()).into_iter().flatten();
@@ -110,12 +110,12 @@ impl<'z> Group<'z> {
     }
 }
 
-/// What of a Service is asked for.
+/// The requested part of a Service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Asked<'q> {
     Service,
     Endpoint(&'q str),
-    /// Empty texts stand for any, as in CoreDNS.
+    /// Empty texts match anything, as in CoreDNS.
     Port {
         protocol: &'q str,
         port: &'q str,

@@ -1,4 +1,4 @@
-//! What of Services and EndpointSlices decides about names.
+//! The parts of Services and EndpointSlices that decide about names.
 
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
@@ -10,7 +10,8 @@ use serde::Deserialize;
 use crate::body::{BodyError, Metadata, at_most, or_default, view};
 use crate::labels::GRID_KEY;
 
-/// Endpoints of a slice, its ports, and addresses of an endpoint, at most: those of one with more were never in a Kubernetes API.
+/// Most endpoints of a slice, ports of a slice, and addresses of an endpoint: the Kubernetes API accepts no larger
+/// ones.
 const ENDPOINTS_MAX: usize = 1_000;
 const SLICE_PORTS_MAX: usize = 100;
 const ADDRESSES_MAX: usize = 100;
@@ -18,7 +19,7 @@ const ADDRESSES_MAX: usize = 100;
 /// A Service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Service {
-    /// Where its name leads.
+    /// The target of its name.
     pub target: Target,
     /// Its ports; a Service without ports has one without a number.
     pub ports: Box<[Port]>,
@@ -26,16 +27,16 @@ pub struct Service {
     pub of_grid: bool,
 }
 
-/// Where the name of a Service leads.
+/// Target of a Service's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
-    /// To addresses of its own.
+    /// Its own addresses.
     Cluster(Box<[IpAddr]>),
-    /// To its ready endpoints.
+    /// Its ready endpoints.
     Headless,
-    /// To another name, lower case and without a dot at its end.
+    /// Another name, in lower case and without a trailing dot.
     External(Box<str>),
-    /// Nowhere: an external name that is none.
+    /// None: the external name is not valid.
     Nowhere,
 }
 
@@ -46,7 +47,7 @@ pub struct Port {
     pub name: Box<str>,
     /// Protocol.
     pub protocol: Protocol,
-    /// Number; none where no port is declared.
+    /// Number; none when no port is declared.
     pub number: Option<u16>,
 }
 
@@ -59,12 +60,12 @@ pub enum Protocol {
     Udp,
     /// SCTP.
     Sctp,
-    /// None, on the port that stands for none, or one that Kubernetes does not have.
+    /// None, on the placeholder of a Service or slice without ports, or a protocol that Kubernetes does not have.
     None,
 }
 
 impl Protocol {
-    /// As it stands in names; empty for none.
+    /// The protocol as it appears in names; empty for none.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -95,12 +96,12 @@ pub struct Slice {
 pub struct Endpoint {
     /// Address.
     pub address: IpAddr,
-    /// The label that the object gives it, lower case.
+    /// Hostname in the object, in lower case.
     pub hostname: Option<Arc<str>>,
 }
 
 impl Endpoint {
-    /// The label below the Service's name: the hostname, or what stands for the address.
+    /// The label below the Service's name: the hostname, or the label of the address.
     #[must_use]
     pub fn label(&self) -> String {
         self.hostname.as_deref().map_or_else(|| host_label(self.address), str::to_owned)
@@ -115,7 +116,7 @@ impl Endpoint {
     }
 }
 
-/// What stands for an address as a label: `10-0-0-1`, `fd00--1`; one that would end with `-` gets a `0`, as CoreDNS does.
+/// The label of an address: `10-0-0-1`, `fd00--1`; one that would end with `-` gets a `0`, as in CoreDNS.
 fn host_label(address: IpAddr) -> String {
     let mut label = address.to_string().replace(['.', ':'], "-");
     if label.ends_with('-') {
@@ -124,9 +125,9 @@ fn host_label(address: IpAddr) -> String {
     label
 }
 
-/// Whether a label stands for an address, without making it: all endpoints of a Service are asked.
+/// Whether a label is that of an address, without allocating: all endpoints of a Service are checked.
 fn is_host_label(address: IpAddr, label: &str) -> bool {
-    /// What is left of the label, as long as all that was written is what it begins with.
+    /// The rest of the label, as long as everything written so far is its beginning.
     struct Rest<'l>(&'l str, bool);
     impl fmt::Write for Rest<'_> {
         fn write_str(&mut self, text: &str) -> fmt::Result {
@@ -169,7 +170,7 @@ impl Service {
     /// Reads a Service.
     ///
     /// # Errors
-    /// [`BodyError`] for text that is no such object.
+    /// [`BodyError`] for text that is not such an object.
     pub fn of(body: &[u8]) -> Result<Self, BodyError> {
         #[derive(Deserialize)]
         struct Object {
@@ -209,7 +210,7 @@ impl Service {
 
 fn external(name: &str) -> Target {
     let name = name.trim_end_matches('.').to_ascii_lowercase();
-    // An address is no name that an alias could lead to.
+    // An alias cannot lead to an address.
     if name.is_empty() || name.parse::<IpAddr>().is_ok() {
         return Target::Nowhere;
     }
@@ -217,11 +218,11 @@ fn external(name: &str) -> Target {
 }
 
 impl Slice {
-    /// Reads an EndpointSlice. Endpoints that are not ready are left out: who publishes them anyway says that they are
-    /// ready (`publishNotReadyAddresses`). Addresses that are no IP addresses are left out too.
+    /// Reads an EndpointSlice. Endpoints that are not ready are left out: slices mark them as ready when they are to
+    /// be published anyway (`publishNotReadyAddresses`). Addresses that are not IP addresses are left out as well.
     ///
     /// # Errors
-    /// [`BodyError`] for text that is no such object, or has more of something than Kubernetes allows.
+    /// [`BodyError`] for text that is not such an object, or has more items than Kubernetes allows.
     pub fn of(body: &[u8]) -> Result<Self, BodyError> {
         #[derive(Deserialize)]
         struct Object {

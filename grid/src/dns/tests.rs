@@ -110,7 +110,7 @@ fn a_headless_service_leads_to_ready_endpoints() {
     let Finding::Places(places) = zone.find("10-0-0-3.db.shop.svc") else { panic!("it is ready") };
     let place = places.iter().next().unwrap();
     assert_eq!((place.port, place.label.as_deref()), (None, Some("10-0-0-3")));
-    // The slice goes to another Service, and then away.
+    // The slice moves to another Service, and is then removed.
     zone.set_slice("shop", "db-1", Some(("other", slice(&endpoints, &Value::Null))));
     assert_eq!(zone.find("db.shop.svc"), Finding::NoName);
     zone.set_service(&name("other"), Some(service(&json!({"clusterIP": "None"}))));
@@ -217,7 +217,7 @@ fn ports_times_endpoints_are_not_made_for_a_question() {
     assert!(growth.most() < 4 * 1024 * 1024, "{} bytes", growth.most());
 }
 
-/// What Kubernetes' validation never lets through takes no memory here.
+/// Input that Kubernetes' validation would refuse takes no memory here.
 #[test]
 fn slices_of_more_than_kubernetes_allows_are_not_read() {
     let read = |endpoints: usize, addresses: usize, ports: usize| {
@@ -235,7 +235,7 @@ fn slices_of_more_than_kubernetes_allows_are_not_read() {
     assert!(Slice::of(br#"{"endpoints":{}}"#).is_err());
 }
 
-/// An address within a slice has 11 bytes of its text: what it becomes here is no multiple of that and the hostname.
+/// An address in a slice has 11 bytes of its text; its memory here must not be a multiple of that and the hostname.
 #[test]
 fn addresses_of_an_endpoint_share_its_hostname() {
     let endpoint = json!({"addresses": ["10.0.0.1", "10.0.0.2"], "hostname": "H".repeat(63)});
@@ -245,7 +245,7 @@ fn addresses_of_an_endpoint_share_its_hostname() {
 }
 
 proptest! {
-    /// The label of an address is found as it is made.
+    /// A comparison with an address's label agrees with the label that is generated.
     #[test]
     fn labels_of_addresses_are_compared_as_they_are_written(address in any::<std::net::IpAddr>(), other in any::<std::net::IpAddr>()) {
         for address in [address, "fd00::".parse().unwrap(), "::".parse().unwrap(), "::ffff:10.0.0.1".parse().unwrap()] {
@@ -260,7 +260,7 @@ proptest! {
         }
     }
 
-    /// Whatever order changes come in, the zone ends up as one that was told the outcome alone.
+    /// In whatever order changes arrive, the zone ends up like one that received only the result.
     #[test]
     fn the_order_of_changes_leaves_no_trace(
         changes in prop::collection::vec((0u8..3, 0u8..3, 0u8..3, any::<bool>()), 0..40),

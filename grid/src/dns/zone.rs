@@ -1,4 +1,4 @@
-//! The zone of the cluster domain: an index that answers questions, and the changes that keep it.
+//! The zone of the cluster domain: an index that answers queries, and the changes that maintain it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::records::{Endpoint, Service, Slice, Target};
 use crate::endpoints::ServiceName;
 use crate::hosts::Hosts;
 
-/// What must be known before a name can be said not to exist.
+/// The parts that must be known before a name can be reported as nonexistent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
     /// Namespaces.
@@ -28,15 +28,15 @@ pub enum Part {
 pub struct Zone {
     namespaces: HashMap<Box<str>, Namespace>,
     owners: Owners,
-    /// Addresses by name below the domain; none until they were known once.
+    /// Addresses by name below the domain; none until they are first known.
     uniform: Option<HashMap<String, Box<[IpAddr]>>>,
     known: [bool; 3],
 }
 
-/// What a name is.
+/// Result of looking up a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Finding<'z> {
-    /// Not known: what decides was never heard of here.
+    /// Not known: the objects that decide were never received here.
     Unknown,
     /// There is no such name.
     NoName,
@@ -54,7 +54,7 @@ pub enum Finding<'z> {
     Pod(IpAddr),
 }
 
-/// A name that an address leads back to.
+/// A name to which an address leads back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Owner {
     /// Label of the endpoint; none for the Service's own address.
@@ -72,24 +72,24 @@ impl Zone {
         self.known[part as usize] = true;
     }
 
-    /// Whether everything was known once.
+    /// Whether every part has been known.
     #[must_use]
     pub fn is_known(&self) -> bool {
         self.known == [true; 3]
     }
 
-    /// A namespace exists or not.
+    /// Sets whether a namespace exists.
     pub fn set_namespace(&mut self, name: &str, exists: bool) {
         self.namespace(name).exists = exists;
         self.tidy(name);
     }
 
-    /// A Service is this; none when it is gone.
+    /// Sets a Service; none removes it.
     pub fn set_service(&mut self, name: &ServiceName, service: Option<Service>) {
         self.change(name, |entry| entry.service = service);
     }
 
-    /// A slice of a namespace is this, of a Service; none when it is gone or of no Service.
+    /// Sets a slice of a namespace and its Service; none when it was deleted or has no Service.
     pub fn set_slice(&mut self, namespace: &str, slice: &str, of: Option<(&str, Slice)>) {
         let before = self.namespace(namespace).assign(slice, of.as_ref().map(|(service, _)| *service));
         if let Some(before) = before.filter(|before| of.as_ref().is_none_or(|(now, _)| **before != **now)) {
@@ -105,7 +105,7 @@ impl Zone {
         }
     }
 
-    /// The uniform names of this node's units are these.
+    /// Sets the uniform names of this node's units.
     pub fn set_uniform(&mut self, hosts: &Hosts) {
         self.uniform = Some(hosts.below_domain());
     }
@@ -114,7 +114,7 @@ impl Zone {
         self.namespaces.entry(name.into()).or_default()
     }
 
-    /// Forgets a namespace with nothing in it.
+    /// Removes a namespace that is empty.
     fn tidy(&mut self, namespace: &str) {
         if self.namespaces.get(namespace).is_some_and(Namespace::is_empty) {
             self.namespaces.remove(namespace);
@@ -141,13 +141,13 @@ impl Zone {
         }
     }
 
-    /// Whether no address leads anywhere and no namespace has more than its object.
+    /// Whether no address leads anywhere and every namespace has only its object.
     #[cfg(test)]
     pub(super) fn is_bare(&self) -> bool {
         self.owners.is_empty() && self.namespaces.values().all(Namespace::is_bare)
     }
 
-    /// What a name below the cluster domain is: lower case, labels parted by dots, empty for the domain itself.
+    /// Looks up a name below the cluster domain: lower case, labels separated by dots, empty for the domain itself.
     #[must_use]
     pub fn find<'z>(&'z self, name: &'z str) -> Finding<'z> {
         if let Some(addresses) = self.uniform.as_ref().and_then(|names| names.get(name)) {
@@ -210,12 +210,13 @@ impl Zone {
         if !places.is_empty() {
             return Finding::Places(places);
         }
-        // A pod of a grid may have this name, once grids are known here.
+        // A pod of a grid may have this name, but the grids are not known here yet.
         let may_be_uniform = object.of_grid && is_endpoint;
         if may_be_uniform && self.uniform.is_none() { Finding::Unknown } else { Finding::NoName }
     }
 
-    /// The names that an address leads back to, up to a number: of a Service that has it, or else of the endpoints that do.
+    /// The names to which an address leads back, at most `max`: the Service that has the address, or else the
+    /// endpoints that do.
     #[must_use]
     pub fn owners(&self, address: IpAddr, max: usize) -> Vec<Owner> {
         let entries = self.owners.of(address).filter_map(|name| {
@@ -243,7 +244,7 @@ impl Zone {
     }
 }
 
-/// The address that a pod's name says: nobody looks whether there is such a pod, as with `pods insecure` of CoreDNS.
+/// The address in a pod's name. Whether such a pod exists is not checked, as with `pods insecure` of CoreDNS.
 fn pod(name: &str) -> Finding<'static> {
     let is_v4 = name.matches('-').count() == 3 && !name.contains("--");
     let text = name.replace('-', if is_v4 { "." } else { ":" });

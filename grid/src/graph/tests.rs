@@ -1,4 +1,4 @@
-//! Random changes, and an oracle that knows nothing but the rules: it reads whole objects and recomputes everything.
+//! Random changes, and an oracle that knows only the rules: it reads whole objects and recomputes everything.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -60,7 +60,7 @@ fn put(objects: &mut BTreeMap<String, Value>, name: &str, to: Option<Value>) {
 }
 
 impl Cluster {
-    /// Makes a change here and in the graph. What the graph says may look different.
+    /// Makes a change here and in the graph. Returns what may look different according to the graph.
     fn make(&mut self, change: &Change, graph: &mut Graph<String>) -> Vec<String> {
         match change {
             Change::Node(number, to) => {
@@ -144,7 +144,8 @@ impl Cluster {
         }
     }
 
-    /// What the node must see of a slice, by the rules of docs/reference/superedge.md#pruning read aloud.
+    /// What the node must see of a slice, a literal implementation of the rules of
+    /// docs/reference/superedge.md#pruning.
     fn expected(&self, slice: &Value) -> Value {
         let mut expected = slice.clone();
         let endpoints = expected["endpoints"].as_array_mut().unwrap();
@@ -193,7 +194,7 @@ fn shown(cluster: &Cluster, graph: &Graph<String>, name: &str) -> Option<Value> 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
 
-    /// Whoever recomputes what the graph names after each change always shows what the rules say.
+    /// A reader that recomputes what the graph names after each change always shows what the rules require.
     #[test]
     fn what_is_recomputed_is_enough_and_nothing_else(changes in vec(change(), 1..60)) {
         let (mut cluster, mut graph) = (Cluster::default(), Graph::new(ME));

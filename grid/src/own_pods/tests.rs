@@ -21,7 +21,7 @@ fn endpoint(address: &str, node: &str, uid: &str) -> Value {
     })
 }
 
-/// Addresses of a slice with these endpoints, as they are shown.
+/// Addresses of a slice with these endpoints, after relocation.
 fn shown(pods: &OwnPods, namespace: &str, endpoints: &[Value]) -> Vec<String> {
     let slice =
         json!({"metadata": {"name": "s", "namespace": namespace}, "endpoints": endpoints, "ports": []});

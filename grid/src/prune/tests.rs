@@ -17,7 +17,7 @@ fn labels(text: &str) -> BTreeMap<String, String> {
     pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
 }
 
-/// Nodes written `n1{k=a} n2{k=b,z=1}`; `n3!{k=a}` is voted dead.
+/// Nodes written as `n1{k=a} n2{k=b,z=1}`; `n3!{k=a}` is voted dead.
 fn set_nodes(graph: &mut Graph<String>, text: &str) {
     for one in text.split_whitespace() {
         let (name, rest) = one.split_once('{').unwrap();
@@ -136,7 +136,8 @@ fn slices_belong_to_the_service_of_their_label() {
     assert_eq!(addresses(&seen(&graph, Carrier::EndpointSlice, &elsewhere)), "", "no such Service there");
 }
 
-/// Rows P10, P21, P22 and P32 of docs/reference/superedge.md#pruning-rows: what is kept is as it was, down to its text.
+/// Rows P10, P21, P22 and P32 of docs/reference/superedge.md#pruning-rows: kept parts are unchanged, down to their
+/// text.
 #[test]
 fn everything_else_stays_as_it_was() {
     let kept = r#"{ "nodeName":"n1","x":[1, 2], "conditions":{"ready":false,"terminating":true},"hints":{"forZones":[{"name":"z"}]}}"#;

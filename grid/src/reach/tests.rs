@@ -6,7 +6,7 @@ use crate::graph::Graph;
 use crate::node::Node;
 
 impl Reach {
-    /// That of a grid's Service with these keys.
+    /// The reach of a grid's Service with these keys.
     pub(crate) fn closed_by(keys: &[&str]) -> Self {
         said(&serde_json::json!(keys).to_string(), true)
     }
@@ -17,7 +17,7 @@ fn said(annotation: &str, of_grid: bool) -> Reach {
     Reach::said_by(&labels, &[(TOPOLOGY_KEYS.to_owned(), annotation.to_owned())].into())
 }
 
-/// As Kubernetes validated the field of this name.
+/// The same rules as Kubernetes' validation of the field of this name.
 #[test]
 fn keys_are_few_unique_and_keys_of_labels() {
     let numbered = |count: usize| {
@@ -39,7 +39,7 @@ fn keys_are_few_unique_and_keys_of_labels() {
     assert_eq!(said("[]", true), Reach::Everywhere);
 }
 
-/// 80 Services with the longest annotations that Kubernetes takes.
+/// 80 Services with the longest annotations that Kubernetes accepts.
 #[test]
 fn annotations_of_very_many_keys_take_next_to_nothing() {
     if !alone(module_path!(), "annotations_of_very_many_keys_take_next_to_nothing") {

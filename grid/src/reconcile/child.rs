@@ -1,4 +1,4 @@
-//! A grid's children as the cluster has them.
+//! A grid's children as they are in the cluster.
 
 use serde_json::Value;
 
@@ -8,10 +8,10 @@ use crate::labels::GRID_SELECTOR;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Child<'a>(pub &'a Value);
 
-/// To whom a child belongs.
+/// Owner of a child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Owner<'a> {
-    /// Nobody controls it.
+    /// No controller owns it.
     Nobody,
     /// The controller with this UID, of this kind and name.
     Controller {
@@ -59,7 +59,7 @@ impl<'a> Child<'a> {
         self.0["metadata"]["labels"][GRID_SELECTOR] == grid
     }
 
-    /// Who controls it.
+    /// The controller that owns it.
     #[must_use]
     pub fn owner(self) -> Owner<'a> {
         let references = self.0["metadata"]["ownerReferences"].as_array().map_or(&[][..], Vec::as_slice);
@@ -77,7 +77,7 @@ impl<'a> Child<'a> {
     }
 }
 
-/// How often children were looked at, so that tests can say what a plan costs.
+/// Counts how often children were read, so that tests can measure the cost of a plan.
 #[cfg(test)]
 pub(super) mod reads {
     use std::cell::Cell;
@@ -88,7 +88,7 @@ pub(super) mod reads {
         READS.with(|reads| reads.set(reads.get() + 1));
     }
 
-    /// Since this was last asked on this thread.
+    /// The count since the last call on this thread.
     pub(in crate::reconcile) fn take() -> usize {
         READS.with(Cell::take)
     }

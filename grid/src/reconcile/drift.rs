@@ -1,8 +1,8 @@
-//! Whether a child is still as its manifest wants it, by the rules of server-side apply.
+//! Whether a child still matches its manifest, by the rules of server-side apply.
 //!
-//! What the API server merges (structs, most maps, lists whose items have keys) may hold more than the manifest: those
-//! parts belong to others. What it replaces as a whole (lists without keys, some maps and structs) belongs to the grid as a
-//! whole: it must hold what the manifest states, in this order, and nothing besides.
+//! Parts that the API server merges (structs, most maps, lists whose items have keys) may hold more than the manifest:
+//! the additional members belong to other owners. Parts that it replaces as a whole (lists without keys, some maps and
+//! structs) belong entirely to the grid: they must hold what the manifest states, in this order, and nothing else.
 
 use serde_json::{Map, Value};
 
@@ -11,8 +11,8 @@ use super::manifest::APPLIED;
 #[cfg(test)]
 pub(super) mod tests;
 
-/// Lists that are merged item by item: name of the field, keys of the items, what a key is when it is left out. A field of
-/// two types has two rows.
+/// Lists that are merged item by item: name of the field, keys of the items, default value of each key. A field of two
+/// types has two rows.
 const KEYED: [(&str, &[(&str, &str)]); 16] = [
     ("claims", &[("name", "")]),
     ("containers", &[("name", "")]),
@@ -32,7 +32,7 @@ const KEYED: [(&str, &[(&str, &str)]); 16] = [
     ("volumes", &[("name", "")]),
 ];
 
-/// Structs and maps that are replaced as a whole, and in them all that they hold, as in lists without keys.
+/// Structs and maps that are replaced as a whole, including everything in them, as in lists without keys.
 pub(super) const WHOLE: [&str; 12] = [
     "configMapKeyRef",
     "dataSource",
@@ -48,11 +48,11 @@ pub(super) const WHOLE: [&str; 12] = [
     "selector",
 ];
 
-/// Maps of texts, in which an empty text says something.
+/// Maps of texts in which an empty text is significant.
 const TEXTS: [&str; 2] = ["nodeSelector", "matchLabels"];
 
-/// Maps of texts and quantities. What their members are called says nothing, and an empty text in them says something. Empty ones are
-/// not written by the API server.
+/// Maps of texts and quantities. Their members' names are not field names, and an empty text in them is significant.
+/// The API server does not write empty ones.
 const MAPS: [&str; 14] = [
     "allocatedResourceStatuses",
     "allocatedResources",
@@ -70,9 +70,10 @@ const MAPS: [&str; 14] = [
     "volumeAttributes",
 ];
 
-/// Texts, numbers and flags that the API server does not write where they are empty, zero or false. All others are pointers in
-/// Kubernetes' types, of which none means something else: `allowPrivilegeEscalation`, `runAsUser`, `hostUsers`. Where a name is
-/// of both kinds, none means the same as empty in both.
+/// Texts, numbers and flags that the API server does not write when they are empty, zero or false. All others are
+/// pointers in Kubernetes' types, where a missing value has another meaning than an empty one:
+/// `allowPrivilegeEscalation`, `runAsUser`, `hostUsers`. A name that is of both kinds means the same when missing as
+/// when empty in both.
 const LEFT_OUT: &str = "\
     action apiVersion audience certificateChainPath chapAuthDiscovery chapAuthSession clusterIP containerName \
     creationTimestamp credentialBundlePath datasetName datasetUUID directory dnsPolicy effect externalName \
@@ -87,10 +88,10 @@ const LEFT_OUT: &str = "\
     targetVolumeAttributesClassName tenant terminationMessagePath terminationMessagePolicy timeoutSeconds tty type uid \
     user value volumeName volumeNamespace whenDeleted whenScaled workingDir";
 
-/// An empty struct that the API server takes away, of a Service without session affinity.
+/// An empty struct of a Service without session affinity, which the API server removes.
 const CLEARED: &str = "sessionAffinityConfig";
 
-/// Structs that the API server writes also where nothing is in them.
+/// Structs that the API server writes even when they are empty.
 const WRITTEN: [&str; 9] = [
     "metadata",
     "podAffinityTerm",
@@ -103,7 +104,7 @@ const WRITTEN: [&str; 9] = [
     "updateStrategy",
 ];
 
-/// What the API server adds to parts that are replaced as a whole: field and JSON text.
+/// Defaults that the API server adds to parts that are replaced as a whole: field and JSON text.
 const DEFAULTS: [(&str, &str); 8] = [
     ("apiVersion", r#""v1""#),
     ("divisor", r#""0""#),
@@ -115,26 +116,26 @@ const DEFAULTS: [(&str, &str); 8] = [
     ("volumeMode", r#""Filesystem""#),
 ];
 
-/// Whether a child is as its manifest wants it: applying it would change nothing. A value that the API server writes in
-/// another way, such as `1000m`, counts as a difference; applying it then is idle and harmless.
+/// Whether a child matches its manifest, so that applying it would change nothing. A value that the API server writes
+/// differently, such as `1000m`, counts as a difference; applying it then is useless but harmless.
 #[must_use]
 pub fn is_applied(live: &Value, manifest: &Value) -> bool {
     live["metadata"]["annotations"][APPLIED] == manifest["metadata"]["annotations"][APPLIED]
         && ["metadata", "spec"].iter().all(|part| holds(part, &live[*part], &manifest[*part], Extra::Foreign))
 }
 
-/// What stands beside that which a manifest states.
+/// Meaning of members besides those that a manifest states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Extra {
-    /// Belongs to others.
+    /// They belong to others.
     Foreign,
-    /// Is a default of the API server, or a difference.
+    /// They are a default of the API server, or a difference.
     Default,
-    /// Is a difference.
+    /// They are a difference.
     Difference,
 }
 
-/// Whether a field holds what is wanted of it. What is empty or zero may be missing where the API server does not write it.
+/// Whether a field holds what is wanted. Empty or zero values may be missing if the API server does not write them.
 fn holds(field: &str, live: &Value, wanted: &Value, around: Extra) -> bool {
     match wanted {
         Value::Object(members) => {
@@ -167,7 +168,8 @@ fn holds(field: &str, live: &Value, wanted: &Value, around: Extra) -> bool {
     }
 }
 
-/// Whether these members are the entries of a map, and no fields. Of a field of two types, as a selector, the entries are texts.
+/// Whether these members are the entries of a map, and not fields. For a field of two types, such as a selector,
+/// entries are texts.
 fn is_map(field: &str, members: &Map<String, Value>) -> bool {
     MAPS.contains(&field) && members.values().all(|value| !value.is_object() && !value.is_array())
 }
@@ -176,7 +178,7 @@ fn is_left_out(field: &str) -> bool {
     LEFT_OUT.split(' ').any(|name| name == field)
 }
 
-/// What members mean that an object has and its manifest does not state.
+/// Meaning of the members that an object has and its manifest does not state.
 fn beside(field: &str, members: &Map<String, Value>, around: Extra) -> Extra {
     let is_selector_of_service = field == "selector" && members.values().all(Value::is_string);
     if TEXTS.contains(&field) || is_selector_of_service {
@@ -185,7 +187,7 @@ fn beside(field: &str, members: &Map<String, Value>, around: Extra) -> Extra {
     if WHOLE.contains(&field) { Extra::Default } else { around }
 }
 
-/// Whether a member is stated, or may be there all the same.
+/// Whether a member is stated, or is allowed nevertheless.
 fn is_meant(member: (&String, &Value), stated: &Map<String, Value>, extra: Extra) -> bool {
     let (name, value) = member;
     if stated.contains_key(name) {
@@ -199,8 +201,8 @@ fn is_meant(member: (&String, &Value), stated: &Map<String, Value>, extra: Extra
     extra == Extra::Default && is_default()
 }
 
-/// Whether an API server may have written this where nothing was stated. An empty pointer is there because somebody wants it, and may
-/// say much: `tolerationSeconds: 0`, `namespaceSelector: {}`.
+/// Whether an API server may have written this where nothing was stated. An empty pointer was set on purpose, and may
+/// be significant: `tolerationSeconds: 0`, `namespaceSelector: {}`.
 fn is_empty_by_itself(field: &str, value: &Value) -> bool {
     let may_be = match value {
         Value::Bool(_) | Value::Number(_) => is_left_out(field),
@@ -223,7 +225,7 @@ fn is_empty(value: &Value) -> bool {
 
 pub(super) type Keys = [(&'static str, &'static str)];
 
-/// The keys of the items of a list; none when it is replaced as a whole.
+/// The keys of the items of a list; none when the list is replaced as a whole.
 pub(super) fn keys(field: &str, items: &[Value]) -> Option<&'static Keys> {
     let mut rows = KEYED.iter().filter(|(name, _)| *name == field).map(|(_, keys)| *keys);
     let has_key =
@@ -231,7 +233,7 @@ pub(super) fn keys(field: &str, items: &[Value]) -> Option<&'static Keys> {
     rows.find(has_key)
 }
 
-/// What tells an item of a list from the others.
+/// The values that distinguish an item of a list from the others.
 pub(super) fn key(item: &Value, keys: &Keys) -> Map<String, Value> {
     let part = |(name, default): &(&str, &str)| match &item[*name] {
         Value::Null => ((*name).to_owned(), (*default).into()),
@@ -240,7 +242,7 @@ pub(super) fn key(item: &Value, keys: &Keys) -> Map<String, Value> {
     keys.iter().map(part).collect()
 }
 
-/// Whether each item is there, in this order. Others may have items before, between and behind them.
+/// Whether each item is present, in this order. Others may have items before, between and after them.
 fn holds_keyed(list: &[Value], items: &[Value], keys: &Keys) -> bool {
     let mut rest = list.iter();
     items.iter().all(|item| {

@@ -1,7 +1,8 @@
-//! The manifest of a child: what the grid's controller applies, and nothing beside that.
+//! The manifest of a child: exactly what the grid's controller applies.
 //!
-//! Children are applied on the server's side: the controller owns exactly the fields of its manifest, so that what it
-//! drops from one goes and what others have set stays (docs/reference/superedge.md#what-superedge-overwrites).
+//! Children are applied with server-side apply: the controller owns exactly the fields of its manifest. So fields that
+//! it drops from a manifest are removed, and fields that others have set are kept
+//! (docs/reference/superedge.md#what-superedge-overwrites).
 
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
@@ -10,11 +11,11 @@ use super::Grid;
 use crate::labels::{child_annotations, child_labels};
 use crate::name::ChildKind;
 
-/// Annotation of a child: a digest of the manifest that was applied last. It says that a field was dropped from the
+/// Annotation of a child: a digest of the manifest that was last applied. It shows that a field was dropped from the
 /// template, which the child itself does not show.
 pub const APPLIED: &str = "superedge.io/applied-manifest";
 
-/// Digits of the digest.
+/// Hexadecimal digits of the digest.
 const DIGEST_LEN: usize = 16;
 
 /// The manifest of one child. `template` is the spec that its unit uses.
@@ -53,7 +54,7 @@ pub fn manifest(grid: &Grid, name: &str, unit: &str, template: &Value) -> Value 
     manifest
 }
 
-/// A unit's workload runs on its unit's nodes, whatever else the template asks of them.
+/// A unit's workload runs on its unit's nodes, whatever else the template requires of nodes.
 fn pin(spec: &mut Value, key: &str, unit: &str) {
     if !spec.is_object() {
         return;
@@ -76,8 +77,8 @@ fn pin(spec: &mut Value, key: &str, unit: &str) {
     }
 }
 
-/// A node port of zero asks for any: left out, the one that was given stays. `topologyKeys` left the API with
-/// Kubernetes 1.22; the annotation says it.
+/// A node port of zero requests any port: it is left out, so that the assigned port is kept. Kubernetes 1.22 removed
+/// `topologyKeys` from the API; the annotation replaces it.
 fn settle_service(spec: &mut Value) {
     let Some(spec) = spec.as_object_mut() else { return };
     spec.remove("topologyKeys");
@@ -88,7 +89,7 @@ fn settle_service(spec: &mut Value) {
     }
 }
 
-/// Members that are null say nothing: `creationTimestamp: null` of old clients would be applied as a field.
+/// Members that are null have no meaning: `creationTimestamp: null` of old clients would be applied as a field.
 fn without_nulls(value: &Value) -> Value {
     match value {
         Value::Object(members) => {

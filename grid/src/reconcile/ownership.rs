@@ -1,10 +1,11 @@
-//! Who owns which field of a child (`metadata.managedFields`), and how the controller takes over what must go.
+//! Which manager owns which field of a child (`metadata.managedFields`), and how the controller takes over fields that
+//! must be removed.
 //!
-//! What an applier owned and no longer states, the API server removes, unless somebody else owns it as well. So a member that
-//! stands in the way ([`super::union`]) first becomes the controller's alone, and the next apply removes it. The content of a child is
-//! never written but by that apply. A write of another kind would make the controller a second manager of all that it
-//! changes: what the template drops later would stay for ever. It would also have to repeat the API server's merge,
-//! to keep what belongs to others.
+//! The API server removes fields that an applier owned and no longer states, unless another manager owns them as well.
+//! So a conflicting member ([`super::union`]) first becomes the controller's alone, and the next apply removes it. The
+//! content of a child is only written by that apply. Any other write would make the controller a second manager of
+//! everything that it changes: a field that the template drops later would stay forever. It would also have to repeat
+//! the API server's merge, to keep what belongs to others.
 
 use serde_json::{Map, Value, json};
 
@@ -13,10 +14,10 @@ use super::union::Path;
 #[cfg(test)]
 mod tests;
 
-/// Stands for a field itself, where fields below it are named too.
+/// Represents a field itself, when fields below it are named too.
 const ITSELF: &str = ".";
 
-/// The managed fields of a child in which these belong to an applier alone.
+/// The managed fields of a child, changed so that these fields belong to one applier alone.
 #[must_use]
 pub fn claimed(managed: &Value, paths: &[Path], manager: &str, api_version: &str) -> Value {
     let mut entries = managed.as_array().cloned().unwrap_or_default();
@@ -41,7 +42,8 @@ pub fn claimed(managed: &Value, paths: &[Path], manager: &str, api_version: &str
     Value::Array(entries)
 }
 
-/// Removes a field and all below it. What is left empty on the way goes too: empty, it would stand for the field itself.
+/// Removes a field and everything below it. Parents that become empty are removed too: an empty parent would represent
+/// the field itself.
 fn take(fields: &mut Value, path: &[String]) {
     let Some(members) = fields.as_object_mut() else { return };
     match path {
@@ -57,7 +59,7 @@ fn take(fields: &mut Value, path: &[String]) {
     }
 }
 
-/// Adds a field; what stands on the way keeps what it means.
+/// Adds a field; parents on the way keep their meaning.
 fn put(fields: &mut Value, path: &[String]) {
     let Some((first, rest)) = path.split_first() else { return };
     if !fields.is_object() {

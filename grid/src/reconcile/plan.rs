@@ -1,4 +1,4 @@
-//! From a grid, the units and the children that are there to what has to be done.
+//! Computes what has to be done from a grid, the units and the existing children.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -17,12 +17,12 @@ use crate::unit::{KeyError, check_key};
 pub struct Plan {
     /// Children that are wanted.
     pub wanted: Vec<Wanted>,
-    /// Children that are to go.
+    /// Children to delete.
     pub doomed: Vec<Doomed>,
     /// Units that cannot have a child now, and why. The unit of a ServiceGrid's one Service is empty.
     pub troubles: BTreeMap<String, Trouble>,
-    /// Objects that carry the label of this grid's children, belong to nobody and have a name that is not wanted: they are
-    /// reported and left alone.
+    /// Objects that carry the label of this grid's children, have no owner and have a name that is not wanted: they
+    /// are reported and left alone.
     pub strangers: Vec<String>,
 }
 
@@ -33,15 +33,15 @@ pub struct Wanted {
     pub unit: String,
     /// Its name.
     pub name: String,
-    /// What is there under this name.
+    /// The object that exists under this name.
     pub found: Found,
-    /// UID of that.
+    /// UID of that object.
     uid: Option<String>,
 }
 
 impl Wanted {
-    /// What is applied, made from the grid that the plan was made for: as large as its template, so of one unit at a time. It names
-    /// the UID of what was found, as a precondition.
+    /// The manifest to apply, made from the grid that the plan was made for. It is as large as its template, so make
+    /// it for one unit at a time. It contains the UID of the existing object, as a precondition.
     #[must_use]
     pub fn manifest(&self, grid: &Grid) -> Value {
         let spec = &grid.spec;
@@ -50,26 +50,26 @@ impl Wanted {
         let template = template.ok().flatten().unwrap_or(&spec.template);
         let mut manifest = manifest(grid, &self.name, &self.unit, template);
         if let Some(uid) = &self.uid {
-            // Whatever has taken its place since is not meant: the server refuses it.
+            // If another object has taken its place since, the server refuses the manifest.
             manifest["metadata"]["uid"] = uid.as_str().into();
         }
         manifest
     }
 }
 
-/// What is there under the name of a wanted child.
+/// The object that exists under the name of a wanted child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Found {
     /// Nothing.
     Nothing,
     /// The grid's own child.
     Own,
-    /// An object with the right label that belongs to nobody. It may be taken when the grid itself, read anew, still has
-    /// its UID and is not being deleted.
+    /// An object with the right label and without owner. It may be taken over if the grid itself, read again, still
+    /// has its UID and is not being deleted.
     Orphan,
 }
 
-/// A child that is to go.
+/// A child to delete.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Doomed {
     /// Its name.
@@ -78,39 +78,39 @@ pub struct Doomed {
     pub uid: String,
     /// Its resource version: another precondition.
     pub resource_version: String,
-    /// Why it goes.
+    /// Why it is deleted.
     pub reason: Reason,
 }
 
-/// Why a child goes.
+/// Why a child is deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
-    /// Its name is not wanted: its unit has no node any more, or the key is another one. A grace period may apply.
+    /// Its name is not wanted: its unit has no nodes any more, or the key has changed. A grace period may apply.
     Unwanted,
-    /// It lost the label by which children are known. It comes back when it is gone.
+    /// It lost the label that identifies children. It is created again after the deletion.
     Released,
 }
 
-/// Why a unit has no child, or one that is not what the grid wants.
+/// Why a unit has no child, or one that does not match what the grid wants.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Trouble {
-    /// No child can be named so.
+    /// The unit gives no valid name for a child.
     #[error(transparent)]
     Name(#[from] NameError),
     /// The template is missing.
     #[error(transparent)]
     Template(#[from] TemplateError),
-    /// Somebody else has an object of that name.
+    /// An object with that name exists and is not the grid's.
     #[error("{kind} {name} {owner}")]
     Taken {
         /// Kind of the child.
         kind: &'static str,
         /// Name of the child.
         name: String,
-        /// To whom it belongs, as the end of a sentence.
+        /// The owner of that object, as the end of a sentence.
         owner: String,
     },
-    /// The child, or what belongs to nobody and has its name, is being deleted; the child comes when that is gone.
+    /// The child, or an object without owner that has its name, is being deleted; the child is created after that.
     #[error("{kind} {name} is being deleted; it is created again when it is gone")]
     Leaving {
         /// Kind of the child.
@@ -121,7 +121,7 @@ pub enum Trouble {
 }
 
 impl Trouble {
-    /// The reason that events and conditions give.
+    /// The reason for events and conditions.
     #[must_use]
     pub const fn reason(&self) -> &'static str {
         match self {
@@ -133,14 +133,14 @@ impl Trouble {
     }
 }
 
-/// Makes the plan for a grid that is not being deleted. What it costs grows with the units and the children, not with
-/// their product.
+/// Makes the plan for a grid that is not being deleted. Its cost is linear in the units and the children, not in their
+/// product.
 ///
 /// `children` are the objects of the children's kind in the grid's namespace that carry this grid's label or are owned by
 /// it, and those that have the names of wanted children.
 ///
 /// # Errors
-/// [`KeyError`] when the grid's key is none: children are left exactly as they are.
+/// [`KeyError`] when the grid's key is not valid: children are left exactly as they are.
 pub fn plan(grid: &Grid, units: &[&str], children: &[Child<'_>]) -> Result<Plan, KeyError> {
     check_key(&grid.spec.key)?;
     let mut plan = Plan::default();

@@ -1,7 +1,7 @@
-//! The status of a grid: what became of each unit, in a bounded size.
+//! The status of a grid: the state of each unit, in a bounded size.
 //!
-//! The status travels to every node, and an object above 1.5 MiB cannot be stored. It counts all units, and says of all what
-//! they are as long as that fits; of more units it says what those are that are not ready.
+//! The status is sent to every node, and an object above 1.5 MiB cannot be stored. It counts all units, and contains
+//! the state of all units while that fits; with more units it contains only states of units that are not ready.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,36 +17,36 @@ mod tests;
 
 pub use bounded::{OWNED_BYTES_MAX, STATES_BYTES_MAX, STATES_MAX, TEXT_LEN_MAX};
 
-/// Causes that one condition names; the rest is counted.
+/// Most causes that one condition names; the others are counted.
 const CAUSES_MAX: usize = 3;
 
-/// Why a unit is not as the grid wants it.
+/// Why a unit does not match what the grid wants.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnitError {
-    /// One word for programs.
+    /// Reason as one word, for programs.
     pub reason: String,
-    /// A sentence for people.
+    /// Message for humans.
     pub message: String,
 }
 
-/// What one pass over a grid has found and done.
+/// The result of one reconcile pass over a grid.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Outcome {
-    /// The children after the pass, by unit; that of a ServiceGrid under the empty unit.
+    /// The children after the pass, by unit; a ServiceGrid's child has the empty unit.
     pub children: BTreeMap<String, Value>,
-    /// Units that are not as the grid wants them.
+    /// Units that do not match what the grid wants.
     pub errors: BTreeMap<String, UnitError>,
-    /// What else could not be done, by what it was about: a child that is to go, the pool of templates.
+    /// Other failures, by their subject: a child to delete, the pool of templates.
     pub besides: BTreeMap<String, UnitError>,
-    /// Children by unit in which others have set fields of the spec, with who has set them.
+    /// Units with a child in which others have set fields of the spec, and the managers that set them.
     pub shared: BTreeMap<String, Vec<String>>,
     /// Why nothing was done at all.
     pub refused: Option<UnitError>,
-    /// How many units have nodes. Said of ServiceGrids, whose one child is for all units.
+    /// Number of units with nodes. Used for ServiceGrids, whose one child is for all units.
     pub units: usize,
 }
 
-/// The status of a grid after a pass. `before` is the status that it has; `now` is the time in RFC 3339.
+/// The status of a grid after a pass. `before` is its present status; `now` is the time in RFC 3339.
 #[must_use]
 pub fn status(grid: &Grid, before: &Value, outcome: &Outcome, now: &str) -> Value {
     let ready = |unit: &String| {
@@ -68,7 +68,7 @@ pub fn status(grid: &Grid, before: &Value, outcome: &Outcome, now: &str) -> Valu
     let mut status = json!({"observedGeneration": grid.generation, "conditions": conditions});
     let kept = outcome.refused.as_ref().and_then(|_| before.as_object());
     if let Some(kept) = kept.filter(|kept| kept.contains_key("states")) {
-        // The children are as they were.
+        // The children are unchanged.
         let mut all = kept.clone();
         all.extend(status.as_object().cloned().unwrap_or_default());
         return Value::Object(all);
@@ -89,7 +89,7 @@ pub fn status(grid: &Grid, before: &Value, outcome: &Outcome, now: &str) -> Valu
     status
 }
 
-/// What a unit's child says of itself, and why it is not as wanted.
+/// The status of a unit's child, and why it is not as wanted.
 fn state(kind: ChildKind, unit: &str, outcome: &Outcome) -> Value {
     let own = outcome.children.get(unit).map(|child| &child["status"]);
     let mut state = match (kind, own) {
@@ -118,7 +118,7 @@ fn state(kind: ChildKind, unit: &str, outcome: &Outcome) -> Value {
     state
 }
 
-/// Whether a child does its work: its controller has seen its newest spec, and all of its pods are ready.
+/// Whether a child is ready: its controller has seen its newest spec, and all of its pods are ready.
 fn is_ready(kind: ChildKind, child: &Value) -> bool {
     if kind == ChildKind::Service {
         return true;

@@ -1,4 +1,4 @@
-//! Rows of docs/reference/superedge.md#rows, as far as they are about what is to be done.
+//! Rows of docs/reference/superedge.md#rows, as far as they concern the plan.
 
 use serde_json::json;
 
@@ -68,7 +68,7 @@ fn run(grid: &Grid, units: &[&str], children: &[Value]) -> Plan {
     plan(grid, units, &children).unwrap()
 }
 
-/// The one child that a grid of one unit has.
+/// The only child of a grid with one unit.
 fn only(grid: &Grid, unit: &str) -> Value {
     let made = run(grid, &[unit], &[]);
     applied(&made.wanted[0].manifest(grid))
@@ -193,7 +193,7 @@ fn g13_to_g18_what_others_change_is_put_back_and_what_they_add_stays() {
     labelled["metadata"]["labels"]["foreign"] = "x".into();
     labelled["metadata"]["annotations"]["foreign"] = "x".into();
     assert!(is_applied(&labelled, &manifest));
-    // Without a count of its own the grid leaves it to an autoscaler.
+    // Without a replica count of its own the grid leaves scaling to an autoscaler.
     grid.spec.template.as_object_mut().unwrap().remove("replicas");
     let manifest = run(&grid, &["a"], &[]).wanted.remove(0).manifest(&grid);
     let mut scaled = applied(&manifest);
@@ -230,7 +230,7 @@ fn g24_g25_a3_a_name_that_another_controller_has_is_a_conflict() {
     let trouble = &made.troubles["a"];
     assert_eq!(trouble.reason(), "ChildNameConflict");
     assert_eq!(trouble.to_string(), "Deployment g-a belongs to DeploymentGrid g (uid old)");
-    // An object of the user's with this name is nobody's, and is not labelled.
+    // A user's own object with this name has no owner and no label.
     let own = json!({"metadata": {"name": "g-a", "uid": "u"}});
     assert_eq!(run(&deployments("k"), &["a"], &[own]).troubles["a"].reason(), "ChildNameConflict");
 }
@@ -381,7 +381,7 @@ fn the_digest_of_a_manifest_is_not_inherited() {
     assert_eq!(only(&grid, "a"), first);
 }
 
-/// The work for a grid grows with its units and children, not with their product.
+/// The cost for a grid is linear in its units and children, not in their product.
 #[test]
 fn a_plan_for_five_thousand_units_looks_at_each_child_a_few_times() {
     const UNITS: usize = 5_000;
@@ -393,7 +393,7 @@ fn a_plan_for_five_thousand_units_looks_at_each_child_a_few_times() {
         run(&grid, &units, &[]).wanted.iter().map(|one| applied(&one.manifest(&grid))).collect();
     let children: Vec<Child<'_>> = stored.iter().map(Child).collect();
     super::child::reads::take();
-    // Half of the units have gone.
+    // Half of the units are removed.
     let made = plan(&grid, &units[..UNITS / 2], &children).unwrap();
     let looks = super::child::reads::take();
     assert_eq!((made.wanted.len(), made.doomed.len()), (UNITS / 2, UNITS / 2));

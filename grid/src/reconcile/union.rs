@@ -1,8 +1,10 @@
-//! What stands in the way of a manifest: of parts that hold one of several members, the members that it does not state.
+//! Conflicts with a manifest: in structs that hold one of several members, the members that the manifest does not
+//! state.
 //!
-//! The API server merges a volume, a probe or a variable as any other struct: a member that the applier does not state stays
-//! where somebody else owns it too, or where nobody does because it is a default. Beside the stated one there are two then, and
-//! the API server refuses the whole child as `Invalid`. See [`super::ownership`] for what is done about it.
+//! The API server merges a volume, a probe or a variable like any other struct: a member that the applier does not
+//! state is kept when another manager owns it too, or when no manager does because it is a default. Together with the
+//! stated one there are then two, and the API server refuses the whole child as `Invalid`. See [`super::ownership`]
+//! for the remedy.
 
 use serde_json::{Map, Value};
 
@@ -11,17 +13,17 @@ use super::drift::{WHOLE, key, keys};
 #[cfg(test)]
 mod tests;
 
-/// Where a member stands in a child, from its root, in the words of `fieldsV1`: `f:spec`, `k:{"name":"data"}`.
+/// Path of a member in a child, from its root, in the notation of `fieldsV1`: `f:spec`, `k:{"name":"data"}`.
 pub type Path = Vec<String>;
 
-/// What a struct holds one of.
+/// Which members of a struct exclude each other.
 #[derive(Debug, Clone, Copy)]
 enum Choice {
-    /// One of these.
+    /// At most one of these.
     Of(&'static [&'static str]),
-    /// One of all that it has, but for these.
+    /// At most one of all members except these.
     But(&'static [&'static str]),
-    /// The member only where `type` says so.
+    /// The second name is a member that is allowed only when `type` has the first as its value.
     With(&'static str, &'static str),
 }
 
@@ -43,10 +45,10 @@ const UNIONS: [(&str, Choice); 14] = [
     ("volumes", Choice::But(&["name"])),
 ];
 
-/// How a probe asks.
+/// The handler of a probe.
 const HANDLER: Choice = Choice::Of(&["exec", "grpc", "httpGet", "tcpSocket"]);
 
-/// The members of a child that must go before its manifest can be applied.
+/// The members of a child that must be removed before its manifest can be applied.
 #[must_use]
 pub fn in_the_way(live: &Value, manifest: &Value) -> Vec<Path> {
     let mut found = Vec::new();
@@ -58,7 +60,7 @@ pub fn in_the_way(live: &Value, manifest: &Value) -> Vec<Path> {
 fn look(field: &str, live: &Value, stated: &Value, path: &[String], found: &mut Vec<Path>) {
     let below = |element: String| [path, &[element]].concat();
     match (live, stated) {
-        // What is replaced as a whole keeps nothing.
+        // A part that is replaced as a whole keeps no members.
         (Value::Object(live), Value::Object(stated)) if !WHOLE.contains(&field) => {
             let choice = UNIONS.iter().find(|(name, _)| *name == field).map(|(_, choice)| *choice);
             let left = choice.map(|choice| left(choice, live, stated)).unwrap_or_default();
@@ -81,7 +83,7 @@ fn look(field: &str, live: &Value, stated: &Value, path: &[String], found: &mut 
     }
 }
 
-/// Members that a struct has beside the one that is stated.
+/// Members that a struct has besides the stated one.
 fn left<'l>(choice: Choice, live: &'l Map<String, Value>, stated: &Map<String, Value>) -> Vec<&'l str> {
     let is_choice = |name: &str| match choice {
         Choice::Of(names) => names.contains(&name),

@@ -26,7 +26,7 @@ fn grid(name: &str, unit: &str) -> StatefulSetGrid {
     seen(&grid, unit)
 }
 
-/// As a node of a unit sees it.
+/// The grid as a node of a unit reads it.
 fn seen(grid: &Value, unit: &str) -> StatefulSetGrid {
     let unit = Some(unit).filter(|unit| !unit.is_empty());
     StatefulSetGrid::of(grid.to_string().as_bytes(), |_| unit).unwrap()
@@ -37,7 +37,7 @@ fn service(key: Option<&str>) -> Metadata {
     Metadata { name: "s".to_owned(), namespace: "default".to_owned(), labels, ..Metadata::default() }
 }
 
-/// Endpoints of a slice: `POD@NODE=ADDRESS`, with `!` behind those that are being deleted.
+/// Endpoints of a slice: `POD@NODE=ADDRESS`, followed by `!` for those that are being deleted.
 fn pods(endpoints: &[&str]) -> Vec<PodAddress> {
     let endpoint = |text: &&str| {
         let (going, text) = (text.ends_with('!'), text.trim_end_matches('!'));
@@ -65,8 +65,8 @@ fn named(
     Some(lines.flat_map(|(name, all)| all.iter().map(move |address| format!("{name}={address}"))).collect())
 }
 
-/// Rows H1 to H9 and H23 of docs/reference/superedge.md#uniform-name-rows. Rows H10 and H25 ask for the owners of pods,
-/// which a node may not read; what an older set has left is in no slice of the Service.
+/// Rows H1 to H9 and H23 of docs/reference/superedge.md#uniform-name-rows. Rows H10 and H25 require the owners of
+/// pods, which a node may not read; pods that an older set has left are in no slice of the Service.
 #[test]
 fn pods_of_the_unit_have_uniform_names() {
     for (name, unit, endpoints, expected) in [
@@ -124,7 +124,8 @@ fn names_are_withheld_where_the_service_or_the_unit_is_missing() {
     );
 }
 
-/// Pods of another StatefulSet that has the name of a unit's: the grid's controller does not count that as the grid's own.
+/// Pods of another StatefulSet that has the name of a unit's: the grid's controller does not count it as the grid's
+/// own.
 #[test]
 fn pods_of_a_set_that_is_not_the_grids_have_no_uniform_names() {
     let (nodes, service) = (nodes(&[("n1", "a"), ("n2", "b")]), service(Some("k")));
@@ -144,7 +145,8 @@ fn pods_of_a_set_that_is_not_the_grids_have_no_uniform_names() {
     }
 }
 
-/// Pods that are about to go, and pods that have the name (docs/reference/superedge.md#which-pods-have-names).
+/// Terminating pods, and pods that have the uniform name themselves
+/// (docs/reference/superedge.md#which-pods-have-names).
 #[test]
 fn a_successor_and_a_real_pod_win() {
     let (grid, nodes, service) = (grid("demo", "a"), nodes(&[("n1", "a")]), service(Some("k")));
@@ -186,7 +188,7 @@ fn endpoints_that_are_no_pods_have_no_names() {
     assert_eq!(pod_addresses(br#"{"endpoints":null}"#), Ok(vec![]));
 }
 
-/// A pod that somebody makes under a name that the set's next pod would have.
+/// A pod that a user creates with the name that the set's next pod would have.
 #[test]
 fn a_pod_beyond_the_replicas_of_the_set_is_not_one_of_its_pods() {
     let (nodes, service) = (nodes(&[("n1", "u1")]), service(Some("k")));
@@ -215,7 +217,7 @@ fn a_pod_beyond_the_replicas_of_the_set_is_not_one_of_its_pods() {
         (json!({"serviceName": "s", "replicas": 2, "ordinals": null}), &["demo-0", "demo-1"]),
         (json!({"serviceName": "s", "replicas": 0}), &[]),
         (json!({"serviceName": "t", "replicas": 9}), &["demo-0"]),
-        // Something else scales it, or nobody knows.
+        // Scaled by something else, or unknown.
         (json!({"serviceName": "s"}), &all),
         (json!({"serviceName": "s", "replicas": null}), &all),
         (json!({"serviceName": "s", "replicas": "many", "ordinals": 7}), &all),
@@ -227,7 +229,7 @@ fn a_pod_beyond_the_replicas_of_the_set_is_not_one_of_its_pods() {
     }
 }
 
-/// What a grid says of its templates may be of any form, and of other units anything.
+/// A grid's templates may have any form, and those of other units any content.
 #[test]
 fn a_grid_is_kept_as_the_few_values_that_name_pods() {
     if !alone(module_path!(), "a_grid_is_kept_as_the_few_values_that_name_pods") {

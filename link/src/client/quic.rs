@@ -1,4 +1,4 @@
-//! Dialling over QUIC.
+//! Connecting over QUIC.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -18,7 +18,7 @@ use crate::udp;
 /// Range of QUIC transport error codes that carry a TLS alert (RFC 9001, 4.8).
 const CRYPTO_ERRORS: std::ops::Range<u64> = 0x100..0x200;
 
-/// Local UDP sockets, one a protocol family. Clones share them.
+/// Local UDP sockets, one per protocol family. Clones share them.
 #[derive(Debug, Clone)]
 pub struct QuicSocket {
     v4: Endpoint,
@@ -27,16 +27,16 @@ pub struct QuicSocket {
 }
 
 impl QuicSocket {
-    /// Binds free ports. Call on a tokio runtime.
+    /// Binds free ports. Must be called on a tokio runtime.
     ///
     /// # Errors
-    /// The operating system gave no IPv4 socket.
+    /// When the operating system provides no IPv4 socket.
     pub fn bind() -> io::Result<Self> {
         let v4 = endpoint((Ipv4Addr::UNSPECIFIED, 0).into())?;
         Ok(Self { v4, v6: endpoint((Ipv6Addr::UNSPECIFIED, 0).into()).ok() })
     }
 
-    /// Waits until every connection of the sockets has ended and its last words were sent.
+    /// Waits until every connection of the sockets has ended and its last data was sent.
     pub async fn wait_idle(&self) {
         self.v4.wait_idle().await;
         if let Some(v6) = &self.v6 {

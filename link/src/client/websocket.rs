@@ -1,4 +1,4 @@
-//! Dialling over WebSocket: TCP, TLS with our certificate, upgrade.
+//! Connecting over WebSocket: TCP, TLS with our certificate, upgrade.
 
 use std::error::Error as StdError;
 use std::io;
@@ -26,7 +26,7 @@ use crate::tcp;
 use crate::tls::ClientTls;
 use crate::ws::{TLS_BUFFER, Tls, WsWire, package_config, text_config};
 
-/// Bytes of a refusal's body that are shown.
+/// Bytes of a refusal's body that errors show.
 const BODY_MAX: usize = 1024;
 
 /// The project that stock edges name unless configured otherwise (docs/reference/kubeedge.md#edgecore-settings).
@@ -39,14 +39,14 @@ pub(super) async fn connect(
     tls: &ClientTls,
 ) -> Result<Link, ConnectError> {
     let stream = secured(address, name, tls).await?;
-    // The future holds large buffers and is not to become part of the caller's.
+    // The future holds large buffers and must not become part of the caller's.
     let upgrade = Box::pin(upgrade(address, host, stream));
     let wire = within("the WebSocket upgrade", address, upgrade).await??;
     let peer = PeerInfo { remote: address, transport: Transport::WebSocket, node: None, certificate: None };
     Ok(Link::new(Box::new(wire), peer))
 }
 
-/// As stock edges do (docs/reference/kubeedge.md#websocket).
+/// Connects as stock edges do (docs/reference/kubeedge.md#websocket).
 pub(super) async fn connect_documents(
     address: SocketAddr,
     name: &ServerName<'static>,
@@ -56,7 +56,7 @@ pub(super) async fn connect_documents(
 ) -> Result<DocumentLink, ConnectError> {
     let stream = secured(address, name, tls).await?;
     let request = stock_request(host, address.port(), node).map_err(|error| upgrade_error(address, error))?;
-    // A stock cloud sends as soon as it has answered, and its first message may come with the answer.
+    // A stock cloud sends as soon as it has answered, and its first message may arrive together with the answer.
     let config = Some(text_config(Role::Client));
     let upgrade = Box::pin(client_async_with_config(request, stream, config));
     let upgraded = within("the WebSocket upgrade", address, upgrade).await?;
@@ -96,7 +96,7 @@ async fn within<T>(
 async fn upgrade(address: SocketAddr, host: &str, stream: Tls) -> Result<WsWire, ConnectError> {
     let request = request(host, address.port()).map_err(|error| upgrade_error(address, error))?;
     let upgraded = client_async_with_config(request, stream, Some(package_config())).await;
-    // tungstenite has checked that the answer names the subprotocol that was asked for.
+    // tungstenite has checked that the answer names the requested subprotocol.
     let (stream, _response) = upgraded.map_err(|error| upgrade_error(address, error))?;
     Ok(WsWire::new(stream))
 }
@@ -111,7 +111,7 @@ fn stock_request(host: &str, port: u16, node: &NodeId) -> Result<Request<()>, Ws
     Ok(request)
 }
 
-/// IPv6 addresses are in brackets in a URL.
+/// Puts IPv6 addresses in brackets, as URLs require.
 fn bracketed(host: &str) -> String {
     if host.contains(':') { format!("[{host}]") } else { host.to_owned() }
 }
@@ -126,8 +126,8 @@ fn tls_error(address: SocketAddr, error: &io::Error) -> ConnectError {
     ConnectError::Tls { address, reason: error.to_string() }
 }
 
-/// In TLS 1.3 the client is done before the server has judged its certificate: a refused certificate shows as an
-/// alert while the upgrade's answer is awaited.
+/// In TLS 1.3 the client completes its handshake before the server has checked its certificate, so a refused
+/// certificate appears as an alert while the client waits for the upgrade's answer.
 fn upgrade_error(address: SocketAddr, error: WsError) -> ConnectError {
     match error {
         WsError::Io(error)

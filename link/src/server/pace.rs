@@ -1,10 +1,10 @@
-//! How fast connections are accepted.
+//! Limits the rate at which connections are accepted.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// A token bucket that is kept as one instant: the time at which it would be full again.
+/// A token bucket that is stored as one instant: the time at which it would be full again.
 #[derive(Debug)]
 pub(super) struct Pace {
     interval: Duration,
@@ -13,7 +13,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// `per_second` in the long run, `burst` at once after a pause; both at least one.
+    /// `per_second` on average, `burst` at once after a pause; both are at least one.
     pub(super) fn new(per_second: u32, burst: u32) -> Self {
         let interval = Duration::from_secs(1) / per_second.max(1);
         Self { interval, slack: interval * (burst.max(1) - 1), full_at: Instant::now() }

@@ -26,24 +26,24 @@ use crate::quic::{CODE_FORBIDDEN, accept_lanes, transport_config};
 use crate::tls::ServerTls;
 use crate::udp;
 
-/// Attempts that quinn keeps for us while the gate is shut; more are passed over, and the client tries again after a
+/// Attempts that quinn keeps while the gate is shut; further ones are ignored, and the client tries again after a
 /// second.
 const INCOMING_MAX: usize = 1024;
 
-/// Bytes that quinn keeps of one attempt that was not accepted yet: a first flight with a post-quantum key share is two
-/// datagrams, and may come twice.
+/// Bytes that quinn keeps of one attempt before it is accepted: a first flight with a post-quantum key share is two
+/// datagrams, and may arrive twice.
 const INCOMING_BYTES: u64 = 8 * 1024;
 
 /// The same for all attempts together.
 const INCOMING_BYTES_TOTAL: u64 = 2 * 1024 * 1024;
 
-/// Handshakes whose clients have not proven their address. More of them get a Retry first: a datagram names any source, and
-/// strangers must not take the places of an address that is not theirs.
+/// Most handshakes whose clients have not proven their address. Further ones get a Retry first: a datagram can carry
+/// any source address, and strangers must not take the slots of an address that is not theirs.
 const UNPROVEN_MAX: usize = 32;
 
-/// Length of connection IDs, in bytes. A Retry names one without a look at those in use (quinn), so they must be long
-/// enough never to meet: with three random bytes, as quinn's default has them, one node in some thousands was sent
-/// into another's handshake and waited for its own in vain.
+/// Length of connection IDs, in bytes. A Retry chooses one without checking those in use (quinn), so they must be long
+/// enough never to collide: with three random bytes, as in quinn's default, about one node in several thousand was
+/// sent into another's handshake and waited for its own in vain.
 const CONNECTION_ID_LEN: usize = 8;
 
 /// A bound listener.
@@ -52,17 +52,17 @@ pub(super) struct Listener {
     endpoint: Endpoint,
 }
 
-/// A hub that was killed knows nothing of its former connections, and an edge would wait for the idle timeout. With
-/// a key that survives the restart the hub answers its first packet with a stateless reset (RFC 9000, 10.3) that the
-/// edge recognises, and the edge connects again at once.
+/// A hub that was killed knows none of its former connections, and an edge would wait for the idle timeout. With a key
+/// that survives the restart the hub answers the edge's first packet with a stateless reset (RFC 9000, 10.3) that the
+/// edge recognises, and the edge reconnects at once.
 fn endpoint_config(tls: &ServerTls) -> EndpointConfig {
     let mut config = EndpointConfig::new(Arc::new(hmac::Key::new(hmac::HMAC_SHA256, &tls.restart_secret())));
     config.cid_generator(|| Box::new(connection_ids()));
     config
 }
 
-/// Random IDs: any packet may have been for a connection of the hub before its restart, which quinn's hashed IDs would
-/// tell, for the price of their length.
+/// Random IDs: any packet may belong to a connection from before the hub's restart. quinn's hashed IDs would show
+/// that, at the price of their length.
 fn connection_ids() -> RandomConnectionIdGenerator {
     RandomConnectionIdGenerator::new(CONNECTION_ID_LEN)
 }
@@ -103,7 +103,7 @@ impl Listener {
                         }
                     },
                 };
-                // What is passed over comes again: a client repeats its first packet after a second.
+                // An ignored client returns: it repeats its first packet after a second.
                 match gate.door.enter(incoming.remote_address().ip()) {
                     Ok(place) => {
                         pace.turn().await;
@@ -119,7 +119,7 @@ impl Listener {
         };
         gate.drain.until_started(accept).await;
         self.endpoint.set_server_config(None);
-        // Connections go on until their owners close them; the last words must leave before the runtime does.
+        // Connections continue until their owners close them; the last data must be sent before the runtime stops.
         tokio::select! {
             () = self.endpoint.wait_idle() => {}
             () = gate.drain.deadline_passed() => {}
@@ -127,7 +127,7 @@ impl Listener {
     }
 }
 
-/// A first packet until its sender is authenticated.
+/// Handles a first packet until its sender is authenticated.
 async fn receive(gate: Gate, place: Waiting, incoming: Incoming) {
     let remote = incoming.remote_address();
     if !place.spoke() {
@@ -147,7 +147,7 @@ async fn receive(gate: Gate, place: Waiting, incoming: Incoming) {
     }
 }
 
-/// Has a client prove its address before it costs a handshake.
+/// Makes a client prove its address before it costs a handshake.
 fn prove(incoming: Incoming) {
     if let Err(error) = incoming.retry() {
         tracing::debug!(%error, "retry failed");

@@ -1,8 +1,7 @@
-//! Which upgrade requests of stock edges are accepted (docs/reference/kubeedge.md#websocket).
+//! Decides which upgrade requests of stock edges are accepted (docs/reference/kubeedge.md#websocket).
 //!
-//! A stock cloud believes the header `node_id`; here the certificate decides, and a header or path that names another
-//! node is refused before the upgrade. Headers with an underscore are dropped by some proxies, so absent ones are no
-//! fault.
+//! A stock cloud trusts the header `node_id`; here the certificate decides, and a header or path that names another
+//! node is refused before the upgrade. Some proxies drop headers with an underscore, so missing ones are not an error.
 
 use http::{HeaderMap, StatusCode};
 use thiserror::Error;
@@ -11,16 +10,16 @@ use tombolo_proto::NodeId;
 /// Header with the node's name.
 const NODE_ID: &str = "node_id";
 
-/// Header that says what a connection is for.
+/// Header with the purpose of a connection.
 const CONNECTION_USE: &str = "connectionuse";
 
-/// Its value for connections that carry messages. `str` and `shr` are for streams, which nobody here takes.
+/// Its value for connections that carry messages. `str` and `shr` are for streams, which are not supported here.
 const MESSAGES: &str = "msg";
 
 /// Bytes of a peer's text that an error repeats.
 const SHOWN_MAX: usize = 64;
 
-/// Why a stock edge is not let in.
+/// Why a stock edge is refused.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub(super) enum StockRefusal {
     /// Header or path name another node than the certificate.
@@ -34,7 +33,7 @@ pub(super) enum StockRefusal {
 }
 
 impl StockRefusal {
-    /// Status of the answer.
+    /// HTTP status of the answer.
     pub(super) fn status(&self) -> StatusCode {
         match self {
             Self::OtherNode { .. } => StatusCode::FORBIDDEN,
@@ -43,7 +42,7 @@ impl StockRefusal {
     }
 }
 
-/// Judges a request of the node that the certificate names.
+/// Checks a request of the node that the certificate names.
 pub(super) fn judge(node: &NodeId, path: &str, headers: &HeaderMap) -> Result<(), StockRefusal> {
     let other = |place, claimed: &str| StockRefusal::OtherNode {
         certified: node.clone(),
@@ -69,7 +68,7 @@ pub(super) fn judge(node: &NodeId, path: &str, headers: &HeaderMap) -> Result<()
     }
 }
 
-/// The node of `/PROJECT/NODE/events`; none for other paths, which stock clouds accept as well.
+/// The node in `/PROJECT/NODE/events`; none for other paths, which stock clouds accept as well.
 fn node_of_path(path: &str) -> Option<&str> {
     let mut segments = path.strip_prefix('/')?.split('/');
     let (_project, node) = (segments.next()?, segments.next()?);

@@ -33,7 +33,7 @@ use crate::tcp;
 use crate::tls::ServerTls;
 use crate::ws::{TLS_BUFFER, Tls, WsWire, package_config};
 
-/// Wait after a failed accept: most often no file descriptors are left, and trying again at once would spin.
+/// Wait after a failed accept: usually no file descriptors are left, and an immediate retry would spin.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
 /// A bound listener.
@@ -41,7 +41,7 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 pub(super) struct Listener {
     tcp: TcpListener,
     tls: Arc<ServerConfig>,
-    /// Stock edges are served beside ours.
+    /// Stock edges are served in addition to Tombolo's.
     kubeedge: bool,
 }
 
@@ -57,7 +57,7 @@ impl Listener {
             loop {
                 pace.turn().await;
                 match self.tcp.accept().await {
-                    // Without a place it is closed here.
+                    // Without a slot it is closed here.
                     Ok((stream, remote)) => match gate.door.enter(remote.ip()) {
                         Ok(place) => {
                             let (gate, acceptor) = (gate.clone(), acceptor.clone());
@@ -78,8 +78,8 @@ impl Listener {
     }
 }
 
-/// A connection from its first byte until it is authenticated. Boxed where it becomes large, and not given a name before: a
-/// future has room for all that it may come to.
+/// Handles a connection from its first byte until it is authenticated. Boxed where the future becomes large, because a
+/// future reserves room for everything it may await.
 async fn receive(
     gate: Gate,
     place: Waiting,
@@ -89,7 +89,7 @@ async fn receive(
 ) {
     let mut first = [0];
     let spoke = tokio::select! {
-        // A socket may be told to be readable when it is not; looking says so.
+        // A socket may be reported as readable when it is not; peeking shows it.
         peeked = stream.peek(&mut first) => peeked.is_ok_and(|len| len > 0) && place.spoke(),
         () = place.evicted() => false,
         () = tokio::time::sleep(gate.limits.silence_timeout) => false,
@@ -153,7 +153,7 @@ async fn accept_upgrade(
     };
     let config = Some(package_config());
     let stream = accept_hdr_async_with_config(Metered::new(TlsStream::Server(tls)), judge, config).await;
-    // Refusals that name the certificate are worth more in the log than the status they were answered with.
+    // An error of the certificate is more useful in the log than the status of the answer.
     let (node, certificate) = (node?, certificate?);
     let peer = peer_info(&node, certificate, remote);
     if let Some(refusal) = outcome.refused {
@@ -192,19 +192,19 @@ fn refusal(error: WsError) -> UpgradeError {
     }
 }
 
-/// What an upgrade request was found to be.
+/// Result of checking an upgrade request.
 #[derive(Default)]
 struct Outcome {
-    /// A stock edge asks.
+    /// Whether a stock edge sent it.
     stock: bool,
     /// Why it was refused.
     refused: Option<StockRefusal>,
 }
 
-/// Decides about an upgrade request, while the client can still be told why not.
+/// Decides about an upgrade request, while the client can still receive the reason for a refusal.
 struct Judge<'a> {
     node: Result<&'a NodeId, &'a IdentityError>,
-    /// TLS 1.3 is in use.
+    /// Whether TLS 1.3 is in use.
     modern: bool,
     kubeedge: bool,
     outcome: &'a mut Outcome,

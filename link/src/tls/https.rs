@@ -1,4 +1,4 @@
-//! TLS of listeners that serve HTTP to programs near by: the Kubernetes APIs of a node.
+//! TLS for listeners that serve HTTP to local programs: the Kubernetes APIs of a node.
 
 use std::sync::Arc;
 
@@ -12,21 +12,21 @@ use super::{Identity, provider, without_resumption};
 use crate::HTTP_ALPN;
 use crate::error::TlsError;
 
-/// What clients choose from: HTTP/2, and what every client speaks.
+/// Protocols offered to clients: HTTP/2, and the one that every client speaks.
 const ALPN: [&[u8]; 2] = [b"h2", HTTP_ALPN];
 
-/// The certificate of a listener, and the CAs of its clients where it asks for certificates. Both can be replaced while it
-/// serves. Clones share them.
+/// The certificate of a listener, and the CAs of its clients if it requests certificates. Both can be replaced while
+/// it serves. Clones share them.
 #[derive(Debug, Clone)]
 pub struct HttpsTls {
     provider: Arc<CryptoProvider>,
     certificate: Arc<CertificateSlot>,
-    /// None: clients are not asked for certificates.
+    /// None: no certificates are requested from clients.
     clients: Option<Arc<ClientCheck>>,
 }
 
 impl HttpsTls {
-    /// Serves with this certificate. With CAs every client must show a certificate that one of them has signed.
+    /// Serves with this certificate. With CAs, every client must present a certificate that one of them has signed.
     ///
     /// # Errors
     /// [`TlsError::Key`] when the key does not fit, [`TlsError::NoRoots`] when no CA certificate is usable.
@@ -46,7 +46,8 @@ impl HttpsTls {
         Ok(())
     }
 
-    /// Accepts clients of other CAs from the next handshake on. Whether clients are asked at all was decided at the start.
+    /// Accepts clients of other CAs from the next handshake on. Whether clients must present certificates was decided
+    /// at the start.
     ///
     /// # Errors
     /// [`TlsError::NoRoots`] when none is usable; the old ones stay.

@@ -87,7 +87,7 @@ impl ClientCheck {
 
 impl ClientCertVerifier for ClientCheck {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        // No hints: they could not follow a replacement, and a node has one certificate to show anyway.
+        // No hints: they could not follow a replacement, and a node has only one certificate to present anyway.
         &[]
     }
 

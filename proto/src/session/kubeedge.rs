@@ -1,23 +1,22 @@
 //! The two ends of a connection in dialect `kubeedge`: JSON messages with stock KubeEdge peers.
 //!
 //! A stock edge hands every message to a task of its own and compares no versions, never lists what it holds, and
-//! stores whatever a reply carries. The cloud's end therefore keeps one version of an object under way, counts replies
-//! that carry an object as deliveries of it, and knows from the [`Ledger`] what the edge was ever given. `docs/protocol.md`
-//! has the rules, `docs/decisions/0004-kubeedge-dialect.md` the reasons.
+//! stores any object that a reply carries. The cloud's end therefore keeps at most one version of an object under way,
+//! treats replies that carry an object as deliveries of it, and knows from the [`Ledger`] everything the edge was ever
+//! given. `docs/protocol.md` has the rules, `docs/decisions/0004-kubeedge-dialect.md` the reasons.
 //!
 //! # How to drive a session
 //!
-//! As those of dialect `tombolo` (see the [module above](super)), with three differences:
+//! Like those of dialect `tombolo` (see the [module above](super)), with three differences:
 //!
 //! - Frames are documents: `handle_document` takes the bytes of a WebSocket message, `poll_transmit` gives a numbered
-//!   [`Outgoing`], and there are no lanes. The link says when a document has left the socket, through `transmitted`:
-//!   a resend is timed from there, so that a slow link is not made slower by repeats of what still waits in it.
-//! - The cloud's session gives ledger states to store (`poll_ledger`) and is told how that went (`ledger_saved`,
+//!   [`Outgoing`], and there are no lanes. The link reports through `transmitted` when a document has left the socket.
+//!   Resends are timed from there, so that repeats of documents that still wait do not slow down a slow link.
+//! - The cloud's session gives ledger states to store (`poll_ledger`) and receives the result (`ledger_saved`,
 //!   `ledger_failed`, `ledger_conflict`). No object is sent for the first time before the ledger names it.
-//! - Nothing is said at the end: a session that is over closes the connection
-//!   (docs/reference/kubeedge.md#end-of-a-session).
+//! - There is no goodbye: a session that is over closes the connection (docs/reference/kubeedge.md#end-of-a-session).
 //!
-//! Events are those of dialect `tombolo`, so that one owner serves both.
+//! Events are the same as in dialect `tombolo`, so that one owner serves both.
 
 mod application;
 mod cloud;
@@ -57,17 +56,17 @@ pub const SILENCE_MAX: Duration = Duration::from_secs(30);
 /// (docs/reference/kubeedge.md#resends).
 pub const RESEND_AFTER: Duration = Duration::from_secs(5);
 
-/// Resends of one delivery (docs/reference/kubeedge.md#resends); after the last one it counts as refused.
+/// Resends of one delivery (docs/reference/kubeedge.md#resends); after the last one the delivery counts as refused.
 pub const RESENDS_MAX: u8 = 4;
 
-/// Time in which a stock edge has certainly written the object of a reply that it does not acknowledge.
+/// Time after which a stock edge has certainly written the object of a reply that it does not acknowledge.
 pub const REPLY_SETTLES: Duration = Duration::from_secs(2);
 
-/// Least time between two ledger writes that no delivery waits for: removals and versions. Each session waits between one
-/// and two times this, its own time, so that nodes that have connected together do not write together.
+/// Least time between two ledger writes that no delivery waits for: removals and versions. Each session waits its own
+/// time, between one and two times this, so that nodes that connected together do not write together.
 pub const LEDGER_LAZY: Duration = Duration::from_secs(600);
 
-/// Wait before a failed ledger write is tried again.
+/// Wait before a failed ledger write is retried.
 pub const LEDGER_RETRY: Duration = Duration::from_secs(1);
 
 /// Time in which a request of the kubelet must be answered: less than the 60 s that a stock edge waits

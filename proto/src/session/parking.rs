@@ -15,7 +15,7 @@ pub(super) struct Park<V> {
     version: Option<V>,
     /// The version is not sent before this time; never when none.
     until: Option<Moment>,
-    /// The length of the wait.
+    /// The length of the wait that ends at `until`.
     delay: Duration,
 }
 

@@ -1,14 +1,14 @@
-//! The rules of the manifests in `deploy/`, taken apart into single rights.
+//! The rules of the manifests in `deploy/`, split into single rights.
 
 use std::fmt;
 
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use serde_json::Value;
 
-/// Namespace that the manifests are written for.
+/// Namespace that the manifests use.
 const NAMESPACE: &str = "kubeedge";
 
-/// The Role that a cloudcore needs until its objects are there.
+/// The Role that cloudcore needs until its objects exist.
 const FIRST_START: &str = "tombolo:first-start";
 
 /// One verb on one resource.
@@ -18,9 +18,9 @@ pub(super) struct Right {
     pub(super) group: String,
     /// `resource` or `resource/subresource`.
     pub(super) resource: String,
-    /// Empty for the whole cluster.
+    /// Empty for cluster scope.
     pub(super) namespace: String,
-    /// Empty for every object.
+    /// Empty for all objects.
     pub(super) name: String,
 }
 
@@ -44,25 +44,25 @@ pub(super) struct Manifest {
     pub(super) rights: Vec<Right>,
 }
 
-/// What cloudcore may do as itself.
+/// Rights of cloudcore itself.
 pub(super) fn cloudcore(namespace: &str) -> Manifest {
     let text = include_str!("../../../../deploy/cloudcore/10-rights.yaml");
     Manifest { file: "deploy/cloudcore/10-rights.yaml", rights: rights(text, namespace) }
 }
 
-/// What nodes may read beyond the Node authorizer, and cloudcore for them.
+/// Rights of nodes beyond the Node authorizer, which cloudcore uses on their behalf.
 pub(super) fn edge_network(namespace: &str) -> Manifest {
     let text = include_str!("../../../../deploy/cloudcore/30-edge-network.yaml");
     Manifest { file: "deploy/cloudcore/30-edge-network.yaml", rights: rights(text, namespace) }
 }
 
-/// What the controllers of the application grid do: optional, as they can be off.
+/// Rights of the application grid controllers: optional, as these can be off.
 pub(super) fn grids(namespace: &str) -> Manifest {
     let text = include_str!("../../../../deploy/optional/grids.yaml");
     Manifest { file: "deploy/optional/grids.yaml", rights: rights(text, namespace) }
 }
 
-/// What serving stock KubeEdge nodes takes: optional, as there may be none.
+/// Rights to serve stock KubeEdge nodes: optional, as there may be none.
 pub(super) fn stock_edges(namespace: &str) -> Manifest {
     let text = include_str!("../../../../deploy/optional/stock-edges.yaml");
     Manifest { file: "deploy/optional/stock-edges.yaml", rights: rights(text, namespace) }
@@ -74,16 +74,16 @@ pub(super) fn constrained(namespace: &str) -> Manifest {
     Manifest { file: "deploy/cloudcore/20-impersonation.yaml", rights: rights(text, namespace) }
 }
 
-/// Impersonation on servers that have no constrained form.
+/// Impersonation on servers without the constrained form.
 pub(super) fn legacy(namespace: &str) -> Manifest {
     let text = include_str!("../../../../deploy/optional/legacy-impersonation.yaml");
     Manifest { file: "deploy/optional/legacy-impersonation.yaml", rights: rights(text, namespace) }
 }
 
-/// Every right of the Roles and ClusterRoles of a manifest, with `namespace` in place of the manifest's own.
+/// Every right of the Roles and ClusterRoles of a manifest, with its namespace replaced by `namespace`.
 fn rights(manifest: &str, namespace: &str) -> Vec<Right> {
     let documents: Vec<Value> = serde_saphyr::from_multiple(manifest).unwrap_or_default();
-    // What only the first start needs may be taken away after it.
+    // Rights that only the first start needs may be removed after it.
     let lasting = documents.iter().filter(|document| document["metadata"]["name"] != FIRST_START);
     let roles = lasting.filter_map(|document| match document["kind"].as_str() {
         Some("Role") => Some((document, namespace)),

@@ -1,8 +1,8 @@
 //! A hollow node in dialect `kubeedge`.
 //!
-//! A cloud of this dialect neither welcomes nor says that nothing is missing. A node counts as connected when the
-//! upgrade is done, and as caught up when it holds its pod and the swarm's ConfigMap; after a reconnect, when its first
-//! question is answered.
+//! A cloud of this dialect neither welcomes a node nor reports that nothing is missing. A node counts as connected when
+//! the upgrade is done, and as caught up when it holds its pod and the swarm's ConfigMap; after a reconnect, when its
+//! first request is answered.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -23,9 +23,9 @@ struct Connection {
     session: EdgeSession,
     clock: Clock,
     asking: Option<Asking>,
-    /// The link took no further document when there may have been one.
+    /// The link accepted no further document when there may have been one to send.
     choked: bool,
-    /// The question of a node that has come back, until it is answered.
+    /// The request of a reconnected node, until it is answered.
     back: Option<RequestId>,
     caught_up: bool,
 }
@@ -53,8 +53,8 @@ impl Connection {
         Ok(())
     }
 
-    /// The next event. That documents have left is none, unless others wait for it: the swarm shares its processors with
-    /// the hub that it measures. Cancel-safe.
+    /// The next event. `Transmitted` events are skipped unless documents wait to be sent: the swarm shares its
+    /// processors with the hub that it measures. Cancel-safe.
     async fn next(&mut self) -> DocumentEvent {
         loop {
             match self.link.next().await {
@@ -76,7 +76,7 @@ impl Connection {
 }
 
 impl HollowNode {
-    /// As [`HollowNode::serve`], in the other dialect. `question`: what a node that has come back asks.
+    /// As [`HollowNode::serve`], in the other dialect. `question`: the request that a reconnected node sends.
     pub(super) async fn serve_documents(
         &mut self,
         link: DocumentLink,
@@ -159,7 +159,7 @@ impl HollowNode {
         Ok(())
     }
 
-    /// The pod of a node has the node's name.
+    /// The pod of a node is named after the node.
     fn holds_everything(&self) -> bool {
         let holds = |name: &str, kind: &str| {
             let mut keys = self.holdings.0.keys();

@@ -1,4 +1,4 @@
-//! Where the components' binaries are.
+//! Finds the components' binaries.
 
 use std::env;
 use std::ffi::OsString;
@@ -19,21 +19,21 @@ pub(in crate::up) struct Binaries {
     pub(super) scheduler: PathBuf,
 }
 
-/// Where to look.
+/// Where to search.
 struct Places {
     /// Value of `KUBEBUILDER_ASSETS`.
     assets: Option<OsString>,
     /// Value of `PATH`.
     path: Option<OsString>,
-    /// Folder in which `cargo xtask components` keeps what it builds.
+    /// Folder in which `cargo xtask components` stores its builds.
     cache: Option<PathBuf>,
 }
 
 impl Binaries {
-    /// Looks in `KUBEBUILDER_ASSETS`, in `PATH`, and in what `cargo xtask components` has built.
+    /// Searches `KUBEBUILDER_ASSETS`, `PATH` and the builds of `cargo xtask components`.
     ///
     /// # Errors
-    /// When one is in none of them; the text says where it was looked for and what to do.
+    /// When a binary is in none of them; the text lists the searched places and what to do.
     pub(in crate::up) fn find() -> Result<Self> {
         let cache = env::var_os("XDG_CACHE_HOME")
             .map(PathBuf::from)
@@ -77,14 +77,14 @@ impl Places {
     }
 }
 
-/// The builds of the cache: each has a folder of its own, named after what it was built from.
+/// The builds in the cache: each has its own folder, named after the sources it was built from.
 fn newest_first(cache: &Path) -> Vec<PathBuf> {
     let mut builds: Vec<(SystemTime, PathBuf)> = fs::read_dir(cache)
         .into_iter()
         .flatten()
         .flatten()
         .map(|entry| entry.path())
-        // A build that goes on at this moment.
+        // Skip builds in progress.
         .filter(|folder| folder.extension().is_none())
         .filter_map(|folder| Some((fs::metadata(&folder).ok()?.modified().ok()?, folder)))
         .collect();

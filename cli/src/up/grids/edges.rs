@@ -1,4 +1,5 @@
-//! Where requests from each edge lead, as its wrapper shows it to kube-proxy, and the uniform names that it knows.
+//! Where requests from each edge are routed, as its wrapper shows it to kube-proxy, and the uniform names that it
+//! knows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -15,7 +16,7 @@ const HEADINGS: &[&str] = &["NODE", "ENDPOINTS", "UNIFORM NAMES"];
 /// One edge agent.
 pub(in super::super) struct Edge<'a> {
     pub(in super::super) node: &'a str,
-    /// A client of its wrapper, where it has one.
+    /// A client of its wrapper, if it has one.
     pub(in super::super) wrapper: Option<&'a Client>,
     /// Its hosts file.
     pub(in super::super) hosts: &'a Path,
@@ -24,14 +25,14 @@ pub(in super::super) struct Edge<'a> {
 /// Addresses, by Service or by uniform name.
 type Addresses = BTreeMap<String, BTreeSet<String>>;
 
-/// What one edge leads to, or should.
+/// Actual or expected routing of one edge.
 #[derive(PartialEq, Eq)]
 struct Reached {
     services: Addresses,
     names: Addresses,
 }
 
-/// One line for each edge, and the first edge that does not lead where it should.
+/// One line for each edge, and the first edge that routes wrongly.
 pub(super) async fn section(cluster: &Cluster, edges: &[Edge<'_>]) -> Result<(Section, Option<String>)> {
     let mut lines = Vec::new();
     let mut difference = None;
@@ -102,7 +103,7 @@ fn ready(slices: &[Value], service: &Value) -> BTreeSet<String> {
     addresses.filter_map(|address| address.as_str().map(str::to_owned)).collect()
 }
 
-/// Addresses of the pods that a Service selects and that take requests, on nodes that fit. The pods say so themselves: their
+/// Addresses of the ready pods that a Service selects on matching nodes. Uses the pods' own conditions, because
 /// endpoints may be written later.
 fn selected(cluster: &Cluster, service: &Value, fits: impl Fn(&str) -> bool) -> BTreeSet<String> {
     let Some(selector) = service["spec"]["selector"].as_object().filter(|selector| !selector.is_empty())
@@ -128,7 +129,7 @@ fn takes_requests(pod: &Value, service: &Value) -> bool {
     service["spec"]["publishNotReadyAddresses"] == true || is_ready()
 }
 
-/// What an edge should lead to, from the objects of the API server alone.
+/// The expected routing of an edge, from the objects of the API server alone.
 fn expected(cluster: &Cluster, node: &str) -> Reached {
     let unit = |node: &str, key: &str| {
         let found = cluster.nodes.iter().find(|object| object["metadata"]["name"] == node);
@@ -167,7 +168,7 @@ mod tests {
         })
     }
 
-    /// Endpoints are written after a pod is ready: an edge that shows one of two pods does not lead where it should.
+    /// Endpoints are written after a pod is ready: an edge that shows one of two pods does not route correctly yet.
     #[test]
     fn an_edge_should_lead_to_every_ready_pod_of_its_unit_whatever_the_slices_say() {
         let node = |name: &str, zone: &str| json!({"metadata": {"name": name, "labels": {"zone": zone}}});

@@ -1,4 +1,4 @@
-//! Grids, their units, and what runs in each.
+//! Grids, their units, and the pods of each unit.
 
 use serde_json::Value;
 
@@ -16,7 +16,7 @@ pub(super) fn section(cluster: &Cluster) -> Section {
     Section { headings: HEADINGS, lines: lines.collect() }
 }
 
-/// The first grid that says of itself that it is not as it should be, or says nothing yet.
+/// The first grid whose status reports a problem or nothing yet.
 pub(super) fn difference(cluster: &Cluster) -> Option<String> {
     cluster.grids.iter().find_map(|(kind, grid)| {
         let wanted = if *kind == "ServiceGrid" { "Synced" } else { "Ready" };
@@ -48,7 +48,7 @@ fn units(cluster: &Cluster, kind: &str, grid: &Value) -> Vec<Line> {
     states.into_iter().flatten().map(unit).collect()
 }
 
-/// `NODE ADDRESS` of each pod; the phase of one that has no address.
+/// `NODE ADDRESS` of each pod, or its phase if it has no address.
 fn pods(cluster: &Cluster, child: Option<&Value>) -> String {
     let pods = child.into_iter().flat_map(|child| cluster.pods_of(child));
     let mut shown: Vec<String> = pods

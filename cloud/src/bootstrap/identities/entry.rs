@@ -1,4 +1,4 @@
-//! Which certificates of one name are in force, and the rule that decides it.
+//! The record of one name, and the rule that decides which of its certificates are in force.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -6,18 +6,18 @@ use tombolo_link::identity::PeerCertificate;
 
 use super::renewals::Renewals;
 
-/// Certificates of one node that are in force at a time: the present one, and those that it was renewed with and that the
-/// node may not have stored yet.
+/// Maximum number of certificates of a node that are in force at a time: the present one, and earlier ones with which
+/// it was renewed, because the node may not have stored the newer one yet.
 pub(super) const KEYS_MAX: usize = 4;
 
-/// A Node that was made this long before a join, by clocks that differ, may still be the one that joined.
+/// Tolerance for different clocks: a Node created up to this long before a join may still be the Node of that join.
 pub(super) const CLOCK_SKEW_SECONDS: u64 = 60;
 
-/// What is recorded about one name.
+/// The record of one name.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Entry {
-    /// UID of the Node that the certificates are of; none until it registers.
+    /// UID of the Node that the certificates belong to; none until the node registers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<String>,
     /// The certificates in force, oldest first.
@@ -26,20 +26,21 @@ pub struct Entry {
     /// When the node joined, or when its certificate was first seen, in Unix seconds.
     #[serde(default)]
     pub joined: u64,
-    /// An operator has taken the name's certificates back.
+    /// An operator has revoked the certificates of this name.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub revoked: bool,
-    /// When the latest certificate of the name began to be valid, in Unix seconds, where that is none of `keys`.
+    /// Start of validity of the latest certificate of the name, in Unix seconds, if it is not in `keys`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latest: Option<u64>,
-    /// When the last certificate of the name to end ceases to be valid, in Unix seconds, where that is none of `keys`. Records of
-    /// older versions do not have it.
+    /// End of validity of the certificate that expires last, in Unix seconds, if it is not in `keys`. Records of older
+    /// versions do not have this field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<u64>,
-    /// The process that is creating the node's Node, from before it asks the API for that until it knows what came of it.
+    /// The process that is creating the node's Node. Set before it asks the API for that, and cleared when it knows the
+    /// outcome.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub registering: Option<String>,
-    /// The latest renewals that came close together. Records of older versions do not have them.
+    /// The latest renewals in short succession. Records of older versions do not have this field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub renewals: Option<Renewals>,
 }
@@ -49,12 +50,13 @@ pub struct Entry {
 pub struct Key {
     /// Hex SHA-256 of its public key.
     pub key: String,
-    /// Hex serial number. Records of older versions have none: there the key alone counts, until the certificate is shown.
+    /// Hex serial number. Records of older versions have none: there only the key counts, until the certificate is
+    /// presented.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serial: Option<String>,
-    /// When it begins to be valid, in Unix seconds.
+    /// Start of validity, in Unix seconds.
     pub issued: u64,
-    /// When it ceases to be valid, in Unix seconds.
+    /// End of validity, in Unix seconds.
     pub expires: u64,
 }
 
@@ -73,19 +75,19 @@ impl Key {
     }
 }
 
-/// Why a certificate is not in force. The texts go to the node.
+/// Why a certificate is not in force. The texts are sent to the node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Denied {
-    /// Nothing is known of it, and there is no Node of its name.
+    /// There is no record and no Node of its name.
     #[error("there is no Node of this name and nobody has joined under it: join again with a new token")]
     Unknown,
-    /// The Node that it was issued for is gone.
+    /// The Node that it was issued for was deleted.
     #[error(
         "the Node that this certificate was issued for was deleted: join again with a new token (`tombolo token create`, \
          then `edgecore join` on the node and a restart of edgecore)"
     )]
     Deleted,
-    /// A cloudcore that is gone was creating its Node, and there is none: it may have been made and deleted.
+    /// A cloudcore that no longer runs was creating its Node, and there is none: it may have been created and deleted.
     #[error(
         "cloudcore ended while it registered this node, and there is no Node, which may have been deleted: join again with \
          a token that may replace it"
@@ -94,47 +96,49 @@ pub enum Denied {
     /// A later join has taken the name.
     #[error("another machine has joined under this name since: this certificate is not in force any more")]
     Replaced,
-    /// An operator has taken it back.
+    /// An operator has revoked it.
     #[error("this node's certificates were revoked: join again with a token that may replace it")]
     Revoked,
-    /// It is in force, and its Node is not there. Said only where a Node is needed.
+    /// It is in force, but its Node does not exist. Only returned where a Node is required.
     #[error("node is not registered")]
     Unregistered,
 }
 
-/// Why a join needs a token that replaces what there is. Ends the sentence `node N ..`.
+/// Why a join needs a token that may replace the node. Completes the sentence `node N ..`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Taken {
-    /// An operator has taken the name's certificates back.
+    /// An operator has revoked the certificates of this name.
     #[error("was revoked")]
     Revoked,
-    /// Somebody has joined under the name.
+    /// Another machine has joined under this name.
     #[error("has joined and has no Node yet")]
     Joined,
-    /// Its Node is there, or its record has changed while the join was under way.
+    /// Its Node exists, or its record has changed during the join.
     #[error("was registered while the join was under way")]
     Registered,
 }
 
-/// What becomes of a certificate.
+/// The verdict about a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// It is in force.
     InForce,
-    /// It is in force once this is recorded.
+    /// It is in force once this record is written.
     Record(Entry),
-    /// It is not.
+    /// It is not in force.
     Denied(Denied),
 }
 
-/// Judges a certificate that is valid by itself: signed by the authority, of this name, at its time.
+/// Judges a certificate that is valid by itself: signed by the authority, for this name, within its lifetime. Special
+/// cases:
 ///
-/// - Nothing is recorded: the certificate is from before there were records, or from another cloudcore with the same
-///   authority. It is believed once, when a Node of its name is there, and recorded.
-/// - It is newer than all that were ever recorded, those before the last join included: the authority has signed it later, so the
-///   record was lost (a restored etcd) or another cloudcore has renewed it. It is recorded, for the same Node only.
-/// - It is recorded without its serial number, by an older version: that is recorded now.
-/// - Its Node was being created by another process than this one, `process`, and there is none.
+/// - There is no record: the certificate predates the records, or comes from another cloudcore with the same authority.
+///   It is accepted once, if a Node of its name exists, and recorded.
+/// - It is newer than all that were ever recorded, including those before the last join: the authority has signed it
+///   later, so the record was lost (a restored etcd) or another cloudcore has renewed it. It is recorded, but only for
+///   the same Node.
+/// - It was recorded without its serial number, by an older version: the serial number is recorded now.
+/// - A process other than `process` was creating its Node, and there is no Node: it is denied.
 pub(super) fn judge(
     entry: Option<&Entry>,
     node: Option<&str>,
@@ -173,29 +177,29 @@ pub(super) fn judge(
 }
 
 impl Entry {
-    /// A node that has just joined: no earlier certificate of the name counts any more.
+    /// The record of a node that has just joined: no earlier certificate of the name counts any more.
     pub(super) fn joined(certificate: &PeerCertificate, node: Option<&str>, now: u64) -> Self {
         let uid = node.map(str::to_owned);
         Self { uid, keys: vec![Key::from(certificate)], joined: now, ..Self::default() }
     }
 
-    /// When the latest certificate that was ever recorded began to be valid.
+    /// Start of validity of the latest certificate that was ever recorded.
     fn latest(&self) -> Option<u64> {
         self.keys.iter().map(|key| key.issued).max().max(self.latest)
     }
 
-    /// When the last certificate to end that was ever recorded ceases to be valid.
+    /// End of validity of the certificate that expires last of all that were ever recorded.
     fn until(&self) -> Option<u64> {
         self.keys.iter().map(|key| key.expires).max().max(self.until)
     }
 
-    /// The same after what was recorded before: what was issued until then is not newer than this, and this stays until that has
-    /// ended too.
+    /// This record as the successor of `former`: certificates issued until then do not count as newer, and the record
+    /// is kept until they have expired too.
     pub(super) fn after(self, former: Option<&Self>) -> Self {
         self.since(former.and_then(Self::latest), former.and_then(Self::until))
     }
 
-    /// The same, where certificates until now began to be valid then at the latest, and end then.
+    /// The same, with a lower bound for the start and the end of validity of the certificates so far.
     fn since(self, latest: Option<u64>, until: Option<u64>) -> Self {
         let (latest, until) = (self.latest.max(latest), self.until.max(until));
         let (own, own_until) =
@@ -203,12 +207,12 @@ impl Entry {
         Self { latest: latest.filter(|_| latest > own), until: until.filter(|_| until > own_until), ..self }
     }
 
-    /// The same, of this Node from now on.
+    /// The same, bound to this Node.
     pub(super) fn bound(&self, uid: &str) -> Self {
         Self { uid: Some(uid.to_owned()), registering: None, ..self.clone() }
     }
 
-    /// Who has the name, in words, where it takes more than an ordinary token to have it.
+    /// Why an ordinary token cannot take the name, if this is so.
     pub(super) fn taken(&self, now: u64) -> Option<Taken> {
         let waits = self.uid.is_none() && self.keys.iter().any(|key| key.expires > now);
         match self.revoked {
@@ -217,8 +221,8 @@ impl Entry {
         }
     }
 
-    /// The same with one more certificate, or with the serial number of one that had none; those that have ended go, and the
-    /// oldest beyond [`KEYS_MAX`].
+    /// The same with one more certificate, or with the serial number added to a known one. Expired certificates are
+    /// removed, and so are the oldest beyond [`KEYS_MAX`].
     pub(super) fn with(mut self, key: Key, now: u64) -> Self {
         let (latest, until) = (self.latest(), self.until());
         self.keys.retain(|own| own.is(&key) || own.expires > now);
@@ -231,8 +235,8 @@ impl Entry {
         self.since(latest, until)
     }
 
-    /// After a renewal with one of the certificates: that one, which the node may have to come back with, and the new
-    /// one. Others in between were never used.
+    /// The record after a renewal with one of the certificates. It keeps that one, which the node may have to use
+    /// again, and the new one. Others in between were never used.
     pub(super) fn renewed(self, with: &PeerCertificate, new: &PeerCertificate, now: u64) -> Self {
         let (with, new) = (Key::from(with), Key::from(new));
         let (latest, until) = (self.latest(), self.until());
@@ -240,16 +244,16 @@ impl Entry {
         Self { keys: vec![with, new], renewals, ..self }.since(latest, until)
     }
 
-    /// The deletion of a Node that nobody saw in time: a name that has not been bound is bound to what is gone, unless
-    /// the Node is an earlier one than the join.
+    /// The record after a deletion that was not seen in time: an unbound name is bound to the deleted Node, unless the
+    /// Node is older than the join.
     pub(super) fn after_deletion(&self, uid: &str, created: u64) -> Option<Self> {
         let open = self.uid.is_none() && !self.keys.is_empty();
         let earlier = created.saturating_add(CLOCK_SKEW_SECONDS) < self.joined;
         (open && !earlier).then(|| self.bound(uid))
     }
 
-    /// Whether nothing that was issued under the name can still be valid. Without its record a certificate that was replaced
-    /// would be believed again.
+    /// Whether everything that was issued under the name has expired. Without the record, a certificate that was
+    /// replaced would be accepted again.
     pub(super) fn is_over(&self, now: u64, grace: u64) -> bool {
         !self.revoked && self.until().is_none_or(|until| until.saturating_add(grace) < now)
     }

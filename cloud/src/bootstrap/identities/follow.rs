@@ -1,4 +1,4 @@
-//! Keeping up with the cluster: the records, and the UIDs of its Nodes.
+//! Follows the cluster: the records, and the UIDs of its Nodes.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use crate::bootstrap::secrets::{OWN_LABEL, SecretData};
 use crate::bootstrap::tokens;
 use crate::kube::{Kube, ObjectEvent, RawObject, WatchError, WatchSpec, resources, watch, watch_events};
 
-/// Events of records that wait to be taken.
+/// Capacity of the event queue of the records.
 const EVENTS_MAX: usize = 16;
 
-/// Follows records and Nodes for ever.
+/// Follows records and Nodes. Never returns.
 pub(crate) async fn follow(identities: Arc<Identities>, kube: Kube, namespace: String) {
     futures::join!(follow_nodes(&identities, kube.clone()), follow_records(&identities, kube, namespace));
 }
@@ -42,7 +42,8 @@ async fn follow_records(identities: &Identities, kube: Kube, namespace: String) 
     let all = WatchSpec::all(resources::secrets());
     let spec = WatchSpec { namespace, label_selector: OWN_LABEL.to_owned(), ..all };
     let (out, mut told) = mpsc::channel(EVENTS_MAX);
-    // What is known before the API is asked for a list: it may be taken up after the answer, when what was written meanwhile is known.
+    // Take the known versions before the API is asked for a list: the answer may be processed later, when newer writes
+    // are known.
     let asked = |event| {
         let begins = matches!(event, ObjectEvent::RelistStart);
         (event, begins.then(|| identities.shelf.versions()))
@@ -57,7 +58,8 @@ async fn follow_records(identities: &Identities, kube: Kube, namespace: String) 
                     Ok(secret) => identities.take(&secret, listing.as_ref()),
                     Err(error) => tracing::warn!(%error, "what it said before stays in force"),
                 },
-                // A record that was deleted whole: what is known stays, so that nothing that was revoked comes back.
+                // A record Secret was deleted as a whole. Keep what is known, so that no revoked certificate comes
+                // back.
                 ObjectEvent::Deleted(_) => {}
             }
         }
@@ -69,7 +71,7 @@ async fn follow_records(identities: &Identities, kube: Kube, namespace: String) 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::bootstrap) struct NodeFacts {
     pub(in crate::bootstrap) uid: String,
-    /// When it was made, in Unix seconds.
+    /// Time of creation, in Unix seconds.
     pub(in crate::bootstrap) created: u64,
 }
 
@@ -81,7 +83,7 @@ fn read(node: &RawObject) -> Option<(NodeId, NodeFacts)> {
 }
 
 impl Identities {
-    /// Takes a Secret that a watch tells, or a list that began when these versions were known.
+    /// Takes in a Secret from a watch, or from a list that began when these versions were known.
     pub(crate) fn take(&self, secret: &Secret, listing: Option<&[u64; SHARDS]>) {
         let name = secret.metadata.name.as_deref().unwrap_or_default();
         if name == tokens::SECRET {
@@ -98,8 +100,8 @@ impl Identities {
         }
     }
 
-    /// Takes what a watch of Nodes tells. `listed` is what it has listed so far. Nodes that a new list lacks were deleted while
-    /// the watch was broken.
+    /// Processes an event of the watch of Nodes. `listed` collects the objects of the running list. Nodes that a new
+    /// list lacks were deleted while the watch was interrupted.
     pub(in crate::bootstrap) async fn node_event(
         &self,
         event: Event<RawObject>,
@@ -122,7 +124,7 @@ impl Identities {
             Event::Delete(node) => {
                 let Some((node, facts)) = read(&node) else { return };
                 let (changed, mut gone) = self.set(node.clone(), None);
-                // It may have come and gone unseen.
+                // It may have been created and deleted without being seen.
                 gone.push((node, facts));
                 (changed, gone)
             }
@@ -135,7 +137,7 @@ impl Identities {
         }
     }
 
-    /// Which Nodes there are, and no others. Gives those that are there no more.
+    /// Replaces the known Nodes. Returns those that no longer exist.
     fn set_all(&self, nodes: HashMap<NodeId, NodeFacts>) -> Vec<(NodeId, NodeFacts)> {
         let mut known = self.known_nodes.write();
         let mut gone = known.replace(nodes).unwrap_or_default();
@@ -143,7 +145,7 @@ impl Identities {
         gone.into_iter().collect()
     }
 
-    /// The Node that a name has now. Whether that is news, and another one that it had until now.
+    /// Sets the Node of a name. Returns whether this is a change, and the Node that the name had before.
     fn set(&self, node: NodeId, facts: Option<NodeFacts>) -> (bool, Vec<(NodeId, NodeFacts)>) {
         let mut known = self.known_nodes.write();
         let Some(known) = known.as_mut() else { return (false, Vec::new()) };

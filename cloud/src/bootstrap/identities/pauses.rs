@@ -1,4 +1,4 @@
-//! Pauses between tries to register that make no Node: each of them writes a Secret of up to 900 KiB twice.
+//! Pauses after attempts to register that create no Node: each attempt writes a Secret of up to 900 KiB twice.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -8,11 +8,11 @@ use tokio::time::Instant;
 use tombolo_proto::NodeId;
 use tombolo_runtime::{Backoff, BackoffConfig};
 
-/// From half a second to a minute, and longer after each try in a row.
+/// From half a second to a minute, growing with each consecutive attempt.
 const PAUSE: BackoffConfig =
     BackoffConfig { first: Duration::from_secs(1), max: Duration::from_secs(60), factor: 2.0 };
 
-/// Names whose tries are remembered: as many as have room in the records.
+/// Number of names whose attempts are remembered: as many as fit into the records.
 const PAUSES_MAX: usize = 10_000;
 
 #[derive(Debug)]
@@ -22,7 +22,7 @@ struct Pause {
 }
 
 impl Pause {
-    /// Whether nothing came after it for so long that the next try is a first one.
+    /// Whether the last attempt was so long ago that the next one counts as the first.
     fn is_forgotten(&self, now: Instant) -> bool {
         self.until + PAUSE.max < now
     }
@@ -33,13 +33,13 @@ impl Pause {
 pub(super) struct Pauses(Mutex<HashMap<NodeId, Pause>>);
 
 impl Pauses {
-    /// How long a node has to wait before its next try; none when it may try now.
+    /// How long a node must wait before its next attempt; none when it may try now.
     pub(super) fn left(&self, node: &NodeId) -> Option<Duration> {
         let left = self.0.lock().get(node)?.until.saturating_duration_since(Instant::now());
         (!left.is_zero()).then_some(left)
     }
 
-    /// A try has made no Node, or it is not known whether it has.
+    /// An attempt has created no Node, or its outcome is unknown.
     pub(super) fn failed(&self, node: &NodeId) {
         let (mut pauses, now) = (self.0.lock(), Instant::now());
         if pauses.len() >= PAUSES_MAX {
@@ -56,7 +56,7 @@ impl Pauses {
         pause.until = now + pause.backoff.next_delay(&mut rand::rng());
     }
 
-    /// There is a Node.
+    /// The Node exists.
     pub(super) fn over(&self, node: &NodeId) {
         self.0.lock().remove(node);
     }

@@ -1,6 +1,6 @@
-//! What it costs to ask the API about certificates that memory does not vouch for: a Node and a Secret of up to 900 KiB for each
-//! question. So a name has one question at a time, all names together a fixed number, and a refusal is remembered for
-//! seconds.
+//! Limits the cost of asking the API about certificates that memory does not confirm: each question reads a Node and a
+//! Secret of up to 900 KiB. So there is one question per name at a time, a fixed number for all names together, and a
+//! refusal is remembered for a few seconds.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,35 +15,36 @@ use tombolo_proto::NodeId;
 use super::IdentityError;
 use super::entry::{Denied, Entry};
 
-/// Questions to the API about certificates at a time. Who comes beyond that is told to come back.
+/// Maximum number of concurrent questions to the API about certificates. Further callers are told to come back.
 const QUESTIONS_MAX: usize = 64;
 
-/// Questions about names that somebody wants to join under, at a time. Who comes beyond that waits, as a fleet does that joins
-/// together: places of connections bound how many do.
+/// Maximum number of concurrent questions about names to join under. Further callers wait, because a fleet may join at
+/// the same time; the connection limits bound their number.
 const JOINS_MAX: usize = 16;
 
-/// Arrivals of one name that wait for the answer to an earlier one. Who comes beyond that is told to come back.
+/// Maximum number of callers of one name that wait for the answer to an earlier one. Further callers are told to come
+/// back.
 const WAITING_MAX: usize = 16;
 
-/// How long a refusal is believed, unless the name's record or Node changes.
+/// How long a refusal is repeated, unless the name's record or Node changes.
 const REFUSAL_LIFE: Duration = Duration::from_secs(5);
 
-/// Names whose refusals are remembered, each with the last one.
+/// Number of names whose last refusal is remembered.
 const REFUSALS_MAX: usize = 1024;
 
-/// What is in memory about a name: its record, and the UID of its Node where Nodes have been listed.
+/// The state of a name in memory: its record, and the UID of its Node if Nodes have been listed.
 pub(super) type Memory = (Option<Entry>, Option<Option<String>>);
 
 #[derive(Debug)]
 struct Refusal {
     certificate: PeerCertificate,
     why: Denied,
-    /// What was in memory then: when that changes, the refusal counts no more.
+    /// The state in memory at that time. If it changes, the refusal no longer counts.
     memory: Memory,
     until: Instant,
 }
 
-/// Questions that are under way, and refusals of late.
+/// Running questions, and recent refusals.
 #[derive(Debug)]
 pub(super) struct Questions {
     places: Semaphore,
@@ -61,28 +62,28 @@ impl Default for Questions {
 }
 
 impl Questions {
-    /// A turn to ask about a name. Forgotten when nobody waits for one any more.
+    /// A turn to ask about a name. The turn's lock is dropped when no caller needs it any more.
     pub(super) fn turn(&self, node: &NodeId) -> Result<Turn<'_>, IdentityError> {
         let mut turns = self.turns.lock();
         let lock = Arc::clone(turns.entry(node.clone()).or_default());
-        // One is the map's and one is ours.
+        // One reference is the map's and one is ours.
         if Arc::strong_count(&lock) > WAITING_MAX + 2 {
             return Err(IdentityError::Busy);
         }
         Ok(Turn { questions: self, node: node.clone(), lock })
     }
 
-    /// A place among the questions of all names.
+    /// A permit for a question about any name.
     pub(super) fn place(&self) -> Result<SemaphorePermit<'_>, IdentityError> {
         self.places.try_acquire().map_err(|_| IdentityError::Busy)
     }
 
-    /// A place among the questions of those who join.
+    /// A permit for a question of a joining client.
     pub(super) async fn place_to_join(&self) -> Result<SemaphorePermit<'_>, IdentityError> {
         self.joins.acquire().await.map_err(|_| IdentityError::Busy)
     }
 
-    /// Why a certificate was refused a moment ago.
+    /// The reason of a recent refusal of a certificate.
     pub(super) fn refusal(
         &self,
         node: &NodeId,
@@ -108,7 +109,7 @@ impl Questions {
     }
 }
 
-/// Somebody who asks about a name, or waits for somebody who does.
+/// A caller that asks about a name, or waits for another one.
 #[derive(Debug)]
 pub(super) struct Turn<'a> {
     questions: &'a Questions,
@@ -117,7 +118,7 @@ pub(super) struct Turn<'a> {
 }
 
 impl Turn<'_> {
-    /// Waits until nobody else asks about the name.
+    /// Waits until no other caller asks about the name.
     pub(super) async fn begin(&self) -> tokio::sync::MutexGuard<'_, ()> {
         self.lock.lock().await
     }
@@ -126,7 +127,7 @@ impl Turn<'_> {
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let mut turns = self.questions.turns.lock();
-        // The map's own and this one.
+        // The references of the map and of this turn.
         if Arc::strong_count(&self.lock) <= 2 {
             turns.remove(&self.node);
         }

@@ -1,7 +1,8 @@
 //! The creation of a Node, marked in the record before the API is asked for it.
 //!
-//! Between a Node's creation and the record of its UID the Node can be deleted. While cloudcore runs it sees that; after a crash the
-//! mark says that there may have been a Node. Without one it counts as deleted, and the certificate opens nothing.
+//! A Node can be deleted between its creation and the recording of its UID. A running cloudcore sees that. After a
+//! crash the mark says that there may have been a Node: if there is none now, it counts as deleted, and the certificate
+//! is denied.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,32 +12,34 @@ use tombolo_proto::NodeId;
 
 use super::{Denied, Entry, Identities, IdentityError};
 
-/// How often registrations are looked at again whose end could not be recorded.
+/// Interval for retrying registrations whose outcome could not be recorded.
 const SETTLE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Looks at a Node before its record, at most: each further one means that another replica has registered it meanwhile.
+/// Maximum number of times a Node is read before its record is changed. A repetition means that another replica has
+/// registered it meanwhile.
 const ATTEMPTS: usize = 4;
 
-/// How many of them at a time.
+/// How many of them are settled concurrently.
 const SETTLED_AT_ONCE: usize = 8;
 
-/// Registrations of one name here: those that are under way, and whether the end of an earlier one is still to be recorded.
+/// Registrations of one name by this process: those in progress, and whether the outcome of an earlier one is still
+/// unrecorded.
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     running: usize,
     open: bool,
-    /// Of the Node that was made, where that is known.
+    /// UID of the created Node, if known.
     uid: Option<String>,
 }
 
 impl Pending {
-    /// Whether nothing is under way, and an end is still to be recorded.
+    /// Whether none is in progress, and an outcome is still unrecorded.
     fn is_over(&self) -> bool {
         self.running == 0 && self.open
     }
 }
 
-/// A registration that is under way. Dropped without an end, it is looked at again by [`Identities::settle`].
+/// A registration in progress. If it is dropped without an outcome, [`Identities::settle`] retries it.
 #[must_use]
 #[derive(Debug)]
 pub(crate) struct Registration {
@@ -44,9 +47,9 @@ pub(crate) struct Registration {
     node: NodeId,
     /// The record has the mark, or may have it.
     marked: bool,
-    /// What came of it is recorded.
+    /// The outcome is recorded.
     ended: bool,
-    /// Of the Node that there is now, where that is known.
+    /// UID of the present Node, if known.
     uid: Option<String>,
 }
 
@@ -57,7 +60,7 @@ impl Registration {
         Self { identities, node: node.clone(), marked: false, ended: false, uid: None }
     }
 
-    /// Records what came of it: the UID of the Node that was made, or else whatever Node there is now.
+    /// Records the outcome: the UID of the created Node, or otherwise of the Node that exists now.
     pub(crate) async fn end(mut self, uid: Option<String>) {
         if !self.marked {
             return;
@@ -94,20 +97,22 @@ impl Drop for Registration {
     }
 }
 
-/// Why a Node is not to be created now.
+/// Why a Node must not be created now.
 enum Refused {
     Denied(Denied),
-    /// Another process has marked that it creates it.
+    /// Another process has marked that it is creating the Node.
     Elsewhere,
-    /// What is known of the Node is older than the record.
+    /// The known state of the Node is older than the record.
     Outdated,
 }
 
 impl Identities {
-    /// Marks that a Node is about to be created for a name. There is nothing to mark for a name without a record, nor for
-    /// one whose Node is there: that is recorded now, if it is not yet.
+    /// Marks that a Node is about to be created for a name. A name without a record needs no mark, nor does a name
+    /// whose Node exists. In the latter case the record is bound to the Node now, unless it already is.
     ///
     /// # Errors
+    /// [`IdentityError`] when that cannot be recorded, or the last attempt has created no Node. The Node must then not
+    /// be created.
     /// [`IdentityError`] when that cannot be recorded, or the last try has made no Node: then the Node must not be created.
     pub(crate) async fn begin_registration(
         self: &Arc<Self>,
@@ -117,11 +122,11 @@ impl Identities {
         let (entry, uid) = self.memory(node);
         let bound = entry.and_then(|entry| entry.uid).filter(|_| self.shelf.is_known());
         if bound.is_some() && uid == Some(bound) {
-            // An agent that starts again.
+            // An agent that restarts.
             return Ok(Ok(registration));
         }
         for _ in 0..ATTEMPTS {
-            // What is known of the Node is asked for after this, and may be older than any later record.
+            // The Node is read after this, and its state may be older than any later record.
             let known = self.shelf.get(node);
             let state = self.nodes.state(node).await?;
             match (state.uid(), self.pauses.left(node)) {
@@ -130,7 +135,7 @@ impl Identities {
                 (None, None) => {}
             }
             let mut marked = false;
-            // Given up in the middle of the write, it may have been made all the same.
+            // If this is cancelled during the write, the write may still have been made.
             registration.marked = state.uid().is_none();
             let begun = self
                 .change(node, |entry| {
@@ -146,7 +151,7 @@ impl Identities {
                     }
                 })
                 .await;
-            // So may one that has failed.
+            // A failed write may also have been made.
             registration.marked = marked;
             match begun? {
                 Ok(()) => return Ok(Ok(registration)),
@@ -158,7 +163,7 @@ impl Identities {
         Err(IdentityError::Busy)
     }
 
-    /// The record of a name whose Node is about to be created, or is there with this UID.
+    /// The record of a name whose Node is about to be created, or exists with this UID.
     fn begin(
         &self,
         node: &NodeId,
@@ -172,14 +177,14 @@ impl Identities {
             (Some(_), _) => Err(Refused::Denied(Denied::Deleted)),
             (None, Some(uid)) => Ok(Some(entry.bound(uid))),
             (None, None) => match &entry.registering {
-                // Its mark is the only thing that says that there may have been a Node.
+                // The other process's mark is the only trace of a Node that may have existed.
                 Some(other) if *other != self.process => Err(Refused::Elsewhere),
                 _ => Ok(Some(Entry { registering: Some(self.process.clone()), ..entry.into_owned() })),
             },
         }
     }
 
-    /// UID of the Node that was made, where it is not known that of whatever Node there is now.
+    /// UID of the created Node; if unknown, that of the Node that exists now.
     async fn made(&self, node: &NodeId, uid: Option<String>) -> Result<Option<String>, IdentityError> {
         let uid = match uid {
             Some(uid) => Some(uid),
@@ -191,8 +196,8 @@ impl Identities {
         Ok(uid)
     }
 
-    /// Takes the mark away, or binds the record to the Node. False when the mark stays for others that are under way
-    /// beside the caller's `own` ones.
+    /// Removes the mark, or binds the record to the Node. False when the mark stays for other registrations in
+    /// progress, apart from the caller's `own` ones.
     async fn end_registration(
         &self,
         node: &NodeId,
@@ -201,7 +206,7 @@ impl Identities {
     ) -> Result<bool, IdentityError> {
         let mut ended = true;
         let done = self.change(node, |entry| {
-            // Without the mark somebody has joined under the name since, or the Node is recorded already.
+            // Without the mark the name was joined anew since, or its Node is recorded already.
             let marked = |entry: &&Entry| entry.registering.as_deref() == Some(self.process.as_str());
             let Some(entry) = entry.filter(marked) else { return Ok::<_, Denied>(None) };
             let Some(uid) = uid else {
@@ -213,7 +218,7 @@ impl Identities {
         done.await.map(|_| ended)
     }
 
-    /// Looks again at registrations whose end could not be recorded. There are at most as many as names with records.
+    /// Retries registrations whose outcome could not be recorded. There are at most as many as names with records.
     pub(crate) async fn settle(&self) {
         let open: Vec<(NodeId, Option<String>)> = self
             .pending
@@ -246,7 +251,7 @@ impl Identities {
     }
 }
 
-/// Looks again at registrations whose end could not be recorded, for ever.
+/// Retries registrations whose outcome could not be recorded. Never returns.
 pub(crate) async fn keep_settled(identities: Arc<Identities>) {
     loop {
         tokio::time::sleep(SETTLE_INTERVAL).await;

@@ -1,5 +1,6 @@
-//! Renewals of one name are paced: each writes a Secret of up to 900 KiB that a quarter of the fleet shares, and every replica
-//! hears of it. The record says when the last one was, so that all replicas keep the same pace.
+//! Limits the rate of renewals per name: each renewal writes a Secret of up to 900 KiB that a quarter of the fleet
+//! shares, and every replica receives it. The time of the last renewal is in the record, so all replicas apply the same
+//! rate.
 
 use std::time::Duration;
 
@@ -11,21 +12,21 @@ use tombolo_runtime::doubled;
 use super::entry::{CLOCK_SKEW_SECONDS, Denied, Entry, Key, Verdict};
 use super::{Identities, IdentityError};
 
-/// Renewals in a row without a pause: an agent whose answer was lost asks again within seconds.
+/// Consecutive renewals without a pause: an agent whose answer was lost asks again within seconds.
 const AT_ONCE: u32 = 3;
 
 /// The pause after these. It doubles with each further renewal.
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// The longest pause. Certificates live for a day at least, and are renewed when most of that is over.
+/// The longest pause. Certificates live for at least a day, and are renewed when most of that is over.
 const PAUSE_MAX: Duration = Duration::from_secs(3600);
 
-/// Renewals of one name that came close together.
+/// Renewals of one name in short succession.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Renewals {
-    /// How many.
+    /// Number of renewals.
     count: u32,
-    /// When the last of them was recorded, in Unix seconds.
+    /// Time of the last recorded one, in Unix seconds.
     last: u64,
 }
 
@@ -37,8 +38,8 @@ impl Renewals {
         }
     }
 
-    /// How long the next renewal has to wait; none when it may be now. A last one that is yet to come, by a clock that has been
-    /// put right since, keeps nobody waiting.
+    /// How long the next renewal must wait; none when it may run now. If the last renewal is in the future, because a
+    /// clock was corrected since, there is no wait.
     fn left(self, now: u64) -> Option<Duration> {
         if self.last > now.saturating_add(CLOCK_SKEW_SECONDS) {
             return None;
@@ -47,7 +48,7 @@ impl Renewals {
         (!left.is_zero()).then_some(left)
     }
 
-    /// The same with one more. After a rest as long as the pause and the longest one it is a first one again.
+    /// The same with one more renewal. After a rest as long as its pause plus the longest pause, counting starts again.
     pub(super) fn with_one_more(former: Option<Self>, now: u64) -> Self {
         let rest = |former: &Self| former.pause().saturating_add(PAUSE_MAX).as_secs();
         let close = former.filter(|former| now.saturating_sub(former.last) <= rest(former));
@@ -62,7 +63,8 @@ enum Refused {
 }
 
 impl Entry {
-    /// How long the next renewal with a certificate has to wait. What is not in force is not kept waiting: it is refused.
+    /// How long the next renewal with a certificate must wait. A certificate that is not in force gets no wait, because
+    /// it is refused anyway.
     fn pause_left(&self, with: &PeerCertificate, now: u64) -> Option<Duration> {
         let is_own = !self.revoked && self.keys.contains(&Key::from(with));
         self.renewals.filter(|_| is_own)?.left(now)
@@ -70,7 +72,7 @@ impl Entry {
 }
 
 impl Identities {
-    /// How long a node has to wait before it renews with a certificate again, as far as it is known here.
+    /// How long a node must wait before the next renewal with a certificate, as far as known here.
     pub(crate) fn renewal_pause(&self, node: &NodeId, with: &PeerCertificate) -> Option<Duration> {
         self.shelf.get(node)?.pause_left(with, self.now())
     }
@@ -78,7 +80,7 @@ impl Identities {
     /// Records a renewal with a certificate, which must still be in force.
     ///
     /// # Errors
-    /// [`IdentityError`]: then the certificate must not be given away.
+    /// [`IdentityError`]: the certificate must then not be handed out.
     pub(crate) async fn renewed(
         &self,
         node: &NodeId,
@@ -87,7 +89,7 @@ impl Identities {
     ) -> Result<Result<(), Denied>, IdentityError> {
         let turn = self.questions.turn(node)?;
         let _renewing = turn.begin().await;
-        // Who had to wait may find the pause of the renewal before here.
+        // A caller that had to wait may find the pause after the previous renewal here.
         if let Some(left) = self.renewal_pause(node, with) {
             return Err(IdentityError::TooOften(left));
         }
@@ -99,7 +101,7 @@ impl Identities {
                 (Verdict::InForce, Some(entry)) => entry.clone(),
                 (Verdict::InForce, None) => return Ok(None),
             };
-            // A write of ours whose answer was lost on its way.
+            // This is our own write, whose answer was lost.
             if present.keys.contains(&Key::from(new)) {
                 return Ok(None);
             }
@@ -120,7 +122,7 @@ impl Identities {
 mod tests {
     use super::*;
 
-    /// How long each of so many renewals waits that come as soon as they may.
+    /// The waits of this many renewals that arrive as soon as they may.
     fn waits(count: usize) -> Vec<u64> {
         let (mut now, mut last) = (1_000_000, None);
         let renewals = (0..count).map(|_| {

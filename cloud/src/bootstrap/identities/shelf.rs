@@ -1,8 +1,9 @@
-//! Where the records are kept: a fixed number of Secrets, so that a Role can name them.
+//! Storage of the records: a fixed number of Secrets, so that a Role can name them.
 //!
-//! What is in memory of a Secret only moves forward by the API's version of it: what a watch or a slow read tells is often older
-//! than what was read or written here meanwhile. One answer goes back: that of a read that began when a later version was
-//! known here. The API reads what was written last, so its history has gone back (a restored etcd).
+//! The copy of a Secret in memory only moves forward in the API's version of it: a watch or a slow read often reports
+//! an older state than the one that was read or written here meanwhile. There is one exception: if a read began when a
+//! later version was already known here, the API's history has gone back (a restored etcd), because the API always
+//! reads the last write.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +18,7 @@ use crate::bootstrap::secrets::{SecretData, SecretError, SecretStore, StoredSecr
 /// Attempts to write while others write too.
 const ATTEMPTS: usize = 16;
 
-/// Which Secret has the record of a name.
+/// The Secret that holds the record of a name.
 pub(super) fn shard_of(node: &NodeId) -> usize {
     usize::from(Sha256::digest(node.as_str())[0]) % SHARDS
 }
@@ -28,16 +29,16 @@ pub(super) fn name_of(shard: usize) -> String {
     format!("{}-{shard}", super::SECRET_PREFIX)
 }
 
-/// Which Secret has this name.
+/// The number of the Secret with this name.
 fn named(name: &str) -> Option<usize> {
     (0..SHARDS).find(|shard| name_of(*shard) == name)
 }
 
-/// What is in memory of one Secret.
+/// The copy of one Secret in memory.
 #[derive(Debug, Default)]
 struct Shard {
     entries: BTreeMap<String, Entry>,
-    /// The API's version of it; 0 until it was read.
+    /// The API's version of it; 0 until it is read.
     version: u64,
     /// Bytes of the records.
     len: usize,
@@ -47,7 +48,7 @@ struct Shard {
 #[derive(Debug, Default)]
 pub(super) struct Shelf {
     shards: [Mutex<Shard>; SHARDS],
-    /// One write at a time to each Secret from this process: the others would only conflict.
+    /// Serializes this process's writes to each Secret: concurrent ones would only conflict.
     writing: [tokio::sync::Mutex<()>; SHARDS],
 }
 
@@ -57,12 +58,12 @@ impl Shelf {
         self.versions().iter().all(|version| *version > 0)
     }
 
-    /// What is known here about a name.
+    /// The known record of a name.
     pub(super) fn get(&self, node: &NodeId) -> Option<Entry> {
         self.shards[shard_of(node)].lock().entries.get(node.as_str()).cloned()
     }
 
-    /// The versions that are known, as a question to the API begins.
+    /// The known versions, to be taken before the API is asked.
     pub(super) fn versions(&self) -> [u64; SHARDS] {
         std::array::from_fn(|shard| self.shards[shard].lock().version)
     }
@@ -75,8 +76,8 @@ impl Shelf {
         })
     }
 
-    /// Takes what a watch tells of a Secret. With `asked`, the versions that were known when the API was asked, it is the
-    /// answer to a question.
+    /// Takes in the content of a Secret. With `asked`, the versions that were known when the API was asked, it is the
+    /// answer to a read; otherwise it comes from a watch. Returns whether the copy has changed.
     pub(super) fn take(
         &self,
         name: &str,
@@ -110,7 +111,7 @@ impl Shelf {
         true
     }
 
-    /// What the API has about a name now.
+    /// The record of a name, read from the API now.
     pub(super) async fn refresh(
         &self,
         store: &dyn SecretStore,
@@ -118,14 +119,14 @@ impl Shelf {
     ) -> Result<Option<Entry>, SecretError> {
         let name = name_of(shard_of(node));
         let asked = self.versions();
-        // A record that was deleted whole: what is known stays, so that nothing that was revoked comes back.
+        // The Secret was deleted as a whole. Keep what is known, so that no revoked certificate comes back.
         let Some(stored) = store.get(&name).await? else { return Ok(self.get(node)) };
         self.take(&name, &stored.version, &stored.data, Some(&asked));
-        // What is known by now may be later than what was read.
+        // The copy may be newer by now than what was read.
         Ok(self.get(node))
     }
 
-    /// Reads every Secret, and makes those that are missing.
+    /// Reads every Secret, and creates missing ones.
     pub(super) async fn open(&self, store: &dyn SecretStore) -> Result<(), SecretError> {
         for shard in 0..SHARDS {
             let name = name_of(shard);
@@ -142,8 +143,8 @@ impl Shelf {
         Ok(())
     }
 
-    /// Changes the record of one name by compare-and-swap. `change` is asked again for each version that it is read
-    /// in; when it has nothing to change, what it gives is the result. What makes the Secret larger than `room` is refused.
+    /// Changes the record of one name by compare-and-swap. `change` is called again for each version that is read. If
+    /// it returns none, nothing is written. A change that makes the Secret larger than `room` is refused.
     pub(super) async fn change<T>(
         &self,
         store: &dyn SecretStore,
@@ -203,7 +204,7 @@ impl Shelf {
     }
 }
 
-/// What cannot be read counts as revoked: nobody gets in by damage.
+/// An unreadable record counts as revoked, so that damage admits no node.
 fn read(data: &SecretData) -> BTreeMap<String, Entry> {
     let entry = |value: &[u8]| {
         serde_json::from_slice(value).unwrap_or_else(|_| Entry { revoked: true, ..Entry::default() })
@@ -211,8 +212,9 @@ fn read(data: &SecretData) -> BTreeMap<String, Entry> {
     data.iter().map(|(name, value)| (name.clone(), entry(value))).collect()
 }
 
-/// Puts back what a cloudcore of an older version has left out, which does not know it and writes all records of a Secret: when the
-/// latest certificate of a name began to be valid, and when the last one ends. Neither becomes earlier without a new join.
+/// Restores fields that an older version of cloudcore has dropped, because it does not know them but writes all records
+/// of a Secret: the start of validity of the latest certificate of a name, and the end of validity of the last one.
+/// Neither becomes earlier without a new join.
 fn keep_latest(entries: &mut BTreeMap<String, Entry>, known: &BTreeMap<String, Entry>) {
     for (name, known) in known {
         if let Some(entry) = entries.get_mut(name).filter(|entry| entry.joined == known.joined) {

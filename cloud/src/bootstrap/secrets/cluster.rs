@@ -13,7 +13,7 @@ use super::{SecretData, SecretError, SecretStore, StoredSecret};
 use crate::bootstrap::CALL_LIMIT;
 use crate::kube::{CallError, is_passing_failure};
 
-/// Secrets of one namespace of a cluster; the namespace is created when the first Secret is.
+/// Secrets of one namespace of a cluster. The namespace is created together with the first Secret.
 #[derive(Clone)]
 pub struct ClusterSecrets {
     client: Client,
@@ -33,7 +33,7 @@ impl ClusterSecrets {
         Self { client, namespace: namespace.to_owned() }
     }
 
-    /// The result of work on a Secret, for which there is [`CALL_LIMIT`].
+    /// Runs an operation on a Secret with the timeout [`CALL_LIMIT`].
     async fn in_time<T>(
         name: &str,
         work: impl Future<Output = Result<T, SecretError>>,
@@ -111,7 +111,7 @@ impl SecretStore for ClusterSecrets {
     }
 }
 
-/// Selects what cloudcore has written.
+/// Label selector of everything that cloudcore has written.
 pub const OWN_LABEL: &str = "app.kubernetes.io/managed-by=tombolo";
 
 fn secret(name: &str, version: Option<&str>, data: SecretData) -> Secret {

@@ -1,4 +1,4 @@
-//! Against a real Kubernetes API: Secrets by compare-and-swap, the namespace on demand, which Nodes there are.
+//! Tests with a real Kubernetes API: Secrets by compare-and-swap, the namespace on demand, and the lookup of Nodes.
 
 use k8s_openapi::api::core::v1::{Node, Secret};
 use kube::api::{Api, Patch, PatchParams, PostParams};
@@ -9,7 +9,7 @@ use tombolo_testkit::{ControlPlane, ControlPlaneOptions};
 use super::world::options;
 use super::*;
 
-/// An API server that takes every call and answers none.
+/// An API server that accepts every call and answers none.
 #[tokio::test(start_paused = true)]
 async fn an_api_server_that_does_not_answer_keeps_no_join_waiting() {
     let silent = tower::service_fn(|_: http::Request<kube::client::Body>| {
@@ -81,7 +81,7 @@ async fn which_node(client: &Client) {
     api.patch("edge1", &PatchParams::default(), &Patch::Merge(&patch)).await.expect("patched");
     assert_eq!(state().await, present(true));
 
-    // Whoever writes a Node, itself too, chooses how deep that is nested which the API server keeps of its writers.
+    // The writer of a Node, including the node itself, chooses how deep its managedFields are nested.
     let fields = (0..200).fold(json!({}), |inner, _| json!({ "f:a": inner }));
     let writer = json!({"manager": "m", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1",
         "fieldsV1": {"f:status": fields}});

@@ -1,4 +1,4 @@
-//! What the watch of Nodes tells, and what it does not tell because it was broken.
+//! What the watch of Nodes reports, and what it misses while it is interrupted.
 
 use std::collections::HashMap;
 
@@ -17,7 +17,7 @@ fn edge1() -> NodeId {
     NodeId::parse("edge1").expect("a name")
 }
 
-/// Node edge1 with this UID, made so many seconds from now.
+/// Node edge1 with this UID, created this many seconds from now.
 fn node(uid: &str, from_now: i64) -> RawObject {
     let created = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(from_now);
     let metadata = json!({"name": "edge1", "uid": uid, "creationTimestamp": created.to_string()});
@@ -36,7 +36,7 @@ fn list(nodes: Vec<RawObject>) -> Vec<Event<RawObject>> {
     [Event::Init].into_iter().chain(nodes).chain([Event::InitDone]).collect()
 }
 
-/// A node that has joined and whose Node is not bound to it yet.
+/// A node that has joined and whose Node is not bound to its record yet.
 async fn joined() -> (World, NodeIdentity, Arc<Identities>) {
     let world = World::start().await;
     let (identity, identities) = (world.joined("edge1").await, world.bootstrap.identities());
@@ -72,7 +72,7 @@ async fn a_node_in_whose_place_there_is_another_one_takes_its_certificate_along(
     assert_eq!(judged(&identities, &identity).await, Err(Denied::Deleted));
 }
 
-/// It was deleted while the watch was broken, and somebody has joined under its name since.
+/// The Node was deleted while the watch was interrupted, and another machine has joined under its name since.
 #[tokio::test]
 async fn a_node_from_before_the_join_takes_nothing_along() {
     let (_world, identity, identities) = joined().await;
@@ -81,7 +81,7 @@ async fn a_node_from_before_the_join_takes_nothing_along() {
     assert_eq!(judged(&identities, &identity).await, Ok(()));
 }
 
-/// A Node that is deleted while the API takes no writes.
+/// A Node that is deleted while the API accepts no writes.
 async fn unrecorded() -> (World, NodeIdentity, Arc<Identities>) {
     let (world, identity, identities) = joined().await;
     tell(&identities, vec![Event::Apply(node("u1", 1))]).await;
@@ -103,7 +103,7 @@ async fn a_deletion_that_cannot_be_recorded_counts_at_once_and_is_recorded_when_
     assert_eq!(renewed.expect("an answer"), Err(Denied::Deleted));
     sweep_once(&identities, &registry).await;
     assert!(session.mailbox.take().goodbye.is_some(), "its session ends");
-    // Nobody else has seen it.
+    // No other replica has seen the deletion.
     let other = world.replica().await.identities();
     assert_eq!(judged(&other, &identity).await, Ok(()));
     let keeping = tokio::spawn(identities::keep_ended(Arc::clone(&identities)));

@@ -1,4 +1,4 @@
-//! What a replica knows of the records only moves forward.
+//! A replica's knowledge of the records only moves forward.
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
@@ -13,7 +13,7 @@ fn edge1() -> NodeId {
     NodeId::parse("edge1").expect("a name")
 }
 
-/// The Secrets as a watch would tell them now.
+/// The Secrets as a watch would report them now.
 fn told(world: &World) -> Vec<Secret> {
     let secrets = world.secrets.secrets.lock();
     let told = secrets.iter().map(|(name, StoredSecret { data, version })| {
@@ -31,7 +31,7 @@ fn take(identities: &Identities, secrets: &[Secret], listing: Option<&[u64; SHAR
     secrets.iter().for_each(|secret| identities.take(secret, listing));
 }
 
-/// A node with a Node, in force by what is in memory.
+/// A node with a Node, in force according to memory.
 async fn registered() -> (World, NodeIdentity, Arc<Identities>) {
     let world = World::start().await;
     let (identity, identities) = (world.joined("edge1").await, world.bootstrap.identities());
@@ -47,7 +47,7 @@ async fn what_is_told_late_takes_no_revocation_back() {
     let (world, identity, identities) = registered().await;
     let (earlier, listing) = (told(&world), identities.versions());
     identities.revoke(&edge1()).await.expect("revoked");
-    // A watch that lags, and a list that was made before.
+    // A watch that lags behind, and a list that was made before.
     take(&identities, &earlier, None);
     assert!(!identities.is_known_good(&edge1(), &identity.facts()));
     take(&identities, &earlier, Some(&listing));
@@ -61,7 +61,7 @@ async fn a_slow_read_takes_no_revocation_back() {
     let facts = identity.facts();
     let asked = identities.ask(&node, &facts);
     let mut asked = std::pin::pin!(asked);
-    // It gives way once before it reads, and then has read what is stored, and goes on after the revocation.
+    // It yields once before it reads; then it has read what is stored, and continues after the revocation.
     world.secrets.hold_reads(true);
     assert!(futures::poll!(&mut asked).is_pending());
     assert!(futures::poll!(&mut asked).is_pending());
@@ -71,7 +71,7 @@ async fn a_slow_read_takes_no_revocation_back() {
     assert!(!identities.is_known_good(&node, &facts));
 }
 
-/// A restored etcd: the API itself says so, to a question that was asked later.
+/// A restored etcd: the API itself reports the older state, in answer to a later question.
 #[tokio::test]
 async fn what_the_api_has_now_counts_also_when_its_history_went_back() {
     let (world, identity, identities) = registered().await;

@@ -1,4 +1,4 @@
-//! Which certificates are in force: renewals follow the records, and so do all replicas.
+//! Certificates in force: renewals follow the records, and so do all replicas.
 
 use http::StatusCode;
 use rcgen::KeyPair;
@@ -72,7 +72,7 @@ async fn a_renewal_keeps_the_certificate_that_it_was_asked_with_until_the_next()
     assert_eq!(judged(&world, &first).await, Err(Denied::Replaced));
 }
 
-/// Between the question whether a certificate is in force and the record of its renewal another machine may join.
+/// Another machine may join after a certificate was checked and before its renewal is recorded.
 #[tokio::test]
 async fn a_renewal_that_a_join_has_overtaken_is_not_recorded() {
     let world = World::start().await;
@@ -85,8 +85,8 @@ async fn a_renewal_that_a_join_has_overtaken_is_not_recorded() {
     assert_eq!(judged(&world, &new).await, Ok(()));
 }
 
-/// A thief renews while a join that replaces the node waits to be recorded: what it has got by then, and what it has thrown away,
-/// ends with that join.
+/// A thief renews while a join that replaces the node is about to be recorded. All certificates that the thief has
+/// received by then, including discarded ones, end with that join.
 #[tokio::test]
 async fn a_renewal_does_not_survive_the_join_that_replaces_it() {
     let world = World::start().await;
@@ -110,12 +110,13 @@ async fn a_renewal_does_not_survive_the_join_that_replaces_it() {
         let renewed = identities.renewed(&node, certificate, &signed(4, 40)).await.expect("an answer");
         assert_eq!(renewed, Err(Denied::Replaced), "{certificate:?}");
     }
-    // What another cloudcore of the same authority has renewed since counts.
+    // A certificate that another cloudcore with the same authority has renewed since then counts.
     let later = identities.ask(&node, &signed(5, 50)).await.expect("an answer");
     assert_eq!((identities.ask(&node, &waiting).await.expect("an answer"), later), (Ok(()), Ok(())));
 }
 
-/// A cloudcore of an older version writes the records of all names of a Secret, and not when their latest certificates began.
+/// A cloudcore of an older version writes the records of all names of a Secret, but without the start of their latest
+/// certificates.
 #[tokio::test]
 async fn a_record_that_an_older_cloudcore_has_written_gives_nothing_back() {
     let world = World::start().await;
@@ -149,7 +150,7 @@ async fn a_record_that_an_older_cloudcore_has_written_gives_nothing_back() {
     assert!(!recorded().contains("latest"));
     let judged = identities.ask(&node, &thrown_away).await.expect("an answer");
     assert_eq!(judged, Err(Denied::Replaced));
-    // The next write puts it right for the others.
+    // The next write repairs it for the others.
     world.set_node("edge1", present("u1"));
     assert_eq!(identities.ask(&node, &waiting).await.expect("an answer"), Ok(()));
     assert!(recorded().contains("latest"), "{}", recorded());
@@ -157,8 +158,8 @@ async fn a_record_that_an_older_cloudcore_has_written_gives_nothing_back() {
     assert_eq!(other.ask(&node, &thrown_away).await.expect("an answer"), Err(Denied::Replaced));
 }
 
-/// Records that are over go with the next write to their Secret. Certificates do not all live equally long: the one that has replaced
-/// another may end first.
+/// Expired records are removed with the next write to their Secret. Lifetimes of certificates differ: the successor of
+/// a certificate may expire first.
 #[tokio::test]
 async fn a_replaced_certificate_stays_replaced_when_its_successor_has_ended() {
     let world = World::start().await;
@@ -202,7 +203,7 @@ async fn what_one_replica_revokes_the_others_refuse() {
     let (status, text, _) = renew(&world, &identity, "edge1").await;
     assert_eq!(status, StatusCode::UNAUTHORIZED);
     assert!(text.contains("revoked"), "{text}");
-    // Where nobody can say which Node there is, what was revoked stays revoked.
+    // While the Node cannot be read, a revoked name stays revoked.
     world.nodes.0.lock().insert("edge1".to_owned(), None);
     assert_eq!(judged(&world, &identity).await, Err(Denied::Revoked));
 }
@@ -247,7 +248,7 @@ async fn a_damaged_record_lets_nobody_in() {
     assert_eq!(judged(&world, &identity).await, Err(Denied::Revoked));
 }
 
-/// The authority is one Secret, and its replacement ends the process: nothing that the former one signed goes on.
+/// The authority is one Secret, and its replacement ends the process: no session of the former authority continues.
 #[tokio::test(start_paused = true)]
 async fn a_replaced_authority_ends_the_process() {
     let secrets = Arc::new(MemorySecrets::default());
@@ -276,7 +277,7 @@ async fn the_records_have_an_upper_bound() {
     let mut refused = None;
     for number in 0..40_000 {
         let node = NodeId::parse(&format!("{long}.{long}.{long}.{number}")).expect("a name");
-        // Whole Secrets are written: only every so often, and straight into the store otherwise.
+        // Each record writes a whole Secret, so most of them go directly into the store.
         if number % 4_000 == 3_999 {
             if let Err(error) = identities.joined(&node, &certificate, true).await {
                 refused = Some(error.error);
@@ -343,7 +344,7 @@ async fn sessions_end_with_what_let_them_in() {
     assert_eq!(reason, GoodbyeReason::Forbidden);
     assert!(message.contains("revoked"), "{message}");
 
-    // What is known already is not asked for.
+    // A certificate that is already known is not asked about.
     *world.secrets.unreadable.lock() = Some(identities::SECRET_PREFIX);
     let handle = session(&registry, certificate);
     sweep_once(&identities, &registry).await;

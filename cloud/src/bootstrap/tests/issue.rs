@@ -13,7 +13,7 @@ fn edge1() -> NodeId {
     NodeId::parse("edge1").expect("a name")
 }
 
-/// A token for one join of edge1, as it is shown.
+/// A token for one join of edge1, as it is presented.
 async fn bearer(world: &World) -> String {
     let token = NewToken { names: vec![edge1()], uses: 1, life: Duration::from_secs(3600), replace: false };
     let made = world.bootstrap.create_token(&token).await.expect("made");
@@ -30,8 +30,8 @@ async fn all_recorded(inner: &Inner) {
     }
 }
 
-/// Begins a join and gives it up after so many looks at it, or a moment later, when it may have been answered. False when it was done
-/// before that.
+/// Begins a join and drops it after this many polls, or with `later` a moment after them, when it may have been
+/// answered. False when it was done before that.
 async fn given_up_after(world: &World, looks: usize, later: bool, bearer: &str) -> bool {
     let inner = &world.bootstrap.inner;
     let waiting = inner.door.enter([192, 0, 2, 1].into()).expect("a place");

@@ -1,4 +1,4 @@
-//! Joining by token, and everything that is refused.
+//! Joins by token, and everything that is refused.
 
 use http::{Method, StatusCode};
 use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, KeyPair, PKCS_ECDSA_P384_SHA384, SanType};
@@ -29,7 +29,8 @@ async fn the_token_pins_the_ca_that_the_port_gives() {
 async fn tokens_and_keys_are_those_of_kubeedge() {
     let world = World::start().await;
     let key = world.secrets.value("casecret", "cakeydata");
-    // SEC 1: a sequence that begins with version 1, not PKCS #8's version 0; the curve is named for Go's reader.
+    // SEC 1: a sequence that begins with version 1, not PKCS #8's version 0. The curve is named, as Go's parser needs
+    // it.
     assert_eq!(key.get(2..5), Some(&[2, 1, 1][..]));
     let mut validation = jsonwebtoken::Validation::new(jsonwebtoken::Algorithm::HS256);
     validation.required_spec_claims = ["exp".to_owned()].into();
@@ -70,7 +71,7 @@ fn bad_requests() -> Vec<(&'static str, Vec<u8>, &'static str)> {
     let key = KeyPair::generate().expect("a key");
     let good = csr("edge1", &key);
     let mut forged = good.clone();
-    // Inside the common name, so that the signature no longer fits: edge1 becomes edge0.
+    // This changes the common name, so that the signature no longer matches: edge1 becomes edge0.
     let at = good.windows(5).position(|window| window == b"edge1").expect("the name") + 4;
     forged[at] = b'0';
     let p384 = KeyPair::generate_for(&PKCS_ECDSA_P384_SHA384).expect("a key");
@@ -230,7 +231,7 @@ async fn other_routes_answer_as_documented() {
     world.set_node("edge1", present("u1"));
     world.set_node("edge3", None);
     let absent = || (StatusCode::NOT_FOUND, "Node not found".to_owned());
-    // The same to a stranger, whatever there is.
+    // A client without a certificate always gets the same answer.
     for name in ["edge1", "edge2", "edge3"] {
         assert_eq!(world.get(&format!("/node/{name}")).await, absent());
     }
@@ -251,7 +252,8 @@ async fn other_routes_answer_as_documented() {
     assert_eq!(world.ask(Some(&own), post("/nodeupgrade")).await.0, StatusCode::NOT_IMPLEMENTED);
 }
 
-/// Time runs only while everybody waits: a deadline is reached at once, and without one the test would hang.
+/// With a paused clock, time passes only when all tasks wait: a deadline is reached immediately, and without one the
+/// test would hang.
 #[tokio::test]
 async fn silent_connections_are_closed() {
     let world = World::start().await;
@@ -260,7 +262,7 @@ async fn silent_connections_are_closed() {
     half.flush().await.expect("sent");
     tokio::time::pause();
     assert_eq!(silent.read(&mut [0; 1]).await.expect("an end in good order"), 0);
-    // An end without a TLS farewell is an error of rustls; either way nothing was answered.
+    // An end without a TLS close is an error in rustls; in both cases there was no answer.
     let mut answer = Vec::new();
     let _ = half.read_to_end(&mut answer).await;
     assert!(!answer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer));

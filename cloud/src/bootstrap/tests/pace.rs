@@ -1,4 +1,4 @@
-//! Renewals are paced, whoever asks for them and wherever, and a revocation comes through.
+//! Renewals are limited across all clients and replicas, and a revocation always succeeds.
 
 use http::header::RETRY_AFTER;
 use http::{Method, StatusCode};
@@ -14,7 +14,7 @@ fn edge1() -> NodeId {
     NodeId::parse("edge1").expect("a name")
 }
 
-/// What came of a renewal: the new identity, or how long the node has to wait, in seconds.
+/// Outcome of a renewal: the new identity, or how long the node must wait, in seconds.
 async fn renew(world: &World, with: &NodeIdentity) -> Result<NodeIdentity, u64> {
     let key = KeyPair::generate().expect("a key");
     let headers = [("nodename", "edge1".to_owned())];
@@ -28,17 +28,17 @@ async fn renew(world: &World, with: &NodeIdentity) -> Result<NodeIdentity, u64> 
     Err(after.parse().expect("seconds"))
 }
 
-/// How often records were written.
+/// Number of writes of records.
 fn writes(world: &World) -> usize {
     world.secrets.writes.lock().iter().filter(|name| name.starts_with(SECRET_PREFIX)).count()
 }
 
-/// Nodes and Secrets that were read since the last look.
+/// Number of Nodes and Secrets read since the last call.
 fn reads(world: &World) -> usize {
     std::mem::take(&mut *world.nodes.1.lock()) + std::mem::take(&mut *world.secrets.reads.lock())
 }
 
-/// A node that is registered, as the watches tell.
+/// A registered node that the watches have reported.
 async fn registered() -> (World, NodeIdentity) {
     let world = World::start().await;
     let identity = world.joined("edge1").await;
@@ -95,7 +95,7 @@ async fn renewals_at_the_same_time_are_paced_as_those_in_a_row() {
     assert!(reads <= 6, "{reads} reads");
 }
 
-/// The record says it, and not what one replica remembers.
+/// The limit comes from the record, not from the memory of one replica.
 #[tokio::test]
 async fn all_replicas_keep_the_pace_of_a_name() {
     let (world, identity) = registered().await;
@@ -118,7 +118,7 @@ async fn all_replicas_keep_the_pace_of_a_name() {
     assert!(matches!(renew(&world, &identity).await, Err(50..=60)), "and so does this one");
 }
 
-/// Such a request is no renewal, and there is no end of it.
+/// Such a request is not a renewal, and a client can send any number of them.
 #[tokio::test]
 async fn a_renewal_that_comes_to_nothing_costs_the_api_nothing() {
     let (world, identity) = registered().await;
@@ -173,7 +173,7 @@ async fn a_node_that_asks_for_its_node_again_and_again_costs_the_api_next_to_not
     assert_eq!(reads(&world), 0, "memory says it");
 }
 
-/// Others of the same Secret write all the time.
+/// Other writers of the same Secret never stop.
 #[tokio::test(start_paused = true)]
 async fn a_revocation_comes_through_while_others_keep_writing() {
     let secrets = Arc::new(MemorySecrets::default());

@@ -1,4 +1,4 @@
-//! What a certificate that is not in force costs the API, in numbers of reads.
+//! What a certificate that is not in force costs the API, in reads.
 
 use tombolo_proto::NodeId;
 
@@ -10,7 +10,7 @@ fn edge1() -> NodeId {
     NodeId::parse("edge1").expect("a name")
 }
 
-/// Nodes and Secrets that were read since the last look.
+/// Number of Nodes and Secrets read since the last call.
 fn reads(world: &World) -> (usize, usize) {
     (std::mem::take(&mut *world.nodes.1.lock()), std::mem::take(&mut *world.secrets.reads.lock()))
 }
@@ -46,7 +46,7 @@ async fn a_join_is_known_at_once_to_who_was_refused() {
     let (world, old, identities) = revoked().await;
     let (node, facts) = (edge1(), old.facts());
     assert_eq!(identities.check(&node, &facts).await.expect("an answer"), Err(Denied::Revoked));
-    // Through another replica, whose record this one reads when it is asked about the new certificate.
+    // Done through another replica; this one reads the record when it is asked about the new certificate.
     let new = World::start().await.joined("edge1").await.facts();
     let other = world.replica().await.identities();
     other.joined(&node, &new, true).await.expect("stored").expect("replaced");
@@ -73,7 +73,7 @@ async fn a_node_that_appears_is_known_at_once_to_who_was_refused() {
     assert_eq!(checked().await, Ok(()));
 }
 
-/// What is told while the answer is on its way is newer than the answer.
+/// A change that is reported while the answer is on its way is newer than the answer.
 #[tokio::test]
 async fn a_refusal_does_not_outlive_what_is_told_while_it_is_made() {
     let (world, identity, _) = revoked().await;
@@ -93,7 +93,7 @@ async fn a_refusal_does_not_outlive_what_is_told_while_it_is_made() {
     assert_eq!(identities.check(&node, &facts).await.expect("an answer"), Ok(()), "asked again");
 }
 
-/// A name of which many dial at once takes no places from others.
+/// Many connections for one name take no slots from others.
 #[tokio::test]
 async fn those_who_crowd_around_one_name_leave_room_for_others() {
     let (world, identity, identities) = revoked().await;

@@ -1,4 +1,4 @@
-//! The watch of the records, against an API server whose answers are given by hand.
+//! The watch of the records, with an API server whose answers the test gives by hand.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -15,10 +15,10 @@ use crate::kube::Kube;
 
 const NAMESPACE: &str = "tombolo";
 
-/// What was asked, and where the answer goes.
+/// The kind of a call, and the channel for its answer.
 type Call = (&'static str, oneshot::Sender<String>);
 
-/// An API server that hands out what it is asked about Secrets. Of Nodes it never says anything.
+/// An API server that passes its calls about Secrets to the test. It never answers calls about Nodes.
 fn by_hand() -> (Kube, mpsc::UnboundedReceiver<Call>) {
     let (asked, calls) = mpsc::unbounded_channel();
     let service = tower::service_fn(move |request: Request<Body>| {
@@ -42,7 +42,7 @@ fn by_hand() -> (Kube, mpsc::UnboundedReceiver<Call>) {
     (kube::Client::new(service, "default").into(), calls)
 }
 
-/// The next question, which must be this one.
+/// The next call, which must be this one.
 async fn asked(calls: &mut mpsc::UnboundedReceiver<Call>, what: &str) -> oneshot::Sender<String> {
     let next = tokio::time::timeout(Duration::from_secs(60), calls.recv()).await;
     let (question, answer) = next.expect("in time").expect("it goes on");
@@ -50,7 +50,7 @@ async fn asked(calls: &mut mpsc::UnboundedReceiver<Call>, what: &str) -> oneshot
     answer
 }
 
-/// The Secrets that are stored.
+/// The stored Secrets.
 fn stored(secrets: &MemorySecrets) -> Vec<Value> {
     let secrets = secrets.secrets.lock();
     let objects = secrets.iter().map(|(name, StoredSecret { data, version })| {
@@ -69,7 +69,7 @@ fn event(kind: &str, object: &Value) -> String {
     format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n")
 }
 
-/// A watch that tells of these objects and ends because its history is forgotten.
+/// A watch that reports these objects and ends because its history has expired.
 fn events(told: &[(&str, &[Value])]) -> String {
     let gone =
         json!({"kind": "Status", "status": "Failure", "message": "old", "reason": "Expired", "code": 410});
@@ -117,7 +117,7 @@ async fn the_watch_of_the_records_takes_no_revocation_back_and_each_list_is_comp
     let watch = asked(&mut calls, "watch").await;
     assert!(!is_good(), "a list that was made before it takes no revocation back");
 
-    // The list after that shows it. What the watch tells then is no answer to a question.
+    // The next list shows it. An event of the watch after that is not an answer to a question.
     watch.send(events(&[])).expect("awaited");
     asked(&mut calls, "list").await.send(list(&stored(&world.secrets))).expect("awaited");
     asked(&mut calls, "watch").await.send(events(&[("MODIFIED", &before)])).expect("awaited");

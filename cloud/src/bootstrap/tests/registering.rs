@@ -1,4 +1,5 @@
-//! The creation of a Node is marked in the record before it: a crash in between gives no deleted Node's certificate back.
+//! The creation of a Node is marked in the record before it: a crash in between does not revive a deleted Node's
+//! certificate.
 
 use tombolo_link::identity::PeerCertificate;
 use tombolo_proto::NodeId;
@@ -21,24 +22,24 @@ async fn begun(bootstrap: &Bootstrap) -> Registration {
     begin(bootstrap).await.expect("recorded").expect("in force")
 }
 
-/// A cloudcore that is killed between the creation of a Node and the record of its UID. Nothing of it is run after that.
+/// A cloudcore that is killed between the creation of a Node and the recording of its UID. It runs nothing after that.
 #[tokio::test]
 async fn a_node_that_was_deleted_while_no_cloudcore_ran_takes_its_certificate_along() {
     let world = World::start().await;
     let identity = world.joined("edge1").await;
     std::mem::forget(begun(&world.bootstrap).await);
-    // The Node is created here, and deleted before anybody is back.
+    // The Node is created here, and deleted before a replica runs again.
     let after = world.replica().await;
     let judged = async || after.identities().ask(&edge1(), &identity.facts()).await.expect("an answer");
     assert_eq!(judged().await, Err(Denied::Interrupted));
-    // Where it is still there, nothing is lost.
+    // If it still exists, nothing is lost.
     world.set_node("edge1", present("u1"));
     assert_eq!(judged().await, Ok(()));
     world.set_node("edge1", Some(NodeState::Absent));
     assert_eq!(judged().await, Err(Denied::Deleted));
 }
 
-/// Whoever joins chooses how long the request takes, and a token for any name fits this one as well.
+/// The joining client controls how long the request takes, and a token for any name is valid for this one as well.
 #[tokio::test]
 async fn a_join_that_is_held_back_takes_no_name_that_somebody_has_by_then() {
     let world = World::start().await;
@@ -57,17 +58,18 @@ async fn a_join_that_is_held_back_takes_no_name_that_somebody_has_by_then() {
     assert_eq!(held_back(true).await, Ok(()));
 }
 
-/// The same, where the name is free when the join asks, and somebody has joined and registered when it is recorded.
+/// The same, but the name is free when the join asks, and another machine has joined and registered when it is
+/// recorded.
 #[tokio::test]
 async fn a_join_that_was_overtaken_while_it_asked_takes_no_name() {
     let (world, elsewhere) = (World::start().await, World::start().await);
     let (late, honest) = (elsewhere.joined("edge1").await.facts(), elsewhere.joined("edge2").await.facts());
-    // A Node that is gone leaves its record.
+    // A deleted Node leaves its record.
     world.joined("edge1").await;
     begun(&world.bootstrap).await.end(Some("u1".to_owned())).await;
     let (node, identities) = (edge1(), world.bootstrap.identities());
     let mut overtaken = std::pin::pin!(identities.joined(&node, &late, false));
-    // It has read the record and that there is no Node, and is about to read the record that it will change.
+    // The join has read the record and seen that there is no Node, and is about to read the record that it will change.
     assert!(futures::poll!(&mut overtaken).is_pending());
     assert!(futures::poll!(&mut overtaken).is_pending());
     let other = world.replica().await;
@@ -82,7 +84,7 @@ async fn a_join_that_was_overtaken_while_it_asked_takes_no_name() {
 async fn a_registration_is_bound_to_the_node_that_it_has_made() {
     let world = World::start().await;
     let identity = world.joined("edge1").await;
-    // Made and deleted before the answer is recorded.
+    // The Node is created and deleted before the answer is recorded.
     begun(&world.bootstrap).await.end(Some("u1".to_owned())).await;
     let judged =
         async |of: &Bootstrap| of.identities().ask(&edge1(), &identity.facts()).await.expect("an answer");
@@ -102,7 +104,8 @@ async fn a_registration_that_has_failed_leaves_no_mark() {
     assert_eq!(judged, Ok(()));
 }
 
-/// The API is away when the end is to be recorded, or the request is given up with its session: it is looked at again.
+/// The API is unavailable when the outcome is to be recorded, or the request is dropped with its session. It is
+/// retried.
 #[tokio::test]
 async fn a_registration_without_an_end_is_looked_at_again() {
     let world = World::start().await;
@@ -128,7 +131,7 @@ async fn a_registration_without_an_end_is_looked_at_again() {
     }
 }
 
-/// One of two requests of a node fails while the other one is under way: its mark stays.
+/// One of two requests of a node fails while the other one is running: the other's mark stays.
 #[tokio::test]
 async fn a_registration_leaves_the_mark_of_another_one() {
     let world = World::start().await;
@@ -169,7 +172,7 @@ async fn two_replicas_that_register_one_node_leave_each_other_their_marks() {
     assert_eq!(judged().await, Ok(()));
 }
 
-/// It has read that there is no Node when another replica makes it.
+/// The replica has seen that there is no Node when another replica creates it.
 #[tokio::test]
 async fn a_registration_that_another_replica_has_overtaken_reads_the_node_again() {
     let world = World::start().await;
@@ -218,7 +221,7 @@ async fn what_came_of_a_registration_is_recorded_before_the_tasks_end() {
     let tasks = tombolo_runtime::Tasks::new();
     crate::app::end_tasks(&tasks, &world.bootstrap, &Drain::never()).await;
     assert_eq!(judged().await, Ok(()));
-    // An API that does not answer holds nobody up for ever.
+    // An API that does not answer delays nothing for ever.
     a_minute().await;
     drop(begun(&world.bootstrap).await);
     world.secrets.hold_reads(true);
@@ -226,7 +229,7 @@ async fn what_came_of_a_registration_is_recorded_before_the_tasks_end() {
     crate::app::end_tasks(&tasks, &world.bootstrap, &Drain::never()).await;
 }
 
-/// The API does not answer: what is known here ends sessions all the same.
+/// The API does not answer, but what is known in memory still ends sessions.
 #[tokio::test]
 async fn sessions_end_while_a_registration_cannot_be_recorded() {
     let world = World::start().await;

@@ -1,4 +1,4 @@
-//! What strangers can take of what all share: reads of the join tokens, and room in the records.
+//! Limits of what strangers can take from shared resources: reads of the join tokens, and room in the records.
 
 use http::StatusCode;
 use rcgen::KeyPair;
@@ -22,7 +22,7 @@ async fn made(bootstrap: &Bootstrap) -> String {
     made.split_once('.').expect("a hash first").1.to_owned()
 }
 
-/// The API's answers take no time here, so each read that is made costs a pause.
+/// The API answers immediately here, so each read costs one pause.
 #[tokio::test(start_paused = true)]
 async fn guesses_of_tokens_cost_a_bounded_number_of_reads() {
     let secrets = Arc::new(MemorySecrets::default());
@@ -43,7 +43,7 @@ async fn guesses_of_tokens_cost_a_bounded_number_of_reads() {
     let second = made(&bootstrap).await;
     looks(&second).await.expect("it was made after that");
     assert!(begin.elapsed() <= Duration::from_secs(1), "{:?}", begin.elapsed());
-    // Whoever hangs up brings the next read no sooner.
+    // A client that hangs up does not make the next read start earlier.
     tokio::time::sleep(Duration::from_secs(60)).await;
     secrets.hold_reads(true);
     *secrets.reads.lock() = 0;
@@ -67,7 +67,7 @@ async fn a_token_that_was_deleted_is_used_no_more() {
     assert_eq!(world.enroll(None, &headers, body).await.0, StatusCode::UNAUTHORIZED);
 }
 
-/// Fills the records with names that have joined, up to so many bytes in each Secret.
+/// Fills the records with joined names, up to this many bytes in each Secret.
 fn fill(world: &World, until: usize) {
     let key = "07".repeat(32);
     let entry = format!(r#"{{"keys":[{{"key":"{key}","issued":1,"expires":9999999999999}}],"joined":1}}"#);

@@ -1,4 +1,4 @@
-//! What is found, made, kept and refused at start, and what is kept fresh afterwards.
+//! What is found, created, kept and refused at the start, and what is renewed afterwards.
 
 use std::fs;
 
@@ -137,7 +137,7 @@ async fn tokens_are_refreshed_for_ever_even_when_storing_fails_for_a_while() {
 async fn a_restart_keeps_a_young_token() {
     let secrets = Arc::new(MemorySecrets::default());
     let first = start(&secrets, options()).await.expect("ready").join_tokens().expect("on").latest();
-    // Whoever waits until cloudcore is ready finds it.
+    // A client that waits until cloudcore is ready finds the token.
     assert_eq!(secrets.value("tokensecret", "tokendata"), first.as_bytes());
     assert_eq!(start(&secrets, options()).await.expect("ready").join_tokens().expect("on").latest(), first);
 }
@@ -227,7 +227,7 @@ async fn files_that_are_no_authority_do_not_replace_one() {
     assert_eq!(secrets.value("casecret", "cadata"), good);
 }
 
-/// Time runs only while everybody waits.
+/// With a paused clock, time passes only when all tasks wait.
 #[tokio::test(start_paused = true)]
 async fn a_replaced_file_of_the_authority_ends_the_process() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -241,7 +241,7 @@ async fn a_replaced_file_of_the_authority_ends_the_process() {
     let watching = tokio::spawn(bootstrap.authority_stays());
     let minute = || tokio::time::sleep(Duration::from_secs(60));
     minute().await;
-    // Half of the way: the certificate is there and its key is not.
+    // Halfway: the new certificate is there, but its key is not.
     write(&other_certificate, &key);
     minute().await;
     assert!(!watching.is_finished(), "what is no pair is reported only");

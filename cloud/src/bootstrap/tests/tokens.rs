@@ -60,7 +60,7 @@ async fn a_request_that_gets_nothing_uses_nothing_up() {
 async fn a_join_that_failed_gives_its_use_back() {
     let world = World::start().await;
     let made = world.bootstrap.create_token(&token(&["edge1"], 1, false)).await.expect("made");
-    // The use is counted, and the certificate cannot be recorded.
+    // The use is counted, but the certificate cannot be recorded.
     *world.secrets.broken.lock() = Some(identities::SECRET_PREFIX);
     refused(&world, "edge1", &made, StatusCode::SERVICE_UNAVAILABLE, "broken").await;
     *world.secrets.broken.lock() = None;
@@ -74,7 +74,7 @@ async fn uses_left(world: &World) -> Vec<u32> {
     list(&*world.secrets).await.expect("listed").values().map(|token| token.uses_left).collect()
 }
 
-/// Whether a write was made is not known where its answer is lost.
+/// If the answer to a write is lost, it is unknown whether the write was made.
 #[tokio::test]
 async fn a_use_whose_answer_is_lost_is_counted_once() {
     for lost in [Lost::Failed, Lost::Repeated] {
@@ -87,7 +87,7 @@ async fn a_use_whose_answer_is_lost_is_counted_once() {
     }
 }
 
-/// Otherwise the name would be taken by a certificate that nobody has.
+/// Otherwise the name would be taken by a certificate that no client has.
 #[tokio::test]
 async fn a_join_whose_record_conflicts_with_itself_has_its_name() {
     let world = World::start().await;
@@ -111,7 +111,7 @@ async fn a_deletion_whose_answer_is_lost_is_one() {
     assert!(matches!(delete(&*world.secrets, id).await, Err(TokenStoreError::Absent(_))));
 }
 
-/// Nothing can be said of a join whose count or record is lost until the API answers again.
+/// The outcome of a join whose count or record is lost is unknown until the API answers again.
 #[tokio::test]
 async fn a_join_that_nobody_has_is_taken_back_when_the_api_answers_again() {
     for of in [tokens::SECRET, identities::SECRET_PREFIX] {
@@ -128,7 +128,7 @@ async fn a_join_that_nobody_has_is_taken_back_when_the_api_answers_again() {
     }
 }
 
-/// An error that lasts keeps nobody's place for ever.
+/// A permanent error does not occupy a slot for ever.
 #[tokio::test]
 async fn a_join_that_cannot_be_taken_back_is_given_up_after_an_hour() {
     for of in [tokens::SECRET, identities::SECRET_PREFIX] {
@@ -170,7 +170,7 @@ async fn a_token_that_is_used_up_takes_its_use_back() {
     assert_eq!(join(&world, "edge1", &made).await.0, StatusCode::OK);
 }
 
-/// Between its join and its first report a node has its name already.
+/// A node owns its name already between its join and its first report.
 #[tokio::test]
 async fn only_a_token_that_replaces_takes_the_name_of_a_node_that_has_joined() {
     let world = World::start().await;
@@ -188,7 +188,7 @@ async fn only_a_token_that_replaces_takes_the_name_of_a_node_that_has_joined() {
     assert_eq!(join(&world, "edge1", &plain).await.0, StatusCode::OK, "its certificate has ended");
 }
 
-/// Both find the name free when they ask, and one of them has it in the end.
+/// Both find the name free when they ask, but only one of them gets it.
 #[tokio::test]
 async fn two_who_join_under_one_name_do_not_both_get_it() {
     let world = World::start().await;
@@ -201,8 +201,8 @@ async fn two_who_join_under_one_name_do_not_both_get_it() {
     assert_eq!(left.values().map(|token| token.uses_left).collect::<Vec<_>>(), [1], "one use is given back");
 }
 
-/// Every step of stock edgecore (docs/reference/kubeedge.md#join-procedure): the token is split at its dots, the first
-/// part is the hash of the CA, and the other three, joined again, are what it shows.
+/// Every step of stock edgecore (docs/reference/kubeedge.md#join-procedure): the token is split at its dots. The first
+/// part is the hash of the CA, and the other three, joined again, are presented.
 #[tokio::test]
 async fn a_stock_edge_joins_with_a_token_for_its_name() {
     let world = World::start_with(Options { shared_token: false, ..options() }).await;
@@ -264,7 +264,7 @@ async fn two_replicas_cannot_both_give_the_last_use_away() {
     let made = bootstrap.create_token(&token(&[], 3, false)).await.expect("made");
     let bearer = made.split_once('.').expect("a hash").1;
     let node = NodeId::parse("edge1").expect("a name");
-    // Without the lock that one process has: each stands for a replica.
+    // Called without the lock that a process holds, so that each call acts as a separate replica.
     let spent = futures::future::join_all(
         (0..8).map(|_| tokens::spend(&*secrets, bearer, &node, JoinId::new(), SystemTime::now())),
     )

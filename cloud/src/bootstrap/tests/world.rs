@@ -1,4 +1,4 @@
-//! A join port on a real socket over in-memory Secrets, and a client for it.
+//! A join port on a real socket with in-memory Secrets, and a client for it.
 
 use std::collections::BTreeMap;
 
@@ -19,38 +19,38 @@ use tombolo_proto::NodeId;
 
 use super::*;
 
-/// What is made of a lost answer.
+/// The consequence of a lost answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lost {
-    /// The call has failed.
+    /// The call fails.
     Failed,
-    /// So it has, and then they cannot be read.
+    /// The call fails, and then the Secrets cannot be read.
     Unreadable,
-    /// The call is made again, and meets what it has written itself.
+    /// The call is repeated, and meets its own earlier write.
     Repeated,
 }
 
-/// Secrets in memory. Every operation gives way to others first, so that races happen.
+/// Secrets in memory. Every operation yields first, so that races can happen.
 #[derive(Default)]
 pub(super) struct MemorySecrets {
     pub(super) secrets: Mutex<BTreeMap<String, StoredSecret>>,
-    /// Writes of Secrets whose names begin so fail.
+    /// Writes of Secrets with this name prefix fail.
     pub(super) broken: Mutex<Option<&'static str>>,
-    /// The next write of a Secret whose name begins so is made, and its answer lost.
+    /// The next write of a Secret with this name prefix is made, but its answer is lost.
     pub(super) lost: Mutex<Option<(&'static str, Lost)>>,
-    /// Secrets whose names begin so cannot be read.
+    /// Secrets with this name prefix cannot be read.
     pub(super) unreadable: Mutex<Option<&'static str>>,
     pub(super) writes: Mutex<Vec<String>>,
-    /// How often something was read.
+    /// Number of reads.
     pub(super) reads: Mutex<usize>,
-    /// So many of the next changes come too late: somebody else has written the Secret.
+    /// This many of the next changes come too late, because another writer has changed the Secret.
     pub(super) overtaken: Mutex<usize>,
-    /// Answers to reads stay on their way while this is set.
+    /// While this is set, answers to reads are held back.
     held: tokio::sync::watch::Sender<bool>,
 }
 
 impl MemorySecrets {
-    /// Lets answers wait that have been read already, or lets them go.
+    /// Holds back the answers of reads that were already made, or releases them.
     pub(super) fn hold_reads(&self, held: bool) {
         self.held.send_replace(held);
     }
@@ -133,7 +133,7 @@ impl SecretStore for MemorySecrets {
     }
 }
 
-/// Every node that is not listed is absent; `None` says that the API does not answer. The number counts the questions.
+/// Nodes that are not listed are absent; `None` means that the API does not answer. The number counts the questions.
 #[derive(Default)]
 pub(super) struct Nodes(pub(super) Mutex<BTreeMap<String, Option<NodeState>>>, pub(super) Mutex<usize>);
 
@@ -169,13 +169,13 @@ pub(super) struct NodeIdentity {
 }
 
 impl NodeIdentity {
-    /// What the hub knows of its certificate.
+    /// The certificate as the hub knows it.
     pub(super) fn facts(&self) -> PeerCertificate {
         certificate_of(&[CertificateDer::from(self.certificate.clone())]).expect("DER")
     }
 }
 
-/// A Node that is there.
+/// A Node that exists.
 #[allow(clippy::unnecessary_wraps)] // as `set_node` takes it
 pub(super) fn present(uid: &str) -> Option<NodeState> {
     Some(NodeState::Present { uid: uid.to_owned(), control_plane: false })
@@ -215,13 +215,13 @@ impl World {
         Self { bootstrap, nodes, secrets, ahead, address, server }
     }
 
-    /// Another replica of the same cloud, or this one after a crash.
+    /// Another replica of the same cloud, or the same one after a crash.
     pub(super) async fn replica(&self) -> Bootstrap {
         let nodes: Arc<dyn NodeLookup> = Arc::<Nodes>::clone(&self.nodes);
         Bootstrap::with_parts(Parts { nodes, ..parts(&self.secrets) }, options()).await.expect("ready")
     }
 
-    /// Lets the cloud's clock run ahead of ours.
+    /// Moves the cloud's clock ahead of the test's clock.
     pub(super) fn skip(&self, time: Duration) {
         *self.ahead.lock() += time;
     }
@@ -243,7 +243,7 @@ impl World {
         TcpStream::connect(self.address).await.expect("listening")
     }
 
-    /// A TLS connection; the server's certificate is verified.
+    /// A TLS connection that verifies the server's certificate.
     pub(super) async fn secured(&self, identity: Option<&NodeIdentity>) -> TlsStream<TcpStream> {
         let mut roots = RootCertStore::empty();
         roots.add(self.bootstrap.authority()).expect("a CA");
@@ -264,7 +264,7 @@ impl World {
         TlsConnector::from(Arc::new(config)).connect(name, self.connect().await).await.expect("TLS")
     }
 
-    /// One request on a connection of its own.
+    /// One request on a separate connection.
     pub(super) async fn ask(
         &self,
         identity: Option<&NodeIdentity>,
@@ -296,7 +296,7 @@ impl World {
         (status, String::from_utf8_lossy(&body).into_owned())
     }
 
-    /// `GET /edge.crt` with these headers and body; text or certificate.
+    /// `GET /edge.crt` with these headers and body. Returns text or a certificate.
     pub(super) async fn enroll(
         &self,
         identity: Option<&NodeIdentity>,
@@ -306,13 +306,13 @@ impl World {
         self.ask(identity, request(Method::GET, "/edge.crt", headers, body)).await
     }
 
-    /// Joins by KubeEdge's token, as an edge does.
+    /// Joins with KubeEdge's token, as an edge does.
     pub(super) async fn joined(&self, node: &str) -> NodeIdentity {
         let token = self.bootstrap.join_tokens().expect("the shared token is on").latest();
         self.joined_with(node, &token).await
     }
 
-    /// Joins by this token.
+    /// Joins with this token.
     pub(super) async fn joined_with(&self, node: &str, token: &str) -> NodeIdentity {
         let key = KeyPair::generate().expect("a key");
         let bearer = token.split_once('.').expect("a hash first").1;
@@ -336,7 +336,7 @@ pub(super) fn request(
     request.body(body.into()).expect("a request")
 }
 
-/// The subject that a stock edge asks for.
+/// The subject that a stock edge requests.
 pub(super) fn csr_params(node: &str) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();

@@ -1,5 +1,6 @@
-//! The join tokens, read for all who ask at a time. Whoever reaches the join port can show one, so what that costs is bounded whatever is
-//! shown: one read serves all who wait for it, and there are [`READ_PAUSE`] between two.
+//! Reads the join tokens once for all concurrent callers. Any client that reaches the join port can present a token, so
+//! the cost is bounded whatever is presented: one read serves all callers that wait for it, and there are
+//! [`READ_PAUSE`] between two reads.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use super::{Grant, Refused, StoredToken, judge, list, parts, unix_seconds};
 use crate::bootstrap::secrets::{SecretError, SecretStore};
 use crate::kube::{Common, Got, Wanted};
 
-/// Time between two reads. Who shows a token meanwhile waits for the next one.
+/// Time between two reads. A client that presents a token meanwhile waits for the next one.
 const READ_PAUSE: Duration = Duration::from_millis(250);
 
 type Read = Result<Arc<BTreeMap<String, StoredToken>>, SecretError>;
@@ -22,7 +23,7 @@ type Read = Result<Arc<BTreeMap<String, StoredToken>>, SecretError>;
 #[derive(Debug)]
 pub(in crate::bootstrap) struct KnownTokens {
     reads: Common<Read>,
-    /// When the last read has begun: whoever hangs up in the middle of one brings the next no sooner.
+    /// Start of the last read. A client that hangs up during a read does not make the next one start earlier.
     begun: Mutex<Option<Instant>>,
 }
 
@@ -33,7 +34,7 @@ impl Default for KnownTokens {
 }
 
 impl KnownTokens {
-    /// What a token would allow, without using it, by what was read after the question.
+    /// What a token would grant, without using it, according to a read that begins after this call.
     pub(in crate::bootstrap) async fn look(
         &self,
         store: &dyn SecretStore,
@@ -43,7 +44,7 @@ impl KnownTokens {
     ) -> Result<Grant, Refused> {
         let (id, secret) = parts(bearer)?;
         let ask = || async {
-            // Nobody else asks meanwhile.
+            // No other caller reads meanwhile.
             let begun = *self.begun.lock();
             if let Some(begun) = begun {
                 tokio::time::sleep_until(begun + READ_PAUSE).await;

@@ -1,6 +1,6 @@
 //! The file as stock cloudcore prints it (docs/reference/kubeedge.md#cloudcore-settings): KubeEdge's names, units and
-//! defaults, every key optional, unknown keys refused. Keys that mean nothing here are read all the same, so that a
-//! wrong type is found.
+//! defaults. Every key is optional, unknown keys are refused. Keys without effect here are parsed too, so that a value
+//! of the wrong type is reported.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroU32;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer};
 use super::super::{ADMIN_PORT, JOIN_PORT, QUIC_PORT, WEBSOCKET_PORT};
 use super::limits::{Buffer, Load};
 
-/// A section: camelCase keys with KubeEdge's defaults, which a key without a value has too, as in Go.
+/// A section: camelCase keys with KubeEdge's defaults. As in Go, a key without a value has its default too.
 macro_rules! section {
     ($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident: $kind:ty = $default:expr,)* }) => {
         $(#[$doc])*
@@ -52,7 +52,7 @@ section! {
     }
 }
 
-/// The one version that KubeEdge v1.23 reads.
+/// The only version that KubeEdge v1.23 accepts.
 #[derive(Debug, Deserialize)]
 pub(super) enum ApiVersion {
     #[serde(rename = "cloudcore.config.kubeedge.io/v1alpha1")]
@@ -65,7 +65,7 @@ pub(super) enum Kind {
 }
 
 section! {
-    /// Known gates only, as stock has it.
+    /// Known feature gates only, as in stock.
     FeatureGates {
         require_authorization: Option<bool> = None,
         module_restart: Option<bool> = None,
@@ -113,7 +113,7 @@ section! {
 }
 
 section! {
-    /// Durations are plain numbers, of a unit that the key implies.
+    /// Durations are plain numbers in a unit that the key implies.
     CloudHub {
         enable: bool = true,
         /// Seconds.
@@ -242,7 +242,7 @@ section! {
 }
 
 section! {
-    /// A module that can only be switched.
+    /// A module whose only supported setting is its switch.
     Switch {
         enable: bool = true,
     }
@@ -292,7 +292,7 @@ pub(super) type Workers = NonZeroU32;
 
 const UNSPECIFIED: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
-/// An IP address; the empty text means all of them, as in Go.
+/// An IP address. As in Go, empty text means all addresses.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Address(pub(super) IpAddr);
 

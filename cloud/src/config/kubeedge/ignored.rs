@@ -1,17 +1,17 @@
-//! Names of KubeEdge's configuration that mean nothing here, and why.
+//! Keys of KubeEdge's configuration that have no effect here, and why.
 
 use serde_json::Value;
 
-/// A setting that is read and not used.
+/// A setting that is read but not used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IgnoredSetting {
-    /// Its place in the file, or that of the section that holds it.
+    /// Its path in the file, or the path of the section that contains it.
     pub key: &'static str,
     /// Why it has no effect.
     pub reason: &'static str,
 }
 
-/// All of them. `docs/operations.md` shows this table.
+/// All ignored settings. `docs/operations.md` shows this table.
 pub(super) const IGNORED: [IgnoredSetting; 19] = [
     ignored("commonConfig.tunnelPort", NO_STREAMS),
     ignored("commonConfig.monitorServer.enableProfiling", "there is no profiling endpoint"),
@@ -44,7 +44,7 @@ const fn ignored(key: &'static str, reason: &'static str) -> IgnoredSetting {
     IgnoredSetting { key, reason }
 }
 
-/// Those that this document has.
+/// The ignored settings that this document contains.
 pub(super) fn of(document: &Value) -> Vec<IgnoredSetting> {
     let there = |key: &str| key.split('.').try_fold(document, |value, name| value.get(name)).is_some();
     IGNORED.into_iter().filter(|setting| there(setting.key)).collect()

@@ -1,5 +1,5 @@
-//! `edgeController.buffer` and `edgeController.load` (docs/reference/kubeedge.md#workers-and-buffers): which of our
-//! bounds each key is.
+//! Maps the keys of `edgeController.buffer` and `edgeController.load` (docs/reference/kubeedge.md#workers-and-buffers)
+//! to Tombolo's bounds.
 
 use serde::{Deserialize, Deserializer};
 
@@ -7,10 +7,10 @@ use super::super::WatchEvents;
 use super::file::{Workers, section};
 use crate::edgecontroller::upstream::{RequestBound, RequestBounds, RequestKind};
 
-/// `nodeLimit` of the defaults.
+/// Default of `nodeLimit`.
 const DEFAULT_NODES: u32 = 500;
 
-/// At least one: nothing moves without.
+/// At least one worker: with none, no request would ever run.
 const fn workers(count: u32) -> Workers {
     match Workers::new(count) {
         Some(workers) => workers,
@@ -19,7 +19,7 @@ const fn workers(count: u32) -> Workers {
 }
 
 section! {
-    /// How many may wait.
+    /// How many requests or events may wait.
     Buffer {
         process_event: u32 = 1024,
         update_pod_status: u32 = 1024,
@@ -49,7 +49,8 @@ section! {
 }
 
 section! {
-    /// How many may run. Three keys begin with a capital letter, and one lacks its last syllable: so stock prints them.
+    /// How many requests may run. Three keys begin with a capital letter, and one lacks its last syllable, as stock
+    /// prints them.
     Load {
         process_event_workers: Workers = workers(4),
         update_pod_status_workers: Workers = workers(1),
@@ -77,7 +78,7 @@ section! {
     }
 }
 
-/// Bounds on requests. Those that stock derives from `nodeLimit` are raised to what it raises them to at its start,
+/// Bounds on requests. Those that stock derives from `nodeLimit` are raised, as stock raises them at its start, and
 /// never lowered.
 pub(super) fn requests(buffer: &Buffer, load: &Load, nodes: u32) -> RequestBounds {
     use RequestKind as Request;
@@ -129,7 +130,7 @@ pub(super) fn requests(buffer: &Buffer, load: &Load, nodes: u32) -> RequestBound
     .into()
 }
 
-/// Bounds on the events of each watch that wait. Stock allows none to wait with 0; here one does.
+/// Bounds on pending events of each watch. With 0 stock lets no event wait; here one may wait.
 pub(super) fn watch_events(buffer: &Buffer) -> WatchEvents {
     let bound = |events: u32| Some(workers(events));
     WatchEvents {

@@ -1,19 +1,19 @@
-//! Modules of KubeEdge that a file may enable and that do not exist here.
+//! Modules of KubeEdge that a file may enable but that do not exist here.
 
 use std::fmt;
 
 use super::file::Modules;
 
-/// A module that a file enables, or leaves to a default that enables it, and that does not exist here.
+/// A module that a file enables, explicitly or by default, but that does not exist here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MissingModule {
-    /// Its name below `modules`.
+    /// Its name under `modules`.
     pub name: &'static str,
-    /// What a fleet loses.
+    /// What does not work without it.
     pub loss: &'static str,
 }
 
-/// `docs/migrating-from-kubeedge.md` shows this table.
+/// All missing modules. `docs/migrating-from-kubeedge.md` shows this table.
 pub(super) const MISSING: [MissingModule; 4] = [
     missing(
         "deviceController",
@@ -34,7 +34,7 @@ impl fmt::Display for MissingModule {
     }
 }
 
-/// Those that are enabled, as stock reads the file: a key that is not there has stock's default.
+/// The missing modules that are enabled. As in stock, an absent key has stock's default.
 pub(super) fn of(modules: &Modules) -> Vec<MissingModule> {
     let is_enabled = |name: &str| match name {
         "deviceController" => modules.device_controller.enable,

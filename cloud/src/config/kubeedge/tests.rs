@@ -5,7 +5,7 @@ use super::*;
 use crate::config::WatchEvents;
 use crate::edgecontroller::upstream::RequestKind;
 
-/// What `cloudcore --defaultconfig` of KubeEdge v1.23 prints.
+/// Output of `cloudcore --defaultconfig` of KubeEdge v1.23.
 const STOCK: &str = include_str!("stock-default.yaml");
 
 fn parse(text: &str) -> Config {
@@ -153,7 +153,7 @@ fn a_file_that_leaves_stock_edges_no_way_in_stops_the_start() {
     let text = hub("    websocket: {enable: false}\n    quic: {enable: true}\n");
     let error = Config::parse(&text).expect_err("no way in").to_string();
     assert!(error.contains("stock edges have no other way in") && error.contains("Enable it"), "{error}");
-    // What is left out is on, as with stock.
+    // An absent section is enabled, as in stock.
     let config = parse(&hub("    quic: {enable: true}\n"));
     assert!(config.listen.websocket.is_some() && config.listen.quic.is_some());
 }

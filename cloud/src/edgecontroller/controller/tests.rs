@@ -1,4 +1,4 @@
-//! The questions of sessions, before they take something from an edge, through the controller.
+//! Requests of sessions to the controller before they remove objects from an edge.
 
 use std::time::Duration;
 
@@ -14,18 +14,18 @@ use tombolo_runtime::Readiness;
 use super::*;
 use crate::edgecontroller::Downstream;
 
-/// An API server, as far as the controller asks it.
+/// A model of the API server, as far as the controller uses it.
 #[derive(Default)]
 struct Api {
-    /// Nobody answers.
+    /// The server does not answer.
     away: bool,
-    /// Codes of answers by path; with 0 there is no answer.
+    /// Status codes of answers by path; with 0 there is no answer.
     codes: HashMap<String, u16>,
     pods: Vec<Value>,
     secrets: Vec<Value>,
-    /// Paths of which the answer is on its way until this has a permit for it.
+    /// Paths whose answers are held back until there is a permit for each.
     slow: HashMap<String, Arc<Semaphore>>,
-    /// Paths that were asked for.
+    /// Requested paths.
     asked: Vec<String>,
 }
 
@@ -65,7 +65,7 @@ impl Api {
     }
 }
 
-/// What the hub is told, in order.
+/// The notifications to the hub, in order.
 #[derive(Default)]
 struct Told(Mutex<Vec<ObjectKey>>);
 
@@ -96,7 +96,7 @@ fn pod(name: &str, revision: u64, secrets: &[&str]) -> Value {
         "resourceVersion": revision.to_string(), "selfLink": format!("/api/v1/namespaces/d/pods/{name}")}, "spec": {"nodeName": "edge-1", "imagePullSecrets": pull}})
 }
 
-/// A controller that knows the node, whose watches have shown these pods and no Secrets.
+/// A controller that knows the node, and whose watches have shown these pods and no Secrets.
 struct World {
     api: Arc<Mutex<Api>>,
     down: Arc<Downstream>,
@@ -126,7 +126,7 @@ impl World {
         Self { api, down, told, inputs, readiness }
     }
 
-    /// The node connects, and the watches of these kinds list what there is.
+    /// The node connects, and the watches of these kinds list what exists.
     async fn list(&self, kinds: &[Kind], pods: &[Value]) {
         self.send(Input::Joined(node())).await;
         let metadata = json!({"name": "edge-1", "uid": "u-node", "resourceVersion": "1"});
@@ -161,7 +161,7 @@ impl World {
         self.api.lock().codes.clear();
     }
 
-    /// Answers of this path come when there is a permit for each.
+    /// Holds back answers of this path until there is a permit for each.
     fn slows(&self, path: &str) -> Arc<Semaphore> {
         let slow = Arc::new(Semaphore::new(0));
         self.api.lock().slow.insert(path.to_owned(), Arc::clone(&slow));
@@ -176,13 +176,13 @@ impl World {
         self.watched(kind, ObjectEvent::Deleted(RawObject::new(object))).await;
     }
 
-    /// How often this object was asked for.
+    /// How often this object was requested.
     fn asked(&self, key: &ObjectKey) -> usize {
         let path = path_of(key.resource(), key.namespace(), key.name());
         self.api.lock().asked.iter().filter(|asked| **asked == path).count()
     }
 
-    /// Everything that can happen at once has happened.
+    /// Lets everything run that can run at once.
     async fn settle(&self) {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -193,7 +193,7 @@ impl World {
         proof
     }
 
-    /// The answer, which comes soon.
+    /// The answer, which must arrive soon.
     async fn proven(&self, keys: &[ObjectKey]) -> Proven {
         let answer = self.prove(keys).await;
         tokio::time::timeout(Duration::from_secs(40), answer).await.expect("in time").expect("an answer")
@@ -210,7 +210,8 @@ impl World {
     }
 }
 
-/// The watch of pods has not shown the pod that needs it: the list does, and the need is there before the answer.
+/// The pod watch has not shown the pod that needs the object. The list shows it, and the need is recorded before the
+/// answer.
 #[tokio::test(start_paused = true)]
 async fn what_a_list_of_the_pods_shows_is_needed_before_the_question_is_answered() {
     let world = World::new(&[pod("p1", 5, &[])]).await;
@@ -228,7 +229,7 @@ async fn what_a_list_of_the_pods_shows_is_needed_before_the_question_is_answered
     assert!(world.told.0.lock().contains(&held));
     world.settle().await;
     assert_eq!(world.state(&held), "present");
-    // The watch, which is late, shows the same, and changes nothing.
+    // The late watch shows the same, and changes nothing.
     world.watched(Kind::Pod, ObjectEvent::Applied(RawObject::new(pod("p2", 20, &["held"])))).await;
     world.settle().await;
     assert_eq!(world.state(&held), "present");
@@ -266,7 +267,7 @@ async fn a_question_waits_for_an_api_server_that_answers_and_holds_nothing_else_
     world.settle().await;
 }
 
-/// What the API server refuses to show is stated, and asked for again; everything else is proven.
+/// An object that the API server refuses to show is reported as such and requested again. Everything else is proven.
 #[tokio::test(start_paused = true)]
 async fn an_object_that_is_refused_keeps_nothing_else_from_being_proven() {
     for code in [403, 405, 410] {
@@ -284,7 +285,8 @@ async fn an_object_that_is_refused_keeps_nothing_else_from_being_proven() {
     }
 }
 
-/// Trouble says nothing of the object: it stays what it was, the session waits, and hears when there is an answer.
+/// A failure says nothing about the object: its state stays, the session waits, and is notified when there is an
+/// answer.
 #[tokio::test(start_paused = true)]
 async fn an_object_that_meets_trouble_keeps_nothing_else_from_being_proven() {
     for code in [401, 408, 429, 500, 503, 504] {
@@ -306,7 +308,7 @@ async fn an_object_that_meets_trouble_keeps_nothing_else_from_being_proven() {
     }
 }
 
-/// A question without an answer takes its whole time, and not that of each object behind it.
+/// A request without an answer costs its timeout once, not once for each object behind it.
 #[tokio::test(start_paused = true)]
 async fn an_object_that_nobody_answers_for_costs_a_proof_its_time_once() {
     let names: Vec<String> = (0..40).map(|number| format!("s{number}")).collect();
@@ -324,7 +326,7 @@ async fn an_object_that_nobody_answers_for_costs_a_proof_its_time_once() {
     assert_eq!((proven.read.len(), proven.put_off.len()), (36, 0));
 }
 
-/// What the API server has refused it will refuse again; anything else may be over in a moment.
+/// A refusal will be repeated, so it counts at once; other failures may pass.
 #[tokio::test(start_paused = true)]
 async fn a_refusal_counts_at_once_and_trouble_when_it_lasts() {
     for (code, attempts) in [(400, 1), (403, 1), (429, 5), (500, 5), (503, 5)] {
@@ -353,7 +355,7 @@ async fn the_process_is_ready_when_every_kind_was_listed() {
     assert!(world.readiness.is_ready());
 }
 
-/// The cloud's history went back. Reads that nobody answers hold no places of those after it, and who asked hears nothing.
+/// The cloud's history went back. Unanswered reads release their slots, and pending requests get no answer.
 #[tokio::test(start_paused = true)]
 async fn a_reset_gives_the_places_of_reads_back_and_forgets_the_questions() {
     let names = ["a", "b", "c", "d"];
@@ -391,7 +393,7 @@ async fn what_a_burst_has_left_out_is_not_taken_for_the_same() {
     assert_eq!((object.version.revision.0, object.same_since.0), (7, 7), "the label was there between");
 }
 
-/// While nobody needs an object its events are passed over, so that an answer from before that says nothing of what it is now.
+/// While no node needs an object its events are ignored, so an earlier answer says nothing about its present state.
 #[tokio::test(start_paused = true)]
 async fn what_was_read_before_an_object_was_needed_anew_does_not_count() {
     let key = secret_key("s");
@@ -427,7 +429,7 @@ async fn what_was_read_before_an_object_was_needed_anew_does_not_count() {
     }
 }
 
-/// A question of a session reads objects as well, beside those that are read because they are needed.
+/// A session's request also reads objects, in addition to reads caused by need.
 #[tokio::test(start_paused = true)]
 async fn what_a_question_has_read_before_an_object_was_needed_anew_does_not_count() {
     let key = secret_key("s");
@@ -445,7 +447,7 @@ async fn what_a_question_has_read_before_an_object_was_needed_anew_does_not_coun
     anew["metadata"]["uid"] = "u-again".into();
     world.applied(Kind::Pod, anew).await;
     world.settle().await;
-    // First come, first served: the older answer comes first.
+    // First come, first served: the older answer arrives first.
     slow.add_permits(1);
     let proven = answer.await.expect("an answer");
     assert_eq!(proven, Proven { read: Vec::new(), put_off: vec![key.clone()] });
@@ -455,7 +457,7 @@ async fn what_a_question_has_read_before_an_object_was_needed_anew_does_not_coun
     assert_eq!(world.state(&key), "absent");
 }
 
-/// Until a Node is there its pods are passed over, so that a list from before it says nothing of them.
+/// Until a Node exists its pods are ignored, so an earlier list says nothing about them.
 #[tokio::test(start_paused = true)]
 async fn a_list_of_pods_from_before_the_node_was_registered_anew_does_not_count() {
     let world = World::new(&[]).await;
@@ -474,7 +476,7 @@ async fn a_list_of_pods_from_before_the_node_was_registered_anew_does_not_count(
     world.settle().await;
     assert_eq!(lists(), 2);
     world.deleted(Kind::Node, node("u-2", 12)).await;
-    // The watch of pods is ahead of that of nodes.
+    // The pod watch is ahead of the node watch.
     world.api.lock().pods = vec![pod("p", 14, &[])];
     world.applied(Kind::Pod, pod("p", 14, &[])).await;
     world.settle().await;
@@ -489,7 +491,7 @@ async fn a_list_of_pods_from_before_the_node_was_registered_anew_does_not_count(
     assert_eq!((world.down.is_ready(&self::node()), world.state(&key)), (true, "present"));
 }
 
-/// A pod is read alone when there is room for it again, or when an event of it was too long.
+/// A pod is read individually when there is room for it again, or when an event of it was too long.
 #[tokio::test]
 async fn what_is_read_alone_is_read_up_to_the_same_size() {
     let mut large = pod("p", 5, &[]);

@@ -1,40 +1,40 @@
-//! Which pods of a node have their body in memory: a share of bytes for each node, with an order in which pods go over.
-//! Pure bookkeeping of lengths.
+//! Decides which pod bodies are in memory. Each node has a share of bytes; if its pods exceed it, an order decides
+//! whose bodies leave. Pure bookkeeping of lengths.
 
 use std::collections::{BTreeSet, HashMap};
 
 use tombolo_proto::{NodeId, Uid};
 
-/// Bytes of the bodies of one node's pods that are in memory, status included: 110 pods of 18 KiB, where an ordinary pod has
-/// 4 to 10. A body that was delivered may have a compressed copy beside it.
+/// Share of one node for the bodies of its pods in memory, status included, in bytes: 110 pods of 18 KiB, where an
+/// ordinary pod has 4 to 10. A delivered body may have a compressed copy beside it.
 pub(crate) const NODE_PODS_BYTES_MAX: usize = 2 * 1024 * 1024;
 
-/// Mirror pods of one node that are known at all. A kubelet makes one for each of its static pods.
+/// Maximum number of known mirror pods of one node. A kubelet creates one for each of its static pods.
 pub(crate) const NODE_MIRROR_PODS_MAX: usize = 128;
 
-/// In which order pods go over, last first; within a rank the larger ones do before the smaller. What a node makes itself
-/// (mirror pods), or may call finished, is never in the way of what others have bound to it.
+/// The order in which bodies leave memory: the last rank first, and within a rank the larger before the smaller. Pods
+/// that a node creates itself (mirror pods), or may call finished, never displace pods that others have bound to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Rank {
-    /// Is being deleted, and shortened where it was large: its node ends it, and there is room again.
+    /// Being deleted, and shortened if it was large: its node terminates it, which frees the room.
     Ending,
-    /// Runs, or will.
+    /// Running, or going to run.
     Active,
-    /// Has succeeded or failed.
+    /// Succeeded or failed.
     Finished,
-    /// Made by the node.
+    /// Created by the node.
     Mirror,
     /// Larger than the whole share, or not read.
     Oversized,
 }
 
-/// Where a pod stands in the order.
+/// Position of a pod in the order.
 type Place = (Rank, usize, Uid);
 
-/// Pods whose standing a change of another one has changed.
+/// Other pods affected by a change.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Moves {
-    /// Their bodies have to leave memory.
+    /// Their bodies must leave memory.
     pub(super) out: Vec<Uid>,
     /// There is room for their bodies again.
     pub(super) back: Vec<Uid>,
@@ -47,7 +47,7 @@ pub(super) struct Bodies(HashMap<NodeId, Share>);
 #[derive(Debug, Default)]
 struct Share {
     places: HashMap<Uid, (Rank, usize)>,
-    /// Every place here is before every place outside.
+    /// Every place in `inside` is before every place in `outside`.
     inside: BTreeSet<Place>,
     outside: BTreeSet<Place>,
     bytes: usize,
@@ -55,10 +55,10 @@ struct Share {
 }
 
 impl Bodies {
-    /// The pod has a body of this length now. Its own standing is [`Self::is_inside`]'s to say.
+    /// Sets the length of the pod's body. Whether the pod itself fits is answered by [`Self::is_inside`].
     pub(super) fn set(&mut self, node: &NodeId, uid: &Uid, rank: Rank, len: usize) -> Moves {
         let share = self.0.entry(node.clone()).or_default();
-        // Beside such a body no other would fit.
+        // No other body would fit beside such a body.
         let rank = if len > NODE_PODS_BYTES_MAX && rank != Rank::Mirror { Rank::Oversized } else { rank };
         share.take_out(uid);
         share.put_in(uid, rank, len);
@@ -68,7 +68,7 @@ impl Bodies {
         moves
     }
 
-    /// The pod is gone.
+    /// Removes the pod.
     pub(super) fn remove(&mut self, node: &NodeId, uid: &Uid) -> Moves {
         let Some(share) = self.0.get_mut(node) else { return Moves::default() };
         share.take_out(uid);
@@ -79,7 +79,7 @@ impl Bodies {
         moves
     }
 
-    /// All pods of the node are gone.
+    /// Removes all pods of the node.
     pub(super) fn forget(&mut self, node: &NodeId) {
         self.0.remove(node);
     }
@@ -97,7 +97,7 @@ impl Bodies {
         place.is_some_and(|(rank, _)| *rank == Rank::Ending)
     }
 
-    /// Whether one more mirror pod of the node may be known.
+    /// Whether another mirror pod of the node may be tracked.
     pub(super) fn has_room_for_mirror(&self, node: &NodeId) -> bool {
         self.0.get(node).is_none_or(|share| share.mirrors < NODE_MIRROR_PODS_MAX)
     }

@@ -20,7 +20,7 @@ impl Index {
             Some(Cached::Absent(gone)) => Some(*gone),
             cached => cached.as_ref().and_then(Cached::version).map(|version| version.revision),
         };
-        // A read may have brought something newer than the watch shows yet, and the other way round.
+        // A read may return a newer version than the watch has shown, and the other way round.
         if newest.is_some_and(|newest| newest > revision) {
             return Ok(());
         }
@@ -35,7 +35,7 @@ impl Index {
         object.key = key.clone();
         let fits = self.has_room(&key, &holder_of(&key), Standing::Body, object.body.len());
         if !self.down.location.is_referenced(&key) {
-            // What refers to it had to give way.
+            // The pod that refers to it was dropped to make room.
             self.forget(&key);
             return Ok(());
         }
@@ -80,7 +80,7 @@ impl Index {
         Ok(())
     }
 
-    /// The state of a referenced object has changed for all nodes that need it.
+    /// Stores the state of a referenced object and offers it to all nodes that need it.
     pub(super) fn set_config(&mut self, key: &ObjectKey, cached: Cached) {
         let is_there = cached.version().is_some();
         self.down.objects.insert(key.clone(), cached);

@@ -1,5 +1,5 @@
-//! A pod that is being deleted, with as much of it as there is room for. Its node ends it by the little that says which pod is to go
-//! and when, so that much always goes there, whatever else the node has.
+//! Pods that are being deleted, shortened to the available room. A node can terminate a pod with the few members that
+//! say which pod to terminate and when, so at least those are always delivered to it.
 
 use std::cmp::Reverse;
 
@@ -7,30 +7,31 @@ use serde_json::{Map, Value};
 use tombolo_proto::inventory::content_hash;
 use tombolo_proto::object::{ObjectVersion, SharedObject};
 
-/// Bytes of the body of a pod that is being deleted, at most, where no other pod goes before it: so many of each of 110 leave the
-/// others their part, whoever deletes.
+/// Maximum size of the body of a pod that is being deleted, in bytes, when no other pod precedes it. With 110 such pods
+/// the other pods still keep their part, whoever deletes them.
 pub(super) const ENDING_LEN_MAX: usize = 16 * 1024;
 
-/// Bytes of one for which even so there is no room: it takes as much as its place in the index, and none of its node's share.
+/// Size of a pod that is being deleted when there is no room even for that, in bytes. It takes about as much memory as
+/// its entry in the index, and nothing of its node's share.
 pub(super) const END_LEN_MAX: usize = 2 * 1024;
 
-/// Of the metadata, what is never left out: the names have a few hundred bytes at most.
+/// Members of the metadata that are always kept. The names have a few hundred bytes at most.
 const IDENTITY: [&str; 6] =
     ["name", "namespace", "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"];
 
-/// The same of the spec.
+/// Members of the spec that are always kept.
 const PLACE: [&str; 2] = ["nodeName", "terminationGracePeriodSeconds"];
 
-/// The same of the pod.
+/// Members of the pod that are always kept.
 const KIND: [&str; 4] = ["apiVersion", "kind", "metadata", "spec"];
 
-/// Whether a pod is to go.
+/// Whether a pod is being deleted.
 pub(super) fn is_ending(pod: &Value) -> bool {
     pod.pointer("/metadata/deletionTimestamp").is_some_and(Value::is_string)
 }
 
-/// The pod in at most so many bytes: without its status, which its node has itself, and without the largest parts of the rest.
-/// None where it has no more, or is none.
+/// The pod in at most `most` bytes: without its status, which its node has itself, and without the largest other parts.
+/// `None` if it is not larger, or not a JSON object.
 pub(super) fn shortened(pod: &SharedObject, most: usize) -> Option<SharedObject> {
     if pod.body.len() <= most {
         return None;
@@ -46,7 +47,7 @@ pub(super) fn shortened(pod: &SharedObject, most: usize) -> Option<SharedObject>
     Some(shortened)
 }
 
-/// Takes the largest parts out until the text has at most so many bytes.
+/// Removes the largest parts until the text has at most `most` bytes.
 fn leave_out(pod: &mut Map<String, Value>, most: usize) {
     let mut len = text_len(pod);
     let mut parts = Vec::new();
@@ -125,7 +126,7 @@ mod tests {
         }
     }
 
-    /// Whatever a pod has, its end has room: the longest names that there are.
+    /// Even with the longest possible names the essential members fit.
     #[test]
     fn what_says_that_a_pod_is_to_go_is_small() {
         let name = "n".repeat(253);

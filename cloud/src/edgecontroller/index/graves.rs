@@ -1,25 +1,25 @@
-//! Pods that were deleted while reads were under way: an answer older than that revives nobody.
+//! Tombstones of pods that were deleted while reads were running, so that an older answer does not bring them back.
 
 use std::collections::{BTreeSet, HashSet, VecDeque};
 
 use tombolo_proto::Uid;
 
-/// Deleted pods that are remembered. Beyond it the reads under way count for nothing and are made again.
+/// Maximum number of tombstones. Beyond it the answers of running reads are discarded, and the reads are repeated.
 const GRAVES_MAX: usize = 16_384;
 
-/// A read that is under way.
+/// A running read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ReadToken(u64);
 
-/// See the module.
+/// Tombstones, and the reads that still need them.
 #[derive(Debug, Default)]
 pub(super) struct Graves {
     newest: u64,
     under_way: BTreeSet<ReadToken>,
-    /// Oldest first, each with the newest read at the time: those after it see the deletion themselves.
+    /// Oldest first, each with the newest read at the time of deletion: later reads see the deletion themselves.
     dug: VecDeque<(ReadToken, Uid)>,
     uids: HashSet<Uid>,
-    /// Reads up to here have missed deletions that are forgotten.
+    /// Reads up to this one have missed deletions that are already forgotten.
     void: Option<ReadToken>,
 }
 
@@ -31,8 +31,8 @@ impl Graves {
         token
     }
 
-    /// Whether the answer of the read can be used. What no read under way can show is forgotten only with the next one, so
-    /// that this answer still meets all graves.
+    /// Records that a read has ended; returns whether its answer can be used. Tombstones that no running read needs are
+    /// dropped only at the next call, so that this answer is still checked against all of them.
     pub(super) fn end(&mut self, token: ReadToken) -> bool {
         let usable = self.void.is_none_or(|void| void < token);
         let oldest = self.under_way.first().copied().unwrap_or(token);
@@ -58,7 +58,7 @@ impl Graves {
         self.dug.push_back((ReadToken(self.newest), uid.clone()));
     }
 
-    /// The newest read while one is under way; none when there is no answer to come.
+    /// The newest read, if any is running; `None` when no answer is pending.
     pub(super) fn newest(&self) -> Option<ReadToken> {
         (!self.under_way.is_empty()).then_some(ReadToken(self.newest))
     }
@@ -83,7 +83,7 @@ mod tests {
         assert!(!graves.has(&uid(0)), "nobody reads");
         let first = graves.begin();
         graves.dig(&uid(1));
-        // One read is always under way, as it is where some objects cannot be read.
+        // One read is always running, as happens where some objects cannot be read.
         let mut last = first;
         for number in 2..100_000 {
             let next = graves.begin();

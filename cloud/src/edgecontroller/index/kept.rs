@@ -1,4 +1,4 @@
-//! What is kept of the objects that nodes need, and what gives way when the index has no room left.
+//! What the index keeps of needed objects, and what it drops when it has no room left.
 
 use tombolo_proto::{NodeId, ObjectKey};
 
@@ -9,21 +9,21 @@ use super::{Cached, Effect, Index, Kind};
 /// Bytes that an object takes besides its body.
 const OBJECT_OVERHEAD: usize = 768;
 
-/// Bytes that a reference takes besides the text of its name, where nobody else has the same.
+/// Bytes that a reference takes besides the text of its name, when no other pod shares it.
 const REFERENCE_OVERHEAD: usize = 896;
 
-/// What a pod takes is its namespace's, but a node makes mirror pods itself.
+/// The holder charged for a pod: its namespace. A mirror pod is charged to its node, which creates it itself.
 pub(super) fn holder_of_pod(node: &NodeId, key: &ObjectKey, rank: Rank) -> Holder {
     if rank == Rank::Mirror { Holder::Node(node.clone()) } else { holder_of(key) }
 }
 
-/// For whom what is known of an object is kept.
+/// The holder charged for an object: its namespace.
 pub(super) fn holder_of(key: &ObjectKey) -> Holder {
     Holder::Namespace(key.namespace().into())
 }
 
 impl Index {
-    /// Whether there is room for the body of an object, which has so many bytes now. Others give way to it.
+    /// Whether there is room for the body of an object of this length. Other items may be dropped to make room.
     pub(super) fn has_room(
         &mut self,
         key: &ObjectKey,
@@ -34,7 +34,7 @@ impl Index {
         self.take_room(&Item::Body(key.clone()), holder, standing, len + OBJECT_OVERHEAD)
     }
 
-    /// The same for what a pod refers to.
+    /// Whether there is room for the references of a pod.
     pub(super) fn has_room_for_references(&mut self, pod: &ObjectKey, references: &[ObjectKey]) -> bool {
         let item = Item::References(pod.clone());
         if references.is_empty() {
@@ -56,7 +56,7 @@ impl Index {
         is_inside
     }
 
-    /// Nothing of an object is kept any more.
+    /// Releases the room of an item.
     pub(super) fn give_up(&mut self, item: &Item) {
         let moves = self.room.remove(item);
         self.follow(moves);
@@ -65,7 +65,7 @@ impl Index {
     fn follow(&mut self, moves: Moves) {
         self.down.set_index_bytes(self.room.bytes());
         for item in moves.out {
-            // Another may have gone with what went before it.
+            // An earlier item may have taken this one with it.
             if self.room.standing(&item).is_none() {
                 continue;
             }
@@ -83,7 +83,7 @@ impl Index {
         }
     }
 
-    /// Whoever needs the object is told that it cannot be read.
+    /// Notifies the nodes that need the object that it cannot be read.
     fn drop_body(&mut self, key: &ObjectKey) {
         if let Some(mut cached) = self.down.objects.get_mut(key)
             && let Cached::Present(object) = &*cached
@@ -99,7 +99,7 @@ impl Index {
         }
     }
 
-    /// What the pod refers to is not known any more. A pod without that is of no use to its node, unless it is to go.
+    /// Forgets the references of a pod. Without them its node cannot use the pod, unless the pod is being deleted.
     fn drop_references(&mut self, pod: &ObjectKey) {
         let Some(known) = self.pods.by_key(pod).cloned() else { return };
         let change = self.down.location.leave_out(&known.node, &known.version.uid, pod);

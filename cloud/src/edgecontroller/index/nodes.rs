@@ -1,4 +1,4 @@
-//! Nodes: which are edge nodes, and what comes and goes with one.
+//! Nodes: which of them are edge nodes, and the state that is created and removed with them.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use crate::edgecontroller::downstream::{NodeState, node_key};
 /// Label of an edge node (docs/reference/kubeedge.md#registration-order).
 pub(crate) const EDGE_LABEL: &str = "node-role.kubernetes.io/edge";
 
-/// Bytes of a node's own Node that are in memory: all annotations that the API allows (256 KiB), and 1,000 images. Of a
-/// larger one the node is told that it cannot be read.
+/// Maximum size of a node's own Node in memory, in bytes: all annotations that the API allows (256 KiB), and 1,000
+/// images. A node is told that a larger one cannot be read.
 pub(crate) const NODE_OBJECT_BYTES_MAX: usize = 512 * 1024;
 
 impl Index {
-    /// A node has connected with a certificate of ours.
+    /// Records that a node has connected with a certificate of ours.
     pub fn joined(&mut self, node: &NodeId) {
         let mut state = self.down.nodes.entry(node.clone()).or_default();
         state.joined = true;
@@ -29,7 +29,7 @@ impl Index {
         }
     }
 
-    /// A node's session has ended and no other took over.
+    /// Records that a node's session has ended and no other took over.
     pub fn left(&mut self, node: &NodeId) {
         if self.down.nodes.remove_if(node, |_, state| state.registered.is_none()).is_some() {
             self.forget(&node_key(node));
@@ -43,7 +43,7 @@ impl Index {
         let Ok(node) = NodeId::parse(key.name()) else { return Ok(()) };
         let (uid, is_unread) = (raw.uid()?, raw.is_unread());
         let before = self.down.nodes.get(&node).map(|state| state.clone()).unwrap_or_default();
-        // Its labels are not known then.
+        // If it was not read, its labels are not known.
         let is_edge = labelled || (is_unread && before.registered.is_some());
         if !is_edge && !before.joined {
             if before.registered.is_some() {
@@ -52,7 +52,7 @@ impl Index {
             return Ok(());
         }
         if before.registered.as_ref().is_some_and(|known| *known != uid) {
-            // Deleted and created again while nobody watched: the edge has to hear of the deletion all the same.
+            // Deleted and created again while no watch ran: the edge must still be notified of the deletion.
             self.remove_node(node.as_str());
             return self.node_applied(raw);
         }
@@ -85,7 +85,7 @@ impl Index {
         let state = NodeState { registered: Some(uid), significant: Some(significant), ..before.clone() };
         self.down.nodes.insert(node.clone(), state);
         if before.registered.is_none() && self.pods_watched {
-            // The pod watch has passed over this node's pods until now.
+            // The pod watch has ignored this node's pods until now.
             self.needed_anew(&key);
             self.listing.insert(node.clone());
             self.effects.push(Effect::ListPods(node));
@@ -99,13 +99,13 @@ impl Index {
         let key = raw.key(&Kind::Node.resource());
         let Ok(node) = NodeId::parse(key.name()) else { return };
         let known = self.down.nodes.get(&node).and_then(|state| state.registered.clone());
-        // The deletion of an incarnation that was replaced already says nothing about the present one.
+        // The deletion of an incarnation that was already replaced does not concern the present one.
         if known.is_some() && known == raw.uid().ok() {
             self.remove_node(key.name());
         }
     }
 
-    /// The Node is gone: everything goes with it, and its edge is told.
+    /// The Node was deleted: removes everything that belongs to it, and notifies its edge.
     pub(super) fn remove_node(&mut self, name: &str) {
         let Ok(node) = NodeId::parse(name) else { return };
         let Some((_, state)) = self.down.nodes.remove(&node) else { return };
@@ -114,12 +114,12 @@ impl Index {
             self.forget(&node_key(&node));
             self.effects.push(Effect::NodeDeleted(node));
         } else {
-            // Still connected and not registered: known to be absent, and registration is what comes next.
+            // Still connected but not registered: its Node is known to be absent, and registration comes next.
             self.down.nodes.insert(node, state);
         }
     }
 
-    /// Not an edge node any more.
+    /// The node is no longer an edge node.
     fn forget_node(&mut self, node: &NodeId) {
         self.down.nodes.remove(node);
         self.forget(&node_key(node));
@@ -140,7 +140,7 @@ impl Index {
         }
     }
 
-    /// All pods of the nodes that were known before the pod watch began are in memory.
+    /// Called when all pods of the nodes known before the pod watch began are in memory.
     pub(super) fn first_pods_listed(&mut self) {
         let waiting: Vec<NodeId> = self
             .down
@@ -156,7 +156,7 @@ impl Index {
         }
     }
 
-    /// The node's picture is complete.
+    /// Marks the node's pods as known and offers all its objects.
     pub(super) fn set_listed(&mut self, node: &NodeId) {
         let Some(mut state) = self.down.nodes.get_mut(node) else { return };
         if state.registered.is_none() || state.listed {

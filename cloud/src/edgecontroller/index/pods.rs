@@ -1,4 +1,4 @@
-//! Pods and what they refer to.
+//! Pods and the objects that they refer to.
 
 use std::sync::Arc;
 
@@ -17,11 +17,11 @@ use crate::edgecontroller::needs::{NODE_REFERENCES_BYTES_MAX, total_weight};
 use crate::edgecontroller::pod_manager::{Known, Observed, Verdict};
 use crate::kube::MIRROR;
 
-/// A pod as it was told.
+/// A pod as a watch or a read reported it.
 #[derive(Debug)]
 pub(in crate::edgecontroller) struct SeenPod {
     rank: Rank,
-    /// Bytes of its body, also where the body was left out.
+    /// Length of its body in bytes, even if the body was left out.
     len: usize,
     pod: Trimmed,
 }
@@ -34,13 +34,14 @@ impl SeenPod {
         let is_to_go = is_ending(raw.value());
         let mut pod = Kind::Pod.trimmed(raw)?;
         if rank == Rank::Mirror {
-            // A node makes mirror pods itself, and must not be given objects for them: the Node authorizer does the same.
+            // A node creates mirror pods itself and must not gain objects through them. The Node authorizer follows the
+            // same rule.
             pod.object.dependencies.clear();
         } else if is_to_go {
             shorten(&mut pod, ENDING_LEN_MAX);
             rank = Rank::Ending;
         }
-        // For what was not read there is no room: it is there, and its body is not.
+        // A pod that was not read whole exists, but gets no room for its body.
         let len = if pod.object.body.is_empty() { NODE_PODS_BYTES_MAX + 1 } else { pod.object.body.len() };
         Ok(Self { rank, len, pod })
     }
@@ -54,8 +55,9 @@ impl SeenPod {
     }
 }
 
-/// The pods of one node as a list brings them. Bodies for which the node's share can have no room are left out while it is read, so
-/// that whoever makes many large pods does not make the list large: those of mirror pods, and those of all others.
+/// The pods of one node as a list returns them. Bodies that exceed the node's share are left out while the list is
+/// read, so that a user who creates many large pods cannot make the list large. The share is applied to mirror pods and
+/// to all other pods separately.
 #[derive(Debug, Default)]
 pub(in crate::edgecontroller) struct PodList {
     pods: Vec<Result<SeenPod, ObjectError>>,
@@ -69,7 +71,7 @@ impl PodList {
         let mut seen = SeenPod::read(raw);
         if let Ok(SeenPod { rank, len, pod }) = &mut seen {
             self.mirror_pods += usize::from(*rank == Rank::Mirror);
-            // What is known of the others stays: a list takes nothing away.
+            // What is known of the skipped pods stays: a list removes nothing.
             if *rank == Rank::Mirror && self.mirror_pods > NODE_MIRROR_PODS_MAX {
                 return;
             }
@@ -85,7 +87,7 @@ impl PodList {
         self.pods.push(seen);
     }
 
-    /// Bytes of the bodies in it.
+    /// Bytes of the bodies in the list.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
         self.mirrors + self.others
@@ -107,7 +109,7 @@ impl Index {
         let Some(node) = node.filter(|node| self.is_registered(node)) else { return Ok(()) };
         let (uid, revision) = (raw.uid()?, raw.revision()?);
         self.pod_seen(&node, SeenPod::read(raw)?);
-        // It is there. What it needs has to be read.
+        // The pod exists. Its references have to be read.
         if is_in_part
             && let Some(known) = self.pods.get(&uid).filter(|known| known.version.revision == revision)
         {
@@ -116,7 +118,7 @@ impl Index {
         Ok(())
     }
 
-    /// Of a pod that is too long for an event it is not known what it needs. One that is known is read if it has been told to go since.
+    /// The references of a pod that is too long for an event are unknown. A known pod is read if its deletion is new.
     fn pod_in_part(&mut self, raw: &RawObject) -> Result<(), ObjectError> {
         let marks = |pod: &Value| {
             let metadata = pod.get("metadata");
@@ -134,7 +136,7 @@ impl Index {
         Ok(())
     }
 
-    /// A pod of this edge node is there.
+    /// Records a pod that exists on this edge node.
     pub(super) fn pod_seen(&mut self, node: &NodeId, seen: SeenPod) {
         let SeenPod { rank, len, mut pod } = seen;
         let known = self.pods.get(&pod.object.version.uid).is_some();
@@ -169,7 +171,7 @@ impl Index {
                 self.hold_pod(node, rank, len, &object);
                 self.need_gained(node, &change);
                 self.doubt_absent(node, &object.dependencies);
-                // What a pod needs is offered before it, so that it need not wait at the edge.
+                // The objects that a pod needs are offered before it, so that it does not wait for them at the edge.
                 self.offer(node, &key);
                 self.turn(node, &change);
                 let (location, uid) = (&self.down.location, &object.version.uid);
@@ -180,10 +182,10 @@ impl Index {
         }
     }
 
-    /// Notes what the pod refers to, if there is room for that.
+    /// Records the references of the pod, if there is room for them.
     fn refer(&mut self, node: &NodeId, pod: &SharedObject) -> Difference {
         let (key, uid) = (&pod.key, &pod.version.uid);
-        // What can never be served is not kept.
+        // References that can never be served are not kept.
         let is_kept = total_weight(&pod.dependencies) <= NODE_REFERENCES_BYTES_MAX;
         let kept = if is_kept { &pod.dependencies[..] } else { &[] };
         if !self.has_room_for_references(key, kept) {
@@ -197,12 +199,12 @@ impl Index {
         change
     }
 
-    /// What was kept at the node for the sake of what a pod may refer to is looked at again.
+    /// Rechecks objects that stayed on the node only because a pod might refer to them.
     fn doubt_no_more(&mut self, node: &NodeId) {
         self.effects.push(Effect::Ready(node.clone()));
     }
 
-    /// Another pod has come in the place of one that is known: that one is gone.
+    /// Another pod has replaced a known one, which is thereby deleted.
     fn replaced_by(&mut self, pod: &Trimmed) {
         let version = &pod.object.version;
         let former = self.pods.by_key(&pod.object.key).map(|known| known.version.clone());
@@ -211,7 +213,8 @@ impl Index {
         }
     }
 
-    /// Keeps the pod, with its body if the node's share has room for it, and with its end in any case. Whether it can be read again.
+    /// Keeps the pod, with its body if the node's share has room for it, and shortened if it is being deleted. Returns
+    /// whether it can be read again.
     fn hold_pod(&mut self, node: &NodeId, rank: Rank, len: usize, object: &Arc<SharedObject>) -> bool {
         let (key, version) = (&object.key, &object.version);
         let moves = self.bodies.set(node, &version.uid, rank, len);
@@ -250,7 +253,7 @@ impl Index {
         self.has_room(key, &holder_of_pod(node, key, rank), standing, len)
     }
 
-    /// Drops the bodies that the node's share has no room for any more, and has those read for which it has room again.
+    /// Drops bodies that no longer fit the node's share, and reads those that fit again.
     fn move_bodies(&mut self, node: &NodeId, moves: Moves) {
         if !moves.out.is_empty() {
             self.warn_of_bodies(node);
@@ -290,7 +293,7 @@ impl Index {
         }
     }
 
-    /// The pod is bound to its node no longer.
+    /// Removes a pod that is no longer bound to its node.
     fn release(&mut self, pod: &Known) {
         let lacked = self.down.location.lacks(&pod.node, &pod.version.uid);
         let change = self.down.location.remove_pod(&pod.node, &pod.version.uid);
@@ -307,7 +310,7 @@ impl Index {
         self.move_bodies(&pod.node, moves);
     }
 
-    /// The node refers to an object for the first time.
+    /// Records that the node refers to an object for the first time.
     fn need(&mut self, node: &NodeId, key: &ObjectKey) {
         let mut fresh = false;
         self.down.objects.entry(key.clone()).or_insert_with(|| {
@@ -317,7 +320,7 @@ impl Index {
         if fresh {
             self.needed_anew(key);
         }
-        // Before the first list of its kind is complete, the list will bring it.
+        // Until the first list of its kind is complete, that list will deliver it.
         let listed = Kind::of(key).is_some_and(|kind| self.has_listed(kind));
         if fresh && listed {
             self.effects.push(Effect::Fetch(key.clone(), None));
@@ -325,8 +328,8 @@ impl Index {
         self.offer(node, key);
     }
 
-    /// A stock edge may hold empty objects in place of these while no pod needed them
-    /// (docs/reference/kubeedge.md#safe-answers): now one may.
+    /// While no pod needed these objects, a stock edge may hold empty objects in their place
+    /// (docs/reference/kubeedge.md#safe-answers). Now a pod may need them.
     fn doubt_absent(&mut self, node: &NodeId, keys: &[ObjectKey]) {
         for key in keys {
             let absent = matches!(self.down.objects.get(key).as_deref(), Some(Cached::Absent(_)));
@@ -336,7 +339,8 @@ impl Index {
         }
     }
 
-    /// What the node refers to from now on is read, what it does not is forgotten, and pods that this concerns are told anew.
+    /// Reads objects that the node newly refers to, forgets those it no longer refers to, and offers the affected pods
+    /// again.
     pub(super) fn follow_references(&mut self, node: &NodeId, change: &Difference) {
         self.need_gained(node, change);
         self.turn(node, change);
@@ -344,14 +348,14 @@ impl Index {
 
     fn need_gained(&mut self, node: &NodeId, change: &Difference) {
         for gained in &change.gained {
-            // What the pod refers to may have had to give way to its body.
+            // The pod's references may have been dropped to make room for its body.
             if self.down.location.is_needed_by(node, gained) {
                 self.need(node, gained);
             }
         }
     }
 
-    /// Other pods are served from now on, or no longer: they are told with what they refer to, or without.
+    /// Other pods are now served, or no longer: offers them again, with or without their dependencies.
     fn turn(&mut self, node: &NodeId, change: &Difference) {
         for pod in &change.moved {
             self.offer(node, pod);
@@ -370,7 +374,7 @@ impl Index {
         }
     }
 
-    /// The node refers to these objects no longer; those that nobody refers to leave memory.
+    /// The node no longer refers to these objects. Those that no node refers to leave memory.
     fn lose(&mut self, node: &NodeId, keys: &[ObjectKey]) {
         for key in keys {
             if !self.down.location.is_referenced(key) {
@@ -387,7 +391,7 @@ fn shorten(pod: &mut Trimmed, most: usize) {
     }
 }
 
-/// A pod that is being deleted as it is told where there is no room for it.
+/// A pod that is being deleted, in the form sent when there is no room for it.
 fn end_of(pod: Arc<SharedObject>) -> Arc<SharedObject> {
     shortened(&pod, END_LEN_MAX).map_or(pod, Arc::new)
 }

@@ -1,73 +1,74 @@
-//! What the index keeps in memory as a whole: one budget of bytes, shared out between namespaces and nodes, of which the one that
-//! has most gives way first. Pure bookkeeping of lengths.
+//! The memory budget of the whole index, in bytes. It is divided between namespaces and nodes; the holder with the most
+//! bytes loses items first. Pure bookkeeping of lengths.
 
 use std::collections::{BTreeSet, HashMap};
 
 use tombolo_proto::{NodeId, ObjectKey};
 
-/// Bytes that the index keeps unless the configuration says otherwise.
+/// Default budget of the index, in bytes.
 pub(crate) const INDEX_BYTES_MAX: usize = 128 * 1024 * 1024;
 
-/// What has given way comes back when one of so many parts of the whole is free beside it: else what grows and shrinks a little at
-/// the bound would have it read again and again.
+/// A dropped item comes back only if, beside it, one part in this many of the whole budget stays free. Otherwise an
+/// item that grows and shrinks a little at the bound would be read again and again.
 const FREE_PART: usize = 16;
 
-/// For whom something is kept. What a node makes itself counts for the node, all else for the namespace.
+/// The holder to which an item is charged. What a node creates itself is charged to the node, everything else to the
+/// namespace.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Holder {
-    /// Whoever may write there.
+    /// A namespace, and thereby everyone who may write there.
     Namespace(Box<str>),
     /// A node.
     Node(NodeId),
 }
 
-/// What is kept.
+/// An item that is kept.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Item {
-    /// What the pod with this name refers to.
+    /// The references of the pod with this name.
     References(ObjectKey),
     /// The body of an object.
     Body(ObjectKey),
 }
 
-/// In which order the items of a holder give way, last first; the larger ones before the smaller.
+/// The order in which a holder's items are dropped: the last first, and among equals the larger before the smaller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Standing {
-    /// The body of a pod that its node has to end.
+    /// The body of a pod that its node must terminate.
     Ending,
-    /// References: without them it is not known what a node needs.
+    /// References: without them the needs of a node are unknown.
     References,
     /// Any other body.
     Body,
 }
 
-/// Where an item stands in the order.
+/// Position of an item in the order.
 type Place = (Standing, usize, Item);
 
-/// Items whose standing a change of another one has changed.
+/// Other items affected by a change.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Moves {
-    /// They have to leave memory.
+    /// They must leave memory.
     pub(super) out: Vec<Item>,
     /// There is room for them again.
     pub(super) back: Vec<Item>,
 }
 
-/// The whole.
+/// The whole budget.
 #[derive(Debug)]
 pub(super) struct Room {
     max: usize,
-    /// Bytes of all that is inside.
+    /// Bytes of all items inside.
     bytes: usize,
     items: HashMap<Item, (Holder, Standing, usize)>,
     parts: HashMap<Holder, Part>,
-    /// Holders by the bytes that they have inside.
+    /// Holders by the bytes of their items inside.
     order: BTreeSet<(usize, Holder)>,
-    /// Those of them that have something outside.
+    /// The holders that have items outside.
     waiting: BTreeSet<(usize, Holder)>,
 }
 
-/// What one holder has. Every place inside is before every place outside.
+/// The items of one holder. Every place inside is before every place outside.
 #[derive(Debug, Default)]
 struct Part {
     inside: BTreeSet<Place>,
@@ -76,7 +77,7 @@ struct Part {
 }
 
 impl Room {
-    /// So many bytes in all.
+    /// Creates a budget of `max` bytes.
     pub(super) fn new(max: usize) -> Self {
         let (items, parts, order, waiting) = Default::default();
         Self { max, bytes: 0, items, parts, order, waiting }
@@ -86,12 +87,12 @@ impl Room {
         self.max
     }
 
-    /// Bytes of all that is inside.
+    /// Bytes of all items inside.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The item takes so many bytes now, and is kept for this holder. Its own standing is [`Self::is_inside`]'s to say.
+    /// Sets the length and the holder of an item. Whether the item itself fits is answered by [`Self::is_inside`].
     pub(super) fn set(&mut self, item: &Item, holder: &Holder, standing: Standing, len: usize) -> Moves {
         self.take_out(item);
         self.items.insert(item.clone(), (holder.clone(), standing, len));
@@ -110,7 +111,7 @@ impl Room {
         moves
     }
 
-    /// The item is not kept any more, and not wanted.
+    /// Removes an item that is no longer wanted.
     pub(super) fn remove(&mut self, item: &Item) -> Moves {
         match self.take_out(item) {
             true => self.balance(),
@@ -125,17 +126,17 @@ impl Room {
         self.parts.get(holder).is_some_and(|part| part.inside.contains(&place))
     }
 
-    /// How an item gives way; none of one that is not known.
+    /// The standing of an item; `None` if the item is not known.
     pub(super) fn standing(&self, item: &Item) -> Option<Standing> {
         self.items.get(item).map(|(_, standing, _)| *standing)
     }
 
-    /// For whom an item is kept.
+    /// The holder to which an item is charged.
     pub(super) fn holder(&self, item: &Item) -> Option<&Holder> {
         self.items.get(item).map(|(holder, ..)| holder)
     }
 
-    /// Whether it was known.
+    /// Removes an item; returns whether it was known.
     fn take_out(&mut self, item: &Item) -> bool {
         let Some((holder, standing, len)) = self.items.remove(item) else { return false };
         let place = (standing, len, item.clone());
@@ -187,7 +188,7 @@ impl Room {
         moves
     }
 
-    /// Of those whose next item fits, the holder that has least.
+    /// The holder with the fewest bytes, among those whose next item fits.
     fn next_back(&self) -> Option<Holder> {
         let room = self.max.checked_sub(self.bytes + self.max / FREE_PART)?;
         let fits = |holder: &Holder| {
@@ -230,7 +231,7 @@ mod tests {
         assert!(room.is_inside(&body("a")) && room.is_inside(&body("m")) && !room.is_inside(&body("b")));
         assert_eq!((room.bytes(), room.holder(&body("m"))), (1000, Some(&modest)));
         assert_eq!(room.set(&body("c"), &greedy, Standing::Body, 900), Moves::default(), "it waits behind b");
-        // Alone with what has room it would fit, and a part of the whole has to be free beside it.
+        // It would fit into the free room, but a part of the whole budget must stay free beside it.
         assert_eq!(room.set(&body("m"), &modest, Standing::Body, 50), Moves::default());
         assert_eq!(room.remove(&body("m")), moves(&[], &[body("b")]));
         assert_eq!((room.bytes(), room.is_inside(&body("c"))), (1500, false));

@@ -30,12 +30,12 @@ fn key(kind: Kind, name: &str) -> ObjectKey {
 }
 
 impl World {
-    /// Nodes are listed, the other lists have begun and ended empty.
+    /// Nodes are listed; the other lists have begun and ended empty.
     fn synced(nodes: &[&str]) -> Self {
         Self::with_memory(nodes, INDEX_BYTES_MAX)
     }
 
-    /// The same with so many bytes for all that the index keeps.
+    /// The same with a budget of so many bytes for the index.
     fn with_memory(nodes: &[&str], bytes: usize) -> Self {
         let down = Arc::new(Downstream::default());
         let index = Index::new(Arc::clone(&down)).with_memory(bytes);
@@ -204,7 +204,7 @@ fn what_cannot_be_read_holds_nobody_up() {
     assert_eq!(world.index.who_needs(&key(Kind::Secret, "t")), None, "the read ends");
 }
 
-/// The pod watch lags, the others do not: what the API server lists enters the index before anybody acts on its lack.
+/// Only the pod watch lags: what the API server lists enters the index before anyone acts on its absence.
 #[test]
 fn a_list_of_the_nodes_pods_proves_what_a_late_watch_does_not_know() {
     let mut world = World::synced(&["a"]);
@@ -432,7 +432,7 @@ fn a_pod_that_is_not_read_runs_on_with_what_it_needs_and_its_deletion_ends_both(
     assert_eq!((world.state("a", &pod), world.state("a", &secret)), ("unwanted", "unwanted"));
 }
 
-/// A pod that outgrows what is read of it is told to go: its node hears of it, by the part that was read.
+/// A pod too large to be read whole is being deleted: its node is notified with the part that was read.
 #[test]
 fn a_pod_that_is_not_read_and_is_being_deleted_is_told_to_its_node() {
     let mut world = World::synced(&["a"]);
@@ -473,7 +473,7 @@ fn a_pod_that_is_not_read_and_is_being_deleted_is_told_to_its_node() {
     assert_eq!(world.state("a", &pod), "unwanted");
 }
 
-/// Of an event that is too long to be read nothing says where the pod runs.
+/// An event that is too long to be read does not show where the pod runs.
 #[test]
 fn a_pod_that_is_too_long_for_an_event_is_read_when_it_is_told_to_go() {
     let mut world = World::synced(&["a"]);
@@ -504,7 +504,7 @@ fn a_pod_that_is_too_long_for_an_event_is_read_when_it_is_told_to_go() {
     assert_eq!(world.offered(), ["fetch p again"], "it has less time");
 }
 
-/// A pod that is too long for an event is there as soon as a watch tells of it, and is read for what it needs.
+/// A pod that is too long for an event is known as soon as a watch reports it, and is read for its references.
 #[test]
 fn a_pod_that_is_too_long_for_an_event_is_known_at_once() {
     let mut world = World::synced(&["a"]);

@@ -41,7 +41,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The truth without an index: every pod with its references, searched through for each question.
+/// The reference model without an index: every pod with its references, searched for each query.
 #[derive(Default)]
 struct Oracle(BTreeMap<(u8, u8), BTreeSet<u8>>);
 
@@ -152,8 +152,8 @@ fn pods_are_told_by_namespace_and_nothing_stays_of_what_is_forgotten() {
     assert!(!cache.is_referenced(&object(1)));
 }
 
-/// A tenant that has many pods refer to many objects goes without them; whoever refers to few has theirs, and what a node needs
-/// never goes beyond its share.
+/// A tenant whose pods refer to many objects goes without them. Pods with few references get theirs, and the needs of a
+/// node never exceed its share.
 #[test]
 fn pods_that_refer_to_too_much_are_not_served_until_there_is_room() {
     let cache = LocationCache::default();
@@ -167,7 +167,7 @@ fn pods_that_refer_to_too_much_are_not_served_until_there_is_room() {
     };
     let is_served = |name: &str| cache.is_served(&node(0), &Uid::parse(name).expect("valid"));
     assert_eq!(set("large", "tenant", 0..1500).gained.len(), 1500);
-    // One that can never be served takes nothing from the others.
+    // A pod that can never be served takes nothing from the others.
     assert_eq!(set("giant", "tenant", 0..4096), Difference::default());
     assert_eq!((is_served("large"), is_served("giant"), cache.unserved()), (true, false, 1));
     let change = set("honest", "shop", 0..100);
@@ -178,10 +178,10 @@ fn pods_that_refer_to_too_much_are_not_served_until_there_is_room() {
     assert!(cache.is_bound(&node(0), &Uid::parse("giant").expect("valid")));
     assert_eq!(cache.needed_by(&node(0)).len(), 4 + 100 + 10, "all pods, and what is served");
     assert_eq!(cache.references(), 110, "nothing is kept of the rest");
-    // Whether a pod starts without an object is asked of those that are not served as well.
+    // Unserved pods also count for the question whether all pods start without an object.
     assert_eq!(cache.pods_that_need(&node(0), &key("tenant", 5)).len(), 3);
     assert_eq!(cache.pods_that_need(&node(0), &key("tenant", 1400)).len(), 2);
-    // With the other ones gone there is room.
+    // Once the others are removed there is room.
     let change = cache.remove_pod(&node(0), &Uid::parse("honest").expect("valid"));
     assert_eq!((change.gained.len(), change.lost.len(), change.moved.len()), (1490, 100, 1));
     assert!(is_served("large") && cache.unserved() == 1);
@@ -220,8 +220,8 @@ fn tenant() -> impl Strategy<Value = Tenant> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Whatever pods there are, and in whatever order they have come and gone: what a node needs fits its edge's inventory and
-    /// ledger, those who ask for little have it, and only the pods that are there decide.
+    /// Whatever pods there are, and in whatever order they came and went: the needs of a node fit its edge's inventory
+    /// and ledger, small requests are met, and the result depends only on the present pods.
     #[test]
     fn whatever_pods_a_node_has_what_they_refer_to_fits(steps in prop::collection::vec(tenant(), 1..40)) {
         let cache = LocationCache::default();
@@ -261,10 +261,10 @@ proptest! {
             let entry = LedgerEntry { kind: "ConfigMap".into(), uid: None, revision: None };
             ledger.insert(key.clone(), entry).expect("room");
         }
-        // As the sessions count: 384 bytes an entry, and its texts.
+        // Counted as in sessions: 384 bytes an entry, and its texts.
         let claimed: usize = needed.iter().map(|key| 384 + 12 + key.namespace().len() + key.name().len()).sum();
         prop_assert!(claimed <= INVENTORY_BYTES_MAX / 4);
-        // An equal part is everybody's.
+        // Every namespace is entitled to an equal part.
         let part = NODE_REFERENCES_BYTES_MAX / 4;
         for namespace in 0..4 {
             let own: BTreeSet<_> = pods.iter().filter(|((of, _), _)| *of == namespace).flat_map(|(_, all)| all).collect();

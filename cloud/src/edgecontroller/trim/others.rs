@@ -1,14 +1,14 @@
-//! What of a Node travels to other nodes. A node writes most of its Node itself, and every edge that follows Nodes gets it.
+//! What other nodes get of a Node. A node writes most of its Node, and every edge that follows Nodes receives it.
 
 use serde_json::{Map, Value};
 use tombolo_proto::Resource;
 
 use crate::kube::{RawObject, resources};
 
-/// Bytes of a Node that other nodes are shown whole, without its images: an ordinary one has 4 to 12 KiB.
+/// Size up to which other nodes receive a Node whole, without its images, in bytes. An ordinary Node has 4 to 12 KiB.
 pub(crate) const NODE_FOR_OTHERS_MAX: usize = 32 * 1024;
 
-/// Labels that stay in a Node that is larger: where it is and what it runs on.
+/// Labels kept in a larger Node: its location and its platform.
 const LABELS_KEPT: [&str; 9] = [
     "beta.kubernetes.io/arch",
     "beta.kubernetes.io/os",
@@ -21,21 +21,21 @@ const LABELS_KEPT: [&str; 9] = [
     "topology.kubernetes.io/zone",
 ];
 
-/// Members of `metadata` that stay in one that is larger still.
+/// Members of `metadata` kept in a Node that is still too large.
 const METADATA_KEPT: [&str; 5] = ["name", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp"];
 
-/// Members of `spec` that stay there: a Node may have two ranges.
+/// Members of `spec` kept there: a Node may have two ranges.
 const SPEC_KEPT: [&str; 3] = ["podCIDR", "podCIDRs", "unschedulable"];
 
-/// Addresses that stay there.
+/// Number of addresses kept there.
 const ADDRESSES_KEPT: usize = 8;
 
-/// Bytes that a value may have there: a longer one is left out.
+/// Longest value kept there, in bytes; longer ones are left out.
 const VALUE_MAX: usize = 256;
 
-/// Drops what only the node itself needs of its Node: the list of images, which is long and changes often. A Node with more
-/// than [`NODE_FOR_OTHERS_MAX`] bytes loses its annotations too, and if it is still larger all but its identity, ranges of
-/// pod addresses, first addresses and well-known labels.
+/// Drops the part of a Node that only the node itself needs: the list of images, which is long and changes often. A
+/// Node of more than [`NODE_FOR_OTHERS_MAX`] bytes also loses its annotations. If it is still larger, only its
+/// identity, pod address ranges, first addresses and well-known labels remain.
 #[must_use]
 pub fn for_others(resource: &Resource, raw: RawObject) -> RawObject {
     if *resource != resources::nodes() {
@@ -75,7 +75,7 @@ fn is_large(value: &Value) -> bool {
     serde_json::to_writer(&mut count, value).is_err() || count.0 > NODE_FOR_OTHERS_MAX
 }
 
-/// What is left of a Node whose labels, taints or status are too large.
+/// The remainder of a Node whose labels, taints or status are too large.
 fn essence(node: &Value) -> Value {
     let short = |value: &Value| value.to_string().len() <= VALUE_MAX;
     let part = |pointer: &str| node.pointer(pointer).and_then(Value::as_object);

@@ -1,4 +1,4 @@
-//! Kubernetes API calls that a node or one of its local clients makes through us.
+//! Kubernetes API calls that a node or one of its local clients makes through cloudcore.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use super::register::{is_dry_run, may_create_node};
 use super::{Upstream, labels, refusal, whole};
 use crate::kube::{Answer, ApiCall, Caller, ISSUER_PATHS, LARGE_TREE_BYTES_MAX, exceeds, is_document};
 
-/// Roots of the paths that may be called: the API, its discovery and its version.
+/// First path segments that may be called: the API, its discovery and its version.
 const ROOTS: [&str; 4] = ["api", "apis", "openapi", "version"];
 
 impl Upstream {
@@ -55,7 +55,7 @@ impl Upstream {
         }
     }
 
-    /// A kubelet registers its node by a plain call; that makes it no less an edge node.
+    /// A kubelet registers its node with a plain call; the node is an edge node all the same.
     async fn answer_registration(&self, node: &NodeId, call: ApiCall) -> ApiReply {
         let changes_nothing = is_dry_run(&call);
         match self.register(node, call).await {
@@ -75,7 +75,7 @@ fn reply(answer: Answer) -> ApiReply {
     ApiReply { code, content_type, body }
 }
 
-/// Whether a call reads a document that the cluster publishes to whoever is authenticated.
+/// Whether a call reads a document that the cluster publishes to all authenticated clients.
 fn is_published(call: &ApiCall) -> bool {
     call.method == Method::GET && is_document(call.path())
 }
@@ -88,12 +88,13 @@ fn asks_for_token(call: &ApiCall) -> bool {
         && matches!(parts.as_slice(), ["api", "v1", "namespaces", _, "serviceaccounts", _, "token"])
 }
 
-/// Bytes that the tree of a body may take. A node writes no definitions and the like; what it has pods for may.
+/// Memory that the parsed tree of a body may take, in bytes. A node itself writes no definitions and the like, but its
+/// local clients may.
 const fn tree_bytes_max(is_own: bool) -> usize {
     if is_own { TREE_BYTES_MAX } else { LARGE_TREE_BYTES_MAX }
 }
 
-/// Whether this is a call to a path of the API that cannot be read in two ways. Whether its answer ends, [`Kube::call`] asks.
+/// Checks that a call addresses a path of the API unambiguously. [`Kube::call`] checks whether its answer ends.
 ///
 /// [`Kube::call`]: crate::kube::Kube::call
 fn check(request: &ApiRequest, is_own: bool) -> Result<Method, String> {
@@ -105,11 +106,11 @@ fn check(request: &ApiRequest, is_own: bool) -> Result<Method, String> {
         "DELETE" => Method::DELETE,
         other => return Err(format!("method {other:?} is none of GET, POST, PUT, PATCH, DELETE")),
     };
-    // An HTTP server would read the header without them, and the call would be another one than the one that was judged.
+    // An HTTP server would strip the white space, and the call would differ from the one that was checked.
     if [&request.content_type, &request.accept].iter().any(|text| text.trim() != text.as_str()) {
         return Err("a header begins or ends with white space".to_owned());
     }
-    // What is read, here and in the API server, would take many times as much as it was sent as.
+    // Parsed, here and in the API server, it would take many times its transmitted size.
     let first = request.body.iter().find(|byte| !byte.is_ascii_whitespace());
     let is_json = first.is_some_and(|first| matches!(first, b'{' | b'['));
     if is_json && exceeds(std::iter::once(&*request.body), tree_bytes_max(is_own)) {

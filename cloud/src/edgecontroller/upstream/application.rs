@@ -19,12 +19,12 @@ use crate::kube::{
     ApiCall, TreeError, is_large, is_object, is_path_segment, path_of, query_value, read_tree,
 };
 
-/// Paths of the API server that are passed through (docs/reference/kubeedge.md#applications-in-the-cloud). What they
-/// say is the same for everybody.
+/// Paths of the API server that are passed through (docs/reference/kubeedge.md#applications-in-the-cloud). Their
+/// content is the same for every caller.
 const PASSED: [&str; 8] =
     ["/api", "/apis", "/version", "/healthz", "/livez", "/readyz", "/openapi/v2", "/openapi/v3"];
 
-/// What the key of a record names: `/<group or core>/<version>/<resource>/<namespace or null>/<name or null>`.
+/// The target of a record's key: `/<group or core>/<version>/<resource>/<namespace or null>/<name or null>`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ApplicationTarget {
     pub(crate) resource: Resource,
@@ -35,10 +35,10 @@ pub(crate) struct ApplicationTarget {
 }
 
 impl ApplicationTarget {
-    /// Reads a key.
+    /// Parses a key.
     ///
     /// # Errors
-    /// A sentence that says what a key is.
+    /// A sentence that describes the form of a key.
     pub(crate) fn parse(key: &str) -> Result<Self, String> {
         let wrong = || format!("key {key:?} is not /GROUP/VERSION/RESOURCE/NAMESPACE/NAME");
         let mut segments = key.strip_prefix('/').ok_or_else(wrong)?.split('/');
@@ -86,7 +86,7 @@ struct PatchOption {
 }
 
 impl Upstream {
-    /// Answers a record with the record and its result. Watches are the hub's and do not come here.
+    /// Answers a record with the record and its result. Watches are handled by the hub and do not get here.
     pub(super) async fn answer_application(
         &self,
         node: &NodeId,
@@ -111,10 +111,10 @@ impl Upstream {
         position: Option<&Position>,
     ) -> Content {
         let planned = call_of(&application);
-        // Whatever waits for the API server, and then for the edge to read it, is kept once.
+        // A record that waits for the API server, and then for the edge to read it, is kept only once.
         let application = application.without_long_question();
         let (answer, resource) = match planned {
-            // Of what is no document, its health for example, there is no copy.
+            // Paths without a document, for example the server's health, have no copy.
             Ok(Planned::PassedThrough(call)) => {
                 (into_result(self.kube.document(Some(node), call).await), None)
             }
@@ -135,10 +135,10 @@ impl Upstream {
     }
 }
 
-/// The record of a message, which has none of it any more: what waits is kept once.
+/// Takes the record out of a message, so that a waiting record is kept only once.
 ///
 /// # Errors
-/// A sentence that says why there is none.
+/// A sentence that says why there is no record.
 pub(super) fn take_record(message: &mut Message) -> Result<Application, String> {
     let content = std::mem::replace(&mut message.content, Content::null());
     if is_large(&content.payload()) {
@@ -147,7 +147,7 @@ pub(super) fn take_record(message: &mut Message) -> Result<Application, String> 
     Application::read(&content).map_err(|error| error.to_string())
 }
 
-/// Path of what a record changes where it is.
+/// Path of the object that a record changes in place.
 pub(super) fn written_at(application: &Application) -> Option<String> {
     if !matches!(application.verb, Verb::Patch | Verb::Update | Verb::UpdateStatus) {
         return None;
@@ -158,10 +158,10 @@ pub(super) fn written_at(application: &Application) -> Option<String> {
     }
 }
 
-/// The record of something that was done; `resource` is what its key names.
+/// The record of a completed call; `resource` is the resource of its key.
 fn approved(application: Application, resource: Option<&Resource>, body: &Bytes) -> Application {
     match application.verb {
-        // A stock cloud leaves the result of a deletion out.
+        // A stock cloud omits the result of a deletion.
         Verb::Delete => Application { resp_body: None, status: ApplicationStatus::Approved, ..application },
         Verb::Get | Verb::List => {
             let local = resource.and_then(|resource| local_endpoint::in_answer(resource, body));
@@ -171,14 +171,14 @@ fn approved(application: Application, resource: Option<&Resource>, body: &Bytes)
     }
 }
 
-/// A call, in whose name it runs, and what it is about.
+/// A call, the identity under which it runs, and its resource.
 #[derive(Debug)]
 enum Planned {
     PassedThrough(ApiCall),
     AsNode(ApiCall, Resource),
 }
 
-/// The call that a record means.
+/// The call that a record describes.
 fn call_of(application: &Application) -> Result<Planned, String> {
     if application.verb == Verb::Get && is_passed_through(&application.key) {
         return Ok(Planned::PassedThrough(ApiCall::get(&*application.key)));
@@ -213,7 +213,7 @@ fn is_passed_through(path: &str) -> bool {
     safe && matches!((segments.as_slice(), segments.len()), (["api", _], 2) | (["apis", ..], 2 | 3))
 }
 
-/// The options of the verb as JSON; an empty object without any.
+/// The options of the verb as JSON; an empty object if there are none.
 fn option_of(application: &Application) -> Result<Value, String> {
     match application.option.as_deref() {
         None | Some([]) => Ok(json!({})),
@@ -226,7 +226,7 @@ fn option_of(application: &Application) -> Result<Value, String> {
     }
 }
 
-/// `ListOptions` that a list of one answer can have.
+/// `ListOptions` allowed for a list that is returned in one answer.
 const LIST_OPTIONS: [&str; 7] = [
     "labelSelector",
     "fieldSelector",
@@ -237,10 +237,10 @@ const LIST_OPTIONS: [&str; 7] = [
     "timeoutSeconds",
 ];
 
-/// Options of writes that travel in the query.
+/// Options of writes that are sent in the query.
 const WRITE_OPTIONS: [&str; 4] = ["dryRun", "fieldManager", "fieldValidation", "force"];
 
-/// Some members of an options object as a query, with its question mark; empty without any.
+/// Selected members of an options object as a query, with its question mark; empty if there are none.
 fn query(option: &Value, names: &[&str]) -> Result<String, String> {
     let mut query = String::new();
     for name in names {

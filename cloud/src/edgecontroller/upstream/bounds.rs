@@ -1,6 +1,7 @@
-//! Bounds on the requests of all nodes together, by kind. Without one, a kind has only the bounds of each node.
+//! Bounds on the requests of all nodes together, by kind. A kind without a bound has only the bounds of each node.
 //!
-//! The places are everybody's. A request that waits for its own node, to read the large answer before, has none meanwhile.
+//! All nodes share the permits. A request that waits for its own node to read a large earlier answer holds none
+//! meanwhile.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -18,7 +19,7 @@ use tombolo_proto::message::{Message, Operation, ResourceType};
 use crate::kube::{GivesWay, Room};
 use crate::turns::{Turn, Turns};
 
-/// Kinds of requests that can be bounded: those for which stock cloudcore has workers of their own
+/// Kinds of requests that can be bounded: those for which stock cloudcore has separate workers
 /// (docs/reference/kubeedge.md#workers-and-buffers). Closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -61,12 +62,12 @@ pub enum RequestKind {
     QueryLease,
     /// Tokens of service accounts.
     ServiceAccountToken,
-    /// Certificate signing requests, made or read.
+    /// Certificate signing requests, created or read.
     CertificateSigningRequest,
 }
 
 impl RequestKind {
-    /// The kind of a message; none for what is refused or answered without the API.
+    /// The kind of a message. `None` for messages that are refused or answered without the API.
     fn of(message: &Message) -> Option<Self> {
         use {Operation as Op, ResourceType as Type};
         let path = message.route.resource.as_object()?;
@@ -100,19 +101,19 @@ impl RequestKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct RequestBound {
-    /// Requests that run at a time.
+    /// Maximum number of concurrent requests.
     pub running: NonZeroU32,
-    /// Requests that wait for their turn, at most; the next one is refused at once.
+    /// Maximum number of waiting requests; further ones are refused at once.
     pub waiting: u32,
 }
 
-/// One node's part of the requests of a kind that run at a time: a fourth, and one at least.
+/// One node's part of the concurrent requests of a kind: a quarter, but at least one.
 const NODE_PART: u32 = 4;
 
 /// Bounds by kind.
 pub type RequestBounds = BTreeMap<RequestKind, RequestBound>;
 
-/// Too many requests of a kind. The text goes to the edge.
+/// Too many requests of a kind. The text is sent to the edge.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{running} requests of this kind run and {waiting} wait: try again later")]
 pub(super) struct Crowded {
@@ -120,17 +121,17 @@ pub(super) struct Crowded {
     waiting: u32,
 }
 
-/// What a running request holds; its place is free when this is dropped.
+/// Held by a running request; dropping it releases the permits.
 #[derive(Debug)]
 pub(super) struct Pass {
     gates: Gates,
     node: NodeId,
     kind: RequestKind,
-    /// None while it waits for its node.
+    /// `None` while it waits for its node.
     held: Mutex<Option<Held>>,
 }
 
-/// A place, a slot, and the node's turn.
+/// A permit of `places`, one of `slots`, and the node's turn.
 type Held = ([OwnedSemaphorePermit; 2], Turn<(NodeId, RequestKind)>);
 
 impl GivesWay for Pass {
@@ -142,7 +143,8 @@ impl GivesWay for Pass {
         async {
             let Some(gate) = self.gates.0.get(&self.kind) else { return };
             let turn = self.gates.turn(&self.node, self.kind, gate).await;
-            // It has had a place, so it waits for one however many do. None of these is ever closed.
+            // It had its permits before, so it waits for them however many others wait. The semaphores are never
+            // closed.
             let Ok(place) = Arc::clone(&gate.places).acquire_owned().await else { return };
             let Ok(slot) = Arc::clone(&gate.slots).acquire_owned().await else { return };
             *self.held.lock() = Some(([place, slot], turn));
@@ -151,17 +153,17 @@ impl GivesWay for Pass {
     }
 }
 
-/// Lets requests of each kind pass one by one. A node has a part of each kind at a time, running or waiting, and its others
-/// wait behind those: however many it makes, the queue goes round among the nodes.
+/// Admits requests of each kind. Of each kind a node has at most its part running or waiting here; its further requests
+/// queue behind those. However many requests a node makes, the queue rotates among the nodes.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Gates(Arc<BTreeMap<RequestKind, Gate>>, Turns<(NodeId, RequestKind)>);
 
 #[derive(Debug)]
 struct Gate {
     bound: RequestBound,
-    /// One for each request that runs or waits.
+    /// One permit for each request that runs or waits.
     places: Arc<Semaphore>,
-    /// One for each request that runs. Fair: who waits longest is next.
+    /// One permit for each request that runs. Fair: the longest waiting request is next.
     slots: Arc<Semaphore>,
 }
 
@@ -179,7 +181,7 @@ impl Gates {
         Self(Arc::new(gates), Turns::default())
     }
 
-    /// Waits until this message of a node may run. None where it has no bound.
+    /// Waits until this message of a node may run. `None` if it has no bound.
     pub(super) async fn pass(&self, node: &NodeId, message: &Message) -> Result<Option<Arc<Pass>>, Crowded> {
         match RequestKind::of(message) {
             Some(kind) => self.pass_kind(node, kind).await,
@@ -187,7 +189,7 @@ impl Gates {
         }
     }
 
-    /// Waits until a request of this kind of a node may run.
+    /// Waits until a request of this kind may run for a node.
     pub(super) async fn pass_kind(
         &self,
         node: &NodeId,
@@ -207,7 +209,7 @@ impl Gates {
         Ok(Some(pass))
     }
 
-    /// The node's turn, before it waits with others.
+    /// Waits for the node's turn, before it waits with other nodes.
     async fn turn(&self, node: &NodeId, kind: RequestKind, gate: &Gate) -> Turn<(NodeId, RequestKind)> {
         let running = gate.bound.running.get();
         let part = usize::try_from(running / NODE_PART).unwrap_or(usize::MAX).max(1);
@@ -255,7 +257,7 @@ mod tests {
         }
     }
 
-    /// A node makes many requests of a kind that is bounded for all: those of others do not wait behind them, nor are they refused.
+    /// Many requests of one node of a bounded kind neither delay nor refuse those of others.
     #[test]
     fn a_node_has_a_part_of_a_kind_and_waits_behind_itself() {
         let bound = RequestBound { running: NonZeroU32::new(8).expect("not zero"), waiting: 8 };
@@ -272,7 +274,7 @@ mod tests {
         assert_eq!(gates.1.len(), 0, "nothing is kept of nodes that ask nothing");
     }
 
-    /// What has waited for its node goes on with a place, as others do.
+    /// A request that has waited for its node needs a permit again to continue, as others do.
     #[test]
     fn what_goes_on_has_its_place_again() {
         let bound = RequestBound { running: NonZeroU32::MIN, waiting: 0 };

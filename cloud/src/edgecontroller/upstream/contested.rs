@@ -1,4 +1,4 @@
-//! Telling operators that two processes have the identity of one node.
+//! Notifies operators that two processes use the identity of one node.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ use super::Upstream;
 /// Reason of the event; `tombolo doctor` looks for it.
 pub const CONTESTED_REASON: &str = "IdentityUsedTwice";
 
-/// Namespace of events about what has none.
+/// Namespace of events about cluster-scoped objects.
 const NAMESPACE: &str = "default";
 
-/// Time for the event to be written: it is not worth more.
+/// How long writing the event may take; it is not worth more.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Upstream {

@@ -1,4 +1,4 @@
-//! Reports and questions of older edges (docs/reference/kubeedge.md#older-edges).
+//! Reports and requests of older edges (docs/reference/kubeedge.md#older-edges).
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -19,24 +19,24 @@ use super::{Upstream, heartbeat};
 use crate::edgecontroller::written::Known;
 use crate::kube::{ApiCall, Caller, RawObject, is_object, path_of, read_tree, resources};
 
-/// Pods of one report; a node carries at most a few hundred.
+/// Maximum number of pods in one report; a node runs at most a few hundred.
 const POD_REPORTS_MAX: usize = 1024;
 
-/// Extended resources of one node report.
+/// Maximum number of extended resources in one node report.
 const EXTENDED_MAX: usize = 64;
 
-/// The extended resource of which a stock cloud keeps a second annotation, and that annotation.
+/// The extended resource for which a stock cloud keeps a second annotation, and that annotation.
 const GPU: &str = "nvidia.com/gpu";
 const GPU_STATUS: &str = "huawei.com/gpu-status";
 
-/// A list as a kubelet reads it; each pod is read alone.
+/// A pod list, of which each pod is parsed separately.
 #[derive(Deserialize)]
 struct PodItems<'a> {
     #[serde(borrow)]
     items: Vec<&'a RawValue>,
 }
 
-/// One report of a pod, before its status is read.
+/// One report of a pod, before its status is parsed.
 #[derive(Deserialize)]
 struct PodReport<'a> {
     #[serde(rename = "Name", default)]
@@ -47,13 +47,13 @@ struct PodReport<'a> {
     status: &'a RawValue,
 }
 
-/// The reports of a content: an array, or one that stands alone.
+/// The reports in a content: an array, or a single report.
 fn reports_of(payload: &[u8]) -> Result<Vec<&RawValue>, String> {
     let unusable = |_| "the content is no pod status".to_owned();
     if is_object(payload) {
         return serde_json::from_slice(payload).map(|report| vec![report]).map_err(unusable);
     }
-    // Counted first: what is not kept takes no memory.
+    // Counted first, because uncounted items take no memory.
     let count = serde_json::from_slice::<Vec<IgnoredAny>>(payload).map_err(unusable)?.len();
     if count > POD_REPORTS_MAX {
         return Err(format!(
@@ -63,7 +63,7 @@ fn reports_of(payload: &[u8]) -> Result<Vec<&RawValue>, String> {
     serde_json::from_slice(payload).map_err(unusable)
 }
 
-/// What to write of a reported pod.
+/// The write that results from a reported pod.
 struct Write {
     uid: String,
     patch: String,
@@ -87,10 +87,10 @@ fn runs_on(node: &NodeId, pod: &[u8]) -> bool {
     serde_json::from_slice::<Pod<'_>>(pod).is_ok_and(|pod| pod.spec.node_name == node.as_str())
 }
 
-/// What a report changes of the pod that is there; none where it is about another one. No tree is left when anything is
-/// waited for.
+/// The change that a report makes to the present pod. `None` if the report is about another pod. No parsed tree is left
+/// when anything is awaited.
 fn write_of(node: &NodeId, live: &[u8], report: &PodReport<'_>) -> Result<Option<Write>, String> {
-    // First: whether somebody else's pod can be read is not the node's to know.
+    // Checked first: the node must not learn whether another node's pod can be read.
     if !runs_on(node, live) {
         return Ok(None);
     }
@@ -104,14 +104,14 @@ fn write_of(node: &NodeId, live: &[u8], report: &PodReport<'_>) -> Result<Option
     complete_times(&mut status, &live);
     let is_deleted = live.pointer("/metadata/deletionTimestamp").is_some_and(Value::is_string);
     let has_gone = is_deleted && has_ended(&status);
-    // On the version that was read: a newer report may have come through another replica since.
+    // On the version that was read: a newer report may have arrived through another replica since.
     let metadata = json!({"uid": uid, "resourceVersion": text("/metadata/resourceVersion")});
     let patch = Map::from_iter([("metadata".to_owned(), metadata), ("status".to_owned(), status)]);
     let patch = Value::from(patch).to_string();
     Ok(Some(Write { uid, patch, has_gone }))
 }
 
-/// The patch of a Node's status that a report means, on the Node that is there.
+/// The patch of a Node's status that results from a report, based on the present Node.
 fn node_patch(report: &[u8], live: &[u8], heartbeat_age_max: Duration) -> Result<String, String> {
     #[derive(Deserialize)]
     #[serde(rename_all = "PascalCase")]
@@ -142,7 +142,7 @@ fn node_patch(report: &[u8], live: &[u8], heartbeat_age_max: Duration) -> Result
     Ok(patch.to_string())
 }
 
-/// The object of an answer without what was not to be read, or why there is none.
+/// The object of an answer; an error if it could not be read whole.
 fn whole(body: &[u8]) -> Result<Value, String> {
     serde_json::from_slice(body).map_err(|error| error.to_string()).and_then(into_whole)
 }
@@ -152,8 +152,8 @@ fn into_whole(object: RawObject) -> Result<Value, String> {
 }
 
 impl Upstream {
-    /// The report of a node: `{"UID", "Status", "ExtendResources"}`. As a strategic merge, so that what others wrote
-    /// (attached volumes, their conditions) survives.
+    /// Writes the status report of a node: `{"UID", "Status", "ExtendResources"}`. As a strategic merge patch, so that
+    /// fields of other writers (attached volumes, their conditions) survive.
     pub(super) async fn update_node_status(
         &self,
         node: &NodeId,
@@ -182,8 +182,8 @@ impl Upstream {
         done(written)
     }
 
-    /// The report of pods: one `{"UID", "Name", "Status"}` with a name in the path, an array without. A pod that is
-    /// gone needs no status; its deletion is sent again.
+    /// Writes a report of pods: one `{"UID", "Name", "Status"}` if the path has a name, otherwise an array. A pod that
+    /// no longer exists needs no status; its deletion is sent again.
     pub(super) async fn update_pod_status(
         &self,
         node: &NodeId,
@@ -216,7 +216,7 @@ impl Upstream {
         Said::Expelled(expelled)
     }
 
-    /// Writes one pod's status. False when the pod is gone, or another one has its name.
+    /// Writes one pod's status. False when the pod no longer exists, or another one has its name.
     async fn report_pod(
         &self,
         node: &NodeId,
@@ -225,7 +225,7 @@ impl Upstream {
         position: Option<&Position>,
     ) -> Result<bool, Box<StatusError>> {
         let path = path_of(key.resource(), key.namespace(), key.name());
-        // Asked in our own name: to the node, the authorizer calls an absent pod forbidden.
+        // Read as cloudcore: the authorizer would call an absent pod forbidden for the node.
         let live = match into_result(self.kube.call(Caller::OwnFor(node), ApiCall::get(path.as_str())).await)
         {
             Ok(body) => body,
@@ -238,7 +238,7 @@ impl Upstream {
         self.may_follow(node, position, key, &live).await?;
         let call = ApiCall::patch(format!("{path}/status"), STRATEGIC, patch.into());
         match self.as_node(node, call).await {
-            // Not a conflict: the pod of this UID was there, and somebody else has written.
+            // Not for a conflict: the pod of this UID existed, and another writer changed it.
             Err(error) if error.code == 404 => return Ok(false),
             Err(error) => return Err(error),
             Ok(object) => self.note_written(key, Known::of(&object), position.map(Position::order)),
@@ -266,7 +266,7 @@ impl Upstream {
         }
     }
 
-    /// The cluster's CA bundle, PEM: the one that every namespace has.
+    /// The cluster's CA bundle in PEM: the one that every namespace contains.
     pub(super) async fn ca_certificate(&self, node: &NodeId) -> Said {
         let path = path_of(&resources::configmaps(), "kube-system", "kube-root-ca.crt");
         match into_result(self.kube.call(Caller::OwnFor(node), ApiCall::get(path)).await) {
@@ -282,7 +282,7 @@ impl Upstream {
     }
 }
 
-/// The pods of a list as an array, each with its kind: they are read one by one.
+/// The pods of a list as an array, each with its kind. They are parsed one by one.
 fn array_of(list: &[u8]) -> Result<Content, String> {
     let list: PodItems<'_> = serde_json::from_slice(list).map_err(|error| error.to_string())?;
     let mut pods = Vec::with_capacity(list.items.len());
@@ -295,7 +295,7 @@ fn array_of(list: &[u8]) -> Result<Content, String> {
     Content::from_value(&pods).map_err(|error| error.to_string())
 }
 
-/// Attached volumes are the attach controller's, and a kubelet port that is set stays.
+/// Keeps fields of others: attached volumes belong to the attach controller, and a kubelet port that is set stays.
 fn keep_what_is_not_the_nodes(status: &mut Value, live: &Value) {
     let Some(status) = status.as_object_mut() else { return };
     status.remove("volumesAttached");
@@ -312,7 +312,7 @@ struct Device {
     healthy: bool,
 }
 
-/// Annotations that say which extended resources a node has: each under the resource's name, as JSON.
+/// Annotations that name the extended resources of a node: each under the resource's name, as JSON.
 fn annotations_of(extended: Option<&Value>) -> Map<String, Value> {
     let mut annotations = Map::new();
     let Some(extended) = extended.and_then(Value::as_object) else { return annotations };
@@ -332,7 +332,7 @@ fn annotations_of(extended: Option<&Value>) -> Map<String, Value> {
     annotations
 }
 
-/// Older edges leave times out, or say the time of the report: what has not changed keeps the time that it has.
+/// Older edges omit times, or send the time of the report. What has not changed keeps its time.
 fn complete_times(status: &mut Value, live: &Value) {
     let now = || Value::String(format!("{:.0}", jiff::Timestamp::now()));
     let Some(status) = status.as_object_mut() else { return };
@@ -344,7 +344,7 @@ fn complete_times(status: &mut Value, live: &Value) {
         _ => {}
     }
     let known = live.pointer("/status/conditions").and_then(Value::as_array);
-    // Both sides are the node's to write: looked up, for it may have thousands on each.
+    // Both sides are written by the node and may have thousands of entries: use a map.
     let mut times = HashMap::new();
     for former in known.into_iter().flatten() {
         let time = former.get("lastTransitionTime").and_then(Value::as_str);
@@ -364,12 +364,12 @@ fn complete_times(status: &mut Value, live: &Value) {
     }
 }
 
-/// What a condition says, without its times.
+/// Type and status of a condition, without its times.
 fn state_of(condition: &Value) -> [Option<&str>; 2] {
     ["type", "status"].map(|member| condition.get(member).and_then(Value::as_str))
 }
 
-/// The pod has ended, and none of its containers runs.
+/// Whether the pod has ended, and none of its containers runs.
 fn has_ended(status: &Value) -> bool {
     let ended = matches!(status.get("phase").and_then(Value::as_str), Some("Succeeded" | "Failed"));
     let containers = ["containerStatuses", "initContainerStatuses"];
@@ -426,7 +426,7 @@ mod tests {
         assert!(bare["startTime"].is_string());
     }
 
-    /// It is read in cloudcore's name, whatever the node may see.
+    /// The pod is read as cloudcore, whatever the node may see.
     #[test]
     fn of_a_pod_of_another_node_nothing_is_told() {
         let deep = "[".repeat(200) + &"]".repeat(200);

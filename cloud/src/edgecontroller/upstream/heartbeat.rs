@@ -1,12 +1,12 @@
-//! Heartbeats of node reports that took long to arrive (docs/reference/kubeedge.md#older-edges).
+//! Heartbeats in node reports that were delayed (docs/reference/kubeedge.md#older-edges).
 
 use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
 use serde_json::Value;
 
-/// Gives conditions whose heartbeat is older than `age_max` the present time: an older edge sends what it has stored,
-/// and the report itself is the sign of life.
+/// Sets the heartbeat of conditions to the present time if it is older than `age_max`. An older edge sends stored
+/// reports, and the arrival of the report itself proves that the node lives.
 pub(super) fn refresh(status: &mut Value, age_max: Duration, now: SystemTime) {
     let Ok(now) = Timestamp::try_from(now) else { return };
     let conditions = status.get_mut("conditions").and_then(Value::as_array_mut);

@@ -4,11 +4,11 @@ use serde_json::{Map, Value, json};
 
 use crate::edgecontroller::index::nodes::EDGE_LABEL;
 
-/// Labels that cloudcore sets for a node that registers. Everything else in the domains of Kubernetes is dropped:
-/// above all `node-restriction.kubernetes.io/*`, which exists so that nodes cannot set it.
+/// Labels that cloudcore sets for a node that registers. All other labels in the Kubernetes domains are dropped, above
+/// all `node-restriction.kubernetes.io/*`, which exists so that nodes cannot set it.
 const GRANTED: [&str; 2] = [EDGE_LABEL, "node-role.kubernetes.io/agent"];
 
-/// Labels in the domains of Kubernetes that NodeRestriction lets a node set itself.
+/// Labels in the Kubernetes domains that NodeRestriction lets a node set itself.
 const OWN: [&str; 13] = [
     "kubernetes.io/hostname",
     "kubernetes.io/os",
@@ -33,7 +33,7 @@ pub(super) fn edge() -> Value {
     json!({EDGE_LABEL: ""})
 }
 
-/// Takes out of a Node object what its own identity may not set; returns what cloudcore adds in its place.
+/// Removes the labels from a Node object that a node may not set; returns those that cloudcore adds in their place.
 pub(super) fn split(node: &mut Value) -> Map<String, Value> {
     let mut granted = Map::new();
     let Some(labels) = node.pointer_mut("/metadata/labels").and_then(Value::as_object_mut) else {

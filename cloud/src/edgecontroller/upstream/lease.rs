@@ -1,13 +1,13 @@
-//! Renewals of a node's lease, and which process of the node renews it.
+//! Renews a node's lease, and tracks which process of the node renews it.
 //!
-//! The lease is the one object that every replica writes for a node that lives, so it says which process of an edge that was:
-//! two machines with one identity are told apart whichever replicas they come to, and whether their sessions overlap or not. A
-//! renewal is made on the condition that the lease is its process's already, so a node that nobody contends with costs one
-//! call a renewal, as it did.
+//! The lease is the one object that every replica writes for a live node, so it also records which process of an edge
+//! renewed it. Two machines with one identity are thus detected, whichever replicas they use and whether or not their
+//! sessions overlap. A renewal is conditional on the lease already belonging to its process, so an uncontended node
+//! still costs one call per renewal.
 //!
-//! Whoever finds the lease another process's takes it over only once it has answered a question that was asked after that, and only
-//! in the version that was read. So each process in the history was alive after the one before it had the lease: one that comes
-//! twice was alive beside the one in between.
+//! A process that finds the lease held by another process takes it over only after it has answered a request sent after
+//! that, and only in the version that was read. So each process in the history was alive after the one before it had
+//! the lease. A process that appears twice was therefore alive at the same time as the one in between.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,43 +23,43 @@ use crate::kube::{ApiCall, Caller};
 /// Annotation of a lease: the process that renews it, in hex digits.
 const PROCESS: &str = "tombolo/process";
 
-/// Annotation of a lease: those that did before, and what that has shown.
+/// Annotation of a lease: its former processes, and the proofs that result.
 const FORMER: &str = "tombolo/former-processes";
 
-/// Processes before the present one that are remembered.
+/// Number of former processes that are remembered.
 const FORMER_MAX: usize = 4;
 
-/// Time without a further proof of two processes after which the matter is taken for settled.
+/// Time without a further proof of two processes after which the matter counts as settled.
 pub(crate) const SETTLED_AFTER: Duration = Duration::from_secs(3600);
 
-/// What became of a renewal.
+/// Outcome of a renewal.
 #[derive(Debug)]
 pub enum Renewal {
     /// The HTTP status code of the API server, 429 when too many renewals wait, or 503 when it does not answer.
     Answered(u16),
-    /// Nothing is written: the lease is not that process's.
+    /// Nothing is written: the lease belongs to another process.
     OfAnother(Box<Held>),
 }
 
-/// Whose a lease is.
+/// The holder of a lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Held {
-    /// The version of the lease that says so.
+    /// The version of the lease in which it was read.
     version: String,
-    /// Its present process; none before the first one.
+    /// Its present process; `None` before the first one.
     pub process: Option<u64>,
     former: Former,
 }
 
-/// What is remembered beside the present process.
+/// What is remembered besides the present process.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Former {
-    /// Processes, the newest first.
+    /// Former processes, the newest first.
     processes: Vec<u64>,
-    /// How often it was proved in a row that there are two at a time.
+    /// Number of consecutive proofs that two processes exist at the same time.
     proofs: u32,
-    /// When that was last, in Unix seconds.
+    /// Time of the last proof, in Unix seconds.
     proved: u64,
 }
 
@@ -83,7 +83,7 @@ struct Metadata {
 }
 
 impl Held {
-    /// What is written there by others than cloudcore counts for nothing.
+    /// Malformed annotations, which cloudcore did not write, are ignored.
     fn read(lease: &[u8]) -> Option<Self> {
         let Metadata { resource_version: version, annotations } =
             serde_json::from_slice::<Lease>(lease).ok()?.metadata;
@@ -94,19 +94,19 @@ impl Held {
         Some(Self { version, process, former })
     }
 
-    /// How often it was proved lately that two processes have the node's identity.
+    /// Number of recent proofs that two processes use the node's identity.
     #[must_use]
     pub fn proofs(&self) -> u32 {
         self.former.proofs(now())
     }
 
-    /// Whether a process that takes the lease now has had it before another one.
+    /// Whether a process that takes the lease now had it before another one.
     #[must_use]
     pub fn comes_back(&self, process: u64) -> bool {
         self.process != Some(process) && self.former.processes.contains(&process)
     }
 
-    /// What is remembered once this process has taken it.
+    /// What is remembered once this process has taken the lease.
     fn taken_by(&self, process: u64, now: u64) -> Former {
         let mut former = self.former.clone();
         if self.comes_back(process) {
@@ -134,8 +134,8 @@ fn time_of(micros: i64) -> Option<String> {
 }
 
 impl Upstream {
-    /// Renews the node's lease for a process of the node, where the lease is that one's; for process 0, which is an older edge that
-    /// does not say, whosever it is.
+    /// Renews the node's lease for a process of the node, if the lease belongs to that process. For process 0, an older
+    /// edge that does not name its process, the lease is renewed whoever holds it.
     pub async fn renew_lease(&self, node: &NodeId, renew_time_micros: i64, process: u64) -> Renewal {
         let Some(time) = time_of(renew_time_micros) else { return Renewal::Answered(400) };
         let call = match process {
@@ -149,11 +149,11 @@ impl Upstream {
                 ApiCall::patch(path_of(node), "application/json-patch+json", steps.to_string().into())
             }
         };
-        // A patch that does not fit. An edge that does not say who it is, is told apart from nobody.
+        // 422: the patch does not apply. A process that does not identify itself cannot be told from others.
         self.write_lease(node, call, (process != 0).then_some(422)).await
     }
 
-    /// Renews the lease and makes it this process's. The process was heard of after `held` was read.
+    /// Renews the lease and makes it this process's. The process must have been heard from after `held` was read.
     pub async fn take_lease(
         &self,
         node: &NodeId,
@@ -169,7 +169,7 @@ impl Upstream {
         self.write_lease(node, merge(node, &patch), Some(409)).await
     }
 
-    /// Writes the lease. With the code `another`, it is read whose it is.
+    /// Writes the lease. On the status code `another`, reads who holds it.
     async fn write_lease(&self, node: &NodeId, call: ApiCall, another: Option<u16>) -> Renewal {
         if !self.enabled {
             return Renewal::Answered(503);
@@ -220,7 +220,7 @@ mod tests {
     #[test]
     fn only_a_process_that_comes_back_to_the_lease_proves_another_one() {
         let mut held = Held { version: String::new(), process: None, former: Former::default() };
-        // A node that is started anew again and again.
+        // A node that is restarted again and again.
         for process in [1, 2, 2, 3, 4, 5, 6, 7] {
             assert!(!held.comes_back(process), "{process}");
             held = written(&held, process, NOW);

@@ -1,5 +1,5 @@
-//! Single members of an object in its text. Whoever writes the text chooses how many members there are, and in a map of all of
-//! them each would take many times its text.
+//! Reads and sets single members of an object in its text. The author of the text decides how many members there are,
+//! and in a map each would take many times its text.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,10 +9,10 @@ use serde::de::{Deserializer as _, Error as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use tombolo_apicore::raw::{span, splice};
 
-/// The member of this name in the text of an object, as it was written; the others are passed over.
+/// The member of this name in the text of an object, as it was written; the others are skipped.
 ///
 /// # Errors
-/// The text is no object, or the name is there twice: readers would not agree about which one counts.
+/// The text is not an object, or the name occurs twice: readers would not agree which one counts.
 pub(super) fn member<'t>(text: &'t [u8], name: &str) -> serde_json::Result<Option<&'t RawValue>> {
     struct Wanted<'n>(&'n str);
     impl<'de> Visitor<'de> for Wanted<'_> {
@@ -38,12 +38,12 @@ pub(super) fn member<'t>(text: &'t [u8], name: &str) -> serde_json::Result<Optio
     Ok(found)
 }
 
-/// A name, which is copied only where it has escapes.
+/// A name, copied only if it contains escapes.
 #[derive(serde::Deserialize)]
 struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
 
-/// The text of an object with a member at this path: in place of the one that is there, which is told, or before all others of its
-/// object, which is made where there is none or null.
+/// The text of an object with a member set at this path. It replaces the existing member, which is returned, or is
+/// inserted before all others of its object. Missing or null objects on the path are created.
 ///
 /// # Errors
 /// As [`member`], for each object on the path.
@@ -69,7 +69,7 @@ pub(super) fn with_member<'t>(
     Ok((splice(text, object, value), None))
 }
 
-/// A value at a path of objects that are not there yet.
+/// A value wrapped in objects for a path that does not exist yet.
 fn within(path: &[&str], value: &str) -> serde_json::Result<String> {
     path.iter().rev().try_fold(value.to_owned(), |value, name| Ok(format!("{{{}}}", named(name, &value)?)))
 }

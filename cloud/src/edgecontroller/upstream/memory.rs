@@ -1,4 +1,4 @@
-//! Answers that need no call: objects that a pod on the node refers to and that are in memory
+//! Answers that need no API call: objects in memory that a pod on the node refers to
 //! (docs/security.md#what-a-node-may-do).
 
 use std::sync::Arc;
@@ -11,9 +11,9 @@ use super::{Upstream, fresh_id, now_millis};
 use crate::kube::resources;
 
 impl Upstream {
-    /// The ConfigMap or Secret that a request asks for, from memory; none when the node has no claim to the object, the
-    /// cache does not know it, or anything else is asked: then [`answer`](Self::answer) is due, and the rights are the API
-    /// server's to judge.
+    /// The requested ConfigMap or Secret, from memory. `None` when the node has no claim to the object, the cache does
+    /// not know it, or anything else is requested. Then call [`answer`](Self::answer), where the API server authorizes
+    /// the request.
     #[must_use]
     pub fn held_in_memory(&self, node: &NodeId, request: &Request) -> Option<Arc<SharedObject>> {
         let Request { body: RequestBody::Message(message), caller_token: None, .. } = request else {
@@ -33,8 +33,8 @@ impl Upstream {
     }
 }
 
-/// The answer with such an object, as a message of its own; none when the request is no message, or the object has no place
-/// for its version.
+/// The answer with such an object, as a message of its own. `None` when the request is not a message, or the object has
+/// no place for its version.
 #[must_use]
 pub fn reply_with(id: RequestId, request: &RequestBody, object: &SharedObject) -> Option<Reply> {
     let RequestBody::Message(request) = request else { return None };
@@ -62,7 +62,7 @@ mod tests {
         NodeId::parse(name).expect("a name")
     }
 
-    /// A secret that a pod on the node `near` refers to, and a pod that refers to something absent.
+    /// A Secret to which a pod on the node `near` refers, and a pod that refers to an absent object.
     fn upstream() -> Upstream {
         let down = Downstream::default();
         let uid = Uid::parse("u").expect("a UID");

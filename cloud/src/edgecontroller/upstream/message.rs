@@ -1,5 +1,4 @@
-//! KubeEdge's messages (docs/reference/kubeedge.md#upstream-messages): which API call each one is, and the shape of its
-//! reply.
+//! KubeEdge's messages (docs/reference/kubeedge.md#upstream-messages): maps each to an API call, and builds its reply.
 
 use bytes::Bytes;
 use http::Method;
@@ -17,34 +16,34 @@ use crate::kube::{
     Answer, ApiCall, CallError, TreeError, is_large, is_object, is_path_segment, path_of, resources,
 };
 
-/// Where a request points: checked segments of its resource path.
+/// The target of a request: checked segments of its resource path.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Target<'a> {
     pub(super) namespace: &'a str,
     pub(super) name: &'a str,
 }
 
-/// What a reply says, before it is put into a message.
+/// The content of a reply, before it is put into a message.
 #[derive(Debug)]
 pub(super) enum Said {
-    /// `{"Object": .., "Err": ..}`; the flag says whether the header names the object's version.
+    /// `{"Object": .., "Err": ..}`; the flag tells whether the header names the object's version.
     Wrap(Outcome, bool),
     /// The object itself, or an error.
     Object(Outcome),
-    /// `"OK"`, with the version of what was written.
+    /// `"OK"`, with the version of the written object.
     Done(String),
-    /// `"OK"` for a report of pods of which these are gone.
+    /// `"OK"` for a report of pods; the listed pods no longer exist.
     Expelled(Vec<ObjectKey>),
-    /// A list of objects, bare.
+    /// A bare list of objects.
     List(Content),
     /// A text.
     Text(String),
-    /// A sentence that says why not.
+    /// A sentence that explains the refusal.
     Refused(String),
 }
 
 impl Upstream {
-    /// The answer, and the pods that the node has reported although they are gone.
+    /// The answer, and the reported pods that no longer exist.
     pub(super) async fn answer_message(
         &self,
         node: &NodeId,
@@ -149,7 +148,7 @@ impl Upstream {
         Said::Wrap(outcome(self.as_node(node, call).await), versioned)
     }
 
-    /// A strategic merge patch whose text is the message's content.
+    /// Applies a strategic merge patch whose text is the message's content.
     async fn patch_status(
         &self,
         node: &NodeId,
@@ -157,7 +156,7 @@ impl Upstream {
         content: &Content,
         position: Option<&Position>,
     ) -> Said {
-        // An API server takes `null` for a patch that changes nothing.
+        // The API server accepts `null` as a patch that changes nothing.
         let payload = content.payload();
         if is_large(&payload) {
             return malformed(&format!("the patch: {}", TreeError::TooLarge));
@@ -171,7 +170,7 @@ impl Upstream {
     }
 }
 
-/// The object that a request is about, in a path that leads to one object of the API.
+/// The object that a request concerns. The path must identify one object of the API.
 fn object_of(request: &Message) -> Result<&ObjectPath, String> {
     let route = &request.route;
     let is_task = matches!(route.resource.local, LocalPath::NodeTask { .. } | LocalPath::LegacyTask { .. });
@@ -198,12 +197,12 @@ fn object_of(request: &Message) -> Result<&ObjectPath, String> {
     Ok(path)
 }
 
-/// Whether a request can be about all objects of a type.
+/// Whether a request can concern all objects of a type.
 fn is_of_many(kind: &ResourceType) -> bool {
     matches!(kind, ResourceType::PodStatus | ResourceType::PodList)
 }
 
-/// Whether the API has no object of this type outside a namespace.
+/// Whether objects of this type exist only in namespaces.
 fn is_namespaced(kind: &ResourceType) -> bool {
     use ResourceType as Type;
     matches!(
@@ -220,13 +219,13 @@ fn is_namespaced(kind: &ResourceType) -> bool {
     )
 }
 
-/// A call with the message's object, as its text says it; none where the content is no object.
+/// A call with the message's object, as its exact text. `None` if the content is not an object.
 pub(super) fn object_call(method: Method, path: impl Into<String>, content: &Content) -> Option<ApiCall> {
     let payload = content.payload();
     is_object(&payload).then(|| ApiCall::json_text(method, path, payload.into_owned().into()))
 }
 
-/// The answer to a change whose content is no object.
+/// The answer to a change whose content is unusable.
 pub(super) fn malformed(sentence: &str) -> Said {
     Said::Wrap(Outcome::Failed(StatusError::new(400, "BadRequest", sentence)), false)
 }
@@ -239,12 +238,12 @@ pub(super) fn into_result(answer: Result<Answer, CallError>) -> Result<Bytes, Bo
     answer.map_err(|error| Box::new(status_of_failure(&error))).and_then(body_of)
 }
 
-/// The same of an answer.
+/// The body of an answer, or its refusal.
 pub(super) fn body_of(answer: Answer) -> Result<Bytes, Box<StatusError>> {
     if answer.is_success() { Ok(answer.body) } else { Err(Box::new(status_of(&answer))) }
 }
 
-/// The same, as replies carry it.
+/// Converts a result to the form of replies.
 pub(super) fn outcome(result: Result<Bytes, Box<StatusError>>) -> Outcome {
     match result {
         Err(error) => Outcome::Failed(*error),
@@ -274,7 +273,7 @@ fn reply(request: &Message, said: Said) -> Message {
             let revision = version_of(object.as_json());
             with(object, &revision)
         }
-        // A stock edge stores whatever a response carries as the object, so a failure is an error
+        // A stock edge stores whatever a response contains as the object, so a failure must be an error message
         // (docs/reference/kubeedge.md#safe-answers).
         Said::Object(Outcome::Failed(error)) => {
             request.controller_error(fresh_id(), now_millis(), &error.message)
@@ -287,8 +286,8 @@ fn reply(request: &Message, said: Said) -> Message {
     }
 }
 
-/// Replies to `nodestatus` name the node (docs/reference/kubeedge.md#upstream-messages); all others name what was
-/// asked.
+/// Replies to `nodestatus` name the node (docs/reference/kubeedge.md#upstream-messages); all others name the requested
+/// resource.
 fn reply_resource(resource: &ResourcePath) -> ResourcePath {
     let mut resource = resource.clone();
     if let tombolo_proto::message::LocalPath::Object(object) = &mut resource.local

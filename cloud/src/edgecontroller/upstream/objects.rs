@@ -1,4 +1,4 @@
-//! The messages that are more than one plain call.
+//! Messages that take more than one plain call.
 
 use bytes::Bytes;
 use http::Method;
@@ -14,8 +14,8 @@ use crate::edgecontroller::written::version_of;
 use crate::kube::{Answer, ApiCall, CallError, Caller, TreeError, read_tree};
 
 impl Upstream {
-    /// Registers a node: created in its own name, without the labels that it may not set; those on the allow-list
-    /// are then added in ours.
+    /// Registers a node. Its Node is created as the node, without the labels that a node may not set. Labels on the
+    /// allow-list are then added as cloudcore.
     pub(super) async fn create_node(&self, node: &NodeId, target: Target<'_>, content: &Content) -> Said {
         if target.name != node.as_str() {
             let sentence =
@@ -36,8 +36,8 @@ impl Upstream {
         Said::Wrap(outcome(Ok(body)), false)
     }
 
-    /// Adds labels in cloudcore's name, and tries again while the API server has too much to do. The node exists by now, so
-    /// a failure is logged and the node is what it is: it is an edge node all the same, because it joined through us.
+    /// Adds labels as cloudcore, and retries while the API server is overloaded. The node exists by now, so a failure
+    /// is only logged. The node is still an edge node, because it joined through us.
     pub(super) async fn grant_labels(&self, node: &NodeId, granted: &Value, created: Bytes) -> Bytes {
         let patch = json!({"metadata": {"labels": granted}}).to_string();
         let path = format!("/api/v1/nodes/{node}");
@@ -57,7 +57,7 @@ impl Upstream {
         }
     }
 
-    /// Labels and annotations of an existing node.
+    /// Updates labels and annotations of an existing node.
     pub(super) async fn update_node(&self, node: &NodeId, target: Target<'_>, content: &Content) -> Said {
         match change(target, content) {
             Ok(call) => done(self.as_node(node, call).await),
@@ -80,7 +80,7 @@ impl Upstream {
         }
     }
 
-    /// Deletes a pod: content is `DeleteOptions`, or the UID alone as older edges send it.
+    /// Deletes a pod. The content is `DeleteOptions`, or only the UID, as older edges send it.
     pub(super) async fn delete_pod(&self, node: &NodeId, target: Target<'_>, content: &Content) -> Said {
         let path = format!("/api/v1/namespaces/{}/pods/{}", target.namespace, target.name);
         let call = match object_call(Method::DELETE, path.as_str(), content) {
@@ -111,7 +111,7 @@ impl Upstream {
         }
     }
 
-    /// A token for a pod's service account.
+    /// Requests a token for a pod's service account.
     pub(super) async fn token(&self, node: &NodeId, target: Target<'_>, content: &Content) -> Said {
         let path = format!("/api/v1/namespaces/{}/serviceaccounts/{}/token", target.namespace, target.name);
         let Some(call) = object_call(Method::POST, path, content) else {
@@ -120,8 +120,9 @@ impl Upstream {
         Said::Object(outcome(super::message::into_result(self.call_for_token(node, call).await)))
     }
 
-    /// A token request as the node. The Node authorizer learns of a new pod a little later than we do, so a refusal is not
-    /// believed at once while the pod is known to be here (docs/reference/kubernetes.md#authorizer-lag).
+    /// Requests a token as the node. The Node authorizer learns of a new pod a little later than cloudcore. So while
+    /// the pod is known to be on this node, a refusal is retried for a while
+    /// (docs/reference/kubernetes.md#authorizer-lag).
     pub(super) async fn call_for_token(&self, node: &NodeId, call: ApiCall) -> Result<Answer, CallError> {
         let uid = bound_uid(&call.body);
         let deadline = Instant::now() + TOKEN_PATIENCE;
@@ -161,7 +162,7 @@ struct EventPatch {
     patch_data: String,
 }
 
-/// A Node as a node writes it. Its tree is gone before anything is waited for.
+/// A Node as a node writes it. Its parsed tree is dropped before any wait.
 fn node_of(content: &Content) -> Result<Value, String> {
     match read_tree(&content.payload()) {
         Ok(object @ Value::Object(_)) => Ok(object),
@@ -170,7 +171,7 @@ fn node_of(content: &Content) -> Result<Value, String> {
     }
 }
 
-/// The call that creates a node's Node, without the labels that it may not set, and those that are granted to it.
+/// The call that creates a node's Node without the labels that a node may not set, and the labels granted to it.
 fn creation(target: Target<'_>, content: &Content) -> Result<(ApiCall, Map<String, Value>), String> {
     let mut object = node_of(content)?;
     let granted = labels::split(&mut object);
@@ -219,7 +220,7 @@ pub(super) fn done(result: Result<Bytes, Box<StatusError>>) -> Said {
     }
 }
 
-/// The object is gone, or another one has its name: nothing is left to do for the one that was meant.
+/// The object was deleted, or another one has its name: nothing is left to do for the intended one.
 pub(super) fn is_settled(error: &StatusError) -> bool {
     matches!(error.code, 404 | 409)
 }

@@ -1,7 +1,7 @@
-//! ConfigMaps and Secrets that do not exist and that no pod needs: a stock edge is given an empty object in their place.
+//! ConfigMaps and Secrets that do not exist and that no pod requires: a stock edge gets an empty object in their place.
 //!
-//! Its kubelet skips a missing optional source when it is told "not found", and over this channel it cannot be told:
-//! every failure reaches it as a plain error, so that the pod would never start
+//! Its kubelet skips a missing optional source on the answer "not found". This channel cannot carry that answer: every
+//! failure reaches the kubelet as a plain error, so the pod would never start
 //! (docs/reference/kubeedge.md#safe-answers). Under a stock cloud such pods start because the error itself is stored as
 //! an object without data.
 
@@ -24,7 +24,7 @@ impl Upstream {
             (RequestBody::Message(message), None) if self.enabled => config_asked_for(message),
             _ => None,
         };
-        // A question for a ConfigMap or Secret has no content: the copy is small.
+        // A request for a ConfigMap or Secret has no content, so the copy is small.
         let asked = asked.map(|key| (key, request.body.clone()));
         let empty = || {
             let (key, RequestBody::Message(question)) = asked.as_ref()? else { return None };
@@ -35,7 +35,7 @@ impl Upstream {
             return Answered { reply, expelled: Vec::new() };
         }
         let mut answered = self.answer(node, received).await;
-        // The index may have learnt of the absence meanwhile: it asks when the pod comes, as the edge does.
+        // The index may have learned of the absence meanwhile: it reads when the pod arrives, as the edge does.
         let failed = matches!(&answered.reply.body,
             ReplyBody::Message(answer) if answer.route.operation == Operation::Error);
         if failed && let Some(reply) = empty() {
@@ -59,11 +59,11 @@ impl Upstream {
 }
 
 impl Downstream {
-    /// Whether some pod on the node refers to this ConfigMap or Secret, and every one of them starts without it.
+    /// Whether at least one pod on the node refers to this ConfigMap or Secret, and all such pods start without it.
     #[must_use]
     pub fn is_optional(&self, node: &NodeId, key: &ObjectKey) -> bool {
         let pods = match references::is_never_there(key) {
-            // Of such a name no reference is noted: every pod that could have it is looked at.
+            // References with such a name are not recorded, so every pod that could have one is checked.
             true => self.location.pods_in(node, key.namespace()),
             false => self.location.pods_that_need(node, key),
         };
@@ -77,7 +77,7 @@ impl Downstream {
     }
 }
 
-/// The ConfigMap or Secret that a message asks for.
+/// The ConfigMap or Secret that a message requests.
 fn config_asked_for(message: &Message) -> Option<ObjectKey> {
     let path = message.route.resource.as_object()?;
     let resource = match (&path.resource_type, &message.route.operation) {
@@ -155,7 +155,7 @@ mod tests {
         json!({"volumes": [{"name": "v", "configMap": {"name": name, "optional": optional}}]})
     }
 
-    /// One that does not exist, and names that no object can have.
+    /// A name that does not exist, and names that no object can have.
     const ABSENT: [&str; 4] = ["c", "C", "a b", "-"];
 
     #[tokio::test]

@@ -1,14 +1,16 @@
-//! Status writes of a node in the order in which the node has made them, whichever replica of cloudcore they come through.
+//! Keeps status writes of a node in the order in which the node made them, whichever cloudcore replica receives them.
 //!
-//! A patch that waits, here or in the API server, may outlive its connection: by the time it runs the node may have
-//! reported newer things through another replica. So it names the version of the object that was known when it was
-//! received, and the API server refuses it when anything was written since. Where the status is still the one that was known then,
-//! to the last heartbeat, it was written beside the status, as controllers taint a Node and users delete a pod: the patch is made again on what is
-//! there. So it is where no node has reported a pod yet: there is nothing newer that it could overtake. Where nothing was known of the
-//! object, what is there has to be older than something that was. Otherwise the node, if it is still there, is told of the conflict and
-//! reports again.
+//! A patch that waits, here or in the API server, may outlive its connection. By the time it runs, the node may have
+//! reported newer state through another replica. So the patch names the version of the object that was known when the
+//! patch was received, and the API server refuses it if the object was written since.
 //!
-//! So it is with the reports of older edges, which cloudcore itself makes patches of, and with the calls of MetaServer.
+//! After such a conflict the patch is retried on the present object in two cases. First, if the status is exactly the
+//! one known then, heartbeats included: others wrote the object beside its status, as controllers taint a Node and
+//! users delete a pod. Second, if no kubelet has reported the pod yet: there is nothing newer to overwrite. If nothing
+//! was known of the object, the present version must be older than something that was known. In all other cases the
+//! node, if still connected, gets the conflict and reports again.
+//!
+//! The same applies to reports of older edges, from which cloudcore builds patches itself, and to calls of MetaServer.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -31,20 +33,20 @@ use crate::edgecontroller::written::{Known, Order, StatusHash, is_acknowledged};
 use crate::kube::{Answer, ApiCall, CallError, Caller, path_of, query_value, resources};
 use crate::turns::{Queued, Turn};
 
-/// The code of a write that names another version than the present one.
+/// Status code of a write that names an outdated version.
 const CONFLICT: u16 = 409;
 
-/// How often a patch is made again because others have written beside the status. Those who write all the time win then.
+/// How often a patch is retried because others wrote beside the status. Beyond that, permanent writers win.
 const REPEATS_MAX: usize = 5;
 
-/// What was known when a request was received that writes a status.
+/// What was known when a request that writes a status was received.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Position {
-    /// The object, and what was known of it; none where the content names the objects.
+    /// The object, and what was known of it. `None` if the content names the objects.
     about: Option<(ObjectKey, Known)>,
-    /// The newest version of anything. What is newer was written since.
+    /// The newest revision known of any object. Anything newer was written since.
     seen: CloudRevision,
-    /// Its place among the reports that this replica has received.
+    /// Its position among the reports that this replica has received.
     order: Order,
 }
 
@@ -58,17 +60,17 @@ impl Position {
     }
 }
 
-/// A node's reports of one object follow each other, and so do those whose content names the objects.
+/// Reports of one node about one object run one after the other, and so do those whose content names the objects.
 pub(super) type Line = (NodeId, Option<ObjectKey>);
 
-/// A request, and what was known when it came.
+/// A request, and what was known when it arrived.
 #[derive(Debug)]
 pub struct Received {
     pub(super) request: Request,
     pub(super) position: Option<Position>,
-    /// Its place behind the node's earlier reports of the same object.
+    /// Its position behind the node's earlier reports of the same object.
     queued: Option<Queued<Line>>,
-    /// What MetaServer asks, in place of the content of its message.
+    /// The record of a MetaServer request, taken out of the content of its message.
     pub(super) record: Option<Result<Application, String>>,
 }
 
@@ -79,7 +81,7 @@ impl Received {
         &self.request
     }
 
-    /// Waits until the node's earlier reports of the same object are answered or given up. Before anything else is waited for.
+    /// Waits until the node's earlier reports of the same object are answered or abandoned. Called before other waits.
     pub(super) async fn turn(&mut self, patience: Duration) -> Result<Option<Turn<Line>>, CallError> {
         let Some(queued) = self.queued.take() else { return Ok(None) };
         let turn = tokio::time::timeout(patience, queued.turn()).await;
@@ -88,7 +90,7 @@ impl Received {
 }
 
 impl Upstream {
-    /// Takes a request of a node in, before it waits for anything.
+    /// Accepts a request of a node, before it waits for anything.
     #[must_use]
     pub fn receive(&self, node: &NodeId, mut request: Request) -> Received {
         let is_own = request.caller_token.is_none();
@@ -119,7 +121,7 @@ impl Upstream {
         Received { request, position, queued, record }
     }
 
-    /// Whether a status may be written over what is there. If not, the next one may.
+    /// Checks whether a status may overwrite the present object. If not, the next report may.
     ///
     /// # Errors
     /// The conflict.
@@ -139,7 +141,8 @@ impl Upstream {
         Err(Box::new(StatusError::new(CONFLICT, "Conflict", &sentence)))
     }
 
-    /// What is known to a report of an object: what was known when it came, and what the node's reports before it have written since.
+    /// What a report knows of an object: what was known when it arrived, and what the node's earlier reports have
+    /// written since.
     fn known_to(&self, position: &Position, key: &ObjectKey) -> Known {
         let known = position.known(key);
         match self.down.written_before(key, position.order) {
@@ -148,7 +151,8 @@ impl Upstream {
         }
     }
 
-    /// Whether what is there of an object was there already when a report came to which this is known, as far as its status goes.
+    /// Whether the present object, as far as its status is concerned, existed already when the report with this
+    /// knowledge arrived.
     async fn is_older(
         &self,
         node: &NodeId,
@@ -162,13 +166,13 @@ impl Upstream {
         if revision <= then || is_unreported(key, object) {
             return true;
         }
-        // A watch tells of versions, and of the status nothing: the first reports to a cloudcore meet one that it does not know.
+        // A watch shows versions but not the status: the first reports to a cloudcore meet an unknown version.
         there.status.is_some()
             && (there.status == known.status || there.status == self.status_at(node, key, then).await)
     }
 
-    /// The status that an object had when this version was the newest of all; none when the API server does not tell, which
-    /// remembers a few minutes.
+    /// The status that an object had when this revision was the newest. `None` when the API server does not return it;
+    /// it remembers only a few minutes.
     async fn status_at(&self, node: &NodeId, key: &ObjectKey, revision: CloudRevision) -> Option<StatusHash> {
         #[derive(Deserialize)]
         struct List<'a> {
@@ -189,7 +193,7 @@ impl Upstream {
         Known::of(list.items[0].get().as_bytes()).status
     }
 
-    /// Runs a patch of a status as the node, on the version that was known when it was received.
+    /// Runs a patch of a status as the node, on the version that was known when the patch was received.
     pub(super) async fn patch_in_order(
         &self,
         node: &NodeId,
@@ -223,11 +227,11 @@ impl Upstream {
             if answer.code != CONFLICT || !conditional {
                 return Ok(answer);
             }
-            // What comes after this answer knows what was there before it.
+            // Later reports know the object that was there before them.
             let object = self.present(node, key).await;
             let there = Known::of(&object);
             self.note_written(key, there, None);
-            // Of the same version, it is another conflict: that of the owners of a field.
+            // If the version is unchanged, it is a different conflict: one of field ownership.
             let beside = there.revision > known.revision
                 && repeats < REPEATS_MAX
                 && self.is_older(node, position, (key, &object[..]), known).await;
@@ -238,7 +242,7 @@ impl Upstream {
         }
     }
 
-    /// A node has registered, and this is its Node.
+    /// Records the Node of a node that has registered.
     pub(super) fn registered(&self, node: &NodeId, object: &[u8]) {
         let key = ObjectKey::new(resources::nodes(), "", node.as_str());
         self.note_written(&key, Known::of(object), None);
@@ -250,7 +254,7 @@ impl Upstream {
         }
     }
 
-    /// The object as it is now; empty when it cannot be read.
+    /// The object as it is now; empty if it cannot be read.
     async fn present(&self, node: &NodeId, key: &ObjectKey) -> Bytes {
         self.as_node(node, ApiCall::get(path_to(key))).await.unwrap_or_default()
     }
@@ -260,12 +264,12 @@ fn path_to(key: &ObjectKey) -> String {
     path_of(key.resource(), key.namespace(), key.name())
 }
 
-/// Whether this is a pod of which no kubelet has told anything. A Node has a status from the moment in which it registers.
+/// Whether this is a pod that no kubelet has reported yet. A Node has a status from its registration on.
 fn is_unreported(key: &ObjectKey, object: &[u8]) -> bool {
     *key.resource() == resources::pods() && is_acknowledged(object) == Some(false)
 }
 
-/// The object whose status a message writes; none in it where the content names them, and none at all where it writes no status.
+/// The object whose status a message writes. `Some(None)` if the content names the objects; `None` if it writes none.
 fn written_by_message(message: &Message) -> Option<Option<ObjectKey>> {
     let path = message.route.resource.as_object()?;
     let (resource, namespace) = match path.resource_type {
@@ -286,11 +290,12 @@ fn written_by_call(path_and_query: &str) -> Option<ObjectKey> {
     Some(ObjectKey::new(resource, path.namespace.as_deref().unwrap_or_default(), &name))
 }
 
-/// Makes of a patch, or of an object that replaces another one, one that names the version which it is made on; none when it names one itself, or cannot be read.
+/// Adds the version on which it is made to a patch or a replacing object. `None` when it already names one, or cannot
+/// be read.
 type Naming = fn(&[u8], CloudRevision) -> Option<Bytes>;
 
-/// How a call names a version; none when it writes over nothing. What is applied is mostly JSON; other YAML is not read here, since it
-/// would take many times its bytes.
+/// How a call can name a version; `None` when it overwrites nothing. Content of server-side apply is mostly JSON. Other
+/// YAML is not parsed here, because that would take many times its size.
 fn naming(call: &ApiCall) -> Option<Naming> {
     let is = |kind| call.method == Method::PATCH && call.content_type.contains(kind);
     match () {
@@ -301,7 +306,7 @@ fn naming(call: &ApiCall) -> Option<Naming> {
     }
 }
 
-/// An operation of a JSON patch (RFC 6902), as far as it may be about the version.
+/// An operation of a JSON patch (RFC 6902), as far as it may concern the version.
 #[derive(Deserialize)]
 struct Operation<'a> {
     #[serde(borrow)]
@@ -310,11 +315,11 @@ struct Operation<'a> {
     from: Option<Cow<'a, str>>,
 }
 
-/// Operations of one patch that an API server takes.
+/// Maximum number of operations in one patch that an API server accepts.
 const OPERATIONS_MAX: usize = 10_000;
 
-/// Operations of which the first puts the version into the object, as a merge does: an update of another version is a conflict
-/// to the API server. A `test` that fails could not be told from one of the client's own.
+/// Operations of which the first sets the version in the object, as a merge does: the API server treats an update of
+/// another version as a conflict. A failing `test` could not be told from one of the client's own.
 fn operations_on_version(patch: &[u8], revision: CloudRevision) -> Option<Bytes> {
     let mut operations: Vec<&RawValue> = serde_json::from_slice(patch).ok()?;
     if operations.len() >= OPERATIONS_MAX {
@@ -335,11 +340,11 @@ fn operations_on_version(patch: &[u8], revision: CloudRevision) -> Option<Bytes>
     serde_json::to_vec(&operations).ok().map(Bytes::from)
 }
 
-/// An object, which is merged, applied or put in the place of another one, with the version.
+/// An object that is merged, applied or stored in place of another one, with the version added.
 fn object_on_version(patch: &[u8], revision: CloudRevision) -> Option<Bytes> {
     let (changed, before) =
         with_member(patch, &["metadata", "resourceVersion"], &format!("\"{revision}\"")).ok()?;
-    // To an API server, none of these is a version.
+    // The API server treats none of these as a version.
     let is_none = |version: &RawValue| ["null", r#""""#, r#""0""#].contains(&version.get());
     before.is_none_or(is_none).then_some(changed)
 }

@@ -1,10 +1,10 @@
-//! Answers of the API server as KubeEdge's replies carry them.
+//! Converts answers of the API server to the form of KubeEdge's replies.
 
 use tombolo_proto::message::{StatusDetails, StatusError};
 
 use crate::kube::{Answer, CallError};
 
-/// The API server's refusal. A refusal that is no `Status` becomes one: `Err` must never read as "no error".
+/// The API server's refusal as a `Status`. A refusal in another form becomes one too: `Err` must never mean "no error".
 pub(super) fn status_of(answer: &Answer) -> StatusError {
     let refusal = answer.refusal();
     let reason = refusal.reason.filter(|reason| !reason.is_empty());
@@ -14,7 +14,7 @@ pub(super) fn status_of(answer: &Answer) -> StatusError {
     error
 }
 
-/// A call without an answer, as a `Status`.
+/// The failure of a call without an answer, as a `Status`.
 pub(super) fn status_of_failure(error: &CallError) -> StatusError {
     let code = code_of(error);
     StatusError::new(code, reason_of(code), &error.to_string())
@@ -32,7 +32,7 @@ pub(super) fn code_of(error: &CallError) -> u16 {
     }
 }
 
-/// The reason that Kubernetes gives with a code.
+/// The reason that Kubernetes uses with a status code.
 pub(crate) fn reason_of(code: u16) -> &'static str {
     match code {
         400 => "BadRequest",

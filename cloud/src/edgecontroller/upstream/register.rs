@@ -1,4 +1,4 @@
-//! Which requests may create a node's Node, and the mark that the records of certificates get before that.
+//! Recognizes requests that may create a node's Node, and marks the certificate records before such a request runs.
 
 use http::Method;
 use serde::Deserialize;
@@ -10,7 +10,7 @@ use super::outcome::{reason_of, status_of_failure};
 use crate::bootstrap::identities::{Denied, IdentityError, Registration};
 use crate::kube::{Answer, ApiCall, CallError, Caller};
 
-/// What may create a Node: a POST to all, or a server-side apply to one.
+/// Whether a call may create a Node: a POST to the collection, or a server-side apply to one Node.
 pub(super) fn may_create_node(call: &ApiCall) -> bool {
     let path: Vec<&str> = call.path().split('/').filter(|segment| !segment.is_empty()).collect();
     match path.as_slice() {
@@ -22,7 +22,7 @@ pub(super) fn may_create_node(call: &ApiCall) -> bool {
     }
 }
 
-/// UID of the Node that a call has made, where its answer says so beyond doubt.
+/// UID of the Node that a call has created, if its answer proves it.
 pub(super) fn created_uid(node: &NodeId, query: &str, body: &[u8]) -> Option<String> {
     #[derive(Deserialize)]
     struct Object {
@@ -33,7 +33,7 @@ pub(super) fn created_uid(node: &NodeId, query: &str, body: &[u8]) -> Option<Str
         name: String,
         uid: String,
     }
-    // A dry run makes nothing; its name could be written in other ways.
+    // A dry run creates nothing; the parameter could be percent-encoded.
     if query.contains("dryRun") || query.contains('%') {
         return None;
     }
@@ -41,19 +41,19 @@ pub(super) fn created_uid(node: &NodeId, query: &str, body: &[u8]) -> Option<Str
     (metadata.name == node.as_str() && !metadata.uid.is_empty()).then_some(metadata.uid)
 }
 
-/// Whether a call certainly changes nothing. The parameter is read as it stands: what is written in other ways counts as a call
-/// that changes something, and what follows a `#` is not sent.
+/// Whether a call certainly changes nothing. Only the plain spelling of the parameter is recognized: other spellings
+/// count as calls that change something. Text after a `#` is not sent.
 pub(super) fn is_dry_run(call: &ApiCall) -> bool {
     let (_, query) = call.path_and_query.split_once('?').unwrap_or_default();
     !query.contains('#') && query.split('&').any(|parameter| parameter == "dryRun=All")
 }
 
 impl Upstream {
-    /// Makes a call that may create the node's Node, as the node. Its record is marked before, and what came of it is recorded
-    /// after: the node and all nodes have the places for the whole of it that they have for the call.
+    /// Makes a call that may create the node's Node, as the node. Its record is marked before, and the outcome is
+    /// recorded afterwards. The permits of the node and of all nodes for such a call are held the whole time.
     ///
     /// # Errors
-    /// What to answer when there is no answer of the API server, or when it was not asked.
+    /// The answer to give when the API server does not answer, or was not called.
     pub(super) async fn register(&self, node: &NodeId, call: ApiCall) -> Result<Answer, Box<StatusError>> {
         let failed = |error: CallError| Box::new(status_of_failure(&error));
         let Some(identities) = self.identities.as_ref().filter(|_| !is_dry_run(&call)) else {
@@ -76,7 +76,7 @@ impl Upstream {
     }
 }
 
-/// A registration that has begun, or what to answer instead.
+/// A registration that has begun, or the answer to give instead.
 fn begun(
     node: &NodeId,
     registration: Result<Result<Registration, Denied>, IdentityError>,

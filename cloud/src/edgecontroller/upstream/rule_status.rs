@@ -1,4 +1,4 @@
-//! Results of rules (docs/reference/kubeedge.md#rule-status): counted in the Rule's status.
+//! Results of rules (docs/reference/kubeedge.md#rule-status), which are counted in the Rule's status.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -10,19 +10,20 @@ use super::message::{Said, Target, into_result};
 use crate::kube::{ApiCall, Caller, read_tree};
 use crate::router::API;
 
-/// Errors that a Rule keeps; the oldest go first.
+/// Maximum number of errors that a Rule keeps; the oldest are dropped first.
 const ERRORS_MAX: usize = 32;
 
-/// Bytes of one error that a Rule keeps; the rest is cut. With [`ERRORS_MAX`] a status stays below 64 KiB.
+/// Maximum length of one error that a Rule keeps, in bytes; the rest is cut off. With [`ERRORS_MAX`] a status stays
+/// below 64 KiB.
 const ERROR_LEN_MAX: usize = 1024;
 
 /// Attempts to write a status that others write at the same time.
 const ATTEMPTS: usize = 5;
 
-/// The code of a write that somebody else's was faster than.
+/// Status code of a write that lost against another writer.
 const CONFLICT: u16 = 409;
 
-/// What became of one message of a rule, with the names that Go gives its fields.
+/// The result of one message of a rule, with the names that Go gives its fields.
 #[derive(Debug, Deserialize)]
 struct ExecResult {
     #[serde(rename = "Status")]
@@ -45,8 +46,8 @@ struct ExecError {
 }
 
 impl Upstream {
-    /// Counts a result. Nodes have no rights on rules, so this is done in our name, and only for rules that name this
-    /// node: the results of all others come from the cloud.
+    /// Counts a result. Nodes have no permission on rules, so this runs as cloudcore, and only for rules that name this
+    /// node: results of all other rules come from the cloud.
     pub(super) async fn rule_status(&self, node: &NodeId, target: Target<'_>, content: &Content) -> Said {
         let result: ExecResult = match content.read() {
             Ok(result) => result,
@@ -79,7 +80,7 @@ impl Upstream {
     }
 }
 
-/// The patch that counts a result in a rule of this node. The rule's tree is gone before anything is waited for.
+/// The patch that counts a result in a rule of this node. The rule's parsed tree is dropped before any wait.
 fn counting(node: &NodeId, rule: &[u8], result: &ExecResult) -> Result<String, String> {
     let rule = read_tree(rule).map_err(|error| format!("the rule cannot be read: {error}"))?;
     let named = rule.pointer("/spec/sourceResource/node_name").and_then(Value::as_str);
@@ -89,7 +90,7 @@ fn counting(node: &NodeId, rule: &[u8], result: &ExecResult) -> Result<String, S
         ));
     }
     let version = rule.pointer("/metadata/resourceVersion").cloned().unwrap_or_default();
-    // The version makes it a compare-and-swap: two results at once are two.
+    // The version makes it a compare-and-swap: two concurrent results are both counted.
     let patch = json!({"metadata": {"resourceVersion": version}, "status": counted(&rule["status"], result)});
     Ok(patch.to_string())
 }
@@ -97,7 +98,7 @@ fn counting(node: &NodeId, rule: &[u8], result: &ExecResult) -> Result<String, S
 fn counted(status: &Value, result: &ExecResult) -> Value {
     let count = |key: &str| status.get(key).and_then(Value::as_u64).unwrap_or_default();
     let known = status.get("errors").and_then(Value::as_array).into_iter().flatten();
-    // Also of those that were stored before: they count against the size of the object.
+    // Errors stored earlier are cut as well: they count against the size of the object.
     let mut errors: Vec<&str> = known.filter_map(Value::as_str).map(bounded).collect();
     let (mut success, mut fail) = (count("successMessages"), count("failMessages"));
     match result.status {
@@ -111,7 +112,7 @@ fn counted(status: &Value, result: &ExecResult) -> Value {
     json!({"successMessages": success, "failMessages": fail, "errors": &errors[surplus..]})
 }
 
-/// The start of a text, as far as it is kept.
+/// The start of a text, up to the length that is kept.
 fn bounded(text: &str) -> &str {
     &text[..text.floor_char_boundary(ERROR_LEN_MAX)]
 }

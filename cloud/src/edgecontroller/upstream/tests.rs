@@ -1,4 +1,4 @@
-//! Every message against a scripted API server: which call it becomes, and the shape of its reply.
+//! All messages against a scripted API server: the call that each becomes, and the form of its reply.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -26,7 +26,7 @@ mod contents;
 mod registering;
 mod token;
 
-/// One call as the API server saw it.
+/// One call as received by the API server.
 #[derive(Debug, Clone, PartialEq)]
 struct Seen {
     line: String,
@@ -41,7 +41,7 @@ fn scripted(answer: impl Fn(&str) -> (u16, Value) + Clone + Send + Sync + 'stati
     sometimes_silent(move |line| Some(answer(line)))
 }
 
-/// The same with one that never answers where the function says nothing.
+/// The same with an API server that never answers where the function returns nothing.
 fn sometimes_silent(
     answer: impl Fn(&str) -> Option<(u16, Value)> + Clone + Send + Sync + 'static,
 ) -> (Client, Log) {
@@ -68,7 +68,7 @@ fn node() -> NodeId {
     NodeId::parse("n").expect("valid")
 }
 
-/// One whose watches have shown more than any object here has.
+/// An upstream whose watches have shown newer revisions than any object here has.
 fn upstream(client: Client) -> Upstream {
     upstream_that_has_seen(1000, client)
 }
@@ -239,7 +239,7 @@ async fn every_message_becomes_its_call_in_the_name_of_the_node() {
     }
 }
 
-/// A server that has one Node and one pod, which is being deleted.
+/// A server with one Node and one pod, which is being deleted.
 fn older_edges_world(line: &str) -> (u16, Value) {
     let metadata = json!({"name": "x", "uid": "u", "deletionTimestamp": "2026-01-01T00:00:00Z", "resourceVersion": "77"});
     match line {
@@ -391,7 +391,7 @@ async fn registration_adds_granted_labels_in_our_name() {
     assert_eq!(seen[1].body, json!({"metadata": {"labels": {"node-role.kubernetes.io/edge": ""}}}));
 }
 
-/// The code that a renewal is answered with.
+/// The status code of a renewal.
 async fn renewed(upstream: &Upstream, micros: i64, process: u64) -> u16 {
     match upstream.renew_lease(&node(), micros, process).await {
         Renewal::Answered(code) => code,
@@ -407,7 +407,7 @@ async fn leases_are_renewed_with_one_patch() {
     assert_eq!(seen.len(), 1);
     assert_eq!(seen[0].line, "PATCH /apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n");
     assert_eq!(seen[0].body, json!({"spec": {"renewTime": "2026-09-21T14:13:21.000001Z"}}));
-    // The renewal of a process that says which one it is costs no more, and is none of another one's.
+    // The renewal of a process that identifies itself costs no more, and does not count as another's.
     let (client, log) = scripted(GOOD);
     assert_eq!(renewed(&upstream(client), 1_790_000_001_000_001, 0x2a).await, 200);
     let seen = log.lock().clone();
@@ -495,8 +495,8 @@ impl Asked {
     }
 }
 
-/// A list that the node is refused is made by cloudcore when edge nodes are granted it: not a wider one than was asked about,
-/// which the API server would read out of a text that it understands in another way.
+/// When edge nodes are granted a list that the node itself is refused, cloudcore makes it. It must not be wider than
+/// the one that was authorized, which it would be if the API server parsed the text differently.
 #[tokio::test]
 async fn what_can_be_read_in_two_ways_is_asked_of_nobody() {
     let list = "/api/v1/namespaces/d/secrets?fieldSelector=metadata.name%3Ds";
@@ -560,7 +560,7 @@ async fn a_kubelet_that_registers_its_node_gets_an_edge_node() {
     assert_eq!(seen[1].body, json!({"metadata": {"labels": {"node-role.kubernetes.io/edge": ""}}}));
 }
 
-/// The labels that cloudcore grants are for the node of the connection, whatever a server without NodeRestriction allows.
+/// The labels that cloudcore grants go to the node of the connection, even if the server has no NodeRestriction.
 #[tokio::test]
 async fn a_node_registers_nobody_else() {
     for kind in [ResourceType::Node, ResourceType::NodeStatus] {
@@ -575,7 +575,7 @@ async fn a_node_registers_nobody_else() {
     }
 }
 
-/// A rule's status is written in cloudcore's name, so the rule itself must name the node.
+/// A rule's status is written as cloudcore, so the rule itself must name the node.
 #[tokio::test]
 async fn only_the_node_that_a_rule_names_writes_its_status() {
     for (source, allowed) in [

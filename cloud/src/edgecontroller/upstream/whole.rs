@@ -1,4 +1,4 @@
-//! Updates of whole objects, made of what an edge was sent: what is dropped on the way there must not be taken away by them.
+//! Updates of whole objects, based on what an edge was sent: they must not remove what was dropped on the way there.
 
 use bytes::Bytes;
 use http::Method;
@@ -9,8 +9,9 @@ use super::member::{member, with_member};
 use crate::edgecontroller::trim::LAST_APPLIED;
 use crate::kube::{ApiCall, Caller, Kube};
 
-/// The call with the annotation of `kubectl apply` that the object has now. Only an update of the very version that it was made
-/// of gets it; all others the API server refuses. One question more, which a renewal of a lease is spared.
+/// Adds the annotation of `kubectl apply` that the object has now to the call. Only an update of the very version on
+/// which it is based gets it; the API server refuses all others. This costs one more request, which a renewal of a
+/// lease is spared.
 pub(super) async fn complete(kube: &Kube, caller: Caller<'_>, call: ApiCall) -> ApiCall {
     if !is_whole(&call) || has_annotation(&call.body) {
         return call;
@@ -26,7 +27,7 @@ pub(super) async fn complete(kube: &Kube, caller: Caller<'_>, call: ApiCall) -> 
     }
 }
 
-/// Whether a call replaces an object, beside its status and the like.
+/// Whether a call replaces a whole object, not its status or another subresource.
 fn is_whole(call: &ApiCall) -> bool {
     let Target::Resource(path) = target(call.path()) else { return false };
     let json = call.content_type.is_empty() || call.content_type.starts_with("application/json");
@@ -34,7 +35,7 @@ fn is_whole(call: &ApiCall) -> bool {
     call.method == Method::PUT && object && json && path.resource != "leases"
 }
 
-/// The member of the metadata of an object, as it was written; none also where there is null.
+/// A member of an object's metadata, as it was written. `None` also if it is null.
 fn of_metadata<'t>(object: &'t [u8], name: &str) -> serde_json::Result<Option<&'t RawValue>> {
     let Some(metadata) = member(object, "metadata")? else { return Ok(None) };
     Ok(member(metadata.get().as_bytes(), name)?.filter(|value| value.get() != "null"))
@@ -50,7 +51,7 @@ fn has_annotation(body: &[u8]) -> bool {
     annotation(body).map_or(true, |found| found.is_some())
 }
 
-/// The text of an update of `now` with its annotation; none where nothing has to be added, or nothing can be.
+/// The text of an update with the annotation of `now`. `None` if nothing has to be added, or nothing can be.
 fn with_annotation(update: &[u8], now: &[u8]) -> Option<Bytes> {
     let annotation = annotation(now).ok()??;
     let version = |object| -> Option<String> {
@@ -94,7 +95,7 @@ mod tests {
         assert!(text.contains("12345678901234567890123") && text.contains("1.50"), "{text}");
     }
 
-    /// An annotation of a few bytes would take ten times as much in a map of all of them.
+    /// In a map of all annotations, one of a few bytes would take ten times as much.
     #[test]
     fn annotations_without_number_take_a_few_times_their_text() {
         if !alone(module_path!(), "annotations_without_number_take_a_few_times_their_text") {

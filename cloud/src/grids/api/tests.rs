@@ -8,7 +8,7 @@ fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../deploy/crds")
 }
 
-/// A definition as its file has it.
+/// The YAML file of a definition.
 fn document(definition: &CustomResourceDefinition) -> String {
     let text = serde_saphyr::to_string(definition).unwrap();
     format!("# Made from cloud/src/grids/api.rs; cloudcore installs the same by itself.\n{text}")

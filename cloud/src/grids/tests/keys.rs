@@ -1,11 +1,11 @@
-//! Grids that older definitions have let in.
+//! Grids that older definitions have accepted.
 
 use k8s_openapi::api::events::v1::Event;
 
 use super::*;
 
-/// Row G3 of docs/reference/superedge.md#reconcile-rows: a grid without a key says so in the words that its users know,
-/// and leaves its children exactly as they are.
+/// Row G3 of docs/reference/superedge.md#reconcile-rows: a grid without a key reports so in the wording that users
+/// know, and leaves its children untouched.
 #[tokio::test]
 async fn a_grid_without_a_key_says_so_and_leaves_its_children() {
     let mut definitions = api::definitions().to_vec();
@@ -29,7 +29,7 @@ async fn a_grid_without_a_key_says_so_and_leaves_its_children() {
     let refused = until(&grids, "web", |grid| synced(grid)["reason"] == "Empty").await;
     let words = "This deployment-grid has an empty grid key";
     assert_eq!(synced(&refused)["message"], words);
-    // Another unit comes and the first one goes, as a grid with a key sees.
+    // Another unit appears and the first one disappears, as a grid with a key observes.
     world.node("n2", "b").await;
     world.all::<Node>().delete("n1", &DeleteParams::default()).await.unwrap();
     make(&grids, grid("other", 1)).await;
@@ -39,7 +39,7 @@ async fn a_grid_without_a_key_says_so_and_leaves_its_children() {
     let said = events.items.iter().find(|event| event.reason.as_deref() == Some("Empty")).expect("an event");
     assert_eq!((said.type_.as_deref(), said.note.as_deref()), (Some("Warning"), Some(words)));
     assert_eq!(get(&deployments, "web-a").await, before);
-    // With a key it goes on.
+    // Once it has a key it continues.
     patch(&grids, "web", json!({"spec": {"gridUniqKey": "zone"}})).await;
     until(&deployments, "web-b", Value::is_object).await;
     until(&deployments, "web-a", Value::is_null).await;

@@ -1,9 +1,9 @@
-//! Of a node its labels count, and nothing else.
+//! Only the labels of a node count.
 
 use super::*;
 
-/// Row G6 of docs/reference/superedge.md#reconcile-rows: a node that is not ready, is cordoned, or is on its way out of
-/// the cluster counts as before (docs/reference/superedge.md#units).
+/// Row G6 of docs/reference/superedge.md#reconcile-rows: a node that is not ready, is cordoned, or is being removed
+/// from the cluster still counts (docs/reference/superedge.md#units).
 #[tokio::test]
 async fn a_node_in_trouble_is_in_its_unit_as_before() {
     let world = World::with_controller().await;
@@ -25,17 +25,17 @@ async fn a_node_in_trouble_is_in_its_unit_as_before() {
     nodes.delete("n1", &DeleteParams::default()).await.unwrap();
     assert!(get(&nodes, "n1").await["metadata"]["deletionTimestamp"].is_string());
 
-    // Nodes are heard of in order: once the next one has its unit, all that was to come of the first has come.
+    // Node events arrive in order: once the next node has its unit, all events of the first have been handled.
     world.node("n2", "b").await;
     let seen = until(&grids, "web", |grid| grid["status"]["units"] == 2).await;
     assert_eq!(seen["status"]["states"]["a"], state);
     assert_eq!(get(&deployments, "web-a").await, before);
-    // With the node the unit goes.
+    // The unit is removed with its last node.
     patch(&nodes, "n1", json!({"metadata": {"finalizers": null}})).await;
     until(&deployments, "web-a", Value::is_null).await;
 }
 
-/// A Node of which nothing is read but which one it is, its labels and its owners.
+/// A Node of which only identity, labels and owners are read.
 #[tokio::test]
 async fn a_large_node_is_in_its_unit() {
     let world = World::with_controller().await;
@@ -75,7 +75,7 @@ async fn no_workload_goes_while_a_node_may_be_of_its_unit() {
     };
     until(&grids, "web", reason).await;
     assert_eq!(get(&deployments, "web-a").await, before);
-    // Once it is known where the node is, what is of no unit goes.
+    // Once the node's unit is known, children that belong to no unit are removed.
     nodes
         .replace("n2", &PostParams::default(), &{
             let mut node = nodes.get("n2").await.unwrap();
@@ -88,7 +88,7 @@ async fn no_workload_goes_while_a_node_may_be_of_its_unit() {
     until(&deployments, "web-a", Value::is_null).await;
 }
 
-/// Members that take much more memory than text.
+/// Members that take much more memory than their text.
 fn many(prefix: &str, count: usize) -> Value {
     (0..count)
         .map(|number| (format!("{prefix}{number}"), Value::from("")))

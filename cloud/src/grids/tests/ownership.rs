@@ -1,4 +1,4 @@
-//! Who is whose, where names come again.
+//! Ownership of children whose names are reused.
 
 use tombolo_grid::name::ChildKind;
 use tombolo_grid::reconcile::child::Child;
@@ -9,8 +9,8 @@ use crate::grids::api::GridKind;
 use crate::grids::cache::Cache;
 use crate::grids::children::Children;
 
-/// Row A8 of docs/reference/superedge.md#ownership-rows: what has taken the name of an orphan or a child since it was
-/// seen is not taken, and what is gone does not come back as something else.
+/// Row A8 of docs/reference/superedge.md#ownership-rows: an object that replaced an orphan or a child since it was seen
+/// is not adopted, and a deleted one does not come back as another object.
 #[tokio::test]
 async fn what_has_come_in_the_place_of_what_was_seen_is_not_taken() {
     let world = World::start().await;
@@ -39,7 +39,7 @@ async fn what_has_come_in_the_place_of_what_was_seen_is_not_taken() {
     }
 }
 
-/// What is not there any more is gone as well.
+/// Deletes a Deployment; one that no longer exists is fine.
 async fn remove(deployments: &Api<Deployment>, name: &str) {
     match deployments.delete(name, &DeleteParams::background()).await {
         Err(kube::Error::Api(status)) if status.code == 404 => {}
@@ -48,8 +48,8 @@ async fn remove(deployments: &Api<Deployment>, name: &str) {
     until(deployments, name, Value::is_null).await;
 }
 
-/// Row A10 of docs/reference/superedge.md#ownership-rows: a grid that comes again takes what the former one has left,
-/// and no pod is started anew.
+/// Row A10 of docs/reference/superedge.md#ownership-rows: a grid that is created again adopts the children of its
+/// predecessor, and no pod is restarted.
 #[tokio::test]
 async fn children_that_a_grid_left_behind_are_adopted_as_they_are() {
     let world = World::with_controller().await;
@@ -68,8 +68,7 @@ async fn children_that_a_grid_left_behind_are_adopted_as_they_are() {
     assert_eq!(taken["spec"], left["spec"], "what pods are made from is as it was");
 }
 
-/// Row A12 of docs/reference/superedge.md#ownership-rows: grids of one name in two namespaces have nothing to do with
-/// each other.
+/// Row A12 of docs/reference/superedge.md#ownership-rows: grids of the same name in two namespaces are independent.
 #[tokio::test]
 async fn grids_of_one_name_in_two_namespaces_are_independent() {
     let world = World::with_controller().await;
@@ -83,7 +82,7 @@ async fn grids_of_one_name_in_two_namespaces_are_independent() {
         until(&grids[place], "web", |grid| grid["status"]["units"] == 1).await;
     }
     let other = get(&deployments[1], "web-a").await;
-    // The first one changes, loses its child, and goes.
+    // The first one changes, loses its child, and is deleted.
     patch(&grids[0], "web", json!({"spec": {"template": {"replicas": 5}}})).await;
     let child = until(&deployments[0], "web-a", |child| child["spec"]["replicas"] == 5).await;
     deployments[0].delete("web-a", &DeleteParams::background()).await.unwrap();
@@ -92,7 +91,7 @@ async fn grids_of_one_name_in_two_namespaces_are_independent() {
     grids[0].delete("web", &DeleteParams::background()).await.unwrap();
     until(&deployments[0], "web-a", Value::is_null).await;
     assert_eq!(get(&deployments[1], "web-a").await, other);
-    // And the other one works on.
+    // The other one still works.
     patch(&grids[1], "web", json!({"spec": {"template": {"replicas": 7}}})).await;
     until(&deployments[1], "web-a", |child| child["spec"]["replicas"] == 7).await;
     assert_eq!(get(&deployments[0], "web-a").await, Value::Null);

@@ -1,4 +1,4 @@
-//! Children that cannot be removed, and lists that others have changed.
+//! Children that cannot be removed, and lists that other managers have changed.
 
 use k8s_openapi::api::admissionregistration::v1::{
     ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
@@ -7,7 +7,7 @@ use k8s_openapi::api::events::v1::Event;
 
 use super::*;
 
-/// Lets nobody delete Deployments with this label.
+/// Makes the API server refuse to delete Deployments with this label.
 async fn protect(world: &World) {
     let policy = json!({
         "metadata": {"name": "keep"},
@@ -37,7 +37,7 @@ async fn protect(world: &World) {
     .await;
 }
 
-/// A deletion that is refused hides nothing else: the other units get what they want, and status and events say what is wrong.
+/// A refused deletion hides nothing else: the other units are reconciled, and status and events report the problem.
 #[tokio::test]
 async fn one_refused_deletion_hides_neither_the_status_nor_the_events_of_the_grid() {
     let world = World::with_controller().await;
@@ -70,14 +70,14 @@ async fn one_refused_deletion_hides_neither_the_status_nor_the_events_of_the_gri
         if notes.iter().any(names_it) { Ok(()) } else { Err(format!("{notes:?}")) }
     })
     .await;
-    // What is allowed again is done, and nothing is left to say.
+    // Once the deletion is allowed, the child is removed, and no problem remains to report.
     world.all::<ValidatingAdmissionPolicyBinding>().delete("keep", &DeleteParams::default()).await.unwrap();
     until(&deployments, "web-b", Value::is_null).await;
     until(&grids, "web", |grid| synced(grid)["status"] == "True").await;
 }
 
-/// Rows G13 and G14 of docs/reference/superedge.md#reconcile-rows: arguments are the grid's as a whole, a container of
-/// somebody else's is not.
+/// Rows G13 and G14 of docs/reference/superedge.md#reconcile-rows: the grid owns the list of arguments as a whole, but
+/// not a container that another manager added.
 #[tokio::test]
 async fn arguments_that_others_change_are_put_back_and_containers_that_others_add_stay() {
     let world = World::with_controller().await;
@@ -90,7 +90,7 @@ async fn arguments_that_others_change_are_put_back_and_containers_that_others_ad
     let container =
         |child: &Value, place: usize| child["spec"]["template"]["spec"]["containers"][place].clone();
     until(&deployments, "web-a", |child| container(child, 0)["args"] == arguments).await;
-    // A sidecar that another manager applies is its own.
+    // A sidecar that another manager applies stays its own.
     let sidecar = json!({
         "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web-a"},
         "spec": {"template": {"spec": {"containers": [{"name": "sidecar", "image": "s:1"}]}}},

@@ -1,4 +1,4 @@
-//! Ledgers in the Kubernetes API: one ConfigMap a node, in cloudcore's namespace.
+//! Ledgers in the Kubernetes API: one ConfigMap per node, in cloudcore's namespace.
 
 use std::borrow::Cow;
 
@@ -16,20 +16,20 @@ use tombolo_proto::{NodeId, Uid};
 use super::{LedgerError, LedgerStore, Record, RecordError, RecordVersion, record};
 use crate::kube::{Answer, ApiCall, Caller, Kube, query_value};
 
-/// Start of a ledger's name. The node's name follows.
+/// Prefix of a ledger's name. The node's name follows.
 const PREFIX: &str = "tombolo-ledger.";
 
-/// Start of the name of a ledger whose node has a name that does not fit behind [`PREFIX`]; the SHA-256 of that name
-/// follows. No node's name makes the same text behind [`PREFIX`], because a dot stands there.
+/// Prefix of the name of a ledger whose node name is too long for [`PREFIX`]; the SHA-256 of the node name follows. No
+/// node name yields the same text with [`PREFIX`], because that one ends with a dot where this one has a hyphen.
 const LONG_PREFIX: &str = "tombolo-ledger-of-long-name.";
 
-/// Label of all ledgers, by which cloudcore's watch of ConfigMaps leaves them out.
+/// Label of all ledgers. cloudcore's watch of ConfigMaps excludes them by this label.
 pub const LEDGER_LABEL: &str = "tombolo/ledger";
 
-/// Selects every ConfigMap that is no ledger.
+/// Selects every ConfigMap that is not a ledger.
 pub(crate) const NO_LEDGERS: &str = "!tombolo/ledger";
 
-/// ConfigMaps of one namespace.
+/// A ledger store in the ConfigMaps of one namespace.
 #[derive(Clone)]
 pub struct ClusterLedgers {
     kube: Kube,
@@ -37,13 +37,13 @@ pub struct ClusterLedgers {
 }
 
 impl ClusterLedgers {
-    /// Ledgers in this namespace.
+    /// A store in this namespace.
     #[must_use]
     pub fn new(kube: Kube, namespace: &str) -> Self {
         Self { kube, namespace: namespace.to_owned() }
     }
 
-    /// Every record of the namespace.
+    /// All records of the namespace.
     ///
     /// # Errors
     /// [`LedgerError`]: the API server does not answer or refuses, or a record is damaged.
@@ -67,7 +67,7 @@ impl ClusterLedgers {
                 let damaged = |source| LedgerError::Damaged { node: node.clone(), source };
                 let stored: Stored<'_> = serde_json::from_slice(&answer.body)
                     .map_err(|error| damaged(RecordError::Unreadable(error.to_string())))?;
-                // Whatever the object is called: one node is never told by what another one holds.
+                // Check the content, whatever the object's name is: one node never receives what another one holds.
                 if stored.data.node != node.as_str() {
                     return Err(damaged(RecordError::OfAnother(stored.data.node.into_owned())));
                 }
@@ -133,7 +133,8 @@ impl ClusterLedgers {
     }
 
     async fn call(&self, node: &NodeId, action: &'static str, call: ApiCall) -> Result<Answer, LedgerError> {
-        // A ledger is saved at the end of a session, when the node's own places may be taken; the ledgers' are bounded.
+        // A ledger is saved at the end of a session, when the node's own call slots may be in use; ledger calls have a
+        // limit of their own.
         let answer = self.kube.call(Caller::Own, call).await;
         answer.map_err(|error| unavailable(node, action, error.to_string(), error.is_passing()))
     }
@@ -157,7 +158,7 @@ impl LedgerStore for ClusterLedgers {
     }
 }
 
-/// Name of a node's ledger. A name that would be too long is replaced by its hash, of which nobody can find two names.
+/// Name of a node's ledger. A name that would be too long is replaced by its hash, which is collision-resistant.
 fn name_of(node: &NodeId) -> String {
     let name = format!("{PREFIX}{node}");
     if name.len() <= NAME_LEN_MAX {
@@ -167,7 +168,7 @@ fn name_of(node: &NodeId) -> String {
     format!("{LONG_PREFIX}{}", hex::encode(digest))
 }
 
-/// The members of a ledger's ConfigMap that mean something here.
+/// The fields of a ledger's ConfigMap that are used here.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Stored<'a> {
@@ -219,7 +220,7 @@ impl Stored<'_> {
     }
 }
 
-/// A record with the node that it names.
+/// Reads a record and the node that it names.
 fn named(object: &Value) -> Result<(NodeId, Record), LedgerError> {
     let failed = |reason: String| LedgerError::List { reason };
     let stored = Stored::deserialize(object).map_err(|error| failed(error.to_string()))?;
@@ -247,7 +248,7 @@ mod tests {
         let long = |end: &str| format!("{}.{end}", ["x".repeat(60).as_str(); 4].join("."));
         let (a, b) = (name(&long("aaaaaaa")), name(&long("bbbbbbb")));
         assert!(a.len() <= NAME_LEN_MAX && a != b, "{a}");
-        // A node that calls itself what the hash of another one's name is.
+        // A node whose name is the hash of another node's name.
         let digest = a.strip_prefix(LONG_PREFIX).expect("the form of long names");
         assert_ne!(name(digest), a);
         assert_ne!(name(&format!("of-long-name.{digest}")), a);

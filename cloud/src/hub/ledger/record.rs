@@ -1,4 +1,4 @@
-//! A ledger as bytes: compressed JSON, so that the largest one fits one Kubernetes object.
+//! Serialization of a ledger: compressed JSON, so that the largest one fits into one Kubernetes object.
 
 use std::collections::HashMap;
 
@@ -7,39 +7,39 @@ use thiserror::Error;
 use tombolo_proto::session::kubeedge::{LEDGER_MAX, Ledger, LedgerEntry, Watch};
 use tombolo_proto::{CloudRevision, Epoch, ObjectKey, Resource, Uid};
 
-/// Longest record, in bytes: what a ConfigMap takes, with room for its other fields.
+/// Longest record, in bytes: the limit of a ConfigMap, with room for its other fields.
 const RECORD_LEN_MAX: usize = 1_000_000;
 
 /// Longest text that a record may decompress to.
 const TEXT_LEN_MAX: usize = 64 * 1024 * 1024;
 
-/// The format that is written.
+/// The format version that is written.
 const FORMAT: u32 = 1;
 
-/// One node's ledger and who holds it.
+/// One node's ledger and its holder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
-    /// Names the cloudcore that serves the node.
+    /// Identifies the cloudcore that serves the node.
     pub holder: Box<str>,
-    /// UID of the Node object with which the record disappears; none before the node is registered.
+    /// UID of the Node object with which the record is garbage-collected; none before the node is registered.
     pub owner: Option<Uid>,
-    /// What the node was given.
+    /// What was delivered to the node.
     pub ledger: Ledger,
 }
 
-/// Bytes that are no record, or a record that is too long.
+/// Invalid bytes, or a record that is too long.
 #[derive(Debug, Error)]
 pub enum RecordError {
-    /// Not compressed, or not JSON, or a member is missing.
+    /// The bytes are not compressed, not JSON, or a field is missing.
     #[error("unreadable: {0}")]
     Unreadable(String),
-    /// Written by a newer cloudcore.
+    /// The record was written by a newer cloudcore.
     #[error("format {0} is newer than this cloudcore")]
     Newer(u32),
-    /// The object has the record of another node.
+    /// The object holds the record of another node.
     #[error("it is the ledger of node {0:?}")]
     OfAnother(String),
-    /// More than an object takes.
+    /// The record is larger than an object may be.
     #[error("{0} bytes are more than one object takes: the node refers to too many objects with long names")]
     TooLarge(usize),
 }
@@ -81,7 +81,8 @@ struct WrittenEntry<'a>(
 
 type Text<'a> = std::borrow::Cow<'a, str>;
 
-/// Compresses a ledger. One that is too large with its versions is stored without them: those only spare repeats.
+/// Compresses a ledger. A ledger that is too large with its versions is stored without them: they only avoid repeated
+/// deliveries.
 ///
 /// # Errors
 /// [`RecordError::TooLarge`].
@@ -125,7 +126,7 @@ fn compressed(ledger: &Ledger, with_versions: bool) -> Result<Vec<u8>, RecordErr
     Ok(bytes)
 }
 
-/// Reads what [`encode`] wrote.
+/// Reads the output of [`encode`].
 ///
 /// # Errors
 /// [`RecordError`].
@@ -147,7 +148,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Ledger, RecordError> {
         option: watch.option.into_bytes().into(),
     });
     let mut ledger = Ledger::new(epoch.transpose()?, watches.collect());
-    // Thousands of keys of a few resources: those share their texts.
+    // Thousands of keys have only a few distinct resources, so the keys share the resource texts.
     let mut resources = HashMap::new();
     for WrittenEntry(group, version, plural, namespace, name, kind, known, revision) in written.entries {
         let resource: &Resource = resources
@@ -180,7 +181,7 @@ mod tests {
     use super::*;
 
     fn uid(number: u64) -> Uid {
-        // Random, as the API's are: they decide how well a record compresses.
+        // Random, like the UIDs of the API: they determine how well a record compresses.
         let [a, b] = [1, 2].map(|seed| xxhash_rust::xxh3::xxh3_64_with_seed(&number.to_le_bytes(), seed));
         Uid::parse(&uuid::Uuid::from_u64_pair(a, b).to_string()).expect("a UID")
     }
@@ -202,7 +203,7 @@ mod tests {
         assert_eq!(decode(&bytes).expect("a record"), ledger);
     }
 
-    /// A name of letters, digits and dots that nobody could shorten.
+    /// An incompressible name of letters, digits and dots.
     fn random_name(number: u64, len: usize) -> String {
         const LETTERS: &[u8; 37] = b"abcdefghijklmnopqrstuvwxyz0123456789.";
         let letter = |place: u64| {
@@ -218,7 +219,7 @@ mod tests {
         LedgerEntry { kind: "ConfigMap".into(), uid: Some(uid(number)), revision }
     }
 
-    /// Names cannot make a ledger that nobody can store: it is full before that, and with names as long as most it is not.
+    /// No names can make a ledger that cannot be stored: it is full before that. With names of usual length it is not.
     #[test]
     fn a_ledger_with_room_fits_one_object_whatever_the_names_are() {
         for (len, least) in [(253, 3000), (120, 5000), (45, LEDGER_MAX), (4, LEDGER_MAX)] {
@@ -237,7 +238,7 @@ mod tests {
         }
     }
 
-    /// One from before that bound, or of another cloudcore.
+    /// Such a ledger predates that bound, or was written by another cloudcore.
     #[test]
     fn a_ledger_that_is_too_large_is_stored_without_versions_and_names_every_key() {
         let mut ledger = Ledger::new(Some(Epoch { cluster: uid(0), generation: 3 }), Vec::new());

@@ -42,7 +42,7 @@ impl LedgerStore for Shelf {
     }
 }
 
-/// A store that counts how many ask it at a time.
+/// A store that counts its concurrent calls.
 #[derive(Default)]
 struct Counter {
     shelf: Shelf,
@@ -54,7 +54,7 @@ impl Counter {
     async fn counted<T>(&self, call: impl Future<Output = T>) -> T {
         let present = self.present.fetch_add(1, Ordering::SeqCst) + 1;
         self.most.fetch_max(present, Ordering::SeqCst);
-        // Everybody else who may comes in meanwhile.
+        // Lets all other calls that are allowed in start meanwhile.
         for _ in 0..3 {
             tokio::task::yield_now().await;
         }

@@ -1,4 +1,4 @@
-//! Watches as MetaServer asks for them.
+//! Watches as MetaServer requests them.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -51,7 +51,7 @@ impl World {
         self.watches.opened(ScopeId(scope), outcome, self.now);
     }
 
-    /// What there is to do, in words.
+    /// The pending actions, as text.
     fn actions(&mut self) -> Vec<String> {
         let text = |action| match action {
             Action::Open(subscribe) => {
@@ -143,7 +143,7 @@ fn watches_of_before_are_opened_without_being_asked_for() {
     let watch = |id: &str, key: &str| Watch { id: id.into(), key: key.into(), option: b"{}"[..].into() };
     world.watches.restore(vec![watch("a", PODS), watch("b", NODE), watch("c", "bad")]);
     assert_eq!(world.actions(), ["open 1 v1/pods shop", "open 2 v1/nodes metadata.name=edge"]);
-    // Who is not answered asks ever more seldom.
+    // Without an answer, the retries become less frequent.
     for wait in [5, 10, 20, 40, 80, 160, 300, 300] {
         world.opened(1, Err(&Closed::new(503, "no answer")));
         assert_eq!((world.actions(), world.watches.is_restoring()), (vec![format!("later 1 {wait}")], true));
@@ -175,7 +175,8 @@ fn the_number_of_selections_is_bounded_and_lingering_ones_make_room() {
     assert!(actions.last().is_some_and(|action| action.starts_with("open ")), "{actions:?}");
 }
 
-/// What a stock edge writes into its watches stays in memory with them: it is counted, and no record is longer than it may be.
+/// The texts that a stock edge puts into its watches stay in memory with them: they are counted, and a record has a
+/// maximum length.
 #[test]
 fn the_texts_of_watches_are_bounded_and_counted() {
     let mut world = World::new();
@@ -193,8 +194,9 @@ fn the_texts_of_watches_are_bounded_and_counted() {
     assert_eq!(world.watches.memory(), 0);
 }
 
-/// A sync waits for the slowest of its selections. What has failed meanwhile is kept by name alone and counted, no more records
-/// are read than a sync may have, and when nobody waits for the answer any more nothing is left of it.
+/// A sync waits for the slowest of its selections. Records that have failed meanwhile are kept by name only and
+/// counted. No more records are read than a sync may have, and nothing is left of the sync once no request waits for
+/// its answer.
 #[test]
 fn a_sync_that_waits_is_bounded_and_counted() {
     let mut world = World::new();
@@ -218,7 +220,7 @@ fn a_sync_that_waits_is_bounded_and_counted() {
     assert!(one > 1000 * RECORD_OVERHEAD && one < 1000 * (RECORD_OVERHEAD + 500), "{one} bytes");
     world.request(LocalPath::WatchSync, &bad(1000));
     assert!(world.watches.memory() > one * 3 / 2, "{} bytes", world.watches.memory());
-    // The session has given up both questions.
+    // The session has given up both requests.
     assert_eq!(world.watches.deadline(), Some(world.now + Duration::from_secs(9)));
     world.watches.expire(world.now + Duration::from_secs(9));
     assert!(world.watches.memory() < 8 * 1024, "{} bytes", world.watches.memory());
@@ -227,7 +229,7 @@ fn a_sync_that_waits_is_bounded_and_counted() {
     assert_eq!(world.remembered(), Some(vec!["zzzzz".to_owned()]), "what was asked for is open all the same");
 }
 
-/// Whoever asked for a watch hears of it also where a sync has left it out meanwhile; then it lingers.
+/// A request for a watch gets its answer even if a sync has left the watch out meanwhile. Then the watch lingers.
 #[test]
 fn what_a_sync_leaves_out_while_it_is_opened_is_answered_and_lingers() {
     let mut world = World::new();
@@ -241,7 +243,8 @@ fn what_a_sync_leaves_out_while_it_is_opened_is_answered_and_lingers() {
     assert_eq!(world.watches.deadline(), Some(world.now + LINGER));
 }
 
-/// An edge that asks now is told now; only what it does not know to be asked for is tried later.
+/// An edge that asks now gets the failure now. Only restored watches, for which the edge does not ask again, are
+/// retried later.
 #[test]
 fn trouble_is_told_to_whoever_asks() {
     let mut world = World::new();
@@ -263,7 +266,7 @@ fn a_watch_that_nobody_waits_for_any_more_is_answered_to_nobody() {
     world.actions();
     world.opened(1, Ok(()));
     assert_eq!((world.actions(), world.watches.deadline()), (Vec::new(), None), "it is open all the same");
-    // What it waits for ends, and nobody tells.
+    // The subscription that it waits for ends without an answer.
     world.sync(&[("b", NODE)]);
     world.watches.ended(ScopeId(2));
     assert_eq!(world.watches.deadline(), Some(end), "of the sync, and not of the watch that lingers");
@@ -272,7 +275,7 @@ fn a_watch_that_nobody_waits_for_any_more_is_answered_to_nobody() {
     assert_eq!((world.watches.memory(), world.watches.deadline()), (0, None));
 }
 
-/// Of what an edge writes into its watches no more is kept than is used, each text counts, and there is an end of it.
+/// Only the used part of what an edge writes into its watches is kept, each text counts, and the total is bounded.
 #[test]
 fn what_is_kept_of_watches_is_what_is_used_and_has_a_bound() {
     let mut world = World::new();

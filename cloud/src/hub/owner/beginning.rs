@@ -1,4 +1,5 @@
-//! From an accepted connection to a session that runs: a node that connects again and again has few sessions at a time.
+//! From an accepted connection to a running session. A node that reconnects again and again has only a few sessions at
+//! a time.
 
 use std::sync::Arc;
 
@@ -18,8 +19,8 @@ use super::super::{CLOSE_LIMIT, Hub, refuse};
 use super::{Owner, STOCK_AGENT};
 use crate::edgecontroller::{Input, TRIM_VERSION};
 
-/// Owns a connection until its session is over. The future is small, because everything that lasts is in one box: an
-/// async function reserves room for each argument that it moves, and there are thousands of these.
+/// Owns a connection until its session is over. The future is small because all lasting state is in one box: an async
+/// function reserves memory for each argument that it moves, and there are thousands of these futures.
 pub(in super::super) fn run(
     hub: Arc<Hub>,
     node: NodeId,
@@ -54,7 +55,8 @@ async fn open(hub: Arc<Hub>, node: NodeId, handle: Arc<SessionHandle>, mut link:
         Ok(place) if handle.begin() => place,
         outcome => {
             never_began(&hub, &node, &handle).await;
-            // Whoever was replaced meanwhile has a newer connection: this one costs no time and no memory more.
+            // If the node was replaced meanwhile, it has a newer connection, so this one deserves no more time or
+            // memory.
             if let Err(goodbye) = outcome
                 && goodbye.reason != GoodbyeReason::Replaced
             {
@@ -98,7 +100,7 @@ async fn open_stock(
                 }
                 link.close(CLOSE_LIMIT).await;
             }
-            // A stock edge understands no goodbye: the end of the connection is all that it needs.
+            // A stock edge understands no goodbye, so the link is simply closed.
             return None;
         }
     };
@@ -117,8 +119,8 @@ async fn open_stock(
     Some(Owner::new(hub, node, handle, view, (Channel::KubeEdge(stock), place)))
 }
 
-/// Does some work before a session begins, as long as nobody ends the session. What else is in its mailbox is no news to a
-/// session that has yet to look at everything.
+/// Does some work before a session begins, unless the session is ended first. Other mail is dropped: the new session
+/// looks at everything anyway.
 async fn unless_ended<T>(handle: &SessionHandle, work: impl Future<Output = T>) -> Result<T, Goodbye> {
     let mut listener = Listener::default();
     let ended = async {
@@ -136,10 +138,11 @@ async fn unless_ended<T>(handle: &SessionHandle, work: impl Future<Output = T>) 
     }
 }
 
-/// A connection ends before its session has begun.
+/// Cleans up after a connection that ends before its session has begun.
 async fn never_began(hub: &Hub, node: &NodeId, handle: &SessionHandle) {
     if hub.registry.remove(node, handle) {
-        // A session that this one has replaced has told that the node is here. Nobody listens when the process ends.
+        // A session that this one replaced has reported the node as present. The receiver is gone only when the process
+        // ends.
         let _ = hub.inputs.send(Input::Left(node.clone())).await;
     }
     handle.set_over();

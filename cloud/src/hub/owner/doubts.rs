@@ -1,4 +1,4 @@
-//! Questions to the API server before something is taken from the edge: a watch may be late.
+//! Questions to the API server before something is deleted at the edge, because a watch may lag behind.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::{Done, Owner};
 use crate::edgecontroller::{Input, Proven};
 
 impl Owner {
-    /// Asks about what the view doubts. What comes while a question is under way waits for the next one.
+    /// Asks about the keys that the view doubts. Keys that arrive during a question wait for the next one.
     pub(super) fn ask_doubts(&mut self) {
         let asking = &self.asking;
         let doubts = self.view.take_doubts(|scope| asking.iter().any(|(asked, _)| *asked == scope));
@@ -56,7 +56,7 @@ impl Owner {
 
     pub(super) fn pods_listed(&mut self, keys: HashSet<ObjectKey>, proven: Option<Proven>) {
         self.stop_asking(ScopeId::NODE);
-        // Nobody answers when the history has ended, and the session with it.
+        // There is no answer when the cloud's history has ended; the session then ends as well.
         let Some(Proven { read, put_off }) = proven else { return };
         self.view.prove(read);
         for key in keys.into_iter().filter(|key| !put_off.contains(key)) {
@@ -64,7 +64,7 @@ impl Owner {
         }
     }
 
-    /// A watch that has ended says so itself, and what it was asked about is looked at when it is open again.
+    /// A watch that has ended reports this itself. Its keys are looked at again when it is open again.
     pub(super) fn selection_listed(&mut self, scope: ScopeId, keys: HashSet<ObjectKey>, complete: bool) {
         self.stop_asking(scope);
         if complete {
@@ -75,7 +75,7 @@ impl Owner {
         }
     }
 
-    /// Ends the question of a scope.
+    /// Aborts the question of a scope.
     pub(super) fn stop_asking(&mut self, scope: ScopeId) {
         self.asking.retain(|(asked, work)| {
             if *asked == scope {

@@ -1,4 +1,4 @@
-//! What one node follows beside its own set: subscriptions and volumes, from the question of rights to the end.
+//! What one node follows in addition to its own set: subscriptions and volumes, from the rights check to the end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use super::{Done, Owner};
 use crate::metrics::Label;
 
 impl Owner {
-    /// Ends what is under way for a subscription.
+    /// Aborts the opening of a subscription.
     pub(super) fn give_up(&mut self, scope: ScopeId) {
         self.opening.retain(|(opening, work, _)| {
             if *opening == scope {
@@ -30,7 +30,8 @@ impl Owner {
         self.stop_asking(scope);
     }
 
-    /// A subscription is kept with its texts for as long as it lasts: once here, and once with the watch that it leads to.
+    /// Accounts for the texts of subscriptions. They exist twice for as long as a subscription lasts: here, and in the
+    /// watch that serves it.
     fn weigh_texts(&mut self) {
         let opening = self.opening.iter().map(|(_, _, texts)| *texts);
         let open = self.reviews.iter().map(|(_, subscribe)| size_of_texts(subscribe));
@@ -53,7 +54,8 @@ impl Owner {
         self.work.push(Box::pin(async move { work.await.unwrap_or(Done::GivenUp) }));
     }
 
-    /// Follows the volumes of a kind, with cloudcore's own rights: only what the node was given is told to it.
+    /// Follows the volumes of a kind with cloudcore's own rights. The node receives only the objects that it was given
+    /// before.
     pub(super) fn follow_volumes(&mut self, kind: VolumeKind) {
         let hub = Arc::clone(&self.hub);
         self.work.push(Box::pin(async move {
@@ -74,7 +76,8 @@ impl Owner {
         }
     }
 
-    /// Volumes of a kind are not followed, or no longer: they are after a while, if a pod still needs any.
+    /// Volumes of a kind could not be followed, or are no longer followed. Another attempt follows after a wait, if a
+    /// pod still needs any.
     pub(super) fn volumes_lost(&mut self, kind: VolumeKind, closed: &Closed) {
         let (wait, Closed { code, reason }) = (self.view.volumes.failed(kind), closed);
         if let Some(left_out) = self.hub.registry.may_log(&self.node) {
@@ -92,7 +95,8 @@ impl Owner {
         self.channel.offer_held(is_volume);
     }
 
-    /// Rights are not for ever: the same question again, for as long as the subscription lasts.
+    /// Schedules the next rights check. Rights may be revoked, so they are checked again for as long as the
+    /// subscription lasts.
     pub(super) fn start_review(&mut self, subscribe: Box<Subscribe>) {
         let due = Instant::now() + next_review();
         let place = self.reviews.partition_point(|(other, _)| *other <= due);
@@ -120,7 +124,7 @@ impl Owner {
         let Some(index) = self.opening.iter().position(|(opening, ..)| *opening == scope) else { return };
         self.opening.swap_remove(index);
         self.weigh_texts();
-        // It may have ended since it was opened.
+        // The watch may have ended since it was opened.
         let outcome = outcome.and_then(|watch| watch.follow(&self.handle, scope).map(|()| watch));
         match outcome {
             Ok(watch) => {
@@ -129,7 +133,7 @@ impl Owner {
                     self.watch_opened(scope, Ok(()));
                     self.start_review(subscribe);
                 } else {
-                    // The session says why.
+                    // The session reports the reason.
                     self.unfollow(scope);
                 }
             }
@@ -140,14 +144,14 @@ impl Owner {
         }
     }
 
-    /// Tells a stock edge's MetaServer what became of a watch.
+    /// Reports the outcome of a watch to a stock edge's MetaServer.
     fn watch_opened(&mut self, scope: ScopeId, outcome: Result<(), &Closed>) {
         if let Some(metaserver) = self.channel.metaserver() {
             metaserver.opened(scope, outcome, Instant::now());
         }
     }
 
-    /// The session has ended a subscription, or not begun it: the node would follow too much.
+    /// The session has ended a subscription, or refused to begin it because the node would follow too much.
     pub(super) fn subscription_ended(&mut self, scope: ScopeId, closed: &Closed) {
         self.give_up(scope);
         self.unfollow(scope);
@@ -176,7 +180,7 @@ impl Owner {
         self.channel.close_subscription(scope, code, reason);
     }
 
-    /// The session needs to hear of this subscription no longer.
+    /// Ends the notifications of this subscription to the session.
     pub(super) fn unfollow(&mut self, scope: ScopeId) {
         self.stop_asking(scope);
         if let Some(watch) = self.view.close(scope) {
@@ -191,7 +195,7 @@ impl Owner {
     }
 }
 
-/// Why a node does not follow something, for the metric.
+/// Metric label of the reason why a node does not follow something.
 fn refusal_label(code: u16) -> &'static str {
     match code {
         400 | 422 => "malformed",

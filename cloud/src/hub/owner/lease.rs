@@ -1,4 +1,4 @@
-//! The renewals of a session's lease, and what they show of other processes with the node's identity.
+//! Lease renewals of a session, and what they reveal about other processes with the node's identity.
 
 use std::sync::Arc;
 
@@ -12,16 +12,16 @@ use crate::edgecontroller::upstream::{HeldLease, Renewal};
 /// The lease of one session.
 #[derive(Debug, Default)]
 pub(super) struct Lease {
-    /// Which process of the edge this session is; 0 when it does not say.
+    /// The process of the edge in this session; 0 when the edge does not send it.
     process: u64,
-    /// This hub has reported two processes at the beginning of the session.
+    /// This hub reported two processes when the session began.
     reported: bool,
     running: bool,
-    /// The newest renewal that was asked for meanwhile.
+    /// The newest renewal that was requested during the running one.
     next: Option<i64>,
-    /// The lease was this process's in this session.
+    /// This process has held the lease in this session.
     held: bool,
-    /// A renewal that has found the lease another one's.
+    /// A renewal that found the lease held by another process.
     doubt: Option<Box<Doubt>>,
 }
 
@@ -29,7 +29,7 @@ pub(super) struct Lease {
 struct Doubt {
     renew_time_micros: i64,
     lease: Box<HeldLease>,
-    /// Whoever answers a question that was asked after this was alive after the other one had the lease.
+    /// When the ping was sent. A process that answers it was alive after the other process held the lease.
     since: Moment,
 }
 
@@ -48,7 +48,7 @@ impl Owner {
         self.start_lease();
     }
 
-    /// One renewal at a time; of those that come meanwhile, the newest follows.
+    /// Runs one renewal at a time. If more arrive meanwhile, only the newest one follows.
     fn start_lease(&mut self) {
         if self.lease.running {
             return;
@@ -62,8 +62,8 @@ impl Owner {
         }));
     }
 
-    /// A renewal is over, or has found the lease another process's. `proofs` is how often it is proved that there are two, where
-    /// this renewal has proved it.
+    /// A renewal is done, or has found that another process holds the lease. `proofs` is the number of proofs that
+    /// there are two processes, if this renewal is such a proof.
     pub(super) fn lease_done(&mut self, renew_time_micros: i64, renewal: Renewal, proofs: Option<u32>) {
         let code = match renewal {
             Renewal::Answered(code) => code,
@@ -86,7 +86,7 @@ impl Owner {
         self.start_lease();
     }
 
-    /// The edge has answered a ping that left this long ago.
+    /// The edge has answered a ping that was sent this long ago.
     pub(super) fn heard_after(&mut self, round_trip: std::time::Duration) {
         let now = self.hub.clock.now();
         let Some(doubt) = self.lease.doubt.take_if(|doubt| round_trip <= now.since(doubt.since)) else {
@@ -94,8 +94,8 @@ impl Owner {
         };
         let Doubt { renew_time_micros, lease, .. } = *doubt;
         let process = self.lease.process;
-        // Whoever has taken it from this process has noted that. A lease that says nothing of it is an older one: the cloud's
-        // history went back.
+        // A process that takes the lease from this one notes that in the lease. A lease without such a note is an older
+        // version: the cloud's history went back.
         if self.lease.held && lease.comes_back(process) {
             return self.lose_lease(&lease);
         }
@@ -107,8 +107,8 @@ impl Owner {
         }));
     }
 
-    /// Another process has taken the lease in the middle of this session, at another replica: the session is replaced as it would be
-    /// by a connection to this one. Where the other one has come back, its replica has reported that.
+    /// Another process has taken the lease during this session, at another replica. The session is replaced as it would
+    /// be by a connection to this replica. If the other process has come back, its own replica has reported that.
     fn lose_lease(&mut self, lease: &HeldLease) {
         let times = lease.proofs();
         if times == 0 {

@@ -1,4 +1,4 @@
-//! The requests of one node, and the memory that they and their answers take.
+//! The requests of one node, and the memory that the requests and their answers take.
 
 use std::sync::Arc;
 
@@ -13,17 +13,18 @@ use super::{Done, Owner};
 use crate::edgecontroller::upstream::refusal;
 use crate::kube::{LARGE_ANSWER, Room};
 
-/// Requests of one node that run at a time; the others wait in the session's bounded queue.
+/// Concurrent requests of one node; the others wait in the session's bounded queue.
 const RUNNING_MAX: usize = 16;
 
-/// Bytes of answers that wait for a node to read them, above which no further question of it is started.
+/// Unread bytes of answers from which on no further request of the node is started.
 const UNREAD_MAX: usize = 1024 * 1024;
 
-/// Bytes that a request takes besides its texts.
+/// Bytes that a request takes in addition to its texts.
 const REQUEST_OVERHEAD: usize = 512;
 
 impl Owner {
-    /// Takes what the session keeps from the node's share, and starts what had to wait for answers to leave.
+    /// Accounts for the session's memory in the node's share, and starts requests that had to wait until answers were
+    /// sent.
     pub(super) fn settle_memory(&mut self) {
         let (memory, unread) = (self.channel.memory().saturating_add(self.texts), self.channel.unread());
         let queued = self.channel.queued_answers();
@@ -40,7 +41,8 @@ impl Owner {
         self.start_requests();
     }
 
-    /// What memory answers is answered here and leaves with the next pump; everything else is work of its own.
+    /// Requests that can be answered from memory are answered here and sent with the next pump; all others run as work
+    /// of their own.
     pub(super) fn take_request(&mut self, request: Request) {
         match &request.body {
             RequestBody::Message(_) => self.hub.metrics.message_requests.inc(),
@@ -58,7 +60,8 @@ impl Owner {
         }
     }
 
-    /// The session bounds the requests that wait for an answer, not those that the edge has given up: they go first.
+    /// Queues a request. The session bounds the requests that wait for an answer, but not those that the edge has given
+    /// up; those are dropped first.
     fn queue(&mut self, request: Request) {
         if self.waiting.len() >= REQUESTS_MAX {
             let session = &self.channel;
@@ -105,7 +108,7 @@ impl Owner {
     }
 }
 
-/// What a request takes in memory, texts of its own included.
+/// Memory of a request, including its texts.
 fn size_of_request(request: &Request) -> usize {
     let body = match &request.body {
         RequestBody::Message(message) => message.content.as_json().len(),

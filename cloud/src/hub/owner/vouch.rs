@@ -1,4 +1,5 @@
-//! What a hello attests of the cloud's history, before it is answered (`docs/decisions/0010-epoch-witness.md`).
+//! Checks what a hello attests of the cloud's history before the hello is answered
+//! (`docs/decisions/0010-epoch-witness.md`).
 
 use std::time::Duration;
 
@@ -9,13 +10,13 @@ use super::{ChannelEvent, Done, Owner, Sender};
 use crate::epoch::{Outcome, Verdict};
 use crate::metrics::Label;
 
-/// How long a hello may wait: less than an edge waits for its welcome.
+/// How long a hello may be held back: shorter than an edge waits for its welcome.
 const VOUCH_LIMIT: Duration = Duration::from_secs(5);
 
-/// When a node should come back for whom the API server has not answered.
+/// Retry time for a node whose attestation the API server has not answered.
 const VOUCH_RETRY: Duration = Duration::from_secs(5);
 
-/// Whether the first hello of a connection was looked at.
+/// Progress of checking the first hello of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Examination {
     NotBegun,
@@ -24,9 +25,10 @@ pub(super) enum Examination {
 }
 
 impl Owner {
-    /// Keeps a hello back whose edge has seen more of the cloud's history than this replica: it is welcomed once the API server
-    /// has shown that much. One hello of a connection is looked at. A second one is against the protocol, also before the
-    /// first is answered: it must not be welcomed in the place of that one.
+    /// Holds back the hello of an edge that has seen more of the cloud's history than this replica. The edge is
+    /// welcomed once the API server has shown that much history. Only the first hello of a connection is checked. A
+    /// second one is a protocol error, even before the first is answered: it must not be welcomed in place of the
+    /// first.
     pub(super) fn examine(&mut self, event: ChannelEvent) -> Option<ChannelEvent> {
         let ChannelEvent::Tombolo(LinkEvent::Frame(_, Frame::Hello(hello))) = &event else {
             return Some(event);
@@ -60,7 +62,7 @@ impl Owner {
         None
     }
 
-    /// Goes on with a hello that was kept back.
+    /// Continues with a hello that was held back.
     pub(super) fn vouched(&mut self, hello: ChannelEvent, outcome: Option<Outcome>) {
         self.examination = Examination::Over;
         if self.leave_by.is_some() {
@@ -71,7 +73,7 @@ impl Owner {
                 let from = Sender { node: &self.node, registry: &self.hub.registry };
                 self.channel.handle(self.hub.clock.now(), hello, &from, &self.view);
             }
-            // The goodbye to all sessions of the old epoch is in the mail.
+            // The goodbye to all sessions of the old epoch is already in the mailbox.
             Some(Outcome::Restored) => self.count("restored"),
             None => {
                 if let Some(left_out) = self.hub.registry.may_log(&self.node) {

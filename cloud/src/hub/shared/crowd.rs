@@ -1,5 +1,5 @@
-//! What the namespaces take of a copy that everybody follows. Whoever may write in one namespace must not end what all follow: of the
-//! namespace that has most, objects are withheld where there is no place left.
+//! Limits for the namespaces in a copy that all nodes follow. A user who may write in one namespace must not be able to
+//! end the watch for all nodes. So when room runs out, objects of the largest namespace are withheld.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -12,22 +12,22 @@ use tombolo_proto::{NodeId, ObjectKey};
 use super::SharedWatch;
 use crate::hub::interned::Stored;
 
-/// Objects of one kind from which on a namespace that has more than all others gives way. An edge follows [`FOLLOWED_MAX`] of all kinds
-/// together.
+/// Number of objects of one kind from which on a namespace that has more than all others together gives way. An edge
+/// follows [`FOLLOWED_MAX`] of all kinds together.
 const CROWDED: usize = FOLLOWED_MAX / 3;
 
-/// What was left out comes back when one of so many parts of the places is free.
+/// Objects that were left out come back when this fraction (one part in so many) of the slots is free.
 pub(super) const FREE_PART: usize = 16;
 
 /// The namespaces of one copy.
 #[derive(Debug, Default)]
 pub(super) struct Crowds {
     namespaces: HashMap<Box<str>, Crowd>,
-    /// Objects whose bodies had to give way.
+    /// Number of objects whose bodies had to give way.
     gave_way: usize,
-    /// Those of which objects are there for which there was no place.
+    /// Namespaces with objects that exist but found no slot in the copy.
     left_out: HashSet<Box<str>>,
-    /// Those of them that the list under way has shown; none when there is no such list.
+    /// Those namespaces, as the running list has shown them; none when no list is running.
     listed: Option<HashSet<Box<str>>>,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct Crowds {
 struct Crowd {
     objects: usize,
     bytes: usize,
-    /// What has a body, by its size.
+    /// Objects with a body, by size.
     bodies: BTreeSet<(usize, ObjectKey)>,
 }
 
@@ -63,19 +63,19 @@ impl Crowds {
         }
     }
 
-    /// The namespace that has most objects, and how many.
+    /// The namespace with the most objects, and their number.
     fn most_objects(&self) -> Option<(&str, usize)> {
         let most = self.namespaces.iter().max_by_key(|(_, crowd)| crowd.objects);
         most.map(|(namespace, crowd)| (&**namespace, crowd.objects))
             .filter(|(namespace, _)| !namespace.is_empty())
     }
 
-    /// How many objects a namespace has.
+    /// Number of objects of a namespace.
     fn objects(&self, namespace: &str) -> usize {
         self.namespaces.get(namespace).map_or(0, |crowd| crowd.objects)
     }
 
-    /// The namespace that has most bytes, and how many.
+    /// The namespace with the most bytes, and their number.
     fn most_bytes(&self) -> Option<(&str, usize)> {
         let most = self.namespaces.iter().max_by_key(|(_, crowd)| crowd.bytes);
         most.map(|(namespace, crowd)| (&**namespace, crowd.bytes))
@@ -89,26 +89,27 @@ impl Crowds {
         }
     }
 
-    /// A list begins that shows all there is.
+    /// A complete list begins.
     pub(super) fn list_begins(&mut self) {
         self.listed = Some(HashSet::new());
     }
 
-    /// It has ended. What was left out of it is all that is left out.
+    /// The list has ended. If it is complete, the namespaces that it left out replace the earlier ones.
     pub(super) fn list_ends(&mut self, complete: bool) {
         let listed = self.listed.take().filter(|_| complete);
         self.left_out = listed.unwrap_or_else(|| std::mem::take(&mut self.left_out));
     }
 
-    /// Whether an object that is not in the copy may be there all the same.
+    /// Whether an object that is not in the copy may exist nevertheless.
     pub(super) fn may_have(&self, key: &ObjectKey) -> bool {
         !self.left_out.is_empty() && self.left_out.contains(key.namespace())
     }
 }
 
 impl SharedWatch {
-    /// Whether there is a place for one more object with this key. Where all are taken, one of the namespace that has most gives way,
-    /// and that may be this one. So it is in a crowded copy where that has more than all others.
+    /// Whether there is a slot for one more object with this key. When all slots are taken, an object of the largest
+    /// namespace gives way, which may be this one. The same holds in a crowded copy if that namespace has more objects
+    /// than all others together.
     pub(super) fn has_place(&self, key: &ObjectKey) -> bool {
         let len = self.objects.len();
         if !self.is_common || len < CROWDED || self.objects.contains_key(key) {
@@ -136,7 +137,8 @@ impl SharedWatch {
         true
     }
 
-    /// The same of what a list brings beside so many others: nothing gives way before all of it is known.
+    /// The same for an object of a list that has brought `brought` others so far. Nothing gives way before the whole
+    /// list is known.
     pub(super) fn has_place_in_list(&self, key: &ObjectKey, brought: usize) -> bool {
         let (len, namespace) = (self.objects.len() + brought, key.namespace());
         if !self.is_common || len < CROWDED || namespace.is_empty() || self.objects.contains_key(key) {
@@ -150,7 +152,7 @@ impl SharedWatch {
         has_place
     }
 
-    /// Whether a list would bring back what had to give way.
+    /// Whether a list would bring back objects that had to give way.
     fn has_room_again(&self) -> bool {
         let crowds = self.crowds.lock();
         let (len, most) = (self.objects.len(), crowds.most_objects().map_or(0, |(_, objects)| objects));
@@ -165,19 +167,19 @@ impl SharedWatch {
             && self.is_following()
     }
 
-    /// A node for which what had to give way is read again, if a list would bring it back and none is made for that. Whoever
-    /// takes it says when it is done.
+    /// The node in whose list turn withheld objects are read again, if a list would bring them back and no such list is
+    /// running. The caller must call [`Self::restored`] when it is done.
     pub(in crate::hub) fn begin_to_restore(&self) -> Option<NodeId> {
         let node = self.has_room_again().then(|| self.followers.lock().any())??;
         (!self.restoring.swap(true, Ordering::AcqRel)).then_some(node)
     }
 
-    /// See [`Self::begin_to_restore`].
+    /// The work of [`Self::begin_to_restore`] is done.
     pub(in crate::hub) fn restored(&self) {
         self.restoring.store(false, Ordering::Release);
     }
 
-    /// There was no room for what a list has brought: what is known of it stays.
+    /// A list has brought an object for which there was no room. A known version of it stays.
     pub(super) fn leave_out(&self, key: &ObjectKey) {
         if !self.objects.contains_key(key) {
             self.crowds.lock().leave_out(key.namespace());
@@ -188,14 +190,14 @@ impl SharedWatch {
         self.objects.iter().map(|entry| entry.key().clone()).find(|key| key.namespace() == namespace)
     }
 
-    /// How many bytes the namespace takes that has most of this copy; none where all that is followed may end.
+    /// Size in bytes of the largest namespace of this copy; none if the watch may end for want of memory, or has ended.
     pub(super) fn crowd(&self) -> Option<usize> {
         let crowds = self.crowds.lock();
         crowds.most_bytes().map(|(_, bytes)| bytes).filter(|_| self.is_common && !self.has_failed())
     }
 
-    /// Withholds the largest object of the namespace that has most: whoever holds it keeps it, and others hear that it cannot be read.
-    /// Nothing may be locked.
+    /// Withholds the largest object of the largest namespace: sessions that hold it keep it, and others learn that it
+    /// cannot be read. The caller must hold no lock.
     pub(super) fn withhold_one(&self) -> bool {
         let _order = self.order.lock();
         let crowds = self.crowds.lock();
@@ -206,12 +208,12 @@ impl SharedWatch {
         drop(crowds);
         let Some(before) = self.objects.get(&key).map(|known| Arc::clone(&known)) else { return false };
         let withheld = self.interned.without_body(without_body(&before.object));
-        // It is less than before.
+        // This is smaller than before, so it fits.
         self.put(withheld).is_ok()
     }
 }
 
-/// The same object of which nobody knows what it says, older than anything that a list may bring.
+/// The same object without its content, with a version older than any that a list may bring.
 fn without_body(object: &SharedObject) -> Arc<SharedObject> {
     let hash = ContentHash(rand::random());
     let version = ObjectVersion { hash, revision: Default::default(), ..object.version.clone() };

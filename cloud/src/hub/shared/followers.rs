@@ -13,25 +13,25 @@ use crate::hub::registry::SessionHandle;
 
 type Sessions = HashMap<(u64, ScopeId), Arc<SessionHandle>>;
 
-/// See the module.
+/// The sessions that follow one watch, and what its payer pays.
 #[derive(Debug)]
 pub(super) struct Followers {
     sessions: Sessions,
-    /// Since when nobody follows.
+    /// Since when there are no followers.
     idle_since: Instant,
-    /// For whom the watch was begun; none for cloudcore's own needs, for which no node pays.
+    /// The node for which the watch was begun; none for cloudcore's own needs, for which no node pays.
     pub(super) opener: Option<NodeId>,
     /// Bytes of the copy.
     bytes: usize,
-    /// Out of whose share they are.
+    /// What the payer's share is charged; none when no node pays.
     paid: Option<Paid>,
 }
 
-/// What one node pays.
+/// The charge of one node.
 #[derive(Debug)]
 struct Paid {
     node: NodeId,
-    /// Kept: the share is the node's for as long as anything is taken from it.
+    /// Held so that the share exists as long as something is taken from it.
     share: Arc<Share>,
     held: Held,
 }
@@ -41,7 +41,8 @@ impl Followers {
         Self { sessions: HashMap::new(), idle_since: Instant::now(), opener, bytes: 0, paid: None }
     }
 
-    /// The one node that the copy is there for: the only one that follows, or while nobody does the one that began.
+    /// The one node that the copy exists for: its only follower, or the node that began the watch while there are no
+    /// followers.
     pub(super) fn payer(&self) -> Option<&NodeId> {
         let opener = self.opener.as_ref()?;
         let mut nodes = self.sessions.values().map(|session| &session.node);
@@ -49,10 +50,10 @@ impl Followers {
         nodes.all(|node| node == first).then_some(first)
     }
 
-    /// Has the payer pay for the copy as it is now.
+    /// Charges the payer for the copy as it is now.
     ///
     /// # Errors
-    /// Its share has no room for that: it pays less then, and what follows is the caller's.
+    /// The payer's share has no room for that. It then pays for less, and the caller must deal with it.
     pub(super) fn charge(&mut self, payers: &Payers) -> Result<(), Lack> {
         let Some(node) = self.payer() else {
             self.paid = None;
@@ -69,10 +70,10 @@ impl Followers {
         Err(Lack::Share { node: paid.node.clone(), alone: self.bytes > paid.share.max() })
     }
 
-    /// The copy has so many bytes instead of so many.
+    /// Changes the size of the copy by replacing `before` bytes with `after` bytes.
     ///
     /// # Errors
-    /// The payer's share has no room for more; nothing is changed then.
+    /// The payer's share has no room for more. Nothing is changed then.
     pub(super) fn resize(&mut self, before: usize, after: usize, payers: &Payers) -> Result<(), Lack> {
         let old = self.bytes;
         self.bytes = old.saturating_sub(before).saturating_add(after);
@@ -84,10 +85,10 @@ impl Followers {
         Ok(())
     }
 
-    /// One more session follows.
+    /// Adds a session.
     ///
     /// # Errors
-    /// It would be the only one, and its node's share has no room for the copy; nothing is changed then.
+    /// It would be the only follower, and its node's share has no room for the copy. Nothing is changed then.
     pub(super) fn add(
         &mut self,
         session: &Arc<SessionHandle>,
@@ -107,16 +108,16 @@ impl Followers {
         if self.sessions.is_empty() {
             self.idle_since = Instant::now();
         }
-        // Where the share of whoever is left has no room, housekeeping ends the watch.
+        // If the share of the remaining payer has no room, the next sweep ends the watch.
         let _ = self.charge(payers);
     }
 
-    /// Nobody follows from now on.
+    /// Removes all followers and returns them.
     pub(super) fn take(&mut self) -> Sessions {
         std::mem::take(&mut self.sessions)
     }
 
-    /// There is no copy any more, and nothing to pay.
+    /// The copy is gone, so there is nothing to pay.
     pub(super) fn forget(&mut self) {
         self.bytes = 0;
         self.paid = None;
@@ -126,22 +127,22 @@ impl Followers {
         self.sessions.iter().for_each(|((_, scope), session)| tell(*scope, session));
     }
 
-    /// Since when nobody follows; none while somebody does.
+    /// Since when there are no followers; none while there are some.
     pub(super) fn idle_since(&self) -> Option<Instant> {
         self.sessions.is_empty().then_some(self.idle_since)
     }
 
-    /// Whether the payer could pay for some more.
+    /// Whether the payer's share has some room left.
     pub(super) fn has_room(&self) -> bool {
         self.paid.as_ref().is_none_or(|paid| paid.share.room() >= paid.share.max() / FREE_PART)
     }
 
-    /// A node that follows, if there is one.
+    /// Some node that follows, if there is one.
     pub(super) fn any(&self) -> Option<NodeId> {
         self.sessions.values().next().map(|session| session.node.clone())
     }
 
-    /// How many nodes the copy is there for; more than any number for cloudcore's own needs.
+    /// Number of nodes that the copy exists for; the maximum for cloudcore's own needs.
     pub(super) fn nodes(&self) -> usize {
         if self.opener.is_none() {
             return usize::MAX;
@@ -149,7 +150,7 @@ impl Followers {
         self.sessions.values().map(|session| &session.node).collect::<HashSet<_>>().len()
     }
 
-    /// Bytes of the copy, and of all that its payer pays for; none where nobody pays.
+    /// Bytes of the copy, and of everything that its payer pays for (0 when no node pays).
     pub(super) fn bytes(&self) -> (usize, usize) {
         (self.bytes, self.paid.as_ref().map_or(0, |paid| paid.share.used()))
     }

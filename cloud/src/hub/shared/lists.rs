@@ -1,6 +1,6 @@
-//! Lists of a selection that are made beside its watch, when the copy has to be sure of what it does not have: a watch may be
-//! late, a list is not. What a list shows enters the copy in the order of the cloud's history, and the watch, which shows the
-//! same later, changes nothing of it.
+//! Lists of a selection beside its watch, made when the copy must be certain of what it does not have: a watch may lag
+//! behind, a list does not. Listed objects enter the copy in the order of the cloud's history. When the watch shows the
+//! same objects later, they change nothing.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,46 +21,47 @@ use crate::hub::interned::Stored;
 use crate::hub::subscriptions::Closed;
 use crate::kube::{Caller, Kube, ListTurn};
 
-/// Rest after a first failure; it doubles up to [`RETRY_MAX`].
+/// Pause after a first failure; it doubles up to [`RETRY_MAX`].
 const RETRY_MIN: Duration = Duration::from_millis(200);
 
-/// Longest rest.
+/// Longest pause.
 const RETRY_MAX: Duration = Duration::from_secs(30);
 
-/// Nodes of which is remembered that they wait for a first list. Whoever is not among them waits behind those.
+/// Number of nodes that are remembered as waiting for a first list. Further nodes wait behind these.
 const ASKERS_MAX: usize = 8;
 
-/// The lists of one selection, by their numbers.
+/// The lists of one selection, numbered.
 #[derive(Debug, Default)]
 pub(super) struct Lists {
-    /// One at a time: whoever waits is mostly served by the list of another.
+    /// Permits one list at a time. Callers that wait are mostly served by another caller's list.
     turn: tokio::sync::Mutex<()>,
     begun: AtomicU64,
     complete: AtomicU64,
     rest: Mutex<Rest>,
 }
 
-/// After a list that has failed nobody makes another one for a while, however many ask.
+/// The pause after a failed list, during which no further list is made, however many callers want one.
 #[derive(Debug, Default)]
 struct Rest {
     failures: u32,
     until: Option<Instant>,
 }
 
-/// What keeps the lists and the events of the watch in one order.
+/// Keeps the results of lists and the events of the watch in one order.
 #[derive(Debug, Default)]
 pub(super) struct Order {
-    /// Objects that a list has brought and the watch has not shown yet, in these versions.
+    /// Objects that a list has brought in these versions and that the watch has not shown yet.
     ahead: HashMap<ObjectKey, CloudRevision>,
-    /// What has gone since the list under way began, and in which version at the latest; none when there is no such list, or
-    /// more has gone than is remembered.
+    /// Objects that were deleted since the running list began, with the latest version that they can have had; none
+    /// when no list is running, or when more was deleted than is remembered.
     gone: Option<HashMap<ObjectKey, CloudRevision>>,
-    /// The watch's own lists: those that have begun, those whose beginning was taken, and the last of these that is complete.
+    /// The watch's own lists: the number begun, the number whose beginning the copy has processed, and the last of
+    /// these that is complete.
     relists: [u64; 3],
 }
 
 impl Order {
-    /// Whether an event of the watch is older than what a list has brought. One that is not, ends that.
+    /// Whether an event of the watch is older than what a list has brought. An event that is not older ends that state.
     pub(super) fn is_older(&mut self, key: &ObjectKey, revision: CloudRevision) -> bool {
         let older = self.ahead.get(key).is_some_and(|newer| revision < *newer);
         if !older && !self.ahead.is_empty() {
@@ -69,7 +70,7 @@ impl Order {
         older
     }
 
-    /// An object has gone that was there in no newer version than this.
+    /// Records the deletion of an object, whose last version was at most this one.
     pub(super) fn bury(&mut self, key: &ObjectKey, revision: CloudRevision) {
         self.ahead.remove(key);
         if let Some(gone) = &mut self.gone {
@@ -80,28 +81,29 @@ impl Order {
         }
     }
 
-    /// The watch is about to list everything by itself.
+    /// The watch is about to relist.
     pub(super) fn relist_begins(&mut self) {
         self.relists[0] += 1;
     }
 
-    /// The copy has come to the beginning of that list.
+    /// The copy has processed the beginning of that list.
     pub(super) fn relist_taken(&mut self) {
         self.relists[1] += 1;
     }
 
-    /// The copy is what that list has shown.
+    /// The copy now matches that list.
     pub(super) fn relist_complete(&mut self) {
         self.relists[2] = self.relists[1];
     }
 
-    /// The watch's own lists so far; none while one is under way: what it does not have may have come after it.
+    /// The number of the watch's own lists; none while one is running, because objects that it lacks may have been
+    /// created after it.
     fn relists(&self) -> Option<u64> {
         (self.relists[0] == self.relists[2]).then_some(self.relists[0])
     }
 }
 
-/// Forgets what was remembered for a list, however that ends.
+/// Drops the state of a running list, however the list ends.
 struct Listing<'w>(&'w SharedWatch);
 
 impl Drop for Listing<'_> {
@@ -112,27 +114,27 @@ impl Drop for Listing<'_> {
 }
 
 impl SharedWatch {
-    /// Lists that have begun.
+    /// Number of lists that have begun.
     pub(in crate::hub) fn lists_begun(&self) -> u64 {
         self.lists.begun.load(Ordering::SeqCst)
     }
 
-    /// The newest list that is complete: all that it has shown is in the copy.
+    /// Number of the newest complete list. All its objects are in the copy.
     pub(in crate::hub) fn lists_complete(&self) -> u64 {
         self.lists.complete.load(Ordering::SeqCst)
     }
 
-    /// The turn to list.
+    /// Waits for the permit to list.
     pub(in crate::hub) async fn turn(&self) -> MutexGuard<'_, ()> {
         self.lists.turn.lock().await
     }
 
-    /// Until when nobody lists, because a list has failed.
+    /// End of the pause after a failed list, if there is one.
     pub(in crate::hub) fn rests_until(&self) -> Option<Instant> {
         self.lists.rest.lock().until.filter(|until| *until > Instant::now())
     }
 
-    /// A list has failed; the how manieth in a row.
+    /// Records that a list has failed. Returns the number of consecutive failures.
     pub(in crate::hub) fn list_failed(&self) -> u32 {
         let mut rest = self.lists.rest.lock();
         rest.failures = rest.failures.saturating_add(1);
@@ -140,7 +142,7 @@ impl SharedWatch {
         rest.failures
     }
 
-    /// One more node waits for the first list, or cloudcore itself.
+    /// One more node, or cloudcore itself, waits for the first list.
     pub(in crate::hub) fn ask(&self, node: Option<&NodeId>) {
         self.askers.send_if_modified(|askers| match (askers.as_mut(), node) {
             (None, _) => false,
@@ -156,9 +158,9 @@ impl SharedWatch {
         });
     }
 
-    /// The turn of the watch's own list: that of the node which follows alone; of those who wait for the first list the one that
-    /// comes first, so that nobody waits behind what else another node has under way. None for what several nodes follow, or
-    /// cloudcore, who need no turn.
+    /// The list turn for the watch's own list. If one node alone follows, it is that node's turn. Before the first list
+    /// is complete, it is the first free turn among the nodes that wait for it, so that no node waits behind other work
+    /// of another node. None for watches of several nodes or of cloudcore, which need no turn.
     pub(in crate::hub) async fn own_turn(&self, kube: &Kube) -> Option<ListTurn> {
         let mut askers = self.askers.subscribe();
         loop {
@@ -174,10 +176,11 @@ impl SharedWatch {
         }
     }
 
-    /// Lists once, for a node. Only whoever has the turn may ask for it. Cancel-safe: what a list has shown in part is dropped.
+    /// Lists once, in the list turn of a node. The caller must hold the permit of [`Self::turn`]. Cancel-safe: a
+    /// partial list is dropped.
     ///
     /// # Errors
-    /// Why the list is no proof.
+    /// The reason why the list proves nothing.
     pub(in crate::hub) async fn list(&self, kube: &Kube, node: &ListTurn) -> Result<(), String> {
         let number = self.lists.begun.fetch_add(1, Ordering::SeqCst) + 1;
         let relists = {

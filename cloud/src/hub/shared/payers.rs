@@ -1,8 +1,8 @@
-//! Who pays for the copies of shared watches, and which of them give way when memory is used up.
+//! Decides which node pays for the copies of shared watches, and which copies give way when memory runs out.
 //!
-//! A copy that is there for one node alone is paid out of that node's share, and nobody else is touched when the share is used
-//! up. When the memory of all is, the watches give way that the fewest nodes follow: what one node selects never ends a
-//! watch of many.
+//! A copy that exists for one node alone is paid from that node's share, and no other node is affected when the share
+//! is used up. When the memory of all nodes is used up, the watches with the fewest nodes give way: the selections of
+//! one node never end a watch of many.
 
 use std::cmp::Reverse;
 use std::sync::{Arc, Weak};
@@ -20,26 +20,26 @@ use crate::hub::interned::Stored;
 use crate::hub::subscriptions::Closed;
 use crate::metrics::{Label, Metrics};
 
-/// One node's share of the memory for objects that are followed is one of so many parts.
+/// One node's share of the memory for followed objects is the total divided by this number.
 const NODE_PART: usize = 4;
 
-/// A namespace gives way when it has one of so many parts of the memory: less is never withheld.
+/// A namespace gives way only when it has at least the total divided by this number.
 const CROWD_PART: usize = 8;
 
 /// The memory that is missing.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Lack {
-    /// Of the node that pays.
+    /// The paying node's share is used up.
     Share {
         node: NodeId,
-        /// The one copy is more than the share.
+        /// This one copy is larger than the share.
         alone: bool,
     },
-    /// Of all.
+    /// The memory of all nodes is used up.
     Whole,
 }
 
-/// The shares of the nodes, and all watches. Clones are the same.
+/// The shares of the nodes, and all watches. Clones share the same state.
 #[derive(Debug, Clone)]
 pub(in crate::hub) struct Payers {
     shares: Budget,
@@ -48,30 +48,30 @@ pub(in crate::hub) struct Payers {
     watches: Arc<Mutex<Vec<Weak<SharedWatch>>>>,
     /// Watches that ended or were refused for want of memory.
     ended: Family<Label, Counter>,
-    /// Objects that were withheld from all because their namespace has most.
+    /// Objects that were withheld from all nodes because their namespace is the largest.
     withheld: Family<Label, Counter>,
-    /// A namespace gives way from so many bytes on.
+    /// Bytes from which on a namespace gives way.
     crowd_min: usize,
     lines: Arc<LineLimit<Box<str>>>,
 }
 
 impl Payers {
-    /// Shares of so many bytes for all.
+    /// Shares of a total of this many bytes.
     pub(in crate::hub) fn new(bytes: usize) -> Self {
         let (nodes, watches, ended, withheld) = Default::default();
         let (crowd_min, lines) = (bytes / CROWD_PART, Arc::new(LineLimit::new(1, 60)));
-        // What all have together is counted with the objects, of which each is there once.
+        // The total is limited where the objects are stored, each only once.
         let shares = Budget::new(usize::MAX);
         Self { shares, share_max: bytes / NODE_PART, nodes, watches, ended, withheld, crowd_min, lines }
     }
 
-    /// The same, which counts there what has ended.
+    /// The same, and counts in `metrics` what has ended.
     pub(in crate::hub) fn counted(self, metrics: &Metrics) -> Self {
         let (ended, withheld) = (metrics.shared_watches_ended.clone(), metrics.shared_watch_withheld.clone());
         Self { ended, withheld, ..self }
     }
 
-    /// This watch may have to give way from now on.
+    /// Adds a watch to those that may have to give way.
     pub(in crate::hub) fn enlist(&self, watch: &Arc<SharedWatch>) {
         self.watches.lock().push(Arc::downgrade(watch));
     }
@@ -82,7 +82,7 @@ impl Payers {
         self.watches.lock().retain(|watch| watch.strong_count() > 0);
     }
 
-    /// What a node may alone follow. It stays the same for as long as anybody has it.
+    /// The share for what a node alone follows. It stays the same as long as it is in use.
     pub(super) fn share(&self, node: &NodeId) -> Arc<Share> {
         let mut entry = self.nodes.entry(node.clone()).or_default();
         entry.upgrade().unwrap_or_else(|| {
@@ -92,7 +92,7 @@ impl Payers {
         })
     }
 
-    /// Says why somebody cannot have more, and counts it.
+    /// Explains and counts a refusal for want of memory.
     pub(super) fn refuse(&self, lack: &Lack) -> Closed {
         let max = self.share_max;
         let (kind, closed) = match lack {
@@ -113,7 +113,7 @@ impl Payers {
         closed
     }
 
-    /// An object of this namespace had to give way.
+    /// Counts and logs an object of this namespace that had to give way.
     pub(super) fn withheld(&self, kind: &'static str, namespace: &str) {
         self.withheld.get_or_create(&Label { kind }).inc();
         if let Some(left_out) = self.lines.admit(&namespace.into()) {
@@ -137,15 +137,15 @@ impl Payers {
     }
 }
 
-/// How much is lost with a watch: the nodes that the copy is there for. Of equals, the one whose payer pays most is the
-/// least, then the largest.
+/// Rank of a watch: the number of nodes that the copy exists for. Among equals, the watch whose payer pays most ranks
+/// lowest, then the largest watch.
 type Standing = (usize, Reverse<usize>, Reverse<usize>);
 
 impl SharedWatch {
-    /// The object as all copies have it. Others give way to it where they must.
+    /// The stored object that all copies share. Other watches give way to it where needed.
     ///
     /// # Errors
-    /// There is no memory, and nobody to give way.
+    /// There is no memory, and no other watch can give way.
     pub(super) fn keep(&self, object: &Arc<SharedObject>) -> Result<Arc<Stored>, Closed> {
         loop {
             match self.interned.keep(object) {
@@ -155,15 +155,16 @@ impl SharedWatch {
         }
     }
 
-    /// Ends another watch in favour of this one. Nothing may be locked: the other one's locks are taken.
+    /// Ends another watch in favour of this one, or withholds an object. The caller must hold no lock, because the
+    /// locks of the other watch are taken.
     ///
     /// # Errors
-    /// No other is less than this one.
+    /// No other watch ranks lower than this one.
     pub(super) fn make_room(&self, lack: &Lack) -> Result<(), Closed> {
         let payers = &self.interned.payers;
         let others = payers.others(self).into_iter();
         let (kind, other) = match lack {
-            // Nobody but the node itself gives way to it, and only what it follows no longer.
+            // Only the node's own watches give way, and only those that it no longer follows.
             Lack::Share { node, .. } => {
                 let idle = |watch: &Arc<Self>| watch.is_paid_by(node) && watch.standing().0 == 0;
                 ("idle", others.filter(idle).min_by_key(|watch| watch.idle_since()))
@@ -184,12 +185,12 @@ impl SharedWatch {
         Ok(())
     }
 
-    /// The same of this copy alone.
+    /// Withholds an object of this copy alone. False when this is not possible.
     fn crowd_gives_way_here(&self) -> bool {
         self.crowd().is_some_and(|bytes| bytes >= self.interned.payers.crowd_min) && self.withhold_one()
     }
 
-    /// Whether one object less is there of the namespace that has most of what everybody follows.
+    /// Withholds an object of the largest namespace in any copy that all nodes follow. False when this is not possible.
     fn crowd_gives_way(&self) -> bool {
         let payers = &self.interned.payers;
         let is_crowd = |bytes: &usize| *bytes >= payers.crowd_min;
@@ -211,7 +212,7 @@ impl SharedWatch {
         let (bytes, paid) = followers.bytes();
         let nodes = followers.nodes();
         drop(followers);
-        // Somebody waits for the first list.
+        // At least one node waits for the first list.
         let nodes = if self.is_following() { nodes } else { nodes.max(1) };
         (nodes, Reverse(paid), Reverse(bytes))
     }

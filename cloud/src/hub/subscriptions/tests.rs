@@ -1,4 +1,4 @@
-//! Rights of subscriptions on a clock of the test's own: a hub, an edge over a link in memory, a scripted API server.
+//! Rights of subscriptions, with a paused clock: a hub, an edge over an in-memory link, and a scripted API server.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -36,12 +36,12 @@ mod room;
 mod shares;
 mod vouching;
 
-/// What the API server is asked about rights, and what it says.
+/// What the API server is asked about rights, and how it answers.
 #[derive(Default)]
 struct Rights {
     withheld: AtomicBool,
     silent: AtomicBool,
-    /// No list is answered.
+    /// Lists are not answered.
     deaf: AtomicBool,
     /// Attributes of every question, in order.
     asked: parking_lot::Mutex<Vec<Value>>,
@@ -53,7 +53,7 @@ impl Rights {
     }
 }
 
-/// A client whose API server has one ConfigMap and answers questions about rights.
+/// A client whose API server has one ConfigMap and answers access reviews.
 fn scripted(rights: &Arc<Rights>) -> Kube {
     let rights = Arc::clone(rights);
     let client = answering(move |call, body| {
@@ -62,7 +62,7 @@ fn scripted(rights: &Arc<Rights>) -> Kube {
             let query = call.uri.query().unwrap_or_default();
             match call.uri.path() {
                 "/api/v1" => (200, json!({"resources": [{"name": "configmaps", "kind": "ConfigMap"}]})),
-                // Nothing ever happens.
+                // No event ever arrives.
                 "/api/v1/namespaces/d/configmaps" if query.contains("watch") => std::future::pending().await,
                 "/api/v1/namespaces/d/configmaps" if rights.deaf.load(Ordering::SeqCst) => (500, json!({})),
                 "/api/v1/namespaces/d/configmaps" => (200, list()),
@@ -104,11 +104,11 @@ fn node() -> NodeId {
 }
 
 fn hub(kube: &Kube) -> Arc<Hub> {
-    // Nobody listens: the edge controller is not what is tested.
+    // The receiver is dropped: the edge controller is not under test.
     hub_of(kube, Arc::default(), mpsc::channel(1).0)
 }
 
-/// A hub over what this index has found out, which tells its news to whoever is at the other end.
+/// A hub over this index, which sends its inputs to the given channel.
 fn hub_of(kube: &Kube, down: Arc<Downstream>, inputs: mpsc::Sender<Input>) -> Arc<Hub> {
     let tasks = Tasks::new();
     let metrics = Metrics::register(&mut prometheus_client::registry::Registry::default());
@@ -148,20 +148,20 @@ impl EdgeView for NothingHeld {
     }
 }
 
-/// An edge that follows what the test tells it to.
+/// An edge that follows what the test asks for.
 struct Edge {
     session: EdgeSession,
     link: Link,
     clock: Clock,
-    /// Answers that have come.
+    /// Answers that arrived.
     replies: Vec<Reply>,
-    /// What the hub said of subscriptions: caught up, or code and reason of the end.
+    /// What the hub reported about subscriptions: caught up, or code and reason of the end.
     heard: Vec<(ScopeId, Option<(u16, String)>)>,
-    /// Renewals of the lease that were answered.
+    /// Number of answered lease renewals.
     leases: usize,
-    /// Deletions that have come.
+    /// Number of deletions that arrived.
     deleted: usize,
-    /// The last word of the hub.
+    /// The hub's goodbye.
     goodbye: Option<Goodbye>,
 }
 
@@ -174,7 +174,7 @@ impl Edge {
         Self::connect_process(hub, node, 0)
     }
 
-    /// A process of an edge that says which one it is.
+    /// Connects as a process of the edge with this instance number.
     fn connect_process(hub: &Arc<Hub>, node: NodeId, instance: u64) -> Self {
         let (cloud, link, _) = mem::pair(node.clone());
         let remote = cloud.peer().remote;
@@ -200,7 +200,7 @@ impl Edge {
         scope
     }
 
-    /// Lets this much time pass, or less when the hub says something of a subscription.
+    /// Lets this much time pass, or less if the hub reports something about a subscription.
     async fn listen(&mut self, time: Duration) -> Option<(ScopeId, Option<(u16, String)>)> {
         let deadline = Instant::now() + time;
         while self.heard.is_empty() && Instant::now() < deadline {
@@ -273,7 +273,7 @@ async fn an_opening_subscription_asks_and_no_answer_is_remembered() {
     assert_eq!(rights.questions(), 2 * QUESTIONS + 1);
 }
 
-/// The parts of a question that its asker chooses.
+/// The parts of a question that the client chooses.
 fn a_question() -> impl Strategy<Value = Subscribe> {
     let word = || prop::sample::select(vec!["", "a", "ab", "b"]);
     let token = prop::sample::select(vec![None, Some("t"), Some("ta"), Some("services"), Some("secrets")]);
@@ -293,7 +293,7 @@ fn a_question() -> impl Strategy<Value = Subscribe> {
     )
 }
 
-/// Who asks for what, as the API server is asked.
+/// The question in the form in which the API server receives it: who asks for what.
 fn asked_of_the_api_server(question: &Subscribe) -> Value {
     let about = &question.resource;
     json!([
@@ -306,7 +306,7 @@ fn asked_of_the_api_server(question: &Subscribe) -> Value {
     ])
 }
 
-/// An API server that allows one question, and knows every token as a user of its own.
+/// An API server that allows one question, and knows every token as a separate user.
 fn allowing(question: &Subscribe) -> Kube {
     let allowed = asked_of_the_api_server(question);
     let client = answering(move |call, body| {
@@ -337,7 +337,7 @@ fn allowing(question: &Subscribe) -> Kube {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
-    /// Whatever a node chooses as the parts of its question, and whatever was allowed to it before.
+    /// This holds for any parts of a question that a node may choose, and any right that it had before.
     #[test]
     fn a_question_is_never_answered_with_the_answer_to_another_one(allowed in a_question(), other in a_question()) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
@@ -352,7 +352,7 @@ proptest! {
     }
 }
 
-/// The two questions that once had one digest: by the node, about Services; by a token of nobody, about Secrets.
+/// These two questions once had the same digest: one by the node about Services, one by an unknown token about Secrets.
 #[tokio::test(start_paused = true)]
 async fn a_right_to_services_opens_no_watch_of_secrets() {
     let about = |plural: &str, labels: &str, token: Option<&str>| Subscribe {
@@ -389,7 +389,7 @@ async fn a_selector_that_cannot_be_read_is_refused_before_anybody_is_asked() {
     assert_eq!((rights.questions(), hub.subscriptions.running.len()), (0, 0));
 }
 
-/// Thousands of subscriptions that opened in one second do not ask in one second for ever.
+/// Thousands of subscriptions that opened in the same second do not keep asking in the same second.
 #[test]
 fn reviews_of_a_fleet_are_spread() {
     let waits: Vec<Duration> = std::iter::repeat_with(next_review).take(1000).collect();
@@ -476,7 +476,7 @@ async fn housekeeping_closes_what_nobody_follows() {
     assert_eq!(hub.subscriptions.running.len(), 0);
 }
 
-/// One node invents selectors; its own places are all that it takes, and those that it follows no longer give way.
+/// One node invents selectors. It only takes its own slots, and the watches that it no longer follows give way.
 #[tokio::test(start_paused = true)]
 async fn throw_away_selectors_take_the_places_of_one_node() {
     let rights = Arc::new(Rights::default());
@@ -529,7 +529,7 @@ async fn requests_beyond_the_share_of_a_node_are_refused() {
     let mut edge = Edge::connect(&hub);
     let body = bytes::Bytes::from(vec![b'x'; 3 * 512 * 1024]);
     for _ in 0..6 {
-        // Never answered.
+        // The API server never answers this.
         let request = ApiRequest {
             body: body.clone(),
             ..ApiRequest::new("POST", "/api/v1/namespaces/d/configmaps?watch=false")

@@ -1,4 +1,4 @@
-//! Answers of all kinds, and connections that are silent.
+//! Answers of all kinds, and silent connections.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,7 +18,7 @@ use crate::kube::{ApiCall, CallError, Caller, Kube};
 
 const BODY_LEN: usize = 8 * 1024 * 1024;
 
-/// A server that answers each call with a long body, at once. What it is asked is told there.
+/// A server that immediately answers each call with a long body, and appends the requests to `asked`.
 async fn server(asked: Arc<Mutex<String>>) -> Config {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -51,7 +51,7 @@ async fn a_long_answer_comes_in_pieces_that_are_small() {
         (all, most) = (all + len, most.max(len));
     }
     assert_eq!(all, BODY_LEN);
-    // A buffer that grows has room for twice as much.
+    // A growing buffer reserves up to twice as much.
     assert!(most <= 2 * BUFFER_LEN_MAX, "{most} bytes at a time");
     let asked = asked.lock().to_lowercase();
     for part in ["get /base/api?x=1 http/1.1\r\n", "authorization: bearer t\r\n", "x-more: m\r\n"] {
@@ -84,20 +84,20 @@ fn a_proxy_that_only_the_environment_names_is_not_used() {
     }
 }
 
-/// Reads the head of a call.
+/// Reads the head of a request.
 async fn hear(stream: &mut TcpStream) {
     let mut asked = Vec::new();
     while !asked.ends_with(b"\r\n\r\n") && stream.read_buf(&mut asked).await.unwrap() > 0 {}
 }
 
-/// A server that answers each connection's first call with these bytes and ends it.
+/// A server that answers the first call of each connection with these bytes and closes it.
 async fn saying(answer: Vec<u8>) -> Config {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
             hear(&mut stream).await;
-            // Who is told too much may be gone.
+            // The client may already have closed the connection.
             let _ = stream.write_all(&answer).await;
         }
     });
@@ -166,7 +166,7 @@ async fn what_is_no_answer_is_an_error_that_says_why() {
     assert!(error.contains("Connection refused"), "{error}");
 }
 
-/// The kernel's list of connections says which timer one has, and when that is over, in hundredths of a second.
+/// The kernel's connection list shows which timer a connection has, and when it expires, in hundredths of a second.
 fn timer(port: u16) -> Option<(String, Duration)> {
     let connections = std::fs::read_to_string("/proc/net/tcp").unwrap();
     let peer = format!(":{port:04X}");
@@ -189,7 +189,7 @@ async fn a_connection_that_is_silent_is_asked_whether_its_peer_is_there() {
         stream.write_all(head.as_bytes()).await.unwrap();
         stream
     };
-    // A watch on which nothing happens.
+    // A watch without events.
     let (_stream, _watch) = tokio::join!(serving, async { client.send(request).await.unwrap() });
     const KEEPALIVE: &str = "02";
     let set = async {
@@ -224,8 +224,8 @@ async fn refusing(answer: String) -> (Kube, Arc<AtomicUsize>) {
     (Kube::from_config(config).unwrap(), calls)
 }
 
-/// A deletion whose answer was lost would take what came in the place of what it has deleted, and what a budget refuses
-/// it refuses again.
+/// A repeated deletion whose answer was lost could delete a replacement of the object, and an eviction that a
+/// disruption budget refuses would be refused again.
 #[tokio::test]
 async fn no_call_is_made_twice_and_a_refusal_says_when_to_come_again() {
     let node = NodeId::parse("n").unwrap();

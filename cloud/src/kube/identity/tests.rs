@@ -11,8 +11,8 @@ use tombolo_apiserver::{Embedded, Options};
 use super::*;
 use crate::kube::Kube;
 
-/// A file on a disk that does not answer: whoever reads it waits until somebody writes. On one thread, where a call that waited would
-/// keep everything waiting.
+/// The file is on a disk that does not answer: a reader waits until something is written. The test runs on one thread,
+/// so a call that waited would block everything.
 #[tokio::test(start_paused = true)]
 async fn a_disk_that_does_not_answer_keeps_no_call_waiting() {
     let folder = tempfile::TempDir::new().expect("a folder");
@@ -32,7 +32,7 @@ async fn a_disk_that_does_not_answer_keeps_no_call_waiting() {
     assert!(in_time.expect("it is written"), "nobody reads it in the place of a call");
 }
 
-/// A kubeconfig as this one, whose certificate ends so soon.
+/// This kubeconfig, with a certificate that expires after `life`.
 fn with_short_life(kubeconfig: &[u8], pki: &Path, life: Duration) -> String {
     let read = |name: &str| std::fs::read_to_string(pki.join(name)).expect(name);
     let key = KeyPair::from_pem(&read("ca.key")).expect("a key");
@@ -50,7 +50,7 @@ fn with_short_life(kubeconfig: &[u8], pki: &Path, life: Duration) -> String {
     config.to_string()
 }
 
-/// The code with which a request is answered.
+/// The status code of a request.
 async fn code(kube: &Kube) -> u16 {
     let request = http::Request::get("/api/v1/namespaces").body(Vec::new()).expect("a request");
     match kube.client().request_text(request).await {
@@ -60,7 +60,7 @@ async fn code(kube: &Kube) -> u16 {
     }
 }
 
-/// As if nobody had looked at the file for long.
+/// Makes the next call look at the files again.
 async fn look_again() {
     tokio::time::pause();
     tokio::time::advance(LOOK_INTERVAL).await;
@@ -81,13 +81,13 @@ async fn access_by_the_kubeconfig_outlives_the_certificate_in_it() {
     let server = tokio::spawn(bound.run(drain));
     let once = Kube::from_config(config.clone()).expect("a client");
     let own = Kube::following(config, Some(&path)).expect("a client");
-    // Both have connections from now on that show the first certificate.
+    // Both now have connections with the first certificate.
     while (code(&once).await, code(&own).await) != (401, 401) {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     std::fs::write(&path, renewed).expect("written");
     look_again().await;
-    // The call that has the files looked at does not wait for them.
+    // The call that starts the look at the files does not wait for it.
     let accepted = async {
         while code(&own).await != 200 {
             tokio::time::sleep(Duration::from_millis(20)).await;

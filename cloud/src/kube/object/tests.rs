@@ -4,7 +4,7 @@ use serde_json::json;
 use super::*;
 use tombolo_apicore::tree::TREE_BYTES_MAX;
 
-/// Empty strings in one list, where each is taken for 64 bytes.
+/// Number of empty strings that a list may have; each is counted as 64 bytes.
 const STRINGS_MAX: usize = LARGE_TREE_BYTES_MAX / 64;
 
 #[test]
@@ -20,7 +20,7 @@ fn identity_is_read_and_missing_parts_are_named() {
     assert!(nameless.revision().is_err());
 }
 
-/// An API server stores JSON that is nested ten thousand times; serde_json reads 128 levels.
+/// An API server stores JSON that is nested ten thousand levels deep; serde_json reads 128 levels.
 #[test]
 fn what_is_nested_too_deep_costs_no_other_object_anything() {
     let deep = |levels: usize| format!("{}{}", r#"{"f:a":"#.repeat(levels), "0") + &"}".repeat(levels);
@@ -65,7 +65,7 @@ fn of_writers_the_names_of_their_fields_are_known_however_deep_these_are() {
     assert_eq!(object.value()["metadata"]["managedFields"], expected);
 }
 
-/// An API server stores a list of half a million empty strings, whoever may write the object.
+/// An API server stores a list of half a million empty strings from any user who may write the object.
 #[test]
 fn what_would_take_many_times_its_text_is_not_read_and_costs_no_other_object_anything() {
     let list = |count: usize| format!("[{}0]", r#""","#.repeat(count));
@@ -99,7 +99,7 @@ fn what_would_take_many_times_its_text_is_not_read_and_costs_no_other_object_any
     assert!(object.uid().is_ok() && object.value()["metadata"].get("managedFields").is_none());
 }
 
-/// A node writes its Node, and everybody who watches it reads it.
+/// A node writes its Node, and every watcher of the Node reads it.
 #[test]
 fn what_a_node_may_write_is_read_up_to_a_smaller_size() {
     let object = |part: &str, count: usize| {
@@ -159,7 +159,7 @@ fn of_what_is_not_read_and_is_to_go_all_is_known_that_is_not_too_large() {
     assert_eq!(read("", "", ""), json!({"metadata": running, "spec": spec}));
 }
 
-/// JSON of all kinds, as text: members twice, names with escapes, deep ones.
+/// JSON of all kinds as text: duplicate fields, names with escapes, deep nesting.
 fn json_text() -> impl Strategy<Value = String> {
     let leaf = prop_oneof![
         Just("null".to_owned()),
@@ -194,7 +194,8 @@ fn object_text(members: &[(String, String)]) -> String {
 }
 
 proptest! {
-    /// Whichever way a text is read, and where it is read as serde_json does, but for the fields of writers.
+    /// An object is the same in whichever way its text is parsed, and equal to what serde_json reads, except for
+    /// managedFields.
     #[test]
     fn an_object_is_the_same_whichever_way_it_is_read(
         mut metadata in prop::collection::vec((name_text(), json_text()), 0..6),

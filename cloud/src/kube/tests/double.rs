@@ -1,4 +1,4 @@
-//! API servers of tests: they answer from a function.
+//! API servers for tests, which answer from a function.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,23 +32,23 @@ where
     Client::new(service, "default")
 }
 
-/// What happens before a patch is made.
+/// Runs before a patch is applied.
 type Before = dyn Fn(&OneObject, &Value) -> BoxFuture<'static, ()> + Send + Sync;
 
-/// An API server with one object, a Node or a pod of node n. As the real one: a patch of its status, or another one, that names a version is made on that version or not at
-/// all.
+/// An API server with one object, a Node or a pod of node n. As in a real one, a patch that names a version, of the
+/// status or not, only succeeds on that version.
 pub(crate) struct OneObject {
-    /// Its metadata without the version.
+    /// The metadata without the version.
     metadata: Value,
-    /// Its version and its status.
+    /// The version and the status.
     pub(crate) state: Mutex<(u64, Value)>,
-    /// What it was by version, as far as anybody has been told.
+    /// Earlier states by version, as far as they were returned to a client.
     past: Mutex<BTreeMap<u64, Value>>,
     before: Box<Before>,
 }
 
 impl OneObject {
-    /// An object of this name that has a version and a status.
+    /// An object with this name, version and status.
     pub(crate) fn new(
         name: &str,
         state: (u64, Value),
@@ -92,7 +92,7 @@ impl OneObject {
         object
     }
 
-    /// Lists this object alone, at the one version that is asked for.
+    /// Lists only this object, at the one version that is requested.
     fn list(&self, query: Option<&str>) -> (u16, Value) {
         let parameter =
             |name: &str| query?.split('&').find_map(|part| part.strip_prefix(name)?.strip_prefix('='));
@@ -119,7 +119,7 @@ impl OneObject {
                 json!({"kind": "Status", "code": 409, "reason": "Conflict", "message": "modified"});
             return (409, conflict);
         }
-        // Of a JSON patch, its last operation is the new status.
+        // The last operation of a JSON patch contains the new status.
         let status = patch.as_array().and_then(|operations| operations.last()?.get("value"));
         *state = (state.0 + 1, status.unwrap_or(&patch["status"]).clone());
         drop(state);

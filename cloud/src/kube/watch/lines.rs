@@ -1,8 +1,8 @@
-//! The lines of a watch, each of which is one event.
+//! The lines of a watch. Each line is one event.
 //!
-//! A short line is read as it comes. A longer one waits for its turn, and has to be complete within a time: so the text of one
-//! large object is in memory once, however many watches tell of it, and nobody who waits for a turn waits for ever. While a watch waits it
-//! does not read, and what comes stays with the API server.
+//! A short line is read immediately. A longer line waits for a permit and must be complete within a time limit. So the
+//! text of a large object is in memory only once, however many watches report it, and no watch waits for a permit for
+//! ever. While a watch waits it does not read, and the data stays with the API server.
 
 use std::error::Error;
 use std::io;
@@ -17,37 +17,37 @@ use tombolo_runtime::sentence;
 use super::skim::Skim;
 use super::{SILENCE_MAX, WatchError};
 
-/// Bytes of a line that waits for no turn. An ordinary pod or Node has 4 to 12 KiB.
+/// Longest line that needs no permit, in bytes. An ordinary pod or Node has 4 to 12 KiB.
 pub(super) const SHORT_LEN_MAX: usize = 16 * 1024;
 
-/// Bytes that a watch keeps for the next line.
+/// Capacity of the line buffer that a watch keeps for the next line, in bytes.
 const KEPT_MAX: usize = 8 * 1024;
 
-/// Longest line that is read whole. etcd takes 1.5 MiB unless it is told otherwise, and kube-apiserver writes some characters
-/// as six. Of the object of a longer one is known which it is.
+/// Longest line that is read completely. etcd accepts 1.5 MiB unless configured otherwise, and kube-apiserver writes
+/// some characters as six. For a longer line only the object's identity is read.
 pub(super) const LINE_LEN_MAX: usize = 3 * 1024 * 1024;
 
-/// Time from the beginning of a turn until its line is complete and an object. Then the watch is begun anew.
+/// Time limit from getting the permit until the line is complete and parsed. After that the watch is restarted.
 pub(super) const TURN_MAX: Duration = Duration::from_secs(30);
 
 /// The lines of one stream.
 pub(super) struct Lines<R> {
     reader: R,
     line: Vec<u8>,
-    /// What is left of a line that is too long.
+    /// The remainder of a line that is too long.
     skim: Option<Skim>,
     turns: Arc<Semaphore>,
-    /// The turn of the line, and when it ends.
+    /// The permit of the line, and the end of its time limit.
     turn: Option<(Option<OwnedSemaphorePermit>, Instant)>,
 }
 
 impl<R: AsyncBufRead + Unpin> Lines<R> {
-    /// The lines of this stream, of which long ones wait for one of these turns.
+    /// The lines of this stream. Long lines wait for one of these permits.
     pub(super) fn new(reader: R, turns: Arc<Semaphore>) -> Self {
         Self { reader, line: Vec::new(), skim: None, turns, turn: None }
     }
 
-    /// Reads the next line: it is there until [`Self::release`]. False when the stream has ended, or nothing comes.
+    /// Reads the next line, which is kept until [`Self::release`]. False when the stream has ended, or nothing arrives.
     pub(super) async fn next(&mut self) -> Result<bool, WatchError> {
         self.release();
         loop {
@@ -80,7 +80,7 @@ impl<R: AsyncBufRead + Unpin> Lines<R> {
         }
     }
 
-    /// The line. Of an event whose line [is too long](Self::is_skimmed), what says which object it is about.
+    /// The line. If the line [is too long](Self::is_skimmed), only the part of the event that identifies the object.
     pub(super) fn text(&self) -> &[u8] {
         &self.line
     }
@@ -90,12 +90,12 @@ impl<R: AsyncBufRead + Unpin> Lines<R> {
         self.skim.is_some()
     }
 
-    /// When the turn of the line ends, if it has one.
+    /// The end of the line's time limit, if it has one.
     pub(super) fn until(&self) -> Option<Instant> {
         self.turn.as_ref().map(|(_, until)| *until)
     }
 
-    /// The line was used: gives its memory back, and then its turn.
+    /// Frees the memory of a line that was used, and then its permit.
     pub(super) fn release(&mut self) {
         self.line.clear();
         self.line.shrink_to(KEPT_MAX);
@@ -104,7 +104,7 @@ impl<R: AsyncBufRead + Unpin> Lines<R> {
     }
 }
 
-/// Waits for what a line needs to become an object, no longer than its turn lasts.
+/// Waits for what a line needs to become an object, but not beyond its time limit.
 pub(super) async fn in_time<T>(
     until: Option<Instant>,
     what: impl Future<Output = T>,
@@ -128,7 +128,7 @@ fn append(line: &mut Vec<u8>, skim: &mut Option<Skim>, part: &[u8]) {
         }
         None => {
             if len > line.capacity() {
-                // A quarter more each time: twice as much would be the memory of another line.
+                // Grow by a quarter each time: doubling would take the memory of another line.
                 let capacity = len.max(line.capacity() + line.capacity() / 4);
                 line.reserve_exact(capacity - line.len());
             }
@@ -144,7 +144,7 @@ fn too_slow() -> WatchError {
     WatchError::new(&text)
 }
 
-/// Whether a stream has only been cut off, as proxies and API servers do with old watches.
+/// Whether a stream was only cut off, as proxies and API servers do with old watches.
 fn is_end(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::TimedOut
         || error.to_string().contains("unexpected EOF during chunk")
@@ -152,7 +152,7 @@ fn is_end(error: &io::Error) -> bool {
 }
 
 fn is_cut_off(error: &(dyn Error + 'static)) -> bool {
-    // What an error of IO stands for is not among its sources.
+    // An error wrapped in an I/O error is not among its sources.
     let io = error.downcast_ref::<io::Error>();
     io.is_some_and(|io| {
         io.kind() == io::ErrorKind::UnexpectedEof || io.get_ref().is_some_and(|inner| is_cut_off(inner))
@@ -189,7 +189,7 @@ mod tests {
         let lengths = [1, 7, SHORT_LEN_MAX - 1, SHORT_LEN_MAX, SHORT_LEN_MAX + 1, 1 << 20, LINE_LEN_MAX, 3];
         let texts: Vec<_> = lengths.iter().map(|len| format!("{}{len}", "x".repeat(*len))).collect();
         let mut expected = texts.clone();
-        // Nothing of a line that is no event says which object it is about.
+        // A line that is not an event has no identity to keep.
         expected[6] = r#"{"object":{"metadata":{}}}"#.to_owned();
         let mut lines = lines(pieces(&texts));
         for (text, expected) in texts.iter().zip(&expected) {

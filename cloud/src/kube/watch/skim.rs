@@ -1,46 +1,46 @@
-//! What is left of an event that is too long to be read: its type, which object it is about, whether that is to go, and of a pod where
-//! it runs.
+//! Extracts the kept fields of an event that is too long to be read: its type, the identity of its object, whether the
+//! object is being deleted, and for a pod its node.
 
 use super::super::object::IDENTITY;
 
-/// Bytes of a value that is kept: names have 253 at most.
+/// Maximum length of a kept value in bytes. Names have at most 253.
 const VALUE_LEN_MAX: usize = 1024;
 
-/// Bytes of all that is kept of the event, of its object, of the metadata, or of the spec.
+/// Maximum number of bytes kept of each part: event, object, metadata and spec.
 const KEPT_LEN_MAX: usize = 8 * VALUE_LEN_MAX;
 
-/// Of the spec of a pod, where that runs.
+/// The kept field of a pod's spec: its node.
 const PLACE: &str = "nodeName";
 
-/// Reads an event piece by piece and keeps `type`, and of `object` what says which object it is and where it runs. It takes the
-/// same few bytes whatever the event has.
+/// Reads an event piece by piece and keeps `type`, and from `object` its identity and node. It uses the same few bytes
+/// for any event.
 #[derive(Default)]
 pub(super) struct Skim {
-    /// Members that are kept, as JSON: of the event, of the object, of its metadata, of its spec.
+    /// Kept fields as JSON, of the event, the object, its metadata and its spec.
     kept: [Vec<u8>; 4],
-    /// How many objects that have some of these the present place is in.
+    /// Nesting depth of the current position, counting only those objects.
     level: usize,
-    /// Of the innermost ones, it is in the spec.
+    /// Whether the innermost of them is the spec.
     in_spec: bool,
-    /// How many objects and lists it is in that are left out.
+    /// Nesting depth within objects and lists that are skipped.
     left_out: usize,
     in_string: bool,
     is_escaped: bool,
-    /// The name of the present member, as it is written.
+    /// The name of the current field, as it is written.
     name: Vec<u8>,
-    /// The text or number that is being read.
+    /// The string or number that is being read.
     value: Vec<u8>,
 }
 
 impl Skim {
-    /// Reads the next piece.
+    /// Processes the next piece.
     pub(super) fn read(&mut self, piece: &[u8]) {
         for byte in piece {
             self.byte(*byte);
         }
     }
 
-    /// The event as far as it was kept.
+    /// The event, with only its kept fields.
     pub(super) fn text(&self) -> Vec<u8> {
         let [event, object, metadata, spec] = &self.kept;
         let (begin, end): (&[u8], &[u8]) = if spec.is_empty() { (b"", b"") } else { (br#","spec":{"#, b"}") };
@@ -81,7 +81,7 @@ impl Skim {
         }
     }
 
-    /// Whether what begins here holds something that is kept.
+    /// Whether the object or list that begins here has fields to keep.
     fn is_followed(&self, byte: u8) -> bool {
         let name: &[u8] = &self.name;
         let is_expected = match self.level {
@@ -94,7 +94,7 @@ impl Skim {
     }
 
     fn keep(&mut self, byte: u8) {
-        // One more than may be kept tells that it is too long.
+        // One byte beyond the limit marks the value as too long.
         if self.left_out == 0 && self.value.len() <= VALUE_LEN_MAX {
             self.value.push(byte);
         }
@@ -115,7 +115,7 @@ impl Skim {
         let Some(kept) = place.checked_sub(1).and_then(|place| self.kept.get_mut(place)) else { return };
         let fits = value.len() <= VALUE_LEN_MAX && kept.len() + value.len() <= KEPT_LEN_MAX;
         if is_wanted && fits && !value.is_empty() {
-            // Metadata and spec begin, everything else follows something.
+            // Metadata and spec have no text before them; the other parts follow something.
             if self.level < 3 || !kept.is_empty() {
                 kept.push(b',');
             }

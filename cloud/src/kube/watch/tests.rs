@@ -1,4 +1,4 @@
-//! Lists and watches of large objects, against an API server of the test's own.
+//! Lists and watches of large objects, with a scripted API server.
 
 use std::sync::Arc;
 
@@ -18,19 +18,19 @@ const MIB: usize = 1024 * 1024;
 /// What happens to a watch.
 #[derive(Clone)]
 enum Told {
-    /// These events come, then the watch ends.
+    /// These events arrive, then the watch ends.
     Events(Vec<String>),
-    /// It is refused with this code.
+    /// The watch is refused with this code.
     Refused(u16),
 }
 
-/// An API server that lists objects of these sizes, by their numbers, and tells each watch what is next.
+/// An API server that lists objects of these sizes, named by numbers, and plays the next script entry for each watch.
 struct Api {
     sizes: Vec<usize>,
     watches: Mutex<Vec<Told>>,
-    /// Objects asked for, and the lengths of the pages.
+    /// Number of requested objects, and length of each page.
     pages: Mutex<Vec<(usize, usize)>>,
-    /// From where watches began.
+    /// The revisions at which watches began.
     begun: Mutex<Vec<String>>,
 }
 
@@ -108,7 +108,7 @@ fn spec(bytes: usize) -> WatchSpec {
     spec
 }
 
-/// What an event says, in short: the number and revision of its object.
+/// An event in short: the number and revision of its object.
 fn told(event: &ObjectEvent) -> String {
     let about = |object: &RawObject| {
         let key = object.key(&Resource::new("", "v1", "configmaps"));
@@ -122,12 +122,12 @@ fn told(event: &ObjectEvent) -> String {
     }
 }
 
-/// What comes within ten minutes.
+/// The result, which must arrive within ten minutes.
 async fn soon<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(600), what).await.expect("it comes")
 }
 
-/// The objects that are listed, in order.
+/// The listed objects, in order.
 fn all(count: usize) -> Vec<String> {
     let objects = (0..count).map(|number| format!("+{number}@5"));
     std::iter::once("[".to_owned()).chain(objects).chain(["]".to_owned()]).collect()
@@ -153,7 +153,7 @@ async fn a_list_of_large_objects_takes_no_more_memory_than_a_page_may() {
     assert!(pages.len() < 45, "{pages:?}");
 }
 
-/// Whoever takes the events is slow.
+/// The consumer of the events is slow.
 #[tokio::test(start_paused = true)]
 async fn events_that_wait_are_bounded_in_bytes_and_none_is_lost() {
     let api = Api::new(vec![MIB; 20], &[]);
@@ -161,13 +161,13 @@ async fn events_that_wait_are_bounded_in_bytes_and_none_is_lost() {
     let spec = spec(4 * MIB);
     let waiting = spec.waiting.clone().expect("some");
     let watching = tokio::spawn(watch(api.kube(), spec, out, |event| event, |error| panic!("{error}")));
-    // On a clock that stands still, time passes when nobody can go on.
+    // With a paused clock, time passes only when all tasks are blocked.
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(events.len(), 1 + 3, "the beginning and what fits");
     assert!(waiting.free() < MIB + 4096, "{} bytes are free", waiting.free());
     let mut seen = Vec::new();
     while seen.len() < 22 {
-        // It is dropped when the next one is asked for.
+        // The previous event is dropped when the next one is received.
         seen.push(told(&soon(events.recv()).await.expect("an event")));
     }
     assert_eq!(seen, all(20));
@@ -210,7 +210,7 @@ async fn a_watch_goes_on_where_it_was_and_lists_again_when_that_is_forgotten() {
     watching.abort();
 }
 
-/// Whoever writes an object can have it followed in many ways at a time, and its tree is many times as large as its text.
+/// A user who writes an object can have it followed by many watches, and its tree is many times as large as its text.
 #[tokio::test(start_paused = true)]
 async fn many_watches_of_one_large_object_read_it_one_at_a_time() {
     let api = Api::new(vec![MIB; 2], &[]);
@@ -238,7 +238,7 @@ async fn many_watches_of_one_large_object_read_it_one_at_a_time() {
     watches.into_iter().for_each(|watch| watch.abort());
 }
 
-/// A server that ends each watch at once is not asked again at once.
+/// A server that ends each watch immediately is not asked again immediately.
 #[tokio::test(start_paused = true)]
 async fn a_watch_that_ends_at_once_is_begun_again_ever_less_often() {
     let api = Api::new(vec![1], &vec![Told::Events(Vec::new()); 1000]);
@@ -258,7 +258,7 @@ async fn a_watch_that_ends_at_once_is_begun_again_ever_less_often() {
     watching.abort();
 }
 
-/// An API server that breaks off in the middle of a list is not asked for the list again at once.
+/// An API server that breaks off in the middle of a list is not asked for the list again immediately.
 #[tokio::test(start_paused = true)]
 async fn a_list_that_breaks_off_is_begun_again_ever_less_often() {
     let service = tower::service_fn(|request: Request<Body>| async move {
@@ -277,7 +277,7 @@ async fn a_list_that_breaks_off_is_begun_again_ever_less_often() {
     watching.abort();
 }
 
-/// Whoever listens no longer ends the watch, even one that waits for room.
+/// Dropping the receiver ends the watch, even one that waits for room.
 #[tokio::test(start_paused = true)]
 async fn a_watch_ends_with_its_receiver() {
     let api = Api::new(vec![MIB; 20], &[]);

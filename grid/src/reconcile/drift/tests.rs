@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::*;
 
-/// Types, fields and how lists and maps are merged, as a kube-apiserver says it.
+/// Types, fields and how lists and maps are merged, according to a kube-apiserver.
 const BUILT_IN: &str = include_str!("../../../../apiserver/core/data/builtin.txt");
 
 fn manifest() -> Value {
@@ -139,7 +139,7 @@ type Types = BTreeMap<&'static str, (bool, Vec<Vec<&'static str>>)>;
 const ROOTS: [&str; 4] =
     ["apps.v1.DeploymentSpec", "apps.v1.StatefulSetSpec", "core.v1.ServiceSpec", "meta.v1.ObjectMeta"];
 
-/// What kube-apiserver says of its types: whether each is replaced as a whole, and its fields in words.
+/// kube-apiserver's description of its types: whether each is replaced as a whole, and the words of each field.
 fn types() -> Types {
     let mut types = Types::new();
     let mut current = None;
@@ -164,12 +164,12 @@ fn types() -> Types {
     types
 }
 
-/// What a field holds: the name of a struct, or of another type.
+/// The type of a field's elements: the name of a struct, or of another type.
 fn inner(kind: &'static str) -> &'static str {
     kind.trim_start_matches("[]").trim_start_matches("{}")
 }
 
-/// The tables above are what kube-apiserver says of the types that grids make.
+/// The tables above match kube-apiserver's description of the types that grids create.
 #[test]
 fn the_tables_are_those_of_the_api() {
     let types = types();
@@ -207,7 +207,7 @@ fn the_tables_are_those_of_the_api() {
     assert!(both.is_empty(), "{both:?} have keys in one type and none in another");
 }
 
-/// All fields of all structs that are in a child.
+/// All fields of all structs that occur in a child.
 pub(crate) fn fields_of_children() -> Vec<Vec<&'static str>> {
     let types = types();
     let (mut seen, mut open, mut all) = (BTreeSet::new(), ROOTS.to_vec(), Vec::new());
@@ -220,7 +220,7 @@ pub(crate) fn fields_of_children() -> Vec<Vec<&'static str>> {
     all
 }
 
-/// The value of a field that says nothing, where it is one and no list.
+/// The empty value of a field's type, if it has one and is not a list.
 fn empty(kind: &str, types: &Types) -> Option<Value> {
     match kind {
         "bool" => Some(json!(false)),
@@ -257,7 +257,7 @@ fn what_is_empty_may_be_missing_only_where_the_api_server_leaves_it_out() {
     assert!(kept > 100, "{kept}");
 }
 
-/// What a user wrote, and somebody with a right to the child has changed so that nothing is there of it.
+/// A value that a user stated, and that another user with access to the child has removed or emptied.
 #[test]
 fn what_was_taken_away_comes_back_also_where_it_is_empty() {
     let (pointer, container) = ("/spec/template/spec", "/spec/template/spec/containers/0");
@@ -286,7 +286,7 @@ fn what_was_taken_away_comes_back_also_where_it_is_empty() {
         child["spec"]["template"]["spec"]["volumes"][0]["hostPath"] = json!({"path": "/"});
         assert!(!is_applied(&child, &wants), "{name}");
     }
-    // What the API server leaves out is no difference.
+    // Values that the API server leaves out are not a difference.
     let mut wants = manifest();
     wants["spec"]["paused"] = false.into();
     wants["spec"]["minReadySeconds"] = 0.into();
@@ -314,8 +314,8 @@ fn what_is_added_to_a_part_of_ours_is_a_difference_also_where_it_is_empty() {
     assert!(!is_applied(&child, &wants), "of all namespaces");
 }
 
-/// Makes manifests, and what an API server makes of each: what is empty is left out where its type says so, and written where it
-/// says so.
+/// Makes manifests, and the objects that an API server stores for them: empty values are left out or written,
+/// depending on their type.
 struct Maker<'a> {
     types: &'a Types,
     choices: std::slice::Iter<'a, u8>,
@@ -359,7 +359,7 @@ impl Maker<'_> {
         (stated, stored)
     }
 
-    /// Something of a type that says something.
+    /// A non-empty value of a type.
     fn full(&mut self, kind: &str, levels: usize) -> (Value, Value) {
         if let Some(of) = kind.strip_prefix("[]") {
             let (stated, stored) = self.full(of, levels);
@@ -380,7 +380,7 @@ impl Maker<'_> {
 }
 
 proptest! {
-    /// So nothing is applied for ever.
+    /// So nothing is applied forever.
     #[test]
     fn what_an_api_server_makes_of_a_manifest_counts_as_applied(
         root in prop::sample::select(&ROOTS[..3]),

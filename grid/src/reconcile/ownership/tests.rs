@@ -55,7 +55,8 @@ fn who_never_applied_becomes_an_owner_and_members_stay_members() {
     ] {
         assert_eq!(claim(&ours(json!({"f:spec": before}))), ours(json!({"f:spec": after})));
     }
-    // A part of a field that somebody owns as a whole stays theirs: nothing is named there that could be taken.
+    // A part of a field that a manager owns as a whole stays that manager's: no part is named there that could be
+    // taken.
     let whole = json!([entry("a-user", "Update", json!({"f:spec": {}}))]);
     assert_eq!(claim(&whole)[0], whole[0]);
 }

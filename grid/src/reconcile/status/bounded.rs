@@ -1,31 +1,31 @@
-//! What of a status grows with the units, and its bounds.
+//! The parts of a status that grow with the units, and their bounds.
 
 use serde_json::{Map, Value, json};
 
-/// Most bytes of `states` as JSON text. All units are in it while they fit.
+/// Most bytes of `states` as JSON text. It contains all units while they fit.
 pub const STATES_BYTES_MAX: usize = 64 * 1024;
 
 /// Most units in `states` once they do not all fit: the first ones that are not ready.
 pub const STATES_MAX: usize = 100;
 
-/// Most bytes of one unit's state; of a larger one the counts and the error stay.
+/// Most bytes of one unit's state; of a larger one only the counts and the error are kept.
 const STATE_BYTES_MAX: usize = 4 * 1024;
 
-/// Most bytes of `owned` as JSON text: 2,400 units with the longest names there can be, ten thousand with names of ten
+/// Most bytes of `owned` as JSON text: 2,400 units with the longest possible names, or ten thousand with names of ten
 /// letters.
 pub const OWNED_BYTES_MAX: usize = 128 * 1024;
 
-/// Most bytes of one message, whatever an API server or a webhook has said.
+/// Most bytes of one message, whatever an API server or a webhook has returned.
 pub const TEXT_LEN_MAX: usize = 1000;
 
-/// What is said of one unit.
+/// The state of one unit.
 pub(super) struct State<'a> {
     pub(super) unit: &'a str,
     pub(super) state: Value,
     pub(super) is_ready: bool,
 }
 
-/// Writes `states`, and in `statesOmitted` how many units are not in it.
+/// Writes `states`, and in `statesOmitted` the number of units that are not in it.
 pub(super) fn states(all: Vec<State<'_>>, status: &mut Value) {
     let total = all.len();
     let all: Vec<State<'_>> = all.into_iter().map(|one| State { state: fitting(one.state), ..one }).collect();
@@ -57,7 +57,7 @@ fn first_not_ready(all: Vec<State<'_>>) -> Map<String, Value> {
     open.into_iter().take(STATES_MAX).take_while(fits).map(|one| (one.unit.to_owned(), one.state)).collect()
 }
 
-/// A state that one unit may have.
+/// A state, reduced to the size that one unit may have.
 fn fitting(state: Value) -> Value {
     if state.to_string().len() <= STATE_BYTES_MAX {
         return state;
@@ -70,8 +70,8 @@ fn fitting(state: Value) -> Value {
     less
 }
 
-/// Writes `owned`: the units whose child belongs to the grid, by which nodes know whose pods have uniform names. In
-/// `ownedOmitted`, how many more there are.
+/// Writes `owned`: the units whose child belongs to the grid, from which nodes know whose pods have uniform names.
+/// `ownedOmitted` is the number of further ones.
 pub(super) fn owned<'a>(units: impl Iterator<Item = &'a str>, status: &mut Value) {
     let mut bytes = 2;
     let (mut shown, mut omitted) = (Vec::new(), 0_usize);
@@ -85,7 +85,7 @@ pub(super) fn owned<'a>(units: impl Iterator<Item = &'a str>, status: &mut Value
     }
 }
 
-/// The beginning of a message.
+/// The beginning of a message, at most [`TEXT_LEN_MAX`] bytes.
 pub(super) fn text(message: &str) -> &str {
     let mut end = message.len().min(TEXT_LEN_MAX);
     while !message.is_char_boundary(end) {

@@ -3,7 +3,7 @@ use serde_json::json;
 use super::*;
 use crate::reconcile::GridSpec;
 
-/// What `docs/application-grid.md` states: the whole status of any grid.
+/// The bound in `docs/application-grid.md`: the whole status of any grid.
 const STATUS_BYTES_MAX: usize = 256 * 1024;
 
 const NOW: &str = "2026-01-02T03:04:05Z";
@@ -15,7 +15,7 @@ fn grid(kind: ChildKind) -> Grid {
     Grid { kind, namespace, name, uid, generation: 3, labels, annotations, deleting: false, spec }
 }
 
-/// A StatefulSet as its controller leaves it, with all that its status may say.
+/// A StatefulSet as its controller leaves it, with everything that its status may contain.
 fn set(unit: &str, owner: &str, ready: i64) -> Value {
     let revision = format!("g-{unit}-6b9f7c8d5f");
     json!({
@@ -47,7 +47,7 @@ fn the_status_of_five_thousand_units_is_bounded_and_says_what_is_not_ready() {
     let made = status(&grid(ChildKind::StatefulSet), &Value::Null, &outcome, NOW);
     let size = made.to_string().len();
     assert!(size <= STATUS_BYTES_MAX, "{size} bytes");
-    // 500 are not ready; four are refused, of which one is among those.
+    // 500 are not ready; four are refused, one of which is among those.
     assert_eq!((&made["units"], &made["ready"]), (&json!(5_000), &json!("4497/5000")));
     let states = made["states"].as_object().unwrap();
     assert_eq!((states.len(), &made["statesOmitted"]), (STATES_MAX, &json!(5_000 - STATES_MAX)));
@@ -65,7 +65,7 @@ fn no_number_of_units_and_no_message_makes_the_status_larger() {
         let unit = format!("{}-{number:05}", "u".repeat(43));
         let mut child = set(&unit, "grid", 0);
         child["status"]["conditions"] = json!([{"type": "Theirs", "message": "x".repeat(2_000)}]);
-        // The first of them are in the conditions as well.
+        // The first of them are also in the conditions.
         let message = "é".repeat(if number < 3 { 200_000 } else { 900 });
         outcome.errors.insert(unit.clone(), UnitError { reason: "Invalid".to_owned(), message });
         outcome.children.insert(unit, child);
@@ -108,7 +108,7 @@ fn a_unit_is_owned_when_its_child_is_the_grids_and_stays() {
     let mut leaving = set("leaving", "grid", 3);
     leaving["metadata"]["deletionTimestamp"] = NOW.into();
     outcome.children.insert("leaving".to_owned(), leaving);
-    // What is refused to a child that is there does not make it another's.
+    // A failure for an existing child does not make it another owner's.
     outcome
         .errors
         .insert("mine".to_owned(), UnitError { reason: "Invalid".to_owned(), message: String::new() });

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::*;
 use crate::reconcile::drift::tests::fields_of_children;
 
-/// Members in the way, as texts.
+/// Conflicting members, as texts.
 fn found(live: &Value, stated: &Value) -> Vec<String> {
     let spec = |pod: &Value| json!({"spec": {"template": {"spec": pod}}});
     let paths = in_the_way(&spec(live), &spec(stated));
@@ -85,13 +85,13 @@ fn what_a_part_has_beside_the_stated_member_is_in_the_way() {
 fn nothing_else_that_others_have_set_is_in_the_way() {
     let probe = |probe: Value| json!({"containers": [{"name": "c", "livenessProbe": probe}]});
     for (live, stated) in [
-        // No member is stated, or the same one; what is no choice is no concern.
+        // No member is stated, or the same one; fields that exclude no others do not matter.
         (probe(json!({"exec": {"command": ["a"]}})), probe(json!({"periodSeconds": 5}))),
         (
             probe(json!({"exec": {"command": ["a"]}, "periodSeconds": 5})),
             probe(json!({"exec": {"command": ["b"]}})),
         ),
-        // A volume, and a container, that the template does not state.
+        // A volume and a container that the template does not state.
         (
             json!({"volumes": [{"name": "mine", "emptyDir": {}}]}),
             json!({"volumes": [{"name": "v", "hostPath": {"path": "/a"}}]}),

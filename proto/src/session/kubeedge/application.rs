@@ -1,4 +1,4 @@
-//! MetaServer's requests: one API call in a record, which travels up and comes back with its result
+//! MetaServer's requests: one API call in a record, which travels to the cloud and returns with its result
 //! (docs/reference/kubeedge.md#application-records).
 
 use std::borrow::Cow;
@@ -18,7 +18,7 @@ use crate::message::{Content, ContentError, StatusError, open_words};
 const QUESTION_LEN_MAX: usize = 16 * 1024;
 
 open_words! {
-    /// What an application asks for (docs/reference/kubeedge.md#application-records).
+    /// The request of an application (docs/reference/kubeedge.md#application-records).
     Verb {
         /// Read one object, or a path of the API server.
         Get = "get",
@@ -40,13 +40,13 @@ open_words! {
 }
 
 open_words! {
-    /// How far an application has come (docs/reference/kubeedge.md#application-records).
+    /// Status of an application (docs/reference/kubeedge.md#application-records).
     ApplicationStatus {
-        /// Made, not sent.
+        /// Created, not sent.
         PreApplying = "PreApplying",
         /// Sent.
         InApplying = "InApplying",
-        /// Being worked on.
+        /// Being processed.
         InProcessing = "InProcessing",
         /// Done; the body of the response holds the result.
         Approved = "Approved",
@@ -54,12 +54,12 @@ open_words! {
         Rejected = "Rejected",
         /// Not executed.
         Failed = "Failed",
-        /// Nobody needs it any more.
+        /// No longer needed.
         Completed = "Completed",
     }
 }
 
-/// A word as a JSON string; `null` reads as the empty word.
+/// A keyword as a JSON string; `null` reads as the empty keyword.
 macro_rules! json_word {
     ($name:ident) => {
         impl Serialize for $name {
@@ -79,7 +79,7 @@ macro_rules! json_word {
 json_word!(Verb);
 json_word!(ApplicationStatus);
 
-/// One request of MetaServer, in the member names and order of Go.
+/// One request of MetaServer, with Go's member names and order.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Application {
@@ -89,9 +89,9 @@ pub struct Application {
     /// `/<group or core>/<version>/<resource>/<namespace or null>/<name or null>`, or a path of the API server.
     #[serde(default)]
     pub key: String,
-    /// What is asked.
+    /// Requested verb.
     pub verb: Verb,
-    /// Node that asks. The cloud trusts the connection, not this.
+    /// The requesting node. The cloud trusts the connection, not this field.
     #[serde(default)]
     pub nodename: String,
     /// JSON of Kubernetes' options for the verb.
@@ -106,15 +106,15 @@ pub struct Application {
     /// JSON of the result, or the raw bytes of a path.
     #[serde(default, with = "base64_bytes")]
     pub resp_body: Option<Vec<u8>>,
-    /// How far it is.
+    /// Status of the request.
     pub status: ApplicationStatus,
-    /// Text of an error that is no answer of the API server.
+    /// Text of an error that is not an answer of the API server.
     #[serde(default)]
     pub reason: String,
-    /// Answer of the API server when it is no success.
+    /// Answer of the API server when it is not a success.
     #[serde(default)]
     pub error: ApplicationError,
-    /// RFC 3339; Go's zero time when nobody set it.
+    /// RFC 3339; Go's zero time when it was not set.
     #[serde(default = "zero_time")]
     pub timestamp: String,
 }
@@ -126,7 +126,8 @@ fn zero_time() -> String {
 /// The `Error` member: a status, or an empty one.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ApplicationError {
-    /// Kubernetes' status; `{"metadata":{}}` for none. Its text: as a tree it would take many times that in memory.
+    /// Kubernetes' status; `{"metadata":{}}` for none. Kept as text: as a tree it would take many times as much
+    /// memory.
     #[serde(rename = "ErrStatus", default = "no_status")]
     status: Box<RawValue>,
 }
@@ -136,13 +137,13 @@ fn no_status() -> Box<RawValue> {
 }
 
 impl ApplicationError {
-    /// What it says; none when it is no status.
+    /// The parsed status; none when the text is not a status.
     #[must_use]
     pub fn said(&self) -> Option<StatusError> {
         serde_json::from_str(self.status.get()).ok()
     }
 
-    /// Bytes of its text.
+    /// Length of the text, in bytes.
     #[must_use]
     pub fn text_len(&self) -> usize {
         self.status.get().len()
@@ -161,7 +162,7 @@ impl PartialEq for ApplicationError {
     }
 }
 
-/// Records by their ids, [`SYNC_RECORDS_MAX`] at most: what comes after them is not read.
+/// Records by their ids, at most [`SYNC_RECORDS_MAX`]: further ones are not read.
 struct Records(BTreeMap<String, Application>);
 
 impl<'de> Deserialize<'de> for Records {
@@ -192,13 +193,13 @@ impl<'de> Visitor<'de> for ReadRecords {
 }
 
 impl Application {
-    /// Go's zero time: a record's timestamp when nobody has set it.
+    /// Go's zero time: a record's timestamp when it was not set.
     pub const ZERO_TIME: &str = "0001-01-01T00:00:00Z";
 
     /// Reads a record.
     ///
     /// # Errors
-    /// [`ContentError::NotJson`] when the content is no record.
+    /// [`ContentError::NotJson`] when the content is not a record.
     pub fn read(content: &Content) -> Result<Self, ContentError> {
         content.read()
     }
@@ -206,7 +207,7 @@ impl Application {
     /// Reads the records of a watch sync, by their ids (docs/reference/kubeedge.md#application-messages).
     ///
     /// # Errors
-    /// [`ContentError::NotJson`] when the content is no map of records, or has more than [`SYNC_RECORDS_MAX`].
+    /// [`ContentError::NotJson`] when the content is not a map of records, or has more than [`SYNC_RECORDS_MAX`].
     pub fn read_all(content: &Content) -> Result<BTreeMap<String, Self>, ContentError> {
         content.read().map(|Records(records)| records)
     }
@@ -214,12 +215,12 @@ impl Application {
     /// The record as content.
     #[must_use]
     pub fn to_content(&self) -> Content {
-        // Texts, bytes and JSON values: nothing that serde_json refuses.
+        // Texts, bytes and JSON values, none of which serde_json refuses.
         Content::from_value(self).unwrap_or_else(|_| Content::null())
     }
 
-    /// The record without what was asked where that is long. A stock edge takes status, reason, error and result out of the
-    /// answer and has the rest itself (docs/reference/kubeedge.md#application-records).
+    /// The record without its option and body where they are long. A stock edge takes status, reason, error and result
+    /// from the answer and has the rest itself (docs/reference/kubeedge.md#application-records).
     #[must_use]
     pub fn without_long_question(mut self) -> Self {
         for asked in [&mut self.option, &mut self.req_body] {
@@ -228,7 +229,7 @@ impl Application {
         self
     }
 
-    /// What a stock edge knows the record by, and nothing else of it.
+    /// Only the fields by which a stock edge identifies the record.
     #[must_use]
     pub fn name_alone(self) -> Self {
         let Self { id, key, verb, status, timestamp, .. } = self;
@@ -259,7 +260,7 @@ impl Application {
         self
     }
 
-    /// The record with a refusal, which a stock edge hands to its client as it is. The reason stays empty beside a
+    /// The record with a refusal, which a stock edge passes to its client unchanged. The reason stays empty beside a
     /// status (docs/reference/kubeedge.md#applications-in-the-cloud).
     #[must_use]
     pub fn rejected(mut self, error: &StatusError) -> Self {
@@ -334,7 +335,8 @@ mod tests {
         assert_eq!(refused.reason, "", "a stock cloud gives a reason where it has no status");
     }
 
-    /// What a record says takes no more memory than its text, whatever is in it, and no more records are read than a sync has.
+    /// A record takes no more memory than its text, whatever it contains, and no more records are read than a sync may
+    /// have.
     #[test]
     fn records_are_bounded_in_number_and_their_errors_are_text() {
         let record = |id: usize| format!(r#""{id}":{{"ID":"{id}","Verb":null,"Status":null}}"#);

@@ -34,36 +34,36 @@ use progress::Progress;
 use recorder::Recorder;
 use requests::Requests;
 
-/// Different objects in flight to one edge, unless configured otherwise.
+/// Number of different objects in flight to one edge, unless configured otherwise.
 pub const WINDOW_DEFAULT: usize = 16;
 
-/// The same at most: a stock edge drops the oldest of more than 100 messages that it has not looked at
+/// Upper limit of this number: a stock edge drops the oldest of more than 100 unprocessed messages
 /// (docs/reference/kubeedge.md#queue-behind-the-socket).
 pub const WINDOW_MAX: usize = 64;
 
-/// How a cloud session behaves.
+/// Configuration of a cloud session.
 #[derive(Debug, Clone)]
 pub struct CloudConfig {
-    /// The node of the certificate.
+    /// The node in the certificate.
     pub node: NodeId,
     /// History that the revisions of the view belong to.
     pub epoch: Epoch,
     /// Wall clock at the `now` of `CloudSession::new`, milliseconds since the Unix epoch.
     pub unix_millis: u64,
-    /// Random bytes, drawn for this session alone: the ids of its messages are made of them.
+    /// Random bytes, drawn for this session alone: the ids of its messages are derived from them.
     pub seed: [u8; 16],
-    /// Objects in flight, at most; between 1 and [`WINDOW_MAX`].
+    /// Most objects in flight; between 1 and [`WINDOW_MAX`].
     pub window: usize,
     /// Silence of the edge after which the session ends.
     pub silence: Duration,
-    /// Watches of the ledger are still to be opened: until [`CloudSession::restored`] nothing is deleted at the edge.
+    /// Watches of the ledger still have to be opened: nothing is deleted at the edge until [`CloudSession::restored`].
     pub restoring: bool,
     /// Reports of the edge's device twin are confirmed and dropped; otherwise they are refused.
     pub discard_devices: bool,
 }
 
 impl CloudConfig {
-    /// The configuration with the intervals of KubeEdge (docs/reference/kubeedge.md#keepalive).
+    /// The configuration with KubeEdge's intervals (docs/reference/kubeedge.md#keepalive).
     #[must_use]
     pub fn new(node: NodeId, epoch: Epoch, unix_millis: u64, seed: [u8; 16]) -> Self {
         let (window, silence) = (WINDOW_DEFAULT, SILENCE_MAX);
@@ -82,7 +82,7 @@ pub struct CloudStats {
     pub refused: u64,
     /// Documents sent again.
     pub resent: u64,
-    /// Messages that were no JSON envelope.
+    /// Messages that were not a JSON envelope.
     pub malformed: u64,
     /// Deliveries in flight.
     pub in_flight: usize,
@@ -112,7 +112,7 @@ pub struct CloudSession {
     scopes: Vec<ScopeId>,
     restoring: bool,
     caught_up: bool,
-    /// For what the subscriptions follow.
+    /// Bound on the objects of all subscriptions.
     room: Room<STOCK_FOLLOWED_MAX>,
     board: Board,
     flights: Flights,
@@ -121,10 +121,9 @@ pub struct CloudSession {
     requests: Requests,
     /// The newest replies that carry no pushed object.
     plain_replies: VecDeque<MessageId>,
-    /// Keys to look at again because of acknowledgements that came late, and when. Each slot of the board puts its key in
-    /// once.
+    /// Keys to check again because of late acknowledgements, and when. Each slot of the board adds its key only once.
     late_acks: VecDeque<(Moment, ObjectKey)>,
-    /// When a full ledger was searched last for what nobody needs.
+    /// When a full ledger was last searched for unneeded keys.
     swept_at: Option<Moment>,
     /// Small answers of the session itself.
     notices: Notices,
@@ -132,13 +131,13 @@ pub struct CloudSession {
     progress: Progress,
     events: VecDeque<CloudEvent>,
     counters: CloudStats,
-    /// Since when reports of the device twin are counted, and how many were refused since.
+    /// Start of the counting period for reports of the device twin, and the number refused since.
     device_refusals: (Moment, u32),
 }
 
 impl CloudSession {
-    /// A session of a connection that was accepted at `now`. `ledger` is what the node was given before; what it should
-    /// hold is compared with it at once.
+    /// A session of a connection that was accepted at `now`. `ledger` is what the node was given before; it is
+    /// compared at once with what the node should hold.
     #[must_use]
     pub fn new(config: CloudConfig, ledger: Ledger, now: Moment, view: &impl NodeView) -> Self {
         let pen = Pen::new(config.seed, now, config.unix_millis);
@@ -178,8 +177,9 @@ impl CloudSession {
         }
     }
 
-    /// Marks a key dirty: its state is looked up when there is room to send it. Ten offers become one delivery. A subscription
-    /// by which the node comes to follow more than [`STOCK_FOLLOWED_MAX`] objects ends; what has gone is not followed any more.
+    /// Marks a key dirty: its state is looked up when there is room to send it. Ten offers become one delivery. A
+    /// subscription that makes the node follow more than [`STOCK_FOLLOWED_MAX`] objects is ended; deleted objects no
+    /// longer count as followed.
     pub fn offer(&mut self, scope: ScopeId, key: ObjectKey, view: &impl NodeView) {
         if self.closed || !self.scopes.contains(&scope) {
             return;
@@ -198,8 +198,8 @@ impl CloudSession {
     }
 
     /// Adds a scope: everything that the view wants there is delivered as watch events
-    /// (docs/reference/kubeedge.md#application-messages). False when it is not open then, because the node would follow
-    /// more than [`STOCK_FOLLOWED_MAX`] objects, or the session is over: nobody needs to follow it.
+    /// (docs/reference/kubeedge.md#application-messages). False when it is not open afterwards, because the node would
+    /// follow more than [`STOCK_FOLLOWED_MAX`] objects, or the session is over; the owner need not follow it then.
     pub fn open_subscription(&mut self, scope: ScopeId, view: &impl NodeView) -> bool {
         if self.closed || self.scopes.contains(&scope) {
             return !self.closed;
@@ -216,7 +216,7 @@ impl CloudSession {
         true
     }
 
-    /// Takes a scope away: what no other scope wants is deleted at the edge.
+    /// Removes a scope: objects that no other scope wants are deleted at the edge.
     pub fn close_subscription(&mut self, scope: ScopeId) {
         if scope == ScopeId::NODE || !self.scopes.contains(&scope) {
             return;
@@ -225,36 +225,37 @@ impl CloudSession {
         self.board.offer_where(|slot| slot.dynamic);
     }
 
-    /// The edge has reported an object that it should not have: what it holds under the key is not certain any more,
-    /// and a deletion is sent again unless the view wants the object.
+    /// The edge has reported an object that it should not have: what it holds under the key is no longer certain, and
+    /// a deletion is sent again unless the view wants the object.
     pub fn expel(&mut self, key: &ObjectKey) {
         if !self.closed {
             self.board.suspect(key);
         }
     }
 
-    /// Whether the edge has something under this key, or may have, or is being sent it.
+    /// Whether the edge holds or may hold something under this key, or is being sent it.
     #[must_use]
     pub fn holds(&self, key: &ObjectKey) -> bool {
         self.board.get(key).is_some_and(|slot| slot.belief.holds() || slot.holds > 0)
     }
 
-    /// Marks those keys dirty that are picked and under which the edge may have something.
+    /// Marks the picked keys dirty under which the edge may hold something.
     pub fn offer_held(&mut self, picked: impl Fn(&ObjectKey) -> bool) {
         if !self.closed {
             self.board.offer_held(picked);
         }
     }
 
-    /// All watches of the ledger are open again, or were given up: what is in no scope may be deleted from now on.
+    /// All watches of the ledger are open again, or were given up: objects that are in no scope may be deleted from
+    /// now on.
     pub fn restored(&mut self) {
         if std::mem::take(&mut self.restoring) {
             self.board.offer_where(|slot| slot.belief.holds());
         }
     }
 
-    /// Remembers the watches to open again after the next reconnect. More than
-    /// [`SUBSCRIPTIONS_MAX`](crate::limits::SUBSCRIPTIONS_MAX) are cut.
+    /// Records the watches to open again after the next reconnect. The list is cut to
+    /// [`SUBSCRIPTIONS_MAX`](crate::limits::SUBSCRIPTIONS_MAX).
     pub fn set_watches(&mut self, watches: Vec<super::Watch>) {
         self.recorder.set_watches(watches);
     }
@@ -279,33 +280,34 @@ impl CloudSession {
         kept.into_iter().fold(self.requests.memory(), usize::saturating_add)
     }
 
-    /// Answers a request; the answer is given the form that a stock edge survives ([`Shape`](super::Shape)). One that
-    /// comes too late, twice or unasked is dropped.
+    /// Answers a request; the answer is converted to the form that a stock edge can handle safely
+    /// ([`Shape`](super::Shape)). A late, repeated or unexpected answer is dropped.
     pub fn reply(&mut self, reply: Reply) {
         self.requests.reply(reply, &mut self.pen, self.now);
     }
 
-    /// Answers a question for this object with the body that deliveries share: nothing of it is read or copied. False
-    /// when that is no answer to the question; then [`Self::reply`] is the way.
+    /// Answers a request for this object with the body that deliveries share, without parsing or copying it. False
+    /// when that does not answer the request; then use [`Self::reply`].
     pub fn reply_object(&mut self, id: RequestId, object: &Arc<SharedObject>) -> bool {
         self.requests.reply_object(id, object, &mut self.pen, self.now)
     }
 
-    /// The next state of the ledger to store, if there is one; none while the last one is being stored. Ask after
-    /// `poll_transmit`, which finds out what must be stored before it may leave.
+    /// The next state of the ledger to store, if there is one; none while the last one is being stored. Call it after
+    /// `poll_transmit`, which determines what must be stored before it may be sent.
     pub fn poll_ledger(&mut self, now: Moment, view: &impl NodeView) -> Option<LedgerWrite> {
         self.now = now;
         if self.closed {
             return None;
         }
         if self.recorder.is_urgent(now) {
-            // One write for all that the node needs, not one for each part of it that becomes known.
+            // One write for all that the node needs, not one for each part of it as it becomes known.
             self.recorder.expect(self.coming(view));
         }
         self.recorder.poll(now)
     }
 
-    /// What the node needs and the ledger does not name, as far as it is there or not known yet: nothing else will be sent.
+    /// Keys that the node needs and the ledger does not name, if the object exists or is not known yet: nothing else
+    /// will be sent.
     fn coming(&self, view: &impl NodeView) -> Vec<ObjectKey> {
         let mut keys = view.wanted(ScopeId::NODE);
         keys.retain(|key| {
@@ -322,12 +324,13 @@ impl CloudSession {
         }
     }
 
-    /// A state could not be stored; it is given again after [`LEDGER_RETRY`](super::LEDGER_RETRY).
+    /// A state could not be stored; it is given out again after [`LEDGER_RETRY`](super::LEDGER_RETRY).
     pub fn ledger_failed(&mut self, number: u64) {
         self.recorder.failed(number, self.now);
     }
 
-    /// Another cloudcore stored a ledger of this node meanwhile: its keys are added, and the whole is given again.
+    /// Another cloudcore stored a ledger of this node meanwhile: its keys are added, and the whole ledger is given out
+    /// again.
     pub fn ledger_conflict(&mut self, number: u64, theirs: &Ledger) {
         for key in self.recorder.conflict(number, theirs) {
             if let Some(entry) = self.recorder.ledger().get(&key) {
@@ -336,7 +339,7 @@ impl CloudSession {
         }
     }
 
-    /// What the ledger should say once the connection is gone, when that differs from what was stored last.
+    /// The final content of the ledger after the connection is closed, when it differs from what was stored last.
     #[must_use]
     pub fn final_ledger(&self) -> Option<&Ledger> {
         self.recorder.unsaved().then(|| self.recorder.ledger())
@@ -350,17 +353,17 @@ impl CloudSession {
         self.carried.transmitted(now, number);
     }
 
-    /// Ends the session. A stock edge is told nothing: the connection closes.
+    /// Ends the session. A stock edge receives no message: the connection closes.
     pub fn say_goodbye(&mut self, goodbye: Goodbye) {
         self.end(goodbye);
     }
 
-    /// What the owner must know next.
+    /// The next event for the owner.
     pub fn poll_event(&mut self) -> Option<CloudEvent> {
         self.events.pop_front()
     }
 
-    /// Nothing more comes out of this session: close the link.
+    /// Whether the session has no more output: close the link.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.closed

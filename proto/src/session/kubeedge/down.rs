@@ -1,4 +1,4 @@
-//! What a message from a cloud is (docs/reference/kubeedge.md#routing-at-the-edge).
+//! Classifies messages from a cloud (docs/reference/kubeedge.md#routing-at-the-edge).
 
 use std::borrow::Cow;
 use std::fmt;
@@ -17,27 +17,27 @@ use crate::message::{
 };
 use crate::object::{ObjectKey, ObjectVersion, SharedObject};
 
-/// A message from a cloud, told apart by its route. Closed.
+/// A message from a cloud, classified by its route. Closed.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Down {
     /// `config`, `ping` or `pong`: answered with `ack` (docs/reference/kubeedge.md#websocket).
     Control(Message),
     /// The answer to a request of the edge.
     Reply(MessageId, Message),
-    /// An object to hold, or to hold no longer.
+    /// An object to hold, or to remove.
     Deliver(Message, Change),
-    /// A delivery that names no object that could be stored, and why.
+    /// A delivery without an object that could be stored, and why.
     Broken(Message, Broken),
-    /// Anything else: devices, node tasks, the router. Nothing here is in charge of it.
+    /// Anything else: devices, node tasks, the router. Nothing here handles it.
     Other(Message),
 }
 
 /// Why a delivery cannot be stored. Closed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Broken {
-    /// Its content or its path is no object's.
+    /// Its content or its path is not that of an object.
     Malformed(&'static str),
-    /// Nobody here knows its kind, which the cluster's discovery may tell later.
+    /// Its kind is unknown, but the cluster's discovery may provide it later.
     UnknownKind(String),
 }
 
@@ -51,7 +51,7 @@ impl fmt::Display for Broken {
 }
 
 impl Down {
-    /// Tells a message apart. `kinds` are those that the cluster is known to have.
+    /// Classifies a message. `kinds` are the known kinds of the cluster.
     #[must_use]
     pub fn of(kinds: &Kinds, message: Message) -> Self {
         let route = &message.route;
@@ -70,8 +70,8 @@ impl Down {
         }
     }
 
-    /// The object that a reply gives this edge to hold; none when there is no such object in it. Pods in the answers to
-    /// reports are left out: a pod may be gone by the time that its report is answered, and what is pushed says so.
+    /// The object in a reply that this edge is to hold; none when there is none. Pods in the answers to reports are
+    /// ignored: a pod may be deleted by the time its report is answered, and deliveries show that.
     #[must_use]
     pub fn carried(reply: &Message) -> Option<Change> {
         use ResourceType as Type;
@@ -93,12 +93,12 @@ impl Down {
             return None;
         }
         let path = ObjectPath { resource_type: word, ..path.clone() };
-        // These words say by themselves what they mean.
+        // These resource words are unambiguous by themselves.
         change(&Kinds::default(), &object, &reply.header.resource_version, false, &path).ok()
     }
 
     /// Whether a stock cloud waits for the acknowledgement of this message and holds everything else back meanwhile
-    /// (docs/reference/kubeedge.md#acknowledged-deliveries), told by types and not by parts of names.
+    /// (docs/reference/kubeedge.md#acknowledged-deliveries); decided by types and not by parts of names.
     #[must_use]
     pub fn wants_acknowledgement(message: &Message) -> bool {
         use {Operation as Op, ResourceType as Type};
@@ -136,13 +136,14 @@ impl Down {
     }
 }
 
-/// Groups and sources whose objects are the edge's to hold (docs/reference/kubeedge.md#accepted-sources).
+/// Whether the group and source are those of objects that the edge holds
+/// (docs/reference/kubeedge.md#accepted-sources).
 fn is_delivery(message: &Message) -> bool {
     matches!(message.route.group, Group::Resource | Group::Func)
         && matches!(message.route.source, Source::EdgeController | Source::DynamicController)
 }
 
-/// What a content means for the object of a path. `version` is the one that the header names.
+/// The change that a content means for the object of a path. `version` is the one in the header.
 fn change(
     kinds: &Kinds,
     content: &Content,
@@ -185,7 +186,7 @@ fn change(
     let revision = CloudRevision::parse(revision).ok();
     let body = if content.is_object() { content.as_json().clone() } else { Bytes::copy_from_slice(&payload) };
     let body = typed::completed(kinds, key.resource(), &body);
-    // Not the hash that a hub of ours would give: it only tells contents of one dialect apart.
+    // This differs from the hash that our hub would give: it only distinguishes contents within one dialect.
     let hash = content_hash(&body);
     let uid = Uid::parse(&metadata.uid.unwrap_or_default());
     if deleted {

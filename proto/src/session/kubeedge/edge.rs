@@ -24,21 +24,21 @@ use crate::session::{EdgeEvent, RequestError, SessionError};
 use inbox::{Arrival, Inbox};
 use requests::{Answered, Requests};
 
-/// How an edge session behaves.
+/// Configuration of an edge session.
 #[derive(Debug, Clone)]
 pub struct EdgeConfig {
-    /// The node of the client certificate.
+    /// The node in the client certificate.
     pub node: NodeId,
     /// Wall clock at the `now` of `EdgeSession::new`, milliseconds since the Unix epoch.
     pub unix_millis: u64,
-    /// Random bytes, drawn for this session alone: the ids of its messages are made of them.
+    /// Random bytes, drawn for this session alone: the ids of its messages are derived from them.
     pub seed: [u8; 16],
     /// Interval of keepalives; stock clouds close after 30 s without one.
     pub keepalive: Duration,
 }
 
 impl EdgeConfig {
-    /// The configuration with the intervals of KubeEdge (docs/reference/kubeedge.md#keepalive).
+    /// The configuration with KubeEdge's intervals (docs/reference/kubeedge.md#keepalive).
     #[must_use]
     pub fn new(node: NodeId, unix_millis: u64, seed: [u8; 16]) -> Self {
         Self { node, unix_millis, seed, keepalive: KEEPALIVE_INTERVAL }
@@ -47,8 +47,9 @@ impl EdgeConfig {
 
 /// The edge's end of one connection. See the [module](super) for how to drive it.
 ///
-/// Events are those of dialect `tombolo`: deliveries come in lane [`Lane::Delivery`] and scope [`ScopeId::NODE`], with
-/// positions of this session, and want `committed` or `refused`. There is no welcome, no inventory and no caught-up mark.
+/// Events are the same as in dialect `tombolo`: deliveries arrive in lane [`Lane::Delivery`] and scope
+/// [`ScopeId::NODE`], with positions of this session, and need `committed` or `refused`. There is no welcome, no
+/// inventory and no caught-up mark.
 #[derive(Debug)]
 pub struct EdgeSession {
     config: EdgeConfig,
@@ -56,7 +57,7 @@ pub struct EdgeSession {
     pen: Pen,
     patience: Patience,
     last_heard: Moment,
-    /// A request went unanswered since something was heard: silence counts from here on.
+    /// A request went unanswered since anything was received: silence counts from here on.
     worried: bool,
     keepalive_at: Moment,
     inbox: Inbox,
@@ -66,7 +67,7 @@ pub struct EdgeSession {
     documents: u64,
     events: VecDeque<EdgeEvent>,
     kinds: Arc<Kinds>,
-    /// Something came whose kind is none of them.
+    /// A delivery arrived whose kind is not known.
     met_unknown_kind: bool,
 }
 
@@ -92,7 +93,8 @@ impl EdgeSession {
         }
     }
 
-    /// What the cluster's discovery says from now on. Until then the session knows what is built into Kubernetes.
+    /// Sets the kinds of the cluster's discovery. Until then the session knows the kinds that are built into
+    /// Kubernetes.
     pub fn learn(&mut self, kinds: Arc<Kinds>) {
         self.kinds = kinds;
     }
@@ -103,15 +105,15 @@ impl EdgeSession {
         &self.kinds
     }
 
-    /// Whether something was refused since the last call because nobody knows its kind: newer discovery may.
+    /// Whether a delivery was refused since the last call because its kind is unknown: newer discovery may have it.
     pub fn take_unknown_kind(&mut self) -> bool {
         std::mem::take(&mut self.met_unknown_kind)
     }
 
-    /// Takes a document that came in. One that is no message is ignored.
+    /// Handles a received document. A document that is not a message is ignored.
     ///
     /// # Errors
-    /// [`SessionError`] when the cloud sends too much of what serves nothing, or keeps to no window.
+    /// [`SessionError`] when the cloud sends too many useless messages, or respects no window.
     pub fn handle_document(&mut self, now: Moment, document: &Bytes) -> Result<(), SessionError> {
         if self.closed {
             return Ok(());
@@ -164,13 +166,13 @@ impl EdgeSession {
             let body = ReplyBody::Message(Box::new(message.clone()));
             self.events.push_back(EdgeEvent::Reply(Reply { id, body }));
         }
-        // A reply that comes too late must not hold up what a stock cloud has behind it.
+        // A late reply must not delay the messages that a stock cloud sends after it.
         if acknowledge_at_once {
             self.acknowledge(now, message);
         }
     }
 
-    /// Does what time demands: keepalives, requests whose time is over, and the end of a cloud that answers nothing.
+    /// Handles due timers: keepalives, expired requests, and the end of a session whose cloud answers nothing.
     pub fn handle_timeout(&mut self, now: Moment) {
         if self.closed {
             return;
@@ -179,7 +181,7 @@ impl EdgeSession {
             self.worried = true;
             self.events.push_back(EdgeEvent::RequestTimedOut(id));
         }
-        // Stock clouds say nothing of their own accord, so silence alone proves nothing.
+        // Stock clouds send nothing unprompted, so silence alone proves nothing.
         let silence = now.since(self.last_heard);
         if self.worried && silence >= IDLE_TIMEOUT {
             let text = format!("the cloud has answered nothing for {} s", silence.as_secs());
@@ -187,7 +189,7 @@ impl EdgeSession {
         }
     }
 
-    /// When to call [`Self::handle_timeout`] and to poll again at the latest; none when the session is over.
+    /// Latest time to call [`Self::handle_timeout`] and to poll again; none when the session is over.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Moment> {
         if self.closed {
@@ -197,7 +199,8 @@ impl EdgeSession {
         [Some(self.keepalive_at), self.requests.deadline(), silent].into_iter().flatten().min()
     }
 
-    /// Everything that was delivered up to `seq` is on the disk, or was refused, or is older than what the store holds.
+    /// Everything that was delivered up to `seq` is on the disk, or was refused, or is older than what the store
+    /// holds.
     pub fn committed(&mut self, now: Moment, seq: Seq) {
         for delivery in self.inbox.committed(seq) {
             for _ in 0..delivery.copies {
@@ -211,19 +214,20 @@ impl EdgeSession {
         if let Some(delivery) = self.inbox.refused(refusal.seq) {
             let (id, millis) = (self.pen.id(), self.pen.millis(now));
             let mut error = delivery.message.error_reply(id, millis, &refusal.message);
-            // The part of a stock edge that keeps objects says this (docs/reference/kubeedge.md#store-operations).
+            // In a stock edge this comes from the part that stores objects
+            // (docs/reference/kubeedge.md#store-operations).
             error.route.source = Source::MetaManager;
             self.notices.push_back(error);
         }
     }
 
-    /// Asks the cloud; the message gets an id, a time and, if it speaks as a module of the cloud, another source. The
-    /// answer comes as [`EdgeEvent::Reply`] and wants [`Self::reply_stored`]; its lack comes as
-    /// [`EdgeEvent::RequestTimedOut`]. Of equal queries one travels, because a stock cloud answers only the last one
-    /// (docs/reference/kubeedge.md#equal-queries).
+    /// Sends a request to the cloud; the message gets an id, a time and, if its source is a module of the cloud,
+    /// another source. The result is [`EdgeEvent::Reply`], after which [`Self::reply_stored`] must be called, or
+    /// [`EdgeEvent::RequestTimedOut`]. Only one of several equal queries is sent, because a stock cloud answers only
+    /// the last one (docs/reference/kubeedge.md#equal-queries).
     ///
     /// # Errors
-    /// [`RequestError`] when the request is not taken.
+    /// [`RequestError`] when the request is not accepted.
     pub fn request(
         &mut self,
         now: Moment,
@@ -241,10 +245,10 @@ impl EdgeSession {
         self.requests.ask(now, timeout, message)
     }
 
-    /// Sends a message that nobody answers, an event for example.
+    /// Sends a message that gets no answer, for example an event.
     ///
     /// # Errors
-    /// [`RequestError`] when it is not taken.
+    /// [`RequestError`] when it is not accepted.
     pub fn report(&mut self, now: Moment, mut message: Message) -> Result<(), RequestError> {
         if self.closed {
             return Err(RequestError::Closed);
@@ -258,8 +262,8 @@ impl EdgeSession {
         Ok(())
     }
 
-    /// The object in the answer to a request is on the disk, or there was nothing to store: a stock cloud is told, and
-    /// goes on.
+    /// The object in the answer to a request is on the disk, or there was nothing to store: this is acknowledged to a
+    /// stock cloud, which then continues.
     pub fn reply_stored(&mut self, now: Moment, id: RequestId) {
         if let Some(reply) = self.requests.stored(id) {
             self.acknowledge(now, &reply);
@@ -287,17 +291,17 @@ impl EdgeSession {
         Message::new(self.pen.id(), self.pen.millis(now), route, Content::ping())
     }
 
-    /// Ends the session. The cloud is told nothing: the connection closes.
+    /// Ends the session. The cloud receives no message: the connection closes.
     pub fn say_goodbye(&mut self, goodbye: Goodbye) {
         self.end(goodbye);
     }
 
-    /// What the owner must know next.
+    /// The next event for the owner.
     pub fn poll_event(&mut self) -> Option<EdgeEvent> {
         self.events.pop_front()
     }
 
-    /// Nothing more comes out of this session: close the link.
+    /// Whether the session has no more output: close the link.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.closed
@@ -313,5 +317,5 @@ impl EdgeSession {
     }
 }
 
-/// Small messages that may wait for the link: acknowledgements of every delivery under way, and some more.
+/// Most small messages that may wait for the link: acknowledgements of every delivery under way, and some more.
 const NOTICES_MAX: usize = 2 * crate::session::UNACKED_MAX;

@@ -1,4 +1,4 @@
-//! Which API resource a type word of a path means, and which one of an object is.
+//! Maps resource words of paths to API resources, and objects to their resources.
 
 use std::sync::LazyLock;
 
@@ -7,8 +7,8 @@ use serde::Deserialize;
 use crate::message::{ObjectPath, ResourceType};
 use crate::object::{ObjectKey, Resource};
 
-/// Group, version, plural, kind and type word of the resources that cross the wire by name
-/// (docs/reference/kubeedge.md#resource-types). The type word of everything else is its kind in lower case
+/// Group, version, plural, kind and resource word of the resources that cross the wire by name
+/// (docs/reference/kubeedge.md#resource-types). The resource word of everything else is its kind in lower case
 /// (docs/reference/kubeedge.md#application-messages).
 const TABLE: &[(&str, &str, &str, &str, ResourceType)] = &[
     ("", "v1", "pods", "Pod", ResourceType::Pod),
@@ -31,18 +31,18 @@ const TABLE: &[(&str, &str, &str, &str, ResourceType)] = &[
     ),
 ];
 
-/// The resources of the rows: keys share their texts.
+/// The resources of the rows, so that keys share their texts.
 static RESOURCES: LazyLock<Vec<Resource>> =
     LazyLock::new(|| TABLE.iter().map(|row| Resource::new(row.0, row.1, row.2)).collect());
 
-/// The resource that a type word of a path names, when the word alone says it.
+/// The resource that a resource word of a path names, when the word alone determines it.
 #[must_use]
 pub fn resource_of(word: &ResourceType) -> Option<Resource> {
     let index = TABLE.iter().position(|row| row.4 == *word)?;
     RESOURCES.get(index).cloned()
 }
 
-/// The path under which an edge asks for an object; none when its resource does not cross the wire by name.
+/// The path with which an edge requests an object; none when its resource does not cross the wire by name.
 #[must_use]
 pub fn path_of(key: &ObjectKey) -> Option<ObjectPath> {
     let resource = key.resource();
@@ -50,7 +50,7 @@ pub fn path_of(key: &ObjectKey) -> Option<ObjectPath> {
     Some(ObjectPath::new(key.namespace(), row.4.clone(), key.name()))
 }
 
-/// The kind of a resource: known by name, or read from one of its objects. None when neither tells.
+/// The kind of a resource: known by name, or read from one of its objects. None when neither gives it.
 #[must_use]
 pub fn kind_name(resource: &Resource, body: Option<&[u8]>) -> Option<Box<str>> {
     #[derive(Deserialize)]
@@ -70,14 +70,15 @@ pub(super) fn known_kind(group: &str, plural: &str) -> Option<&'static str> {
     TABLE.iter().find(|row| row.0 == group && row.2 == plural).map(|row| row.3)
 }
 
-/// The type word of a kind.
+/// The resource word of a kind.
 #[must_use]
 pub fn type_word(kind: &str) -> ResourceType {
     ResourceType::parse(&kind.to_ascii_lowercase())
 }
 
-/// The type word that a stock cloud's dynamic controller makes of a plural, by English rules: mostly the kind in lower case,
-/// but `leases` of leases and `databas` of databases (docs/reference/kubeedge.md#application-messages).
+/// The resource word that a stock cloud's dynamic controller derives from a plural by English rules: mostly the kind
+/// in lower case, but `leases` for leases and `databas` for databases
+/// (docs/reference/kubeedge.md#application-messages).
 fn watch_word(plural: &str) -> String {
     const AS_THEY_ARE: [&str; 2] = ["endpoints", "leases"];
     if AS_THEY_ARE.contains(&plural) {
@@ -90,19 +91,19 @@ fn watch_word(plural: &str) -> String {
     plural.strip_suffix(suffix).unwrap_or(plural).to_owned()
 }
 
-/// Whether a stock cloud calls a resource so in the path of a delivery: by its kind in lower case, or by what its dynamic
-/// controller makes of the plural.
+/// Whether a stock cloud uses this word for a resource in the path of a delivery: its kind in lower case, or the word
+/// that its dynamic controller derives from the plural.
 pub(super) fn is_word_of(word: &str, plural: &str, kind: &str) -> bool {
     kind.eq_ignore_ascii_case(word) || watch_word(plural) == word
 }
 
-/// The same for an object that says what it is; a plural that is not known is guessed.
+/// The same for an object that names its kind; an unknown plural is guessed.
 #[must_use]
 pub fn is_word_of_object(word: &str, api_version: &str, kind: &str) -> bool {
     is_word_of(word, &guess_resource(api_version, kind).name, kind)
 }
 
-/// The resource that the type word of a delivery names, when the word alone says it.
+/// The resource that the resource word of a delivery names, when the word alone determines it.
 pub(super) fn pushed_as(word: &ResourceType) -> Option<Resource> {
     let index = TABLE.iter().position(|row| is_word_of(word.as_str(), row.2, row.3))?;
     RESOURCES.get(index).cloned()
@@ -116,8 +117,8 @@ pub(super) fn api_version(resource: &Resource) -> String {
     }
 }
 
-/// The resource of an object that says its `apiVersion` and `kind`. Resources that are not in the table get the plural
-/// that stock KubeEdge guesses (docs/reference/kubeedge.md#sync-controller), which is wrong for irregular ones.
+/// The resource of an object that names its `apiVersion` and `kind`. Resources that are not in the table get the
+/// plural that stock KubeEdge guesses (docs/reference/kubeedge.md#sync-controller), which is wrong for irregular ones.
 pub(super) fn guess_resource(api_version: &str, kind: &str) -> Resource {
     let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
     if let Some(row) = TABLE.iter().find(|row| row.0 == group && row.3 == kind) {

@@ -1,7 +1,7 @@
-//! Which kinds there are: what is built into Kubernetes, and what the cluster's discovery says beside it.
+//! The known kinds: those built into Kubernetes, and those of the cluster's discovery.
 //!
-//! A path names a kind in lower case. An object from a typed informer says nothing else of what it is, as in Go its type does,
-//! so that the path and this decide. Without a cloud nobody knows more than what is built in.
+//! A path names a kind in lower case. An object from a typed informer does not name its kind, because in Go its type
+//! implies it, so the path and these kinds decide. Without a cloud only the built-in kinds are known.
 
 use serde::Deserialize;
 
@@ -10,11 +10,11 @@ use crate::limits::WORD_LEN_MAX;
 use crate::message::ResourceType;
 use crate::object::Resource;
 
-/// Kinds of one discovery document that are remembered, at most.
+/// Most kinds of one discovery document that are remembered.
 const KINDS_MAX: usize = 4096;
 
-/// Group, version, plural and kind of what is built into Kubernetes, beside the resources that cross the wire by name. Where
-/// several groups have a kind, the one that clients use comes first.
+/// Group, version, plural and kind of built-in resources, beside those that cross the wire by name. When several
+/// groups have a kind, the one that clients use comes first.
 const BUILT_IN: &[(&str, &str, &str, &str)] = &[
     ("", "v1", "namespaces", "Namespace"),
     ("", "v1", "serviceaccounts", "ServiceAccount"),
@@ -73,21 +73,21 @@ const BUILT_IN: &[(&str, &str, &str, &str)] = &[
     ("apiregistration.k8s.io", "v1", "apiservices", "APIService"),
 ];
 
-/// The kinds of a cluster, as far as an edge has heard of them: those of its discovery, and what is built into Kubernetes.
+/// The kinds of a cluster that an edge knows: those of its discovery, and those built into Kubernetes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Kinds {
     /// In the versions that the cluster prefers, in its order. At most [`KINDS_MAX`].
     discovered: Vec<(Resource, Box<str>)>,
 }
 
-/// Why nothing is known of what a path means, as a sentence.
+/// A sentence that says why a path cannot be resolved.
 pub(super) type Unknown = String;
 
 impl Kinds {
     /// The kinds of a discovery document, `APIGroupDiscoveryList` of `apidiscovery.k8s.io/v2`.
     ///
     /// # Errors
-    /// When it is none.
+    /// When the document is not one.
     pub fn discovered(document: &[u8]) -> Result<Self, serde_json::Error> {
         let document: Document = serde_json::from_slice(document)?;
         let mut kinds = Self::default();
@@ -102,8 +102,8 @@ impl Kinds {
         Ok(kinds)
     }
 
-    /// Takes a kind; of a resource that has several versions the preferred one comes first. Names that are none, and what is
-    /// too much, are left out.
+    /// Adds a kind; of the versions of a resource the preferred one must be added first. Invalid names, and kinds
+    /// beyond the limit, are left out.
     pub fn add(&mut self, group: &str, version: &str, plural: &str, kind: &str) {
         let known =
             |(resource, _): &(Resource, Box<str>)| *resource.group == *group && *resource.name == *plural;
@@ -114,17 +114,18 @@ impl Kinds {
         }
     }
 
-    /// Kind and `apiVersion` of an object whose path has this type word, and which says neither.
+    /// Kind and `apiVersion` of an object that names neither, from the resource word of its path.
     #[must_use]
     pub fn named(&self, word: &ResourceType) -> Option<(&str, String)> {
         let resource = self.resource(word, None).ok()?;
         self.kind_of(&resource).map(|kind| (kind, kinds::api_version(&resource)))
     }
 
-    /// The resource that a type word of a path means. `said` is what the object says of itself, `apiVersion` and `kind`.
+    /// The resource that a resource word of a path means. `said` are the `apiVersion` and `kind` that the object
+    /// names.
     ///
     /// # Errors
-    /// A sentence, when nothing tells.
+    /// A sentence, when the resource cannot be determined.
     pub(super) fn resource(
         &self,
         word: &ResourceType,
@@ -133,7 +134,7 @@ impl Kinds {
         if let Some((api_version, kind)) = said {
             return Ok(self.resource_said(word, api_version, kind));
         }
-        // Typed informers are those of Kubernetes before all others.
+        // Typed informers use Kubernetes' own kinds, so these take precedence.
         if let Some(known) = pushed_as(word).or_else(|| self.built_in(word)) {
             return Ok(known);
         }
@@ -154,7 +155,7 @@ impl Kinds {
         }
     }
 
-    /// The resource of an object that says what it is. The plural of one that nobody knows is guessed.
+    /// The resource of an object that names its kind. An unknown plural is guessed.
     fn resource_said(&self, word: &ResourceType, api_version: &str, kind: &str) -> Resource {
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
         if let Some(wire) = resource_of(word).filter(|resource| *resource.group == *group) {
@@ -192,7 +193,7 @@ impl Kinds {
     }
 }
 
-/// What is read of a discovery document.
+/// The parts of a discovery document that are read.
 #[derive(Deserialize)]
 struct Document {
     items: Vec<Group>,
@@ -281,20 +282,20 @@ mod tests {
         assert_eq!(known.resource(&word("Goose"), Some(("example.com/v1", "Goose"))), Ok(older));
         let claims = Resource::new("resource.k8s.io", "v1beta1", "resourceclaims");
         assert_eq!(known.resource(&word("ResourceClaim"), None), Ok(claims), "as the cluster has it");
-        // What a dynamic controller makes of the plural.
+        // Words that a dynamic controller derives from the plural.
         let databases = Resource::new("db.example", "v1", "databases");
         assert_eq!(known.resource(&ResourceType::parse("databas"), None), Ok(databases));
         assert_eq!(known.resource(&ResourceType::parse("geese"), None), Ok(geese));
         let leases = Resource::new("coordination.k8s.io", "v1", "leases");
         assert_eq!(known.resource(&ResourceType::parse("leases"), None), Ok(leases));
-        // What the word alone says, and what the object says against it.
+        // What the word alone means, and what the object says instead.
         assert_eq!(known.resource(&word("Service"), None), Ok(Resource::new("", "v1", "services")));
         let said = Some(("serving.example.com/v1", "Service"));
         let services = Resource::new("serving.example.com", "v1", "services");
         assert_eq!(known.resource(&word("Service"), said), Ok(services));
         let why = known.resource(&word("Twin"), None).expect_err("two have it");
         assert!(why.contains("a.example") && why.contains("b.example"), "{why}");
-        // Who says what it is and is not known gets the plural that stock KubeEdge guesses.
+        // An object that names an unknown kind gets the plural that stock KubeEdge guesses.
         let said = Some(("other.example/v1", "Policy"));
         let guessed = Resource::new("other.example", "v1", "policies");
         assert_eq!(known.resource(&word("Policy"), said), Ok(guessed));

@@ -1,9 +1,10 @@
-//! What a node was ever given: the only memory of a stock edge's store that outlives a connection
+//! Everything that a node was ever given: the only record of a stock edge's store that outlives a connection
 //! (docs/decisions/0004-kubeedge-dialect.md).
 //!
-//! The ledger is a superset of what the edge holds. A key is stored before its object is first sent, and taken out after
-//! its deletion was acknowledged, so that a crash at any point leaves no object on an edge that nobody will ever delete.
-//! Versions are stored lazily and only spare repeats; one is taken back before anything leaves that may undo it.
+//! The ledger is a superset of what the edge holds. A key is stored before its object is first sent, and removed after
+//! its deletion was acknowledged, so that a crash at any point leaves no object on an edge that would never be
+//! deleted. Versions are stored lazily and only avoid repeated deliveries; a version is withdrawn before anything is
+//! sent that may invalidate it.
 
 use thiserror::Error;
 
@@ -11,40 +12,41 @@ use crate::ids::{CloudRevision, Epoch, Uid};
 use crate::limits::STOCK_FOLLOWED_MAX;
 use crate::object::{KeyMap, ObjectKey};
 
-/// Keys of one ledger, at most: what fits one Kubernetes object with room to spare. An object beyond it waits until another
-/// one has gone. What the node follows leaves room for its own set: as much as is beyond [`STOCK_FOLLOWED_MAX`].
+/// Most keys of one ledger: they fit one Kubernetes object with room to spare. A further object waits until another
+/// one is deleted. Followed objects leave room for the node's own set: the difference to [`STOCK_FOLLOWED_MAX`].
 pub const LEDGER_MAX: usize = 8192;
 
-/// Bytes that the keys of one ledger take, at most: no compression is needed for them to fit one Kubernetes object.
+/// Most bytes that the keys of one ledger take: they fit one Kubernetes object without compression.
 pub const LEDGER_BYTES_MAX: usize = 960 * 1024;
 
-/// Of these, what is left to the node's own set.
+/// The part of these bytes that is reserved for the node's own set.
 const OWN_BYTES: usize = 288 * 1024;
 
-/// What a key takes beside its namespace and name: UID and version, and the words that all entries have, compressed.
+/// Bytes of an entry besides its namespace and name: UID and version, and the text common to all entries, compressed.
 const ENTRY_LEN: usize = 48;
 
-/// Whose a new key of the ledger is.
+/// Which share of the ledger a new key counts against.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Share {
-    /// What the node needs.
+    /// An object that the node needs.
     Own,
-    /// What it follows.
+    /// An object that it follows.
     Followed,
 }
 
 /// One key that the edge may hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LedgerEntry {
-    /// Kind of the object: a deletion must name it when the object is long gone.
+    /// Kind of the object: a deletion must name it even when the object was deleted long ago.
     pub kind: Box<str>,
     /// The only incarnation that the edge may hold; none when there may be several.
     pub uid: Option<Uid>,
-    /// A version that the edge certainly holds, if nothing newer: in the ledger's epoch. None when that is not certain.
+    /// A version, in the ledger's epoch, that the edge certainly holds unless it holds a newer one. None when that is
+    /// not certain.
     pub revision: Option<CloudRevision>,
 }
 
-/// A watch of the edge's MetaServer that outlives the connection: stock edges do not ask for it again
+/// A watch of the edge's MetaServer that outlives the connection: stock edges do not request it again
 /// (docs/reference/kubeedge.md#watches-that-outlive-a-connection).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Watch {
@@ -56,7 +58,7 @@ pub struct Watch {
     pub option: Box<[u8]>,
 }
 
-/// Everything that one node may hold. Pure state: how it is stored is the owner's.
+/// Everything that one node may hold. Pure state: the owner decides how it is stored.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ledger {
     /// History that the revisions belong to; none when there are none.
@@ -64,7 +66,7 @@ pub struct Ledger {
     /// Watches to open again after a reconnect, at most [`crate::limits::SUBSCRIPTIONS_MAX`].
     pub watches: Vec<Watch>,
     entries: KeyMap<LedgerEntry>,
-    /// What the keys take.
+    /// Bytes that the keys take.
     bytes: usize,
 }
 
@@ -80,7 +82,7 @@ impl Ledger {
         Self { epoch, watches, entries: KeyMap::default(), bytes: 0 }
     }
 
-    /// Whether the ledger names the key, or may name it. What is stored already counts, however much it is.
+    /// Whether the ledger names the key, or has room for it. Stored keys always have room, however many there are.
     #[must_use]
     pub fn has_room(&self, key: &ObjectKey, share: Share) -> bool {
         let (keys, bytes) = match share {
@@ -91,7 +93,7 @@ impl Ledger {
         self.entries.contains_key(key) || fits()
     }
 
-    /// Adds a key or replaces what is known of it. Whoever adds a new one asks [`Self::has_room`] first.
+    /// Adds a key or replaces its entry. Before adding a new key, call [`Self::has_room`].
     ///
     /// # Errors
     /// [`LedgerFull`] when the key is new and there is no room.
@@ -106,20 +108,20 @@ impl Ledger {
         Ok(())
     }
 
-    /// Takes a key out.
+    /// Removes a key.
     pub fn remove(&mut self, key: &ObjectKey) -> Option<LedgerEntry> {
         let removed = self.entries.remove(key)?;
         self.bytes = self.bytes.saturating_sub(cost(key));
         Some(removed)
     }
 
-    /// What is known of a key.
+    /// The entry of a key.
     #[must_use]
     pub fn get(&self, key: &ObjectKey) -> Option<&LedgerEntry> {
         self.entries.get(key)
     }
 
-    /// Notes what the edge has acknowledged under a key; false when that changes nothing.
+    /// Records what the edge has acknowledged under a key; false when that changes nothing.
     pub(super) fn note(&mut self, key: &ObjectKey, uid: &Uid, revision: CloudRevision) -> bool {
         let Some(entry) = self.entries.get_mut(key) else { return false };
         let same = entry.uid.as_ref() == Some(uid);
@@ -129,7 +131,7 @@ impl Ledger {
         entry.revision.replace(revision) != Some(revision) || !same
     }
 
-    /// Takes a version back; false when that changes nothing.
+    /// Withdraws a version; false when that changes nothing.
     pub(super) fn forget_revision(&mut self, key: &ObjectKey) -> bool {
         self.entries.get_mut(key).is_some_and(|entry| entry.revision.take().is_some())
     }
@@ -138,7 +140,7 @@ impl Ledger {
         self.entries.values_mut().for_each(|entry| entry.revision = None);
     }
 
-    /// All keys, in their order.
+    /// All keys, in order.
     pub fn entries(&self) -> impl Iterator<Item = (&ObjectKey, &LedgerEntry)> {
         let mut entries: Vec<_> = self.entries.iter().collect();
         entries.sort_unstable_by_key(|(key, _)| *key);
@@ -151,7 +153,7 @@ impl Ledger {
         self.entries.len()
     }
 
-    /// Whether the node was given nothing.
+    /// Whether the ledger has no keys.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
@@ -162,10 +164,10 @@ fn cost(key: &ObjectKey) -> usize {
     key.text_len().saturating_add(ENTRY_LEN)
 }
 
-/// A state of the ledger to store, whole.
+/// A whole state of the ledger to store.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LedgerWrite {
-    /// Names the write in the owner's answer.
+    /// Identifies the write in the owner's answer.
     pub number: u64,
     /// What to store.
     pub ledger: Ledger,

@@ -1,4 +1,4 @@
-//! Documents on their way out: one JSON text in pieces, so that the body of an object is shared by all nodes.
+//! Outgoing documents: one JSON text in pieces, so that all nodes share the body of an object.
 
 use bytes::Bytes;
 
@@ -11,38 +11,38 @@ use crate::object::SharedObject;
 pub struct Outgoing {
     /// Position among the documents of this session; the link reports it when the document has left the socket.
     pub number: u64,
-    /// The text is these pieces one after the other. Pieces of an object's body share its memory.
+    /// The pieces of the text, in order. Pieces of an object's body share its memory.
     pieces: [Bytes; PIECES],
 }
 
-/// Pieces of an update: what is of this message alone, what all nodes share of header and route, and the object around its
-/// version.
+/// Pieces of an update: the part of this message alone, the part of header and route that all nodes share, and the
+/// object around its version.
 const PIECES: usize = 6;
 
 impl Outgoing {
-    /// A message as it is. A piece is its content, not a copy of it.
+    /// A document from a message. Its content is a piece, not a copy.
     #[must_use]
     pub fn message(number: u64, message: &Message) -> Self {
         let (open, content) = (kubeedge::encode_head(message).into(), message.content.as_json().clone());
         Self::of(number, [open, content, Bytes::from_static(b"}")])
     }
 
-    /// A text as it is.
+    /// A document from a text.
     #[must_use]
     pub fn document(number: u64, text: String) -> Self {
         Self::of(number, [text.into()])
     }
 
-    /// A message whose content is an object, with `metadata.resourceVersion` put back into it: shared bodies travel
-    /// without, and stock edges read it there.
+    /// A message whose content is an object, with `metadata.resourceVersion` added: shared bodies have none, and stock
+    /// edges read it there.
     pub(super) fn object(number: u64, head: &Message, object: &SharedObject) -> Self {
         let [before, version, after] = content_parts(object);
         let open = kubeedge::encode_head(head).into();
         Self::of(number, [open, before, version, after, Bytes::from_static(b"}")])
     }
 
-    /// The same for an update that many nodes get: all but id and time is encoded once for all of them. `head` makes the
-    /// message as it would be for this node.
+    /// The same for an update that many nodes receive: all but id and time is encoded once for all of them. `head`
+    /// makes the message for this node.
     pub(super) fn update(
         number: u64,
         id: &MessageId,
@@ -79,7 +79,7 @@ impl Outgoing {
         self.pieces.iter().map(Bytes::len).sum()
     }
 
-    /// Whether there is no text: never.
+    /// Whether the text is empty, which is never the case.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

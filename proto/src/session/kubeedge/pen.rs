@@ -1,4 +1,4 @@
-//! Ids and times of the messages that a session writes.
+//! Ids and times of the messages that a session sends.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 use crate::ids::Moment;
 use crate::message::MessageId;
 
-/// Gives every message an id and a time. The randomness is the seed that the owner drew.
+/// Gives every message an id and a time. The randomness comes from the seed that the owner drew.
 #[derive(Debug)]
 pub(super) struct Pen {
     seed: [u8; 16],
@@ -31,9 +31,9 @@ impl Pen {
         MessageId::from_random_bytes(xxh3_128(&input).to_be_bytes())
     }
 
-    /// A time between one and two times `least`, the same for the whole session and another for each.
+    /// A time between one and two times `least`, fixed for the session and different for each session.
     pub(super) fn spread(&self, least: Duration) -> Duration {
-        // The upper bits alone: exact in a float, and as random as the rest.
+        // Only the upper bits: exact in a float, and as random as the rest.
         let share =
             f64::from(u32::try_from(xxh3_64(&self.seed) >> 32).unwrap_or(u32::MAX)) / f64::from(u32::MAX);
         least + least.mul_f64(share)

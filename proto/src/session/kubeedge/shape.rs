@@ -1,8 +1,8 @@
-//! Which form the answer to a request must have so that it can neither crash nor poison a stock edge
+//! The form that the answer to a request must have so that it can neither crash nor corrupt a stock edge
 //! (docs/reference/kubeedge.md#safe-answers).
 //!
-//! A stock edge dereferences what a wrapper carries and stores whatever a response carries, errors included. Every
-//! reply passes [`Shape::fit`], whoever made it, before it may leave.
+//! A stock edge dereferences the content of a wrapper and stores the content of any response, including errors. Every
+//! reply passes [`Shape::fit`], regardless of its origin, before it may be sent.
 
 use serde::Deserialize;
 
@@ -15,15 +15,15 @@ use crate::message::{
     StatusError,
 };
 
-/// An answer that fits its request.
+/// An answer in the form that its request needs.
 #[derive(Debug)]
 pub(super) struct Fitted {
     pub(super) message: Message,
-    /// Of the bare object in it: read while it was checked, so that nobody has to read it again.
+    /// Identity of the bare object in it: read while it was checked, so that it need not be read again.
     pub(super) identity: Option<Identity>,
 }
 
-/// Which version of which incarnation an object is.
+/// Incarnation and version of an object.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Identity {
@@ -55,8 +55,8 @@ pub enum Shape {
     ServiceBus,
     /// Nothing: the sender does not wait.
     Silent,
-    /// Nothing that a node can ask for: operation `error`. Node tasks are among it: nobody at the edge waits for what
-    /// comes of their reports, and in the group `resource` nobody takes the answer for a task
+    /// Not a valid request of a node: operation `error`. Includes node tasks: no component at the edge waits for the
+    /// result of their reports, and in the group `resource` no component accepts an answer for a task
     /// (docs/reference/kubeedge.md#routing-at-the-edge).
     Unknown,
 }
@@ -76,8 +76,8 @@ impl Shape {
         }
     }
 
-    /// An application's request through ServiceBus waits; MQTT and the answers to calls of the router do not
-    /// (docs/reference/kubeedge.md#router-messages).
+    /// An application's request through ServiceBus waits for an answer; MQTT messages and the answers to calls of the
+    /// router do not (docs/reference/kubeedge.md#router-messages).
     fn of_router(request: &Message) -> Self {
         let waits = request.route.source == Source::ServiceBus && request.header.parent.is_none();
         if waits { Self::ServiceBus } else { Self::Silent }
@@ -102,8 +102,8 @@ impl Shape {
         }
     }
 
-    /// Makes an answer fit the request: its route, its parent, and a content of this form. None when the edge waits for
-    /// nothing. `request` needs its content for applications only.
+    /// Makes an answer fit the request: its route, its parent, and a content of this form. None when the edge waits
+    /// for no answer. `request` needs its content for applications only.
     pub(super) fn fit(
         self,
         request: &Message,
@@ -149,7 +149,7 @@ impl Shape {
             Self::WatchSync => (Source::DynamicController, LocalPath::WatchSync.into()),
             Self::CaCertificate => (Source::CloudHub, asked()),
             Self::ServiceBus => (Source::ServiceBus, asked()),
-            // The edge stores the object of a query under the path of the answer: it must be the one asked for.
+            // The edge stores the object of a query under the path of the answer, so it must be the requested path.
             Self::Object | Self::List | Self::Wrap { .. } | Self::Unknown => {
                 (Source::EdgeController, asked())
             }
@@ -157,7 +157,7 @@ impl Shape {
         })
     }
 
-    /// Operation and content, with the identity of a bare object, or the failure to tell in a sentence.
+    /// Operation and content, with the identity of a bare object, or the failure to report in a sentence.
     fn content(self, request: &Message, answer: &Message) -> Result<Fitting, Box<StatusError>> {
         let said = failure_of(answer);
         let respond = |content| Ok((Operation::Response, content, None));
@@ -202,7 +202,7 @@ impl Shape {
 /// Operation, content, and the identity of a bare object.
 type Fitting = (Operation, Content, Option<Identity>);
 
-/// What an answer of operation `error` says.
+/// The failure in an answer of operation `error`.
 fn failure_of(answer: &Message) -> Option<StatusError> {
     #[derive(Deserialize)]
     struct Bare {
@@ -268,7 +268,8 @@ fn bare_object(content: &Content) -> Result<Identity, Box<StatusError>> {
     }
 }
 
-/// Longest question that a refusal repeats whole, in bytes. Of a longer one it has what the edge knows it by.
+/// Longest request that a refusal repeats whole, in bytes. Of a longer one it repeats only the fields by which the
+/// edge identifies it.
 const REPEATED_LEN_MAX: usize = 16 * 1024;
 
 fn unclear() -> StatusError {
@@ -290,8 +291,8 @@ fn application_content(request: &Message, answer: &Content, said: Option<StatusE
     asked.rejected(&error).to_content()
 }
 
-/// A sync of which nothing was done: all its watches have failed. Of a large one nothing is repeated, and the edge reads no
-/// list of watches in the answer.
+/// The answer to a sync that was not executed: all its watches have failed. A large sync is not repeated, and the edge
+/// finds no list of watches in the answer.
 fn sync_refused(request: &Message, said: Option<StatusError>) -> Content {
     if request.content.as_json().len() <= REPEATED_LEN_MAX {
         return request.content.clone();

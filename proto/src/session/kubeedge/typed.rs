@@ -1,7 +1,8 @@
-//! What Go's typed encoders leave out.
+//! Adds the fields that Go's typed encoders leave out.
 //!
-//! An object from a typed informer of a stock cloud names neither its kind nor its version of the API: in Go the type says so.
-//! On the wire only the path is left, whose type word is the kind in lower case; which one that is [`Kinds`] knows.
+//! An object from a typed informer of a stock cloud names neither its kind nor its API version, because in Go the type
+//! implies them. On the wire only the path is left, whose resource word is the kind in lower case; [`Kinds`] maps it
+//! to a resource.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -13,8 +14,8 @@ use super::kinds;
 use super::known::Kinds;
 use crate::object::Resource;
 
-/// The text of an object of a resource, with the kind and the version of the API that a typed encoder has left out. A text that
-/// says both, or whose resource nobody knows, is as it was.
+/// The text of an object of a resource, with the kind and the API version that a typed encoder has left out. A text
+/// that has both, or whose resource is unknown, is returned unchanged.
 #[must_use]
 pub fn completed(known: &Kinds, resource: &Resource, body: &Bytes) -> Bytes {
     match known.kind_of(resource) {
@@ -23,8 +24,8 @@ pub fn completed(known: &Kinds, resource: &Resource, body: &Bytes) -> Bytes {
     }
 }
 
-/// The text of a list of a resource: the list says what it is, as do its items where it does not, and one without items has an
-/// empty array, where a typed encoder writes null.
+/// The text of a list of a resource, with kind and API version added to the list and to items that lack them. A list
+/// without items gets an empty array, where a typed encoder writes null.
 #[must_use]
 pub fn completed_list(known: &Kinds, resource: &Resource, body: &Bytes) -> Bytes {
     let Some(kind) = known.kind_of(resource) else { return body.clone() };
@@ -55,7 +56,7 @@ fn named(kind: &str, api_version: &str, body: &Bytes) -> Bytes {
         return body.clone();
     }
     let Ok(mut members) = serde_json::from_slice::<Members<'_>>(body) else { return body.clone() };
-    // What is said of the two is believed.
+    // Existing values of the two fields are kept.
     let kind = said.kind.filter(|text| !text.is_empty()).unwrap_or(Cow::Borrowed(kind));
     let version = said.api_version.filter(|text| !text.is_empty()).unwrap_or(Cow::Borrowed(api_version));
     let raw = |text: &str| serde_json::value::to_raw_value(text);

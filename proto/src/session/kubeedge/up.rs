@@ -1,8 +1,9 @@
-//! What a message from an edge is (docs/reference/kubeedge.md#messages-from-an-edge).
+//! Classifies messages from an edge (docs/reference/kubeedge.md#messages-from-an-edge).
 
 use crate::message::{Group, LocalPath, Message, MessageId, Operation, ResourcePath, ResourceType, Source};
 
-/// A message from an edge, told apart by its route. Closed: what fits no other row is a request, and gets an answer.
+/// A message from an edge, classified by its route. Closed: a message that fits no other variant is a request, and
+/// gets an answer.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Up {
     /// A heartbeat.
@@ -13,34 +14,34 @@ pub enum Up {
     Ack {
         /// The message that is acknowledged.
         parent: MessageId,
-        /// What it was about.
+        /// The resource that it was about.
         resource: ResourcePath,
     },
     /// A delivery could not be stored.
     Failure {
         /// The message that failed.
         parent: MessageId,
-        /// Why, in the edge's words.
+        /// The edge's error text.
         sentence: String,
     },
     /// A report of the edge's device twin, which repeats it until it is confirmed
     /// (docs/reference/kubeedge.md#devices-and-node-tasks).
     Twin(Message),
-    /// A question or a write.
+    /// A query or a write.
     Request(Message),
-    /// Nothing that means anything to a cloud: answers to nobody, or a cloud module's name as source.
+    /// A message without meaning for a cloud: an answer to no message, or with a cloud module's name as source.
     Stray,
 }
 
 impl Up {
-    /// Tells a message apart.
+    /// Classifies a message.
     #[must_use]
     pub fn of(message: Message) -> Self {
         let route = &message.route;
         match &route.operation {
             Operation::Keepalive => Self::Keepalive,
             Operation::Config | Operation::Ping | Operation::Pong => Self::Control(message),
-            // Answers to CSI calls look the same; nobody here makes such calls.
+            // Answers to CSI calls look the same; this cloud makes no such calls.
             Operation::Response => match message.header.parent {
                 Some(parent) => Self::Ack { parent, resource: message.route.resource },
                 None => Self::Stray,
@@ -62,8 +63,8 @@ impl Up {
         }
     }
 
-    /// Whether a request of this route is one of MetaServer's (docs/reference/kubeedge.md#application-messages). The hub answers
-    /// who asks for the CA, whoever that is (docs/reference/kubeedge.md#messages-from-an-edge).
+    /// Whether a request of this route is one of MetaServer's (docs/reference/kubeedge.md#application-messages). The
+    /// hub answers every request for the CA, whatever its source (docs/reference/kubeedge.md#messages-from-an-edge).
     #[must_use]
     pub fn is_application(message: &Message) -> bool {
         message.route.source == Source::MetaServer && message.route.resource.local != LocalPath::CaCertificate
@@ -82,7 +83,8 @@ pub(super) fn is_cloud_module(source: &Source) -> bool {
     )
 }
 
-/// Whether the kubelet's process has just started: it registers a node (docs/reference/kubeedge.md#start-of-a-node).
+/// Whether the kubelet's process has just started: then it registers a node
+/// (docs/reference/kubeedge.md#start-of-a-node).
 pub(super) fn registers_node(message: &Message) -> bool {
     let LocalPath::Object(object) = &message.route.resource.local else { return false };
     message.route.operation == Operation::Insert

@@ -1,4 +1,4 @@
-//! What one node can make the index keep, in bytes.
+//! Upper bounds on what one node can make the index keep, in bytes.
 
 use super::super::bodies::{NODE_MIRROR_PODS_MAX, NODE_PODS_BYTES_MAX};
 use super::super::ending::END_LEN_MAX;
@@ -9,14 +9,14 @@ use crate::edgecontroller::downstream::Tally;
 const KIB: usize = 1024;
 
 impl World {
-    /// A pod whose status is of this size.
+    /// A pod whose status has this size.
     fn reported(&mut self, name: &str, on: &str, kib: usize) -> RawObject {
         let status = json!({"phase": "Running", "message": "x".repeat(kib * KIB)});
         let rest = json!({"spec": {"nodeName": on}, "status": status});
         self.raw("d", name, &format!("u-{name}"), &rest)
     }
 
-    /// A mirror pod whose body is of this size and which refers to a Secret.
+    /// A mirror pod whose body has this size and which refers to a Secret.
     fn mirror(&mut self, name: &str, on: &str, kib: usize) -> RawObject {
         let annotations = json!({"kubernetes.io/config.mirror": "m", "junk": "x".repeat(kib * KIB)});
         let spec = json!({"nodeName": on, "imagePullSecrets": [{"name": "s"}]});
@@ -111,7 +111,7 @@ fn a_status_that_is_too_large_costs_its_own_pod_until_there_is_room() {
     assert_eq!(world.offered(), ["a<-two"], "what can be read again is told");
 }
 
-/// What there is no room for is told to go: its node hears of it, and whoever deletes large pods takes nobody's room.
+/// A pod without room is being deleted: its node is notified, and deleting large pods takes no room from others.
 #[test]
 fn a_pod_without_room_is_told_to_its_node_when_it_is_being_deleted() {
     let mut world = World::synced(&["a"]);
@@ -143,7 +143,7 @@ fn a_pod_without_room_is_told_to_its_node_when_it_is_being_deleted() {
     assert!(serde_json::from_slice::<Value>(&body).expect("JSON")["status"].is_object());
 }
 
-/// One that was the largest of many is among those that are told as soon as it is to go.
+/// The largest of many pods is delivered as soon as it is being deleted.
 #[test]
 fn a_pod_that_is_being_deleted_goes_before_those_that_run_on() {
     let mut world = World::synced(&["a"]);
@@ -169,8 +169,8 @@ fn a_pod_that_is_being_deleted_goes_before_those_that_run_on() {
     );
 }
 
-/// Pods that are being deleted and never end, by their finalizers, take no other one's end its room: each is told, by events, by a list,
-/// and when it has lost the room that it had.
+/// Pods that are being deleted but never end, because of finalizers, do not keep others from being terminated: each is
+/// delivered, by events, by a list, and when it has lost its room.
 #[test]
 fn the_end_of_a_pod_is_told_whatever_else_its_node_has() {
     let names: Vec<_> = (0..450).map(|number| format!("p{number:03}")).collect();
@@ -206,7 +206,7 @@ fn the_end_of_a_pod_is_told_whatever_else_its_node_has() {
     assert_eq!(withheld, 0);
 }
 
-/// What a list does not show is asked about, in whichever length it is kept.
+/// A pod missing from a list is read, in whichever length it is kept.
 #[test]
 fn a_pod_that_is_kept_by_its_end_is_gone_when_it_is_deleted() {
     let mut world = World::synced(&["a"]);
@@ -258,7 +258,7 @@ fn honest_nodes_never_meet_the_bound() {
             world.see(pod);
         }
     }
-    // Jobs that have ended give way to what runs.
+    // Jobs that have ended give way to running pods.
     for number in 0..1000 {
         let ended = json!({"spec": {"nodeName": "a"}, "status": {"phase": "Succeeded", "message": "x".repeat(4 * KIB)}});
         let pod = world.raw("d", &format!("job-{number}"), &format!("u-job-{number}"), &ended);
@@ -291,7 +291,7 @@ fn a_node_that_is_too_large_itself_cannot_be_read_by_itself() {
     assert_eq!(world.offered(), ["fetch a again"]);
 }
 
-/// A list is read before anything of it is known to the index, so it has a bound of its own.
+/// A list is read before the index knows any of it, so it has a bound of its own.
 #[test]
 fn a_list_of_large_pods_is_no_larger_than_the_share_and_takes_nothing_from_other_pods() {
     let mut world = World::synced(&["a"]);
@@ -320,7 +320,7 @@ fn a_list_of_large_pods_is_no_larger_than_the_share_and_takes_nothing_from_other
     assert!(world.down.tally().pod_bytes <= NODE_PODS_BYTES_MAX);
 }
 
-/// A node may make as many mirror pods as it likes.
+/// A node may create as many mirror pods as it likes.
 #[test]
 fn a_list_has_no_more_mirror_pods_than_are_known() {
     let mut world = World::synced(&["a"]);
@@ -328,7 +328,7 @@ fn a_list_has_no_more_mirror_pods_than_are_known() {
     assert_eq!(listed(pods).into_pods().len(), NODE_MIRROR_PODS_MAX);
 }
 
-/// A body that the list has left out is read once there is room for it.
+/// A body that the list left out is read once there is room for it.
 #[test]
 fn what_a_list_leaves_out_is_read_alone_when_there_is_room() {
     let mut world = World::synced(&["a"]);

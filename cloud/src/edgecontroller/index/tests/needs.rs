@@ -1,9 +1,9 @@
-//! Pods that refer to more objects than a node is given.
+//! Pods that refer to more objects than a node may have.
 
 use super::*;
 use crate::edgecontroller::needs::{NODE_REFERENCES_BYTES_MAX, REFERENCE_LEN_MIN};
 
-/// So many short names are a node's whole share.
+/// This many short names are a node's whole share.
 const SHARE: usize = NODE_REFERENCES_BYTES_MAX / REFERENCE_LEN_MIN;
 
 impl World {
@@ -29,8 +29,8 @@ impl World {
     }
 }
 
-/// What a tenant has its pods refer to takes nothing from others, on its node or in this process, and its pods are there all the
-/// same.
+/// References of one tenant's pods take nothing from others, on its node or in this process. Its pods are still
+/// delivered.
 #[test]
 fn a_pod_that_refers_to_too_much_comes_without_it_until_there_is_room() {
     let mut world = World::synced(&["a"]);
@@ -40,7 +40,7 @@ fn a_pod_that_refers_to_too_much_comes_without_it_until_there_is_room() {
     assert_eq!((world.reads(), world.down.tally().unserved), (0, 4));
     assert_eq!(world.down.wanted(&node("a")).len(), 5, "the node and four pods");
     assert!(world.told("tenant", "greedy-0").dependencies.is_empty(), "it must not wait for them");
-    // Another namespace has what its pod needs, and a pod of the same one that fits.
+    // Another namespace gets what its pod needs, and so does a pod of the tenant that fits.
     world.pod("honest", "a", &["s"]);
     assert_eq!(world.told("d", "honest").dependencies, [key(Kind::Secret, "s")]);
     world.greedy("tenant", "fits", SHARE - 1);
@@ -48,7 +48,7 @@ fn a_pod_that_refers_to_too_much_comes_without_it_until_there_is_room() {
     let with = world.told("tenant", "fits");
     assert_eq!(with.dependencies.len(), SHARE - 1);
 
-    // Something smaller comes in its way: it is told anew, as another content of the same version.
+    // A smaller pod takes its room: it is offered again, as another content of the same version.
     world.greedy("tenant", "smaller", 10);
     let effects = world.offered();
     assert!(effects.contains(&"a<-fits".to_owned()) && effects.contains(&"a<-fits-7".to_owned()));
@@ -60,7 +60,7 @@ fn a_pod_that_refers_to_too_much_comes_without_it_until_there_is_room() {
     assert!(!world.down.objects.contains_key(&gone), "nothing is kept of it");
     assert_eq!(world.down.tally().unserved, 5);
 
-    // And goes again.
+    // The smaller pod is deleted again.
     world.index.pod_deleted(&Uid::parse("u-smaller").expect("valid"));
     let effects = world.offered();
     assert!(effects.contains(&"a<-fits".to_owned()) && effects.contains(&"fetch fits-7".to_owned()));

@@ -1,4 +1,4 @@
-//! What all that is written for nodes can make the index keep, in bytes.
+//! Upper bounds on what the index keeps for all nodes, in bytes.
 
 use tombolo_testkit::{Growth, alone};
 
@@ -11,7 +11,7 @@ fn key_in(namespace: &str, kind: Kind, name: &str) -> ObjectKey {
 }
 
 impl World {
-    /// A pod whose body has so many bytes at least and which refers to these Secrets.
+    /// A pod with a body of at least `len` bytes that refers to these Secrets.
     fn pod_in(&mut self, namespace: &str, name: &str, on: &str, secrets: &[String], len: usize) {
         let pull: Vec<_> = secrets.iter().map(|name| json!({ "name": name })).collect();
         let annotations = json!({"junk": "x".repeat(len)});
@@ -30,7 +30,7 @@ impl World {
         self.raw(namespace, name, &format!("u-{name}"), &json!({"data": {"k": "x".repeat(len)}}))
     }
 
-    /// Answers the reads that the index has asked for with Secrets of this length.
+    /// Answers the reads that the index requested with Secrets of this length.
     fn answer(&mut self, len: usize) -> usize {
         let effects = self.index.take_effects();
         let fetched: Vec<_> = effects
@@ -77,7 +77,7 @@ fn what_one_namespace_has_pods_need_gives_way_before_anybody_elses_and_comes_bac
     }
     assert!(world.body_bytes() <= 16 * MIB && world.down.index_bytes() <= 16 * MIB);
     assert_eq!(world.counts("a", &keys), (15, 25), "none of them is taken for gone");
-    // Whoever comes later, and has less, finds room all the same.
+    // A later holder with fewer bytes still finds room.
     world.index.take_effects();
     world.pod_in("modest", "p", "a", &names(1), 10);
     world.secret_in("modest", "s0", 3 * MIB);
@@ -86,7 +86,7 @@ fn what_one_namespace_has_pods_need_gives_way_before_anybody_elses_and_comes_bac
     assert_eq!(world.counts("a", &keys), (12, 28));
     let told = world.offered().iter().filter(|told| told.starts_with("a<-s") && **told != "a<-s0").count();
     assert!(told >= 3, "the node hears of what gave way: {told}");
-    // Another version of what is withheld is no news, and what shrinks fits again.
+    // Another version of a withheld object is not offered, and an object that shrinks fits again.
     let withheld = |world: &World| keys.iter().find(|key| world.state("a", key) == "unreadable").cloned();
     let one = withheld(&world).expect("one of them");
     world.secret_in("greedy", one.name(), MIB + 1);
@@ -104,7 +104,7 @@ fn what_one_namespace_has_pods_need_gives_way_before_anybody_elses_and_comes_bac
     assert_eq!((world.down.index_bytes(), world.index.room.max()), (0, 16 * MIB));
 }
 
-/// As a DaemonSet with a large template does. No node is over its own share.
+/// As with a DaemonSet that has a large template. No node exceeds its own share.
 #[test]
 fn pods_of_one_namespace_on_many_nodes_give_way_before_anybody_elses() {
     let nodes: Vec<_> = (0..30).map(|number| format!("n{number}")).collect();
@@ -123,7 +123,7 @@ fn pods_of_one_namespace_on_many_nodes_give_way_before_anybody_elses() {
     assert!((8..=13).contains(&present), "{present}");
     let rest = nodes.len() - present;
     assert_eq!(nodes.iter().filter(|on| state(&world, "greedy", on) == "unreadable").count(), rest);
-    // One that is told to go is told to its node, for there would be no end to it.
+    // A pod that is being deleted is reported to its node, which would otherwise never terminate it.
     let on = nodes.iter().find(|on| state(&world, "greedy", on) == "unreadable").expect("one of them");
     let metadata = json!({"deletionTimestamp": "2026-01-01T00:00:00Z"});
     let rest = json!({"metadata": metadata, "spec": {"nodeName": on}});
@@ -170,7 +170,7 @@ fn names_of_what_is_not_there_are_bounded_and_what_they_may_mean_stays_at_the_no
         world.down.location.lacks(&node(&on(pod)), &uid)
     };
     let lacking = (0..60).find(|pod| lacks(&world, *pod)).map(on).expect("one of them");
-    // The edge may hold what a pod refers to that there was no room for.
+    // The edge may hold an object to which the pod refers, although there was no room for the reference.
     let held = |namespace| key_in(namespace, Kind::Secret, "held");
     let states = |world: &World| {
         [(&*lacking, "greedy"), ("b", "greedy"), ("n0", "modest")]

@@ -1,4 +1,4 @@
-//! Reports of a node while others write its Node.
+//! Reports of a node while others write the same object.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -13,7 +13,7 @@ use crate::edgecontroller::downstream::Cached;
 use crate::edgecontroller::written::Known;
 use crate::kube::tests::double::OneObject;
 
-/// The kinds of patch, as a status is written with them.
+/// The kinds of patch with which a status is written.
 const PATCHES: [&str; 4] =
     ["strategic-merge-patch+json", "merge-patch+json", "apply-patch+yaml", "json-patch+json"];
 
@@ -47,7 +47,8 @@ async fn code(upstream: &Upstream, received: Received) -> u16 {
     }
 }
 
-/// The code of a report before each attempt of which somebody else writes, so many times, and the status afterwards.
+/// The code of a report, and the status afterwards, when another writer writes before each of the first `others`
+/// attempts.
 async fn reported(others: usize, beside: fn(&mut (u64, Value))) -> (u16, Value) {
     let left = Arc::new(AtomicUsize::new(0));
     let others_left = Arc::clone(&left);
@@ -68,21 +69,21 @@ async fn reported(others: usize, beside: fn(&mut (u64, Value))) -> (u16, Value) 
     (code, status)
 }
 
-/// Controllers label, taint and annotate a Node when it registers: that is no newer report.
+/// Controllers label, taint and annotate a Node when it registers: that is not a newer report.
 #[tokio::test]
 async fn a_report_that_meets_what_others_write_beside_the_status_is_made_on_that() {
     assert_eq!(reported(3, |_| {}).await, (200, json!({"beat": 3})));
 }
 
-/// What the watches have shown of a pod may be older than what its scheduler has written: the first report of it loses to nobody.
-/// Its name may be that of a pod that was reported before.
+/// What the watches have shown of a pod may be older than what the scheduler has written: the first report of the pod
+/// must still succeed. Its name may be that of a pod that was reported before.
 #[tokio::test]
 async fn the_first_report_of_a_pod_is_made_on_what_others_have_written() {
     let (scheduled, started) = (json!({"conditions": []}), json!({"startTime": "2026-11-20T09:00:00Z"}));
     for (known, there, expected) in [
         (None, &scheduled, 200),
         (Some([7; 32]), &scheduled, 200),
-        // Another replica was told of it meanwhile.
+        // Another replica received a report meanwhile.
         (None, &started, 409),
         (Some([7; 32]), &started, 409),
     ] {
@@ -101,7 +102,7 @@ async fn a_report_never_follows_another_status() {
     assert_eq!(reported(1, newer).await, (409, json!({"beat": 9})));
 }
 
-/// What counts is what was known when it came, however long it then waits for its turn here.
+/// The knowledge at arrival counts, however long the report then waits for its turn.
 #[tokio::test]
 async fn a_report_that_waits_for_its_turn_is_made_on_what_was_known_when_it_came() {
     for patch in PATCHES {
@@ -121,7 +122,7 @@ async fn a_report_that_waits_for_its_turn_is_made_on_what_was_known_when_it_came
 
 type Report = fn(u64) -> Question;
 
-/// Reports of an object of a name, in every form.
+/// Reports of an object with this name, in every form.
 fn forms() -> [(&'static str, &'static str, Report); 7] {
     [
         ("n", "a report of an older edge", |beat| {
@@ -160,7 +161,7 @@ fn forms() -> [(&'static str, &'static str, Report); 7] {
     ]
 }
 
-/// What counts is what was known when it came, in whichever form it is told.
+/// The knowledge at arrival counts, whatever the form of the report.
 #[tokio::test]
 async fn no_kind_of_report_follows_a_newer_one() {
     for (name, form, report) in forms() {
@@ -183,7 +184,7 @@ async fn no_kind_of_report_follows_a_newer_one() {
     }
 }
 
-/// Nobody has told this replica of the object, which it reads when the report runs.
+/// This replica does not know the object, and reads it when the report runs.
 #[tokio::test]
 async fn a_report_of_what_was_not_known_follows_nothing_newer() {
     for patch in PATCHES {
@@ -206,7 +207,7 @@ async fn a_report_of_what_was_not_known_follows_nothing_newer() {
     assert_eq!(lines, ["GET /api/v1/nodes/n"], "nothing is written over what cannot be read");
 }
 
-/// A status with a time at which a kubelet has told of a pod first.
+/// A status with the time at which a kubelet first reported the pod.
 fn status(beat: u64) -> Value {
     json!({"beat": beat, "startTime": "2026-11-20T09:00:00Z"})
 }
@@ -229,7 +230,7 @@ fn asked_by_application(verb: &str, key: &str, option: &Value, object: Option<&V
     asked(message)
 }
 
-/// Who owns the fields is another conflict than that of the version: nothing is tried again because of it.
+/// A conflict of field owners differs from one of the version and is not retried.
 #[tokio::test]
 async fn a_conflict_of_owners_is_told_at_once() {
     let (client, log) = scripted(|line| match line.starts_with("PATCH") {
@@ -249,7 +250,7 @@ async fn whoever_writes_all_the_time_keeps_no_report_busy_for_ever() {
     assert_eq!(reported(1_000, |_| {}).await, (409, json!({"beat": 2})));
 }
 
-/// An API server that is busy with the first patch of a report until it is told to go on.
+/// An API server that holds the first patch of a report until it is released.
 fn busy(name: &str) -> (Arc<OneObject>, Arc<Semaphore>) {
     let (go_on, first) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(1)));
     let gate = Arc::clone(&go_on);
@@ -265,7 +266,7 @@ fn busy(name: &str) -> (Arc<OneObject>, Arc<Semaphore>) {
     (api, go_on)
 }
 
-/// The answer to a report, or whether the node is told why it was refused.
+/// Whether a report succeeded; otherwise the node is told why it was refused.
 async fn is_done(upstream: &Upstream, received: Received) -> bool {
     match upstream.answer(&node(), received).await.reply.body {
         ReplyBody::Api(reply) => reply.code == 200,
@@ -276,7 +277,7 @@ async fn is_done(upstream: &Upstream, received: Received) -> bool {
     }
 }
 
-/// A kubelet reports a pod and goes on, so that its next report may come while the first one is under way.
+/// A kubelet reports a pod and continues, so its next report may arrive while the first one still runs.
 #[tokio::test]
 async fn reports_of_one_object_at_once_follow_each_other() {
     for (name, form, report) in forms() {
@@ -285,7 +286,7 @@ async fn reports_of_one_object_at_once_follow_each_other() {
         let mut reports = Vec::from([2, 3, 4].map(|beat| upstream.receive(&node(), report(beat))));
         let last = reports.remove(2);
         let mut open: Vec<_> = reports.into_iter().map(|one| Box::pin(is_done(&upstream, one))).collect();
-        // In whichever order they are taken up.
+        // In any order of polling.
         open.reverse();
         for _ in 0..100 {
             assert!(open.iter_mut().all(|one| one.now_or_never().is_none()), "{form}");
@@ -294,14 +295,14 @@ async fn reports_of_one_object_at_once_follow_each_other() {
         go_on.add_permits(1);
         assert_eq!(futures::future::join_all(open).await, [true, true], "{form}");
         assert_eq!(api.state.lock().1["beat"], 3, "{form}");
-        // One that waited longer, and meets what was written beside them.
+        // A report that waited longer, and meets what others wrote meanwhile.
         api.state.lock().0 += 1;
         assert!(is_done(&upstream, last).await, "{form}");
         assert_eq!((api.state.lock().1["beat"].clone(), upstream.lines.len()), (4.into(), 0), "{form}");
     }
 }
 
-/// That the report before it was written by this replica says nothing of what came through another one meanwhile.
+/// That this replica wrote the earlier report proves nothing about reports through another replica meanwhile.
 #[tokio::test]
 async fn a_report_behind_another_one_follows_nothing_newer() {
     for (name, form, report) in forms() {
@@ -320,7 +321,7 @@ async fn a_report_behind_another_one_follows_nothing_newer() {
     }
 }
 
-/// What is not written is followed by nobody.
+/// A report that was not written has no successor.
 #[tokio::test]
 async fn a_report_behind_a_refused_one_is_made_on_what_it_knows() {
     let api = OneObject::new("n", (5, status(1)), |_, _| std::future::ready(()).boxed());
@@ -334,7 +335,7 @@ async fn a_report_behind_a_refused_one_is_made_on_what_it_knows() {
     assert!(is_done(&here, here.receive(&node(), report(10))).await, "one that knows of it");
 }
 
-/// A replica that has just begun knows the version of an object from its watch, and nothing of the status.
+/// A replica that has just started knows the version of an object from its watch, but not its status.
 #[tokio::test]
 async fn the_first_report_to_a_cloudcore_is_made_on_what_was_written_beside_the_status() {
     for (name, form, report) in forms() {
@@ -350,7 +351,7 @@ async fn the_first_report_to_a_cloudcore_is_made_on_what_was_written_beside_the_
     }
 }
 
-/// A watch shows this replica the object in a version.
+/// A watch shows the object to this replica in a version.
 fn watched(upstream: &Upstream, name: &str, revision: u64) {
     let key = match name {
         "n" => ObjectKey::new(resources::nodes(), "", name),
@@ -364,7 +365,7 @@ fn watched(upstream: &Upstream, name: &str, revision: u64) {
     upstream.down.objects.insert(key, Cached::Withheld(version));
 }
 
-/// A report that waits for another one is given up when its time is over, in the form in which it was asked.
+/// A report that waits for another one is abandoned when its time is over, and answered in the form of the request.
 #[tokio::test(start_paused = true)]
 async fn a_report_waits_as_long_as_whoever_has_made_it() {
     for (name, form, report) in forms() {

@@ -1,4 +1,4 @@
-//! What one node, and all of them, may have under way at the API server, and what the answers take.
+//! Limits on concurrent calls to the API server, for one node and for all of them, and on the size of answers.
 
 use futures::FutureExt as _;
 use tokio::sync::Semaphore;
@@ -9,7 +9,7 @@ use super::*;
 use crate::kube::Room;
 use crate::metrics::Refusals;
 
-/// A client whose API server takes calls and answers none.
+/// A client whose API server accepts calls and answers none.
 fn away() -> (Client, Arc<AtomicUsize>) {
     let calls = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&calls);
@@ -41,7 +41,7 @@ fn registration(name: &str) -> [RequestBody; 2] {
     ]
 }
 
-/// A node that hears nothing registers again and again, in either way, and so does its fleet.
+/// A node without an answer registers again and again, in both ways, and so does its whole fleet.
 #[tokio::test(start_paused = true)]
 async fn registrations_do_not_pile_up_while_the_api_server_is_away() {
     let (client, calls) = away();
@@ -71,7 +71,7 @@ async fn registrations_do_not_pile_up_while_the_api_server_is_away() {
         }
     }
     assert_eq!((open.len(), refused), (40, 120), "one of each node, and the others are told to come again");
-    // The client's own task passes them on.
+    // The client's own task forwards them.
     tokio::time::sleep(Duration::from_millis(1)).await;
     assert_eq!(calls.load(Ordering::SeqCst), 16, "of all nodes together");
     let body = futures::future::join_all(open).await.remove(0);
@@ -79,7 +79,7 @@ async fn registrations_do_not_pile_up_while_the_api_server_is_away() {
     assert_eq!(reply.code, 504, "the one that waits hears of it");
 }
 
-/// The memory of an answer is the node's, whatever was asked: a write is answered with the whole object.
+/// The memory of an answer is charged to the node for every kind of request: a write is answered with the whole object.
 #[tokio::test]
 async fn answers_to_writes_take_their_memory_from_the_share_of_the_node() {
     let object =
@@ -113,7 +113,8 @@ async fn answers_to_writes_take_their_memory_from_the_share_of_the_node() {
     }
 }
 
-/// The bounds of a kind are for all nodes: one that does not read its large answers leaves the places to others.
+/// The bounds of a kind are shared by all nodes: a node that does not read its large answers leaves the slots to
+/// others.
 #[tokio::test(start_paused = true)]
 async fn a_node_that_does_not_read_holds_no_places_of_a_kind() {
     let large = json!({"metadata": {"name": "s"}, "data": {"k": "x".repeat(2 * crate::kube::LARGE_ANSWER)}});
@@ -142,7 +143,7 @@ async fn a_node_that_does_not_read_holds_no_places_of_a_kind() {
     assert!(tokio::time::timeout(soon, &mut waits).await.is_err(), "the answer before is not read");
     let modest = tokio::time::timeout(soon, ask("modest", "s", &read)).await;
     assert!(modest.expect("it waits for nobody"));
-    // It has read, and waits with others for the place that it had.
+    // It has read, and waits with others for the slot that it had.
     let held = upstream.gates.pass_kind(&node(), RequestKind::QuerySecret).await.expect("a place");
     unread.add_permits(1);
     assert!(tokio::time::timeout(soon, &mut waits).await.is_err(), "one at a time");
@@ -162,7 +163,7 @@ fn record(verb: &str, key: &str, body: &Value) -> Message {
     asked
 }
 
-/// The edge has what it asked, and the answer waits here until it is read.
+/// The edge has its own request, and the answer waits here until it is read.
 #[tokio::test]
 async fn an_answer_repeats_no_long_body_of_a_record() {
     let (client, _) = scripted(GOOD);
@@ -177,7 +178,7 @@ async fn an_answer_repeats_no_long_body_of_a_record() {
     );
 }
 
-/// However a node asks for what never ends, no call is made of it.
+/// A request that never ends becomes no call, however a node phrases it.
 #[tokio::test]
 async fn what_never_ends_is_no_call() {
     let pods = "/core/v1/pods/d/null";
@@ -197,7 +198,7 @@ async fn what_never_ends_is_no_call() {
         assert!(status["message"].as_str().is_some_and(|text| text.contains("without end")), "{status}");
         assert_eq!(*log.lock(), []);
     }
-    // A key whose resource is "watch" makes a path of the old form.
+    // A key whose resource is "watch" forms a path of the old watch API.
     for (verb, key, calls) in [("get", "/core/v1/watch/null/pods", 0), ("list", pods, 1)] {
         let (client, log) = scripted(GOOD);
         let mut request = record(verb, key, &Value::Null);

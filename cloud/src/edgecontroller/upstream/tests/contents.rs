@@ -1,10 +1,10 @@
-//! Contents that a node has written so that they would take many times their length.
+//! Contents crafted by a node to take many times their length.
 
 use base64::Engine as _;
 
 use super::*;
 
-/// A client whose API server notes what it is sent, and has this object everywhere.
+/// A client whose API server records what it receives, and has this object everywhere.
 fn bodies_of(object: &Value) -> (Client, Arc<Mutex<Vec<Vec<u8>>>>) {
     let bodies = Arc::<Mutex<Vec<Vec<u8>>>>::default();
     let (seen, object) = (Arc::clone(&bodies), object.clone());
@@ -18,7 +18,7 @@ fn bodies_of(object: &Value) -> (Client, Arc<Mutex<Vec<Vec<u8>>>>) {
     (client, bodies)
 }
 
-/// What a node sends as an object goes on as it was written: nothing here takes many times its length.
+/// An object that a node sends is forwarded as it was written: nothing here takes many times its length.
 #[tokio::test]
 async fn what_is_only_passed_on_is_passed_on_as_it_was_written() {
     use {Operation as Op, ResourceType as Type};
@@ -61,7 +61,7 @@ async fn what_would_take_many_times_its_length_is_refused() {
         (Op::Update, path("d", Type::NodeStatus, "n"), status.clone()),
         (Op::Update, path("d", Type::PodStatus, "p"), status),
         (Op::Update, path("d", Type::PodStatus, ""), format!("[{}0]", "0,".repeat(1_600_000))),
-        // A record of MetaServer: its route is not looked at.
+        // A record of MetaServer: its route is not examined.
         (Op::Response, path("d", Type::Pod, "p"), record(&option, "")),
         (Op::Response, path("d", Type::Pod, "p"), record("", &many(r#"{"":0},"#))),
     ] {

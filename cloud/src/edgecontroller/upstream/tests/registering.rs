@@ -1,4 +1,4 @@
-//! A Node is created after its mark is recorded, by every way to create one.
+//! Every way to create a Node records its mark first.
 
 use std::time::SystemTime;
 
@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use super::*;
 use crate::bootstrap::{ClusterNodes, ClusterSecrets};
 
-/// What is asked and answered, and the records of a node that has joined. `nodes` answers what is asked about Nodes, by its method.
+/// The upstream, the log of requests, and the records of a node that has joined. `nodes` answers for Nodes, by method.
 async fn world(
     can_record: bool,
     nodes: impl Fn(&str) -> Option<(u16, Value)> + Clone + Send + Sync + 'static,
@@ -42,7 +42,7 @@ fn made() -> (u16, Value) {
     (201, json!({"metadata": {"name": "n", "uid": "u1"}}))
 }
 
-/// A node that has joined and has no Node, and that may make one.
+/// A node that has joined, has no Node, and may create one.
 async fn joined(can_record: bool) -> (Upstream, Log) {
     world(can_record, |method| Some(if method == "GET" { absent() } else { made() })).await
 }
@@ -58,7 +58,7 @@ fn call(method: &str, path: &str, content_type: &str) -> ApiRequest {
 /// The way that changes nothing.
 const DRY_RUN: usize = 5;
 
-/// Registers in each of the ways, and gives the codes of the answers.
+/// Registers in one of the ways; returns the code of the answer.
 async fn register(upstream: &Upstream, way: usize) -> Option<u16> {
     let request = match way {
         0 => call("POST", "/api/v1/nodes?fieldManager=kubelet", "application/json"),
@@ -79,7 +79,7 @@ async fn register(upstream: &Upstream, way: usize) -> Option<u16> {
     }
 }
 
-/// What was asked that matters here: records that were written, and Nodes that may have been created.
+/// The relevant requests: records that were written, and Nodes that may have been created.
 fn steps(log: &Log) -> Vec<String> {
     let step = |seen: &Seen| match (seen.line.split_once(' ')?, seen.user.as_str()) {
         (("PUT", path), _) if path.contains("/secrets/") => {
@@ -118,7 +118,7 @@ async fn a_node_is_created_after_its_record_is_marked() {
     }
 }
 
-/// A node that has joined and whose Node the API server refuses: it asks in every way, as often as it likes.
+/// A node that has joined and whose Node the API server refuses: it tries every way, as often as it likes.
 #[tokio::test(start_paused = true)]
 async fn a_node_that_never_registers_has_no_records_written_in_a_loop() {
     let refused = || (403, json!({"kind": "Status", "reason": "Forbidden", "code": 403}));
@@ -137,7 +137,7 @@ async fn a_node_that_never_registers_has_no_records_written_in_a_loop() {
     assert_eq!(register(&upstream, 0).await, Some(429));
 }
 
-/// The API server takes a registration and does not answer: the next one comes before that.
+/// The API server accepts a registration and does not answer; the next one arrives before that.
 #[tokio::test(start_paused = true)]
 async fn a_registration_has_its_turn_before_its_mark() {
     let (upstream, log) = world(true, |method| (method == "GET").then(absent)).await;
@@ -167,7 +167,7 @@ async fn a_dry_run_is_no_registration() {
     assert_eq!(register(&upstream, 0).await, Some(201), "and nothing has to wait for it");
 }
 
-/// The session of a node ends while the API server makes its Node, and it comes back at once.
+/// The session of a node ends while the API server creates its Node, and the node reconnects at once.
 #[tokio::test(start_paused = true)]
 async fn a_node_that_is_there_already_meets_no_pause() {
     let there = Arc::new(std::sync::atomic::AtomicBool::new(false));

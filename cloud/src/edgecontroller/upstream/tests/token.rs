@@ -6,8 +6,8 @@ use tombolo_proto::{ObjectKey, Uid};
 use super::*;
 use crate::kube::resources;
 
-/// Asks for the token of a pod's account; the API server gives these codes one after the other, the last for ever.
-/// Gives the reply, the number of calls and the time that it took.
+/// Requests the token of a pod's account. The API server answers with these codes in turn, the last one for ever.
+/// Returns the reply, the number of calls and the time taken.
 async fn ask(codes: &'static [u16], bound: bool) -> (Message, usize, Duration) {
     let asked = Arc::new(AtomicUsize::new(0));
     let (client, log) = scripted(move |_| {

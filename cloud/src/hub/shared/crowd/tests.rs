@@ -56,12 +56,12 @@ fn large_objects_of_one_namespace_end_no_watch_that_all_follow() {
     assert_eq!(count(&watch, "modest", 20, "present"), 20);
     let present = count(&watch, "greedy", 100, "present");
     assert_eq!((present, count(&watch, "greedy", 100, "withheld")), (15, 85), "nothing is taken for gone");
-    // Others come later, in another watch.
+    // Other objects arrive later, in another watch.
     let slices = watch_of(&Resource::new("discovery.k8s.io", "v1", "endpointslices"), &interned);
     apply(&slices, "modest", 100, 20 * KIB).expect("the greedy namespace gives way");
     assert_eq!(count(&slices, "modest", 100, "present"), 100);
     assert!(count(&watch, "greedy", 100, "present") < present && !watch.has_failed());
-    // What goes leaves room, and what is read again is there.
+    // Deleted objects leave room, and the withheld ones are read again.
     assert!(!watch.has_room_again());
     (0..90).for_each(|name| watch.delete(&raw("greedy", &name.to_string(), 9, 1)));
     assert!(watch.has_room_again());
@@ -99,10 +99,10 @@ fn many_objects_of_one_namespace_end_no_watch_that_all_follow() {
         (greedy, FOLLOWED_MAX + 1000 - greedy)
     );
     assert_eq!(state(&watch, "modest", "other"), "unwanted");
-    // Whoever holds one that is left out hears of its end.
+    // A node that holds an object which was left out is notified of its deletion.
     watch.delete(&raw("greedy", "20000", 9, 1));
     assert_eq!((state(&watch, "greedy", "20000"), state(&watch, "greedy", "20001")), ("gone", "withheld"));
-    // A list that shows less of it is the end of that.
+    // A list that shows fewer objects ends that state.
     watch.crowds.lock().list_begins();
     let listed = (0..greedy).map(|name| ObjectKey::new(services(), "greedy", &name.to_string()));
     watch.keep_only(&listed.collect());
@@ -123,7 +123,8 @@ fn where_all_places_are_taken_the_namespace_that_has_most_gives_way_to_others() 
     assert_eq!((watch.len(), count(&watch, "small", 100, "present")), (FOLLOWED_MAX, 100));
     let present: usize = ["a", "b", "c", "d"].iter().map(|place| count(&watch, place, most, "present")).sum();
     assert!((FOLLOWED_MAX - 101..=FOLLOWED_MAX - 100).contains(&present), "{present}");
-    // Not so where somebody has selected it, or where there are no namespaces: who selects so much is told.
+    // This does not apply to a selection of a node, or where there are no namespaces: the node that selects too much is
+    // refused.
     let selected =
         Arc::new(SharedWatch::new(services(), "Service".to_owned(), interned.clone()).listed_at("x".into()));
     apply(&selected, "greedy", FOLLOWED_MAX + 1, 1).expect("not looked at here");

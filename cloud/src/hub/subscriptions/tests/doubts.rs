@@ -1,4 +1,5 @@
-//! What a session asks before it takes something away, and what becomes of that. The test is the edge's controller.
+//! What a session asks before it deletes something at the edge, and what follows from the answer. The test plays the
+//! edge controller.
 
 use tombolo_proto::Lane;
 use tombolo_proto::frame::{Frame, Hello};
@@ -8,7 +9,7 @@ use super::*;
 use crate::edgecontroller::{Index, Kind, Proven, TRIM_VERSION};
 use crate::kube::RawObject;
 
-/// The watches have shown the node and a pod of it, and no Secret.
+/// The watches have shown the node and one of its pods, but no Secret.
 fn known() -> Arc<Downstream> {
     let down = Arc::new(Downstream::default());
     let mut index = Index::new(Arc::clone(&down));
@@ -38,7 +39,7 @@ fn secret(name: &str) -> ObjectKey {
     ObjectKey::new(Kind::Secret.resource(), "d", name)
 }
 
-/// An edge that says it holds both Secrets.
+/// An edge that reports both Secrets in its inventory.
 async fn connect(hub: &Arc<Hub>) -> Link {
     let version = ObjectVersion {
         uid: Uid::parse("x").expect("valid"),
@@ -66,7 +67,7 @@ async fn connect(hub: &Arc<Hub>) -> Link {
     link
 }
 
-/// What the edge is told within some time that there is no such object.
+/// The keys that the edge is told to be absent within some time.
 async fn told_absent(link: &mut Link) -> Vec<ObjectKey> {
     let mut told = Vec::new();
     let listen = async {

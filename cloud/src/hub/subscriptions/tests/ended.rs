@@ -1,4 +1,4 @@
-//! Shared watches that end: nobody follows one in silence.
+//! Shared watches that end: every follower is notified.
 
 use tokio::sync::mpsc;
 
@@ -10,7 +10,7 @@ fn watch(hub: &Hub) -> Arc<SharedWatch> {
     Arc::new(SharedWatch::new(resource, kind, hub.subscriptions.interned.clone()))
 }
 
-/// The watch has ended and is still in the table, or in somebody's hands.
+/// The watch has ended, but is still in the table, or a caller still holds it.
 #[tokio::test(start_paused = true)]
 async fn a_watch_that_has_ended_takes_no_followers() {
     let hub = hub(&scripted(&Arc::default()));
@@ -32,7 +32,7 @@ async fn a_watch_that_has_ended_takes_no_followers() {
     assert!(late.mailbox.take().ended.is_empty() && shared.idle_since().is_some());
 }
 
-/// A session has opened a watch, and before it follows, the watch is stopped because nobody does.
+/// A session has opened a watch. Before it follows, the watch is stopped because it has no followers.
 #[tokio::test(start_paused = true)]
 async fn a_watch_that_was_stopped_on_the_way_to_its_first_follower_tells_it() {
     let hub = hub(&scripted(&Arc::default()));

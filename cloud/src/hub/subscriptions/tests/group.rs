@@ -1,4 +1,4 @@
-//! Rights that edge nodes have as a group: asked for once for all who wait, and never remembered.
+//! Rights that edge nodes have as a group: asked for once for all callers that wait, and never cached.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,22 +20,22 @@ use crate::kube::tests::double::answering;
 /// How long an answer takes.
 const FLIGHT: Duration = Duration::from_millis(20);
 
-/// A token that the cluster knows, and whose it is.
+/// A token that the cluster knows, and its user.
 const KNOWN: &str = "known";
 const POD: &str = "system:serviceaccount:d:pod";
 
-/// What the cluster allows to whom.
+/// The rights that the cluster grants.
 #[derive(Default)]
 struct Cluster {
     group: AtomicBool,
-    /// Nodes that may by their names.
+    /// Nodes that have the right by their names.
     named: Mutex<BTreeSet<String>>,
     about_group: AtomicUsize,
     about_nodes: AtomicUsize,
 }
 
 impl Cluster {
-    /// An API server that decides when a question comes, and takes its time to answer.
+    /// An API server that decides when a question arrives, and takes some time to answer.
     fn access(self: &Arc<Self>) -> Access {
         let cluster = Arc::clone(self);
         let client = answering(move |_, body| {
@@ -72,7 +72,7 @@ fn node(number: usize) -> NodeId {
     NodeId::parse(&format!("n{number}")).expect("a name")
 }
 
-/// What every agent follows.
+/// The resources that every agent follows.
 fn usual() -> impl Iterator<Item = Subscribe> {
     WARM_SET.into_iter().map(|(group, version, name)| Subscribe {
         resource: Resource::new(group, version, name),
@@ -82,7 +82,7 @@ fn usual() -> impl Iterator<Item = Subscribe> {
     })
 }
 
-/// The code of the refusal.
+/// The code of the refusal, if there is one.
 async fn asks(access: &Access, node: &NodeId, wanted: &Subscribe) -> Result<(), u16> {
     access.check(node, wanted).await.map(drop).map_err(|closed| closed.code)
 }
@@ -94,7 +94,7 @@ async fn a_fleet_that_comes_back_asks_for_the_rights_of_its_group_once_a_second(
     let comes = |number: usize| {
         let access = &access;
         async move {
-            // All of them within two seconds.
+            // All of these nodes ask within two seconds.
             tokio::time::sleep(Duration::from_millis(u64::try_from(number).expect("few"))).await;
             join_all(usual().map(|wanted| async move { asks(access, &node(number), &wanted).await })).await
         }
@@ -114,7 +114,7 @@ async fn what_the_group_has_lost_is_given_to_nobody_who_comes_later() {
     for number in 0..20 {
         let cluster = Arc::new(Cluster { group: AtomicBool::new(true), ..Cluster::default() });
         let access = cluster.access();
-        // The answer that allows it is under way, or has just come.
+        // The answer that allows it is on its way, or has just arrived.
         let moment = FLIGHT * number / 8;
         let lost = async {
             tokio::time::sleep(moment).await;
@@ -148,7 +148,7 @@ async fn where_the_group_may_not_the_node_itself_is_asked_about() {
     assert_eq!(cluster.asked().1, about_nodes, "nobody shares what a node may by its name");
 }
 
-/// Everything else is asked about whoever asks, each time.
+/// Every other question is asked each time, about the user that asks.
 #[tokio::test(start_paused = true)]
 async fn what_not_all_nodes_ask_is_asked_for_each() {
     let cluster = Arc::new(Cluster { group: AtomicBool::new(true), ..Cluster::default() });
@@ -170,7 +170,7 @@ async fn what_not_all_nodes_ask_is_asked_for_each() {
     }
     assert_eq!(cluster.asked(), (0, 2 * others.len()));
     let of_token = Subscribe { caller_token: Some(text("t")), ..services.clone() };
-    // The cluster does not know this one.
+    // The cluster does not know this token.
     assert_eq!(asks(&access, &node(1), &of_token).await, Err(401));
     assert_eq!(cluster.about_group.load(Ordering::SeqCst), 1, "about the token, not about its right");
     let of_pod = Subscribe { caller_token: Some(text(KNOWN)), ..services };

@@ -1,4 +1,4 @@
-//! Processes of one node that come to several replicas: the lease that all of them write tells them apart.
+//! Processes of one node that connect to several replicas: the lease, which all of them renew, tells them apart.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::kube::tests::double::answering;
 struct Api {
     lease: Mutex<(u64, Value)>,
     calls: Mutex<usize>,
-    /// Patches wait while this is set.
+    /// Patches wait while this is true.
     held: watch::Sender<bool>,
 }
 
@@ -91,11 +91,11 @@ fn proofs(hub: &Hub) -> u64 {
     hub.metrics.identities_contested.get()
 }
 
-/// More than a renewal takes.
+/// Longer than a renewal takes.
 const SOON: Duration = Duration::from_secs(5);
 
 impl Edge {
-    /// Renews the lease, and waits for the answer or the end of the session.
+    /// Renews the lease, and waits for the answer or for the end of the session.
     async fn renew(&mut self) {
         let before = self.leases;
         self.session.renew_lease(1_790_000_001_000_001);
@@ -106,7 +106,7 @@ impl Edge {
         }
     }
 
-    /// How long a session that was replaced has to stay away; none where it goes on.
+    /// How long a replaced session must stay away; none while it goes on.
     fn wait(&self) -> Option<u64> {
         let goodbye = self.goodbye.as_ref()?;
         assert_eq!(goodbye.reason, GoodbyeReason::Replaced);
@@ -136,7 +136,7 @@ async fn two_processes_at_two_replicas_are_found_out_and_slowed_down() {
         assert_eq!(before.wait(), None, "it goes on");
     }
     assert_eq!(waits, [30, 30, 60, 120, 240]);
-    // Once for the session that was lost, and for each that came back.
+    // One for the session that was lost, and one for each process that came back.
     assert_eq!(replicas.iter().map(|hub| proofs(hub)).sum::<u64>(), 5);
 }
 
@@ -154,7 +154,7 @@ async fn two_processes_whose_sessions_do_not_overlap_are_found_out() {
 async fn a_node_that_moves_or_starts_again_contends_with_nobody() {
     let api = Api::new();
     let replicas = [api.hub(), api.hub()];
-    // It moves in every second round and is started anew in every fourth one. The former session ends late or never.
+    // The process moves in every second round and restarts in every fourth one. The former session ends late or never.
     let mut former = Vec::new();
     for round in 0..16_u32 {
         let mut edge = renewed(&replicas[round as usize / 2 % 2], 1 + u64::from(round / 4)).await;
@@ -166,7 +166,7 @@ async fn a_node_that_moves_or_starts_again_contends_with_nobody() {
     assert_eq!((proofs(&replicas[0]), proofs(&replicas[1])), (0, 0));
 }
 
-/// What a process has sent before its end may reach the API server after its successor's.
+/// A renewal of a process that has ended may reach the API server after a renewal of its successor.
 #[tokio::test(start_paused = true)]
 async fn a_renewal_that_is_late_takes_nothing_from_the_process_that_is_there() {
     for known in [false, true] {
@@ -182,7 +182,7 @@ async fn a_renewal_that_is_late_takes_nothing_from_the_process_that_is_there() {
         while *api.calls.lock() == waiting {
             before.step(Instant::now() + Duration::from_millis(1)).await;
         }
-        // It answers nothing any more. Its successor is there before the API server has made the patch.
+        // The process no longer answers. Its successor is there before the API server has applied the patch.
         api.held.send_replace(false);
         let (version, mut lease) = api.lease.lock().clone();
         lease["metadata"]["annotations"] =

@@ -33,7 +33,7 @@ fn key(name: &str) -> ObjectKey {
 }
 
 impl Api {
-    /// Each list is answered when the test says so, with what was there when it was asked.
+    /// Each list is answered when the test says so, with the objects of the time when it was requested.
     fn client(self: &Arc<Self>) -> Kube {
         let api = Arc::clone(self);
         let client = answering(move |call, _| {
@@ -51,7 +51,7 @@ impl Api {
     }
 }
 
-/// A watch in the test's hands, a session that follows it, and the API server behind it.
+/// A watch whose events the test sends, a session that follows it, and the API server behind it.
 struct World {
     api: Arc<Api>,
     hub: Arc<Hub>,
@@ -83,7 +83,7 @@ impl World {
         self.show(ObjectEvent::RelistEnd).await;
     }
 
-    /// The copy has taken an event.
+    /// The copy has processed an event.
     async fn show(&self, event: ObjectEvent) {
         self.events.send(event).await.expect("it runs");
         while self.events.capacity() < EVENTS_MAX {
@@ -97,7 +97,7 @@ impl World {
         tokio::spawn(async move { hub.subscriptions.prove(&node(), &watch, since).await })
     }
 
-    /// The API server is asked for the list.
+    /// Waits until the API server is asked for the list.
     async fn is_asked(&self) {
         let hour = Duration::from_secs(3600);
         tokio::time::timeout(hour, self.api.asked.notified()).await.expect("the API server is asked");
@@ -119,7 +119,8 @@ async fn what_a_list_shows_enters_the_copy_and_a_late_watch_takes_nothing_of_it_
     *world.api.items.lock() = vec![object("a", "a1", 5), object("b", "b2", 28), object("z", "z1", 6)];
     let proof = world.prove(&followed);
     world.is_asked().await;
-    // What goes while the list is under way does not come back with it, and what changes does not go back.
+    // Objects deleted during the list do not come back with it, and objects changed meanwhile do not go back to an
+    // older version.
     world.show(ObjectEvent::Deleted(RawObject::new(object("z", "z1", 40)))).await;
     world.show(ObjectEvent::Applied(RawObject::new(object("a", "a1", 41)))).await;
     assert!(!followed.is_proven() && world.revision("b").is_none());
@@ -128,7 +129,7 @@ async fn what_a_list_shows_enters_the_copy_and_a_late_watch_takes_nothing_of_it_
     assert!(followed.is_proven());
     assert_eq!((world.revision("a"), world.revision("b"), world.revision("z")), (Some(41), Some(28), None));
 
-    // The watch was late: it shows an older incarnation, its end, and then what the list has shown.
+    // The watch lagged behind: it shows an older incarnation, its deletion, and then what the list has shown.
     world.show(ObjectEvent::Applied(RawObject::new(object("b", "b1", 15)))).await;
     world.show(ObjectEvent::Deleted(RawObject::new(object("b", "b1", 20)))).await;
     assert_eq!(world.revision("b"), Some(28));
@@ -141,7 +142,7 @@ async fn what_a_list_shows_enters_the_copy_and_a_late_watch_takes_nothing_of_it_
     );
 }
 
-/// What the watch's own list does not have may have come after it.
+/// An object that the watch's own list does not have may have been created after it.
 #[tokio::test(start_paused = true)]
 async fn a_list_that_crosses_one_of_the_watch_itself_is_made_again() {
     let world = World::new(&[]).await;
@@ -160,8 +161,8 @@ async fn a_list_that_crosses_one_of_the_watch_itself_is_made_again() {
     assert_eq!(world.revision("b"), None, "a list of the watch that has begun later knows better");
 }
 
-/// A node opens subscriptions with selectors that it invents: what others follow is listed meanwhile, also where it has asked for
-/// the same before.
+/// A node opens subscriptions with invented selectors. Selections that others follow are listed meanwhile, even if this
+/// node has asked for them before.
 #[tokio::test(start_paused = true)]
 async fn the_first_lists_of_one_node_wait_behind_each_other_and_not_before_those_of_others() {
     let api = Arc::new(Slow::default());
@@ -206,7 +207,7 @@ async fn a_list_that_fails_is_made_again_until_the_watch_ends() {
     assert!(!proof.await.expect("no panic"), "nobody is told that anything is gone");
 }
 
-/// An API server that answers lists after a while, and counts them by their label selectors.
+/// An API server that answers lists after a while, and records their label selectors.
 #[derive(Default)]
 struct Slow {
     asked: parking_lot::Mutex<Vec<String>>,
@@ -224,7 +225,7 @@ impl Slow {
             async move {
                 let query = call.uri.query().unwrap_or_default();
                 if query.contains("watch=true") {
-                    // Nothing ever happens.
+                    // No event ever arrives.
                     std::future::pending::<()>().await;
                 }
                 api.asked.lock().push(query.to_owned());
@@ -258,7 +259,7 @@ async fn selecting(hub: &Hub, selector: &str) -> Arc<SharedWatch> {
         events.send(event).await.expect("it runs");
     }
     watch.synced().await.expect("it goes on");
-    // The watch goes on for as long as somebody can show it something.
+    // The watch goes on as long as its event channel is open.
     tokio::spawn(async move { events.closed().await });
     watch
 }
@@ -279,7 +280,7 @@ async fn a_node_with_many_selectors_lets_the_lists_of_others_pass() {
         let watch = selecting(&hub, &format!("own{number}")).await;
         greedy.push(proving(&hub, "greedy", &watch));
     }
-    // It waits for the shared one as well, behind its own.
+    // The node waits for the shared watch as well, behind its own watches.
     greedy.push(proving(&hub, "greedy", &shared));
     tokio::time::sleep(LISTING / 2).await;
     let begun = Instant::now();
@@ -305,7 +306,7 @@ async fn a_list_that_fails_is_made_by_one_of_many_and_holds_up_no_other_of_their
     tokio::time::sleep(Duration::from_secs(300)).await;
     let asked = api.asked("odd");
     assert!((5..20).contains(&asked), "{asked} lists for fifty nodes in five minutes");
-    // It rests now or soon, and holds nothing meanwhile.
+    // It pauses now or soon, and holds nothing meanwhile.
     while odd.rests_until().is_none() {
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
@@ -319,7 +320,7 @@ async fn a_list_that_fails_is_made_by_one_of_many_and_holds_up_no_other_of_their
     assert!(api.asked("odd") <= asked + 2, "one list serves all");
 }
 
-/// The whole way: an edge that comes back with an object which the copy does not have.
+/// End to end: an edge reconnects with an object that the copy does not have.
 #[tokio::test(start_paused = true)]
 async fn an_edge_keeps_what_it_follows_while_the_api_server_does_not_answer() {
     let rights = Arc::new(Rights::default());

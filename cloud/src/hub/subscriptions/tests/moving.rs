@@ -1,4 +1,4 @@
-//! A node that moves between two replicas over one API server, in the middle of a report.
+//! A node that moves between two replicas with one API server, in the middle of a report.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use tombolo_proto::frame::{ApiRequest, ReplyBody, RequestBody};
 use super::{Edge, hub};
 use crate::kube::tests::double::OneObject;
 
-/// An API server with one pod, which keeps patches that say so until it is told to go on.
+/// An API server with one pod. It holds marked patches back until it is told to continue.
 struct Api {
     pod: Arc<OneObject>,
     kept: Arc<Notify>,
@@ -49,7 +49,7 @@ fn report(status: &Value) -> RequestBody {
     })
 }
 
-/// More than a report takes, less than the deadline of a call.
+/// Longer than a report takes, shorter than the deadline of a call.
 const SOON: Duration = Duration::from_secs(5);
 
 impl Edge {
@@ -101,7 +101,7 @@ async fn a_report_that_waits_at_one_replica_never_follows_a_newer_one_through_an
     assert_eq!(api.status(), json!({"phase": "Running"}));
 }
 
-/// A conflict with somebody else costs one more report, not the order.
+/// A conflict with another writer costs one more report, but never the order.
 #[tokio::test(start_paused = true)]
 async fn a_report_after_a_conflict_is_made_on_what_is_there() {
     let api = Api::new();
@@ -111,11 +111,11 @@ async fn a_report_after_a_conflict_is_made_on_what_is_there() {
     assert_eq!(edge.answer().await, 200);
     edge.report(&json!({"phase": "Running"}));
     assert_eq!(edge.answer().await, 200, "its own write is known before a watch has shown it");
-    // Somebody has written beside the status.
+    // Another writer has changed fields other than the status.
     api.pod.state.lock().0 += 1;
     edge.report(&json!({"phase": "Succeeded"}));
     assert_eq!(edge.answer().await, 200);
-    // Somebody has written another status.
+    // Another writer has written a different status.
     *api.pod.state.lock() = (100, json!({"phase": "Unknown"}));
     edge.report(&json!({"phase": "Failed"}));
     assert_eq!(edge.answer().await, 409);

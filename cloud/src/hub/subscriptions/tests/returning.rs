@@ -1,5 +1,5 @@
-//! What a fleet that comes back asks of the API server, counted by kind: the figure of `cargo xtask bench --calls` without
-//! a clock.
+//! API calls caused by a fleet that reconnects, counted by kind: the figure of `cargo xtask bench --calls` without a
+//! clock.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,28 +21,28 @@ use super::{Edge, hub, subscribe};
 use crate::kube::Kube;
 use crate::kube::tests::double::answering;
 
-/// Nodes that come back.
+/// Number of nodes that reconnect.
 const NODES: usize = 60;
 
-/// Calls for each node that comes back, at most. Whoever raises a number says what the fleet gets for it.
+/// Maximum calls for each node that reconnects. A change that raises a number must say what the fleet gets for it.
 const OF_EACH: [(&str, usize); 3] = [
-    // A renewal, without a question whose it is.
+    // One renewal, without a question about its holder.
     ("lease", 1),
     ("status", 1),
-    // The version that the status is written on, where no watch has told it.
+    // The version that the status patch is based on, when no watch has shown it.
     ("read", 1),
 ];
 
-/// Calls for all of them together.
+/// Maximum calls for all nodes together.
 const OF_ALL: [(&str, usize); 2] = [
     ("document", IN_EVERY_SESSION.len()),
-    // May they list, may they watch: once a second, for those who came while it was asked.
+    // Two questions, list and watch, asked once a second for the nodes that arrived during the previous question.
     ("review", 3 * 2 * WARM_SET.len()),
 ];
 
 type Counts = Arc<Mutex<BTreeMap<&'static str, usize>>>;
 
-/// An API server in which everything is there, and that counts what it is asked.
+/// An API server that has every object, and counts the calls that it receives.
 fn counting(counts: &Counts) -> Kube {
     let counts = Arc::clone(counts);
     let client = answering(move |call, _| {
@@ -51,7 +51,7 @@ fn counting(counts: &Counts) -> Kube {
             let (kind, code, answer) = answer(&call.method, call.uri.path(), call.uri.query());
             *counts.lock().entry(kind).or_default() += 1;
             if kind == "watch" {
-                // Nothing ever happens.
+                // No event ever arrives.
                 std::future::pending::<()>().await;
             }
             (code, answer)
@@ -94,7 +94,7 @@ fn api(method: &str, path: String, accept: &str, content_type: &str) -> RequestB
     })
 }
 
-/// What an agent makes that has no Node yet.
+/// The objects that an agent without a Node creates.
 fn made(node: &NodeId) -> Vec<RequestBody> {
     let path = ObjectPath::new("", ResourceType::Node, node.as_str());
     let route = Route::new(Source::Edged, Group::Meta, Operation::Insert, path.into());
@@ -105,7 +105,7 @@ fn made(node: &NodeId) -> Vec<RequestBody> {
     vec![register, api("POST", lease, "", "application/json")]
 }
 
-/// What an agent asks in every session.
+/// The requests of an agent in every session.
 fn questions(node: &NodeId) -> Vec<RequestBody> {
     let status = format!("/api/v1/nodes/{node}/status");
     let status = api("PATCH", status, "", "application/strategic-merge-patch+json");
@@ -113,7 +113,7 @@ fn questions(node: &NodeId) -> Vec<RequestBody> {
     std::iter::once(status).chain(documents).collect()
 }
 
-/// Connects a node, which asks and follows what it needs, and is connected until the edge is dropped.
+/// Connects a node, which sends its requests and follows what it needs. It stays connected until the edge is dropped.
 async fn come(hub: &Arc<super::Hub>, number: usize, returns: bool) -> Edge {
     let node = NodeId::parse(&format!("n{number}")).expect("a name");
     let mut edge = Edge::connect_as(hub, node.clone());
@@ -153,7 +153,7 @@ async fn a_node_that_comes_back_costs_few_calls() {
     let hub = hub(&counting(&counts));
     let all = |returns: bool| join_all((0..NODES).map(|number| come(&hub, number, returns)));
     drop(all(false).await);
-    // Longer than a copy is fresh, shorter than a watch that nobody follows is kept.
+    // Longer than a copy stays fresh, shorter than a watch without followers is kept.
     tokio::time::sleep(Duration::from_secs(60)).await;
     counts.lock().clear();
     let fleet = all(true).await;

@@ -1,16 +1,16 @@
-//! Memory for what is followed: whose it is, and who gives way when it is used up.
+//! Memory for followed objects: who pays for it, and who gives way when it is used up.
 
 use super::*;
 
 const KIB: usize = 1024;
 
-/// Bytes of all that is followed, and of what one node alone follows.
+/// Bytes for all followed objects. One node alone may follow a quarter of them.
 const ALL: usize = 4096 * KIB;
 
 /// An object takes a little more than this.
 const OBJECT: usize = 64 * KIB;
 
-/// An API server whose lists have as many objects as the selector says: `NAME=COUNT`. They take a second.
+/// An API server whose lists have as many objects as the selector says: `NAME=COUNT`. Each list takes a second.
 fn objects() -> Kube {
     let client = answering(|call, _| async move {
         let query = call.uri.query().unwrap_or_default().to_owned();
@@ -71,7 +71,7 @@ impl Node {
         watch.follow(&self.session, scope).map_err(|closed| closed.code).map(|()| scope)
     }
 
-    /// The subscriptions that have ended since this was asked last.
+    /// The subscriptions that have ended since the last call.
     fn ended(&self) -> Vec<(ScopeId, u16)> {
         let ended = self.session.mailbox.take().ended.into_iter();
         ended.map(|(scope, code, _)| (scope, code)).collect()
@@ -108,13 +108,13 @@ async fn what_one_node_alone_follows_is_bounded_in_bytes() {
     );
     assert_eq!((one.ended(), other.ended()), (vec![], vec![]));
 
-    // The other one leaves, and what it followed does not fit the share of who is left.
+    // The other node leaves, and what it followed does not fit the share of the remaining node.
     let b = other.open("b=10").await.expect("it runs");
     b.unfollow(&other.session, ScopeId(1));
     hub.subscriptions.sweep();
     assert_eq!((one.ended(), other.ended()), (vec![(ScopeId(3), 429)], vec![]));
 
-    // What a node follows no longer gives way to what it follows now.
+    // Watches that a node no longer follows give way to those that it follows now.
     one.open("a=10").await.expect("it runs").unfollow(&one.session, ScopeId(1));
     assert_eq!(one.follow("b=10").await, Ok(ScopeId(4)));
     assert_eq!(ended(&hub, "idle"), 1);
@@ -139,7 +139,8 @@ async fn what_one_node_selects_never_ends_a_watch_of_many() {
         }
     }
     let throwing = ["t1", "t2", "t3"].map(|name| Node::new(&hub, name));
-    // Everything is used up from the second one on: among those that one node alone follows, the largest share gives way.
+    // From the second one on, all memory is used up: among the watches that one node alone follows, the payer with the
+    // largest share gives way.
     throwing[0].follow("t=14").await.expect("room");
     throwing[1].follow("u=8").await.expect("the first one gives way");
     assert_eq!(throwing[0].ended(), [(ScopeId(1), 503)]);
@@ -159,7 +160,7 @@ async fn what_one_node_selects_never_ends_a_watch_of_many() {
     assert_eq!(ended(&hub, "whole"), 6);
 }
 
-/// The change of an object that many follow, when everything is used up.
+/// An object that many follow grows when all memory is used up.
 #[tokio::test(start_paused = true)]
 async fn a_watch_of_many_that_grows_ends_one_of_few() {
     let hub = hub_with_memory();

@@ -1,4 +1,4 @@
-//! One node's share of memory, in all its sessions and for all its answers.
+//! One node's share of memory, for all its sessions and all its answers.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -12,10 +12,10 @@ use tombolo_proto::ids::RequestId;
 use super::*;
 use crate::hub::NODE_BYTES_MAX;
 
-/// Length of every answer, which is more than a link in memory holds.
+/// Length of every answer, which is more than an in-memory link holds.
 const LARGE: usize = 1024 * 1024;
 
-/// An API server all of whose answers are large, and which counts the questions for lists.
+/// An API server with only large answers, which counts the requests for lists.
 fn large() -> (Kube, Arc<AtomicUsize>) {
     let asked = Arc::<AtomicUsize>::default();
     let counter = Arc::clone(&asked);
@@ -87,7 +87,7 @@ async fn large_answers_that_a_node_does_not_take_hold_up_nobody() {
         let renewal = Frame::LeaseRenew { renew_time_micros: 1_790_000_000_000_000 };
         greedy.send(Lane::Control, renewal).expect("room");
         greedy.flush().await.expect("taken");
-        // The copies of documents are no copies any more after this.
+        // By now the cached documents have expired.
         tokio::time::sleep(Duration::from_millis(500)).await;
         let used = hub.registry.get(&node()).expect("connected").memory.all.used();
         assert!((LARGE / 2..LARGE + LARGE / 2).contains(&used), "{used} bytes for one answer that is taken");
@@ -124,7 +124,7 @@ async fn a_node_that_connects_again_and_again_has_one_share() {
     assert_eq!((hub.registry.len(), hub.session_bytes.used(), hub.metrics.sessions.get()), (0, 0, 0));
 }
 
-/// Each proof that two machines use an identity is told in an event, which cloudcore writes in its own name.
+/// Each proof that two machines use an identity causes an event, which cloudcore writes in its own name.
 #[tokio::test(start_paused = true)]
 async fn a_node_that_takes_turns_with_itself_causes_few_events() {
     let events = Arc::new(AtomicUsize::new(0));
@@ -139,7 +139,7 @@ async fn a_node_that_takes_turns_with_itself_causes_few_events() {
     for times in 1..=1000 {
         hub.contested(&node(), times);
     }
-    // Until every task has nothing more to do.
+    // Until all tasks are idle.
     tokio::time::sleep(Duration::from_millis(1)).await;
     let told = events.load(Ordering::SeqCst);
     assert!((1..100).contains(&told), "{told} events");

@@ -1,4 +1,4 @@
-//! What a hello attests of the cloud's history, before it is answered. The test is the keeper of the epoch.
+//! What a hello attests of the cloud's history, before it is answered. The test plays the keeper of the epoch.
 
 use bytes::Bytes;
 use tombolo_proto::Lane;
@@ -7,14 +7,14 @@ use tombolo_proto::frame::{Frame, Goodbye, GoodbyeReason, Hello, features};
 use super::*;
 use crate::epoch::Outcome;
 
-/// Less than a hello may wait.
+/// Shorter than a hello may be held back.
 const A_WHILE: Duration = Duration::from_secs(3);
 
 fn attested(hub: &Hub, revision: u64) -> Bytes {
     attester().attest(&hub.epoch.load().cluster, reach(revision))
 }
 
-/// A connection on which an edge has said hello with this attestation.
+/// A connection on which an edge has sent a hello with this attestation.
 fn greet(hub: &Arc<Hub>, attestation: Bytes) -> Link {
     let (cloud, mut link, _) = mem::pair(node());
     let remote = cloud.peer().remote;
@@ -68,7 +68,7 @@ async fn an_edge_that_has_seen_more_is_welcomed_when_the_cloud_has_come_as_far()
     assert!(matches!(heard(&mut link, SOON).await, Some(Frame::Welcome(_))));
     let told = heard(&mut link, SOON).await;
     assert_eq!(told, Some(Frame::Attestation { proof: hub.testimony.proof() }), "before it is caught up");
-    // The next one knows no more than the hub, and waits for nobody.
+    // The next edge knows no more than the hub, and does not wait.
     let mut link = greet(&hub, attested(&hub, 900));
     assert!(matches!(heard(&mut link, SOON).await, Some(Frame::Welcome(_))));
     assert_eq!(hub.testimony.take().claim, None);
@@ -80,7 +80,7 @@ async fn an_edge_that_has_seen_what_was_taken_back_is_never_welcomed_with_the_ol
     let mut link = greet(&hub, attested(&hub, 900));
     assert_eq!(heard(&mut link, A_WHILE).await, None, "nothing is said before the API server is asked");
     let asked = hub.testimony.take();
-    // As the keeper does it: everybody goes, and then the waiting hear why.
+    // As the keeper does it: all sessions are ended, and then the waiting hellos are answered.
     hub.end_all(GoodbyeReason::Other, "the cloud's history was restored", Duration::ZERO);
     asked.answer(Outcome::Restored);
     let said = heard(&mut link, SOON).await;
@@ -114,7 +114,7 @@ async fn what_is_known_and_what_nobody_has_attested_asks_nobody_anything() {
     }
 }
 
-/// A second hello that attests nothing is no way around the first.
+/// A second hello without an attestation does not bypass the first.
 #[tokio::test(start_paused = true)]
 async fn a_second_hello_on_one_connection_is_not_welcomed_while_the_first_is_looked_at() {
     for later in [None, Some(1), Some(901)] {
@@ -131,7 +131,7 @@ async fn a_second_hello_on_one_connection_is_not_welcomed_while_the_first_is_loo
     }
 }
 
-/// A node connects again and again while nobody knows what to think of its hello.
+/// A node connects again and again while its hello cannot be judged.
 #[tokio::test(start_paused = true)]
 async fn of_many_connections_whose_hellos_are_looked_at_the_newest_is_welcomed() {
     let hub = silent_hub().await;
@@ -141,7 +141,7 @@ async fn of_many_connections_whose_hellos_are_looked_at_the_newest_is_welcomed()
         let mut link = greet(&hub, attested(&hub, 900 + number));
         link.flush().await.expect("taken");
         tokio::time::sleep(Duration::from_millis(100)).await;
-        // One question is in the hands of the keeper, which takes its time.
+        // The keeper holds one question, and takes its time.
         asked.get_or_insert_with(|| hub.testimony.take());
         links.push(link);
     }

@@ -1,4 +1,4 @@
-//! Watches of events that are long.
+//! Watches with long events.
 
 use bytes::Bytes;
 use futures::stream::BoxStream;
@@ -8,16 +8,16 @@ use hyper::body::Frame;
 use super::super::lines::{SHORT_LEN_MAX, TURN_MAX};
 use super::*;
 
-/// Bytes that come at a time.
+/// Bytes that arrive at a time.
 const CHUNK: usize = 8 * 1024;
 
-/// Bytes of lines that were handed out and are not complete: now, and the most there ever were.
+/// Bytes of incomplete lines that were handed out: the present number, and the maximum so far.
 type Under = Arc<Mutex<(usize, usize)>>;
 
-/// What the API server sends to one watch.
+/// The response body of one watch.
 type Body = BoxStream<'static, Result<Frame<Bytes>, std::convert::Infallible>>;
 
-/// These lines in pieces, one each millisecond, and then nothing more.
+/// Sends these lines in pieces, one each millisecond, and then nothing more.
 fn slowly(lines: &[String], under: &Under) -> Body {
     let all = Bytes::from(lines.join("\n") + "\n");
     let under = Arc::clone(under);
@@ -38,7 +38,7 @@ fn slowly(lines: &[String], under: &Under) -> Body {
     pieces.chain(stream::pending()).boxed()
 }
 
-/// An API server that lists nothing and sends this to watches; what is left over is sent by nobody.
+/// An API server that lists nothing and sends one of these bodies to each watch; remaining bodies are not sent.
 fn api(bodies: Vec<Body>) -> Kube {
     let bodies = Arc::new(Mutex::new(std::collections::VecDeque::from(bodies)));
     let service = tower::service_fn(move |request: Request<kube::client::Body>| {
@@ -86,7 +86,7 @@ async fn the_texts_of_one_large_object_are_in_memory_one_after_the_other() {
         for (events, _) in &mut watches {
             assert_eq!(object_of(events).await.value()["data"]["k"].as_str().map(str::len), Some(MIB));
         }
-        // Each has the beginning of its line, and one piece that it has not taken.
+        // Each watch has the beginning of its line, and one piece that it has not read.
         let most = MIB + 48 * (SHORT_LEN_MAX + 2 * CHUNK);
         assert!(under.lock().1 <= most, "{} bytes at a time, cloudcore's own: {own}", under.lock().1);
     }
@@ -102,7 +102,7 @@ async fn a_long_event_that_does_not_come_holds_up_no_short_one_and_no_long_one_f
     let mut watches = Vec::new();
     for _ in 0..3 {
         watches.push(follow(&kube, spec.clone()));
-        // The first takes the turn before the second asks for it.
+        // The first watch gets the permit before the second asks for it.
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     object_of(&mut watches[2].0).await;
@@ -113,7 +113,7 @@ async fn a_long_event_that_does_not_come_holds_up_no_short_one_and_no_long_one_f
     assert!(error.contains("has not come") && error.contains("16384 bytes"), "{error}");
 }
 
-/// It costs the watch nothing else, and it is not read again and again.
+/// The watch loses nothing else, and the object is not read again and again.
 #[tokio::test(start_paused = true)]
 async fn of_an_object_that_is_too_long_is_known_which_it_is_and_the_watch_goes_on() {
     let under = Under::default();

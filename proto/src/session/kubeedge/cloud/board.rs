@@ -1,4 +1,4 @@
-//! All keys of one edge: which are in order, which must be looked at, which wait.
+//! All keys of one edge: which are settled, which must be checked, which wait.
 //!
 //! Pending work is state, as in dialect `tombolo`: a key is in one slot, in one phase, however often it is offered.
 
@@ -11,16 +11,16 @@ use crate::object::{KeyMap, ObjectKey};
 use crate::session::kubeedge::{LEDGER_MAX, LedgerEntry};
 use crate::session::parking::{Park, Timers};
 
-/// Elements of which an empty queue keeps the memory.
+/// Elements for which an empty queue keeps its memory.
 const KEPT_CAPACITY: usize = 4;
 
 /// The keys of one edge. Bounded by what is wanted and what the ledger names.
 #[derive(Debug, Default)]
 pub(super) struct Board {
     slots: KeyMap<Slot>,
-    /// Keys to look at, oldest first; an entry whose slot is not ready is stale.
+    /// Keys to check, oldest first; an entry whose slot is not ready is stale.
     ready: VecDeque<ObjectKey>,
-    /// Keys that are most likely in order and are only looked at to be sure.
+    /// Keys that are most likely settled and are checked only to be sure.
     unhurried: VecDeque<ObjectKey>,
     timers: Timers,
     backlog: usize,
@@ -37,13 +37,13 @@ impl Board {
         self.slots.len().saturating_sub(self.own)
     }
 
-    /// Number of keys of the node's own set, of which no edge has the choice.
+    /// Number of keys of the node's own set, which is not chosen by the edge.
     pub(super) fn own(&self) -> usize {
         self.own
     }
 
-    /// Bytes that the keys take which are not of the node's own set. Their texts count, although most of them are shared: nobody
-    /// knows whether.
+    /// Bytes of the keys that are not of the node's own set. Their texts count although most of them are shared,
+    /// because it is not known which are.
     pub(super) fn memory(&self) -> usize {
         let part = |places: usize| places.saturating_mul(self.followed()) / self.slots.len().max(1);
         let slots = part(self.slots.capacity()).saturating_mul(size_of::<(ObjectKey, Slot)>());
@@ -53,7 +53,7 @@ impl Board {
         slots.saturating_add(queues).saturating_add(texts).saturating_add(self.timers.memory())
     }
 
-    /// The node's own set has this key, or has it no longer where a subscription has.
+    /// Records whether the key belongs to the node's own set; if not, only a subscription has it.
     pub(super) fn set_own(&mut self, key: &ObjectKey, own: bool) {
         let Some(slot) = self.slots.get_mut(key).filter(|slot| slot.own != own) else { return };
         slot.own = own;
@@ -66,7 +66,7 @@ impl Board {
         }
     }
 
-    /// The slot of a key, which is made when there is none.
+    /// The slot of a key, created when there is none.
     fn entry(&mut self, key: &ObjectKey, belief: impl FnOnce() -> Belief) -> &mut Slot {
         let texts = &mut self.texts;
         self.slots.entry(key.clone()).or_insert_with(|| {
@@ -82,7 +82,7 @@ impl Board {
         }
     }
 
-    /// Takes over what the ledger says.
+    /// Takes over an entry of the ledger.
     pub(super) fn resume(&mut self, key: ObjectKey, entry: &LedgerEntry) {
         let fresh = !self.slots.contains_key(&key);
         let slot = self.entry(&key, || Belief::from(entry));
@@ -127,8 +127,8 @@ impl Board {
         keys.collect::<BTreeSet<_>>().into_iter().for_each(|key| self.offer(key));
     }
 
-    /// The edge's process has started anew, and its store may have been lost: what was believed before this connection
-    /// is delivered again, after everything else. The keys that are not certain any more.
+    /// The edge's process has restarted, and its store may have been lost: what was believed before this connection is
+    /// delivered again, after everything else. Returns the keys that are no longer certain.
     pub(super) fn doubt_resumed(&mut self) -> BTreeSet<ObjectKey> {
         let (mut doubted, mut looked_at) = (BTreeSet::new(), BTreeSet::new());
         for (key, slot) in &mut self.slots {
@@ -145,11 +145,11 @@ impl Board {
         doubted
     }
 
-    /// What the edge holds under a key is not certain any more; it is looked at.
+    /// What the edge holds under a key is no longer certain; the key is checked.
     pub(super) fn doubt(&mut self, key: &ObjectKey) {
         if let Some(slot) = self.slots.get_mut(key) {
             slot.belief = match &slot.belief {
-                // Deleted, and perhaps there again.
+                // Deleted, and perhaps stored again.
                 Belief::Nothing => Belief::Unknown(None),
                 belief => belief.unsure(belief.uid()),
             };
@@ -157,12 +157,12 @@ impl Board {
         self.offer(key.clone());
     }
 
-    /// Notes that a late acknowledgement names a key; false when that is noted already, or nothing is known of the key.
+    /// Records that a late acknowledgement names a key; false when that is already recorded, or the key is unknown.
     pub(super) fn marks_late_ack(&mut self, key: &ObjectKey) -> bool {
         self.slots.get_mut(key).is_some_and(|slot| !std::mem::replace(&mut slot.late_ack, true))
     }
 
-    /// Looks at such a key.
+    /// Checks such a key.
     pub(super) fn handle_late_ack(&mut self, key: &ObjectKey) {
         if let Some(slot) = self.slots.get_mut(key) {
             slot.late_ack = false;
@@ -170,8 +170,8 @@ impl Board {
         self.doubt(key);
     }
 
-    /// The edge says that it holds something under a key, whatever is known of it. An edge that says so of too many keys
-    /// is not believed: nothing here grows without bound.
+    /// The edge reports that it holds something under a key, whatever is known of the key. Reports of too many keys
+    /// are ignored, so that memory stays bounded.
     pub(super) fn suspect(&mut self, key: &ObjectKey) {
         if self.slots.len() < LEDGER_MAX || self.slots.contains_key(key) {
             self.slot(key);
@@ -187,7 +187,7 @@ impl Board {
         self.entry(key, || Belief::Nothing)
     }
 
-    /// The next key to look at; it stays in its queue until it is taken.
+    /// The next key to check; it stays in its queue until it is taken.
     pub(super) fn front(&mut self) -> Option<ObjectKey> {
         let Self { ready, unhurried, slots, .. } = self;
         for queue in [ready, unhurried] {
@@ -204,7 +204,7 @@ impl Board {
         None
     }
 
-    /// Takes the key that [`Self::front`] gave out of its queue, in a new phase.
+    /// Removes the key that [`Self::front`] returned from its queue and sets its phase.
     pub(super) fn take(&mut self, key: &ObjectKey, phase: Phase) {
         for queue in [&mut self.ready, &mut self.unhurried] {
             if queue.front() == Some(key) {
@@ -217,7 +217,7 @@ impl Board {
         }
     }
 
-    /// The same for what is sent now; `dynamic`: only a subscription wants it.
+    /// The same for a key that is being sent; `dynamic`: only a subscription wants it.
     pub(super) fn send(&mut self, key: &ObjectKey, dynamic: bool) {
         self.take(key, Phase::InFlight { again: false });
         if dynamic {
@@ -228,7 +228,7 @@ impl Board {
         }
     }
 
-    /// Puts a key aside until a reply that carries the object is settled.
+    /// Defers a key until a reply that carries the object is settled.
     pub(super) fn pass_over(&mut self, key: &ObjectKey) {
         self.take(key, Phase::Idle);
         if let Some(slot) = self.slots.get_mut(key) {
@@ -237,7 +237,7 @@ impl Board {
     }
 
     /// Ends the hold of an acknowledged reply. True when the edge has only stored again what it held: then there is
-    /// nothing to look at, as after most questions.
+    /// nothing to check, which is the case after most requests.
     pub(super) fn confirm(&mut self, key: &ObjectKey, uid: &Uid, revision: CloudRevision) -> bool {
         let Some(slot) = self.slots.get_mut(key) else { return false };
         let known = slot.belief.uid() == Some(uid) && slot.belief.revision() == Some(revision);
@@ -252,7 +252,7 @@ impl Board {
     pub(super) fn recorded(&mut self, key: ObjectKey) {
         if let Some(slot) = self.slots.get_mut(&key).filter(|slot| slot.phase == Phase::Recording) {
             slot.phase = Phase::Ready;
-            // It has waited already.
+            // It has already waited.
             self.ready.push_front(key);
         }
     }
@@ -283,7 +283,7 @@ impl Board {
         }
     }
 
-    /// The edge holds the right thing.
+    /// The edge holds what is wanted.
     pub(super) fn settle(&mut self, key: &ObjectKey) {
         self.end_wait(key);
         self.take(key, Phase::Idle);
@@ -312,7 +312,7 @@ impl Board {
         }
     }
 
-    /// How many keys have not gone of those that are followed, and all that have and of which the edge knows nothing.
+    /// The number of followed keys that are not deleted, and all deleted keys of which the edge holds nothing.
     pub(super) fn divide(&self, gone: impl Fn(&ObjectKey) -> bool) -> (usize, Vec<ObjectKey>) {
         let gone: Vec<_> = self.slots.iter().filter(|(key, _)| gone(key)).collect();
         let gone_of_followed = gone.iter().filter(|(_, slot)| !slot.own).count();
@@ -321,10 +321,10 @@ impl Board {
         (rest, unneeded.map(|(key, _)| key.clone()).collect())
     }
 
-    /// Takes the keys out of the queues that are in none.
+    /// Removes stale keys from the queues.
     pub(super) fn drop_stale(&mut self) {
         let Self { ready, unhurried, slots, .. } = self;
-        // A map in which much was removed takes the next keys for more than it has room for, and doubles.
+        // After many removals, a map grows for new keys before its capacity is used up, so it is rebuilt.
         *slots = std::mem::take(slots).into_iter().collect();
         for queue in [ready, unhurried] {
             queue.retain(|key| slots.get(key).is_some_and(|slot| slot.phase == Phase::Ready));
@@ -332,7 +332,7 @@ impl Board {
         }
     }
 
-    /// Puts a key aside until `until`, or until it is offered again.
+    /// Defers a key until `until`, or until it is offered again.
     pub(super) fn put_off(&mut self, key: &ObjectKey, until: Option<Moment>) {
         self.take(key, Phase::Parked);
         if let Some(until) = until {
@@ -340,13 +340,14 @@ impl Board {
         }
     }
 
-    /// Puts a key aside until the owner knows whether what the edge has under it is to go, and offers it. Nobody waits.
+    /// Defers a key until the owner knows whether the edge's object is to be deleted, and offers it. Catching up does
+    /// not wait.
     pub(super) fn hesitate(&mut self, key: &ObjectKey) {
         self.take(key, Phase::Parked);
         self.resolve(key);
     }
 
-    /// A delivery has failed: the same version waits, a newer one does not. The wait.
+    /// A delivery has failed: the same version waits, a newer one does not. Returns the wait.
     pub(super) fn failed(&mut self, now: Moment, key: &ObjectKey, step: &Step) -> Duration {
         let mut again = false;
         if let Some(slot) = self.slots.get_mut(key) {
@@ -360,7 +361,7 @@ impl Board {
         delay
     }
 
-    /// This version waits, longer each time. The wait.
+    /// This version waits, longer each time. Returns the wait.
     pub(super) fn put_back(
         &mut self,
         now: Moment,
@@ -373,12 +374,12 @@ impl Board {
         slot.park = Some(Box::new(park));
         slot.phase = Phase::Parked;
         self.timers.set(now + delay, key.clone());
-        // One object that an edge cannot store must not keep the rest from being caught up.
+        // One object that an edge cannot store must not keep the others from being caught up.
         self.resolve(key);
         delay
     }
 
-    /// This version can never be sent. False when that was known.
+    /// This version can never be sent. False when that was already known.
     pub(super) fn never(&mut self, key: &ObjectKey, revision: CloudRevision) -> bool {
         self.take(key, Phase::Parked);
         let known = |slot: &Slot| slot.park.as_ref().is_some_and(|park| park.is_of(&revision));
@@ -413,7 +414,7 @@ impl Board {
         }
     }
 
-    /// Keys that were missing at the beginning and still are.
+    /// Number of keys that were missing at the beginning and still are.
     pub(super) fn backlog(&self) -> usize {
         self.backlog
     }

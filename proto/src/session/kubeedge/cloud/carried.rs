@@ -1,4 +1,5 @@
-//! Replies that carry an object: to a stock edge they are deliveries of it (docs/reference/kubeedge.md#remote-calls).
+//! Replies that carry an object: a stock edge treats them as deliveries of it
+//! (docs/reference/kubeedge.md#remote-calls).
 
 use serde::Deserialize;
 
@@ -9,7 +10,7 @@ use crate::object::{ObjectKey, ObjectVersion, SharedObject};
 use crate::session::kubeedge::shape::{Fitted, Identity};
 use crate::session::kubeedge::{REPLY_SETTLES, RESEND_AFTER, kind_name, resource_of};
 
-/// Replies with an object that may be under way at once; further ones wait.
+/// Most replies with an object under way at once; further ones wait.
 const CARRIED_MAX: usize = 512;
 
 /// The object in a reply.
@@ -19,13 +20,13 @@ pub(super) struct Load {
     pub(super) kind: Box<str>,
     pub(super) uid: Uid,
     pub(super) revision: CloudRevision,
-    /// The edge acknowledges the reply once it has stored the object; it does not for patches.
+    /// The edge acknowledges the reply once it has stored the object; for patches it does not.
     pub(super) acknowledged: bool,
 }
 
 impl Load {
-    /// The object of a reply that the edge stores beside what is pushed: its node, its pods, their ConfigMaps,
-    /// Secrets and volumes. Other replies touch no pushed object.
+    /// The object of a reply that the edge stores together with pushed objects: its node, its pods, their ConfigMaps,
+    /// Secrets and volumes. Other replies affect no pushed object.
     pub(super) fn of(asked: &Message, fitted: &Fitted) -> Option<Self> {
         let Fitted { message: answer, identity } = fitted;
         if answer.route.operation != Operation::Response || !answer.content.is_object() {
@@ -47,7 +48,7 @@ impl Load {
         Some(Self { key, kind, uid, revision, acknowledged })
     }
 
-    /// The same for an answer with the body that deliveries share, which is known without being read.
+    /// The same for an answer with the body that deliveries share, whose version is known without parsing.
     pub(super) fn of_shared(asked: &Message, object: &SharedObject) -> Option<Self> {
         let (_, acknowledged) = stored_as(asked)?;
         let kind = kind_name(object.key.resource(), None)?;
@@ -56,7 +57,8 @@ impl Load {
     }
 }
 
-/// As which type the edge stores the object in the answer, beside what is pushed, and whether it acknowledges that.
+/// The type under which the edge stores the object of the answer together with pushed objects, and whether it
+/// acknowledges that.
 fn stored_as(asked: &Message) -> Option<(ResourceType, bool)> {
     use {Operation as Op, ResourceType as Type};
     let path = asked.route.resource.as_object()?;
@@ -68,20 +70,20 @@ fn stored_as(asked: &Message) -> Option<(ResourceType, bool)> {
         (word @ (Type::ConfigMap | Type::Secret | Type::PersistentVolumeClaim), Op::Query) => {
             (word.clone(), true)
         }
-        // The namespace of the question is part of the row's name, and a volume has none.
+        // The namespace of the request is part of the row's name, and a volume has none.
         (Type::PersistentVolume, Op::Query) if path.namespace().is_empty() => (Type::PersistentVolume, true),
         _ => return None,
     })
 }
 
-/// What the names of [`stand_in`] begin with.
+/// Prefix of the UIDs of [`stand_in`].
 pub(super) const STAND_IN: &str = "none-";
 
-/// The name by which this side knows the empty object that an edge was given in place of one that does not exist
-/// (docs/reference/kubeedge.md#safe-answers): an incarnation of its own, so that the true object replaces it, and its
-/// deletion is sent when a pod needs the true object. Each key has another one, and none has a dot: both name objects
-/// of an export. Whoever finds two names of one half of a hash gains that one of two empty objects is missing in an
-/// export, and is told again.
+/// The UID by which this side identifies the empty object that an edge was given instead of one that does not exist
+/// (docs/reference/kubeedge.md#safe-answers). It is an incarnation of its own, so that the real object replaces it,
+/// and its deletion is sent when a pod needs the real object. Each key has a different one, and none has a dot: both
+/// name objects of an export. A user who finds two keys with the same half of the hash only causes one of two empty
+/// objects to be missing in an export and to be reported again.
 pub(super) fn stand_in(key: &ObjectKey) -> Option<Uid> {
     let (half, _) = content_hash(key.to_string().as_bytes()).halves();
     Uid::parse(&format!("{STAND_IN}{half:016x}")).ok()
@@ -108,13 +110,13 @@ struct Carry {
     reply: MessageId,
     load: Load,
     number: u64,
-    /// Another version was under way beside it.
+    /// Another version was under way at the same time.
     crossed: bool,
-    /// None before it has left the socket.
+    /// None before the reply has left the socket.
     until: Option<Moment>,
 }
 
-/// How a reply ended.
+/// The end of a reply.
 #[derive(Debug)]
 pub(super) struct Settled {
     pub(super) load: Load,
@@ -143,13 +145,14 @@ impl Carried {
         self.list.iter().any(|carry| carry.load.key == *key)
     }
 
-    /// A reply leaves. Two of one key cross each other when their versions differ.
+    /// A reply is being sent. Two replies for one key cross each other when their versions differ.
     pub(super) fn push(&mut self, reply: MessageId, load: Load, number: u64, mut crossed: bool) {
         crossed |= self.cross(&load.key, Some(load.revision));
         self.list.push(Carry { reply, load, number, crossed, until: None });
     }
 
-    /// A version leaves while replies with the object may be under way; true when one has another version.
+    /// A version is being sent while replies with the object may be under way; true when one of them has another
+    /// version.
     pub(super) fn cross(&mut self, key: &ObjectKey, revision: Option<CloudRevision>) -> bool {
         let others = self.list.iter_mut().filter(|carry| carry.load.key == *key);
         let mut crossed = false;
@@ -178,12 +181,12 @@ impl Carried {
         self.list.iter().filter_map(|carry| carry.until).min()
     }
 
-    /// A reply whose time is over; call it until it gives nothing.
+    /// An expired reply; call it until it returns none.
     pub(super) fn expire(&mut self, now: Moment) -> Option<Settled> {
         let over = |carry: &Carry| carry.until.is_some_and(|until| until <= now);
         let index = self.list.iter().position(over)?;
         let Carry { load, crossed, .. } = self.remove(index);
-        // An acknowledgement that does not come tells nothing: the edge may have stopped waiting for the reply.
+        // A missing acknowledgement proves nothing: the edge may have stopped waiting for the reply.
         let sure = !crossed && !load.acknowledged;
         Some(Settled { load, sure })
     }

@@ -1,4 +1,4 @@
-//! Deliveries: which object leaves next, and what it is called on the wire (docs/reference/kubeedge.md#deliveries).
+//! Deliveries: which object is sent next, and its form on the wire (docs/reference/kubeedge.md#deliveries).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,10 +21,10 @@ use crate::session::kubeedge::kinds::api_version;
 use crate::session::kubeedge::{Outgoing, Share, kind_name, type_word};
 use crate::session::{Certainty, CloudEvent, Lookup, Loss, NodeView};
 
-/// Time between two searches for what a full ledger names and nobody needs.
+/// Least time between two searches of a full ledger for unneeded keys.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Wait before a pod is looked at again that an empty object at the edge must not serve.
+/// Wait before a pod is checked again that must not start with an empty object at the edge.
 const STAND_IN_WAIT: Duration = Duration::from_millis(100);
 
 impl CloudSession {
@@ -33,7 +33,7 @@ impl CloudSession {
             let Some(key) = self.board.front() else { break };
             let slot = self.board.get(&key)?;
             if slot.holds > 0 {
-                // The reply that carries the object looks at the key again when it is settled.
+                // When the reply that carries the object is settled, the key is checked again.
                 self.board.pass_over(&key);
                 continue;
             }
@@ -54,7 +54,7 @@ impl CloudSession {
         None
     }
 
-    /// Neither wanted nor held. The ledger may have named it all the same, because it seemed to be wanted.
+    /// Neither wanted nor held. The ledger may have named it nevertheless, because it seemed to be wanted.
     fn forget(&mut self, key: &ObjectKey) {
         self.board.forget(key);
         if !self.carried.carries(key) {
@@ -62,7 +62,7 @@ impl CloudSession {
         }
     }
 
-    /// Whether the node may follow what it follows, and so many objects more.
+    /// Whether the node is within its bound of followed objects with `new` objects more.
     pub(super) fn has_room(&mut self, new: usize, view: &impl NodeView) -> bool {
         if self.board.followed().saturating_add(new) <= STOCK_FOLLOWED_MAX {
             return true;
@@ -71,7 +71,7 @@ impl CloudSession {
         self.room.counted(wanted.saturating_add(new), self.board.followed().saturating_add(new))
     }
 
-    /// Forgets what has gone and of which the edge knows nothing. How much of what is followed has not gone.
+    /// Drops deleted objects that the edge does not hold. Returns the number of followed objects that are not deleted.
     fn drop_unneeded(&mut self, view: &impl NodeView) -> usize {
         let gone = |key: &ObjectKey| matches!(self.wanted(key, view), (Wanted::Gone, _));
         let (wanted, unneeded) = self.board.divide(gone);
@@ -80,7 +80,7 @@ impl CloudSession {
         wanted
     }
 
-    /// Takes what came and went out of a full ledger before its turn comes. Looks at all keys: not too often.
+    /// Removes deleted objects from a full ledger before their turn. Visits all keys, so it is rate-limited.
     fn sweep(&mut self, view: &impl NodeView) {
         if self.swept_at.is_none_or(|last| self.now.since(last) >= SWEEP_INTERVAL) {
             self.swept_at = Some(self.now);
@@ -88,8 +88,8 @@ impl CloudSession {
         }
     }
 
-    /// What all scopes together want, and whether only a subscription does. Stock edges have one row for each object,
-    /// however many want it.
+    /// What all scopes together want, and whether only a subscription wants it. Stock edges have one row for each
+    /// object, however many scopes want it.
     fn wanted(&self, key: &ObjectKey, view: &impl NodeView) -> (Wanted, bool) {
         let mut newest: Option<(Arc<SharedObject>, bool)> = None;
         let (mut same_since, mut stands_in, mut unreadable) = (CloudRevision(0), false, false);
@@ -104,7 +104,7 @@ impl CloudSession {
                 Lookup::Absent | Lookup::Unwanted(_) => {}
                 Lookup::Present(object) => {
                     let dynamic = *scope != ScopeId::NODE;
-                    // Watchers of a subscription may wait for what the kubelet has no use for.
+                    // Watchers of a subscription may wait for changes that the kubelet does not need.
                     same_since = same_since.max(object.same_since);
                     newest = Some(match newest {
                         Some((other, pushed)) if other.version.revision >= object.version.revision => {
@@ -125,12 +125,12 @@ impl CloudSession {
         }
     }
 
-    /// Whether the edge has an empty object in place of one that does not exist.
+    /// Whether the edge has an empty object instead of one that does not exist.
     fn holds_stand_in(&self, key: &ObjectKey) -> bool {
         self.board.get(key).and_then(|slot| slot.belief.uid()).is_some_and(|uid| is_stand_in(key, uid))
     }
 
-    /// Sends a step, unless something must happen before.
+    /// Sends a step, unless something must happen first.
     fn try_send(
         &mut self,
         key: &ObjectKey,
@@ -166,7 +166,7 @@ impl CloudSession {
         Some(document(number, flight, &self.board, &self.recorder))
     }
 
-    /// Makes sure that the ledger names what is sent; none when it never can.
+    /// Makes sure that the ledger names the object to be sent; none when it never can.
     fn record(
         &mut self,
         key: &ObjectKey,
@@ -189,7 +189,7 @@ impl CloudSession {
         match self.recorder.want(key, &kind, &object.version.uid, share) {
             Ok(standing) => Some(standing),
             Err(full) => {
-                // What has gone leaves the ledger when the edge has confirmed it.
+                // A deleted object leaves the ledger when the edge has confirmed the deletion.
                 self.board.take(key, Phase::Parked);
                 let retry_in = self.board.put_back(self.now, key, Some(object.version.revision));
                 self.report_refusal(
@@ -203,7 +203,7 @@ impl CloudSession {
         }
     }
 
-    /// Until when a step may not leave; none when it may.
+    /// Until when a step must wait; none when it may be sent.
     fn must_wait(&self, key: &ObjectKey, step: &Step, view: &impl NodeView) -> Option<Option<Moment>> {
         let slot = self.board.get(key)?;
         if let Some(until) = slot.held_back(step, self.now) {
@@ -221,12 +221,13 @@ impl CloudSession {
         None
     }
 
-    /// Whether all open scopes are sure of a deletion. What was not delivered by this session is claimed: the node may
-    /// have it by a faster replica, or by an answer of the API server, and the view may not know it yet.
+    /// Whether all open scopes are certain of a deletion. An object that this session did not deliver is claimed: the
+    /// node may have received it through a faster replica, or in an answer of the API server, and the view may not
+    /// know it yet.
     fn is_certain(&self, key: &ObjectKey, view: &impl NodeView) -> bool {
         let sent = |slot: &Slot| slot.belief.sent().is_some();
         let claimed = !self.board.get(key).is_some_and(sent);
-        // An empty object in place of none says itself that there was none.
+        // An empty object shows by itself that there was no real one.
         let stands_in = self.holds_stand_in(key);
         let mut certain = true;
         for scope in &self.scopes {
@@ -307,7 +308,7 @@ fn is_stand_in(key: &ObjectKey, uid: &Uid) -> bool {
     uid.as_str().starts_with(STAND_IN) && stand_in(key).is_some_and(|own| own == *uid)
 }
 
-/// The document of a delivery, the same for each copy but for its number.
+/// The document of a delivery, the same for each copy except for its number.
 pub(super) fn document(number: u64, flight: &Flight, board: &Board, recorder: &Recorder) -> Outgoing {
     let Flight { id, key, step, millis, .. } = flight;
     let dynamic = board.get(key).is_some_and(|slot| slot.dynamic);
@@ -323,7 +324,7 @@ pub(super) fn document(number: u64, flight: &Flight, board: &Board, recorder: &R
     }
 }
 
-/// Its message; the content is missing where a shared object is the content.
+/// The delivery's message; the content is missing when a shared object is the content.
 fn message(flight: &Flight, dynamic: bool, recorder: &Recorder) -> Message {
     let Flight { id, key, step, millis, .. } = flight;
     let kind = recorder.ledger().get(key).map(|entry| entry.kind.clone());
@@ -346,9 +347,9 @@ fn message(flight: &Flight, dynamic: bool, recorder: &Recorder) -> Message {
     message
 }
 
-/// What is said of an object whose content is not known any more: enough for the edge to find its row. Kind and version
-/// are more than stock clouds say (docs/reference/kubeedge.md#sync-controller); without them the edge's MetaServer
-/// would keep its copy.
+/// The content of a deletion when the object's content is no longer known: enough for the edge to find its row. Stock
+/// clouds do not send kind and version (docs/reference/kubeedge.md#sync-controller); without them the edge's
+/// MetaServer would keep its copy.
 fn tombstone(key: &ObjectKey, kind: &str, uid: Option<&str>) -> Content {
     #[derive(Serialize)]
     #[serde(rename_all = "camelCase")]
@@ -368,6 +369,6 @@ fn tombstone(key: &ObjectKey, kind: &str, uid: Option<&str>) -> Content {
     }
     let metadata = Metadata { name: key.name(), namespace: key.namespace(), uid };
     let stone = Tombstone { kind, api_version: api_version(key.resource()), metadata };
-    // Texts alone: serde_json refuses none of them.
+    // Only texts, none of which serde_json refuses.
     Content::from_value(&stone).unwrap_or_else(|_| Content::null())
 }

@@ -6,7 +6,7 @@ use crate::message::MessageId;
 use crate::object::ObjectKey;
 use crate::session::kubeedge::{RESEND_AFTER, RESENDS_MAX};
 
-/// One delivery that the edge has not finished with.
+/// One delivery that is neither fully acknowledged nor given up.
 #[derive(Debug)]
 pub(super) struct Flight {
     /// Id of its message, the same in every copy.
@@ -16,26 +16,26 @@ pub(super) struct Flight {
     /// Time in its header.
     pub(super) millis: i64,
     pub(super) sent_at: Moment,
-    /// The document that carries the newest copy.
+    /// Number of the document that carries the newest copy.
     number: u64,
     copies: u8,
     acks: u8,
-    /// When something must be done; none before the newest copy has left the socket.
+    /// When the delivery is next due; none before the newest copy has left the socket.
     due: Option<Moment>,
 }
 
-/// What an acknowledgement means.
+/// Result of an acknowledgement.
 #[derive(Debug)]
 pub(super) enum Acked {
     /// No such delivery.
     Unknown,
-    /// Copies of it are still under way.
+    /// Some of its copies are still under way.
     Partly,
-    /// Each copy is acknowledged.
+    /// All copies are acknowledged.
     Landed(Flight),
 }
 
-/// What a timer means.
+/// Result of a timer.
 #[derive(Debug)]
 pub(super) enum Overdue {
     /// Some copies are acknowledged, others are lost or late: what the edge holds is not certain.
@@ -44,7 +44,7 @@ pub(super) enum Overdue {
     Lost(Flight),
 }
 
-/// Deliveries in flight. Few, so that a list is smaller and faster than a map.
+/// Deliveries in flight. A list is smaller and faster than a map, because there are few.
 #[derive(Debug)]
 pub(super) struct Flights {
     window: usize,
@@ -95,8 +95,8 @@ impl Flights {
         }
     }
 
-    /// Counts an acknowledgement. A copy that is still on its way could arrive after the next version and win, so a
-    /// delivery that was repeated ends with the acknowledgement of its last copy.
+    /// Counts an acknowledgement. A copy that is still on its way could arrive after the next version and overwrite
+    /// it, so a delivery that was repeated ends with the acknowledgement of its last copy.
     pub(super) fn acked(&mut self, now: Moment, id: &MessageId) -> Acked {
         let Some(index) = self.list.iter().position(|flight| flight.id == *id) else {
             return Acked::Unknown;
@@ -111,7 +111,7 @@ impl Flights {
         Acked::Landed(self.remove(index))
     }
 
-    /// The edge says that a delivery failed.
+    /// The edge reports that a delivery failed.
     pub(super) fn failed(&mut self, id: &MessageId) -> Option<Flight> {
         let index = self.list.iter().position(|flight| flight.id == *id)?;
         Some(self.remove(index))
@@ -121,8 +121,8 @@ impl Flights {
         self.list.iter().filter_map(|flight| flight.due).min()
     }
 
-    /// What is overdue and beyond repeating; call it until it gives nothing. Others are put up for a resend, and an
-    /// edge that needs one gets one object at a time from then on.
+    /// A delivery that is overdue and not to be repeated; call it until it returns none. Other overdue deliveries are
+    /// scheduled for a resend, and an edge that needs one receives one object at a time from then on.
     pub(super) fn overdue(&mut self, now: Moment) -> Option<Overdue> {
         let mut index = 0;
         while let Some(flight) = self.list.get_mut(index) {
@@ -163,7 +163,7 @@ impl Flights {
         let flight = self.list.swap_remove(index);
         self.resends.retain(|id| *id != flight.id);
         if self.list.is_empty() {
-            // A burst must not leave its memory behind.
+            // Release the memory of a burst.
             self.list = Vec::new();
         }
         flight

@@ -6,13 +6,13 @@ use crate::message::Message;
 use crate::session::SessionError;
 use crate::session::kubeedge::Outgoing;
 
-/// Answers that may wait. More end the session: the edge asks and does not read.
+/// Most answers that may wait. More end the session: the edge sends requests and does not read.
 const NOTICES_MAX: usize = 512;
 
-/// Bytes that they may take together, for an answer repeats what was asked.
+/// Most bytes of all waiting answers, because an answer repeats text of its request.
 const NOTICE_BYTES_MAX: usize = 1024 * 1024;
 
-/// Bytes that an answer takes beside its text.
+/// Bytes that an answer takes besides its text.
 const NOTICE_OVERHEAD: usize = 256;
 
 /// Confirmations and refusals, oldest first.
@@ -29,10 +29,10 @@ impl Notices {
         self.0.iter().map(size_of).sum()
     }
 
-    /// Puts an answer into the queue.
+    /// Queues an answer.
     ///
     /// # Errors
-    /// [`SessionError::Overloaded`] when more wait than may.
+    /// [`SessionError::Overloaded`] when too many wait.
     pub(super) fn push(&mut self, message: &Message) -> Result<(), SessionError> {
         let notice = Outgoing::message(0, message);
         let (count, bytes) = (self.0.len() + 1, self.memory().saturating_add(size_of(&notice)));
@@ -45,11 +45,11 @@ impl Notices {
         Ok(())
     }
 
-    /// The oldest answer, in the document with the number that this gives.
+    /// The oldest answer, in a document whose number the caller provides.
     pub(super) fn pop(&mut self, number: impl FnOnce() -> u64) -> Option<Outgoing> {
         let mut notice = self.0.pop_front()?;
         if self.0.is_empty() {
-            // A burst must not leave its memory behind.
+            // Release the memory of a burst.
             self.0 = VecDeque::new();
         }
         notice.number = number();

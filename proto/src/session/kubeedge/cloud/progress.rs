@@ -1,19 +1,19 @@
-//! Whether the edge takes what it is sent. A peer that speaks and does not read would stay connected for ever.
+//! Detects an edge that does not read. A peer that sends and does not read would otherwise stay connected forever.
 
 use std::time::Duration;
 
 use crate::ids::Moment;
 
-/// Slowest link on which a large document may leave, in bytes a second: each waiting byte adds to the time that it has.
+/// Slowest accepted link for a large document, in bytes per second: each waiting byte extends the deadline.
 const SLOWEST: u64 = 4 * 1024;
 
 /// Documents that were given to the link and have not left the socket.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     newest: u64,
-    /// Bytes of those that wait, at most: those that left before the newest of them are still counted.
+    /// Upper bound of the bytes that wait: documents that left before the newest one are still counted.
     bytes: u64,
-    /// When something left last, or began to wait; none when nothing waits.
+    /// When a document last left, or began to wait; none when nothing waits.
     since: Option<Moment>,
 }
 
@@ -25,7 +25,7 @@ impl Progress {
         self.since.get_or_insert(now);
     }
 
-    /// Everything up to this document has left.
+    /// Everything up to this document has left the socket.
     pub(super) fn left(&mut self, now: Moment, number: u64) {
         if number >= self.newest {
             (self.bytes, self.since) = (0, None);
@@ -34,7 +34,7 @@ impl Progress {
         }
     }
 
-    /// When the edge counts as one that does not read.
+    /// Time from which the edge counts as not reading.
     pub(super) fn deadline(&self, patience: Duration) -> Option<Moment> {
         let transfer = Duration::from_secs(self.bytes / SLOWEST);
         self.since.map(|since| since + patience + transfer)

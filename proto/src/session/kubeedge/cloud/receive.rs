@@ -1,4 +1,4 @@
-//! What comes in from a stock edge.
+//! Documents received from a stock edge.
 
 use std::time::Duration;
 
@@ -19,10 +19,10 @@ use crate::session::kubeedge::up::{Up, registers_node};
 use crate::session::kubeedge::{RESEND_AFTER, resource_of};
 use crate::session::{CloudEvent, SessionError};
 
-/// Time after which an edge repeats what nobody has confirmed.
+/// Time after which an edge repeats unconfirmed reports.
 const DEVICE_REPEAT: Duration = Duration::from_secs(60);
 
-/// Refusals of device reports in that time; further ones get no answer, which an edge takes as it takes a refusal.
+/// Most refusals of device reports in that time; further reports get no answer, which an edge treats like a refusal.
 const DEVICE_REFUSALS_MAX: u32 = 64;
 
 /// Why a report of the device twin is refused.
@@ -30,11 +30,11 @@ const NO_DEVICES: &str = "this cloudcore manages no devices, and the report is n
      off, or set kubeedge.devices: discard in cloudcore.yaml to have reports thrown away";
 
 impl CloudSession {
-    /// Takes a document that came in. One that is no message is counted and ignored
+    /// Handles a received document. A document that is not a message is counted and ignored
     /// (docs/reference/kubeedge.md#malformed-messages).
     ///
     /// # Errors
-    /// [`SessionError`] when the edge sends too much of what serves nothing, or does not read its answers.
+    /// [`SessionError`] when the edge sends too many useless messages, or does not read its answers.
     pub fn handle_document(&mut self, now: Moment, document: &Bytes) -> Result<(), SessionError> {
         if self.closed {
             return Ok(());
@@ -51,7 +51,7 @@ impl CloudSession {
         outcome.inspect_err(|error| self.fail(error))
     }
 
-    /// Something was heard that is no document, a WebSocket ping for example.
+    /// Something other than a document was received, for example a WebSocket ping.
     pub fn heard(&mut self, now: Moment) {
         self.now = now;
         self.last_heard = now;
@@ -78,8 +78,8 @@ impl CloudSession {
         }
     }
 
-    /// A question for devices is confirmed, or it would be asked for ever, and loses nothing. A report is data: unless it
-    /// is to be thrown away it is refused, with an error that the edge logs, and never confirmed.
+    /// A request for devices is confirmed, which loses nothing; otherwise it would be repeated forever. A report is
+    /// data: unless it is to be discarded it is refused, with an error that the edge logs, and never confirmed.
     fn handle_twin(&mut self, message: &Message) -> Result<(), SessionError> {
         if message.route.operation == Operation::Get {
             let answer = self.confirm(message);
@@ -91,7 +91,8 @@ impl CloudSession {
             let answer = self.confirm(message);
             return self.notices.push(&answer);
         }
-        // The edge repeats all that is not confirmed, and it becomes more: neither side drowns in refusals.
+        // The edge repeats all unconfirmed reports, and they accumulate: refusals are limited for the sake of both
+        // sides.
         if self.now.since(self.device_refusals.0) >= DEVICE_REPEAT {
             self.device_refusals = (self.now, 0);
         }
@@ -103,21 +104,21 @@ impl CloudSession {
         self.notices.push(&answer)
     }
 
-    /// Device twins repeat a message until it is confirmed; the content is not read
+    /// Device twins repeat a message until it is confirmed; the content of the answer is not read
     /// (docs/reference/kubeedge.md#devices-and-node-tasks).
     fn confirm(&mut self, report: &Message) -> Message {
         let mut answer = report.reply(self.pen.id(), self.pen.millis(self.now), Content::ok());
         answer.route.source = Source::DeviceController;
         answer.route.group = Group::Twin;
         answer.route.operation = Operation::Response;
-        // Under the name of the report itself the edge would read the answer as a list of devices.
+        // With the resource of the report itself the edge would read the answer as a list of devices.
         answer.route.resource = LocalPath::Twin.into();
         answer
     }
 
     fn handle_request(&mut self, message: Message) -> Result<(), SessionError> {
         if registers_node(&message) {
-            // Without its Node in the store the kubelet cannot go on, whatever was sent before
+            // Without its Node in the store the kubelet cannot continue, whatever was sent before
             // (docs/reference/kubeedge.md#registration-order).
             let doubted = self.board.doubt_resumed();
             self.recorder.doubt(&doubted);
@@ -154,9 +155,9 @@ impl CloudSession {
         }
     }
 
-    /// Acknowledgements of what nobody has registered are usual: the edge sends one for every reply that it asked for.
-    /// One that names a pushed object is another matter: a copy that was given up, or one of an earlier connection, was
-    /// stored just now, perhaps over something newer that came in a reply.
+    /// Acknowledgements without a known delivery are usual: the edge sends one for every reply that it requested. But
+    /// when one names a pushed object, a copy that was given up, or one of an earlier connection, was just stored,
+    /// perhaps over something newer that arrived in a reply.
     fn handle_late_ack(&mut self, resource: &ResourcePath) {
         let Some(path) = resource.as_object() else { return };
         let Some((resource, name)) = resource_of(&path.resource_type).zip(path.name.as_deref()) else {
@@ -164,12 +165,12 @@ impl CloudSession {
         };
         let key = ObjectKey::new(resource, path.namespace(), name);
         if self.board.marks_late_ack(&key) {
-            // Not at once: an edge that acknowledges everything twice must not make this side send for ever.
+            // Not at once: an edge that acknowledges everything twice must not cause endless sending.
             self.late_acks.push_back((self.now + RESEND_AFTER, key));
         }
     }
 
-    /// Looks at the keys of which late acknowledgements came.
+    /// Checks the keys that late acknowledgements named.
     pub(super) fn handle_late_acks(&mut self) {
         while let Some((_, key)) = self.late_acks.pop_front_if(|(due, _)| *due <= self.now) {
             self.board.handle_late_ack(&key);
@@ -198,7 +199,7 @@ impl CloudSession {
         }
     }
 
-    /// A reply with an object has arrived, or has had the time to.
+    /// A reply with an object was acknowledged, or has had enough time to arrive.
     pub(super) fn settle_reply(&mut self, settled: Settled) {
         let Settled { load, sure } = settled;
         let slot = self.board.slot(&load.key);
@@ -212,10 +213,10 @@ impl CloudSession {
         slot.passed_over = false;
         let believed = slot.belief.revision().filter(|_| slot.belief.uid() == Some(&load.uid));
         if sure && load.acknowledged {
-            // Not for the ledger: a delivery that waits in the edge's queue may still overwrite it, after the connection.
+            // Not recorded in the ledger: a delivery in the edge's queue may still overwrite it after the connection.
             self.board.believe(&load.key, Belief::Seen(load.uid, load.revision));
         } else if !sure || believed.is_none_or(|believed| believed > load.revision) {
-            // Two versions crossed, or the edge has gone back to an older one.
+            // Two versions crossed, or the edge has returned to an older one.
             let unsure = slot.belief.unsure(Some(&load.uid));
             self.board.believe(&load.key, unsure);
         }

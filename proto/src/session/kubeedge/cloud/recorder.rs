@@ -1,4 +1,4 @@
-//! The ledger of a running session: what is stored, what must be, and what may wait.
+//! The ledger of a running session: what is stored, what must be stored, and what may wait.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,17 +10,17 @@ use crate::session::kubeedge::{
     LEDGER_RETRY, Ledger, LedgerEntry, LedgerFull, LedgerWrite, Share, Watch, kind_name,
 };
 
-/// Bytes of an entry of the ledger: the key's place, kind and UID, each a piece of memory of its own.
+/// Bytes of an entry of the ledger: the key's slot, kind and UID, each an allocation of its own.
 const LEDGER_ENTRY_BYTES: usize = 192;
 
-/// Bytes of a key's place in a tree that is half full.
+/// Bytes of a key's entry in a tree that is half full.
 const PLACE_BYTES: usize = 24;
 
-/// Objects at a time that the edge was given because it has asked for them, and that it should not keep: they are to be taken
-/// from it again.
+/// Most objects at a time that the edge received because it requested them, and that it should not keep: they are to
+/// be deleted again.
 const UNWANTED_MAX: usize = 512;
 
-/// Where a key stands.
+/// State of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Standing {
     /// Stored: the object may be sent.
@@ -29,45 +29,45 @@ pub(super) enum Standing {
     Waiting,
 }
 
-/// A write that the owner is busy with.
+/// A write that the owner is performing.
 #[derive(Debug)]
 struct Write {
     number: u64,
     /// Keys that wait for it.
     keys: BTreeSet<ObjectKey>,
-    /// Keys of which it says that the edge holds a version.
+    /// Keys for which it states that the edge holds a version.
     claims: BTreeSet<ObjectKey>,
-    /// It takes back what the edge may have lost.
+    /// It withdraws the versions that the edge may have lost.
     settles_doubt: bool,
 }
 
-/// The ledger and its way into the store.
+/// The ledger and its pending writes.
 #[derive(Debug)]
 pub(super) struct Recorder {
     ledger: Ledger,
-    /// Keys that were named for replies alone, and that the node does not need.
+    /// Keys that were named only for replies, and that the node does not need.
     unwanted: BTreeSet<ObjectKey>,
     /// Keys that wait for the next write.
     urgent: BTreeSet<ObjectKey>,
-    /// Keys of which the stored state says, or may say, that the edge holds a version.
+    /// Keys for which the stored state says, or may say, that the edge holds a version.
     claims: BTreeSet<ObjectKey>,
-    /// The stored state claims what the edge may have lost.
+    /// The stored state names versions that the edge may have lost.
     doubt: bool,
     write: Option<Write>,
     newest: u64,
-    /// Something changed since the newest write that may wait.
+    /// A change since the newest write, which may wait.
     changed: bool,
-    /// Least time between two writes for the sake of that.
+    /// Least time between two writes of such changes.
     lazy: Duration,
-    /// No write for the sake of that before this.
+    /// No write of such changes before this.
     lazy_at: Moment,
     /// No write at all before this.
     retry_at: Moment,
 }
 
 impl Recorder {
-    /// Takes over a stored ledger. Revisions of another epoch mean nothing here. `lazy`: least time between two writes
-    /// that nothing waits for.
+    /// Takes over a stored ledger. Revisions of another epoch have no meaning here. `lazy`: least time between two
+    /// writes that nothing waits for.
     pub(super) fn new(mut ledger: Ledger, epoch: Epoch, lazy: Duration, now: Moment) -> Self {
         if ledger.epoch.as_ref() != Some(&epoch) {
             ledger.forget_revisions();
@@ -93,7 +93,7 @@ impl Recorder {
         &self.ledger
     }
 
-    /// Bytes that it takes, beside the texts of its keys, for all but `own` of them.
+    /// Bytes that the ledger takes, besides the texts of its keys, for all but `own` of them.
     pub(super) fn memory(&self, own: usize) -> usize {
         let write = self.write.as_ref().map_or(0, |write| write.keys.len() + write.claims.len());
         let places = self.urgent.len().saturating_add(self.claims.len()).saturating_add(write);
@@ -103,7 +103,7 @@ impl Recorder {
     }
 
     /// Makes sure that the ledger names the key and this incarnation before it is sent. While two incarnations may be
-    /// at the edge, the entry names none, and a deletion means whichever is there.
+    /// at the edge, the entry names none, and a deletion applies to either.
     ///
     /// # Errors
     /// [`LedgerFull`] when there is no room.
@@ -118,7 +118,7 @@ impl Recorder {
         self.name(key, kind, uid, share)
     }
 
-    /// The same for a reply. `needed`: the node needs the object. Of what it does not need it is given a few at a time.
+    /// The same for a reply. `needed`: the node needs the object. Objects that it does not need are limited in number.
     ///
     /// # Errors
     /// As [`Self::want`].
@@ -151,7 +151,7 @@ impl Recorder {
         Ok(Standing::Waiting)
     }
 
-    /// Where a key stands that the ledger names, with room for this incarnation; none when it does not.
+    /// State of a key that the ledger names and whose entry allows this incarnation; otherwise none.
     pub(super) fn standing(&self, key: &ObjectKey, uid: &Uid) -> Option<Standing> {
         let named = self.ledger.get(key)?.uid.as_ref();
         named.is_none_or(|named| named == uid).then(|| {
@@ -166,15 +166,15 @@ impl Recorder {
         !self.urgent.is_empty() && self.deadline().is_some_and(|due| due <= now)
     }
 
-    /// Names keys that will be wanted soon, so that a write which cannot wait spares the next ones. Which incarnation
-    /// will be sent is not known; a key without a known kind, or without room, is left for later.
+    /// Names keys that will soon be wanted, so that one urgent write makes the next ones unnecessary. The incarnation
+    /// that will be sent is not known; a key without a known kind, or without room, is left for later.
     pub(super) fn expect(&mut self, keys: impl IntoIterator<Item = ObjectKey>) {
         for key in keys {
             if self.ledger.get(&key).is_none()
                 && self.ledger.has_room(&key, Share::Own)
                 && let Some(kind) = kind_name(key.resource(), None)
             {
-                // A full ledger is told when the object itself is due.
+                // A full ledger is reported when the object itself is due.
                 let named = self.ledger.insert(key.clone(), LedgerEntry { kind, uid: None, revision: None });
                 if named.is_ok() {
                     self.urgent.insert(key);
@@ -183,8 +183,8 @@ impl Recorder {
         }
     }
 
-    /// Takes back, before something leaves that may undo it, that the edge holds a version: were this process to end
-    /// now, its successor would believe the stored state.
+    /// Withdraws the record that the edge holds a version, before anything is sent that may invalidate it: if this
+    /// process ended now, its successor would trust the stored state.
     pub(super) fn forget(&mut self, key: &ObjectKey) -> Standing {
         self.changed |= self.ledger.forget_revision(key);
         if !self.claims.contains(key) {
@@ -194,7 +194,7 @@ impl Recorder {
         Standing::Waiting
     }
 
-    /// The same before a reply leaves with this version, if that is older than what the edge holds.
+    /// The same before a reply with this version is sent, if it is older than what the edge holds.
     pub(super) fn forget_newer(&mut self, key: &ObjectKey, revision: CloudRevision) -> Standing {
         let noted = self.ledger.get(key).and_then(|entry| entry.revision);
         if noted.is_some_and(|noted| noted <= revision) { Standing::Stored } else { self.forget(key) }
@@ -207,7 +207,7 @@ impl Recorder {
         }
     }
 
-    /// Whether the stored state claims nothing that the edge may have lost.
+    /// Whether the stored state names no version that the edge may have lost.
     pub(super) fn is_sure(&self) -> bool {
         !self.doubt && !self.write.as_ref().is_some_and(|write| write.settles_doubt)
     }
@@ -254,7 +254,7 @@ impl Recorder {
         self.changed.then(|| self.lazy_at.max(self.retry_at))
     }
 
-    /// The keys that may be looked at now.
+    /// A write has succeeded. Returns the keys that may be checked now.
     pub(super) fn saved(&mut self, number: u64, now: Moment) -> BTreeSet<ObjectKey> {
         self.retry_at = now;
         let Some(write) = self.write.take_if(|write| write.number == number) else { return BTreeSet::new() };
@@ -276,14 +276,14 @@ impl Recorder {
         true
     }
 
-    /// Adds what another cloudcore has stored. The keys that are new here.
+    /// Adds what another cloudcore has stored. Returns the keys that are new here.
     pub(super) fn conflict(&mut self, number: u64, theirs: &Ledger) -> Vec<ObjectKey> {
         self.give_up(number);
-        // What they say of versions, the edge may have undone since.
+        // The edge may have invalidated the versions in their ledger since.
         self.claims.extend(claims(theirs));
         let mut added = Vec::new();
         for (key, entry) in theirs.entries() {
-            // What they know of versions may be of another connection of this edge: it counts for nothing.
+            // The versions in their ledger may come from another connection of this edge, so they are ignored.
             let entry = LedgerEntry { revision: None, ..entry.clone() };
             if self.ledger.get(key).is_none() && self.ledger.insert(key.clone(), entry).is_ok() {
                 added.push(key.clone());
@@ -292,13 +292,13 @@ impl Recorder {
         added
     }
 
-    /// Whether the stored state is not the present one.
+    /// Whether the stored state differs from the present one.
     pub(super) fn unsaved(&self) -> bool {
         self.changed || !self.urgent.is_empty() || self.write.is_some()
     }
 }
 
-/// Keys of which a state says that the edge holds a version.
+/// Keys for which a state says that the edge holds a version.
 fn claims(ledger: &Ledger) -> BTreeSet<ObjectKey> {
     let claimed = ledger.entries().filter(|(_, entry)| entry.revision.is_some());
     claimed.map(|(key, _)| key.clone()).collect()
@@ -372,7 +372,7 @@ mod tests {
         assert_eq!(recorder.ledger().get(&key("b")).expect("named").uid, Some(uid("1")));
     }
 
-    /// Whoever makes a pod can have its node ask for any number of objects.
+    /// A user who creates a pod can make its node request any number of objects.
     #[test]
     fn of_what_a_node_asks_for_and_does_not_need_a_few_are_named_at_a_time() {
         let mut recorder = recorder();

@@ -1,4 +1,4 @@
-//! Questions of the edge, from their arrival until their answer has left.
+//! Requests of the edge, from their arrival until their answer is sent.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,13 +18,13 @@ use crate::session::kubeedge::{ANSWER_WITHIN, APPLICATION_ANSWER_WITHIN, Shape};
 /// Room that a reply needs besides its content.
 const REPLY_OVERHEAD: usize = 64 * 1024;
 
-/// Bytes that a question takes beside its text.
+/// Bytes that a request takes besides its text.
 const WAITING_OVERHEAD: usize = 512;
 
 #[derive(Debug)]
 struct Waiting {
     id: RequestId,
-    /// The question; without its content unless the answer repeats it.
+    /// The request; without its content unless the answer repeats it.
     asked: Message,
     /// Bytes of its header and route.
     head: usize,
@@ -37,26 +37,26 @@ struct Waiting {
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) message: Message,
-    /// The content of the message, when that is the body which deliveries share.
+    /// The content of the message, when it is the body that deliveries share.
     pub(super) shared: Option<Arc<SharedObject>>,
-    /// The object in it, when the edge stores it.
+    /// The object in the answer, when the edge stores it.
     pub(super) load: Option<Load>,
-    /// It ends the registration of the node: the edge will not say again that it may have lost everything.
+    /// The answer ends the registration of the node: the edge will not report again that it may have lost everything.
     pub(super) registers: bool,
 }
 
-/// What became of a question.
+/// Result of receiving a request.
 #[derive(Debug)]
 pub(super) enum Asked {
     /// The owner must answer it.
     New(Request),
     /// There are too many: this is the answer, if one is expected.
     Refused(Option<Message>),
-    /// The same question waits already.
+    /// The same request is already waiting.
     Repeated,
 }
 
-/// Questions that wait for their answer, or whose answer waits for the link. At most [`REQUESTS_MAX`].
+/// Requests that wait for their answer, or whose answer waits for the link. At most [`REQUESTS_MAX`].
 #[derive(Debug, Default)]
 pub(super) struct Requests {
     newest: u64,
@@ -68,7 +68,7 @@ impl Waiting {
         self.answer.as_ref().map_or(0, |answer| answer.message.content.as_json().len())
     }
 
-    /// Header and route are there twice once the answer is.
+    /// Header and route exist twice once the answer does.
     fn memory(&self) -> usize {
         let asked = self.head.saturating_mul(2).saturating_add(self.asked.content.as_json().len());
         WAITING_OVERHEAD.saturating_add(asked).saturating_add(self.unread())
@@ -76,12 +76,12 @@ impl Waiting {
 }
 
 impl Requests {
-    /// Bytes of the answers that wait for the link. What deliveries share is nobody's alone.
+    /// Bytes of the answers that wait for the link. Bodies that deliveries share do not count.
     pub(super) fn unread(&self) -> usize {
         self.waiting.iter().map(Waiting::unread).sum()
     }
 
-    /// The same with the questions.
+    /// Bytes of the answers and the requests.
     pub(super) fn memory(&self) -> usize {
         self.waiting.iter().map(Waiting::memory).fold(0, usize::saturating_add)
     }
@@ -115,7 +115,7 @@ impl Requests {
         self.waiting.iter().any(|waiting| waiting.id == id && waiting.answer.is_none())
     }
 
-    /// Takes an answer. One to a question that is answered, expired or unknown is dropped.
+    /// Takes an answer. An answer to an answered, expired or unknown request is dropped.
     pub(super) fn reply(&mut self, reply: Reply, pen: &mut Pen, now: Moment) {
         let open = |waiting: &Waiting| waiting.id == reply.id && waiting.answer.is_none();
         let Some(index) = self.waiting.iter().position(open) else { return };
@@ -152,8 +152,8 @@ impl Requests {
         }
     }
 
-    /// Answers a question for an object with the body that deliveries share. False when the question is another one, or
-    /// the body has no place for its version: then [`Self::reply`] is the way.
+    /// Answers a request for an object with the body that deliveries share. False when the request has another form,
+    /// or the body has no position for its version; then use [`Self::reply`].
     pub(super) fn reply_object(
         &mut self,
         id: RequestId,
@@ -178,7 +178,7 @@ impl Requests {
         true
     }
 
-    /// The oldest answer that may leave.
+    /// The oldest answer that may be sent.
     pub(super) fn poll(&mut self, mut may_leave: impl FnMut(&Answer) -> bool) -> Option<Answer> {
         let ready = |waiting: &Waiting| waiting.answer.as_ref().is_some_and(&mut may_leave);
         let index = self.waiting.iter().position(ready)?;
@@ -193,7 +193,7 @@ impl Requests {
         self.waiting.iter().map(|waiting| waiting.deadline).min()
     }
 
-    /// Every question gets an answer while somebody waits for it; an answer that did not leave in time is dropped.
+    /// Every request gets an answer while the edge waits for it; an answer that was not sent in time is dropped.
     pub(super) fn handle_timeout(&mut self, now: Moment, pen: &mut Pen) {
         self.waiting.retain(|waiting| waiting.deadline > now || waiting.answer.is_none());
         for index in (0..self.waiting.len()).rev() {
@@ -209,10 +209,10 @@ impl Requests {
     }
 }
 
-/// A question whose answer does not repeat it: a large report must not stay in memory until it is answered.
+/// A request whose answer does not repeat it: a large report must not stay in memory until it is answered.
 fn without_content(message: &Message) -> Message {
     Message { header: message.header.clone(), route: message.route.clone(), content: Content::null() }
 }
 
-/// Time that an answer to an expired question has to leave: the edge waits a little longer than this side.
+/// Time in which an answer to an expired request must be sent: the edge waits a little longer than this side.
 const ANSWER_GRACE: std::time::Duration = std::time::Duration::from_secs(1);

@@ -10,8 +10,8 @@ use crate::object::{ObjectKey, ObjectVersion, SharedObject};
 use crate::session::kubeedge::LedgerEntry;
 use crate::session::parking::Park;
 
-/// Longest body that is kept after its delivery, for the message that deletes it. A longer one would cost its length once more
-/// than the view does, in a version that nobody needs.
+/// Longest body that is kept after its delivery, for the message that deletes it. A longer one would take its length
+/// in memory once more besides the view, in an outdated version.
 const KEPT_LEN_MAX: usize = 32 * 1024;
 
 /// What the edge holds under a key.
@@ -19,13 +19,13 @@ const KEPT_LEN_MAX: usize = 32 * 1024;
 pub(super) enum Belief {
     /// Nothing.
     Nothing,
-    /// Something, perhaps: two versions were under way at once, or the ledger knows no more.
+    /// Perhaps something: two versions were under way at once, or the ledger has no more information.
     Unknown(Option<Uid>),
-    /// This version, which came in a reply or was there before this connection.
+    /// This version, which arrived in a reply or was there before this connection.
     Seen(Uid, CloudRevision),
     /// This object, which this session has delivered.
     Sent(Arc<SharedObject>),
-    /// The same, of which the version alone is kept.
+    /// The same, but only the version is kept.
     SentVersion(ObjectVersion),
 }
 
@@ -43,7 +43,7 @@ impl Belief {
         }
     }
 
-    /// The same, or the incarnation `uid`: nobody knows.
+    /// Either the same or the incarnation `uid`: it is not certain which.
     pub(super) fn unsure(&self, uid: Option<&Uid>) -> Self {
         let one = !self.holds() || self.uid() == uid;
         Self::Unknown(uid.filter(|_| one).cloned())
@@ -76,7 +76,7 @@ impl From<&LedgerEntry> for Belief {
     }
 }
 
-/// Where a key stands on its way to the edge.
+/// Phase of a key on its way to the edge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     /// Nothing to do, or waiting for a reply that carries the object to be settled.
@@ -107,11 +107,11 @@ pub(super) struct Slot {
     pub(super) own: bool,
     /// Last wanted by a subscription and not by the node's own set.
     pub(super) dynamic: bool,
-    /// Will be looked at because of an acknowledgement that came late.
+    /// Will be checked because of a late acknowledgement.
     pub(super) late_ack: bool,
     /// Replies under way that carry the object and will be acknowledged: nothing else is sent meanwhile.
     pub(super) holds: u16,
-    /// Was to be looked at meanwhile.
+    /// A check was deferred because of them.
     pub(super) passed_over: bool,
     /// Boxed, because hardly any key ever fails.
     pub(super) park: Option<Box<Park<CloudRevision>>>,
@@ -139,7 +139,7 @@ impl Slot {
         !under_way && !self.belief.holds() && self.holds == 0
     }
 
-    /// The same version again, too early.
+    /// Whether this is the same version again, too early: until when it must wait.
     pub(super) fn held_back(&self, step: &Step, now: Moment) -> Option<Option<Moment>> {
         let park = self.park.as_ref()?;
         park.holds_back(step.revision().as_ref(), now).then_some(park.until())
@@ -164,15 +164,15 @@ impl Slot {
     ) -> Verdict {
         let wanted = &object.version;
         if self.belief.uid() == Some(&wanted.uid) && self.belief.revision() >= Some(same_since) {
-            // What the edge reported of itself is no reason to send it back: it would report again. A view that shows
-            // an older version lags behind the replica that served this edge before.
+            // A version that the edge reported itself is no reason to send it back: the edge would report it again. A
+            // view that shows an older version lags behind the replica that served this edge before.
             return Verdict::Settled;
         }
         if object.body.len() > OBJECT_LEN_MAX || obstacle(&object).is_some() {
             return Verdict::TooLarge(object);
         }
-        // A new incarnation under an old name is a deletion and a creation, so that local watchers see both. The node
-        // itself is never taken away from its kubelet.
+        // A new incarnation under an old name is a deletion and a creation, so that local watchers see both. The
+        // kubelet's own Node is never deleted.
         let stranger = self.belief.uid().is_some_and(|uid| *uid != wanted.uid);
         let is_node = is_node(key);
         if stranger && !is_node {
@@ -204,12 +204,12 @@ pub(super) enum Wanted {
     Pending,
     /// Nothing.
     Gone,
-    /// Something that cannot be read: what is there stays, and nobody waits for it. The versions of another epoch are not
-    /// known to be right anyway ([`Belief::Unknown`]).
+    /// An object that cannot be read: the edge keeps what it holds, and catching up does not wait for it. Versions of
+    /// another epoch are not certain anyway ([`Belief::Unknown`]).
     Unreadable,
-    /// The empty object that is there, in place of one that does not exist and that no pod needs.
+    /// The empty object that the edge holds, instead of one that does not exist and that no pod needs.
     StandIn,
-    /// This version; one that is not older than the revision beside it is as good.
+    /// This version; a held version that is not older than the given revision is as good.
     Present(Arc<SharedObject>, CloudRevision),
 }
 
@@ -224,21 +224,21 @@ pub(super) enum Verdict {
     Wait,
     /// This must be sent.
     Send(Step),
-    /// This must be sent and never can be.
+    /// This must be sent, but it exceeds a limit.
     TooLarge(Arc<SharedObject>),
 }
 
 /// One delivery.
 #[derive(Debug, Clone)]
 pub(super) enum Step {
-    /// Hold this, by insert or update.
+    /// Store this object, by insert or update.
     Put(Arc<SharedObject>, Operation),
-    /// Hold it no longer.
+    /// Delete the object.
     Delete(Belief),
 }
 
 impl Step {
-    /// The version that arrives; none for a deletion.
+    /// The version that is delivered; none for a deletion.
     pub(super) fn revision(&self) -> Option<CloudRevision> {
         match self {
             Self::Put(object, _) => Some(object.version.revision),
@@ -253,7 +253,7 @@ impl Step {
         }
     }
 
-    /// What the edge holds once it has acknowledged.
+    /// What the edge holds after it has acknowledged.
     pub(super) fn becomes(&self) -> Belief {
         match self {
             Self::Put(object, _) if object.body.len() > KEPT_LEN_MAX => {

@@ -1,4 +1,4 @@
-//! What leaves, and what time demands.
+//! Outgoing documents and timers.
 
 use super::CloudSession;
 use super::carried::Load;
@@ -14,7 +14,7 @@ use crate::session::{Lookup, NodeView, SessionError};
 const PLAIN_REPLIES_MAX: usize = 64;
 
 impl CloudSession {
-    /// The next document, if there is one to send: answers first, then repeats, then objects.
+    /// The next document, if there is one to send: answers first, then resends, then objects.
     pub fn poll_transmit(&mut self, now: Moment, view: &impl NodeView) -> Option<Outgoing> {
         self.now = now;
         if self.closed {
@@ -80,7 +80,8 @@ impl CloudSession {
         self.documents
     }
 
-    /// Does what time demands: resends, back-offs, answers to what nobody answered, and the end of a silent edge.
+    /// Handles due timers: resends, back-offs, answers to expired requests, and the end of a session whose edge is
+    /// silent.
     pub fn handle_timeout(&mut self, now: Moment) {
         self.now = now;
         if self.closed {
@@ -106,7 +107,7 @@ impl CloudSession {
         self.requests.handle_timeout(now, &mut self.pen);
     }
 
-    /// When to call [`Self::handle_timeout`] and to poll again at the latest; none when the session is over.
+    /// Latest time to call [`Self::handle_timeout`] and to poll again; none when the session is over.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Moment> {
         if self.closed {
@@ -126,15 +127,15 @@ impl CloudSession {
     }
 }
 
-/// Whether the ledger allows for what this reply does to the edge's store. A full ledger does not hold replies up: they
-/// become refusals.
+/// Whether the ledger covers the effect of this reply on the edge's store. A full ledger does not hold replies up:
+/// they become refusals.
 fn is_recorded(recorder: &mut Recorder, load: &Load, view: &impl NodeView) -> bool {
     let named = named(recorder, load, view);
     let covered = recorder.forget_newer(&load.key, load.revision);
     named != Ok(Standing::Waiting) && covered == Standing::Stored
 }
 
-/// Has the ledger name what a reply carries.
+/// Makes the ledger name the object that a reply carries.
 fn named(recorder: &mut Recorder, load: &Load, view: &impl NodeView) -> Result<Standing, LedgerFull> {
     let known = recorder.ledger().get(&load.key).is_some();
     let needed = known || !matches!(view.lookup(ScopeId::NODE, &load.key), Lookup::Unwanted(_));

@@ -1,4 +1,4 @@
-//! Deliveries from their arrival until their acknowledgement, and the repeats of both.
+//! Deliveries from their arrival until their acknowledgement, and repeats of both.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -9,27 +9,27 @@ use crate::session::{SessionError, UNACKED_MAX};
 /// Acknowledged ids that are remembered: repeats of them are acknowledged again and not delivered.
 const REMEMBERED_MAX: usize = 256;
 
-/// What a delivery is to the edge.
+/// Result of receiving a delivery.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Arrival {
     /// A new one.
     New(Seq),
     /// A copy of one that is not stored yet.
     Waits,
-    /// A copy of one that is.
+    /// A copy of one that is stored.
     Done,
 }
 
 /// One delivery that is not settled.
 #[derive(Debug)]
 pub(super) struct Delivery {
-    /// The message without its content: what its acknowledgement needs.
+    /// The message without its content, for its acknowledgement.
     pub(super) message: Message,
-    /// How often it came: each copy is acknowledged.
+    /// Number of copies received: each one is acknowledged.
     pub(super) copies: u8,
 }
 
-/// The receiving end of the one stream.
+/// The receiving end of the single stream.
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
     received: u64,
@@ -74,7 +74,7 @@ impl Inbox {
         stored
     }
 
-    /// One delivery is not stored: a copy of it that comes later is tried again.
+    /// One delivery is not stored: a later copy of it is tried again.
     pub(super) fn refused(&mut self, seq: Seq) -> Option<Delivery> {
         let delivery = self.open.remove(&seq.0)?;
         self.by_id.remove(&delivery.message.header.id);

@@ -1,4 +1,4 @@
-//! Questions of this edge, until their answer is stored or their time is over.
+//! Requests of this edge, until their answer is stored or they expire.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -14,26 +14,27 @@ const REQUEST_OVERHEAD: usize = 64 * 1024;
 
 #[derive(Debug)]
 struct Waiting {
-    /// Who asked, each with the end of its patience. Never empty.
+    /// The requesters, each with its deadline. Never empty.
     askers: Vec<(RequestId, Moment)>,
     message: Message,
     sent: bool,
 }
 
-/// What an answer means.
+/// Result of an answer.
 #[derive(Debug, Default)]
 pub(super) struct Answered {
     pub(super) askers: Vec<RequestId>,
-    /// Nobody stores it, and the cloud waits.
+    /// Nothing stores the answer, and the cloud waits for the acknowledgement.
     pub(super) acknowledge_at_once: bool,
 }
 
-/// Questions that wait for the link or their answer, and answers that wait for the store. At most [`REQUESTS_MAX`] each.
+/// Requests that wait for the link or their answer, and answers that wait for the store. At most [`REQUESTS_MAX`]
+/// each.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
     newest: u64,
     waiting: VecDeque<Waiting>,
-    /// Answers whose acknowledgement waits for the store, by the first asker.
+    /// Answers whose acknowledgement waits for the store, by the first requester.
     owed: VecDeque<(RequestId, Message)>,
 }
 
@@ -62,7 +63,7 @@ impl Requests {
         Ok(id)
     }
 
-    /// The next question to send.
+    /// The next request to send.
     pub(super) fn poll(&mut self, now: Moment) -> Option<Message> {
         let ready =
             |waiting: &&mut Waiting| !waiting.sent && waiting.askers.iter().any(|(_, end)| *end > now);
@@ -87,14 +88,14 @@ impl Requests {
             if self.owed.len() < REQUESTS_MAX {
                 self.owed.push_back((*first, Message { content: Content::null(), ..answer.clone() }));
             } else {
-                // Answers that are never called stored must not stop the cloud for ever.
+                // Answers that are never reported as stored must not block the cloud forever.
                 acknowledge_at_once = true;
             }
         }
         Answered { askers, acknowledge_at_once }
     }
 
-    /// The answer of a question is stored: what is to be acknowledged, once.
+    /// The answer of a request is stored: returns the message to acknowledge, once.
     pub(super) fn stored(&mut self, id: RequestId) -> Option<Message> {
         let index = self.owed.iter().position(|(first, _)| *first == id)?;
         self.owed.remove(index).map(|(_, answer)| answer)
@@ -104,7 +105,7 @@ impl Requests {
         self.waiting.iter().flat_map(|waiting| &waiting.askers).map(|(_, end)| *end).min()
     }
 
-    /// One asker whose time is over; call it until it gives none.
+    /// One expired requester; call it until it returns none.
     pub(super) fn expire(&mut self, now: Moment) -> Option<RequestId> {
         for index in 0..self.waiting.len() {
             let askers = &mut self.waiting[index].askers;
@@ -120,7 +121,7 @@ impl Requests {
     }
 }
 
-/// Queries with content differ by it: token requests are never shared.
+/// Queries with content are never equal: token requests are never shared.
 fn is_same_query(one: &Message, other: &Message) -> bool {
     one.route.operation == Operation::Query
         && one.route == other.route
@@ -128,8 +129,9 @@ fn is_same_query(one: &Message, other: &Message) -> bool {
         && one.content.is_null()
 }
 
-/// A stock edge acknowledges the answers to what it asked and changed, but not to patches, deletions, MetaServer's requests
-/// (docs/reference/kubeedge.md#store-operations) and what DeviceTwin said, which takes its confirmations itself.
+/// A stock edge acknowledges answers to its queries, inserts and updates, but not to patches, deletions, MetaServer's
+/// requests (docs/reference/kubeedge.md#store-operations) and messages of DeviceTwin, which handles its confirmations
+/// itself.
 fn is_acknowledged(asked: &Message, answer: &Message) -> bool {
     matches!(asked.route.operation, Operation::Query | Operation::Insert | Operation::Update)
         && !matches!(asked.route.source, Source::MetaServer | Source::Twin)
