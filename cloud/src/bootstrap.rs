@@ -144,7 +144,7 @@ const LINES_OF_ALL: u32 = 3_000;
 const EXCUSED_MAX: usize = 1000;
 
 struct Inner {
-    /// Serializes the counting of token uses: concurrent writes would only conflict.
+    /// Serialises the counting of token uses: concurrent writes would only conflict.
     spending: tokio::sync::Mutex<()>,
     known_tokens: KnownTokens,
     /// Hashes of the tokens whose client has hung up during a join.

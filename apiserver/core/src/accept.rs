@@ -1,4 +1,4 @@
-//! What form of answer the client wants.
+//! Content negotiation: which form of answer the client wants.
 
 use http::HeaderMap;
 use http::header::{ACCEPT, ACCEPT_ENCODING, USER_AGENT};
@@ -9,19 +9,19 @@ use crate::status::{ApiError, Details};
 #[cfg(test)]
 mod tests;
 
-/// Media ranges that are read from one header, at most.
+/// Maximum number of media ranges read from one header.
 const RANGES_MAX: usize = 32;
 
-/// What a 406 offers.
+/// The media types that a 406 lists.
 const OFFERED: &str = "application/json, application/yaml";
 
-/// The same of watches.
+/// The media types that a 406 lists for watches.
 const OFFERED_EVENTS: &str = "application/json;stream=watch";
 
-/// What the clients of people call themselves at the beginning of their user agent: they get indented JSON.
+/// User agent prefixes of interactive clients. They get indented JSON.
 const PEOPLE: [&str; 3] = ["curl", "Wget", "Mozilla/5.0"];
 
-/// How an answer is written.
+/// The syntax of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Syntax {
     /// JSON.
@@ -31,7 +31,7 @@ pub enum Syntax {
     Yaml,
 }
 
-/// What an answer shows of its objects.
+/// How an answer represents its objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Form {
     /// The objects themselves.
@@ -41,14 +41,14 @@ pub enum Form {
     Table(&'static str),
     /// `PartialObjectMetadata` or its list, of version `v1` or `v1beta1`.
     Metadata(&'static str),
-    /// `PartialObjectMetadata` of a list, or its list where one object is asked for: refused, but only once there is
-    /// something to show.
+    /// `PartialObjectMetadata` requested of a list, or its list type requested of one object. It is refused, but only
+    /// once there is something to show.
     Misfit(&'static str),
     /// Aggregated discovery, of version `v2`.
     Discovery,
 }
 
-/// Which forms a request can be answered in.
+/// The kind of answer, which determines the forms it can have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// One object.
@@ -57,7 +57,7 @@ pub enum Kind {
     Collection,
     /// A watch.
     Watch,
-    /// What is answered by somebody else than the store: there are no columns for it.
+    /// Objects that do not come from the store. They have no table columns.
     Virtual,
     /// `/api` and `/apis`.
     DiscoveryRoot,
@@ -68,24 +68,24 @@ pub enum Kind {
 /// The outcome of content negotiation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Accepted {
-    /// How to write it.
+    /// The syntax of the answer.
     pub syntax: Syntax,
-    /// What to show.
+    /// The representation of the objects.
     pub form: Form,
-    /// Whether to write JSON for people.
+    /// Whether to indent JSON.
     pub pretty: bool,
-    /// Whether the client reads gzip.
+    /// Whether the client accepts gzip.
     pub gzip: bool,
 }
 
 impl Accepted {
-    /// Chooses the first form among those the client prefers that can be written.
+    /// Chooses the first form in the client's order of preference that can be written.
     ///
     /// # Errors
-    /// 406 when the client takes nothing that can be written.
+    /// 406 when the client accepts no form that can be written.
     pub fn negotiate(headers: &HeaderMap, params: &Params, kind: Kind) -> Result<Self, ApiError> {
         let accept = header(headers, &ACCEPT);
-        // kube-apiserver's router looks first, and knows no range but that of everything.
+        // kube-apiserver's router checks first. The only wildcard it knows is `*/*`.
         if !accept.trim().is_empty() && !ranges(&accept).iter().any(Range::is_named) {
             return Err(match kind {
                 Kind::Collection | Kind::Watch => unrouted(&format!("{OFFERED}, {OFFERED_EVENTS}")),
@@ -98,8 +98,8 @@ impl Accepted {
         })
     }
 
-    /// How a refusal is written, whatever the answer would have been: for people, when the client takes no plain
-    /// document.
+    /// The form of a refusal, whatever the form of the answer would have been. It is indented when the client accepts
+    /// no plain document.
     #[must_use]
     pub fn of_refusal(headers: &HeaderMap, params: &Params) -> Self {
         let unasked = Self { pretty: true, ..Self::default() };
@@ -119,11 +119,11 @@ impl Accepted {
     }
 }
 
-/// Refuses clients that do not name the one media type of a document, as kube-apiserver's router does: it knows no range
-/// but that of everything.
+/// Refuses clients that do not accept the one media type of a document, as kube-apiserver's router does. The only
+/// wildcard it knows is `*/*`.
 ///
 /// # Errors
-/// 406 when the client takes something else.
+/// 406 when the client accepts only other media types.
 pub fn check_routed(headers: &HeaderMap, media: &str) -> Result<(), ApiError> {
     let accept = header(headers, &ACCEPT);
     let taken = ranges(&accept).iter().any(|range| range.media == media || range.media == "*/*");
@@ -135,7 +135,7 @@ fn unrouted(offered: &str) -> ApiError {
     ApiError::not_acceptable(text).with_details(Details::default())
 }
 
-/// Whether the client wants indented JSON, or is one that people look at.
+/// Whether the client asks for indented JSON, or is an interactive one.
 fn for_people(headers: &HeaderMap, params: &Params) -> bool {
     if let Some(wanted) = params.text("pretty") {
         return matches!(wanted, "1" | "t" | "T" | "true" | "True" | "TRUE");
@@ -144,7 +144,7 @@ fn for_people(headers: &HeaderMap, params: &Params) -> bool {
     PEOPLE.iter().any(|name| agent.starts_with(name.as_bytes()))
 }
 
-/// Whether the client reads compressed answers.
+/// Whether the client accepts gzip.
 pub(crate) fn takes_gzip(headers: &HeaderMap) -> bool {
     header(headers, &ACCEPT_ENCODING).split(',').any(|coding| {
         let mut parts = coding.split(';').map(str::trim);
@@ -152,8 +152,8 @@ pub(crate) fn takes_gzip(headers: &HeaderMap) -> bool {
     })
 }
 
-/// Which of the offered media types the client prefers: the first offered one, when it does not say. `None` when it
-/// takes none of them.
+/// Which of the offered media types the client prefers: the first one when it has no preference, `None` when it accepts
+/// none of them.
 pub(crate) fn preferred(
     headers: &HeaderMap,
     offered: &(impl Iterator<Item = &'static str> + Clone),
@@ -165,11 +165,11 @@ pub(crate) fn preferred(
     ranges(&accept).iter().find_map(|range| offered.clone().position(|media| range.covers(media)))
 }
 
-/// The media ranges of an Accept header, the most wanted first.
+/// The media ranges of an Accept header, most preferred first.
 fn ranges(accept: &str) -> Vec<Range<'_>> {
     let mut ranges: Vec<Range<'_>> = accept.split(',').take(RANGES_MAX).map(Range::parse).collect();
     ranges.retain(|range| range.weight > 0);
-    // Stable: of equal weights the first one named wins.
+    // The sort is stable: among equal weights the first one named wins.
     ranges.sort_by_key(|range| std::cmp::Reverse(range.weight));
     ranges
 }
@@ -183,7 +183,7 @@ fn header(headers: &HeaderMap, name: &http::HeaderName) -> String {
 struct Range<'a> {
     media: String,
     parameters: Vec<(&'a str, &'a str)>,
-    /// Thousandths.
+    /// In thousandths.
     weight: u16,
 }
 
@@ -202,7 +202,7 @@ impl<'a> Range<'a> {
         self.parameters.iter().find(|(own, _)| *own == name).map_or("", |(_, value)| *value)
     }
 
-    /// Whether it is a media type that is served, or all of them.
+    /// Whether it is a media type that is served, or `*/*`.
     fn is_named(&self) -> bool {
         matches!(self.media.as_str(), "application/json" | "application/yaml" | "*/*")
     }
@@ -215,7 +215,7 @@ impl<'a> Range<'a> {
     fn form(&self, kind: Kind) -> Option<(Syntax, Form)> {
         let syntax = match self.media.as_str() {
             "application/json" | "*/*" | "application/*" => Syntax::Json,
-            // Events are separated by line, which YAML is not.
+            // Events are separated by line, and YAML spans several lines.
             "application/yaml" if kind != Kind::Watch => Syntax::Yaml,
             _ => return None,
         };

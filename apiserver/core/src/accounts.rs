@@ -1,5 +1,5 @@
-//! Service accounts: who they are to authorizers, what their tokens say, and when a token still speaks for a living
-//! account (Kubernetes: bound service account tokens). Whoever holds the objects says whether they are still there.
+//! Service accounts: their identity for authorizers, the claims of their tokens, and whether a token is still valid
+//! (Kubernetes: bound service account tokens). The caller, which holds the objects, says whether they still exist.
 
 mod claims;
 mod keys;
@@ -14,23 +14,24 @@ use crate::auth::{AUTHENTICATED_GROUP, Identity};
 pub use claims::{Bound, Claims, Place};
 pub use keys::{KeySet, Unverified};
 
-/// Clocks may differ by this much; objects stay valid this long after their deletion was asked for (kube-apiserver's).
+/// Allowed clock difference. It is also how long an object stays valid after its deletion was requested (as in
+/// kube-apiserver).
 pub const LEEWAY: Duration = Duration::from_secs(60);
 
-/// Begins the user name of every service account.
+/// Prefix of the user name of every service account.
 pub const USER_PREFIX: &str = "system:serviceaccount:";
 
 /// Prefix of the keys of [`Identity::extra`] that authentication sets.
 const EXTRA: &str = "authentication.kubernetes.io/";
 
-/// The groups of every account of a namespace.
+/// The groups of every service account of a namespace.
 #[must_use]
 pub fn groups(namespace: &str) -> Vec<String> {
     let own = format!("system:serviceaccounts:{namespace}");
     vec!["system:serviceaccounts".into(), own, AUTHENTICATED_GROUP.into()]
 }
 
-/// The identity behind claims that were found to be good.
+/// The identity behind verified claims.
 #[must_use]
 pub fn identity(claims: &Claims) -> Identity {
     let place = &claims.place;
@@ -59,10 +60,10 @@ pub fn identity(claims: &Claims) -> Identity {
     }
 }
 
-/// Whether a token is in its time, at `now` (Unix seconds).
+/// Checks that a token is within its validity period at `now` (Unix seconds).
 ///
 /// # Errors
-/// What is wrong, for the log and for token reviews.
+/// The reason, for the log and for token reviews.
 pub fn check_times(claims: &Claims, now: u64) -> Result<(), String> {
     if claims.exp < now.saturating_sub(LEEWAY.as_secs()) {
         return Err("service account token has expired".into());
@@ -73,20 +74,20 @@ pub fn check_times(claims: &Claims, now: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// An object that a token is bound to, as it is now.
+/// The current state of an object that a token is bound to.
 #[derive(Debug, Clone, Copy)]
 pub struct Living<'a> {
     /// `metadata.uid`.
     pub uid: &'a str,
-    /// `metadata.deletionTimestamp`; empty while nobody has asked for its deletion.
+    /// `metadata.deletionTimestamp`; empty while no deletion was requested.
     pub deletion_timestamp: &'a str,
 }
 
-/// Whether a token's object is still the one that it was bound to, at `now` (Unix seconds). `found` is none when there is
-/// no such object.
+/// Checks at `now` (Unix seconds) that a token's object is still the one it was bound to. `found` is none when the
+/// object does not exist.
 ///
 /// # Errors
-/// What has become of it, for the log and for token reviews.
+/// What happened to the object, for the log and for token reviews.
 pub fn check_bound(plural: &str, bound: &Bound, found: Option<Living<'_>>, now: u64) -> Result<(), String> {
     let invalidated =
         |why: &str| format!("service account token has been invalidated: {plural} {:?} {why}", bound.name);

@@ -1,4 +1,4 @@
-//! The hook that sees, completes and may refuse every object before it is stored.
+//! The admission hook: it sees every object before it is stored, can complete it, and can refuse it.
 
 use std::sync::Arc;
 
@@ -10,50 +10,51 @@ use crate::auth::Attributes;
 use crate::kinds::KindInfo;
 use crate::status::ApiError;
 
-/// What is about to happen to an object.
+/// The operation on an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
     /// A new object.
     Create,
-    /// Another version of an object, also through a subresource.
+    /// A change of an object, also through a subresource.
     Update,
-    /// A deletion request: called at every attempt with the object as it then is, not when finalizers are done.
+    /// A deletion request. The hook is called at every attempt, with the object as it is then, and not when the
+    /// finalizers are done.
     Delete,
 }
 
 /// One object on its way into the store.
 #[derive(Debug)]
 pub struct AdmissionRequest<'a> {
-    /// Who asks for what; `attributes.subresource` tells `status` from the object itself.
+    /// Who requests what; `attributes.subresource` tells `status` from the object itself.
     pub attributes: &'a Attributes,
-    /// What is about to happen.
+    /// The operation.
     pub operation: Operation,
-    /// The kind.
+    /// The kind of the object.
     pub kind: &'a Arc<KindInfo>,
     /// Namespace; empty for cluster-scoped kinds.
     pub namespace: &'a str,
     /// Name of the object.
     pub name: &'a str,
-    /// The object to be stored, which may be changed; `None` for deletions.
+    /// The object to be stored, which the hook may change; `None` for deletions.
     pub object: Option<&'a mut Value>,
-    /// What is stored now; `None` for creations.
+    /// The object that is stored now; `None` for creations.
     pub old: Option<&'a Value>,
-    /// Nothing will be stored: have no side effects.
+    /// Nothing will be stored, so the hook must not have side effects.
     pub dry_run: bool,
     /// Warnings for the client.
     pub warnings: Warnings,
 }
 
-/// Warnings for a client, sent as `Warning` headers. Hooks that only look at a request may add to them.
+/// Warnings for a client, sent as `Warning` headers. Validating hooks may add to them, too.
 #[derive(Debug, Default)]
 pub struct Warnings(Mutex<Vec<String>>);
 
-/// Bytes of the warnings of one request from which on no more are kept: more than an answer shows, each being cut. There may be one
-/// for each object that a hook has looked at.
+/// Once the warnings of one request have this many bytes, no more are kept. This is more than an answer shows, since
+/// each is cut. There may be one for each object that a hook inspects.
 pub const WARNINGS_BYTES_MAX: usize = 128 * 1024;
 
 impl Warnings {
-    /// Adds a warning, unless it is there already or there are enough.
+    /// Adds a warning, unless it is already there or the limit is reached.
     pub fn add(&self, text: impl Into<String>) {
         let (mut kept, text) = (self.0.lock(), text.into());
         let bytes: usize = kept.iter().map(String::len).sum();
@@ -69,8 +70,8 @@ impl Warnings {
     }
 }
 
-/// Sees every write. Several hooks are called in the order in which they were given to the builder: first
-/// [`Self::mutate`] of each, then (defaults and the kind's own validation done) [`Self::validate`] of each.
+/// Sees every write. Hooks are called in the order in which they were given to the builder: first [`Self::mutate`] of
+/// each; then, after defaulting and the kind's own validation, [`Self::validate`] of each.
 pub trait Admission: Send + Sync + 'static {
     /// Completes the object, or refuses it.
     ///
@@ -81,7 +82,7 @@ pub trait Admission: Send + Sync + 'static {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    /// Looks at the finished object.
+    /// Checks the finished object.
     ///
     /// # Errors
     /// The answer for the client.
@@ -90,8 +91,8 @@ pub trait Admission: Send + Sync + 'static {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    /// The object that [`Self::mutate`] let through is not stored: it was refused later, or somebody else wrote in between
-    /// and the request begins anew. What was allocated for it can be given back.
+    /// The object that [`Self::mutate`] accepted is not stored: it was refused later, or another write came in between
+    /// and the request starts again. Resources that were allocated for it can be released.
     fn abandon(&self, request: &AdmissionRequest<'_>) {
         let _ = request;
     }

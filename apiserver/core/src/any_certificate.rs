@@ -1,8 +1,8 @@
-//! Client certificates whose worth the handler judges: asked for, never required, taken whatever they say.
+//! Client certificates that the request handler judges: requested, never required, and accepted whatever they contain.
 //!
-//! The TLS handshake proves that the peer has the private key of the certificate it shows and nothing else. Whoever
-//! answers the request decides what the certificate is worth, and can say so in words: an edge that was away for longer
-//! than its certificate lives is told what to do (docs/security.md#the-two-exceptions-to-verified-tls), and a
+//! The TLS handshake proves only that the peer has the private key of the certificate that it presents. The request
+//! handler decides what the certificate is worth, and can give a reason: an edge that was offline for longer than the
+//! lifetime of its certificate learns what to do (docs/security.md#the-two-exceptions-to-verified-tls), and a
 //! Kubernetes client gets a 401 instead of a broken connection.
 
 use rustls::client::danger::HandshakeSignatureValid;
@@ -13,14 +13,14 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
 use rustls_pki_types::{CertificateDer, UnixTime};
 
-/// Lets every client certificate through the handshake, after the peer has proven that it holds the key.
+/// Accepts every client certificate in the handshake once the peer has proven that it holds the key.
 #[derive(Debug)]
 pub struct AnyCertificate {
     algorithms: WebPkiSupportedAlgorithms,
 }
 
 impl AnyCertificate {
-    /// Uses the algorithms of a provider.
+    /// Uses the signature algorithms of a crypto provider.
     #[must_use]
     pub fn new(provider: &CryptoProvider) -> Self {
         Self { algorithms: provider.signature_verification_algorithms }

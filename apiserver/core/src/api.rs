@@ -1,4 +1,4 @@
-//! The server as a function from request to response: who asks, may they, and who answers.
+//! The server as a function from request to response: authentication, authorization and dispatch.
 
 pub mod builder;
 mod deadline;
@@ -31,7 +31,7 @@ pub use crate::load::{ANSWERS_LEN_MAX, Activity, BODIES_LEN_MAX, REQUESTS_MAX, W
 
 use builder::{Builder, Parts};
 
-/// Headers that say what a request counted to (`k8s.io/api/flowcontrol/v1`).
+/// Response headers that name the flow schema and priority level of a request (`k8s.io/api/flowcontrol/v1`).
 const FLOW_SCHEMA: &str = "x-kubernetes-pf-flowschema-uid";
 const PRIORITY_LEVEL: &str = "x-kubernetes-pf-prioritylevel-uid";
 
@@ -41,12 +41,12 @@ pub struct ApiServer {
     parts: Arc<Parts>,
 }
 
-/// A request whose sender is known and allowed to make it.
+/// A request that is authenticated and is being authorized.
 pub(crate) struct Admitted {
     pub(crate) head: http::request::Parts,
     pub(crate) query: Query,
     pub(crate) attributes: Attributes,
-    /// Whose share of the bounds it takes.
+    /// The sender whose share of the limits it uses.
     pub(crate) sender: Arc<Sender>,
 }
 
@@ -64,7 +64,7 @@ impl ApiServer {
         self.parts.connections_max
     }
 
-    /// Answers one request. A panic on the way becomes a 500 and is logged.
+    /// Answers one request. A panic during processing becomes a 500 and is logged.
     pub async fn handle<B>(&self, request: Request<B>, peer: &Peer) -> Response<Body>
     where
         B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
@@ -127,7 +127,7 @@ impl ApiServer {
             Ok(identified) => identified,
             Err(error) => return body::refusal(&error, &Accepted::of_refusal(&head.headers, &query.params)),
         };
-        // What somebody asks in the name of others counts as theirs who ask.
+        // A request with impersonation counts for the caller, not for the impersonated user.
         let Some(slot) =
             self.place(&head, &query, peer, impersonator.as_ref().unwrap_or(&attributes.identity))
         else {
@@ -135,7 +135,8 @@ impl ApiServer {
         };
         drop(place);
         let sender = Arc::clone(slot.sender());
-        // An administrator, such as a cloudcore beside this server, asks for many others: each of them waits behind itself.
+        // An administrator, such as a cloudcore beside this server, makes requests for many users: each of them queues
+        // on its own.
         let payer = match impersonator.is_some() && sender.is_privileged() {
             true => {
                 let load = &self.parts.load;
@@ -163,7 +164,7 @@ impl ApiServer {
         response
     }
 
-    /// A place for a request among those of its sender, whose connection is proven by it.
+    /// A slot for a request within the share of its sender. It also marks the connection as proven by that sender.
     fn place(
         &self,
         head: &http::request::Parts,
@@ -202,14 +203,14 @@ impl ApiServer {
         response
     }
 
-    /// What every answer about a kind warns of.
+    /// The deprecation warning of every answer about a kind.
     fn deprecation(&self, target: &Target) -> Option<String> {
         let Target::Resource(path) = target else { return None };
         let catalog = self.parts.registry.catalog();
         catalog.find(path)?.rules().deprecated.as_deref().map(str::to_owned)
     }
 
-    /// Authentication and impersonation: who asks for what, and who is behind it.
+    /// Authentication and impersonation: who requests what, and the caller behind an impersonation.
     async fn identify(
         &self,
         head: &http::request::Parts,
@@ -244,7 +245,7 @@ impl ApiServer {
         }
     }
 
-    /// Requests that are being answered now, and watches, for metrics.
+    /// Numbers of requests in progress and of watches, for metrics.
     #[must_use]
     pub fn load(&self) -> (usize, usize) {
         self.parts.load.now()

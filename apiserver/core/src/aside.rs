@@ -1,9 +1,9 @@
-//! Work for the processor alone that may take long, such as the expressions of somebody else's policy, or what a patch makes of
-//! a large object.
+//! CPU-bound work that may take long, such as evaluating a user's policy expressions, or applying a patch to a large
+//! object.
 //!
-//! A thread that serves would serve nobody else meanwhile: nodes that renew leases, health checks, strangers to be refused.
-//! There are few places for such work, and no sender has more than half of them: it waits behind itself, then with others in
-//! the order in which they have come.
+//! On a runtime thread it would block other requests: lease renewals of nodes, health checks, refusals of
+//! unauthenticated clients. There are few permits for such work, and no sender has more than half of them: a request
+//! first queues behind others of its sender, then behind those of other senders, in order of arrival.
 
 use std::time::Duration;
 
@@ -14,21 +14,21 @@ use crate::senders::Payer;
 pub use crate::senders::{ASIDE_MAX, ASIDE_OF_SENDER_MAX};
 use crate::status::ApiError;
 
-/// How long a request waits for its place; then it is answered with 429.
+/// How long a request waits for a permit; then it is answered with 429.
 pub const ASIDE_WAIT_MAX: Duration = Duration::from_secs(10);
 
 static PLACES: Semaphore = Semaphore::const_new(ASIDE_MAX);
 
-/// Does work for a request beside what the threads of the runtime serve. A runtime of one thread, as tests have it, does it
-/// there.
+/// Runs work for a request outside the threads of the runtime that serve requests. A single-threaded runtime, as in
+/// tests, runs it inline.
 ///
 /// # Errors
-/// 429: no place for the sender of the request within [`ASIDE_WAIT_MAX`].
+/// 429 when the sender of the request gets no permit within [`ASIDE_WAIT_MAX`].
 pub async fn aside<T>(payer: &Payer, work: impl FnOnce() -> T + Send) -> Result<T, ApiError> {
     if payer.is_server() {
         return Ok(own_aside(work).await);
     }
-    // Behind one's own first: nobody has more than a few in the line of all.
+    // First the queue of the sender: no sender has more than a few requests in the common queue.
     let wait = async { (payer.turn().await, PLACES.acquire().await) };
     let Ok(_place) = tokio::time::timeout(ASIDE_WAIT_MAX, wait).await else {
         return Err(ApiError::too_many_requests(
@@ -39,10 +39,10 @@ pub async fn aside<T>(payer: &Payer, work: impl FnOnce() -> T + Send) -> Result<
     Ok(beside(work))
 }
 
-/// Bytes of what is read and changed for a request from which on it is done aside: a millisecond or so.
+/// Size from which on the data that a request reads or changes is processed aside: it takes a millisecond or so.
 pub const LARGE: usize = 64 * 1024;
 
-/// As [`aside`], where work is about so many bytes that it may take long.
+/// Like [`aside`], for work that may take long only when it is about this many bytes.
 ///
 /// # Errors
 /// As [`aside`].
@@ -54,9 +54,9 @@ pub(crate) async fn aside_if_large<T>(
     if len >= LARGE { aside(payer, work).await } else { Ok(work()) }
 }
 
-/// The same for the server's own need, which waits as long as it takes.
+/// Like [`aside`] for the server's own work, which waits as long as it takes.
 pub async fn own_aside<T>(work: impl FnOnce() -> T + Send) -> T {
-    // It is never closed.
+    // The semaphore is never closed.
     let _place = PLACES.acquire().await;
     beside(work)
 }

@@ -1,12 +1,12 @@
-//! What a request wants to do.
+//! The attributes of a request for authorization.
 
 use crate::identity::Identity;
 use crate::senders::Payer;
 
-/// What a request wants to do, in the terms of Kubernetes authorization.
+/// The attributes of a request in terms of Kubernetes authorization.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Attributes {
-    /// Who asks (after impersonation).
+    /// The user, after impersonation.
     pub identity: Identity,
     /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`, `impersonate`, or the
     /// lower-case HTTP method for paths that are not resources.
@@ -21,7 +21,8 @@ pub struct Attributes {
     pub subresource: String,
     /// Namespace; empty for cluster-scoped requests.
     pub namespace: String,
-    /// Object name; empty for collections. Of a list or a watch, the one that a `metadata.name` field selector fixes.
+    /// Object name; empty for collections. For a list or watch, the name that a `metadata.name` field selector
+    /// requires.
     pub name: String,
     /// Path of the request.
     pub path: String,
@@ -32,6 +33,6 @@ pub struct Attributes {
     pub field_selector: String,
     /// The `labelSelector` parameter as given, for the same verbs.
     pub label_selector: String,
-    /// Whose share is taken of what all share, where a request waits for it: whoever has sent it.
+    /// The sender whose share a request uses where it waits for shared resources.
     pub payer: Payer,
 }

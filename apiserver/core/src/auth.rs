@@ -1,4 +1,4 @@
-//! Who asks, and whether they may: the hooks that the owner of a server implements.
+//! Authentication and authorization hooks, implemented by the owner of a server.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -17,28 +17,28 @@ use crate::status::ApiError;
 pub struct Peer {
     /// Its address, when the transport has one.
     pub remote: Option<SocketAddr>,
-    /// The client certificates that TLS has verified, leaf first; empty without any.
+    /// The client certificates that TLS verified, leaf first; empty without any.
     pub certificates: Vec<CertificateDer<'static>>,
     /// Whether the connection is encrypted.
     pub encrypted: bool,
 }
 
-/// Why it is not known who asks.
+/// Why a request could not be authenticated.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum BadCredentials {
-    /// Credentials were given and are not good. Becomes 401.
+    /// The credentials are not valid. Becomes 401.
     #[error("{reason}")]
     Wrong {
-        /// What is wrong with them. Logged; clients read only `Unauthorized`.
+        /// What is wrong with them. It is logged; clients see only `Unauthorized`.
         reason: String,
     },
-    /// Nobody can judge the credentials now. Becomes 503 with Retry-After.
+    /// The credentials cannot be checked now. Becomes 503 with Retry-After.
     #[error("{reason}")]
     Undecided {
         /// What is missing, for the client.
         reason: String,
     },
-    /// The request was meant for another server, or for nobody who may be asked without credentials. Becomes 421.
+    /// The request was meant for another server, or for one that must not be asked without credentials. Becomes 421.
     #[error("{reason}")]
     Misdirected {
         /// Why.
@@ -46,13 +46,13 @@ pub enum BadCredentials {
     },
 }
 
-/// Finds out who asks.
+/// Authenticates requests.
 pub trait Authenticator: Send + Sync + 'static {
-    /// The identity behind a request. A request without credentials is [`Identity::anonymous`] where anonymous
-    /// requests are allowed.
+    /// The identity behind a request. A request without credentials is [`Identity::anonymous`] where anonymous requests
+    /// are allowed.
     ///
     /// # Errors
-    /// [`BadCredentials`] for credentials that are wrong, or for none where some are required.
+    /// [`BadCredentials`] for invalid credentials, or for missing ones where some are required.
     fn authenticate<'a>(
         &'a self,
         request: &'a http::request::Parts,
@@ -65,19 +65,19 @@ pub trait Authenticator: Send + Sync + 'static {
 pub enum Decision {
     /// Allowed.
     Allow,
-    /// Refused, whatever another authorizer says.
+    /// Refused, whatever other authorizers say.
     Deny(String),
-    /// No opinion; refused when nobody allows. The text may say why.
+    /// No opinion; the request is refused when no authorizer allows it. The text may give a reason.
     NoOpinion(String),
-    /// What the request is about is not known yet. Becomes 503.
+    /// The object of the request is not known yet. Becomes 503.
     Undecided(String),
 }
 
 impl Decision {
-    /// Whether a request is allowed.
+    /// Turns the decision into a result.
     ///
     /// # Errors
-    /// What is answered to one that is not.
+    /// The answer to a request that is not allowed.
     pub fn permit(self, attributes: &Attributes) -> Result<(), ApiError> {
         match self {
             Self::Allow => Ok(()),
@@ -120,10 +120,10 @@ impl Authorizer for AllowAll {
 /// Lets a caller act as another user (Kubernetes `Impersonate-*` headers). Called after the [`Authenticator`] and
 /// before the [`Authorizer`], for requests that carry such headers.
 pub trait Impersonator: Send + Sync + 'static {
-    /// The identity to go on with. `attributes` describe the request, with the caller as its identity.
+    /// The identity to continue with. `attributes` describe the request, with the caller as its identity.
     ///
     /// # Errors
-    /// The answer for a caller that may not act as that user.
+    /// The answer for a caller that may not impersonate that user.
     fn impersonate<'a>(
         &'a self,
         caller: &'a Identity,
@@ -132,26 +132,26 @@ pub trait Impersonator: Send + Sync + 'static {
     ) -> BoxFuture<'a, Result<Identity, ApiError>>;
 }
 
-/// Which share of a server a request counts to, by Kubernetes' API priority and fairness.
+/// The flow that a request belongs to, by Kubernetes' API priority and fairness.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Classification {
-    /// UID of the FlowSchema that the request fits.
+    /// UID of the FlowSchema that the request matches.
     pub flow_schema: HeaderValue,
     /// UID of the PriorityLevelConfiguration that the FlowSchema names.
     pub priority_level: HeaderValue,
 }
 
-/// Sorts requests into flows. Called after the [`Impersonator`] and before the [`Authorizer`], which may refuse what is
-/// sorted.
+/// Assigns requests to flows. Called after the [`Impersonator`] and before the [`Authorizer`], which may still refuse
+/// the request.
 pub trait Classifier: Send + Sync + 'static {
-    /// What a request counts to; the answer says it. None for a request that nothing is said of.
+    /// The flow of a request, which the answer names. None for a request without one.
     fn classify(&self, attributes: &Attributes) -> Option<Classification>;
 }
 
 /// One answered request, for an audit log.
 #[derive(Debug)]
 pub struct AuditRecord<'a> {
-    /// Who asked for what; the identity is the impersonated one, if any.
+    /// Who requested what; the identity is the impersonated one, if any.
     pub attributes: &'a Attributes,
     /// The caller behind an impersonation.
     pub impersonator: Option<&'a Identity>,
@@ -159,25 +159,25 @@ pub struct AuditRecord<'a> {
     pub code: u16,
 }
 
-/// Is told about every answered request.
+/// Receives every answered request for an audit log.
 pub trait Audit: Send + Sync + 'static {
-    /// Takes note. Must not block.
+    /// Records a request. Must not block.
     fn record(&self, record: &AuditRecord<'_>);
 }
 
 /// One answered request, for metrics.
 #[derive(Debug)]
 pub struct Observation<'a> {
-    /// Who asked for what. What it names need not exist.
+    /// Who requested what. The named objects need not exist.
     pub attributes: &'a Attributes,
     /// Code of the answer. A watch is observed when it starts.
     pub code: u16,
-    /// Time from the request's head to the answer's head.
+    /// Time from the head of the request to the head of the answer.
     pub duration: Duration,
 }
 
 /// Counts answered requests.
 pub trait Observer: Send + Sync + 'static {
-    /// Takes note. Must not block.
+    /// Records a request. Must not block.
     fn observe(&self, observation: &Observation<'_>);
 }

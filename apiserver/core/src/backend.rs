@@ -1,4 +1,4 @@
-//! How writes are executed: by this server ([`crate::write::LocalWrites`]), or by whoever implements the hook.
+//! How writes are executed: by this server ([`crate::write::LocalWrites`]), or by another implementation of the hook.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ impl PatchType {
     }
 }
 
-/// Which write.
+/// The kind of write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteVerb {
     /// POST to a collection, or to a subresource.
@@ -57,25 +57,25 @@ pub enum WriteVerb {
 /// One write request, authenticated and authorized.
 #[derive(Debug, Clone)]
 pub struct WriteRequest {
-    /// Who asks for what: namespace, name and subresource are in here.
+    /// Who requests what, with the namespace, the name and the subresource.
     pub attributes: Attributes,
     /// The kind that the path names.
     pub kind: Arc<KindInfo>,
-    /// Which write.
+    /// The kind of write.
     pub verb: WriteVerb,
     /// Parameters.
     pub options: WriteOptions,
-    /// Whether an update or apply of an object that is not there may create it (the caller is authorized to).
+    /// Whether an update or apply may create the object if it does not exist (the caller is authorized to).
     pub may_create: bool,
-    /// Body as it came: a JSON or YAML object, a patch, or `DeleteOptions`; may be empty for deletions.
+    /// Body as received: a JSON or YAML object, a patch, or `DeleteOptions`; may be empty for deletions.
     pub body: Bytes,
     /// Media type of the body without parameters; empty when none was given.
     pub content_type: String,
     /// All query parameters.
     pub query: Params,
-    /// Path and query as they came, for backends that pass the request on.
+    /// Path and query as received, for backends that forward the request.
     pub path_and_query: String,
-    /// Value of the `Authorization` header, for backends that pass the request on.
+    /// Value of the `Authorization` header, for backends that forward the request.
     pub authorization: Option<String>,
 }
 
@@ -84,9 +84,9 @@ pub struct WriteRequest {
 pub struct WriteReply {
     /// 200, 201 or 202.
     pub status: StatusCode,
-    /// JSON text of an object in the version of the path, or of something else (a `Status`, a list).
+    /// JSON text of an object in the version of the path, or of another answer (a `Status`, a list).
     pub body: Bytes,
-    /// Whether the body is one object, of the request's kind or the `Scale` of one, which can be shown as a Table.
+    /// Whether the body is one object of the request's kind, or its `Scale`, so that it can be shown as a Table.
     pub is_object: bool,
     /// Warnings for the client, sent as `Warning` headers.
     pub warnings: Vec<String>,
@@ -94,14 +94,13 @@ pub struct WriteReply {
 
 /// Executes writes.
 pub trait WriteBackend: Send + Sync + 'static {
-    /// Executes one write. When it resolves, the change (unless a dry run) is in the store that this server
-    /// reads from.
+    /// Executes one write. When it resolves, the change (unless a dry run) is in the store that this server reads from.
     ///
     /// # Errors
     /// The answer for the client.
     fn execute(&self, request: WriteRequest) -> BoxFuture<'_, Result<WriteReply, ApiError>>;
 
-    /// Whether the backend itself finds out if an update or apply creates its object, and whether the caller may do that.
+    /// Whether the backend itself finds out if an update or apply creates its object, and if the caller may do that.
     fn decides_creation(&self) -> bool {
         false
     }
@@ -110,7 +109,7 @@ pub trait WriteBackend: Send + Sync + 'static {
 /// A request to a resource or subresource that is not simply stored: reviews, token requests, bindings.
 #[derive(Debug, Clone)]
 pub struct EndpointRequest {
-    /// Who asks for what.
+    /// Who requests what.
     pub attributes: Attributes,
     /// The kind that the path names.
     pub kind: Arc<KindInfo>,
@@ -118,9 +117,9 @@ pub struct EndpointRequest {
     pub options: WriteOptions,
     /// Parsed body; null without one.
     pub body: Value,
-    /// Parameters as they came.
+    /// Query string as received.
     pub query: String,
-    /// Value of the `Authorization` header, for endpoints that pass the request on.
+    /// Value of the `Authorization` header, for endpoints that forward the request.
     pub authorization: Option<String>,
 }
 

@@ -55,7 +55,7 @@ fn check_key(info: &X509CertificationRequestInfo<'_>) -> Result<(), CsrError> {
     Ok(())
 }
 
-/// Organization and common name must be the node's. Country, state and locality of a stock edge are accepted once each
+/// Organisation and common name must be the node's. Country, state and locality of a stock edge are accepted once each
 /// and left out of the certificate.
 fn check_subject(subject: &X509Name<'_>, node: &NodeId) -> Result<(), CsrError> {
     let tolerated = [OID_X509_COUNTRY_NAME, OID_X509_STATE_OR_PROVINCE_NAME, OID_X509_LOCALITY_NAME];

@@ -138,7 +138,7 @@ pub(super) struct Grant {
     pub(super) replace: bool,
 }
 
-/// Creates a token and stores what is needed to recognize it. Expired tokens are removed.
+/// Creates a token and stores what is needed to recognise it. Expired tokens are removed.
 ///
 /// # Errors
 /// [`TokenStoreError`] when the numbers are out of range or the token cannot be stored.

@@ -47,7 +47,7 @@ pub(super) async fn token(
     Ok(Token { text, fresh_for: refresh, stored: false })
 }
 
-/// Stores a token that is not stored yet, for the tools that distribute it to edges.
+/// Stores a token that is not stored yet, so that operators can hand it to edges.
 ///
 /// # Errors
 /// [`SecretError`] when this must be retried.
@@ -159,8 +159,8 @@ pub(super) async fn authority_stays(inner: Arc<Inner>) -> Result<(), BootstrapEr
     }
 }
 
-/// Whether the operator's files still hold the authority of the start; otherwise what is wrong with them. While only
-/// one of the two files has been replaced, they hold no authority.
+/// Fails when the operator's files hold another authority than at the start. Otherwise returns what is wrong with them,
+/// if anything. While only one of the two files has been replaced, they hold no authority.
 fn authority_file_stays(inner: &Inner, files: &PemPair) -> Result<Option<String>, BootstrapError> {
     let origin = files.certificate.display().to_string();
     let pair = match files.read() {

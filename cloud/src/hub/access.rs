@@ -22,7 +22,7 @@ pub(super) const REVIEW_INTERVAL: Duration = Duration::from_secs(300);
 /// The fraction of [`REVIEW_INTERVAL`] over which the repeated checks of a fleet that subscribed at once are spread.
 const REVIEW_SPREAD: f64 = 0.2;
 
-/// Time until the next check of a right, randomized for each subscription.
+/// Time until the next check of a right, randomised for each subscription.
 pub(super) fn next_review() -> Duration {
     REVIEW_INTERVAL.mul_f64(1.0 - REVIEW_SPREAD * rand::random::<f64>())
 }

@@ -398,7 +398,7 @@ impl MetaServer {
         if sync.waits_for == 0
             && let Some(Sync { failed, .. }) = self.syncs.remove(&id)
         {
-            // These are plain records, which serde_json always serializes.
+            // These are plain records, which serde_json always serialises.
             let content = Content::from_value(&failed).unwrap_or_else(|_| Content::null());
             self.reply(id, Operation::Response, content);
         }

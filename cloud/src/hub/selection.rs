@@ -1,4 +1,4 @@
-//! The selection of a shared watch, validated before any rights check, and normalized.
+//! The selection of a shared watch, validated before any rights check, and normalised.
 
 use tombolo_apicore::selector::field::FieldSelector;
 use tombolo_apicore::selector::label::LabelSelector;

@@ -96,7 +96,7 @@ impl ApiCall {
         Self::json_text(method, path_and_query, body.to_string().into())
     }
 
-    /// Sends serialized JSON as it is.
+    /// Sends serialised JSON as it is.
     #[must_use]
     pub fn json_text(method: Method, path_and_query: impl Into<String>, body: Bytes) -> Self {
         Self::new(method, path_and_query, "application/json", body)
@@ -280,7 +280,8 @@ impl Kube {
         tokio::time::timeout(limit, answer).await.map_err(|_| CallError::TimedOut(limit))?
     }
 
-    /// Retries within the node's turn until there is an answer, which may have to wait for room.
+    /// Makes attempts, each in a turn among the calls of the node, until there is an answer, which may have to wait for
+    /// room.
     ///
     /// There is one order for everything that a call waits for: the node's room for a large answer, its turn, the copy
     /// of a document, a slot for a call to the API server. No call waits for one of these while it holds a later one.

@@ -82,7 +82,7 @@ impl Kube {
         )))
     }
 
-    /// None when the probe was recognized as a node; the reason otherwise.
+    /// None when the probe was recognised as a node; the reason otherwise.
     async fn probe(&self, node: &NodeId) -> Result<Option<String>, CallError> {
         let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"});
         let path = "/apis/authentication.k8s.io/v1/selfsubjectreviews";

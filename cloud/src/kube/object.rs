@@ -34,7 +34,7 @@ pub struct RawObject {
 /// their own.
 const LEVELS_MAX: usize = 120;
 
-/// The fields of an unread object that are kept: its identity, and whether it is being deleted.
+/// The metadata fields of an unread object that are kept: its identity, and whether it is being deleted.
 pub(super) const IDENTITY: [&str; 7] = [
     "name",
     "namespace",
@@ -231,7 +231,7 @@ impl RawObject {
 
 impl<'de> Deserialize<'de> for RawObject {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // This copies the text, because a deserialized tree has no text to borrow from. Lists and watches avoid the
+        // This copies the text, because a deserialised tree has no text to borrow from. Lists and watches avoid the
         // copy.
         let text = Box::<RawValue>::deserialize(deserializer)?;
         Self::read(text.get(), LARGE_TREE_BYTES_MAX).map_err(D::Error::custom)

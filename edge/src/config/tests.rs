@@ -205,7 +205,7 @@ fn every_setting_is_documented_with_its_default() {
             _ if name == "nodeName" => String::new(),
             // Nothing is said in words: that it is off, or what takes its place.
             Value::Null => {
-                let words = ["none", "off", "the address from which the cloud is reached", "`nodeName`"];
+                let words = ["none", "off", "the local address of the connection to the cloud", "`nodeName`"];
                 assert!(words.iter().any(|word| said.starts_with(word)), "{name}: {said}");
                 continue;
             }

@@ -101,7 +101,7 @@ pub(super) async fn copy(
     let who = token.map(|token| Borrower { sender: &sender, token });
     let narrow = Selection {
         label_selector: read.attributes.label_selector.clone(),
-        field_selector: stored_fields(&read.kind, &read.attributes.field_selector),
+        field_selector: stored_fields(read.kind, &read.attributes.field_selector),
         ..wide.clone()
     };
     match subscriptions.reader(&wide, who).await {

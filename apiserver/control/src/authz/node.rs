@@ -40,10 +40,12 @@ impl Request<'_> {
             ("", "configmaps") => self.read_namespaced(RefKind::ConfigMap),
             ("", "persistentvolumeclaims") if asked.subresource == "status" => self.claim_status(),
             ("", "persistentvolumeclaims") => self.get_only(|| self.refers(RefKind::Claim)),
-            ("", "persistentvolumes") => self.get_only(|| self.graph.mounts(self.node, &asked.name)),
+            ("", "persistentvolumes") => {
+                self.get_only(|| self.is_clusterwide() && self.graph.mounts(self.node, &asked.name))
+            }
             ("resource.k8s.io", "resourceclaims") => self.get_only(|| self.refers(RefKind::ResourceClaim)),
             ("storage.k8s.io", "volumeattachments") => {
-                self.get_only(|| self.graph.attaches(self.node, &asked.name))
+                self.get_only(|| self.is_clusterwide() && self.graph.attaches(self.node, &asked.name))
             }
             ("", "serviceaccounts") => self.service_account(),
             ("coordination.k8s.io", "leases") => self.lease(),
@@ -62,6 +64,11 @@ impl Request<'_> {
 
     fn refers(&self, kind: RefKind) -> bool {
         self.graph.refers(self.node, kind, &self.asked.namespace, &self.asked.name)
+    }
+
+    /// An object of the cluster is in no namespace: a question that names one is about another object.
+    fn is_clusterwide(&self) -> bool {
+        self.asked.namespace.is_empty()
     }
 
     fn related(&self, related: impl FnOnce() -> bool) -> Decision {
@@ -155,7 +162,7 @@ impl Request<'_> {
         match self.verb() {
             "create" => Decision::Allow,
             "get" | "update" | "patch" | "delete" => {
-                self.related(|| self.graph.publishes(self.node, &self.asked.name))
+                self.related(|| self.is_clusterwide() && self.graph.publishes(self.node, &self.asked.name))
             }
             "watch" | "list" | "deletecollection" if self.selects_own_node() => Decision::Allow,
             "watch" | "list" | "deletecollection" => {

@@ -1,4 +1,4 @@
-//! What a token says: JSON Web Tokens with the claims of Kubernetes 1.36.
+//! The claims of a token: JSON Web Tokens as Kubernetes 1.36 issues them.
 
 use std::time::Duration;
 
@@ -9,9 +9,9 @@ use super::USER_PREFIX;
 /// An object that a token is bound to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bound {
-    /// Its name.
+    /// Name of the object.
     pub name: String,
-    /// Its incarnation; absent for a node that did not exist when the token was made.
+    /// UID of the object; empty for a node that did not exist when the token was issued.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub uid: String,
 }
@@ -19,7 +19,7 @@ pub struct Bound {
 /// The claim `kubernetes.io`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
-    /// Namespace of the account and of what the token is bound to.
+    /// Namespace of the account and of the bound object.
     pub namespace: String,
     /// Node that the bound pod runs on, or that the token is bound to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -30,38 +30,38 @@ pub struct Place {
     /// Secret that the token is bound to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<Bound>,
-    /// The account.
+    /// The service account.
     pub serviceaccount: Bound,
-    /// When a client should have asked for a new token, in Unix seconds; only in extended tokens.
+    /// Unix seconds by which a client should have renewed the token; only in extended tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warnafter: Option<u64>,
 }
 
-/// All claims. Times are Unix seconds.
+/// All claims of a token. Times are Unix seconds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claims {
-    /// For whom.
+    /// Audiences.
     pub aud: Vec<String>,
-    /// Not valid from then on.
+    /// Expiry time.
     pub exp: u64,
-    /// Made then.
+    /// Issue time.
     pub iat: u64,
-    /// By whom.
+    /// Issuer.
     pub iss: String,
-    /// Unique name of the token.
+    /// Unique ID of the token.
     #[serde(default)]
     pub jti: String,
-    /// What it is bound to.
+    /// The account and the objects that the token is bound to.
     #[serde(rename = "kubernetes.io")]
     pub place: Place,
-    /// Not valid before.
+    /// Start of validity.
     pub nbf: u64,
     /// User name.
     pub sub: String,
 }
 
 impl Claims {
-    /// Claims of an issuer's token that is valid from `now` (Unix seconds) for `life`. `id` is its unique name.
+    /// Claims of an issuer's token that is valid from `now` (Unix seconds) for `life`. `id` is its unique ID.
     #[must_use]
     pub fn new(
         issuer: &str,

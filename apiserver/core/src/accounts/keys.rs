@@ -1,4 +1,4 @@
-//! The keys of a cluster's token issuer, and what they prove.
+//! The keys of a cluster's token issuer, and verification of tokens with them.
 
 use jsonwebtoken::jwk::{Jwk, KeyAlgorithm};
 use jsonwebtoken::{Algorithm, DecodingKey, Header, Validation, errors::ErrorKind};
@@ -7,25 +7,26 @@ use thiserror::Error;
 
 use super::Claims;
 
-/// Longest token that is looked at, in bytes.
+/// Longest token that is read, in bytes.
 const TOKEN_LEN_MAX: usize = 16 * 1024;
 
-/// Keys of one issuer, at most; the API server publishes one for each of its flags.
+/// Maximum number of keys of one issuer. The API server publishes one for each of its key flags.
 const KEYS_MAX: usize = 64;
 
-/// Algorithms of service-account tokens (Kubernetes). ES512 is one too, but the library has none.
+/// Signature algorithms of service account tokens (Kubernetes). ES512 is missing because the library does not implement
+/// it.
 const ALGORITHMS: [Algorithm; 3] = [Algorithm::RS256, Algorithm::ES256, Algorithm::ES384];
 
-/// Why it is not proven what a token says.
+/// Why a token could not be verified.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Unverified {
-    /// It is no token of this kind, or its signature is wrong.
+    /// It is not a token of this kind, or its signature is wrong.
     #[error("invalid bearer token")]
     Invalid,
-    /// Another issuer has made it.
+    /// It was issued by another issuer.
     #[error("the token is of another issuer")]
     OtherIssuer,
-    /// It is signed with a key that is not known here.
+    /// Its signing key is not known here.
     #[error("the token is signed with a key that is not known")]
     UnknownKey,
 }
@@ -50,7 +51,7 @@ struct Key {
 
 impl KeySet {
     /// Reads the two documents that an issuer publishes: its configuration (OpenID Connect discovery) and its JSON Web
-    /// Key Set. Keys of kinds that service-account tokens never have are left out.
+    /// Key Set. Keys of types that service account tokens never use are left out.
     ///
     /// # Errors
     /// What is wrong with the documents.
@@ -74,22 +75,21 @@ impl KeySet {
             keys: Vec<serde_json::Value>,
         }
         let Raw { keys } = serde_json::from_slice(keys).map_err(|error| format!("key set: {error}"))?;
-        // One key that is not understood must not hide the others.
+        // One unreadable key must not hide the others.
         let known = keys.into_iter().filter_map(|key| Key::of(&serde_json::from_value(key).ok()?));
         Ok(Self { issuer, keys: known.take(KEYS_MAX).collect() })
     }
 
-    /// Who signs.
+    /// The issuer.
     #[must_use]
     pub fn issuer(&self) -> &str {
         &self.issuer
     }
 
-    /// The claims of a token whose signature and issuer are right. Times, audience and what it is bound to are not
-    /// looked at.
+    /// The claims of a token whose signature and issuer are valid. Times, audience and bound objects are not checked.
     ///
     /// # Errors
-    /// [`Unverified`] says what is not proven.
+    /// [`Unverified`] says what could not be verified.
     pub fn verify(&self, token: &str) -> Result<Claims, Unverified> {
         if token.len() > TOKEN_LEN_MAX {
             return Err(Unverified::Invalid);

@@ -1,4 +1,4 @@
-//! Putting a server together.
+//! Assembles a server.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::sources::{Single, Sources};
 use crate::status::ApiError;
 use crate::store::Store;
 
-/// Serves paths that are not resources, in place of the server's own answer.
+/// Serves paths that are not resources, instead of the server's own answer.
 pub trait Route: Send + Sync + 'static {
     /// Answers a request whose sender is authenticated and authorized.
     fn call<'a>(
@@ -36,18 +36,18 @@ pub trait Route: Send + Sync + 'static {
     ) -> BoxFuture<'a, Result<Response<Body>, ApiError>>;
 }
 
-/// One condition of health.
+/// One health check.
 pub trait Check: Send + Sync + 'static {
     /// Name as `/readyz?verbose` shows it.
     fn name(&self) -> &str;
 
-    /// Whether it holds now.
+    /// Whether the check passes now.
     ///
     /// # Errors
     /// What is wrong; shown to clients that may read health.
     fn check(&self) -> Result<(), String>;
 
-    /// Whether the process has to be started again when it does not hold: `/livez` shows it too.
+    /// Whether the process must be restarted when the check fails: `/livez` then includes it.
     fn is_vital(&self) -> bool {
         false
     }
@@ -66,7 +66,7 @@ pub(crate) struct Parts {
     pub(crate) writes: Arc<dyn WriteBackend>,
     /// By group, resource and subresource.
     pub(crate) endpoints: HashMap<(String, String, String), Arc<dyn Endpoint>>,
-    /// By path prefix; the first that fits answers.
+    /// By path prefix; the first match answers.
     pub(crate) routes: Vec<(String, Arc<dyn Route>)>,
     pub(crate) checks: Vec<Arc<dyn Check>>,
     pub(crate) info: ServerInfo,
@@ -76,7 +76,7 @@ pub(crate) struct Parts {
     pub(crate) connections_max: usize,
 }
 
-/// Collects the parts of an [`ApiServer`]. Without further calls it is a read-only server that lets everybody in.
+/// Collects the parts of an [`ApiServer`]. By default it is a read-only server that admits everyone.
 #[must_use]
 pub struct Builder {
     parts: Parts,
@@ -107,31 +107,31 @@ impl Builder {
         Self { parts }
     }
 
-    /// Finds out who asks. Default: everybody is anonymous.
+    /// Authenticates requests. Default: everyone is anonymous.
     pub fn authenticator(mut self, hook: Arc<dyn Authenticator>) -> Self {
         self.parts.authenticator = hook;
         self
     }
 
-    /// Decides who may do what. Default: everything is allowed.
+    /// Authorizes requests. Default: everything is allowed.
     pub fn authorizer(mut self, hook: Arc<dyn Authorizer>) -> Self {
         self.parts.authorizer = hook;
         self
     }
 
-    /// Lets callers act as others. Default: 403.
+    /// Lets callers impersonate other users. Default: 403.
     pub fn impersonator(mut self, hook: Arc<dyn Impersonator>) -> Self {
         self.parts.impersonator = Some(hook);
         self
     }
 
-    /// Sorts requests into flows. Default: answers say nothing of them.
+    /// Assigns requests to flows. Default: answers name no flow.
     pub fn classifier(mut self, hook: Arc<dyn Classifier>) -> Self {
         self.parts.classifier = Some(hook);
         self
     }
 
-    /// Is told about every answered request.
+    /// Receives a record of every answered request.
     pub fn audit(mut self, hook: Arc<dyn Audit>) -> Self {
         self.parts.audit = Some(hook);
         self
@@ -187,59 +187,61 @@ impl Builder {
         self
     }
 
-    /// The source of randomness: watch timeouts. Default: seeded by the operating system.
+    /// The source of randomness, used for watch timeouts. Default: seeded by the operating system.
     pub fn rng(mut self, rng: StdRng) -> Self {
         self.parts.rng = Mutex::new(rng);
         self
     }
 
-    /// How many watches there may be at the same time. Default: [`WATCHES_MAX`].
+    /// Maximum number of concurrent watches. Default: [`WATCHES_MAX`].
     pub fn watches_max(mut self, max: usize) -> Self {
         self.load().watches_max = max;
         self
     }
 
-    /// How many bytes of answers may be on their way to clients at the same time. Default: [`crate::api::ANSWERS_LEN_MAX`].
+    /// Maximum number of bytes of answers in transit to clients. Default: [`crate::api::ANSWERS_LEN_MAX`].
     pub fn answers_len_max(mut self, max: usize) -> Self {
         self.load().answers_len_max = max;
         self
     }
 
-    /// How many bytes of bodies may be received at the same time: room for some of the largest. Default:
+    /// Maximum number of bytes of request bodies being received; it should hold several of the largest ones. Default:
     /// [`crate::api::BODIES_LEN_MAX`].
     pub fn bodies_len_max(mut self, max: usize) -> Self {
         self.load().bodies_len_max = max;
         self
     }
 
-    /// How many connections a listener of this server may have at the same time; further ones wait in the listen queue of
-    /// the operating system. More than there may be watches, or these are never refused. Default: [`CONNECTIONS_MAX`].
+    /// Maximum number of connections of a listener of this server; further ones wait in the listen queue of the
+    /// operating system. It should exceed the maximum number of watches, otherwise that limit never applies. Default:
+    /// [`CONNECTIONS_MAX`].
     pub fn connections_max(mut self, max: usize) -> Self {
         self.parts.connections_max = max;
         self
     }
 
-    /// No sender can have all requests, watches, connections and bytes ([`crate::senders`]), and connections on which
-    /// nobody has authenticated make room for others. For servers that many may reach. Default: first come, first served.
+    /// Divides the limits among senders: none can use up all requests, watches, connections and bytes
+    /// ([`crate::senders`]), and unauthenticated connections make room for others. For servers that many clients can
+    /// reach. Default: first come, first served.
     pub fn shared_out(mut self) -> Self {
         self.load().senders = Some(Senders::default());
         self
     }
 
-    /// As [`Self::shared_out`], for a server on a node: every address is a place of its own there, since that is what pods have,
-    /// and `owner`, the user that the node's own components are, may have everything.
+    /// Like [`Self::shared_out`], for a server on a node: every address is a sender of its own there, since each pod
+    /// has one, and `owner`, the user of the node's own components, is not limited.
     pub fn shared_out_among_pods(mut self, owner: &str) -> Self {
         self.load().senders = Some(Senders::on_node_of(owner));
         self
     }
 
-    /// What the server will be doing, for metrics. No limit can be set any more.
+    /// The current activity of the server, for metrics. No limit can be set after this call.
     pub fn activity(&self) -> impl Fn() -> Activity + Send + Sync + 'static {
         let load = Arc::clone(&self.parts.load);
         move || load.activity()
     }
 
-    /// When cancelled, watches end cleanly and `/readyz` fails.
+    /// When the token is cancelled, watches end cleanly and `/readyz` fails.
     pub fn stop(mut self, stop: CancellationToken) -> Self {
         self.parts.stop = stop;
         self

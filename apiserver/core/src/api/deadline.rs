@@ -1,4 +1,4 @@
-//! How long a request may take, as kube-apiserver's deadline filter decides.
+//! How long a request may take, following kube-apiserver's deadline filter.
 
 use std::time::Duration;
 
@@ -8,17 +8,17 @@ use crate::query::Query;
 use crate::query::path::Target;
 use crate::status::{ApiError, Details};
 
-/// Time for a request that is no watch and no stream (kube-apiserver's `--request-timeout`).
+/// Time limit of a request that is neither a watch nor a stream (kube-apiserver's `--request-timeout`).
 const REQUEST_TIME_MAX: Duration = Duration::from_secs(60);
 
-/// Subresources whose answers go on as long as somebody reads.
+/// Subresources whose answers continue for as long as the client reads.
 const STREAMS: [&str; 5] = ["attach", "exec", "log", "portforward", "proxy"];
 
-/// The time that a request may take; `None` for those that end by themselves. The client may ask for less than the
-/// maximum with `timeout`, which is written as Go writes durations.
+/// The time limit of a request; `None` for long-running ones. The client may ask for less than the maximum with
+/// `timeout`, a duration in Go syntax.
 ///
 /// # Errors
-/// 400 when the parameter is no duration.
+/// 400 when the parameter is not a duration.
 pub(super) fn of(query: &Query) -> Result<Option<Duration>, ApiError> {
     if is_long_running(query) {
         return Ok(None);
@@ -30,18 +30,18 @@ pub(super) fn of(query: &Query) -> Result<Option<Duration>, ApiError> {
     Ok(Some(if wanted.is_zero() { REQUEST_TIME_MAX } else { wanted.min(REQUEST_TIME_MAX) }))
 }
 
-/// 504 for a request whose time is over.
+/// 504 for a request that exceeds its time limit.
 pub(super) fn passed() -> ApiError {
     let message = "Timeout: request did not complete within the allotted timeout";
     ApiError::new(StatusCode::GATEWAY_TIMEOUT, "Timeout", message).with_details(Details::default())
 }
 
-/// Whether a subresource is a connection to something outside of the store.
+/// Whether a subresource is a connection to something outside the store.
 pub(super) fn is_stream(subresource: &str) -> bool {
     STREAMS.contains(&subresource)
 }
 
-/// Whether the answer goes on as long as somebody reads.
+/// Whether the answer continues for as long as the client reads.
 pub(super) fn is_long_running(query: &Query) -> bool {
     let subresource = match &query.target {
         Target::Resource(path) => path.subresource.as_deref(),
@@ -50,8 +50,8 @@ pub(super) fn is_long_running(query: &Query) -> bool {
     query.verb == "watch" || subresource.is_some_and(is_stream)
 }
 
-/// Reads a duration as Go's `time.ParseDuration` does: numbers with units, for example `1m30s` or `-1.5h`. What is
-/// below zero counts as nothing.
+/// Parses a duration as Go's `time.ParseDuration` does: numbers with units, for example `1m30s` or `-1.5h`. Negative
+/// durations count as zero.
 fn parse(text: &str) -> Result<Duration, String> {
     let invalid = || format!("invalid duration {text:?}");
     let negative = text.starts_with('-');

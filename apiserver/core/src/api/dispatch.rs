@@ -1,4 +1,4 @@
-//! From an admitted request to whoever answers it.
+//! Dispatches an authorized request to the code that answers it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,7 +44,7 @@ use super::{Admitted, ApiServer, streams};
 pub(super) type Answer = Result<Response<Body>, ApiError>;
 
 impl ApiServer {
-    /// Answers a request. A watch takes the slot; of others the caller keeps it until the answer is sent.
+    /// Answers a request. A watch takes the slot; for other requests the caller keeps it until the answer is sent.
     pub(super) async fn dispatch<B>(
         &self,
         admitted: Admitted,
@@ -126,10 +126,11 @@ impl ApiServer {
         Ok(body::document(StatusCode::OK, shown, &accepted))
     }
 
-    /// Counts what objects take as trees while they are made ready to be shown, one after the other: as a body of the sender.
+    /// Counts the memory of objects that are parsed, one after the other, to be shown. It counts as a body of the
+    /// sender.
     ///
     /// # Errors
-    /// 429 when together too much is being read.
+    /// 429 when too much is being read at the same time.
     fn trees(
         &self,
         admitted: &Admitted,
@@ -245,7 +246,7 @@ impl ApiServer {
         Ok(written(reply, &encoder, &accepted, is_list))
     }
 
-    /// A body that those can read who answer the request. What it becomes counts as what was received.
+    /// Converts a body to a form that the handlers can read. Its parsed size counts like received bytes.
     async fn readable(
         &self,
         body: Typed,
@@ -256,14 +257,14 @@ impl ApiServer {
         let len = body.bytes.len();
         let read = || self.read_protobuf(body, admitted, kind);
         let body = aside_if_large(&admitted.attributes.payer, len, read).await??;
-        // What is applied is mostly JSON, whatever it is called.
+        // An apply body is mostly JSON, whatever its media type says.
         let is_yaml = input::is_yaml(&body.media_type).unwrap_or(false)
             && serde_json::from_slice::<IgnoredAny>(&body.bytes).is_err();
         received.becomes(tree::read_bytes(&body.bytes, is_yaml))?;
         Ok(body)
     }
 
-    /// Makes JSON of a protobuf body; whoever answers the request reads no protobuf.
+    /// Converts a protobuf body to JSON; the handlers do not read protobuf.
     fn read_protobuf(&self, body: Typed, admitted: &Admitted, kind: &KindInfo) -> Result<Typed, ApiError> {
         let object = Expected::Object(kind, &admitted.attributes.subresource);
         let kinds = &self.parts.registry.catalog().kinds;
@@ -274,7 +275,7 @@ impl ApiServer {
         }
     }
 
-    /// An update or apply of what is not there is a creation, which needs its own right.
+    /// An update or apply of an object that does not exist is a creation, which needs its own permission.
     async fn check_creation(&self, request: &WriteRequest) -> Result<bool, ApiError> {
         let attributes = &request.attributes;
         let key = ObjectKey::new(request.kind.storage.clone(), &attributes.namespace, &attributes.name);
@@ -298,7 +299,7 @@ impl ApiServer {
         kind: &KindInfo,
         path: &ResourcePath,
     ) -> Option<Arc<dyn crate::backend::Endpoint>> {
-        // What an endpoint does is a creation, whatever it is called: the right to read it must not do it.
+        // What an endpoint does is a creation, whatever its name: the permission to read must not allow it.
         if admitted.query.verb != "create" {
             return None;
         }
@@ -372,11 +373,11 @@ impl ApiServer {
 fn find(catalog: &Catalog, path: &ResourcePath) -> Result<Arc<KindInfo>, ApiError> {
     let kind = catalog.find(path).ok_or_else(ApiError::no_such_path)?;
     let one_object = path.name.is_some();
-    // To the routes of built-in kinds an empty namespace is one, to those of custom kinds it is none.
+    // Routes of built-in kinds treat an empty namespace as a namespace, those of custom kinds treat it as none.
     let namespace = if kind.custom { path.one_namespace() } else { path.namespace.as_deref() };
     let scope_fits = match (kind.namespaced, namespace.is_some()) {
         (true, true) | (false, false) => true,
-        // Lists and watches over all namespaces.
+        // Lists and watches across all namespaces.
         (true, false) => !one_object,
         (false, true) => false,
     };
@@ -408,7 +409,7 @@ fn check_verb(kind: &KindInfo, path: &ResourcePath, verb: &str) -> Result<(), Ap
     Ok(())
 }
 
-/// Who speaks of one object, or deletes what is in one place, names both.
+/// A request about one object, or a collection deletion, must name the object and the namespace.
 fn check_place(path: &ResourcePath, verb: &str) -> Result<(), ApiError> {
     if path.name.as_deref() == Some("") {
         return Err(ApiError::bad_request("name must be provided"));
@@ -420,8 +421,8 @@ fn check_place(path: &ResourcePath, verb: &str) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Reads in a namespace whose name means something in a path. What the real server refuses is the key in its store, with
-/// a 500.
+/// Refuses reads in the namespaces `.` and `..`, which have a meaning in a path. kube-apiserver refuses the resulting
+/// key in its store, with a 500.
 fn check_key(kind: &KindInfo, path: &ResourcePath, verb: &str) -> Result<(), ApiError> {
     let Some(namespace @ ("." | "..")) = path.namespace.as_deref() else { return Ok(()) };
     if !matches!(verb, "get" | "list") {
@@ -441,7 +442,7 @@ fn check_key(kind: &KindInfo, path: &ResourcePath, verb: &str) -> Result<(), Api
     Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "", message))
 }
 
-/// What no object can be called, because it means something in a path (Kubernetes `IsValidPathSegmentName`).
+/// Refuses names that have a meaning in a path (Kubernetes `IsValidPathSegmentName`).
 fn check_name(name: &str) -> Result<(), ApiError> {
     let odd = match name {
         "." | ".." => format!("may not be '{name}'"),
@@ -499,7 +500,7 @@ pub(super) fn header(admitted: &Admitted, name: &str) -> Option<String> {
     admitted.head.headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned)
 }
 
-/// A body of which nothing comes for this long is waited for no more.
+/// A request fails when no data of its body arrives for this long.
 pub(crate) const BODY_STALL_MAX: Duration = Duration::from_secs(10);
 
 fn stalled() -> ApiError {
@@ -508,7 +509,7 @@ fn stalled() -> ApiError {
 }
 
 impl ApiServer {
-    /// Reads a whole body, of at most [`BODY_LEN_MAX`]. It counts for as long as what comes with it is kept.
+    /// Reads a whole body, of at most [`BODY_LEN_MAX`]. It counts until the returned [`Receiving`] is dropped.
     async fn read_body<B>(
         &self,
         request_body: B,

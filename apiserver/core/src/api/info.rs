@@ -1,4 +1,4 @@
-//! `/version`, and the health endpoints.
+//! The `/version` and health endpoints.
 
 use http::{Response, StatusCode};
 use serde_json::{Value, json};
@@ -9,14 +9,14 @@ use crate::version;
 
 use super::builder::Parts;
 
-/// What `/version` says. Clients read the numbers to decide what the server can do.
+/// The content of `/version`. Clients read the numbers to decide what the server supports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerInfo {
     /// Major version of the Kubernetes API that is served.
     pub major: u32,
     /// Minor version.
     pub minor: u32,
-    /// Full version, for example `v1.36.3`; a suffix behind `+` may name this server.
+    /// Full version, for example `v1.36.3`; a suffix after `+` may name this server.
     pub git_version: String,
 }
 
@@ -48,7 +48,7 @@ impl ServerInfo {
     }
 }
 
-/// The machine as Go names it, which is how clients read it.
+/// The machine architecture in Go's naming, which clients expect.
 fn go_arch() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -58,7 +58,7 @@ fn go_arch() -> &'static str {
     }
 }
 
-/// Answers `/healthz`, `/livez` and `/readyz`, and single checks below them.
+/// Answers `/healthz`, `/livez`, `/readyz` and the single checks below them.
 pub(crate) fn health(parts: &Parts, path: &str, params: &Params) -> Option<Response<Body>> {
     let path = path.strip_prefix('/')?;
     let (endpoint, single) = match path.split_once('/') {

@@ -1,4 +1,4 @@
-//! Answers with OpenAPI documents.
+//! Serves OpenAPI documents.
 
 use http::{Response, StatusCode};
 
@@ -10,7 +10,7 @@ use crate::body::{self, Body};
 use crate::openapi::v2;
 use crate::registry::Catalog;
 
-/// Answers what is under `/openapi`; `None` when nothing is there.
+/// Answers paths under `/openapi`; `None` when nothing is served there.
 pub(super) fn answer(admitted: &Admitted, catalog: &Catalog, path: &str) -> Option<Answer> {
     match path.strip_prefix("/openapi/")? {
         "v2" => Some(Ok(swagger(admitted, catalog))),
@@ -19,8 +19,8 @@ pub(super) fn answer(admitted: &Admitted, catalog: &Catalog, path: &str) -> Opti
     }
 }
 
-/// The document of all versions in the form of OpenAPI 2.0. It is negotiated apart from others: its protobuf form
-/// has a media type of its own.
+/// The OpenAPI 2.0 document of all versions. It has its own content negotiation, because its protobuf form has its own
+/// media type.
 fn swagger(admitted: &Admitted, catalog: &Catalog) -> Response<Body> {
     let headers = &admitted.head.headers;
     let offered = v2::OFFERED.iter().map(|(media, _)| *media);
@@ -43,7 +43,7 @@ fn swagger(admitted: &Admitted, catalog: &Catalog) -> Response<Body> {
     response
 }
 
-/// The index of OpenAPI 3.0 or one of its documents, or the answer that the client has it already.
+/// The index of OpenAPI 3.0 or one of its documents, or 304 when the client already has it.
 fn by_version(admitted: &Admitted, catalog: &Catalog, path: &str) -> Answer {
     let accepted = accept(admitted, Kind::Document)?;
     let Some(document) = catalog.openapi(path) else { return Ok(no_such_page()) };
@@ -53,14 +53,14 @@ fn by_version(admitted: &Admitted, catalog: &Catalog, path: &str) -> Answer {
     }
     let asked = admitted.query.params.text("hash");
     if let (Some(current), true) = (document.hash(), asked.is_some() && asked != document.hash()) {
-        // The path names another content for ever.
+        // A path with an outdated hash must never be cached for this content.
         let mut response = body::moved(&format!("{path}?hash={current}"));
         body::cacheable(&mut response, &format!("\"{current}\""), false);
         return Ok(response);
     }
     let mut response = body::document(StatusCode::OK, document.write(), &accepted);
     if let Some(etag) = etag {
-        // A path with the hash in it names this content for ever.
+        // A path with a hash always names the same content.
         body::cacheable(&mut response, &etag, asked.is_some());
     }
     Ok(response)

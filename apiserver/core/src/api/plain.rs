@@ -1,4 +1,4 @@
-//! Paths that are not resources: health, discovery, OpenAPI, `/version`; and answers for what is not there.
+//! Paths that are not resources: health, discovery, OpenAPI, `/version`. Also the answers for unknown paths.
 
 use bytes::Bytes;
 use http::{Method, Response, StatusCode, Uri};
@@ -16,11 +16,11 @@ use crate::registry::Catalog;
 use crate::status::ApiError;
 use crate::value::to_bytes;
 
-/// Answer to a path that nobody serves, as kube-apiserver writes it.
+/// The answer to an unknown path, as kube-apiserver writes it.
 const NO_SUCH_PAGE: &str = "404 page not found\n";
 
 impl ApiServer {
-    /// Paths that are not resources.
+    /// Answers paths that are not resources.
     pub(super) async fn plain<B>(&self, admitted: Admitted, request_body: B, catalog: &Catalog) -> Answer
     where
         B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
@@ -49,7 +49,7 @@ impl ApiServer {
             return Err(ApiError::method_not_allowed());
         }
         if matches!(path, "" | "/version") {
-            // They have one form, whatever the client takes.
+            // These documents have one form, whatever the client accepts.
             let accepted = Accepted { pretty: true, ..Accepted::default() };
             return Ok(body::document(StatusCode::OK, document, &accepted));
         }
@@ -64,8 +64,8 @@ impl ApiServer {
     }
 }
 
-/// The answer for a resource that is not served. Custom resources are served behind built-in groups, and what is not
-/// found there is nobody's.
+/// The answer for a resource that is not served. The handler of custom resources comes after that of built-in groups
+/// and answers paths that neither serves.
 pub(super) fn missing(catalog: &Catalog, path: &ResourcePath, verb: &str, error: ApiError) -> Answer {
     match (catalog.find(path), &path.name) {
         (Some(kind), _) if is_elsewhere(kind, path, verb) => Ok(no_such_page()),
@@ -78,13 +78,14 @@ pub(super) fn missing(catalog: &Catalog, path: &ResourcePath, verb: &str, error:
     }
 }
 
-/// Whether a path does not name objects of a custom kind, though it names the kind: the scope is another one.
+/// Whether a path names a custom kind but cannot name its objects, because the scope differs.
 pub(super) fn is_elsewhere(kind: &KindInfo, path: &ResourcePath, verb: &str) -> bool {
     let across_all = matches!(verb, "list" | "watch");
     kind.custom && kind.namespaced != path.one_namespace().is_some() && !(kind.namespaced && across_all)
 }
 
-/// The answer for a path that is no resource: a `Status` for an unknown version of a built-in group, else a page.
+/// The answer for a path that is not a resource: a `Status` for an unknown version of a built-in group, otherwise a
+/// text page.
 fn nobodys(catalog: &Catalog, path: &str) -> Answer {
     let group = match path.trim_start_matches('/').split('/').collect::<Vec<_>>().as_slice() {
         ["api", _] => Some(""),
@@ -105,7 +106,7 @@ pub(super) fn no_such_page() -> Response<Body> {
     body::text(StatusCode::NOT_FOUND, NO_SUCH_PAGE)
 }
 
-/// The answer for a path that ends behind a verb, as kube-apiserver writes it.
+/// The answer for a path that ends after a verb, as kube-apiserver writes it.
 pub(super) fn incomplete(uri: &Uri) -> Response<Body> {
     let asked = uri.path_and_query().map_or("/", |asked| asked.as_str());
     let safe = asked.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
@@ -115,7 +116,7 @@ pub(super) fn incomplete(uri: &Uri) -> Response<Body> {
     body::text(StatusCode::INTERNAL_SERVER_ERROR, text)
 }
 
-/// Under which name the client has reached this server; empty when it does not say.
+/// The host name under which the client reached this server; empty when the request does not say.
 fn authority(admitted: &Admitted) -> String {
     let named = admitted.head.uri.authority().map(ToString::to_string);
     named.or_else(|| header(admitted, "host")).unwrap_or_default()

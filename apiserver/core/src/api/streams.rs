@@ -1,5 +1,5 @@
-//! Subresources that are connections to nodes and pods. This server opens none, but it refuses what kube-apiserver
-//! refuses before it would open one, in the same way.
+//! Subresources that are connections to nodes and pods. This server opens none, but refuses invalid requests for them
+//! exactly as kube-apiserver does.
 
 use http::{Response, StatusCode};
 use serde_json::Value;
@@ -14,14 +14,14 @@ use crate::query::path::ResourcePath;
 use crate::status::{ApiError, Cause};
 use crate::store::{Store, StoreError};
 
-/// Parameters of a log with the least that they may say.
+/// Log parameters with their minimum values.
 const LOG_MINIMA: [(&str, i64, &str); 3] = [
     ("tailLines", 0, "must be greater than or equal to 0"),
     ("limitBytes", 1, "must be greater than 0"),
     ("sinceSeconds", 1, "must be greater than 0"),
 ];
 
-/// The subresource of a path when it is none that this server can answer.
+/// The subresource of a path when this server does not serve it.
 pub(super) fn unserved<'a>(kind: &KindInfo, path: &'a ResourcePath) -> Option<&'a str> {
     path.subresource.as_deref().filter(|name| *name != "scale" && kind.rules().endpoint(name).is_none())
 }
@@ -45,7 +45,7 @@ pub(super) fn answer(
     let no_connections =
         || not_served(path, subresource, ": this server opens no connections to nodes and pods");
     let stored = store.get(&key).map_err(|error| match error {
-        // Whatever the object is: to ask again would bring nothing.
+        // The object does not matter: a retry would not help.
         StoreError::NotSynced { .. } => no_connections(),
         error => error.into(),
     })?;
@@ -96,7 +96,7 @@ fn check_log(name: &str, params: &Params) -> Result<(), ApiError> {
     if causes.is_empty() { Ok(()) } else { Err(ApiError::invalid("", "PodLogOptions", name, causes)) }
 }
 
-/// The container that is named must be one of the pod's.
+/// A named container must exist in the pod.
 fn check_container(pod: &Value, name: &str, params: &Params) -> Result<(), ApiError> {
     let Some(wanted) = params.text("container") else { return Ok(()) };
     let lists = ["containers", "initContainers", "ephemeralContainers"];

@@ -11,16 +11,16 @@ use crate::senders::{Senders, Source};
 
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// The places are the process's: one test at a time.
+/// The permits are global to the process, so only one test runs at a time.
 static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
-/// Work that goes on until it is told to end.
+/// Work that runs until it is told to end.
 struct Work {
     end: mpsc::Sender<()>,
     task: JoinHandle<Result<usize, ApiError>>,
 }
 
-/// Pieces of work that say when they begin and how many run.
+/// Pieces of work that report their start and how many run.
 struct Works {
     running: Arc<AtomicUsize>,
     began: mpsc::Sender<&'static str>,
@@ -69,7 +69,7 @@ async fn long_work_holds_up_nobody_and_has_a_bound() {
     for _ in 0..ASIDE_MAX {
         works.next();
     }
-    // The one worker serves: the last one is asked for, and waits for a place.
+    // The one worker thread is free: the last request arrives and waits for a permit.
     let served = tokio::time::timeout(DEADLINE, tokio::spawn(async { tokio::task::yield_now().await }));
     served.await.expect("the runtime serves").unwrap();
     assert_eq!((PLACES.available_permits(), works.running.load(Ordering::SeqCst)), (0, ASIDE_MAX));
@@ -81,7 +81,7 @@ async fn long_work_holds_up_nobody_and_has_a_bound() {
     }
 }
 
-/// One sender has slow expressions without end: another one's are next, however many of the first wait.
+/// One sender has an endless supply of slow expressions: another one's are next, however many of the first wait.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn one_sender_has_half_of_the_places_for_expressions_and_waits_behind_itself() {
     let _alone = ALONE.lock().await;
@@ -93,7 +93,7 @@ async fn one_sender_has_half_of_the_places_for_expressions_and_waits_behind_itse
     let others = [works.of("bob", &bob), works.of("bob", &bob)];
     assert_eq!([works.next(), works.next()], ["bob", "bob"], "there are places, and eight of hers wait");
     assert_eq!(works.running.load(Ordering::SeqCst), ASIDE_MAX);
-    // Ann is the first in the line of all, since no more of Eve's may stand there.
+    // Ann is first in the common queue, since Eve has no more entries in it.
     let mut next = Box::pin(aside(&ann, || ()));
     assert!(next.as_mut().now_or_never().is_none());
     ends(slow.remove(0)).await.unwrap();
@@ -103,7 +103,7 @@ async fn one_sender_has_half_of_the_places_for_expressions_and_waits_behind_itse
     }
 }
 
-/// Time stands still but where everybody waits for it.
+/// The clock is paused: it advances only while every task waits.
 #[tokio::test(start_paused = true)]
 async fn who_waits_too_long_for_expressions_is_told_to_come_again() {
     let _alone = ALONE.lock().await;

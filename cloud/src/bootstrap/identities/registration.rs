@@ -113,7 +113,6 @@ impl Identities {
     /// # Errors
     /// [`IdentityError`] when that cannot be recorded, or the last attempt has created no Node. The Node must then not
     /// be created.
-    /// [`IdentityError`] when that cannot be recorded, or the last try has made no Node: then the Node must not be created.
     pub(crate) async fn begin_registration(
         self: &Arc<Self>,
         node: &NodeId,

@@ -24,7 +24,6 @@ impl Identities {
     ///
     /// # Errors
     /// [`IdentityError`] when the API does not accept the write.
-    /// [`IdentityError`] when the API does not take it.
     pub(crate) async fn revoke(&self, node: &NodeId) -> Result<bool, IdentityError> {
         let (mut is_known, mut backoff) = (false, Backoff::new(REVOCATION_WAIT));
         loop {
@@ -50,7 +49,6 @@ impl Identities {
 ///
 /// # Errors
 /// [`IdentityError`] when the API does not accept the write.
-/// [`IdentityError`] when the API does not take it.
 pub async fn revoke(
     store: Arc<dyn SecretStore>,
     nodes: Arc<dyn NodeLookup>,

@@ -48,7 +48,7 @@ struct Shard {
 #[derive(Debug, Default)]
 pub(super) struct Shelf {
     shards: [Mutex<Shard>; SHARDS],
-    /// Serializes this process's writes to each Secret: concurrent ones would only conflict.
+    /// Serialises this process's writes to each Secret: concurrent ones would only conflict.
     writing: [tokio::sync::Mutex<()>; SHARDS],
 }
 

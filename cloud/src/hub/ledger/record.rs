@@ -1,4 +1,4 @@
-//! Serialization of a ledger: compressed JSON, so that the largest one fits into one Kubernetes object.
+//! Serialisation of a ledger: compressed JSON, so that the largest one fits into one Kubernetes object.
 
 use std::collections::HashMap;
 

@@ -55,8 +55,8 @@ async fn open(hub: Arc<Hub>, node: NodeId, handle: Arc<SessionHandle>, mut link:
         Ok(place) if handle.begin() => place,
         outcome => {
             never_began(&hub, &node, &handle).await;
-            // If the node was replaced meanwhile, it has a newer connection, so this one deserves no more time or
-            // memory.
+            // If the node was replaced meanwhile, it has a newer connection, so no more time or memory is spent on this
+            // one.
             if let Err(goodbye) = outcome
                 && goodbye.reason != GoodbyeReason::Replaced
             {

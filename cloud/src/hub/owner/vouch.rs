@@ -13,7 +13,7 @@ use crate::metrics::Label;
 /// How long a hello may be held back: shorter than an edge waits for its welcome.
 const VOUCH_LIMIT: Duration = Duration::from_secs(5);
 
-/// Retry time for a node whose attestation the API server has not answered.
+/// Retry time for a node if the API server has not answered in time.
 const VOUCH_RETRY: Duration = Duration::from_secs(5);
 
 /// Progress of checking the first hello of a connection.
