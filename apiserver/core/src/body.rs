@@ -1,4 +1,4 @@
-//! Bodies of answers: whole or streamed, JSON or YAML, plain or compressed.
+//! Response bodies: whole or streamed, JSON or YAML, plain or compressed.
 
 use std::collections::HashSet;
 use std::io::Write as _;
@@ -24,22 +24,22 @@ use crate::status::ApiError;
 use crate::stored::Stored;
 use crate::tree::{self, BODY_TREE_MAX};
 
-/// Body of every answer.
+/// The body of every answer.
 pub type Body = UnsyncBoxBody<Bytes, std::io::Error>;
 
-/// Answers of at least this many bytes are compressed for clients that read gzip (as kube-apiserver does).
+/// Answers of at least this many bytes are compressed for clients that accept gzip (as in kube-apiserver).
 pub const GZIP_MIN: usize = 128 * 1024;
 
 /// Small pieces of a streamed answer are joined up to about this many bytes.
 const PIECE_LEN: usize = 64 * 1024;
 
-/// What answers say of their keeping when nothing else is known.
+/// The `Cache-Control` value of answers that set no other.
 const REVALIDATE: &str = "no-cache, private";
 
-/// Characters of all warnings of one answer together, before each is cut.
+/// Total characters of the warnings of one answer; beyond it each is cut.
 const WARNINGS_LEN_MAX: usize = 4096;
 
-/// Characters of one warning where they are cut.
+/// Characters to which one warning is cut.
 const WARNING_LEN_MAX: usize = 256;
 
 /// A piece of an answer.
@@ -47,21 +47,21 @@ const WARNING_LEN_MAX: usize = 256;
 pub enum Part {
     /// Text.
     Text(Bytes),
-    /// The body of a stored object from a place on. It is read when its turn comes: a long list is never in memory as a
-    /// whole.
+    /// The body of a stored object from an offset on. It is read when its turn comes: a long list is never in memory as
+    /// a whole.
     Stored {
         /// The object.
         object: Arc<Stored>,
-        /// Where to begin, in bytes; at most the length of the body.
+        /// The offset in bytes; at most the length of the body.
         from: usize,
     },
 }
 
-/// Bytes that an answer of unknown length keeps in memory until it is sent, beside what its store keeps anyway.
+/// Bytes that an answer of unknown length keeps in memory until it is sent, without what its store keeps anyway.
 #[derive(Debug, Clone, Copy)]
 struct Weight(usize);
 
-/// Bytes that an answer keeps in memory until it is sent; none for one that goes on as long as somebody reads.
+/// Bytes that an answer keeps in memory until it is sent; none for one that continues for as long as the client reads.
 pub(crate) fn weight(response: &Response<Body>) -> Option<usize> {
     let whole = response.body().size_hint().exact().map(|len| usize::try_from(len).unwrap_or(usize::MAX));
     whole.or_else(|| response.extensions().get::<Weight>().map(|weight| weight.0))
@@ -81,7 +81,7 @@ impl Part {
         }
     }
 
-    /// Bytes that it keeps in memory and its store does not.
+    /// Bytes that the part keeps in memory and its store does not.
     fn weight(&self, shared: bool) -> usize {
         match self {
             Self::Stored { .. } if shared => 0,
@@ -104,26 +104,26 @@ impl Part {
     }
 }
 
-/// A body that is there as a whole.
+/// A body whose content is complete.
 #[must_use]
 pub fn full(bytes: impl Into<Bytes>) -> Body {
     Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
 }
 
-/// A document that is written whole, in the syntax that was asked for.
+/// A complete document, in the requested syntax.
 #[must_use]
 pub fn document(status: StatusCode, json: Bytes, accepted: &Accepted) -> Response<Body> {
     pieces(status, vec![json.into()], accepted)
 }
 
-/// A document in pieces of JSON text that are shared with the store: nothing is copied as a whole. It ends its line,
-/// unless it is indented (as Go's encoders have it).
+/// A document in pieces of JSON text that are shared with the store: it is never copied as a whole. It ends with a
+/// newline unless it is indented (as Go's encoders write it).
 #[must_use]
 pub fn pieces(status: StatusCode, parts: Vec<Part>, accepted: &Accepted) -> Response<Body> {
     pieces_of(status, parts, accepted, false)
 }
 
-/// The same of objects that their store keeps anyway if they are `shared`.
+/// Like [`pieces`], for objects that their store keeps anyway if they are `shared`.
 pub(crate) fn pieces_of(
     status: StatusCode,
     mut parts: Vec<Part>,
@@ -136,7 +136,7 @@ pub(crate) fn pieces_of(
         match (tree::tree_bytes(&text) <= BODY_TREE_MAX, accepted.syntax) {
             (true, _) => return rewritten(status, &text, accepted),
             (false, Syntax::Yaml) => return too_large_for_yaml(),
-            // What is too large for it comes without indentation.
+            // A document that is too large for it is not indented.
             (false, Syntax::Json) => {}
         }
     }
@@ -150,7 +150,7 @@ pub(crate) fn pieces_of(
     response
 }
 
-/// An answer of any content type in pieces, compressed when it is long and the client reads gzip.
+/// An answer of any content type in pieces. It is compressed when it is long and the client accepts gzip.
 #[must_use]
 pub fn binary(
     parts: impl IntoIterator<Item = impl Into<Part>>,
@@ -177,7 +177,7 @@ pub fn binary(
     response
 }
 
-/// Says that another value of a request header would have brought another answer.
+/// Adds to `Vary` the name of a request header that the answer depends on.
 pub(crate) fn varies(response: &mut Response<Body>, header: &'static str) {
     response.headers_mut().append(VARY, HeaderValue::from_static(header));
 }
@@ -193,7 +193,8 @@ pub fn refusal(error: &ApiError, accepted: &Accepted) -> Response<Body> {
     response
 }
 
-/// Says in the head when to come again, as API servers do, where a refusal that is passed on says so: clients look nowhere else.
+/// Copies the retry time of a forwarded refusal to the `Retry-After` header, as API servers do: clients look nowhere
+/// else.
 pub(crate) fn say_when(response: &mut Response<Body>, status: &[u8]) {
     #[derive(Deserialize)]
     struct Refusal {
@@ -214,7 +215,7 @@ pub(crate) fn say_when(response: &mut Response<Body>, status: &[u8]) {
     }
 }
 
-/// Says what every answer says: whoever keeps it asks again, unless the answer says otherwise; to a HEAD, no body.
+/// Completes every answer: clients must revalidate it unless it says otherwise, and the answer to a HEAD has no body.
 pub(crate) fn finish(response: &mut Response<Body>, method: &Method) {
     let keep = HeaderValue::from_static(REVALIDATE);
     response.headers_mut().entry(CACHE_CONTROL).or_insert(keep);
@@ -223,7 +224,7 @@ pub(crate) fn finish(response: &mut Response<Body>, method: &Method) {
     }
 }
 
-/// An answer of plain text.
+/// A plain text answer.
 #[must_use]
 pub fn text(status: StatusCode, text: impl Into<String>) -> Response<Body> {
     let mut response = typed(status, full(text.into()), "text/plain; charset=utf-8");
@@ -240,7 +241,7 @@ pub fn typed(status: StatusCode, body: Body, content_type: &'static str) -> Resp
     response
 }
 
-/// An aggregated discovery document, or the answer that the client has it already.
+/// An aggregated discovery document, or 304 when the client already has it.
 #[must_use]
 pub fn discovery(etag: &str, document: Option<Bytes>) -> Response<Body> {
     let content_type = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
@@ -254,7 +255,7 @@ pub fn discovery(etag: &str, document: Option<Bytes>) -> Response<Body> {
     response
 }
 
-/// Lets clients keep an answer: under its entity tag, and without asking again when its path names the content.
+/// Lets clients cache an answer: under its entity tag, and without revalidation when its path determines the content.
 pub fn cacheable(response: &mut Response<Body>, etag: &str, immutable: bool) {
     let headers = response.headers_mut();
     if let Ok(etag) = HeaderValue::from_str(etag) {
@@ -264,7 +265,7 @@ pub fn cacheable(response: &mut Response<Body>, etag: &str, immutable: bool) {
     headers.insert(CACHE_CONTROL, HeaderValue::from_static(how));
 }
 
-/// The answer that what is asked for is found under another path.
+/// A redirect to another path.
 #[must_use]
 pub fn moved(location: &str) -> Response<Body> {
     let mut response = typed(StatusCode::MOVED_PERMANENTLY, full(Bytes::new()), "application/json");
@@ -274,8 +275,8 @@ pub fn moved(location: &str) -> Response<Body> {
     response
 }
 
-/// Adds `Warning` headers (RFC 7234 section 5.5, code 299 as Kubernetes uses it), each text once. Texts are cut only
-/// when all of them together are too long, as kube-apiserver does.
+/// Adds `Warning` headers (RFC 7234 section 5.5, code 299 as Kubernetes uses it), each text once. As in kube-apiserver,
+/// texts are cut only when all of them together are too long.
 pub fn add_warnings(response: &mut Response<Body>, warnings: &[String]) {
     let mut seen = HashSet::new();
     let texts: Vec<&str> =
@@ -312,7 +313,7 @@ fn rewritten(status: StatusCode, json: &[u8], accepted: &Accepted) -> Response<B
     typed(status, full(text), "application/json")
 }
 
-/// What one answer takes as a tree is bounded as what one body takes.
+/// The parsed size of an answer has the same limit as that of a request body.
 fn too_large_for_yaml() -> Response<Body> {
     let text =
         "the answer has more parts than are written as YAML: ask for application/json, or for less at a time";
@@ -326,7 +327,7 @@ fn join(parts: &[Part], length: usize) -> Bytes {
     whole.freeze()
 }
 
-/// Small parts are joined, large ones are passed on as they are.
+/// Joins small parts and passes on large ones as they are.
 fn streamed(parts: Vec<Part>) -> Body {
     let mut parts = parts.into_iter().peekable();
     let frames = std::iter::from_fn(move || {
@@ -391,7 +392,7 @@ mod tests {
         assert_eq!(shown(&["a\"\n".to_owned()]), ["a\\\"".len() + around]);
     }
 
-    /// Whoever writes the objects of a list chooses what a tree of all of them takes.
+    /// The authors of the objects in a list determine how much memory their tree takes.
     #[tokio::test]
     async fn what_would_take_too_much_as_a_tree_is_not_written_anew() {
         let list = |parts: usize| format!(r#"{{"items":[{}0]}}"#, r#"{"":0},"#.repeat(parts));

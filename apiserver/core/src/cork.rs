@@ -1,9 +1,9 @@
-//! Small writes of one connection leave together.
+//! Coalesces the small writes of one connection.
 //!
-//! HTTP/2 gives every frame of more than a few hundred bytes to its stream alone and asks for it to be flushed: a TLS
-//! record and a system call each. An event that a hundred watches of one connection get would be a hundred of both. Here
-//! what a connection writes waits until every task that is ready to add to it has had its turn. A connection of HTTP/1 has
-//! one answer at a time, for which nothing is worth waiting.
+//! HTTP/2 passes every frame of more than a few hundred bytes to its stream on its own and then flushes it, which costs
+//! a TLS record and a system call each. An event that goes to a hundred watches of one connection would cost a hundred
+//! of both. This module delays the output of a connection until every task that is ready to add to it has run. An
+//! HTTP/1 connection has one answer at a time, so it gains nothing from waiting.
 
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
@@ -18,28 +18,28 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 #[cfg(test)]
 mod tests;
 
-/// Writes longer than this are passed on, uncopied: the content of one TLS record.
+/// Longer writes are passed on without copying. This is the content of one TLS record.
 const COPIED_MAX: usize = 16 * 1024;
 
-/// Bytes that wait, at most: as many TLS records as leave with one system call.
+/// Maximum number of waiting bytes: as many TLS records as one system call sends.
 const WAITING_MAX: usize = 4 * COPIED_MAX;
 
-/// The stream as a connection uses it. Flushing it is [`Outlet::drive`]'s business.
+/// The stream as a connection uses it. [`Outlet::drive`] flushes it.
 pub(crate) struct Corked<S>(Arc<Mutex<Pipe<S>>>);
 
-/// Where what waits leaves.
+/// Sends the waiting bytes.
 pub(crate) struct Outlet<S>(Arc<Mutex<Pipe<S>>>);
 
 struct Pipe<S> {
     stream: S,
-    /// Whether several answers share the connection; known from the first write.
+    /// Whether several answers share the connection; known after the first write.
     shared: Option<bool>,
     waiting: BytesMut,
-    /// Whether something was passed on and not flushed.
+    /// Whether bytes were passed on and not flushed.
     unflushed: bool,
 }
 
-/// Puts a cork on a stream.
+/// Wraps a stream so that its writes are coalesced.
 pub(crate) fn cork<S>(stream: S) -> (Corked<S>, Outlet<S>) {
     let pipe =
         Arc::new(Mutex::new(Pipe { stream, shared: None, waiting: BytesMut::new(), unflushed: false }));
@@ -47,10 +47,10 @@ pub(crate) fn cork<S>(stream: S) -> (Corked<S>, Outlet<S>) {
 }
 
 impl<S: AsyncWrite + Unpin> Outlet<S> {
-    /// Runs a connection that writes to the corked stream, and lets what it wrote leave.
+    /// Runs a connection that writes to the wrapped stream, and sends what it wrote.
     ///
     /// # Errors
-    /// When that fails, and the connection with it.
+    /// When sending fails, and with it the connection.
     pub(crate) async fn drive<F: Future>(self, connection: F) -> io::Result<F::Output> {
         let mut connection = pin!(connection);
         let mut others_had_their_turn = false;
@@ -63,7 +63,7 @@ impl<S: AsyncWrite + Unpin> Outlet<S> {
                 return Poll::Pending;
             }
             if !std::mem::replace(&mut others_had_their_turn, true) {
-                // A task that wakes itself goes behind those that are ready now.
+                // A task that wakes itself runs after those that are ready now.
                 context.waker().wake_by_ref();
                 return Poll::Pending;
             }
@@ -82,7 +82,7 @@ impl<S> Pipe<S> {
 }
 
 impl<S: AsyncWrite + Unpin> Pipe<S> {
-    /// Whether what is written waits. A server of HTTP/2 begins with a frame.
+    /// Whether writes are coalesced. The first output of an HTTP/2 server is a frame.
     fn is_shared(&mut self, slices: &[IoSlice<'_>]) -> bool {
         if self.shared.is_none() {
             let first = slices.iter().find(|slice| !slice.is_empty());
@@ -110,7 +110,7 @@ impl<S: AsyncWrite + Unpin> Pipe<S> {
         Poll::Ready(Ok(length))
     }
 
-    /// Hands over what waits.
+    /// Passes on the waiting bytes.
     fn poll_pass_on(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.waiting.has_remaining() {
             self.unflushed = true;

@@ -1,4 +1,4 @@
-//! Discovery: what is served, in the old form (one document a group version) and the aggregated one.
+//! Discovery documents: the old form (one document per group version) and the aggregated one.
 
 use std::collections::BTreeMap;
 
@@ -56,12 +56,12 @@ impl Documents {
         Self { by_path, aggregated }
     }
 
-    /// The document under a path without a slash at its end.
+    /// The document of a path, which must not end with a slash.
     pub(crate) fn get(&self, path: &str) -> Option<&Bytes> {
         self.by_path.get(path)
     }
 
-    /// The document under `/`: every path there is.
+    /// The document of `/`: the list of all paths.
     pub(crate) fn paths(&self) -> Bytes {
         let mut paths: Vec<&str> = self.by_path.keys().map(String::as_str).collect();
         paths.extend(["/healthz", "/livez", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]);
@@ -77,7 +77,7 @@ impl Documents {
 
 type Versions<'a> = Vec<(&'a str, Vec<&'a KindInfo>)>;
 
-/// Groups with their versions, in the order in which discovery names them.
+/// Groups with their versions, in discovery order.
 struct Groups<'a>(Vec<(&'a str, Versions<'a>)>);
 
 impl<'a> Groups<'a> {
@@ -111,7 +111,7 @@ fn core_versions(groups: &Groups<'_>) -> Value {
     json!({"kind": "APIVersions", "versions": versions, "serverAddressByClientCIDRs": []})
 }
 
-/// The document of core versions with the address under which a client finds this server, wherever it is.
+/// The document of core versions, with the address under which the client reached this server.
 pub(crate) fn with_address(versions: &Bytes, address: &str) -> Bytes {
     let Ok(mut document) = serde_json::from_slice::<Value>(versions) else { return versions.clone() };
     if !address.is_empty() {
@@ -179,7 +179,7 @@ fn texts(list: &[std::sync::Arc<str>]) -> Value {
     list.iter().map(|text| Value::from(&**text)).collect()
 }
 
-/// Eight bytes that change when the stored version does (the form that kube-apiserver uses).
+/// Eight bytes that change when the stored version does (in the format of kube-apiserver).
 fn storage_hash(kind: &KindInfo) -> String {
     use base64::Engine;
     let stored = format!("{}/{}/{}", kind.storage.group, kind.storage.version, kind.kind);
@@ -220,7 +220,7 @@ fn version_of(version: &str, kinds: &[&KindInfo]) -> Value {
 fn aggregated_resource(kind: &KindInfo) -> Value {
     let scope = if kind.namespaced { "Namespaced" } else { "Cluster" };
     let own = (&*kind.resource.group, &*kind.resource.version);
-    // The real server names group and version of a built-in kind only where they are others than those of the path.
+    // kube-apiserver names the group and version of a built-in kind only where they differ from those of the path.
     let response_kind = |group: &str, version: &str, name: &str| {
         let (group, version) =
             if !kind.custom && (group, version) == own { ("", "") } else { (group, version) };

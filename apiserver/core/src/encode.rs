@@ -19,11 +19,11 @@ use crate::stored::Stored;
 use crate::tree;
 use crate::value::to_bytes;
 
-/// Bytes that the tree of an object may take whose cells in a Table are all shown; of others, those are that need nothing but the
-/// name and the age. An EndpointSlice of 1,000 endpoints takes five million.
+/// Maximum size in bytes of the tree of an object for which a Table shows all cells. For larger ones it shows only the
+/// cells that need just the name and the age. An EndpointSlice of 1,000 endpoints takes five million bytes.
 pub const ROW_TREE_MAX: usize = 8 * 1024 * 1024;
 
-/// What the rows of a Table carry besides their cells.
+/// What the rows of a Table contain besides their cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Include {
     /// `includeObject=None`.
@@ -34,14 +34,14 @@ pub enum Include {
     Object,
 }
 
-/// Writes the objects of one kind.
+/// Encodes the objects of one kind.
 #[derive(Debug, Clone, Copy)]
 pub struct Encoder<'a> {
     /// The kind, as served.
     pub kind: &'a KindInfo,
-    /// What to show.
+    /// The form of the answer.
     pub form: Form,
-    /// What Table rows carry.
+    /// What Table rows contain.
     pub include: Include,
 }
 
@@ -65,15 +65,15 @@ impl<'a> Encoder<'a> {
         Ok(Self { kind, form, include })
     }
 
-    /// Refuses a form that what is to be shown does not have.
+    /// Refuses a form that does not exist for what is to be shown.
     ///
     /// # Errors
-    /// 406 for the metadata of a list as one object's, and the other way round.
+    /// 406 for the metadata of a list requested as that of one object, and vice versa.
     pub fn check_form(&self, is_list: bool) -> Result<(), ApiError> {
         let Form::Misfit(form) = self.form else { return Ok(()) };
         let (what, kind) =
             if is_list { ("is a list", &self.kind.list_kind) } else { ("is not a list", &self.kind.kind) };
-        // The real text names the Go type.
+        // kube-apiserver's message names the Go type.
         let group = match &*self.kind.resource.group {
             "" | "events.k8s.io" => "core",
             group => group.split('.').next().unwrap_or_default(),
@@ -88,14 +88,14 @@ impl<'a> Encoder<'a> {
         )))
     }
 
-    /// Bytes of stored objects that have to be read before they can be shown.
+    /// Bytes of stored objects that must be parsed before they can be shown.
     pub(crate) fn read_len(&self, items: &[Arc<Stored>]) -> usize {
         let is_read = matches!(self.form, Form::Table(_)) || !self.kind.identical_storage();
         if is_read { items.iter().map(|item| item.body_len()).sum() } else { 0 }
     }
 
-    /// Bytes that the largest of these takes as a tree where objects become trees before they are shown. One is read after the
-    /// other, and rows of Tables have [a bound of their own](ROW_TREE_MAX).
+    /// Bytes of the largest tree among these objects, where objects are parsed before they are shown. One is read after
+    /// the other, and rows of Tables have [a limit of their own](ROW_TREE_MAX).
     pub(crate) fn tree_bytes(&self, items: &[Arc<Stored>]) -> usize {
         let is_text = matches!(self.form, Form::Metadata(_)) || self.kind.identical_storage();
         let bytes = |item: &Arc<Stored>| match self.is_renamed_only(item) {
@@ -105,19 +105,19 @@ impl<'a> Encoder<'a> {
         if is_text { 0 } else { items.iter().map(bytes).max().unwrap_or_default() }
     }
 
-    /// Whether the version that is served differs from the one that is stored in nothing but its name.
+    /// Whether the served version differs from the stored one only in its name.
     fn is_renamed_only(&self, stored: &Stored) -> bool {
         self.kind.custom && !self.kind.outlives_writes() && stored.layout().is_some()
     }
 
-    /// A stored object under the version that is served.
+    /// A stored object in the served version.
     #[must_use]
     pub fn served(&self, stored: &Stored) -> Bytes {
         let body = stored.body();
         if self.kind.identical_storage() {
             return body;
         }
-        // Versions of a custom kind differ in nothing but their name.
+        // Versions of a custom kind differ only in their name.
         if let Some(layout) = stored.layout().filter(|_| self.is_renamed_only(stored)) {
             let head = json!({"kind": &*self.kind.kind, "apiVersion": self.kind.api_version()});
             let mut text = raw::object_text(&head).to_vec();
@@ -129,7 +129,7 @@ impl<'a> Encoder<'a> {
         self.kind.read(&body).map_or(body, |object| raw::object_text(&object))
     }
 
-    /// One stored object.
+    /// Encodes one stored object.
     #[must_use]
     pub fn object(&self, stored: &Stored) -> Bytes {
         match self.form {
@@ -138,7 +138,7 @@ impl<'a> Encoder<'a> {
         }
     }
 
-    /// One object that is in the served version already.
+    /// Encodes one object that is already in the served version.
     #[must_use]
     pub fn shown(&self, body: &Bytes) -> Bytes {
         match self.form {
@@ -151,7 +151,7 @@ impl<'a> Encoder<'a> {
         }
     }
 
-    /// A whole list that is in the served version already.
+    /// Encodes a whole list that is already in the served version.
     #[must_use]
     pub fn shown_list(&self, body: &Bytes) -> Bytes {
         #[derive(Deserialize)]
@@ -180,7 +180,7 @@ impl<'a> Encoder<'a> {
         }
     }
 
-    /// The object of a watch event. Watches send the columns of Tables only once.
+    /// Encodes the object of a watch event. Watches send the columns of Tables only once.
     #[must_use]
     pub fn event(&self, stored: &Stored, columns: bool) -> Bytes {
         let Form::Table(version) = self.form else { return self.object(stored) };
@@ -188,7 +188,7 @@ impl<'a> Encoder<'a> {
         self.table(version, &[self.served(stored)], meta, columns)
     }
 
-    /// A list, as pieces of JSON text.
+    /// Encodes a list, as pieces of JSON text.
     #[must_use]
     pub fn list(&self, items: &[Arc<Stored>], mut meta: ListMeta) -> Vec<Part> {
         let (kind, api_version) = match self.form {
@@ -202,14 +202,14 @@ impl<'a> Encoder<'a> {
             _ => (self.kind.list_kind.to_string(), self.kind.api_version()),
         };
         if self.kind.custom && self.form == Form::Object {
-            // Lists of custom resources have no Go type that leaves an empty token out.
+            // Lists of custom resources have no Go type that would omit an empty token.
             meta.continue_token.get_or_insert_default();
         }
         let head = json!({"kind": kind, "apiVersion": api_version, "metadata": meta});
         let mut head = raw::object_text(&head).to_vec();
         head.pop();
         if items.is_empty() && matches!(self.form, Form::Metadata(_)) {
-            // The real server makes this list of nothing, not of an empty list.
+            // kube-apiserver writes null here instead of an empty list.
             head.extend_from_slice(b",\"items\":null}");
             return vec![Bytes::from(head).into()];
         }
@@ -233,7 +233,7 @@ impl<'a> Encoder<'a> {
         parts
     }
 
-    /// An item of a list of a built-in kind: its Go type is written without kind and apiVersion there.
+    /// An item of a list of a built-in kind, which its Go type writes without kind and apiVersion.
     fn untyped(&self, item: &Arc<Stored>, parts: &mut Vec<Part>) {
         match item.layout().filter(|_| self.kind.identical_storage()) {
             Some(layout) => {
@@ -247,7 +247,7 @@ impl<'a> Encoder<'a> {
         }
     }
 
-    /// A Table of served bodies.
+    /// A Table of objects in the served version.
     fn table(&self, version: &str, bodies: &[Bytes], meta: ListMeta, columns: bool) -> Bytes {
         let now = Timestamp::now();
         let rows: Vec<Row<'_>> = bodies.iter().map(|body| self.row(body, version, now)).collect();
@@ -290,7 +290,7 @@ impl<'a> Encoder<'a> {
         Row { cells: self.kind.cells(&parsed, now), object }
     }
 
-    /// A bookmark's object: a kind, a revision and possibly the mark at the end of the initial events.
+    /// The object of a bookmark: a kind, a revision, and possibly the annotation that ends the initial events.
     #[must_use]
     pub fn bookmark(&self, revision: Revision, initial_events_end: bool) -> Bytes {
         let mut metadata = json!({"resourceVersion": revision.to_string()});
@@ -322,13 +322,13 @@ impl<'a> Encoder<'a> {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ListMeta {
-    /// Revision that the list is a picture of; empty in the Table of what is not stored.
+    /// Revision of the list; empty in the Table of objects that are not stored.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub resource_version: String,
     /// Token for the next page.
     #[serde(rename = "continue", skip_serializing_if = "Option::is_none")]
     pub continue_token: Option<String>,
-    /// Objects on later pages, when it is known.
+    /// Number of objects on later pages, when it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remaining_item_count: Option<usize>,
 }
@@ -352,7 +352,7 @@ struct TableBody<'a> {
 #[derive(Serialize)]
 struct Row<'a> {
     cells: Vec<Value>,
-    /// Null when the client wants the cells alone.
+    /// Null when the client wants only the cells.
     object: Option<RowObject<'a>>,
 }
 
@@ -363,7 +363,7 @@ enum RowObject<'a> {
     Owned(Box<RawValue>),
 }
 
-/// An object of which nothing is read but its name and its age.
+/// Reads only the name and the age of an object.
 fn named(body: &[u8]) -> Value {
     #[derive(Default, Deserialize)]
     #[serde(default)]
@@ -385,7 +385,7 @@ fn metadata_only(body: &[u8], version: &str) -> Bytes {
     metadata_text(body, version).into()
 }
 
-/// The metadata of a stored object; no version of a kind has other metadata than another.
+/// The metadata of a stored object, which is the same in all versions of a kind.
 fn metadata_of(stored: &Stored, version: &str) -> Bytes {
     let Some(layout) = stored.layout() else { return metadata_only(&stored.body(), version) };
     let mut text = metadata_head(version).into_bytes();

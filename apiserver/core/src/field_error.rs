@@ -1,4 +1,4 @@
-//! What is wrong with a field, worded as Kubernetes words it.
+//! Errors about single fields, in Kubernetes' wording.
 
 use std::fmt;
 
@@ -6,13 +6,13 @@ use serde_json::{Value, json};
 
 use crate::gofmt::quoted;
 
-/// How many causes one answer carries at most, so that a hostile object cannot make a large answer.
+/// Maximum number of causes in one answer, so that a hostile object cannot make a large answer.
 pub const CAUSES_MAX: usize = 256;
 
-/// Kind of a field error; the reasons of `metav1.StatusCause`. Closed.
+/// Kind of a field error, as a reason of `metav1.StatusCause`. The set is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// The field must be there.
+    /// The field is required.
     Required,
     /// The value breaks a rule.
     Invalid,
@@ -28,14 +28,14 @@ pub enum ErrorKind {
     TooLong,
     /// Too many items.
     TooMany,
-    /// What the field refers to is not there.
+    /// The object that the field refers to does not exist.
     NotFound,
 }
 
-/// One wrong field.
+/// One field error.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FieldError {
-    /// What kind of error.
+    /// The kind of error.
     pub kind: ErrorKind,
     /// Path of the field, for example `spec.containers[0].image`.
     pub field: String,
@@ -62,8 +62,8 @@ impl ErrorKind {
         }
     }
 
-    /// Whether a value that is wrong so may not be what the rules of a definition are written for
-    /// (`hasBlockingErr` of apiextensions).
+    /// Whether a value with this error may not be what the rules of a definition are written for (`hasBlockingErr` of
+    /// apiextensions).
     pub(crate) fn is_blocking(self) -> bool {
         matches!(
             self,
@@ -86,7 +86,7 @@ impl ErrorKind {
 }
 
 impl FieldError {
-    /// The field must be there.
+    /// The field is required.
     #[must_use]
     pub fn required(field: impl Into<String>, detail: impl Into<String>) -> Self {
         Self { kind: ErrorKind::Required, field: field.into(), value: None, detail: detail.into() }
@@ -168,8 +168,8 @@ impl fmt::Display for FieldError {
     }
 }
 
-/// Several errors as one text, in the form of k8s.io/apimachinery's `Aggregate`: one alone stands for itself, and what was
-/// found twice is said once.
+/// Joins several errors to one text, in the form of k8s.io/apimachinery's `Aggregate`: a single one stays as it is, and
+/// duplicates are left out.
 #[must_use]
 pub fn aggregate(errors: impl IntoIterator<Item = String>) -> String {
     let mut texts: Vec<String> = Vec::new();

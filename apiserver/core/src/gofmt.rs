@@ -1,10 +1,10 @@
-//! Values as the Go verb `%v` writes them, which messages of kube-apiserver contain.
+//! Formats values as Go does, for messages copied from kube-apiserver.
 
 use std::fmt::Write as _;
 
 use serde_json::Value;
 
-/// `map[a:1 b:[x y]]`: without quotes, members sorted by name.
+/// Formats like `%v`: `map[a:1 b:[x y]]`, without quotes, members sorted by name.
 pub fn value(value: &Value) -> String {
     match value {
         Value::Null => "<nil>".to_owned(),
@@ -22,7 +22,7 @@ pub fn value(value: &Value) -> String {
     }
 }
 
-/// What `%#v` writes: `map[string]interface {}{"a":1}`, with texts in quotes.
+/// Formats like `%#v`: `map[string]interface {}{"a":1}`, with strings in quotes.
 pub fn syntax(value: &Value) -> String {
     match value {
         Value::Null => "interface {}(nil)".to_owned(),
@@ -39,7 +39,7 @@ pub fn syntax(value: &Value) -> String {
     }
 }
 
-/// What `%q` writes of a text: other escapes than Rust's for what is not printable.
+/// Formats a string like `%q`, which escapes unprintable characters differently than Rust.
 pub fn quoted(text: &str) -> String {
     let mut out = String::from('"');
     for next in text.chars() {
@@ -60,7 +60,7 @@ pub fn quoted(text: &str) -> String {
     out
 }
 
-/// What `%T` writes of a value that was read from JSON.
+/// The `%T` of a value that was parsed from JSON.
 pub fn type_name(value: &Value) -> &'static str {
     match value {
         Value::Null => "<nil>",

@@ -1,8 +1,8 @@
-//! The histories of a store: a bounded log of changes for each resource, and streams that read from it.
+//! The histories of a store: a bounded log of changes per resource, and streams that read from it.
 //!
-//! Watchers have no queues of their own. Each is a position in the shared log, so an idle watch costs next to
-//! nothing, an event is kept once whatever the number of watchers, and a watcher that falls behind the log is
-//! ended (it lists again) instead of being waited for.
+//! Watchers have no queues of their own. Each is a position in the shared log, so an idle watch costs next to nothing
+//! and an event is kept once whatever the number of watchers. A watcher that falls behind the log is ended (it lists
+//! again), and the log never waits for it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,30 +20,31 @@ use crate::stored::Stored;
 #[cfg(test)]
 mod tests;
 
-/// Changes of one resource that are kept, at most.
+/// Maximum number of changes kept per resource.
 pub const LOG_COUNT_MAX: usize = 8 * 1024;
 
-/// Bytes of bodies that the histories of one store keep alive together, at most.
+/// Maximum number of bytes of bodies that the histories of one store keep alive together.
 pub const LOG_BYTES_MAX: usize = 256 * 1024 * 1024;
 
-/// Changes of each resource that stay whatever they weigh: a burst of large objects does not end every watch.
+/// Number of newest changes per resource that are kept whatever their size, so that a burst of large objects does not
+/// end every watch.
 pub const LOG_NEWEST_MIN: usize = 128;
 
-/// The lines of watches that a store keeps may take this share of the bytes that the bodies of its histories may, and no more than
-/// this: whoever writes an object says how long they are.
+/// The encoded watch events that a store keeps may take this share of the limit for bodies of its histories, up to the
+/// absolute maximum below. Their length depends on the authors of the objects.
 const SHOWN_SHARE: usize = 16;
 const SHOWN_BYTES_MAX: usize = 1024 * 1024;
 
-/// When histories hold too much, this share of what they may hold is freed besides: not every change has to look for
-/// the longest one.
+/// When histories exceed their limit, this share of it is freed in addition, so that not every change has to search for
+/// the longest history.
 const SLACK_SHARE: usize = 16;
 
-/// Changes that a stream takes out of the log at once, at most, and bytes of their bodies; a longer one comes alone. A watch
-/// whose client reads slowly has the lines of one batch in memory.
+/// Maximum number of changes, and of bytes of their bodies, that a stream takes from the log at once; a longer change
+/// is taken alone. A watch whose client reads slowly keeps the events of one batch in memory.
 const BATCH_MAX: usize = 128;
 const BATCH_LEN_MAX: usize = 256 * 1024;
 
-/// What happened to an object.
+/// The kind of change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChangeKind {
     /// It did not exist before.
@@ -57,29 +58,28 @@ pub enum ChangeKind {
 /// One change in the history of a resource.
 #[derive(Debug)]
 pub struct Change {
-    /// What happened.
+    /// The kind of change.
     pub kind: ChangeKind,
     /// The new version; for a deletion, the last state under the deletion's revision.
     pub object: Arc<Stored>,
-    /// What was stored before; `None` for additions.
+    /// The version that was stored before; `None` for additions.
     pub previous: Option<Arc<Stored>>,
 }
 
 impl Change {
-    /// Place of the change in the store's history.
+    /// Position of the change in the store's history.
     #[must_use]
     pub fn revision(&self) -> Revision {
         self.object.revision
     }
 
-    /// What is stored since; `None` for deletions.
+    /// The version that is stored after the change; `None` for deletions.
     pub(crate) fn stored(&self) -> Option<&Stored> {
         (self.kind != ChangeKind::Deleted).then_some(&*self.object)
     }
 
-    /// Bytes that live because this change is remembered. A body counts with the change that replaces it: until then
-    /// the store holds it, unless its objects are copies of what is elsewhere. The last state of what is deleted is
-    /// nowhere else.
+    /// Bytes that this change keeps alive. A body counts with the change that replaces it: until then the store holds
+    /// it, unless its objects are copies of data stored elsewhere. The last state of a deleted object exists only here.
     fn cost(&self, copies: bool) -> usize {
         self.kept_alive(copies).map(Stored::body_len).sum()
     }
@@ -90,16 +90,16 @@ impl Change {
     }
 }
 
-/// How much of the histories of one store is kept.
+/// Limits of the histories of one store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogLimits {
-    /// Changes of each resource, at most.
+    /// Maximum number of changes per resource.
     pub count: usize,
-    /// Bytes of bodies of all resources together, at most.
+    /// Maximum number of bytes of bodies of all resources together.
     pub bytes: usize,
-    /// Newest changes of each resource that stay even when there are more bytes.
+    /// Number of newest changes per resource that are kept even beyond the limit of bytes.
     pub newest: usize,
-    /// Whether the bodies in the history are copies, because the store has its objects on a disk.
+    /// Whether the bodies in the history are copies, because the store keeps its objects on disk.
     pub copies: bool,
 }
 
@@ -109,18 +109,18 @@ impl Default for LogLimits {
     }
 }
 
-/// What the histories of one store share: their bounds, their events as they are sent, and what selectors look at.
+/// What the histories of one store share: limits, encoded events, and data that selectors look at.
 #[derive(Debug)]
 pub struct Histories {
     limits: LogLimits,
-    /// Bytes that all of them keep alive.
+    /// Bytes that all histories keep alive.
     used: AtomicUsize,
     shown: Shown,
     labels: Newest,
 }
 
 impl Histories {
-    /// No history yet.
+    /// Starts without histories.
     #[must_use]
     pub fn new(limits: LogLimits) -> Arc<Self> {
         let shown = Shown::new((limits.bytes / SHOWN_SHARE).min(SHOWN_BYTES_MAX));
@@ -135,13 +135,13 @@ impl Histories {
         Arc::new(Log { ring: RwLock::new(ring), shared, newest: watch::Sender::new(start) })
     }
 
-    /// Bytes of bodies that live because they are remembered.
+    /// Bytes of bodies that the histories keep alive.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Events as they are sent.
+    /// The encoded events.
     pub(crate) fn shown(&self) -> &Shown {
         &self.shown
     }
@@ -151,7 +151,7 @@ impl Histories {
         &self.labels
     }
 
-    /// Shortens the largest histories when all of them together are too large. To be called with every history of the
+    /// Shortens the largest histories when they exceed the limit together. Must be called with every history of the
     /// store after changes were added.
     pub fn fit<'a>(&self, logs: impl Iterator<Item = &'a Arc<Log>>) {
         let (used, max) = (self.bytes(), self.limits.bytes);
@@ -187,7 +187,7 @@ pub struct Log {
 struct Ring {
     changes: VecDeque<Arc<Change>>,
     bytes: usize,
-    /// Changes after this revision are all in the ring.
+    /// The ring contains all changes after this revision.
     floor: Revision,
     closed: bool,
 }
@@ -216,7 +216,7 @@ impl Log {
         self.newest.send_replace(revision);
     }
 
-    /// Forgets the oldest changes until so many bytes are free, but not the newest ones. How many were freed.
+    /// Drops the oldest changes until this many bytes are free, but never the newest ones. Returns the bytes freed.
     fn shorten(&self, bytes: usize) -> usize {
         let LogLimits { newest, copies, .. } = self.shared.limits;
         let mut ring = self.ring.write();
@@ -228,7 +228,7 @@ impl Log {
         freed
     }
 
-    /// Forgets the changes up to a revision: older lists and watches are answered with 410 from now on.
+    /// Drops the changes up to a revision: older lists and watches are answered with 410 from now on.
     pub fn compact(&self, up_to: Revision) {
         let copies = self.shared.limits.copies;
         let mut ring = self.ring.write();
@@ -240,7 +240,7 @@ impl Log {
         self.shared.count(0, freed);
     }
 
-    /// Bytes that the bodies which this history keeps alive take in memory.
+    /// Memory in bytes of the bodies that this history keeps alive.
     pub(crate) fn held(&self) -> usize {
         let copies = self.shared.limits.copies;
         let ring = self.ring.read();
@@ -257,17 +257,17 @@ impl Log {
     /// A stream of the changes after a revision.
     ///
     /// # Errors
-    /// [`StoreError::Expired`] when changes after it have been forgotten.
+    /// [`StoreError::Expired`] when later changes were already dropped.
     pub fn subscribe(self: &Arc<Self>, since: Revision) -> Result<ChangeStream, StoreError> {
         let news = self.newest.subscribe();
         self.ring.read().check(since)?;
         Ok(ChangeStream { log: Arc::clone(self), news, position: since })
     }
 
-    /// Changes after a revision, newest first, for reading the state at that revision.
+    /// Changes after a revision, newest first, to reconstruct the state at that revision.
     ///
     /// # Errors
-    /// [`StoreError::Expired`] when changes after it have been forgotten.
+    /// [`StoreError::Expired`] when later changes were already dropped.
     pub fn newest_first(&self, since: Revision) -> Result<Vec<Arc<Change>>, StoreError> {
         let ring = self.ring.read();
         ring.check(since)?;
@@ -282,7 +282,7 @@ impl Log {
 }
 
 impl Ring {
-    /// Forgets the oldest change. The bytes that it kept alive.
+    /// Drops the oldest change. Returns the bytes that it kept alive.
     fn pop(&mut self, copies: bool) -> usize {
         let Some(oldest) = self.changes.pop_front() else { return 0 };
         let cost = oldest.cost(copies);
@@ -304,7 +304,7 @@ impl Ring {
         let mut len = 0_usize;
         let fits = |change: &&Arc<Change>| {
             let is_first = len == 0;
-            // One without a body takes a place as well.
+            // A change without a body counts as one byte.
             len = len.saturating_add(change.object.body_len().max(1));
             is_first || len <= BATCH_LEN_MAX
         };
@@ -338,7 +338,7 @@ impl ChangeStream {
         }
     }
 
-    /// The changes that are there now, without waiting.
+    /// The changes that are available now, without waiting.
     ///
     /// # Errors
     /// [`StoreError::Expired`] when this stream has fallen behind the log.
@@ -350,18 +350,18 @@ impl ChangeStream {
         Ok(batch)
     }
 
-    /// Tells the stream that the store has no change of this resource up to a revision other than those already
-    /// taken: an idle stream then survives the compaction of what it does not need.
+    /// Tells the stream that the store has no further change of this resource up to a revision: an idle stream then
+    /// survives the compaction of changes that it does not need.
     pub fn advance(&mut self, revision: Revision) {
         self.position = self.position.max(revision);
     }
 
-    /// What this history shares with the others of its store.
+    /// What the histories of the store share.
     pub(crate) fn histories(&self) -> &Histories {
         &self.log.shared
     }
 
-    /// The revision up to which everything was taken.
+    /// The revision up to which all changes were taken.
     #[must_use]
     pub fn position(&self) -> Revision {
         self.position

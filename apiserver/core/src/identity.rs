@@ -1,4 +1,4 @@
-//! Users as Kubernetes knows them.
+//! Kubernetes users.
 
 use std::collections::BTreeMap;
 
@@ -13,12 +13,12 @@ pub const AUTHENTICATED_GROUP: &str = "system:authenticated";
 /// Group of every request without credentials (Kubernetes convention).
 pub const UNAUTHENTICATED_GROUP: &str = "system:unauthenticated";
 
-/// A user as Kubernetes knows one.
+/// A Kubernetes user.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Identity {
     /// User name.
     pub user: String,
-    /// User's UID, where there is one.
+    /// UID of the user, if any.
     pub uid: Option<String>,
     /// Groups.
     pub groups: Vec<String>,
@@ -27,7 +27,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// A user with groups and nothing else.
+    /// A user with only a name and groups.
     #[must_use]
     pub fn new(user: &str, groups: &[&str]) -> Self {
         let groups = groups.iter().map(|group| (*group).to_owned()).collect();
@@ -53,7 +53,7 @@ impl Identity {
         info
     }
 
-    /// Reads what [`Self::user_info`] writes; what is missing is empty.
+    /// Reads what [`Self::user_info`] writes; missing fields are empty.
     #[must_use]
     pub fn from_user_info(info: &Value) -> Self {
         let texts = |list: &Value| -> Vec<String> {

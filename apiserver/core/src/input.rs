@@ -1,4 +1,4 @@
-//! Request bodies: what they claim to be, and reading JSON or YAML within limits.
+//! Request bodies: media types, and parsing JSON or YAML within limits.
 
 use http::HeaderMap;
 use http::header::CONTENT_TYPE;
@@ -12,7 +12,7 @@ use crate::status::{ApiError, Details};
 mod tests;
 mod yaml;
 
-/// How deep YAML may nest; serde_json sets the same limit for JSON.
+/// Maximum nesting depth of YAML; serde_json has the same limit for JSON.
 const DEPTH_MAX: usize = 128;
 
 /// Media type of a body without its parameters, lower-case; empty when none is given.
@@ -31,7 +31,7 @@ pub fn patch_type(content_type: &str, custom: bool) -> Result<PatchType, ApiErro
     let mut known = all.into_iter().filter(|patch| !custom || *patch != PatchType::Strategic);
     known.clone().find(|patch| patch.media_type() == content_type).ok_or_else(|| match custom {
         true => unknown_format(&known.by_ref().map(PatchType::media_type).collect::<Vec<_>>()),
-        // Of built-in kinds already the routes of the real server tell media types apart.
+        // For built-in kinds, kube-apiserver already checks the media type in its routes.
         false => ApiError::unsupported_media_type("415: Unsupported Media Type".to_owned())
             .with_details(Details::default()),
     })
@@ -40,7 +40,7 @@ pub fn patch_type(content_type: &str, custom: bool) -> Result<PatchType, ApiErro
 /// Media types of text bodies.
 pub(crate) const TEXT: [&str; 2] = ["application/json", "application/yaml"];
 
-/// 415 with the media types that would have been read.
+/// 415 with the media types that are accepted.
 pub(crate) fn unknown_format(accepted: &[&str]) -> ApiError {
     ApiError::unsupported_media_type(format!(
         "the body of the request was in an unknown format - accepted media types include: {}",
@@ -48,7 +48,7 @@ pub(crate) fn unknown_format(accepted: &[&str]) -> ApiError {
     ))
 }
 
-/// Whether a body is text that can be read, for a kind that `also` has another form.
+/// Checks that a body is JSON or YAML, for a kind that `also` has another form.
 ///
 /// # Errors
 /// 415, which names the other form too.
@@ -81,14 +81,14 @@ pub fn parse(content_type: &str, body: &[u8]) -> Result<Value, ApiError> {
     })
 }
 
-/// Parses YAML (of which JSON is a part). Aliases are resolved within a budget. Keys that come twice are a matter of
-/// field validation; the last one wins.
+/// Parses YAML (which includes JSON). Aliases are resolved within a budget. Duplicate keys are left to field
+/// validation; the last one wins.
 ///
 /// # Errors
 /// 400 when the text is malformed, nests too deep or expands too far.
 pub fn parse_yaml(body: &[u8]) -> Result<(Value, Strict), ApiError> {
     let refuse = |why: String| ApiError::bad_request(format!("error converting YAML to JSON: {why}"));
-    // JSON is far more frequent and far cheaper to read; only where keys come twice the lines are needed.
+    // JSON is far more frequent and far cheaper to parse; line numbers are needed only for duplicate keys.
     let starts_like_json = body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{');
     if starts_like_json
         && let Ok((value, duplicates)) = crate::schema::decode::parse_untyped(body)

@@ -1,7 +1,7 @@
-//! The table of kinds: what discovery says about each, and its rules for defaults, validation, columns and merging.
+//! The table of kinds: their discovery data, and their rules for defaults, validation, columns and merging.
 //!
-//! Built-in kinds come from the table of facts and hand-written rules after the Kubernetes API conventions; custom
-//! kinds come from their CustomResourceDefinition. Everything here is a pure function over JSON values.
+//! Built-in kinds come from the table of facts and from hand-written rules that follow the Kubernetes API conventions;
+//! custom kinds come from their CustomResourceDefinition. Everything here is a pure function over JSON values.
 
 pub mod columns;
 pub(crate) mod custom;
@@ -47,42 +47,42 @@ use crate::schema::{Schema, canonical};
 pub struct SubresourceInfo {
     /// Last path segment, for example `status`.
     pub name: Arc<str>,
-    /// Group of the kind that requests carry; for `scale` it is `autoscaling`.
+    /// Group of the kind in request bodies; for `scale` it is `autoscaling`.
     pub group: Arc<str>,
-    /// Version of the kind that requests carry.
+    /// Version of the kind in request bodies.
     pub version: Arc<str>,
-    /// Kind that requests carry, for example `Scale`.
+    /// Kind in request bodies, for example `Scale`.
     pub kind: Arc<str>,
     /// Verbs, sorted.
     pub verbs: Vec<Arc<str>>,
 }
 
-/// Where a kind with a `scale` subresource keeps what Scale shows.
+/// The fields of a kind with a `scale` subresource that a Scale shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScalePaths {
-    /// Field of the wanted count, for example `spec.replicas`.
+    /// Field of the desired replica count, for example `spec.replicas`.
     pub spec_replicas: Arc<str>,
-    /// Field of the observed count.
+    /// Field of the observed replica count.
     pub status_replicas: Arc<str>,
-    /// Field that holds the selector as a string (custom resources only); built-in kinds have `spec.selector`.
+    /// Field that holds the selector as a string (custom resources only); built-in kinds use `spec.selector`.
     pub label_selector: Option<Arc<str>>,
 }
 
-/// All that is known about one kind in one version.
+/// Everything that is known about one kind in one version.
 #[derive(Debug)]
 pub struct KindInfo {
     /// Group, version and plural under which the kind is served.
     pub resource: Resource,
-    /// Group, version and plural under which objects are stored. Versions of one custom resource share it, and so
+    /// Group, version and plural under which objects are stored. All versions of one custom resource share it, and so
     /// do the two Event kinds.
     pub storage: Resource,
     /// Kind, for example `Pod`.
     pub kind: Arc<str>,
-    /// Kind of lists.
+    /// Kind of its lists.
     pub list_kind: Arc<str>,
     /// Singular name.
     pub singular: Arc<str>,
-    /// Whether objects live in namespaces.
+    /// Whether objects are namespaced.
     pub namespaced: bool,
     /// Short names, for example `po`.
     pub short_names: Vec<Arc<str>>,
@@ -90,9 +90,9 @@ pub struct KindInfo {
     pub categories: Vec<Arc<str>>,
     /// Verbs, sorted.
     pub verbs: Vec<Arc<str>>,
-    /// Subresources in the order of discovery.
+    /// Subresources in discovery order.
     pub subresources: Vec<SubresourceInfo>,
-    /// Where the `scale` subresource finds its fields.
+    /// The fields of the `scale` subresource.
     pub scale: Option<ScalePaths>,
     /// Whether the kind comes from a CustomResourceDefinition.
     pub custom: bool,
@@ -113,7 +113,7 @@ impl KindInfo {
         }
     }
 
-    /// `Kind` or `Kind.group` of the group it is stored in: how messages about invalid objects name the kind.
+    /// `Kind` or `Kind.group`, with the group of its storage: the name of the kind in messages about invalid objects.
     #[must_use]
     pub fn qualified_kind(&self) -> String {
         match &*self.storage.group {
@@ -128,7 +128,7 @@ impl KindInfo {
         &self.schema
     }
 
-    /// What the kind does beyond storing what it is given.
+    /// Behavior of the kind that its type does not express.
     #[must_use]
     pub fn rules(&self) -> &Rules {
         &self.rules
@@ -146,7 +146,7 @@ impl KindInfo {
         &self.columns
     }
 
-    /// Cells of one row, in the order of [`Self::columns`]. `now` is what ages are counted from.
+    /// Cells of one row, in the order of [`Self::columns`]. Ages are relative to `now`.
     #[must_use]
     pub fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
         match &self.definition {
@@ -155,7 +155,7 @@ impl KindInfo {
         }
     }
 
-    /// The value of a field that a field selector names: `None` when this kind cannot be selected by the field.
+    /// The value of a field for field selectors: `None` when this kind does not support selection by the field.
     #[must_use]
     pub fn field_value(&self, object: &Value, field: &str) -> Option<String> {
         match &self.definition {
@@ -164,7 +164,7 @@ impl KindInfo {
         }
     }
 
-    /// Whether a field selector may name a field of this kind.
+    /// Whether field selectors of this kind may name a field.
     #[must_use]
     pub fn is_selectable(&self, field: &str) -> bool {
         self.field_value(&Value::Null, field).is_some()
@@ -173,12 +173,12 @@ impl KindInfo {
     /// Decodes a JSON body.
     ///
     /// # Errors
-    /// [`DecodeError`] when the body is not JSON, of another kind, or has a value of a wrong type.
+    /// [`DecodeError`] when the body is not JSON, is of another kind, or has a value of a wrong type.
     pub fn decode(&self, body: &[u8]) -> Result<Decoded, DecodeError> {
         decode::decode(&self.target(&self.api_version()), body)
     }
 
-    /// Decodes a value that was parsed elsewhere (YAML, the result of a patch).
+    /// Decodes an already parsed value (YAML, the result of a patch).
     ///
     /// # Errors
     /// [`DecodeError`] when the value is of another kind, or has a value of a wrong type.
@@ -190,12 +190,13 @@ impl KindInfo {
         Target { api_version, version: &self.resource.version, kind: &self.kind, schema: &self.schema }
     }
 
-    /// Puts defaults in, and for built-in kinds the form in which the Go types would write the object back.
+    /// Applies defaults, and brings objects of built-in kinds into the form in which the Go types would write them.
     pub fn default(&self, object: &mut Value) {
         self.default_with(object, Nulls::Removed);
     }
 
-    /// The same for what a server-side apply made: nulls that a custom type does not allow stay, for validation to refuse.
+    /// Like [`Self::default`], for the result of a server-side apply: nulls that a custom type does not allow stay, and
+    /// validation refuses them.
     pub fn default_applied(&self, object: &mut Value) {
         self.default_with(object, Nulls::Kept);
     }
@@ -211,15 +212,15 @@ impl KindInfo {
         self.canonical_metadata(object);
     }
 
-    /// Drops zero values that the Go types leave out, writes those that they always write. Custom kinds have no such
-    /// form. Idempotent; [`Self::default`] has done it.
+    /// Drops zero values that the Go types omit, and writes those that they always write. Custom kinds have no such
+    /// form. Idempotent; [`Self::default`] includes it.
     pub fn canonical(&self, object: &mut Value) {
         if !self.custom {
             canonical::canonical(self.place(), object);
         }
     }
 
-    /// Metadata has a Go type even where the object has none.
+    /// Brings the metadata of a custom object into canonical form: it has a Go type although the object has none.
     fn canonical_metadata(&self, object: &mut Value) {
         let (place, known) = self.place().child("metadata");
         if let Some(metadata) = object.get_mut("metadata").filter(|_| known && self.custom) {
@@ -227,19 +228,19 @@ impl KindInfo {
         }
     }
 
-    /// Makes a decoded object ready to be stored for the first time: status and server-set fields are dropped,
-    /// the generation starts at 1.
+    /// Prepares a decoded object to be stored for the first time: status and server-set fields are dropped, and the
+    /// generation starts at 1.
     pub fn prepare_create(&self, object: &mut Value, now: Timestamp) {
         prepare::create(self, object, now);
     }
 
-    /// Makes an update ready: the parts that this endpoint does not write are taken from `old`, the generation grows
-    /// when the wanted state changes. `subresource` is empty for the object itself.
+    /// Prepares an update: the parts that this endpoint does not write are taken from `old`, and the generation
+    /// increases when the desired state changes. `subresource` is empty for the object itself.
     pub fn prepare_update(&self, new: &mut Value, old: &Value, subresource: &str, now: Timestamp) {
         prepare::update(self, new, old, subresource, now);
     }
 
-    /// Whether it may take long to say what is wrong with an object: somebody's expressions are read or evaluated for it.
+    /// Whether validating an object may take long because expressions of a user are compiled or evaluated.
     #[must_use]
     pub fn is_slow_to_validate(&self) -> bool {
         match self.custom {
@@ -248,19 +249,19 @@ impl KindInfo {
         }
     }
 
-    /// What is wrong with a new object.
+    /// Validates a new object and returns the errors.
     #[must_use]
     pub fn validate_create(&self, object: &Value) -> Vec<FieldError> {
         validate::create(self, object)
     }
 
-    /// What is wrong with an update of `old`.
+    /// Validates an update of `old`.
     #[must_use]
     pub fn validate_update(&self, new: &Value, old: &Value, subresource: &str) -> Verdict {
         validate::update(self, new, old, subresource)
     }
 
-    /// What the writer of an object that is right should still be told.
+    /// Warnings for the client that writes a valid object.
     #[must_use]
     pub fn warnings(&self, object: &Value, old: Option<&Value>, subresource: &str) -> Vec<String> {
         let mut warnings = self.strategy.warnings(self, object, old, subresource);
@@ -270,12 +271,12 @@ impl KindInfo {
         warnings
     }
 
-    /// Turns an object of the served version into one of the stored version.
+    /// Converts an object from the served version to the stored one.
     pub fn to_storage(&self, object: &mut Value) {
         storage::convert(object, &self.resource, &self.storage);
     }
 
-    /// Turns a stored object into one of the served version.
+    /// Converts an object from the stored version to the served one.
     pub fn from_storage(&self, object: &mut Value) {
         storage::convert(object, &self.storage, &self.resource);
         if !self.identical_storage() {
@@ -283,7 +284,7 @@ impl KindInfo {
         }
     }
 
-    /// The name under which a field that a selector of the served version names is stored.
+    /// The stored name of a field that a selector of the served version names.
     #[must_use]
     pub fn stored_field<'a>(&self, field: &'a str) -> Cow<'a, str> {
         storage::stored_field(field, &self.resource, &self.storage)
@@ -295,8 +296,8 @@ impl KindInfo {
         self.resource == self.storage && !self.outlives_writes()
     }
 
-    /// Whether the definition may have changed since an object was stored: its fields and defaults are then brought up
-    /// to date whenever it is read.
+    /// Whether the definition may have changed since an object was stored: fields and defaults are then updated
+    /// whenever it is read.
     #[must_use]
     pub fn outlives_writes(&self) -> bool {
         self.definition.as_ref().is_some_and(|definition| definition.revised)
@@ -308,10 +309,10 @@ impl KindInfo {
         self.definition.as_ref().is_some_and(|definition| definition.fingerprint.terminating)
     }
 
-    /// Reads the text of a stored object: in the served version, as the current definition has it.
+    /// Parses a stored object: in the served version, following the current definition.
     ///
     /// # Errors
-    /// When it is no JSON.
+    /// When it is not JSON.
     pub fn read(&self, stored: &[u8]) -> serde_json::Result<Value> {
         let written = || -> serde_json::Result<Value> {
             let mut object = serde_json::from_slice(stored)?;
@@ -326,13 +327,13 @@ impl KindInfo {
                 self.default(&mut object);
                 Ok(object)
             }
-            // An object that no longer fits the types of its definition is shown as it is. It is read once more: a copy that is
-            // hardly ever needed would take as much as the object.
+            // An object that no longer fits the types of its definition is shown as stored. The text is parsed again: a
+            // copy that is hardly ever needed would take as much memory as the object.
             Err(_) => written(),
         }
     }
 
-    /// Seconds that deletion waits when the request does not say: pods that run are stopped gently.
+    /// Default grace period of a deletion in seconds: running pods are stopped gracefully.
     #[must_use]
     pub fn default_grace(&self, object: &Value) -> i64 {
         self.strategy.default_grace(self, object)
@@ -346,7 +347,7 @@ impl KindInfo {
         self.definition.as_ref()
     }
 
-    /// Group and kind as rules are looked up by.
+    /// Group and kind, as rules are looked up by.
     #[must_use]
     pub fn group_kind(&self) -> (&str, &str) {
         (&self.resource.group, &self.kind)

@@ -1,9 +1,9 @@
 //! A Kubernetes API server over a store: list, watch and write as every Kubernetes client expects them.
 //!
-//! The owner of a server brings a [`store::Store`], a [`registry::Registry`] of kinds, hooks that decide who may do
-//! what ([`auth`], [`admission`]) and a [`backend::WriteBackend`]; [`api::ApiServer`] answers requests and
-//! [`server::serve`] puts it on a listener. [`memory::MemoryStore`] is a complete store, durable with a journal;
-//! [`write::LocalWrites`] is the complete write logic.
+//! The owner of a server provides a [`store::Store`], a [`registry::Registry`] of kinds, hooks for authentication,
+//! authorization and admission ([`auth`], [`admission`]) and a [`backend::WriteBackend`]; [`api::ApiServer`] answers
+//! requests and [`server::serve`] serves it on a listener. [`memory::MemoryStore`] is a complete store, durable with a
+//! journal; [`write::LocalWrites`] is the complete write logic.
 
 pub mod accept;
 pub mod accounts;

@@ -1,4 +1,4 @@
-//! Lists: which revision, which page, which objects.
+//! Lists: revision, paging, selection.
 
 mod token;
 
@@ -24,10 +24,10 @@ use token::Token;
 #[cfg(test)]
 mod tests;
 
-/// How long a request waits for the store to reach the revision that it asks for (as kube-apiserver does).
+/// How long a request waits for the store to reach the requested revision (as in kube-apiserver).
 pub const FRESH_WAIT_MAX: Duration = Duration::from_secs(3);
 
-/// How often the store's revision is looked at while waiting.
+/// How often the store's revision is checked while waiting.
 const FRESH_POLL: Duration = Duration::from_millis(20);
 
 const EXPIRED_TOKEN: &str = "The provided continue parameter is too old to display a consistent list result. You \
@@ -40,7 +40,7 @@ const EXPIRED_TOKEN: &str = "The provided continue parameter is too old to displ
 pub struct ListRequest<'a> {
     /// The kind.
     pub kind: &'a KindInfo,
-    /// Which objects.
+    /// The selected objects.
     pub selection: Selection,
     /// Revision and paging.
     pub params: ListParams,
@@ -55,10 +55,10 @@ pub struct Page {
     pub meta: ListMeta,
 }
 
-/// Collects the page that a request asks for, when the store is as new as it wants.
+/// Collects the requested page once the store is as new as the request demands.
 ///
 /// # Errors
-/// 410 for what is too old, 504 for what is not reached in time, 503 when the store cannot know yet.
+/// 410 for a revision that is too old, 504 for one that is not reached in time, 503 when the store is not synced.
 pub async fn fresh_page(store: &dyn Store, request: &ListRequest<'_>) -> Result<Page, ApiError> {
     if let Some(revision) = request.params.revision {
         reach(store, revision).await?;
@@ -66,10 +66,10 @@ pub async fn fresh_page(store: &dyn Store, request: &ListRequest<'_>) -> Result<
     page(store, request)
 }
 
-/// The answer with a page of a store, which keeps the bodies anyway where they are `shared`.
+/// The answer with a page of a store. The store keeps the bodies anyway where they are `shared`.
 ///
 /// # Errors
-/// 429 when the client has too much to be read already.
+/// 429 when the client already has too many objects to be read.
 pub async fn shown(
     page: Page,
     encoder: &Encoder<'_>,
@@ -82,10 +82,10 @@ pub async fn shown(
     Ok(body::pieces_of(StatusCode::OK, parts, accepted, shared))
 }
 
-/// Waits until the store has reached a revision.
+/// Waits until the store reaches a revision.
 ///
 /// # Errors
-/// 504 with the cause that client-go understands when it does not come in time.
+/// 504 with the cause that client-go understands when the revision is not reached in time.
 pub async fn reach(store: &dyn Store, revision: Revision) -> Result<(), ApiError> {
     let deadline = Instant::now() + FRESH_WAIT_MAX;
     loop {
@@ -103,7 +103,7 @@ pub async fn reach(store: &dyn Store, revision: Revision) -> Result<(), ApiError
 /// Collects one page.
 ///
 /// # Errors
-/// 400 for a bad token, 410 for what is too old, 503 when the store cannot know yet.
+/// 400 for an invalid token, 410 for a revision that is too old, 503 when the store is not synced.
 pub fn page(store: &dyn Store, request: &ListRequest<'_>) -> Result<Page, ApiError> {
     let token = match request.params.continue_token.as_str() {
         "" => None,
@@ -130,7 +130,7 @@ fn first(store: &dyn Store, request: &ListRequest<'_>) -> Result<Snapshot, ApiEr
     let resource = &request.kind.storage;
     let exact = match (params.revision_match, params.revision) {
         (Some(Match::Exact), Some(revision)) => Some(revision),
-        // Pages of an unqualified revision come from exactly that revision (Kubernetes API concepts).
+        // A limited list with a revision and no match mode shows exactly that revision (Kubernetes API concepts).
         (None, Some(revision)) if params.limit > 0 && revision.0 > 0 => Some(revision),
         _ => None,
     };
@@ -164,7 +164,7 @@ fn cut(snapshot: Snapshot, start: usize, request: &ListRequest<'_>) -> Page {
     let selection = &request.selection;
     let limit = match request.params.limit {
         0 => usize::MAX,
-        // Whoever takes any revision gets everything at once, as from kube-apiserver's cache.
+        // Revision 0 accepts any state and ignores the limit, as kube-apiserver's cache does.
         _ if request.params.revision == Some(Revision(0)) => usize::MAX,
         limit => limit,
     };

@@ -1,4 +1,4 @@
-//! What is being answered: requests and watches, and the answers until they are sent.
+//! Accounts for requests and watches in progress, and for answers until they are sent.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,31 +15,33 @@ use crate::senders::{Good, Sender, Senders, Source};
 use crate::status::ApiError;
 use crate::tree::{self, BODY_TREE_MAX};
 
-/// Requests that are answered at the same time, at most, without watches; the next one is answered with 429. An answer
-/// counts until it is sent.
+/// Maximum number of concurrent requests, not counting watches; further ones are answered with 429. A request counts
+/// until its answer is sent.
 pub const REQUESTS_MAX: usize = 1024;
 
-/// Watches at the same time, at most, unless [`crate::api::builder::Builder::watches_max`] says otherwise; the next one is answered with 429.
+/// Maximum number of concurrent watches, unless [`crate::api::builder::Builder::watches_max`] sets another; further
+/// ones are answered with 429.
 pub const WATCHES_MAX: usize = 20_000;
 
-/// Bytes of answers that are being sent, at most, unless [`crate::api::builder::Builder::answers_len_max`] says otherwise; what the store keeps
-/// anyway does not count. A larger answer is sent alone; another one is refused with 429.
+/// Maximum number of bytes of answers being sent, unless [`crate::api::builder::Builder::answers_len_max`] sets
+/// another. What the store keeps anyway does not count. A larger answer is sent alone; further ones are refused with
+/// 429.
 pub const ANSWERS_LEN_MAX: usize = 1024 * 1024 * 1024;
 
-/// Bytes of bodies of requests that are being received or answered, at most, unless [`crate::api::builder::Builder::bodies_len_max`] says
-/// otherwise; a request beyond it is answered with 429.
+/// Maximum number of bytes of request bodies being received or processed, unless
+/// [`crate::api::builder::Builder::bodies_len_max`] sets another; a request beyond it is answered with 429.
 pub const BODIES_LEN_MAX: usize = 1024 * 1024 * 1024;
 
-/// Largest request body that is read, in bytes (as kube-apiserver's default).
+/// Largest accepted request body, in bytes (as in kube-apiserver by default).
 pub(crate) const BODY_LEN_MAX: usize = 3 * 1024 * 1024;
 
-/// What an answer costs until it is sent, beside its bytes.
+/// Cost in bytes of an answer until it is sent, in addition to its length.
 const ANSWER_OVERHEAD: usize = 4 * 1024;
 
-/// Counts what is being answered.
+/// Counts requests, watches, bodies and answers in progress.
 #[derive(Debug)]
 pub(crate) struct Load {
-    /// Requests whose sender is not known yet.
+    /// Requests that are not authenticated yet.
     authenticating: AtomicUsize,
     requests: AtomicUsize,
     watches: AtomicUsize,
@@ -47,52 +49,52 @@ pub(crate) struct Load {
     /// Bytes of answers that are being sent.
     answers_len: AtomicUsize,
     pub(crate) answers_len_max: usize,
-    /// Bytes of bodies of requests that were received and are not done with.
+    /// Bytes of request bodies that were received and are still in use.
     bodies_len: AtomicUsize,
     pub(crate) bodies_len_max: usize,
-    /// None of a server whose bounds are for all of its senders together.
+    /// None for a server whose limits apply to all senders together.
     pub(crate) senders: Option<Senders>,
     everybody: Arc<Sender>,
     pub(crate) connections: Connections,
-    /// Requests that were refused because their sender, or all together, had too much.
+    /// Requests that were refused because a limit of their sender, or of all together, was reached.
     refused: AtomicU64,
 }
 
-/// Connections of all listeners of a server that shares its places out.
+/// Connections of all listeners of a server that divides its limits among senders.
 #[derive(Debug, Default)]
 pub(crate) struct Connections {
     pub(crate) open: AtomicUsize,
     pub(crate) unproven: AtomicUsize,
-    /// Unproven ones that made room for others.
+    /// Unproven connections that were closed to make room.
     pub(crate) ended: AtomicU64,
-    /// Those that could not be proven because there were too many.
+    /// Connections that could not be proven because there were too many.
     pub(crate) refused: AtomicU64,
 }
 
-/// What a server is doing at one moment, for metrics.
+/// The activity of a server at one moment, for metrics.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Activity {
-    /// Requests that are being answered.
+    /// Requests in progress.
     pub requests: usize,
     /// Watches.
     pub watches: usize,
     /// Bytes of answers that are being sent.
     pub answers_len: usize,
-    /// Bytes of bodies that are being received or answered.
+    /// Bytes of request bodies being received or processed.
     pub bodies_len: usize,
     /// Connections.
     pub connections: usize,
-    /// Connections on which nobody has authenticated yet.
+    /// Connections without an authenticated request so far.
     pub unproven: usize,
-    /// Such connections that were ended to make room, since the start.
+    /// Such connections that were closed to make room, since the start.
     pub ended: u64,
-    /// Connections of known senders that had too many already, since the start.
+    /// Connections of authenticated senders that already had too many, since the start.
     pub crowded: u64,
-    /// Requests that were refused because their sender, or all together, had too much, since the start.
+    /// Requests refused because a limit of their sender, or of all together, was reached, since the start.
     pub refused: u64,
 }
 
-/// One place among the requests being answered; given back when dropped.
+/// One slot of a request or watch in progress; released when dropped.
 #[derive(Debug)]
 pub(crate) struct Slot {
     load: Arc<Load>,
@@ -100,7 +102,7 @@ pub(crate) struct Slot {
     sender: Arc<Sender>,
 }
 
-/// A place of a request whose sender is being found out.
+/// A slot of a request that is being authenticated.
 #[derive(Debug)]
 pub(crate) struct Authenticating(Arc<Load>);
 
@@ -110,15 +112,17 @@ impl Drop for Authenticating {
     }
 }
 
-/// An answer that is being sent. Whoever keeps a part of it in memory keeps this, too: it is what the bounds count.
+/// An answer that is being sent. Every owner of a part of its memory also holds this value, which counts against the
+/// limits.
 #[derive(Debug)]
 pub(crate) struct Sending {
-    /// Of a server that shares out, the place went on to another request: an answer that nobody reads holds bytes only.
+    /// None on a server that divides its limits: there the slot is free for another request, and an answer that is not
+    /// read occupies only bytes.
     _slot: Option<Slot>,
     load: Arc<Load>,
     sender: Arc<Sender>,
     len: usize,
-    /// When a part of it was last asked for or sent.
+    /// When a part of it was last requested or sent.
     moved: Mutex<Instant>,
 }
 
@@ -140,12 +144,12 @@ impl Load {
         }
     }
 
-    /// Whether no sender can have all places.
+    /// Whether the limits are divided, so that no sender can use up all of them.
     pub(crate) fn is_shared(&self) -> bool {
         self.senders.is_some()
     }
 
-    /// A place for the time until it is known who asks: those of requests are not for strangers to hold.
+    /// A slot for the time of authentication: unauthenticated clients must not occupy slots of requests.
     pub(crate) fn authenticate(self: &Arc<Self>) -> Option<Authenticating> {
         let place = Authenticating(Arc::clone(self));
         (self.authenticating.fetch_add(1, Ordering::Relaxed) < REQUESTS_MAX).then_some(place)
@@ -168,7 +172,7 @@ impl Load {
             self.refuse();
             return None;
         }
-        // Taken before it is compared, so that a burst cannot pass together.
+        // Counted before it is compared, so that a burst cannot exceed the limit.
         let slot = Slot { load: Arc::clone(self), watch, sender: Arc::clone(sender) };
         let entered = counter.fetch_add(1, Ordering::Relaxed) < sender.reach(limit);
         if !entered {
@@ -177,17 +181,17 @@ impl Load {
         entered.then_some(slot)
     }
 
-    /// Takes note of a refusal.
+    /// Counts a refusal.
     pub(crate) fn refuse(&self) {
         self.refused.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Requests and watches.
+    /// Numbers of requests and watches.
     pub(crate) fn now(&self) -> (usize, usize) {
         (self.requests.load(Ordering::Relaxed), self.watches.load(Ordering::Relaxed))
     }
 
-    /// All there is to see.
+    /// All values for metrics.
     pub(crate) fn activity(&self) -> Activity {
         let number = |counter: &AtomicUsize| counter.load(Ordering::Relaxed);
         let total = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -210,7 +214,7 @@ impl Load {
 }
 
 impl Slot {
-    /// Whose it is.
+    /// The sender that occupies the slot.
     pub(crate) fn sender(&self) -> &Arc<Sender> {
         &self.sender
     }
@@ -223,7 +227,7 @@ impl Drop for Slot {
     }
 }
 
-/// The body of a request. What has come of it counts until this is dropped.
+/// The body of a request. Its received bytes count until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Receiving {
     load: Arc<Load>,
@@ -236,7 +240,7 @@ impl Receiving {
         Self { load: Arc::clone(load), sender: Arc::clone(sender), len: 0 }
     }
 
-    /// So much more has come. False: together, too much is being received.
+    /// Counts received bytes. False when too many are being received at the same time.
     pub(crate) fn more(&mut self, len: usize) -> bool {
         if !self.sender.grow(Good::BodiesLen, self.len, len, self.load.bodies_len_max) {
             self.load.refuse();
@@ -251,10 +255,10 @@ impl Receiving {
         fits
     }
 
-    /// Reading it takes so much more. It counts as what has come.
+    /// Counts the memory needed to parse the body, like received bytes.
     ///
     /// # Errors
-    /// 413 when one body may not take so much, 429 when together too much is being received.
+    /// 413 when it is too much for one body, 429 when it is too much for all bodies together.
     pub(crate) fn becomes(&mut self, bytes: usize) -> Result<(), ApiError> {
         if bytes > BODY_TREE_MAX.min(self.load.bodies_len_max) {
             let message = "Request entity too large: it has more parts than are read here. Send fewer fields and items.";
@@ -263,7 +267,7 @@ impl Receiving {
         if self.more(bytes) { Ok(()) } else { Err(too_many_bodies()) }
     }
 
-    /// What is stored is read beside it.
+    /// Counts the stored object that is read beside the body.
     ///
     /// # Errors
     /// 429 as [`Self::becomes`].
@@ -271,7 +275,7 @@ impl Receiving {
         self.makes(stored.len().saturating_add(tree::read_bytes(stored, false)))
     }
 
-    /// A patch may make so much more of them.
+    /// Counts the memory that a patch may need in addition.
     ///
     /// # Errors
     /// 429 as [`Self::becomes`].
@@ -301,7 +305,7 @@ impl Sending {
         }
         let before = load.answers_len.fetch_add(len, Ordering::Relaxed);
         let fits = before == 0 || before + len <= sender.reach(load.answers_len_max);
-        // From here on its end gives the bytes back.
+        // From here on, dropping `sending` releases the bytes.
         let slot = (!load.is_shared()).then_some(slot);
         let sending = Self { _slot: slot, load, sender, len, moved: Mutex::new(Instant::now()) };
         if !fits {
@@ -310,18 +314,19 @@ impl Sending {
         fits.then(|| Arc::new(sending))
     }
 
-    /// One that takes nothing of the bounds, as a refusal. Whoever does not take it loses the connection all the same.
+    /// An answer that does not count against the limits, such as a refusal. Its connection is still closed when the
+    /// client does not read it.
     pub(crate) fn uncounted(load: &Arc<Load>) -> Arc<Self> {
         let (sender, moved) = (Arc::clone(&load.everybody), Mutex::new(Instant::now()));
         Arc::new(Self { _slot: None, load: Arc::clone(load), sender, len: 0, moved })
     }
 
-    /// A part of it was asked for or sent.
+    /// A part of the answer was requested or sent.
     pub(crate) fn moves(&self) {
         *self.moved.lock() = Instant::now();
     }
 
-    /// When that was last so.
+    /// When [`Self::moves`] was last called.
     pub(crate) fn moved(&self) -> Instant {
         *self.moved.lock()
     }
@@ -334,8 +339,8 @@ impl Drop for Sending {
     }
 }
 
-/// Lets an answer count until it is sent, or refuses when too much is being sent. Whoever sends it finds the [`Sending`]
-/// among its extensions.
+/// Counts an answer until it is sent, or refuses it when too much is being sent. The sending code finds the [`Sending`]
+/// among the extensions of the response.
 pub(crate) fn sending(slot: Slot, mut response: Response<Body>, accepted: &Accepted) -> Response<Body> {
     let Some(len) = body::weight(&response) else { return response };
     match Sending::begin(slot, len) {

@@ -1,7 +1,7 @@
-//! The store in memory: current objects as raw JSON, one revision counter, a bounded history per resource.
+//! The store in memory: current objects as raw JSON, one revision counter, and a bounded history per resource.
 //!
-//! With a [`Journal`] it is durable: changes are handed to the journal in batches, in revision order, and become
-//! visible only when the journal says that they are safe.
+//! A [`Journal`] makes it durable: changes are passed to the journal in batches, in revision order, and become visible
+//! only when the journal confirms them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -32,19 +32,19 @@ mod tests;
 pub use account::WriterShares;
 pub use ledger::{Claims, DELETION_MARK_MAX, OBJECT_OVERHEAD, Rules};
 
-/// How long the state at a revision can be listed after later changes (etcd's usual compaction interval).
+/// How long the state at a revision can still be listed after later changes (etcd's usual compaction interval).
 pub const SNAPSHOT_AGE_MAX: Duration = Duration::from_secs(300);
 
-/// How often [`MemoryStore::tick`] is to be called.
+/// How often [`MemoryStore::tick`] must be called.
 pub const TICK_INTERVAL: Duration = state::MARK_INTERVAL;
 
-/// Changes in one journal batch, at most.
+/// Maximum number of changes in one journal batch.
 pub const JOURNAL_BATCH_MAX: usize = 512;
 
-/// Bytes of the objects of a batch, at most; a larger object is written alone.
+/// Maximum number of bytes of the objects in a batch; a larger object is written alone.
 pub const JOURNAL_BATCH_LEN_MAX: usize = 4 * 1024 * 1024;
 
-/// Writes that wait for the journal, at most; the next one is refused with [`StoreError::Unavailable`].
+/// Maximum number of writes that wait for the journal; further ones are refused with [`StoreError::Unavailable`].
 pub const JOURNAL_QUEUE_MAX: usize = 16 * 1024;
 
 /// One change on its way to disk.
@@ -58,16 +58,16 @@ pub struct JournalEntry {
 
 /// Makes changes durable.
 pub trait Journal: Send + Sync + 'static {
-    /// Writes a batch, in order, in one step: after a crash all of it or nothing is there. Called on a thread
-    /// that may block, never twice at the same time. A restart must see the revision of the last entry, also
-    /// when that is a deletion.
+    /// Writes a batch, in order, in one step: after a crash, either all of it or nothing is there. Called on a thread
+    /// that may block, never concurrently. A restart must find the revision of the last entry, even when that is a
+    /// deletion.
     ///
     /// # Errors
-    /// Why nothing of the batch was written. Later batches are tried again.
+    /// Why nothing of the batch was written. Later batches are still passed to the journal.
     fn append(&self, batch: &[JournalEntry]) -> Result<(), StoreError>;
 }
 
-/// Everything in memory. Cheap to clone: clones share the content.
+/// The store. Cheap to clone: clones share the content.
 #[derive(Clone)]
 pub struct MemoryStore {
     shared: Arc<Shared>,
@@ -79,23 +79,23 @@ struct Shared {
     revision: AtomicU64,
     journal: Option<Box<dyn Journal>>,
     queue: Mutex<Queue>,
-    /// Held by whoever makes changes, so that checks and effects are one step.
+    /// Held while changes are made, so that checks and effects are one step.
     turn: Mutex<Turn>,
     /// Bytes of all objects, for metrics.
     len: AtomicU64,
     rules: Arc<Rules>,
 }
 
-/// Bytes that bodies take in memory, where most of them are packed: less than their length.
+/// Memory in bytes of the bodies. Most bodies are packed, so it is less than their length.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Held {
-    /// Of what is stored now.
+    /// Bodies of current objects.
     pub objects: u64,
-    /// Of former versions, which the histories keep alive.
+    /// Bodies of former versions, which the histories keep alive.
     pub history: u64,
 }
 
-/// What only whoever makes changes needs.
+/// State that is needed only to make changes.
 struct Turn {
     packer: Packer,
     ledger: Ledger,
@@ -110,12 +110,12 @@ struct Queue {
 struct Waiting {
     change: Wanted,
     answer: oneshot::Sender<Answer>,
-    /// Given back when the change is made.
+    /// Released when the change is made.
     line: InLine,
 }
 
 impl Queue {
-    /// How many of those that have waited longest are written together.
+    /// How many of the oldest waiting changes are written together.
     fn next_batch(&self) -> usize {
         let mut len = 0_usize;
         let fits = |waiting: &&Waiting| {
@@ -131,27 +131,27 @@ impl Waiting {
     fn len(&self) -> usize {
         match &self.change.0.write {
             Write::Put { body, .. } => body.len(),
-            // The last state of what goes, as far as its sender has a line.
+            // A deletion counts with the length of the object's last state, as far as its sender has a queue.
             Write::Delete => self.line.as_ref().map_or(0, OwnedSemaphorePermit::num_permits),
         }
     }
 }
 
-/// A change, and who makes it if that is somebody with a share.
+/// A change, and the user who makes it if that user has a share.
 type Wanted = (Mutation, Option<Arc<str>>);
 
 type Answer = Result<Arc<Stored>, StoreError>;
 
 impl MemoryStore {
     /// An empty store whose first change gets the revision after `start`. Without a journal, a start above every
-    /// revision that clients can have seen (see [`Self::START`]) keeps them from mistaking this store for an
-    /// earlier one.
+    /// revision that clients may have seen (see [`Self::START`]) keeps them from confusing this store with an earlier
+    /// one.
     #[must_use]
     pub fn new(start: Revision, limits: LogLimits) -> Self {
         Self::restore(start, Vec::new(), None, limits, Rules::default())
     }
 
-    /// The same for a store whose lists count more than its memory: what is current is not packed.
+    /// Like [`Self::new`], for a store where fast lists matter more than memory: current objects are not packed.
     #[must_use]
     pub fn unpacked(start: Revision, limits: LogLimits) -> Self {
         Self::restore(start, Vec::new(), None, limits, Rules { unpacked: true, ..Rules::default() })
@@ -160,9 +160,8 @@ impl MemoryStore {
     /// A usual start for stores whose clients have never seen another one.
     pub const START: Revision = Revision(1);
 
-    /// A store with content, as read from the journal's files, and rules about all of it together. `newest` is the
-    /// revision of the last entry that was journaled. History before it is gone: watches from there are answered with
-    /// 410.
+    /// A store with content, as read from the journal's files, and rules about all objects together. `newest` is the
+    /// revision of the last journaled entry. The history before it is lost: watches from there are answered with 410.
     #[must_use]
     pub fn restore(
         newest: Revision,
@@ -194,14 +193,14 @@ impl MemoryStore {
         Self { shared: Arc::new(shared) }
     }
 
-    /// The resources that objects are or were stored under.
+    /// The resources that have or had objects.
     #[must_use]
     pub fn resources(&self) -> Vec<Resource> {
         self.shared.state.read().tables.keys().cloned().collect()
     }
 
-    /// Removes a resource with all its objects and history; its watches end. For definitions that are withdrawn:
-    /// nothing is journaled, so delete the objects first where they are durable.
+    /// Removes a resource with all its objects and history; its watches end. Used for withdrawn definitions. Nothing is
+    /// journaled, so delete the objects first in a durable store.
     pub fn forget(&self, resource: &Resource) {
         let mut turn = self.shared.turn.lock();
         turn.packer.forget(resource);
@@ -212,8 +211,8 @@ impl MemoryStore {
         self.shared.state.write().withdraw(resource, self.revision());
     }
 
-    /// Lets the states that were current more than [`SNAPSHOT_AGE_MAX`] before `now` go. To be called every
-    /// [`TICK_INTERVAL`]: a store that is written to does it by itself, an idle one does not.
+    /// Drops the states that were current more than [`SNAPSHOT_AGE_MAX`] before `now`. Must be called every
+    /// [`TICK_INTERVAL`]: writes to the store have the same effect, but an idle store has none.
     pub fn tick(&self, now: Instant) {
         let mut state = self.shared.state.write();
         state.mark(self.revision(), now);
@@ -231,12 +230,12 @@ impl MemoryStore {
         (self.shared.len.load(Ordering::Relaxed), self.shared.rules.len_max)
     }
 
-    /// What the bodies of objects take in memory, for metrics.
+    /// Memory in bytes of the bodies of objects, for metrics.
     #[must_use]
     pub fn held(&self) -> Held {
         let mut held = Held::default();
         for resource in self.resources() {
-            // One resource after the other: writes go on between them.
+            // One resource at a time, so that writes continue in between.
             let state = self.shared.state.read();
             let Some(table) = state.tables.get(&resource) else { continue };
             held.objects += table.objects.values().map(|object| object.text.held()).sum::<usize>() as u64;
@@ -331,8 +330,8 @@ impl MemoryStore {
         })
     }
 
-    /// Adds a change to the queue and makes sure that somebody empties it: a blocking thread that runs to its
-    /// end whatever becomes of the requests that wait.
+    /// Adds a change to the queue and makes sure that a blocking thread drains it. The thread runs to its end even when
+    /// the waiting requests are cancelled.
     fn enqueue(&self, change: Wanted, line: InLine) -> Result<oneshot::Receiver<Answer>, StoreError> {
         let (answer, receiver) = oneshot::channel();
         let mut queue = self.shared.queue.lock();
@@ -350,7 +349,7 @@ impl MemoryStore {
 
 impl Shared {
     fn drain(&self) {
-        // A panicking journal must not leave the queue without anybody to empty it.
+        // A panicking journal must not leave the queue without a thread that drains it.
         let _reset = ResetDraining(&self.queue);
         loop {
             let batch: Vec<Waiting> = {
@@ -366,14 +365,14 @@ impl Shared {
                 batch.into_iter().map(|waiting| (waiting.change, (waiting.answer, waiting.line))).unzip();
             for ((sender, line), answer) in waiting.into_iter().zip(self.make(changes)) {
                 drop(line);
-                // The request may have gone away; the change stays.
+                // The request may have been cancelled; the change stays.
                 let _ = sender.send(answer);
             }
             self.turn.lock().packer.settle();
         }
     }
 
-    /// Makes changes in order: check, journal, publish. One answer a change.
+    /// Makes changes in order: check, journal, publish. Returns one answer per change.
     fn make(&self, changes: Vec<Wanted>) -> Vec<Answer> {
         let mut turn = self.turn.lock();
         let Turn { packer, ledger } = &mut *turn;
@@ -414,7 +413,7 @@ impl Shared {
                 _ => table.objects.insert(key.clone(), Arc::clone(&change.object)),
             };
             let log = Arc::clone(&table.log);
-            // Before the watchers wake: whoever reads the store's revision finds all changes up to it in the logs.
+            // Before the watchers wake: a reader of the store's revision must find all changes up to it in the logs.
             log.push(change);
             self.revision.store(revision.0, Ordering::Release);
         }

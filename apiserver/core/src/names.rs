@@ -1,4 +1,4 @@
-//! The grammars of names, labels and ports, with the messages that go with them.
+//! The syntax of names, labels and ports, with Kubernetes' error messages.
 
 const LABEL_DNS1123: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
 const SUBDOMAIN_DNS1123: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
@@ -8,7 +8,7 @@ const QUALIFIED_NAME: &str = "must consist of alphanumeric characters, '-', '_' 
 const LABEL_VALUE: &str = "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')";
 const CONFIG_KEY: &str = "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')";
 
-/// A DNS label: up to 63 of `a-z0-9-`. `None` when valid, else what is wrong.
+/// A DNS label: up to 63 characters of `a-z0-9-`. `None` when valid, otherwise the error.
 #[must_use]
 pub fn dns1123_label(text: &str) -> Option<String> {
     if text.len() > 63 {
@@ -21,7 +21,7 @@ pub fn dns1123_label(text: &str) -> Option<String> {
     Some(if dotted { "must not contain dots" } else { LABEL_DNS1123 }.to_owned())
 }
 
-/// DNS labels joined by dots, up to 253 bytes. `None` when valid, else what is wrong.
+/// DNS labels joined by dots, up to 253 bytes. `None` when valid, otherwise the error.
 #[must_use]
 pub fn dns1123_subdomain(text: &str) -> Option<String> {
     if text.len() > 253 {
@@ -30,7 +30,7 @@ pub fn dns1123_subdomain(text: &str) -> Option<String> {
     (!text.split('.').all(|label| is_label(label, false))).then(|| SUBDOMAIN_DNS1123.to_owned())
 }
 
-/// A DNS label that starts with a letter. `None` when valid, else what is wrong.
+/// A DNS label that starts with a letter. `None` when valid, otherwise the error.
 #[must_use]
 pub fn dns1035_label(text: &str) -> Option<String> {
     if text.len() > 63 {
@@ -39,7 +39,7 @@ pub fn dns1035_label(text: &str) -> Option<String> {
     (!is_label(text, true)).then(|| LABEL_DNS1035.to_owned())
 }
 
-/// A name that becomes one segment of a path: rbac objects use it. `None` when valid, else what is wrong.
+/// A name that can be one segment of a path, as for rbac objects. `None` when valid, otherwise the error.
 #[must_use]
 pub fn path_segment(text: &str) -> Option<String> {
     match text {
@@ -48,7 +48,7 @@ pub fn path_segment(text: &str) -> Option<String> {
     }
 }
 
-/// A label key or similar: an optional DNS prefix, a slash and a name. Everything that is wrong with it.
+/// A label key or similar: an optional DNS prefix, a slash and a name. Returns all errors.
 #[must_use]
 pub fn qualified_name(text: &str) -> Vec<String> {
     let mut problems = Vec::new();
@@ -61,7 +61,7 @@ pub fn qualified_name(text: &str) -> Vec<String> {
             } else if prefix.len() > 253 {
                 problems.push("prefix part must be no more than 253 bytes".to_owned());
             } else if let Some(problem) = dns1123_subdomain(prefix) {
-                // This grammar counts bytes.
+                // This syntax counts bytes.
                 let problem = problem.replace("253 characters", "253 bytes");
                 problems.push(format!("prefix part {problem}"));
             }
@@ -84,7 +84,7 @@ pub fn qualified_name(text: &str) -> Vec<String> {
     problems
 }
 
-/// A label value. Everything that is wrong with it.
+/// A label value. Returns all errors.
 #[must_use]
 pub fn label_value(text: &str) -> Vec<String> {
     let mut problems = Vec::new();
@@ -97,7 +97,7 @@ pub fn label_value(text: &str) -> Vec<String> {
     problems
 }
 
-/// A key of a ConfigMap or Secret. `None` when valid, else what is wrong.
+/// A key of a ConfigMap or Secret. `None` when valid, otherwise the error.
 #[must_use]
 pub fn config_key(text: &str) -> Option<String> {
     if text.len() > 253 {
@@ -113,7 +113,7 @@ pub fn config_key(text: &str) -> Option<String> {
     (!fits).then(|| CONFIG_KEY.to_owned())
 }
 
-/// The name of a port: up to 15 of `a-z0-9-`, at least one letter. Everything that is wrong with it.
+/// The name of a port: up to 15 characters of `a-z0-9-`, at least one letter. Returns all errors.
 #[must_use]
 pub fn port_name(text: &str) -> Vec<&'static str> {
     let mut problems = Vec::new();
@@ -136,7 +136,7 @@ pub fn port_name(text: &str) -> Vec<&'static str> {
     problems
 }
 
-/// The beginning of a DNS subdomain that something is appended to. `None` when valid, else what is wrong.
+/// The beginning of a DNS subdomain, to which a suffix is appended. `None` when valid, otherwise the error.
 #[must_use]
 pub fn dns1123_prefix(text: &str) -> Option<String> {
     match text.strip_suffix('-') {
@@ -145,7 +145,7 @@ pub fn dns1123_prefix(text: &str) -> Option<String> {
     }
 }
 
-/// A DNS subdomain in which underscores are letters. `None` when valid, else what is wrong.
+/// A DNS subdomain that may contain underscores. `None` when valid, otherwise the error.
 #[must_use]
 pub fn dns1123_subdomain_underscore(text: &str) -> Option<String> {
     if text.len() > 253 {
@@ -158,7 +158,7 @@ pub fn dns1123_subdomain_underscore(text: &str) -> Option<String> {
     (!text.split('.').all(fits)).then(|| SUBDOMAIN_UNDERSCORE.to_owned())
 }
 
-/// The name of an environment variable. `None` when valid, else what is wrong.
+/// The name of an environment variable. `None` when valid, otherwise the error.
 #[must_use]
 pub fn environment_variable(text: &str) -> Option<String> {
     const TEXT: &str =
@@ -167,7 +167,7 @@ pub fn environment_variable(text: &str) -> Option<String> {
     (!text.bytes().all(fits)).then(|| TEXT.to_owned())
 }
 
-/// The name of an HTTP header. `None` when valid, else what is wrong.
+/// The name of an HTTP header. `None` when valid, otherwise the error.
 #[must_use]
 pub fn http_header(text: &str) -> Option<String> {
     const TEXT: &str = "a valid HTTP header must consist of alphanumeric characters or '-' (e.g. 'X-Header-Name', regex used for validation is '[-A-Za-z0-9]+')";

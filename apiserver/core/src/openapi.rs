@@ -1,8 +1,8 @@
-//! OpenAPI documents, made from the same types that decode and merge objects: version 3 per group and version, and
+//! OpenAPI documents, generated from the same types that decode and merge objects: version 3 per group and version, and
 //! version 2 as one document ([`v2`]).
 //!
-//! kubectl reads them to learn that the server validates fields, for the merge keys of client-side apply, and for
-//! `explain`. Built-in types carry few descriptions; custom ones carry what their definition says.
+//! kubectl reads them for the support of server-side field validation, for the merge keys of client-side apply, and for
+//! `explain`. Built-in types have few descriptions; custom ones have those of their definition.
 
 mod descriptions;
 mod dialect;
@@ -24,7 +24,7 @@ pub use crate::kinds::foreign::{ForeignDocuments, SelectableFields, selectable_f
 use crate::kinds::{KindInfo, Kinds};
 use crate::version;
 
-/// The index under `/openapi/v3`: where the document of each group and version is, with a hash of its content.
+/// The index under `/openapi/v3`: the path of each document, with a hash of its content.
 #[must_use]
 pub fn index(kinds: &Kinds) -> Value {
     let mut paths = Map::new();
@@ -36,8 +36,8 @@ pub fn index(kinds: &Kinds) -> Value {
     json!({"paths": paths})
 }
 
-/// The document of one group and version as JSON; `None` when the server does not serve it. Made on each call:
-/// clients keep it under its hash.
+/// The document of one group and version as JSON; `None` when the server does not serve it. It is generated on each
+/// call: clients cache it under its hash.
 #[must_use]
 pub fn document(kinds: &Kinds, group: &str, version: &str) -> Option<Arc<[u8]>> {
     let served: Vec<&Arc<KindInfo>> = kinds
@@ -74,9 +74,9 @@ pub fn hash(kinds: &Kinds, group: &str, version: &str) -> Option<String> {
     })
 }
 
-/// What the documents say about themselves.
+/// The `info` section of the documents.
 fn info() -> Value {
-    // As kube-apiserver has it, which leaves the patch release out.
+    // Like kube-apiserver, without the patch release.
     let (major, minor) = version::numbers();
     json!({"title": "Kubernetes", "version": format!("v{major}.{minor}.0")})
 }

@@ -1,5 +1,5 @@
-//! The three kinds of patches that carry a change: JSON patch (RFC 6902), merge patch (RFC 7386) and the strategic
-//! merge patch of Kubernetes. Server-side apply is in [`crate::ssa`].
+//! The three patch types that carry a change: JSON patch (RFC 6902), merge patch (RFC 7386) and the strategic merge
+//! patch of Kubernetes. Server-side apply is in [`crate::ssa`].
 
 mod difference;
 mod directives;
@@ -15,20 +15,20 @@ use crate::schema::types::{Place, json_type};
 use crate::schema::{DEPTH_MAX, Schema};
 use crate::tree::value_bytes;
 
-/// How many operations a JSON patch may have, as in kube-apiserver.
+/// Maximum number of operations in a JSON patch, as in kube-apiserver.
 pub const OPERATIONS_MAX: usize = 10_000;
 
-/// How large a patched object may become, in bytes of its JSON: copy operations can double it again and again.
+/// Maximum size of a patched object, in bytes of its JSON: copy operations can double it again and again.
 pub const PATCHED_LEN_MAX: usize = 3 * 1024 * 1024;
 
-/// Bytes that what a JSON patch copies may take in memory in all. A text of many small parts takes many times its length there,
-/// and a short patch copies a large value many times.
+/// Maximum total memory in bytes of the values that a JSON patch copies. A text of many small parts takes many times
+/// its length in memory, and a short patch can copy a large value many times.
 pub const COPIED_MAX: usize = 4 * 1024 * 1024;
 
-/// Bytes of JSON that the moves of a JSON patch may move in all: the depth of each is measured.
+/// Maximum total bytes of JSON that the operations of a JSON patch move: each move measures the depth of its value.
 pub const MOVED_LEN_MAX: usize = 16 * PATCHED_LEN_MAX;
 
-/// Items of lists that the operations of a JSON patch may move up or down in all: a list makes room item by item.
+/// Maximum total number of list items that the operations of a JSON patch shift: a list makes room item by item.
 pub const SHIFTED_MAX: usize = 256 * 1024 * 1024;
 
 /// Why a patch was not applied.
@@ -37,33 +37,33 @@ pub enum PatchError {
     /// The body is not a patch of its type (400).
     #[error("error decoding patch: {0}")]
     Malformed(String),
-    /// The patch has more operations than a server applies (413).
+    /// The patch has more operations than the server applies (413).
     #[error("The allowed maximum operations in a JSON patch is {OPERATIONS_MAX}, got {0}")]
     TooManyOperations(usize),
-    /// The result would be larger than an object may be (413).
+    /// The result would exceed the size limit of objects (413).
     #[error("the patched object would be larger than {PATCHED_LEN_MAX} bytes")]
     TooLarge,
-    /// The operations copy more than is held in memory for one request (413).
+    /// The copied values exceed the memory limit of one request (413).
     #[error(
         "what the patch copies would take more than {COPIED_MAX} bytes in memory: copy less in one patch"
     )]
     CopiesTooMuch,
-    /// The operations move, or merge again, more than a server does for one request (413).
+    /// The operations move or merge more than the limit of one request (413).
     #[error("the operations of the patch change large values too often: send fewer in one patch")]
     TooMuchWork,
-    /// A directive contradicts the patch that it is in, or the patch is no patch (400).
+    /// A directive contradicts the rest of the patch, or the patch is invalid (400).
     #[error("{0}")]
     Contradiction(&'static str),
-    /// A strategic merge patch is no object but of this JSON type (400).
+    /// A strategic merge patch is not an object but has this JSON type (400).
     #[error("json: cannot unmarshal {0} into Go value of type map[string]interface {{}}")]
     NoObject(&'static str),
-    /// The patch does not fit the object (422, and no word about which operation, as kube-apiserver answers).
+    /// The patch does not fit the object (422, without naming the operation, as kube-apiserver answers).
     #[error("the server rejected our request due to an error in our request")]
     Rejected,
     /// A strategic merge patch that cannot be merged (500, as kube-apiserver answers).
     #[error("{0}")]
     Unmergeable(String),
-    /// A list has an item without the key that identifies items (500, as kube-apiserver answers).
+    /// A list has an item without the merge key (500, as kube-apiserver answers).
     #[error("map: {item} does not contain declared merge key: {key}")]
     MissingKey {
         /// The item as Go prints it.
@@ -89,7 +89,7 @@ impl PatchError {
 /// Applies a JSON patch, all operations or none.
 ///
 /// # Errors
-/// [`PatchError`] when the body is not a patch, an operation does not fit the object, or a bound is passed.
+/// [`PatchError`] when the body is not a patch, an operation does not fit the object, or a limit is exceeded.
 pub fn json_patch(object: &Value, patch: &[u8]) -> Result<Value, PatchError> {
     let operations: Option<Vec<Value>> =
         serde_json::from_slice(patch).map_err(|e| PatchError::Malformed(e.to_string()))?;
@@ -110,24 +110,24 @@ pub fn json_patch(object: &Value, patch: &[u8]) -> Result<Value, PatchError> {
     Ok(patched)
 }
 
-/// Bytes that the copies of a JSON patch may take beyond the patch and the object: nothing where there can be none.
+/// Maximum memory in bytes of the copies of a JSON patch beyond the patch and the object: zero when it cannot copy.
 pub(crate) fn copied_max(patch: &[u8]) -> usize {
-    // An escape may stand for any letter.
+    // An escape may encode any letter.
     let may_copy = patch.contains(&b'\\') || patch.windows(4).any(|word| word == b"copy");
     if may_copy { COPIED_MAX } else { 0 }
 }
 
-/// Bytes of an object that are looked at for one operation that moves a part of it, as one that is read and written.
+/// One operation counts as reading and writing this fraction of the object.
 const OPERATION_SHARE: usize = 16;
 
-/// The work for a JSON patch beyond reading it and an object of so many bytes, in bytes that would be read meanwhile: what it
-/// copies, and what each operation has to go through.
+/// The work of a JSON patch beyond reading it and an object of this many bytes, in bytes that could be read in the same
+/// time: what it copies, and what each operation traverses.
 pub(crate) fn operations_work(patch: &[u8], object: usize) -> usize {
     let operations = patch.iter().filter(|byte| **byte == b'{').count();
     copied_max(patch).saturating_add(operations.saturating_mul(object) / OPERATION_SHARE)
 }
 
-/// What operations have added up to: of bytes that were copied and moved, and of items of the lists that they changed.
+/// Totals of the operations so far: bytes copied, bytes moved, and list items shifted.
 #[derive(Debug, Default)]
 struct Spent {
     copied: usize,
@@ -135,8 +135,9 @@ struct Spent {
     shifted: usize,
 }
 
-/// How deep the value of an operation will lie, and how much copies and moves have added up to: all are bounded before
-/// the operation is applied, because a short patch can make a deep or a huge object, or carry a large one to and fro.
+/// The depth that the value of an operation will have. Also updates the totals of copies and moves. All limits are
+/// checked before the operation is applied, because a short patch can create a deep or huge object, or move a large
+/// value back and forth.
 fn reach(object: &Value, one: &Value, spent: &mut Spent) -> Result<usize, PatchError> {
     let segments = one["path"].as_str().map_or(0, |path| path.matches('/').count());
     let op = one["op"].as_str().unwrap_or_default();
@@ -172,7 +173,7 @@ fn reach(object: &Value, one: &Value, spent: &mut Spent) -> Result<usize, PatchE
     Ok(segments + depth_of(value))
 }
 
-/// Adds the bytes of a value to those of others, up to a bound.
+/// Adds the length of a value to a sum, up to a limit.
 fn count(sum: &mut usize, value: Option<&Value>, max: usize) -> Result<(), PatchError> {
     let len = value.map_or(Some(0), length).ok_or(PatchError::TooLarge)?;
     *sum = sum.saturating_add(len);
@@ -191,9 +192,9 @@ fn check_size(value: &Value) -> Result<(), PatchError> {
     length(value).map(|_| ()).ok_or(PatchError::TooLarge)
 }
 
-/// Bytes of the JSON; `None` when they are more than an object may have.
+/// Length of the JSON in bytes; `None` when it exceeds the size limit of objects.
 fn length(value: &Value) -> Option<usize> {
-    /// Fails at the bound, so that a large value is not encoded to its end.
+    /// Fails at the limit, so that a large value is not encoded to its end.
     struct Counter(usize);
     impl std::io::Write for Counter {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
@@ -213,7 +214,7 @@ fn length(value: &Value) -> Option<usize> {
     Some(counter.0)
 }
 
-/// Applies a merge patch: objects are merged, null removes, everything else replaces.
+/// Applies a merge patch: objects are merged, null removes a field, other values replace it.
 ///
 /// # Errors
 /// [`PatchError::Malformed`] when the patch is not an object: a Kubernetes object cannot be replaced by a scalar.
@@ -269,8 +270,8 @@ pub fn strategic_merge_patch(schema: &Schema, object: &Value, patch: &Value) -> 
     Ok(patched)
 }
 
-/// The strategic merge patch that makes `new` of `old`: it speaks only of what differs. Lists with a merge key come in the
-/// order of `old`, new items behind.
+/// The strategic merge patch that turns `old` into `new`: it contains only differences. Lists with a merge key are in
+/// the order of `old`, with new items at the end.
 #[must_use]
 pub fn strategic_merge_difference(schema: &Schema, old: &Value, new: &Value) -> Value {
     match (old, new) {

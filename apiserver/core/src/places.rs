@@ -1,7 +1,7 @@
-//! The connections of a listener, and who loses one when there are too many.
+//! The connection slots of a listener, and which connection is closed when there are too many.
 //!
-//! Whoever connects has shown nothing yet: it holds no more than a place that the next stranger takes over. Once a request
-//! on it was made by somebody who is known, a connection is proven and stays.
+//! A new connection is unproven: its slot can be taken over by the next one. Once an authenticated request arrives on
+//! it, the connection is proven and keeps its slot.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -14,20 +14,21 @@ use tokio_util::sync::CancellationToken;
 use crate::load::Load;
 use crate::senders::{Good, Sender, Source};
 
-/// Connections at the same time, at most, unless the server says otherwise; further ones wait in the listen queue of the
-/// operating system.
+/// Maximum number of concurrent connections, unless the server sets another; further ones wait in the listen queue of
+/// the operating system.
 pub const CONNECTIONS_MAX: usize = 16 * 1024;
 
-/// Connections on which nobody has authenticated yet, at most. Beyond it the oldest of the source that has most is ended.
+/// Maximum number of connections without an authenticated request. Beyond it, the oldest one of the source that has the
+/// most is closed.
 pub const UNPROVEN_MAX: usize = 1024;
 
-/// The same from one address: its own oldest is ended.
+/// The same limit per address: beyond it, the oldest connection of that address is closed.
 pub const UNPROVEN_PER_SOURCE_MAX: usize = 256;
 
-/// Of a server with fewer places, so many parts of them may be unproven.
+/// On a server with fewer slots, at most this fraction of them may be unproven.
 const UNPROVEN_SHARE: usize = 4;
 
-/// The places of one listener.
+/// The connection slots of one listener.
 pub(crate) struct Places {
     max: usize,
     unproven_max: usize,
@@ -51,12 +52,12 @@ struct Unproven {
     end: CancellationToken,
 }
 
-/// A place of one connection; given back when dropped.
+/// The slot of one connection; released when dropped.
 pub(crate) struct Place {
     places: Arc<Places>,
     number: u64,
     source: Source,
-    /// Cancelled when somebody else needs it.
+    /// Cancelled when the slot is needed for another connection.
     pub(crate) end: CancellationToken,
     proven: AtomicBool,
     sender: Mutex<Option<Arc<Sender>>>,
@@ -69,7 +70,8 @@ impl Places {
         Arc::new(Self { max, unproven_max, load, state, freed: Notify::new() })
     }
 
-    /// Resolves when one more connection can be accepted. Where places are shared out, strangers make room.
+    /// Resolves when one more connection can be accepted. Where limits are divided among senders, unproven connections
+    /// make room.
     pub(crate) async fn room(&self) {
         loop {
             let freed = self.freed.notified();
@@ -86,7 +88,7 @@ impl Places {
         }
     }
 
-    /// Takes a place for a connection that was accepted.
+    /// Takes a slot for an accepted connection.
     pub(crate) fn enter(self: &Arc<Self>, source: Source) -> Arc<Place> {
         let mut state = self.state.lock();
         let end = CancellationToken::new();
@@ -109,8 +111,8 @@ impl Places {
         Arc::new(Place { places, number, source, end, proven, sender: Mutex::new(None) })
     }
 
-    /// Ends the oldest unproven connection of a source, or of those that have most of them. Who comes from many sources with one
-    /// connection each takes the places of those that it has had longest, and leaves newcomers their time.
+    /// Closes the oldest unproven connection of the given source, or of the sources that have the most. A client with
+    /// many sources and one connection each thus replaces its own oldest connections, and newcomers keep their time.
     fn end_one(&self, state: &mut State, source: Option<Source>) {
         let most = state.sources.values().max().copied();
         let fits = |unproven: &Unproven| match source {
@@ -150,18 +152,19 @@ impl Place {
         self.source
     }
 
-    /// Somebody who is known uses the connection. False: too many of theirs are proven already, or too many of all.
+    /// Marks the connection as proven by an authenticated sender. False when the sender, or all together, have too many
+    /// proven connections.
     pub(crate) fn prove(&self, sender: &Arc<Sender>) -> bool {
         if self.proven.load(Ordering::Acquire) {
             return true;
         }
         let places = &self.places;
         let mut state = places.state.lock();
-        // Requests that come together prove it once.
+        // Concurrent requests prove it once.
         if self.proven.load(Ordering::Acquire) {
             return true;
         }
-        // New ones find a place whatever the proven ones do.
+        // Slots for new connections are kept free of proven ones.
         let whole = places.max - places.unproven_max.min(places.max - 1);
         if state.proven >= sender.reach(whole) || !sender.take(Good::Connections, 1, whole) {
             places.load.connections.refused.fetch_add(1, Ordering::Relaxed);

@@ -1,9 +1,9 @@
-//! Request bodies in protobuf, as Go clients send objects of built-in kinds.
+//! Protobuf request bodies, which Go clients send for objects of built-in kinds.
 //!
-//! Such a body is four magic bytes and an envelope (`runtime.Unknown` of k8s.io/apimachinery) that names the version
-//! and kind beside the object's own message. It is rewritten as JSON at the door, so that all else reads one
-//! form. Field numbers come from the table of facts; custom kinds have none and are refused, as kube-apiserver does.
-//! Answers stay JSON, which every client that sends protobuf accepts.
+//! Such a body consists of four magic bytes and an envelope (`runtime.Unknown` of k8s.io/apimachinery) that holds the
+//! version, the kind and the object's own message. It is converted to JSON on arrival, so that all other code reads one
+//! form. Field numbers come from the table of facts; custom kinds have none and are refused, as in kube-apiserver.
+//! Answers are JSON, which every client that sends protobuf accepts.
 
 mod object;
 mod reader;
@@ -25,16 +25,16 @@ use crate::value::to_bytes;
 /// Media type of protobuf bodies.
 pub const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
 
-/// Media type that a rewritten body has.
+/// Media type of a converted body.
 const JSON: &str = "application/json";
 
 /// The first bytes of every protobuf body.
 const MAGIC: &[u8] = b"k8s\0";
 
-/// Why bytes are not a message of the type.
+/// Why bytes are not a valid message of the type.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Malformed {
-    /// Nothing where the body or its envelope should be.
+    /// The body or its envelope is empty.
     #[error("empty {0}")]
     Empty(&'static str),
     /// The magic bytes are missing.
@@ -43,34 +43,34 @@ pub(crate) enum Malformed {
     /// The object's message is compressed or otherwise encoded, which no client does.
     #[error("unknown content encoding {0:?}")]
     Encoding(String),
-    /// A length or number reaches beyond the end.
+    /// A length or number extends beyond the end.
     #[error("unexpected end of the message")]
     Truncated,
-    /// A number of more than 64 bits.
+    /// A number has more than 64 bits.
     #[error("integer overflow")]
     Overflow,
-    /// A field number that protobuf does not have.
+    /// An invalid field number.
     #[error("illegal field number {0}")]
     Number(u64),
-    /// A form of values that no field of Kubernetes has.
+    /// A wire type that no field of Kubernetes uses.
     #[error("illegal wire type {0}")]
     WireType(u8),
-    /// A value in another form than the field's.
+    /// The wire type of a value does not match its field.
     #[error("wrong wire type")]
     OtherForm,
-    /// Text that JSON could not hold.
+    /// Text that is not valid in JSON.
     #[error("text that is not UTF-8")]
     Utf8,
-    /// A number or time that JSON could not hold.
+    /// A number or time that is not representable in JSON.
     #[error("a value out of range")]
     Range,
-    /// JSON text within protobuf does not parse.
+    /// Embedded JSON text is invalid.
     #[error("{0}")]
     Json(String),
-    /// Messages within messages without end.
+    /// Messages are nested too deeply.
     #[error("messages nest deeper than {0} levels")]
     TooDeep(usize),
-    /// It would take too much memory.
+    /// The object would take too much memory.
     #[error("the message has more parts than are read here: send fewer fields and items")]
     TooLarge,
     /// The type has no protobuf form.
@@ -81,13 +81,13 @@ pub(crate) enum Malformed {
     Field {
         /// JSON path of the field.
         path: String,
-        /// What is wrong there; never itself a `Field`.
+        /// The error; never itself a `Field`.
         problem: Box<Self>,
     },
 }
 
 impl Malformed {
-    /// The same problem, seen from one struct further out.
+    /// The same error, seen from the enclosing struct.
     fn below(self, name: &str) -> Self {
         match self {
             Self::Field { path, problem } => Self::Field { path: format!("{name}.{path}"), problem },
@@ -105,12 +105,12 @@ struct Envelope<'a> {
     encoding: &'a str,
 }
 
-/// What the body of a request should be.
+/// The expected content of a request body.
 #[derive(Debug, Clone, Copy)]
 pub enum Expected<'a> {
-    /// An object of the kind, or of the kind that a subresource takes; empty for the object itself.
+    /// An object of the kind, or of the kind that a subresource takes. The subresource is empty for the object itself.
     Object(&'a KindInfo, &'a str),
-    /// `DeleteOptions`, which every group version has.
+    /// `DeleteOptions`, which exist in every group version.
     DeleteOptions,
 }
 
@@ -126,7 +126,7 @@ pub struct Typed {
 /// As [`to_json`], for bodies that must be objects or options: patches have media types of their own.
 ///
 /// # Errors
-/// As [`to_json`], and 415 for media types that nobody reads.
+/// As [`to_json`], and 415 for unknown media types.
 pub(crate) fn object_to_json(body: Typed, expected: Expected<'_>, kinds: &Kinds) -> Result<Typed, ApiError> {
     let is_text = body.media_type != MEDIA_TYPE && !body.bytes.is_empty();
     if is_text && Target::of(expected, kinds).is_some() {
@@ -135,7 +135,7 @@ pub(crate) fn object_to_json(body: Typed, expected: Expected<'_>, kinds: &Kinds)
     to_json(body, expected, kinds)
 }
 
-/// Rewrites a protobuf body as JSON; bodies of other media types stay as they are.
+/// Converts a protobuf body to JSON; bodies of other media types stay as they are.
 ///
 /// # Errors
 /// 415 when the kind has no protobuf form, 400 when the body is malformed or of another kind.
@@ -174,7 +174,7 @@ fn parse(body: &[u8], expected: Expected<'_>, kinds: &Kinds) -> Result<Value, Ap
     Ok(Value::Object(map))
 }
 
-/// Takes a body out of its envelope.
+/// Extracts the envelope of a body.
 fn open(body: &[u8]) -> Result<Envelope<'_>, Malformed> {
     if body.is_empty() {
         return Err(Malformed::Empty("data"));
@@ -213,13 +213,13 @@ fn envelope(message: &[u8]) -> Result<Envelope<'_>, Malformed> {
     Ok(envelope)
 }
 
-/// The type that a body has to have.
+/// The type that a body must have.
 struct Target {
     group: String,
     version: String,
     kind: String,
     schema: Schema,
-    /// Any version will do.
+    /// Whether any version is accepted.
     everywhere: bool,
 }
 
@@ -257,7 +257,7 @@ impl Target {
         if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
     }
 
-    /// Refuses a body that says it is something else, in the words that refuse such JSON.
+    /// Refuses a body of another version or kind, with the same message as for JSON.
     fn check(&self, envelope: &Envelope<'_>) -> Result<(), ApiError> {
         let expected = self.api_version();
         let (api_version, kind) = (envelope.api_version, envelope.kind);

@@ -1,4 +1,4 @@
-//! From a method, a path and parameters to a typed request.
+//! Parses a method, a path and parameters to a typed request.
 
 pub mod options;
 pub mod params;
@@ -17,13 +17,13 @@ use path::{ResourcePath, Target};
 #[cfg(test)]
 mod tests;
 
-/// Verbs about a selection of objects: field and label selectors count for these and no others.
+/// Verbs that select objects: field and label selectors apply to these and no others.
 const SELECTING_VERBS: [&str; 3] = ["list", "watch", "deletecollection"];
 
-/// A request as far as it can be understood without its body.
+/// A request, as far as it can be interpreted without its body.
 #[derive(Debug, Clone)]
 pub struct Query {
-    /// What the path names.
+    /// The target of the path.
     pub target: Target,
     /// Kubernetes verb of the request.
     pub verb: &'static str,
@@ -34,7 +34,7 @@ pub struct Query {
 }
 
 impl Query {
-    /// Reads method, path and parameters. Never fails: what is not a resource is some other path.
+    /// Parses method, path and parameters. Never fails: a path that is not a resource is another target.
     #[must_use]
     pub fn parse(method: &Method, path: &str, query: &str) -> Self {
         let params = Params::parse(query);
@@ -47,7 +47,7 @@ impl Query {
         Self { target, verb, params, path }
     }
 
-    /// The request as authorizers see it.
+    /// The request attributes for authorizers.
     #[must_use]
     pub fn attributes(&self, identity: Identity) -> Attributes {
         let verb = self.verb.to_owned();
@@ -58,7 +58,7 @@ impl Query {
             attributes.version.clone_from(&path.version);
             attributes.resource.clone_from(&path.resource);
             attributes.subresource = path.subresource.clone().unwrap_or_default();
-            // As the real server has it: roles inside a namespace may speak about the namespace itself.
+            // As in kube-apiserver: roles inside a namespace may grant access to the namespace itself.
             let itself = || path.name.clone().filter(|_| path.resource == "namespaces");
             attributes.namespace = path.namespace.clone().or_else(itself).unwrap_or_default();
             attributes.name = path.name.clone().unwrap_or_default();
@@ -67,8 +67,8 @@ impl Query {
         attributes
     }
 
-    /// Adds the selectors of a request that is about a selection, and no others: to whatever a selector says nothing,
-    /// it must not change who may do it. A watch whose path says so is asked about without them.
+    /// Adds the selectors of requests that select objects. Other requests have none: a selector without effect must not
+    /// change who may make the request. A watch with the verb in its path is authorized without selectors.
     fn select(&self, path: &ResourcePath, attributes: &mut Attributes) {
         if path.verb.is_some() || !SELECTING_VERBS.contains(&self.verb) {
             return;
@@ -80,7 +80,7 @@ impl Query {
         }
     }
 
-    /// The only name that a list or a watch can find, where all its parameters can be read.
+    /// The only name that a list or watch can match, if all its parameters are valid.
     fn selected_name(&self) -> Option<String> {
         for number in ["limit", "timeoutSeconds"] {
             self.params.number(number).ok()?;
@@ -93,7 +93,7 @@ impl Query {
 }
 
 fn resource_verb(method: &Method, path: &ResourcePath, params: &Params) -> &'static str {
-    // Whatever the method: a path that says the verb is not a way to write.
+    // For any method: a path with a verb cannot be used to write.
     if let Some(verb) = path.verb {
         return verb;
     }
@@ -107,7 +107,7 @@ fn resource_verb(method: &Method, path: &ResourcePath, params: &Params) -> &'sta
         Method::PATCH => "patch",
         Method::DELETE if named => "delete",
         Method::DELETE => "deletecollection",
-        // No rule but one about all verbs allows other methods.
+        // Other methods are allowed only by rules for all verbs.
         _ => "",
     }
 }

@@ -53,7 +53,7 @@ fn by_version(admitted: &Admitted, catalog: &Catalog, path: &str) -> Answer {
     }
     let asked = admitted.query.params.text("hash");
     if let (Some(current), true) = (document.hash(), asked.is_some() && asked != document.hash()) {
-        // A path with an outdated hash must never be cached for this content.
+        // The requested hash belongs to other content for good: redirect to the current hash.
         let mut response = body::moved(&format!("{path}?hash={current}"));
         body::cacheable(&mut response, &format!("\"{current}\""), false);
         return Ok(response);

@@ -64,8 +64,8 @@ impl ApiServer {
     }
 }
 
-/// The answer for a resource that is not served. The handler of custom resources comes after that of built-in groups
-/// and answers paths that neither serves.
+/// The answer for a resource that is not served. The handler of custom resources comes after the built-in groups, and a
+/// path that it does not find gets a text page.
 pub(super) fn missing(catalog: &Catalog, path: &ResourcePath, verb: &str, error: ApiError) -> Answer {
     match (catalog.find(path), &path.name) {
         (Some(kind), _) if is_elsewhere(kind, path, verb) => Ok(no_such_page()),

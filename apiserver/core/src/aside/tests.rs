@@ -69,7 +69,7 @@ async fn long_work_holds_up_nobody_and_has_a_bound() {
     for _ in 0..ASIDE_MAX {
         works.next();
     }
-    // The one worker thread is free: the last request arrives and waits for a permit.
+    // The one worker thread still serves: it has polled the last piece of work, which waits for a permit.
     let served = tokio::time::timeout(DEADLINE, tokio::spawn(async { tokio::task::yield_now().await }));
     served.await.expect("the runtime serves").unwrap();
     assert_eq!((PLACES.available_permits(), works.running.load(Ordering::SeqCst)), (0, ASIDE_MAX));

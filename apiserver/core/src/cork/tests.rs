@@ -4,7 +4,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
 use super::*;
 
-/// Takes everything, and remembers in which pieces.
+/// Accepts every write and records the pieces.
 #[derive(Default)]
 struct Pieces {
     written: Vec<Vec<u8>>,
@@ -31,7 +31,7 @@ impl AsyncWrite for Pieces {
     }
 }
 
-/// Waits until everything that was written has left.
+/// Waits until everything that was written is sent.
 async fn left(pipe: &Arc<Mutex<Pipe<Pieces>>>) {
     while !pipe.lock().is_empty() {
         tokio::task::yield_now().await;

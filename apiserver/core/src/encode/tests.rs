@@ -6,7 +6,7 @@ use tombolo_testkit::{Growth, alone};
 use super::*;
 use crate::kinds::Kinds;
 
-/// A Pod that says more than its name, in so many parts.
+/// A Pod with this many parts besides its name.
 fn pod(parts: usize) -> Stored {
     let key = ObjectKey::new(Resource::new("", "v1", "pods"), "d", "p");
     let body = format!(
@@ -16,7 +16,8 @@ fn pod(parts: usize) -> Stored {
     Stored::new(key, Uid::parse("u").unwrap(), Revision(7), body.into())
 }
 
-/// Whoever writes an object chooses what its tree takes, and whoever lists it as a Table would read it.
+/// The author of an object determines how much memory its tree takes, and a client that lists it as a Table would cause
+/// it to be read.
 #[test]
 fn a_row_of_an_object_of_very_many_parts_says_its_name_alone() {
     if !alone(module_path!(), "a_row_of_an_object_of_very_many_parts_says_its_name_alone") {

@@ -23,7 +23,7 @@ fn keys_of_yaml_that_come_twice_are_told_with_the_line_of_their_value() {
 #[test]
 fn yaml_of_more_values_than_are_read_is_told_to_come_as_json() {
     let items = crate::tree::YAML_NODES_MAX;
-    // The list itself is one.
+    // The list itself counts as one node.
     let fits = parse("application/yaml", "- 1\n".repeat(items - 1).as_bytes()).expect("as many as fit");
     assert_eq!(fits.as_array().map(Vec::len), Some(items - 1));
     let error = parse("application/yaml", "- 1\n".repeat(items).as_bytes()).expect_err("one more");

@@ -1,4 +1,4 @@
-//! YAML as JSON values, with the keys that come twice.
+//! Parses YAML to JSON values and finds duplicate keys.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -13,8 +13,8 @@ use super::DEPTH_MAX;
 use crate::schema::decode::STRICT_ERRORS_MAX;
 use crate::tree::YAML_NODES_MAX;
 
-/// The value of a YAML document; the second part names the keys that come twice, each with the line of its value.
-/// The last of them wins.
+/// The value of a YAML document. The second part lists the duplicate keys, each with the line of its value; the last
+/// value wins.
 pub(super) fn parse(text: &str) -> Result<(Value, Vec<String>), String> {
     let options = serde_saphyr::options! {
         with_snippet: false,
@@ -27,7 +27,7 @@ pub(super) fn parse(text: &str) -> Result<(Value, Vec<String>), String> {
     Ok((node.into_value(&mut twice), twice))
 }
 
-/// Clients of Kubernetes send JSON, which is read whatever it holds: what they call YAML in an apply patch, too.
+/// Kubernetes clients send JSON, even in apply patches that they label as YAML, and JSON has no limit of nodes.
 fn refusal(error: &Error) -> String {
     match error {
         Error::Budget { breach: BudgetBreach::Nodes { .. }, .. } => {
@@ -37,7 +37,7 @@ fn refusal(error: &Error) -> String {
     }
 }
 
-/// A node that remembers where the values of its keys begin.
+/// A node with the positions of its values.
 enum Node {
     Scalar(Value),
     List(Vec<Self>),

@@ -1,4 +1,4 @@
-//! The Table form: columns and cells of each built-in kind, as `kubectl get` shows them.
+//! The Table form: columns and cells of each built-in kind, as in `kubectl get`.
 
 mod access;
 mod autoscaling;
@@ -26,16 +26,16 @@ pub struct Column {
     pub r#type: String,
     /// OpenAPI format; `name` marks the column that identifies the object.
     pub format: String,
-    /// 0 is always shown, greater ones in wide views only.
+    /// 0 for columns that are always shown, greater for those of wide views.
     pub priority: i32,
-    /// What the column means; may be empty.
+    /// Meaning of the column; may be empty.
     pub description: Cow<'static, str>,
 }
 
-/// Recorded from the real server by `cargo xtask facts`.
+/// Recorded from kube-apiserver by `cargo xtask facts`.
 const TABLE: &str = include_str!("../../data/columns.txt");
 
-/// The columns of a built-in kind; name and creation time when nothing special is known.
+/// The columns of a built-in kind; name and creation time when the table has none.
 pub(crate) fn columns(group: &str, kind: &str) -> Vec<Column> {
     let group = if group.is_empty() { "-" } else { group };
     let special = TABLE.lines().find_map(|line| {
@@ -59,13 +59,13 @@ fn column(text: &'static str) -> Option<Column> {
     })
 }
 
-/// The text with a number in the table.
+/// The description with a number in the table.
 fn description(number: &str) -> Cow<'static, str> {
     let json = TABLE.lines().find_map(|line| {
         let (own, json) = line.strip_prefix("text ")?.split_once(' ')?;
         (own == number).then_some(json)
     });
-    // Borrowed from the program where the JSON text has no escapes.
+    // Borrowed from the binary where the JSON text has no escapes.
     let plain =
         json.and_then(|json| json.strip_prefix('"')?.strip_suffix('"')).filter(|text| !text.contains('\\'));
     match (plain, json) {
@@ -75,7 +75,7 @@ fn description(number: &str) -> Cow<'static, str> {
     }
 }
 
-/// What the first and last columns of most kinds mean: the name and the age.
+/// The descriptions of the first and last columns of most kinds: the name and the age.
 pub(crate) fn common_descriptions() -> (Cow<'static, str>, Cow<'static, str>) {
     let mut columns = columns("", "ServiceAccount").into_iter().map(|column| column.description);
     let name = columns.next().unwrap_or_default();
@@ -123,7 +123,7 @@ fn named<const N: usize>(object: &Value, now: Timestamp, cells: [Value; N]) -> V
     row
 }
 
-/// Name and creation time: what every object has.
+/// Name and creation time, which every object has.
 fn dated(object: &Value) -> Vec<Value> {
     vec![name(object), at(object, &["metadata", "creationTimestamp"]).clone()]
 }
@@ -144,7 +144,7 @@ fn or_none(text: &str) -> &str {
     if text.is_empty() { "<none>" } else { text }
 }
 
-/// Joins up to `max` items and says how many more there are.
+/// Joins up to `max` items and states how many more there are.
 fn shortened(list: &[String], max: usize) -> String {
     match list.len() {
         0 => "<unset>".to_owned(),

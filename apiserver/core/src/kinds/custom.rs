@@ -1,4 +1,4 @@
-//! Kinds that a CustomResourceDefinition defines.
+//! Kinds defined by a CustomResourceDefinition.
 
 pub mod definition;
 pub(crate) mod discovered;
@@ -23,29 +23,29 @@ use crate::schema::Schema;
 use crate::schema::types::Types;
 use crate::value::{at, items, text};
 
-/// What a definition adds to the kinds it makes.
+/// What a definition adds to its kinds.
 #[derive(Debug)]
 pub(crate) struct Custom {
-    /// Paths of the columns after the name, with their type.
+    /// Paths of the columns after the name, with their types.
     cells: Vec<(JsonPath, String)>,
     /// Selectable fields by name.
     selectable: Vec<(String, JsonPath)>,
-    /// The structural schema as written, for OpenAPI.
+    /// The structural schema as written in the definition, for OpenAPI.
     pub(crate) openapi: Value,
-    /// The part of OpenAPI 2.0 that the kind makes.
+    /// The part of the OpenAPI 2.0 document for this kind.
     pub(crate) swagger: LazyPart,
-    /// The definition was changed since it was created: stored objects may have been written under another schema.
+    /// The definition was changed since its creation: stored objects may have been written under another schema.
     pub(crate) revised: bool,
-    /// Equal for equal definitions.
+    /// The fingerprint of the definition.
     pub(crate) fingerprint: Fingerprint,
 }
 
-/// Equal for definitions that make the same kinds.
+/// Equal for definitions that produce the same kinds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Fingerprint {
     /// Hash of the specification, and whether it is the first one.
     pub(crate) content: [u8; 32],
-    /// The definition is being deleted: nothing is created any more.
+    /// The definition is being deleted: no objects are created any more.
     pub(crate) terminating: bool,
 }
 
@@ -64,7 +64,7 @@ impl Fingerprint {
 }
 
 impl Custom {
-    /// Paths of the fields that field selectors may name, beside name and namespace.
+    /// Paths that field selectors may name, besides name and namespace.
     pub(crate) fn selectable_fields(&self) -> impl Iterator<Item = &str> {
         self.selectable.iter().map(|(name, _)| name.as_str())
     }
@@ -144,8 +144,8 @@ pub(crate) fn compile(
     Ok(kinds)
 }
 
-/// What answers about a deprecated version warn of. Without words of its own it names the most stable version that is
-/// served and not deprecated, when that is more stable.
+/// The warning of a deprecated version. Unless the definition has its own text, it recommends the most stable version
+/// that is served and not deprecated, if that is more stable.
 fn deprecation(spec: &Value, version: &Value) -> Option<Box<str>> {
     if version["deprecated"] != true {
         return None;

@@ -1,4 +1,4 @@
-//! Fields that field selectors may name, per built-in kind, as kube-apiserver supports them.
+//! Fields that field selectors may name, per built-in kind, as in kube-apiserver.
 
 use serde_json::Value;
 

@@ -1,20 +1,20 @@
-//! What the OpenAPI documents of another server tell about its custom kinds.
+//! Reads the OpenAPI documents of another server for its custom kinds.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::Deserialize;
 
-/// The extension with the fields that field selectors may name.
+/// The extension that lists the selectable fields.
 const FIELDS: &str = "x-kubernetes-selectable-fields";
 
-/// Has OpenAPI 3.0 documents of groups that another server defines.
+/// Provides OpenAPI 3.0 documents of groups that another server defines.
 pub trait ForeignDocuments: Send + Sync + 'static {
-    /// The document of a group and version as JSON; none when it is not here.
+    /// The document of a group and version as JSON; none when it is not available.
     fn document(&self, group: &str, version: &str) -> Option<Arc<[u8]>>;
 
-    /// What field selectors may name of its kinds. It is asked for whenever the kinds change: who keeps what
-    /// [`selectable_fields`] has found saves reading documents again.
+    /// Fields that selectors may name, of its kinds. This is called whenever the kinds change: an implementation that
+    /// caches the result of [`selectable_fields`] need not read documents again.
     fn selectable(&self, group: &str, version: &str) -> SelectableFields {
         self.document(group, version)
             .map(|document| selectable_fields(&document, group, version))
@@ -25,7 +25,7 @@ pub trait ForeignDocuments: Send + Sync + 'static {
 /// Paths that field selectors may name, by kind.
 pub type SelectableFields = BTreeMap<String, Vec<String>>;
 
-/// The parts that are read; the others, which may be large, are passed over.
+/// The parts of a document that are read; the others, which may be large, are skipped.
 #[derive(Deserialize)]
 struct Document {
     components: Components,
@@ -58,8 +58,8 @@ struct Field {
     path: String,
 }
 
-/// What field selectors may name of the kinds of a group and version, beside name and namespace. Of a document that cannot be
-/// understood, nothing.
+/// Fields that selectors may name, of the kinds of a group and version, besides name and namespace. Empty for an
+/// unreadable document.
 #[must_use]
 pub fn selectable_fields(document: &[u8], group: &str, version: &str) -> SelectableFields {
     let mut found = SelectableFields::new();

@@ -1,8 +1,8 @@
-//! The part of JSONPath that CustomResourceDefinitions use: fields, indexes, wildcards and simple filters.
+//! The subset of JSONPath that CustomResourceDefinitions use: fields, indexes, wildcards and simple filters.
 
 use serde_json::Value;
 
-/// How many steps a path may have; it comes from a client.
+/// Maximum number of steps of a path, which comes from a client.
 const STEPS_MAX: usize = 64;
 
 /// A compiled path.
@@ -124,7 +124,7 @@ impl Parser<'_> {
     }
 }
 
-/// Where the bracket that is open ends; brackets in quotes do not count.
+/// Position of the closing bracket; brackets in quotes do not count.
 fn closing(text: &str) -> Option<usize> {
     let (mut quote, mut depth) = (None, 0);
     for (at, c) in text.char_indices() {

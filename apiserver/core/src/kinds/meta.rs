@@ -9,17 +9,17 @@ use crate::field_error::FieldError;
 use crate::names;
 use crate::value::{at, items, text};
 
-/// How kube-apiserver refuses the change of a field that may not change.
+/// The message of kube-apiserver about a change of an immutable field.
 pub const IMMUTABLE: &str = "field is immutable";
 
-/// Together the keys and values of annotations may not be larger.
+/// Maximum size of the keys and values of all annotations together.
 const ANNOTATIONS_LEN_MAX: usize = 256 * 1024;
 
-/// What the garbage collector is asked to do with dependents: leave them, or delete them first.
+/// Finalizers that ask the garbage collector to leave dependents, or to delete them first.
 const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";
 
-/// Finalizers whose name needs no domain.
+/// Finalizers whose names need no domain.
 const PLAIN_FINALIZERS: [&str; 3] = ["kubernetes", ORPHAN, FOREGROUND];
 
 /// Checks the metadata of an object.
@@ -54,7 +54,7 @@ fn finalizers(kind: &KindInfo, list: &[Value], errors: &mut Vec<FieldError>) {
         let text = format!("finalizer {ORPHAN} and {FOREGROUND} cannot be both set");
         errors.push(FieldError::invalid(path, list.to_vec(), text));
     }
-    // Definitions carry a plain finalizer of their own; the real server checks neither them nor custom kinds.
+    // Definitions have a finalizer without a domain; kube-apiserver checks neither theirs nor those of custom kinds.
     if kind.custom || &*kind.resource.group == "apiextensions.k8s.io" {
         return;
     }
@@ -70,7 +70,7 @@ fn name(kind: &KindInfo, metadata: &Value, errors: &mut Vec<FieldError>) {
     let name = text(metadata, &["name"]);
     let generate = text(metadata, &["generateName"]);
     if !generate.is_empty() {
-        // The server appends a suffix, so a trailing dash or dot is fine in the prefix.
+        // The server appends a suffix, so the prefix may end with a dash or a dot.
         let prefix = generate.trim_end_matches('-');
         let probe = if prefix.len() == generate.len() { generate.to_owned() } else { format!("{prefix}-a") };
         if let Some(problem) = name_problem(kind, &probe) {
@@ -118,10 +118,10 @@ pub fn annotations(annotations: &Value, path: &str, errors: &mut Vec<FieldError>
     }
 }
 
-/// Of so many further controllers a refusal tells, each time with all owners.
+/// Maximum number of surplus controllers that a refusal reports, each with all owners.
 const CONTROLLERS_TOLD_MAX: usize = 8;
 
-/// Checks who owns the object. The real server does not say which of the references is wrong.
+/// Checks the owner references. kube-apiserver does not say which of them is wrong.
 fn owners(metadata: &Value, errors: &mut Vec<FieldError>) {
     let path = "metadata.ownerReferences";
     let mut controllers = Vec::new();
@@ -154,7 +154,7 @@ fn owners(metadata: &Value, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// Checks what an update changes in the metadata.
+/// Checks the changes of an update to the metadata.
 pub(super) fn update(new: &Value, old: &Value, errors: &mut Vec<FieldError>) {
     for key in ["name", "namespace", "uid", "creationTimestamp"] {
         let (now, before) = (at(new, &["metadata", key]), at(old, &["metadata", key]));
@@ -164,7 +164,7 @@ pub(super) fn update(new: &Value, old: &Value, errors: &mut Vec<FieldError>) {
         }
     }
     let deletion = ["deletionTimestamp", "deletionGracePeriodSeconds"];
-    // Every kind finds it, and so do all together.
+    // kube-apiserver reports these twice: once for the kind and once for all kinds.
     for key in deletion.into_iter().chain(deletion) {
         let (now, before) = (at(new, &["metadata", key]), at(old, &["metadata", key]));
         if now != before {
@@ -188,7 +188,7 @@ pub(super) fn update(new: &Value, old: &Value, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// A list of strings as Go prints its slices with `%#v`.
+/// A list of strings as Go's `%#v` prints slices.
 fn shown_list(list: &[&str]) -> String {
     let quoted: Vec<String> = list.iter().map(|text| format!("{text:?}")).collect();
     format!("[]string{{{}}}", quoted.join(", "))

@@ -2,19 +2,19 @@
 
 use std::cmp::Reverse;
 
-/// Priorities of a group and of a version within it. The greater one comes first.
+/// Priorities of a group and of a version within it. The greater one sorts first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Priorities {
-    /// Of the group, among groups.
+    /// Of the group among groups.
     pub group: i32,
-    /// Of the version, within its group.
+    /// Of the version within its group.
     pub version: i32,
 }
 
-/// What groups and versions of custom resources have (`crdregistration` of kube-apiserver).
+/// Priorities of custom resources (`crdregistration` of kube-apiserver).
 pub const CUSTOM: Priorities = Priorities { group: 1000, version: 100 };
 
-/// Group, version, priority of the group, priority of the version: those that kube-apiserver 1.36 gives its own.
+/// Group, version, priority of the group, priority of the version: those of kube-apiserver 1.36.
 const BUILTIN: &[(&str, &str, i32, i32)] = &[
     ("", "v1", 18_000, 1),
     ("apps", "v1", 17_800, 15),
@@ -39,8 +39,7 @@ const BUILTIN: &[(&str, &str, i32, i32)] = &[
     ("flowcontrol.apiserver.k8s.io", "v1", 16_100, 21),
 ];
 
-/// The group that the real server's outermost layer serves itself: it names it before all others, and has no
-/// APIService for it.
+/// The group that kube-apiserver's aggregation layer serves itself. It sorts before all others and has no APIService.
 const OUTERMOST: &str = "apiregistration.k8s.io";
 
 /// The priorities of a built-in group and version; `None` for others, and for the group of APIServices itself.
@@ -50,7 +49,7 @@ pub fn builtin(group: &str, version: &str) -> Option<Priorities> {
     own.map(|(_, _, group, version)| Priorities { group: *group, version: *version })
 }
 
-/// Sorts groups: the outermost one, then by the greatest priority among the versions.
+/// Sort key of groups: first the one of APIServices, then by the greatest priority among their versions.
 pub(crate) fn group_key<'a>(group: &'a str, versions: &[&str]) -> (Reverse<i32>, &'a str) {
     let priority = |version: &&str| builtin(group, version).unwrap_or(CUSTOM).group;
     let greatest =
@@ -58,13 +57,13 @@ pub(crate) fn group_key<'a>(group: &'a str, versions: &[&str]) -> (Reverse<i32>,
     (Reverse(greatest), group)
 }
 
-/// Sorts the versions of a group.
+/// Sort key of the versions of a group.
 pub(crate) fn version_key(group: &str, version: &str) -> impl Ord + use<> {
     Reverse((builtin(group, version).unwrap_or(CUSTOM).version, stability(version)))
 }
 
-/// Kubernetes' order of versions: general availability above beta above alpha, then the larger number; names of
-/// another form last, by name.
+/// Kubernetes' order of versions: stable before beta before alpha, then the larger number first; other names last,
+/// sorted by name.
 pub(crate) fn stability(version: &str) -> (u8, u32, u32, Reverse<String>) {
     let other = (0, 0, 0, Reverse(version.to_owned()));
     let Some(rest) = version.strip_prefix('v') else { return other };

@@ -1,10 +1,10 @@
-//! What a kind keeps of the documents that are made of it.
+//! The parts of OpenAPI documents that a kind keeps.
 
 use std::sync::OnceLock;
 
 use bytes::Bytes;
 
-/// The part of the document that some kinds make.
+/// The part of a document for some kinds.
 #[derive(Debug)]
 pub(crate) struct Part {
     /// Members of `paths`, without braces.
@@ -15,5 +15,5 @@ pub(crate) struct Part {
     pub(crate) protobuf: OnceLock<Bytes>,
 }
 
-/// A part that is made when it is first asked for.
+/// A part that is built on first use.
 pub(crate) type LazyPart = OnceLock<Part>;

@@ -1,4 +1,5 @@
-//! What the server itself decides when an object of any kind is written: which parts an endpoint may write, and generations.
+//! What the server itself sets when an object of any kind is written: which fields an endpoint may write, and
+//! generations.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -7,7 +8,7 @@ use super::KindInfo;
 use super::rules::{Fields, Generation};
 use crate::value::{at, object_at, put_below, restrict};
 
-/// Makes a new object ready to be stored.
+/// Prepares a new object for storage.
 pub(super) fn create(kind: &KindInfo, object: &mut Value, now: Timestamp) {
     let Value::Object(map) = object else { return };
     let metadata = object_at(map, "metadata");
@@ -29,7 +30,7 @@ pub(super) fn create(kind: &KindInfo, object: &mut Value, now: Timestamp) {
     kind.canonical(object);
 }
 
-/// Makes an update ready to be stored.
+/// Prepares an update for storage.
 pub(super) fn update(kind: &KindInfo, new: &mut Value, old: &Value, subresource: &str, now: Timestamp) {
     match kind.rules().endpoint(subresource).map(|endpoint| &endpoint.written) {
         Some(Fields::But(kept)) => kept.iter().for_each(|path| path.copy(old, new)),
@@ -48,7 +49,7 @@ pub(super) fn update(kind: &KindInfo, new: &mut Value, old: &Value, subresource:
     kind.canonical(new);
 }
 
-/// System fields of the metadata that no client writes.
+/// Keeps the system fields of the metadata, which no client writes.
 fn keep_metadata(new: &mut Value, old: &Value) {
     let (Some(map), Some(before)) = (new.as_object_mut(), old["metadata"].as_object()) else { return };
     let metadata = object_at(map, "metadata");
@@ -75,7 +76,8 @@ fn generation(kind: &KindInfo, new: &mut Value, old: &Value) {
     put_below(new, "metadata", "generation", &next.into());
 }
 
-/// Whether the wanted state changed: everything that is neither metadata nor a status of its own.
+/// Whether the desired state changed: everything except metadata and the status. A custom kind without a status
+/// subresource counts its status.
 fn wanted_differs(kind: &KindInfo, new: &Value, old: &Value) -> bool {
     let counted = match kind.rules().generation {
         Generation::SpecAndAnnotations => Some("annotations"),

@@ -1,4 +1,4 @@
-//! The set of kinds that a server knows at one moment.
+//! The set of kinds that a server serves at one moment.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,20 +18,20 @@ use crate::schema::facts::{self, KindFact};
 use crate::schema::rules::{NoRules, RuleEngine};
 use crate::schema::types::Types;
 
-/// Kinds by resource. A value is never changed: publishing a custom kind makes a new one that shares the rest.
+/// Kinds by resource. The value is immutable: publishing a custom kind creates a new one that shares the rest.
 #[derive(Clone)]
 pub struct Kinds(Arc<Inner>);
 
 struct Inner {
     builtin: Arc<Types>,
     by_resource: BTreeMap<Resource, Arc<KindInfo>>,
-    /// Hashes of the OpenAPI documents, made when first asked for; versions that did not change share them.
+    /// Hashes of the OpenAPI documents, computed on first use; versions that did not change share them.
     hashes: BTreeMap<GroupVersion, Arc<OnceLock<String>>>,
-    /// The part of OpenAPI 2.0 that the built-in kinds make.
+    /// The part of the OpenAPI 2.0 document for the built-in kinds.
     swagger: Arc<LazyPart>,
-    /// What OpenAPI says about the built-in types, compressed; empty when nobody gave it.
+    /// OpenAPI descriptions of the built-in types, compressed; empty when none were given.
     descriptions: &'static [u8],
-    /// Has the OpenAPI documents of kinds that another server defines.
+    /// Provides the OpenAPI documents of kinds that another server defines.
     foreign: Option<Arc<dyn ForeignDocuments>>,
 }
 
@@ -44,7 +44,7 @@ impl Inner {
         Self { builtin, by_resource, hashes, swagger: Arc::default(), descriptions: &[], foreign: None }
     }
 
-    /// Keeps what was made of the groups that did not change.
+    /// Keeps what was derived from groups that did not change.
     fn keep_documents(&mut self, old: &Self, changed_group: &str) {
         self.descriptions = old.descriptions;
         self.foreign.clone_from(&old.foreign);
@@ -64,8 +64,8 @@ impl fmt::Debug for Kinds {
 }
 
 impl Kinds {
-    /// The built-in kinds for copies of objects that an API server has judged: without defaults and validation. The table of
-    /// facts is parsed once; all servers of a process share the result.
+    /// The built-in kinds for copies of objects that an API server already validated: without defaults and validation.
+    /// The table of facts is parsed once per process.
     #[must_use]
     pub fn builtin() -> Self {
         static BUILTIN: LazyLock<Kinds> =
@@ -73,7 +73,7 @@ impl Kinds {
         BUILTIN.clone()
     }
 
-    /// The built-in kinds with their strategies, and an engine for the rules of the custom kinds that come later.
+    /// The built-in kinds with their strategies, and a rule engine for custom kinds that are added later.
     #[must_use]
     pub fn builtin_with(strategy: &'static dyn Strategy, engine: Arc<dyn RuleEngine>) -> Self {
         let facts = facts::load();
@@ -84,8 +84,8 @@ impl Kinds {
         Self(Arc::new(Inner::new(types, by_resource)))
     }
 
-    /// The same kinds with what OpenAPI says about their types, as `cargo xtask facts` records it. It is read anew for
-    /// each document: few clients ask for them, and they keep what they got.
+    /// The same kinds with OpenAPI descriptions of their types, as recorded by `cargo xtask facts`. They are
+    /// decompressed for each document: few clients request documents, and those cache them.
     #[must_use]
     pub fn described_by(&self, descriptions: &'static [u8]) -> Self {
         let inner = Inner::new(self.0.builtin.clone(), self.0.by_resource.clone());
@@ -96,13 +96,13 @@ impl Kinds {
         self.0.descriptions
     }
 
-    /// The kind served under a group, version and plural.
+    /// The kind of a group, version and plural.
     #[must_use]
     pub fn get(&self, resource: &Resource) -> Option<&Arc<KindInfo>> {
         self.0.by_resource.get(resource)
     }
 
-    /// The kind with a group, version and kind.
+    /// The kind of a group, version and kind name.
     #[must_use]
     pub fn by_kind(&self, group: &str, version: &str, kind: &str) -> Option<&Arc<KindInfo>> {
         self.iter().find(|info| {
@@ -110,8 +110,8 @@ impl Kinds {
         })
     }
 
-    /// The kind of what a request to a subresource carries, where that is not the object itself nor a view of it: an Eviction
-    /// for `pods/eviction`.
+    /// The kind of the body of a subresource request, where that is neither the object itself nor a view of it: an
+    /// Eviction for `pods/eviction`.
     #[must_use]
     pub fn carried(&self, kind: &KindInfo, subresource: &str) -> Option<Arc<KindInfo>> {
         let below = kind.subresources.iter().find(|known| &*known.name == subresource)?;
@@ -134,19 +134,19 @@ impl Kinds {
     }
 
     /// Publishes every served version of a CustomResourceDefinition, in place of what it published before. Kinds whose
-    /// definition is the same as before stay the same.
+    /// definition did not change are kept.
     ///
     /// # Errors
-    /// What is wrong with the definition; the same errors refuse its creation.
+    /// The errors of the definition; they are the same ones that refuse its creation.
     pub fn with_crd(&self, definition: &Value) -> Result<Self, Vec<FieldError>> {
         self.with_crd_stored_as(definition, None)
     }
 
-    /// The same, where objects may be there already: under `stored`, the version that their keys have. Naming another
-    /// storage version moves no objects, as versions differ in nothing but their name.
+    /// Like [`Self::with_crd`], when objects may already exist: `stored` is the version in their keys. A change of the
+    /// storage version moves no objects, because versions differ only in their name.
     ///
     /// # Errors
-    /// What is wrong with the definition.
+    /// The errors of the definition.
     pub fn with_crd_stored_as(
         &self,
         definition: &Value,
@@ -167,10 +167,9 @@ impl Kinds {
         Ok(self.replaced(by_resource, group))
     }
 
-    /// Serves beside the built-in kinds those of another server, in place of those that were served so before: the groups of
-    /// its aggregated discovery (`apidiscovery.k8s.io/v2`, `APIGroupDiscoveryList`) that have no built-in kinds. Tables
-    /// of them have the columns that are `declared`, or their names and ages; what OpenAPI says about them comes from
-    /// `documents`.
+    /// Adds the kinds of another server to the built-in ones and replaces those that were added so before: the groups
+    /// of its aggregated discovery (`apidiscovery.k8s.io/v2`, `APIGroupDiscoveryList`) that have no built-in kinds.
+    /// Their Tables have the columns in `declared`, or name and age; their OpenAPI comes from `documents`.
     #[must_use]
     pub fn with_discovered(
         &self,
@@ -186,7 +185,7 @@ impl Kinds {
                 (&*kind.resource.group, &*kind.resource.name) == (&*found.group, &*found.plural)
                     && kind.definition().is_some_and(|own| own.fingerprint == found.fingerprint)
             };
-            // Watches of a kind that has not changed go on.
+            // Watches of a kind that did not change continue.
             let mut same: Vec<Arc<KindInfo>> = self.iter().filter(known).cloned().collect();
             if same.is_empty() {
                 same = found.kinds(&self.0.builtin).into_iter().map(Arc::new).collect();
@@ -204,18 +203,18 @@ impl Kinds {
         Self(Arc::new(inner))
     }
 
-    /// The OpenAPI document of a group and version that another server defines.
+    /// The OpenAPI document of a group and version of another server.
     pub(crate) fn foreign_document(&self, group: &str, version: &str) -> Option<Arc<[u8]>> {
         self.0.foreign.as_ref()?.document(group, version)
     }
 
-    /// What a definition published before. Its versions are always published together.
+    /// A kind that a definition published. Its versions are always published together.
     fn published(&self, group: &str, plural: &str) -> Option<&Arc<KindInfo>> {
         self.iter()
             .find(|kind| kind.custom && &*kind.resource.group == group && &*kind.resource.name == plural)
     }
 
-    /// Whether two values are one and the same.
+    /// Whether both are the same instance.
     pub(crate) fn same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -240,7 +239,7 @@ impl Kinds {
         Self(Arc::new(inner))
     }
 
-    /// The hash of a document, made by `make` at most once; `None` when the group and version are not served.
+    /// The hash of a document, computed by `make` at most once; `None` when the group and version are not served.
     pub(crate) fn document_hash(
         &self,
         group: &str,
@@ -251,7 +250,7 @@ impl Kinds {
         Some(slot.get_or_init(make).clone())
     }
 
-    /// The part of OpenAPI 2.0 that the built-in kinds make.
+    /// The part of the OpenAPI 2.0 document for the built-in kinds.
     pub(crate) fn swagger(&self) -> &LazyPart {
         &self.0.swagger
     }
@@ -261,7 +260,7 @@ impl Kinds {
     }
 }
 
-/// The kind of what the `scale` subresource carries, whatever it is a view of.
+/// The kind of the `scale` subresource, whatever object it is a view of.
 pub(crate) fn scale() -> &'static KindInfo {
     static SCALE: LazyLock<KindInfo> = LazyLock::new(|| {
         let types = Arc::new(facts::load().types);
@@ -271,7 +270,7 @@ pub(crate) fn scale() -> &'static KindInfo {
     &SCALE
 }
 
-/// A kind of which no objects are stored.
+/// A kind whose objects are not stored.
 fn without_resource(group: &str, version: &str, kind: &str, schema: Schema) -> KindInfo {
     let singular = kind.to_lowercase();
     let resource = Resource::new(group, version, &format!("{singular}s"));
@@ -342,7 +341,7 @@ fn builtin(fact: &KindFact, types: &Arc<Types>, rules: &Table, strategy: &'stati
     }
 }
 
-/// The name that a type without a resource of its own has in the table of facts, for example `policy.v1.Eviction`.
+/// The name in the table of facts of a type without its own resource, for example `policy.v1.Eviction`.
 pub(crate) fn type_name(group: &str, version: &str, kind: &str) -> String {
     let package = match group.split('.').next().unwrap_or_default() {
         "" => "core",

@@ -1,4 +1,4 @@
-//! What a kind does that its type does not say: the strategies of kube-apiserver as data (`data/rules.txt`).
+//! Behavior of a kind that its type does not express: the strategies of kube-apiserver as data (`data/rules.txt`).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,66 +12,66 @@ mod tests;
 
 const TABLE: &str = include_str!("../../data/rules.txt");
 
-/// Which changes of an object `metadata.generation` counts.
+/// Which changes of an object increase `metadata.generation`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Generation {
     /// The kind has no generation.
     #[default]
     Never,
-    /// Changes of everything but metadata and status.
+    /// Changes outside of metadata and status.
     Spec,
-    /// Those, and changes of the annotations.
+    /// As [`Self::Spec`], and changes of the annotations.
     SpecAndAnnotations,
-    /// Those of the first, and changes of the labels.
+    /// As [`Self::Spec`], and changes of the labels.
     SpecAndLabels,
     /// As [`Self::Spec`], but a new object has no generation yet.
     SpecFromZero,
-    /// Nothing: it stays 1.
+    /// No changes: it stays 1.
     Fixed,
 }
 
-/// What a kind does beyond storing what it is given.
+/// Behavior of a kind beyond storing objects.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Rules {
-    /// A PUT of an object that is not there creates it.
+    /// A PUT of an object that does not exist creates it.
     pub creates_on_update: bool,
     /// A PUT must name the resource version that it replaces.
     pub conditional_update: bool,
-    /// A finished deletion is answered with the object instead of a Status.
+    /// A completed deletion is answered with the object instead of a Status.
     pub deleted_object: bool,
-    /// Dependents stay when the owner is deleted, unless the request says otherwise.
+    /// Dependents are orphaned when the owner is deleted, unless the request says otherwise.
     pub orphans_by_default: bool,
-    /// Whoever creates an object also writes its status (a kubelet registers its node with it).
+    /// The creator of an object also writes its status (a kubelet registers its node with it).
     pub keeps_status: bool,
-    /// What the generation counts.
+    /// Which changes increase the generation.
     pub generation: Generation,
-    /// Fields that field selectors may name, beside the name and the namespace.
+    /// Fields that selectors may name, besides name and namespace.
     pub selectable: Vec<Selectable>,
-    /// What every answer warns of.
+    /// The warning in every answer about the kind.
     pub deprecated: Option<Box<str>>,
-    /// How the refusal of another field is worded, `{}` standing for the field; none for the usual words.
+    /// The message about a field that is not selectable, with `{}` for the field; none for the default message.
     pub unselectable: Option<Box<str>>,
-    /// Rules of the paths under which objects are written; the object itself has the empty name.
+    /// Rules of the endpoints that write objects; the object itself has the empty name.
     pub endpoints: Vec<EndpointRules>,
 }
 
 /// A field that field selectors may name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Selectable {
-    /// As selectors name it.
+    /// Name in selectors.
     pub name: Box<str>,
-    /// Where its value is.
+    /// Path of its value.
     pub path: FieldPath,
 }
 
-/// What writes through one path may change and own.
+/// What writes through one endpoint may change and own.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct EndpointRules {
     /// Subresource; empty for the object itself.
     pub subresource: Box<str>,
-    /// Fields that a writer can come to own here. kube-apiserver calls the others reset fields.
+    /// Fields that a writer can own through this endpoint. kube-apiserver calls the others reset fields.
     pub owned: Fields,
-    /// Fields that an update takes from the request; the others stay as they are stored.
+    /// Fields that an update takes from the request; the others keep their stored values.
     pub written: Fields,
 }
 
@@ -81,18 +81,18 @@ pub enum Fields {
     /// Every field.
     #[default]
     All,
-    /// Every field but these.
+    /// Every field except these.
     But(Vec<FieldPath>),
-    /// These fields alone.
+    /// Only these fields.
     Only(Vec<FieldPath>),
 }
 
-/// The names on the way to a field.
+/// The path of a field, as a list of names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FieldPath(Box<[Box<str>]>);
 
 impl FieldPath {
-    /// Reads names that are joined with dots.
+    /// Parses names that are joined with dots.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         Self(text.split('.').map(Box::from).collect())
@@ -111,7 +111,7 @@ impl FieldPath {
         at(object, &names)
     }
 
-    /// Makes the field in `to` what it is in `from`, also absent.
+    /// Copies the field from `from` to `to`, also its absence.
     pub fn copy(&self, from: &Value, to: &mut Value) {
         let Some((last, outer)) = self.0.split_last() else { return };
         let value = self.get(from);
@@ -130,9 +130,10 @@ impl FieldPath {
 }
 
 impl Rules {
-    /// Rules of a kind that nothing special is known of.
+    /// Default rules of a kind.
     ///
-    /// A status has its own path: the object's leaves it alone, and its own leaves the spec alone.
+    /// A status has its own endpoint: the endpoint of the object does not write the status, and that of the status does
+    /// not write the spec.
     fn usual(subresources: &[&str]) -> Self {
         let status = || vec![FieldPath::parse("status")];
         let mut endpoints = vec![EndpointRules::default()];
@@ -149,7 +150,7 @@ impl Rules {
         Self { endpoints, ..Self::default() }
     }
 
-    /// Rules of custom resources. Their selectable fields are expressions of the definition.
+    /// Rules of custom resources. Their selectable fields come from the definition.
     #[must_use]
     pub fn custom(subresources: &[&str]) -> Self {
         let mut rules = Self {
@@ -165,7 +166,7 @@ impl Rules {
         rules
     }
 
-    /// Rules of writes through a path; those of paths that nothing is known of allow everything.
+    /// Rules of writes through an endpoint; unknown endpoints allow everything.
     #[must_use]
     pub fn endpoint(&self, subresource: &str) -> Option<&EndpointRules> {
         self.endpoints.iter().find(|endpoint| &*endpoint.subresource == subresource)
@@ -181,7 +182,7 @@ impl Rules {
         &mut self.endpoints[index]
     }
 
-    /// Reads one fact. `None` when it is not one, which the test of the table finds.
+    /// Reads one fact. `None` when it is invalid, which the test of the table finds.
     fn read(&mut self, subresource: &str, fact: &str) -> Option<()> {
         let (name, value) = fact.split_once(' ').unwrap_or((fact, ""));
         match name {
@@ -227,14 +228,14 @@ impl Fields {
     }
 }
 
-/// The table, by group and version as `apiVersion` has them, and by plural.
+/// The table, by group and version (as in `apiVersion`) and plural.
 pub(crate) struct Table(HashMap<(&'static str, &'static str), Vec<Line>>);
 
 /// Subresource and fact.
 type Line = (&'static str, &'static str);
 
 impl Table {
-    /// Reads the lines of the table. A server does it once.
+    /// Parses the table. A server does this once.
     pub(crate) fn load() -> Self {
         let mut by_kind: HashMap<_, Vec<Line>> = HashMap::new();
         for line in TABLE.lines() {

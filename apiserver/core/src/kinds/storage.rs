@@ -1,11 +1,11 @@
-//! Conversion between the version in which objects are served and the one in which they are stored.
+//! Conversion between the served and the stored version of objects.
 
 use std::borrow::Cow;
 
 use serde_json::{Map, Value, json};
 use tombolo_proto::object::Resource;
 
-/// Fields of core/v1 Event (left) and events.k8s.io/v1 Event (right) that differ in name only.
+/// Fields of core/v1 Event (left) and events.k8s.io/v1 Event (right) that differ only in name.
 const EVENT_FIELDS: &[(&str, &str)] = &[
     ("involvedObject", "regarding"),
     ("message", "note"),
@@ -49,7 +49,7 @@ pub(crate) fn convert(object: &mut Value, from: &Resource, to: &Resource) {
     }
 }
 
-/// The name under which a field that a selector names is stored.
+/// The stored name of a field that a selector names.
 pub(crate) fn stored_field<'a>(field: &'a str, served: &Resource, stored: &Resource) -> Cow<'a, str> {
     if (&*served.name, &*served.group, &*stored.group) != ("events", "events.k8s.io", "") {
         return Cow::Borrowed(field);
@@ -72,7 +72,7 @@ fn rename(map: &mut Map<String, Value>, direction: impl Fn(Names) -> Names) {
     }
 }
 
-/// autoscaling/v1 knows one metric, the CPU utilisation; v2 has a list. Other metrics are not shown in v1.
+/// autoscaling/v1 knows one metric, the CPU utilization; v2 has a list. v1 does not show other metrics.
 fn autoscaler(map: &mut Map<String, Value>, to: &str) {
     let spec = crate::value::object_at(map, "spec");
     let is_cpu = |metric: &Value| metric["resource"]["name"] == "cpu";
@@ -94,7 +94,7 @@ fn autoscaler(map: &mut Map<String, Value>, to: &str) {
     }
 }
 
-/// Of the observed state each version writes other fields even when they are empty.
+/// Each version writes different fields of the observed state even when they are empty.
 fn autoscaler_status(map: &mut Map<String, Value>, to: &str) {
     let Some(Value::Object(status)) = map.get_mut("status") else { return };
     if to == "v2" {

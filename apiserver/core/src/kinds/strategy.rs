@@ -1,5 +1,5 @@
-//! What a built-in kind does that no table says, given to the kinds by whoever knows them: `tombolo-catalog` for a server
-//! that stands for kube-apiserver, nobody for a copy of its objects.
+//! Behavior of built-in kinds that no table expresses. `tombolo-catalog` provides it for a server that acts as
+//! kube-apiserver; a server of copied objects has none.
 
 use std::fmt::Debug;
 
@@ -11,18 +11,18 @@ use crate::field_error::FieldError;
 use crate::names;
 
 /// The strategies of kube-apiserver for all built-in kinds (`rest.RESTCreateStrategy` and its siblings). Custom kinds
-/// have none: their definition says all about them. What is not given does nothing.
+/// have none: their definition is complete. Methods that are not implemented do nothing.
 #[allow(unused_variables, reason = "the names of the parameters are their documentation")]
 pub trait Strategy: Debug + Send + Sync {
-    /// Puts defaults in.
+    /// Applies defaults.
     fn default(&self, kind: &KindInfo, object: &mut Value) {}
 
-    /// The status of a new object, when there is one.
+    /// The status of a new object, if any.
     fn initial_status(&self, kind: &KindInfo, object: &Map<String, Value>, now: Timestamp) -> Option<Value> {
         None
     }
 
-    /// Completes a new object, after what every kind has in common.
+    /// Completes a new object, after the steps that are common to all kinds.
     fn prepare_create(&self, kind: &KindInfo, object: &mut Value) {}
 
     /// Completes an update, after the fields that the endpoint does not write were taken from `old`.
@@ -36,15 +36,15 @@ pub trait Strategy: Debug + Send + Sync {
     ) {
     }
 
-    /// What is wrong with the name of an object.
+    /// The error about the name of an object, if any.
     fn name_problem(&self, kind: &KindInfo, name: &str) -> Option<String> {
         names::path_segment(name)
     }
 
-    /// Adds what is wrong with a new object, beside its metadata.
+    /// Adds the errors of a new object, apart from those of its metadata.
     fn validate_create(&self, kind: &KindInfo, object: &Value, errors: &mut Vec<FieldError>) {}
 
-    /// Adds what is wrong with an update, beside the metadata, and may excuse what was found there.
+    /// Adds the errors of an update, apart from those of the metadata, and may remove errors found there.
     fn validate_update(
         &self,
         kind: &KindInfo,
@@ -55,7 +55,7 @@ pub trait Strategy: Debug + Send + Sync {
     ) {
     }
 
-    /// What the writer of an object that is right should still be told.
+    /// Warnings for the client that writes a valid object.
     fn warnings(
         &self,
         kind: &KindInfo,
@@ -66,13 +66,13 @@ pub trait Strategy: Debug + Send + Sync {
         Vec::new()
     }
 
-    /// Seconds that a deletion waits when nobody says how long.
+    /// Default grace period of a deletion in seconds.
     fn default_grace(&self, kind: &KindInfo, object: &Value) -> i64 {
         0
     }
 }
 
-/// No kind does anything of its own: what is written was judged elsewhere.
+/// No kind has a strategy: objects were validated elsewhere.
 #[derive(Debug)]
 pub struct NoStrategy;
 

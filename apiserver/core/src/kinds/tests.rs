@@ -5,7 +5,7 @@ use tombolo_testkit::{Growth, alone};
 
 use super::*;
 
-/// Objects that were stored before their definition changed are read as the definition has them now.
+/// Objects that were stored before their definition changed are read under the current definition.
 #[test]
 fn stored_custom_objects_follow_their_definition() {
     let definition = |generation: i64, spec: Value| {
@@ -31,7 +31,8 @@ fn stored_custom_objects_follow_their_definition() {
     assert_eq!(read["metadata"]["name"], "a");
 }
 
-/// Whoever writes an object chooses what its tree takes, and each that is read is brought up to date.
+/// The author of an object determines how much memory its tree takes, and each object that is read is updated to the
+/// current definition.
 #[test]
 fn what_is_brought_up_to_date_is_held_once() {
     if !alone(module_path!(), "what_is_brought_up_to_date_is_held_once") {
@@ -51,7 +52,7 @@ fn what_is_brought_up_to_date_is_held_once() {
             r#"{{"kind":"Thing","apiVersion":"a.example/v1","metadata":{{"name":"a","labels":{labels}}},"spec":[{parts}0]}}"#
         )
     };
-    // The labels of the second are of another type: it is read once more.
+    // The labels of the second have another type: it is parsed again.
     for stored in [stored("{}"), stored("7")] {
         let growth = Growth::begin();
         let read = thing.read(stored.as_bytes()).unwrap();
@@ -61,7 +62,7 @@ fn what_is_brought_up_to_date_is_held_once() {
     }
 }
 
-/// Words of its own go before those that are made; a version that is less stable is no advice.
+/// A custom text takes precedence over the generated one; a less stable version is not recommended.
 #[test]
 fn deprecated_versions_name_a_more_stable_one() {
     let version = |name: &str, deprecated: bool, warning: Value| {

@@ -1,4 +1,5 @@
-//! Validation: the metadata of every object, the schema and the rules of custom kinds, and the strategies of the others.
+//! Validation: the metadata of every object, the schema and rules of custom kinds, and the strategies of built-in
+//! kinds.
 
 use serde_json::Value;
 
@@ -8,17 +9,17 @@ use crate::field_error::{CAUSES_MAX, FieldError};
 use crate::schema::check;
 use crate::schema::rules::judge;
 
-/// What validation says of an update.
+/// The result of validating an update.
 #[derive(Debug, Default)]
 pub struct Verdict {
-    /// What is wrong with it.
+    /// The errors.
     pub errors: Vec<FieldError>,
-    /// Rules of a custom kind that the object breaks as the one that it replaces did: clients are warned of them, also
-    /// when the object is refused for something else.
+    /// Rules of a custom kind that the object breaks just as its old version did: the client is warned of them, also
+    /// when the object is refused for another reason.
     pub overlooked: Vec<FieldError>,
 }
 
-/// What is wrong with a new object.
+/// Validates a new object.
 pub(super) fn create(kind: &KindInfo, object: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
     meta::object(kind, object, &mut errors);
@@ -31,7 +32,7 @@ pub(super) fn create(kind: &KindInfo, object: &Value) -> Vec<FieldError> {
     errors
 }
 
-/// What is wrong with an update.
+/// Validates an update.
 pub(super) fn update(kind: &KindInfo, new: &Value, old: &Value, subresource: &str) -> Verdict {
     let mut verdict = Verdict::default();
     let errors = &mut verdict.errors;
@@ -46,7 +47,7 @@ pub(super) fn update(kind: &KindInfo, new: &Value, old: &Value, subresource: &st
     verdict
 }
 
-/// Checks what a definition says of its objects. What is given back is overlooked.
+/// Checks an object against its definition. Returns the broken rules that only cause warnings.
 fn custom(
     kind: &KindInfo,
     object: &Value,
@@ -59,7 +60,7 @@ fn custom(
     rules(kind, object, old, errors)
 }
 
-/// Rules of the definition: they are written for values that fit the schema, and not asked of others.
+/// Evaluates the rules of the definition. They are written for values that fit the schema, so others skip them.
 fn rules(kind: &KindInfo, new: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) -> Vec<FieldError> {
     if errors.iter().any(|error| error.kind.is_blocking()) {
         if kind.schema().types().has_rules() {
@@ -72,6 +73,6 @@ fn rules(kind: &KindInfo, new: &Value, old: Option<&Value>, errors: &mut Vec<Fie
     judgement.overlooked
 }
 
-/// Said of a custom object that is too wrong for the rules of its definition.
+/// The message about a custom object with errors that prevent the evaluation of its rules.
 const UNCHECKED: &str = "some validation rules were not checked because the object was invalid; correct the existing \
                          errors to complete validation";

@@ -1,4 +1,4 @@
-//! Continue tokens: where a page ended, and in which revision. Opaque to clients.
+//! Continue tokens: the end of a page and its revision. Opaque to clients.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -13,13 +13,13 @@ const TOKEN_LEN_MAX: usize = 2048;
 
 const VERSION: &str = "meta.k8s.io/v1";
 
-/// Where a list goes on.
+/// The position at which a list continues.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Token {
     v: String,
-    /// Revision of the first page; -1 to go on in whatever is current.
+    /// Revision of the first page; -1 to continue in the current state.
     rv: i64,
-    /// Namespace (possibly empty), a slash, the name of the last object served.
+    /// Namespace (may be empty), a slash, and the name of the last object of the page.
     start: String,
 }
 
@@ -29,7 +29,7 @@ impl Token {
         Self { v: VERSION.to_owned(), rv: i64::try_from(revision.0).unwrap_or(-1), start }
     }
 
-    /// The token that goes on without the snapshot.
+    /// The token to continue without the snapshot.
     pub(super) fn inconsistent(&self) -> Self {
         Self { rv: -1, ..self.clone() }
     }
@@ -68,7 +68,7 @@ impl Token {
         u64::try_from(self.rv).ok().map(Revision)
     }
 
-    /// Namespace and name of the last object of the page before.
+    /// Namespace and name of the last object of the previous page.
     pub(super) fn after(&self) -> (&str, &str) {
         self.start.split_once('/').unwrap_or(("", &self.start))
     }

@@ -1,8 +1,10 @@
-//! What some users have made the objects of a store grow by: each has a share, and the last part of the store is others'.
+//! Accounts for the growth of objects by user: some users have a share of the store each, and the last part of the
+//! store is reserved for the others.
 //!
-//! Whoever makes an object grow pays for what came, and for no more of it. What goes is given back: first to whoever takes it
-//! away, then to those who have no share, then to those who paid last. So who changes nothing but what is its own has always
-//! paid for exactly that, whatever others do to the same objects.
+//! A user who makes an object grow is charged for exactly that growth. When an object shrinks, the charge is returned:
+//! first to the user who shrinks it, then to those without a share, then to those who were charged last. So a user who
+//! changes only its own part of an object is always charged for exactly that part, whatever others do to the same
+//! object.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,45 +14,46 @@ use tombolo_proto::object::ObjectKey;
 /// Users who each have a share of the store, for example the nodes of a cluster.
 #[derive(Debug, Clone, Copy)]
 pub struct WriterShares {
-    /// How their names begin.
+    /// Prefix of their user names.
     pub prefix: &'static str,
-    /// Bytes by which one of them may have made objects grow that are there. Counted from the start of the process: of
-    /// objects that are older nobody knows who has written them.
+    /// Bytes by which one user may have made existing objects grow. Counting begins with the process: the writers of
+    /// older objects are unknown.
     pub share: u64,
-    /// Bytes of all objects beyond which none of them makes anything grow.
+    /// Total bytes of all objects beyond which none of these users can make an object grow.
     pub all: u64,
 }
 
-/// Bytes that a user pays beside what it has made an object grow by: what it costs to remember that. So this memory is
+/// Bytes that a user is charged per object in addition to the growth, for the memory of the record. So this memory is
 /// bounded by the shares.
 pub(super) const PART_OVERHEAD: u64 = 64;
 
-/// Who has made an object grow that is there, and by how much: those who came first are first. The rest of it is others'.
+/// The users who made an existing object grow, and by how much, in order of their first charge. The remaining bytes
+/// belong to users without a share.
 pub(super) type Parts = Vec<(Arc<str>, u64)>;
 
-/// See the module.
+/// The charges of all users with a share.
 #[derive(Debug, Default)]
 pub(super) struct Account {
     parts: HashMap<ObjectKey, Parts>,
-    /// The same in all objects together, with [`PART_OVERHEAD`] for each part.
+    /// The sum per user over all objects, with [`PART_OVERHEAD`] for each part.
     totals: HashMap<Arc<str>, u64>,
 }
 
 impl Account {
-    /// Bytes that a user pays for.
+    /// Bytes charged to a user.
     pub(super) fn total(&self, writer: &str) -> u64 {
         self.totals.get(writer).copied().unwrap_or(0)
     }
 
-    /// What a user would pay who makes an object grow by so many bytes.
+    /// Total charge of a user after making an object grow by this many bytes.
     pub(super) fn total_with(&self, key: &ObjectKey, grows: u64, writer: &str) -> u64 {
         let has_part = self.parts.get(key).is_some_and(|parts| parts.iter().any(|(own, _)| **own == *writer));
         let overhead = if has_part { 0 } else { PART_OVERHEAD };
         self.total(writer).saturating_add(grows).saturating_add(overhead)
     }
 
-    /// An object that had `before` bytes has `after`; the writer is one of those who have shares. Gives what there was before,
-    /// for [`Self::put_back`].
+    /// Records that an object changed from `before` to `after` bytes; the writer is set if it has a share. Returns the
+    /// old parts for [`Self::put_back`].
     pub(super) fn change(
         &mut self,
         key: &ObjectKey,
@@ -71,7 +74,7 @@ impl Account {
         old
     }
 
-    /// The object's last change did not come about.
+    /// Undoes the last change of an object.
     pub(super) fn put_back(&mut self, key: &ObjectKey, parts: Parts) {
         self.set(key, parts);
     }

@@ -1,6 +1,6 @@
-//! What a store keeps beyond single objects: how many bytes there are, and what only one object may have.
+//! Limits of a store beyond single objects: total bytes, and values that only one object may have.
 //!
-//! Decided where changes are planned, one after the other, so that two writes at once cannot both pass.
+//! Changes are checked one after the other when they are planned, so that two concurrent writes cannot both pass.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,35 +13,35 @@ use super::account::{Account, Parts, WriterShares};
 use crate::history::Change;
 use crate::store::{StoreError, Stored};
 
-/// What an object costs beside its text and its name: its place in the tables and its row.
+/// Cost of an object in addition to its text and its name: its entries in the tables and its row on disk.
 pub const OBJECT_OVERHEAD: u64 = 256;
 
-/// Bytes by which the mark of a deletion may let an object grow when the store is full.
+/// Maximum growth of an object by deletion marks when the store is full.
 pub const DELETION_MARK_MAX: u64 = 4 * 1024;
 
-/// Above the limit of the whole, objects that are being deleted may grow by this part of it: what finishes a deletion
-/// often says so in the object first. The same above the share of a user, which has no more than that part for marks of
-/// deletions as well.
+/// Objects that are being deleted may grow by this fraction of the limit beyond it, because finishing a deletion often
+/// begins with a change of the object. The same holds for the share of a user, which is exceeded by no more than that
+/// fraction for deletion marks as well.
 const DELETION_RESERVE: u64 = 16;
 
-/// Values of which a store has each one once, for example addresses.
+/// Values that only one object of a store may have, for example addresses.
 pub trait Claims: Send + Sync + 'static {
-    /// What an object has. Asked for every version that is stored, so kinds that have nothing are told fast.
+    /// The values of an object. Called for every stored version, so it must be fast for kinds without such values.
     fn of(&self, object: &Stored) -> Vec<String>;
 }
 
-/// Rules about all objects of a store together.
+/// Limits for all objects of a store together.
 #[derive(Clone)]
 pub struct Rules {
-    /// Bytes of all objects, at most. Nothing grows beyond it; deletions go on.
+    /// Maximum number of bytes of all objects. Beyond it nothing grows, but deletions continue.
     pub len_max: u64,
-    /// The same for objects of one resource.
+    /// The limits of single resources.
     pub shares: HashMap<Resource, u64>,
     /// Users who each have a share.
     pub writers: Option<WriterShares>,
-    /// What only one object may have.
+    /// Values that only one object may have.
     pub claims: Option<Arc<dyn Claims>>,
-    /// Whether what is current stays as it is, and only what it has replaced is packed.
+    /// Whether current objects stay unpacked, and only replaced versions are packed.
     pub unpacked: bool,
 }
 
@@ -63,19 +63,19 @@ impl fmt::Debug for Rules {
 }
 
 impl Rules {
-    /// The user, if it is one who has a share.
+    /// The user, if it has a share.
     pub(super) fn writer(&self, user: &str) -> Option<Arc<str>> {
         self.writers.filter(|writers| user.starts_with(writers.prefix)).map(|_| user.into())
     }
 }
 
-/// The objects of a store, counted.
+/// Counts the objects of a store.
 pub(super) struct Ledger {
     rules: Arc<Rules>,
     len: u64,
-    /// Only of resources with a share.
+    /// Only of resources with their own limit.
     lens: HashMap<Resource, u64>,
-    /// Who has what. Of a store that is older than the rule, several may.
+    /// The objects that have each value. There may be several in a store that is older than the rule.
     holders: HashMap<String, Vec<ObjectKey>>,
     account: Account,
 }
@@ -90,13 +90,13 @@ impl Ledger {
         self.len
     }
 
-    /// Bytes that a user pays for.
+    /// Bytes charged to a user.
     #[cfg(test)]
     pub(super) fn total(&self, writer: &str) -> u64 {
         self.account.total(writer)
     }
 
-    /// Whether a version may take the place of another one, or of none. The writer is one who has a share.
+    /// Checks that a version may replace another one, or none. The writer is set if it has a share.
     ///
     /// # Errors
     /// [`StoreError::Full`], [`StoreError::OverShare`] or [`StoreError::Taken`].
@@ -151,7 +151,7 @@ impl Ledger {
         self.check_share(key, grows, Some(writer), u64::MAX)
     }
 
-    /// Whether a user has room for growth in its share and one of so many parts of it more.
+    /// Checks that growth fits into the share of a user, extended by the fraction `1 / reserve`.
     fn check_share(
         &self,
         key: &ObjectKey,
@@ -168,7 +168,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Counts one version instead of another. The writer is one who has a share. Gives who paid before.
+    /// Counts one version instead of another. The writer is set if it has a share. Returns the old charges.
     pub(super) fn replace(
         &mut self,
         before: Option<&Stored>,
@@ -186,7 +186,7 @@ impl Ledger {
         parts
     }
 
-    /// Takes a change back: the last one that was counted and is not taken back yet.
+    /// Undoes a change: the last one that was counted and not undone yet.
     pub(super) fn take_back(&mut self, change: &Change, parts: Parts) {
         self.count(change.stored(), change.previous.as_deref());
         if self.rules.writers.is_some() {
@@ -230,14 +230,14 @@ impl Ledger {
     }
 }
 
-/// Without its revision, whose digits become more by themselves: who writes the same again does not grow.
+/// Excludes the digits of the revision, which increase on their own: writing the same object again is not growth.
 fn cost(object: &Stored) -> u64 {
     let digits = object.revision.0.checked_ilog10().unwrap_or(0);
     let named = object.key.namespace().len() + object.key.name().len();
     (object.body_len() as u64).saturating_sub(u64::from(digits)) + named as u64 + OBJECT_OVERHEAD
 }
 
-/// Asked under the lock of the store, about objects of any size.
+/// Called under the lock of the store, with objects of any size.
 fn is_deleting(object: Option<&Stored>) -> bool {
     #[derive(Deserialize)]
     struct Body {

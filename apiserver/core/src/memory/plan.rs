@@ -1,4 +1,4 @@
-//! Which changes a batch of mutations makes.
+//! Turns a batch of mutations into changes.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,14 +13,14 @@ use crate::store::{Expect, Mutation, Revision, StoreError, Stored, Write};
 use super::account::Parts;
 use super::{Answer, Ledger, Shared};
 
-/// Changes of one batch: checked against the store with the batch's earlier changes on top.
+/// Changes of one batch, checked against the store and the earlier changes of the batch.
 pub(super) struct Plan<'a> {
     shared: &'a Shared,
     ledger: &'a mut Ledger,
     next: Revision,
     overlay: HashMap<ObjectKey, Option<Arc<Stored>>>,
     pub(super) staged: Vec<Arc<Change>>,
-    /// Who paid before each of them.
+    /// The charges before each change.
     pub(super) paid: Vec<Parts>,
 }
 
@@ -30,7 +30,7 @@ impl<'a> Plan<'a> {
         Self { shared, ledger, next, overlay: HashMap::new(), staged: Vec::new(), paid: Vec::new() }
     }
 
-    /// Adds a change; the writer is one who has a share of the store.
+    /// Adds a change; the writer is set if it has a share of the store.
     pub(super) fn add(&mut self, mutation: Mutation, writer: Option<&Arc<str>>) -> Answer {
         let Mutation { mut key, expected, write } = mutation;
         let previous = self.current(&key);

@@ -1,4 +1,4 @@
-//! What is stored now, with the history of each resource.
+//! The current objects, with the history of each resource.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -11,23 +11,23 @@ use crate::store::{Revision, Stored};
 
 use super::SNAPSHOT_AGE_MAX;
 
-/// How often a revision is remembered with the time at which it was current.
+/// How often the newest revision is recorded with the current time.
 pub(super) const MARK_INTERVAL: Duration = Duration::from_secs(15);
 
-/// Resources whose withdrawal is remembered one by one, at most.
+/// Maximum number of withdrawn resources that are remembered individually.
 const WITHDRAWN_MAX: usize = 1024;
 
 pub(super) struct State {
     pub(super) tables: HashMap<Resource, Table>,
     histories: Arc<Histories>,
-    /// (when, revision that was the newest then), oldest first. At most one in [`MARK_INTERVAL`] within
+    /// (time, newest revision at that time), oldest first. At most one per [`MARK_INTERVAL`] within
     /// [`SNAPSHOT_AGE_MAX`].
     marks: VecDeque<(Instant, Revision)>,
-    /// Older states cannot be listed any more.
+    /// Older states can no longer be listed.
     oldest: Revision,
-    /// Before this the history of a resource that has no table is unknown.
+    /// The history before this revision is unknown for resources without a table.
     floor: Revision,
-    /// The same for resources that were withdrawn later: clients may still have seen their objects.
+    /// The same for resources that were withdrawn later: clients may have seen their objects.
     withdrawn: HashMap<Resource, Revision>,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Table {
 }
 
 impl State {
-    /// Nothing yet; all history before `start` is unknown.
+    /// An empty state; all history before `start` is unknown.
     pub(super) fn new(start: Revision, histories: Arc<Histories>) -> Self {
         Self {
             tables: HashMap::new(),
@@ -62,25 +62,25 @@ impl State {
         self.tables.get(resource).into_iter().flat_map(|table| table.objects.values())
     }
 
-    /// Where the history of a resource without a table begins.
+    /// The start of the history of a resource without a table.
     pub(super) fn floor_of(&self, resource: &Resource) -> Revision {
         self.withdrawn.get(resource).copied().unwrap_or(self.floor)
     }
 
-    /// Removes a resource. Nobody is told of the objects that go with it, so that watches from before `newest` must
-    /// list again when the resource comes back.
+    /// Removes a resource. No events are sent for its objects, so watches from before `newest` must list again when the
+    /// resource returns.
     pub(super) fn withdraw(&mut self, resource: &Resource, newest: Revision) {
         let Some(table) = self.tables.remove(resource) else { return };
         table.log.close();
         if self.withdrawn.len() >= WITHDRAWN_MAX {
-            // A beginning that is too late only makes clients list again.
+            // A start that is too late only makes clients list again.
             self.withdrawn.clear();
             self.floor = newest;
         }
         self.withdrawn.insert(resource.clone(), newest);
     }
 
-    /// Remembers now and then which revision was the newest, and forgets states that are too old to be listed.
+    /// Records the newest revision at intervals, and drops states that are too old to be listed.
     pub(super) fn mark(&mut self, newest: Revision, now: Instant) {
         while let Some((at, revision)) = self.marks.front().copied()
             && now.duration_since(at) > SNAPSHOT_AGE_MAX
@@ -97,7 +97,7 @@ impl State {
         self.oldest
     }
 
-    /// Keeps the histories within their bounds.
+    /// Keeps the histories within their limits.
     pub(super) fn fit(&self) {
         self.histories.fit(self.tables.values().map(|table| &table.log));
     }
@@ -117,7 +117,7 @@ impl Table {
     }
 }
 
-/// Takes changes, newest first, back out of a list.
+/// Undoes changes, newest first, in a list of objects.
 pub(super) fn rewind(items: &mut Vec<Arc<Stored>>, changes: &[Arc<Change>], namespace: Option<&str>) {
     let wanted = |change: &&Arc<Change>| namespace.is_none_or(|own| change.object.key.namespace() == own);
     let mut before: HashMap<&ObjectKey, Option<&Arc<Stored>>> = HashMap::new();

@@ -65,7 +65,7 @@ fn what_bodies_take_in_memory_is_known_for_objects_and_for_their_history() {
     commit(&store, put(&a, Expect::Any, "")).unwrap();
     let now = store.get(&a).unwrap().unwrap().body_len() as u64;
     assert_eq!(store.held(), Held { objects: now, history: len });
-    // What others write makes it old.
+    // Writes of other objects make it old.
     for number in 0..crate::stored::packed::FRESH_COUNT_MAX {
         commit(&store, put(&key("default", &format!("b-{number}")), Expect::Absent, "")).unwrap();
     }
@@ -112,7 +112,7 @@ fn watches_from_before_the_start_have_expired_and_those_from_the_future_wait() {
     assert_eq!(seen, [Revision(102)]);
 }
 
-/// A client that watches from the revision of the event that it has just been given.
+/// A client that watches from the revision of the last event that it received.
 #[test]
 fn a_change_that_was_seen_is_never_in_the_future() {
     const CHANGES: u64 = 20_000;
@@ -129,7 +129,7 @@ fn a_change_that_was_seen_is_never_in_the_future() {
         match futures::executor::block_on(seen.next()) {
             Ok(Some(changes)) => {
                 let shown = changes.last().unwrap().revision();
-                // What was shown may have been forgotten meanwhile, which is the other 410.
+                // The change may have been dropped in the meantime, which is the other 410.
                 if let Err(StoreError::Expired { requested, oldest }) = store.watch(&configmaps(), shown) {
                     assert!(
                         requested < oldest,
@@ -138,7 +138,7 @@ fn a_change_that_was_seen_is_never_in_the_future() {
                 }
             }
             Ok(None) => panic!("the resource is not forgotten"),
-            // Fallen behind the sixteen changes that are kept.
+            // The client fell behind the sixteen changes that are kept.
             Err(_) => seen = store.watch(&configmaps(), store.revision()).unwrap_or(seen),
         }
     }
@@ -159,11 +159,11 @@ fn a_forgotten_resource_ends_its_watches() {
 enum Op {
     Put(u8, u8),
     Delete(u8, u8),
-    /// Cut watcher number n and let it resume or list again.
+    /// Disconnect watcher number n and let it resume or list again.
     Cut(usize),
     /// Let watcher number n read.
     Read(usize),
-    /// Compare the state at an earlier moment.
+    /// Compare the state at an earlier time.
     Back(usize),
 }
 
@@ -183,7 +183,7 @@ fn contents(items: &[Arc<Stored>]) -> Contents {
     items.iter().map(|item| (item.key.clone(), Arc::clone(item))).collect()
 }
 
-/// A client that lists, watches, and lists again when it is told that it is too late.
+/// A client that lists, watches, and lists again when its revision expired.
 struct Client {
     state: Contents,
     revision: Revision,
@@ -222,7 +222,7 @@ impl Client {
     }
 }
 
-/// Checks that the change fits what the client knows: nothing was lost or repeated.
+/// Checks that the change fits the client's state: nothing was lost or repeated.
 fn apply(state: &mut Contents, revision: &mut Revision, change: &Change) {
     assert!(change.revision() > *revision, "revisions only grow");
     *revision = change.revision();
@@ -373,7 +373,7 @@ async fn one_writer_cannot_fill_the_store_for_the_others() {
     write("node:a", "2", &text).await.unwrap();
     let refused = write("node:a", "3", &text).await.unwrap_err();
     assert!(matches!(&refused, StoreError::OverShare { writer, .. } if writer == "node:a"), "{refused}");
-    // What cannot be stored is in nobody's share.
+    // Objects that cannot be stored count in no share.
     notebook.full.store(true, Ordering::SeqCst);
     write("node:b", "3", &text).await.unwrap_err();
     notebook.full.store(false, Ordering::SeqCst);
@@ -396,7 +396,7 @@ async fn one_writer_cannot_fill_the_store_for_the_others() {
     write("node:c", "small", "x").await.unwrap();
 }
 
-/// Remembers what was appended; fails on demand.
+/// Records what was appended; fails on demand.
 #[derive(Default)]
 struct Notebook {
     entries: Mutex<Vec<(Revision, bool)>>,

@@ -1,5 +1,5 @@
-//! What `kubectl explain` says about types. The fields that every object has are described on every server; the rest
-//! only where the kinds carry it.
+//! The descriptions that `kubectl explain` shows. Every server describes the fields that all objects have; the rest
+//! only where the kinds contain descriptions.
 
 use std::collections::HashMap;
 use std::io::Read as _;
@@ -92,10 +92,10 @@ const MANAGED_FIELDS_ENTRY: &[(&str, &str)] = &[
     ("time", "When the set last changed."),
 ];
 
-/// What there is to say about types and their fields.
+/// Descriptions of types and their fields.
 #[derive(Default)]
 pub(super) struct Descriptions {
-    /// By whole name; empty on servers that carry no more than what stands above.
+    /// By full name; empty on servers with only the common descriptions above.
     types: HashMap<String, Described>,
 }
 
@@ -107,16 +107,16 @@ struct Described {
 
 struct FieldText {
     name: String,
-    /// Values that a string (or, behind `[]`, each item) can have; `-` for any.
+    /// Allowed values of a string (or, after `[]`, of each item); `-` for any.
     values: String,
     text: String,
 }
 
 impl Descriptions {
-    /// Reads what the kinds carry.
+    /// Reads the descriptions of the kinds.
     pub(super) fn of(kinds: &Kinds) -> Self {
         let mut text = String::new();
-        // The file is part of the program; one that does not read would only leave texts out.
+        // The data is part of the binary; if it were unreadable, only descriptions would be missing.
         let _ = GzDecoder::new(kinds.descriptions()).read_to_string(&mut text);
         Self::parse(&text)
     }
@@ -142,7 +142,7 @@ impl Descriptions {
         Self { types }
     }
 
-    /// Puts what is known of a type and its fields into its schema.
+    /// Adds the descriptions of a type and its fields to its schema.
     pub(super) fn describe(&self, name: &str, short: &str, schema: &mut Value) {
         let Some(described) = self.types.get(name) else { return describe_common(short, schema) };
         set(schema, &described.text);
@@ -157,7 +157,7 @@ impl Descriptions {
         }
     }
 
-    /// What a field of any object means.
+    /// The description of a field that every object has.
     pub(super) fn of_object(&self, field: &str) -> &str {
         let any = self.types.get("io.k8s.api.core.v1.Pod");
         let text = any.and_then(|any| any.fields.iter().find(|own| own.name == field)).map(|own| &*own.text);
@@ -175,7 +175,7 @@ fn set(place: &mut Value, text: &str) {
     }
 }
 
-/// The few texts that every server has.
+/// The common descriptions that every server has.
 fn describe_common(short: &str, schema: &mut Value) {
     let table = match short {
         "meta.v1.ObjectMeta" => OBJECT_META,
@@ -192,7 +192,7 @@ fn describe_common(short: &str, schema: &mut Value) {
             set(described, text);
         }
     }
-    // The type of a whole object, in whichever version.
+    // The type of a whole object, in any version.
     if schema["properties"]["metadata"].is_object() {
         for (field, text) in [("apiVersion", API_VERSION), ("kind", KIND), ("metadata", METADATA)] {
             if let Some(described) = schema["properties"].get_mut(field) {

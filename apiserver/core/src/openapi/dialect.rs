@@ -1,18 +1,18 @@
-//! What differs between the two forms of OpenAPI that are served.
+//! The differences between the two supported versions of OpenAPI.
 
 use serde_json::{Value, json};
 
-/// A form of OpenAPI.
+/// A version of OpenAPI.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Dialect {
-    /// Swagger 2.0: one document for everything.
+    /// OpenAPI 2.0 (Swagger): one document for everything.
     V2,
     /// OpenAPI 3.0: one document for each group and version.
     V3,
 }
 
 impl Dialect {
-    /// A schema that is the named one.
+    /// A reference to a named schema.
     pub(super) fn reference(self, name: &str) -> Value {
         let prefix = match self {
             Self::V2 => "#/definitions/",
@@ -21,8 +21,8 @@ impl Dialect {
         json!({"$ref": format!("{prefix}{name}")})
     }
 
-    /// The same as the schema of a property, which other keywords may stand beside: readers of version 3 pass over
-    /// what stands beside a bare reference.
+    /// A reference as the schema of a property that may have other keywords beside it: readers of version 3 ignore what
+    /// stands beside a plain reference.
     pub(super) fn property(self, name: &str) -> Value {
         match self {
             Self::V2 => self.reference(name),
@@ -30,7 +30,7 @@ impl Dialect {
         }
     }
 
-    /// An integer or a string. Version 2 has no alternatives.
+    /// An integer or a string. Version 2 cannot express alternatives.
     pub(super) fn int_or_string(self) -> Value {
         match self {
             Self::V2 => json!({"type": "string", "format": "int-or-string"}),
@@ -48,10 +48,10 @@ impl Dialect {
         }
     }
 
-    /// Any value at all.
+    /// Any value.
     pub(super) fn anything(self) -> Value {
         match self {
-            // With a type, kubectl would take it for a map.
+            // With a type, kubectl would treat it as a map.
             Self::V2 => json!({}),
             Self::V3 => json!({"type": "object"}),
         }

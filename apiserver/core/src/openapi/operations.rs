@@ -1,4 +1,4 @@
-//! The operations on a kind's paths, as far as clients ask for them.
+//! The operations on a kind's paths, as far as clients use them.
 
 use serde_json::{Map, Value, json};
 
@@ -27,7 +27,7 @@ pub(super) fn add(kind: &KindInfo, dialect: Dialect, paths: &mut Map<String, Val
     insert(paths, format!("{collection}/{{name}}"), item);
 }
 
-/// `x-kubernetes-group-version-kind` of one kind.
+/// The `x-kubernetes-group-version-kind` of one kind.
 pub(super) fn group_version_kind(kind: &KindInfo) -> Value {
     json!({"group": &*kind.resource.group, "version": &*kind.resource.version, "kind": &*kind.kind})
 }
@@ -44,7 +44,7 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// The operations of one path: those of the given verbs that the kind has.
+    /// The operations of one path: the given verbs, if the kind has them.
     fn operations(&self, verbs: &[(&str, &str)], in_namespace: bool) -> Map<String, Value> {
         let mut item = Map::new();
         for (verb, method) in verbs {
@@ -82,15 +82,15 @@ impl Writer<'_> {
         if self.dialect == Dialect::V2 {
             self.add_bodies(verb, &mut operation, &mut parameters);
         }
-        // Left out when there are none: Go's reader of documents keeps no empty list, so that what it reads, writes
-        // and reads again would not be the same.
+        // Omitted when there are none: Go's reader drops empty lists, so a document that it reads, writes and reads
+        // again would differ.
         if !parameters.is_empty() {
             operation["parameters"] = parameters.into();
         }
         operation
     }
 
-    /// What is sent and what is answered, in the form of version 2.
+    /// Adds the request and response bodies in the form of version 2.
     fn add_bodies(&self, verb: &str, operation: &mut Value, parameters: &mut Vec<Value>) {
         let own = self.dialect.reference(&schemas::name(self.kind));
         let body = match verb {

@@ -1,4 +1,4 @@
-//! The schema of a custom kind as clients read it.
+//! The schema of a custom kind as clients see it.
 
 use serde_json::{Map, Value, json};
 
@@ -9,13 +9,14 @@ use super::schemas;
 use crate::kinds::KindInfo;
 use crate::kinds::custom::Custom;
 
-/// What tells that a value may have any fields.
+/// The keyword that allows any fields.
 const PRESERVE: &str = "x-kubernetes-preserve-unknown-fields";
 
 /// Keywords that Swagger 2.0 does not have.
 const ABSENT_IN_V2: [&str; 4] = ["allOf", "anyOf", "oneOf", "not"];
 
-/// The published schema: what the definition says, the fields that every object has, and which kind it is.
+/// The published schema: the schema of the definition, the fields that every object has, and the group, version and
+/// kind.
 pub(super) fn schema(
     kind: &KindInfo,
     definition: &Custom,
@@ -24,7 +25,7 @@ pub(super) fn schema(
 ) -> Value {
     let written = &definition.openapi;
     let mut schema = match dialect {
-        // With any property at all, kubectl would refuse the fields that the schema does not name.
+        // With any property, kubectl would refuse the fields that the schema does not name.
         Dialect::V2 if written[PRESERVE] == true => json!({"type": "object"}),
         _ => of_object(written, dialect, descriptions),
     };
@@ -36,7 +37,7 @@ pub(super) fn schema(
     schema
 }
 
-/// A schema of a whole object.
+/// The schema of a whole object.
 fn of_object(written: &Value, dialect: Dialect, descriptions: &Descriptions) -> Value {
     let mut schema = published(written, dialect, descriptions);
     if let Value::Object(map) = &mut schema {
@@ -55,7 +56,7 @@ fn add_object_fields(schema: &mut Map<String, Value>, dialect: Dialect, descript
     properties.insert("metadata".to_owned(), schemas::metadata(dialect, descriptions));
 }
 
-/// A schema and those within it, in a dialect.
+/// Converts a schema and its subschemas to a dialect.
 fn published(written: &Value, dialect: Dialect, descriptions: &Descriptions) -> Value {
     let Value::Object(map) = written else { return written.clone() };
     let mut schema = Map::new();
@@ -85,7 +86,7 @@ fn each(properties: &Value, dialect: Dialect, descriptions: &Descriptions) -> Va
     properties.iter().map(|(name, schema)| (name.clone(), published(schema, dialect, descriptions))).collect()
 }
 
-/// Readers that write what they read leave these out, and expect it of others.
+/// Whether a value is empty. Clients that read and write documents drop empty values and expect the same of others.
 fn is_empty(value: &Value) -> bool {
     match value {
         Value::Null => true,
@@ -95,7 +96,7 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-/// Takes out what Swagger 2.0 cannot say and what kubectl's reader of it refuses, as kube-apiserver does.
+/// Removes what Swagger 2.0 cannot express and what kubectl's reader refuses, as kube-apiserver does.
 fn prune(written: &Value, schema: &mut Map<String, Value>) {
     for keyword in ABSENT_IN_V2 {
         schema.remove(keyword);
@@ -113,7 +114,7 @@ fn prune(written: &Value, schema: &mut Map<String, Value>) {
     if untyped_list || (preserve && schema.get("type") == Some(&json!("object"))) {
         schema.remove("type");
     }
-    // What may be null cannot be demanded of a reader that does not know of null.
+    // A nullable field cannot be required, because Swagger 2.0 does not know null.
     let is_nullable =
         |name: &Value| written["properties"][name.as_str().unwrap_or_default()]["nullable"] == true;
     if let Some(Value::Array(required)) = schema.get_mut("required") {

@@ -1,4 +1,4 @@
-//! Component schemas: built-in types from the arena, custom ones from their definition.
+//! Component schemas: built-in types from the arena, custom ones from their definitions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::schema::types::{
     Field, ListShape, NodeId, Presence, Rest, Shape, StringKind, StructShape, Topology, Types,
 };
 
-/// The type of the metadata of every object.
+/// The type of every object's metadata.
 const METADATA: &str = "meta.v1.ObjectMeta";
 
 const INT_OR_STRING: &str = "util.intstr.IntOrString";
@@ -27,7 +27,7 @@ pub(super) fn schemas<'a>(
     served: impl IntoIterator<Item = &'a Arc<KindInfo>>,
     dialect: Dialect,
 ) -> BTreeMap<String, Value> {
-    // Version 2 is one document that is kept: it says only what every server says.
+    // Version 2 is one document that is kept in memory, so it has only the common descriptions.
     let descriptions = match dialect {
         Dialect::V2 => Descriptions::default(),
         Dialect::V3 => Descriptions::of(kinds),
@@ -48,13 +48,13 @@ pub(super) fn schemas<'a>(
     writer.done
 }
 
-/// The schema of a custom kind, which refers to the metadata of objects and to nothing else.
+/// The schema of a custom kind. Its only reference is to the metadata of objects.
 pub(super) fn custom(kind: &KindInfo, dialect: Dialect, descriptions: &Descriptions) -> Option<Value> {
     Some(published::schema(kind, kind.definition()?, dialect, descriptions))
 }
 
-/// The name of a kind's schema: `example.com/v1 Thing` is `com.example.v1.Thing`, and built-in kinds have the names of
-/// their Go types.
+/// The name of a kind's schema: `example.com/v1 Thing` becomes `com.example.v1.Thing`, and built-in kinds have the
+/// names of their Go types.
 pub(super) fn name(kind: &KindInfo) -> String {
     if let Some(own) = kind.schema().cursor().node().name.as_deref().filter(|_| !kind.custom) {
         return full_name(own);
@@ -64,14 +64,14 @@ pub(super) fn name(kind: &KindInfo) -> String {
     format!("{}.{}.{}", parts.join("."), kind.resource.version, kind.kind)
 }
 
-/// The metadata of an object, as one of its properties.
+/// The `metadata` property of an object.
 pub(super) fn metadata(dialect: Dialect, descriptions: &Descriptions) -> Value {
     let mut schema = dialect.property(&full_name(METADATA));
     schema["description"] = descriptions.of_object("metadata").into();
     schema
 }
 
-/// The name under which OpenAPI knows a type: the table of facts shortens it.
+/// The OpenAPI name of a type, which the table of facts shortens.
 fn full_name(short: &str) -> String {
     match short.split_once('.') {
         _ if short == INT_OR_STRING => format!("io.k8s.apimachinery.pkg.{short}"),
@@ -110,7 +110,7 @@ impl Writer<'_> {
         self.dialect.property(&full_name(short))
     }
 
-    /// Writes a named struct and all it refers to, once.
+    /// Writes a named struct and everything that it refers to, once.
     fn named(&mut self, id: NodeId) {
         let node = self.types.node(id);
         let (Some(name), Shape::Struct(shape)) = (node.name.as_deref().map(full_name), &node.shape) else {
@@ -119,7 +119,7 @@ impl Writer<'_> {
         if self.done.contains_key(&name) {
             return;
         }
-        // Reserved first: types may refer to themselves.
+        // The name is reserved first, because types may refer to themselves.
         self.done.insert(name.clone(), Value::Null);
         let mut schema = self.structure(shape);
         self.descriptions.describe(&name, node.name.as_deref().unwrap_or_default(), &mut schema);
@@ -196,7 +196,7 @@ impl Writer<'_> {
             Shape::Map { value, atomic } => {
                 let mut schema = json!({"type": "object", "additionalProperties": self.item(*value)});
                 if let Some(Value::Object(value)) = schema.get_mut("additionalProperties") {
-                    // Lists within maps say nothing of their merging.
+                    // Lists within maps have no list type.
                     value.remove("x-kubernetes-list-type");
                 }
                 if *atomic {
@@ -208,7 +208,7 @@ impl Writer<'_> {
         }
     }
 
-    /// A value that has a name of its own in version 3 although it is a scalar.
+    /// A scalar that has its own name in version 3.
     fn scalar(&mut self, short: &str, schema: Value) -> Value {
         if self.dialect == Dialect::V2 {
             return schema;
@@ -231,7 +231,7 @@ impl Writer<'_> {
         schema
     }
 
-    /// What version 3 says of a value that Go always writes.
+    /// The default that version 3 states for a value that Go always writes.
     fn zero(&self, id: NodeId) -> Option<Value> {
         if self.dialect == Dialect::V2 {
             return None;
@@ -266,7 +266,7 @@ impl Writer<'_> {
     }
 }
 
-/// References that nothing stands beside are bare.
+/// Unwraps references that have no other keywords beside them.
 fn unwrap_references(schema: &mut Value) {
     let Value::Object(map) = schema else { return };
     let alone = map.len() == 1;

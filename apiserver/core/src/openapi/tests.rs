@@ -12,7 +12,7 @@ pub(super) fn with_thing() -> Kinds {
     }))
 }
 
-/// The built-in kinds and `Thing` of `a.example/v1` with this schema.
+/// The built-in kinds and a kind `Thing` of `a.example/v1` with this schema.
 pub(super) fn with_schema(schema: &Value) -> Kinds {
     Kinds::builtin().with_crd(&definition(schema)).unwrap()
 }
@@ -25,8 +25,8 @@ pub(super) fn definition(schema: &Value) -> Value {
     }})
 }
 
-/// client-go reads a document, writes it and reads it again without a difference: an empty list or map would be gone,
-/// but for one that is a default.
+/// client-go reads a document, writes it and reads it again without a difference: empty lists and maps would be lost,
+/// except those that are defaults.
 #[test]
 fn documents_have_no_empty_lists_and_maps() {
     fn empty(value: &Value, path: &str, found: &mut Vec<String>) {
@@ -53,7 +53,7 @@ fn documents_have_no_empty_lists_and_maps() {
     assert!(found.is_empty(), "{found:#?}");
 }
 
-/// What kubectl looks for before it lets the server validate fields.
+/// kubectl looks for this before it lets the server validate fields.
 #[test]
 fn patch_operations_take_field_validation() {
     let document = document_of(&Kinds::builtin(), "apps", "v1");
@@ -66,7 +66,7 @@ fn patch_operations_take_field_validation() {
     assert!(parameters.iter().any(|parameter| parameter["name"] == "fieldValidation"));
 }
 
-/// What client-side apply reads.
+/// Client-side apply reads these.
 #[test]
 fn lists_carry_their_merge_keys() {
     let document = document_of(&Kinds::builtin(), "apps", "v1");

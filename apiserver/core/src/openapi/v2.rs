@@ -1,7 +1,8 @@
-//! The one document of OpenAPI 2.0 (Swagger) under `/openapi/v2`, as JSON and as protobuf.
+//! The OpenAPI 2.0 (Swagger) document under `/openapi/v2`, as JSON and as protobuf.
 //!
-//! It is put together from parts: one for all built-in kinds and one for each custom kind in each version. A part is
-//! made when the document is first asked for and kept with its kind, so that a changed definition costs its own parts.
+//! It consists of parts: one for all built-in kinds and one for each custom kind in each version. A part is generated
+//! when the document is first requested, and kept with its kind, so that a changed definition regenerates only its own
+//! parts.
 
 mod protobuf;
 #[cfg(test)]
@@ -20,8 +21,8 @@ use crate::kinds::part::Part;
 use crate::kinds::{KindInfo, Kinds};
 use crate::value::to_bytes;
 
-/// Media types that are offered, and whether each is protobuf. The second one is what clients ask for, the third how
-/// the answer names itself.
+/// The offered media types, and whether each is protobuf. Clients request the second one; answers are labelled with the
+/// third.
 pub(crate) const OFFERED: [(&str, bool); 3] = [
     ("application/json", false),
     ("application/com.github.proto-openapi.spec.v2@v1.0+protobuf", true),
@@ -72,7 +73,7 @@ impl Part {
 pub(crate) struct Document<'a>(Vec<&'a Part>);
 
 impl<'a> Document<'a> {
-    /// Collects the parts, and makes those that were never asked for.
+    /// Collects the parts, and generates the missing ones.
     pub(crate) fn of(kinds: &'a Kinds) -> Self {
         let builtin = kinds.swagger().get_or_init(|| Part::builtin(kinds));
         let custom = kinds.iter().filter_map(|kind| {
@@ -88,7 +89,7 @@ impl<'a> Document<'a> {
         hex_upper(&whole.finalize())
     }
 
-    /// The JSON text in pieces.
+    /// The JSON text, in pieces.
     pub(crate) fn json(&self) -> Vec<Bytes> {
         let mut head = to_bytes(&head()).to_vec();
         head.pop();
@@ -101,8 +102,8 @@ impl<'a> Document<'a> {
         pieces
     }
 
-    /// The protobuf message in pieces: a message that is cut between its fields is the sum of its pieces, and members
-    /// that come several times are merged.
+    /// The protobuf message, in pieces: a message that is cut between its fields is the concatenation of its pieces,
+    /// and repeated members are merged.
     pub(crate) fn protobuf(&self) -> Vec<Bytes> {
         let parts = self.0.iter().map(|part| part.protobuf());
         std::iter::once(protobuf::document(&head())).chain(parts).collect()

@@ -1,5 +1,5 @@
-//! The strategic merge patch between two states of an object, as clients make one: only what differs, so that what others
-//! write meanwhile stays.
+//! Computes the strategic merge patch between two states of an object, as clients do: it contains only differences, so
+//! that concurrent changes of others are kept.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -9,7 +9,7 @@ use super::directives::{DELETE_FROM, PATCH};
 use super::strategic::merges;
 use crate::schema::types::Place;
 
-/// What turns `old` into `new` when it is merged.
+/// The patch that turns `old` into `new`.
 pub(super) fn between(
     place: Place<'_>,
     old: &Map<String, Value>,
@@ -49,7 +49,7 @@ fn field(place: Place<'_>, name: &str, old: &Value, new: &Value, patch: &mut Map
     patch.insert(name.to_owned(), change);
 }
 
-/// The items of a list with a merge key that differ; none when the key does not tell them apart.
+/// The differing items of a list with a merge key; none when the key does not identify them.
 fn items(place: Place<'_>, key: &str, old: &[Value], new: &[Value]) -> Option<Value> {
     let (before, after) = (by_key(key, old)?, by_key(key, new)?);
     let named = |value: &Value| Map::from_iter([(key.to_owned(), value.clone())]);
@@ -87,7 +87,7 @@ fn by_key<'a>(key: &str, list: &'a [Value]) -> Option<BTreeMap<String, &'a Map<S
     Some(items)
 }
 
-/// A list that is taken as a whole.
+/// A patch that replaces the whole list.
 fn replaced(items: &[Value]) -> Value {
     let marker = json!({PATCH: "replace"});
     std::iter::once(marker).chain(items.iter().cloned()).collect()
@@ -166,7 +166,7 @@ mod tests {
         )
     }
 
-    /// Lists with a merge key have no order of their own here.
+    /// Merging does not preserve the order of lists with a merge key.
     fn sorted(mut pod: Value) -> Value {
         for list in ["/status/conditions", "/status/podIPs", "/metadata/finalizers"] {
             if let Some(Value::Array(items)) = pod.pointer_mut(list) {

@@ -1,17 +1,17 @@
-//! The keys by which a strategic merge patch says more than values can.
+//! The special keys of a strategic merge patch.
 
 use serde_json::{Map, Value};
 
 use super::PatchError;
 use crate::gofmt;
 
-/// `$patch`: what to do with the object that carries it.
+/// `$patch`: how to treat the object that contains it.
 pub(super) const PATCH: &str = "$patch";
 /// `$retainKeys`: fields that are not listed are removed.
 pub(super) const RETAIN_KEYS: &str = "$retainKeys";
 /// `$deleteFromPrimitiveList/FIELD`: values to remove from a list of scalars.
 pub(super) const DELETE_FROM: &str = "$deleteFromPrimitiveList";
-/// `$setElementOrder/FIELD`: the order that a merged list shall have.
+/// `$setElementOrder/FIELD`: the order of the merged list.
 const ORDER: &str = "$setElementOrder";
 
 /// The key that states the order of the list in a field.
@@ -19,14 +19,14 @@ pub(super) fn order_of(field: &str) -> String {
     format!("{ORDER}/{field}")
 }
 
-/// What `$patch` says.
+/// The value of `$patch`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Directive {
     Replace,
     Delete,
 }
 
-/// What a key of a patch means.
+/// The meaning of a key of a patch.
 pub(super) enum Key<'a> {
     /// A field of the object.
     Field(&'a str),
@@ -60,7 +60,7 @@ pub(super) fn directive(map: &Map<String, Value>) -> Result<Option<Directive>, P
         _ => {
             let shown = match value {
                 Value::String(text) => text.clone(),
-                // As Go prints what is no text in the place of one.
+                // Formatted as Go prints a non-string where it expects a string.
                 other => format!("%!s({}={})", gofmt::type_name(other), gofmt::value(other)),
             };
             let map = gofmt::value(&Value::Object(map.clone()));
@@ -79,8 +79,8 @@ pub(super) fn item_directive(map: &Map<String, Value>) -> Result<Option<Directiv
     }
 }
 
-/// A value of the patch without directives and without nulls, as it is put where nothing was. An object with a directive
-/// is nothing.
+/// A value of the patch without directives and nulls, as it is inserted where nothing was. An object with a directive
+/// becomes nothing.
 pub(super) fn stripped(value: &Value) -> Value {
     match value {
         Value::Object(map) => {

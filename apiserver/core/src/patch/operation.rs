@@ -1,4 +1,4 @@
-//! Operations of a JSON patch as kube-apiserver's library reads them, in terms of RFC 6902.
+//! Translates operations of a JSON patch, as kube-apiserver's library reads them, to RFC 6902.
 
 use json_patch::jsonptr::PointerBuf;
 use json_patch::{AddOperation, PatchOperation};
@@ -6,21 +6,21 @@ use serde_json::{Value, json};
 
 use super::PatchError;
 
-/// Applies one operation. What it leaves of the object is of no use where it fails.
+/// Applies one operation. On failure the object is left in an unusable state.
 ///
-/// Where the library of kube-apiserver is more lenient than the RFC, clients have come to depend on it: negative
-/// indices count from the end, `replace` also adds a member, a `test` for null holds where there is nothing, and what
-/// stands before the first slash of a path is overlooked.
+/// Where the library of kube-apiserver is more lenient than the RFC, clients depend on it: negative indices count from
+/// the end, `replace` also adds a member, a `test` for null holds for an absent value, and text before the first slash
+/// of a path is ignored.
 ///
 /// # Errors
-/// [`PatchError::Malformed`] when the operation is no object of texts, [`PatchError::Rejected`] when it lacks something
-/// or is none of the six.
+/// [`PatchError::Malformed`] when the operation is not an object of strings, [`PatchError::Rejected`] when it lacks a
+/// member or is none of the six.
 pub(super) fn apply(object: &mut Value, operation: &Value) -> Result<(), PatchError> {
     let steps = read(object, operation)?;
     json_patch::patch(object, &steps).map_err(|_| PatchError::Rejected)
 }
 
-/// What is done for one operation: nothing, itself, or several. A value that moves is taken out of the object.
+/// The steps of one operation: none, the operation itself, or several. The value of a move is taken out of the object.
 fn read(object: &mut Value, operation: &Value) -> Result<Vec<PatchOperation>, PatchError> {
     check_types(operation)?;
     if !operation["path"].is_string() {
@@ -45,13 +45,13 @@ fn read(object: &mut Value, operation: &Value) -> Result<Vec<PatchOperation>, Pa
     steps.into_iter().map(|step| serde_json::from_value(step).map_err(|_| PatchError::Rejected)).collect()
 }
 
-/// A copy or a move: the value goes where the path leads once it was taken away.
+/// A copy or a move: the target path is resolved after the value was taken away.
 fn transfer(object: &mut Value, op: &str, operation: &Value) -> Result<Vec<PatchOperation>, PatchError> {
     let from = resolved(object, pointer(operation, "from"), 0);
     if from.is_empty() {
         return Err(PatchError::Rejected);
     }
-    // The item that a move takes away is missing from the list when its new place is counted from the end.
+    // A moved item is missing from the list when its new index is counted from the end.
     let same_list = parent(&from) == parent(pointer(operation, "path"));
     let added = i64::from(op == "copy" || !same_list);
     let path = resolved(object, pointer(operation, "path"), added);
@@ -66,7 +66,7 @@ fn transfer(object: &mut Value, op: &str, operation: &Value) -> Result<Vec<Patch
     Ok(vec![remove, PatchOperation::Add(AddOperation { path, value })])
 }
 
-/// How many items of a list an operation moves up or down when it adds or removes what one of its paths names.
+/// How many list items an operation shifts when it adds or removes the value at one of its paths.
 pub(super) fn shifted(object: &Value, operation: &Value, key: &str) -> usize {
     let path = resolved(object, pointer(operation, key), 1);
     let index = path.rsplit_once('/').and_then(|(_, index)| index.parse::<usize>().ok());
@@ -95,12 +95,12 @@ fn parent(path: &str) -> &str {
     path.rsplit_once('/').map_or("", |(parent, _)| parent)
 }
 
-/// Whether the path names a member of an object that is there.
+/// Whether the path names a member of an existing object.
 fn has_parent(object: &Value, path: &str) -> bool {
     path.starts_with('/') && object.pointer(&resolved(object, parent(path), 0)).is_some_and(Value::is_object)
 }
 
-/// The path with indices from the start; `added` is one where the last one may name the place behind the end.
+/// Replaces negative indices of a path; `added` is 1 where the last index may name the position after the end.
 pub(super) fn resolved(object: &Value, path: &str, added: i64) -> String {
     let mut at = Some(object);
     let mut out = String::with_capacity(path.len());

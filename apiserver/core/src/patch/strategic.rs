@@ -1,4 +1,4 @@
-//! Strategic merge: an object and a patch walked beside their type.
+//! Strategic merge of an object and a patch along the type of the object.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,9 +9,9 @@ use super::{PATCHED_LEN_MAX, PatchError};
 use crate::gofmt;
 use crate::schema::types::{ListMerge, Place, Shape};
 
-/// The object that `patch` makes of `old`; null when the patch deletes it. `again` are the bytes of items that the
-/// patch has named more than once, each time that it did after the first. What is old is changed where it is: a copy at each
-/// level would hold what lies at the bottom as many times as it is deep.
+/// Applies `patch` to `old`; the result is an empty object when the patch deletes it. `again` counts the bytes of items
+/// that the patch names repeatedly, once for each repetition. `old` is changed in place: a copy at each level would
+/// copy the innermost values once per level.
 pub(super) fn merge(
     place: Place<'_>,
     old: Option<Value>,
@@ -30,13 +30,13 @@ pub(super) fn merge(
     };
     let old = lists(place, &out, patch);
     retain(&mut out, patch)?;
-    // Fields before directives about lists, so that the lists they speak of are complete.
+    // Fields come before list directives, so that the lists are complete when the directives are applied.
     for (name, value) in patch {
         if let Key::Field(name) = directives::key(name) {
             field(place, name, value, &mut out, again)?;
             let ordered = patch.contains_key(&directives::order_of(name));
             if let (false, Value::Array(items)) = (ordered, value) {
-                // Without an order of its own a patch means that of its items.
+                // Without an explicit order, the order of the patch's items applies.
                 order_items(place, name, items, &old, &mut out)?;
             }
         }
@@ -51,7 +51,7 @@ pub(super) fn merge(
     Ok(Value::Object(out))
 }
 
-/// The lists of an object that a patch brings into an order, as they are before it.
+/// The lists that a patch reorders, as they were before it.
 fn lists(place: Place<'_>, old: &Map<String, Value>, patch: &Map<String, Value>) -> Map<String, Value> {
     let names = patch.keys().filter_map(|name| match directives::key(name) {
         Key::Field(name) | Key::Order(name) => Some(name),
@@ -89,7 +89,7 @@ fn field(
             return Ok(());
         }
         (Value::Object(_), Some(old @ Value::Object(_))) => merge(child, Some(old.take()), value, again)?,
-        // Where nothing is to be changed, whatever a directive says is nothing too.
+        // Without an old object to change, any directive results in nothing.
         (Value::Object(patch), _) if patch.contains_key(directives::PATCH) => {
             out.remove(name);
             return Ok(());
@@ -118,7 +118,7 @@ fn list(
     patch: &[Value],
     again: &mut usize,
 ) -> Result<Vec<Value>, PatchError> {
-    // One marker in the list replaces it as a whole.
+    // One marker replaces the whole list.
     let replaces = patch.iter().any(is_marker);
     match merges(place) {
         Some(merge) if !replaces => match merge.key {
@@ -139,13 +139,13 @@ pub(super) fn scalars(old: &[Value], patch: &[Value]) -> Vec<Value> {
     old.iter().chain(news).cloned().collect()
 }
 
-/// Whether an item of a patch is no item but says that the list is replaced.
+/// Whether an item of a patch is the marker that replaces the list.
 fn is_marker(item: &Value) -> bool {
     item.get(directives::PATCH).is_some_and(|directive| directive == "replace")
 }
 
 impl ListMerge {
-    /// What tells an item from the others of its list.
+    /// The identity of an item within its list.
     fn identity(&self, item: &Value) -> Result<String, PatchError> {
         match &self.key {
             Some(key) => identity(item, key),
@@ -161,7 +161,7 @@ fn identity(item: &Value, key: &str) -> Result<String, PatchError> {
     }
 }
 
-/// A list of objects with a merge key: each item of the patch changes the item with the same key.
+/// Merges lists of objects with a merge key: each item of the patch changes the item with the same key.
 fn objects(
     place: Place<'_>,
     old: &[Value],
@@ -194,7 +194,7 @@ fn objects(
         let first = index.get(&identity).and_then(|found| found.first()).copied();
         match first {
             Some(at) => {
-                // A short patch can name one large item again and again.
+                // A short patch can name one large item repeatedly.
                 if !changed.insert(at) {
                     super::count(again, out[at].as_ref(), PATCHED_LEN_MAX)?;
                 }
@@ -211,14 +211,14 @@ fn objects(
 }
 
 pub(super) fn delete_from(name: &str, value: &Value, out: &mut Map<String, Value>) {
-    // What is no list deletes nothing, as in kube-apiserver.
+    // A value that is not a list deletes nothing, as in kube-apiserver.
     if let (Some(Value::Array(items)), Value::Array(gone)) = (out.get_mut(name), value) {
         let gone: HashSet<&Value> = gone.iter().collect();
         items.retain(|item| !gone.contains(item));
     }
 }
 
-/// Orders a merged list: listed items as listed, others keep their place relative to what they followed before.
+/// Orders a merged list: listed items in the stated order, others relative to the items that they preceded before.
 fn reorder(
     place: Place<'_>,
     name: &str,
@@ -237,7 +237,7 @@ fn reorder(
     order_items(place, name, order, old, out)
 }
 
-/// The items of the patch must come in the order that the patch states.
+/// The items of the patch must be in the order that the patch states.
 fn check_order(merge: &ListMerge, order: &[Value], items: &[Value]) -> Result<(), PatchError> {
     let mut stated = order.iter().map(|item| merge.identity(item));
     for item in items.iter().filter(|item| item.get(directives::PATCH).is_none()) {
@@ -259,7 +259,7 @@ fn check_order(merge: &ListMerge, order: &[Value], items: &[Value]) -> Result<()
     Ok(())
 }
 
-/// Orders a merged list by the items of another, as far as those are in it.
+/// Orders a merged list by the items of another list, as far as it contains them.
 fn order_items(
     place: Place<'_>,
     name: &str,
@@ -293,7 +293,7 @@ fn order_items(
     Ok(())
 }
 
-/// Puts items that the order does not mention in front of the first listed item that came after them before.
+/// Inserts items that the order does not mention before the first listed item that followed them before.
 fn interleave(listed: Vec<(usize, Option<usize>, Value)>, others: Vec<(Option<usize>, Value)>) -> Vec<Value> {
     let mut out = Vec::with_capacity(listed.len() + others.len());
     let mut others = others.into_iter().peekable();

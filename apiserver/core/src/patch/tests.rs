@@ -8,7 +8,7 @@ use super::*;
 use crate::aside::LARGE;
 use crate::kinds::Kinds;
 
-/// Loaded once: property tests ask a few hundred times.
+/// Loaded once: property tests need it a few hundred times.
 static KINDS: LazyLock<Kinds> = LazyLock::new(Kinds::builtin);
 
 fn pod_schema() -> Schema {
@@ -53,7 +53,7 @@ fn pod() -> Value {
     }, "metadata": {"finalizers": ["x/y"], "labels": {"l": "1"}}})
 }
 
-/// Name of the case, patch, place in the result, value there.
+/// Name of the case, patch, path in the result, value there.
 type Case = (&'static str, Value, &'static str, Value);
 
 fn check(cases: &[Case]) {
@@ -190,7 +190,7 @@ fn json_patches_are_bounded_and_all_or_nothing() {
     assert_eq!(json_patch(&object, nesting.as_bytes()).unwrap_err().code(), 422);
 }
 
-/// A short patch that names something large again and again ends after a bounded number of bytes.
+/// A short patch that names a large value repeatedly fails after a bounded number of bytes.
 #[test]
 fn what_one_patch_moves_and_merges_again_is_bounded() {
     let large = "x".repeat(PATCHED_LEN_MAX / 2);
@@ -220,7 +220,7 @@ fn what_one_patch_moves_and_merges_again_is_bounded() {
     assert_eq!(PatchError::TooMuchWork.code(), 413);
 }
 
-/// Sets are merged, reduced and compared without looking through one for each item of the other: an hour of work else.
+/// Sets are merged, reduced and compared without searching one for each item of the other, which would take an hour.
 #[test]
 fn large_sets_are_merged_and_compared() {
     const ITEMS: usize = 200_000;
@@ -290,12 +290,12 @@ fn containers() -> impl Strategy<Value = Vec<Value>> {
         .prop_map(|map| map.into_iter().map(|(name, image)| json!({"name": name, "image": image})).collect())
 }
 
-/// The text of a value that takes many times its length.
+/// The text of a value that takes many times its length in memory.
 fn many_parts(parts: usize) -> String {
     format!("[{}0]", r#"{"":0},"#.repeat(parts))
 }
 
-/// An object with this at the bottom.
+/// An object with this innermost value.
 fn deep(levels: usize, bottom: &str) -> Value {
     let text = format!("{}{bottom}{}", r#"{"a":"#.repeat(levels), "}".repeat(levels));
     serde_json::from_str(&text).unwrap()
@@ -348,7 +348,7 @@ fn what_lies_deep_is_held_once() {
 }
 
 proptest! {
-    /// As if each item were looked for among all others.
+    /// The reference result: each item is searched for among all others.
     #[test]
     fn sets_are_merged_and_reduced_by_equality(
         old in prop::collection::vec(scalar(), 0..6),

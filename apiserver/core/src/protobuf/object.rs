@@ -1,4 +1,4 @@
-//! Messages read by their type into the JSON form of the object.
+//! Converts messages to the JSON form of the object, along its type.
 
 use std::cell::Cell;
 
@@ -12,11 +12,11 @@ use crate::schema::types::{Cursor, Field, Place, Presence, Shape, StructShape, W
 use crate::schema::{DEPTH_MAX, Schema};
 use crate::tree::{ARRAY_BYTES, BODY_TREE_MAX, ITEM_BYTES, MEMBER_BYTES, OBJECT_BYTES, read_bytes};
 
-/// Name of the type of JSON schemas, which untyped fields of definitions refer to.
+/// Name of the type of JSON schemas, to which untyped fields of definitions refer.
 const JSON_SCHEMA: &str = "apiextensions.v1.JSONSchemaProps";
 
-/// Reads a message of a built-in struct. Unknown fields are passed over, and zero values that Go's JSON leaves out are
-/// left out, for protobuf clients send them all.
+/// Reads a message of a built-in struct. Unknown fields are skipped. Zero values that Go's JSON encoder omits are
+/// dropped, because protobuf clients send all of them.
 ///
 /// # Errors
 /// [`Malformed`] when the bytes are not such a message.
@@ -30,7 +30,7 @@ pub(super) fn object(schema: &Schema, message: &[u8]) -> Result<Map<String, Valu
     Ok(map)
 }
 
-/// Bytes that the object may still take: two bytes of a message can make a part of hundreds.
+/// Memory in bytes that is left for the object: two bytes of a message can create a part of hundreds.
 struct Room(Cell<usize>);
 
 impl Room {
@@ -85,7 +85,7 @@ impl<'a> StructAt<'a> {
         inlined
     }
 
-    /// Whether Go's JSON encoder would not write the value.
+    /// Whether Go's JSON encoder would omit the value.
     fn is_left_out(&self, name: &str, value: &Value) -> bool {
         let omit = |field: &Field| {
             let empty = value.as_object().is_some_and(Map::is_empty);
@@ -96,25 +96,25 @@ impl<'a> StructAt<'a> {
     }
 }
 
-/// What a field number leads to.
+/// The target of a field number.
 enum Found<'a> {
     Field(&'a Field, WireForm),
-    /// A message of its own whose fields JSON writes in the outer struct.
+    /// A separate message whose fields JSON writes into the outer struct.
     Inlined,
 }
 
-/// A place for a value.
+/// The destination of a value.
 #[derive(Clone, Copy)]
 struct Slot<'a> {
     cursor: Cursor<'a>,
     form: WireForm,
-    /// How much deeper messages may nest.
+    /// How many more levels of messages are allowed.
     depth: usize,
     room: &'a Room,
 }
 
 impl<'a> Slot<'a> {
-    /// Reads one occurrence of a field: lists and maps grow by it, messages are merged, else the last one counts.
+    /// Reads one occurrence of a field: it extends lists and maps, messages are merged, otherwise the last one wins.
     fn add(self, payload: Payload<'_>, held: &mut Value) -> Result<(), Malformed> {
         match &self.cursor.node().shape {
             Shape::List(list) => {
@@ -146,7 +146,7 @@ impl<'a> Slot<'a> {
         }
     }
 
-    /// Appends to a list, of which `self` is the item.
+    /// Appends to a list; `self` is its item.
     fn item(self, payload: Payload<'_>, items: &mut Vec<Value>) -> Result<(), Malformed> {
         if let (Shape::Integer { bits }, Payload::Bytes(packed)) = (&self.cursor.node().shape, payload) {
             let mut numbers = Reader::new(packed);
@@ -161,7 +161,7 @@ impl<'a> Slot<'a> {
         Ok(())
     }
 
-    /// Adds an entry (key in field 1, value in field 2) to a map, of which `self` is the value.
+    /// Adds an entry (key in field 1, value in field 2) to a map; `self` is its value.
     fn entry(self, message: &[u8], map: &mut Map<String, Value>) -> Result<(), Malformed> {
         self.room.take(if map.is_empty() { OBJECT_BYTES } else { MEMBER_BYTES })?;
         let (mut key, mut value) = ("", Value::Null);
@@ -180,7 +180,7 @@ impl<'a> Slot<'a> {
         Ok(())
     }
 
-    /// A value of its own: the item of a list or the value of a map.
+    /// A separate value: the item of a list or the value of a map.
     fn single(self, payload: Payload<'_>) -> Result<Value, Malformed> {
         let mut value = Value::Null;
         let Shape::List(list) = &self.cursor.node().shape else {
@@ -199,7 +199,7 @@ impl<'a> Slot<'a> {
         Ok(Value::Array(items))
     }
 
-    /// The value of a map's entry that has a key alone.
+    /// The value of a map entry that has only a key.
     fn absent(self) -> Value {
         match &self.cursor.node().shape {
             Shape::Bool => false.into(),

@@ -1,5 +1,5 @@
 //! The wire format of protobuf: tags, numbers and lengths (protobuf.dev/programming-guides/encoding). Nothing is
-//! allocated; declared lengths only ever cut the given bytes.
+//! allocated; declared lengths only split the given bytes.
 
 use super::Malformed;
 
@@ -9,7 +9,7 @@ const NUMBER_MAX: u64 = (1 << 29) - 1;
 /// Longest varint, in bytes.
 const VARINT_LEN_MAX: usize = 10;
 
-/// Fields of one message, in the order they come.
+/// Reads the fields of one message in order.
 #[derive(Debug, Clone)]
 pub(super) struct Reader<'a> {
     rest: &'a [u8],
@@ -22,7 +22,7 @@ pub(super) enum Payload<'a> {
     Fixed64(u64),
     /// Text, bytes, a message or packed numbers.
     Bytes(&'a [u8]),
-    /// Four bytes; no field of Kubernetes has this form, but unknown fields may.
+    /// Four bytes. No field of Kubernetes has this wire type, but unknown fields may.
     Fixed32,
 }
 
@@ -68,7 +68,7 @@ impl<'a> Reader<'a> {
         for index in 0..VARINT_LEN_MAX {
             let (&byte, rest) = self.rest.split_first().ok_or(Malformed::Truncated)?;
             self.rest = rest;
-            // The tenth byte has room for one bit.
+            // The tenth byte may contain only one bit.
             if index == VARINT_LEN_MAX - 1 && byte > 1 {
                 return Err(Malformed::Overflow);
             }

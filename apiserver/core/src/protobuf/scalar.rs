@@ -1,4 +1,4 @@
-//! Values that JSON writes as one scalar, though several are messages in protobuf.
+//! Values that are one scalar in JSON, some of which are messages in protobuf.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -10,15 +10,15 @@ use super::reader::{Payload, Reader};
 use crate::schema::format;
 use crate::schema::types::StringKind;
 
-/// Whole numbers up to this magnitude are exact in 64-bit floating point.
+/// Integers up to this magnitude are exact in 64-bit floating point.
 const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
 
-/// Numbers of 32 bits are sent sign-extended to 64; what is above is dropped, as Go does.
+/// 32-bit integers are sent sign-extended to 64 bits; the upper bits are dropped, as Go does.
 pub(super) fn integer(bits: u8, value: u64) -> Value {
     if bits == 32 { (value as i32).into() } else { (value as i64).into() }
 }
 
-/// A floating point number; whole ones are spelled without a fraction, as in Go's JSON.
+/// A floating point number; integers are written without a fraction, as in Go's JSON.
 pub(super) fn number(payload: Payload<'_>) -> Result<Value, Malformed> {
     let Payload::Fixed64(bits) = payload else { return Err(Malformed::OtherForm) };
     let value = f64::from_bits(bits);
@@ -68,7 +68,7 @@ pub(super) fn quantity(message: &[u8]) -> Result<Value, Malformed> {
     Ok(if text.is_empty() { "0".into() } else { text.into() })
 }
 
-/// A message of which is meant (0 the number, 1 the text), the number and the text.
+/// A message of the selected type (0 for the number, 1 for the text), the number and the text.
 pub(super) fn int_or_string(message: &[u8]) -> Result<Value, Malformed> {
     let (mut is_text, mut value, mut text) = (false, 0, "");
     let mut fields = Reader::new(message);
@@ -83,7 +83,7 @@ pub(super) fn int_or_string(message: &[u8]) -> Result<Value, Malformed> {
     Ok(if is_text { text.into() } else { integer(32, value) })
 }
 
-/// A message with JSON text in field 1; null when there is none.
+/// A message with JSON text in field 1; null when it is missing.
 pub(super) fn json_text(message: &[u8]) -> Result<Value, Malformed> {
     let mut text: &[u8] = &[];
     let mut fields = Reader::new(message);

@@ -7,7 +7,7 @@ use tombolo_proto::object::Resource;
 use super::*;
 use crate::schema::types::Shape;
 
-/// Objects in JSON, and the same encoded by Go's serializer.
+/// Objects in JSON, and the same objects encoded by Go's serializer.
 const CREATES: &str = include_str!("../../../fixtures/creates.jsonl");
 const CREATES_PROTOBUF: &str = include_str!("../../../fixtures/protobuf-creates.jsonl");
 
@@ -29,7 +29,7 @@ fn named<'a>(kinds: &'a Kinds, group: &str, version: &str, plural: &str) -> &'a 
     kinds.get(&Resource::new(group, version, plural)).unwrap()
 }
 
-/// Field by field, `(number, value)` of wire type 2.
+/// Encodes fields `(number, value)` of wire type 2.
 fn message(fields: &[(u8, &[u8])]) -> Vec<u8> {
     let one = |(number, value): &(u8, &[u8])| {
         let length = u8::try_from(value.len()).ok().filter(|length| *length < 0x80).unwrap();
@@ -47,14 +47,14 @@ fn body(api_version: &str, kind: &str, raw: &[u8]) -> Vec<u8> {
 #[test]
 fn any_values_of_the_wire_forms_are_read() {
     let kinds = Kinds::builtin();
-    // A message that comes in two pieces, an empty time, an unknown field, and a map's entry without a value.
+    // A message in two pieces, an empty time, an unknown field, and a map entry without a value.
     let name = message(&[(1, b"m"), (8, b""), (15, b"x")]);
     let labels = message(&[(11, &message(&[(1, b"k")]))]);
     let map = named(&kinds, "", "v1", "configmaps");
     let raw = message(&[(1, &name), (1, &labels)]);
     let map = parse(&body("v1", "ConfigMap", &raw), Expected::Object(map, ""), &kinds).unwrap();
     assert_eq!(map["metadata"], json!({"name": "m", "labels": {"k": ""}}));
-    // The unions of JSON schemas with something else.
+    // Unions of JSON schemas with other types.
     let text = |ty: &str| message(&[(5, ty.as_bytes())]);
     let list_of_schemas = message(&[(2, &text("a")), (2, &text("b"))]);
     assert_eq!(schema(&kinds, 24, &list_of_schemas)["items"], json!([{"type": "a"}, {"type": "b"}]));
@@ -99,7 +99,7 @@ fn options_of_a_deletion_are_read_for_every_kind() {
 
 #[test]
 fn every_kind_that_is_written_has_a_protobuf_form() {
-    // Streams and proxies carry no objects.
+    // Streams and proxies have no objects as bodies.
     const STREAMS: [&str; 4] = ["attach", "exec", "portforward", "proxy"];
     let kinds = Kinds::builtin();
     let mut objects = 0;
@@ -183,7 +183,7 @@ fn custom_kinds_have_no_protobuf_form() {
     assert_eq!(to_json(json, Expected::Object(kind, ""), &kinds).unwrap().bytes, "{}");
 }
 
-/// Recorded bodies, to be damaged.
+/// Recorded bodies, to be damaged by the test.
 fn recorded() -> Vec<(Value, Vec<u8>)> {
     let encoded = lines(CREATES_PROTOBUF);
     lines(CREATES).into_iter().zip(encoded).map(|(o, e)| (o["stored"].clone(), bytes(&e["stored"]))).collect()
@@ -215,8 +215,8 @@ proptest! {
         bytes.truncate(cut.index(bytes.len() * 2));
         let kind = kind_of(&kinds, &object);
         if let Ok(value) = parse(&bytes, Expected::Object(kind, ""), &kinds) {
-            // What comes out has the types of a JSON body: it goes on through the same decoder, which refuses no more
-            // than the text of a quantity, a string in protobuf.
+            // The result has the types of a JSON body: it passes through the same decoder, which can refuse only the
+            // text of a quantity, a string in protobuf.
             if let Err(error) = kind.decode_value(value) {
                 let error = error.to_string();
                 prop_assert!(error.contains("quantities must match"), "{error}");
@@ -225,7 +225,7 @@ proptest! {
     }
 }
 
-/// Two bytes of a message are a part of an object that takes many times as much.
+/// Two bytes of a message create a part of an object that takes many times as much memory.
 #[test]
 fn a_message_that_would_take_many_times_its_length_is_not_read() {
     let kinds = Kinds::builtin();

@@ -1,6 +1,6 @@
 //! Query parameters of writes.
 
-/// What to do with fields that the kind does not have.
+/// How to handle fields that the kind does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FieldValidation {
     /// Drop them silently.
@@ -15,11 +15,11 @@ pub enum FieldValidation {
 /// Query parameters of a write.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct WriteOptions {
-    /// `dryRun=All`: do everything but store.
+    /// `dryRun=All`: do everything except storing.
     pub dry_run: bool,
-    /// `fieldManager`, or what stands for it (the user agent up to its first slash).
+    /// `fieldManager`, or its default (the user agent up to its first slash).
     pub field_manager: String,
-    /// Whether `fieldManager` was a parameter.
+    /// Whether `fieldManager` was given.
     pub field_manager_given: bool,
     /// `force` of a server-side apply.
     pub force: bool,

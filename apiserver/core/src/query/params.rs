@@ -1,4 +1,4 @@
-//! Query parameters, with the refusals that the real server gives.
+//! Query parameters, with kube-apiserver's error messages.
 
 use http::StatusCode;
 
@@ -7,13 +7,13 @@ use crate::gofmt;
 use crate::revision::Revision;
 use crate::status::{ApiError, Cause};
 
-/// Parameters that are read from one request, at most; the rest is ignored.
+/// Maximum number of parameters read from one request; the rest is ignored.
 pub const PARAMS_MAX: usize = 256;
 
 /// Longest field manager (Kubernetes convention).
 const FIELD_MANAGER_LEN_MAX: usize = 128;
 
-/// Parameters in the order in which they came.
+/// Parameters in request order.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Params(Vec<(String, String)>);
 
@@ -41,7 +41,7 @@ impl Params {
         self.first(name).filter(|value| !value.is_empty())
     }
 
-    /// A flag: absent, `false` and `0` are false, everything else (also a bare name) is true.
+    /// A flag: absent, `false` and `0` are false, everything else (including a bare name) is true.
     #[must_use]
     pub fn flag(&self, name: &str) -> bool {
         self.maybe_flag(name).unwrap_or(false)
@@ -87,17 +87,17 @@ pub struct ListParams {
     pub continue_token: String,
     /// `allowWatchBookmarks`.
     pub bookmarks: bool,
-    /// `sendInitialEvents`. A watch that says nothing, not even a revision, gets them too.
+    /// `sendInitialEvents`. A watch without this parameter and without a revision gets them, too.
     pub initial_events: Option<bool>,
-    /// `timeoutSeconds`, when it is not 0. A time that is over before it begins ends a watch at once.
+    /// `timeoutSeconds`, unless it is 0. A negative timeout ends a watch at once.
     pub timeout_seconds: Option<u64>,
 }
 
 impl ListParams {
-    /// Reads the parameters of a list (or, with `watch`, of a watch).
+    /// Parses the parameters of a list (or, with `watch`, of a watch).
     ///
     /// # Errors
-    /// 400 for what is no number or no revision, 422 for combinations that make no sense.
+    /// 400 for invalid numbers or revisions, 422 for invalid combinations.
     pub fn parse(params: &Params, watch: bool) -> Result<Self, ApiError> {
         let limit = params.number("limit")?.unwrap_or(0);
         let timeout = params.number("timeoutSeconds")?;
@@ -106,7 +106,7 @@ impl ListParams {
             (watch && unset(params) && params.text("resourceVersionMatch").is_none()).then_some(true);
         Ok(Self {
             revision: revision(params).map_err(|error| match watch {
-                // The real server reads it too late to find out whose fault it is.
+                // kube-apiserver parses it too late to blame the client.
                 true => unreadable(error),
                 false => ApiError::bad_request(format!("invalid resource version: {error}")),
             })?,
@@ -129,7 +129,7 @@ impl ListParams {
 /// `resourceVersion` of a get; `None` when absent or empty.
 ///
 /// # Errors
-/// 500, as kube-apiserver has it, when it is no number.
+/// 500, as in kube-apiserver, when it is not a number.
 pub fn get_revision(params: &Params) -> Result<Option<Revision>, ApiError> {
     revision(params).map_err(unreadable)
 }
@@ -144,25 +144,25 @@ fn revision(params: &Params) -> Result<Option<Revision>, String> {
         let why = number_error(text);
         format!("resourceVersion: Invalid value: {text:?}: strconv.ParseUint: parsing {text:?}: {why}")
     };
-    // Go reads no sign before an unsigned number.
+    // Go accepts no sign before an unsigned number.
     let digits = if text.starts_with('+') { "" } else { text };
     digits.parse().map(|number| Some(Revision(number))).map_err(refuse)
 }
 
-/// Why Go does not read a text as a number of its type.
+/// Go's error about a text that is not a number of its type.
 fn number_error(text: &str) -> &'static str {
     let numeric = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     if numeric { "value out of range" } else { "invalid syntax" }
 }
 
-/// Whether any revision will do.
+/// Whether any revision is accepted.
 fn unset(params: &Params) -> bool {
     matches!(params.text("resourceVersion"), None | Some("0"))
 }
 
 const MATCH: &str = "resourceVersionMatch";
 
-/// The rules on combinations (Kubernetes `ValidateListOptions`): 422 with everything that is wrong.
+/// The rules on combinations (Kubernetes `ValidateListOptions`): 422 with all errors.
 fn check_list(params: &Params, watch: bool) -> Result<(), ApiError> {
     let causes = if watch { wrong_watch(params) } else { wrong_list(params) };
     match causes.is_empty() {
@@ -203,7 +203,7 @@ fn wrong_watch(params: &Params) -> Vec<Cause> {
         let why = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
         causes.push(forbidden(MATCH, why));
     }
-    // One that names neither a mode nor a revision stands for "not older than anything".
+    // A watch that gives neither a mode nor a revision means "not older than anything".
     if mode.is_none() && (initial.is_some() || !unset(params)) {
         return causes;
     }
@@ -231,7 +231,7 @@ fn unsupported(mode: &str, supported: &str) -> Cause {
     Cause::new("FieldValueNotSupported", MATCH, &message)
 }
 
-/// Which options object a write's parameters stand for.
+/// The options type that the parameters of a write represent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OptionsKind {
     /// `CreateOptions`.
@@ -257,7 +257,7 @@ impl OptionsKind {
     }
 }
 
-/// Reads the parameters of a write. `user_agent` stands in for a missing field manager.
+/// Parses the parameters of a write. `user_agent` replaces a missing field manager.
 ///
 /// # Errors
 /// 422 for values that are not allowed.
@@ -302,7 +302,7 @@ pub fn write_options(params: &Params, kind: OptionsKind, user_agent: &str) -> Re
     })
 }
 
-/// Reads `dryRun` values, wherever they come from.
+/// Parses `dryRun` values of parameters or bodies.
 pub fn dry_run(values: &[&str], causes: &mut Vec<Cause>) -> bool {
     if values.iter().any(|value| *value != "All") {
         let values: Vec<String> = values.iter().map(|value| format!("{value:?}")).collect();
@@ -316,7 +316,7 @@ fn check_manager(manager: &str, causes: &mut Vec<Cause>) {
     if manager.len() > FIELD_MANAGER_LEN_MAX {
         let message = format!("Too long: may not be more than {FIELD_MANAGER_LEN_MAX} bytes");
         causes.push(Cause::new("FieldValueTooLong", "fieldManager", &message));
-        // Each of the others would repeat all of it.
+        // Each further error would repeat all of it.
         return;
     }
     for (at, odd) in manager.char_indices().filter(|(_, c)| c.is_control()) {
@@ -327,7 +327,7 @@ fn check_manager(manager: &str, causes: &mut Vec<Cause>) {
     }
 }
 
-/// The manager that a user agent stands for: its product name, cut to the longest manager.
+/// The manager derived from a user agent: its product name, cut to the maximum length.
 fn manager_of(user_agent: &str) -> String {
     let product = user_agent.split('/').next().unwrap_or_default();
     let printable = product.chars().filter(|c| !c.is_control());

@@ -2,18 +2,18 @@
 
 use percent_encoding::percent_decode_str;
 
-/// What a path names.
+/// The target of a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
     /// Objects of a resource.
     Resource(ResourcePath),
-    /// A path that ends behind a verb, `/api/v1/watch`: nobody can say what it is about.
+    /// A path that ends after a verb, such as `/api/v1/watch`, without a target.
     Incomplete,
     /// Something else: discovery, health, version.
     Other,
 }
 
-/// Verbs that a path may begin with, whatever the method. Nothing is served below `proxy` any more.
+/// Verbs that a path may begin with, for any method. Nothing is served below `proxy` any more.
 pub const PATH_VERBS: [&str; 2] = ["watch", "proxy"];
 
 /// A path below a group version.
@@ -23,35 +23,35 @@ pub struct ResourcePath {
     pub group: String,
     /// API version.
     pub version: String,
-    /// Namespace, when the path has one. It may be empty, which stands for all of them.
+    /// Namespace, if the path has one. It may be empty, which means all namespaces.
     pub namespace: Option<String>,
     /// Plural resource name.
     pub resource: String,
-    /// Object name, when the path has one. No object has the empty one.
+    /// Object name, if the path has one. It may be empty, which matches no object.
     pub name: Option<String>,
     /// Subresource.
     pub subresource: Option<String>,
-    /// Parts behind the subresource, which no resource here has.
+    /// Whether there are parts after the subresource, which no resource here has.
     pub excess: bool,
-    /// The verb that the path says itself, in an old form like `/api/v1/watch/...`: one of [`PATH_VERBS`].
+    /// The verb in the path, in an old form like `/api/v1/watch/...`: one of [`PATH_VERBS`].
     pub verb: Option<&'static str>,
 }
 
 impl ResourcePath {
-    /// The namespace that the path narrows to; none where it means all of them.
+    /// The single namespace of the path; none when it means all of them.
     #[must_use]
     pub fn one_namespace(&self) -> Option<&str> {
         self.namespace.as_deref().filter(|namespace| !namespace.is_empty())
     }
 }
 
-/// Percent-decodes a path. Bytes that are no UTF-8 become replacement characters, which no name contains.
+/// Percent-decodes a path. Invalid UTF-8 becomes replacement characters, which no name contains.
 #[must_use]
 pub fn decode(path: &str) -> String {
     percent_decode_str(path).decode_utf8_lossy().into_owned()
 }
 
-/// What a decoded path names. Slashes at its end mean nothing, while those within it part what may be empty.
+/// The target of a decoded path. Trailing slashes are ignored; slashes within it separate parts that may be empty.
 #[must_use]
 pub fn target(path: &str) -> Target {
     let parts: Vec<&str> = path.strip_prefix('/').unwrap_or(path).trim_end_matches('/').split('/').collect();
@@ -71,7 +71,7 @@ pub fn target(path: &str) -> Target {
         rest => (None, rest),
     };
     let part = |index: usize| rest.get(index).map(|part| (*part).to_owned());
-    // What is behind a name is the business of what is reached through the proxy.
+    // The path after a name is interpreted by the proxied server.
     let subresource = part(2).filter(|_| verb != Some("proxy"));
     Target::Resource(ResourcePath {
         group: group.to_owned(),

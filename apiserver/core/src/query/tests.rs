@@ -79,7 +79,7 @@ fn paths_name_what_kubernetes_says_they_name() {
 #[test]
 fn selectors_count_for_verbs_about_selections_and_no_others() {
     let name = "fieldSelector=metadata.name%3Dfoo&labelSelector=a";
-    // Method and path; verb, namespace, name and whether the selectors count.
+    // Method and path; verb, namespace, name and whether the selectors apply.
     for (method, path, wanted) in [
         ("GET", "/api/v1/namespaces?", "list - foo true"),
         ("GET", "/api/v1/nodes?watch=1&", "watch - foo true"),

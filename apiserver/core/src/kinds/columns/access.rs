@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::{created, dated, human, name, named, or_none};
 use crate::value::{at, int, items, text};
 
-/// Kinds of the remaining groups.
+/// Rows of the remaining groups.
 pub(super) fn other(group: &str, kind: &str, object: &Value, now: Timestamp) -> Vec<Value> {
     match (group, kind) {
         ("rbac.authorization.k8s.io", "RoleBinding" | "ClusterRoleBinding") => binding(object, now),

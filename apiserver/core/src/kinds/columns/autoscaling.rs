@@ -1,4 +1,4 @@
-//! Cells of autoscalers and of the Scale.
+//! Rows of autoscalers and of the Scale.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::{created, name, named, or_none};
 use crate::value::{at, int, items, text};
 
-/// Metrics that are shown; of more only the number is.
+/// Maximum number of metrics shown; for the others only their number is.
 const METRICS_MAX: usize = 2;
 
 const UNKNOWN: &str = "<unknown>";

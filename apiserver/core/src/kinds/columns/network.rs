@@ -104,7 +104,7 @@ pub(super) fn endpoint_slice(object: &Value, now: Timestamp) -> Vec<Value> {
     named(object, now, cells)
 }
 
-/// Kinds of the networking group.
+/// Rows of the networking group.
 pub(super) fn networking(kind: &str, object: &Value, now: Timestamp) -> Vec<Value> {
     match kind {
         "NetworkPolicy" => named(object, now, [json!(shown_selector(at(object, &["spec", "podSelector"])))]),

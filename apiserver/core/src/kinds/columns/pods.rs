@@ -1,4 +1,4 @@
-//! The row of a pod: its status column condenses phase, conditions and container states into one word.
+//! The row of a pod: its status column condenses phase, conditions and container states to one term.
 
 use std::collections::HashSet;
 
@@ -52,7 +52,7 @@ struct Summary {
 }
 
 impl Summary {
-    /// Goes through the init containers; true when one of them has not finished its work.
+    /// Visits the init containers; true when one of them has not finished.
     fn init_containers(&mut self, pod: &Value, sidecars: &HashSet<&str>) -> bool {
         let count = items(pod, &["spec", "initContainers"]).len();
         for (index, status) in items(pod, &["status", "initContainerStatuses"]).iter().enumerate() {
@@ -141,7 +141,7 @@ fn exit_reason(terminated: &Value) -> String {
     }
 }
 
-/// Remembers the latest end of a container. RFC 3339 in UTC sorts as text.
+/// Keeps the latest finish time of a container. RFC 3339 in UTC sorts as text.
 fn later(last: &mut String, status: &Value) {
     let finished = text(status, &["lastState", "terminated", "finishedAt"]);
     if finished > last.as_str() {

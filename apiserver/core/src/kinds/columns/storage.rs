@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::{dated, name, named, or_none};
 use crate::value::{at, items, text};
 
-/// Kinds that have to do with storage.
+/// Rows of the storage kinds.
 pub(super) fn storage(kind: &str, object: &Value, now: Timestamp) -> Vec<Value> {
     match kind {
         "PersistentVolume" => volume(object, now),

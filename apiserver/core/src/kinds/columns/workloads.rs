@@ -1,4 +1,4 @@
-//! Rows of the kinds that make pods, and of budgets and quotas.
+//! Rows of the kinds that create pods, and of budgets and quotas.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::{age, containers, created, dated, human, labels, name, named, selector, shown_selector};
 use crate::value::{at, int, items, text};
 
-/// Kinds of the groups apps, batch, policy and autoscaling, and three of the core group.
+/// Rows of the groups apps, batch and policy, and of three kinds of the core group.
 pub(super) fn workload(kind: &str, object: &Value, now: Timestamp) -> Vec<Value> {
     let spec = &object["spec"];
     let status = |field: &str| json!(int(object, &["status", field]));

@@ -1,4 +1,4 @@
-//! Checks a CustomResourceDefinition as kube-apiserver does, and notes its storage version.
+//! Validates a CustomResourceDefinition as kube-apiserver does, and records its storage version.
 
 mod columns;
 mod names;
@@ -18,8 +18,8 @@ use crate::value::{at, items, text};
 /// Longest deprecation warning, in bytes.
 const WARNING_LEN_MAX: usize = 256;
 
-/// What is wrong with a definition, in the order of kube-apiserver. A new one is looked at as a whole; of one that is there
-/// already the stored versions are checked apart.
+/// Validates a definition; errors are in the order of kube-apiserver. A new one is checked as a whole; for an existing
+/// one the stored versions are checked separately.
 #[must_use]
 pub fn check(kind: &KindInfo, definition: &Value, is_new: bool) -> Vec<FieldError> {
     check_with(definition, kind.schema().types(), is_new)
@@ -105,7 +105,7 @@ fn check_versions(spec: &Value, builtin: &Types, errors: &mut Vec<FieldError>) {
         let text = "must have exactly one version marked as storage version";
         errors.push(FieldError::invalid("spec.versions", spec["versions"].clone(), text));
     }
-    // The first version is also the one that older clients know as the only one.
+    // Older clients know the first version as the only one.
     let first = versions.first().map(|version| text(version, &["name"])).unwrap_or_default();
     if let Some(problem) = rules::dns1035_label(first).filter(|_| !first.is_empty()) {
         errors.push(FieldError::invalid("spec.version", first, problem));
@@ -132,8 +132,8 @@ fn check_warning(version: &Value, path: &str, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// The schema of a version, and what it has beside that: what all versions have in common is a part of the specification
-/// itself (no `index`), everything else one of the version.
+/// Checks the schema of a version and what belongs to it. What all versions have in common is a part of the
+/// specification itself (no `index`), everything else a part of the version.
 fn check_parts(versions: &[Value], index: Option<usize>, builtin: &Types, errors: &mut Vec<FieldError>) {
     let Some(version) = versions.get(index.unwrap_or(0)) else { return };
     let is_here = |key: &str| is_shared(versions, key) == index.is_none();
@@ -160,7 +160,7 @@ fn check_parts(versions: &[Value], index: Option<usize>, builtin: &Types, errors
     }
     let path = path("selectableFields");
     if index.is_some() && (is_shared(versions, "schema") || !schema.is_object()) {
-        // What all versions have is not in the versions when the real server looks at it.
+        // kube-apiserver checks this after it moved what all versions have in common out of them.
         let detail = "may only be set when `version.schema.openAPIV3Schema` is not included";
         return errors.push(FieldError::invalid(path, "", detail));
     }
@@ -197,7 +197,7 @@ fn check_scale(scale: &Value, path: &str, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// Versions that objects were ever stored in must stay until somebody says that none are left.
+/// Versions that objects were ever stored in must remain until a user removes them from `status.storedVersions`.
 pub fn check_stored_versions(definition: &Value, errors: &mut Vec<FieldError>) {
     let path = "status.storedVersions";
     let stored = items(definition, &["status", "storedVersions"]);
@@ -206,7 +206,7 @@ pub fn check_stored_versions(definition: &Value, errors: &mut Vec<FieldError>) {
         errors.push(FieldError::invalid(path, shown(), "must have at least one stored version"));
         return;
     }
-    // A name that two versions have is looked for twice and found once.
+    // A name that two versions have is searched for twice and found once.
     let mut missing: Vec<&Value> = stored.iter().collect();
     for version in items(definition, &["spec", "versions"]) {
         let found = missing.contains(&&version["name"]);
@@ -227,7 +227,7 @@ pub fn check_stored_versions(definition: &Value, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// Where errors of a version's schema are reported: versions with equal schemas share one place.
+/// The path under which errors of a version's schema are reported: versions with equal schemas share one.
 pub(super) fn schema_path(versions: &[Value], index: usize) -> String {
     match is_shared(versions, "schema") {
         true => "spec.validation.openAPIV3Schema".to_owned(),
@@ -235,7 +235,7 @@ pub(super) fn schema_path(versions: &[Value], index: usize) -> String {
     }
 }
 
-/// Adds the version that objects are stored in to those that they were ever stored in.
+/// Adds the storage version to the list of versions that objects were ever stored in.
 pub fn note_storage_version(definition: &mut Value) {
     let versions = items(definition, &["spec", "versions"]);
     let Some(version) = versions.iter().find(|version| version["storage"] == true) else { return };

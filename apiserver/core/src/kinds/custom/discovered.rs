@@ -1,6 +1,6 @@
-//! Kinds that another server serves, as far as its discovery tells: names, scope, verbs, subresources. Their types are not
-//! known, so whatever that server sends is shown as it is; in tables with the columns of their
-//! definitions where these are known. What field selectors may name its OpenAPI documents tell.
+//! Kinds that another server serves, as far as its discovery describes them: names, scope, verbs, subresources. Their
+//! types are unknown, so objects of that server are shown unchanged; Tables have the columns of their definitions where
+//! these are known. Selectable fields come from the OpenAPI documents of the server.
 
 use std::collections::BTreeMap;
 
@@ -13,11 +13,11 @@ use crate::kinds::foreign::ForeignDocuments;
 use crate::schema::types::Types;
 use crate::value::{items, text};
 
-/// Resources that are taken from one document, at most.
+/// Maximum number of resources taken from one document.
 const RESOURCES_MAX: usize = 1024;
 
-/// The columns of tables that CustomResourceDefinitions declare, which discovery does not tell. It holds as many as were put
-/// into it.
+/// Table columns that CustomResourceDefinitions declare, which discovery does not contain. It keeps the columns of
+/// every definition that was declared.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeclaredColumns(BTreeMap<String, ByVersion>);
 
@@ -25,7 +25,7 @@ pub struct DeclaredColumns(BTreeMap<String, ByVersion>);
 type ByVersion = BTreeMap<String, Value>;
 
 impl DeclaredColumns {
-    /// Takes the columns of a definition, in place of those that it had before; whether they are others.
+    /// Replaces the columns of a definition. Returns whether they changed.
     pub fn declare(&mut self, definition: &Value) -> bool {
         let columns = |version: &Value| {
             let columns = version.get("additionalPrinterColumns")?.clone();
@@ -51,14 +51,14 @@ pub(crate) struct Discovered {
     pub(crate) group: String,
     pub(crate) plural: String,
     pub(crate) fingerprint: Fingerprint,
-    /// Version, and the entry of the resource.
+    /// Version, and the discovery entry of the resource.
     versions: Vec<(String, Value)>,
     columns: ByVersion,
-    /// What field selectors may name beside name and namespace, by version: as its OpenAPI document tells.
+    /// Fields that selectors may name besides name and namespace, by version, from its OpenAPI document.
     selectable: BTreeMap<String, Vec<String>>,
 }
 
-/// The resources of an `APIGroupDiscoveryList` that are in none of the groups that are known already.
+/// The resources of an `APIGroupDiscoveryList`, without those of groups that are already known.
 pub(crate) fn resources(
     document: &Value,
     declared: &DeclaredColumns,
@@ -111,10 +111,10 @@ impl Discovered {
         }
     }
 
-    /// The kinds of all versions; none when the names are none.
+    /// The kinds of all versions; none when the names are invalid.
     pub(crate) fn kinds(&self, builtin: &Types) -> Vec<KindInfo> {
         let make = |columns: &ByVersion| compile(&self.definition(columns), self.fingerprint, None, builtin);
-        // Columns that cannot be used must not hide the kind.
+        // Unusable columns must not hide the kind.
         let kinds = make(&self.columns).or_else(|_| make(&ByVersion::new())).unwrap_or_default();
         let served = |mut kind: KindInfo| {
             let (_, entry) = self.versions.iter().find(|(version, _)| **version == *kind.resource.version)?;
@@ -148,7 +148,7 @@ impl Discovered {
         kinds.into_iter().filter_map(served).collect()
     }
 
-    /// A definition that would make such kinds.
+    /// A definition that would produce such kinds.
     fn definition(&self, columns: &ByVersion) -> Value {
         let open =
             json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
@@ -240,7 +240,7 @@ mod tests {
         assert!(empty.get(&thing.resource).is_none());
     }
 
-    /// Documents that tell of one selectable field of version v1.
+    /// Documents with one selectable field of version v1.
     struct Selectable;
 
     impl ForeignDocuments for Selectable {

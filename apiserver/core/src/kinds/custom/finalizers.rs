@@ -1,14 +1,14 @@
-//! Warnings of the finalizers of custom resources.
+//! Warnings about the finalizers of custom resources.
 
 use serde_json::Value;
 
 use crate::names;
 use crate::value::items;
 
-/// Finalizers that belong to the system.
+/// Finalizers of Kubernetes itself.
 const STANDARD_FINALIZERS: [&str; 3] = ["orphan", "foregroundDeletion", "kubernetes"];
 
-/// Finalizers of custom resources that others may use too, of those that were not there before.
+/// Warns of new finalizers of a custom resource whose names may clash with those of others.
 pub(crate) fn check(object: &Value, old: Option<&Value>, warnings: &mut Vec<String>) {
     let known = old.map(|old| items(old, &["metadata", "finalizers"])).unwrap_or_default();
     let mut added: Vec<&str> = items(object, &["metadata", "finalizers"])

@@ -1,4 +1,5 @@
-//! What the subresource `scale` of a custom kind reads has to be what a Scale can show, whoever writes it.
+//! Validates the fields of a custom kind that its `scale` subresource reads: a Scale must be able to show them,
+//! whichever endpoint writes them.
 
 use serde_json::Value;
 
@@ -6,7 +7,7 @@ use super::KindInfo;
 use crate::field_error::FieldError;
 use crate::gofmt;
 
-/// Checks the fields that the definition names for its scale. The status endpoint answers for those of the status alone.
+/// Checks the fields that the definition names for its scale. The status endpoint does not check the desired count.
 pub(crate) fn check(kind: &KindInfo, object: &Value, subresource: &str, errors: &mut Vec<FieldError>) {
     let Some(paths) = kind.scale.as_ref().filter(|_| kind.custom) else { return };
     if subresource != "status" {
@@ -23,7 +24,7 @@ pub(crate) fn check(kind: &KindInfo, object: &Value, subresource: &str, errors: 
     }
 }
 
-/// What is wrong with a number of replicas.
+/// Checks a replica count.
 fn count(object: &Value, path: &str) -> Option<FieldError> {
     let (number, problem) = match field(object, path).map(|value| value.map(|value| (value, value.as_i64())))
     {
@@ -36,7 +37,7 @@ fn count(object: &Value, path: &str) -> Option<FieldError> {
     Some(FieldError::invalid(format!(".{path}"), number, problem))
 }
 
-/// The value at a path; what is wrong when something on the way is no object.
+/// The value at a path, or an error when a value on the way is not an object.
 fn field<'a>(object: &'a Value, path: &str) -> Result<Option<&'a Value>, String> {
     let mut value = object;
     for (end, name) in path.match_indices('.').map(|(end, _)| end).chain([path.len()]).zip(path.split('.')) {

@@ -6,7 +6,7 @@ fn kind_of<'a>(kinds: &'a Kinds, api_version: &str, plural: &str) -> &'a KindInf
     found.unwrap_or_else(|| panic!("no built-in kind {api_version} {plural}"))
 }
 
-/// Whether the types of a kind have a path.
+/// Whether the type of a kind has a path.
 fn exists(kind: &KindInfo, path: &FieldPath) -> bool {
     let mut place = kind.place();
     path.names().iter().all(|name| {

@@ -20,18 +20,19 @@ fn each_pays_for_what_it_has_made_grow_until_that_is_gone() {
     let mut account = Account::default();
     let (a, b) = (writer(0), writer(1));
     let totals = |account: &Account| (account.total(&a), account.total(&b));
-    // A large object that somebody else has made, and a status that a node writes into it.
+    // A large object of another user, into which a node writes a status.
     account.change(&key("pod"), 0, 1000, None);
     account.change(&key("pod"), 1000, 1030, Some(&a));
     assert_eq!(totals(&account), (30 + PART_OVERHEAD, 0), "not for the whole object");
-    // An administrator touches an object that a node has made.
+    // An administrator changes an object that a node created.
     account.change(&key("made"), 0, 100, Some(&b));
     account.change(&key("made"), 100, 120, None);
     assert_eq!(totals(&account), (30 + PART_OVERHEAD, 100 + PART_OVERHEAD), "it is still that node's");
     account.change(&key("made"), 120, 110, None);
     account.change(&key("pod"), 1030, 1010, Some(&a));
     assert_eq!(totals(&account), (10 + PART_OVERHEAD, 100 + PART_OVERHEAD));
-    // More goes than whoever takes it away has paid for: what nobody pays for, and then the others' parts.
+    // The object shrinks by more than its writer was charged: first the uncharged bytes are returned, then the parts of
+    // others.
     account.change(&key("made"), 110, 40, Some(&a));
     assert_eq!(totals(&account), (10 + PART_OVERHEAD, 40 + PART_OVERHEAD));
     account.change(&key("pod"), 1010, 0, None);
@@ -54,13 +55,13 @@ fn what_did_not_come_about_is_as_before() {
 const WRITERS: usize = 3;
 const OBJECTS: usize = 4;
 
-/// One write: to which object, by whom (none: somebody without a share), and how long its part becomes.
+/// One write: the object, the writer (none: without a share), and the new length of its part.
 fn write() -> impl Strategy<Value = (usize, Option<usize>, u64)> {
     (0..OBJECTS, option::weighted(0.8, 0..WRITERS), prop_oneof![Just(0), 1..2000_u64])
 }
 
 proptest! {
-    /// Each writes its own part of an object, however long, and nothing else.
+    /// Each writer changes only its own part of an object, of any length.
     #[test]
     fn who_changes_its_own_alone_has_paid_for_exactly_that(writes in vec(write(), 1..60)) {
         let mut account = Account::default();
@@ -81,7 +82,7 @@ proptest! {
         }
     }
 
-    /// Whoever writes whatever: all parts of an object are part of it, and the totals are their sums.
+    /// For any writes, the parts of an object fit into it and the totals are their sums.
     #[test]
     fn the_sums_agree_with_what_is_stored(writes in vec(write(), 1..60)) {
         let mut account = Account::default();

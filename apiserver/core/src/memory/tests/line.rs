@@ -1,4 +1,4 @@
-//! Who waits for the disk behind whom.
+//! The order in which writes wait for the disk.
 
 use std::sync::mpsc;
 
@@ -16,7 +16,7 @@ use crate::write::LocalWrites;
 
 type Batches = Arc<Mutex<Vec<Vec<(String, usize)>>>>;
 
-/// A disk that takes nothing until it may go on. Remembers names and lengths.
+/// A disk that blocks until it is released. It records names and lengths.
 struct Disk {
     go: Mutex<mpsc::Receiver<()>>,
     batches: Batches,
@@ -31,7 +31,7 @@ impl Journal for Disk {
     }
 }
 
-/// A store, with what its disk has taken, and what holds that disk.
+/// A store, with what its disk has written and the guard that blocks the disk.
 struct Held {
     store: MemoryStore,
     writes: LocalWrites,
@@ -40,7 +40,7 @@ struct Held {
     hold: mpsc::Sender<()>,
 }
 
-/// A store of these objects on a disk that takes nothing until [`Held::hold`] is dropped.
+/// A store of these objects on a disk that blocks until [`Held::hold`] is dropped.
 fn held(objects: Vec<Stored>) -> Held {
     let (hold, go) = mpsc::channel();
     let batches = Batches::default();
@@ -98,14 +98,14 @@ fn stored(name: &str, len: usize) -> Stored {
     Stored::new(key("default", name), Uid::parse("u").unwrap(), Revision(7), body.into())
 }
 
-/// Some write large objects as fast as they can: what others write stands in line behind a few of these, and each batch takes
-/// the disk a bounded time.
+/// Some senders write large objects as fast as they can: the writes of others queue behind only a few of these, and
+/// each batch takes the disk a bounded time.
 #[tokio::test]
 async fn large_writes_of_one_sender_wait_behind_each_other_and_not_before_those_of_others() {
     let held = held(Vec::new());
     let greedy = ["eve", "mallory", "trudy"].map(|name| (name, held.payer(name)));
     let large = |number: usize| greedy.iter().map(move |(name, payer)| (format!("{name}{number}"), payer));
-    // Large for the line, and small enough to be read at once: whatever else the process reads holds none of them up.
+    // Large for the queue, and small enough to be read directly, so that other reads of the process delay none of them.
     let requests = (0..80).flat_map(large).map(|(name, payer)| creation(payer, &name, 60 * 1024));
     let requests = requests.chain([creation(&held.payer("bob"), "bob", 10)]);
     let mut waiting: Vec<BoxFuture<'_, Result<WriteReply, ApiError>>> =
@@ -125,7 +125,7 @@ async fn large_writes_of_one_sender_wait_behind_each_other_and_not_before_those_
     }
 }
 
-/// A request may go away in the middle; what it has put into the line is its sender's still.
+/// A request may be cancelled; its queued writes still count for its sender.
 #[tokio::test]
 async fn writes_whose_requests_have_gone_are_in_line_on_the_account_of_their_sender() {
     let held = held(Vec::new());
@@ -142,7 +142,7 @@ async fn writes_whose_requests_have_gone_are_in_line_on_the_account_of_their_sen
     assert!(written <= 5, "{written} of four that eve may have in line, and one of bob");
 }
 
-/// Who deletes in a loop, and does not wait for the answers, takes nobody's place in the line, and is not refused.
+/// A sender that deletes in a loop without waiting for answers blocks no other sender and is not refused.
 #[tokio::test]
 async fn deletions_of_one_sender_wait_behind_each_other_and_none_is_refused() {
     let names = (0..8).map(|number| format!("large{number}"));

@@ -1,4 +1,4 @@
-//! What users with a share can store, by any sequence of writes of themselves and of others.
+//! How much users with a share can store, by any sequence of writes of theirs and of others.
 
 use proptest::collection::vec;
 
@@ -7,7 +7,7 @@ use crate::store::Expect;
 
 const SHARE: u64 = 20_000;
 
-/// The share, and what is kept beyond it for deletions.
+/// The share, and the reserve beyond it for deletions.
 const MOST: u64 = SHARE + SHARE / 16;
 
 const USERS: [&str; 3] = ["node:a", "node:b", "admin"];
@@ -50,7 +50,7 @@ fn step() -> impl Strategy<Value = Step> {
     })
 }
 
-/// Steps that the disk takes together, or refuses.
+/// Steps that the disk writes together, or refuses.
 fn batches() -> impl Strategy<Value = Vec<(bool, Vec<Step>)>> {
     vec((proptest::bool::weighted(0.2), vec(step(), 1..6)), 1..20)
 }
@@ -69,7 +69,7 @@ proptest! {
         let rules = Rules { writers: Some(writers), ..Rules::default() };
         let journal: Box<dyn Journal> = Box::new(Arc::clone(&notebook));
         let store = MemoryStore::restore(Revision(7), Vec::new(), Some(journal), small(), rules);
-        // Those who have written each object that is there.
+        // The writers of each existing object.
         let mut authors: BTreeMap<ObjectKey, Vec<&str>> = BTreeMap::new();
         for (full, steps) in batches {
             notebook.full.store(full, Ordering::SeqCst);

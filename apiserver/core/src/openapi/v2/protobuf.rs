@@ -1,7 +1,7 @@
 //! OpenAPI 2.0 documents as the protobuf messages that Go clients read (`openapi.v2` of gnostic-models).
 //!
-//! Messages are tables of field numbers, of those members that our documents have; one walk over the JSON value
-//! writes them. Members that a table does not have are left out but for extensions, which every message collects.
+//! Messages are tables of field numbers for the members that our documents have; one walk over the JSON value writes
+//! them. Members without a table entry are left out, except extensions, which every message collects.
 
 use bytes::Bytes;
 use serde_json::Value;
@@ -12,7 +12,7 @@ struct Message {
     extensions: u32,
 }
 
-/// How a member is written.
+/// The encoding of a member.
 enum Form {
     /// A string.
     Text,
@@ -32,7 +32,7 @@ enum Form {
     One(&'static Message),
     /// A list of messages.
     Many(&'static Message),
-    /// A message of one field, in which the member is written.
+    /// A message with one field that contains the member.
     Within(u32, &'static Self),
     /// A message that lists the members of an object by name, in the given field.
     Named(u32, &'static Self),
@@ -79,7 +79,7 @@ static OPERATION: Message = Message {
 };
 
 static RESPONSE: Message = Message {
-    // The schema is either one or a file.
+    // The schema is either a schema or a file.
     fields: &[("description", 1, Form::Text), ("schema", 2, Form::Within(1, &Form::One(&SCHEMA)))],
     extensions: 5,
 };
@@ -155,14 +155,14 @@ static SCHEMA: Message = Message {
 static EXTERNAL_DOCS: Message =
     Message { fields: &[("description", 1, Form::Text), ("url", 2, Form::Text)], extensions: 3 };
 
-/// Field of a named value: its name, and the value.
+/// Field numbers of a named value: the name and the value.
 const NAME: u32 = 1;
 const VALUE: u32 = 2;
 
 /// Field of `Any` that holds YAML text; JSON is YAML.
 const YAML: u32 = 2;
 
-/// A document, or some of its members.
+/// Encodes a document, or some of its members.
 pub(super) fn document(value: &Value) -> Bytes {
     message(&DOCUMENT, value).into()
 }
@@ -248,9 +248,9 @@ fn any(value: &Value) -> Vec<u8> {
     out
 }
 
-/// A parameter is one of several messages, by where it stands in a request.
+/// A parameter is one of several messages, depending on its location in a request.
 fn parameter(value: &Value) -> Vec<u8> {
-    // The numbers from the inside out: the kind of parameter, whether it is the body, and that it is no reference.
+    // Field numbers from the inside out: the kind of parameter, whether it is the body, and that it is not a reference.
     let (table, levels): (&Message, &[u32]) = match value["in"].as_str() {
         Some("body") => (&BODY_PARAMETER, &[1, 1]),
         Some("path") => (&PATH_PARAMETER, &[4, 2, 1]),
@@ -263,7 +263,7 @@ fn parameter(value: &Value) -> Vec<u8> {
     })
 }
 
-/// A number without fraction that JSON writes as a float.
+/// A number without a fraction that JSON writes as a float.
 fn whole(value: &Value) -> Option<i64> {
     let float = value.as_f64().filter(|float| float.fract() == 0.0)?;
     Some(float as i64)

@@ -7,7 +7,7 @@ fn json_of(kinds: &Kinds) -> Value {
     serde_json::from_slice(&Document::of(kinds).json().concat()).unwrap()
 }
 
-/// Definition of the kind `Thing` with this schema.
+/// A published definition of the kind `Thing` with this schema.
 fn published(schema: &Value) -> Value {
     json_of(&with_schema(schema))["definitions"]["example.a.v1.Thing"].clone()
 }
@@ -77,7 +77,7 @@ fn an_embedded_object_has_the_fields_of_every_object() {
     assert_eq!(template["properties"]["kind"]["type"], "string");
 }
 
-/// Bytes written out by hand from the field numbers of gnostic's message definitions.
+/// Bytes written by hand from the field numbers of gnostic's message definitions.
 #[test]
 fn protobuf_follows_the_messages_of_gnostic() {
     let schema =
@@ -96,7 +96,7 @@ fn protobuf_follows_the_messages_of_gnostic() {
     wanted.extend_from_slice(
         &[b"\x4a".as_slice(), &[entry.len() as u8 + 2], b"\x0a", &[entry.len() as u8], &entry].concat(),
     );
-    // Members of a JSON object are written in its order, which is not kept here: compare as sets of bytes.
+    // The order of members is not preserved here, so the bytes are compared as sorted lists.
     let sorted = |mut bytes: Vec<u8>| {
         bytes.sort_unstable();
         bytes

@@ -9,7 +9,7 @@ use crate::value::text;
 const TYPES: [&str; 5] = ["boolean", "date", "integer", "number", "string"];
 const FORMATS: [&str; 8] = ["byte", "date", "date-time", "double", "float", "int32", "int64", "password"];
 
-/// What is said about a path that does not begin with a dot.
+/// The message about a path that does not begin with a dot.
 pub(super) const NOT_SIMPLE: &str = "must be a simple json path starting with .";
 
 /// Checks the columns of a version.

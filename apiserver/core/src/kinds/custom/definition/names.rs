@@ -1,4 +1,4 @@
-//! Names of a definition: its own, its group's and those of its kind.
+//! Names in a definition: its own, its group's and those of its kind.
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ use super::rules;
 use crate::field_error::FieldError;
 use crate::value::{items, text};
 
-/// Annotation that definitions in the groups of Kubernetes itself must carry.
+/// Annotation that definitions in the groups of Kubernetes itself require.
 const APPROVED: &str = "api-approved.kubernetes.io";
 
 const PROPOSAL: &str = "see https://github.com/kubernetes/enhancements/pull/1111";
@@ -27,7 +27,7 @@ pub(super) fn check_kind(names: &Value, errors: &mut Vec<FieldError>) {
     const OWN: [&str; 4] = ["plural", "singular", "kind", "listKind"];
     let kind = text(names, &["kind"]);
     for key in OWN {
-        // Singular and list kind have defaults that are made of the kind.
+        // Singular and list kind default to names that are derived from the kind.
         let has_default = matches!(key, "singular" | "listKind") && !kind.is_empty();
         if text(names, &[key]).is_empty() && !has_default {
             errors.push(FieldError::required(format!("spec.names.{key}"), ""));
@@ -58,7 +58,7 @@ fn check_group(group: &str, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// Checks that a definition in a group of Kubernetes says why it is there.
+/// Checks that a definition in a group of Kubernetes has the approval annotation.
 pub(super) fn check_approval(definition: &Value, errors: &mut Vec<FieldError>) {
     let (group, annotation) =
         (text(definition, &["spec", "group"]), &definition["metadata"]["annotations"][APPROVED]);

@@ -1,4 +1,4 @@
-//! `selectableFields` of a definition: paths of fields names to strings, integers and booleans.
+//! `selectableFields` of a definition: paths of strings, integers and booleans.
 
 use std::collections::HashSet;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::field_error::FieldError;
 use crate::value::text;
 
-/// Selectable fields of one version.
+/// Maximum number of selectable fields of one version.
 const FIELDS_MAX: usize = 8;
 
 const WRONG_TYPE: &str = "must point to a field of type string, boolean or integer. Enum string fields and strings \
