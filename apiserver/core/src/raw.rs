@@ -1,4 +1,4 @@
-//! JSON text of objects without parsing them: finding, replacing and leaving out a few members in place.
+//! Edits the JSON text of objects without parsing it completely: finds, replaces and removes single members.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -29,7 +29,7 @@ struct Metadata<'a> {
     resource_version: Option<&'a RawValue>,
 }
 
-/// A member that is there, also when it is null.
+/// A member that is present, even if it is null.
 fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
     <&RawValue>::deserialize(deserializer).map(Some)
 }
@@ -37,8 +37,8 @@ fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de Raw
 /// Members that come first in the text of an object, in this order.
 const HEAD: [&str; 3] = ["kind", "apiVersion", "metadata"];
 
-/// The text of an object with its kind, its apiVersion and its metadata before everything else: parts of such a text
-/// are found without reading all of it (see [`Layout`]).
+/// The text of an object with kind, apiVersion and metadata before everything else: parts of such a text can be found
+/// without reading all of it (see [`Layout`]).
 #[must_use]
 pub fn object_text(object: &Value) -> Bytes {
     struct HeadFirst<'a>(&'a serde_json::Map<String, Value>);
@@ -64,8 +64,8 @@ pub fn object_text(object: &Value) -> Bytes {
     }
 }
 
-/// Where the parts of an object's text are, for texts that begin as [`object_text`] writes them. Others have no layout:
-/// a store may hold bodies as somebody else wrote them.
+/// The positions of the parts of an object's text, for texts that begin as [`object_text`] writes them. Other texts
+/// have no layout: a store may hold bodies that were written elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
     /// Just behind `{"kind":"…","apiVersion":"…",`.
@@ -76,7 +76,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Finds the parts. Reads the text only up to the end of the metadata.
+    /// Locates the parts. Reads the text only up to the end of the metadata.
     #[must_use]
     pub fn of(body: &[u8]) -> Option<Self> {
         let head_end = head_end(body)?;
@@ -90,7 +90,7 @@ impl Layout {
         })
     }
 
-    /// Where the metadata begins: from here to the end, with another head before it, is an object of the same content.
+    /// The offset of the metadata: the text from there on, after another head, is an object with the same content.
     pub(crate) fn rest(&self) -> usize {
         self.head_end as usize
     }
@@ -100,13 +100,13 @@ impl Layout {
         &body[large(&self.metadata)]
     }
 
-    /// The text under another revision.
+    /// The text with another revision.
     pub(crate) fn revised(&self, body: &[u8], revision: Revision) -> Bytes {
         splice(body, large(&self.revision), &format!("\"{revision}\""))
     }
 }
 
-/// What follows a JSON string whose opening quote was read; none when it has escapes.
+/// The rest of the text after a JSON string whose opening quote was read; none when the string has escapes.
 fn after_text(text: &[u8]) -> Option<&[u8]> {
     let end = text.iter().position(|byte| matches!(byte, b'"' | b'\\'))?;
     (text[end] == b'"').then(|| &text[end + 1..])
@@ -120,15 +120,15 @@ fn large(range: &Range<u32>) -> Range<usize> {
     range.start as usize..range.end as usize
 }
 
-/// The text without its kind and apiVersion; `None` when it is no JSON object.
+/// The text without its kind and apiVersion; `None` when it is not a JSON object.
 #[must_use]
 pub fn without_type(body: &[u8]) -> Option<Bytes> {
     let members: Members<'_> = serde_json::from_slice(body).ok()?;
     Some(members.text(|name| !matches!(name, "kind" | "apiVersion")).into())
 }
 
-/// The text with its kind, its apiVersion and its metadata before everything else, so that its parts can be found (see
-/// [`Layout`]); `None` when it is no JSON object.
+/// The text with kind, apiVersion and metadata before everything else, so that its parts can be located (see
+/// [`Layout`]); `None` when it is not a JSON object.
 #[must_use]
 pub fn head_first(body: &Bytes) -> Option<Bytes> {
     if head_end(body).is_some_and(|end| body[end..].starts_with(b"\"metadata\":{")) {
@@ -140,7 +140,7 @@ pub fn head_first(body: &Bytes) -> Option<Bytes> {
     Some(members.text(|_| true).into())
 }
 
-/// Where the kind and the apiVersion end that a text begins with.
+/// The end of the leading kind and apiVersion of a text.
 fn head_end(body: &[u8]) -> Option<usize> {
     let rest = after_text(body.strip_prefix(b"{\"kind\":\"")?)?;
     let rest = after_text(rest.strip_prefix(b",\"apiVersion\":\"")?)?.strip_prefix(b",")?;
@@ -151,7 +151,7 @@ fn head_end(body: &[u8]) -> Option<usize> {
 struct Members<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
 
 impl Members<'_> {
-    /// An object of those members whose names `wanted` picks.
+    /// An object with the members that `wanted` selects.
     fn text(&self, wanted: impl Fn(&str) -> bool) -> String {
         let mut text = String::from("{");
         for (name, value) in self.0.iter().filter(|(name, _)| wanted(name)) {
@@ -188,9 +188,9 @@ impl<'de> Deserialize<'de> for Members<'de> {
 /// The text with `metadata.resourceVersion` set.
 ///
 /// # Errors
-/// What is wrong, when the text is not a JSON object with a `metadata` object.
+/// The reason, when the text is not a JSON object with a `metadata` object.
 pub fn with_revision(body: &[u8], revision: Revision) -> Result<Bytes, String> {
-    // A JSON array would be read as the members in order.
+    // A JSON array would be deserialized as the members in order.
     if !starts_object(body) {
         return Err("it is no JSON object".to_owned());
     }
@@ -221,14 +221,14 @@ fn starts_object(text: &[u8]) -> bool {
     text.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{')
 }
 
-/// Where a part that was borrowed from `body` lies in it.
+/// The range in `body` of a part that was borrowed from it.
 #[must_use]
 pub fn span(body: &[u8], part: &RawValue) -> Range<usize> {
     let start = (part.get().as_ptr() as usize).saturating_sub(body.as_ptr() as usize);
     start..start + part.get().len()
 }
 
-/// The text with something else in this place, which must lie in it.
+/// Replaces a range of the text.
 #[must_use]
 pub fn splice(body: &[u8], place: Range<usize>, text: &str) -> Bytes {
     let mut out = Vec::with_capacity(body.len() - place.len() + text.len());

@@ -1,4 +1,4 @@
-//! The kinds that are served now, and everything derived from them, swapped in one step when they change.
+//! The served kinds and everything derived from them, replaced atomically when they change.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::openapi;
 use crate::query::path::ResourcePath;
 use crate::value::to_bytes;
 
-/// The kinds of one moment.
+/// The kinds at one moment.
 pub struct Catalog {
     /// The kinds.
     pub kinds: Kinds,
@@ -53,9 +53,9 @@ impl Catalog {
     }
 }
 
-/// An OpenAPI document that has not been written yet: a client that has it needs only its hash.
+/// An OpenAPI document that is not generated yet: a client that has cached it needs only its hash.
 pub(crate) enum OpenApi<'a> {
-    /// The list of documents.
+    /// The index of documents.
     Index(&'a Kinds),
     /// The document of one group version.
     Document { kinds: &'a Kinds, group: String, version: String, hash: String },
@@ -90,9 +90,9 @@ pub struct Registry {
 
 struct Shared {
     current: ArcSwap<Catalog>,
-    /// Held while a new catalog is made from the current one.
+    /// Held while a new catalog is derived from the current one.
     change: Mutex<()>,
-    /// Tells that there is a new catalog.
+    /// Notifies of a new catalog.
     changed: watch::Sender<()>,
 }
 
@@ -105,7 +105,7 @@ impl Registry {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Whether the specification of a custom kind has changed since the kind was looked up, and its version is still
+    /// Whether the specification of a custom kind has changed since the kind was looked up, while its version is still
     /// served.
     pub(crate) fn is_superseded(&self, kind: &KindInfo) -> bool {
         let content = |kind: &KindInfo| kind.definition().map(|definition| definition.fingerprint.content);
@@ -113,17 +113,17 @@ impl Registry {
         catalog.kinds.get(&kind.resource).is_some_and(|current| content(current) != content(kind))
     }
 
-    /// What is served now. The answer does not change while it is held.
+    /// The current catalog. The returned value never changes.
     #[must_use]
     pub fn catalog(&self) -> Arc<Catalog> {
         self.shared.current.load_full()
     }
 
-    /// Makes new kinds from the current ones and serves them from now on: discovery, OpenAPI and paths change
-    /// together. Concurrent updates come one after the other.
+    /// Derives new kinds from the current ones and serves them: discovery, OpenAPI and paths change together.
+    /// Concurrent updates are serialized.
     ///
     /// # Errors
-    /// Whatever `change` refuses; nothing is changed then.
+    /// The error of `change`; in that case nothing is changed.
     pub fn update<E>(&self, change: impl FnOnce(&Kinds) -> Result<Kinds, E>) -> Result<(), E> {
         let _turn = self.shared.change.lock();
         let current = self.shared.current.load();
@@ -136,7 +136,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Tells of every change from now on; changes that come close together are told once.
+    /// Notifies of every change from now on; changes in quick succession may be notified once.
     #[must_use]
     pub fn subscribe(&self) -> watch::Receiver<()> {
         self.shared.changed.subscribe()

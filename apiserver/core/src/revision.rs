@@ -1,9 +1,9 @@
-//! Places in the history of a store.
+//! Positions in the history of a store.
 
 use std::fmt;
 
-/// Place in one store's history: what clients see as `metadata.resourceVersion`. One counter for all resources,
-/// so that clients may compare revisions as numbers. Never compared with a revision of another store.
+/// A position in one store's history, which clients see as `metadata.resourceVersion`. There is one counter for all
+/// resources, so that clients may compare revisions as numbers. Revisions of different stores are never compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Revision(pub u64);
 

@@ -1,11 +1,11 @@
-//! The `scale` subresource: one view of every kind that has a wanted and an observed count.
+//! The `scale` subresource: one view of every kind with a desired and an observed replica count.
 
 use serde_json::{Map, Value, json};
 
 use crate::kinds::KindInfo;
 use crate::status::{ApiError, Cause};
 
-/// Whether this is a Scale. A source that has no right to the object answers with one in the object's place.
+/// Whether an object is a Scale. A source without permission to read the object returns its Scale instead.
 #[must_use]
 pub fn is_scale(object: &Value) -> bool {
     object["kind"] == "Scale" && object["apiVersion"] == "autoscaling/v1"
@@ -14,7 +14,7 @@ pub fn is_scale(object: &Value) -> bool {
 /// The `autoscaling/v1` Scale of an object.
 ///
 /// # Errors
-/// 404 when the kind has no such subresource.
+/// 404 when the kind has no `scale` subresource.
 pub fn of(kind: &KindInfo, object: &Value) -> Result<Value, ApiError> {
     let paths = kind.scale.as_ref().ok_or_else(ApiError::no_such_path)?;
     if is_scale(object) {
@@ -45,10 +45,10 @@ pub fn of(kind: &KindInfo, object: &Value) -> Result<Value, ApiError> {
     )
 }
 
-/// Writes the wanted count of a Scale into the object that it is a view of.
+/// Writes the desired replica count of a Scale into the object behind it.
 ///
 /// # Errors
-/// 422 when the count is negative or no number.
+/// 422 when the count is negative or not a number.
 pub fn put(kind: &KindInfo, object: &mut Value, scale: &Value) -> Result<(), ApiError> {
     let paths = kind.scale.as_ref().ok_or_else(ApiError::no_such_path)?;
     let replicas = match scale.pointer("/spec/replicas") {
@@ -62,7 +62,7 @@ pub fn put(kind: &KindInfo, object: &mut Value, scale: &Value) -> Result<(), Api
             Err(ApiError::invalid(group, kind, name, vec![cause]))
         };
         return match kind.custom {
-            // The real server reports the field of the custom resource itself, by its JSON path.
+            // kube-apiserver reports the field of the custom resource itself, with its JSON path.
             true => {
                 let field = format!(".{}", paths.spec_replicas);
                 refuse(&kind.resource.group, &kind.kind, &field, "should be a non-negative integer")
@@ -85,7 +85,7 @@ fn at<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
     path.trim_start_matches('.').split('.').try_fold(object, |place, part| place.get(part))
 }
 
-/// A `LabelSelector` (or, of a ReplicationController, a plain map) in the text form of a query parameter.
+/// A `LabelSelector` (or, for a ReplicationController, a plain map) in the text form of a query parameter.
 fn selector_text(selector: &Value) -> String {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let structured = selector.get("matchLabels").is_some() || selector.get("matchExpressions").is_some();

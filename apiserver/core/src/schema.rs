@@ -1,8 +1,8 @@
-//! Types of objects: one compact form for built-in kinds and for custom resources.
+//! Object types: one compact form for built-in kinds and for custom resources.
 //!
-//! Built-in types come from the table of facts ([`facts`]), custom types are compiled from the structural schema of
-//! a CustomResourceDefinition ([`crd`]). Everything that walks an object by its type works on this form: decoding
-//! with unknown and duplicate fields ([`decode`]), the zero-value rules of the Go types ([`canonical`]), defaults
+//! Built-in types come from the table of facts ([`facts`]); custom types are compiled from the structural schema of a
+//! CustomResourceDefinition ([`crd`]). All code that walks an object along its type works on this form: decoding with
+//! unknown and duplicate fields ([`decode`]), the zero-value rules of the Go types ([`canonical`]), defaults
 //! ([`default`]), value validation ([`check`], [`rules`]), strategic merge patch and server-side apply.
 
 pub(crate) mod canonical;
@@ -24,10 +24,10 @@ use std::sync::Arc;
 pub use self::format::{NotAQuantity, Quantity};
 use self::types::{Cursor, NodeId, Types};
 
-/// How deep an object may nest. The same as serde_json's own limit, so that what was parsed can be walked.
+/// Maximum nesting depth of an object. It equals serde_json's own limit, so that every parsed object can be walked.
 pub const DEPTH_MAX: usize = 128;
 
-/// The type of one kind. Cheap to clone: kinds of one source share their types.
+/// The type of one kind. Cheap to clone: kinds from one source share their types.
 #[derive(Clone)]
 pub struct Schema {
     types: Arc<Types>,

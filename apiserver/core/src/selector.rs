@@ -1,4 +1,4 @@
-//! Label and field selectors: parsing them as Kubernetes writes them, and matching objects.
+//! Label and field selectors: parsing Kubernetes' syntax, and matching objects.
 
 pub mod field;
 pub mod label;
@@ -17,22 +17,22 @@ mod tests;
 /// Longest selector that is read, in bytes.
 pub const SELECTOR_LEN_MAX: usize = 64 * 1024;
 
-/// Which objects of a resource a request is about.
+/// The objects of a resource that a request selects.
 #[derive(Debug, Clone, Default)]
 pub struct Selection {
     /// Only this namespace.
     pub namespace: Option<String>,
-    /// Labels that they have.
+    /// Required labels.
     pub labels: LabelSelector,
-    /// Fields that they have.
+    /// Required fields.
     pub fields: FieldSelector,
 }
 
 impl Selection {
-    /// Reads the parameters of a request.
+    /// Parses the parameters of a request.
     ///
     /// # Errors
-    /// 400 when a selector is malformed or names a field that the kind cannot be selected by.
+    /// 400 when a selector is invalid or names a field that is not selectable for the kind.
     pub fn parse(
         kind: &KindInfo,
         namespace: Option<&str>,
@@ -66,8 +66,8 @@ impl Selection {
         }
     }
 
-    /// Like [`Self::matches`], and remembers what it learnt in the object, or in `newest`, which belongs to its store: for watches,
-    /// where many watchers look at the same version.
+    /// Like [`Self::matches`], and caches the labels in the object or in `newest`, which belongs to its store: for
+    /// watches, where many watchers check the same version.
     #[must_use]
     pub(crate) fn matches_shared(&self, kind: &KindInfo, object: &Stored, newest: &Newest) -> bool {
         let unchanging = !kind.outlives_writes();
@@ -103,13 +103,13 @@ impl Selection {
     }
 }
 
-/// What an object has in a field. A body that does not parse cannot be in a store; it would match like an empty object.
+/// The value of a field. Bodies in a store always parse; an unreadable one would match like an empty object.
 fn field_value(kind: &KindInfo, object: &Stored, field: &str) -> String {
     let parsed = kind.read(&object.body()).unwrap_or_default();
     kind.field_value(&parsed, field).unwrap_or_default()
 }
 
-/// A field selector of the served version, as the stored version words it. One that is malformed stays as it is.
+/// Translates a field selector of the served version to the stored version. An invalid one stays as it is.
 #[must_use]
 pub fn stored_fields(kind: &KindInfo, fields: &str) -> String {
     match FieldSelector::parse(fields) {

@@ -1,10 +1,12 @@
-//! Who asks, as far as the bounds of a server are shared out: no sender can have all of them.
+//! Senders of requests, among which the limits of a server are divided: no sender can use up all of them.
 //!
-//! A sender is whoever has authenticated; the ServiceAccounts of one namespace are one, because whoever has the namespace
-//! makes as many of them as it likes. Strangers are told apart by where they come from, and are few together.
+//! A sender is an authenticated user. The ServiceAccounts of one namespace are one sender, because whoever controls the
+//! namespace can create any number of them. Unauthenticated clients ("strangers") are distinguished by address, and
+//! have small shares together.
 //!
-//! On a node ([`crate::api::builder::Builder::shared_out_among_pods`]) every address is a place of its own, because pods of
-//! one network are different people, and all of loopback is one, because whoever has it has all of it.
+//! On a node ([`crate::api::builder::Builder::shared_out_among_pods`]) every address is a separate source, because pods
+//! of one network belong to different users. All loopback addresses are one source, because a process that can use one
+//! of them can use all.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -17,30 +19,30 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
 use crate::identity::{AUTHENTICATED_GROUP, Identity};
 
-/// Such pieces of work at the same time in a process; further ones wait in line, without a thread.
+/// Maximum number of concurrent pieces of CPU-bound work in a process; further ones queue without a thread.
 pub const ASIDE_MAX: usize = 4;
 
-/// Those of one sender, that wait among others or run.
+/// Maximum number of these from one sender that run or wait in the common queue.
 pub const ASIDE_OF_SENDER_MAX: usize = ASIDE_MAX / 2;
 
-/// One sender has at most this part of the requests, watches, connections and bytes of a server.
+/// One sender may use at most `1 / SENDER_SHARE` of the requests, watches, connections and bytes of a server.
 pub const SENDER_SHARE: usize = 4;
 
-/// All strangers together have at most this part.
+/// All strangers together may use at most `1 / STRANGERS_SHARE`.
 pub const STRANGERS_SHARE: usize = 8;
 
-/// Strangers from one address have at most this part.
+/// Strangers from one address may use at most `1 / STRANGER_SHARE`.
 pub const STRANGER_SHARE: usize = 32;
 
-/// This part is left to administrators (`system:masters`), who may have everything.
+/// `1 / RESERVED_SHARE` is reserved for administrators (`system:masters`), who are not limited.
 pub const RESERVED_SHARE: usize = 16;
 
-/// Whose shares are not bounded.
+/// Group of users without limits.
 const PRIVILEGED_GROUP: &str = "system:masters";
 
 const ACCOUNTS: &str = "system:serviceaccount:";
 
-/// Where something comes from: an address, of IPv6 the network that one site has; on a node, see the module.
+/// The source of a connection: an address, or for IPv6 the /64 network; on a node, see the module documentation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Source(Option<IpAddr>);
 
@@ -55,7 +57,7 @@ impl Source {
         }))
     }
 
-    /// The same on a node.
+    /// The source on a node.
     fn on_node(address: Option<IpAddr>) -> Self {
         Self(address.map(|address| match address.to_canonical() {
             address if address.is_loopback() => IpAddr::V4(Ipv4Addr::LOCALHOST),
@@ -73,7 +75,7 @@ impl fmt::Display for Source {
     }
 }
 
-/// What is shared out.
+/// A limited resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Good {
     Requests,
@@ -83,29 +85,29 @@ pub(crate) enum Good {
     BodiesLen,
 }
 
-/// What one sender has. Its senders are known as long as somebody holds them.
+/// What one sender uses. A sender is known as long as something refers to it.
 #[derive(Debug)]
 pub struct Sender {
     name: String,
     share: usize,
     privileged: bool,
-    /// Strangers from one address are strangers.
+    /// The common sender of all strangers, for a stranger.
     parent: Option<Arc<Self>>,
     has: [AtomicUsize; 5],
-    /// Work beside the threads that serve.
+    /// Permits for CPU-bound work outside the threads that serve requests.
     aside: Semaphore,
-    /// Objects on their way into the store, by their length.
+    /// Permits for objects on their way into the store, one per byte.
     storing: Arc<Semaphore>,
 }
 
-/// Bytes of objects of one sender that are in the line of all for the disk, at most, but for one that is larger: its others wait
-/// behind them.
+/// Maximum number of bytes of one sender's objects in the common queue for the disk. A larger object takes all of these
+/// permits, and the sender's other writes wait behind it.
 const STORING_LEN_MAX: u32 = 4 * 1024 * 1024;
 
-/// What a write counts as in that line, at least: its turn.
+/// Minimum number of permits that a write takes.
 const STORING_LEN_MIN: usize = 4 * 1024;
 
-/// Whose share a request takes of the work beside the threads that serve; the server's own by default.
+/// The sender whose share a request uses for CPU-bound work and for the disk; the server itself by default.
 #[derive(Debug, Clone, Default)]
 pub struct Payer(Option<Arc<Sender>>);
 
@@ -115,7 +117,7 @@ impl From<Arc<Sender>> for Payer {
     }
 }
 
-/// Whoever pays, it is the same request.
+/// The payer does not affect the equality of requests.
 impl PartialEq for Payer {
     fn eq(&self, _: &Self) -> bool {
         true
@@ -125,28 +127,28 @@ impl PartialEq for Payer {
 impl Eq for Payer {}
 
 impl Payer {
-    /// Whether nobody has sent the request.
+    /// Whether the request comes from the server itself.
     pub(crate) fn is_server(&self) -> bool {
         self.0.is_none()
     }
 
-    /// Who it is.
+    /// The name of the sender.
     #[cfg(test)]
     pub(crate) fn name(&self) -> &str {
         self.0.as_ref().map_or("", |sender| &sender.name)
     }
 
-    /// Waits until an object of so many bytes may be in line for the disk.
+    /// Waits until an object of this many bytes may enter the queue for the disk.
     pub(crate) async fn storing(&self, len: usize) -> Option<OwnedSemaphorePermit> {
         let len = u32::try_from(len.max(STORING_LEN_MIN)).unwrap_or(u32::MAX).min(STORING_LEN_MAX);
-        // It is never closed.
+        // The semaphore is never closed.
         Arc::clone(&self.0.as_ref()?.storing).acquire_many_owned(len).await.ok()
     }
 
-    /// Waits behind what the sender has under way, and behind what others like it have of whom there are many.
+    /// Waits behind the sender's own work and, for a stranger, behind that of other strangers.
     pub(crate) async fn turn(&self) -> [Option<SemaphorePermit<'_>>; 2] {
         let Some(sender) = &self.0 else { return [None, None] };
-        // They are never closed.
+        // The semaphores are never closed.
         let own = sender.aside.acquire().await.ok();
         match &sender.parent {
             Some(parent) => [own, parent.aside.acquire().await.ok()],
@@ -157,26 +159,26 @@ impl Payer {
 
 impl Sender {
     fn new(name: String, share: usize, parent: Option<Arc<Self>>) -> Self {
-        // Of what all strangers have, those from one place have half.
+        // Strangers from one address may use half of what all strangers may.
         let aside = if parent.is_some() { ASIDE_OF_SENDER_MAX / 2 } else { ASIDE_OF_SENDER_MAX };
         let storing = Arc::new(Semaphore::new(STORING_LEN_MAX as usize));
         let (has, aside) = (Default::default(), Semaphore::new(aside));
         Self { name, share, privileged: false, parent, has, aside, storing }
     }
 
-    /// The only sender of a server that shares nothing out.
+    /// The only sender of a server that does not divide its limits.
     pub(crate) fn everybody() -> Arc<Self> {
         let (aside, storing) = (Semaphore::new(ASIDE_MAX), Arc::new(Semaphore::new(Semaphore::MAX_PERMITS)));
         Arc::new(Self { privileged: true, aside, storing, ..Self::new(String::new(), 1, None) })
     }
 
-    /// Takes an amount, unless with it the sender would have more than its share of a whole. The first thing that somebody
-    /// has may be `large`: more than a share of bytes, which would else never be sent.
+    /// Takes an amount, unless the sender would then exceed its share of a whole. The first answer or body of a known
+    /// sender may be larger than its share, as it could otherwise never be sent.
     pub(crate) fn take(&self, good: Good, amount: usize, whole: usize) -> bool {
         self.grow(good, 0, amount, whole)
     }
 
-    /// The same for something that has so much already.
+    /// Like [`Self::take`], to extend something that already has `own`.
     pub(crate) fn grow(&self, good: Good, own: usize, amount: usize, whole: usize) -> bool {
         let before = self.has[good as usize].fetch_add(amount, Ordering::Relaxed);
         let is_first =
@@ -202,7 +204,7 @@ impl Sender {
         self.privileged
     }
 
-    /// How much of a whole others may have together when this one asks.
+    /// How much of a whole may be in use by all senders when this one makes a request.
     pub(crate) fn reach(&self, whole: usize) -> usize {
         if self.privileged { whole } else { whole - whole / RESERVED_SHARE }
     }
@@ -211,7 +213,7 @@ impl Sender {
 /// The senders of one server.
 #[derive(Debug, Default)]
 pub(crate) struct Senders {
-    /// User whose shares are not bounded, of a server on a node.
+    /// User without limits, on a server of a node.
     owner: Option<String>,
     known: Mutex<Known>,
 }
@@ -219,20 +221,20 @@ pub(crate) struct Senders {
 #[derive(Debug, Default)]
 struct Known {
     by_name: HashMap<String, Weak<Sender>>,
-    /// After so many new ones those are looked for that are gone.
+    /// The number of names at which those of dropped senders are removed.
     look_at: usize,
 }
 
-/// Names that are kept of senders who have nothing any more, at most.
+/// Maximum number of names kept for senders that were dropped.
 const GONE_MAX: usize = 1024;
 
 impl Senders {
-    /// Those of a server on a node that belongs to this user.
+    /// The senders of a server on a node that belongs to this user.
     pub(crate) fn on_node_of(owner: &str) -> Self {
         Self { owner: Some(owner.to_owned()), known: Mutex::default() }
     }
 
-    /// Where a connection comes from.
+    /// The source of a connection.
     pub(crate) fn source(&self, address: Option<IpAddr>) -> Source {
         if self.owner.is_some() { Source::on_node(address) } else { Source::of(address) }
     }
@@ -272,7 +274,7 @@ impl Senders {
     }
 }
 
-/// What a sender is called that is known: a user, or all ServiceAccounts of a namespace.
+/// The name of an authenticated sender: a user, or all ServiceAccounts of a namespace.
 #[must_use]
 pub fn name_of(identity: &Identity) -> String {
     match identity.user.strip_prefix(ACCOUNTS).and_then(|account| account.split_once(':')) {
@@ -281,7 +283,7 @@ pub fn name_of(identity: &Identity) -> String {
     }
 }
 
-/// Whether somebody has shown who they are.
+/// Whether the identity is authenticated.
 pub(crate) fn is_known(identity: &Identity) -> bool {
     identity.groups.iter().any(|group| group == AUTHENTICATED_GROUP || group == PRIVILEGED_GROUP)
 }

@@ -1,4 +1,4 @@
-//! Connections: accepting, TLS, HTTP/1.1 and HTTP/2, limits, a clean end.
+//! Connections: accepting, TLS, HTTP/1.1 and HTTP/2, limits, graceful shutdown.
 
 mod usage;
 
@@ -34,26 +34,26 @@ mod tests;
 
 pub use crate::places::{CONNECTIONS_MAX, UNPROVEN_MAX, UNPROVEN_PER_SOURCE_MAX};
 
-/// Time for a TLS handshake.
+/// Time limit of a TLS handshake.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Time from the handshake to the first request (kube-apiserver's `ReadHeaderTimeout`): who connects and says nothing holds a
-/// place that others wait for.
+/// Time from the handshake to the first request (kube-apiserver's `ReadHeaderTimeout`): a silent client occupies a slot
+/// that others wait for.
 pub const FIRST_REQUEST_MAX: Duration = Duration::from_secs(32);
 
-/// Time for the head of an HTTP/1.1 request, also the longest idle time of a connection that is kept alive, of HTTP/2 as
-/// well (kube-apiserver's `IdleTimeout`). A connection with an open watch is not idle.
+/// Time limit for the head of an HTTP/1.1 request. It is also the longest idle time of a connection that is kept alive,
+/// including HTTP/2 (kube-apiserver's `IdleTimeout`). A connection with an open watch is not idle.
 pub const HEADER_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// A connection whose peer has taken nothing for this long while there is something to send is closed: that is what
-/// ends the watch of a client that does not read.
+/// A connection is closed when its peer reads nothing for this long while data is waiting. This ends the watch of a
+/// client that does not read.
 pub const WRITE_STALL_MAX: Duration = Duration::from_secs(5);
 
-/// A connection is closed when nothing of an answer was taken for this long, although the peer takes others or answers
-/// probes: a stream of HTTP/2 can be without a window for ever. Watches and streams may be silent.
+/// A connection is closed when nothing of an answer is read for this long, even if the peer reads other answers or
+/// answers probes: an HTTP/2 stream can remain without a window for ever. Watches and streams may be silent.
 pub const ANSWER_STALL_MAX: Duration = Duration::from_secs(60);
 
-/// Streams of one HTTP/2 connection at the same time, at most.
+/// Maximum number of concurrent streams of one HTTP/2 connection.
 const STREAMS_MAX: u32 = 250;
 
 /// Largest request head, in bytes.
@@ -62,27 +62,27 @@ const HEAD_LEN_MAX: u32 = 64 * 1024;
 /// How often an idle HTTP/2 connection is probed.
 const PING_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Time for an answer to a probe.
+/// Time limit for the answer to a probe.
 const PING_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// A peer that is silent for this long is asked by the system whether it is still there.
+/// After this long without data from a peer, TCP keepalive probes begin.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
 
-/// How often it is asked again; the system gives up after some times (Linux: 9).
+/// Interval of the probes; the system gives up after several (Linux: 9).
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 
-/// Pause after a failed accept, for example when there are no file descriptors left.
+/// Pause after a failed accept, for example when no file descriptors are left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Where and how to serve.
+/// How to serve.
 #[derive(Debug, Clone)]
 pub struct Serving {
-    /// TLS, with client certificates as it says; plain HTTP without.
+    /// TLS configuration, including that of client certificates; plain HTTP without one.
     pub tls: Option<Arc<rustls::ServerConfig>>,
-    /// When cancelled, no further connections are accepted and existing ones end after their current requests. Give
-    /// the same token to [`crate::api::builder::Builder::stop`], or watches run until `grace` is over.
+    /// When cancelled, no further connections are accepted and existing ones end after their current requests. Pass the
+    /// same token to [`crate::api::builder::Builder::stop`], otherwise watches run until `grace` is over.
     pub stop: CancellationToken,
-    /// Time for that; what is still open then is closed.
+    /// Time for existing connections to end; the remaining ones are then closed.
     pub grace: Duration,
 }
 
@@ -90,7 +90,7 @@ pub struct Serving {
 /// ALPN `h2` and `http/1.1`.
 ///
 /// # Errors
-/// When the listener's address cannot be read. Errors of single connections are logged, not returned.
+/// When the listener's address cannot be read. Errors of single connections are only logged.
 pub async fn serve(listener: TcpListener, api: ApiServer, serving: Serving) -> io::Result<()> {
     tracing::debug!(address = %listener.local_addr()?, tls = serving.tls.is_some(), "serving the Kubernetes API");
     let places = Places::new(api.connections_max(), api.counts());
@@ -135,11 +135,11 @@ pub async fn serve(listener: TcpListener, api: ApiServer, serving: Serving) -> i
 
 async fn connection(stream: TcpStream, place: Arc<Place>, api: ApiServer, serving: Serving) {
     let remote = stream.peer_addr().ok();
-    // Small answers must not wait for an acknowledgement of the one before.
+    // Small answers must not wait for an acknowledgement of the previous one.
     let _ = stream.set_nodelay(true);
     let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_IDLE).with_interval(KEEPALIVE_INTERVAL);
     let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive);
-    // Who says nothing costs a socket and no more.
+    // A silent client costs only a socket.
     let silence_max = if serving.tls.is_some() { HANDSHAKE_TIMEOUT } else { FIRST_REQUEST_MAX };
     tokio::select! {
         _ = stream.readable() => {}
@@ -163,7 +163,7 @@ async fn connection(stream: TcpStream, place: Arc<Place>, api: ApiServer, servin
     http(Either::Right(Box::new(stream)), (peer, place), api, serving.stop).await;
 }
 
-/// A connection without TLS or with it. Of one type: the code of HTTP is large, and a device has it in memory once.
+/// A connection with or without TLS. It is one type: the HTTP code is large, and a device has it in memory once.
 type Channel = Either<StallGuard<TcpStream>, Box<TlsStream<StallGuard<TcpStream>>>>;
 
 /// Serves HTTP on one stream until it ends.
@@ -177,8 +177,8 @@ async fn http(stream: Channel, (peer, place): (Peer, Arc<Place>), api: ApiServer
         let body = Unread::of(&head, body);
         head.extensions.insert(Arc::clone(&place));
         let request = Request::from_parts(head, body);
-        // On the heap, to be gone once there is an answer: hyper keeps the service's own future as long as the answer's
-        // body, which for a watch is long.
+        // On the heap, to be freed once there is an answer: hyper keeps the service's own future as long as the body of
+        // the answer, which for a watch is long.
         Box::pin(async move {
             let response = api.handle(request, &peer).await;
             Ok::<_, std::convert::Infallible>(used.until_sent(response))
@@ -187,7 +187,7 @@ async fn http(stream: Channel, (peer, place): (Peer, Arc<Place>), api: ApiServer
     let builder = builder();
     let (stream, outlet) = cork(stream);
     let connection = builder.serve_connection(TokioIo::new(stream), service);
-    // One of its own: whoever waits for a token takes its lock each time, and a connection does so with all that it does.
+    // A separate token: every wait for a token takes its lock, and a connection waits whenever it is polled.
     let stop = stop.child_token();
     let served = async {
         let mut connection = pin!(connection);
@@ -196,7 +196,7 @@ async fn http(stream: Channel, (peer, place): (Peer, Arc<Place>), api: ApiServer
             output = connection.as_mut() => return output.map_err(io::Error::other),
             end = usage.end(&stop) => end?,
         }
-        // Requests under way are answered; of HTTP/2 the client learns that what it asks now is not.
+        // Requests in progress are still answered; an HTTP/2 client learns that newer ones are not.
         connection.as_mut().graceful_shutdown();
         tokio::select! {
             biased;

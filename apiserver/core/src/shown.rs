@@ -1,4 +1,4 @@
-//! Events of one store as they are sent, encoded once for all watchers that ask for the same form.
+//! Encoded watch events of one store, shared by all watchers that request the same form.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{Hash, Hasher};
@@ -15,28 +15,28 @@ use crate::revision::Revision;
 #[cfg(test)]
 mod tests;
 
-/// Lines that one store keeps, at most: for as long as it takes until all watchers have had their turn.
+/// Maximum number of events that one store keeps: long enough for all watchers to be scheduled.
 const LINES_MAX: usize = 512;
 
-/// From this length on a line that a watcher still has is the same for those who come later.
+/// Events of at least this length that some watcher still holds are shared with later watchers.
 const PASSING_LEN_MIN: usize = 16 * 1024;
 
-/// What one line of a watch depends on, beside the objects of its change.
+/// Everything that an encoded event depends on, besides the objects of its change.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct ShownKey {
-    /// Place of the change in the history of the store.
+    /// Position of the change in the history of the store.
     pub(crate) revision: Revision,
     /// The kind as served: versions of one kind share a log, and a definition may change the columns.
     pub(crate) kind: SameKind,
     pub(crate) form: Form,
     pub(crate) include: Include,
-    /// `ADDED`, `MODIFIED` or `DELETED`: a change of a label is each of them to some watcher.
+    /// `ADDED`, `MODIFIED` or `DELETED`: a label change can be each of them, depending on the watcher.
     pub(crate) event: &'static str,
-    /// Whether a Table names its columns: the first one of every watch does.
+    /// Whether a Table includes its columns: the first one of every watch does.
     pub(crate) columns: bool,
 }
 
-/// A kind that is equal to itself alone.
+/// A kind that is compared by identity.
 #[derive(Debug, Clone)]
 pub(crate) struct SameKind(pub(crate) Arc<KindInfo>);
 
@@ -54,8 +54,8 @@ impl Hash for SameKind {
     }
 }
 
-/// The newest lines, up to a number of bytes. Of older ones those are known that are still on their way to somebody; a watcher that
-/// wants another one encodes it again.
+/// The newest encoded events, up to a number of bytes. Of older ones, only those are known that some watcher still
+/// holds; a watcher that needs another one encodes it again.
 #[derive(Debug)]
 pub(crate) struct Shown {
     lines: Mutex<Lines>,
@@ -65,9 +65,9 @@ pub(crate) struct Shown {
 #[derive(Debug, Default)]
 struct Lines {
     by_key: HashMap<ShownKey, Slot>,
-    /// In the order in which they were asked for first.
+    /// In order of first use.
     order: VecDeque<ShownKey>,
-    /// Those that are kept whether or not somebody has them, with their lengths, oldest first.
+    /// Events that are kept even if no watcher holds them, with their lengths, oldest first.
     kept: VecDeque<(Slot, usize)>,
     bytes: usize,
 }
@@ -79,7 +79,7 @@ enum Line {
     #[default]
     None,
     Kept(Arc<Bytes>),
-    /// As long as a watcher has it.
+    /// Kept only while a watcher holds it.
     Passing(Weak<Bytes>),
 }
 
@@ -88,7 +88,7 @@ impl Shown {
         Self { lines: Mutex::default(), bytes_max }
     }
 
-    /// The line under a key, encoded by the first who asks; others who ask meanwhile wait for it.
+    /// The event under a key. The first watcher encodes it; others wait for that.
     pub(crate) fn line(&self, key: &ShownKey, encode: impl FnOnce() -> Bytes) -> Bytes {
         let slot = self.lines.lock().slot(key);
         let mut line = slot.lock();
@@ -105,7 +105,7 @@ impl Shown {
     }
 }
 
-/// A line as a watcher has it: while it does, others find it.
+/// The event as handed to a watcher: while the watcher holds it, others can find it.
 fn given(line: Arc<Bytes>) -> Bytes {
     struct Given(Arc<Bytes>);
     impl AsRef<[u8]> for Given {
@@ -114,7 +114,7 @@ fn given(line: Arc<Bytes>) -> Bytes {
         }
     }
     match line.len() {
-        // Encoding is cheap.
+        // Encoding it again is cheap.
         ..PASSING_LEN_MIN => Bytes::clone(&line),
         _ => Bytes::from_owner(Given(line)),
     }
@@ -150,7 +150,7 @@ impl Lines {
         Arc::clone(self.by_key.entry(key.clone()).or_default())
     }
 
-    /// Keeps a line that has just been encoded, in place of the oldest ones.
+    /// Keeps a newly encoded event, in place of the oldest ones.
     fn keep(&mut self, slot: Slot, len: usize, bytes_max: usize) {
         self.kept.push_back((slot, len));
         self.bytes += len;
@@ -165,6 +165,6 @@ impl Lines {
 
 #[cfg(test)]
 thread_local! {
-    /// Lines that this thread has encoded.
+    /// Events that this thread has encoded.
     pub(crate) static ENCODED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }

@@ -1,5 +1,5 @@
-//! Which store answers a read. A server over one store needs nothing of this; one that holds parts of several histories
-//! (a local copy of what a node and its clients follow) chooses by request.
+//! Chooses the store that answers a read. A server over one store does not need this; a server with parts of several
+//! histories (a local copy of what a node and its clients follow) chooses per request.
 
 use std::sync::Arc;
 
@@ -13,24 +13,24 @@ use crate::store::Store;
 /// One read, authenticated and authorized.
 #[derive(Debug, Clone, Copy)]
 pub struct Read<'a> {
-    /// Who asks for what: verb, namespace, name and selectors are in here.
+    /// Who requests what, with the verb, the namespace, the name and the selectors.
     pub attributes: &'a Attributes,
     /// The kind that the path names.
     pub kind: &'a KindInfo,
-    /// Value of the `Authorization` header, for sources that ask somebody else on behalf of the caller.
+    /// Value of the `Authorization` header, for sources that forward the request on behalf of the caller.
     pub authorization: Option<&'a str>,
 }
 
 /// Chooses the store that answers a read.
 pub trait Sources: Send + Sync + 'static {
-    /// The store. May take its time, for example to bring what was never asked for before.
+    /// The store for a read. May take time, for example to fetch objects that were never requested before.
     ///
     /// # Errors
     /// The answer for the client.
     fn source<'a>(&'a self, read: Read<'a>) -> BoxFuture<'a, Result<Arc<dyn Store>, ApiError>>;
 }
 
-/// One store answers everything.
+/// Answers every read from one store.
 pub(crate) struct Single(pub(crate) Arc<dyn Store>);
 
 impl Sources for Single {

@@ -1,8 +1,8 @@
-//! Server-side apply: who owns which field, and merging what an applier wants into what is stored.
+//! Server-side apply: field ownership, and merging an applied configuration into the stored object.
 //!
-//! The rules are those of Kubernetes' structured merge: an applier owns exactly the fields of its last configuration,
-//! other writers own what they changed last; an applied field that another manager owns with another value is a
-//! conflict unless forced; a field that an applier no longer mentions goes when nobody else owns it.
+//! The rules are those of Kubernetes' structured merge. An applier owns exactly the fields of its last configuration;
+//! other writers own what they changed last. An applied field that another manager owns with another value is a
+//! conflict unless forced. A field that an applier no longer mentions is removed unless another manager owns it.
 
 mod conflict;
 mod entries;
@@ -28,10 +28,10 @@ use crate::kinds::rules::Fields;
 use crate::schema::types::Place;
 use crate::value::object_at;
 
-/// Who writes, through which endpoint, when.
+/// The writer of a request: manager, endpoint and time.
 #[derive(Debug, Clone)]
 pub struct Writer<'a> {
-    /// Field manager: the query parameter, or the first word of the user agent.
+    /// Field manager: the query parameter, or its default from the user agent.
     pub manager: &'a str,
     /// Version of the request, for example `apps/v1`.
     pub api_version: String,
@@ -44,19 +44,19 @@ pub struct Writer<'a> {
 /// Annotation in which `kubectl apply` without server-side apply keeps its last configuration.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// Manager of fields that were there before ownership was tracked.
+/// Manager of fields that existed before ownership was tracked.
 const BEFORE_FIRST_APPLY: &str = "before-first-apply";
 
 /// Records ownership for a create (`live` is absent), an update or a patch that is not an apply.
 ///
 /// Call it with the defaulted object, before the server itself changes the object, so that the writer does not own
-/// what the server set. An object whose fields were never tracked stays untracked until somebody applies.
+/// fields that the server set. An object without tracked fields stays untracked until it is applied.
 pub fn update(kind: &KindInfo, live: Option<&Value>, new: &mut Value, writer: &Writer<'_>) {
     let own = !writer.subresource.is_empty();
     let live_managers = || live.map(|live| Managers::decode(managed_fields(live))).unwrap_or_default();
     let sent = remove_managed_fields(new);
     let mut managers = match &sent {
-        // A client may reset tracking with an empty list or one empty entry.
+        // A client may reset tracking with an empty list or with one empty entry.
         Value::Array(list) if !own && (list.is_empty() || list.as_slice() == [Value::Object(Map::new())]) => {
             Managers::default()
         }
@@ -80,11 +80,11 @@ pub fn update(kind: &KindInfo, live: Option<&Value>, new: &mut Value, writer: &W
 
 /// Merges an applied configuration into the stored object (`live`; absent when apply creates it).
 ///
-/// The result carries the new ownership and still has to be decoded, defaulted and validated like any new object.
+/// The result contains the new ownership and must still be decoded, defaulted and validated like any new object.
 ///
 /// # Errors
-/// [`ApplyError::Conflict`] when fields of others would change and `force` is not set; others when the configuration
-/// does not fit the type.
+/// [`ApplyError::Conflict`] when fields of other managers would change and `force` is not set; other errors when the
+/// configuration does not fit the type.
 pub fn apply(
     kind: &KindInfo,
     live: Option<&Value>,
@@ -114,7 +114,7 @@ pub fn apply(
     Ok(out)
 }
 
-/// The object without any field set, as the Go type writes it: what a create is compared with.
+/// The object without any fields, as the Go type writes it: a create is compared with it.
 fn empty(kind: &KindInfo) -> Value {
     let mut empty = Value::Object(Map::new());
     kind.canonical(&mut empty);
@@ -138,7 +138,7 @@ fn identity(writer: &Writer<'_>, operation: Operation) -> Identity {
         manager: if writer.manager.is_empty() { "unknown" } else { writer.manager }.to_owned(),
         operation,
         subresource: writer.subresource.to_owned(),
-        // An applier is the same in every version, another writer is not.
+        // An applier has the same identity in every version, other writers do not.
         api_version: match operation {
             Operation::Update => writer.api_version.clone(),
             Operation::Apply => String::new(),
@@ -161,7 +161,7 @@ fn without_managed_fields(object: &Value) -> Value {
     copy
 }
 
-/// Whether two objects are the same but for their managed fields.
+/// Whether two objects are equal except for their managed fields.
 fn same_but_owners(one: &Value, other: &Value) -> bool {
     type Members = Map<String, Value>;
     let but = |one: &Members, other: &Members, key: &str| {
@@ -176,8 +176,8 @@ fn same_but_owners(one: &Value, other: &Value) -> bool {
     same && but(one, other, "metadata")
 }
 
-/// Writes the ownership into the object. When nothing but times would differ from what is stored, the stored times
-/// stay, so that writing the same again changes nothing.
+/// Writes the ownership into the object. When it would differ from what is stored only in times, the stored times stay,
+/// so that writing the same object again changes nothing.
 fn settle(live: Option<&Value>, new: &mut Value, managers: &Managers) {
     let unchanged = live.filter(|live| {
         same_but_owners(live, new) && Managers::decode(managed_fields(live)).same_but_times(managers)
@@ -190,13 +190,13 @@ fn settle(live: Option<&Value>, new: &mut Value, managers: &Managers) {
     }
 }
 
-/// What a manager of an endpoint can own: what the endpoint writes.
+/// The fields that a manager can own through an endpoint: those that the endpoint writes.
 fn owned<'a>(kind: &'a KindInfo, subresource: &str) -> &'a Fields {
     static EVERYTHING: Fields = Fields::All;
     kind.rules().endpoint(subresource).map_or(&EVERYTHING, |endpoint| &endpoint.owned)
 }
 
-/// Fields that identify an object and are nobody's.
+/// Fields that identify an object and have no owner.
 const NOBODYS: [&str; 2] = ["apiVersion", "kind"];
 const NOBODYS_METADATA: [&str; 9] = [
     "name",
@@ -223,10 +223,10 @@ fn stripped(set: Set) -> Set {
     set.difference(&nobodys)
 }
 
-/// One write's view on an object's ownership.
+/// The ownership of an object during one write.
 struct Merge<'a> {
     place: Place<'a>,
-    /// What the endpoint can own.
+    /// The fields that can be owned through the endpoint.
     owned: &'a Fields,
     managers: Managers,
 }
@@ -237,7 +237,7 @@ impl Merge<'_> {
         let compared = walk::compare(self.place, Some(live), Some(new));
         let changed = compared.modified.union(compared.added).within(self.owned);
         let removed = compared.removed.within(self.owned);
-        // The writer's own earlier entry also loses what was removed or is now owned anew.
+        // Removed and newly owned fields are also taken out of the writer's earlier entry.
         for entry in self.managers.iter_mut() {
             entry.set = std::mem::take(&mut entry.set).difference(&changed).difference(&removed);
         }
@@ -256,7 +256,7 @@ impl Merge<'_> {
         );
     }
 
-    /// `kubectl apply --server-side` may take over what `kubectl apply` without it has set.
+    /// Lets `kubectl apply --server-side` take over the fields that `kubectl apply` without it has set.
     fn apply_as_kubectl(
         &mut self,
         live: Option<&Value>,
@@ -282,7 +282,7 @@ impl Merge<'_> {
         self.apply(live, applied, writer, true).map_err(Clash::into_error)
     }
 
-    /// The fields of the last-applied annotation that still have the values it gave them.
+    /// The fields of the last-applied annotation that still have their values from it.
     fn last_applied(&self, live: &Value, writer: &Writer<'_>) -> Option<Set> {
         let text = live["metadata"]["annotations"][LAST_APPLIED].as_str()?;
         let last: Value = serde_json::from_str(text).ok()?;
@@ -320,7 +320,7 @@ impl Merge<'_> {
         let changed = live != Some(&pruned);
         if let Some(mut entry) = self.managers.remove(&identity) {
             entry.set = stripped(entry.set);
-            // Who only joins the owners of what is there has no time, as in kube-apiserver.
+            // A manager that only becomes a co-owner of unchanged fields has no time, as in kube-apiserver.
             if changed {
                 entry.time = Some(writer.now);
             }
@@ -331,7 +331,7 @@ impl Merge<'_> {
         Ok(pruned)
     }
 
-    /// What others own and the write changes; what it removes is taken from them at once.
+    /// The fields that the write changes and others own. Removed fields are taken from their owners at once.
     fn take_over(&mut self, live: Option<&Value>, new: &Value, own: &Identity) -> BTreeMap<Identity, Set> {
         let compared = walk::compare(self.place, live, Some(new));
         let changed = compared.modified.union(compared.added).within(self.owned);
@@ -350,7 +350,7 @@ impl Merge<'_> {
         clashes
     }
 
-    /// Removes what this applier owned and no longer mentions, unless somebody else owns it.
+    /// Removes fields that this applier owned and no longer mentions, unless another manager owns them.
     fn prune(&self, merged: Value, last: Option<&Set>) -> Value {
         let Some(last) = last.filter(|last| !last.is_empty()) else { return merged };
         let last = last.with_named_fields(self.place);
@@ -364,7 +364,7 @@ impl Merge<'_> {
     }
 }
 
-/// Why applying stopped.
+/// Why an apply failed.
 enum Clash {
     Fields(BTreeMap<Identity, Set>),
     Invalid(String),
@@ -379,7 +379,7 @@ impl Clash {
     }
 }
 
-/// Keeps the annotation of client-side apply in step, so that a user can go back to it.
+/// Updates the annotation of client-side apply, so that a user can return to it.
 fn refresh_last_applied(object: &mut Value, applied: &Value, writer: &Writer<'_>) {
     let present =
         object["metadata"]["annotations"][LAST_APPLIED].as_str().is_some_and(|text| !text.is_empty());

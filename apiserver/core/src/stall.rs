@@ -1,4 +1,4 @@
-//! A stream that fails when its peer takes nothing for too long.
+//! A stream that fails when its peer reads nothing for too long.
 
 use std::future::Future;
 use std::io;
@@ -12,7 +12,7 @@ use tokio::time::{Sleep, sleep};
 #[cfg(test)]
 mod tests;
 
-/// Wraps a stream; a write that makes no progress for `limit` fails.
+/// Wraps a stream; a write without progress for `limit` fails.
 #[derive(Debug)]
 pub struct StallGuard<S> {
     inner: S,

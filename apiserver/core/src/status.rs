@@ -1,4 +1,4 @@
-//! The single map from what went wrong to the HTTP code and `metav1.Status` that clients understand.
+//! Maps all errors to the HTTP code and `metav1.Status` that clients understand.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use crate::field_error::aggregate;
 use crate::gofmt::quoted;
 use crate::store_error::StoreError;
 
-/// Seconds after which a client should ask again when the store is not ready.
+/// Retry time in seconds when the store is not ready.
 const RETRY_AFTER_SECONDS: u32 = 1;
 
 /// Cause of a 504 for a revision that is not reached yet (client-go looks for this text).
@@ -24,7 +24,7 @@ pub struct Cause {
     /// Machine-readable reason, for example `FieldValueInvalid`.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub reason: String,
-    /// Text for people.
+    /// Human-readable text.
     pub message: String,
     /// Path of the field, for example `spec.containers[0].name`.
     #[serde(skip_serializing_if = "str::is_empty")]
@@ -32,7 +32,7 @@ pub struct Cause {
 }
 
 impl Cause {
-    /// Describes a cause.
+    /// Creates a cause.
     #[must_use]
     pub fn new(reason: &str, field: &str, message: &str) -> Self {
         Self { reason: reason.to_owned(), field: field.to_owned(), message: message.to_owned() }
@@ -55,10 +55,10 @@ pub struct Details {
     /// UID of the object.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub uid: String,
-    /// What exactly is wrong.
+    /// The single errors.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub causes: Vec<Cause>,
-    /// When to ask again.
+    /// When to retry.
     #[serde(skip_serializing_if = "is_zero")]
     pub retry_after_seconds: u32,
 }
@@ -76,18 +76,18 @@ pub struct ApiError {
     pub code: StatusCode,
     /// Machine-readable reason; empty for an unknown one.
     pub reason: &'static str,
-    /// Text for people.
+    /// Human-readable text.
     pub message: String,
-    /// What it is about.
+    /// The object of the request.
     pub details: Option<Box<Details>>,
-    /// `metadata.continue` of the Status: how a paged list goes on after its snapshot has expired.
+    /// `metadata.continue` of the Status: a token to continue a paged list after its snapshot expired.
     pub continue_token: Option<String>,
-    /// What the client is told beside the refusal, as `Warning` headers.
+    /// Warnings for the client beside the refusal, sent as `Warning` headers.
     pub warnings: Vec<String>,
 }
 
 impl ApiError {
-    /// Any code and reason.
+    /// An error with any code and reason.
     #[must_use]
     pub fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Self {
         Self {
@@ -107,14 +107,14 @@ impl ApiError {
         self
     }
 
-    /// Adds what was found before the refusal.
+    /// Adds warnings from before the refusal.
     #[must_use]
     pub fn with_warnings(mut self, mut warnings: Vec<String>) -> Self {
         warnings.append(&mut self.warnings);
         Self { warnings, ..self }
     }
 
-    /// Adds the time after which to ask again.
+    /// Adds a retry time.
     #[must_use]
     pub fn retry_after(mut self, seconds: u32) -> Self {
         self.details.get_or_insert_default().retry_after_seconds = seconds;
@@ -185,7 +185,7 @@ impl ApiError {
             .with_details(Details::default())
     }
 
-    /// 406 `NotAcceptable`: none of the media types that the client takes can be written.
+    /// 406 `NotAcceptable`: the client accepts none of the media types that can be written.
     #[must_use]
     pub fn not_acceptable(message: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message)
@@ -236,7 +236,7 @@ impl ApiError {
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType", message)
     }
 
-    /// 422 `Invalid` with one cause a field.
+    /// 422 `Invalid` with one cause per field.
     #[must_use]
     pub fn invalid(group: &str, kind: &str, name: &str, causes: Vec<Cause>) -> Self {
         let text = aggregate(causes.iter().map(|cause| match cause.field.as_str() {
@@ -290,7 +290,7 @@ impl ApiError {
         ))
     }
 
-    /// When to ask again, if the client should.
+    /// The retry time, if the client should retry.
     #[must_use]
     pub fn retry_after_seconds(&self) -> Option<u32> {
         self.details.as_ref().map(|details| details.retry_after_seconds).filter(|seconds| *seconds > 0)
@@ -309,12 +309,12 @@ impl ApiError {
             details: self.details.as_deref(),
             code: self.code.as_u16(),
         };
-        // Strings and numbers always serialize; an empty body would only lose the text of a refusal.
+        // Strings and numbers always serialize; otherwise only the text of a refusal would be lost.
         serde_json::to_vec(&status).map(Bytes::from).unwrap_or_default()
     }
 }
 
-/// JSON text of the Status that answers a deletion which left nothing behind.
+/// JSON text of the Status for a deletion that removed the object.
 #[must_use]
 pub fn success(details: &Details) -> Bytes {
     #[derive(Serialize)]
@@ -384,7 +384,7 @@ fn about(group: &str, kind: &str, name: &str) -> Details {
     Details { name: name.to_owned(), group: group.to_owned(), kind: kind.to_owned(), ..Details::default() }
 }
 
-/// A resource as messages name it: `deployments.apps`, or `pods` in the core group.
+/// A resource in messages: `deployments.apps`, or `pods` in the core group.
 fn qualified(group: &str, resource: &str) -> String {
     if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") }
 }

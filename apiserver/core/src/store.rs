@@ -1,4 +1,4 @@
-//! What the server needs from whatever holds the objects: reads at a revision, a history, conditional writes.
+//! The interface between the server and a store: reads at a revision, a history, conditional writes.
 
 use std::sync::Arc;
 
@@ -15,25 +15,25 @@ pub use crate::stored::{Snapshot, Stored};
 
 /// A readable store with a history.
 ///
-/// Reads answer from memory or from a local file and must not block for long.
+/// Reads are answered from memory or from a local file and must not block for long.
 pub trait Store: Send + Sync + 'static {
     /// The object under a key.
     ///
     /// # Errors
-    /// [`StoreError::NotSynced`] when the store cannot know yet.
+    /// [`StoreError::NotSynced`] when the store is not synced.
     fn get(&self, key: &ObjectKey) -> Result<Option<Arc<Stored>>, StoreError>;
 
-    /// All objects of a resource (of one namespace), now.
+    /// The current objects of a resource (in one namespace).
     ///
     /// # Errors
-    /// [`StoreError::NotSynced`] when the store cannot know yet: an empty list would be a lie.
+    /// [`StoreError::NotSynced`] when the store is not synced: an empty list would be wrong.
     fn list(&self, resource: &Resource, namespace: Option<&str>) -> Result<Snapshot, StoreError>;
 
-    /// Looks at all objects of a resource (of one namespace), now, one after the other; gives the revision that this is a picture
-    /// of. A store that reads from a file has one of them in memory at a time.
+    /// Visits the current objects of a resource (in one namespace), one after the other, and returns their revision. A
+    /// store that reads from a file has one of them in memory at a time.
     ///
     /// # Errors
-    /// As [`Self::list`]. Some may have been looked at then.
+    /// As [`Self::list`]. Some objects may already have been visited.
     fn each(
         &self,
         resource: &Resource,
@@ -48,7 +48,7 @@ pub trait Store: Send + Sync + 'static {
     /// All objects of a resource (of one namespace) as they were at an earlier revision.
     ///
     /// # Errors
-    /// [`StoreError::Expired`] when the history no longer reaches that far.
+    /// [`StoreError::Expired`] when the history no longer includes it.
     fn list_at(
         &self,
         resource: &Resource,
@@ -56,19 +56,18 @@ pub trait Store: Send + Sync + 'static {
         revision: Revision,
     ) -> Result<Snapshot, StoreError>;
 
-    /// Every change of a resource after a revision, in order, without gaps or repeats. A revision that is not reached
-    /// yet is waited for.
+    /// Every change of a resource after a revision, in order, without gaps or repeats. A future revision is waited for.
     ///
     /// # Errors
-    /// [`StoreError::Expired`] when the history no longer reaches that far. A store that may begin anew does not wait but
-    /// answers [`StoreError::Unreached`]: whoever names such a revision knows another history.
+    /// [`StoreError::Expired`] when the history no longer includes it. A store whose history may restart does not wait
+    /// but returns [`StoreError::Unreached`]: a client with such a revision knows another history.
     fn watch(&self, resource: &Resource, since: Revision) -> Result<ChangeStream, StoreError>;
 
-    /// The newest revision. Every change up to it is visible in lists and in watches.
+    /// The newest revision. Every change up to it is visible to lists and watches.
     fn revision(&self) -> Revision;
 
-    /// Whether objects that are read are those that the store itself has in memory. Else every list that is not sent yet
-    /// has copies of its own.
+    /// Whether reads return the objects that the store itself has in memory. Otherwise every list that is not sent yet
+    /// holds its own copies.
     fn shares_bodies(&self) -> bool {
         false
     }
@@ -76,8 +75,8 @@ pub trait Store: Send + Sync + 'static {
 
 /// A store that can be written to.
 pub trait WriteStore: Store {
-    /// Makes one conditional change. When it resolves, the change is as durable as the store makes it, and
-    /// visible. The result is the new version; for a deletion, the last state with the deletion's revision.
+    /// Makes one conditional change. When it resolves, the change is visible, and as durable as the store makes it. The
+    /// result is the new version; for a deletion, the last state with the deletion's revision.
     ///
     /// Dropping the future does not undo a change that was already accepted.
     ///
@@ -86,7 +85,8 @@ pub trait WriteStore: Store {
     /// does not hold; [`StoreError::NotStored`] when the change cannot be made durable.
     fn commit(&self, mutation: Mutation) -> BoxFuture<'_, Result<Arc<Stored>, StoreError>>;
 
-    /// The same on the account of a user, where users have shares of the store, and of the line for the disk.
+    /// Like [`Self::commit`], charged to a user who may have a share of the store, and with its permit for the disk
+    /// queue.
     ///
     /// # Errors
     /// As [`Self::commit`], and [`StoreError::OverShare`].
@@ -101,16 +101,16 @@ pub trait WriteStore: Store {
     }
 }
 
-/// A user's part of what may be in line for the disk. A store that has such a line keeps it for as long as the change is there, whatever
-/// becomes of the request.
+/// A sender's permit for the queue of the disk. A store with such a queue keeps it until the change is made, even when
+/// the request is cancelled.
 pub type InLine = Option<OwnedSemaphorePermit>;
 
 /// A change to make.
 #[derive(Debug, Clone)]
 pub struct Mutation {
-    /// Which object.
+    /// The key of the object.
     pub key: ObjectKey,
-    /// What must be there for the change to be made.
+    /// The condition for the change.
     pub expected: Expect,
     /// The change.
     pub write: Write,
@@ -125,7 +125,7 @@ pub enum Expect {
     Revision(Revision),
     /// Something is stored.
     Present,
-    /// Whatever is stored.
+    /// Any state.
     Any,
 }
 

@@ -1,84 +1,85 @@
-//! Why a store cannot do what was asked.
+//! Errors of a store.
 
 use thiserror::Error;
 use tombolo_proto::object::ObjectKey;
 
 use crate::revision::Revision;
 
-/// Why a store cannot do what was asked.
+/// Why a store cannot do what was requested.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum StoreError {
-    /// The store has never been told what the answer is. Becomes 503 with Retry-After.
+    /// The store never received the data. Becomes 503 with Retry-After.
     #[error("{reason}")]
     NotSynced {
         /// What is missing, for the client.
         reason: String,
     },
-    /// The history does not reach the revision. Becomes 410 Expired.
+    /// The history does not include the revision. Becomes 410 Expired.
     #[error("too old resource version: {requested} ({oldest})")]
     Expired {
-        /// The revision that was asked for.
+        /// The requested revision.
         requested: Revision,
         /// The oldest revision that can be served.
         oldest: Revision,
     },
-    /// The history, which may have begun anew, has not come to the revision. Becomes 410 Expired.
+    /// The history, which may have restarted, has not reached the revision. Becomes 410 Expired.
     #[error("resource version of another history: {requested} (the newest is {newest})")]
     Unreached {
-        /// The revision that was asked for.
+        /// The requested revision.
         requested: Revision,
         /// The newest revision.
         newest: Revision,
     },
-    /// Another version is stored than the one expected.
+    /// The stored version is not the expected one.
     #[error("{key} was changed: revision {expected} was expected, {found} is stored")]
     Conflict {
-        /// Which object.
+        /// The key of the object.
         key: ObjectKey,
         /// Expected revision.
         expected: Revision,
         /// Stored revision.
         found: Revision,
     },
-    /// Something is stored under the key already.
+    /// An object is already stored under the key.
     #[error("{key} already exists")]
     AlreadyExists {
-        /// Which object.
+        /// The key of the object.
         key: ObjectKey,
     },
-    /// Nothing is stored under the key.
+    /// No object is stored under the key.
     #[error("{key} is not stored")]
     NotFound {
-        /// Which object.
+        /// The key of the object.
         key: ObjectKey,
     },
-    /// The store cannot take the object: not JSON of an object with metadata, or too large.
+    /// The store cannot accept the object: it is not the JSON of an object with metadata, or it is too large.
     #[error("{key} cannot be stored: {reason}")]
     Refused {
-        /// Which object.
+        /// The key of the object.
         key: ObjectKey,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
-    /// The object would have what another one has already. Becomes 409; whoever chose the value itself chooses again.
+    /// The object has a value that another one already has. Becomes 409, or a new value is chosen if the server chose
+    /// it.
     #[error("{key} cannot be stored: {claim} is taken")]
     Taken {
-        /// Which object.
+        /// The key of the object.
         key: ObjectKey,
-        /// What is taken.
+        /// The value that is taken.
         claim: String,
     },
-    /// The store, or what is left of it to one kind, is full: nothing grows, deletions go on. Becomes 507.
+    /// The store, or its part for one resource, is full: nothing grows, deletions continue. Becomes 507.
     #[error(
         "{key} was not stored: of at most {max} bytes for such objects {len} are taken; delete objects, or let the store \
          become larger"
     )]
     Full {
-        /// Which object.
+        /// The key of the object.
         key: ObjectKey,
-        /// Bytes that are stored.
+        /// Bytes in use.
         len: u64,
-        /// Bytes that may be.
+        /// Maximum number of bytes.
         max: u64,
     },
     /// The user's share of the store is used up. Becomes 507.
@@ -87,32 +88,32 @@ pub enum StoreError {
          written have to be deleted first"
     )]
     OverShare {
-        /// Which object.
+        /// The key of the object.
         key: ObjectKey,
         /// The user.
         writer: String,
-        /// Bytes by which objects have grown.
+        /// Bytes by which the user made objects grow.
         len: u64,
-        /// Bytes by which they may.
+        /// Maximum of these bytes.
         max: u64,
     },
-    /// The change could not be made durable and was taken back, for example because the disk is full. Becomes 500:
-    /// clients tell their users instead of trying again by themselves.
+    /// The change could not be made durable and was undone, for example because the disk is full. Becomes 500: clients
+    /// report this to their users instead of retrying.
     #[error("the change was not stored: {reason}")]
     NotStored {
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
     /// The store cannot work now. Becomes 503.
     #[error("the store is unavailable: {reason}")]
     Unavailable {
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
 }
 
 impl Revision {
-    /// Refuses a revision above this one, the newest of a store that may begin anew.
+    /// Refuses a revision above this one, which is the newest of a store whose history may restart.
     ///
     /// # Errors
     /// [`StoreError::Unreached`] when it is above.

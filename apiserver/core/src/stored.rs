@@ -1,4 +1,4 @@
-//! One version of one object, at rest and as selectors see it.
+//! One version of one object, as stored and as seen by selectors.
 
 mod labels;
 pub mod packed;
@@ -20,20 +20,20 @@ use crate::revision::Revision;
 /// One version of one object.
 #[derive(Debug)]
 pub struct Stored {
-    /// Which object, under the version in which it is stored.
+    /// The key of the object, under the version in which it is stored.
     pub key: ObjectKey,
-    /// Incarnation.
+    /// UID of the object.
     pub uid: Uid,
-    /// When this version was written.
+    /// Revision of this version.
     pub revision: Revision,
     pub(crate) text: Text,
-    /// What selectors look at, extracted once for all watchers.
+    /// Data that selectors look at, extracted once for all watchers.
     pub(crate) facts: OnceLock<Box<Facts>>,
     layout: OnceLock<Option<Layout>>,
 }
 
 impl Stored {
-    /// Puts a version together. The body must carry `revision` as its `metadata.resourceVersion`.
+    /// Creates a version. The body must have `revision` as its `metadata.resourceVersion`.
     #[must_use]
     pub fn new(key: ObjectKey, uid: Uid, revision: Revision, body: Bytes) -> Self {
         Self { key, uid, revision, text: Text::new(body), facts: OnceLock::new(), layout: OnceLock::new() }
@@ -51,13 +51,13 @@ impl Stored {
         self.text.len()
     }
 
-    /// Where the parts of the body are; found once. `None` for bodies that do not begin with their type.
+    /// The positions of the parts of the body, located once. `None` for bodies that do not begin with their type.
     #[must_use]
     pub fn layout(&self) -> Option<&Layout> {
         self.layout.get_or_init(|| Layout::of(&self.body())).as_ref()
     }
 
-    /// The same object under another revision: how it is shown when it leaves a selection.
+    /// The same object under another revision, as shown when it leaves a selection.
     pub(crate) fn revised(&self, revision: Revision) -> Self {
         let body = match self.layout() {
             Some(layout) => layout.revised(&self.body(), revision),
@@ -79,22 +79,22 @@ impl PartialEq for Stored {
 /// Objects of one resource as they were at one revision, ordered by namespace, then name.
 #[derive(Debug, Clone, Default)]
 pub struct Snapshot {
-    /// The revision that this is a picture of.
+    /// Revision of the snapshot.
     pub revision: Revision,
     /// The objects.
     pub items: Vec<Arc<Stored>>,
 }
 
-/// What selectors look at in an object, as far as somebody has asked.
+/// Data of an object that selectors look at, as far as it was requested.
 #[derive(Debug, Default)]
 pub(crate) struct Facts {
     pub(crate) labels: Known,
-    /// Bounded by the selectable fields of the kind. A short list: searched from the front.
+    /// Limited by the number of selectable fields of the kind. The list is short, so it is searched linearly.
     fields: Mutex<Vec<(Box<str>, Box<str>)>>,
 }
 
 impl Facts {
-    /// The value of a field, found out at most once.
+    /// The value of a field, extracted at most once.
     pub(crate) fn field(&self, field: &str, find: impl FnOnce() -> String) -> Cow<'static, str> {
         let mut known = self.fields.lock();
         if let Some((_, value)) = known.iter().find(|(own, _)| &**own == field) {

@@ -1,41 +1,41 @@
-//! What a text takes in memory where it is read into a tree: whoever writes it chooses how many times its length that is. A
-//! member of an object takes 90 times its text when it is an object of one member itself.
+//! Estimates the memory of a text that is parsed to a tree, which can be many times its length; the author of the text
+//! determines the factor. A member of an object takes 90 times its text if it is itself an object with one member.
 
 use serde_json::Value;
 
-/// Bytes that the tree of a text may take beyond the text where somebody else than an administrator has chosen it. A Pod of
-/// 10 KiB takes some 100 KiB, the status of a Node with 50 images as much.
+/// Maximum bytes of the tree beyond the text, for texts from users other than administrators. A Pod of 10 KiB takes
+/// some 100 KiB, and so does the status of a Node with 50 images.
 pub const TREE_BYTES_MAX: usize = 2 * 1024 * 1024;
 
-/// The same of a pod: ten containers with ninety variables out of Secrets each take more than [`TREE_BYTES_MAX`].
+/// The same for a pod: ten containers with ninety variables from Secrets each exceed [`TREE_BYTES_MAX`].
 pub const POD_TREE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// Bytes that one body may take as a tree beyond its text: twenty times the longest. Objects of the built-in kinds take about
-/// five to ten times their text.
+/// Maximum bytes of the tree of one body beyond its text: twenty times the longest body. Objects of built-in kinds take
+/// about five to ten times their text.
 pub const BODY_TREE_MAX: usize = 64 * 1024 * 1024;
 
-/// An object that is not empty has its members in blocks of eleven.
+/// A non-empty object, whose members are stored in blocks of eleven.
 pub const OBJECT_BYTES: usize = 640;
 
-/// A further member: blocks are half full where names come in order.
+/// Each further member: blocks are half full when names are inserted in order.
 pub const MEMBER_BYTES: usize = 144;
 
-/// The smallest array that is not empty has room for four.
+/// The smallest non-empty array has a capacity of four.
 pub(crate) const ARRAY_BYTES: usize = 4 * size_of::<Value>();
 
-/// A further item: an array that grows has twice the room that it needs.
+/// Each further item: a growing array has up to twice the capacity that it needs.
 pub(crate) const ITEM_BYTES: usize = 2 * size_of::<Value>();
 
-/// Levels that serde_json reads.
+/// Nesting levels that serde_json accepts.
 const LEVELS_MAX: u32 = 128;
 
-/// Nodes that a YAML text may have: each is read into one that remembers its place, and then into the tree.
+/// Maximum number of nodes of a YAML text: each is parsed to a node with its position, and then to the tree.
 pub(crate) const YAML_NODES_MAX: usize = 64 * 1024;
 
-/// A node of YAML, in both.
+/// A YAML node, in both forms.
 const YAML_NODE_BYTES: usize = OBJECT_BYTES + 256;
 
-/// Bytes that a JSON or YAML text takes beyond its length until it is read, or refused for what is wrong with it.
+/// Memory in bytes, beyond the text itself, for a JSON or YAML text to be parsed or refused.
 pub(crate) fn read_bytes(text: &[u8], is_yaml: bool) -> usize {
     let bytes = tree_bytes(text);
     if !is_yaml {
@@ -46,10 +46,10 @@ pub(crate) fn read_bytes(text: &[u8], is_yaml: bool) -> usize {
     bytes.max(nodes.min(YAML_NODES_MAX) * YAML_NODE_BYTES)
 }
 
-/// Bytes that the tree of a JSON text takes beyond the text at most. A text that is nested too deep is read until there.
+/// Maximum bytes of the tree of a JSON text beyond the text. A text that is nested too deep is parsed up to that depth.
 #[must_use]
 pub fn tree_bytes(text: &[u8]) -> usize {
-    // A bit for each level: whether it is an object.
+    // One bit per level: whether it is an object.
     let (mut objects, mut level) = (0_u128, 0_u32);
     let (mut is_string, mut is_escaped, mut bytes) = (false, false, 0_usize);
     for byte in text {
@@ -69,7 +69,7 @@ pub fn tree_bytes(text: &[u8]) -> usize {
     bytes
 }
 
-/// Bytes that a value takes in memory, by the same estimate and with its texts.
+/// Memory in bytes of a value, by the same estimate, including its strings.
 #[must_use]
 pub fn value_bytes(value: &Value) -> usize {
     match value {

@@ -1,8 +1,8 @@
-//! Bodies of requests that are answered before they have come.
+//! Request bodies that are answered before they have arrived.
 //!
-//! A client that is still sending when its stream is reset, or its connection closed, often sees that and not the answer. So
-//! what still comes of a body that nobody reads is taken in and thrown away, within a bound, while the answer is on its way
-//! (as Go's server does).
+//! A client that is still sending when its stream is reset or its connection closed often sees only that and not the
+//! answer. So the rest of an unread body is received and discarded, within limits, while the answer is sent (as Go's
+//! server does).
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -16,14 +16,14 @@ use hyper::body::{Body, Frame, SizeHint};
 
 use crate::load::BODY_LEN_MAX;
 
-/// Bytes of such a body that are taken in, at most: three times the largest body that a server takes at all. Whoever sends one that is
-/// too large hears that, and not less where he is refused for another reason.
+/// Maximum number of bytes of such a body that are received: three times the largest accepted body. So a client that
+/// sends a body that is too large still gets the answer, and so does one that is refused for another reason.
 pub const UNREAD_LEN_MAX: usize = 3 * BODY_LEN_MAX;
 
-/// Time in which they may come.
+/// Time limit for receiving them.
 pub const UNREAD_WITHIN: Duration = Duration::from_secs(10);
 
-/// The body of a request. What is left of it when it is dropped is taken in by a task of its own.
+/// The body of a request. When it is dropped, a separate task receives the rest.
 #[derive(Debug)]
 pub struct Unread<B>
 where
@@ -37,8 +37,8 @@ impl<B> Unread<B>
 where
     B: Body<Data = Bytes> + Send + Unpin + 'static,
 {
-    /// Wraps the body of a request. Of a client that waits for leave to send its body nothing comes, unless it is asked for:
-    /// such a body is let go.
+    /// Wraps the body of a request. A client that sends `Expect` waits for permission before it sends its body, so such
+    /// a body is not received.
     pub fn of(head: &request::Parts, body: B) -> Self {
         Self { body: Some(body), ended: head.headers.contains_key(EXPECT) }
     }
@@ -82,7 +82,7 @@ where
         // Without a runtime there is no connection either.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move {
-                // What is left then is the connection's business: it is reset.
+                // The connection resets what is left after that.
                 let _ = tokio::time::timeout(UNREAD_WITHIN, take_in(body)).await;
             });
         }

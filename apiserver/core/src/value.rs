@@ -1,4 +1,4 @@
-//! Small accessors on JSON values.
+//! Accessors for JSON values.
 
 use bytes::Bytes;
 use serde_json::{Map, Value};
@@ -27,7 +27,7 @@ pub fn items<'a>(value: &'a Value, path: &[&str]) -> &'a [Value] {
     at(value, path).as_array().map_or(&[], Vec::as_slice)
 }
 
-/// The mutable value at a path, when it is there.
+/// The mutable value at a path, if it exists.
 #[must_use]
 pub fn at_mut<'a>(value: &'a mut Value, path: &[&str]) -> Option<&'a mut Value> {
     path.iter().try_fold(value, |value, key| value.get_mut(*key)).filter(|value| !value.is_null())
@@ -39,7 +39,7 @@ pub fn items_mut<'a>(value: &'a mut Value, path: &[&str]) -> &'a mut [Value] {
     at_mut(value, path).and_then(Value::as_array_mut).map_or(&mut [], Vec::as_mut_slice)
 }
 
-/// Puts a value where there is none, or where there is null or an empty string.
+/// Sets a member that is absent, null or an empty string.
 pub fn or_insert(map: &mut Map<String, Value>, key: &str, value: impl Into<Value>) {
     match map.get(key) {
         None | Some(Value::Null) => {}
@@ -49,14 +49,14 @@ pub fn or_insert(map: &mut Map<String, Value>, key: &str, value: impl Into<Value
     map.insert(key.to_owned(), value.into());
 }
 
-/// Puts a value where there is none, or null: an empty string is a value of fields that Go points to.
+/// Sets a member that is absent or null: an empty string is a value of pointer fields in Go.
 pub fn or_default(map: &mut Map<String, Value>, key: &str, value: impl Into<Value>) {
     if map.get(key).is_none_or(Value::is_null) {
         map.insert(key.to_owned(), value.into());
     }
 }
 
-/// Puts a number where there is none or zero.
+/// Sets a number that is absent or zero.
 pub fn or_number(map: &mut Map<String, Value>, key: &str, value: i64) {
     let absent = map.get(key).is_none_or(|found| found.is_null() || found.as_i64() == Some(0));
     if absent {
@@ -64,12 +64,12 @@ pub fn or_number(map: &mut Map<String, Value>, key: &str, value: i64) {
     }
 }
 
-/// The members below a key, made an object where there is none.
+/// The members below a key, which is made an object if it is absent.
 pub fn object_at<'a>(map: &'a mut Map<String, Value>, key: &str) -> &'a mut Map<String, Value> {
     object(map.entry(key.to_owned()).or_insert_with(|| Value::Object(Map::new())))
 }
 
-/// The members of a value, made an object when it is none.
+/// The members of a value, which is made an object if it is not one.
 pub fn object(value: &mut Value) -> &mut Map<String, Value> {
     if !value.is_object() {
         *value = Value::Object(Map::new());
@@ -86,7 +86,7 @@ pub fn put_below(target: &mut Value, outer: &str, key: &str, value: &Value) {
     };
 }
 
-/// Takes everything from `old` but what identifies the version and the writers.
+/// Takes everything from `old` except what identifies the version and the writers.
 pub fn restrict(new: &mut Value, old: &Value) {
     let metadata = std::mem::take(&mut new["metadata"]);
     new.clone_from(old);

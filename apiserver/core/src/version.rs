@@ -1,6 +1,7 @@
 //! The version of Kubernetes whose API is served.
 
-/// Contents of `apiserver/KUBERNETES_VERSION`: the one place where the version stands (`apiserver/README.md` says how it is moved).
+/// Contents of `apiserver/KUBERNETES_VERSION`, the only place that states the version (`apiserver/README.md` describes
+/// how to update it).
 const TEXT: &str = include_str!("../../KUBERNETES_VERSION");
 
 /// The version as Kubernetes writes it, for example `v1.36.3`.

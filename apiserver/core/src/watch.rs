@@ -1,4 +1,4 @@
-//! Watches: the initial events, then every change, bookmarks while nothing happens, and a clean end.
+//! Watches: initial events, changes, bookmarks while nothing happens, and a clean end.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -32,10 +32,10 @@ use crate::stored::Newest;
 #[cfg(test)]
 mod tests;
 
-/// Shortest and longest watch when the client names no timeout (as kube-apiserver does).
+/// Range of the timeout of a watch when the client gives none (as in kube-apiserver).
 pub const TIMEOUT_SECONDS: std::ops::RangeInclusive<u64> = 1800..=3600;
 
-/// Longest watch whatever the client asks for.
+/// Maximum timeout that a client can request.
 pub const TIMEOUT_SECONDS_MAX: u64 = 24 * 3600;
 
 /// How often a bookmark is sent.
@@ -44,10 +44,10 @@ pub const BOOKMARK_INTERVAL: Duration = Duration::from_secs(60);
 /// A bookmark is also sent this long before the timeout, so that the client resumes from a fresh revision.
 const LAST_BOOKMARK_BEFORE_END: Duration = Duration::from_secs(2);
 
-/// Events are joined up to about this many bytes before they are sent; larger ones travel alone, uncopied.
+/// Events are joined up to about this many bytes before they are sent; larger ones are sent alone, without copying.
 const PIECE_LEN: usize = 32 * 1024;
 
-/// What stands around the type and the object of an event.
+/// The text around the type and the object of an event.
 const LINE_TYPE: &[u8] = b"{\"type\":\"";
 const LINE_OBJECT: &[u8] = b"\",\"object\":";
 const LINE_END: &[u8] = b"}\n";
@@ -55,20 +55,20 @@ const LINE_END: &[u8] = b"}\n";
 const ADDED: &str = "ADDED";
 const DELETED: &str = "DELETED";
 
-/// How often a snapshot is taken again when the history overtakes it.
+/// How often a snapshot is retried when the history overtakes it.
 const HANDOVER_ATTEMPTS: usize = 3;
 
 /// One watch request.
 pub struct WatchRequest {
     /// The kind.
     pub kind: Arc<KindInfo>,
-    /// Which objects.
+    /// The selected objects.
     pub selection: Selection,
     /// Revision, initial events, bookmarks, timeout.
     pub params: ListParams,
-    /// What to show.
+    /// The form of the objects.
     pub form: Form,
-    /// What Table rows carry.
+    /// What Table rows contain.
     pub include: Include,
 }
 
@@ -78,14 +78,14 @@ pub(crate) struct Surroundings<'a, R> {
     pub(crate) registry: &'a Registry,
     pub(crate) rng: &'a mut R,
     pub(crate) stop: CancellationToken,
-    /// Held while the watch goes on.
+    /// Held while the watch runs.
     pub(crate) slot: Option<Slot>,
 }
 
-/// Answers a watch request. One whose revision was not reached says so in its only event, as kube-apiserver does.
+/// Answers a watch request. If its revision was not reached, its only event says so, as in kube-apiserver.
 ///
 /// # Errors
-/// 503 when the store cannot know yet.
+/// 503 when the store is not synced.
 pub(crate) fn respond<R: Rng>(
     request: WatchRequest,
     around: Surroundings<'_, R>,
@@ -117,7 +117,7 @@ pub(crate) fn respond<R: Rng>(
         ended: false,
         out: Out::default(),
     });
-    // The stream holds what it goes on with twice.
+    // The stream would hold an unboxed state twice.
     let frames = stream::unfold(feed, |mut feed| async move {
         let bytes = feed.next_piece().await?;
         Some((Ok(Frame::data(bytes)), feed))
@@ -128,7 +128,7 @@ pub(crate) fn respond<R: Rng>(
 /// Waits, before a watch with initial events, until the store is as new as the client's last list.
 ///
 /// # Errors
-/// 504 when it does not become so in time.
+/// 504 when this is not reached in time.
 pub async fn ready(store: &dyn Store, params: &ListParams) -> Result<(), ApiError> {
     match params.revision {
         Some(revision) if params.initial_events == Some(true) => list::reach(store, revision).await,
@@ -136,9 +136,9 @@ pub async fn ready(store: &dyn Store, params: &ListParams) -> Result<(), ApiErro
     }
 }
 
-/// What a watch begins with.
+/// The first events of a watch.
 enum Start {
-    /// These objects as ADDED, possibly a bookmark at their end, then the changes.
+    /// These objects as ADDED, possibly a bookmark after them, then the changes.
     Objects { items: VecDeque<Arc<Stored>>, mark_at: Option<Revision>, changes: ChangeStream },
     /// The changes.
     Changes(ChangeStream),
@@ -153,7 +153,7 @@ impl Start {
         let revision = params.revision.filter(|revision| revision.0 > 0);
         let since = match (params.initial_events, revision) {
             (Some(true), _) | (None, None) => None,
-            // From now on, whenever that is.
+            // From the current revision on.
             (Some(false), None) => Some(store.revision()),
             (_, Some(revision)) => Some(revision),
         };
@@ -168,7 +168,7 @@ impl Start {
         }
         let mut attempt = 1;
         loop {
-            // The snapshot's revision is where the changes go on: nothing is lost or repeated between the two.
+            // The changes continue at the snapshot's revision: nothing is lost or repeated in between.
             let snapshot = store.list(resource, request.selection.namespace.as_deref())?;
             match store.watch(resource, snapshot.revision) {
                 Ok(changes) => {
@@ -189,11 +189,12 @@ struct Feed {
     store: Arc<dyn Store>,
     registry: Registry,
     request: WatchRequest,
-    /// Registered once, not anew for every event; so is the timer, which is set when the next time changes.
+    /// Registered once and not for every event. The same holds for the timer, which is reset when the next time
+    /// changes.
     stop: Pin<Box<WaitForCancellationFutureOwned>>,
     timer: Pin<Box<Sleep>>,
     _slot: Option<Slot>,
-    /// What comes next; none while it is being looked at, and after the end.
+    /// What comes next; none while it is processed, and after the end.
     start: Option<Start>,
     deadline: Instant,
     bookmarks: bool,
@@ -251,18 +252,18 @@ impl Feed {
         self.start = Some(Start::Objects { items, mark_at, changes });
     }
 
-    /// Waits for changes, the time of a bookmark, or the end.
+    /// Waits for changes, the time of the next bookmark, or the end.
     async fn advance(&mut self, changes: &mut ChangeStream) {
         let wake = if self.bookmarks { self.bookmark_at.min(self.deadline) } else { self.deadline };
         if self.timer.deadline() != wake {
             self.timer.as_mut().reset(wake);
         }
         tokio::select! {
-            // What wakes a watch is a change nearly always: the rest is looked at when there is none.
+            // A watch nearly always wakes because of a change; the rest is checked when there is none.
             biased;
             batch = changes.next() => match batch {
                 Ok(Some(_)) if Instant::now() >= self.deadline => self.ended = true,
-                // The client watches again from here on, under the definition that is current then.
+                // The client watches again from here, under the new definition.
                 Ok(Some(_)) if self.is_superseded() => self.ended = true,
                 Ok(Some(batch)) => self.changes(changes.histories(), &batch),
                 Ok(None) => self.ended = true,
@@ -283,7 +284,7 @@ impl Feed {
             self.ended = true;
             return;
         }
-        // Read before the log: all changes up to here are then in what the log gives.
+        // Read before the log: the log then contains all changes up to this revision.
         let reached = self.store.revision();
         loop {
             match changes.poll_ready() {
@@ -311,7 +312,7 @@ impl Feed {
             if self.has_no_form() {
                 return;
             }
-            // An object that left the selection is shown as it was, under the revision at which it left.
+            // An object that left the selection is shown as it was, with the revision at which it left.
             let left =
                 change.previous.as_ref().filter(|_| event == DELETED && change.kind != ChangeKind::Deleted);
             let key = self.key(event, change.revision());
@@ -340,7 +341,7 @@ impl Feed {
         }
     }
 
-    /// An object that was there when the watch began.
+    /// Writes an object that existed when the watch began.
     fn existing(&mut self, stored: &Stored) {
         let object = self.encoder().event(stored, !self.columns_sent);
         self.columns_sent = true;
@@ -352,8 +353,8 @@ impl Feed {
         self.ended = true;
     }
 
-    /// Ends the watch before its first event when the client wants each object as a list of metadata. The real server
-    /// finds that out as late.
+    /// Ends the watch before its first event when the client requests each object as a list of metadata. kube-apiserver
+    /// notices that equally late.
     fn has_no_form(&mut self) -> bool {
         self.ended |= matches!(self.request.form, Form::Misfit(_));
         self.ended
@@ -364,7 +365,7 @@ impl Feed {
     }
 }
 
-/// How a change looks through the selection; `None` when it does not show.
+/// The event type of a change under the selection; `None` when the change is not shown.
 fn event_type(request: &WatchRequest, change: &Change, newest: &Newest) -> Option<&'static str> {
     let selected = |object: &Stored| request.selection.matches_shared(&request.kind, object, newest);
     let before = change.previous.as_deref().is_some_and(selected);
@@ -379,10 +380,10 @@ fn event_type(request: &WatchRequest, change: &Change, newest: &Newest) -> Optio
     }
 }
 
-/// Bytes on their way out. Bounded: filled only when empty, by one batch at a time.
+/// Outgoing bytes. Bounded: filled only when empty, by one batch at a time.
 #[derive(Default)]
 struct Out {
-    /// The only line so far: most events come alone, and leave as they are shared with other watchers.
+    /// The only event so far: most events come alone, and are sent as they are shared with other watchers.
     alone: Option<Bytes>,
     small: BytesMut,
     ready: VecDeque<Bytes>,
@@ -402,7 +403,7 @@ impl Out {
         self.small.extend_from_slice(LINE_END);
     }
 
-    /// A whole line.
+    /// Adds a whole event.
     fn line(&mut self, text: &Bytes) {
         if self.alone.is_none() && self.small.is_empty() && self.ready.is_empty() {
             self.alone = Some(text.clone());
@@ -412,7 +413,7 @@ impl Out {
         }
     }
 
-    /// The line that was alone is no longer.
+    /// Moves the single event into the buffer, because another one follows.
     fn join(&mut self) {
         if let Some(first) = self.alone.take() {
             self.append(&first);

@@ -1,8 +1,8 @@
-//! The complete logic of writes over a [`WriteStore`]: what a request becomes before it is committed.
+//! The complete write logic over a [`WriteStore`]: processing a request before it is committed.
 //!
-//! Order, as in kube-apiserver: decode, default, field ownership, admission (mutating), the kind's own preparation
-//! and validation, admission (validating), commit. A write without a resource version of its own is tried again
-//! when another one comes in between.
+//! Order, as in kube-apiserver: decode, default, field ownership, admission (mutating), the kind's own preparation and
+//! validation, admission (validating), commit. A write without a resource version of its own is retried when another
+//! write comes in between.
 
 mod create;
 mod delete;
@@ -43,23 +43,23 @@ use crate::ssa::{self, Writer};
 use crate::status::{ApiError, Cause};
 use crate::store::{Expect, Mutation, Revision, StoreError, Stored, Write, WriteStore};
 
-/// How often a write without a resource version of its own is tried when others come in between.
+/// Maximum number of attempts of a write without a resource version, when other writes come in between.
 const ATTEMPTS_MAX: usize = 10;
 
-/// Executes writes itself.
+/// Executes writes on its own store.
 pub struct LocalWrites {
     store: Arc<dyn WriteStore>,
     admission: Vec<Arc<dyn Admission>>,
 }
 
 impl LocalWrites {
-    /// Writes to a store, without admission.
+    /// Executes writes on a store, without admission.
     #[must_use]
     pub fn new(store: Arc<dyn WriteStore>) -> Self {
         Self { store, admission: Vec::new() }
     }
 
-    /// Adds a hook behind those that are there already.
+    /// Adds a hook after the existing ones.
     #[must_use]
     pub fn admission(mut self, hook: Arc<dyn Admission>) -> Self {
         self.admission.push(hook);
@@ -78,22 +78,22 @@ impl WriteBackend for LocalWrites {
                 WriteVerb::Delete => self.delete(&mut context).await,
                 WriteVerb::DeleteCollection => self.delete_collection(&request).await,
             };
-            // Also a refusal tells what was found before it.
+            // A refusal also contains the warnings from before it.
             outcome.map_err(|error| error.with_warnings(context.warnings))
         })
     }
 }
 
-/// What one write has learnt so far.
+/// The state of one write.
 struct Context<'a> {
     request: &'a WriteRequest,
     kind: &'a Arc<KindInfo>,
     name: String,
     now: Timestamp,
     warnings: Vec<String>,
-    /// Nothing is stored, as the parameters say or the body of a deletion.
+    /// Nothing is stored, as requested by the parameters or by the body of a deletion.
     dry_run: bool,
-    /// Whether the last attempt failed because what admission has chosen was taken meanwhile.
+    /// Whether the last attempt failed because a value that admission chose was taken in the meantime.
     taken: bool,
 }
 
@@ -116,17 +116,17 @@ impl<'a> Context<'a> {
         ObjectKey::new(self.kind.storage.clone(), self.namespace(), &self.name)
     }
 
-    /// A body as an object of the kind; unknown and duplicate fields are refused, reported or dropped.
+    /// Decodes a body to an object of the kind; unknown and duplicate fields are refused, reported or dropped.
     fn decode(&mut self, body: &[u8], content_type: &str) -> Result<Value, ApiError> {
         self.decode_as(self.kind, body, content_type)
     }
 
-    /// A body as an object of another kind: the view that a subresource carries.
+    /// Decodes a body to an object of another kind: the view that a subresource uses.
     fn decode_as(&mut self, kind: &KindInfo, body: &[u8], content_type: &str) -> Result<Value, ApiError> {
         decode(kind, body, content_type, self.request.options.field_validation, &mut self.warnings)
     }
 
-    /// Refuses, reports or overlooks what strict field validation finds.
+    /// Refuses, reports or ignores findings of strict field validation.
     fn judge_strictness(
         &mut self,
         strict: &Strict,
@@ -147,7 +147,7 @@ impl<'a> Context<'a> {
         ApiError::modified(&self.kind.resource.group, &self.kind.resource.name, &self.name)
     }
 
-    /// An error of the store, about the resource as the client knows it.
+    /// Converts a store error, naming the resource as the client knows it.
     fn refused(&self, error: StoreError) -> ApiError {
         let resource = &self.kind.resource;
         match error {
@@ -160,7 +160,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// The answer, which takes the warnings along.
+    /// The answer, which takes the warnings out of the context.
     fn reply(&mut self, status: StatusCode, written: &Written) -> WriteReply {
         let body = match written {
             Written::Stored(stored) => stored.body(),
@@ -206,18 +206,18 @@ fn decode(
     Ok(object)
 }
 
-/// 422 for an object that says that it is of another kind than the custom one it is sent as.
+/// 422 for an object of another kind than the custom kind in the path.
 fn other_kind(kind: &KindInfo, found: &str, name: &str) -> ApiError {
     let message = format!("Invalid value: {found:?}: must be {}", kind.kind);
     let causes = vec![Cause::new("FieldValueInvalid", "kind", &message)];
     ApiError::invalid(&kind.storage.group, found, name, causes)
 }
 
-/// Bytes of a body that a refusal repeats, at most.
+/// Maximum number of bytes of a body that a refusal repeats.
 const SUMMARY_LEN_MAX: usize = 30;
 
-/// The beginning of a body that is no object of a known kind, as kube-apiserver repeats it: JSON as text, all else in
-/// hexadecimal digits.
+/// The beginning of a body that is not an object of a known kind, as kube-apiserver repeats it: JSON as text, anything
+/// else in hexadecimal digits.
 fn summary(body: &[u8]) -> String {
     let start = &body[..body.len().min(SUMMARY_LEN_MAX)];
     let more = if body.len() > SUMMARY_LEN_MAX { " ..." } else { "" };
@@ -247,8 +247,8 @@ fn judge(
     }
 }
 
-/// Reads an object that is answered instead of stored, such as a review, as if it were created: decoded, defaulted,
-/// in its namespace, and with the fields that its sender owns.
+/// Reads an object that is answered instead of stored, such as a review, like an object to be created: decoded,
+/// defaulted, in its namespace, and with the fields that its sender owns.
 pub(crate) fn question(
     kind: &KindInfo,
     namespace: &str,
@@ -269,11 +269,11 @@ pub(crate) fn question(
     Ok(object)
 }
 
-/// What a write has made of an object.
+/// The result of a write.
 enum Written {
-    /// It is served as it is stored: nothing is written anew for the answer.
+    /// An object that is served as it is stored: it need not be encoded again for the answer.
     Stored(Arc<Stored>),
-    /// In the served version.
+    /// An object in the served version.
     Object(Value),
 }
 
@@ -298,7 +298,7 @@ impl LocalWrites {
         Ok(())
     }
 
-    /// Tells the hooks that what they let through is not stored.
+    /// Notifies the hooks that an object which they accepted is not stored.
     fn abandon(&self, context: &Context<'_>, operation: Operation, object: &mut Value, old: Option<&Value>) {
         let admission = admission_request(context, operation, Some(object), old);
         self.admission.iter().for_each(|hook| hook.abandon(&admission));
@@ -321,14 +321,14 @@ impl LocalWrites {
         Ok(())
     }
 
-    /// The stored version and the object in the served version.
+    /// The stored version, and the object in the served version.
     fn read(&self, context: &Context<'_>) -> Result<Option<(Arc<Stored>, Value)>, ApiError> {
         let Some(stored) = self.store.get(&context.key())? else { return Ok(None) };
         let object = served(context.kind, &stored.body())?;
         Ok(Some((stored, object)))
     }
 
-    /// Stores an object of the served version, which is not needed any more.
+    /// Stores an object of the served version, and takes it.
     async fn commit(
         &self,
         context: &Context<'_>,
@@ -340,8 +340,8 @@ impl LocalWrites {
         Ok(if context.kind.identical_storage() { Written::Stored(stored) } else { Written::Object(object) })
     }
 
-    /// Stores an object of the served version, which has the version of that write then. It is not copied: its writer
-    /// chooses what its tree takes.
+    /// Stores an object of the served version and sets its new resource version. The object is not copied: its author
+    /// determines how much memory its tree takes.
     async fn put(
         &self,
         context: &Context<'_>,
@@ -360,8 +360,8 @@ impl LocalWrites {
         Ok(stored)
     }
 
-    /// Removes a version of an object. It takes as much of its sender's line as the object has, whose last state is told to
-    /// everybody who watches; it may wait there and is never refused for it.
+    /// Removes a version of an object. The deletion takes as many permits of its sender as the object is long, because
+    /// its last state is sent to all watchers. It may wait for them and is never refused for lack of them.
     async fn remove(
         &self,
         context: &Context<'_>,
@@ -376,7 +376,7 @@ impl LocalWrites {
     }
 }
 
-/// What the kind says of an object, which replaces one of `stored` bytes.
+/// Validates an object that replaces one of `stored` bytes.
 async fn validated<T>(
     context: &Context<'_>,
     stored: usize,
@@ -388,7 +388,7 @@ async fn validated<T>(
     }
 }
 
-/// Does what takes longer the larger the body, and the object of `stored` bytes that it changes.
+/// Runs work whose duration depends on the size of the body and of the object of `stored` bytes that it changes.
 async fn worked<T>(
     request: &WriteRequest,
     stored: usize,
@@ -421,7 +421,7 @@ fn admission_request<'r>(
     }
 }
 
-/// The text by which an object of the served version is stored.
+/// The stored text of an object of the served version.
 fn stored_text(kind: &KindInfo, object: &Value) -> Bytes {
     if kind.resource == kind.storage {
         return raw::object_text(object);
@@ -431,7 +431,7 @@ fn stored_text(kind: &KindInfo, object: &Value) -> Bytes {
     raw::object_text(&object)
 }
 
-/// An object that is kept as text, which takes far less memory than a tree.
+/// Parses an object that was kept as text, which takes far less memory than a tree.
 fn kept(text: &[u8]) -> Result<Value, ApiError> {
     serde_json::from_slice(text)
         .map_err(|error| ApiError::internal(format!("an object cannot be read: {error}")))
@@ -446,7 +446,7 @@ fn unreadable(error: &DecodeError) -> ApiError {
     ApiError::bad_request(error.to_string())
 }
 
-/// 422 with the causes of field errors, which are of the kind as it is stored.
+/// 422 with the causes of field errors, which refer to the kind as stored.
 fn invalid(kind: &KindInfo, name: &str, errors: &[FieldError]) -> ApiError {
     let cause = |error: &FieldError| {
         let text = error.to_string();

@@ -1,5 +1,5 @@
-//! The form in which the Go types would write an object back: zero values left out or written, times and quantities
-//! in one spelling. Clients compare what they sent with what they read, so the form matters.
+//! The form in which the Go types would write an object: zero values are omitted or written, times and quantities have
+//! one spelling. Clients compare what they sent with what they read, so the form matters.
 
 use serde_json::{Map, Value};
 
@@ -79,7 +79,7 @@ fn zero(place: Place<'_>) -> Value {
     }
 }
 
-/// Whether Go's JSON encoder takes a value for the zero value of its type.
+/// Whether Go's JSON encoder treats a value as the zero value of its type.
 pub(crate) fn is_zero(place: Place<'_>, value: &Value) -> bool {
     match value {
         Value::Null => true,

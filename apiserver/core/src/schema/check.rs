@@ -1,4 +1,4 @@
-//! Value validation of structural schemas: OpenAPI v3 without references, worded as apiextensions words it.
+//! Value validation by structural schemas: OpenAPI v3 without references, with the messages of apiextensions.
 
 mod lists;
 mod rules;
@@ -11,8 +11,8 @@ use super::types::{Place, Shape, json_type};
 use crate::field_error::{CAUSES_MAX, ErrorKind, FieldError};
 use crate::names;
 
-/// Checks an object of a custom resource against its type. What is the same as in the `old` object that it replaces is
-/// not held against it: definitions become stricter while objects are there (CRD validation ratcheting).
+/// Checks a custom resource against its type. Values that equal those of the `old` object are accepted, because
+/// definitions may become stricter while objects exist (CRD validation ratcheting).
 pub(crate) fn check(place: Place<'_>, value: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let mut errors = Vec::new();
     walk(place, value, old, "", &mut errors);
@@ -25,7 +25,7 @@ fn walk(place: Place<'_>, value: &Value, old: Option<&Value>, path: &str, errors
         return;
     }
     let node = place.node();
-    // Nodes without rules are object metadata, which has checks of its own, or untyped.
+    // Nodes without rules are untyped, or object metadata, which is checked elsewhere.
     let Some(checks) = &node.checks else { return };
     if value.is_null() && node.nullable {
         return;
@@ -65,7 +65,7 @@ fn walk(place: Place<'_>, value: &Value, old: Option<&Value>, path: &str, errors
     }
 }
 
-/// An embedded object names its type and, in its metadata, itself.
+/// An embedded object must have its type and, in its metadata, a name.
 fn embedded(map: &serde_json::Map<String, Value>, path: &str, errors: &mut Vec<FieldError>) {
     for key in ["apiVersion", "kind"] {
         let at = join(path, key);
@@ -102,7 +102,7 @@ pub(crate) fn join(path: &str, key: &str) -> String {
     }
 }
 
-/// The type of a value as OpenAPI names it.
+/// The OpenAPI name of a value's type.
 fn type_name(value: &Value) -> &'static str {
     match json_type(value) {
         "bool" => "boolean",

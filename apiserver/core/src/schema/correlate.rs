@@ -1,5 +1,5 @@
-//! Which part of an old object corresponds to a part of the new one: members of objects by name, items of associative
-//! lists by key. Items of other lists and members of atomic objects correspond to nothing
+//! Finds the part of an old object that corresponds to a part of the new one: members of objects by name, items of
+//! associative lists by key. Items of other lists and members of atomic objects correspond to nothing
 //! (`CorrelatedObject` of k8s.io/apiserver).
 
 use std::collections::HashMap;
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::types::{ListShape, Name, Node, Shape, Topology};
 
-/// The old member of this name.
+/// The old member with this name.
 pub(crate) fn member<'a>(node: &Node, old: Option<&'a Value>, name: &str) -> Option<&'a Value> {
     let atomic = match &node.shape {
         Shape::Struct(shape) => shape.atomic,
@@ -18,11 +18,11 @@ pub(crate) fn member<'a>(node: &Node, old: Option<&'a Value>, name: &str) -> Opt
     old.filter(|_| !atomic)?.get(name)
 }
 
-/// Old items of a list, by their keys. Whoever writes a list says how long it is: none is looked through for each item of
-/// another.
+/// Old items of a list, indexed by their keys. The author determines the length of a list, so no list is searched for
+/// each item of another.
 pub(crate) struct Items<'a> {
     keys: &'a [Name],
-    /// The first of each.
+    /// The first item with each key.
     by_keys: HashMap<Vec<Option<&'a Value>>, &'a Value>,
 }
 
@@ -36,7 +36,7 @@ impl<'a> Items<'a> {
         Self { keys, by_keys }
     }
 
-    /// The old item that has the same keys.
+    /// The old item with the same keys.
     pub(crate) fn find(&self, item: &Value) -> Option<&'a Value> {
         self.by_keys.get(&values(self.keys, item)).copied()
     }
@@ -76,7 +76,7 @@ mod tests {
         test(list)
     }
 
-    /// An hour of work where all old items are looked through for each.
+    /// This would take an hour if all old items were searched for each item.
     #[test]
     fn large_lists_are_correlated() {
         let old: Value = (0..200_000).map(|port| json!({"port": port, "protocol": "TCP"})).collect();
@@ -89,7 +89,7 @@ mod tests {
     }
 
     proptest! {
-        /// As if all old items were looked through for each.
+        /// The reference result: all old items are searched for each item.
         #[test]
         fn an_old_item_is_the_first_with_the_same_keys(
             old in proptest::collection::vec(item(), 0..6),

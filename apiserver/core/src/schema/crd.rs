@@ -1,4 +1,4 @@
-//! Compiles the structural schema of a CustomResourceDefinition into types.
+//! Compiles the structural schema of a CustomResourceDefinition to types.
 
 mod extensions;
 mod unknown;
@@ -25,11 +25,11 @@ const REFUSED: &[(&str, &str)] = &[
     ("id", "id is not supported"),
 ];
 
-/// Compiles `openAPIV3Schema`. `path` is where it stands in the definition, for the errors; `metadata` is the arena
-/// that knows `meta.v1.ObjectMeta`.
+/// Compiles `openAPIV3Schema`. `path` is its path in the definition, for errors; `metadata` is the arena that contains
+/// `meta.v1.ObjectMeta`.
 ///
 /// # Errors
-/// Every keyword that the schema uses wrongly, and every rule that cannot be evaluated here.
+/// Every incorrectly used keyword, and every rule that cannot be evaluated here.
 pub(crate) fn compile(schema: &Value, path: &str, metadata: &Types) -> Result<Schema, Vec<FieldError>> {
     let mut compiler = Compiler {
         types: Types::default(),
@@ -59,11 +59,11 @@ struct Compiler<'a> {
     metadata: &'a Types,
     errors: Vec<FieldError>,
     scope: Scope,
-    /// Some schema has `$schema`, which is refused for the whole.
+    /// Some schema has `$schema`, for which the definition is refused as a whole.
     has_dialect: bool,
 }
 
-/// Where a schema stands; decides what is demanded of it.
+/// The position of a schema, which determines its requirements.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Position {
     Root,
@@ -75,7 +75,7 @@ impl Compiler<'_> {
     fn root(&mut self, schema: &Value, path: &str) -> NodeId {
         match schema["type"].as_str() {
             Some("object") => {}
-            // A root that keeps what it does not know may leave out that it is an object.
+            // A root that preserves unknown fields may omit its type.
             Some("") | None if schema["x-kubernetes-preserve-unknown-fields"] == true => {}
             Some("") | None => {
                 self.errors
@@ -96,7 +96,7 @@ impl Compiler<'_> {
         root
     }
 
-    /// Gives a whole object its metadata, and marks that apiVersion and kind belong to it.
+    /// Adds the metadata of a whole object, and marks that it has apiVersion and kind.
     fn as_object(&mut self, id: NodeId) {
         let known =
             self.metadata.named("meta.v1.ObjectMeta").expect("the table of facts has object metadata");
@@ -122,7 +122,7 @@ impl Compiler<'_> {
         let shape = self.shape(schema, path, position);
         let is_embedded = schema["x-kubernetes-embedded-resource"] == true;
         if self.errors.is_empty() {
-            // Types of expressions follow from the schema, which must be right for that.
+            // The types of expressions follow from the schema, so it must be valid.
             let is_object = is_embedded || position == Position::Root;
             let engine = self.metadata.engine();
             checks.rules = self.scope.compile(engine, schema, is_object, path);
@@ -164,7 +164,7 @@ impl Compiler<'_> {
             "number" => Shape::Number,
             "boolean" => Shape::Bool,
             "" => {
-                // A reference is refused as that, not for what it lacks.
+                // A reference is refused as such, not because of a missing type.
                 if !preserve && position != Position::Root && schema["$ref"].is_null() {
                     let what = match position {
                         Position::Item => "array items",
@@ -214,7 +214,7 @@ impl Compiler<'_> {
         }
         for name in required {
             if !fields.iter().any(|field| field.name == name) {
-                // A required field that is not specified is still demanded; its value is free.
+                // A required field without a schema is still required; its value is not restricted.
                 let mut node = Node::new(Shape::Any { atomic: false });
                 node.checks = Some(Box::default());
                 let node = self.types.add(node);
@@ -249,7 +249,7 @@ impl Compiler<'_> {
         Shape::List(ListShape { item, topology, merge: None })
     }
 
-    /// The items of a list: only those of lists of type map have counterparts in the list that is replaced.
+    /// The items of a list: only those of lists of type map correspond to items of the list that is replaced.
     fn items(&mut self, schema: &Value, path: &str) -> NodeId {
         let mut below = self.scope.place.times(schema["maxItems"].as_u64());
         if schema["x-kubernetes-list-type"] != "map" {
@@ -261,7 +261,7 @@ impl Compiler<'_> {
         item
     }
 
-    /// A default must itself be a valid value of its type.
+    /// A default must be a valid value of its type.
     fn defaults_fit(&mut self, id: NodeId, schema: &Value, path: &str) {
         let node = self.types.node(id);
         if let Some(default) = &node.default {
@@ -300,7 +300,7 @@ impl Compiler<'_> {
             _ => {}
         }
         for (child, schema, path) in children {
-            // Metadata is a built-in type without defaults of its own.
+            // Metadata is a built-in type without defaults.
             if self.types.node(child).checks.is_some() {
                 self.defaults_fit(child, schema, &path);
             }

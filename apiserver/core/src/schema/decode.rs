@@ -1,4 +1,4 @@
-//! Decoding request bodies: duplicate fields, unknown fields and wrong types, worded as kube-apiserver words them.
+//! Decodes request bodies: duplicate fields, unknown fields and wrong types, with the messages of kube-apiserver.
 
 mod parse;
 mod strict;
@@ -15,9 +15,9 @@ use super::{DEPTH_MAX, Schema};
 /// A decoded object.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decoded {
-    /// The object; fields that its type does not have are removed.
+    /// The object, without the fields that its type does not have.
     pub object: Value,
-    /// What strict field validation refuses and lax one warns about.
+    /// Findings that strict field validation refuses and `Warn` reports as warnings.
     pub strict: Strict,
 }
 
@@ -32,10 +32,10 @@ pub enum DecodeError {
         "couldn't get version/kind; json parse error: json: cannot unmarshal {0} into Go value of type struct {{ APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}"
     )]
     NotAnObject(&'static str),
-    /// An object of a custom kind does not say of which kind it is; the object.
+    /// An object of a custom kind without `kind`; contains the object.
     #[error("Object 'Kind' is missing in '{0}'")]
     KindMissing(String),
-    /// The body says that it is of another version.
+    /// The body has another version.
     #[error("the API version in the data ({found}) does not match the expected API version ({expected})")]
     OtherVersion {
         /// `apiVersion` of the body.
@@ -43,7 +43,7 @@ pub enum DecodeError {
         /// `apiVersion` that the path asks for.
         expected: String,
     },
-    /// The body says that it is of another kind.
+    /// The body has another kind.
     #[error("{found} in version \"{version}\" cannot be handled as a {expected}: unknown conversion")]
     OtherKind {
         /// `kind` of the body.
@@ -56,16 +56,16 @@ pub enum DecodeError {
     /// A field has a value of a wrong type.
     #[error("{kind} in version \"{version}\" cannot be handled as a {kind}: {problem}")]
     WrongType {
-        /// Kind of the object.
+        /// Expected kind.
         kind: String,
-        /// Version of the object.
+        /// Expected version.
         version: String,
-        /// Which field, what was found and what is expected.
+        /// The field, and the found and expected types.
         problem: String,
     },
 }
 
-/// What a body should be.
+/// The expected type of a body.
 pub(crate) struct Target<'a> {
     pub(crate) api_version: &'a str,
     pub(crate) version: &'a str,
@@ -78,14 +78,14 @@ impl Target<'_> {
         Place(Some(self.schema.cursor()))
     }
 
-    /// Every type of a custom resource has checks, no built-in type does.
+    /// Every type of a custom resource has checks; built-in types have none.
     fn is_custom(&self) -> bool {
         self.place().node().checks.is_some()
     }
 }
 
-/// Parses and decodes a JSON body. Built-in types report what is wrong in the order of the document; of custom
-/// resources first all duplicates are reported, then the unknown fields by name.
+/// Parses and decodes a JSON body. Findings are in document order for built-in types; for custom resources all
+/// duplicates come first, then the unknown fields by name.
 pub(crate) fn decode(target: &Target<'_>, body: &[u8]) -> Result<Decoded, DecodeError> {
     let expected = if target.is_custom() { Expected::Untyped } else { Expected::Typed(target.place()) };
     if body.trim_ascii().is_empty() {
@@ -98,7 +98,7 @@ pub(crate) fn decode(target: &Target<'_>, body: &[u8]) -> Result<Decoded, Decode
     Ok(Decoded { strict, ..decoded })
 }
 
-/// Decodes a body that was parsed elsewhere. Unknown fields are reported by name.
+/// Decodes an already parsed body. Unknown fields are reported by name.
 pub(crate) fn decode_value(target: &Target<'_>, mut object: Value) -> Result<Decoded, DecodeError> {
     if depth_over(&object, DEPTH_MAX) {
         return Err(DecodeError::Syntax(format!("exceeded max depth of {DEPTH_MAX}")));
@@ -116,19 +116,19 @@ pub(crate) fn decode_value(target: &Target<'_>, mut object: Value) -> Result<Dec
     Ok(Decoded { object, strict: Strict::of_fields(walk.into_unknown()) })
 }
 
-/// Parses JSON whose type is not known, and notes the fields that come twice.
+/// Parses JSON of unknown type, and reports duplicate fields.
 pub(crate) fn parse_untyped(body: &[u8]) -> Result<(Value, Strict), String> {
     parse::parse(body, Expected::Untyped).map(|(value, found)| (value, Strict::of_fields(found)))
 }
 
-/// The unknown and duplicate fields in the operations of a JSON patch.
+/// Unknown and duplicate fields in the operations of a JSON patch.
 pub(crate) fn operations(patch: &[u8]) -> Result<Strict, String> {
     let (_, found) = parse::parse(patch, Expected::Operations)?;
     Ok(Strict::of_fields(found.iter().map(|field| format!("json patch {field}")).collect()))
 }
 
-/// Writes numbers as Go does that has read them without knowing their type. A client that reads integers does not read
-/// `2.0`.
+/// Rewrites numbers as Go writes them after reading them without a known type. A client that expects integers does not
+/// accept `2.0`.
 pub(crate) fn settle_numbers(value: &mut Value) {
     match value {
         Value::Number(number) => {
@@ -142,8 +142,8 @@ pub(crate) fn settle_numbers(value: &mut Value) {
     }
 }
 
-/// What becomes of a number that is no integer of 64 bits with a sign: a floating point number, of which as few digits are
-/// written as tell it apart. Without a fraction it is an integer to whoever reads it next.
+/// The replacement of a number that is not a signed 64-bit integer: a floating point number with the fewest digits that
+/// identify it. Without a fraction it is an integer for the next reader.
 fn settled(number: &Number) -> Option<Number> {
     let float = number.as_f64().filter(|float| float.fract() == 0.0 && number.as_i64().is_none())?;
     let text = float.to_string();
@@ -151,7 +151,7 @@ fn settled(number: &Number) -> Option<Number> {
     integer.ok().or_else(|| Number::from_f64(float))
 }
 
-/// Whether a value nests deeper than `max`.
+/// Whether a value is nested deeper than `max`.
 pub(crate) fn depth_over(value: &Value, max: usize) -> bool {
     match value {
         Value::Array(items) => max == 0 || items.iter().any(|item| depth_over(item, max - 1)),
@@ -165,7 +165,7 @@ fn identify(target: &Target<'_>, object: &mut Value) -> Result<(), DecodeError> 
         if target.is_custom() {
             return Err(DecodeError::KindMissing(object.to_string()));
         }
-        // To a Go struct null is as good as nothing.
+        // A Go struct treats null as empty.
         *object = Value::Object(Map::new());
     }
     let kind = super::types::json_type(object);

@@ -1,15 +1,15 @@
-//! Defaults of structural schemas, put into objects of custom resources.
+//! Applies the defaults of structural schemas to custom resources.
 
 use serde_json::{Map, Value};
 
 use super::types::{Place, Shape};
 
-/// What becomes of nulls that the type does not allow and for which it has no default.
+/// How to treat nulls that the type does not allow and for which it has no default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Nulls {
-    /// They are removed: what a client sends.
+    /// They are removed, as in objects sent by clients.
     Removed,
-    /// They stay, and validation refuses them: what a server-side apply leaves, as kube-apiserver has it.
+    /// They stay and validation refuses them: for results of a server-side apply, as in kube-apiserver.
     Kept,
 }
 
@@ -58,7 +58,7 @@ pub(crate) fn default(place: Place<'_>, value: &mut Value, nulls: Nulls) {
     }
 }
 
-/// A null that only a custom type without `nullable` is asked to hold.
+/// A null in a custom type without `nullable`.
 fn is_misplaced_null(child: Place<'_>, item: &Value) -> bool {
     let node = child.node();
     item.is_null() && !node.nullable && node.checks.is_some()

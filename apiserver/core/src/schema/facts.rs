@@ -1,6 +1,6 @@
 //! Reads the table of facts about built-in kinds (`data/builtin.txt`, written by `cargo xtask facts`).
 //!
-//! The table is part of the program; names borrow from it, so that a loaded table costs only its nodes.
+//! The table is part of the binary; names borrow from it, so that a loaded table costs only its nodes.
 
 use std::collections::HashMap;
 
@@ -43,7 +43,7 @@ pub(crate) struct Facts {
     pub(crate) kinds: Vec<KindFact>,
 }
 
-/// Loads the table. Takes well below a millisecond; a server does it once.
+/// Loads the table. This takes well below a millisecond; a server does it once.
 pub(crate) fn load() -> Facts {
     let mut loader = Loader::default();
     for line in TABLE.lines() {
@@ -61,7 +61,7 @@ struct Loader {
     version: &'static str,
     open: Option<(NodeId, &'static str, bool)>,
     fields: Vec<Field>,
-    /// Nodes without flags of their own are shared.
+    /// Nodes without their own flags are shared.
     shared: HashMap<&'static str, NodeId>,
 }
 
@@ -134,7 +134,7 @@ impl Loader {
         flags: impl Iterator<Item = &'static str>,
     ) {
         let presence = match presence {
-            // An empty list of managed fields is a client's way to reset them, and must be seen.
+            // An empty list of managed fields is a client's way to reset them, so it must be kept.
             "o" if name == "managedFields" => Presence::Keep,
             "o" => Presence::Omit,
             "e" => Presence::Emit,

@@ -1,4 +1,4 @@
-//! Spellings of strings: quantities, times, and the `format` values of OpenAPI that structural schemas may use.
+//! String formats: quantities, times, and the `format` values of OpenAPI that structural schemas may use.
 
 mod named;
 mod quantity;

@@ -1,6 +1,6 @@
 //! Rules of custom kinds (`x-kubernetes-validations`): the hook for an engine that evaluates their expressions.
 //!
-//! A definition whose rules the engine does not take is refused: a rule is never accepted and then not enforced.
+//! A definition with rules that the engine refuses is refused as well: no rule is accepted without being enforced.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,17 +15,17 @@ use crate::field_error::{CAUSES_MAX, ErrorKind, FieldError};
 #[cfg(test)]
 mod tests;
 
-/// What all rules of one object may cost together, in the units of kube-apiserver (`RuntimeCELCostBudget`).
+/// Maximum cost of all rules of one object together, in the units of kube-apiserver (`RuntimeCELCostBudget`).
 pub const COST_MAX: u64 = 10_000_000;
 
-/// What all rules of one definition may cost by estimate (`StaticEstimatedCRDCostLimit`).
+/// Maximum estimated cost of all rules of one definition (`StaticEstimatedCRDCostLimit`).
 const ESTIMATE_MAX: u64 = 100_000_000;
-/// What a rule may cost by estimate before it is named among those that make a definition cost too much.
+/// Minimum estimated cost of a rule to be named among those that exceed the limit of a definition.
 const ESTIMATE_NAMED_MIN: u64 = ESTIMATE_MAX / 100;
-/// How many rules are named as the most expensive ones.
+/// Maximum number of rules that are named as the most expensive ones.
 const ESTIMATES_NAMED_MAX: usize = 4;
 
-/// Words that CEL keeps for itself: they name no variable, and a field of such a name is escaped.
+/// Reserved words of CEL: they name no variable, and a field with such a name is escaped.
 pub const RESERVED_WORDS: [&str; 21] = [
     "true",
     "false",
@@ -50,68 +50,68 @@ pub const RESERVED_WORDS: [&str; 21] = [
     "while",
 ];
 
-/// Reads expressions when a definition is checked.
+/// Compiles the rules of definitions.
 pub trait RuleEngine: fmt::Debug + Send + Sync {
-    /// Makes a rule that can be evaluated.
+    /// Compiles a rule.
     ///
     /// # Errors
-    /// What is wrong with the rule. The fields are those of the rule: `rule`, `messageExpression`, ...
+    /// The errors of the rule. Their fields are those of the rule: `rule`, `messageExpression`, ...
     fn compile(&self, site: &RuleSite<'_>) -> Result<Compiled, Vec<FieldError>>;
 }
 
 /// A rule of one schema node.
 pub trait CompiledRule: fmt::Debug + Send + Sync {
-    /// Checks a value. `old` is the value that it replaces, where there is one that corresponds to it: what stands
-    /// at the same fields and keys, and in lists of type map under the same keys.
+    /// Checks a value. `old` is the corresponding old value, if any: the one at the same fields and keys, where items
+    /// of lists of type map are identified by their keys.
     ///
     /// # Errors
-    /// How the rule is broken.
+    /// The reason why the rule is broken.
     fn check(&self, value: &Value, old: Option<&Value>, budget: &mut Budget) -> Result<(), RuleFailure>;
 }
 
-/// A rule that was read.
+/// The result of compiling a rule.
 #[derive(Debug, Clone)]
 pub struct Compiled {
-    /// Evaluates it.
+    /// The rule to evaluate.
     pub rule: Arc<dyn CompiledRule>,
-    /// What it costs at most in one object, by the sizes that the schema allows.
+    /// Maximum cost in one object, by the sizes that the schema allows.
     pub cost: u64,
-    /// It compares with the value that is replaced.
+    /// Whether the rule refers to the old value.
     pub is_transition: bool,
 }
 
-/// One rule with the place where it stands.
+/// One rule with its context.
 #[derive(Debug, Clone, Copy)]
 pub struct RuleSite<'a> {
-    /// The schema that has the rule, as it is written in the definition; `self` is a value of it.
+    /// The schema that contains the rule, as written in the definition; `self` is a value of it.
     pub schema: &'a Value,
-    /// The rule as it is written: `rule`, `message`, `messageExpression`, `reason`, `fieldPath`, `optionalOldSelf`.
+    /// The rule as written: `rule`, `message`, `messageExpression`, `reason`, `fieldPath`, `optionalOldSelf`.
     pub rule: &'a Value,
-    /// Values are whole objects: the custom resource itself, or an embedded one.
+    /// Whether values are whole objects: the custom resource itself, or an embedded one.
     pub is_object: bool,
-    /// How many values one object can have here; none when the schema does not say it.
+    /// Maximum number of values in one object; none when the schema does not limit it.
     pub occurrences_max: Option<u64>,
 }
 
-/// How a rule is broken.
+/// Why a rule is broken.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RuleFailure {
     /// `reason` of the rule.
     pub kind: ErrorKind,
     /// `fieldPath` of the rule without its leading dot; empty for the value itself.
     pub field: String,
-    /// What the answer shows of the value; `None` where the message has none.
+    /// The value that the answer shows; `None` where the message has none.
     pub value: Option<Value>,
     /// The rule's message.
     pub message: String,
-    /// What follows from the failure.
+    /// What the failure means for the object.
     pub consequence: Consequence,
 }
 
-/// What a broken rule means for the object. Closed.
+/// What a broken rule means for the object. The set is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Consequence {
-    /// The object is refused, unless the value is what it was before (ratcheting).
+    /// The object is refused, unless the value did not change (ratcheting).
     RefusedWhenChanged,
     /// The object is refused.
     Refused,
@@ -119,14 +119,14 @@ pub enum Consequence {
     Stopped,
 }
 
-/// What evaluation may still cost.
+/// The remaining cost budget of an evaluation.
 #[derive(Debug)]
 pub struct Budget {
     left: u64,
 }
 
 impl Budget {
-    /// Takes a cost; false when more is asked for than is left, which must end the evaluation.
+    /// Spends a cost. Returns false when it exceeds the rest, which must end the evaluation.
     #[must_use]
     pub fn spend(&mut self, cost: u64) -> bool {
         let enough = cost <= self.left;
@@ -135,7 +135,7 @@ impl Budget {
     }
 }
 
-/// Takes no rule.
+/// Refuses every rule.
 #[derive(Debug)]
 pub struct NoRules;
 
@@ -147,28 +147,28 @@ impl RuleEngine for NoRules {
     }
 }
 
-/// What the compiler of a definition knows: of the place that it is at, and of the rules so far.
+/// The state of the compiler of a definition: its current position, and the rules so far.
 #[derive(Debug)]
 pub(super) struct Scope {
-    /// The place.
+    /// The current position.
     pub(super) place: Surroundings,
-    /// What the rules so far cost by estimate, the dear ones with their place.
+    /// Estimated costs of the rules so far, with the paths of the expensive ones.
     costs: Costs,
-    /// What is wrong with the rules so far; kept apart, since rules are read only where their schema is right.
+    /// Errors of the rules so far. They are kept apart, because rules are compiled only where their schema is valid.
     errors: Vec<FieldError>,
 }
 
-/// What is around a schema node.
+/// The context of a schema node.
 #[derive(Debug, Clone)]
 pub(super) struct Surroundings {
-    /// How many values one object can have here; none when the schema does not say it.
+    /// Maximum number of values in one object; none when the schema does not limit it.
     pub(super) occurrences_max: Option<u64>,
-    /// The outermost list whose items have no counterpart in the list that is replaced.
+    /// The outermost list whose items do not correspond to items of the old list.
     pub(super) uncorrelated: Option<String>,
 }
 
 impl Surroundings {
-    /// The same, below a list or a map of at most so many values.
+    /// The context below a list or map of at most this many values.
     pub(super) fn times(&self, most: Option<u64>) -> Self {
         let product = self.occurrences_max.zip(most).map(|(here, most)| here.saturating_mul(most));
         Self { occurrences_max: product, ..self.clone() }
@@ -233,7 +233,7 @@ impl Scope {
         }
     }
 
-    /// What is wrong with the rules, also that they cost too much together.
+    /// The errors of the rules, including that of their total cost.
     pub(super) fn finish(&mut self, path: &str) -> Vec<FieldError> {
         let mut errors = std::mem::take(&mut self.errors);
         if self.costs.total <= ESTIMATE_MAX {
@@ -250,7 +250,7 @@ impl Scope {
     }
 }
 
-/// How kube-apiserver words that an estimate exceeds a limit.
+/// kube-apiserver's message about an estimate that exceeds a limit.
 #[must_use]
 pub fn cost_message(name: &str, cost: u64, limit: u64) -> String {
     let factor = cost as f64 / limit as f64;
@@ -264,16 +264,16 @@ pub fn cost_message(name: &str, cost: u64, limit: u64) -> String {
     )
 }
 
-/// What the rules say of a value.
+/// The result of evaluating rules.
 #[derive(Debug, Default)]
 pub(crate) struct Judgement {
-    /// How it breaks them.
+    /// Broken rules.
     pub(crate) errors: Vec<FieldError>,
-    /// What it breaks as the value before it did, which is not held against it: what to warn of.
+    /// Rules that the old value broke as well: they only cause warnings.
     pub(crate) overlooked: Vec<FieldError>,
 }
 
-/// Checks the rules of a value that fits its type.
+/// Evaluates the rules of a value that fits its type.
 pub(crate) fn judge(place: Place<'_>, value: &Value, old: Option<&Value>) -> Judgement {
     let mut judge =
         Judge { budget: Budget { left: COST_MAX }, judgement: Judgement::default(), is_stopped: false };
@@ -287,11 +287,11 @@ struct Judge {
     is_stopped: bool,
 }
 
-/// A value with what it replaces.
+/// A value with its old value.
 struct Spot<'a> {
     value: &'a Value,
     old: Option<&'a Value>,
-    /// The nearest value around this one that replaces something known, with that.
+    /// The nearest enclosing value that has an old value, with that.
     ancestor: Option<(&'a Value, &'a Value)>,
 }
 
@@ -301,7 +301,7 @@ impl<'a> Spot<'a> {
         Self { value, old: old.filter(|old| !old.is_null()), ancestor }
     }
 
-    /// Nothing changed: neither the value nor, where it has no counterpart of its own, what is around it.
+    /// Whether the value is unchanged or, without an old value of its own, its nearest ancestor is.
     fn is_unchanged(&self) -> bool {
         match self.old {
             Some(old) => self.value == old,

@@ -9,7 +9,7 @@ use crate::field_error::FieldError;
 use crate::kinds::Kinds;
 use crate::schema::types::Place;
 
-/// Loaded once: property tests ask a few hundred times.
+/// Loaded once: property tests need it a few hundred times.
 static KINDS: LazyLock<Kinds> = LazyLock::new(Kinds::builtin);
 
 fn compile(schema: &Value) -> Result<Schema, Vec<FieldError>> {
@@ -102,7 +102,7 @@ fn alternatives_and_embedded_objects_are_checked() {
         (json!({"port": "http"}), None),
         (json!({"port": true}), Some("spec.port")),
         (json!({"all": 2}), None),
-        // Messages about alternatives name no field, and come after those of what must hold together.
+        // Errors of alternatives name no field, and come after those of rules that must all hold.
         (json!({"all": 1}), Some("spec.all")),
         (json!({"all": 5}), Some("spec.all")),
         (json!({"all": 3}), Some("<nil>")),
@@ -185,7 +185,7 @@ fn nulls_that_a_type_does_not_allow_are_removed() {
     assert_eq!(value, json!({"nullable": null, "free": {"a": null}, "map": {"b": "c"}}));
 }
 
-/// Values that were there before a definition became stricter stay, and change only to valid ones.
+/// Values that existed before a definition became stricter stay valid, and may change only to valid ones.
 #[test]
 fn unchanged_values_are_not_held_against_an_update() {
     let schema = compile(&json!({"type": "object", "properties": {
@@ -232,7 +232,7 @@ fn fields_are_reported_once_and_in_the_order_of_the_document() {
 #[test]
 fn numbers_of_custom_objects_are_those_that_go_keeps() {
     let schema = compile(&json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})).unwrap();
-    // As it is sent, as it is kept.
+    // The number as sent, and as stored.
     let numbers = [
         ("9223372036854775807", "9223372036854775807"),
         ("9223372036854775808", "9223372036854776000"),
@@ -247,7 +247,7 @@ fn numbers_of_custom_objects_are_those_that_go_keeps() {
     for (sent, kept) in numbers {
         let body = format!(r#"{{"apiVersion":"a.example/v1","kind":"Thing","n":{sent}}}"#);
         let mut object = serde_json::from_str(&body).unwrap();
-        // Twice: what is stored is read again.
+        // Twice, because stored objects are read again.
         for _ in 0..2 {
             object = decode_as(&schema, object).unwrap().object;
             assert_eq!(object["n"].to_string(), kept, "{sent}");

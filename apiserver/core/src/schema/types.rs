@@ -1,4 +1,4 @@
-//! The arena of type nodes, and the cursor that walks it beside a value.
+//! The arena of type nodes, and the cursor that walks it along a value.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -12,7 +12,7 @@ use super::rules::{NoRules, RuleEngine};
 /// A name; names of built-in types borrow from the table of facts.
 pub(crate) type Name = Cow<'static, str>;
 
-/// Place of a node in its arena.
+/// Index of a node in its arena.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct NodeId(u32);
 
@@ -20,20 +20,20 @@ pub(crate) struct NodeId(u32);
 #[derive(Debug, Clone)]
 pub(crate) struct Node {
     pub(crate) shape: Shape,
-    /// `null` is a value of the type (custom resources only).
+    /// Whether null is a value of the type (custom resources only).
     pub(crate) nullable: bool,
-    /// Value rules. Every node of a custom resource has them, no node of a built-in kind does.
+    /// Value rules. Every node of a custom resource has them, nodes of built-in kinds never do.
     pub(crate) checks: Option<Box<Checks>>,
-    /// Value taken when the field is absent.
+    /// Value of an absent field.
     pub(crate) default: Option<Box<Value>>,
     /// Go or OpenAPI name, for example `core.v1.PodSpec`.
     pub(crate) name: Option<Name>,
 }
 
-/// What values of a type look like.
+/// The form of the values of a type.
 #[derive(Debug, Clone)]
 pub(crate) enum Shape {
-    /// Anything; for server-side apply one leaf when `atomic`, else structure is deduced from the value.
+    /// Any value. In server-side apply it is one leaf when `atomic`, otherwise its structure is deduced.
     Any { atomic: bool },
     /// A boolean.
     Bool,
@@ -41,7 +41,7 @@ pub(crate) enum Shape {
     Integer { bits: u8 },
     /// A number.
     Number,
-    /// A string; built-in ones are encoded as the kind says.
+    /// A string; those of built-in types are encoded by kind.
     String(StringKind),
     /// An integer or a string.
     IntOrString,
@@ -49,13 +49,13 @@ pub(crate) enum Shape {
     Quantity,
     /// Named fields.
     Struct(StructShape),
-    /// Free names, values of one type.
+    /// Any names, with values of one type.
     Map { value: NodeId, atomic: bool },
     /// Items of one type.
     List(ListShape),
 }
 
-/// What a string of a built-in type holds.
+/// The content of a string of a built-in type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StringKind {
     Plain,
@@ -64,23 +64,23 @@ pub(crate) enum StringKind {
     MicroTime,
 }
 
-/// Named fields and what happens to others.
+/// Named fields, and how to treat others.
 #[derive(Debug, Clone)]
 pub(crate) struct StructShape {
     /// Sorted by name.
     pub(crate) fields: Box<[Field]>,
     pub(crate) rest: Rest,
     pub(crate) atomic: bool,
-    /// The struct is a whole object: apiVersion, kind and metadata are always known.
+    /// Whether the struct is a whole object: apiVersion, kind and metadata are always known.
     pub(crate) embedded: bool,
 }
 
-/// What becomes of fields that a struct does not name.
+/// How to treat fields that a struct does not name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rest {
-    /// Unknown: reported and removed.
+    /// Unknown fields are reported and removed.
     Pruned,
-    /// Kept as they are.
+    /// Unknown fields are kept.
     Kept,
 }
 
@@ -93,23 +93,23 @@ pub(crate) struct Field {
     pub(crate) presence: Presence,
     /// Strategic merge patch strategy `retainKeys`.
     pub(crate) retain_keys: bool,
-    /// Default that the OpenAPI of a built-in type states; used for the keys of associative lists.
+    /// Default in the OpenAPI of a built-in type; used for the keys of associative lists.
     pub(crate) default: Option<Name>,
     /// Name of the Go type of a string, where it is not `string`.
     pub(crate) go: Option<Name>,
-    /// Where the field is in protobuf bodies; fields of custom types are nowhere.
+    /// Position in protobuf bodies; fields of custom types have none.
     pub(crate) wire: Option<Box<Wire>>,
 }
 
-/// Where a field of a built-in type is in protobuf.
+/// The position of a field of a built-in type in protobuf.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Wire {
-    /// Field numbers from the struct to the field: several where JSON inlines what is a message of its own.
+    /// Field numbers from the struct to the field: several where JSON inlines a separate message.
     pub(crate) path: Box<[u32]>,
     pub(crate) form: WireForm,
 }
 
-/// The message that an untyped value is in protobuf.
+/// The protobuf message of an untyped value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WireForm {
     /// JSON text in field 1.
@@ -135,13 +135,13 @@ pub(crate) enum Presence {
     Null,
 }
 
-/// Items and how lists are merged.
+/// The items of a list, and how lists are merged.
 #[derive(Debug, Clone)]
 pub(crate) struct ListShape {
     pub(crate) item: NodeId,
     /// Server-side apply.
     pub(crate) topology: Topology,
-    /// Strategic merge patch; `None` replaces.
+    /// Strategic merge patch; `None` replaces the list.
     pub(crate) merge: Option<ListMerge>,
 }
 
@@ -165,7 +165,7 @@ pub(crate) struct ListMerge {
 pub(crate) struct Types {
     nodes: Vec<Node>,
     named: HashMap<Name, NodeId>,
-    /// Reads the rules of custom types that are made with this arena.
+    /// Compiles the rules of custom types that are built with this arena.
     engine: Arc<dyn RuleEngine>,
 }
 
@@ -182,14 +182,14 @@ impl Node {
 }
 
 impl Types {
-    /// An arena with the one type that accepts everything.
+    /// An arena with a single type that accepts everything.
     pub(crate) fn any() -> (Self, NodeId) {
         let mut types = Self::default();
         let root = types.add(Node::new(Shape::Any { atomic: false }));
         (types, root)
     }
 
-    /// The same types; rules of custom types are read by this engine.
+    /// The same types, with an engine for the rules of custom types.
     pub(crate) fn with_engine(self, engine: Arc<dyn RuleEngine>) -> Self {
         Self { engine, ..self }
     }
@@ -205,7 +205,7 @@ impl Types {
         id
     }
 
-    /// Gives the id of a named type, reserving a place when it is not defined yet.
+    /// The id of a named type. A type that is not defined yet is reserved.
     pub(crate) fn named_or_reserve(&mut self, name: &'static str) -> NodeId {
         if let Some(id) = self.named.get(name) {
             return *id;
@@ -239,7 +239,7 @@ impl Types {
         self.nodes.iter().any(with_rules)
     }
 
-    /// Copies a type and all it refers to from another arena.
+    /// Copies a type and everything that it refers to from another arena.
     pub(crate) fn import(&mut self, from: &Self, id: NodeId) -> NodeId {
         let mut seen = HashMap::new();
         self.import_node(from, id, &mut seen)
@@ -274,14 +274,14 @@ impl StructShape {
     }
 }
 
-/// A type with the arena it lives in.
+/// A type with its arena.
 #[derive(Clone, Copy)]
 pub(crate) struct Cursor<'a> {
     types: &'a Types,
     id: NodeId,
 }
 
-/// The type that everything below an untyped value has.
+/// The type of everything below an untyped value.
 static DEDUCED: Node =
     Node { shape: Shape::Any { atomic: false }, nullable: true, checks: None, default: None, name: None };
 
@@ -303,13 +303,13 @@ impl<'a> Cursor<'a> {
         self.types.named(name)
     }
 
-    /// The same arena at another node.
+    /// Another node of the same arena.
     pub(crate) fn at(self, id: NodeId) -> Self {
         Self { types: self.types, id }
     }
 }
 
-/// A type beside a value; untyped places have no cursor but still a shape.
+/// The type at a position in a value; untyped positions have no cursor but still a shape.
 #[derive(Clone, Copy)]
 pub(crate) struct Place<'a>(pub(crate) Option<Cursor<'a>>);
 
@@ -340,7 +340,7 @@ impl<'a> Place<'a> {
     }
 }
 
-/// What JSON calls a value, as the messages of the Go decoder do.
+/// The JSON name of a value's type, as in messages of the Go decoder.
 pub(crate) fn json_type(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",

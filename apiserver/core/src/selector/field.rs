@@ -1,4 +1,4 @@
-//! Field selectors: `a.b=c,d!=e`, with `\` before a literal comma, equals sign or backslash.
+//! Field selectors: `a.b=c,d!=e`, where `\` escapes a comma, equals sign or backslash.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,10 +7,10 @@ use thiserror::Error;
 
 use super::SELECTOR_LEN_MAX;
 
-/// A malformed field selector, in the words of the real server.
+/// An invalid field selector, with kube-apiserver's messages.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum FieldSelectorError {
-    /// No operator in a term.
+    /// A term without an operator.
     #[error("invalid selector: '{selector}'; can't understand '{term}'")]
     NoOperator {
         /// The whole selector.
@@ -18,13 +18,13 @@ pub enum FieldSelectorError {
         /// The term.
         term: String,
     },
-    /// A character that must be escaped: its number, as the real server says it.
+    /// A character that must be escaped: its number, as in kube-apiserver's message.
     #[error("invalid field selector: unescaped character in value: {0}")]
     Unescaped(u32),
-    /// An escape that there is not.
+    /// An unknown escape sequence.
     #[error("invalid field selector: invalid escape sequence: {0}")]
     InvalidEscape(String),
-    /// Too long to be read.
+    /// The selector is too long.
     #[error("the field selector is longer than {SELECTOR_LEN_MAX} bytes")]
     TooLong,
 }
@@ -46,7 +46,7 @@ impl FieldSelector {
     /// Parses a selector; an empty text selects everything.
     ///
     /// # Errors
-    /// [`FieldSelectorError`] when it is malformed.
+    /// [`FieldSelectorError`] when it is invalid.
     pub fn parse(text: &str) -> Result<Self, FieldSelectorError> {
         if text.len() > SELECTOR_LEN_MAX {
             return Err(FieldSelectorError::TooLong);
@@ -57,7 +57,7 @@ impl FieldSelector {
                 continue;
             }
             let term = term(text, part)?;
-            // A comparison of nothing with nothing says nothing.
+            // An empty field compared with an empty value is no condition.
             if !(term.field.is_empty() && term.value.is_empty()) {
                 terms.push(term);
             }
@@ -65,7 +65,7 @@ impl FieldSelector {
         Ok(Self { terms })
     }
 
-    /// Whether there is no condition.
+    /// Whether there are no conditions.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.terms.is_empty()
@@ -76,33 +76,33 @@ impl FieldSelector {
         self.terms.iter().map(|term| term.field.as_str())
     }
 
-    /// The value that a field must have, when the selector fixes it. Of several, which nothing has at once, it is the first
-    /// in the order of texts, as kube-apiserver has it.
+    /// The value that the selector requires of a field. If there are several, which no object satisfies, it is the
+    /// first in lexical order, as in kube-apiserver.
     #[must_use]
     pub fn fixed(&self, field: &str) -> Option<&str> {
         let terms = self.terms.iter().filter(|term| term.equal && term.field == field);
         terms.map(|term| term.value.as_str()).min()
     }
 
-    /// Whether one of the terms is that a field has a value.
+    /// Whether one of the terms requires this value of the field.
     #[must_use]
     pub fn requires(&self, field: &str, value: &str) -> bool {
         self.terms.iter().any(|term| term.equal && term.field == field && term.value == value)
     }
 
-    /// Adds the condition that a field has a value.
+    /// Adds the condition that a field has this value.
     pub fn require(&mut self, field: &str, value: &str) {
         self.terms.push(Term { field: field.to_owned(), value: value.to_owned(), equal: true });
     }
 
-    /// The same comparisons of fields with other names.
+    /// The same comparisons with renamed fields.
     #[must_use]
     pub(crate) fn renamed<'a>(&'a self, name: impl Fn(&'a str) -> Cow<'a, str>) -> Self {
         let renamed = |term: &'a Term| Term { field: name(&term.field).into_owned(), ..term.clone() };
         Self { terms: self.terms.iter().map(renamed).collect() }
     }
 
-    /// Whether the terms over those fields that `of_interest` picks hold.
+    /// Whether the terms hold whose fields `of_interest` selects.
     pub(super) fn matches_where<'a>(
         &self,
         of_interest: impl Fn(&str) -> bool,
@@ -162,7 +162,7 @@ fn term(selector: &str, part: &str) -> Result<Term, FieldSelectorError> {
     Err(FieldSelectorError::NoOperator { selector: selector.to_owned(), term: part.to_owned() })
 }
 
-/// A value as a selector says it.
+/// Escapes a value for a selector.
 #[must_use]
 pub fn escape(value: &str) -> String {
     let mut out = String::with_capacity(value.len());

@@ -8,21 +8,21 @@ use thiserror::Error;
 use super::SELECTOR_LEN_MAX;
 use crate::names;
 
-/// A malformed label selector, in the words of the real server.
+/// An invalid label selector, with kube-apiserver's messages.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum LabelSelectorError {
-    /// Something else was expected within a requirement.
+    /// An unexpected token within a requirement.
     #[error("unable to parse requirement: {0}")]
     Requirement(String),
-    /// Something else was expected between requirements.
+    /// An unexpected token between requirements.
     #[error("found '{found}', expected: {expected}")]
     Between {
-        /// What was there.
+        /// The token that was found.
         found: String,
-        /// What should be there.
+        /// The token that was expected.
         expected: &'static str,
     },
-    /// Too long to be read.
+    /// The selector is too long.
     #[error("the label selector is longer than {SELECTOR_LEN_MAX} bytes")]
     TooLong,
 }
@@ -53,7 +53,7 @@ impl LabelSelector {
     /// Parses a selector; an empty text selects everything.
     ///
     /// # Errors
-    /// [`LabelSelectorError`] when it is malformed.
+    /// [`LabelSelectorError`] when it is invalid.
     pub fn parse(text: &str) -> Result<Self, LabelSelectorError> {
         if text.len() > SELECTOR_LEN_MAX {
             return Err(LabelSelectorError::TooLong);
@@ -88,7 +88,7 @@ impl LabelSelector {
         }
     }
 
-    /// Whether there is no condition.
+    /// Whether there are no conditions.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.requirements.is_empty()
@@ -113,7 +113,7 @@ impl LabelSelector {
 }
 
 impl fmt::Display for LabelSelector {
-    /// In one spelling, whatever it was parsed from: what selects the same by the same requirements has the same text.
+    /// Writes a normalized form: selectors with the same requirements have the same text.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, Requirement { key, test }) in self.requirements.iter().enumerate() {
             let comma = if index == 0 { "" } else { "," };

@@ -1,4 +1,4 @@
-//! How long a connection may keep its place. The clock stands still and goes on when everybody waits.
+//! How long a connection may keep its slot. The clock is paused and advances when every task waits.
 
 use std::net::SocketAddr;
 
@@ -22,18 +22,18 @@ mod hostile;
 mod payers;
 mod shares;
 
-/// What the clock may go on over a limit before the end is seen.
+/// How far the clock may advance beyond a limit before the end is noticed.
 const MARGIN: Duration = Duration::from_secs(2);
 
-/// Bytes of answers that may be on their way.
+/// Maximum bytes of answers in transit.
 const ANSWERS_LEN: usize = 1024 * 1024;
 
-/// Length of the one ConfigMap that there is, about.
+/// Approximate length of the only ConfigMap.
 const OBJECT_LEN: usize = 400 * 1024;
 
 const ONE: &str = "/api/v1/namespaces/default/configmaps/a";
 
-/// One place, so that who waits for it sees that it was given back.
+/// One slot, so that a waiting client notices its release.
 async fn start() -> (SocketAddr, DropGuard) {
     start_with(1).await
 }
@@ -54,7 +54,7 @@ async fn start_behind(places: usize, tls: Option<Arc<rustls::ServerConfig>>) -> 
     (address, stop.drop_guard())
 }
 
-/// How long it takes until the server has closed a connection.
+/// How long the server takes to close a connection.
 async fn closed(mut stream: TcpStream) -> Duration {
     let began = Instant::now();
     let mut rest = Vec::new();
@@ -67,7 +67,7 @@ async fn closed(mut stream: TcpStream) -> Duration {
 #[tokio::test(start_paused = true)]
 async fn silence_is_ended() {
     let (address, _stop) = start().await;
-    // Nothing at all, a part of what HTTP/2 begins with, and a part of a head of HTTP/1.1.
+    // Nothing at all, a part of the HTTP/2 preface, and a part of an HTTP/1.1 head.
     for (said, limit) in
         [("", FIRST_REQUEST_MAX), ("PRI * HT", FIRST_REQUEST_MAX), ("GET / HT", HEADER_TIMEOUT)]
     {
@@ -78,7 +78,7 @@ async fn silence_is_ended() {
     }
 }
 
-/// A connection on which nothing waits for more: the paused clock jumps while both ends wait.
+/// A connection that sends without delay, because the paused clock jumps while both ends wait.
 async fn connected(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).await.unwrap();
     stream.set_nodelay(true).unwrap();
@@ -133,7 +133,7 @@ async fn put(store: &MemoryStore) {
     store.commit(Mutation { key, expected: Expect::Any, write }).await.unwrap();
 }
 
-/// A connection of HTTP/2 whose streams begin with this window.
+/// An HTTP/2 connection whose streams begin with this window.
 async fn windowed(
     address: SocketAddr,
     window: u32,
@@ -149,7 +149,7 @@ async fn get(sender: &mut http2::SendRequest<Empty<Bytes>>, address: SocketAddr)
     sender.send_request(request).await.unwrap()
 }
 
-/// With a window of one byte all of a body is handed over and nothing is sent.
+/// With a window of one byte, the whole body is handed over and nothing is sent.
 #[tokio::test(start_paused = true)]
 async fn answers_that_are_not_taken_are_bounded_and_ended() {
     for window in [0, 1] {

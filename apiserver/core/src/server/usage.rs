@@ -1,4 +1,4 @@
-//! What a connection is used for, and when it ends for want of use.
+//! Tracks the requests of a connection, and ends the connection when it is unused.
 
 use std::io;
 use std::pin::Pin;
@@ -17,24 +17,24 @@ use super::{ANSWER_STALL_MAX, FIRST_REQUEST_MAX, HEADER_TIMEOUT};
 use crate::body::Body;
 use crate::load::Sending;
 
-/// How often a connection is looked at, at least.
+/// Maximum interval between checks of a connection.
 const LOOK_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Answers are handed over in pieces of this many bytes, as HTTP/2 sends them: that one was sent is how a slow peer differs
-/// from one that takes nothing.
+/// Answers are handed over in pieces of this many bytes, as HTTP/2 sends them: a sent piece distinguishes a slow peer
+/// from one that reads nothing.
 const PIECE_LEN: usize = 16 * 1024;
 
 /// Requests of one connection, from their head to the end of their answer.
 pub(super) struct Usage(Mutex<State>);
 
 struct State {
-    /// Requests under way, watches among them.
+    /// Requests in progress, including watches.
     open: usize,
-    /// When the last one ended, or the connection began.
+    /// When the last request ended, or the connection began.
     unused_since: Instant,
-    /// How long the connection may be without one.
+    /// How long the connection may be without a request.
     unused_max: Duration,
-    /// Answers that are being sent, and some that were; no more of them than twice the streams of a connection.
+    /// Answers being sent, and some finished ones; no more than twice the number of streams of a connection.
     answers: Vec<Weak<Sending>>,
 }
 
@@ -44,7 +44,7 @@ impl Usage {
         Arc::new(Self(Mutex::new(State { open: 0, unused_since, unused_max, answers: Vec::new() })))
     }
 
-    /// A request has come.
+    /// A request arrived.
     pub(super) fn begin(self: &Arc<Self>) -> Used {
         let mut state = self.0.lock();
         state.open += 1;
@@ -52,11 +52,10 @@ impl Usage {
         Used(Arc::clone(self))
     }
 
-    /// Resolves when the connection should end once what is under way is answered: it was not used for long, or the server
-    /// stops.
+    /// Resolves when the connection should end after its current requests: it was unused for long, or the server stops.
     ///
     /// # Errors
-    /// When it has to end at once, because an answer is not taken.
+    /// When it must end at once, because an answer is not being read.
     pub(super) async fn end(&self, stop: &CancellationToken) -> io::Result<()> {
         tokio::select! {
             () = stop.cancelled() => Ok(()),
@@ -64,7 +63,7 @@ impl Usage {
         }
     }
 
-    /// Resolves when the peer of a connection that should end does not let it end.
+    /// Resolves when a connection that should end is kept open by its peer.
     pub(super) async fn abandoned(&self) -> io::Error {
         self.0.lock().unused_since = Instant::now();
         let outcome = self.unused().await;
@@ -109,11 +108,11 @@ fn timed_out(why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, why)
 }
 
-/// One request under way.
+/// One request in progress.
 pub(super) struct Used(Arc<Usage>);
 
 impl Used {
-    /// The request is under way until its answer is handed over.
+    /// Keeps the request in progress until its answer is handed over.
     pub(super) fn until_sent(self, mut response: Response<Body>) -> Response<UsedBody> {
         let sending = response.extensions_mut().remove::<Arc<Sending>>();
         if let Some(sending) = &sending {
@@ -131,13 +130,13 @@ impl Drop for Used {
     }
 }
 
-/// The answer to a request. One that ends is handed over in pieces, each of which is held against the bounds until it is
-/// sent: with HTTP/2 it may wait for the peer's window when the body itself is gone.
+/// The answer to a request. A finite one is handed over in pieces, each of which counts against the limits until it is
+/// sent: with HTTP/2 it may wait for the peer's window after the body itself was dropped.
 pub(super) struct UsedBody {
     body: Body,
-    /// What is left of a frame.
+    /// The rest of a frame.
     rest: Bytes,
-    /// None of a watch, and of a stream.
+    /// None for watches and streams.
     sending: Option<Arc<Sending>>,
     _used: Used,
 }

@@ -15,7 +15,7 @@ fn key(kind: &Arc<KindInfo>, revision: u64) -> ShownKey {
     }
 }
 
-/// An edition of its own with every call.
+/// A separate instance with every call.
 fn configmaps() -> Arc<KindInfo> {
     Kinds::builtin_with(&NoStrategy, Arc::new(NoRules))
         .get(&Resource::new("", "v1", "configmaps"))
@@ -40,7 +40,7 @@ fn lines_are_kept_apart_by_what_they_depend_on_and_the_oldest_goes_first() {
     assert_eq!((lines.bytes, lines.kept.len()), (0, 0));
 }
 
-/// Whoever writes large objects fills no memory with lines that nobody takes, and those who take one slowly have it once.
+/// Writers of large objects cannot fill the memory with events that no watcher reads, and slow watchers share one copy.
 #[test]
 fn a_long_line_that_is_not_kept_is_the_same_for_all_who_have_it() {
     let kind = configmaps();

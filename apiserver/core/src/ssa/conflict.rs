@@ -1,4 +1,4 @@
-//! Conflicts of an apply, as kube-apiserver reports them.
+//! Conflicts of an apply, in the format of kube-apiserver.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::field_error::CAUSES_MAX;
 /// One field that another manager owns with another value.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Conflict {
-    /// The other manager as messages show it, for example `"kubectl" using apps/v1`.
+    /// The other manager as shown in messages, for example `"kubectl" using apps/v1`.
     pub manager: String,
     /// Path of the field, for example `.spec.replicas`.
     pub field: String,
@@ -23,7 +23,7 @@ pub enum ApplyError {
     /// Fields of other managers would change (409).
     #[error("{}", conflict_message(.0))]
     Conflict(Vec<Conflict>),
-    /// The request cannot be an apply (400).
+    /// The request is not a valid apply (400).
     #[error("{0}")]
     BadRequest(String),
     /// The configuration does not fit the type (500, as kube-apiserver answers).

@@ -9,10 +9,10 @@ use super::Writer;
 use super::set::Set;
 use crate::schema::format;
 
-/// How many managers that are no appliers an object remembers; older ones are put together.
+/// Maximum number of managers of an object that are not appliers; older ones are combined.
 const UPDATERS_MAX: usize = 10;
 
-/// The manager under which older writers are put together.
+/// The manager of combined older writers.
 const ANCIENT: &str = "ancient-changes";
 
 /// How a manager writes. Appliers sort first.
@@ -22,7 +22,7 @@ pub(super) enum Operation {
     Update,
 }
 
-/// What tells managers apart.
+/// The identity of a manager.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Identity {
     pub(super) manager: String,
@@ -32,7 +32,7 @@ pub(super) struct Identity {
     pub(super) api_version: String,
 }
 
-/// What one manager owns.
+/// The fields that one manager owns.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Entry {
     pub(super) set: Set,
@@ -45,7 +45,7 @@ pub(super) struct Entry {
 pub(super) struct Managers(BTreeMap<Identity, Entry>);
 
 impl Managers {
-    /// Reads `metadata.managedFields`; one malformed entry makes the whole list worthless.
+    /// Parses `metadata.managedFields`; one malformed entry invalidates the whole list.
     pub(super) fn decode(value: &Value) -> Self {
         let mut managers = BTreeMap::new();
         for entry in value.as_array().into_iter().flatten() {
@@ -88,12 +88,12 @@ impl Managers {
         self.0.values_mut()
     }
 
-    /// Forgets entries written in versions of other groups: what they name cannot be found in this kind.
+    /// Drops entries of versions of other groups: their fields cannot be found in this kind.
     pub(super) fn keep_group(&mut self, api_version: &str) {
         self.0.retain(|_, entry| group(&entry.api_version) == group(api_version));
     }
 
-    /// Takes fields away from a manager.
+    /// Removes fields from a manager.
     pub(super) fn take(&mut self, identity: &Identity, set: &Set) {
         if let Some(entry) = self.0.get_mut(identity) {
             entry.set = std::mem::take(&mut entry.set).difference(set);
@@ -104,12 +104,12 @@ impl Managers {
         self.0.retain(|_, entry| !entry.set.is_empty());
     }
 
-    /// What anybody owns.
+    /// The fields that any manager owns.
     pub(super) fn union(&self) -> Set {
         self.0.values().fold(Set::default(), |union, entry| union.union(entry.set.clone()))
     }
 
-    /// Whether both say the same about who owns what.
+    /// Whether both have the same ownership, apart from times.
     pub(super) fn same_but_times(&self, other: &Self) -> bool {
         self.0.len() == other.0.len()
             && self
@@ -119,7 +119,7 @@ impl Managers {
                 .all(|((a, x), (b, y))| a == b && x.set == y.set && x.api_version == y.api_version)
     }
 
-    /// Puts the oldest writers together when there are too many.
+    /// Combines the oldest writers when there are too many.
     pub(super) fn cap(&mut self, writer: &Writer<'_>) {
         let mut updaters: Vec<(Option<Timestamp>, Identity)> = self
             .0
@@ -137,7 +137,7 @@ impl Managers {
             subresource: String::new(),
             api_version: writer.api_version.clone(),
         };
-        // One more goes than there are too many, because the bucket is a manager as well.
+        // One more than the surplus is combined, because the bucket is a manager as well.
         let excess = updaters.len() - UPDATERS_MAX + usize::from(!self.0.contains_key(&bucket));
         let oldest =
             updaters.into_iter().map(|(_, identity)| identity).filter(|identity| *identity != bucket);
@@ -154,7 +154,7 @@ impl Managers {
     }
 }
 
-/// The group of an `apiVersion`; empty for the first one.
+/// The group of an `apiVersion`; empty for the core group.
 pub(super) fn group(api_version: &str) -> &str {
     api_version.rsplit_once('/').map_or("", |(group, _)| group)
 }

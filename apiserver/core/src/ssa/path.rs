@@ -30,10 +30,10 @@ impl Element {
         }
     }
 
-    /// Reads the form of FieldsV1; `None` when it is not one.
+    /// Parses the form of FieldsV1; `None` when it is invalid.
     pub(super) fn decode(text: &str) -> Option<Self> {
         let (tag, rest) = text.split_once(':')?;
-        // JSON is parsed and written again, so that spelling does not make two of one item.
+        // JSON is parsed and written again, so that two spellings of one item are equal.
         let json = || serde_json::from_str::<Value>(rest).ok();
         Some(match tag {
             "f" => Self::Field(rest.to_owned()),
@@ -61,7 +61,7 @@ impl fmt::Display for Element {
     }
 }
 
-/// How messages name an object: `namespace/name; group/version, Kind=Kind`.
+/// The form of an object in messages: `namespace/name; group/version, Kind=Kind`.
 pub(super) fn describe(object: &Value) -> String {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let metadata = &object["metadata"];
@@ -69,7 +69,7 @@ pub(super) fn describe(object: &Value) -> String {
     format!("{}/{}; {of}", text(&metadata["namespace"]), text(&metadata["name"]))
 }
 
-/// How messages name a type: `group/version, Kind=Kind`, with an empty group for the first one.
+/// The form of a type in messages: `group/version, Kind=Kind`, with an empty group for the core group.
 pub(super) fn group_version_kind(api_version: &str, kind: &str) -> String {
     let slash = if api_version.contains('/') { "" } else { "/" };
     format!("{slash}{api_version}, Kind={kind}")

@@ -1,4 +1,4 @@
-//! Ownership of the count that a Scale shows: it is kept in the object, and spoken of in the terms of the Scale.
+//! Ownership of the replica count that a Scale shows: it is stored in the object and translated for the Scale.
 
 use serde_json::Value;
 
@@ -9,16 +9,16 @@ use super::set::Set;
 /// Version of the Scale.
 const SCALE: &str = "autoscaling/v1";
 
-/// Where an object keeps the count.
+/// The replica count in an object.
 pub(crate) struct Count<'a> {
-    /// Version in which the object is written, for example `apps/v1`.
+    /// Version of the object, for example `apps/v1`.
     pub(crate) api_version: &'a str,
     /// Path of the count, for example `.spec.replicas`.
     pub(crate) path: &'a str,
 }
 
 impl Count<'_> {
-    /// Entries of the Scale: of each manager that owns the count, that alone.
+    /// Entries of the Scale: each manager that owns the count, with only that field.
     pub(crate) fn to_scale(&self, object: &Value) -> Value {
         let mut shown = Managers::default();
         let managers = Managers::decode(object);
@@ -33,8 +33,8 @@ impl Count<'_> {
         shown.encode()
     }
 
-    /// Entries of the object after the Scale was written. Whoever owns the count since then has no time (as in
-    /// kube-apiserver, whose handler has none for those that the object did not know).
+    /// Entries of the object after the Scale was written. New owners of the count have no time (as in kube-apiserver,
+    /// whose handler has none for managers that the object did not have).
     pub(crate) fn to_object(&self, object: &Value, scale: &Value) -> Value {
         let before = Managers::decode(object);
         let mut scaling = Managers::decode(scale);
@@ -59,7 +59,7 @@ impl Count<'_> {
         after.encode()
     }
 
-    /// Entries of versions of other groups are nobody's.
+    /// Entries of versions of other groups are ignored.
     fn knows(&self, entry: &Entry) -> bool {
         group(&entry.api_version) == group(self.api_version)
     }

@@ -8,7 +8,7 @@ use super::path::Element;
 use crate::kinds::rules::Fields;
 use crate::schema::types::{Place, Shape};
 
-/// A set of paths. A path is a member where its last element is in `members` of the node its other elements lead to.
+/// A set of paths. A path is a member if its last element is in `members` of the node that its other elements lead to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Set {
     members: BTreeSet<Element>,
@@ -40,7 +40,7 @@ impl Set {
         self.children.get(element).filter(|child| !child.is_empty())
     }
 
-    /// With all paths of another one.
+    /// Adds all paths of another set.
     pub(super) fn union(mut self, other: Self) -> Self {
         self.members.extend(other.members);
         for (element, child) in other.children {
@@ -64,7 +64,7 @@ impl Set {
         Self { members, children }
     }
 
-    /// Without the paths of another one.
+    /// Removes the paths of another set.
     pub(super) fn difference(mut self, other: &Self) -> Self {
         self.members.retain(|member| !other.members.contains(member));
         self.children.retain(|element, child| {
@@ -76,7 +76,7 @@ impl Set {
         self
     }
 
-    /// Only what an endpoint can own.
+    /// Keeps only fields that can be owned through an endpoint.
     pub(super) fn within(self, owned: &Fields) -> Self {
         match owned {
             Fields::All => self,
@@ -87,7 +87,7 @@ impl Set {
         }
     }
 
-    /// Without a field and everything below it.
+    /// Removes a field and everything below it.
     fn without(mut self, names: &[Box<str>]) -> Self {
         let Some((first, rest)) = names.split_first() else { return self };
         let element = Element::field(first);
@@ -103,7 +103,7 @@ impl Set {
         self
     }
 
-    /// Only a field and everything below it.
+    /// Keeps only a field and everything below it.
     fn part(&self, names: &[Box<str>]) -> Self {
         let Some((first, rest)) = names.split_first() else { return self.clone() };
         let element = Element::field(first);
@@ -118,7 +118,7 @@ impl Set {
         out
     }
 
-    /// Declared fields on the way to members become members themselves: a struct goes when all in it goes.
+    /// Adds the declared fields on the paths of members as members: a struct is removed when all its members are.
     pub(super) fn with_named_fields(&self, place: Place<'_>) -> Self {
         let mut out = Self { members: self.members.clone(), children: BTreeMap::new() };
         for (element, child) in &self.children {
@@ -157,7 +157,7 @@ impl Set {
         }
     }
 
-    /// FieldsV1.
+    /// Encodes the set as FieldsV1.
     pub(super) fn encode(&self) -> Value {
         let mut map = Map::new();
         for member in &self.members {
@@ -178,7 +178,7 @@ impl Set {
         Value::Object(map)
     }
 
-    /// Reads FieldsV1; `None` when it is malformed.
+    /// Parses FieldsV1; `None` when it is malformed.
     pub(super) fn decode(value: &Value) -> Option<Self> {
         let mut out = Self::default();
         for (key, below) in value.as_object()? {

@@ -1,4 +1,4 @@
-//! Tests of field ownership that need no recordings.
+//! Tests of field ownership without recordings.
 
 use serde_json::{Value, json};
 use tombolo_testkit::{Growth, alone};

@@ -1,4 +1,4 @@
-//! Walks over values beside their type: which fields there are, what differs, what a merge gives.
+//! Walks over values along their types: the fields of a value, differences, merges.
 
 mod compare;
 mod merge;
@@ -16,14 +16,14 @@ use super::set::Set;
 use crate::gofmt;
 use crate::schema::types::{ListShape, Place, Presence, Rest, Shape, StringKind, Topology};
 
-/// How a value is treated: as a whole, or by its parts.
+/// How a value is treated: as a whole, or in parts.
 pub(super) enum Form<'a> {
     Leaf,
     Map,
     List(&'a ListShape),
 }
 
-/// The form of a value of a type. A value that does not fit its type is a leaf.
+/// The form of a value in a type. A value that does not fit its type is a leaf.
 pub(super) fn form<'a>(place: Place<'a>, value: &Value) -> Form<'a> {
     match (&place.node().shape, value) {
         (Shape::Any { atomic: false }, Value::Object(_)) => Form::Map,
@@ -87,7 +87,7 @@ fn key_default(item: Place<'_>, key: &str) -> Option<Value> {
     stated.or_else(|| node.default.as_deref().cloned()).or(zero)
 }
 
-/// The fields that a value sets.
+/// The fields that a value contains.
 pub(super) fn to_set(place: Place<'_>, value: &Value) -> Set {
     let mut set = Set::default();
     collect(place, value, &mut Vec::new(), &mut set);
@@ -120,7 +120,7 @@ fn collect(place: Place<'_>, value: &Value, path: &mut Vec<Element>, set: &mut S
                 let single = counts.get(&element) == Some(&1);
                 path.push(element);
                 set.insert(path);
-                // Items that occur twice are owned as a whole.
+                // Duplicate items are owned as a whole.
                 if single {
                     collect(place.item(), item, path, set);
                 }
@@ -131,7 +131,7 @@ fn collect(place: Place<'_>, value: &Value, path: &mut Vec<Element>, set: &mut S
     }
 }
 
-/// Checks that an applied configuration names only fields that the type has, and no item twice.
+/// Checks that an applied configuration contains only fields of the type, and no duplicate items.
 pub(super) fn validate(place: Place<'_>, value: &Value) -> Result<(), String> {
     check(place, value, "")
 }
@@ -179,7 +179,7 @@ fn check(place: Place<'_>, value: &Value, path: &str) -> Result<(), String> {
     }
 }
 
-/// Whether a value is of the scalar type that is declared. Times and what may be of several types are any scalar.
+/// Whether a value has the declared scalar type. Times and values of several types accept any scalar.
 fn check_scalar(shape: &Shape, value: &Value) -> Result<(), String> {
     let whole = value.is_array() || value.is_object();
     match shape {

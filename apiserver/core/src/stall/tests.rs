@@ -22,7 +22,7 @@ async fn a_slow_peer_is_waited_for() {
     let writer = tokio::spawn(async move { guarded.write_all(&[7; 64]).await });
     let mut bytes = [0; 16];
     for _ in 0..4 {
-        // Longer in all than the limit, never longer at once.
+        // Longer than the limit in total, but never at once.
         sleep(LIMIT / 3).await;
         far.read_exact(&mut bytes).await.unwrap();
     }

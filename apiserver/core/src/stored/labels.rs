@@ -1,7 +1,7 @@
-//! Labels of objects, read once for all who look at them.
+//! Labels of objects, parsed once for all watchers.
 //!
-//! Short ones stay with their object. Whoever writes an object chooses how many it has, and a former version lives for as long as the
-//! history has it: of long ones only the newest are kept, and are read again when somebody comes late.
+//! Short labels stay with their object. The author of an object determines how many it has, and the history keeps
+//! former versions alive, so only the newest long labels are kept; late watchers parse them again.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -14,13 +14,14 @@ use serde::{Deserialize, Deserializer};
 
 use super::Stored;
 
-/// Bytes of labels that stay with their object, at most: far more than objects have that nobody makes large.
+/// Maximum number of bytes of labels that stay with their object: far more than usual objects have.
 const SHORT_LEN_MAX: usize = 2 * 1024;
 
-/// Bytes of longer ones that are kept for one store, at most: those of the newest changes, at which all watches are about to look.
+/// Maximum number of bytes of longer labels kept per store: those of the newest changes, which all watches will check
+/// soon.
 const LONG_LEN_MAX: usize = 4 * 1024 * 1024;
 
-/// Names and values, one after the other.
+/// Names and values in sequence.
 #[derive(Debug, Default)]
 pub(crate) struct Labels {
     text: String,
@@ -28,7 +29,7 @@ pub(crate) struct Labels {
 }
 
 impl Labels {
-    /// Those of a body; none when it does not say them as labels are said.
+    /// Parses the labels of a body; none when they are malformed.
     fn read(body: &[u8]) -> Self {
         #[derive(Deserialize)]
         struct Object {
@@ -46,7 +47,7 @@ impl Labels {
         labels
     }
 
-    /// Of a name that comes twice the last value counts.
+    /// The last value of a repeated name counts.
     pub(crate) fn get(&self, wanted: &str) -> Option<&str> {
         let mut rest = self.text.as_str();
         let labels = self.lens.iter().map(|(name, value)| {
@@ -57,7 +58,7 @@ impl Labels {
         labels.filter(|(name, _)| *name == wanted).last().map(|(_, value)| value)
     }
 
-    /// Bytes that they take.
+    /// Size in bytes.
     fn size(&self) -> usize {
         self.text.len() + size_of_val(self.lens.as_slice())
     }
@@ -88,7 +89,7 @@ impl<'de> Deserialize<'de> for Labels {
     }
 }
 
-/// The labels of one object, as far as somebody has asked.
+/// The labels of one object, as far as they were requested.
 #[derive(Debug, Default)]
 pub(crate) struct Known {
     short: OnceLock<Labels>,
@@ -96,7 +97,7 @@ pub(crate) struct Known {
 }
 
 impl Known {
-    /// Looks at the labels of the object that this belongs to. Long ones are known from then on if they are among the `newest`.
+    /// Passes the labels of this object to `look`. Long ones are cached if `newest` is given.
     pub(crate) fn look<T>(
         &self,
         object: &Stored,
@@ -106,7 +107,7 @@ impl Known {
         if let Some(short) = self.short.get() {
             return look(short);
         }
-        // Held while they are read: others who want them wait for it.
+        // Held while they are parsed, so that others wait for the result.
         let mut long = self.long.lock();
         if let Some(short) = self.short.get() {
             return look(short);
@@ -129,7 +130,7 @@ impl Known {
     }
 }
 
-/// Long labels of the newest objects of one store that somebody has looked at.
+/// Long labels of the newest objects of one store, of those that were requested.
 #[derive(Debug, Default)]
 pub(crate) struct Newest {
     kept: Mutex<Kept>,

@@ -1,8 +1,8 @@
-//! Bodies at rest.
+//! Compressed bodies of stored objects.
 //!
-//! Objects of one resource say most things in the same words: their type, who manages which fields, the names of the
-//! fields themselves. A body that nobody is about to read is kept as what it says besides another body of its resource
-//! (LZ4 with that body as the dictionary), which takes a few microseconds to do and about one to undo.
+//! Objects of one resource share most of their text: type, managed fields, names of fields. A body that is not about to
+//! be read is compressed against another body of its resource (LZ4 with that body as the dictionary), which takes a few
+//! microseconds, and about one to decompress.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -18,24 +18,24 @@ use super::Stored;
 #[cfg(test)]
 mod tests;
 
-/// The newest objects, up to this number, stay as they are: watchers are about to read them. A watcher that comes later pays
-/// the microsecond of unpacking, once for all that watch the same.
+/// The newest objects, up to this number, stay uncompressed, because watchers are about to read them. A later watcher
+/// costs a microsecond of decompression, once for all that watch the same.
 pub const FRESH_COUNT_MAX: usize = 32;
 
-/// Bytes of bodies of the newest objects that stay as they are, at most.
+/// Maximum number of bytes of bodies of the newest objects that stay uncompressed.
 pub const FRESH_BYTES_MAX: usize = 128 * 1024;
 
-/// Longest sample, in bytes: the beginning of a body, with its metadata.
+/// Maximum length of a sample in bytes: the beginning of a body, with its metadata.
 const SAMPLE_LEN_MAX: usize = 4 * 1024;
 
-/// Bodies that are packed against one sample, at most. It lives as long as one of them; what is written changes with
-/// time, and so must what it is compared with.
+/// Maximum number of bodies compressed against one sample. A sample lives as long as one of them; since the written
+/// objects change over time, so must the sample.
 const SAMPLE_USES_MAX: u32 = 1024;
 
-/// Bytes of room to work in that are kept from one body to the next, at most.
+/// Maximum size in bytes of each working buffer that is kept from one body to the next.
 const BENCH_LEN_MAX: usize = 16 * 1024;
 
-/// What packing has to save, in bytes, to be worth it: about what the two ways of holding differ by.
+/// Minimum saving in bytes: about the difference in size between the two representations.
 const GAIN_MIN: usize = 64;
 
 /// The text of one object.
@@ -44,7 +44,7 @@ pub(crate) struct Text {
 }
 
 enum Held {
-    /// Behind a pointer: few are held so, and there is one [`Held`] for every object.
+    /// Boxed, because few bodies are plain and there is one [`Held`] for every object.
     Plain(Box<Bytes>),
     Packed {
         packed: Box<[u8]>,
@@ -53,7 +53,7 @@ enum Held {
     },
 }
 
-/// What bodies of a resource are compared with.
+/// The text that bodies of a resource are compressed against.
 struct Sample {
     text: Box<[u8]>,
 }
@@ -70,7 +70,7 @@ impl Text {
         }
     }
 
-    /// Bytes that the text takes in memory, without the sample that it shares with others.
+    /// Memory in bytes of the text, without the shared sample.
     pub(crate) fn held(&self) -> usize {
         match &*self.held.lock() {
             Held::Plain(body) => body.len(),
@@ -89,7 +89,7 @@ impl Text {
         }
     }
 
-    /// Appends the text from a place on.
+    /// Appends the text from an offset on.
     pub(crate) fn append(&self, from: usize, out: &mut BytesMut) {
         match &*self.held.lock() {
             Held::Plain(body) => out.extend_from_slice(&body[from..]),
@@ -109,14 +109,14 @@ impl Text {
             Held::Packed { .. } => return,
         };
         let Some(packed) = bench.pack(&plain, sample) else { return };
-        // Copied, so that what stays has the length that it needs: a long buffer that is cut leaves a hole behind every
+        // Copied to an allocation of the exact length: shrinking a long buffer would leave a gap in memory after every
         // object.
         let (packed, len) = (packed.into(), plain.len());
         *self.held.lock() = Held::Packed { packed, sample: Arc::clone(sample), len };
     }
 }
 
-/// Room to work in, of the size of the largest body so far but no more than [`BENCH_LEN_MAX`] between two bodies.
+/// Working buffers, as large as the largest body so far but at most [`BENCH_LEN_MAX`] between two bodies.
 #[derive(Default)]
 struct Bench {
     packed: Vec<u8>,
@@ -124,7 +124,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// The packed form of a body; `None` when it is not worth keeping.
+    /// Compresses a body; `None` when the result is not worth keeping.
     fn pack(&mut self, plain: &[u8], sample: &Sample) -> Option<&[u8]> {
         self.packed.truncate(BENCH_LEN_MAX);
         self.packed.shrink_to(BENCH_LEN_MAX);
@@ -139,12 +139,12 @@ impl Bench {
         self.again.resize(plain.len(), 0);
         let packed = self.packed.get(..len)?;
         unpack(packed, sample, &mut self.again);
-        // A fault of the library must not become one of the store.
+        // A defect of the library must not corrupt the store.
         (self.again == plain).then_some(packed)
     }
 }
 
-/// Fills `body` with what was packed. What cannot be unpacked was not kept (see [`Text::pack`]).
+/// Decompresses to `body`. Data that cannot be decompressed was never kept (see [`Text::pack`]).
 fn unpack(packed: &[u8], sample: &Sample, body: &mut [u8]) {
     let unpacked = decompress_into_with_dict(packed, body, &sample.text);
     debug_assert_eq!(unpacked.ok(), Some(body.len()), "it was unpacked before it was kept");
@@ -156,12 +156,12 @@ impl fmt::Debug for Text {
     }
 }
 
-/// Packs the objects of one store once newer ones have been written.
+/// Compresses the objects of one store after newer ones were written.
 #[derive(Default)]
 pub struct Packer {
     fresh: VecDeque<Arc<Stored>>,
     fresh_len: usize,
-    /// By resource: one each, for those that have objects.
+    /// One sample per resource that has objects.
     samples: HashMap<Resource, Used>,
     bench: Bench,
 }
@@ -172,25 +172,25 @@ struct Used {
 }
 
 impl Packer {
-    /// Takes note of an object that was just written.
+    /// Records an object that was just written.
     pub fn add(&mut self, object: &Arc<Stored>) {
         self.fresh_len += object.body_len();
         self.fresh.push_back(Arc::clone(object));
     }
 
-    /// Packs what has become too much to stay as it is, oldest first.
+    /// Compresses objects beyond the limits for uncompressed ones, oldest first.
     pub fn settle(&mut self) {
         while self.fresh.len() > FRESH_COUNT_MAX || self.fresh_len > FRESH_BYTES_MAX {
             let Some(object) = self.fresh.pop_front() else { break };
             self.fresh_len -= object.body_len();
-            // What nobody else holds any more goes.
+            // An object that nothing else refers to is dropped.
             if Arc::strong_count(&object) > 1 {
                 self.pack(&object);
             }
         }
     }
 
-    /// Packs an object now.
+    /// Compresses an object now.
     pub fn pack(&mut self, object: &Stored) {
         let resource = object.key.resource();
         if let Some(used) = self.samples.get_mut(resource).filter(|used| used.uses < SAMPLE_USES_MAX) {
@@ -204,7 +204,7 @@ impl Packer {
         self.samples.insert(resource.clone(), Used { sample, uses: 1 });
     }
 
-    /// Lets go of what it knows of a resource that is withdrawn.
+    /// Drops the sample of a withdrawn resource.
     pub fn forget(&mut self, resource: &Resource) {
         self.samples.remove(resource);
     }

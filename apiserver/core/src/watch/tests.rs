@@ -61,7 +61,7 @@ impl World {
     }
 }
 
-/// One event from each watch; all are equal.
+/// Reads one event from each watch; all must be equal.
 async fn same_event(watches: &mut [Body]) -> Value {
     let mut lines: Vec<Bytes> = Vec::new();
     for watch in watches {

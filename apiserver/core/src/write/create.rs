@@ -15,10 +15,10 @@ use crate::value::to_bytes;
 use super::owners::{self, AFTER_ADMISSION};
 use super::{ATTEMPTS_MAX, Context, LocalWrites, Written, fields, meta, worked};
 
-/// Longest prefix of a generated name: 63 bytes with the suffix (Kubernetes convention).
+/// Maximum length of the prefix of a generated name: 63 bytes with the suffix (Kubernetes convention).
 const GENERATED_PREFIX_LEN_MAX: usize = 58;
 
-/// Letters and digits of generated names: none that makes words or is mistaken for another.
+/// Letters and digits of generated names: chosen so that they form no words and are not confused with each other.
 const GENERATED_ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 
 const GENERATED_SUFFIX_LEN: usize = 5;
@@ -54,8 +54,8 @@ impl LocalWrites {
         }
     }
 
-    /// Creates an object whose name is known. `own` records who owns its fields. What admission has chosen for it and
-    /// somebody else was faster to store is chosen again.
+    /// Creates an object with a known name. `own` records field ownership. When a value that admission chose was taken
+    /// by a concurrent write, it is chosen again.
     pub(super) async fn create_named(
         &self,
         context: &mut Context<'_>,
@@ -91,13 +91,13 @@ impl LocalWrites {
         for field in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"] {
             meta::set(&mut object, field, Value::Null);
         }
-        // Before the kind prepares it: a Job selects its pods by it.
+        // Set before the kind prepares the object: a Job selects its pods by UID.
         let uid = Value::from(Uuid::new_v4().to_string());
         meta::set(&mut object, "uid", uid.clone());
         let request = context.request;
         let complete = || {
             kind.default(&mut object);
-            // Of a patch they are looked for once, behind admission.
+            // For a patch they are searched for only once, after admission.
             if !matches!(context.request.verb, WriteVerb::Patch(_)) {
                 context.warnings.extend(owners::dedup(&mut object, ""));
             }
@@ -112,7 +112,7 @@ impl LocalWrites {
         created
     }
 
-    /// Checks and stores an object that admission has completed.
+    /// Validates and stores an object that admission has completed.
     async fn store_new(
         &self,
         context: &mut Context<'_>,
@@ -121,7 +121,7 @@ impl LocalWrites {
     ) -> Result<Written, ApiError> {
         let kind = context.kind;
         context.warnings.extend(owners::dedup(object, AFTER_ADMISSION));
-        // Again: a mutating hook may have written them.
+        // Set again: a mutating hook may have changed them.
         meta::set(object, "uid", uid);
         meta::set(object, "creationTimestamp", meta::time(context.now).into());
         kind.prepare_create(object, context.now);
@@ -131,7 +131,7 @@ impl LocalWrites {
         }
         context.warnings.extend(kind.warnings(object, None, ""));
         if let Some((_, live)) = self.read(context)? {
-            // Before the validating hooks, which may allocate.
+            // Checked before the validating hooks, which may allocate resources.
             let error = context.refused(StoreError::AlreadyExists { key: context.key() });
             return Err(match meta::text(&live, "deletionTimestamp") {
                 "" => error,
@@ -148,12 +148,12 @@ impl LocalWrites {
     }
 }
 
-/// Puts the namespace of the path into the object, or refuses one that differs.
+/// Sets the namespace of the path in the object, or refuses a different one.
 pub(super) fn check_namespace(context: &Context<'_>, object: &mut Value) -> Result<(), ApiError> {
     settle_namespace(context.kind, context.namespace(), object)
 }
 
-/// The same for any kind. An object of the cluster has no namespace, whatever it says.
+/// Like [`check_namespace`], for any kind. The namespace of a cluster-scoped object is removed.
 pub(super) fn settle_namespace(kind: &KindInfo, namespace: &str, object: &mut Value) -> Result<(), ApiError> {
     let own = meta::text(object, "namespace");
     if !kind.namespaced {
@@ -161,7 +161,7 @@ pub(super) fn settle_namespace(kind: &KindInfo, namespace: &str, object: &mut Va
             meta::set(object, "namespace", Value::Null);
         }
     } else if own.is_empty() || namespace.is_empty() {
-        // An empty namespace in the path is refused by the validation.
+        // Validation refuses an empty namespace in the path.
         meta::set(object, "namespace", namespace.into());
     } else if own != namespace {
         return Err(ApiError::bad_request(
@@ -174,7 +174,7 @@ pub(super) fn settle_namespace(kind: &KindInfo, namespace: &str, object: &mut Va
 fn generate_name(object: &mut Value) {
     let prefix = meta::text(object, "generateName");
     if prefix.is_empty() {
-        // Left to the kind's validation, which words the refusal.
+        // Left to the kind's validation, which has the right message.
         return;
     }
     let mut end = prefix.len().min(GENERATED_PREFIX_LEN_MAX);

@@ -1,4 +1,4 @@
-//! DELETE, of one object and of collections: grace, finalizers, propagation, preconditions.
+//! DELETE of one object and of collections: grace period, finalizers, propagation, preconditions.
 
 use std::sync::Arc;
 
@@ -24,17 +24,17 @@ const FOREGROUND: &str = "foregroundDeletion";
 
 const DEFINITIONS: (&str, &str) = ("apiextensions.k8s.io", "customresourcedefinitions");
 
-/// Keeps a definition until its objects are gone; whoever removes them takes it away.
+/// Finalizer that keeps a definition until its objects are deleted; the controller that deletes them removes it.
 pub const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
 
-/// Jobs are the one kind that most clients delete without its dependents unawares (batch/job/strategy.go).
+/// Jobs are the one kind whose dependents most clients orphan without knowing it (batch/job/strategy.go).
 const JOB_ORPHANS: &str = "child pods are preserved by default when jobs are deleted; set \
     propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning";
 
-/// What marks an object for deletion in its metadata.
+/// The metadata fields that mark an object for deletion.
 const MARKS: [&str; 4] = ["finalizers", "deletionTimestamp", "deletionGracePeriodSeconds", "generation"];
 
-/// All that marking an object for deletion may change of it.
+/// Everything that marking an object for deletion may change.
 #[derive(PartialEq)]
 struct Marks {
     metadata: [Value; MARKS.len()],
@@ -48,7 +48,7 @@ impl Marks {
         Self { metadata, phase: object.pointer("/status/phase").cloned().unwrap_or_default() }
     }
 
-    /// Takes the marks off again, but for the finalizers.
+    /// Restores the marks, except the finalizers.
     fn put_back(self, object: &mut Value) {
         for (field, value) in MARKS.into_iter().zip(self.metadata).skip(1) {
             meta::set(object, field, value);
@@ -56,11 +56,11 @@ impl Marks {
     }
 }
 
-/// What became of an object.
+/// The outcome of a deletion.
 enum Outcome {
-    /// It is gone; its last state.
+    /// The object is deleted; its last state.
     Gone(Value),
-    /// It is marked and goes when its time is up or its finalizers are done.
+    /// The object is marked and will be deleted when its grace period is over or its finalizers are removed.
     Marked(Value),
 }
 
@@ -92,9 +92,9 @@ impl LocalWrites {
             let mut context = Context::new(request);
             item.key.name().clone_into(&mut context.name);
             match self.delete_one(&mut context, &options, Some(item.uid.as_str())).await {
-                // As it was before: the list says what has been chosen.
+                // The old state: the list contains the selected objects.
                 Ok(_) => items.push(list_item(kind, item)?),
-                // Somebody else was faster.
+                // Another request deleted it first.
                 Err(error) if error.code == StatusCode::NOT_FOUND => {}
                 Err(error) => return Err(error),
             }
@@ -107,14 +107,14 @@ impl LocalWrites {
             "items": items,
         });
         if kind.custom && page.meta.continue_token.is_none() {
-            // As lists of custom resources always have it.
+            // Lists of custom resources always have this field.
             list["metadata"]["continue"] = "".into();
         }
         Ok(WriteReply { status: StatusCode::OK, body: raw::object_text(&list), is_object: false, warnings })
     }
 
-    /// Deletes one incarnation of an object: the `chosen` one, else that which is found first. What has come in its place
-    /// meanwhile was not asked for, and nobody has judged it.
+    /// Deletes one incarnation of an object: the `chosen` one, or otherwise the first one that is found. An object that
+    /// replaced it in the meantime is neither requested nor checked, so it stays.
     async fn delete_one(
         &self,
         context: &mut Context<'_>,
@@ -132,7 +132,7 @@ impl LocalWrites {
             if let Some(marked) = &marked
                 && found.as_ref().is_none_or(|(live, _)| live.uid != marked.uid)
             {
-                // Whoever wrote to the marked pod has made the last step of this deletion.
+                // A concurrent write to the marked pod completed this deletion.
                 return super::served(context.kind, &marked.body()).map(Outcome::Gone);
             }
             let (stored, live) = found.ok_or_else(|| context.not_found())?;
@@ -146,7 +146,7 @@ impl LocalWrites {
                 });
             }
             let warnings = context.warnings.len();
-            // Each time: what the hooks judge may have changed since the last attempt.
+            // At each attempt: the object that the hooks check may have changed since the last one.
             self.mutate(context, Operation::Delete, None, Some(&live)).await?;
             self.validate(context, Operation::Delete, None, Some(&live)).await?;
             match self.attempt_delete(context, options, (&stored, live), &mut marked).await {
@@ -171,7 +171,7 @@ impl LocalWrites {
         if grace == 0 && !is_held(context.kind, &object) {
             if !dry_run {
                 let mut revision = stored.revision;
-                // Whoever watches pods sees them marked before they are gone, also when there is nothing to wait for.
+                // Watchers see pods marked before they are deleted, even without a grace period.
                 if is(context.kind, ("", "pods")) {
                     let pod = self.put(context, &mut object, Expect::Revision(revision)).await?;
                     revision = pod.revision;
@@ -181,7 +181,7 @@ impl LocalWrites {
                 meta::set(&mut object, "resourceVersion", last.revision.to_string().into());
             }
             if !is(context.kind, ("", "pods")) {
-                // Only what is stopped gently is marked before it goes.
+                // Only objects with graceful deletion are marked before they are deleted.
                 before.put_back(&mut object);
             }
             return Ok(Outcome::Gone(object));
@@ -193,7 +193,7 @@ impl LocalWrites {
     }
 }
 
-/// A stored object as lists show it: without its type where the kind has a Go type.
+/// A stored object as in lists: without its type if the kind has a Go type.
 fn list_item(kind: &KindInfo, stored: &Stored) -> Result<Value, ApiError> {
     let mut item = super::served(kind, &stored.body())?;
     if let Some(members) = item.as_object_mut().filter(|_| !kind.custom) {
@@ -203,13 +203,13 @@ fn list_item(kind: &KindInfo, stored: &Stored) -> Result<Value, ApiError> {
     Ok(item)
 }
 
-/// Whether an update has made the last step of a deletion: it was marked, its time is up, nothing holds it.
+/// Whether an update completes a deletion: the object was marked, its grace period is over, nothing holds it.
 pub(super) fn is_finished(context: &Context<'_>, object: &Value) -> bool {
     let grace = meta::get(object, "deletionGracePeriodSeconds").and_then(Value::as_i64).unwrap_or(0);
     meta::is_deleting(object) && grace == 0 && !is_held(context.kind, object)
 }
 
-/// Whether finalizers keep an object; namespaces have some of their own.
+/// Whether finalizers hold an object; namespaces have additional ones.
 fn is_held(kind: &KindInfo, object: &Value) -> bool {
     let namespace = is(kind, ("", "namespaces"))
         && object.pointer("/spec/finalizers").and_then(Value::as_array).is_some_and(|list| !list.is_empty());
@@ -220,7 +220,7 @@ fn is(kind: &KindInfo, resource: (&str, &str)) -> bool {
     (&*kind.resource.group, &*kind.resource.name) == resource
 }
 
-/// 409 when another object has come in the place of the one that was judged.
+/// 409 when another object has replaced the one that was checked.
 fn replaced(context: &Context<'_>, judged: &Option<String>, uid: &str) -> ApiError {
     let kind = context.kind;
     let judged = judged.as_deref().unwrap_or_default();
@@ -250,7 +250,7 @@ fn check_preconditions(context: &Context<'_>, live: &Value, options: &DeleteOpti
     Ok(())
 }
 
-/// Writes into the object that it is being deleted. The seconds that are left to it.
+/// Marks an object for deletion. Returns the remaining seconds.
 fn mark(context: &Context<'_>, options: &DeleteOptions, object: &mut Value) -> i64 {
     let finalizers = finalizers_for(context.kind, object, options);
     let list = if finalizers.is_empty() { Value::Null } else { json!(finalizers) };
@@ -261,7 +261,7 @@ fn mark(context: &Context<'_>, options: &DeleteOptions, object: &mut Value) -> i
     }
     let until = context.now.saturating_add(SignedDuration::from_secs(wanted)).unwrap_or(context.now);
     meta::set(object, "deletionTimestamp", meta::time(until).into());
-    // Kinds that hold others have a deletion of their own in kube-apiserver: the time is all that it notes.
+    // Namespaces and definitions have their own deletion in kube-apiserver: it records only the time.
     let namespace = is(context.kind, ("", "namespaces"));
     if namespace {
         object["status"]["phase"] = "Terminating".into();
@@ -276,7 +276,7 @@ fn mark(context: &Context<'_>, options: &DeleteOptions, object: &mut Value) -> i
     wanted
 }
 
-/// A second deletion can only make the time shorter.
+/// A second deletion can only shorten the grace period.
 fn shorten(object: &mut Value, options: &DeleteOptions, wanted: i64) -> i64 {
     let current = meta::get(object, "deletionGracePeriodSeconds").and_then(Value::as_i64).unwrap_or(0);
     if options.grace.is_none() || wanted >= current {
@@ -293,7 +293,7 @@ fn shorten(object: &mut Value, options: &DeleteOptions, wanted: i64) -> i64 {
     wanted
 }
 
-/// Only pods that are bound and not finished are stopped gently.
+/// Only pods that are bound and not finished are deleted gracefully.
 fn grace(kind: &KindInfo, object: &Value, options: &DeleteOptions) -> i64 {
     if !is(kind, ("", "pods")) {
         return 0;
@@ -309,7 +309,7 @@ fn grace(kind: &KindInfo, object: &Value, options: &DeleteOptions) -> i64 {
     }
 }
 
-/// The finalizers after the propagation policy has had its say.
+/// The finalizers after applying the propagation policy.
 fn finalizers_for(kind: &KindInfo, object: &Value, options: &DeleteOptions) -> Vec<String> {
     let mut finalizers = meta::finalizers(object);
     if is(kind, DEFINITIONS) && !meta::is_deleting(object) && !finalizers.iter().any(|own| own == CLEANUP) {

@@ -1,4 +1,4 @@
-//! Field ownership: who manages which field, for every write.
+//! Field ownership in every write.
 
 use http::StatusCode;
 use serde_json::Value;
@@ -9,12 +9,12 @@ use crate::status::{ApiError, Cause, Details};
 
 use super::Context;
 
-/// Records which fields the writer of a create, update or patch now owns.
+/// Records the fields that the writer of a create, update or patch owns.
 pub(super) fn track(context: &Context<'_>, live: Option<&Value>, new: &mut Value) {
     track_as(context, context.kind, live, new);
 }
 
-/// The same for an object of another kind: the view that a subresource carries.
+/// Like [`track`], for an object of another kind: the view that a subresource uses.
 pub(super) fn track_as(context: &Context<'_>, kind: &KindInfo, live: Option<&Value>, new: &mut Value) {
     ssa::update(kind, live, new, &writer(context, kind));
 }
@@ -30,7 +30,7 @@ pub(super) fn apply(
     ssa::apply(kind, live, applied, &writer(context, kind), force).map_err(|error| match error {
         ApplyError::Conflict(conflicts) => conflict(&conflicts),
         ApplyError::BadRequest(message) => ApiError::bad_request(message),
-        // Without a reason, as kube-apiserver answers a configuration that does not fit the schema.
+        // The Status has no reason, as in kube-apiserver's answer to a configuration that does not fit the schema.
         ApplyError::Invalid(message) => ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "", message),
     })
 }
@@ -44,7 +44,7 @@ fn writer<'a>(context: &'a Context<'_>, kind: &KindInfo) -> Writer<'a> {
     }
 }
 
-/// 409 with one cause a field that somebody else owns.
+/// 409 with one cause per field that another manager owns.
 fn conflict(conflicts: &[ssa::Conflict]) -> ApiError {
     let causes = conflicts.iter().map(|conflict| {
         let message = format!("conflict with {}", conflict.manager);

@@ -28,7 +28,7 @@ pub(super) fn set(object: &mut Value, field: &str, value: Value) {
     }
 }
 
-/// Takes fields of `metadata` from another object, also their absence.
+/// Copies fields of `metadata` from another object, also their absence.
 pub(super) fn copy(object: &mut Value, from: &Value, fields: &[&str]) {
     for field in fields {
         set(object, field, get(from, field).cloned().unwrap_or_default());
@@ -46,7 +46,7 @@ pub(super) fn is_deleting(object: &Value) -> bool {
     get(object, "deletionTimestamp").is_some()
 }
 
-/// A time as Kubernetes writes one: UTC, whole seconds.
+/// Formats a time as Kubernetes does: UTC, whole seconds.
 pub(super) fn time(at: Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }

@@ -9,10 +9,10 @@ use crate::schema::decode::DecodeError;
 use crate::schema::types::json_type;
 use crate::status::{ApiError, Cause};
 
-/// What happens to dependents.
+/// Treatment of dependents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Propagation {
-    /// They lose their owner and stay.
+    /// They are kept, without their owner.
     Orphan,
     /// They are deleted afterwards.
     Background,
@@ -20,24 +20,24 @@ pub(super) enum Propagation {
     Foreground,
 }
 
-/// How to delete.
+/// The options of a deletion.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct DeleteOptions {
-    /// Seconds to stop gently.
+    /// Grace period in seconds.
     pub(super) grace: Option<i64>,
-    /// What happens to dependents; `None` is the kind's default.
+    /// Treatment of dependents; `None` for the kind's default.
     pub(super) propagation: Option<Propagation>,
-    /// UID that the object must have.
+    /// Required UID of the object.
     pub(super) uid: Option<String>,
-    /// Revision that the object must have.
+    /// Required revision of the object.
     pub(super) revision: Option<String>,
     pub(super) dry_run: bool,
-    /// `orphanDependents: false` was given: the answer to a deletion that takes time is 202.
+    /// `orphanDependents: false` was given: a deletion that takes time is answered with 202.
     pub(super) accepted: bool,
 }
 
 impl DeleteOptions {
-    /// Reads the body, or without one the parameters.
+    /// Reads the body, or the parameters when there is no body.
     pub(super) fn of(request: &WriteRequest) -> Result<Self, ApiError> {
         if request.body.is_empty() {
             return Self::from_params(&request.query, request.options.dry_run);
@@ -98,8 +98,8 @@ impl DeleteOptions {
     }
 }
 
-/// A field of the options; what is of another type is refused: a deletion that was meant to be tried only, or to hold
-/// under a condition, must not happen because that was written wrongly.
+/// A field of the options. A wrong type is refused: a deletion that was meant as a dry run or with a precondition must
+/// not happen because of a mistake in the options.
 fn field<'v, T>(
     body: &'v Value,
     name: &str,
@@ -125,7 +125,7 @@ fn typed<'v, T>(
     read(value).map(Some).ok_or_else(|| ApiError::bad_request(unmarshal(value, place)))
 }
 
-/// That a value does not fit into a Go type, in the words of Go's decoder.
+/// The message of Go's decoder about a value that does not fit its type.
 fn unmarshal(value: &Value, place: &str) -> String {
     let number =
         if value.is_number() && place.ends_with("int64") { format!(" {value}") } else { String::new() };

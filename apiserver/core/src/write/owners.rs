@@ -1,4 +1,4 @@
-//! Owner references that are given twice.
+//! Duplicate owner references.
 
 use std::collections::HashSet;
 
@@ -6,12 +6,12 @@ use serde_json::Value;
 
 use super::meta;
 
-/// What follows about those that were found.
+/// Kubernetes' advice about duplicates.
 const ADVICE: &str = "API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; please \
                       fix your requests; duplicate UID(s) observed: ";
 
-/// Keeps one of each; what to say about the others. `when` says where they were found, after mutating admission or
-/// (empty) before.
+/// Removes duplicate owner references, and returns the warning about them. `when` states when they were found: after
+/// mutating admission or (empty) before.
 pub(super) fn dedup(object: &mut Value, when: &str) -> Option<String> {
     let owners = meta::get(object, "ownerReferences").and_then(Value::as_array)?;
     let mut seen = HashSet::new();
@@ -27,5 +27,5 @@ pub(super) fn dedup(object: &mut Value, when: &str) -> Option<String> {
     Some(warning)
 }
 
-/// Behind mutating admission.
+/// Found after mutating admission.
 pub(super) const AFTER_ADMISSION: &str = " after mutating admission happens";

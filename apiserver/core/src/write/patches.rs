@@ -1,4 +1,4 @@
-//! What patches and server-side applies make of an object.
+//! The results of patches and server-side applies.
 
 use http::StatusCode;
 use serde_json::Value;
@@ -14,7 +14,7 @@ use crate::status::{ApiError, Cause, Details};
 
 use super::{Context, fields, meta, update};
 
-/// What a patch makes of an object of a kind.
+/// Applies a patch to an object of a kind.
 pub(super) fn patched(
     context: &mut Context<'_>,
     kind: &KindInfo,
@@ -23,7 +23,7 @@ pub(super) fn patched(
     live: &Value,
 ) -> Result<Value, ApiError> {
     let (patched, strict) = change(kind, patch, &request.body, live)?;
-    // What the server wrote itself may be stored without its version.
+    // Objects that the server wrote itself may be stored without a version.
     let unversioned = is_unversioned(&patched) && !is_unversioned(live);
     if unversioned && !kind.custom && patch != PatchType::Strategic {
         return Err(internal_type(context, &patched, strict));
@@ -31,7 +31,7 @@ pub(super) fn patched(
     decode_patched(context, kind, (patch, live), patched, strict)
 }
 
-/// The patched object as it comes, and what strict field validation finds in the patch itself.
+/// The patched object before decoding, and the findings of strict field validation in the patch itself.
 fn change(kind: &KindInfo, patch: PatchType, body: &[u8], live: &Value) -> Result<(Value, Strict), ApiError> {
     let unreadable = |error: String| ApiError::bad_request(format!("error decoding patch: {error}"));
     if patch == PatchType::Json {
@@ -52,7 +52,7 @@ fn change(kind: &KindInfo, patch: PatchType, body: &[u8], live: &Value) -> Resul
 fn refused_patch(error: &patch::PatchError) -> ApiError {
     let message = error.to_string();
     match error.code() {
-        // Without a reason, as kube-apiserver answers what its merge does not foresee.
+        // The Status has no reason, as in kube-apiserver's answer to unexpected merge errors.
         500 => ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "", message),
         422 => ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message)
             .with_details(Details::default()),
@@ -61,7 +61,7 @@ fn refused_patch(error: &patch::PatchError) -> ApiError {
     }
 }
 
-/// The outcome of a patch as an object of the kind.
+/// Decodes the result of a patch to an object of the kind.
 fn decode_patched(
     context: &mut Context<'_>,
     kind: &KindInfo,
@@ -70,7 +70,7 @@ fn decode_patched(
     strict: Strict,
 ) -> Result<Value, ApiError> {
     let body = &context.request.body;
-    // Made where something is wrong alone: it is as large as the object.
+    // Computed only for errors, because it is as large as the object.
     let shown = || match patch {
         PatchType::Strategic => gofmt::value(&serde_json::from_slice(body).unwrap_or_default()),
         _ => change(kind, patch, body, live).map(|(patched, _)| patched.to_string()).unwrap_or_default(),
@@ -88,13 +88,13 @@ fn decode_patched(
     Ok(decoded.object)
 }
 
-/// Whether an object does not say its version, though it may say its kind.
+/// Whether an object has no version; it may have a kind.
 fn is_unversioned(object: &Value) -> bool {
     object.is_object() && (object["apiVersion"].is_null() || object["apiVersion"] == "")
 }
 
-/// The refusal of a built-in object that a patch takes its version from. To the real decoder it is one of the types inside
-/// the server, whose fields have other names.
+/// The refusal of a patch that removes the version of a built-in object. kube-apiserver's decoder treats the result as
+/// one of its internal types, whose fields have other names.
 fn internal_type(context: &mut Context<'_>, patched: &Value, strict: Strict) -> ApiError {
     let members = patched.as_object().into_iter().flatten();
     let unknown = members.filter(|(name, _)| !matches!(name.as_str(), "apiVersion" | "kind"));
@@ -104,13 +104,13 @@ fn internal_type(context: &mut Context<'_>, patched: &Value, strict: Strict) -> 
     judged.err().unwrap_or_else(|| update::nameless(&context.name))
 }
 
-/// 422 for what a patch makes.
+/// 422 for an invalid result of a patch.
 fn invalid_patch(shown: &str, message: &str) -> ApiError {
     let message = format!("Invalid value: {shown:?}: {message}");
     ApiError::invalid("", "", "", vec![Cause::new("FieldValueInvalid", "patch", &message)])
 }
 
-/// The refusal of a custom object that a patch makes one of another version; what is wrong when it is no version.
+/// The refusal of a patch that changes the version of a custom object, or the error when that is not a valid version.
 fn other_version(kind: &KindInfo, version: &str, name: &str) -> Result<ApiError, String> {
     let parts: Vec<&str> = version.split('/').collect();
     let group = match parts.as_slice() {
@@ -127,7 +127,7 @@ fn other_version(kind: &KindInfo, version: &str, name: &str) -> Result<ApiError,
     Ok(ApiError::invalid(group, &kind.kind, name, vec![cause]))
 }
 
-/// A server-side apply: what is applied, and what it makes of the object.
+/// A server-side apply: the applied configuration, and the resulting object.
 pub(super) fn apply(
     context: &mut Context<'_>,
     kind: &KindInfo,
@@ -156,7 +156,7 @@ pub(super) fn apply(
     Ok((applied, merged))
 }
 
-/// The outcome of a server-side apply, whose fields were checked when it was merged.
+/// Decodes the result of a server-side apply, whose fields were already checked by the merge.
 pub(super) fn decode_merged(kind: &KindInfo, merged: Value) -> Result<Value, ApiError> {
     Ok(kind.decode_value(merged).map_err(|error| super::unreadable(&error))?.object)
 }

@@ -1,4 +1,5 @@
-//! Writes of the scale subresource: the Scale is written like any object, and its count put into what it is a view of.
+//! Writes of the scale subresource: the Scale is written like any object, and its count is copied to the object behind
+//! it.
 
 use serde_json::Value;
 
@@ -11,7 +12,7 @@ use crate::status::ApiError;
 use super::update::{Source, check_name};
 use super::{Context, fields, meta, patches};
 
-/// The stored object with the count, the conditions and the ownership of the Scale that the request makes.
+/// The stored object with the count, the preconditions and the ownership of the requested Scale.
 pub(super) fn scaled(
     context: &mut Context<'_>,
     source: &Source<'_>,

@@ -39,7 +39,7 @@ fn request(verb: WriteVerb, payer: &Payer, body: &Value) -> WriteRequest {
     }
 }
 
-/// Time stands still but where everybody waits for it.
+/// The clock is paused: it advances only while every task waits.
 #[tokio::test(start_paused = true)]
 async fn what_large_writes_make_waits_behind_their_sender() {
     let store = MemoryStore::new(MemoryStore::START, LogLimits::default());

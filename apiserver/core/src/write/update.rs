@@ -1,4 +1,4 @@
-//! PUT and PATCH, of objects and of their subresources.
+//! PUT and PATCH of objects and of their subresources.
 
 use std::sync::Arc;
 
@@ -18,21 +18,21 @@ use crate::value::to_bytes;
 use super::owners::{self, AFTER_ADMISSION};
 use super::{ATTEMPTS_MAX, Context, LocalWrites, Written, create, fields, meta, patches, scales, worked};
 
-/// Metadata of the server: what an update says of it is overlooked.
+/// Metadata that the server sets: updates of it are ignored.
 const SERVER_METADATA: [&str; 3] = ["uid", "creationTimestamp", "selfLink"];
 
-/// Where the new state of an update comes from.
+/// The source of the new state of an update.
 pub(super) enum Source<'a> {
-    /// The object (or Scale) of a PUT, which is read for each attempt.
+    /// The object (or Scale) of a PUT, which is parsed for each attempt.
     Object(Bytes),
-    /// A patch on what is stored.
+    /// A patch of the stored object.
     Patch(PatchType, &'a WriteRequest),
 }
 
-/// How one attempt ended.
+/// The outcome of one attempt.
 enum Attempt {
     Done(Written),
-    /// Somebody else wrote in between.
+    /// Another write came in between.
     Overtaken,
 }
 
@@ -48,7 +48,7 @@ impl LocalWrites {
         create::check_namespace(context, &mut object)?;
         let sent = to_bytes(&object);
         if request.may_create && self.read(context)?.is_none() && creates(request) {
-            // There is nothing that could have the identity that the request names.
+            // No object exists that could have the UID in the request.
             check_uid(context, &object, "")?;
             let warnings = context.warnings.len();
             let created = self.create_named(context, object, fields::track).await;
@@ -56,7 +56,7 @@ impl LocalWrites {
                 return Ok(context.reply(StatusCode::CREATED, &created?));
             }
         } else {
-            // It is read anew for each attempt.
+            // It is parsed again for each attempt.
             drop(object);
         }
         let updated = self.replace(context, &Source::Object(sent)).await?;
@@ -80,8 +80,8 @@ impl LocalWrites {
         reply(context, updated)
     }
 
-    /// Whether somebody else has created the object that an update or an apply would have created: then there is something
-    /// to change. What was warned of after the first `warnings` is said again.
+    /// Whether another write created the object that an update or an apply would have created: then the request becomes
+    /// a change. Warnings after the first `warnings` are dropped, since the next attempt repeats them.
     fn is_overtaken(
         &self,
         context: &mut Context<'_>,
@@ -96,7 +96,7 @@ impl LocalWrites {
         Ok(overtaken)
     }
 
-    /// A server-side apply of an object that is not there.
+    /// A server-side apply of an object that does not exist.
     async fn apply_new(&self, context: &mut Context<'_>) -> Result<Written, ApiError> {
         let (kind, request) = (Arc::clone(context.kind), context.request);
         let applying = || patches::apply(context, &kind, None);
@@ -110,7 +110,7 @@ impl LocalWrites {
             return Err(ApiError::conflict(&resource.group, &resource.name, &context.name, &why));
         }
         if meta::text(&object, "name").is_empty() {
-            // It may be left to the path.
+            // The name may be given only in the path.
             meta::set(&mut object, "name", context.name.as_str().into());
         }
         check_name(context, &object)?;
@@ -119,7 +119,7 @@ impl LocalWrites {
         self.create_named(context, object, |_, _, _| {}).await
     }
 
-    /// Tries until nobody else writes in between.
+    /// Retries until no other write comes in between.
     async fn replace(&self, context: &mut Context<'_>, source: &Source<'_>) -> Result<Written, ApiError> {
         for _ in 0..ATTEMPTS_MAX {
             let stored = self.store.get(&context.key())?.ok_or_else(|| context.not_found())?;
@@ -128,7 +128,7 @@ impl LocalWrites {
             let warnings = context.warnings.len();
             match self.attempt(context, source, &stored, &live).await? {
                 Attempt::Done(updated) => return Ok(updated),
-                // The next attempt says them again.
+                // The next attempt repeats them.
                 Attempt::Overtaken => context.warnings.truncate(warnings),
             }
         }
@@ -156,7 +156,7 @@ impl LocalWrites {
         attempt
     }
 
-    /// Checks and stores an object that admission has completed.
+    /// Validates and stores an object that admission has completed.
     async fn store_changed(
         &self,
         context: &mut Context<'_>,
@@ -166,7 +166,7 @@ impl LocalWrites {
     ) -> Result<Attempt, ApiError> {
         let kind = context.kind;
         context.warnings.extend(owners::dedup(object, AFTER_ADMISSION));
-        // Scale writes the wanted count of the object itself.
+        // A Scale changes the desired count of the object itself.
         let part =
             if context.subresource() == "scale" { String::new() } else { context.subresource().to_owned() };
         kind.prepare_update(object, live, &part, context.now);
@@ -195,14 +195,14 @@ impl LocalWrites {
         match outcome {
             Ok(updated) => Ok(Attempt::Done(updated)),
             Err(crate::store::StoreError::Conflict { .. }) if !conditional => Ok(Attempt::Overtaken),
-            // What admission has chosen was taken meanwhile: it chooses again.
+            // A value that admission chose was taken in the meantime, so it is chosen again.
             Err(crate::store::StoreError::Taken { .. }) => Ok(Attempt::Overtaken),
             Err(error) => Err(context.refused(error)),
         }
     }
 }
 
-/// Whether a write creates the object that it names when that is not there. Such a write needs the right to create.
+/// Whether a write creates an object that does not exist. Such a write needs the permission to create.
 pub(crate) fn creates(request: &WriteRequest) -> bool {
     let possible = match request.verb {
         WriteVerb::Patch(patch) => patch == PatchType::Apply,
@@ -224,7 +224,7 @@ fn reply(context: &mut Context<'_>, updated: Written) -> Result<WriteReply, ApiE
     Ok(context.reply(StatusCode::OK, &Written::Object(scale)))
 }
 
-/// 409 when the request names another identity than that of what is stored. The real text names its place in etcd.
+/// 409 when the request has another UID than the stored object. kube-apiserver's message contains the key in etcd.
 fn check_uid(context: &Context<'_>, object: &Value, stored: &str) -> Result<(), ApiError> {
     let uid = meta::text(object, "uid");
     if uid.is_empty() || uid == stored {
@@ -235,8 +235,7 @@ fn check_uid(context: &Context<'_>, object: &Value, stored: &str) -> Result<(), 
     Err(ApiError::conflict(&resource.group, &resource.name, &context.name, &why))
 }
 
-/// The object that the request asks for, as admission is shown it; the UID that it names; whether it names the version that it
-/// replaces.
+/// The requested object as passed to admission, the UID in it, and whether it names the version that it replaces.
 fn wanted(
     context: &mut Context<'_>,
     source: &Source<'_>,
@@ -261,7 +260,7 @@ fn wanted(
     Ok((object, uid, conditional))
 }
 
-/// The object that the request asks for, before defaults.
+/// The requested object, before defaults.
 fn new_state(context: &mut Context<'_>, source: &Source<'_>, live: &Value) -> Result<Value, ApiError> {
     if context.subresource() == "scale" {
         return scales::scaled(context, source, live);
@@ -273,7 +272,7 @@ fn new_state(context: &mut Context<'_>, source: &Source<'_>, live: &Value) -> Re
             let mut object = patches::decode_merged(context.kind, object)?;
             check_name(context, &object)?;
             create::check_namespace(context, &mut object)?;
-            // Of what is applied only these two are conditions; the merge has taken the stored ones.
+            // In an applied configuration these two are preconditions, but the merge result has the stored values.
             for field in ["resourceVersion", "uid"] {
                 if let Some(value) = meta::get(&applied, field) {
                     meta::set(&mut object, field, value.clone());
@@ -290,8 +289,8 @@ fn new_state(context: &mut Context<'_>, source: &Source<'_>, live: &Value) -> Re
     }
 }
 
-/// Whether the body of a PUT is the object that its path names: the real server reads it before it asks for the right to
-/// create what is not there.
+/// Checks that the body of a PUT is the object in its path: kube-apiserver reads it before it checks the permission to
+/// create an object that does not exist.
 pub(crate) fn check_body(request: &WriteRequest) -> Result<(), ApiError> {
     if request.verb != WriteVerb::Update {
         return Ok(());
@@ -319,15 +318,15 @@ fn check_named(wanted: &str, object: &Value) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// 400 for an object that does not say its name.
+/// 400 for an object without a name.
 pub(super) fn nameless(wanted: &str) -> ApiError {
     let message =
         format!("the name of the object ({wanted} based on URL) was undeterminable: name must be provided");
     ApiError::bad_request(message)
 }
 
-/// In a patch a UID is no condition but a change of what cannot change: every kind finds that, and so do all together. As
-/// a part of validation it comes after admission.
+/// In a patch a UID is not a precondition but a change of an immutable field, which kube-apiserver reports twice: for
+/// the kind and for all kinds. As a part of validation this check comes after admission.
 fn check_patched_uid(context: &Context<'_>, uid: &str, live: &Value) -> Result<(), ApiError> {
     let patch = matches!(context.request.verb, WriteVerb::Patch(_));
     if !patch || uid.is_empty() || uid == meta::text(live, "uid") {
@@ -337,8 +336,8 @@ fn check_patched_uid(context: &Context<'_>, uid: &str, live: &Value) -> Result<(
     Err(context.invalid(&[error.clone(), error]))
 }
 
-/// Checks the conditions in the new metadata and takes over what the server sets. Whether the request named the
-/// version that it replaces.
+/// Checks the preconditions in the new metadata and sets the fields of the server. Returns whether the request named
+/// the version that it replaces.
 fn settle_metadata(context: &Context<'_>, object: &mut Value, live: &Value) -> Result<bool, ApiError> {
     let resource = &context.kind.resource;
     let stored_uid = meta::text(live, "uid");
@@ -354,7 +353,7 @@ fn settle_metadata(context: &Context<'_>, object: &mut Value, live: &Value) -> R
         && context.subresource() != "scale"
     {
         let message = "Invalid value: 0: must be specified for an update";
-        // The real server puts the resource where the kind belongs.
+        // kube-apiserver puts the resource in place of the kind.
         let cause = Cause::new("FieldValueInvalid", "metadata.resourceVersion", message);
         return Err(ApiError::invalid(&resource.group, &resource.name, &context.name, vec![cause]));
     }
@@ -368,10 +367,10 @@ fn settle_metadata(context: &Context<'_>, object: &mut Value, live: &Value) -> R
     }
     meta::copy(object, live, &SERVER_METADATA);
     if meta::is_deleting(live) {
-        // An update that would begin a deletion is left to the validation, which refuses it.
+        // An update that would begin a deletion is refused by validation.
         meta::copy(object, live, &["deletionTimestamp"]);
     }
     meta::set(object, "resourceVersion", current.into());
-    // A patch that does not speak of the version carries the one it was applied to, and may be tried again.
+    // A patch without a version has that of the object it was applied to, and may be retried.
     Ok(!patch && !matches!(wanted.as_str(), "" | "0"))
 }

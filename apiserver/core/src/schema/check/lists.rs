@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use crate::field_error::{CAUSES_MAX, FieldError};
 use crate::schema::types::{ListShape, Topology};
 
-/// Reports items of a set, and keys of an associative list, that occur twice.
+/// Reports duplicate items of a set and duplicate keys of an associative list.
 pub(super) fn unique(list: &ListShape, items: &[Value], path: &str, errors: &mut Vec<FieldError>) {
     let mut seen = HashSet::new();
     for (index, item) in items.iter().enumerate() {
@@ -20,7 +20,7 @@ pub(super) fn unique(list: &ListShape, items: &[Value], path: &str, errors: &mut
                 Value::Object(keys.iter().filter_map(|key| pick(key)).collect::<Map<_, _>>())
             }
         };
-        // Objects are kept sorted, so equal values have equal texts.
+        // The members of objects are sorted, so equal values have equal texts.
         if !seen.insert(identity.to_string()) && errors.len() < CAUSES_MAX {
             errors.push(FieldError::duplicate(format!("{path}[{index}]"), identity));
         }

@@ -1,4 +1,4 @@
-//! The rules of one schema node that speak about a value alone.
+//! The rules of one schema node about a value.
 
 use std::sync::Arc;
 
@@ -10,13 +10,13 @@ use crate::field_error::{ErrorKind, FieldError};
 use crate::schema::format;
 use crate::schema::rules::CompiledRule;
 
-/// The first number that does not fit into 64 bits with a sign: two to the power of 63.
+/// The smallest number above the range of signed 64-bit integers: two to the power of 63.
 const INT64_END: f64 = 9_223_372_036_854_775_808.0;
 
-/// The same of 32 bits.
+/// The same for 32 bits.
 const INT32_END: f64 = 2_147_483_648.0;
 
-/// Floating point numbers above it need not be whole, whatever they look like: two to the power of 53, less one.
+/// Floating point numbers above this need not be integers even if they look like it: two to the power of 53, minus one.
 const WHOLE_MAX: f64 = 9_007_199_254_740_991.0;
 
 /// `type` of a schema.
@@ -39,7 +39,7 @@ pub(crate) struct Bound {
     pub(crate) exclusive: bool,
 }
 
-/// Rules about a value. Absent rules cost nothing but their place.
+/// Rules about a value. Missing rules cost only the memory of their field.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Checks {
     pub(crate) ty: Option<JsonType>,
@@ -56,7 +56,7 @@ pub(crate) struct Checks {
     pub(crate) min_properties: Option<usize>,
     pub(crate) max_properties: Option<usize>,
     pub(crate) one_of_values: Option<Vec<Value>>,
-    /// Inside `allOf`, `anyOf`, `oneOf` and `not` only: elsewhere the types themselves say it.
+    /// Used only inside `allOf`, `anyOf`, `oneOf` and `not`: elsewhere the types themselves state it.
     pub(crate) required: Vec<String>,
     pub(crate) properties: Vec<(String, Self)>,
     pub(crate) items: Option<Box<Self>>,
@@ -65,13 +65,13 @@ pub(crate) struct Checks {
     pub(crate) any_of: Vec<Self>,
     pub(crate) one_of: Vec<Self>,
     pub(crate) not: Option<Box<Self>>,
-    /// `x-kubernetes-validations`; judged once the rest holds.
+    /// `x-kubernetes-validations`; evaluated after the other rules hold.
     pub(crate) rules: Vec<Arc<dyn CompiledRule>>,
 }
 
 impl Checks {
-    /// Applies the rules to a value that may replace an `old` one; false when it has a wrong type, so that looking
-    /// below it makes no sense.
+    /// Applies the rules to a value that may replace an `old` one. Returns false when it has a wrong type, so that its
+    /// content need not be checked.
     pub(crate) fn value(
         &self,
         value: &Value,
@@ -86,13 +86,13 @@ impl Checks {
         if let Some(expected) = misfit {
             let numeric = matches!(expected, JsonType::Integer | JsonType::Number);
             errors.push(match (&self.format, value) {
-                // Of a fraction the real server names the formats.
+                // For a fraction, kube-apiserver names the formats.
                 (Some(format), Value::Number(_)) if numeric => type_error(path, format, "float64"),
                 _ => type_error(path, expected.name(), type_name(value)),
             });
         }
-        // Rules go by what the value is: those of another type do not speak of it. Here and below, the order is that of
-        // kube-openapi's validators.
+        // Rules apply by the actual type of the value; those about other types are skipped. Here and below, the order
+        // is that of kube-openapi's validators.
         self.alternatives(value, old, path, errors);
         match value {
             Value::Number(number) => self.number(number.as_f64().unwrap_or_default(), value, path, errors),
@@ -107,7 +107,7 @@ impl Checks {
         misfit.is_none()
     }
 
-    /// What is wrong with a value, on its own.
+    /// The errors of a single value.
     fn problems(&self, value: &Value, old: Option<&Value>, path: &str) -> Vec<FieldError> {
         let mut errors = Vec::new();
         self.value(value, old, path, &mut errors);
@@ -157,7 +157,7 @@ impl Checks {
         }
     }
 
-    /// Integers have room for so many bits, and so have other numbers with the format of one.
+    /// Checks the range of integers, and of other numbers with an integer format.
     fn width(&self, number: f64, value: &Value, path: &str, errors: &mut Vec<FieldError>) {
         let is_integer = self.ty == Some(JsonType::Integer);
         let (end, words) = match self.format.as_deref() {
@@ -180,7 +180,7 @@ impl Checks {
     fn string(&self, text: &str, path: &str, errors: &mut Vec<FieldError>) {
         let length = text.chars().count();
         let invalid = |rule: String| FieldError::invalid(place(path), text, format!("{path} in body {rule}"));
-        // Of these three only the first is reported.
+        // Only the first of these three errors is reported.
         if let Some(max) = self.max_length.filter(|max| length > *max) {
             errors.push(FieldError::too_long(place(path), max));
         } else if let Some(min) = self.min_length.filter(|min| length < *min) {
@@ -243,7 +243,7 @@ impl Checks {
         let found = |checks: &[Self]| -> Vec<Vec<FieldError>> {
             checks.iter().map(|checks| checks.problems(value, old, path)).collect()
         };
-        // Messages about alternatives name no field but in their text.
+        // Errors of alternatives name the field only in their text.
         let report = |rule: &str| FieldError::invalid("<nil>", "", format!("{path:?} {rule}"));
         let any_of = found(&self.any_of);
         if !any_of.is_empty() && !any_of.iter().any(Vec::is_empty) {

@@ -1,4 +1,4 @@
-//! The rules of `x-kubernetes-` keywords: what they go together with, worded as kube-apiserver words it.
+//! The rules about combinations of `x-kubernetes-` keywords, with the messages of kube-apiserver.
 
 use serde_json::{Map, Value};
 
@@ -59,7 +59,7 @@ impl Checker<'_, '_> {
         }
     }
 
-    /// A type that must be one, where an extension is.
+    /// Requires a type of a schema that has an extension.
     fn demand_type(&mut self, wanted: &str, extension: &str) {
         let ty = self.ty().to_owned();
         let text = format!("must be {wanted} if {extension}");
@@ -83,7 +83,7 @@ impl Checker<'_, '_> {
         self.demand_type("object", "x-kubernetes-embedded-resource is true");
     }
 
-    /// Whole objects have named fields only.
+    /// Whole objects may only have named fields.
     fn entries(&mut self, root: bool) {
         if self.get("additionalProperties").is_null() {
             return;
@@ -136,7 +136,7 @@ impl Checker<'_, '_> {
         }
     }
 
-    /// Items of a set are compared as a whole, and owned as a whole.
+    /// Items of a set are compared and owned as a whole.
     fn set(&mut self, items: &Value) {
         if items["nullable"] == true {
             let at = format!("{}.items.nullable", self.path);
@@ -206,7 +206,8 @@ impl Checker<'_, '_> {
         }
     }
 
-    /// The fields that every object has are there without being written; of the metadata a schema may restrict names.
+    /// Checks the fields that every object has. They need not be declared; for metadata, a schema may only restrict
+    /// names.
     fn metadata(&mut self, root: bool) {
         if !root && !self.is("embedded-resource") {
             return;

@@ -1,10 +1,10 @@
-//! Fields of a default that its own schema would prune.
+//! Finds fields of a default that its own schema would prune.
 
 use serde_json::Value;
 
 use crate::schema::types::{Place, Rest, Shape};
 
-/// Whether a value has fields that its type does not know.
+/// Whether a value has fields that its type does not have.
 pub(super) fn has_unknown_fields(place: Place<'_>, value: &Value) -> bool {
     match (&place.node().shape, value) {
         (Shape::Struct(shape), Value::Object(map)) => map.iter().any(|(key, value)| {

@@ -8,7 +8,7 @@ use crate::field_error::FieldError;
 use crate::schema::check::{Bound, Checks};
 use crate::schema::format::is_known_format;
 
-/// How large a compiled pattern may become, in bytes; a schema comes from a client.
+/// Maximum size of a compiled pattern in bytes; a schema comes from a client.
 const PATTERN_BYTES_MAX: usize = 256 * 1024;
 
 /// The rules of one structural node.
@@ -18,7 +18,7 @@ pub(super) fn checks(schema: &Value, path: &str, errors: &mut Vec<FieldError>) -
     checks
 }
 
-/// The rules of a schema inside an alternative: also those of its properties and items.
+/// The rules of a schema inside an alternative, including those of its properties and items.
 fn nested(schema: &Value, path: &str, errors: &mut Vec<FieldError>) -> Checks {
     let mut checks = checks(schema, path, errors);
     forbid(schema, path, errors);
@@ -27,7 +27,7 @@ fn nested(schema: &Value, path: &str, errors: &mut Vec<FieldError>) -> Checks {
         errors.push(FieldError::forbidden(format!("{path}.x-kubernetes-validations"), text));
     }
     if schema["type"].is_string() && schema["x-kubernetes-int-or-string"] != true {
-        // Only the two branches that int-or-string needs may state a type here.
+        // Only the two branches for int-or-string may declare a type here.
         checks.ty = json_type(schema);
     }
     checks.required = schema["required"]
@@ -47,7 +47,7 @@ fn nested(schema: &Value, path: &str, errors: &mut Vec<FieldError>) -> Checks {
     checks
 }
 
-/// What belongs to the schema outside and may not be repeated inside an alternative, and how that is said.
+/// Keywords that belong to the outer schema and may not be repeated inside an alternative, with their error messages.
 const OUTSIDE_ONLY: [(&str, &str); 12] = [
     ("type", "must be empty to be structural"),
     ("title", "must be empty to be structural"),
@@ -81,13 +81,13 @@ fn own(schema: &Value, path: &str, errors: &mut Vec<FieldError>) -> Checks {
         schema[key].as_f64().map(|value| Bound { value, exclusive: schema[exclusive] == true })
     };
     let count = |key: &str| schema[key].as_u64().map(|n| usize::try_from(n).unwrap_or(usize::MAX));
-    // A negative limit is accepted, and then everything is too long; here what is empty is not.
+    // A negative limit is accepted and makes every value too long; here an empty value still passes.
     let most = |key: &str| if schema[key].as_i64().is_some_and(|n| n < 0) { Some(0) } else { count(key) };
     let pattern = schema["pattern"].as_str().filter(|pattern| !pattern.is_empty()).and_then(|pattern| {
         match RegexBuilder::new(pattern).size_limit(PATTERN_BYTES_MAX).build() {
             Ok(regex) => Some(regex),
             Err(error) => {
-                // The text draws the place over several lines; its last one says what is wrong.
+                // The message spans several lines; the last one states the error.
                 let error = error.to_string();
                 let last = error.lines().last().unwrap_or_default().trim_start_matches("error: ");
                 let text = format!("must be a valid regular expression, but isn't: {last}");
@@ -115,7 +115,7 @@ fn own(schema: &Value, path: &str, errors: &mut Vec<FieldError>) -> Checks {
     }
 }
 
-/// Formats of other types than these are annotations.
+/// Formats of other types are only annotations.
 fn is_checked(schema: &Value, format: &str) -> bool {
     match schema["type"].as_str() {
         Some("integer") => matches!(format, "int32" | "int64"),
@@ -129,7 +129,7 @@ fn alternatives(schema: &Value, path: &str, checks: &mut Checks, errors: &mut Ve
     let mut many = |key: &str| -> Vec<Checks> {
         let list = schema[key].as_array().into_iter().flatten().enumerate();
         let compile = |(index, one): (usize, &Value)| {
-            // The two forms in which int-or-string may be spelled out.
+            // The two ways of spelling out int-or-string.
             let spelled_out = match key {
                 "anyOf" => schema[key] == either,
                 "allOf" => index == 0 && *one == json!({"anyOf": either}),

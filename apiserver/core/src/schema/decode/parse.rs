@@ -1,4 +1,4 @@
-//! A JSON parser that notices unknown and duplicate fields in the order of the document.
+//! A JSON parser that reports unknown and duplicate fields in document order.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -9,23 +9,23 @@ use serde_json::{Map, Number, Value};
 use super::strict::STRICT_ERRORS_MAX;
 use crate::schema::types::{Place, Shape};
 
-/// What the parser knows about the value that comes next.
+/// What the parser knows about the next value.
 #[derive(Clone, Copy)]
 pub(super) enum Expected<'a> {
-    /// Nothing; fields that come twice are noticed.
+    /// Nothing; duplicate fields are reported.
     Untyped,
-    /// A value of a Go type: its unknown and its duplicate fields are noticed.
+    /// A value of a Go type: unknown and duplicate fields are reported.
     Typed(Place<'a>),
     /// The operations of a JSON patch.
     Operations,
-    /// One of them.
+    /// One operation of a JSON patch.
     Operation,
-    /// Something that the Go decoder skips or keeps as text.
+    /// A value that the Go decoder skips or keeps as text.
     Unread,
 }
 
 impl Expected<'_> {
-    /// What a field of an object holds; none for a field that is not known.
+    /// The expected value of a field; none for an unknown field.
     fn field(self, key: &str) -> Option<Self> {
         match self {
             Self::Typed(place) => match &place.node().shape {
@@ -50,7 +50,7 @@ impl Expected<'_> {
 }
 
 impl<'a> Expected<'a> {
-    /// Values that a Go type reads by itself are not looked into.
+    /// Values that a Go type parses itself are not inspected.
     fn typed(place: Place<'a>) -> Self {
         match place.node().shape {
             Shape::Any { .. } => Self::Unread,
@@ -59,8 +59,8 @@ impl<'a> Expected<'a> {
     }
 }
 
-/// Parses one JSON document; the second part names its unknown and duplicate fields. The last of duplicates wins, but
-/// objects of Go types are merged.
+/// Parses one JSON document. The second part lists its unknown and duplicate fields. The last duplicate wins, except
+/// that objects of Go types are merged.
 pub(super) fn parse(body: &[u8], expected: Expected<'_>) -> Result<(Value, Vec<String>), String> {
     let state = State::default();
     let mut deserializer = serde_json::Deserializer::from_slice(body);
@@ -76,7 +76,7 @@ struct State {
 }
 
 impl State {
-    /// Runs `inner` with the path extended, and takes the extension off again.
+    /// Runs `inner` with an extended path.
     fn below<T>(&self, extend: impl FnOnce(&mut String), inner: impl FnOnce() -> T) -> T {
         let length = self.path.borrow().len();
         extend(&mut self.path.borrow_mut());
@@ -85,7 +85,7 @@ impl State {
         out
     }
 
-    /// Notes a field, once.
+    /// Records a field, once.
     fn note(&self, what: &str, key: &str) {
         let mut found = self.found.borrow_mut();
         if found.len() < STRICT_ERRORS_MAX {
@@ -168,7 +168,7 @@ impl<'de> Visitor<'de> for Seed<'_> {
         while let Some(key) = access.next_key::<String>()? {
             let expected = self.expected.field(&key);
             match expected {
-                // Reported as that alone, however often it comes.
+                // Reported only as unknown, even if it is also a duplicate.
                 None => self.state.note("unknown", &key),
                 Some(Expected::Unread) if matches!(self.expected, Expected::Unread) => {}
                 Some(_) if map.contains_key(&key) => self.state.note("duplicate", &key),
@@ -191,7 +191,7 @@ impl<'de> Visitor<'de> for Seed<'_> {
     }
 }
 
-/// Decodes into a value that is there already: fields of structs and entries of maps come on top.
+/// Merges into an existing value: fields of structs and entries of maps are added to it.
 fn merge(place: Place<'_>, earlier: &mut Value, later: Value) {
     match (&place.node().shape, earlier, later) {
         (Shape::Struct(_), Value::Object(earlier), Value::Object(later)) => {

@@ -1,15 +1,15 @@
-//! What strict field validation finds wrong with a body that can be read.
+//! The findings of strict field validation about a readable body.
 
-/// How many unknown and duplicate fields are reported; kube-apiserver stops at the same number.
+/// Maximum number of unknown and duplicate fields reported, as in kube-apiserver.
 pub(crate) const STRICT_ERRORS_MAX: usize = 100;
 
-/// Prefix that the Go YAML decoder puts before the keys that it met twice.
+/// Prefix of the Go YAML decoder before duplicate keys.
 const YAML_PREFIX: &str = "yaml: unmarshal errors:";
 
 /// Unknown and duplicate fields of a body, in the order in which kube-apiserver reports them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Strict {
-    /// Keys that a YAML body has twice, each with its line.
+    /// Duplicate keys of a YAML body, each with its line.
     pub(crate) keys: Vec<String>,
     /// Fields, for example `unknown field "spec.foo"`.
     pub(crate) fields: Vec<String>,
@@ -26,13 +26,13 @@ impl Strict {
         Self { keys, fields: Vec::new() }
     }
 
-    /// Whether nothing is wrong.
+    /// Whether there are no findings.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty() && self.fields.is_empty()
     }
 
-    /// The findings of both; what was found first comes first.
+    /// Combines the findings of both; the earlier ones come first.
     #[must_use]
     pub(crate) fn then(mut self, later: Self) -> Self {
         self.keys.extend(later.keys);
@@ -40,7 +40,7 @@ impl Strict {
         self
     }
 
-    /// The keys that come twice, as the Go decoder words them; empty when there are none.
+    /// The duplicate keys in the format of the Go decoder; empty when there are none.
     #[must_use]
     pub(crate) fn yaml_message(&self) -> String {
         let lines = self.keys.iter().map(|key| format!("\n  {key}"));
@@ -51,7 +51,7 @@ impl Strict {
         }
     }
 
-    /// The text of the refusal under strict field validation.
+    /// The message of a refusal under strict field validation.
     #[must_use]
     pub fn message(&self) -> String {
         let yaml = (!self.keys.is_empty()).then(|| self.yaml_message());

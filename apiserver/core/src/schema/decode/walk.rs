@@ -1,4 +1,4 @@
-//! Walks a parsed body beside its type: removes what the type does not have and finds values of wrong types.
+//! Walks a parsed body along its type: removes unknown fields and finds values of wrong types.
 
 use std::fmt::Write as _;
 
@@ -21,16 +21,16 @@ pub(super) struct Walk {
     go_struct: String,
 }
 
-/// Unknown fields by where kube-apiserver looks for them. Custom resources are looked through three times.
+/// Unknown fields by the stage at which kube-apiserver finds them. It checks custom resources three times.
 #[derive(Default)]
 struct Unknown {
     /// In the metadata of the object.
     metadata: Vec<String>,
-    /// Elsewhere.
+    /// In other places.
     fields: Vec<String>,
     /// In the metadata of embedded objects.
     embedded: Vec<String>,
-    /// Where the walk is.
+    /// The part that is being walked.
     part: Part,
 }
 
@@ -57,7 +57,7 @@ impl Unknown {
 }
 
 impl Walk {
-    /// The unknown fields that were met, in the order in which they are reported.
+    /// The unknown fields that were found, in report order.
     pub(super) fn into_unknown(self) -> Vec<String> {
         let Unknown { metadata, mut fields, mut embedded, .. } = self.unknown;
         fields.sort();
@@ -65,7 +65,7 @@ impl Walk {
         metadata.into_iter().chain(fields).chain(embedded).take(STRICT_ERRORS_MAX).collect()
     }
 
-    /// Checks one value and what is below it.
+    /// Checks a value and everything below it.
     pub(super) fn value(&mut self, place: Place<'_>, value: &mut Value) -> Result<(), String> {
         let node = place.node();
         match (&node.shape, value) {
@@ -73,7 +73,7 @@ impl Walk {
             (Shape::Map { .. }, Value::Object(map)) => self.entries(place, map),
             (Shape::List(_), Value::Array(items)) => self.items(place, items),
             (_, Value::Null) | (Shape::Any { .. }, _) => Ok(()),
-            // Values of custom resources are judged by validation, which names every wrong field.
+            // Values of custom resources are left to validation, which reports every wrong field.
             (_, value) if node.checks.is_none() => self.scalar(place, value),
             _ => Ok(()),
         }
@@ -119,7 +119,7 @@ impl Walk {
         Ok(())
     }
 
-    /// Metadata of custom resources and of objects in them is decoded on its own, so its Go path starts there.
+    /// Metadata of custom resources and of embedded objects is decoded separately, so its Go path starts there.
     fn custom_metadata(&mut self, place: Place<'_>, key: &str, value: &mut Value) -> Result<(), String> {
         let part = if self.path.is_empty() { Part::Metadata } else { Part::Embedded };
         let outer_part = std::mem::replace(&mut self.unknown.part, part);
@@ -153,7 +153,7 @@ impl Walk {
         Ok(())
     }
 
-    /// A map's value or a list's item: the Go decoder turns null into the zero value there.
+    /// A map's value or a list's item: the Go decoder replaces null with the zero value there.
     fn entry(&mut self, place: Place<'_>, value: &mut Value) -> Result<(), String> {
         let node = place.node();
         if value.is_null() && node.checks.is_none() && place.0.is_some() {
@@ -214,7 +214,7 @@ impl Walk {
     }
 }
 
-/// The zero value that the Go decoder makes of a null.
+/// The zero value by which the Go decoder replaces a null.
 fn zero(node: &Node) -> Value {
     match &node.shape {
         Shape::Bool => Value::Bool(false),
@@ -240,7 +240,7 @@ fn string(kind: StringKind, text: &str) -> Result<(), String> {
         StringKind::MicroTime => {
             const LAYOUT: &str = "2006-01-02T15:04:05.000000Z07:00";
             time(text, LAYOUT)?;
-            // Six decimals, no more and no less.
+            // Exactly six decimals.
             let tail = text.get(19..).unwrap_or_default();
             let decimals =
                 tail.strip_prefix('.').map_or(0, |t| t.bytes().take_while(u8::is_ascii_digit).count());
@@ -267,7 +267,7 @@ fn quantity(text: &str) -> Result<(), String> {
     format::Quantity::parse(text).map(|_| ()).map_err(|error| error.to_string())
 }
 
-/// The Go type that the decoder would name.
+/// The Go type that the decoder's message names.
 fn go_type(place: Place<'_>) -> String {
     let node = place.node();
     match &node.shape {

@@ -1,4 +1,4 @@
-//! The values of `format` that apiextensions checks on strings; others are annotations without effect.
+//! The values of `format` that apiextensions checks for strings; others are annotations without effect.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -35,7 +35,7 @@ const KNOWN: &[&str] = &[
     "k8slongname",
 ];
 
-/// Whether the format is checked at all. Dashes in its name do not count.
+/// Whether the format is checked. Dashes in its name are ignored.
 pub fn is_known(format: &str) -> bool {
     KNOWN.contains(&format) || KNOWN.contains(&format.replace('-', "").as_str())
 }
@@ -119,7 +119,7 @@ fn is_scheme(text: &str) -> bool {
         && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.'))
 }
 
-/// Go durations such as `1h30m` and words such as `3 days`.
+/// Go durations such as `1h30m`, and phrases such as `3 days`.
 fn is_duration(text: &str) -> bool {
     const UNITS: &[&str] = &[
         "ns",
@@ -184,7 +184,7 @@ fn is_duration(text: &str) -> bool {
     true
 }
 
-/// `d` in the pattern stands for a digit.
+/// Matches a pattern in which `d` stands for a digit.
 fn is_pattern(text: &str, pattern: &str) -> bool {
     text.len() == pattern.len()
         && text.bytes().zip(pattern.bytes()).all(|(c, p)| if p == b'd' { c.is_ascii_digit() } else { c == p })

@@ -4,12 +4,12 @@ use std::cmp::Ordering;
 use std::fmt;
 use std::ops::{Add, Sub};
 
-/// Nano units per unit: the finest that a quantity keeps.
+/// Nano units per unit. This is the finest resolution of a quantity.
 const NANO: i128 = 1_000_000_000;
 /// Largest magnitude in nano units; greater values are capped, as the Go implementation caps them at 2^63-1.
 const CAP: i128 = (i64::MAX as i128) * NANO;
 
-/// A parsed quantity. Values finer than nano are rounded up, greater than 2^63-1 capped.
+/// A parsed quantity. Values finer than nano are rounded up; values above 2^63-1 are capped.
 #[derive(Debug, Clone, Copy)]
 pub struct Quantity {
     nano: i128,
@@ -32,7 +32,7 @@ enum Form {
 pub struct NotAQuantity;
 
 impl Quantity {
-    /// Nothing.
+    /// Zero.
     pub const ZERO: Self = Self { nano: 0, form: Form::Decimal };
 
     /// A whole number of units.
@@ -41,20 +41,20 @@ impl Quantity {
         Self { nano: i128::from(units) * NANO, form: Form::Decimal }
     }
 
-    /// The whole units; none when they are more than 64 bits hold. A fraction is cut off.
+    /// The whole units, without the fraction; none when they exceed 64 bits.
     #[must_use]
     pub fn units(self) -> Option<i64> {
         i64::try_from(self.nano / NANO).ok()
     }
 
-    /// The next whole number of units, where there is a fraction.
+    /// Rounds a fraction up to the next whole number of units.
     #[must_use]
     pub fn rounded_up(self) -> Self {
         let rest = self.nano.rem_euclid(NANO);
         Self { nano: self.nano + if rest == 0 { 0 } else { NANO - rest }, ..self }
     }
 
-    /// How many times another quantity it is; infinite for nothing.
+    /// The ratio to another quantity; infinite if that is zero.
     #[must_use]
     pub fn ratio(self, other: Self) -> f64 {
         self.nano as f64 / other.nano as f64
@@ -82,7 +82,7 @@ impl Quantity {
         Ok(Self { nano, form })
     }
 
-    /// Below, equal to or above zero.
+    /// Comparison with zero.
     #[must_use]
     pub fn sign(self) -> Ordering {
         self.nano.cmp(&0)
@@ -131,7 +131,7 @@ fn scaled(whole: &str, fraction: &str, scale: Scale) -> i128 {
     let mut mantissa: i128 = 0;
     let mut exponent: i32 = 9;
     for (digit, fractional) in whole.bytes().map(|b| (b, false)).chain(fraction.bytes().map(|b| (b, true))) {
-        // Thirty digits are beyond both the cap and nano; what follows can only round up.
+        // Thirty digits exceed both the cap and nano; further ones can only round up.
         if mantissa >= 10_i128.pow(27) {
             if !fractional {
                 return CAP;
@@ -169,7 +169,7 @@ impl From<i64> for Quantity {
     }
 }
 
-/// Sums are written in the form of the first quantity, unless that is nothing.
+/// Sums have the form of the first quantity, unless that is zero.
 impl Add for Quantity {
     type Output = Self;
 

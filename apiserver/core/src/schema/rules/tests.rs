@@ -4,7 +4,8 @@ use super::*;
 use crate::kinds::Kinds;
 use crate::kinds::strategy::NoStrategy;
 
-/// Knows three expressions: `small` (a number below ten), `kept` (equal to what was there) and `dear` (costs all).
+/// Knows three expressions: `small` (a number below ten), `kept` (equal to the old value) and `dear` (uses up the
+/// budget).
 #[derive(Debug)]
 struct Toy;
 

@@ -1,4 +1,5 @@
-//! Who holds out: half handshakes, heads that come a byte at a time, windows that never open, from one source or from many.
+//! Clients that occupy connections: half handshakes, heads sent byte by byte, windows that never open, from one or many
+//! sources.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -12,16 +13,16 @@ use super::*;
 use crate::places::Places;
 use crate::senders::Source;
 
-/// How a record of TLS begins that announces a ClientHello.
+/// The beginning of a TLS record with a ClientHello.
 const HALF_HELLO: &[u8] = &[0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3];
 
-/// What HTTP/2 begins with, the settings included.
+/// The HTTP/2 preface, including the settings.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
-/// A head of HTTP/2 that goes on: `:method: GET`, and nothing says that it ends.
+/// An unfinished HTTP/2 head: `:method: GET` without the END_HEADERS flag.
 const HALF_HEAD: &[u8] = b"\0\0\x01\x01\0\0\0\0\x01\x82";
 
-/// More of it: one indexed field, again without an end.
+/// More of the head: one indexed field, again without an end.
 const MORE_HEAD: &[u8] = b"\0\0\x01\x09\0\0\0\0\x01\x86";
 
 struct Tls {
@@ -45,7 +46,7 @@ fn tls() -> Tls {
     Tls { server: Arc::new(server), client: TlsConnector::from(Arc::new(client)) }
 }
 
-/// How long the server keeps a connection on which first one thing is said and then another, again and again.
+/// How long the server keeps a connection on which the client sends first one text and then another repeatedly.
 async fn kept(address: SocketAddr, first: &[u8], then: &'static [u8], every: Duration) -> Duration {
     let mut stream = connected(address).await;
     stream.write_all(first).await.unwrap();
@@ -84,7 +85,7 @@ async fn handshakes_and_heads_that_never_end_are_ended() {
     }
 }
 
-/// A connection from one of the addresses of this machine.
+/// A connection from one of the addresses of this host.
 async fn from(source: u8, address: SocketAddr) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind((Ipv4Addr::new(127, 0, 0, source), 0).into()).unwrap();
@@ -96,7 +97,7 @@ async fn known(tls: &Tls, address: SocketAddr) -> ClientStream<TcpStream> {
     tls.client.connect(ServerName::try_from("localhost").unwrap(), stream).await.unwrap()
 }
 
-/// A quarter of 64 places is for those who have shown nothing.
+/// A quarter of 64 slots is for unproven connections.
 #[tokio::test]
 async fn half_handshakes_from_many_sources_lock_nobody_out() {
     let tls = tls();
@@ -106,13 +107,13 @@ async fn half_handshakes_from_many_sources_lock_nobody_out() {
     let mut held = Vec::new();
     for source in (2..34).cycle().take(192) {
         let mut stream = from(source, server.address).await;
-        // Its place may be somebody else's by now.
+        // The slot may already belong to another connection.
         let _ = stream.write_all(HALF_HELLO).await;
         held.push(stream);
     }
     tombolo_testkit::wait_for("the places of strangers to be full", Duration::from_secs(30), || async {
         let now = (server.activity)();
-        // At no time: what has too many places gives them back by itself when its handshake has taken too long.
+        // This must hold at any time: surplus connections would also end by themselves when their handshakes time out.
         assert!(now.unproven <= 16, "{now:?}");
         (now.ended > 64).then_some(()).ok_or_else(|| format!("{now:?}"))
     })
@@ -141,7 +142,7 @@ async fn of_many_sources_the_one_that_came_first_makes_room() {
     }
 }
 
-/// An answer to somebody who has shown nothing is small and counts for nobody.
+/// An answer to an unauthenticated client is small and counts for no sender.
 #[tokio::test(start_paused = true)]
 async fn a_refusal_that_is_not_taken_ends_its_connection() {
     let server = shared(64).await;

@@ -1,4 +1,4 @@
-//! Whose share a write takes of what writes wait for.
+//! Which sender is charged when a write waits for shared resources.
 
 use futures::future::BoxFuture;
 use http_body_util::Full;
@@ -10,7 +10,7 @@ use crate::auth::{AUTHENTICATED_GROUP, Attributes, Identity, Impersonator};
 use crate::backend::{WriteBackend, WriteReply, WriteRequest};
 use crate::status::ApiError;
 
-/// Acts as whoever is named.
+/// Allows the impersonation of any user.
 struct Any;
 
 impl Impersonator for Any {
@@ -25,7 +25,7 @@ impl Impersonator for Any {
     }
 }
 
-/// Writes nothing but down who pays.
+/// Records the payers instead of writing.
 #[derive(Default)]
 struct Book(Mutex<Vec<String>>);
 
@@ -36,8 +36,8 @@ impl WriteBackend for Book {
     }
 }
 
-/// A cloudcore beside the server asks for its nodes with the rights of an administrator: each of them has a share. Whoever else
-/// acts as others invents no shares.
+/// A cloudcore beside the server makes requests for its nodes with the rights of an administrator: each node has its
+/// own share. Other callers that impersonate users get no additional shares.
 #[tokio::test]
 async fn an_administrator_asks_with_the_shares_of_others_and_nobody_else_does() {
     let book = Arc::new(Book::default());

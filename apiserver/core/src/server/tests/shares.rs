@@ -1,4 +1,5 @@
-//! Nobody takes what others need: connections, requests, bodies and answers of a server that shares them out.
+//! Senders cannot exhaust what others need: connections, requests, bodies and answers of a server that divides its
+//! limits.
 
 use futures::future::BoxFuture;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -12,7 +13,7 @@ use crate::senders::SENDER_SHARE;
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// Believes who says a name.
+/// Authenticates any client that gives a name.
 pub(super) struct Named;
 
 impl Authenticator for Named {
@@ -62,7 +63,7 @@ pub(super) async fn shared_behind(places: usize, tls: Option<Arc<rustls::ServerC
     Shared { address, activity, _stop: stop.drop_guard() }
 }
 
-/// Asks over a connection of HTTP/1.1, which stays open.
+/// Sends a request over an HTTP/1.1 connection, which stays open.
 async fn ask(address: SocketAddr, user: &str) -> (String, TcpStream) {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let code = ask_on(&mut stream, user).await;
@@ -100,7 +101,7 @@ async fn silent_connections_make_room_for_those_who_show_who_they_are() {
 #[tokio::test]
 async fn one_sender_has_a_share_of_the_connections_and_newcomers_find_a_place() {
     let server = shared(64).await;
-    // A quarter of 64 is for newcomers, and a quarter of the rest for each sender.
+    // A quarter of 64 slots is for new connections, and a quarter of the rest for each sender.
     let mut held = Vec::new();
     for _ in 0..48 / SENDER_SHARE {
         let (code, stream) = ask(server.address, "eve").await;
@@ -116,7 +117,7 @@ async fn one_sender_has_a_share_of_the_connections_and_newcomers_find_a_place() 
     }
     assert_eq!(ask(server.address, "mallory").await.0, "429", "the rest is reserved");
     assert_eq!(ask(server.address, "admin").await.0, "200");
-    // One of hers stays open: she is still known, with what she has given back.
+    // One of Eve's connections stays open: she is still known, with what she has released.
     held.truncate(1);
     wait_for("the places to be given back", DEADLINE, || async {
         let code = ask(server.address, "eve").await.0;

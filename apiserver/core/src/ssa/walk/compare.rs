@@ -1,4 +1,4 @@
-//! What differs between two values of one type.
+//! Differences between two values of one type.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::schema::types::{ListShape, Place};
 use crate::ssa::path::Element;
 use crate::ssa::set::Set;
 
-/// Which fields only the new value has, only the old one has, and which have another value.
+/// The fields that only the new value has, only the old one has, and those with different values.
 #[derive(Debug, Default)]
 pub(in crate::ssa) struct Comparison {
     pub(in crate::ssa) added: Set,
@@ -17,7 +17,7 @@ pub(in crate::ssa) struct Comparison {
     pub(in crate::ssa) modified: Set,
 }
 
-/// Compares two objects; an absent one has no fields. Who owns their fields is no part of them.
+/// Compares two objects; an absent one has no fields. Their field ownership is not compared.
 pub(in crate::ssa) fn compare(place: Place<'_>, old: Option<&Value>, new: Option<&Value>) -> Comparison {
     let mut comparison = Comparison::default();
     let mut walk = Walk { out: &mut comparison, path: Vec::new() };
@@ -45,12 +45,12 @@ impl Walk<'_> {
                         self.out.modified.insert(&self.path);
                     }
                 }
-                // Null is a container without content, and not an absent one.
+                // Null is an empty container, not an absent one.
                 (Form::Map, _) if after.is_null() => self.fields(place, before.as_object(), None),
                 (_, Form::Map) if before.is_null() => self.fields(place, None, after.as_object()),
                 (Form::List(list), _) if after.is_null() => self.items(place, list, Some(before), None),
                 (_, Form::List(list)) if before.is_null() => self.items(place, list, None, Some(after)),
-                // The value changed its form: everything of the old one goes, everything of the new one comes.
+                // The value changed its form: everything in the old one is removed, everything in the new one added.
                 _ => {
                     self.value(place, Some(before), None);
                     self.value(place, None, Some(after));
@@ -60,7 +60,7 @@ impl Walk<'_> {
         }
     }
 
-    /// A value that is there on one side only: its parts, and the value itself.
+    /// A value that exists on one side only: its parts, and the value itself.
     fn one_side(&mut self, place: Place<'_>, value: &Value, old: Option<&Value>, new: Option<&Value>) {
         match form(place, value) {
             Form::Map => self.fields(place, old.and_then(Value::as_object), new.and_then(Value::as_object)),

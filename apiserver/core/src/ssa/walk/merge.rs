@@ -1,4 +1,4 @@
-//! Merging an applied configuration into what is stored.
+//! Merges an applied configuration into the stored object.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use super::{Form, form, identify};
 use crate::schema::types::{ListShape, Place};
 use crate::ssa::path::Element;
 
-/// `live` with everything that `applied` says.
+/// Merges everything in `applied` into `live`.
 pub(in crate::ssa) fn merge(
     place: Place<'_>,
     live: Option<&Value>,
@@ -16,7 +16,7 @@ pub(in crate::ssa) fn merge(
 ) -> Result<Value, String> {
     let Some(live) = live else { return Ok(applied.clone()) };
     if applied.is_null() && has_parts(place, live) {
-        // Null is a container without content: it says nothing about what others have put there.
+        // Null is an empty container: the fields of others in it stay.
         return Ok(live.clone());
     }
     match (form(place, live), form(place, applied)) {
@@ -32,7 +32,7 @@ pub(in crate::ssa) fn merge(
     }
 }
 
-/// Whether a value is merged by its parts and has some.
+/// Whether a value is merged in parts and has some.
 fn has_parts(place: Place<'_>, value: &Value) -> bool {
     match form(place, value) {
         Form::Map => value.as_object().is_some_and(|map| !map.is_empty()),
@@ -46,7 +46,7 @@ fn fields(
     live: &Map<String, Value>,
     applied: &Map<String, Value>,
 ) -> Result<Value, String> {
-    // A copy of all at each level would hold what lies at the bottom as many times as it is deep.
+    // Copying everything at each level would copy the innermost values once per level.
     let others = live.iter().filter(|(key, _)| !applied.contains_key(*key));
     let mut out: Map<String, Value> = others.map(|(key, value)| (key.clone(), value.clone())).collect();
     for (key, value) in applied {
@@ -56,13 +56,13 @@ fn fields(
     Ok(Value::Object(out))
 }
 
-/// Items of both: shared ones in the order of the configuration, others where they stood.
+/// Items of both lists: shared ones in the order of the configuration, others at their old positions.
 fn items(place: Place<'_>, list: &ListShape, live: &[Value], applied: &[Value]) -> Result<Value, String> {
     let left = index(place, list, live)?;
     let right = index(place, list, applied)?;
     let mut by_left: BTreeMap<&Element, Option<&Value>> = BTreeMap::new();
     for (element, item) in &left {
-        // An item that occurs twice is not merged with: the configuration replaces it.
+        // Duplicate items are not merged: the configuration replaces them.
         by_left.entry(element).and_modify(|slot| *slot = None).or_insert(Some(item));
     }
     let by_right: BTreeMap<&Element, &Value> = right.iter().map(|(element, item)| (element, *item)).collect();
@@ -80,7 +80,7 @@ fn items(place: Place<'_>, list: &ListShape, live: &[Value], applied: &[Value]) 
                 continue;
             }
             if by_right.contains_key(on_left) && shared.peek().is_some_and(|next| *next != on_left) {
-                // Shared, but its turn comes with the configuration's order.
+                // A shared item, which is placed in the order of the configuration.
                 l += 1;
                 continue;
             }

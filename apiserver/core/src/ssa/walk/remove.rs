@@ -1,4 +1,4 @@
-//! Removing fields from a value.
+//! Removes fields from a value.
 
 use serde_json::{Map, Value};
 
@@ -7,8 +7,8 @@ use crate::schema::types::Place;
 use crate::ssa::path::Element;
 use crate::ssa::set::Set;
 
-/// `value` without the fields and items of `set`. A container whose last part goes is null, as structured-merge-diff
-/// has it: of a built-in type that is as good as absent, in a custom resource it can be seen.
+/// `value` without the fields and items of `set`. A container whose last part is removed becomes null, as in
+/// structured-merge-diff: in a built-in type this is equivalent to absent, in a custom resource it is visible.
 pub(in crate::ssa) fn remove(place: Place<'_>, value: &Value, set: &Set) -> Value {
     match (form(place, value), value) {
         (Form::Map, Value::Object(map)) => {
@@ -43,7 +43,7 @@ pub(in crate::ssa) fn remove(place: Place<'_>, value: &Value, set: &Set) -> Valu
             }
             if out.is_empty() { Value::Null } else { Value::Array(out) }
         }
-        // A whole that is named only in part does not exist in this type; it goes.
+        // A value that is a leaf in this type cannot be owned in parts; it is removed.
         (Form::Leaf, Value::Array(_) | Value::Object(_)) => Value::Null,
         (_, scalar) => scalar.clone(),
     }

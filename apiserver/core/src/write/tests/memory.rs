@@ -1,4 +1,4 @@
-//! What a write takes in memory: whoever writes an object chooses how many times its text its tree is.
+//! Memory use of writes: the author of an object determines how many times its text its tree takes.
 
 use tombolo_proto::Resource;
 use tombolo_testkit::{Growth, alone};
@@ -6,17 +6,17 @@ use tombolo_testkit::{Growth, alone};
 use super::*;
 use crate::memory::Rules;
 
-/// Annotations of an object of which the tree takes 3 MiB, and as much again for who owns them. The sets of who owns what take as
-/// much as the tree.
+/// Number of annotations of an object whose tree takes 3 MiB, and its field ownership as much again. The sets of owned
+/// fields take as much as the tree.
 const PARTS: usize = 20_000;
 
-/// The text of an object of such names. It is put together as text: a tree would leave room for the next one.
+/// The text of an object with such names. It is built as text: a freed tree would leave room for the next one.
 fn names(first: &str, part: &str) -> String {
     let names: Vec<String> = (0..PARTS).map(|number| format!(r#""{first}{number:011}":{part}"#)).collect();
     format!("{{{}}}", names.join(","))
 }
 
-/// A store that has such an object.
+/// A store with such an object.
 fn stored() -> MemoryStore {
     let owned = format!(r#"{{"f:metadata":{{"f:annotations":{}}}}}"#, names("f:n", "{}"));
     let owner = format!(
@@ -32,7 +32,7 @@ fn stored() -> MemoryStore {
     MemoryStore::restore(Revision(7), vec![object], None, LogLimits::default(), Rules::default())
 }
 
-/// MiB by which the process grows with a write to a store.
+/// MiB by which the process grows during a write to a store.
 fn growth(store: MemoryStore, verb: WriteVerb, body: String) -> usize {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let writes = LocalWrites::new(Arc::new(store));
