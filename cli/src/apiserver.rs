@@ -42,7 +42,7 @@ pub struct ApiServerOptions {
     /// Set this if a kube-controller-manager without leader election runs beside this server: the server's own
     /// controllers then stay off. One with leader election is detected by its Lease.
     #[arg(long)]
-    pub stock_controllers: bool,
+    pub external_controllers: bool,
 }
 
 /// Serves until a signal arrives.
@@ -66,7 +66,7 @@ fn settings(options: &ApiServerOptions) -> Options {
     settings.service_cidr.clone_from(&options.service_cidr);
     settings.store_len_max = u64::from(options.store_mebibytes) << 20;
     settings.audit_log.clone_from(&options.audit_log);
-    settings.stock_controllers = options.stock_controllers;
+    settings.external_controllers = options.external_controllers;
     settings
 }
 

@@ -27,8 +27,8 @@ const LEASE_NAMESPACE: &str = "kube-node-lease";
 
 /// Client configuration for the cluster of a kubeconfig file.
 pub(crate) async fn config(kubeconfig: &Path) -> Result<kube::Config> {
-    let parsed =
-        Kubeconfig::read_from(kubeconfig).with_context(|| format!("cannot use {}", kubeconfig.display()))?;
+    let parsed = Kubeconfig::read_from(kubeconfig)
+        .with_context(|| format!("cannot read the kubeconfig {}", kubeconfig.display()))?;
     let config = kube::Config::from_custom_kubeconfig(parsed, &KubeConfigOptions::default()).await?;
     Ok(without_proxy_of_environment(config))
 }
@@ -40,8 +40,8 @@ pub(crate) async fn shared_token(client: Client, namespace: &str) -> Result<Opti
         return Ok(None);
     };
     let data = secret.data.and_then(|mut data| data.remove("tokendata"));
-    let token = data.with_context(|| format!("{namespace}/{TOKEN_SECRET} has no tokendata"))?;
-    String::from_utf8(token.0).map(Some).context("the token is not text")
+    let token = data.with_context(|| format!("secret {namespace}/{TOKEN_SECRET} has no key tokendata"))?;
+    String::from_utf8(token.0).map(Some).context("the join token is not UTF-8 text")
 }
 
 /// An edge node as shown to operators.
@@ -112,7 +112,7 @@ fn ready_of(node: &RawObject) -> Result<String> {
     let unknown = || "Unknown".to_owned();
     let conditions = match &node.whole()?["status"]["conditions"] {
         Value::Null => return Ok(unknown()),
-        conditions => conditions.as_array().context("its status.conditions are no list")?,
+        conditions => conditions.as_array().context("its status.conditions is not a list")?,
     };
     let ready = conditions.iter().find(|condition| condition["type"] == "Ready");
     Ok(ready.and_then(|ready| ready["status"].as_str()).map_or_else(unknown, str::to_owned))
@@ -122,7 +122,8 @@ fn heard_of(lease: &RawObject) -> Result<String> {
     match &lease.whole().context("its lease")?["spec"]["renewTime"] {
         Value::Null => Ok("never".to_owned()),
         time => {
-            let time = MicroTime::deserialize(time).context("its lease: spec.renewTime is no time")?;
+            let time =
+                MicroTime::deserialize(time).context("its lease: spec.renewTime is not a timestamp")?;
             Ok(time.0.to_string())
         }
     }

@@ -13,7 +13,7 @@ use clap::Args;
 /// Program to execute, and the parent to die with.
 #[derive(Debug, Clone, Args)]
 pub struct ComponentOptions {
-    /// Process id of the parent that this program must not outlive.
+    /// Process ID of the parent; the program is killed when it ends.
     #[arg(long)]
     pub parent: u32,
 
@@ -30,8 +30,8 @@ pub fn run(options: &ComponentOptions) -> Result<()> {
     die_with_parent()?;
     // Read after the signal is set up, so that a parent that ended before is always detected.
     let parent = std::os::unix::process::parent_id();
-    ensure!(parent == options.parent, "process {} has ended", options.parent);
-    let (program, arguments) = options.command.split_first().context("no program")?;
+    ensure!(parent == options.parent, "parent process {} has already ended", options.parent);
+    let (program, arguments) = options.command.split_first().context("no program given")?;
     let error = Command::new(program).args(arguments).exec();
     Err(error).with_context(|| format!("cannot start {}", program.display()))
 }
@@ -40,7 +40,7 @@ pub fn run(options: &ComponentOptions) -> Result<()> {
 fn die_with_parent() -> Result<()> {
     use rustix::process::{Signal, set_parent_process_death_signal};
     set_parent_process_death_signal(Some(Signal::KILL))
-        .context("cannot ask for a signal at the parent's death")
+        .context("cannot request a signal for the parent's end")
 }
 
 /// Other systems have no such signal: after a SIGKILL of the parent the program must be stopped by hand.

@@ -31,7 +31,7 @@ pub struct DoctorOptions {
     #[command(flatten)]
     pub cluster: ClusterOptions,
 
-    /// Host by which edges reach cloudcore; by default, the one that its certificate names.
+    /// Host at which edges reach cloudcore; by default, the one in its certificate.
     #[arg(long, value_name = "HOST")]
     pub cloud: Option<String>,
 
@@ -47,7 +47,7 @@ pub struct DoctorOptions {
     #[arg(long, default_value_t = tombolo_cloud::config::JOIN_PORT, value_name = "PORT")]
     pub join_port: u16,
 
-    /// Try only this transport, if the other one is off.
+    /// Check only this transport; needed if the other one is disabled.
     #[arg(long, value_enum)]
     pub transport: Option<TransportOption>,
 

@@ -20,23 +20,23 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run API server, cloudcore and edge agents on this machine.
+    /// Run an API server, cloudcore and edge agents on this machine.
     Up(up::UpOptions),
     /// Run the Kubernetes API server alone, for a cloudcore without a cluster.
     Apiserver(apiserver::ApiServerOptions),
     /// Create, list and delete join tokens; without a subcommand, print KubeEdge's shared token.
     Token(token::TokenOptions),
-    /// Revoke the certificates of nodes.
+    /// Revoke the certificates of edge nodes.
     Revoke(token::RevokeOptions),
     /// List the edge nodes of a cluster.
     Nodes(operate::ClusterOptions),
-    /// Find out why something does not work: one line per check.
+    /// Diagnose a cluster or an edge node: one line per check.
     Doctor(doctor::DoctorOptions),
     /// Load a hub with hollow edge nodes and measure it.
     Swarm(swarm::SwarmOptions),
     /// Replay recorded traffic and report the first difference.
     Replay(replay::ReplayOptions),
-    /// Run another program that is killed when this one's parent ends.
+    /// Run a program that is killed when the given parent process ends.
     #[command(hide = true)]
     Component(component::ComponentOptions),
 }
@@ -51,7 +51,7 @@ fn main() -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            eprintln!("error: cannot start: {error}");
+            eprintln!("error: cannot start the async runtime: {error}");
             return ExitCode::FAILURE;
         }
     };

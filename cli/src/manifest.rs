@@ -39,7 +39,7 @@ pub struct Document {
 pub fn read(path: &Path) -> Result<Vec<Document>> {
     let length = std::fs::metadata(path).with_context(|| format!("cannot read {}", path.display()))?.len();
     if length > FILE_LEN_MAX {
-        bail!("{} has {length} bytes; a manifest has at most {FILE_LEN_MAX}", path.display());
+        bail!("{} has {length} bytes; a manifest may have at most {FILE_LEN_MAX}", path.display());
     }
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let options = serde_saphyr::options! { with_snippet: false };

@@ -28,7 +28,7 @@ impl ClusterOptions {
             None => {
                 let config = kube::Config::infer().await;
                 without_proxy_of_environment(
-                    config.context("no cluster: give --kubeconfig or set KUBECONFIG")?,
+                    config.context("no cluster configured: pass --kubeconfig or set KUBECONFIG")?,
                 )
             }
             Some(path) => cluster::config(path).await?,
@@ -49,7 +49,7 @@ impl ClusterOptions {
 /// When the cluster does not answer.
 pub async fn nodes(options: &ClusterOptions) -> Result<()> {
     let nodes = cluster::edge_nodes(options.client().await?).await?;
-    println!("{:<40} {:<10} LAST HEARD", "NODE", "READY");
+    println!("{:<40} {:<10} LAST HEARTBEAT", "NODE", "READY");
     for cluster::EdgeNode { name, ready, heard, problem } in nodes {
         let problem = problem.map(|problem| format!(" ({problem})")).unwrap_or_default();
         println!("{name:<40} {ready:<10} {heard}{problem}");

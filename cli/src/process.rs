@@ -36,7 +36,7 @@ impl Process {
     /// # Errors
     /// When the process is gone.
     pub fn read(self) -> Result<Reading> {
-        let gone = || format!("process {} is gone", self.pid);
+        let gone = || format!("process {} does not exist", self.pid);
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).with_context(gone)?;
         let resident = resident_from_status(&status).context("cannot read /proc/PID/status")?;
         let mut cpu = Duration::ZERO;

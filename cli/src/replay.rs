@@ -56,7 +56,7 @@ pub struct ReplayOptions {
     #[arg(long, value_name = "FILE", requires = "cloud")]
     pub kubeconfig: Option<PathBuf>,
 
-    /// Write the transcript with the derived lines of the Kubernetes API, and play nothing.
+    /// Write the transcript with derived lines for the Kubernetes API to this file, and do not replay.
     #[arg(long, value_name = "FILE")]
     pub derive: Option<PathBuf>,
 }
@@ -77,12 +77,12 @@ pub enum Verdict {
 pub async fn run(options: &ReplayOptions) -> Result<Verdict> {
     let transcript = read(&options.file)?;
     if let Some(line) = transcript.cut {
-        println!("the recording ends in the middle of line {line}, which is left out");
+        println!("the recording ends in the middle of line {line}; this line is ignored");
     }
     if let Some(path) = &options.derive {
         let text = with_api_lines(&transcript).to_text();
         std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
-        println!("derived: {}", path.display());
+        println!("derived transcript written to {}", path.display());
         return Ok(Verdict::Same);
     }
     let outcome = match options.side {
@@ -112,11 +112,11 @@ pub fn read(path: &Path) -> Result<Transcript> {
     let length = std::fs::metadata(path).with_context(|| format!("cannot read {}", path.display()))?.len();
     ensure!(
         length <= FILE_LEN_MAX,
-        "{} has {length} bytes; a transcript has at most {FILE_LEN_MAX}",
+        "{} has {length} bytes; a transcript may have at most {FILE_LEN_MAX}",
         path.display()
     );
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    Transcript::parse(&text).with_context(|| format!("{} is no transcript", path.display()))
+    Transcript::parse(&text).with_context(|| format!("{} is not a valid transcript", path.display()))
 }
 
 fn report(outcome: Result<Summary, Difference>) -> Verdict {
@@ -127,7 +127,7 @@ fn report(outcome: Result<Summary, Difference>) -> Verdict {
             }
             let Summary { matched, excused, besides, .. } = summary;
             println!(
-                "no difference: {matched} frames as recorded, {excused} excused by rules, {besides} besides"
+                "no difference: {matched} frames as recorded, {excused} excused by rules, {besides} extra"
             );
             Verdict::Same
         }

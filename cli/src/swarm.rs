@@ -99,7 +99,7 @@ pub async fn run(options: &SwarmOptions) -> Result<()> {
     let speaks_quic = options.dialect == DialectOption::Tombolo;
     ensure!(
         speaks_quic || options.transport != TransportOption::Quic,
-        "dialect kubeedge travels over WebSocket alone: leave out --transport quic"
+        "dialect kubeedge works over WebSocket only: omit --transport quic"
     );
     let meter = Meter::new(options.pid)?;
     let mut figures = Figures::default();
@@ -238,12 +238,12 @@ impl Run<'_> {
 
     async fn queries(&mut self) -> Result<()> {
         let (nodes, queries) = (self.options.nodes, self.options.queries);
-        self.progress(&format!("{queries} questions from each node"));
+        self.progress(&format!("{queries} queries from each node"));
         let (before, started) = (self.meter.read()?, Instant::now());
         let answers = self.fleet.ask(self.cluster.question()?, queries, PHASE_DEADLINE).await?;
         let count = nodes * queries;
         if answers.bad > 0 {
-            bail!("{} of {count} questions were not answered with the object", answers.bad);
+            bail!("{} of {count} queries did not return the object", answers.bad);
         }
         self.figures.add("queries a second", count as f64 / started.elapsed().as_secs_f64(), "1/s");
         self.figures.add_millis("query, p99", answers.times.percentile(99));
@@ -251,7 +251,7 @@ impl Run<'_> {
     }
 
     async fn large_object(&mut self) -> Result<()> {
-        self.progress("one object of 1 MB to every node, then a small one again");
+        self.progress("sending an object of 1 MB to every node, then a small one again");
         let before = self.meter.at_rest().await?;
         for length in [LARGE_OBJECT_LEN, OBJECT_LEN] {
             let written = self.cluster.update(length).await?;
@@ -266,7 +266,7 @@ impl Run<'_> {
 
     async fn reconnect(&mut self) -> Result<()> {
         let nodes = self.options.nodes;
-        self.progress("every node reconnects with nothing changed");
+        self.progress("reconnecting every node without changes");
         let (before, started) = (self.meter.read()?, Instant::now());
         self.fleet.reconnect(&self.cluster.question()?).await;
         let resent = self.fleet.caught_up_again(nodes, PHASE_DEADLINE).await?;

@@ -66,7 +66,7 @@ pub fn difference(expected: &Holdings, listed: &Holdings) -> Option<String> {
                 return Some(format!("{title} has uid {} and should have {}", held["uid"], wanted["uid"]));
             }
             Some(held) if held != wanted && !is_amended(title, wanted, held) => {
-                return Some(format!("{title} is another version"));
+                return Some(format!("{title} has other metadata or content"));
             }
             Some(_) => {}
         }
@@ -230,7 +230,7 @@ mod tests {
             |uid: &str, data: i32| Holdings::from([("Pod a/b".into(), json!({"uid": uid, "content": data}))]);
         assert_eq!(difference(&side("1", 1), &side("1", 1)), None);
         assert!(difference(&side("1", 1), &side("2", 1)).unwrap().contains("uid"));
-        assert!(difference(&side("1", 1), &side("1", 2)).unwrap().contains("another version"));
+        assert!(difference(&side("1", 1), &side("1", 2)).unwrap().contains("other metadata or content"));
         assert!(difference(&side("1", 1), &Holdings::new()).unwrap().contains("missing"));
         assert!(difference(&Holdings::new(), &side("1", 1)).unwrap().contains("should not"));
     }
@@ -278,7 +278,7 @@ mod tests {
             let mut edge = cloud.clone();
             edge[field] = other;
             let said = difference(&held("ConfigMap", &cloud), &held("ConfigMap", &edge)).unwrap_or_default();
-            assert!(said.contains("another version"), "{field}: {said}");
+            assert!(said.contains("other metadata or content"), "{field}: {said}");
         }
     }
 

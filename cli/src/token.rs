@@ -41,7 +41,7 @@ struct CreateOptions {
     #[arg(long, value_name = "NAME", required_unless_present = "any_name", value_parser = node_name)]
     node: Vec<NodeId>,
 
-    /// Let any name join that has no Node yet.
+    /// Let nodes of any name join, if no Node of that name exists yet.
     #[arg(long, conflicts_with = "node")]
     any_name: bool,
 
@@ -53,7 +53,7 @@ struct CreateOptions {
     #[arg(long, default_value = "1h", value_parser = span)]
     ttl: Duration,
 
-    /// Let it take the name of an existing Node, of a control plane node, or of a revoked node.
+    /// Let the token take over the name of an existing Node, a control plane node or a revoked node.
     #[arg(long, conflicts_with = "any_name")]
     replace: bool,
 
@@ -87,7 +87,7 @@ fn node_name(text: &str) -> Result<NodeId, String> {
 }
 
 fn span(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is no time such as 45s, 30m, 1h or 7d");
+    let wrong = || format!("{text:?} is not a duration such as 45s, 30m, 1h or 7d");
     let unit = match text.chars().last() {
         Some('s') => 1,
         Some('m') => 60,
@@ -145,7 +145,7 @@ async fn store(cluster: &ClusterOptions) -> Result<ClusterSecrets> {
 async fn shared(cluster: &ClusterOptions) -> Result<()> {
     let token = cluster::shared_token(cluster.client().await?, &cluster.namespace).await?;
     let token = token.context(
-        "there is no shared join token (cloudcore's setting sharedToken is off): make one for the node with `tombolo token create --node NAME`",
+        "there is no shared join token (cloudcore's setting sharedToken is off): create a token for the node with `tombolo token create --node NAME`",
     )?;
     println!("{token}");
     Ok(())
@@ -153,12 +153,12 @@ async fn shared(cluster: &ClusterOptions) -> Result<()> {
 
 async fn list(cluster: &ClusterOptions) -> Result<()> {
     let tokens = bootstrap::list(&store(cluster).await?).await?;
-    println!("{:<12} {:<10} {:<9} {:<8} NODES", "ID", "USES LEFT", "ENDS IN", "REPLACE");
+    println!("{:<12} {:<10} {:<9} {:<8} NODES", "ID", "USES LEFT", "EXPIRES", "REPLACE");
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     for (id, token) in tokens {
         let StoredToken { names, uses_left, expires, replace, .. } = token;
         let left = expires.saturating_sub(now);
-        let ends = if left == 0 { "over".to_owned() } else { format!("{}m", left.div_ceil(60)) };
+        let ends = if left == 0 { "expired".to_owned() } else { format!("{}m", left.div_ceil(60)) };
         let nodes = if names.is_empty() { "(any)".to_owned() } else { names.join(",") };
         let replace = if replace { "yes" } else { "no" };
         println!("{id:<12} {uses_left:<10} {ends:<9} {replace:<8} {nodes}");
@@ -181,8 +181,8 @@ pub async fn revoke(options: &RevokeOptions) -> Result<()> {
         match identities::revoke(Arc::clone(&store), nodes, node).await? {
             true => println!("certificates of node {node} revoked"),
             false => println!(
-                "no certificate of a node {node} is on record: check the name. It is closed from now on; a token made \
-                 with --replace opens it"
+                "no certificate of node {node} is on record: check the name. The name is now blocked; a token \
+                 created with --replace unblocks it"
             ),
         }
     }

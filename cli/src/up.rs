@@ -46,8 +46,8 @@ pub struct UpOptions {
     #[arg(long, value_enum, default_value_t = TransportOption::Quic)]
     pub transport: TransportOption,
 
-    /// Settings of cloudcore, in its own form or as KubeEdge's cloudcore.yaml, so that agents of other machines can
-    /// reach it. With --edges 0 this is the cloud side of a site without a cluster.
+    /// Settings file of cloudcore, in its own form or as KubeEdge's cloudcore.yaml, so that agents on other
+    /// machines can connect. Requires --edges 0: the cloud side of a site without a cluster.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
@@ -73,7 +73,7 @@ pub struct UpOptions {
     #[arg(long, default_value_t = 60, value_name = "SECONDS")]
     pub timeout: u64,
 
-    /// Let the agents report the phases of a running pod for their pods, without running anything.
+    /// Let the agents report pod phases as if the pods ran, without running containers.
     #[arg(long)]
     pub simulate_pods: bool,
 }
@@ -86,7 +86,7 @@ pub async fn run(options: &UpOptions) -> Result<()> {
     ensure!(options.edges <= EDGES_MAX, "--edges must be between 0 and {EDGES_MAX}");
     ensure!(
         options.config.is_none() || options.edges == 0,
-        "--config is for a cloudcore whose agents run on other machines: give --edges 0"
+        "--config is for a cloudcore whose agents run on other machines: add --edges 0"
     );
     let mut documents = Vec::new();
     for file in &options.apply {
@@ -111,12 +111,12 @@ async fn serve(
     let mut parts = Parts::new();
     let started = tokio::select! {
         system = System::start(options, binaries, drain, &mut parts) => system,
-        () = drain.started() => Err(anyhow!("stopped before everything had started")),
+        () = drain.started() => Err(anyhow!("stopped during startup")),
     };
     let outcome = match started {
         Ok(system) => {
             println!("kubeconfig: {}", system.kubeconfig().display());
-            println!("when something does not work: {}", system.doctor());
+            println!("to diagnose problems, run: {}", system.doctor());
             tokio::select! {
                 outcome = attend(options, documents, &system) => outcome,
                 error = parts.failed() => Err(error.into()),
@@ -150,10 +150,7 @@ async fn attend(options: &UpOptions, documents: &[Document], system: &System) ->
         if options.until_synced {
             match difference {
                 None => {
-                    println!(
-                        "every edge lists what it should hold, after {:.1} s",
-                        started.elapsed().as_secs_f64()
-                    );
+                    println!("all edges are in sync after {:.1} s", started.elapsed().as_secs_f64());
                     return Ok(());
                 }
                 Some(text) if started.elapsed() >= Duration::from_secs(options.timeout) => {

@@ -24,7 +24,7 @@ use tombolo_runtime::{
 use crate::bootstrap::identities::{self, Identities};
 use crate::bootstrap::{self, Bootstrap, BootstrapError, NewToken, TokenStoreError};
 use crate::config::{Config, WatchEvents};
-use crate::edgecontroller::{Controller, Downstream, INPUTS_MAX, Index, Input, Upstream};
+use crate::edgecontroller::{DownstreamController, INPUTS_MAX, Index, Input, NodeObjectCache, Upstream};
 use crate::epoch::{CHECK_INTERVAL, EpochError, EpochKeeper, Outcome, Testimony};
 use crate::gate::{Gate, sweep};
 use crate::grids;
@@ -48,8 +48,8 @@ pub enum AppError {
     /// The cluster's epoch cannot be established.
     #[error("cannot establish the epoch: {0}")]
     Epoch(#[from] EpochError),
-    /// The records of stock cloudcore cannot be imported.
-    #[error("cannot take over what stock cloudcore has recorded: {0}")]
+    /// The records of KubeEdge cloudcore cannot be imported.
+    #[error("cannot import KubeEdge cloudcore's records: {0}")]
     ObjectSync(#[from] ObjectSyncError),
     /// A hub listener cannot be bound.
     #[error(transparent)]
@@ -181,7 +181,7 @@ fn hub(
     let metrics = Metrics::register(&mut registry);
     kube.register(registry.sub_registry_with_prefix("tombolo_cloud"));
     let (sender, inputs) = mpsc::channel(INPUTS_MAX);
-    let down = Arc::new(Downstream::default());
+    let down = Arc::new(NodeObjectCache::default());
     let session_bytes = Budget::new(config.budgets.session_bytes);
     let hub = Hub {
         registry: Arc::new(Registry::new(config.node_limit).with_memory(&session_bytes)),
@@ -269,12 +269,14 @@ impl Bound {
             let outlet = Arc::clone(&hub.registry);
             tasks.spawn(
                 "edgecontroller",
-                Controller::new(index, kube.clone(), outlet, guards.lists).run(inputs),
+                DownstreamController::new(index, kube.clone(), outlet, guards.lists).run(inputs),
             );
         } else {
-            tracing::warn!("the edge controller is turned off: no object is sent, and no report is taken");
+            tracing::warn!(
+                "the edge controller is disabled: no objects are sent to edges, and their reports are refused"
+            );
             drop(guards.lists);
-            tasks.spawn("news of sessions", discard(inputs));
+            tasks.spawn("session inputs", discard(inputs));
         }
         tasks.spawn("impersonation probe", probe(kube.clone(), guards.permission));
         let plan = config.upstream.enabled.then_some(config.watch_events);
@@ -297,7 +299,7 @@ impl Bound {
             () = drain.started() => None,
             failure = tasks.failed() => Some(failure),
         };
-        hub.end_all(GoodbyeReason::Draining, "this hub stops", config.drain_spread);
+        hub.end_all(GoodbyeReason::Draining, "this hub is stopping", config.drain_spread);
         let grace = tokio::time::sleep(config.drain_grace);
         tokio::select! {
             _ = async { tokio::join!(all_gone(&hub), released) } => {}
@@ -358,8 +360,8 @@ fn watch_identities(
 ) {
     let following = identities::follow(Arc::clone(identities), kube.clone(), config.namespace.clone());
     tasks.spawn("certificates in force", following);
-    tasks.spawn("ends of registrations", identities::keep_settled(Arc::clone(identities)));
-    tasks.spawn("ends of deleted Nodes", identities::keep_ended(Arc::clone(identities)));
+    tasks.spawn("outcomes of registrations", identities::keep_settled(Arc::clone(identities)));
+    tasks.spawn("certificates of deleted Nodes", identities::keep_ended(Arc::clone(identities)));
     let sweep = sweep(Arc::clone(identities), Arc::clone(&hub.registry), hub.metrics.clone());
     tasks.spawn("sessions' certificates", sweep);
 }
@@ -383,7 +385,7 @@ async fn discard(mut inputs: mpsc::Receiver<Input>) {
 async fn probe(kube: Kube, permission: ReadyGuard) {
     let mut backoff = Backoff::new(BackoffConfig::default());
     while let Err(error) = kube.probe_impersonation().await {
-        tracing::warn!(%error, "nodes cannot be impersonated yet");
+        tracing::warn!(%error, "cannot impersonate nodes yet; trying again");
         let delay = backoff.next_delay(&mut rand::rng());
         tokio::time::sleep(delay).await;
     }
@@ -391,10 +393,10 @@ async fn probe(kube: Kube, permission: ReadyGuard) {
     match kube.probe_protections().await {
         Ok(protections) => {
             if let Some(problem) = protections.problem() {
-                tracing::warn!(problem, "the API server does not keep nodes apart");
+                tracing::warn!(problem, "the API server does not isolate nodes");
             }
         }
-        Err(error) => tracing::warn!(%error, "cannot tell whether the API server keeps nodes apart"),
+        Err(error) => tracing::warn!(%error, "cannot tell whether the API server isolates nodes"),
     }
 }
 
@@ -452,7 +454,7 @@ async fn begin_epoch(hub: &Hub, keeper: &EpochKeeper) {
     }
     hub.epoch.store(Arc::new(keeper.epoch()));
     hub.subscriptions.close_all();
-    hub.end_all(GoodbyeReason::Other, "the cloud's history was restored", RESTORE_SPREAD);
+    hub.end_all(GoodbyeReason::Other, "the cluster was restored to an earlier state", RESTORE_SPREAD);
     // Last: otherwise a session of the old epoch could be admitted because its edge's attestation is already known.
     hub.testimony.publish(keeper.reach());
 }

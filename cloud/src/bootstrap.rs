@@ -5,7 +5,7 @@
 //! - One CA per cluster, created by compare-and-swap in Secret `casecret`; two replicas can never create two.
 //! - A node's certificate contains the node's name and nothing else, whatever the request asks for.
 //! - A join token admits the nodes that it names, as often as it says, until it expires. It never takes over the name
-//!   of an existing Node, unless it was created for that. KubeEdge's shared token is an option for stock edges.
+//!   of an existing Node, unless it was created for that. KubeEdge's shared token is an option for KubeEdge edges.
 //! - A node renews with its certificate, even an expired one within a grace period, as long as its Node object exists
 //!   and the certificate is in force ([`identities`]).
 
@@ -215,7 +215,7 @@ impl Bootstrap {
     pub async fn with_parts(parts: Parts, options: Options) -> Result<Self, BootstrapError> {
         let Parts { secrets, nodes, clock } = parts;
         if options.advertise.is_empty() {
-            let reason = "there is none, so that no edge could verify the hub".to_owned();
+            let reason = "the list is empty, so no edge could verify the hub".to_owned();
             return Err(BootstrapError::Address { addresses: String::new(), reason });
         }
         let now = clock();
@@ -233,7 +233,7 @@ impl Bootstrap {
             let mut shared = upkeep::token(&*secrets, &authority, options.token_refresh, now).await?;
             // A client that waits until cloudcore is ready reads the stored token next. The edges need not wait for it.
             if let Err(error) = upkeep::store(&*secrets, &mut shared).await {
-                tracing::warn!(%error, "join token could not be stored; it will be tried again");
+                tracing::warn!(%error, "cannot store the join token; trying again");
             }
             token = Some(shared);
         }
@@ -322,15 +322,17 @@ impl Bootstrap {
         let settled = tokio::time::timeout(FINISH_LIMIT, settled);
         let (issued, settled) = futures::join!(issued, settled);
         if let Err(error) = issued {
-            tracing::warn!(%error, "joins were cut off");
+            tracing::warn!(%error, "shutdown interrupted some joins");
         }
         match settled {
             Ok(true) => {}
             Ok(false) => {
-                tracing::warn!("the end of some deleted Nodes' certificates is not recorded: revoke them");
+                tracing::warn!(
+                    "could not record that the certificates of some deleted Nodes are no longer in force: revoke them"
+                );
             }
             Err(_) => tracing::warn!(
-                "what came of some registrations is not recorded: where there is no Node, the node has to join again"
+                "could not record the outcome of some registrations: a node that has no Node must join again"
             ),
         }
     }

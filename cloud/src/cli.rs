@@ -15,44 +15,44 @@ use crate::kube::without_proxy_of_environment;
 use crate::objectsync::{self, Exported};
 use crate::{App, Config, Kube};
 
-/// The cloud's side of Tombolo.
+/// The cloud side of Tombolo.
 #[derive(Debug, Parser)]
 #[command(name = "cloudcore", version)]
 pub struct Arguments {
-    /// Configuration file (YAML), in our own form or KubeEdge's cloudcore.yaml; without one, the defaults.
+    /// Configuration file (YAML): Tombolo's own format or KubeEdge's cloudcore.yaml. Without one, the defaults apply.
     #[arg(long)]
     config: Option<PathBuf>,
 
-    /// Print every setting with its default, and end.
+    /// Print every setting with its default value and exit.
     #[arg(long = "defaultconfig", conflicts_with_all = ["config", "min_config"])]
     default_config: bool,
 
-    /// Print the settings that most installations have, and end.
+    /// Print the settings that most installations set and exit.
     #[arg(long = "minconfig", conflicts_with = "config")]
     min_config: bool,
 
-    /// Write what stock edges were given as ObjectSync objects, for a return to stock cloudcore, and end.
+    /// Write the delivery ledgers of KubeEdge edges as ObjectSync objects for a return to KubeEdge cloudcore, and exit.
     #[arg(long)]
     export_objectsync: bool,
 
-    /// Kubeconfig of the cluster; wins over the configuration file.
+    /// Kubeconfig of the cluster; overrides the configuration file.
     #[arg(long)]
     kubeconfig: Option<PathBuf>,
 
-    /// Folder of what this cloudcore keeps; wins over the configuration file.
+    /// Folder for the data of this cloudcore; overrides the configuration file.
     #[arg(long)]
     data_dir: Option<PathBuf>,
 
-    /// Record what nodes and this cloudcore say to each other into this folder, secrets and tokens redacted: a
+    /// Record the messages between nodes and this cloudcore into this folder, with secrets and tokens redacted: one
     /// transcript for each node, which `tombolo replay` plays.
     #[arg(long, value_name = "DIR")]
     record: Option<PathBuf>,
 
-    /// What to log, as in `info` or `tombolo_cloud=debug`.
+    /// Log filter, such as `info` or `tombolo_cloud=debug`.
     #[arg(long, default_value = "info")]
     log: String,
 
-    /// How log lines look: text or json.
+    /// Format of log lines: text or json.
     #[arg(long, default_value = "text")]
     log_format: Format,
 }
@@ -122,7 +122,7 @@ async fn until_drained(config: Config, trigger: &Trigger, drain: Drain) -> Resul
     result
 }
 
-/// For a return to stock: writes this cloudcore's ledgers in stock cloudcore's form.
+/// For a return to KubeEdge: writes this cloudcore's ledgers in KubeEdge cloudcore's form.
 async fn export_objectsync(config: &Config) -> Result<()> {
     let cluster = cluster(config.kubeconfig.as_deref(), config.api_server.as_deref()).await?;
     let Exported { nodes, objects, skipped, refused, refusals } =
@@ -133,7 +133,7 @@ async fn export_objectsync(config: &Config) -> Result<()> {
         let more = refused.saturating_sub(refusals.len());
         let more = if more > 0 { format!("\nand {more} more") } else { String::new() };
         bail!(
-            "not complete: {refused} objects could not be recorded, and stock cloudcore will not delete them at \
+            "incomplete: {refused} objects could not be recorded, and KubeEdge cloudcore will not delete them on \
              their nodes\n{}{more}",
             refusals.join("\n")
         );
@@ -155,10 +155,10 @@ async fn cluster(kubeconfig: Option<&Path>, api_server: Option<&str>) -> Result<
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let address = api_server.map(str::parse::<http::Uri>).transpose();
     let address = address
-        .with_context(|| format!("{:?} is no address of an API server", api_server.unwrap_or_default()))?;
+        .with_context(|| format!("{:?} is not an API server address", api_server.unwrap_or_default()))?;
     let mut config = match (kubeconfig, &address) {
         (Some(path), _) => {
-            let unusable = || format!("kubeconfig {} cannot be used", path.display());
+            let unusable = || format!("cannot use kubeconfig {}", path.display());
             let parsed = Kubeconfig::read_from(path).with_context(unusable)?;
             let options = KubeConfigOptions::default();
             kube::Config::from_custom_kubeconfig(parsed, &options).await.with_context(unusable)?

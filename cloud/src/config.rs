@@ -38,7 +38,7 @@ pub const ADMIN_PORT: u16 = 9091;
 /// Highest node limit that a configuration may set: what one process was measured to carry, with a margin.
 pub const NODE_LIMIT_MAX: usize = 100_000;
 
-/// Longest lifetime of a node's certificate, in days: a hundred years, the lifetime of stock's CA.
+/// Longest lifetime of a node's certificate, in days: a hundred years, the lifetime of KubeEdge's CA.
 const EDGE_CERTIFICATE_DAYS_MAX: u32 = 36_500;
 
 /// Largest configuration file that is accepted, in bytes.
@@ -76,7 +76,7 @@ pub struct Config {
     pub upstream: UpstreamSettings,
     /// Bounds on pending watch events.
     pub watch_events: WatchEvents,
-    /// Sessions of stock edges.
+    /// Sessions of KubeEdge edges.
     pub kubeedge: KubeEdgeSessions,
     /// The controllers of the application grid.
     pub grids: GridSettings,
@@ -208,7 +208,7 @@ impl Config {
         })
     }
 
-    /// Reads YAML text, in Tombolo's own form or in stock cloudcore's. Empty text yields the default configuration.
+    /// Reads YAML text, in Tombolo's own form or in KubeEdge cloudcore's. Empty text yields the default configuration.
     ///
     /// # Errors
     /// [`ConfigError`], which names line and column or the key.
@@ -252,7 +252,7 @@ impl Config {
         if !(1..=WINDOW_MAX).contains(&window) {
             return invalid(
                 "kubeedge.window",
-                "must be between 1 and 64: a stock edge drops what it cannot take",
+                "must be between 1 and 64: a KubeEdge edge drops messages that it cannot take",
             );
         }
         if !is_dns_label(&raw.namespace) {
@@ -326,7 +326,7 @@ fn silence(key: &'static str, seconds: u32) -> Result<Duration, ConfigError> {
     match (1..=3600).contains(&seconds) {
         true => Ok(Duration::from_secs(seconds.into())),
         false => {
-            Err(invalid(key, "must be between 1 and 3600; a stock edge gives a sign of life every 15 s"))
+            Err(invalid(key, "must be between 1 and 3600; a KubeEdge edge sends a keepalive every 15 s"))
         }
     }
 }
@@ -352,7 +352,7 @@ fn budgets(raw: &RawBudgets) -> Result<Budgets, ConfigError> {
     };
     let places = |key, value: u32, max: usize| match usize::try_from(value) {
         Ok(places) if (1..=max).contains(&places) => Ok(places),
-        _ => Err(invalid(key, &format!("must be between 1 and {max}, which all sources together have"))),
+        _ => Err(invalid(key, &format!("must be between 1 and {max}, the limit for all sources together"))),
     };
     Ok(Budgets {
         session_bytes: bytes("budgets.sessionBytes", raw.session_bytes)?,
@@ -378,7 +378,7 @@ fn certificates(raw: RawCertificates) -> Result<CertificateFiles, ConfigError> {
     let pair = |certificate: Option<PathBuf>, key: Option<PathBuf>, name| match (certificate, key) {
         (Some(certificate), Some(key)) => Ok(Some(PemPair { certificate, key })),
         (None, None) => Ok(None),
-        _ => Err(invalid(name, "a certificate needs its key, and a key its certificate")),
+        _ => Err(invalid(name, "the certificate and its key must both be set, or neither")),
     };
     Ok(CertificateFiles {
         authority: pair(raw.ca_file, raw.ca_key_file, "certificates.caFile, certificates.caKeyFile")?,

@@ -1,11 +1,11 @@
 //! Decides which node needs which object, and what a node may do.
 
-mod controller;
 pub mod downstream;
 pub mod index;
 pub(crate) mod local_endpoint;
 pub mod location_cache;
 pub(crate) mod needs;
+pub mod node_object_cache;
 pub mod pod_manager;
 mod reads;
 pub mod sightings;
@@ -13,11 +13,11 @@ pub mod trim;
 pub mod upstream;
 mod written;
 
-pub(crate) use controller::INPUTS_MAX;
-pub use controller::{Controller, Input, Outlet, Proven};
-pub use downstream::Downstream;
+pub(crate) use downstream::INPUTS_MAX;
+pub use downstream::{DownstreamController, Input, Outlet, Proven};
 pub use index::{Effect, Index, Kind};
 pub use location_cache::LocationCache;
+pub use node_object_cache::NodeObjectCache;
 pub use pod_manager::PodManager;
 pub use trim::TRIM_VERSION;
 pub use upstream::{Upstream, UpstreamSettings};

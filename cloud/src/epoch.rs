@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use tombolo_proto::message::is_passing;
 use tombolo_proto::{CloudRevision, Epoch, Uid};
 
-use crate::edgecontroller::Downstream;
+use crate::edgecontroller::NodeObjectCache;
 use crate::edgecontroller::sightings::Sighting;
 use crate::kube::{Answer, ApiCall, CallError, Caller, Kube, RawObject, path_of};
 use crate::patience::Trouble;
@@ -141,7 +141,7 @@ impl EpochKeeper {
     /// [`EpochError`] when the API server does not answer or refuses; check again later.
     pub(crate) async fn check(
         &mut self,
-        down: &Downstream,
+        down: &NodeObjectCache,
         claim: Option<Reach>,
     ) -> Result<bool, EpochError> {
         // A consistent answer cannot be older than anything seen or attested before the request was sent.
@@ -164,7 +164,12 @@ impl EpochKeeper {
         if went_back {
             let known = refuted.map_or(known, |claim| claim.and(known));
             self.agree(look, known, true).await?;
-            tracing::warn!(?known, ?now, generation = self.reach.generation, "the cloud's history went back");
+            tracing::warn!(
+                ?known,
+                ?now,
+                generation = self.reach.generation,
+                "the cluster was restored to an earlier state; a new epoch begins"
+            );
             self.remember();
         } else {
             self.keep_beating(&look, now).await;
@@ -187,7 +192,7 @@ impl EpochKeeper {
             // Also after a failure: the next check shows what other replicas did, and the next interval tries again.
             self.beaten = Instant::now();
             let raised = record::beat(&self.kube.0, &self.namespace, look, now).await;
-            tracing::debug!(beat = now.beat, raised, "ten minutes of this history are over");
+            tracing::debug!(beat = now.beat, raised, "beat of the epoch record");
         }
     }
 
@@ -226,7 +231,7 @@ impl EpochKeeper {
     fn remember(&self) {
         let seen = witness::Seen::new(&self.cluster, self.reach);
         if let Err(error) = self.witness.write(&seen) {
-            tracing::warn!(%error, "cannot keep the newest revision: a restored etcd may go unnoticed");
+            tracing::warn!(%error, "cannot store the newest revision: a restored etcd may go unnoticed");
         }
     }
 }

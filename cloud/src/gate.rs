@@ -62,7 +62,7 @@ impl Gate {
         let Some(goodbye) = goodbye else {
             match arrival {
                 Arrival::Tombolo(accepted) => hub.accept(accepted),
-                Arrival::KubeEdge(accepted) => hub.accept_stock(accepted),
+                Arrival::KubeEdge(accepted) => hub.accept_kubeedge(accepted),
             }
             return;
         };
@@ -73,7 +73,7 @@ impl Gate {
         }
         match arrival {
             Arrival::Tombolo(accepted) => refuse(accepted.link, goodbye).await,
-            // A stock edge does not understand a reason: it reconnects after its own delay
+            // A KubeEdge edge does not understand a reason: it reconnects after its own delay
             // (docs/reference/kubeedge.md#hub-loop).
             Arrival::KubeEdge(accepted) => accepted.link.close(CLOSE_LIMIT).await,
         }
@@ -85,7 +85,7 @@ fn denied(why: Denied) -> Goodbye {
 }
 
 fn unknown(error: &IdentityError) -> Goodbye {
-    let message = format!("the certificate cannot be judged now: {error}");
+    let message = format!("the certificate cannot be checked now: {error}");
     Goodbye { reason: GoodbyeReason::Overloaded, message, retry_after: UNKNOWN_RETRY }
 }
 
@@ -109,7 +109,7 @@ pub(crate) async fn sweep_once(identities: &Identities, registry: &Registry) {
     for (node, handle) in registry.all() {
         let Some(certificate) = handle.certificate else { continue };
         if certificate.expires <= now {
-            let message = "the certificate of this session has ended: renew it".to_owned();
+            let message = "the certificate of this session has expired: renew it".to_owned();
             let reason = GoodbyeReason::Other;
             handle.mailbox.end(Goodbye { reason, message, retry_after: UNKNOWN_RETRY });
         } else if !identities.is_known_good(&node, &certificate) {
@@ -132,13 +132,13 @@ async fn settle(
     match identities.ask(node, certificate).await {
         Ok(Ok(())) => {}
         Ok(Err(why)) => {
-            tracing::warn!(%node, %why, "session ended: its certificate is not in force any more");
+            tracing::warn!(%node, %why, "session ended: its certificate is no longer in force");
             let reason =
                 if why == Denied::Deleted { GoodbyeReason::NodeDeleted } else { GoodbyeReason::Forbidden };
             let message = format!("Node {node}: {why}");
             handle.mailbox.end(Goodbye { reason, message, retry_after: DENIED_RETRY });
         }
         // It is checked again in the next sweep.
-        Err(error) => tracing::debug!(%node, %error, "a session's certificate cannot be judged"),
+        Err(error) => tracing::debug!(%node, %error, "cannot check a session's certificate"),
     }
 }

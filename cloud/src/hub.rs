@@ -5,16 +5,16 @@ mod channel;
 mod followed;
 mod interned;
 mod kinds;
+mod kubeedge;
 mod ledger;
 mod mailbox;
 mod memory;
 mod metaserver;
-mod owner;
+mod node_session;
 mod registry;
 mod rivals;
 mod selection;
 mod shared;
-mod stock;
 mod subscriptions;
 mod view;
 mod volumes;
@@ -34,7 +34,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tokio::sync::mpsc;
-use tombolo_link::server::{Accepted, AcceptedStock};
+use tombolo_link::server::{Accepted, AcceptedKubeEdge};
 use tombolo_link::{Clock, Link};
 use tombolo_proto::frame::{Frame, Goodbye, GoodbyeReason};
 use tombolo_proto::{Epoch, Lane, NodeId};
@@ -42,7 +42,7 @@ use tombolo_runtime::{Budget, Tasks};
 
 use crate::config::KubeEdgeSessions;
 use crate::edgecontroller::upstream::Upstream;
-use crate::edgecontroller::{Downstream, Input};
+use crate::edgecontroller::{Input, NodeObjectCache};
 use crate::epoch::Testimony;
 use crate::metrics::Metrics;
 use crate::record::Recorder;
@@ -53,11 +53,11 @@ pub(crate) const CLOSE_LIMIT: Duration = Duration::from_secs(2);
 /// Shortest wait that a node is asked to keep when the hub is full. The longest is twice as long.
 const FULL_RETRY: Duration = Duration::from_secs(30);
 
-/// State shared by all owner tasks. Cheap to clone through its `Arc`.
+/// State shared by all session tasks. Cheap to clone through its `Arc`.
 pub struct Hub {
     /// The sessions of the connected nodes.
     pub registry: Arc<Registry>,
-    pub(crate) down: Arc<Downstream>,
+    pub(crate) down: Arc<NodeObjectCache>,
     pub(crate) upstream: Upstream,
     pub(crate) subscriptions: Subscriptions,
     pub(crate) ledgers: Ledgers,
@@ -82,7 +82,7 @@ impl Hub {
             Admission::Admitted(handle) => {
                 let hub = Arc::clone(self);
                 let name = format!("session of {node}");
-                self.tasks.spawn_isolated(name, owner::run(hub, node, handle, link));
+                self.tasks.spawn_isolated(name, node_session::run(hub, node, handle, link));
             }
             Admission::Full(limit) => {
                 self.count_refusal(&node, limit);
@@ -94,13 +94,13 @@ impl Hub {
         }
     }
 
-    /// Takes over the connection of a stock edge.
-    pub fn accept_stock(self: &Arc<Self>, accepted: AcceptedStock) {
-        let AcceptedStock { link, node, .. } = accepted;
+    /// Takes over the connection of a KubeEdge edge.
+    pub fn accept_kubeedge(self: &Arc<Self>, accepted: AcceptedKubeEdge) {
+        let AcceptedKubeEdge { link, node, .. } = accepted;
         if self.registry.keeps_out(&node) {
             self.metrics.refused_connections.inc();
             if let Some(left_out) = self.registry.may_log(&node) {
-                tracing::warn!(%node, left_out, "connection refused: another process with this identity has taken the session over lately");
+                tracing::warn!(%node, left_out, "connection refused: another process with this identity took over the session recently");
             }
             self.tasks.spawn_isolated(format!("refusal of {node}"), link.close(CLOSE_LIMIT));
             return;
@@ -109,11 +109,11 @@ impl Hub {
             Admission::Admitted(handle) => {
                 let hub = Arc::clone(self);
                 let name = format!("session of {node}");
-                self.tasks.spawn_isolated(name, owner::run_stock(hub, node, handle, link));
+                self.tasks.spawn_isolated(name, node_session::run_kubeedge(hub, node, handle, link));
             }
             Admission::Full(limit) => {
                 self.count_refusal(&node, limit);
-                // A stock edge understands no goodbye reason: it redials after its own wait
+                // A KubeEdge edge understands no goodbye reason: it redials after its own wait
                 // (docs/reference/kubeedge.md#hub-loop).
                 self.tasks.spawn_isolated(format!("refusal of {node}"), link.close(CLOSE_LIMIT));
             }
@@ -126,7 +126,7 @@ impl Hub {
         // The event has the same limit as the log line: cloudcore writes it in its own name, and one machine can
         // trigger it at will.
         let Some(left_out) = self.registry.may_log(node) else { return };
-        tracing::warn!(%node, times, left_out, "two machines use the identity of this node: stop the copy and join it anew");
+        tracing::warn!(%node, times, left_out, "two machines use the identity of this node: stop the copy and join it under a name of its own");
         let (hub, node) = (Arc::clone(self), node.clone());
         let name = format!("event on {node}");
         self.tasks.spawn_isolated(name, async move { hub.upstream.tell_contested(&node).await });

@@ -180,7 +180,7 @@ impl Metrics {
         registry.register("sessions_ended", "Sessions ended, by reason", metrics.sessions_ended.clone());
         let text = "Connections refused because the node limit was reached";
         registry.register("refused_connections", text, metrics.refused_connections.clone());
-        let text = "Sessions that proved that two processes have one node's identity";
+        let text = "Sessions that proved that two processes use one node's identity";
         registry.register("identities_contested", text, metrics.identities_contested.clone());
         let text = "Connections refused because their certificate is not in force";
         registry.register("refused_certificates", text, metrics.refused_certificates.clone());
@@ -190,10 +190,10 @@ impl Metrics {
         registry.register("delivery_seconds", text, metrics.delivery_seconds.clone());
         registry.register("requests", "Requests of nodes, by form", requests);
         registry.register("leases", "Lease renewals stored", metrics.leases.clone());
-        registry.register("watch_failures", "Failures of watches, by kind", metrics.watch_failures.clone());
+        registry.register("watch_failures", "Watch failures, by kind", metrics.watch_failures.clone());
         registry.register("epochs", "Changes of the epoch", metrics.epochs.clone());
         registry.register("nodes", "Edge nodes known", metrics.nodes.clone());
-        let text = "Reports of device twins, refused or discarded: no devices are managed here";
+        let text = "Reports of device twins that were refused or discarded: devices are not managed here";
         registry.register("device_reports", text, metrics.device_reports.clone());
         metrics.register_pods(registry);
         metrics.register_budgets(registry);
@@ -202,13 +202,13 @@ impl Metrics {
     }
 
     fn register_identities(&self, registry: &mut Registry) {
-        let text = "Attestations of edges that said something new, or nothing that can be believed, by kind";
+        let text = "Attestations of edges that contained something new or invalid, by kind";
         registry.register("attestations", text, self.attestations.clone());
-        let text = "Bytes of the fullest Secret with records of certificates, of 921600";
+        let text = "Bytes of the fullest Secret with records of certificates, at most 921600";
         registry.register("certificate_record_bytes", text, self.certificate_record_bytes.clone());
         let text = "Names with records of certificates";
         registry.register("certificate_records", text, self.certificate_records.clone());
-        let text = "Join tokens that are stored, those that are over included";
+        let text = "Join tokens that are stored, including those that can no longer be used";
         registry.register("join_tokens", text, self.join_tokens.clone());
     }
 
@@ -217,29 +217,31 @@ impl Metrics {
         registry.register("unreadable", text, self.unreadable.clone());
         let text = "Objects that are not delivered because there is no room left for them in the index";
         registry.register("withheld", text, self.withheld.clone());
-        let text = "Pods whose references are not delivered because the pods of their node refer to too much";
+        let text =
+            "Pods whose references are withheld because the pods of their node refer to too many objects";
         registry.register("unserved_pods", text, self.unserved_pods.clone());
         registry.register("objects", "Objects in memory for edges", self.objects.clone());
         registry.register("pods", "Pods on edge nodes", self.pods.clone());
         registry.register("pod_bytes", "Bytes of the bodies of pods in memory", self.pod_bytes.clone());
-        let text = "Bytes of what is kept of pods, of what they refer to, and of Nodes";
+        let text = "Bytes kept of pods, of the objects that they refer to, and of Nodes";
         registry.register("index_bytes", text, self.index_bytes.clone());
-        let text = "Times that a watch told of a mirror pod of a node that has too many";
+        let text = "How often a watch reported a mirror pod of a node that has too many";
         registry.register("unheeded_pods", text, self.unheeded_pods.clone());
     }
 
     fn register_budgets(&self, registry: &mut Registry) {
         let text = "Bytes of the objects that subscriptions follow";
         registry.register("shared_watch_bytes", text, self.shared_watch_bytes.clone());
-        let text = "Shared watches that ended or were refused for want of memory, by reason";
+        let text = "Shared watches that ended or were refused for lack of memory, by reason";
         registry.register("shared_watches_ended", text, self.shared_watches_ended.clone());
-        let text = "Objects withheld from all because their namespace has most of what is followed, by what was used up";
+        let text =
+            "Objects withheld from all subscriptions because their namespace has the most bytes, by budget";
         registry.register("shared_watch_withheld", text, self.shared_watch_withheld.clone());
-        let text = "Bytes that nodes make the hub keep, beyond what each has for itself";
+        let text = "Bytes that the hub holds for nodes, beyond each node's own allowance";
         registry.register("session_bytes", text, self.session_bytes.clone());
-        let text = "Bytes that the node with the most makes the hub keep, in all and in requests";
+        let text = "The most bytes that the hub holds for one node, in total and in requests";
         registry.register("node_bytes_highest", text, self.node_bytes_highest.clone());
-        let text = "What was refused to nodes for want of memory, by the bound that was reached";
+        let text = "Refusals to nodes for lack of memory, by the bound that was reached";
         registry.register("budget_refusals", text, self.budget_refusals.0.clone());
         let text = "Watches shared by subscriptions";
         registry.register("shared_watches", text, self.shared_watches.clone());

@@ -1,8 +1,8 @@
-//! `ObjectSync` and `ClusterObjectSync`, in which stock cloudcore records which objects it delivered to which node
+//! `ObjectSync` and `ClusterObjectSync`, in which KubeEdge cloudcore records which objects it delivered to which node
 //! (docs/reference/kubeedge.md#objectsync).
 //!
-//! They seed the delivery ledgers at the first start in a cluster where stock cloudcore ran, so that objects deleted
-//! since are deleted at the edges. For a return to stock they are written back.
+//! They seed the delivery ledgers at the first start in a cluster where KubeEdge cloudcore ran, so that objects deleted
+//! since are deleted at the edges. For a return to KubeEdge they are written back.
 
 mod export;
 mod import;

@@ -41,7 +41,7 @@ impl Patience {
                 done => return done,
             };
             if !std::mem::replace(&mut self.has_waited, true) {
-                tracing::warn!(%error, "cloudcore cannot start yet: it waits for the API server and tries again");
+                tracing::warn!(%error, "cloudcore cannot start yet; waiting for the API server");
             }
             failures += 1;
             tokio::time::sleep(doubled(RETRY_MIN, failures, RETRY_MAX)).await;

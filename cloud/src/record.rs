@@ -23,7 +23,7 @@ use tombolo_link::{Direction, DocumentTap, Tap, Transport};
 use tombolo_proto::frame::{Hello, Welcome, features};
 use tombolo_proto::object::SharedObject;
 use tombolo_proto::session::Lookup;
-use tombolo_proto::{Frame, Lane, NodeId, ObjectKey, ScopeId, codec};
+use tombolo_proto::{Frame, Lane, NodeId, ObjectKey, SubscriptionId, codec};
 use tombolo_runtime::{Tasks, files};
 use writer::Writer;
 
@@ -132,12 +132,12 @@ impl Recorder {
             }
         };
         if tokio::time::timeout(FINISH_LIMIT, finish).await.is_err() {
-            tracing::warn!("recordings are not complete: the disk takes too long");
+            tracing::warn!("recordings are incomplete: the disk is too slow");
         }
     }
 
-    /// The recorder of a stock edge's connection.
-    pub(crate) fn stock(self: &Arc<Self>, node: &NodeId) -> Arc<Connection> {
+    /// The recorder of a KubeEdge edge's connection.
+    pub(crate) fn kubeedge(self: &Arc<Self>, node: &NodeId) -> Arc<Connection> {
         self.connection(node, Way::KubeEdge)
     }
 
@@ -175,8 +175,9 @@ impl Connection {
     /// Records what the caches had when the session looked up a key. That an object is not needed on the node says
     /// nothing about the API, except where every existing object would be needed: a node's own objects, and those that
     /// a subscription selects.
-    pub(crate) fn looked_up(&self, scope: ScopeId, key: &ObjectKey, found: &Lookup) {
-        let is_whole = scope != ScopeId::NODE || matches!(&*key.resource().name, "pods" | "nodes");
+    pub(crate) fn looked_up(&self, subscription: SubscriptionId, key: &ObjectKey, found: &Lookup) {
+        let is_whole =
+            subscription != SubscriptionId::NODE || matches!(&*key.resource().name, "pods" | "nodes");
         let (seen, weight) = match found {
             Lookup::Present(object) => (Seen::Present(Arc::clone(object)), WEIGHT + object.body.len()),
             Lookup::Absent => (Seen::Gone(key.clone()), WEIGHT),

@@ -1,7 +1,7 @@
 //! Rules that route messages between edges and the cloud (docs/reference/kubeedge.md#router), and the notifications
 //! that a router receives about them.
 //!
-//! A router is notified of additions and deletions, never of changes. Stock does the same: its rules are replaced by
+//! A router is notified of additions and deletions, never of changes. KubeEdge does the same: its rules are replaced by
 //! deleting them.
 
 pub(crate) mod table;

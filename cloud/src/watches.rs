@@ -87,7 +87,7 @@ async fn follow(kube: Kube, hub: Arc<Hub>, mut order: Order) {
         spec = spec.fields("spec.nodeName!=");
     }
     if kind == Kind::ConfigMap {
-        // The ledgers of stock edges are not needed here, and there is one for each edge.
+        // The ledgers of KubeEdge edges are not needed here, and there is one for each edge.
         spec.label_selector = NO_LEDGERS.to_owned();
     }
     let into = |event: ObjectEvent| {

@@ -1,4 +1,4 @@
-//! Which form of impersonation cloudcore takes, for every mixture of rights, on kube-apiserver with and without
+//! The form of impersonation that cloudcore uses, for every combination of rights, on kube-apiserver with and without
 //! constrained impersonation.
 
 use std::path::PathBuf;
@@ -43,8 +43,8 @@ async fn cloudcore(plane: &ControlPlane) -> kube::Config {
     kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap()
 }
 
-/// The form that a cloudcore finds which starts now, or the text of its refusal. kube-apiserver takes a moment to
-/// see a changed role, so the expected answer is waited for.
+/// The form that a newly started cloudcore detects, or its error message. kube-apiserver needs a moment to apply a
+/// changed role, so this waits for the expected answer.
 async fn finds(config: &kube::Config, what: &str, expected: Option<ImpersonationForm>) -> String {
     wait_for_value(what, DEADLINE, || async {
         let kube = Kube::from_config(config.clone()).unwrap();
@@ -57,7 +57,7 @@ async fn finds(config: &kube::Config, what: &str, expected: Option<Impersonation
     .await
 }
 
-/// Waits until the API server has seen a role that it was given.
+/// Waits until the API server applies a granted role.
 async fn granted(plane: &ControlPlane, verb: &str, group: &str, resource: &str) {
     let reviews: Api<SubjectAccessReview> = Api::all(plane.admin_client().await.unwrap());
     let question = json!({"spec": {

@@ -1,7 +1,8 @@
-//! The address under which its pods and other machines reach this node.
+//! The address at which pods and other machines reach this node.
 //!
-//! It is the one from which packets to the cloud leave, which may need a name to be looked up: that must not hold up the start of
-//! an agent without a network. What was found last is kept, and it is looked for again whenever the cloud is reached.
+//! It is the local address from which packets to the cloud leave. Finding it may need a DNS lookup, which must not
+//! delay the start of an agent without a network. The last address found is saved, and the agent looks it up again
+//! with every new session.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::path::PathBuf;
@@ -16,28 +17,28 @@ use tracing::{info, warn};
 use crate::config::{Config, host_and_port};
 use crate::hub::HubState;
 
-/// The file in the data folder that keeps what was found last.
+/// File in the data folder with the last address found.
 const FILE: &str = "address";
 
 /// How long a start waits for the address.
 const START_MAX: Duration = Duration::from_secs(2);
 
-/// Pause between attempts while there is none.
+/// Pause between attempts while no address is known.
 const AGAIN: Duration = Duration::from_secs(10);
 
 /// Finds the address; may take as long as the resolver does.
 type Look = Arc<dyn Fn() -> Option<IpAddr> + Send + Sync>;
 
-/// See the module.
+/// The node's address, updated while the agent runs.
 pub(crate) struct NodeAddress {
     told: watch::Sender<Option<IpAddr>>,
-    /// None where the settings give the address.
+    /// None if the settings give the address.
     look: Option<Look>,
     kept: PathBuf,
 }
 
 impl NodeAddress {
-    /// The address of the settings, or the one that can be found at once, or else the one that was found last.
+    /// Takes the address from the settings, else looks it up for up to [`START_MAX`], else uses the last one found.
     pub(crate) async fn find(config: &Config) -> Self {
         let cloud = config.cloud.websocket.clone();
         let look: Option<Look> = match config.node.address {
@@ -50,12 +51,12 @@ impl NodeAddress {
         address
     }
 
-    /// What is known, now and later.
+    /// Receives the current address and later changes.
     pub(crate) fn told(&self) -> watch::Receiver<Option<IpAddr>> {
         self.told.subscribe()
     }
 
-    /// Looks again with every session, and until there is an address.
+    /// Looks the address up with every new session, and repeatedly while none is known.
     pub(crate) async fn keep(self, mut hub: watch::Receiver<HubState>) {
         let Some(look) = self.look.clone() else { return };
         let mut session = 0;
@@ -64,7 +65,7 @@ impl NodeAddress {
             tokio::select! {
                 state = hub.wait_for(|state| state.online() && state.sessions != session) => match state {
                     Ok(state) => session = state.sessions,
-                    // The agent ends.
+                    // The agent stops.
                     Err(_) => return,
                 },
                 () = sleep(AGAIN), if unknown => {}
@@ -79,7 +80,7 @@ impl NodeAddress {
             Ok(Some(address)) => self.found(Some(address)),
             Ok(None) | Err(_) => {
                 let kept = std::fs::read_to_string(&self.kept).ok().and_then(|text| text.trim().parse().ok());
-                warn!(address = ?kept, "this node's address cannot be found out now: the last one is taken");
+                warn!(address = ?kept, "cannot determine this node's address; using the last known one");
                 self.told.send_replace(kept);
             }
         }
@@ -89,7 +90,7 @@ impl NodeAddress {
         let Some(address) = address.filter(|address| *self.told.borrow() != Some(*address)) else { return };
         info!(%address, "this node's address");
         if let Err(error) = files::replace(&self.kept, address.to_string().as_bytes(), files::PRIVATE) {
-            warn!(%error, path = %self.kept.display(), "the node's address cannot be kept");
+            warn!(%error, path = %self.kept.display(), "cannot save the node's address");
         }
         self.told.send_replace(Some(address));
     }
@@ -100,7 +101,7 @@ async fn looked(look: &Look) -> Option<IpAddr> {
     tokio::task::spawn_blocking(move || look()).await.ok().flatten()
 }
 
-/// The address from which packets to the cloud leave this machine. Nothing is sent to it to find out.
+/// The address from which packets to the cloud leave this machine. Sends no packet to find out.
 fn local_address(cloud: &str) -> Option<IpAddr> {
     let (host, port) = host_and_port("cloud.websocket", cloud).ok()?;
     let target = (host, port).to_socket_addrs().ok()?.next()?;
@@ -119,7 +120,7 @@ mod tests {
     const FIRST: &str = "10.1.2.3";
     const SECOND: &str = "10.1.2.4";
 
-    /// What can be found out, which changes.
+    /// The address that the lookup finds; tests change it.
     type World = Arc<Mutex<Option<IpAddr>>>;
 
     fn node(folder: &tempfile::TempDir, world: &World) -> NodeAddress {

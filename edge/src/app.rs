@@ -1,4 +1,4 @@
-//! One agent: everything is bound first, then run.
+//! Builds and runs one agent. All listeners are bound before any task starts.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -45,15 +45,15 @@ pub enum AppError {
     /// A setting cannot be used.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// There is no identity.
+    /// The node has no usable identity.
     #[error(transparent)]
     Identity(#[from] IdentityError),
     /// The store cannot be opened.
     #[error(transparent)]
     Store(#[from] OpenError),
-    /// The store can do nothing any more.
+    /// The store has failed and no longer works.
     #[error(
-        "the store has failed: {0}; edgecore ends, and saves what can be read of it when it is started again"
+        "the store has failed: {0}; edgecore stops and salvages what can be read from the store at its next start"
     )]
     StoreFailed(String),
     /// An address cannot be bound.
@@ -65,15 +65,15 @@ pub enum AppError {
     /// The wrapper cannot be served.
     #[error(transparent)]
     Wrapper(#[from] WrapperError),
-    /// A part has failed.
+    /// A task has failed.
     #[error(transparent)]
     Task(#[from] TaskError),
-    /// The operating system refuses.
+    /// The operating system reports an error.
     #[error("{0}")]
     System(String),
 }
 
-/// Puts agents together.
+/// Builds agents.
 #[derive(Debug, Clone, Copy)]
 pub struct App;
 
@@ -91,7 +91,7 @@ pub struct Bound {
     clock: WallClock,
 }
 
-/// What the connection to the cloud is made of.
+/// The parts of the connection to the cloud.
 struct Line {
     identity: Identity,
     dialer: Box<dyn Dial>,
@@ -107,7 +107,7 @@ impl App {
     /// Opens the store, binds the listeners, writes the kubeconfig. Nothing is sent yet.
     ///
     /// # Errors
-    /// [`AppError`] says what is in the way and what to do.
+    /// [`AppError`] names the problem and how to solve it.
     pub async fn build(config: Config) -> Result<Bound, AppError> {
         let dialer = Box::new(NetworkDialer::new(&config.cloud, config.dialect, config.node_name.clone())?);
         Self::with_dialer(config, dialer).await
@@ -143,7 +143,7 @@ impl Bound {
         &self.config.node_name
     }
 
-    /// What the settings ask for and cannot have.
+    /// Warnings about settings that cannot take effect.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         self.config.warnings()
@@ -155,7 +155,7 @@ impl Bound {
         self.local.https_addr(&self.config)
     }
 
-    /// Judges tokens by another clock than the system's. For tests of what happens after a long time.
+    /// Replaces the system clock when checking tokens. For tests of long periods.
     #[must_use]
     pub fn with_clock(self, now: impl Fn() -> SystemTime + Send + Sync + 'static) -> Self {
         Self { clock: WallClock::new(now), ..self }
@@ -191,7 +191,7 @@ impl Bound {
         self.admin.as_ref().map(admin::Bound::local_addr)
     }
 
-    /// The kubeconfig of the local API, as it is written in the data folder.
+    /// The kubeconfig of the local API, as written to the data folder.
     ///
     /// # Errors
     /// [`AppError::System`] when the file cannot be read.
@@ -201,7 +201,7 @@ impl Bound {
             .map_err(|error| AppError::System(format!("{}: {error}", path.display())))
     }
 
-    /// Follows the agent from outside.
+    /// A handle to read the agent's status from outside.
     #[must_use]
     pub fn status(&self) -> StatusHandle {
         StatusHandle::new(self.config.node_name.clone(), self.store.clone(), self.hub.clone())
@@ -210,17 +210,17 @@ impl Bound {
     /// Runs the agent until the drain starts.
     ///
     /// # Errors
-    /// [`AppError`] when a part fails; the others are ended then.
+    /// [`AppError`] when a task fails; all other tasks are then stopped.
     pub async fn run(self, drain: Drain) -> Result<(), AppError> {
         let tasks = Tasks::new();
         let stop = CancellationToken::new();
         let store = self.store.clone();
         if let Err(error) = store.trust_locally(self.local_ca()).await {
-            warn!(%error, "pods are not told of the CA of the local API");
+            warn!(%error, "cannot add the local API's CA to the CA bundles of pods");
         }
         let _admin = self.spawn(&tasks, &stop, &drain)?;
         let failed = tokio::select! {
-            // First: what else fails now fails because of it.
+            // Checked first: other failures at this point are consequences of this one.
             biased;
             why = store.failed() => Some(AppError::StoreFailed(why)),
             () = drain.started() => None,
@@ -235,7 +235,7 @@ impl Bound {
         }
     }
 
-    /// The CA of the local API, where pods reach it under the name of the cluster's API.
+    /// The CA of the local API, if pods can reach it under the name of the cluster's API.
     fn local_ca(&self) -> Option<String> {
         let reached = !self.local.https_addr(&self.config).ip().is_loopback();
         (reached || self.local.pods_addr().is_some()).then(|| self.local.ca_pem().to_owned())
@@ -337,18 +337,18 @@ impl Line {
             kinds,
             backoff: config.cloud.back_off.into(),
             rng: StdRng::seed_from_u64(rng.random()),
-            // 0 would say nothing.
+            // 0 means "not given".
             instance: rng.random_range(1..=u64::MAX),
         });
         tasks.spawn("hub", owner.run(drain.clone()));
     }
 }
 
-/// What the node's network reads: the view of the wrapper, over HTTP and as names.
+/// The servers of the wrapper's view: the wrapper itself over HTTP, and the DNS server.
 struct Network {
     wrapper: Option<Wrapper>,
     dns: Option<Dns>,
-    /// Bound of what waits for one watcher.
+    /// Maximum number of changes queued for one watcher.
     queue: usize,
 }
 
@@ -376,19 +376,19 @@ impl Network {
     }
 }
 
-/// Where the wrapper lets the Service `default/kubernetes` lead: to the local API for pods where there is one, else to the
-/// local API itself.
+/// Where the wrapper points the Service `default/kubernetes`: with `localRewrite` at `listener` (the local API for
+/// pods if it is on, else the local API itself).
 fn kubernetes(config: &Config, listener: SocketAddr) -> Kubernetes {
     if config.wrapper.local_rewrite { Kubernetes::Local(listener) } else { Kubernetes::AsItIs }
 }
 
-/// Name of the Node object whose units decide about what this node sees, and about uniform names.
+/// Name of the Node object whose units determine what this node sees and its uniform names.
 fn seen_from(config: &Config) -> &str {
     config.wrapper.node_name.as_ref().unwrap_or(&config.node_name).as_str()
 }
 
-/// Computes uniform names where somebody wants them: the hosts file or the DNS server. They come from where the wrapper's
-/// view comes from.
+/// Computes uniform names if the hosts file or the DNS server needs them. They have the same source as the wrapper's
+/// view.
 fn spawn_names(
     tasks: &Tasks,
     config: &Config,
@@ -412,7 +412,7 @@ fn spawn_names(
     told
 }
 
-/// Follows the store for metrics, and for readiness: ready is who can say what is on this node.
+/// Updates metrics from the store, and marks the agent ready once the store was complete.
 async fn measure(store: Store, metrics: Arc<Metrics>, synced: tombolo_runtime::ReadyGuard) {
     let mut synced = Some(synced);
     let mut commits = store.commits();
@@ -421,7 +421,7 @@ async fn measure(store: Store, metrics: Arc<Metrics>, synced: tombolo_runtime::R
         if synced.is_some() && store.standing().is_ok_and(|standing| standing.synced) {
             synced = None;
         }
-        // Every row is looked at: nobody else has to wait for that.
+        // This scans every row, so it must not block other tasks.
         let counted = store.clone();
         if let Ok(Ok(counts)) = tokio::task::spawn_blocking(move || counted.counts()).await {
             let gauge = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);

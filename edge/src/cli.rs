@@ -19,18 +19,18 @@ use crate::identity::EnrollOptions;
 use crate::localapi::{KUBECONFIG_FILE, LocalCredentials};
 use crate::{App, JoinOptions, join};
 
-/// Where settings are read from unless told otherwise.
+/// Default path of the settings file.
 const CONFIG_FILE: &str = "/etc/tombolo/edgecore.yaml";
 
-/// How long what cannot be cancelled may go on after everything else has ended.
+/// How long work that cannot be cancelled may continue after everything else has ended.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(5);
 /// Environment variable that may hold the join token.
 const TOKEN_VARIABLE: &str = "TOMBOLO_TOKEN";
 
-/// Bytes of a token file that are read; a token has some 150.
+/// Maximum bytes read from a token file; a token has about 150.
 const TOKEN_FILE_LEN_MAX: u64 = 64 * 1024;
 
-/// Folder of what the agent keeps, unless told otherwise; `deploy/edge/edgecore.service` makes its parent.
+/// Default data folder; `deploy/edge/edgecore.service` creates its parent.
 const DATA_DIR: &str = "/var/lib/tombolo/edge";
 
 /// Time for the agent to stop after a signal.
@@ -58,7 +58,7 @@ enum Command {
     Kubeconfig,
     /// Print the settings with which kubelet and kube-proxy run on this node
     KubeletConfig(KubeletConfigArguments),
-    /// Print how the running agent stands
+    /// Print the status of the running agent
     Status,
 }
 
@@ -68,10 +68,10 @@ struct JoinArguments {
     /// environment variable TOMBOLO_TOKEN]
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// The token itself: every user of this machine sees it in the list of processes
+    /// The token itself; every user of this machine can see it in the process list
     #[arg(long, conflicts_with = "token_file")]
     token: Option<String>,
-    /// Join endpoint of the cloud, HOST or HOST:PORT; also makes the settings file when there is none
+    /// Join endpoint of the cloud, HOST or HOST:PORT; also creates the settings file if there is none
     #[arg(long)]
     cloud: Option<String>,
     /// Name of this node, when there is no settings file yet [default: the host's name]
@@ -98,7 +98,7 @@ pub fn main() -> ExitCode {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build();
     let result = runtime.context("cannot start").and_then(|runtime| {
         let result = runtime.block_on(execute(arguments));
-        // A read of a disk that does not answer must not keep the process from ending.
+        // A read from a disk that does not respond must not keep the process from exiting.
         runtime.shutdown_timeout(SHUTDOWN_MAX);
         result
     });
@@ -150,7 +150,7 @@ async fn join_cloud(path: &Path, options: JoinArguments) -> anyhow::Result<()> {
     if made {
         let text = serde_saphyr::to_string(&config)?;
         if let Some(folder) = path.parent() {
-            std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+            std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
         }
         files::replace(path, text.as_bytes(), files::PUBLIC)
             .with_context(|| format!("cannot write {}", path.display()))?;
@@ -158,7 +158,7 @@ async fn join_cloud(path: &Path, options: JoinArguments) -> anyhow::Result<()> {
     print(&format!("node {} has joined; start it with: {}\n", config.node_name, start_command(path)))
 }
 
-/// The command that starts the agent with these settings: where they are read by default, without a word about them.
+/// The command that starts the agent with these settings; omits `--config` for the default path.
 fn start_command(path: &Path) -> String {
     match path == Path::new(CONFIG_FILE) {
         true => "edgecore".to_owned(),
@@ -166,7 +166,7 @@ fn start_command(path: &Path) -> String {
     }
 }
 
-/// The join token, from where it was put. Whoever gives it as an argument is told what that means.
+/// The join token from the file, argument or environment variable. Warns if it was given as an argument.
 fn join_token(options: &JoinArguments, variable: Option<String>) -> anyhow::Result<String> {
     let text = match (&options.token_file, &options.token, variable) {
         (Some(path), ..) if path.as_os_str() == "-" => {
@@ -189,9 +189,9 @@ fn join_token(options: &JoinArguments, variable: Option<String>) -> anyhow::Resu
             token.clone()
         }
         (None, None, Some(text)) => text,
-        (None, None, None) => bail!("no join token: give --token-file FILE or set TOMBOLO_TOKEN"),
+        (None, None, None) => bail!("no join token: use --token-file FILE or set TOMBOLO_TOKEN"),
     };
-    ensure!(!text.trim().is_empty(), "the join token is empty: make one with `tombolo token create`");
+    ensure!(!text.trim().is_empty(), "the join token is empty: create one with `tombolo token create`");
     Ok(text.trim().to_owned())
 }
 
@@ -200,7 +200,7 @@ fn first_config(options: &JoinArguments) -> anyhow::Result<Config> {
     let cloud = options
         .cloud
         .as_deref()
-        .context("there is no settings file yet: say where the cloud is with --cloud")?;
+        .context("there is no settings file yet: give the cloud's address with --cloud")?;
     let endpoint = endpoint(cloud)?;
     let (host, _) = host_and_port("--cloud", &endpoint)?;
     let name = match &options.node_name {
@@ -223,11 +223,11 @@ fn endpoint(cloud: &str) -> anyhow::Result<String> {
     }
     let with_port = CloudConfig::at(cloud).join;
     host_and_port("--cloud", &with_port)
-        .with_context(|| format!("the default port is {JOIN_PORT}, another is given as HOST:PORT"))?;
+        .with_context(|| format!("the default port is {JOIN_PORT}; give another one as HOST:PORT"))?;
     Ok(with_port)
 }
 
-/// The kubeconfig that the agent wrote when it started last, or the one that it will write.
+/// The kubeconfig that the agent wrote at its last start, or the one that it will write.
 fn kubeconfig(config: &Config) -> anyhow::Result<String> {
     let path = config.data_dir.join(KUBECONFIG_FILE);
     match std::fs::read_to_string(&path) {
@@ -240,7 +240,7 @@ fn kubeconfig(config: &Config) -> anyhow::Result<String> {
     }
 }
 
-/// The settings of kubelet and kube-proxy as YAML documents, each with the name of its file.
+/// The settings of kubelet and kube-proxy as YAML documents, each under a comment with its file name.
 fn kubelet_config(config: &Config, arguments: &KubeletConfigArguments) -> anyhow::Result<String> {
     let local: Value = serde_json::from_str(&kubeconfig(config)?)?;
     let mut text = String::new();
@@ -266,12 +266,13 @@ fn kubelet_config(config: &Config, arguments: &KubeletConfigArguments) -> anyhow
     Ok(text)
 }
 
-/// What the admin endpoints of the running agent tell.
+/// Status of the running agent, read from its admin endpoints.
 ///
 /// # Errors
 /// When they are off or do not answer.
 pub fn status(config: &Config) -> anyhow::Result<String> {
-    let admin = config.admin.context("the setting admin is off: there is nobody to ask")?;
+    let admin =
+        config.admin.context("the status comes from the admin endpoints, which are off: set admin")?;
     let ready = fetch(admin, "/readyz").with_context(|| format!("no agent answers at {admin}"))?;
     let metrics = fetch(admin, "/metrics")?;
     let own = metrics.lines().filter_map(|line| line.strip_prefix("tombolo_edge_"));

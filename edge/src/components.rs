@@ -1,4 +1,4 @@
-//! Settings with which stock kubelet and kube-proxy run on this node: what `edgecore kubelet-config` prints.
+//! Settings for running stock kubelet and kube-proxy on this node, printed by `edgecore kubelet-config`.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::config::{Config, DNS_PORT};
 use crate::localapi::on_this_machine;
 
-/// What is printed, in this order.
+/// A printed document. [`Document::ALL`] has them in the order of printing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Document {
     /// How kubelet reaches the local API
@@ -25,7 +25,7 @@ impl Document {
     pub(crate) const ALL: [Self; 4] =
         [Self::Kubeconfig, Self::Kubelet, Self::KubeProxyKubeconfig, Self::KubeProxy];
 
-    /// Name of the file that the other documents expect it in.
+    /// Name of its file, which other documents refer to.
     pub(crate) fn file(self) -> &'static str {
         match self {
             Self::Kubeconfig => "kubeconfig",
@@ -36,24 +36,24 @@ impl Document {
     }
 }
 
-/// What depends on the machine rather than on the agent's settings.
+/// Values that depend on the machine rather than on the agent's settings.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Machine {
-    /// Folder in which the documents will be, under the names kubeconfig, kubelet.yaml, kube-proxy.kubeconfig, kube-proxy.yaml
+    /// Folder for the documents: kubeconfig, kubelet.yaml, kube-proxy.kubeconfig, kube-proxy.yaml
     #[arg(long, default_value = "/etc/tombolo/node")]
     pub(crate) folder: std::path::PathBuf,
     /// Socket of the container runtime
     #[arg(long, default_value = "unix:///run/containerd/containerd.sock")]
     pub(crate) container_runtime: String,
-    /// Address of the DNS server that pods ask; may be repeated [default: that of dns.address]
+    /// Address of the DNS server that pods use; may be repeated [default: that of dns.address]
     #[arg(long)]
     pub(crate) cluster_dns: Vec<IpAddr>,
-    /// Addresses of pods in this cluster, as kube-proxy tells them from others: CIDRs, separated by commas
+    /// Pod addresses of this cluster, for kube-proxy: CIDRs, separated by commas
     #[arg(long, value_parser = cidrs)]
     pub(crate) cluster_cidr: Option<String>,
 }
 
-/// One range of addresses, or one of each family.
+/// Checks one or more comma-separated ranges of addresses.
 fn cidrs(text: &str) -> Result<String, String> {
     let is_range = |range: &str| {
         let (address, bits) = range.split_once('/')?;
@@ -66,7 +66,8 @@ fn cidrs(text: &str) -> Result<String, String> {
     }
 }
 
-/// One document; none of kube-proxy where the wrapper is off, which it reads from. `kubeconfig` is that of the local API.
+/// One document. None for kube-proxy if the wrapper is off, since kube-proxy reads from the wrapper. `kubeconfig` is
+/// that of the local API.
 pub(crate) fn document(
     which: Document,
     config: &Config,
@@ -89,18 +90,18 @@ fn kubelet(config: &Config, machine: &Machine) -> Value {
         "staticPodPath": "/etc/kubernetes/manifests",
         "clusterDomain": config.dns.cluster_domain,
         "maxPods": config.node.max_pods,
-        // The local API keeps JSON, and what a kubelet writes is kept as it is.
+        // The local API stores JSON only, and stores what the kubelet writes unchanged.
         "contentType": "application/json",
-        // Nobody asks an edge node from outside unless its operator says so.
+        // The kubelet is reachable from outside only if the operator changes this.
         "address": "127.0.0.1",
         "readOnlyPort": 0,
         "authentication": {"anonymous": {"enabled": false}, "webhook": {"enabled": true}},
         "authorization": {"mode": "Webhook"},
-        // Both go to the cloud only when something changes, or after this time.
+        // Sent only on change or after this time: fewer messages to the cloud.
         "nodeStatusReportFrequency": "5m",
         "nodeLeaseDurationSeconds": 40,
     });
-    // Pods ask at the port of DNS and at no other.
+    // Pods always use port 53.
     let own = config.dns.address.filter(|address| address.port() == DNS_PORT).map(|address| address.ip());
     let named = machine.cluster_dns.iter().copied();
     let addresses: Vec<String> = named

@@ -33,17 +33,17 @@ pub const WRAPPER_PORT: u16 = 51006;
 /// Default port of the admin endpoints.
 pub const ADMIN_PORT: u16 = 9092;
 
-/// Largest settings file that is read, in bytes.
+/// Maximum size of a settings file, in bytes.
 const FILE_LEN_MAX: u64 = 1024 * 1024;
 
-/// Everything that one agent is told.
+/// All settings of one agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Config {
     /// Name of this node: its identity in the cluster.
     #[serde(serialize_with = "write_node", deserialize_with = "read_node")]
     pub node_name: NodeId,
-    /// Folder of everything that the agent keeps: certificate, store, kubeconfig.
+    /// Data folder of the agent: certificate, store, kubeconfig.
     #[serde(default = "default_data_dir")]
     pub data_dir: PathBuf,
     /// Which dialect the cloud speaks.
@@ -58,17 +58,17 @@ pub struct Config {
     /// The API as kube-proxy and CoreDNS of this node see it.
     #[serde(default)]
     pub wrapper: WrapperConfig,
-    /// Names of this node's unit, and the DNS server.
+    /// Uniform names of this node's unit, and the DNS server.
     #[serde(default)]
     pub dns: DnsConfig,
-    /// Address of `/livez`, `/readyz` and `/metrics`; none turns them off.
+    /// Address of `/livez`, `/readyz` and `/metrics`; `None` turns them off.
     #[serde(default = "default_admin")]
     pub admin: Option<SocketAddr>,
-    /// What the agent says about the node.
+    /// What the agent reports about the node.
     #[serde(default)]
     pub node: NodeConfig,
-    /// Walks delivered pods through their phases without running them, and says so in their status. For
-    /// demonstrations and load.
+    /// Moves delivered pods through their phases without running them, and marks this in their status. For
+    /// demonstrations and load tests.
     #[serde(default)]
     pub simulate_pods: bool,
 }
@@ -79,18 +79,18 @@ pub struct Config {
 pub struct CloudConfig {
     /// `HOST:PORT` of the hub's WebSocket listener.
     pub websocket: String,
-    /// `HOST:PORT` of the hub's QUIC listener; with transport `auto` the host of the WebSocket listener.
+    /// `HOST:PORT` of the hub's QUIC listener; with transport `auto` the host must be that of the WebSocket listener.
     pub quic: String,
     /// `HOST:PORT` of the join endpoints, used to join and to renew the certificate.
     pub join: String,
     /// Which transport to use.
     pub transport: Transport,
-    /// Waits between attempts to connect.
+    /// Delays between attempts to connect.
     pub back_off: BackOff,
 }
 
 impl CloudConfig {
-    /// The default ports of one host.
+    /// All endpoints on one host, at their default ports.
     #[must_use]
     pub fn at(host: &str) -> Self {
         let host =
@@ -120,10 +120,10 @@ impl Default for CloudConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Dialect {
-    /// A cloudcore of ours.
+    /// Tombolo's cloudcore.
     #[default]
     Tombolo,
-    /// A stock cloudcore, or one of ours: KubeEdge's messages over WebSocket.
+    /// KubeEdge's messages over WebSocket, with KubeEdge's cloudcore or Tombolo's.
     KubeEdge,
 }
 
@@ -131,7 +131,7 @@ pub enum Dialect {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Transport {
-    /// QUIC, or WebSocket where UDP is blocked.
+    /// QUIC, or WebSocket if UDP is blocked.
     #[default]
     Auto,
     /// QUIC only.
@@ -140,13 +140,13 @@ pub enum Transport {
     Websocket,
 }
 
-/// Waits between attempts to connect: jittered, growing from the first to the longest.
+/// Delays between attempts to connect: jittered, growing from the first to the longest.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct BackOff {
-    /// Longest first wait, in milliseconds.
+    /// Upper bound of the first delay, in milliseconds.
     pub first_millis: u64,
-    /// Longest wait, in milliseconds.
+    /// Longest delay, in milliseconds.
     pub max_millis: u64,
 }
 
@@ -172,9 +172,9 @@ impl From<BackOff> for BackoffConfig {
 pub struct LocalApiConfig {
     /// HTTPS with credentials (`edgecore kubeconfig` prints them).
     pub https: SocketAddr,
-    /// HTTPS for pods, with the tokens of their service accounts; an address that pods reach, none turns it off.
+    /// HTTPS for pods, with the tokens of their service accounts: an address that pods can reach. `None` turns it off.
     pub pods: Option<SocketAddr>,
-    /// Plain HTTP, anonymous, read-only, never Secrets; a loopback address, none turns it off.
+    /// Plain HTTP, anonymous, read-only, never Secrets: a loopback address. `None` turns it off.
     pub http: Option<SocketAddr>,
 }
 
@@ -184,24 +184,24 @@ impl Default for LocalApiConfig {
     }
 }
 
-/// What the agent says about the node.
+/// What the agent reports about the node.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct NodeConfig {
-    /// Whether this agent creates the Node object, keeps its lease and reports its status and its pods. Turn it
-    /// off where a kubelet on this node does.
+    /// Whether this agent creates the Node object, renews its lease, and reports its status and its pods. Turn it
+    /// off if a kubelet on this node does that.
     pub register: bool,
-    /// Labels of the Node object, beside those that every node has.
+    /// Labels of the Node object, in addition to those that every node has.
     pub labels: BTreeMap<String, String>,
     /// Taints of the Node object.
     pub taints: Vec<Taint>,
-    /// Address of the node; none: the local address from which the cloud is reached.
+    /// Address of the node; `None` means the local address from which packets to the cloud leave.
     pub address: Option<IpAddr>,
-    /// How many pods may be bound here.
+    /// Maximum number of pods on this node.
     pub max_pods: u32,
     /// How often the node's lease is renewed, in milliseconds (the kubelet's: a quarter of 40 s).
     pub lease_interval_millis: u64,
-    /// How often the node's status is sent when nothing in it changes, in milliseconds (the kubelet's: 5 min).
+    /// How often an unchanged node status is sent, in milliseconds (the kubelet's: 5 min).
     pub status_interval_millis: u64,
 }
 
@@ -219,7 +219,7 @@ impl Default for NodeConfig {
     }
 }
 
-/// One taint of the Node object, as Kubernetes has it.
+/// One taint of the Node object, with the fields that Kubernetes has.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Taint {
@@ -228,18 +228,18 @@ pub struct Taint {
     /// Value; may be empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub value: String,
-    /// What happens to pods that do not tolerate it.
+    /// Effect on pods that do not tolerate the taint.
     pub effect: TaintEffect,
 }
 
 /// Effect of a [`Taint`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TaintEffect {
-    /// New pods are not bound here.
+    /// No new pods are scheduled on the node.
     NoSchedule,
-    /// New pods are bound here only when nowhere else is better.
+    /// New pods are scheduled on the node only if no other node fits better.
     PreferNoSchedule,
-    /// Pods leave.
+    /// Running pods are evicted.
     NoExecute,
 }
 
@@ -254,15 +254,15 @@ pub enum ConfigError {
         /// Why.
         source: std::io::Error,
     },
-    /// The file is no settings file.
+    /// The file is not a valid settings file.
     #[error("{origin}: {message}")]
     Syntax {
-        /// The file, or what stands for it.
+        /// The file, or another name for the source of the text.
         origin: String,
         /// What is wrong, with line and column.
         message: String,
     },
-    /// A value cannot be used.
+    /// A value is invalid.
     #[error("setting {field}: {problem}")]
     Value {
         /// Path of the setting.
@@ -320,7 +320,7 @@ impl Config {
         Ok(config)
     }
 
-    /// What these settings ask for and cannot have.
+    /// Warnings about settings that cannot take effect.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let led =
@@ -331,16 +331,17 @@ impl Config {
         let mut warnings = Vec::new();
         if led && nobody {
             warnings.push(
-                "wrapper.localRewrite is on, and the local API has no address that pods reach, so the Service \
-                 default/kubernetes leads pods to the API servers of the cluster, which they lose with the network: set \
-                 localApi.pods to an address of this node, as that of a dummy interface, or turn wrapper.localRewrite off"
+                "wrapper.localRewrite is on, but pods cannot reach any address of the local API, so the Service \
+                 default/kubernetes points pods to the cluster's API servers, which they cannot reach offline: set \
+                 localApi.pods to an address of this node, such as one of a dummy interface, or turn off \
+                 wrapper.localRewrite"
                     .to_owned(),
             );
         }
         warnings
     }
 
-    /// Checks what types cannot say.
+    /// Checks the values that the types allow.
     ///
     /// # Errors
     /// [`ConfigError::Value`] names the first setting that cannot be used.
@@ -348,13 +349,13 @@ impl Config {
         let (websocket, _) = host_and_port("cloud.websocket", &self.cloud.websocket)?;
         let (quic, _) = host_and_port("cloud.quic", &self.cloud.quic)?;
         if self.dialect == Dialect::KubeEdge && self.cloud.transport == Transport::Quic {
-            let problem = "must be auto or websocket: dialect kubeedge is spoken over WebSocket".to_owned();
+            let problem = "must be auto or websocket: dialect kubeedge needs WebSocket".to_owned();
             return Err(ConfigError::Value { field: "cloud.transport", problem });
         }
         let both = self.cloud.transport == Transport::Auto && self.dialect == Dialect::Tombolo;
         if both && websocket != quic {
             let problem =
-                format!("its host is not that of cloud.websocket ({websocket}), as transport auto needs");
+                format!("must have the host of cloud.websocket ({websocket}), because transport is auto");
             return Err(ConfigError::Value { field: "cloud.quic", problem });
         }
         host_and_port("cloud.join", &self.cloud.join)?;
@@ -367,7 +368,7 @@ impl Config {
         self.dns.validate()?;
         for (key, value) in &self.node.labels {
             if let Some(wrong) = qualified_name(key).into_iter().chain(label_value(value)).next() {
-                let problem = format!("{key:?}: {value:?} is no label: {wrong}");
+                let problem = format!("{key:?}: {value:?} is not a valid label: {wrong}");
                 return Err(ConfigError::Value { field: "node.labels", problem });
             }
         }
@@ -388,7 +389,7 @@ impl Config {
     }
 }
 
-/// Splits `HOST:PORT`; IPv6 hosts are in brackets, which are taken off.
+/// Splits `HOST:PORT`; an IPv6 host is in brackets, which are removed.
 ///
 /// # Errors
 /// [`ConfigError::Value`] when there is no host or no port.

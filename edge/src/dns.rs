@@ -1,8 +1,8 @@
-//! The DNS server of a node: it answers the cluster domain from what this node knows, with or without a cloud, and asks
-//! other servers for everything else.
+//! The DNS server of a node. It answers names of the cluster domain from data on this node, with or without a cloud
+//! connection, and forwards all other queries.
 //!
-//! It answers as CoreDNS with the `kubernetes` and `hosts` plugins does; where not, `docs/dns.md` says so. Names come from
-//! the view of the wrapper, so a Service that is closed inside a unit has this unit's pods alone.
+//! Its answers are those of CoreDNS with the `kubernetes` and `hosts` plugins; `docs/dns.md` lists the differences.
+//! Names come from the view of the wrapper, so a Service that is closed inside its unit has only this unit's pods.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -49,11 +49,11 @@ use upstreams::Upstreams;
 
 const SETTING: &str = "dns.address";
 
-/// What the server answers from.
+/// The inputs of the server.
 pub(crate) struct DnsParts {
-    /// Services, EndpointSlices and Namespaces, as this node may use them.
+    /// Services, EndpointSlices and Namespaces, as this node sees them.
     pub(crate) source: Arc<dyn Store>,
-    /// Uniform names; none until they are known.
+    /// Uniform names; `None` until they are known.
     pub(crate) names: watch::Receiver<Option<Arc<Hosts>>>,
     /// The machine that the server runs on.
     pub(crate) machine: Machine,
@@ -67,14 +67,14 @@ pub(crate) struct Dns {
     settings: DnsConfig,
 }
 
-/// Tries for a number that is free for both protocols, where the system chooses the port.
+/// Attempts to find a port that is free for both protocols, if the system chooses it.
 const PORT_TRIES: usize = 16;
 
 fn failed(protocol: &'static str, address: SocketAddr, source: std::io::Error) -> ListenError {
     ListenError { protocol, address, setting: SETTING.to_owned(), source }
 }
 
-/// Both sockets, on one port.
+/// Binds a UDP and a TCP socket on the same port.
 async fn sockets(address: SocketAddr) -> Result<(std::net::UdpSocket, TcpListener), ListenError> {
     let mut tries = 0;
     loop {
@@ -89,7 +89,7 @@ async fn sockets(address: SocketAddr) -> Result<(std::net::UdpSocket, TcpListene
 }
 
 impl Dns {
-    /// Binds both sockets; none when the settings turn the server off.
+    /// Binds both sockets. Returns `None` if the settings turn the server off.
     ///
     /// # Errors
     /// [`ListenError`] names the setting to change.
@@ -102,12 +102,12 @@ impl Dns {
         Ok(Some(Self { udp, tcp, address: chosen, settings: settings.clone() }))
     }
 
-    /// Where it listens.
+    /// The address that it listens on.
     pub(crate) fn local_addr(&self) -> SocketAddr {
         self.address
     }
 
-    /// Follows the source and answers until `stop` is cancelled.
+    /// Follows the source and answers queries until `stop` is cancelled.
     pub(crate) fn spawn(
         self,
         tasks: &Tasks,
@@ -151,15 +151,15 @@ impl Dns {
     }
 }
 
-/// What questions are answered from.
+/// The data for answers.
 #[derive(Debug, Default)]
 struct Known {
     zone: Zone,
-    /// Serial of the SOA record: when the zone changed, in seconds since 1970, as CoreDNS counts.
+    /// Serial of the SOA record: the time of the last change of the zone in seconds since 1970, as in CoreDNS.
     serial: u32,
 }
 
-/// Now, as a serial.
+/// A time as a serial.
 fn serial(now: SystemTime) -> u32 {
     let since = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     // Serials wrap around (RFC 1982).

@@ -1,22 +1,24 @@
-//! A map that has a bound and belongs to many. Whoever puts an entry in or uses it has a claim to it; when the map is full, the owner
-//! whose claims weigh most gives up the oldest of them, and an entry goes with its last claim. So whoever fills it pushes out what
-//! nobody else uses, and an owner with less than an equal part loses nothing, whoever else uses the same.
+//! A bounded map that several owners share fairly.
+//!
+//! An owner that inserts or uses an entry has a claim to it. When the map is full, the owner whose claims weigh most
+//! gives up its oldest claim, and an entry is removed with its last claim. So an owner that fills the map evicts only
+//! entries that no other owner uses, and an owner with less than an equal part loses nothing.
 
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::Hash;
 
-/// See the module. `O` names owners, `K` entries.
+/// A bounded map shared fairly. `O` identifies owners, `K` entries.
 #[derive(Debug)]
 pub(crate) struct Fair<O, K, V> {
     max: usize,
-    /// What each claim to an entry weighs beside the first one, which is in the weight of the entry.
+    /// Weight of each further claim to an entry. The first one is part of the weight of the entry.
     claim: fn(&K) -> usize,
     weight: usize,
-    /// Counts the uses, which is the order in which an owner's claims go.
+    /// Counts uses; their numbers order an owner's claims.
     uses: u64,
     entries: HashMap<K, Entry<O, V>>,
-    /// Owners that have something.
+    /// Owners with at least one claim.
     owners: HashMap<O, Owned<K>>,
     by_weight: BTreeSet<(usize, O)>,
 }
@@ -24,12 +26,12 @@ pub(crate) struct Fair<O, K, V> {
 #[derive(Debug)]
 struct Entry<O, V> {
     weight: usize,
-    /// Who uses it, in order, and when each of them did last. The weight of claims bounds their number.
+    /// Its owners in sorted order, each with its last use. The weight of claims bounds their number.
     claims: Vec<(O, u64)>,
     value: V,
 }
 
-/// What an owner has claims to; each weighs as much as if the entry were the owner's alone.
+/// The claims of an owner; each counts with the full weight of its entry.
 #[derive(Debug)]
 struct Owned<K> {
     weight: usize,
@@ -43,12 +45,12 @@ impl<K> Default for Owned<K> {
 }
 
 impl<O: Clone + Hash + Ord, K: Clone + Hash + Eq, V> Fair<O, K, V> {
-    /// A map whose entries weigh so much together, at most. A further claim weighs 1.
+    /// A map with a maximum total weight. A further claim weighs 1.
     pub(crate) fn new(max: usize) -> Self {
         Self::with_claims(max, |_| 1)
     }
 
-    /// The same where a further claim weighs this, and no more than its entry.
+    /// As [`Fair::new`] with the weight of a further claim, which must not exceed that of its entry.
     pub(crate) fn with_claims(max: usize, claim: fn(&K) -> usize) -> Self {
         let (entries, owners, by_weight) = Default::default();
         Self { max, claim, weight: 0, uses: 0, entries, owners, by_weight }
@@ -65,8 +67,8 @@ impl<O: Clone + Hash + Ord, K: Clone + Hash + Eq, V> Fair<O, K, V> {
         self.entries.get_mut(key).map(|entry| &mut entry.value)
     }
 
-    /// Puts an entry in the place of the one with its key, whose claims stay, as the newest of its owner. One that is heavier than
-    /// all that fits is not kept.
+    /// Inserts or replaces an entry, as the newest of its owner. Claims to a replaced entry stay. An entry heavier than
+    /// the whole map is not kept.
     pub(crate) fn insert(&mut self, owner: O, key: K, weight: usize, value: V) {
         let claims = self.detach(&key).map(|entry| entry.claims).unwrap_or_default();
         self.weight += weight + claims.len().saturating_sub(1) * (self.claim)(&key);
@@ -77,8 +79,8 @@ impl<O: Clone + Hash + Ord, K: Clone + Hash + Eq, V> Fair<O, K, V> {
         self.claim(key, owner);
     }
 
-    /// Somebody uses an entry: from now on it is among what they have, as the newest, and stays for them whatever its other owners
-    /// give up.
+    /// Records that `user` uses an entry: `user` gets a claim to it, as its newest one. The entry then stays even if
+    /// its other owners give up their claims.
     pub(crate) fn touch(&mut self, key: &K, user: &O) {
         self.claim(key.clone(), user.clone());
     }
@@ -115,13 +117,13 @@ impl<O: Clone + Hash + Ord, K: Clone + Hash + Eq, V> Fair<O, K, V> {
         self.entries.iter().map(|(key, entry)| (key, &entry.value))
     }
 
-    /// How many entries there are, and what they weigh.
+    /// Number of entries and total weight.
     #[cfg(test)]
     pub(crate) fn size(&self) -> (usize, usize) {
         (self.entries.len(), self.weight)
     }
 
-    /// The owner that has most gives up its oldest claim. False when nobody has any.
+    /// Drops the oldest claim of the owner with the largest weight. Returns false if there are no claims.
     fn give_up_oldest(&mut self) -> bool {
         let Some((_, heaviest)) = self.by_weight.last().cloned() else { return false };
         let oldest = self.owners.get(&heaviest).and_then(|owned| owned.by_use.first_key_value());
@@ -139,7 +141,7 @@ impl<O: Clone + Hash + Ord, K: Clone + Hash + Eq, V> Fair<O, K, V> {
         true
     }
 
-    /// An owner has one more.
+    /// Adds a claim to an owner.
     fn owe(&mut self, owner: O, used: u64, key: K, weight: usize) {
         let owned = self.owners.entry(owner.clone()).or_default();
         self.by_weight.remove(&(owned.weight, owner.clone()));
@@ -148,7 +150,7 @@ impl<O: Clone + Hash + Ord, K: Clone + Hash + Eq, V> Fair<O, K, V> {
         self.by_weight.insert((owned.weight, owner));
     }
 
-    /// An owner has one less.
+    /// Removes a claim from an owner.
     fn release(&mut self, owner: &O, used: u64, weight: usize) {
         let Some(owned) = self.owners.get_mut(owner) else { return };
         self.by_weight.remove(&(owned.weight, owner.clone()));
@@ -161,7 +163,7 @@ impl<O: Clone + Hash + Ord, K: Clone + Hash + Eq, V> Fair<O, K, V> {
         }
     }
 
-    /// Takes an entry out, with all claims to it.
+    /// Removes an entry with all claims to it.
     fn detach(&mut self, key: &K) -> Option<Entry<O, V>> {
         let entry = self.entries.remove(key)?;
         self.weight -= entry.weight + entry.claims.len().saturating_sub(1) * (self.claim)(key);
@@ -195,7 +197,7 @@ mod tests {
         assert_eq!((map.owners.len(), map.by_weight.len()), (2, 2));
     }
 
-    /// Whoever has more, and whoever was first.
+    /// This holds for either order of insertion, and for owners of any size.
     #[test]
     fn what_several_use_stays_for_each_of_them_whatever_the_others_do() {
         let key = |number: usize| format!("honest {number}");
@@ -212,7 +214,7 @@ mod tests {
             }
             let left = (0..40).filter(|number| map.get(&key(*number)) == Some(number)).count();
             assert_eq!((left, map.size()), (40, (200, 200)), "{honest_first} {honest_again}");
-            // Nor by writing it anew and filling all again.
+            // Nor are they evicted when the other owner rewrites them and fills the map again.
             (0..40).for_each(|number| map.insert("greedy", key(number), 1, 7));
             (0..10_000).for_each(|number| map.insert("greedy", format!("again {number}"), 1, number));
             assert!((0..40).all(|number| map.get(&key(number)) == Some(&7)), "{honest_first} {honest_again}");
@@ -234,7 +236,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is done, all that is counted is what is there, and nobody below an equal part loses anything.
+        /// After any steps, the counters match the entries, and no owner below an equal part loses anything.
         #[test]
         fn nobody_below_an_equal_part_loses_anything(
             steps in prop::collection::vec((0_u8..4, 0_u8..40, 4_usize..9, any::<bool>()), 0..300),
@@ -255,7 +257,7 @@ mod tests {
                 prop_assert_eq!(map.owners.len(), map.by_weight.len());
                 for (owner, before) in (0_u8..).zip(&before) {
                     let now = has(&map, owner);
-                    // None weighs more than 8, the one that is new among them.
+                    // No entry weighs more than 8, the new one included.
                     let is_heavy = (before.len() + 1) * 8 > MAX / 4;
                     prop_assert!(is_heavy || before.is_subset(&now), "{owner}: {before:?} {now:?}");
                 }

@@ -1,13 +1,13 @@
-//! Faults that last: told when they begin and when they are over, not at every attempt in between.
+//! Lasting faults, reported when they begin and when they end rather than at every failed attempt.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How soon another reason of the same fault is told.
+/// Minimum time until another reason of the same fault is reported.
 const REASON_INTERVAL: Duration = Duration::from_secs(60);
 
-/// One thing that may fail for long.
+/// The state of one operation that may fail for a long time.
 #[derive(Debug, Default)]
 pub(crate) struct Fault {
     began: Option<Instant>,
@@ -15,7 +15,8 @@ pub(crate) struct Fault {
 }
 
 impl Fault {
-    /// It has failed. Whether that is news: the first time, or for another reason than was told, at most once a minute.
+    /// Records a failure. Returns whether to report it: the first one, and one with another reason than the last
+    /// reported, at most once a minute.
     pub(crate) fn failed(&mut self, why: &str) -> bool {
         let now = Instant::now();
         self.began.get_or_insert(now);
@@ -26,7 +27,7 @@ impl Fault {
         !old
     }
 
-    /// It works. How long it did not; none when it did all the time.
+    /// Records a success. Returns how long the fault lasted; `None` if there was none.
     pub(crate) fn over(&mut self) -> Option<Duration> {
         self.told = None;
         self.began.take().map(|began| began.elapsed())

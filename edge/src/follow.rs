@@ -1,5 +1,5 @@
-//! Following resources of a store: a list first, then every change, a moment after it was shown; again when the history is
-//! lost.
+//! Follows resources of a store: first a list, then every change shortly after it is visible. Lists again when the
+//! history is lost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,35 +12,35 @@ use tombolo_apicore::store::{Snapshot, Store, StoreError};
 use tombolo_proto::object::Resource;
 use tombolo_runtime::time::sleep_until;
 
-/// How soon what is not known is asked for again.
+/// Delay before a failed list or watch is retried.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// How long changes are held back. Names, the hosts file and the certificate are for those who ask; kube-proxy waits for what the
-/// wrapper shows, and a device has few processors.
+/// How long changes are held back. Names, the hosts file and the certificate are needed only on request, whereas
+/// kube-proxy waits for what the wrapper shows. A device has few processors, so the wrapper goes first.
 const STAND_BACK: Duration = Duration::from_millis(2);
 
-/// See the module.
+/// The state of following some resources of a store.
 pub(crate) struct Following {
     store: Arc<dyn Store>,
     followed: Vec<Followed>,
-    /// What is told at its time.
+    /// Changes to return at the given time.
     held_back: Option<(Instant, usize, Vec<Arc<Change>>)>,
-    /// Whether all objects are told before their changes.
+    /// Whether the objects are listed before their changes.
     lists: bool,
 }
 
 struct Followed {
     resource: Resource,
     stream: Option<ChangeStream>,
-    /// Not asked again before.
+    /// Earliest time of the next attempt.
     ask_at: Instant,
 }
 
-/// What a resource is now, or has become. The number is its place among those followed.
+/// The state or the changes of a resource. The number is its index among the followed resources.
 pub(crate) enum News {
-    /// These are all objects.
+    /// All objects.
     All(usize, Snapshot),
-    /// These have changed.
+    /// Objects that changed.
     Changed(usize, Vec<Arc<Change>>),
 }
 
@@ -52,13 +52,13 @@ impl Following {
         Self { store, followed, held_back: None, lists: true }
     }
 
-    /// For those who ask the store themselves: instead of all objects, which would be read for nothing, an empty list says
-    /// that from now on changes are told.
+    /// Returns an empty list in place of all objects, to mark the start of the changes. For callers that read the store
+    /// themselves and do not need the list.
     pub(crate) fn without_lists(self) -> Self {
         Self { lists: false, ..self }
     }
 
-    /// Waits for the next news. Cancel-safe.
+    /// Waits for the next list or changes. Cancel-safe.
     pub(crate) async fn next(&mut self) -> News {
         loop {
             if let Some((due, ..)) = &self.held_back {
@@ -78,7 +78,7 @@ impl Following {
             };
             match changes {
                 Ok(Some(changes)) => self.held_back = Some((Instant::now() + STAND_BACK, index, changes)),
-                // Overtaken, or no longer followed: read again.
+                // The stream fell behind or was ended: list again.
                 Ok(None) | Err(_) => self.followed[index].stream = None,
             }
         }
@@ -107,10 +107,11 @@ impl Following {
     }
 }
 
-/// What a stream has brought, and its place among those that were waited for.
+/// The index of a stream among those waited for, and what it returned.
 pub(crate) type Brought = (usize, Result<Option<Vec<Arc<Change>>>, StoreError>);
 
-/// Waits for the first of some streams that has changes, for ever where there is none. What the others have stays where it is.
+/// Waits for the first stream that has changes; forever if there are no streams. The changes of the other streams are
+/// not consumed.
 pub(crate) async fn first(streams: impl Iterator<Item = Option<&mut ChangeStream>>) -> Brought {
     let streams = streams.enumerate().filter_map(|(index, stream)| {
         let stream = stream?;
@@ -144,7 +145,7 @@ mod tests {
         store.commit(Mutation { key, expected: Expect::Any, write }).await.unwrap();
     }
 
-    /// The names that are told now, without waiting; whoever asks is gone afterwards.
+    /// The names available now, without waiting. Drops the pending call.
     fn told(following: &mut Following) -> Option<Vec<String>> {
         let name = |key: &ObjectKey| key.name().to_owned();
         Some(match pin!(following.next()).now_or_never()? {

@@ -1,8 +1,8 @@
 //! Uniform names: the hosts file for the `hosts` plugin of CoreDNS (docs/reference/superedge.md#uniform-names), and the
 //! same names for the DNS server of this agent.
 //!
-//! The agent owns the whole file. It is replaced in one step, only when its text changes, and left as it is while something
-//! that decides is not known here: the last known names are right, an empty file would be a lie.
+//! The agent owns the whole file. It replaces the file atomically, and only when the text changes. While an input is
+//! unknown, it keeps the file with the last known names: an empty file would be wrong.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -27,28 +27,28 @@ mod tests;
 use follow::{Affected, Follower};
 use names::Source;
 
-/// Changes that come this soon after one another are published together.
+/// Changes that arrive within this time of the first one are published together.
 const SETTLE: Duration = Duration::from_millis(100);
 
-/// What the names are made of, and where they go.
+/// The inputs and outputs of the names.
 pub(crate) struct HostsParts {
-    /// Where the file is; none when there is no file.
+    /// Path of the hosts file; `None` for no file.
     pub(crate) path: Option<PathBuf>,
-    /// Where the names are told; none until all that decides was known once.
+    /// Publishes the names; `None` until all inputs were known once.
     pub(crate) names: watch::Sender<Option<Arc<Hosts>>>,
-    /// The node whose units' names it has.
+    /// The node whose units the names belong to.
     pub(crate) node: String,
     /// The cluster's domain.
     pub(crate) domain: String,
-    /// How often the file on the disk is compared, and what was not known is asked for again.
+    /// How often the file on disk is checked, and unknown inputs are requested again.
     pub(crate) period: Duration,
     /// Grids, nodes, Services and EndpointSlices.
     pub(crate) source: Arc<dyn Store>,
-    /// Where the pods of this node are.
+    /// Addresses of this node's pods.
     pub(crate) pods: watch::Receiver<Arc<OwnPods>>,
 }
 
-/// Writes the file and tells the names until the agent stops.
+/// Writes the file and publishes the names until the agent stops.
 pub(crate) async fn publish(parts: HostsParts) {
     let follower = Follower::new(Arc::clone(&parts.source));
     let source = Source::new(parts.source, parts.node, parts.pods);
@@ -59,12 +59,12 @@ pub(crate) async fn publish(parts: HostsParts) {
 }
 
 struct Writer {
-    /// The names as far as they are known. There is one copy of them, whoever is told.
+    /// The last known names. All receivers share this copy.
     hosts: Arc<Hosts>,
     names: watch::Sender<Option<Arc<Hosts>>>,
     file: Option<HostsFile>,
     source: Source,
-    /// Something that decides is not known.
+    /// An input is unknown.
     unknown: Fault,
 }
 
@@ -93,7 +93,7 @@ impl Writer {
         }
     }
 
-    /// Asks again for what was not known, or looks whether the file still says what it should.
+    /// Requests unknown inputs again, or else checks that the file on disk has the right text.
     fn look_again(&mut self) {
         if !self.source.is_known() {
             return self.everything();
@@ -103,7 +103,7 @@ impl Writer {
         }
     }
 
-    /// The whole file, from all grids.
+    /// Recomputes the names of all grids.
     fn everything(&mut self) {
         let mut hosts = Hosts::clone(&self.hosts);
         let result = self.source.all().map(|names| {
@@ -112,7 +112,7 @@ impl Writer {
         self.adopt(hosts, result, true);
     }
 
-    /// The names of these grids.
+    /// Recomputes the names of these grids.
     fn some(&mut self, grids: &BTreeSet<GridName>) {
         let mut hosts = Hosts::clone(&self.hosts);
         let mut changed = false;
@@ -144,7 +144,7 @@ impl Writer {
             }
             Err(error) => {
                 if self.unknown.failed("unknown") {
-                    info!(%error, "uniform names stay as they are until everything is known");
+                    info!(%error, "uniform names stay unchanged until all their inputs are known");
                 }
             }
         }
@@ -153,14 +153,14 @@ impl Writer {
 
 struct HostsFile {
     path: PathBuf,
-    /// What it says, as far as this agent has written it.
+    /// The names that this agent wrote last.
     written: Option<Arc<Hosts>>,
-    /// It cannot be written.
+    /// The file cannot be written.
     unwritten: Fault,
 }
 
 impl HostsFile {
-    /// Writes the file when it does not say this already. `compare` looks at the file itself: others may have damaged it.
+    /// Writes the file if its content differs. `compare` reads the file itself, which another program may have changed.
     fn write(&mut self, hosts: &Arc<Hosts>, compare: bool) {
         let text = hosts.text();
         let is_written = match compare {
@@ -173,15 +173,15 @@ impl HostsFile {
             Ok(()) => {
                 self.written = Some(Arc::clone(hosts));
                 if let Some(time) = self.unwritten.over() {
-                    info!(path = %self.path.display(), ?time, "the hosts file is written again");
+                    info!(path = %self.path.display(), ?time, "the hosts file can be written again");
                 }
             }
             Err(error) => {
                 if self.unwritten.failed(&error.to_string()) {
                     warn!(
                         path = %self.path.display(), %error,
-                        "the hosts file cannot be written: uniform names are not up to date for CoreDNS; make its folder (and \
-                         start a service of systemd again), or name another one in dns.hostsPath"
+                        "the hosts file cannot be written: uniform names are outdated in CoreDNS; create its folder \
+                         (then restart the unit under systemd), or set another path in dns.hostsPath"
                     );
                 }
             }
@@ -189,7 +189,7 @@ impl HostsFile {
     }
 }
 
-/// Whether a file has this text. What others have put there may be of any size, or no file at all.
+/// Whether a file has this text. The path may also hold a file of any size, or something other than a file.
 fn says(path: &Path, text: &str) -> bool {
     let fits = std::fs::metadata(path).is_ok_and(|found| found.is_file() && found.len() == text.len() as u64);
     fits && std::fs::read(path).is_ok_and(|found| found == text.as_bytes())

@@ -1,4 +1,4 @@
-//! The connection to the cloud, as the rest of the agent sees it.
+//! The connection to the cloud and its interface for the rest of the agent.
 
 use std::time::Duration;
 
@@ -19,8 +19,8 @@ mod dial;
 mod driver;
 mod follow;
 mod kinds;
+mod kubeedge;
 mod lease;
-mod stock;
 
 pub(crate) use client::{Client, ClientParts};
 #[cfg(test)]
@@ -31,21 +31,21 @@ pub(crate) use dial::Connection;
 pub(crate) use dial::{Dial, NetworkDialer};
 pub(crate) use kinds::{KindsTeller, KnownKinds};
 
-/// Requests that wait for the session's owner, at most.
+/// Maximum number of requests queued for the session's owner.
 const COMMANDS_MAX: usize = limits::REQUESTS_MAX;
 
-/// What the owner of the session is asked for.
+/// A command to the owner of the session.
 #[derive(Debug)]
 pub(crate) enum Command {
     Request { body: RequestBody, timeout: Duration, caller_token: Option<String>, reply: Asker },
     RenewLease(i64),
 }
 
-/// Who waits for an answer of the cloud.
+/// The caller that waits for an answer of the cloud.
 #[derive(Debug)]
 pub(crate) struct Asker {
     answer: oneshot::Sender<Result<ReplyBody, CallError>>,
-    /// Given back when the request is over, and not when its client hangs up: the session goes on with it.
+    /// Released when the request ends, not when its client disconnects: the session continues with the request.
     _held: Option<Box<Held>>,
 }
 
@@ -56,35 +56,35 @@ impl Asker {
     }
 }
 
-/// Where the connection stands.
+/// State of the connection.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct HubState {
-    /// What carries the session; none while there is none.
+    /// Transport of the session; `None` while not connected.
     pub transport: Option<Transport>,
     /// When the session began.
     pub since: Option<Instant>,
-    /// Sessions so far: another number is another session.
+    /// Number of sessions so far, which identifies the current one.
     pub sessions: u64,
-    /// Why there is no session, for operators.
+    /// Why the agent is not connected, for operators.
     pub trouble: Option<String>,
     /// The last answer to a lease renewal: its time in microseconds since the Unix epoch, and the code.
     pub lease: Option<(i64, u16)>,
-    /// Last measured time for a question and its answer.
+    /// Last measured round-trip time.
     pub round_trip: Option<Duration>,
 }
 
 impl HubState {
-    /// Whether there is a session.
+    /// Whether the agent is connected.
     #[must_use]
     pub fn online(&self) -> bool {
         self.transport.is_some()
     }
 }
 
-/// Why the cloud has not answered.
+/// Why a request got no answer from the cloud.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum CallError {
-    /// There is no session.
+    /// The agent is not connected.
     #[error("the cloud cannot be reached now")]
     Offline,
     /// The session ended before the answer: the request may have been executed.
@@ -93,25 +93,25 @@ pub enum CallError {
     /// No answer in time: the request may have been executed.
     #[error("the cloud did not answer in time")]
     TimedOut,
-    /// Of this client too many requests are on their way already.
-    #[error("too many requests of this client wait for the cloud already: try again later")]
+    /// This client has too many pending requests.
+    #[error("too many requests of this client are pending at the cloud: try again later")]
     Busy,
-    /// Too many requests wait already, or this one is too large.
+    /// Too many requests are pending, or this one is too large.
     #[error("{0}")]
     Refused(String),
-    /// The answer has another form than the question.
+    /// The answer does not have the form of the request.
     #[error("the cloud's answer has the wrong form")]
     WrongForm,
 }
 
 impl CallError {
-    /// There is no session, or it ended: no fault of the request, and told where the session is.
+    /// Whether the cause is a missing or ended session. The request is not at fault, and the session itself logs it.
     pub fn is_end_of_session(&self) -> bool {
         matches!(self, Self::Offline | Self::Lost)
     }
 }
 
-/// Asks the cloud. Clones share the connection.
+/// Sends requests to the cloud. Clones share the connection.
 #[derive(Debug, Clone)]
 pub struct HubHandle {
     commands: mpsc::Sender<Command>,
@@ -119,20 +119,20 @@ pub struct HubHandle {
 }
 
 impl HubHandle {
-    /// A handle, and what the owner of the session takes from it.
+    /// A handle, with the ends of its channels for the owner of the session.
     pub(crate) fn new() -> (Self, mpsc::Receiver<Command>, watch::Sender<HubState>) {
         let (commands, inbox) = mpsc::channel(COMMANDS_MAX);
         let (state, observer) = watch::channel(HubState::default());
         (Self { commands, state: observer }, inbox, state)
     }
 
-    /// Where the connection stands, now and later.
+    /// Receives the state of the connection and its changes.
     #[must_use]
     pub fn state(&self) -> watch::Receiver<HubState> {
         self.state.clone()
     }
 
-    /// Asks the cloud and waits for the answer. Fails at once when there is no session.
+    /// Sends a request and waits for the answer. Fails at once if not connected.
     ///
     /// # Errors
     /// [`CallError`] when there is no answer.
@@ -222,10 +222,10 @@ impl HubHandle {
         }
     }
 
-    /// Renews the node's lease; the answer comes with the state. Does nothing without a session.
+    /// Renews the node's lease; the answer arrives in [`HubState::lease`]. Does nothing if not connected.
     pub async fn renew_lease(&self, renew_time_micros: i64) {
         if self.state.borrow().online() {
-            // An error says that the agent ends.
+            // An error means that the agent stops.
             let _ = self.commands.send(Command::RenewLease(renew_time_micros)).await;
         }
     }

@@ -1,7 +1,7 @@
-//! Who this node is: joining with a token, the files of the certificate, renewal.
+//! The node's identity: joining with a token, the certificate files, renewal.
 //!
-//! The key never leaves the node. Key and certificate live in one file, which is replaced in one step, so that the
-//! two always fit.
+//! The key never leaves the node. Key and certificate are in one file, which is replaced atomically, so that they
+//! always match.
 
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -29,11 +29,11 @@ pub(crate) use clock::WallClock;
 pub use enroll::{EnrollOptions, Shown, enroll, is_registered, renew, show};
 pub(crate) use rotate::{CloudRenewal, rotate};
 
-/// Folder of the files, in the data folder.
+/// Folder of the files, inside the data folder.
 const FOLDER: &str = "pki";
-/// Key and certificate.
+/// File of the key and the certificate.
 const NODE_FILE: &str = "node.pem";
-/// The CA that signs the cloud's certificate and this node's.
+/// File of the CA that signs the cloud's certificate and this node's.
 const CA_FILE: &str = "ca.crt";
 
 /// A node's key, its certificate and the CA of its cloud.
@@ -58,7 +58,7 @@ impl Clone for Identity {
 }
 
 impl Identity {
-    /// What TLS connections to the cloud show.
+    /// The client certificate and key for TLS connections to the cloud.
     #[must_use]
     pub fn tls(&self) -> tls::Identity {
         tls::Identity::new(vec![self.certificate.clone()], PrivateKeyDer::Pkcs8(self.key.clone_key()))
@@ -67,12 +67,12 @@ impl Identity {
     /// TLS for links to the cloud.
     ///
     /// # Errors
-    /// [`TlsError`] when key and certificate do not fit.
+    /// [`TlsError`] when key and certificate do not match.
     pub fn client_tls(&self) -> Result<ClientTls, TlsError> {
         ClientTls::new(Some(self.tls()), std::slice::from_ref(&self.ca))
     }
 
-    /// When the certificate begins and ceases to be valid.
+    /// Start and end of the certificate's validity.
     ///
     /// # Errors
     /// [`IdentityError::Unusable`] when the certificate cannot be read.
@@ -83,7 +83,7 @@ impl Identity {
     /// The node that the certificate names.
     ///
     /// # Errors
-    /// [`IdentityError::Unusable`] when it names none.
+    /// [`IdentityError::Unusable`] when it names no node.
     pub fn node(&self) -> Result<NodeId, IdentityError> {
         let what = || "the node's certificate".to_owned();
         tombolo_link::identity::node_of(std::slice::from_ref(&self.certificate))
@@ -103,7 +103,7 @@ impl Identity {
         Ok(identity)
     }
 
-    /// Reads the identity of a data folder, whichever node it is of.
+    /// Reads the identity of a data folder, for any node.
     ///
     /// # Errors
     /// [`IdentityError`] says what to do.
@@ -133,7 +133,7 @@ impl Identity {
     /// Writes the identity into a data folder.
     ///
     /// # Errors
-    /// [`IdentityError::Io`]; what was there before is then still there.
+    /// [`IdentityError::Io`]; a previous identity is then still complete.
     pub fn save(&self, data_dir: &Path) -> Result<(), IdentityError> {
         let folder = data_dir.join(FOLDER);
         let failed = |path: &Path| {
@@ -160,7 +160,7 @@ pub enum IdentityError {
         /// The missing file.
         path: PathBuf,
     },
-    /// A file is not what it should be.
+    /// A file or the certificate is invalid.
     #[error("{what}: {problem}; run edgecore join again")]
     Unusable {
         /// The file, or the certificate.
@@ -168,7 +168,7 @@ pub enum IdentityError {
         /// What is wrong.
         problem: String,
     },
-    /// The file system refuses.
+    /// The file system reports an error.
     #[error("cannot use {path}: {source}", path = path.display())]
     Io {
         /// File or folder.
@@ -181,16 +181,16 @@ pub enum IdentityError {
 /// How to join.
 #[derive(Debug, Clone)]
 pub struct JoinOptions {
-    /// What to ask, and whom.
+    /// The certificate request and the endpoint that it is sent to.
     pub enroll: EnrollOptions,
-    /// Where the identity goes.
+    /// Data folder for the identity.
     pub data_dir: PathBuf,
 }
 
-/// Joins: asks the cloud for a certificate and keeps it in the data folder.
+/// Joins: requests a certificate from the cloud and saves it in the data folder.
 ///
 /// # Errors
-/// [`JoinError`] says what was refused and what to do.
+/// [`JoinError`] names the problem and how to solve it.
 pub async fn join(options: &JoinOptions) -> Result<Identity, JoinError> {
     let identity = enroll(&options.enroll).await?;
     identity.save(&options.data_dir)?;
@@ -200,7 +200,7 @@ pub async fn join(options: &JoinOptions) -> Result<Identity, JoinError> {
 /// Why the node got no certificate.
 #[derive(Debug, Error)]
 pub enum JoinError {
-    /// The token is no join token.
+    /// The token is not a join token.
     #[error("the token {0}: copy the whole token that `tombolo token` prints")]
     Token(&'static str),
     /// The cloud cannot be reached.
@@ -210,35 +210,35 @@ pub enum JoinError {
         endpoint: String,
         /// What happened.
         problem: String,
-        /// What it may come from.
+        /// Possible cause.
         hint: String,
     },
-    /// Somebody else answers at this address, or the token is of another cloud.
+    /// Another server answers at this address, or the token belongs to another cloud.
     #[error(
         "{endpoint} shows a CA certificate with hash {found}, but the token is for {expected}: \
-         the token belongs to another cloud, or somebody is in between"
+         the token belongs to another cloud, or the connection is intercepted"
     )]
     WrongCa {
         /// `HOST:PORT`.
         endpoint: String,
-        /// SHA-256 of what was shown.
+        /// SHA-256 of the certificate presented.
         found: String,
         /// SHA-256 in the token.
         expected: String,
     },
-    /// The cloud refuses.
+    /// The cloud refuses the request.
     #[error("the cloud refuses node {node} ({code}): {message}{hint}")]
     Refused {
         /// The node's name.
         node: NodeId,
         /// HTTP status code.
         code: u16,
-        /// What the cloud says.
+        /// Message of the cloud.
         message: String,
-        /// What it may come from.
+        /// Possible cause.
         hint: String,
     },
-    /// The clocks differ by more than certificates allow for.
+    /// The clocks differ by more than certificates allow.
     #[error(
         "this node's clock is {minutes} minutes {side} the cloud's (here {here}, at {endpoint} {cloud}), and {effect}: \
          set this node's clock, then join again"
@@ -254,19 +254,19 @@ pub enum JoinError {
         here: String,
         /// The cloud's time.
         cloud: String,
-        /// What comes of it.
+        /// The consequence.
         effect: &'static str,
     },
-    /// The answer is not what was asked for.
+    /// The answer does not fit the request.
     #[error("the cloud's answer cannot be used: {0}")]
     Answer(String),
-    /// The identity cannot be kept.
+    /// The identity cannot be saved.
     #[error(transparent)]
     Keep(#[from] IdentityError),
 }
 
 impl JoinError {
-    /// Whether asking again later may help.
+    /// Whether a later retry may succeed.
     #[must_use]
     pub fn may_heal(&self) -> bool {
         match self {
@@ -280,16 +280,16 @@ impl JoinError {
     #[must_use]
     pub fn advice(&self) -> &'static str {
         match self {
-            Self::Clock { .. } => "set this node's clock; it is tried again",
-            Self::Connect { .. } => "check the setting cloud.join and the way there; it is tried again",
-            Self::Refused { code, .. } if is_passing(*code) => "nothing: it is tried again",
+            Self::Clock { .. } => "set this node's clock; edgecore will retry",
+            Self::Connect { .. } => "check the setting cloud.join and the network path; edgecore will retry",
+            Self::Refused { code, .. } if is_passing(*code) => "nothing: edgecore will retry",
             Self::Refused { .. } | Self::Token(_) => {
                 "run edgecore join with a new token, then restart edgecore"
             }
             Self::WrongCa { .. } | Self::Answer(_) => {
-                "find out who answers at cloud.join; for another cloud run edgecore join with its token"
+                "check which server answers at cloud.join; to join another cloud, run edgecore join with its token"
             }
-            Self::Keep(_) => "make the data folder writable and make room on its disk; it is tried again",
+            Self::Keep(_) => "make the data folder writable and free space on its disk; edgecore will retry",
         }
     }
 }

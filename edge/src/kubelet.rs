@@ -1,5 +1,5 @@
-//! Whether a kubelet speaks for this node. Two that renew one lease and report one status would contradict each other, so the
-//! agent's own reports stand back for it (`docs/edge-node.md`).
+//! Detects whether a kubelet reports for this node. If so, the agent sends no reports of its own, because two reporters
+//! of one lease and one status would contradict each other (`docs/edge-node.md`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,35 +8,35 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// A kubelet that has written neither lease nor status of the node for this long is gone. Several leases long (of 40 s): its
-/// restart or upgrade is no reason to speak in its place.
+/// A kubelet counts as gone when it has written neither the node's lease nor its status for this long. This is several
+/// lease durations (of 40 s), so that the agent does not take over during a restart or an upgrade of the kubelet.
 pub(crate) const GONE_AFTER: Duration = Duration::from_secs(300);
 
-/// What versions of agents end with that report for themselves; a kubelet has a plain one.
+/// Suffix of the kubelet version that an agent reports for itself. A real kubelet's version does not have it.
 pub(crate) const AGENT_SUFFIX: &str = "-tombolo";
 
-/// When a kubelet wrote last, through the local API. Clones share it.
+/// Time of the kubelet's last write through the local API. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Kubelet(Arc<watch::Sender<Option<Instant>>>);
 
 impl Kubelet {
-    /// A kubelet has written the node's lease or its status.
+    /// Records that a kubelet wrote the node's lease or its status.
     pub(crate) fn wrote(&self) {
         self.0.send_replace(Some(Instant::now()));
     }
 
-    /// Tells of every write.
+    /// Receives the time of every write.
     pub(crate) fn writes(&self) -> watch::Receiver<Option<Instant>> {
         self.0.subscribe()
     }
 
-    /// When it is gone, if it does not write again; none when that is so already.
+    /// When the kubelet counts as gone unless it writes again; `None` if it is gone already.
     pub(crate) fn gone_at(&self) -> Option<Instant> {
         self.0.borrow().map(|last| last + GONE_AFTER).filter(|end| *end > Instant::now())
     }
 }
 
-/// Whether a Node object says that a kubelet has registered it or reports its status.
+/// Whether a Node object was registered by a kubelet or has a kubelet's status.
 pub(crate) fn is_kubelets(node: &Value) -> bool {
     let version = node["status"]["nodeInfo"]["kubeletVersion"].as_str().unwrap_or_default();
     !version.is_empty() && !version.ends_with(AGENT_SUFFIX)

@@ -1,8 +1,8 @@
 //! edgecore: the agent of one edge node.
 //!
-//! It joins with a token ([`join`]), keeps what the node needs in a durable [`store`], follows the cloud over one
-//! outbound connection, reports upwards through a durable outbox, and serves a local Kubernetes API. Nothing is
-//! global: several agents run in one process, each with its own data folder.
+//! The agent joins with a token ([`join`]), keeps the node's objects in a durable [`store`], follows the cloud over one
+//! outbound connection, reports through a durable outbox, and serves a local Kubernetes API. There is no global state:
+//! several agents can run in one process, each with its own data folder.
 
 mod address;
 mod app;

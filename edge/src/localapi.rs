@@ -1,8 +1,9 @@
-//! The local Kubernetes API: what the store holds, for programs on this machine.
+//! The local Kubernetes API: serves the objects of the store to programs on this machine.
 //!
-//! HTTPS serves whoever has the credentials of the kubeconfig, and pods with the tokens of their service accounts; plain
-//! HTTP, when it is on, serves anonymous readers everything but Secrets (docs/architecture.md#ports). Writes go through
-//! to the cloud, as this node or as the account; without a connection they are refused in a way that clients try again.
+//! HTTPS serves clients with the kubeconfig's credentials, and pods with the tokens of their service accounts. Plain
+//! HTTP, if it is on, serves anonymous readers everything but Secrets (docs/architecture.md#ports). Writes are passed
+//! on to the cloud, as this node or as the account. Without a connection they are refused with an error that clients
+//! retry.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -73,25 +74,26 @@ mod write;
 
 pub(crate) use credentials::{KUBECONFIG_FILE, LocalCredentials, on_this_machine};
 
-/// Seconds after which a client should try again when the cloud is away. Short: client-go tries ten times before it tells its
-/// caller, and a kubelet starts static pods only after that.
+/// Seconds after which a client should retry while the cloud is unreachable. Short, because client-go tries ten times
+/// before it returns an error, and a kubelet starts static pods only after that.
 const RETRY_AFTER_SECONDS: u32 = 1;
 
-/// Watches of each listener at the same time, at most; the next one is answered with 429. A kubelet has one for each ConfigMap
-/// and Secret of its pods, over few connections; an idle one takes about 10 KB, and 30 KB with a connection of its own.
+/// Maximum number of concurrent watches per listener; a further one is answered with 429. A kubelet has one for each
+/// ConfigMap and Secret of its pods, over few connections. An idle watch takes about 10 KB, or 30 KB with its own
+/// connection.
 pub(crate) const WATCHES_MAX: usize = 2048;
 
-/// Connections of each listener at the same time, at most; further ones wait to be accepted.
+/// Maximum number of concurrent connections per listener; further ones wait to be accepted.
 pub(crate) const CONNECTIONS_MAX: usize = WATCHES_MAX + 512;
 
-/// Bytes of answers that each listener has on their way to clients, at most: every list is a copy of its own. A larger
-/// answer is sent alone; another one is refused with 429.
+/// Maximum bytes of answers in transit per listener, since every list is a copy of its own. A larger answer is sent
+/// alone; further ones are refused with 429.
 pub(crate) const ANSWERS_LEN_MAX: usize = 64 * 1024 * 1024;
 
-/// Bytes of bodies that one listener receives at the same time, at most: ten of the largest.
+/// Maximum bytes of request bodies that a listener receives at the same time: ten of the largest.
 pub(crate) const BODIES_LEN_MAX: usize = 32 * 1024 * 1024;
 
-/// Time for requests under way when the agent stops.
+/// Time for current requests to finish when the agent stops.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// The local API with its listeners bound.
@@ -100,7 +102,7 @@ pub(crate) struct LocalApi {
     pods: Option<TcpListener>,
     http: Option<TcpListener>,
     credentials: LocalCredentials,
-    /// Domain of the cluster.
+    /// Cluster domain.
     domain: String,
 }
 
@@ -110,12 +112,12 @@ pub enum LocalApiError {
     /// An address cannot be bound.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// The credentials cannot be kept.
+    /// The credentials cannot be saved.
     #[error(transparent)]
     Credentials(#[from] IdentityError),
-    /// A file of the credentials is not what was written there.
+    /// A file of the credentials is damaged.
     #[error(
-        "{}: {problem}; remove the file, and give the new kubeconfig to those who use the local API",
+        "{}: {problem}; remove the file, then distribute the new kubeconfig to the users of the local API",
         path.display()
     )]
     Damaged {
@@ -129,19 +131,19 @@ pub enum LocalApiError {
     Certificate(String),
 }
 
-/// What the local API works on.
+/// The inputs of the local API.
 pub(crate) struct LocalApiParts {
-    /// Holds what is served.
+    /// The objects that are served.
     pub(crate) store: Store,
-    /// What is followed beside the pushed set.
+    /// Selections that are followed in addition to the pushed set.
     pub(crate) subscriptions: Subscriptions,
-    /// Asks the cloud.
+    /// Sends writes to the cloud.
     pub(crate) writer: Writer,
-    /// Judges tokens.
+    /// Clock for checking tokens.
     pub(crate) clock: WallClock,
-    /// Address of the node, which its pods reach.
+    /// Address at which pods reach the node.
     pub(crate) address: watch::Receiver<Option<IpAddr>>,
-    /// Who hears what kinds the cluster has.
+    /// Receives the kinds of the cluster from discovery.
     pub(crate) kinds: KindsTeller,
 }
 
@@ -173,7 +175,7 @@ impl LocalApi {
         self.http.as_ref()?.local_addr().ok()
     }
 
-    /// The certificate of the CA that signs the local API's own, PEM.
+    /// The CA certificate of the local API, in PEM.
     pub(crate) fn ca_pem(&self) -> &str {
         self.credentials.ca_pem()
     }
@@ -214,7 +216,7 @@ impl LocalApi {
     }
 }
 
-/// One API, for callers of different listeners.
+/// The API behind all listeners.
 struct Served {
     store: Store,
     registry: Registry,
@@ -272,7 +274,7 @@ impl Served {
             .stop(self.stop.clone())
     }
 
-    /// For callers with tokens: those of service accounts, and that of the kubeconfig if one is given.
+    /// For callers with tokens: those of service accounts, and the operator's token of the kubeconfig if given.
     fn with_tokens(&self, operator: Option<&str>) -> ApiServer {
         let authenticator = TokenAuthenticator::new(operator, Arc::clone(&self.accounts));
         let api = self.builder().shared_out_among_pods(access::OPERATOR);
@@ -314,12 +316,12 @@ async fn optional(
     })
 }
 
-/// Writes of local clients: through to the cloud, as this node or as the caller.
+/// Passes writes of local clients on to the cloud, as this node or as the caller.
 pub(crate) fn cloud_writes(store: &Store, writer: &Writer) -> Arc<dyn WriteBackend> {
     Arc::new(write::ThroughTheCloud::new(store.clone(), writer.clone()))
 }
 
-/// Who writes for local clients, and who is told when a kubelet is among them.
+/// Parts that writes of local clients need: the connection, and the detector of kubelets.
 #[derive(Debug, Clone)]
 pub(crate) struct Writer {
     pub(crate) node: NodeId,

@@ -1,4 +1,4 @@
-//! Where the pods of this node are, as far as it knows: told to all who show addresses.
+//! The known addresses of this node's pods, published to all users of addresses.
 
 use std::sync::Arc;
 
@@ -11,8 +11,7 @@ use tracing::debug;
 
 use crate::follow::{Following, News};
 
-/// Follows the pods of a store, which has those of this node alone, and tells where they are for as long as somebody wants to
-/// know.
+/// Follows the pods of a store that has only this node's pods, and publishes their addresses while there are receivers.
 pub(crate) async fn tell(store: Arc<dyn Store>, told: watch::Sender<Arc<OwnPods>>) {
     let mut following = Following::new(store, [Resource::new("", "v1", "pods")]);
     let mut own = OwnPods::clone(&told.borrow());
@@ -21,14 +20,14 @@ pub(crate) async fn tell(store: Arc<dyn Store>, told: watch::Sender<Arc<OwnPods>
             news = following.next() => news,
             () = told.closed() => return,
         };
-        // Of most changes of a pod nobody is told: they leave it where it is.
+        // Most changes of a pod leave its address as it is and are not published.
         if take(&mut own, &news) {
             told.send_replace(Arc::new(own.clone()));
         }
     }
 }
 
-/// Whether the news say something else than before.
+/// Applies the news. Returns whether they changed anything.
 fn take(own: &mut OwnPods, news: &News) -> bool {
     match news {
         News::All(_, snapshot) => {
@@ -50,5 +49,5 @@ fn take(own: &mut OwnPods, news: &News) -> bool {
 
 fn placed(pod: &Stored) -> Option<OwnPod> {
     let read = OwnPod::of(&pod.body());
-    read.inspect_err(|error| debug!(key = %pod.key, %error, "a pod does not say where it is")).ok()
+    read.inspect_err(|error| debug!(key = %pod.key, %error, "cannot read the address of a pod")).ok()
 }

@@ -1,4 +1,4 @@
-//! Places that everybody may use, and nobody all of.
+//! A bounded number of slots, shared so that no source can take all of them.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -7,10 +7,11 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-/// Places that a source may always have while there are any.
+/// Slots that a source may always have while any are free.
 const ALWAYS: usize = 2;
 
-/// See the module: a source may have half of what others have left, so that there is always something left for the next one.
+/// Slots shared among sources. A source may have half of what the others leave, so that the next source always finds
+/// some.
 #[derive(Debug, Clone)]
 pub(crate) struct Shares<S: Hash + Eq> {
     max: usize,
@@ -20,11 +21,11 @@ pub(crate) struct Shares<S: Hash + Eq> {
 #[derive(Debug)]
 struct Taken<S> {
     all: usize,
-    /// Bounded by the places: who has none is not in it.
+    /// Slots taken by each source. Sources without a slot are not listed, which bounds the map.
     by_source: HashMap<S, usize>,
 }
 
-/// A place, until it is dropped.
+/// A slot, held until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Place<S: Hash + Eq> {
     source: S,
@@ -37,7 +38,7 @@ impl<S: Hash + Eq + Clone> Shares<S> {
         Self { max, taken: Arc::new(Mutex::new(taken)) }
     }
 
-    /// A place for a source; none when it has its share, or all are taken.
+    /// Takes a slot for a source. Returns `None` if the source has its share, or all slots are taken.
     pub(crate) fn take(&self, source: S) -> Option<Place<S>> {
         let mut taken = self.taken.lock();
         let own = taken.by_source.get(&source).copied().unwrap_or(0);
@@ -64,7 +65,8 @@ impl<S: Hash + Eq> Drop for Place<S> {
     }
 }
 
-/// The address by which somebody is told from others. Whoever has the node's network (`hostNetwork`) has all of loopback.
+/// The address that identifies a client. All loopback addresses count as one, since a client in the node's network
+/// (`hostNetwork`) can use any of them.
 pub(crate) fn one_of_loopback(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         address if address.is_loopback() => Ipv4Addr::LOCALHOST.into(),

@@ -1,4 +1,4 @@
-//! How an agent stands, for whoever hosts it.
+//! Agent status, for programs that host an agent.
 
 use std::time::Duration;
 
@@ -8,22 +8,22 @@ use tombolo_proto::ids::NodeId;
 use crate::hub::HubHandle;
 use crate::store::Store;
 
-/// One look at an agent.
+/// A snapshot of an agent's status.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EdgeStatus {
     /// The node.
     pub node: NodeId,
-    /// What carries the session with the cloud; none while there is none.
+    /// Transport of the session with the cloud; `None` while not connected.
     pub transport: Option<Transport>,
-    /// Why there is no session.
+    /// Why the agent is not connected.
     pub trouble: Option<String>,
-    /// Last measured time for a question to the cloud and its answer.
+    /// Last measured round-trip time to the cloud.
     pub round_trip: Option<Duration>,
     /// Whether the store was ever complete.
     pub synced: bool,
     /// Objects that local clients see.
     pub objects: u64,
-    /// Pods that wait for what they refer to.
+    /// Pods hidden until the objects they refer to arrive.
     pub pods_hidden: u64,
     /// Reports that wait for the cloud.
     pub reports_waiting: u64,
@@ -31,7 +31,7 @@ pub struct EdgeStatus {
     pub revision: u64,
 }
 
-/// Follows an agent from outside. Cheap to clone.
+/// Reads the status of an agent from outside. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct StatusHandle {
     node: NodeId,
@@ -44,7 +44,7 @@ impl StatusHandle {
         Self { node, store, hub }
     }
 
-    /// Looks once. What cannot be read counts as nothing.
+    /// Takes a snapshot. Values that cannot be read are zero or false.
     #[must_use]
     pub fn look(&self) -> EdgeStatus {
         let state = self.hub.state().borrow().clone();

@@ -1,13 +1,13 @@
-//! The durable store of one edge: objects, their history, reports that wait, and where the cloud's history was left.
+//! The durable store of one edge: objects, their history, waiting reports, and the position in the cloud's history.
 //!
-//! One thread writes, in transactions that several commands share; readers read the state after the last commit
-//! and never wait for the writer. What is acknowledged to the cloud is on disk first (`docs/consistency.md`).
+//! One thread writes, in transactions that several commands share. Readers see the state of the last commit and never
+//! wait for the writer. Deliveries are on disk before they are acknowledged to the cloud (`docs/consistency.md`).
 //!
-//! Rules that only the store can keep:
-//! - Clients see local revisions, in commit order. Revisions of the cloud are kept beside and never compared with
-//!   them; within one epoch a version never goes back.
+//! The store guarantees these rules:
+//! - Clients see local revisions, in commit order. Revisions of the cloud are stored separately and never compared with
+//!   local ones. Within one epoch the version of an object never goes back.
 //! - A pod stays invisible until everything that it refers to is here or known not to exist (docs/protocol.md#lanes).
-//!   Once seen it stays visible; for a reference that an update adds, clients are told to wait.
+//!   Once visible it stays visible. If an update adds a missing reference, clients that read it are told to wait.
 //! - A new UID under an old name is a deletion followed by an addition.
 //! - A report and the status that it shows to clients are written in one transaction. Until the cloud has
 //!   answered, that status also survives newer deliveries of the object.
@@ -21,7 +21,7 @@ use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot, watch};
 use tombolo_apicore::store::Revision;
 use tombolo_proto::frame::{Change, RefusalReason};
-use tombolo_proto::ids::{CloudRevision, Epoch, ScopeId, StoreId};
+use tombolo_proto::ids::{CloudRevision, Epoch, StoreId, SubscriptionId};
 use tombolo_proto::object::{InventoryEntry, ObjectKey, Resource};
 
 mod answers;
@@ -41,11 +41,11 @@ mod own;
 mod row;
 mod salvage;
 mod schema;
-mod scope;
 mod seal;
 mod serve;
 mod shared;
 pub(crate) mod splice;
+mod subscription;
 pub(crate) mod trust;
 mod view;
 mod writer;
@@ -63,24 +63,24 @@ pub use medium::{FileMedium, Medium};
 pub use open::Opened;
 pub use outbox::{Call, EVENTS_MAX, REPORTS_BYTES_MAX, REPORTS_MAX, Report, ReportKind, Waiting};
 pub use own::{Accepted, OwnWrite};
-pub use scope::{Held, Kept, Scoped, Selection};
 pub use seal::Sealer;
 pub(crate) use serve::why_unreadable;
+pub use subscription::{Held, Kept, Selection, Subscribed};
 
 use shared::Shared;
 use view::Tally;
 use writer::{Command, Done, Job};
 
-/// Memory for pages of the file, in bytes. Small: the operating system keeps the file in its own cache, and the agent has
-/// to fit beside the workload of a device.
+/// Memory for pages of the file, in bytes. Small, because the operating system also caches the file, and the agent must
+/// leave memory for the workload of a device.
 const CACHE_BYTES: usize = 256 * 1024;
 
-/// How much history the file keeps: what an older watcher misses it lists again.
+/// How much history the file keeps. A watcher that falls behind it must list again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogBounds {
-    /// Changes.
+    /// Maximum number of changes.
     pub rows: u64,
-    /// Bytes of them.
+    /// Maximum bytes of changes.
     pub bytes: u64,
 }
 
@@ -93,53 +93,53 @@ impl Default for LogBounds {
 /// One delivered change.
 #[derive(Debug, Clone)]
 pub struct Delivery {
-    /// Pushed set or subscription.
-    pub scope: ScopeId,
-    /// What happens to which object.
+    /// The pushed set or a subscription.
+    pub subscription: SubscriptionId,
+    /// The change of the object.
     pub change: Change,
 }
 
-/// Why the edge does not take a delivery.
+/// Why the edge refuses a delivery.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused {
-    /// Kind of trouble.
+    /// Kind of problem.
     pub reason: RefusalReason,
-    /// Sentence for the operator.
+    /// Message for the operator.
     pub message: String,
 }
 
-/// A version of an object that came as the reply to a request.
+/// A version of an object from the reply to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Learned {
-    /// Which object.
+    /// The object.
     pub key: ObjectKey,
-    /// JSON text, as the cloud's API gave it.
+    /// JSON text from the cloud's API.
     pub body: Bytes,
-    /// Whether it is kept also when nothing else here wants it.
+    /// Whether to store it even if nothing else here needs the object.
     pub keep: bool,
 }
 
-/// Where the store stands, for the hello.
+/// State of the store for the hello.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Standing {
     /// Identity of the store.
     pub store: StoreId,
-    /// The history that all of the pushed set belongs to; none when it is between two.
+    /// The history that the whole pushed set belongs to; `None` during the change to another history.
     pub epoch: Option<Epoch>,
     /// Trimming rules under which the content hashes were made; 0 before the first session.
     pub trim_version: u32,
     /// Whether the pushed set was ever complete.
     pub synced: bool,
-    /// The newest attestation of the cloud; empty when there is none.
+    /// The newest attestation of the cloud; empty if there is none.
     pub attestation: Bytes,
 }
 
-/// How the cloud has answered the hello.
+/// The cloud's answer to the hello.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Welcome {
     /// History of the cloud's revisions.
     pub epoch: Epoch,
-    /// Epoch and trimming rules are those of the hello.
+    /// Whether epoch and trimming rules are those of the hello.
     pub resumed: bool,
     /// Trimming rules in force.
     pub trim_version: u32,
@@ -150,7 +150,7 @@ pub struct Welcome {
 pub struct Counts {
     /// Objects that clients see.
     pub visible: u64,
-    /// Pods that wait for something that they refer to.
+    /// Pods hidden until the objects they refer to arrive.
     pub hidden: u64,
     /// Objects that are known not to exist.
     pub absent: u64,
@@ -158,7 +158,7 @@ pub struct Counts {
     pub reports: u64,
 }
 
-/// Handle of a store. Clones share it; the file is let go when the last one is dropped, or by [`Store::close`].
+/// Handle of a store. Clones share it. The file is closed when the last one is dropped, or by [`Store::close`].
 #[derive(Clone)]
 pub struct Store {
     shared: Arc<Shared>,
@@ -172,16 +172,16 @@ impl std::fmt::Debug for Store {
 }
 
 impl Store {
-    /// Opens the store of a data folder, or makes one. A damaged one is moved aside, and one with all that could be read of it
-    /// takes its place: the cloud fills in the rest. A disk or a system that refuses never costs the store.
+    /// Opens the store of a data folder, or creates one. A damaged store is moved aside and replaced by one with all
+    /// data that could be read; the cloud sends the rest. An error of the disk or the system never discards the store.
     ///
     /// # Errors
-    /// [`OpenError`] when the folder is in use or cannot be used, or a newer edgecore has written the store.
+    /// [`OpenError`] when the folder is in use or cannot be used, or a newer edgecore wrote the store.
     pub fn open(folder: &Path) -> Result<Opened, OpenError> {
         open::in_folder(folder)
     }
 
-    /// The same, again and again for some 20 seconds where what is in the way may pass by itself.
+    /// As [`Store::open`], but retries errors that may be temporary for about 20 seconds.
     ///
     /// # Errors
     /// As [`Store::open`].
@@ -189,18 +189,18 @@ impl Store {
         open::patiently(|| Self::open(folder), std::thread::sleep)
     }
 
-    /// Lets the store fail.
+    /// Makes the store fail.
     #[cfg(test)]
     pub(crate) fn fail(&self, why: &str) {
         self.shared.fail(why);
     }
 
-    /// Waits until the store can do nothing any more, and tells why. It has to be opened anew then, by another process.
+    /// Waits until the store fails, and returns why. The store must then be opened again by another process.
     pub async fn failed(&self) -> String {
         let mut failure = self.shared.failure.subscribe();
         match failure.wait_for(Option::is_some).await.map(|why| why.clone()) {
             Ok(Some(why)) => why,
-            // Not to be: this handle keeps the sender.
+            // Unreachable: this handle keeps the sender.
             _ => std::future::pending().await,
         }
     }
@@ -214,10 +214,10 @@ impl Store {
     }
 
     /// Applies deliveries in one transaction, in order. When this returns, those that were not refused are on
-    /// disk. The inner results belong to the deliveries one by one.
+    /// disk. There is one inner result for each delivery.
     ///
     /// # Errors
-    /// [`WriteError`] when nothing of them could be written.
+    /// [`WriteError`] when none of them could be written.
     pub async fn apply(&self, deliveries: Vec<Delivery>) -> Result<Vec<Result<(), Refused>>, WriteError> {
         match self.run(Command::Apply(deliveries)).await? {
             Done::Applied(outcomes) => Ok(outcomes),
@@ -225,7 +225,7 @@ impl Store {
         }
     }
 
-    /// A session has started: the cloud's side of the hello.
+    /// Records the start of a session with the cloud's answer to the hello.
     ///
     /// # Errors
     /// [`WriteError`] when that could not be written; nothing may be applied then.
@@ -233,35 +233,35 @@ impl Store {
         self.run(Command::Welcome(welcome)).await.map(drop)
     }
 
-    /// A scope is complete as of a revision of the cloud.
+    /// A subscription is complete as of a revision of the cloud.
     ///
     /// # Errors
     /// [`WriteError`] when that could not be written.
     pub async fn caught_up(
         &self,
-        scope: ScopeId,
+        subscription: SubscriptionId,
         epoch: Epoch,
         revision: CloudRevision,
     ) -> Result<(), WriteError> {
-        self.run(Command::CaughtUp { scope, epoch, revision }).await.map(drop)
+        self.run(Command::CaughtUp { subscription, epoch, revision }).await.map(drop)
     }
 
-    /// Keeps an attestation of the cloud in place of an older one. It comes to the disk with the next commit, whatever that is
-    /// about, and with the end of the process: it comes every minute, and is not worth a commit of its own.
+    /// Replaces the attestation of the cloud. It is written with the next commit or at the end of the process. It
+    /// arrives every minute, which does not justify a commit of its own.
     pub fn attest(&self, attestation: Bytes) {
         *self.shared.attestation.lock() = attestation;
     }
 
-    /// Keeps a report until the cloud has answered it, in the place of an older one about the same thing.
+    /// Keeps a report until the cloud has answered it. Replaces an older report about the same thing.
     ///
     /// # Errors
-    /// [`WriteError::Rejected`] when too many reports wait; others when it could not be written.
+    /// [`WriteError::Rejected`] when too many reports wait; other errors when it could not be written.
     pub async fn report(&self, report: Report) -> Result<(), WriteError> {
         self.run(Command::Report(report)).await.map(drop)
     }
 
-    /// A report was answered: it goes, unless a newer one about the same thing waits. What the answer says about
-    /// the object is kept in the same transaction.
+    /// Deletes an answered report, unless a newer one about the same thing waits. Stores the version of the object from
+    /// the answer in the same transaction.
     ///
     /// # Errors
     /// [`WriteError`] when that could not be written; the report is then sent again, which is harmless.
@@ -269,8 +269,9 @@ impl Store {
         self.run(Command::Settle { number, learned }).await.map(drop)
     }
 
-    /// Keeps a version of an object that came as the reply to a request, when something here wants it and it is newer than
-    /// what is held. The object as local clients see it, under its local revision; none when nothing here holds it.
+    /// Stores a version of an object from the reply to a request, if something here needs the object and the version is
+    /// newer than the stored one. Returns the object as local clients see it, with its local revision; `None` if it is
+    /// not stored here.
     ///
     /// # Errors
     /// [`WriteError`] when it could not be written.
@@ -281,8 +282,8 @@ impl Store {
         }
     }
 
-    /// The local revision under which clients see an object, and the cloud's revision of the same version; none when
-    /// nothing here holds it.
+    /// The local revision of an object, and the cloud's revision of the same version; `None` if the object is not
+    /// stored here.
     ///
     /// # Errors
     /// [`ReadError`] when the file cannot be read.
@@ -290,27 +291,27 @@ impl Store {
         self.read(|view| view.revisions(key))
     }
 
-    /// Ends all watches and lets go of the file.
+    /// Ends all watches and closes the file.
     pub async fn close(&self) {
-        // An error says that it is closed already.
+        // An error means that it is closed already.
         let _ = self.run(Command::Close).await;
     }
 
-    /// What the store holds in one scope.
+    /// What the store holds in one subscription.
     ///
     /// # Errors
     /// [`ReadError`] when the file cannot be read.
-    pub fn inventory(&self, scope: ScopeId) -> Result<Vec<InventoryEntry>, ReadError> {
-        self.read(|view| view.inventory(scope))
+    pub fn inventory(&self, subscription: SubscriptionId) -> Result<Vec<InventoryEntry>, ReadError> {
+        self.read(|view| view.inventory(subscription))
     }
 
-    /// Where the store stands.
+    /// State of the store.
     ///
     /// # Errors
     /// [`ReadError`] when the store is closed.
     pub fn standing(&self) -> Result<Standing, ReadError> {
         self.read(|view| {
-            let pushed = view.scopes.get(&ScopeId::NODE.0);
+            let pushed = view.subscriptions.get(&SubscriptionId::NODE.0);
             Ok(Standing {
                 store: view.state.store().ok_or(ReadError::Damaged("state"))?,
                 epoch: pushed.and_then(|row| row.epoch.as_ref()?.epoch()),
@@ -340,13 +341,13 @@ impl Store {
         })
     }
 
-    /// A counter that grows with every commit: wait for it instead of asking again and again.
+    /// A counter that grows with every commit, to wait for changes instead of polling.
     #[must_use]
     pub fn commits(&self) -> watch::Receiver<u64> {
         self.shared.commits.subscribe()
     }
 
-    /// A counter that grows when other reports wait than before.
+    /// A counter that grows when the set of waiting reports changes.
     #[must_use]
     pub fn reports_changed(&self) -> watch::Receiver<u64> {
         self.shared.reports.subscribe()
@@ -360,15 +361,15 @@ impl Store {
 
     fn read<T>(&self, read: impl FnOnce(&view::View) -> Result<T, ReadError>) -> Result<T, ReadError> {
         let view = self.shared.view().ok_or_else(|| ReadError::Storage("the store is closed".to_owned()))?;
-        // The database's code may give up on a damaged file.
+        // The database may panic on a damaged file.
         let result = std::panic::catch_unwind(AssertUnwindSafe(|| read(&view)));
-        let result = result.unwrap_or_else(|_| Err(ReadError::Corrupted("a read has panicked".to_owned())));
+        let result = result.unwrap_or_else(|_| Err(ReadError::Corrupted("a read panicked".to_owned())));
         if let Err(ReadError::Corrupted(why)) = &result {
             self.shared.fail(why);
         }
         if matches!(result, Err(ReadError::Storage(_))) {
             let (reply, _) = oneshot::channel();
-            // When the queue is full the writer has work, and finds out for itself that the file has failed.
+            // If the queue is full, the writer has work and detects by itself that the file has failed.
             let _ = self.jobs.try_send(Job { command: Command::Reopen, reply });
         }
         result
@@ -384,12 +385,12 @@ impl Store {
 /// A random identity for a new store.
 fn fresh_id() -> StoreId {
     let mut id = [0; 16];
-    // Without random numbers no TLS connection works either; equal identities only cost a full comparison.
+    // Without random numbers TLS does not work either. Equal identities only cost a full comparison.
     let _ = random::fill(&mut id);
     StoreId(id)
 }
 
-/// Whether objects of this resource come with the pushed set, complete for this node.
+/// Whether the pushed set has all of this node's objects of this resource.
 pub(crate) fn is_pushed(resource: &Resource) -> bool {
     is_core(resource) && matches!(&*resource.name, "pods" | "nodes" | "configmaps" | "secrets")
 }

@@ -1,10 +1,10 @@
-//! What local clients read beside the pushed set: parts of the cluster that this node follows through the hub, listed once
-//! and then kept up to date, shared by all local clients, kept on disk and served also without a cloud
-//! (docs/edge-node.md#what-the-local-api-answers).
+//! Objects that local clients read outside the pushed set: selections of cluster objects that this node follows through
+//! the hub. A selection is listed once, then kept up to date, shared by all local clients, kept on disk, and served
+//! also without a cloud (docs/edge-node.md#what-the-local-api-answers).
 //!
-//! The warm set is what a node's own components need after a restart without a cloud; it is always followed and never
-//! evicted. Everything else is followed from the first question until nobody has read it for [`IDLE_LIMIT`]; its copy
-//! stays on disk until room is needed.
+//! The warm set has what a node's own components need after a restart without a cloud. It is always followed and never
+//! evicted. Other selections are followed from the first request until no client has read them for [`IDLE_LIMIT`].
+//! Their copies stay on disk until room is needed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout_at};
-use tombolo_proto::ids::ScopeId;
+use tombolo_proto::ids::SubscriptionId;
 use tracing::warn;
 
-use crate::store::{Kept, ReadError, Scoped, Selection, Store, WriteError};
+use crate::store::{Kept, ReadError, Selection, Store, Subscribed, WriteError};
 
 mod board;
 mod callers;
@@ -34,32 +34,33 @@ use board::Place;
 use entry::Duty;
 use weights::Weights;
 
-/// A selection that nobody has read for this long is followed no longer.
+/// A selection that no client has read for this long is no longer followed.
 pub(crate) const IDLE_LIMIT: Duration = Duration::from_secs(600);
 
-/// How long a client waits for a selection that was never asked for before, also for a place.
+/// How long a client waits for a selection that was never requested before, including the wait for a slot.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long a refusal of the cloud is believed.
+/// How long a refusal of the cloud counts before the selection is requested again.
 const REFUSAL_BELIEVED: Duration = Duration::from_secs(30);
 
-/// How often what is no longer read is looked for.
+/// How often selections that are no longer read are searched for.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Selections that are kept on disk, at most; of those that nobody reads the sender that has most gives up first the one that it
-/// asked for longest ago, which goes when nobody else has asked for it.
+/// Maximum number of selections on disk. Beyond it, the sender with the most unread selections gives up the one it
+/// requested longest ago, which is deleted if no other sender has requested it.
 pub(crate) const KEPT_MAX: usize = 256;
 
-/// Selections that are kept for one sender, at most.
+/// Maximum number of selections on disk for one sender.
 pub(crate) const KEPT_PER_SENDER_MAX: usize = KEPT_MAX / 4;
 
-/// Bytes of objects that only selections outside the warm set keep, at most.
+/// Maximum bytes of objects that only selections outside the warm set keep.
 const COPIES_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
-/// Somebody who reads with a right of their own.
+/// A caller that reads with its own rights.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Borrower<'a> {
-    /// Who has the selection in its share, beside others who ask for it ([`tombolo_apicore::senders::name_of`]).
+    /// The sender whose share the selection counts in, as in those of other senders that request it
+    /// ([`tombolo_apicore::senders::name_of`]).
     pub(crate) sender: &'a str,
     /// Bearer token.
     pub(crate) token: &'a str,
@@ -71,7 +72,7 @@ pub(crate) enum Unreadable {
     /// The cloud refuses it, with the HTTP status code that a Kubernetes client would see.
     #[error("{reason}")]
     Refused { code: u16, reason: String },
-    /// It was never brought here, and the cloud cannot be asked now.
+    /// There is no copy here, and the cloud cannot be asked now.
     #[error("{0}")]
     Unknown(String),
     /// The store cannot be read or written.
@@ -96,28 +97,28 @@ impl From<WriteError> for Unreadable {
 pub(crate) struct Subscriptions {
     store: Store,
     board: Arc<Board>,
-    /// Selections are added one by one, so that there are never more than may be.
+    /// Selections are added one at a time, so that their number never exceeds the bound.
     adding: Arc<Mutex<()>>,
 }
 
 impl Subscriptions {
-    /// What the store keeps, and the warm set.
+    /// Loads the selections of the store, and adds the warm set.
     ///
     /// # Errors
     /// [`Unreadable::Store`] when the store cannot be read or written.
     pub(crate) async fn load(store: Store) -> Result<Self, Unreadable> {
         let board = Arc::new(Board::default());
         for kept in store.subscriptions()? {
-            board.add(kept.scope, kept.selection, false);
+            board.add(kept.subscription, kept.selection, false);
         }
         for selection in warm_set() {
-            let scope = store.open_scope(selection.clone()).await?;
-            board.add(scope, selection, true);
+            let subscription = store.open_subscription(selection.clone()).await?;
+            board.add(subscription, selection, true);
         }
         Ok(Self { store, board, adding: Arc::default() })
     }
 
-    /// What sessions with the cloud follow, and how far they have come.
+    /// The selections for sessions with the cloud to follow, and their state.
     pub(crate) fn board(&self) -> Arc<Board> {
         Arc::clone(&self.board)
     }
@@ -127,54 +128,54 @@ impl Subscriptions {
         WholeStore::new(self.clone())
     }
 
-    /// Follows a selection, or a wider one, from now on, without waiting for its first list.
+    /// Starts to follow a selection, or finds a wider one, without waiting for its first list.
     async fn request(
         &self,
         selection: &Selection,
         who: Option<Borrower<'_>>,
         deadline: Instant,
-    ) -> Result<ScopeId, Unreadable> {
+    ) -> Result<SubscriptionId, Unreadable> {
         let mut news = self.board.news();
         let found = async {
             loop {
                 news.borrow_and_update();
                 match self.board.place(selection) {
-                    Place::At(scope) => return Ok(scope),
+                    Place::At(subscription) => return Ok(subscription),
                     Place::Nowhere => return self.add(selection, who.map(|who| who.sender)).await,
-                    // The board tells of its end for as long as it is there.
+                    // The board reports when the selection is gone.
                     Place::Leaving => drop(news.changed().await),
                 }
             }
         };
-        let Ok(scope) = timeout_at(deadline, found).await else {
-            return Err(Unreadable::Unknown("room is still being made for it: ask again".to_owned()));
+        let Ok(subscription) = timeout_at(deadline, found).await else {
+            return Err(Unreadable::Unknown("room is still being made for it: try again".to_owned()));
         };
-        let scope = scope?;
-        self.board.demand(scope, who);
-        Ok(scope)
+        let subscription = subscription?;
+        self.board.demand(subscription, who);
+        Ok(subscription)
     }
 
-    /// A selection as a store, or a wider one that is followed already. Follows it when nobody did, in the name of the
-    /// caller whose token is given where the node itself may not, and waits a little for its first list.
+    /// A selection, or a wider one that is followed already, as a store. If none is followed yet, follows the
+    /// selection, with the given caller's token if the node itself has no right, and waits briefly for its first list.
     ///
     /// # Errors
-    /// [`Unreadable`] when it was never complete here, and does not become so now.
+    /// [`Unreadable`] when it was never complete here and does not become complete in time.
     pub(crate) async fn reader(
         &self,
         selection: &Selection,
         who: Option<Borrower<'_>>,
-    ) -> Result<Scoped, Unreadable> {
+    ) -> Result<Subscribed, Unreadable> {
         let token = who.map(|who| who.token);
         let deadline = Instant::now() + PATIENCE;
-        let mut scope = self.request(selection, who, deadline).await?;
+        let mut subscription = self.request(selection, who, deadline).await?;
         let mut news = self.board.news();
         loop {
             news.borrow_and_update();
-            match self.board.standing(scope, token) {
-                Some(Standing::Live) => return Ok(self.store.scoped(scope)),
+            match self.board.standing(subscription, token) {
+                Some(Standing::Live) => return Ok(self.store.subscribed(subscription)),
                 Some(Standing::Refused { code, reason }) => return Err(Unreadable::Refused { code, reason }),
                 None => {
-                    scope = self.request(selection, who, deadline).await?;
+                    subscription = self.request(selection, who, deadline).await?;
                     continue;
                 }
                 Some(Standing::Idle | Standing::Opening) => {}
@@ -185,31 +186,31 @@ impl Subscriptions {
         }
     }
 
-    /// A selection as a store where it, or a wider one, is kept up to date at this moment.
-    pub(crate) fn live(&self, selection: &Selection) -> Option<Scoped> {
-        let scope = self.board.covering(selection)?;
-        if self.board.standing(scope, None) != Some(Standing::Live) {
+    /// A selection as a store, if it or a wider one is up to date at this moment.
+    pub(crate) fn live(&self, selection: &Selection) -> Option<Subscribed> {
+        let subscription = self.board.covering(selection)?;
+        if self.board.standing(subscription, None) != Some(Standing::Live) {
             return None;
         }
-        self.board.demand(scope, None);
-        Some(self.store.scoped(scope))
+        self.board.demand(subscription, None);
+        Some(self.store.subscribed(subscription))
     }
 
-    /// The copy of a selection, or of a wider one, that is here; none when there is none that was complete once.
+    /// The local copy of a selection, or of a wider one; `None` if no copy was ever complete.
     ///
     /// # Errors
     /// [`Unreadable::Store`] when the store cannot be read.
-    pub(crate) fn kept(&self, selection: &Selection) -> Result<Option<Scoped>, Unreadable> {
+    pub(crate) fn kept(&self, selection: &Selection) -> Result<Option<Subscribed>, Unreadable> {
         let kept = self.store.subscriptions()?;
-        let readable = |kept: &Kept| kept.synced && self.board.is_readable(kept.scope);
+        let readable = |kept: &Kept| kept.synced && self.board.is_readable(kept.subscription);
         let covering = kept.into_iter().filter(|kept| readable(kept) && kept.selection.covers(selection));
-        // The selection itself was followed last when it was asked for last; a wider one may be older.
+        // Prefer the selection itself: a wider one may be older.
         let nearest = covering.min_by_key(|kept| kept.selection != *selection);
-        Ok(nearest.map(|kept| self.store.scoped(kept.scope)))
+        Ok(nearest.map(|kept| self.store.subscribed(kept.subscription)))
     }
 
-    /// What was kept, as long as it was complete once.
-    fn copy(&self, selection: &Selection) -> Result<Scoped, Unreadable> {
+    /// The local copy, if it was ever complete.
+    fn copy(&self, selection: &Selection) -> Result<Subscribed, Unreadable> {
         if let Some(kept) = self.kept(selection)? {
             return Ok(kept);
         }
@@ -217,19 +218,19 @@ impl Subscriptions {
         let why = if self.board.has_session() {
             "the first list takes too long"
         } else {
-            "there is no cloud to ask"
+            "the cloud cannot be reached"
         };
         Err(Unreadable::Unknown(format!("{what} were never synced to this node, and {why}")))
     }
 
-    /// Opens a selection; waits for a place where all are taken. The caller bounds the time.
-    async fn add(&self, selection: &Selection, sender: Option<&str>) -> Result<ScopeId, Unreadable> {
+    /// Opens a selection. Waits for a slot if all are taken; the caller bounds the time.
+    async fn add(&self, selection: &Selection, sender: Option<&str>) -> Result<SubscriptionId, Unreadable> {
         let _turn = self.adding.lock().await;
         let mut news = self.board.news();
         loop {
             news.borrow_and_update();
-            if let Some(scope) = self.board.covering(selection) {
-                return Ok(scope);
+            if let Some(subscription) = self.board.covering(selection) {
+                return Ok(subscription);
             }
             if self.has_room(sender)? {
                 return self.open(selection).await;
@@ -238,23 +239,26 @@ impl Subscriptions {
         }
     }
 
-    async fn open(&self, selection: &Selection) -> Result<ScopeId, Unreadable> {
-        let scope = self.store.open_scope(selection.clone()).await?;
-        self.board.add(scope, selection.clone(), false);
-        Ok(scope)
+    async fn open(&self, selection: &Selection) -> Result<SubscriptionId, Unreadable> {
+        let subscription = self.store.open_subscription(selection.clone()).await?;
+        self.board.add(subscription, selection.clone(), false);
+        Ok(subscription)
     }
 
-    /// Whether one more may be opened; false: room is being made.
+    /// Whether one more selection may be opened. False means that room is being made.
     ///
     /// # Errors
-    /// [`Unreadable::Unknown`] when all are being read.
+    /// [`Unreadable::Unknown`] when all selections are being read.
     fn has_room(&self, sender: Option<&str>) -> Result<bool, Unreadable> {
         if let Some(sender) = sender.filter(|sender| self.board.has_its_share(sender)) {
-            if self.board.evict_of(sender, |scope, selection| self.readers(scope, selection) == 0) {
+            if self
+                .board
+                .evict_of(sender, |subscription, selection| self.readers(subscription, selection) == 0)
+            {
                 return Ok(false);
             }
             let share =
-                format!("{KEPT_PER_SENDER_MAX} selections are read by {sender} at this moment: end one");
+                format!("{KEPT_PER_SENDER_MAX} selections are read by {sender} now: end a watch of one");
             return Err(Unreadable::Unknown(share));
         }
         if self.board.count() < KEPT_MAX {
@@ -263,40 +267,43 @@ impl Subscriptions {
         match self.make_room()? {
             true => Ok(false),
             false => {
-                Err(Unreadable::Unknown(format!("{KEPT_MAX} selections are read at this moment: end one")))
+                Err(Unreadable::Unknown(format!("{KEPT_MAX} selections are read now: end a watch of one")))
             }
         }
     }
 
-    /// Has the selection forgotten that was read longest ago, unless another one is about to go. Without a cloud one that has
-    /// no copy goes first: it costs nothing, and a copy could not be had again. False when all are being read.
+    /// Evicts an unread selection, unless one is about to be forgotten already. Without a cloud, selections without a
+    /// copy are evicted first, because a lost copy could not be fetched again. Returns false if all are being read.
     fn make_room(&self) -> Result<bool, Unreadable> {
         if self.board.is_any_leaving() {
             return Ok(true);
         }
-        let idle = |scope, selection: &Selection| self.readers(scope, selection) == 0;
+        let idle = |subscription, selection: &Selection| self.readers(subscription, selection) == 0;
         let empty = match self.board.has_session() {
             true => None,
             false => {
                 let is_empty = self.without_copy()?;
-                self.board.evict(|scope, selection| is_empty(scope) && idle(scope, selection))
+                self.board
+                    .evict(|subscription, selection| is_empty(subscription) && idle(subscription, selection))
             }
         };
         Ok(empty.or_else(|| self.board.evict(idle)).is_some())
     }
 
-    /// Says of which selections there is no copy.
-    fn without_copy(&self) -> Result<impl Fn(ScopeId) -> bool + use<>, Unreadable> {
+    /// Returns a test for selections without a copy.
+    fn without_copy(&self) -> Result<impl Fn(SubscriptionId) -> bool + use<>, Unreadable> {
         let kept = self.store.subscriptions()?;
-        Ok(move |scope: ScopeId| !kept.iter().any(|kept| kept.scope == scope && kept.synced))
+        Ok(move |subscription: SubscriptionId| {
+            !kept.iter().any(|kept| kept.subscription == subscription && kept.synced)
+        })
     }
 
-    fn readers(&self, scope: ScopeId, selection: &Selection) -> usize {
-        self.store.watchers(scope, &selection.resource)
+    fn readers(&self, subscription: SubscriptionId, selection: &Selection) -> usize {
+        self.store.watchers(subscription, &selection.resource)
     }
 
-    /// Does what the board says is to be done, ends what nobody reads, and keeps the copies within their bounds, until the
-    /// agent stops.
+    /// Carries out the board's duties, stops following unread selections, and keeps the copies within their bounds,
+    /// until the agent stops.
     pub(crate) async fn keep(self) {
         let mut news = self.board.news();
         let mut weights = Weights::new(self.store.commits());
@@ -309,7 +316,7 @@ impl Subscriptions {
             }
             if Instant::now() >= sweep {
                 sweep = Instant::now() + SWEEP_INTERVAL;
-                // What the store could not do is tried again.
+                // Retry what the store could not do.
                 stuck = false;
                 if let Err(error) = self.sweep(&mut weights).await {
                     warn!(%error, "the size of the copies cannot be measured");
@@ -321,40 +328,40 @@ impl Subscriptions {
         }
     }
 
-    /// False when the store could not do all of it.
+    /// Carries out the board's duties. Returns false if the store could not do all of them.
     async fn carry_out(&self) -> bool {
         let mut all = true;
-        for (scope, duty) in self.board.duties() {
+        for (subscription, duty) in self.board.duties() {
             let outcome = match duty {
                 Duty::EndWatches => {
-                    self.store.end_watches(scope);
+                    self.store.end_watches(subscription);
                     Ok(())
                 }
-                Duty::Clear => self.store.clear_scope(scope).await,
-                Duty::Forget => self.store.drop_scope(scope).await,
+                Duty::Clear => self.store.clear_subscription(subscription).await,
+                Duty::Forget => self.store.drop_subscription(subscription).await,
             };
             match outcome {
-                Ok(()) => self.board.done(scope, duty),
+                Ok(()) => self.board.done(subscription, duty),
                 Err(error) => {
                     all = false;
-                    warn!(%error, ?duty, "a copy that may no longer be read or is not needed cannot be removed");
+                    warn!(%error, ?duty, "cannot remove a copy that may no longer be read or is not needed");
                 }
             }
         }
         all
     }
 
-    /// Opens what parts of this agent have wished for, as far as there is room.
+    /// Opens selections that parts of this agent wish for, as far as there is room.
     async fn grant_wishes(&self) {
         for selection in self.board.wishes() {
             let granted = match self.board.place(&selection) {
-                Place::At(scope) => Ok(Some(scope)),
+                Place::At(subscription) => Ok(Some(subscription)),
                 Place::Leaving => Ok(None),
                 Place::Nowhere => self.grant(&selection).await,
             };
             match granted {
-                Ok(Some(scope)) => {
-                    self.board.demand(scope, None);
+                Ok(Some(subscription)) => {
+                    self.board.demand(subscription, None);
                     self.board.grant(&selection);
                 }
                 Ok(None) => {}
@@ -366,8 +373,8 @@ impl Subscriptions {
         }
     }
 
-    /// None: room is being made.
-    async fn grant(&self, selection: &Selection) -> Result<Option<ScopeId>, Unreadable> {
+    /// Opens a selection. Returns `None` while room is being made.
+    async fn grant(&self, selection: &Selection) -> Result<Option<SubscriptionId>, Unreadable> {
         if !self.has_room(None)? {
             return Ok(None);
         }
@@ -375,14 +382,15 @@ impl Subscriptions {
     }
 
     async fn sweep(&self, weights: &mut Weights) -> Result<(), Unreadable> {
-        self.board.rest(|scope, selection| self.readers(scope, selection) > 0);
+        self.board.rest(|subscription, selection| self.readers(subscription, selection) > 0);
         self.board.forget_refused(self.without_copy()?);
         let store = self.store.clone();
-        weights.refresh(self.board.cold(), move |scope| store.weight(scope)).await?;
+        weights.refresh(self.board.cold(), move |subscription| store.weight(subscription)).await?;
         while weights.sum(&self.board.cold()) > COPIES_BYTES_MAX {
-            let idle =
-                |scope, selection: &Selection| weights.of(scope) > 0 && self.readers(scope, selection) == 0;
-            if self.board.evict_by(|scope| weights.of(scope), idle).is_none() {
+            let idle = |subscription, selection: &Selection| {
+                weights.of(subscription) > 0 && self.readers(subscription, selection) == 0
+            };
+            if self.board.evict_by(|subscription| weights.of(subscription), idle).is_none() {
                 break;
             }
         }

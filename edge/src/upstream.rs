@@ -1,6 +1,6 @@
-//! What the agent itself tells the cloud when no kubelet does ([`crate::kubelet`]): the Node object, its lease and status, the state of
-//! delivered pods (`docs/edge-node.md` says exactly what is claimed), and the sending of everything that waits in
-//! the outbox.
+//! Reports to the cloud. While no kubelet reports ([`crate::kubelet`]), the agent reports the Node object, its lease
+//! and status, and the state of delivered pods (`docs/edge-node.md` lists exactly what). It always sends the reports
+//! that wait in the outbox.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ mod outbox;
 mod pods;
 mod status;
 
-/// Time for one report to be answered.
+/// Timeout of the answer to one report.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What the reporting tasks share.
@@ -43,12 +43,12 @@ pub(crate) struct Upstream {
     pub(crate) kubelet: Kubelet,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) seed: u64,
-    /// The cloud has answered a status of the Node object with 404: it is to be made again.
+    /// The cloud answered a status of the Node object with 404: it must be created again.
     pub(crate) node_gone: Notify,
 }
 
 impl Upstream {
-    /// Starts the tasks. They run until `stop` is cancelled: what they have not sent waits in the outbox.
+    /// Starts the tasks. They run until `stop` is cancelled. Unsent reports stay in the outbox.
     pub(crate) fn spawn(self, tasks: &Tasks, stop: &CancellationToken) {
         let shared = Arc::new(self);
         let until = |work: BoxFuture<'static, ()>| {
@@ -66,15 +66,15 @@ impl Upstream {
 }
 
 impl Upstream {
-    /// Waits until the agent is to speak for the node.
+    /// Waits until the agent should report for the node.
     async fn own_turn(&self) {
         self.wait_for_turn(true).await;
     }
 
-    /// Waits until a kubelet speaks for the node.
+    /// Waits until a kubelet reports for the node.
     async fn kubelets_turn(&self) {
         self.wait_for_turn(false).await;
-        debug!(node = %self.node, "a kubelet speaks for this node: the agent's own reports stand back");
+        debug!(node = %self.node, "a kubelet reports for this node; the agent stops its own reports");
     }
 
     async fn wait_for_turn(&self, own: bool) {
@@ -87,7 +87,7 @@ impl Upstream {
                 return;
             }
             tokio::select! {
-                // None of them ends before the agent does.
+                // None of these channels closes before the agent stops.
                 Ok(()) = writes.changed() => {}
                 () = changed(changes, &mut commits) => {}
                 () = sleep_until(self.kubelet.gone_at()) => {}
@@ -95,14 +95,14 @@ impl Upstream {
         }
     }
 
-    /// Whether the agent speaks for the node. A node whose kubelet is gone must become NotReady: nothing else runs its pods,
-    /// unless the agent itself does as if it ran them.
+    /// Whether the agent reports for the node. It does not after the kubelet is gone: the node must become NotReady,
+    /// because nothing runs its pods (unless the agent simulates them).
     fn is_own_turn(&self) -> bool {
         self.kubelet.gone_at().is_none()
             && !self.held_node().is_some_and(|node| self.is_left_to_kubelet(&node))
     }
 
-    /// Whether the agent keeps quiet about its node because a kubelet, present or gone, has to speak for it.
+    /// Whether only a kubelet, present or gone, should report for this node.
     fn is_left_to_kubelet(&self, node: &Value) -> bool {
         !self.simulate_pods && is_kubelets(node)
     }
@@ -111,7 +111,7 @@ impl Upstream {
         ObjectKey::new(nodes(), "", self.node.as_str())
     }
 
-    /// The Node object, where the store has it.
+    /// The Node object, if the store has it.
     fn held_node(&self) -> Option<Value> {
         let held = self.store.visible(&self.node_key()).ok().flatten();
         held.and_then(|node| serde_json::from_slice(&node.body()).ok())
@@ -122,7 +122,7 @@ fn nodes() -> Resource {
     Resource::new("", "v1", "nodes")
 }
 
-/// Waits for a change of what is watched; where nothing is known that could be watched, for anything.
+/// Waits for a change of the watched resource; if it cannot be watched yet, for any commit.
 async fn changed(changes: Result<ChangeStream, StoreError>, commits: &mut watch::Receiver<u64>) {
     match changes {
         Ok(mut changes) => drop(changes.next().await),
@@ -167,8 +167,8 @@ mod tests {
         let version = ObjectVersion { uid: Uid::parse("n").unwrap(), revision, hash: ContentHash(0) };
         let object = Arc::new(SharedObject::new(key, version, node.to_string().into(), Vec::new()));
         let change = tombolo_proto::frame::Change::Upsert(object);
-        let scope = tombolo_proto::ids::ScopeId::NODE;
-        let outcome = upstream.store.apply(vec![Delivery { scope, change }]).await.unwrap();
+        let subscription = tombolo_proto::ids::SubscriptionId::NODE;
+        let outcome = upstream.store.apply(vec![Delivery { subscription, change }]).await.unwrap();
         assert!(outcome.iter().all(Result::is_ok));
     }
 

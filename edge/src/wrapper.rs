@@ -1,9 +1,10 @@
-//! The wrapper: the Kubernetes API as kube-proxy and CoreDNS of this node are to see it.
+//! The wrapper: the Kubernetes API as seen by kube-proxy and CoreDNS of this node.
 //!
-//! Services, EndpointSlices and Endpoints are seen through the topology of the application grid: a Service that is closed
-//! inside its unit has only the endpoints of this node's unit. What is shown changes when a node moves or a Service is
-//! annotated, without a change of the object, so everything here has revisions of the wrapper's own. Nobody else may
-//! mix them with those of the local API: the wrapper is for programs that read, and takes nothing but events.
+//! Services, EndpointSlices and Endpoints are filtered by the topology of the application grid: a Service that is
+//! closed inside its unit has only the endpoints of this node's unit. The view can change when a node moves or a
+//! Service is annotated, without a change of the shown object, so all objects here have the wrapper's own revisions.
+//! Clients must not mix them with those of the local API. The wrapper is for programs that only read; it accepts no
+//! writes but events.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -49,25 +50,25 @@ use project::Projector;
 use tls::WrapperCertificate;
 use view::View;
 
-/// Time for requests under way when the agent stops.
+/// Time for current requests to finish when the agent stops.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// Watches at the same time, at most; the next one is answered with 429. An idle one takes about 30 KB with
-/// a connection of its own.
+/// Maximum number of concurrent watches; a further one is answered with 429. An idle one takes about 30 KB with
+/// its own connection.
 const WATCHES_MAX: usize = 1024;
 
-/// Connections at the same time, at most; further ones wait to be accepted.
+/// Maximum number of concurrent connections; further ones wait to be accepted.
 const CONNECTIONS_MAX: usize = WATCHES_MAX + 256;
 
-/// Bytes of answers on their way to clients, at most, besides the bodies that the view has anyway.
+/// Maximum bytes of answers in transit, without the bodies that the view holds anyway.
 const ANSWERS_LEN_MAX: usize = crate::localapi::ANSWERS_LEN_MAX;
 
-/// Bytes of events that are received at the same time, at most.
+/// Maximum bytes of events that are received at the same time.
 const BODIES_LEN_MAX: usize = crate::localapi::BODIES_LEN_MAX;
 
-/// Bits of a revision below the milliseconds at which the wrapper was started: a restart goes on above every revision
-/// that it has given out. When the clock went back it goes on below, and never comes so far: what is above is refused with
-/// 410 like what is older, and clients list again.
+/// Bits of a revision below the start time in milliseconds. So a restart continues above every revision given out
+/// before. If the clock went back, it continues below and never reaches the old revisions. These are then refused with
+/// 410 like outdated ones, and clients list again.
 const REVISIONS_PER_MILLI_BITS: u32 = 20;
 
 /// Why the wrapper cannot be served.
@@ -105,17 +106,18 @@ impl WrapperError {
     }
 }
 
-/// Where the endpoints of the Service `default/kubernetes` lead.
+/// Where the endpoints of the Service `default/kubernetes` point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kubernetes {
     /// To the API servers of the cluster.
     AsItIs,
-    /// To the API of this node, which listens there; on an address that pods do not reach, where annotations of the object say.
+    /// To the API of this node, which listens there. If pods cannot reach that address, to the one in the object's
+    /// annotations.
     Local(SocketAddr),
 }
 
 impl Kubernetes {
-    /// Where pods reach a listener of a node with this address.
+    /// Where pods reach a listener on a node with this address.
     fn reached(listener: SocketAddr, node: Option<IpAddr>) -> Option<LocalApi> {
         let address = if listener.ip().is_unspecified() { node } else { Some(listener.ip()) };
         let address = address.filter(|address| !address.is_loopback() && !address.is_unspecified())?;
@@ -123,21 +125,21 @@ impl Kubernetes {
     }
 }
 
-/// What the wrapper works on.
+/// The inputs of the wrapper.
 pub struct WrapperParts {
     /// Name of the Node object of this node.
     pub node: String,
-    /// Holds Services, slices, nodes; what it does not know, the wrapper does not answer.
+    /// Holds Services, EndpointSlices and nodes. The wrapper serves no resource that the source does not have.
     pub source: Arc<dyn Store>,
-    /// Where events go.
+    /// Receives events.
     pub writes: Arc<dyn WriteBackend>,
-    /// Where `default/kubernetes` leads.
+    /// Where `default/kubernetes` points.
     pub kubernetes: Kubernetes,
     /// Address of this node.
     pub address: watch::Receiver<Option<IpAddr>>,
-    /// Where the pods of this node are.
+    /// Addresses of this node's pods.
     pub pods: watch::Receiver<Arc<OwnPods>>,
-    /// When it is started: revisions begin above all that were given out before then.
+    /// Start time: revisions begin above all that were given out earlier.
     pub started: SystemTime,
 }
 
@@ -146,12 +148,12 @@ pub struct Wrapper {
     listener: TcpListener,
     address: SocketAddr,
     tls: Option<WrapperCertificate>,
-    /// How often its files are read.
+    /// How often the TLS files are read.
     reread: Duration,
     debug: bool,
 }
 
-/// What this node sees, kept up to date: the wrapper serves it, and the DNS server answers from it.
+/// The view of this node, kept up to date. The wrapper serves it, and the DNS server answers from it.
 pub struct Projection {
     view: View,
     node: String,
@@ -159,7 +161,8 @@ pub struct Projection {
 }
 
 impl Projection {
-    /// Follows the source until `stop` is cancelled. A watcher that is more than `watch_queue` changes behind is ended.
+    /// Follows the source until `stop` is cancelled. A watch that falls more than `watch_queue` changes behind is
+    /// ended.
     pub fn spawn(
         tasks: &Tasks,
         parts: WrapperParts,
@@ -175,14 +178,14 @@ impl Projection {
         Self { view, node, writes }
     }
 
-    /// Everything that is seen, as a store.
+    /// The view as a store.
     pub(crate) fn store(&self) -> Arc<dyn Store> {
         Arc::new(self.view.clone())
     }
 }
 
 impl Wrapper {
-    /// Binds the listener; none when the settings turn the wrapper off.
+    /// Binds the listener. Returns `None` if the settings turn the wrapper off.
     ///
     /// # Errors
     /// [`WrapperError`] names the setting to change.
@@ -194,13 +197,13 @@ impl Wrapper {
         Ok(Some(Self { listener, address, tls, reread: tls::REREAD, debug: settings.debug }))
     }
 
-    /// Where it listens.
+    /// The address that it listens on.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.address
     }
 
-    /// Serves what a node sees until `stop` is cancelled.
+    /// Serves the view until `stop` is cancelled.
     pub fn spawn(self, tasks: &Tasks, projection: &Projection, stop: &CancellationToken) {
         let Projection { view, node, writes } = projection;
         let mut api = ApiServer::builder(Arc::new(view.clone()), Registry::new(kinds()))
@@ -235,7 +238,7 @@ fn start(now: SystemTime) -> Revision {
     Revision(millis.saturating_mul(1 << REVISIONS_PER_MILLI_BITS).max(1))
 }
 
-/// What is shown, and the events that are taken.
+/// The kinds that are shown, and events, which are accepted.
 fn kinds() -> Kinds {
     let all = Kinds::builtin();
     let shown = |resource: &Resource| Part::of(resource).is_some() || access::is_events(resource);

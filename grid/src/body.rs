@@ -57,7 +57,7 @@ impl Metadata {
 pub(crate) fn view<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, BodyError> {
     // A JSON array would also deserialize, as the members in order.
     if body.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
-        return Err(BodyError("it is no JSON object".to_owned()));
+        return Err(BodyError("it is not a JSON object".to_owned()));
     }
     Ok(serde_json::from_slice(body)?)
 }
@@ -133,7 +133,7 @@ pub(crate) fn has(array: &RawValue, text: &str) -> Result<bool, BodyError> {
     impl<'a> Visitor<'a> for Searched<'_> {
         type Value = bool;
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("an array of texts")
+            f.write_str("an array of strings")
         }
         fn visit_seq<A: SeqAccess<'a>>(self, mut items: A) -> Result<bool, A::Error> {
             let mut found = false;

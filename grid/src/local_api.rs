@@ -71,17 +71,17 @@ pub enum Stays {
 impl core::fmt::Display for Stays {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
-            Self::NobodySays => f.write_str("the local API has no address that pods reach"),
+            Self::NobodySays => f.write_str("the local API has no address that pods can reach"),
             Self::Unreachable(said) => write!(
                 f,
-                "the annotations {LOCAL_ENDPOINT} and {LOCAL_PORT} say {said}, which no pod reaches"
+                "the annotations {LOCAL_ENDPOINT} and {LOCAL_PORT} say {said}, which no pod can reach"
             ),
             Self::TwoFamilies => f.write_str(
-                "the Service has endpoints of both families and the local API has an address of one, so that pods would reach \
-                 the one or the other by chance",
+                "the Service has endpoints of both IP families, but the local API has an address of only one, so that \
+                 pods would reach either of them by chance",
             ),
             Self::OtherFamily(family) => {
-                write!(f, "the local API has no address of the family {family}, of which this object is")
+                write!(f, "the local API has no address of family {family}, which this object needs")
             }
         }
     }
@@ -219,10 +219,10 @@ mod tests {
         // SuperEdge's documented value is the loopback address of the machine, which in a pod is the pod itself.
         for endpoint in ["127.0.0.1", "127.9.9.9", "::1", "0.0.0.0", "::", "224.0.0.1", "here"] {
             let said = why("IPv4", json!({LOCAL_ENDPOINT: endpoint, LOCAL_PORT: "51003"}), None);
-            assert!(said.contains(endpoint) && said.contains("no pod reaches"), "{said}");
+            assert!(said.contains(endpoint) && said.contains("no pod can reach"), "{said}");
         }
-        assert!(why("IPv4", json!({LOCAL_ENDPOINT: "10.0.0.9"}), None).contains("no pod reaches"));
-        assert!(why("IPv4", Value::Null, None).contains("no address that pods reach"));
+        assert!(why("IPv4", json!({LOCAL_ENDPOINT: "10.0.0.9"}), None).contains("no pod can reach"));
+        assert!(why("IPv4", Value::Null, None).contains("no address that pods can reach"));
         assert!(why("IPv6", Value::Null, Some(LOCAL)).contains("family IPv6"));
         // A setting takes precedence over an annotation.
         let said = json!({LOCAL_ENDPOINT: "127.0.0.1", LOCAL_PORT: "51003"});

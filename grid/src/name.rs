@@ -29,10 +29,10 @@ pub enum ChildKind {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum NameError {
     /// The grid's own name cannot be a label value.
-    #[error("grid name {0:?} is no label value: at most 63 letters, digits, '-', '_' and '.'")]
+    #[error("grid name {0:?} is not a label value: at most 63 letters, digits, '-', '_' and '.'")]
     Grid(String),
     /// The unit cannot be part of a name.
-    #[error("unit {unit:?} makes the name {name:?}, which is no {rule}")]
+    #[error("unit {unit:?} results in the name {name:?}, which is not a {rule}")]
     Unit {
         /// The unit.
         unit: String,

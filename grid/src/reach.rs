@@ -83,7 +83,7 @@ impl<'de> Visitor<'de> for Keys {
     type Value = Vec<String>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "at most {KEYS_MAX} keys of labels, each once")
+        write!(f, "at most {KEYS_MAX} label keys without repetitions")
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
@@ -91,7 +91,7 @@ impl<'de> Visitor<'de> for Keys {
         while let Some(key) = items.next_element::<String>()? {
             let is_last = keys.len() == KEYS_MAX || keys.last().is_some_and(|last| last == ANY);
             if is_last || keys.contains(&key) || (key != ANY && check_key(&key).is_err()) {
-                return Err(A::Error::custom("an item that may not be there"));
+                return Err(A::Error::custom("an item that is not allowed here"));
             }
             keys.push(key);
         }

@@ -9,7 +9,7 @@ pub const OWN_TEMPLATE: &str = "default";
 
 /// A unit is configured to use a template that the pool does not have.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("unit {unit:?} is to use the template {template:?}, which is not in templatePool")]
+#[error("unit {unit:?} uses the template {template:?}, which is not in templatePool")]
 pub struct TemplateError {
     /// The unit.
     pub unit: String,

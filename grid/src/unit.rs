@@ -16,7 +16,7 @@ pub enum KeyError {
     #[error("gridUniqKey is empty: name the node label whose values are the units")]
     Empty,
     /// The key breaks the syntax of label keys.
-    #[error("gridUniqKey {0:?} is not a label key: it is NAME or PREFIX/NAME, as in `kubectl label`")]
+    #[error("gridUniqKey {0:?} is not a label key: it must be NAME or PREFIX/NAME, as in `kubectl label`")]
     Syntax(String),
 }
 

@@ -142,7 +142,7 @@ impl Connector {
             }
         };
         if winner.is_ok() && blocked {
-            tracing::info!(host = %self.target.host, "QUIC does not get through, using WebSocket");
+            tracing::info!(host = %self.target.host, "QUIC connection failed, using WebSocket");
             self.websocket_first_until = Some(Instant::now() + QUIC_BLOCKED_FOR);
         }
         winner

@@ -170,9 +170,9 @@ impl Link {
         let [reading, writing] = &mut self.progress;
         let begun = self.unfinished.iter().any(|unfinished| *unfinished);
         let what = if reading.is_stalled(begun, self.arrived, now) {
-            "a frame was begun and does not go on"
+            "a partially received frame does not continue"
         } else if writing.is_stalled(!self.queue.is_empty(), self.queue.left(), now) {
-            "what waits is not read"
+            "the peer does not read queued frames"
         } else {
             return None;
         };
@@ -229,7 +229,7 @@ impl Link {
     /// larger than `FRAME_LEN_MAX` (the link stays usable), or the reason for the link's end.
     #[expect(
         clippy::needless_pass_by_value,
-        reason = "a sent frame is given away, whatever a transport keeps of it"
+        reason = "sending consumes the frame, whatever a transport keeps of it"
     )]
     pub fn send(&mut self, lane: Lane, frame: Frame) -> Result<(), LinkError> {
         if let Some(reason) = self.unwritable() {
@@ -307,7 +307,7 @@ impl Link {
             }
         };
         if tokio::time::timeout(limit, orderly).await.is_err() {
-            tracing::debug!(peer = %self.peer.remote, "the peer did not take the last frames in time");
+            tracing::debug!(peer = %self.peer.remote, "the peer did not accept the last frames in time");
         }
     }
 
@@ -359,7 +359,7 @@ impl Link {
             && !pieces.set(self.assembler.pending().saturating_add(weight))
         {
             self.assembler = Assembler::new();
-            let text = "no memory is left for the frames that this node has begun".to_owned();
+            let text = "no memory is left for partially received frames of this node".to_owned();
             return Err(LinkError::Overloaded(text));
         }
         let Some((lane, bytes)) = whole else { return Ok(None) };

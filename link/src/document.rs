@@ -1,6 +1,6 @@
 //! Links of dialect `kubeedge`: one JSON document is one WebSocket text message (docs/reference/kubeedge.md#websocket).
 //!
-//! There are no lanes, because a stock peer reads one document after the other. Documents that are longer than
+//! There are no lanes, because a KubeEdge peer reads one document after the other. Documents that are longer than
 //! [`PIECE_LEN`] are written as fragments of [`LARGE_PIECE_LEN`]: tungstenite's buffer grows to the longest frame and
 //! never shrinks.
 
@@ -236,7 +236,7 @@ impl DocumentLink {
         tokio::time::timeout(limit, answer).await.ok().flatten().is_some()
     }
 
-    /// Writes what is queued and ends the connection as stock peers do, without a close frame
+    /// Writes what is queued and ends the connection as KubeEdge peers do, without a close frame
     /// (docs/reference/kubeedge.md#websocket). Waits at most `limit`.
     pub async fn close(mut self, limit: Duration) {
         let orderly = async {
@@ -249,7 +249,7 @@ impl DocumentLink {
             poll_fn(|cx| poll_end(&mut self.stream, &mut closing, cx)).await;
         };
         if tokio::time::timeout(limit, orderly).await.is_err() {
-            tracing::debug!(peer = %self.peer.remote, "the peer did not take the last documents in time");
+            tracing::debug!(peer = %self.peer.remote, "the peer did not accept the last documents in time");
         }
     }
 
@@ -283,7 +283,7 @@ impl DocumentLink {
         let message = match ready!(read) {
             Some(Ok(message)) => message,
             Some(Err(_)) if self.stream.get_ref().is_refused() => {
-                let text = "no memory is left for the document that this node has begun".to_owned();
+                let text = "no memory is left for the partially received document of this node".to_owned();
                 return Poll::Ready(self.end(LinkError::Overloaded(text)));
             }
             Some(Err(error)) => return Poll::Ready(self.end(link_error(error))),

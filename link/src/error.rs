@@ -44,7 +44,7 @@ pub enum LinkError {
         source: Arc<CodecError>,
     },
     /// A package came on the stream of another lane.
-    #[error("a package of lane {found:?} came on the stream of lane {stream:?}")]
+    #[error("a package of lane {found:?} arrived on the stream of lane {stream:?}")]
     WrongLane {
         /// The stream's lane.
         stream: Lane,
@@ -58,7 +58,7 @@ pub enum LinkError {
     #[error("lane {0:?} is full: wait for the link to be writable")]
     LaneFull(Lane),
     /// The link has no room for another document; call `can_send` first and wait for `Transmitted`.
-    #[error("the link is full: wait until documents have left")]
+    #[error("the link is full: wait until documents have been sent")]
     QueueFull,
     /// The peer makes this side keep more than is allowed.
     #[error("{0}")]
@@ -107,7 +107,7 @@ pub enum TlsError {
         reason: String,
     },
     /// The private key is not usable or does not belong to the certificate.
-    #[error("private key and certificate do not fit: {0}")]
+    #[error("private key and certificate do not match: {0}")]
     Key(rustls::Error),
     /// No usable CA certificate was given, so no peer could be verified.
     #[error("no usable CA certificate among {given} given")]
@@ -222,7 +222,7 @@ pub enum ConnectError {
         reason: String,
     },
     /// The local UDP socket for QUIC could not be created.
-    #[error("no local UDP socket for QUIC: {0}")]
+    #[error("cannot open a local UDP socket for QUIC: {0}")]
     LocalSocket(io::Error),
     /// Certificates or keys of this side cannot be used.
     #[error(transparent)]

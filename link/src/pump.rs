@@ -20,8 +20,8 @@ pub fn pump(link: &mut Link, mut poll: impl FnMut(Lane) -> Option<Frame>) -> Res
     let mut moved = 0;
     loop {
         let before = moved;
-        // The control lane once more at the end: a key that turned out to need nothing may have completed a scope, and
-        // the frame that says so travels there although the round has sent nothing.
+        // The control lane once more at the end: a key that turned out to need nothing may have completed a
+        // subscription, and the frame that says so travels there although the round has sent nothing.
         for lane in Lane::ALL.into_iter().chain([Lane::Control]) {
             while link.can_send(lane) {
                 let Some(frame) = poll(lane) else { break };

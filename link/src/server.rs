@@ -5,9 +5,9 @@
 //! connection takes a handshake slot once its peer has sent data. When some QUIC clients have not proven their address
 //! yet, further ones must prove theirs first.
 
+mod kubeedge;
 mod pace;
 mod quic;
-mod stock;
 mod websocket;
 
 use std::net::SocketAddr;
@@ -94,7 +94,7 @@ pub enum Arrival {
     /// A node that speaks dialect `tombolo`.
     Tombolo(Accepted),
     /// A node that speaks dialect `kubeedge`.
-    KubeEdge(AcceptedStock),
+    KubeEdge(AcceptedKubeEdge),
 }
 
 /// A link and its other end.
@@ -112,7 +112,7 @@ pub struct Accepted {
 
 /// A link of dialect `kubeedge` and its other end.
 #[derive(Debug)]
-pub struct AcceptedStock {
+pub struct AcceptedKubeEdge {
     /// The link.
     pub link: DocumentLink,
     /// The node in its certificate; path and headers of the upgrade do not name another one.
@@ -322,9 +322,9 @@ impl Gate {
             }
             Some(None) => {
                 self.stats.timed_out.fetch_add(1, Ordering::Relaxed);
-                tracing::debug!(%remote, "handshake gave way to one of another source");
+                tracing::debug!(%remote, "handshake dropped in favor of one from another source");
             }
-            None => tracing::debug!(%remote, "handshake given up: draining"),
+            None => tracing::debug!(%remote, "handshake aborted: draining"),
         }
     }
 }

@@ -26,14 +26,14 @@ use reload::{CertificateSlot, ClientCheck, ServerCheck};
 
 pub use https::HttpsTls;
 
-/// TLS 1.2 suites for stock peers (docs/reference/kubeedge.md#tls); TLS 1.3 suites are always on.
+/// TLS 1.2 suites for KubeEdge peers (docs/reference/kubeedge.md#tls); TLS 1.3 suites are always on.
 const TLS12_SUITES: [CipherSuite; 3] = [
     CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
     CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
     CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
 ];
 
-/// The only cryptography provider (`docs/decisions/0002-tls-provider.md`), with the TLS 1.2 suites of stock peers.
+/// The only cryptography provider (`docs/decisions/0002-tls-provider.md`), with the TLS 1.2 suites of KubeEdge peers.
 #[must_use]
 pub fn provider() -> Arc<CryptoProvider> {
     let mut provider = aws_lc_rs::default_provider();
@@ -155,9 +155,9 @@ impl ServerTls {
         self.certificate.clone()
     }
 
-    /// For the WebSocket listener: client certificate required, HTTP/1.1 only; TLS 1.2 only for stock peers.
-    pub(crate) fn websocket(&self, stock_peers: bool) -> Result<Arc<ServerConfig>, TlsError> {
-        let versions: &[_] = if stock_peers { &[&TLS13, &TLS12] } else { &[&TLS13] };
+    /// For the WebSocket listener: client certificate required, HTTP/1.1 only; TLS 1.2 only for KubeEdge peers.
+    pub(crate) fn websocket(&self, kubeedge_peers: bool) -> Result<Arc<ServerConfig>, TlsError> {
+        let versions: &[_] = if kubeedge_peers { &[&TLS13, &TLS12] } else { &[&TLS13] };
         self.build(versions, HTTP_ALPN).map(Arc::new)
     }
 

@@ -25,7 +25,7 @@ pub(crate) fn tune(socket: &UdpSocket) {
     let asked =
         socket.set_recv_buffer_size(KERNEL_BUFFER).and_then(|()| socket.set_send_buffer_size(KERNEL_BUFFER));
     if let Err(error) = asked {
-        tracing::debug!(%error, "UDP buffers keep their size");
+        tracing::debug!(%error, "cannot enlarge the UDP buffers");
     }
 }
 

@@ -48,8 +48,8 @@ pub(crate) fn package_config() -> WebSocketConfig {
         .max_frame_size(largest)
 }
 
-/// Limits of a connection that carries documents. A stock cloud may write a whole message as one frame, and is trusted
-/// with the memory of the largest; an edge is not: none of its messages is longer than the largest object.
+/// Limits of a connection that carries documents. A KubeEdge cloud may write a whole message as one frame, and is
+/// trusted with the memory of the largest; an edge is not: none of its messages is longer than the largest object.
 pub(crate) fn text_config(role: Role) -> WebSocketConfig {
     let largest = match role {
         Role::Server => EDGE_FRAME_LEN_MAX,
@@ -118,7 +118,7 @@ impl Wire for WsWire {
                 Message::Ping(_) | Message::Pong(_) => continue,
                 Message::Close(_) => Err(LinkError::ClosedByPeer),
                 Message::Text(_) | Message::Frame(_) => {
-                    Err(LinkError::WebSocket("a text message came, binary ones are expected".to_owned()))
+                    Err(LinkError::WebSocket("received a text message, expected binary messages".to_owned()))
                 }
             });
         }

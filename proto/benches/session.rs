@@ -15,8 +15,8 @@ use tombolo_proto::session::{
     CloudConfig, CloudSession, EdgeConfig, EdgeEvent, EdgeSession, EdgeView, Lookup, NodeView,
 };
 use tombolo_proto::{
-    CloudRevision, Epoch, InventoryEntry, Lane, Moment, NodeId, ObjectKey, ObjectVersion, Resource, ScopeId,
-    Seq, SharedObject, StoreId, Uid, codec,
+    CloudRevision, Epoch, InventoryEntry, Lane, Moment, NodeId, ObjectKey, ObjectVersion, Resource, Seq,
+    SharedObject, StoreId, SubscriptionId, Uid, codec,
 };
 
 const KEYS: usize = 20;
@@ -59,15 +59,15 @@ impl View {
 }
 
 impl NodeView for View {
-    fn wanted(&self, _: ScopeId) -> Vec<ObjectKey> {
+    fn wanted(&self, _: SubscriptionId) -> Vec<ObjectKey> {
         self.keys.clone()
     }
 
-    fn lookup(&self, _: ScopeId, key: &ObjectKey) -> Lookup {
+    fn lookup(&self, _: SubscriptionId, key: &ObjectKey) -> Lookup {
         self.objects.get(key).map_or(Lookup::Unwanted(None), |object| Lookup::Present(object.clone()))
     }
 
-    fn revision(&self, _: ScopeId) -> CloudRevision {
+    fn revision(&self, _: SubscriptionId) -> CloudRevision {
         CloudRevision(self.revision)
     }
 }
@@ -75,7 +75,7 @@ impl NodeView for View {
 struct Empty;
 
 impl EdgeView for Empty {
-    fn inventory(&self, _: ScopeId) -> Vec<InventoryEntry> {
+    fn inventory(&self, _: SubscriptionId) -> Vec<InventoryEntry> {
         Vec::new()
     }
 }
@@ -151,7 +151,7 @@ fn bench(criterion: &mut Criterion) {
     criterion.bench_function("update of 1 KiB and its ack, both sides", |bencher| {
         bencher.iter_custom(|count| {
             updates(count, &mut view, |view, key| {
-                pair.cloud.offer(ScopeId::NODE, key.clone(), view);
+                pair.cloud.offer(SubscriptionId::NODE, key.clone(), view);
                 while pair.exchange(view) {}
             })
         });
@@ -161,7 +161,7 @@ fn bench(criterion: &mut Criterion) {
     criterion.bench_function("update of 1 KiB and its ack, cloud side", |bencher| {
         bencher.iter_custom(|count| {
             updates(count, &mut view, |view, key| {
-                cloud.offer(ScopeId::NODE, key.clone(), view);
+                cloud.offer(SubscriptionId::NODE, key.clone(), view);
                 let frame = cloud.poll_transmit(NOW, Lane::Delivery, view).expect("a new version");
                 black_box(codec::encode(&frame, true));
                 seq += 1;

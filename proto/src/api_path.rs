@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 
 use crate::Resource;
 
-/// Path of a collection, or of one object when `name` is not empty; `namespace` is empty for cluster scope and for
-/// all namespaces.
+/// Path of a collection, or of one object when `name` is not empty; `namespace` is empty for cluster subscription and
+/// for all namespaces.
 #[must_use]
 pub fn path_of(resource: &Resource, namespace: &str, name: &str) -> String {
     let mut path = match &*resource.group {

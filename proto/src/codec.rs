@@ -111,10 +111,10 @@ pub fn encoded_len(frame: &Frame) -> usize {
 #[must_use]
 pub fn encode_pieces(frame: &Frame, zstd: bool) -> (Bytes, Bytes) {
     match frame {
-        Frame::Deliver(Deliver { seq, scope, change: Change::Upsert(object) })
+        Frame::Deliver(Deliver { seq, subscription, change: Change::Upsert(object) })
             if object.body.len() >= limits::BULK_OBJECT_MIN =>
         {
-            deliver::Upsert::new(*seq, *scope, object, zstd).into_pieces()
+            deliver::Upsert::new(*seq, *subscription, object, zstd).into_pieces()
         }
         Frame::Reply(Reply { id, body: ReplyBody::Api(reply) })
             if reply.body.len() >= limits::BULK_OBJECT_MIN =>
@@ -150,8 +150,8 @@ enum Encoded<'a> {
 impl<'a> Encoded<'a> {
     fn new(frame: &'a Frame, zstd: bool) -> Self {
         match frame {
-            Frame::Deliver(Deliver { seq, scope, change: Change::Upsert(object) }) => {
-                Self::Upsert(deliver::Upsert::new(*seq, *scope, object, zstd))
+            Frame::Deliver(Deliver { seq, subscription, change: Change::Upsert(object) }) => {
+                Self::Upsert(deliver::Upsert::new(*seq, *subscription, object, zstd))
             }
             other => Self::Frame(Box::new(write::frame(other))),
         }
@@ -173,7 +173,8 @@ impl<'a> Encoded<'a> {
 }
 
 /// Decodes a frame. Object bodies and message contents share the payload's bytes. A delivery whose content breaks a
-/// rule becomes [`Frame::Undecodable`] when its position and scope can be read: one object must not end a session.
+/// rule becomes [`Frame::Undecodable`] when its position and subscription can be read: one object must not end a
+/// session.
 ///
 /// # Errors
 /// [`CodecError`] when the bytes are not a frame of this version or exceed a limit; counts are checked before memory
@@ -186,9 +187,11 @@ pub fn decode(payload: Bytes) -> Result<Frame, CodecError> {
     match read_whole(payload) {
         Ok(frame) => Ok(frame),
         Err(error) => match guard::place(&bytes) {
-            Some((seq, scope)) => {
-                Ok(Frame::Undecodable(Undecodable { seq, scope, reason: parts::sentence(error.to_string()) }))
-            }
+            Some((seq, subscription)) => Ok(Frame::Undecodable(Undecodable {
+                seq,
+                subscription,
+                reason: parts::sentence(error.to_string()),
+            })),
             None => Err(error),
         },
     }
@@ -252,7 +255,7 @@ pub(crate) fn unreadable(key: &ObjectKey, dependencies: &[ObjectKey]) -> Option<
         parts::check_key(key).err().map(|error| format!("{what} no edge can hold: {error}"))
     };
     of(key, "it has a name that")
-        .or_else(|| dependencies.iter().find_map(|key| of(key, "it refers to something that")))
+        .or_else(|| dependencies.iter().find_map(|key| of(key, "it refers to an object that")))
 }
 
 #[cfg(test)]

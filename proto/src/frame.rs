@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::ids::{CloudRevision, Epoch, Lane, NodeId, RequestId, ScopeId, Seq, StoreId};
+use crate::ids::{CloudRevision, Epoch, Lane, NodeId, RequestId, Seq, StoreId, SubscriptionId};
 use crate::message::{Message, StatusError};
 use crate::object::{InventoryEntry, ObjectKey, ObjectVersion, Resource, SharedObject};
 
@@ -16,16 +16,17 @@ pub enum Frame {
     Hello(Hello),
     /// Cloud to edge, answer to the hello.
     Welcome(Welcome),
-    /// Cloud to edge: send the whole inventory of this scope.
+    /// Cloud to edge: send the whole inventory of this subscription.
     InventoryRequest {
         /// Pushed set or subscription.
-        scope: ScopeId,
+        subscription: SubscriptionId,
     },
     /// Edge to cloud: part of an inventory that did not fit the hello.
     InventoryPart(InventoryPart),
     /// Cloud to edge: one object, or its deletion.
     Deliver(Deliver),
-    /// A delivery of which only the position and scope could be read: never sent, and refused as this one object.
+    /// A delivery of which only the position and subscription could be read: never sent, and refused as this one
+    /// object.
     Undecodable(Undecodable),
     /// Edge to cloud: everything up to these positions is on the edge's disk or was refused.
     Ack {
@@ -34,13 +35,13 @@ pub enum Frame {
     },
     /// Edge to cloud: one delivery could not be stored.
     Refuse(Refusal),
-    /// Cloud to edge: everything that was missing in this scope when it was compared has been acknowledged.
+    /// Cloud to edge: everything that was missing in this subscription when it was compared has been acknowledged.
     CaughtUp {
         /// Pushed set or subscription.
-        scope: ScopeId,
-        /// The history that the scope now follows.
+        subscription: SubscriptionId,
+        /// The history that the subscription now follows.
         epoch: Epoch,
-        /// The cloud's revision when the scope was compared.
+        /// The cloud's revision when the subscription was compared.
         revision: CloudRevision,
     },
     /// Edge to cloud: a query or a write.
@@ -52,12 +53,12 @@ pub enum Frame {
     /// Edge to cloud: stop following.
     Unsubscribe {
         /// The subscription.
-        scope: ScopeId,
+        subscription: SubscriptionId,
     },
     /// Cloud to edge: a subscription ended or was refused.
     SubscriptionClosed {
         /// The subscription.
-        scope: ScopeId,
+        subscription: SubscriptionId,
         /// HTTP status code that a Kubernetes client would see.
         code: u16,
         /// Sentence for the operator.
@@ -136,7 +137,7 @@ pub mod features {
     pub const ALL: u64 = ZSTD | UNREADABLE | ATTESTATION | UNREADABLE_FOLLOWED;
 }
 
-/// What an edge holds in one scope: listed when small, summarised when large.
+/// What an edge holds in one subscription: listed when small, summarised when large.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Inventory {
     /// Every entry.
@@ -154,7 +155,7 @@ pub enum Inventory {
 #[derive(Debug, Clone, PartialEq)]
 pub struct InventoryPart {
     /// Pushed set or subscription.
-    pub scope: ScopeId,
+    pub subscription: SubscriptionId,
     /// Up to [`crate::limits::INVENTORY_PART_MAX`] entries.
     pub entries: Vec<InventoryEntry>,
     /// No more parts follow.
@@ -188,18 +189,19 @@ pub struct Deliver {
     /// Position in the lane that carries the frame.
     pub seq: Seq,
     /// Pushed set or subscription.
-    pub scope: ScopeId,
+    pub subscription: SubscriptionId,
     /// What happens to which object.
     pub change: Change,
 }
 
-/// A delivery whose content breaks a rule of the codec. Its position and scope are known, so the session continues.
+/// A delivery whose content breaks a rule of the codec. Its position and subscription are known, so the session
+/// continues.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Undecodable {
     /// Position in the lane that carries the frame.
     pub seq: Seq,
     /// Pushed set or subscription.
-    pub scope: ScopeId,
+    pub subscription: SubscriptionId,
     /// The broken rule, in a sentence of at most 1,024 bytes.
     pub reason: String,
 }
@@ -223,7 +225,7 @@ pub enum Change {
     },
     /// Something on the node refers to this object, or it is followed, and the cloud cannot read it. The edge keeps
     /// what it holds of it; a version of another epoch has the revision 0 from now on, which is older than any other.
-    /// In the pushed set only sent to edges with [`features::UNREADABLE`], in other scopes with
+    /// In the pushed set only sent to edges with [`features::UNREADABLE`], in other subscriptions with
     /// [`features::UNREADABLE_FOLLOWED`].
     Unreadable {
         /// Which object.
@@ -388,8 +390,8 @@ impl ApiReply {
 /// List and follow a resource, as the node or as the local client with the token.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Subscribe {
-    /// Chosen by the edge, never [`ScopeId::NODE`].
-    pub scope: ScopeId,
+    /// Chosen by the edge, never [`SubscriptionId::NODE`].
+    pub subscription: SubscriptionId,
     /// What to follow.
     pub resource: Resource,
     /// One namespace, or all when empty.

@@ -150,9 +150,9 @@ pub struct RequestId(pub u64);
 
 /// What a delivered object belongs to: the node's own pushed set, or one subscription of the edge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ScopeId(pub u32);
+pub struct SubscriptionId(pub u32);
 
-impl ScopeId {
+impl SubscriptionId {
     /// The pushed set: the node's own Node, Pods, ConfigMaps and Secrets.
     pub const NODE: Self = Self(0);
 }

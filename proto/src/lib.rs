@@ -32,7 +32,8 @@ pub mod session;
 pub use error::IdError;
 pub use frame::Frame;
 pub use ids::{
-    CloudRevision, Epoch, Lane, Moment, NodeId, RequestId, ScopeId, Seq, StoreId, Uid, is_dns_subdomain,
+    CloudRevision, Epoch, Lane, Moment, NodeId, RequestId, Seq, StoreId, SubscriptionId, Uid,
+    is_dns_subdomain,
 };
 pub use message::Message;
 pub use object::{

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Largest frame on the wire and largest object, in bytes (KubeEdge's packer limit,
+/// Largest frame on the wire and largest object, in bytes (KubeEdge's compressor limit,
 /// docs/reference/kubeedge.md#package-header).
 pub const FRAME_LEN_MAX: usize = 32 * 1024 * 1024;
 
@@ -19,9 +19,9 @@ pub const INVENTORY_BYTES_MAX: usize = 9 * 512 * 1024;
 /// refused. The same number of keys is kept for deleted objects until the edge has been informed.
 pub const FOLLOWED_MAX: usize = 24_576;
 
-/// The same for a stock edge. The rest of [`LEDGER_MAX`](crate::session::kubeedge::LEDGER_MAX) is for its own set, and
-/// a deleted object keeps its slot until the deletion is confirmed.
-pub const STOCK_FOLLOWED_MAX: usize = 6144;
+/// The same for a KubeEdge edge. The rest of [`LEDGER_MAX`](crate::session::kubeedge::LEDGER_MAX) is for its own set,
+/// and a deleted object keeps its slot until the deletion is confirmed.
+pub const KUBEEDGE_FOLLOWED_MAX: usize = 6144;
 
 /// Subscriptions that one edge may begin within [`SUBSCRIBE_WINDOW`]; further ones are refused at once. Each costs the
 /// API server reviews and perhaps a watch, even when it is ended at once.
@@ -49,8 +49,8 @@ pub const INVENTORY_PART_MAX: usize = 2048;
 /// Entries of one whole inventory; a node that claims more is refused.
 pub const INVENTORY_MAX: usize = 1_000_000;
 
-/// Most times that one session requests the inventory of a scope again because there was no room for all of it. Each
-/// round deletes some thousand objects at the edge, so the next session has less to do.
+/// Most times that one session requests the inventory of a subscription again because there was no room for all of it.
+/// Each round deletes some thousand objects at the edge, so the next session has less to do.
 pub const INVENTORY_ROUNDS_MAX: u32 = 64;
 
 /// Most deliveries of one lane in flight.
@@ -62,7 +62,7 @@ pub const WINDOW_BYTES: usize = 1024 * 1024;
 /// Most requests of one edge that wait for their reply; the next one is refused at once.
 pub const REQUESTS_MAX: usize = 256;
 
-/// Watches of its MetaServer that a stock edge may list in one sync. Further ones are not read: a record takes more
+/// Watches of its MetaServer that a KubeEdge edge may list in one sync. Further ones are not read: a record takes more
 /// memory than its text.
 pub const SYNC_RECORDS_MAX: usize = 1024;
 

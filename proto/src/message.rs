@@ -46,7 +46,7 @@ pub struct Header {
     pub timestamp_millis: i64,
     /// `metadata.resourceVersion` of the object in the content; empty without one. Opaque text.
     pub resource_version: String,
-    /// The sender waits for the answer inside its own process; never set by stock peers on the wire.
+    /// The sender waits for the answer inside its own process; never set by KubeEdge peers on the wire.
     pub sync: bool,
     /// In-process context type of the sender; normally empty.
     pub context_type: String,
@@ -57,7 +57,7 @@ pub struct Header {
 pub struct Route {
     /// Module that sends the message.
     pub source: Source,
-    /// Module that is addressed; no stock code path sets it.
+    /// Module that is addressed; no KubeEdge code path sets it.
     pub destination: String,
     /// Group of modules that the message is for.
     pub group: Group,

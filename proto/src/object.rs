@@ -296,7 +296,7 @@ pub struct SharedObject {
     revision_place: OnceLock<Option<RevisionPlace>>,
     delivery_head: OnceLock<Bytes>,
     obstacle: OnceLock<Option<Box<str>>>,
-    stock_update: OnceLock<Option<Bytes>>,
+    kubeedge_update: OnceLock<Option<Bytes>>,
 }
 
 /// Position for `metadata.resourceVersion` in a body that has none.
@@ -328,7 +328,7 @@ impl SharedObject {
     /// Wraps trimmed JSON for delivery.
     #[must_use]
     pub fn new(key: ObjectKey, version: ObjectVersion, body: Bytes, dependencies: Vec<ObjectKey>) -> Self {
-        let (compressed, revision_place, delivery_head, obstacle, stock_update) = Default::default();
+        let (compressed, revision_place, delivery_head, obstacle, kubeedge_update) = Default::default();
         let same_since = version.revision;
         Self {
             key,
@@ -340,7 +340,7 @@ impl SharedObject {
             revision_place,
             delivery_head,
             obstacle,
-            stock_update,
+            kubeedge_update,
         }
     }
 
@@ -391,8 +391,8 @@ impl SharedObject {
 
     /// The same for an update in dialect `kubeedge`: the bytes between its time and its content. None when `encode`
     /// found nothing that all nodes could share.
-    pub(crate) fn stock_update(&self, encode: impl FnOnce() -> Option<Bytes>) -> Option<&Bytes> {
-        self.stock_update.get_or_init(encode).as_ref()
+    pub(crate) fn kubeedge_update(&self, encode: impl FnOnce() -> Option<Bytes>) -> Option<&Bytes> {
+        self.kubeedge_update.get_or_init(encode).as_ref()
     }
 
     /// The body as one zstd frame, made at most once; `None` when the body is small or does not shrink.

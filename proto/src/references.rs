@@ -1,5 +1,5 @@
-//! Which ConfigMaps and Secrets a pod refers to: the cloud delivers them with the pod, and an edge under a stock cloud
-//! requests them.
+//! Which ConfigMaps and Secrets a pod refers to: the cloud delivers them with the pod, and an edge under a KubeEdge
+//! cloud requests them.
 
 use std::collections::BTreeSet;
 
@@ -52,8 +52,8 @@ pub fn is_never_there(key: &ObjectKey) -> bool {
         && !is_dns_subdomain(key.name())
 }
 
-/// Whether every reference of the pod to this ConfigMap or Secret is marked optional, so that the pod starts without it.
-/// Also true when there is no reference.
+/// Whether every reference of the pod to this ConfigMap or Secret is marked optional, so that the pod starts without
+/// it. Also true when there is no reference.
 #[must_use]
 pub fn starts_without(namespace: &str, pod: &Value, key: &ObjectKey) -> bool {
     let found = Found::of(pod);

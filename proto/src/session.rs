@@ -27,7 +27,7 @@
 //! | bulk | larger objects, large answers | inventories, large requests |
 //!
 //! A lane keeps its order, but lanes do not wait for each other: a delivery may arrive before the welcome, and an
-//! `Unsubscribe` before the inventory of its scope. Both ends handle this.
+//! `Unsubscribe` before the inventory of its subscription. Both ends handle this.
 //!
 //! [`Moment`]: crate::ids::Moment
 //! [`BULK_OBJECT_MIN`]: crate::limits::BULK_OBJECT_MIN

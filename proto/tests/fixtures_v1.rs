@@ -1,8 +1,8 @@
-//! Frames of version 1 as files: what they say must be understood for ever.
+//! Frames of version 1 as files: every later version must understand their content.
 //!
-//! A new kind of frame gets a line in [`expected`] and its file from
-//! `cargo test -p tombolo-proto --test fixtures_v1 -- --ignored write_missing`, which never touches a file that
-//! exists. A fixture that no longer decodes to its value is a broken protocol, not an old fixture.
+//! A new kind of frame needs a line in [`expected`]. Its file is created by
+//! `cargo test -p tombolo-proto --test fixtures_v1 -- --ignored write_missing`, which never changes an existing file.
+//! A fixture that no longer decodes to its value means a broken protocol, not an outdated fixture.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -36,7 +36,7 @@ fn version() -> ObjectVersion {
 }
 
 fn deliver(change: Change) -> Frame {
-    Frame::Deliver(Deliver { seq: Seq(9), scope: ScopeId::NODE, change })
+    Frame::Deliver(Deliver { seq: Seq(9), subscription: SubscriptionId::NODE, change })
 }
 
 fn upsert(body: Vec<u8>) -> Frame {
@@ -54,7 +54,7 @@ fn entries() -> Vec<InventoryEntry> {
 
 fn unreadable_part() -> Frame {
     let entries = vec![InventoryEntry { key: key("locked"), held: Held::Unreadable }];
-    Frame::InventoryPart(InventoryPart { scope: ScopeId(0), entries, last: true })
+    Frame::InventoryPart(InventoryPart { subscription: SubscriptionId(0), entries, last: true })
 }
 
 fn hello(inventory: Inventory, epoch: Option<Epoch>) -> Frame {
@@ -72,7 +72,7 @@ fn hello(inventory: Inventory, epoch: Option<Epoch>) -> Frame {
     })
 }
 
-/// Of an edge that keeps attestations.
+/// The hello of an edge that stores attestations.
 fn attested(hello: Frame) -> Frame {
     let Frame::Hello(hello) = hello else { unreachable!("a hello") };
     let features = hello.features | features::ATTESTATION;
@@ -99,7 +99,7 @@ fn reply(body: ReplyBody) -> Frame {
     Frame::Reply(Reply { id: RequestId(5), body })
 }
 
-/// File name without ending, and what the file says.
+/// File name without extension, and the frame in the file.
 fn expected() -> Vec<(&'static str, Frame)> {
     let mut frames = deliveries();
     frames.extend(handshake());
@@ -126,7 +126,11 @@ fn deliveries() -> Vec<(&'static str, Frame)> {
         ("refuse", Frame::Refuse(refusal)),
         (
             "caught_up",
-            Frame::CaughtUp { scope: ScopeId(3), epoch: epoch(), revision: CloudRevision(u64::MAX) },
+            Frame::CaughtUp {
+                subscription: SubscriptionId(3),
+                epoch: epoch(),
+                revision: CloudRevision(u64::MAX),
+            },
         ),
     ]
 }
@@ -149,10 +153,14 @@ fn handshake() -> Vec<(&'static str, Frame)> {
         ("hello_digest", hello(digest, Some(epoch()))),
         ("hello_attested", attested(hello(Inventory::Full(Vec::new()), Some(epoch())))),
         ("welcome", Frame::Welcome(welcome)),
-        ("inventory_request", Frame::InventoryRequest { scope: ScopeId(0) }),
+        ("inventory_request", Frame::InventoryRequest { subscription: SubscriptionId(0) }),
         (
             "inventory_part",
-            Frame::InventoryPart(InventoryPart { scope: ScopeId(0), entries: entries(), last: true }),
+            Frame::InventoryPart(InventoryPart {
+                subscription: SubscriptionId(0),
+                entries: entries(),
+                last: true,
+            }),
         ),
         ("inventory_part_unreadable", unreadable_part()),
     ]
@@ -170,7 +178,7 @@ fn requests() -> Vec<(&'static str, Frame)> {
         ApiReply { code: 409, content_type: json, body: Bytes::from_static(b"{\"kind\":\"Status\"}") };
     let object = Content::from_json(&Bytes::from_static(b"{\"n\":9007199254740993}")).expect("JSON");
     let subscribe = Subscribe {
-        scope: ScopeId(3),
+        subscription: SubscriptionId(3),
         resource: Resource::new("discovery.k8s.io", "v1", "endpointslices"),
         namespace: "default".to_owned(),
         label_selector: "app=web".to_owned(),
@@ -186,8 +194,11 @@ fn requests() -> Vec<(&'static str, Frame)> {
         ("reply_message", reply(ReplyBody::Message(message(Operation::Response, object)))),
         ("reply_api", reply(ReplyBody::Api(answer))),
         ("subscribe", Frame::Subscribe(subscribe)),
-        ("unsubscribe", Frame::Unsubscribe { scope: ScopeId(3) }),
-        ("subscription_closed", Frame::SubscriptionClosed { scope: ScopeId(3), code: 403, reason }),
+        ("unsubscribe", Frame::Unsubscribe { subscription: SubscriptionId(3) }),
+        (
+            "subscription_closed",
+            Frame::SubscriptionClosed { subscription: SubscriptionId(3), code: 403, reason },
+        ),
     ]
 }
 
@@ -234,7 +245,8 @@ fn every_file_is_expected() {
     assert_eq!(files, names);
 }
 
-/// A frame kind cannot be forgotten: the match does not compile without it, and its name must begin a fixture's.
+/// No frame kind can be forgotten: without it the match does not compile, and a fixture's name must begin with its
+/// name.
 #[test]
 fn every_kind_has_a_fixture() {
     let kind = |frame: &Frame| match frame {

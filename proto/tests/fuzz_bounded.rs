@@ -13,7 +13,7 @@ use tombolo_testkit::fuzz;
 
 const RUNS: u64 = 20_000;
 
-/// Every fixture as a payload, as a message of its own, and all together as a stream after a chunk size.
+/// Every fixture as a payload and as a separate message, and all of them as a stream after a chunk size.
 fn frames() -> Vec<Vec<u8>> {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("fixtures/v1");
     let mut inputs: Vec<Vec<u8>> = fs::read_dir(folder)
@@ -47,7 +47,7 @@ fn kubeedge_json() {
     fuzz("kubeedge_json", RUNS, &valid, bodies::kubeedge_json);
 }
 
-/// Whole conversations, a document a line: those of the transcripts, cut and mixed.
+/// Complete conversations, one document per line: those of the transcripts, cut and mixed.
 #[test]
 fn kubeedge_session() {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/transcripts");
@@ -59,7 +59,7 @@ fn kubeedge_session() {
         let frames = text.lines().filter_map(|line| {
             let value: serde_json::Value = serde_json::from_str(line).expect("a line of JSON");
             let frame = value.get("frame")?.to_string();
-            // Large objects make mutations rare where they matter.
+            // With large objects, mutations would rarely hit the interesting places.
             (frame.len() < 2000).then_some(frame)
         });
         let frames: Vec<String> = frames.collect();

@@ -1,5 +1,5 @@
-//! The sessions of dialect `kubeedge` on a virtual clock: against models of stock peers, against each other, and against
-//! recorded traffic.
+//! The sessions of dialect `kubeedge` on a virtual clock: against models of KubeEdge peers, against each other, and
+//! against recorded traffic.
 
 #![allow(unreachable_pub)] // a test binary exports nothing
 
@@ -7,6 +7,8 @@
 mod cluster;
 #[path = "kubeedge/cut.rs"]
 mod cut;
+#[path = "kubeedge/edgecore.rs"]
+mod edgecore;
 #[path = "kubeedge/followed.rs"]
 mod followed;
 #[path = "kubeedge/pair.rs"]
@@ -17,8 +19,6 @@ mod scenes;
 mod schedules;
 #[path = "common/selection.rs"]
 mod selection;
-#[path = "kubeedge/stock.rs"]
-mod stock;
 #[path = "kubeedge/transcripts.rs"]
 mod transcripts;
 #[path = "kubeedge/world.rs"]

@@ -1,4 +1,4 @@
-//! Every limit is in the table of `docs/protocol.md`, and the table names no other.
+//! Every limit is in the table of `docs/protocol.md`, and the table has no others.
 
 use std::collections::BTreeSet;
 use std::fs;

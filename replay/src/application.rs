@@ -1,4 +1,4 @@
-//! Records of MetaServer: what a client asked is JSON in base64 inside of JSON
+//! MetaServer records: a client's request is JSON, encoded as base64, inside JSON
 //! (docs/reference/kubeedge.md#application-records).
 
 use base64::Engine;
@@ -8,10 +8,10 @@ use serde_json::Value;
 use crate::frame::body_json;
 use crate::identifiers::Identifiers;
 
-/// Members that hold what was asked.
+/// Members that hold the request.
 pub(crate) const ASKED: [&str; 2] = ["Option", "ReqBody"];
 
-/// Puts the identifiers of the run into what a record asks.
+/// Replaces recorded identifiers in a record's request by those of the run.
 pub(crate) fn translate(identifiers: &Identifiers, record: &mut Value) {
     for member in ASKED {
         let Some(text) = record.get(member).and_then(Value::as_str) else { continue };
@@ -24,8 +24,8 @@ pub(crate) fn translate(identifiers: &Identifiers, record: &mut Value) {
     }
 }
 
-/// What a member holds. Versions of lists are left out: they count in the recorded cluster alone, and a list that is asked
-/// for without one is the newest.
+/// The decoded content of a member. Versions of lists are left out: they count only in the recorded cluster, and a list
+/// request without a version returns the newest list.
 pub(crate) fn opened(member: &str, text: &str) -> Option<Value> {
     let mut asked = body_json(text)?;
     if member == "Option"
@@ -43,7 +43,7 @@ pub(crate) fn opened(member: &str, text: &str) -> Option<Value> {
     Some(asked)
 }
 
-/// The same as it is sent.
+/// Encodes the request as it is sent.
 fn closed(mut asked: Value) -> Value {
     if let Some(patch) = asked.get_mut("Data").filter(|patch| !patch.is_string()) {
         *patch = STANDARD.encode(patch.to_string()).into();

@@ -1,4 +1,4 @@
-//! The cloud's side of a transcript, played against edge sessions of ours on the transcript's own clock.
+//! Plays the cloud's side of a transcript against our edge sessions, on the transcript's own clock.
 
 mod kubeedge;
 mod tombolo;
@@ -23,23 +23,23 @@ trait Peer {
     /// Lets the session do what is due by the time of this line.
     fn advance(&mut self, line: &Line) -> Result<(), Difference>;
 
-    /// The recorded edge said this: so must the session.
+    /// The recorded edge sent this frame, so the session must send it too.
     fn expect(&mut self, line: &Line, recorded: &Frame, held: &mut Holdings) -> Result<Met, Difference>;
 
-    /// The cloud says this.
+    /// The cloud sends this frame.
     fn hear(&mut self, line: &Line, recorded: &Frame, held: &mut Holdings) -> Result<(), Difference>;
 
-    /// What the session has said and nobody looked for, with the rule that allows it.
+    /// Frames that the session sent and that matched nothing, with the rule that allows each.
     fn leftovers(&self) -> Vec<(Frame, Option<Rule>)>;
 }
 
-/// How the session did what the recorded edge did.
+/// How the session reproduced a frame of the recorded edge.
 enum Met {
     Same,
     Excused(Rule),
 }
 
-/// Plays what the cloud said, and compares what an edge session says with what the recorded edge said.
+/// Plays the cloud's frames, and compares what an edge session sends with what the recorded edge sent.
 ///
 /// # Errors
 /// The first [`Difference`].
@@ -53,14 +53,14 @@ pub fn play_cloud(transcript: &Transcript) -> Result<Summary, Difference> {
             line: 1,
             recorded: Some(Value::Object(transcript.header.clone())),
             live: None,
-            problem: format!("{node:?} is no node name: {error}"),
+            problem: format!("{node:?} is not a node name: {error}"),
         })?;
         player.play(conn, node, line)?;
     }
     player.finish()
 }
 
-/// What edges of dialect `kubeedge` said of deliveries whose first copy they could not store: by connection and id.
+/// What edges of dialect `kubeedge` answered to deliveries whose first copy they could not store, by connection and id.
 fn refusals(transcript: &Transcript) -> HashMap<u64, HashMap<String, String>> {
     let mut answered = HashSet::new();
     let mut refusals: HashMap<u64, HashMap<String, String>> = HashMap::new();
@@ -80,9 +80,9 @@ fn refusals(transcript: &Transcript) -> HashMap<u64, HashMap<String, String>> {
 #[derive(Default)]
 struct Player {
     connections: BTreeMap<u64, Box<dyn Peer>>,
-    /// Deliveries that are refused at first, of connections that have not begun.
+    /// Deliveries that are refused at first, of connections that have not started yet.
     refusals: HashMap<u64, HashMap<String, String>>,
-    /// What an edge has heard of the cluster's kinds.
+    /// The kinds of the cluster that an edge knows.
     kinds: Arc<Kinds>,
     /// What each node holds.
     held: BTreeMap<NodeId, Holdings>,
@@ -123,7 +123,7 @@ impl Player {
                 line: 0,
                 recorded: None,
                 live: Some(said.as_json().clone()),
-                problem: "the session says what the recorded edge did not".to_owned(),
+                problem: "the session sends a message that the recorded edge did not send".to_owned(),
             })?;
             self.rules.count(rule);
             besides += 1;
@@ -150,7 +150,7 @@ fn connect(
 }
 
 fn unsaid(line: &Line) -> Difference {
-    differ(line, None, "the recorded edge said this, the session did not".to_owned())
+    differ(line, None, "the recorded edge sent this, the session did not".to_owned())
 }
 
 fn differ(line: &Line, said: Option<&Frame>, problem: String) -> Difference {

@@ -1,4 +1,4 @@
-//! Whether two messages of the cloud mean the same.
+//! Compares whether two messages of the cloud mean the same.
 
 mod absences;
 mod answers;
@@ -18,7 +18,7 @@ use crate::rules::{Rule, Tally};
 pub struct Mismatch {
     /// JSON pointer into the frame.
     pub pointer: String,
-    /// What was recorded there, what came, or what contradicts it.
+    /// What was recorded there, what arrived, or what contradicts it.
     pub problem: String,
 }
 
@@ -28,32 +28,32 @@ impl fmt::Display for Mismatch {
     }
 }
 
-/// What the recorded cluster added of its own accord to objects that were written: pointer and value.
+/// What the recorded cluster added by itself to objects that were written: pointer and value.
 pub(crate) type Additions = Vec<(String, Value)>;
 
-/// What the run has of its own.
+/// Properties of the run's own cluster.
 #[derive(Debug, Default)]
 pub(crate) struct Own {
-    /// Uids of objects that the run's cluster keeps by itself.
+    /// Uids of objects that the run's cluster manages by itself.
     pub(crate) uids: HashSet<String>,
-    /// Heartbeats in reports of older edges get the time of the run.
+    /// Heartbeats in the reports of older edges get the time of the run.
     pub(crate) moving_heartbeats: bool,
-    /// What the run's API server added to changes that were made, and what it left out, by recorded uid.
+    /// What the run's API server added to each change and what it left out, by recorded uid.
     pub(crate) added: HashMap<String, Additions>,
     pub(crate) left_out: HashMap<String, Additions>,
 }
 
-/// One comparison. What it learns counts only when everything is equal.
+/// One comparison. What it learns counts only if everything is equal.
 pub(crate) struct Comparison<'a> {
     identifiers: Draft<'a>,
     rules: Vec<Rule>,
     additions: &'a Additions,
     own: &'a Own,
-    /// The answer is a token, which is made in its moment.
+    /// The answer is a token, which is created when it is requested.
     token: bool,
 }
 
-/// What a comparison without a difference has shown.
+/// What a comparison without a difference has learned.
 pub(crate) struct Learned {
     identifiers: Identifiers,
     rules: Vec<Rule>,
@@ -108,7 +108,9 @@ impl<'a> Comparison<'a> {
         match operations {
             (one, other) if one == other => {}
             ("insert", "update") | ("update", "insert") => self.rules.push(Rule::InsertOrUpdate),
-            (one, other) => return mismatch("/route/operation", format!("{one} was recorded, {other} came")),
+            (one, other) => {
+                return mismatch("/route/operation", format!("{one} was recorded, {other} arrived"));
+            }
         }
         self.beside(recorded, live)?;
         if operations.1 == "delete" {
@@ -118,7 +120,8 @@ impl<'a> Comparison<'a> {
         self.header_version(recorded, live)
     }
 
-    /// The path of a delivery: its word may be another one for the same kind, its name one that the API server has made up.
+    /// Compares the path of a delivery. It may use another resource word for the same kind, and a name that the API
+    /// server generated.
     fn resource(&mut self, recorded: &Frame, live: &Frame) -> Outcome {
         let named = |path: &str| self.identifiers.translate(path);
         if named(recorded.resource()) == live.resource() {
@@ -132,7 +135,8 @@ impl<'a> Comparison<'a> {
         self.route(recorded, live, &["/route/resource"])
     }
 
-    /// What stands beside the object in a delivery of dialect `tombolo`. The hash is that of the run's own bytes.
+    /// Compares the members beside the object in a delivery of dialect `tombolo`. The hash is that of the run's own
+    /// bytes.
     fn beside(&mut self, recorded: &Frame, live: &Frame) -> Outcome {
         let none = Value::Null;
         let beside = |frame: &'_ Frame| frame.as_json().get("deliver").cloned().unwrap_or_default();
@@ -149,7 +153,7 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// Compares what the cloud says unasked about no object.
+    /// Compares what the cloud sends unasked about no object.
     pub(crate) fn notice(&mut self, recorded: &Frame, live: &Frame) -> Outcome {
         self.route(recorded, live, &["/lane", "/route/group", "/route/operation", "/route/resource"])?;
         match recorded.operation() {
@@ -165,7 +169,7 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// An epoch is a cluster, and a count in it.
+    /// Compares epochs: an epoch is a cluster and a count within it.
     fn epoch(&mut self, place: &str, one: &Value, other: &Value) -> Outcome {
         let cluster = |epoch: &Value| epoch["cluster"].as_str().unwrap_or_default().to_owned();
         let generation = |epoch: &Value| epoch["generation"].as_u64().unwrap_or_default().to_string();
@@ -179,13 +183,13 @@ impl<'a> Comparison<'a> {
             let member = |frame: &Frame| frame.as_json().pointer(pointer).cloned().unwrap_or(Value::Null);
             let (one, other) = (member(recorded), member(live));
             if one != other {
-                return mismatch(pointer, format!("{} was recorded, {} came", short(&one), short(&other)));
+                return mismatch(pointer, format!("{} was recorded, {} arrived", short(&one), short(&other)));
             }
         }
         Ok(())
     }
 
-    /// A deletion may carry the last object or only its identity.
+    /// Compares deletions. A deletion may carry the last object or only its identity.
     fn deletion(&mut self, recorded: &Frame, live: &Frame) -> Outcome {
         let (one, other) = (recorded.content(), live.content());
         for pointer in ["/metadata/name", "/metadata/namespace", "/metadata/uid"] {
@@ -193,14 +197,14 @@ impl<'a> Comparison<'a> {
             let place = format!("/content{pointer}");
             match (value(one), value(other)) {
                 (None, None) => {}
-                // A stock cloud deletes a pod by its name that an older edge has reported in vain
+                // A KubeEdge cloud deletes a pod by name if an older edge reports it and the pod does not exist
                 // (docs/reference/kubeedge.md#deliveries).
                 (None, Some(_)) if pointer == "/metadata/uid" => self.rules.push(Rule::DeletionForm),
                 (Some(one), Some(other)) if pointer == "/metadata/uid" => {
                     self.pair(Sort::Uid, "", &one, &other, &place)?;
                 }
                 (Some(one), Some(other)) if one == other => {}
-                (one, other) => return mismatch(&place, format!("{one:?} was recorded, {other:?} came")),
+                (one, other) => return mismatch(&place, format!("{one:?} was recorded, {other:?} arrived")),
             }
         }
         let is_whole = |content: &Value| content.get("spec").is_some() || content.get("data").is_some();
@@ -211,7 +215,7 @@ impl<'a> Comparison<'a> {
             if same.is_ok() {
                 return Ok(());
             }
-            // The last object that the edge was given, where the recorded cloud sent the last one that there was.
+            // The last object that the edge was given, where the recorded cloud sent the last state of the object.
             self.identifiers.reset(before);
             self.rules.truncate(rules);
         }
@@ -228,7 +232,7 @@ impl<'a> Comparison<'a> {
             return if one == other {
                 Ok(())
             } else {
-                mismatch(place, format!("{one:?} was recorded, {other:?} came"))
+                mismatch(place, format!("{one:?} was recorded, {other:?} arrived"))
             };
         }
         let came = live.content().pointer("/metadata").unwrap_or(&Value::Null);
@@ -237,7 +241,7 @@ impl<'a> Comparison<'a> {
             return if right {
                 Ok(())
             } else {
-                mismatch(place, format!("{other} came, which is not the object's"))
+                mismatch(place, format!("{other} arrived, which is not the version of the object"))
             };
         }
         let uid = recorded
@@ -247,7 +251,7 @@ impl<'a> Comparison<'a> {
         self.version(&uid.unwrap_or_default(), one, other, place)
     }
 
-    /// The versions of an object move on when a controller of the run's cluster writes to it.
+    /// Compares versions. The version of an object advances when a controller of the run's cluster writes to it.
     fn version(&mut self, scope: &str, one: &str, other: &str, place: &str) -> Outcome {
         let paired = self.pair(Sort::Version, scope, one, other, place);
         if paired.is_err() && self.identifiers.advance(scope, one, other) {
@@ -264,11 +268,11 @@ impl<'a> Comparison<'a> {
     fn pair(&mut self, sort: Sort, scope: &str, one: &str, other: &str, place: &str) -> Outcome {
         self.identifiers.pair(sort, scope, one, other).map_err(|problem| Mismatch {
             pointer: place.to_owned(),
-            problem: format!("{one} was recorded, {other} came, but {problem}"),
+            problem: format!("{one} was recorded, {other} arrived, but {problem}"),
         })
     }
 
-    /// `scope` is the recorded uid of the object around.
+    /// Compares two values. `scope` is the recorded uid of the enclosing object.
     pub(crate) fn value(&mut self, place: &str, scope: &str, one: &Value, other: &Value) -> Outcome {
         match (one, other) {
             (Value::Object(one), Value::Object(other)) => self.members(place, scope, one, other),
@@ -276,7 +280,7 @@ impl<'a> Comparison<'a> {
                 if ones.len() != others.len() {
                     return mismatch(
                         place,
-                        format!("{} entries were recorded, {} came", ones.len(), others.len()),
+                        format!("{} entries were recorded, {} arrived", ones.len(), others.len()),
                     );
                 }
                 let mut pairs = ones.iter().zip(others).enumerate();
@@ -291,14 +295,14 @@ impl<'a> Comparison<'a> {
                 mismatch(
                     place,
                     format!(
-                        "{} was recorded, {} came",
+                        "{} was recorded, {} arrived",
                         short(&one.as_str().into()),
                         short(&other.as_str().into())
                     ),
                 )
             }
             (one, other) if one == other => Ok(()),
-            (one, other) => mismatch(place, format!("{} was recorded, {} came", short(one), short(other))),
+            (one, other) => mismatch(place, format!("{} was recorded, {} arrived", short(one), short(other))),
         }
     }
 
@@ -317,7 +321,7 @@ impl<'a> Comparison<'a> {
         let mut names: Vec<&String> = one.keys().chain(other.keys()).collect();
         names.sort();
         names.dedup();
-        // Uids first: what else is scoped by them must find the pair.
+        // Uids first: identifiers that are scoped by a uid must find its pair.
         names.sort_by_key(|name| (*name != "uid", *name != "metadata"));
         let is_csr = [one, other].iter().all(|spec| spec.contains_key("signerName"));
         for name in names {
@@ -344,7 +348,7 @@ impl<'a> Comparison<'a> {
         metadata["uid"].as_str().is_some_and(|uid| self.own.uids.contains(uid))
     }
 
-    /// An object that the cluster keeps by itself: the same one, whatever it holds.
+    /// Compares an object that the cluster manages by itself: it must be the same object, whatever its content.
     fn own_object(&mut self, place: &str, one: &Map<String, Value>, other: &Map<String, Value>) -> Outcome {
         self.rules.push(Rule::ClusterObjects);
         let text = |object: &Map<String, Value>, name: &str| {
@@ -353,7 +357,7 @@ impl<'a> Comparison<'a> {
         for name in ["name", "namespace"] {
             let (one, other) = (text(one, name), text(other, name));
             if one != other {
-                let problem = format!("{one} was recorded, {other} came");
+                let problem = format!("{one} was recorded, {other} arrived");
                 return mismatch(&format!("{place}/metadata/{name}"), problem);
             }
         }
@@ -395,7 +399,7 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// The rule under which a member may differ, whatever it says.
+    /// The rule under which a member may differ, whatever its value.
     fn allowed(&self, parent: &str, name: &str, one: &Value, other: &Value) -> Option<Rule> {
         let in_metadata = parent.ends_with("/metadata");
         let both = one.is_string() && other.is_string();
@@ -415,7 +419,7 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// Compares a member that identifies something; none for any other.
+    /// Compares a member that identifies something; `None` for any other member.
     fn identifier(
         &mut self,
         parent: &str,
@@ -433,7 +437,7 @@ impl<'a> Comparison<'a> {
         }
         let (one, other) = (one.as_str()?, other.as_str()?);
         Some(match name {
-            // A reference that was written before what it names came into being.
+            // A reference that was written before the object that it names was created.
             "uid" if !in_metadata && one == other => Ok(()),
             "uid" => self.pair(Sort::Uid, "", one, other, place),
             "resourceVersion" if in_metadata => self.version(scope, one, other, place),
@@ -447,7 +451,7 @@ impl<'a> Comparison<'a> {
         })
     }
 
-    /// Whether the run's API server sets this where it was not recorded, or does not keep what was recorded.
+    /// Whether the run's API server sets this where it was not recorded, or drops what was recorded.
     fn is_servers(&self, place: &str, uid: &str, one: &Value, other: &Value) -> bool {
         let place = in_object(place);
         let has = |known: &HashMap<String, Additions>, value: &Value| {
@@ -458,15 +462,15 @@ impl<'a> Comparison<'a> {
         if one.is_null() { has(&self.own.added, other) } else { has(&self.own.left_out, one) }
     }
 
-    /// Whether the recorded cluster, and no one else, has put this there.
+    /// Whether the recorded cluster added this by itself.
     fn is_addition(&self, place: &str, one: &Value, other: &Value) -> bool {
         let place = in_object(place);
         other.is_null() && self.additions.iter().any(|(pointer, value)| pointer == place && value == one)
     }
 }
 
-/// Whether this is the metadata of an object whose name the API server has made up: another one in each cluster, and as good
-/// as a uid.
+/// Whether this is the metadata of an object whose name the API server generated: the name differs in each cluster and
+/// identifies the object as well as a uid does.
 fn is_made_up(place: &str, one: &Map<String, Value>, other: &Map<String, Value>) -> bool {
     let text = |side: &Map<String, Value>, name: &str| {
         side.get(name).and_then(Value::as_str).unwrap_or_default().to_owned()
@@ -484,36 +488,36 @@ fn is_made_up(place: &str, one: &Map<String, Value>, other: &Map<String, Value>)
         && text(one, "name") != text(other, "name")
 }
 
-/// A place within the object that a frame carries.
+/// The pointer relative to the object that a frame carries.
 fn in_object(place: &str) -> &str {
     let place = place.strip_prefix("/content").unwrap_or(place);
     ["/Object", "/RespBody", "/body"].iter().find_map(|start| place.strip_prefix(start)).unwrap_or(place)
 }
 
-/// What deliveries leave out.
+/// Members that deliveries leave out.
 fn is_trimmed(parent: &str, name: &str) -> bool {
     match name {
         "managedFields" | "selfLink" => parent.ends_with("/metadata"),
         "kubectl.kubernetes.io/last-applied-configuration" => parent.ends_with("/metadata/annotations"),
         "lastHeartbeatTime" => parent.contains("/status/conditions/"),
-        // Of Nodes: what a node has pulled, it has reported itself.
+        // Of Nodes: a node reports its pulled images itself.
         "images" => parent.ends_with("/status"),
         _ => false,
     }
 }
 
-/// Where the object of an answer stands.
+/// Whether the object of an answer is at this pointer.
 fn is_object_root(place: &str) -> bool {
     matches!(place, "/content" | "/content/Object" | "/content/RespBody" | "/content/body")
 }
 
-/// Objects without members say as little as no object.
+/// Treats an object without members like no object.
 fn is_hollow(one: &Value, other: &Value) -> bool {
     let hollow = |value: &Value| value.is_null() || value.as_object().is_some_and(Map::is_empty);
     hollow(one) && hollow(other)
 }
 
-/// What answers to inserts show beyond what was asked: the recorded cluster's plugins and controllers put it there.
+/// What answers to inserts show beyond the request: plugins and controllers of the recorded cluster added it.
 pub(crate) fn additions(asked: &Value, made: &Value) -> Additions {
     const SERVERS_OWN: [&str; 6] =
         ["uid", "resourceVersion", "creationTimestamp", "managedFields", "name", "namespace"];
@@ -551,14 +555,14 @@ pub(crate) fn learn(identifiers: &mut Identifiers, recorded: &Value, live: &Valu
     let scope = text(recorded, "uid").unwrap_or_default();
     let mut pair = |sort, scope: &str, name: &str| {
         if let (Some(one), Some(other)) = (text(recorded, name), text(live, name)) {
-            // What contradicts is found when a frame shows it.
+            // A contradiction is reported when a frame shows it.
             let _ = identifiers.pair(sort, scope, &one, &other);
         }
     };
     pair(Sort::Uid, "", "uid");
     let ends = |object: &Value| object["metadata"]["deletionTimestamp"].is_string();
     if ends(recorded) && !ends(live) {
-        // It went at once: what is known of it is what it was before.
+        // The object was deleted at once: what is known of it is its state before the deletion.
         return;
     }
     pair(Sort::Version, &scope, "resourceVersion");

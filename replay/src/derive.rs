@@ -1,12 +1,13 @@
-//! What the Kubernetes API saw: as it was recorded, and for other objects derived from what the cloud said.
+//! Derives the changes of the Kubernetes API: recorded ones as they are, and for other objects those that the cloud's
+//! frames imply.
 //!
-//! An object that a reply carries exists, at that version, from just before the request that the reply answers; one that
-//! a push carries, from just before that push; deletions likewise. Answers to writes are expectations and never inputs:
-//! the version that a write made is not made again, and what was pushed of it is an effect of the write. Refusals and whole
-//! lists say what was not there, or was there already. When such a push
-//! also shows what the write cannot have changed (a status patch does not set a deletion time, and only the conditions
-//! that it names), that part was there before the write. An incarnation that is seen again after its deletion was told was never deleted: the node did not need
-//! it for a while.
+//! An object in a reply exists, at that version, from just before the request that the reply answers. An object in a
+//! push exists from just before that push; deletions likewise. Answers to writes are expectations and never inputs: the
+//! version that a write created is not created again, and its push is an effect of the write. If such a push also shows
+//! something that the write cannot have changed (a status patch changes neither the deletion time nor conditions that
+//! it does not name), that part was there before the write. Refusals and complete lists show which objects were
+//! missing, or existed already. An incarnation that is seen again after its deletion was delivered was never deleted:
+//! the node did not need it for a while.
 
 mod effects;
 mod order;
@@ -23,7 +24,7 @@ use crate::frame::{Ask, Frame, Key};
 use crate::transcript::{Event, Line, Transcript, Verb};
 use crate::value::{same_content, strip};
 
-/// Something that a frame proves about the API.
+/// A fact about the API that a frame proves.
 struct Fact {
     /// Index of the line before which it holds.
     before: usize,
@@ -31,24 +32,24 @@ struct Fact {
 }
 
 enum What {
-    /// The object exists so.
+    /// The object exists in this state.
     Exists(Value),
-    /// A write has made this version; what it was made of, when that was there before.
+    /// A write created this version. Beside it, the previous state, if the object existed before.
     Made(Value, Option<Value>),
-    /// A report has made this version, which was pushed as well; what it said.
+    /// A report created this version, which was pushed as well. Beside it, the content of the report.
     Reported(Value, Value),
-    /// A write has deleted the object, or asked it to go.
+    /// A write deleted the object, or requested its deletion.
     Unmade(Key),
-    /// No object has this key; with a uid, no such incarnation.
+    /// No object has this key. With a uid: this incarnation does not exist.
     Absent(Key, Option<String>),
-    /// A list has these objects, and no others of the kind and the namespace.
+    /// A list contains these objects, and no others of the kind and the namespace.
     Listed(refusals::Listed),
-    /// A write was refused for what was there.
+    /// A write was refused because of the state of the object.
     Refused(refusals::Refused),
 }
 
 impl What {
-    /// The object that this shows, as it was before a write of the edge.
+    /// The object that this shows, in its state before a write of the edge.
     fn object(&self) -> Option<Value> {
         match self {
             Self::Exists(object) | Self::Made(_, Some(object)) => Some(object.clone()),
@@ -62,8 +63,8 @@ impl What {
     }
 }
 
-/// The transcript with the lines of the API: its own, in the order that the frames prove, and derived ones for objects
-/// of which it has none.
+/// The transcript with API lines: its own, in the order that the frames prove, and derived ones for objects that have
+/// none.
 #[must_use]
 pub fn with_api_lines(transcript: &Transcript) -> Transcript {
     let transcript = &effects::split(&order::ordered(&types::completed(transcript)));
@@ -93,8 +94,8 @@ pub fn with_api_lines(transcript: &Transcript) -> Transcript {
     Transcript { lines, ..transcript.clone() }
 }
 
-/// A Node that comes into being once more was deleted before: as far as the frames tell while its node was away, and not in the
-/// middle of the connection on which it returns.
+/// A Node that is created again was deleted before. The deletion is placed while the node was away, as far as the
+/// frames show it, and not in the middle of the connection on which it returns.
 fn with_nodes_gone_before_they_return(
     transcript: &Transcript,
     changes: HashMap<usize, Vec<(Verb, Value)>>,
@@ -116,7 +117,7 @@ fn with_nodes_gone_before_they_return(
     moved
 }
 
-/// Where the connection of a line begins, if nothing on it has shown this object before.
+/// Start of a line's connection, if nothing on it has shown this object before.
 fn start_of_return(transcript: &Transcript, index: usize, object: &Value) -> Option<usize> {
     let conn = transcript.lines.get(index)?.conn?;
     let start = transcript.lines.iter().position(|line| line.conn == Some(conn))?;
@@ -135,7 +136,7 @@ fn told_by_api(line: &Line) -> Option<Key> {
     }
 }
 
-/// What is proven, in the order of the lines before which it holds.
+/// The proven facts, in the order of the lines before which they hold.
 fn facts(transcript: &Transcript) -> Vec<Fact> {
     let mut requests: HashMap<&str, (usize, &Frame)> = HashMap::new();
     let mut facts: Vec<Fact> = Vec::new();
@@ -213,7 +214,7 @@ fn of_reply(asked: usize, request: &Frame, reply: &Frame, pushed: &HashSet<(Stri
     what.into_iter().map(|what| Fact { before: asked, what }).collect()
 }
 
-/// A deletion through the API: of what is left for a while, the answer shows the object with its end set.
+/// A deletion through the API. If the object lingers, the answer shows it with its deletion time set.
 fn of_deletion(request: &Frame, reply: &Frame) -> Vec<What> {
     let lingers = |object: &Value| {
         let metadata = &object["metadata"];
@@ -227,7 +228,8 @@ fn of_deletion(request: &Frame, reply: &Frame) -> Vec<What> {
     }
 }
 
-/// An object that a typed encoder has written, with its kind; one of which nobody tells is called by the word of its path.
+/// An object that a typed encoder wrote, with its kind added. If the kind is unknown, it is the resource word of the
+/// path.
 fn with_kind(mut object: Value, frame: &Frame, kinds: &Kinds) -> Value {
     if object["kind"].is_null()
         && let Some(key) = frame.key()
@@ -249,11 +251,11 @@ fn version(object: &Value) -> (String, String) {
     (text("/metadata/uid"), text("/metadata/resourceVersion"))
 }
 
-/// The API as far as the transcript has told.
+/// The state of the API as far as the transcript shows it.
 #[derive(Default)]
 struct Known {
     objects: HashMap<Key, Value>,
-    /// Incarnations whose end was a write's, with what they last were.
+    /// Uids of incarnations that a write deleted.
     ended: HashSet<String>,
     /// Position of the last fact about an incarnation.
     last_seen: HashMap<String, usize>,
@@ -266,7 +268,7 @@ impl Known {
             What::Made(object, before) => self.written(object, before),
             What::Reported(object, report) => self.reported(object, &report),
             What::Unmade(key) => {
-                // A pod on a node goes when its kubelet says so; every other object at once.
+                // A pod on a node is deleted when its kubelet confirms it; every other object at once.
                 let gone = self.objects.remove(&key);
                 self.ended.extend(gone.map(|object| version(&object).0));
                 Vec::new()
@@ -291,7 +293,7 @@ impl Known {
             Some(((same, _), known)) if same != uid => {
                 vec![(Verb::Delete, known.clone()), (Verb::Create, object.clone())]
             }
-            // What was seen newer before does not become older: caches lag.
+            // An older version than the newest one seen changes nothing: caches lag.
             Some(((_, newest), _)) if !is_newer(&revision, &newest) => return Vec::new(),
             Some(_) => vec![(Verb::Update, object.clone())],
         };
@@ -302,9 +304,9 @@ impl Known {
     fn written(&mut self, object: Value, before: Option<Value>) -> Vec<(Verb, Value)> {
         let known = self.objects.get(&Key::of_object(&object));
         let change = match (known, before) {
-            // The recording begins when it was there already.
+            // The object already existed when the recording began.
             (None, Some(before)) => vec![(Verb::Create, before)],
-            // Another one came into being: the former must have gone.
+            // Another incarnation was created: the former one must have been deleted.
             (Some(known), None) if version(known).0 != version(&object).0 => {
                 vec![(Verb::Delete, known.clone())]
             }
@@ -350,7 +352,7 @@ impl Known {
 }
 
 impl Known {
-    /// A write of the edge has made this, unless something newer was seen.
+    /// Records that a write of the edge created this, unless a newer version was seen.
     fn made(&mut self, object: Value) {
         let key = Key::of_object(&object);
         let known = self.objects.get(&key).map(version);
@@ -361,7 +363,7 @@ impl Known {
     }
 }
 
-/// Versions that are numbers are compared as such (Kubernetes compares them so from 1.35 on).
+/// Compares numeric versions as numbers (as Kubernetes does from 1.35 on).
 fn is_newer(revision: &str, newest: &str) -> bool {
     match (revision.parse::<u64>(), newest.parse::<u64>()) {
         (Ok(revision), Ok(newest)) => revision > newest,

@@ -1,7 +1,7 @@
-//! One recorded message, and what it is about.
+//! One recorded message, and questions about it.
 //!
-//! Frames of dialect `tombolo` have the same members (`crate::tombolo`); where they mean something of their own, their
-//! `lane` tells them apart.
+//! Frames of dialect `tombolo` have the same members (`crate::tombolo`). Where they have a meaning of their own, their
+//! `lane` distinguishes them.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -14,12 +14,12 @@ use tombolo_proto::session::kubeedge::{Kinds, is_word_of_object};
 #[derive(Debug, Clone, PartialEq)]
 pub struct Frame(Value);
 
-/// Namespace, type word and name of an object on the wire (docs/reference/kubeedge.md#resource-paths).
+/// Namespace, resource word and name of an object on the wire (docs/reference/kubeedge.md#resource-paths).
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
     /// Kind in lower case.
     pub kind: String,
-    /// Empty for objects without one.
+    /// Empty for cluster-scoped objects.
     pub namespace: String,
     /// Name.
     pub name: String,
@@ -47,39 +47,40 @@ impl std::fmt::Display for Key {
     }
 }
 
-/// What a message of the edge asks for.
+/// What a message of the edge requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ask {
-    /// Sent so that the connection lives.
+    /// Nothing: it keeps the connection alive.
     Keepalive,
-    /// The acknowledgement, or failure, of something.
+    /// The message acknowledges something, or reports its failure.
     Ack,
-    /// The present state of objects.
+    /// The current state of objects.
     Read,
-    /// A change. Token requests are changes: their answer is made, not looked up.
+    /// A change. Token requests count as changes: their answer is created, not looked up.
     Write,
-    /// A list of what is watched.
+    /// A list of watched objects.
     Sync,
-    /// A report that nobody answers, or nothing that is known.
+    /// Nothing: a report without an answer, or an unknown message.
     Report,
-    /// Nothing: the empty message that a stock edge sends when it stops, and what is no message with an id.
+    /// Nothing: the empty message that a KubeEdge edge sends when it stops, or anything that is not a message with an
+    /// id.
     Zero,
 }
 
 impl Frame {
-    /// A frame of recorded JSON.
+    /// Wraps recorded JSON.
     #[must_use]
     pub fn new(json: Value) -> Self {
         Self(json)
     }
 
-    /// The JSON.
+    /// The frame as JSON.
     #[must_use]
     pub fn as_json(&self) -> &Value {
         &self.0
     }
 
-    /// The JSON, to change.
+    /// The frame as mutable JSON.
     pub fn as_json_mut(&mut self) -> &mut Value {
         &mut self.0
     }
@@ -94,25 +95,25 @@ impl Frame {
         self.text("/header/msg_id")
     }
 
-    /// Id of the message that it answers; empty for none.
+    /// Id of the message that this one answers; empty if it answers none.
     #[must_use]
     pub fn parent(&self) -> &str {
         self.text("/header/parent_msg_id")
     }
 
-    /// Version in the header; empty for none.
+    /// Version in the header; empty if there is none.
     #[must_use]
     pub fn resource_version(&self) -> &str {
         self.text("/header/resourceversion")
     }
 
-    /// Module that sent it.
+    /// Module that sent the message.
     #[must_use]
     pub fn source(&self) -> &str {
         self.text("/route/source")
     }
 
-    /// Group that it is for.
+    /// Group that the message is for.
     #[must_use]
     pub fn group(&self) -> &str {
         self.text("/route/group")
@@ -124,7 +125,7 @@ impl Frame {
         self.text("/route/operation")
     }
 
-    /// Resource path, as on the wire.
+    /// Resource path as on the wire.
     #[must_use]
     pub fn resource(&self) -> &str {
         self.text("/route/resource")
@@ -142,14 +143,15 @@ impl Frame {
         self.is_tombolo() && self.group() == group && self.operation() == operation
     }
 
-    /// Content; `null` for none.
+    /// Content; `null` if there is none.
     #[must_use]
     pub fn content(&self) -> &Value {
         self.0.get("content").unwrap_or(&Value::Null)
     }
 
-    /// Resource path of a delivery with the usual word for the kind: a stock cloud's dynamic controller cuts words of plurals,
-    /// its other controllers have the kind (docs/reference/kubeedge.md#application-messages). Any other path as on the wire.
+    /// Resource path of a delivery with the usual word for the kind. A KubeEdge cloud's dynamic controller derives its
+    /// words from plurals; the other controllers use the kind (docs/reference/kubeedge.md#application-messages). Any
+    /// other path is returned as on the wire.
     #[must_use]
     pub fn usual_resource(&self) -> String {
         match self.resource().splitn(3, '/').collect::<Vec<_>>()[..] {
@@ -158,7 +160,7 @@ impl Frame {
         }
     }
 
-    /// The kind of a delivery in lower case, where its word is one that a dynamic controller makes; otherwise the word.
+    /// The kind of a delivery in lower case, if its word is one that a dynamic controller makes; otherwise the word.
     fn usual_word(&self, word: &str) -> String {
         if !self.is_push() || self.is_tombolo() {
             return word.to_owned();
@@ -171,7 +173,7 @@ impl Frame {
         kind.map_or_else(|| word.to_owned(), |kind| kind.to_ascii_lowercase())
     }
 
-    /// Key of the object that the path names. Types of subresources name their object.
+    /// Key of the object that the path names. A subresource type names its object.
     #[must_use]
     pub fn key(&self) -> Option<Key> {
         if self.is_tombolo() && self.group() == "api" {
@@ -189,14 +191,14 @@ impl Frame {
         };
         const OF_THE_CLUSTER: [&str; 4] =
             ["node", "persistentvolume", "volumeattachment", "certificatesigningrequest"];
-        // Older edges, and queries for volumes, name a namespace that counts for nothing
+        // Older edges, and queries for volumes, name a namespace that has no meaning
         // (docs/reference/kubeedge.md#upstream-messages).
         let is_bare = namespace == "null" || OF_THE_CLUSTER.contains(&kind);
         let namespace = if is_bare { "" } else { namespace };
         Some(Key { kind: kind.to_owned(), namespace: namespace.to_owned(), name: name.to_owned() })
     }
 
-    /// The name in an empty object, which an edge is given in place of one that none of its pods needs
+    /// The name in an empty object that an edge receives in place of one that none of its pods needs
     /// (docs/reference/kubeedge.md#safe-answers).
     #[must_use]
     pub fn stands_in_for(&self) -> Option<&str> {
@@ -211,7 +213,7 @@ impl Frame {
         (is_empty && self.resource().ends_with(&format!("/{name}"))).then_some(name)
     }
 
-    /// What a message of the edge asks for (docs/reference/kubeedge.md#upstream-messages).
+    /// What a message of the edge requests (docs/reference/kubeedge.md#upstream-messages).
     #[must_use]
     pub fn ask(&self) -> Ask {
         if self.id().is_empty() && !self.is_tombolo() {
@@ -243,26 +245,26 @@ impl Frame {
         }
     }
 
-    /// Whether this answer says that nothing was done.
+    /// Whether this answer says that the request was refused.
     #[must_use]
     pub fn is_refusal(&self) -> bool {
         self.operation() == "error" || self.content().get("Err").is_some_and(|error| !error.is_null())
     }
 
-    /// Whether a message of the edge patches a status, or comes from an application: answers to these are the only ones
-    /// that stock edges do not acknowledge (docs/reference/kubeedge.md#remote-calls).
+    /// Whether a message of the edge patches a status or comes from an application. Answers to these are the only ones
+    /// that KubeEdge edges do not acknowledge (docs/reference/kubeedge.md#remote-calls).
     #[must_use]
     pub fn is_patch_or_application(&self) -> bool {
         self.operation() == "patch" || self.source() == "metaserver"
     }
 
-    /// Whether a message of the edge makes an object that was not there.
+    /// Whether a message of the edge creates an object.
     #[must_use]
     pub fn creates(&self) -> bool {
         self.operation() == "insert" || self.is_frame("api", "POST") || self.application("Verb") == "create"
     }
 
-    /// What a frame of dialect `tombolo` asks for; none for the messages of KubeEdge in it.
+    /// What a frame of dialect `tombolo` requests; `None` for the KubeEdge messages in it.
     fn ask_of_frame(&self) -> Option<Ask> {
         Some(match (self.group(), self.operation()) {
             ("session", "hello" | "ping") => Ask::Sync,
@@ -271,14 +273,14 @@ impl Frame {
             ("session", _) => Ask::Report,
             ("api", "GET") => Ask::Read,
             ("api", _) => Ask::Write,
-            (group, "part") if group.starts_with("scope/") => Ask::Ack,
-            (group, "subscribe") if group.starts_with("scope/") => Ask::Sync,
-            (group, _) if group.starts_with("scope/") => Ask::Report,
+            (group, "part") if group.starts_with("subscription/") => Ask::Ack,
+            (group, "subscribe") if group.starts_with("subscription/") => Ask::Sync,
+            (group, _) if group.starts_with("subscription/") => Ask::Report,
             _ => return None,
         })
     }
 
-    /// Whether this message of the cloud gives or takes an object unasked.
+    /// Whether this message of the cloud delivers or deletes an object unasked.
     #[must_use]
     pub fn is_push(&self) -> bool {
         let gives = match self.operation() {
@@ -289,15 +291,15 @@ impl Frame {
         gives && self.parent().is_empty()
     }
 
-    /// Whether this answers a call with a document that describes the cluster: discovery, versions, schemas, the issuer of
-    /// tokens and its keys.
+    /// Whether this answers a call with a document that describes the cluster: discovery, versions, schemas, the token
+    /// issuer and its keys.
     #[must_use]
     pub fn describes_cluster(&self) -> bool {
         is_description(&self.content()["body"])
     }
 
-    /// Whether another controller of a stock cloud than those that serve pods and their like says this unasked: about
-    /// devices, node tasks, policies, routes (docs/reference/kubeedge.md#devices-and-node-tasks).
+    /// Whether this is an unasked message of a KubeEdge cloud's controller for devices, node tasks, policies or routes,
+    /// rather than for pods and similar objects (docs/reference/kubeedge.md#devices-and-node-tasks).
     #[must_use]
     pub fn is_elsewhere(&self) -> bool {
         const SOURCES: [&str; 7] = [
@@ -316,15 +318,15 @@ impl Frame {
         self.parent().is_empty() && (SOURCES.contains(&self.source()) || volume || self.group() == "user")
     }
 
-    /// Whether a stock cloud's hub speaks of a connection, which it does to the edge by mistake
+    /// Whether this is a notice of a KubeEdge cloud's hub about a connection, which it sends to the edge by mistake
     /// (docs/reference/kubeedge.md#connection-notices).
     #[must_use]
     pub fn is_hub_notice(&self) -> bool {
         self.parent().is_empty() && matches!(self.operation(), "connected" | "disconnected")
     }
 
-    /// Whether this frame of the cloud says something unasked that is about no object: `CaughtUp`, a request for an
-    /// inventory, a ping, a goodbye.
+    /// Whether this is an unasked frame of the cloud that is about no object: `CaughtUp`, a request for an inventory, a
+    /// ping, a goodbye.
     #[must_use]
     pub fn is_notice(&self) -> bool {
         self.is_tombolo() && self.parent().is_empty() && !self.is_push()
@@ -336,13 +338,13 @@ impl Frame {
         self.content().get(member).and_then(Value::as_str).unwrap_or_default().to_owned()
     }
 
-    /// The options of a record; null for none.
+    /// The options of a record; null if there are none.
     #[must_use]
     pub fn option(&self) -> Value {
         body_json(&self.application("Option")).unwrap_or_default()
     }
 
-    /// The object that a message of the edge would make, with its kind as far as it is known.
+    /// The object that a message of the edge would create, with its kind if known.
     #[must_use]
     pub fn asked(&self) -> Option<Value> {
         if self.source() == "metaserver" {
@@ -353,14 +355,14 @@ impl Frame {
         Some(object)
     }
 
-    /// The body of a MetaServer answer, when it is JSON.
+    /// The body of a MetaServer answer, if it is JSON.
     #[must_use]
     pub fn application_body(&self) -> Option<Value> {
         body_json(self.content().get("RespBody")?.as_str()?)
     }
 
-    /// The objects that a message of the cloud carries, each with `kind` and `apiVersion` as far as they are known. The
-    /// scale of an object is a view of it, under its uid and version.
+    /// The objects that a message of the cloud carries, each with `kind` and `apiVersion` if they are known. The scale
+    /// of an object is a view of it, with its uid and version.
     #[must_use]
     pub fn objects(&self) -> Vec<Value> {
         let mut objects = self.carried();
@@ -401,7 +403,7 @@ impl Frame {
         self.status().is_some_and(|status| status["reason"] == "NotFound")
     }
 
-    /// The status with which an answer refuses; none for what was done, and for a refusal without one.
+    /// The status with which an answer refuses; `None` for a success, and for a refusal without a status.
     #[must_use]
     pub fn status(&self) -> Option<&Value> {
         let content = self.content();
@@ -414,8 +416,8 @@ impl Frame {
     }
 }
 
-/// The object that a call of the Kubernetes API is about; subresources name their object, and what is put into a
-/// collection names itself.
+/// The object that a call of the Kubernetes API is about. A subresource names its object, and the body of a create
+/// names the object.
 fn key_of_path(path: &str, body: &Value) -> Option<Key> {
     let path = path.split('?').next().unwrap_or_default();
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
@@ -436,8 +438,8 @@ fn key_of_path(path: &str, body: &Value) -> Option<Key> {
     Some(Key { kind: singular(plural), namespace: namespace.to_owned(), name: name.to_owned() })
 }
 
-/// The object that a record of MetaServer is about (docs/reference/kubeedge.md#application-records): what is made names
-/// itself.
+/// The object that a MetaServer record is about (docs/reference/kubeedge.md#application-records). For a create, the
+/// body names the object.
 fn key_of_record(record: &Value) -> Option<Key> {
     let key = record["Key"].as_str()?.strip_prefix('/')?;
     let [_, _, plural, namespace, name] = key.split('/').collect::<Vec<_>>()[..] else { return None };
@@ -449,7 +451,7 @@ fn key_of_record(record: &Value) -> Option<Key> {
     Some(Key { kind: singular(plural), namespace: namespace.to_owned(), name })
 }
 
-/// The kind in lower case that a plural belongs to, by the rules of English that Kubernetes' kinds follow.
+/// The kind in lower case for a plural, by the English rules that Kubernetes kinds follow.
 fn singular(plural: &str) -> String {
     match plural {
         "endpoints" => plural.to_owned(),
@@ -461,20 +463,20 @@ fn singular(plural: &str) -> String {
     }
 }
 
-/// Decodes a base64 body that is JSON.
+/// Decodes a base64 body that contains JSON.
 #[must_use]
 pub(crate) fn body_json(text: &str) -> Option<Value> {
     serde_json::from_slice(&STANDARD.decode(text).ok()?).ok()
 }
 
-/// Whether a value is an object with identity.
+/// Whether a value is an object with an identity.
 pub(crate) fn is_object(value: &Value) -> bool {
     ["/metadata/name", "/metadata/uid"]
         .iter()
         .all(|pointer| value.pointer(pointer).and_then(Value::as_str).is_some_and(|text| !text.is_empty()))
 }
 
-/// The object, or those of a list, which name their kind only once.
+/// The object, or the items of a list. A list names their kind only once.
 fn items(body: Value) -> Vec<Value> {
     let kind = body["kind"].as_str().unwrap_or_default();
     let Some(kind) = kind.strip_suffix("List") else {
@@ -493,7 +495,7 @@ fn items(body: Value) -> Vec<Value> {
     named.collect()
 }
 
-/// Says the kind of an object that a frame carries without it (docs/reference/kubeedge.md#content).
+/// Adds the kind to an object that a frame carries without it (docs/reference/kubeedge.md#content).
 fn name_kind(object: &mut Value, word: &str) {
     let known = Kinds::default();
     let Some((kind, version)) = known.named(&ResourceType::parse(word)) else { return };
@@ -505,11 +507,11 @@ fn name_kind(object: &mut Value, word: &str) {
     }
 }
 
-/// Whether a body is a document of the Kubernetes API that describes the server.
+/// Whether a body is an API document that describes the server.
 pub(crate) fn is_description(body: &Value) -> bool {
     const KINDS: [&str; 6] =
         ["APIVersions", "APIGroupList", "APIGroup", "APIResourceList", "APIGroupDiscoveryList", "Table"];
-    // Documents without a kind: OpenAPI and its index, the version, the issuer of tokens and its keys.
+    // Documents without a kind: OpenAPI and its index, the version, the token issuer and its keys.
     const MEMBERS: [&str; 5] = ["openapi", "paths", "gitVersion", "jwks_uri", "keys"];
     let kind = body["kind"].as_str().unwrap_or_default();
     KINDS.contains(&kind) || (kind.is_empty() && MEMBERS.iter().any(|member| body.get(*member).is_some()))

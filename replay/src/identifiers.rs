@@ -1,4 +1,4 @@
-//! Which identifier of a recording stands for which one of the run.
+//! Maps the identifiers of a recording to those of the run.
 
 use std::collections::HashMap;
 
@@ -13,13 +13,13 @@ pub(crate) enum Sort {
     Version,
     /// Generation of one incarnation.
     Generation,
-    /// A time that the API server has set in one incarnation.
+    /// A time that the API server set in one incarnation.
     Time,
     /// Network address of the cloud.
     Address,
     /// Generation of an epoch of one cluster: one to one.
     Epoch,
-    /// Address or port that the cluster has allotted to a Service: one to one.
+    /// Address or port that the cluster allocated to a Service: one to one.
     Allotted,
 }
 
@@ -29,21 +29,21 @@ impl Sort {
     }
 }
 
-/// What is known to mean the same. Grows with the transcript, which is bounded.
+/// Pairs that are known to mean the same. Bounded by the transcript.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Identifiers {
     forward: HashMap<(Sort, String, String), String>,
     backward: HashMap<(Sort, String, String), String>,
-    /// Uids once more: they are looked for within longer texts.
+    /// The uids again, for searches within longer texts.
     uids: HashMap<String, String>,
 }
 
 impl Identifiers {
-    /// Says that both mean the same. `scope` is the recorded uid of the object in which they stand, and for times the
-    /// member's name too.
+    /// Records that both mean the same. `scope` is the recorded uid of the object that contains them; for times,
+    /// it also contains the member's name.
     ///
     /// # Errors
-    /// What was known before and contradicts it.
+    /// Returns the known pair that contradicts this one.
     pub(crate) fn pair(&mut self, sort: Sort, scope: &str, recorded: &str, live: &str) -> Result<(), String> {
         let mut draft = Draft::new(self);
         draft.pair(sort, scope, recorded, live)?;
@@ -52,7 +52,7 @@ impl Identifiers {
         Ok(())
     }
 
-    /// Keeps what a comparison has learned.
+    /// Keeps what a comparison learned.
     pub(crate) fn keep(&mut self, learned: Self) {
         self.forward.extend(learned.forward);
         self.backward.extend(learned.backward);
@@ -69,17 +69,17 @@ impl Identifiers {
         }
     }
 
-    /// The run's word for a recorded one.
+    /// The run's identifier for a recorded one.
     pub(crate) fn live(&self, sort: Sort, scope: &str, recorded: &str) -> Option<&str> {
         self.forward.get(&(sort, scope.to_owned(), recorded.to_owned())).map(String::as_str)
     }
 
-    /// The recording's word for one of the run.
+    /// The recorded identifier for one of the run.
     pub(crate) fn recorded(&self, sort: Sort, scope: &str, live: &str) -> Option<&str> {
         self.backward.get(&(sort, scope.to_owned(), live.to_owned())).map(String::as_str)
     }
 
-    /// The text with all known uids replaced, those inside of longer texts too.
+    /// The text with all known uids replaced, including those inside longer texts.
     pub(crate) fn translate(&self, text: &str) -> String {
         match self.uids.get(text) {
             Some(live) => live.clone(),
@@ -87,7 +87,8 @@ impl Identifiers {
         }
     }
 
-    /// Uids stand in longer texts as words: what only begins or ends like one is something else, a name for example.
+    /// Inside longer texts, only whole words are uids: a word that only begins or ends like a uid is something else,
+    /// for example a name.
     fn translate_parts(&self, text: &str) -> String {
         let is_part = |letter: char| letter.is_ascii_alphanumeric() || letter == '-';
         let mut translated = String::with_capacity(text.len());
@@ -104,7 +105,7 @@ impl Identifiers {
         translated
     }
 
-    /// Content of a request, as the edge of the run would write it.
+    /// Translates the content of a request to what the edge of the run would write.
     pub(crate) fn translate_content(&self, content: &mut Value) {
         match content {
             Value::String(text) => *text = self.translate(text),
@@ -124,7 +125,7 @@ impl Identifiers {
         }
     }
 
-    /// The generation of an epoch counts in its own cluster.
+    /// Translates the generation of an epoch, which counts within its own cluster.
     fn translate_epoch(&self, members: &mut Map<String, Value>) {
         let cluster = members.get("cluster").and_then(Value::as_str).unwrap_or_default();
         let generation = members.get("generation").and_then(Value::as_u64).unwrap_or_default().to_string();
@@ -136,7 +137,7 @@ impl Identifiers {
     }
 }
 
-/// What a comparison learns, on top of what is known: it counts only when everything is equal.
+/// What a comparison learns, on top of what is known. It counts only if everything is equal.
 pub(crate) struct Draft<'a> {
     known: &'a Identifiers,
     learned: Identifiers,
@@ -151,12 +152,12 @@ impl<'a> Draft<'a> {
         self.learned
     }
 
-    /// What was learned so far, to come back to.
+    /// What was learned so far, for [`Self::reset`].
     pub(crate) fn mark(&self) -> Identifiers {
         self.learned.clone()
     }
 
-    /// Forgets what was learned since.
+    /// Forgets what was learned since the mark.
     pub(crate) fn reset(&mut self, mark: Identifiers) {
         self.learned = mark;
     }
@@ -164,7 +165,7 @@ impl<'a> Draft<'a> {
     /// As [`Identifiers::pair`].
     ///
     /// # Errors
-    /// What was known before and contradicts it.
+    /// Returns the known pair that contradicts this one.
     pub(crate) fn pair(&mut self, sort: Sort, scope: &str, recorded: &str, live: &str) -> Result<(), String> {
         let known =
             self.learned.live(sort, scope, recorded).or_else(|| self.known.live(sort, scope, recorded));
@@ -172,22 +173,22 @@ impl<'a> Draft<'a> {
             return if known == live {
                 Ok(())
             } else {
-                Err(format!("{recorded} has stood for {known} before"))
+                Err(format!("{recorded} is already paired with {known}"))
             };
         }
         if sort.is_one_to_one() {
             let known =
                 self.known.recorded(sort, scope, live).or_else(|| self.learned.recorded(sort, scope, live));
             if let Some(known) = known {
-                return Err(format!("{live} has stood for {known} before"));
+                return Err(format!("{live} is already paired with {known}"));
             }
         }
         self.learned.insert(sort, scope, recorded, live);
         Ok(())
     }
 
-    /// Somebody else wrote to the object of the run meanwhile: the recorded version stands for this newer one from now on.
-    /// False when it is not newer, or stands for another recorded version.
+    /// Another client wrote to the object of the run meanwhile: from now on the recorded version stands for this newer
+    /// one. Returns false if it is not newer, or stands for another recorded version.
     pub(crate) fn advance(&mut self, scope: &str, recorded: &str, live: &str) -> bool {
         let known = self.learned.live(Sort::Version, scope, recorded);
         let known = known.or_else(|| self.known.live(Sort::Version, scope, recorded));

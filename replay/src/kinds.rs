@@ -1,5 +1,5 @@
-//! Which kinds a transcript tells of beside those that are built into Kubernetes: its lines of the API have their definitions,
-//! or an edge has asked for discovery.
+//! Finds the kinds, beside the ones built into Kubernetes, that a transcript defines: by definitions in its API lines,
+//! or by an edge's discovery request.
 
 use serde_json::Value;
 use tombolo_proto::session::kubeedge::Kinds;
@@ -9,7 +9,7 @@ use crate::transcript::{Event, Transcript};
 /// Kind of the objects that define others.
 const DEFINITION: &str = "CustomResourceDefinition";
 
-/// See the module.
+/// The kinds that a transcript defines.
 pub(crate) fn told(transcript: &Transcript) -> Kinds {
     let mut kinds = Kinds::default();
     for line in &transcript.lines {
@@ -51,7 +51,7 @@ fn discovered(kinds: &mut Kinds, list: &Value) {
     }
 }
 
-/// Whether the lines of the API define a resource, `plural.group`.
+/// Whether the API lines define a resource, `plural.group`.
 pub(crate) fn defines(transcript: &Transcript, name: &str) -> bool {
     transcript.lines.iter().any(|line| match &line.event {
         Event::Api(_, object) => object["kind"] == DEFINITION && object["metadata"]["name"] == name,

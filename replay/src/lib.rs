@@ -1,9 +1,9 @@
-//! Replay of recorded traffic: transcripts, what they say about the Kubernetes API, and whether other traffic means the
-//! same.
+//! Replay of recorded traffic: transcripts, the Kubernetes API changes that they imply, and comparison with other
+//! traffic.
 //!
-//! Nothing here has sockets or a clock. [`Transcript`] is what was recorded; [`with_api_lines`] adds what the API saw;
-//! a [`Matcher`] is told what a cloud under test does and says where that differs; [`play_cloud`] plays the cloud's side
-//! against an edge session. Where a difference is meant, a [`Rule`] says so and why.
+//! Nothing here uses sockets or a clock. [`Transcript`] is the recording. [`with_api_lines`] adds the changes that the
+//! API saw. A [`Matcher`] is fed what a cloud under test does, and reports differences. [`play_cloud`] plays the
+//! cloud's side against an edge session. A [`Rule`] names each intended difference and the reason for it.
 
 mod application;
 mod cloud_side;

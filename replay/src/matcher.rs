@@ -1,4 +1,4 @@
-//! Follows a run along a transcript: what was expected, what came, and where they differ.
+//! Follows a run along a transcript: what was expected, what arrived, and where they differ.
 
 mod deliveries;
 mod index;
@@ -22,14 +22,14 @@ use crate::transcript::{Event, Line, Transcript, Verb};
 use index::{Index, Version};
 pub use restricted::{Call, approved, call_of};
 
-/// The first thing that is not as it was recorded.
+/// The first deviation from the recording.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Difference {
     /// Line of the transcript; 0 where it has none.
     pub line: usize,
     /// What was recorded.
     pub recorded: Option<Value>,
-    /// What came.
+    /// What arrived.
     pub live: Option<Value>,
     /// How they differ.
     pub problem: String,
@@ -46,23 +46,23 @@ impl fmt::Display for Difference {
 
 impl std::error::Error for Difference {}
 
-/// Whether an expected frame has come.
+/// Whether an expected frame has arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
-    /// It has, or a rule says that it need not.
+    /// It has arrived, or a rule says that it need not.
     Done,
     /// Not yet.
     Waiting,
 }
 
-/// What a run without differences has shown.
+/// The result of a run without differences.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Summary {
-    /// Expected frames that came.
+    /// Expected frames that arrived.
     pub matched: usize,
     /// Expected frames that a rule excused.
     pub excused: usize,
-    /// Frames that came besides, each under a rule.
+    /// Additional frames, each allowed by a rule.
     pub besides: usize,
     /// Rules that were needed.
     pub rules: Tally,
@@ -81,31 +81,31 @@ struct Push {
     used: bool,
 }
 
-/// Compares a run with a transcript that has its lines of the API. Everything that happens is told to it, in order.
+/// Compares a run with a transcript that has its API lines. It must be told everything that happens, in order.
 pub struct Matcher<'t> {
     transcript: &'t Transcript,
     states: Vec<State>,
     recorded: Index<'t>,
-    /// Requests of the run, by their id.
+    /// Requests of the run, by id.
     sent: HashMap<String, usize>,
     answered: HashSet<usize>,
     heard: HashSet<String>,
     pushes: Vec<Push>,
-    /// Which of them are about a resource, in order: by the path with the usual word.
+    /// Which pushes are about a resource, in order: by the path with the usual word.
     by_resource: HashMap<String, Vec<usize>>,
     /// Live versions that lie between two recorded ones.
     between: HashSet<Version>,
-    /// Uids of objects that the run's cluster has of its own.
+    /// Uids of objects that the run's own cluster manages, and other properties of it.
     own: Own,
     /// Subscriptions of local clients, which this run does not make: connection and group.
     unfollowed: HashSet<(Option<u64>, String)>,
     /// Kinds that the run's cluster does not serve, in lower case.
     unserved: HashSet<String>,
-    /// Resources that it does not serve, as keys of records begin: `group/version/plural`.
+    /// Resources that the run's cluster does not serve, as the beginning of record keys: `group/version/plural`.
     undefined: HashSet<String>,
-    /// Nodes whose Node a line of the API has deleted: the line.
+    /// Nodes whose Node was deleted by an API line, with that line.
     without_node: HashMap<String, usize>,
-    /// Connections that have ended with their Node: nothing of later lines comes on them.
+    /// Connections that ended with their Node, with the line of its deletion. Nothing of later lines arrives on them.
     over: HashMap<u64, usize>,
     additions: Additions,
     identifiers: Identifiers,
@@ -114,18 +114,18 @@ pub struct Matcher<'t> {
 }
 
 impl<'t> Matcher<'t> {
-    /// A run that has not begun. What answers to inserts show beyond the request is taken from `transcript` too.
+    /// A run that has not started. What answers to inserts show beyond the request is also taken from `transcript`.
     ///
     /// # Errors
-    /// [`Difference`] when the transcript contradicts itself.
+    /// [`Difference`] if the transcript contradicts itself.
     pub fn new(transcript: &'t Transcript) -> Result<Self, Difference> {
         Self::with_origin(transcript, transcript)
     }
 
-    /// As [`Self::new`], for a transcript that was altered: what the cluster added is taken from `origin`.
+    /// Like [`Self::new`], for a transcript that was altered: what the cluster added is taken from `origin`.
     ///
     /// # Errors
-    /// [`Difference`] when the transcript contradicts itself.
+    /// [`Difference`] if the transcript contradicts itself.
     pub fn with_origin(transcript: &'t Transcript, origin: &Transcript) -> Result<Self, Difference> {
         if let Some(fault) = soundness::check(transcript) {
             let line = &transcript.lines[fault.index];
@@ -156,12 +156,12 @@ impl<'t> Matcher<'t> {
         })
     }
 
-    /// What the recorded cluster added to objects that the edge wrote: preconditions of an equal answer.
+    /// What the recorded cluster added to objects that the edge wrote: preconditions for equal answers.
     pub fn preconditions(&self) -> impl Iterator<Item = String> + '_ {
         self.additions.iter().map(|(pointer, value)| format!("{pointer} = {value}"))
     }
 
-    /// The request of a line as an edge of this run sends it, under a new id and time.
+    /// The request of a line as an edge of this run sends it, with a new id and time.
     #[must_use]
     pub fn request(&self, index: usize, id: &str, timestamp_millis: u64) -> Option<Value> {
         let Event::Up(frame) = &self.transcript.lines.get(index)?.event else { return None };
@@ -175,7 +175,7 @@ impl<'t> Matcher<'t> {
         Some(json)
     }
 
-    /// The object of a line of the API as the API of this run knows it: uid and version are replaced where known.
+    /// The object of an API line as the API of this run knows it: uid and version are replaced if known.
     #[must_use]
     pub fn object(&self, index: usize) -> Option<Value> {
         let Event::Api(_, object) = &self.transcript.lines.get(index)?.event else { return None };
@@ -184,13 +184,13 @@ impl<'t> Matcher<'t> {
         Some(object)
     }
 
-    /// The request of a line was sent under this id.
+    /// Records that the request of a line was sent with this id.
     pub fn sent(&mut self, index: usize, id: &str) {
         self.sent.insert(id.to_owned(), index);
     }
 
-    /// The request of a line was not sent, because a local client's token is not in the recording: neither its answer
-    /// nor what a subscription brings is expected.
+    /// Records that the request of a line was not sent, because a local client's token is not in the recording. Neither
+    /// its answer nor the deliveries of its subscription are expected.
     pub fn unsaid(&mut self, index: usize) {
         let Some(Line { conn, event: Event::Up(frame), .. }) = self.transcript.lines.get(index) else {
             return;
@@ -203,7 +203,8 @@ impl<'t> Matcher<'t> {
         }
     }
 
-    /// The change of a line was made: what the API holds now, and before that what it held on the way.
+    /// Records that the change of a line was made. The last state is what the API holds now; the others are
+    /// intermediate states.
     pub fn applied(&mut self, index: usize, states: &[Value]) {
         let Some(Line { event: Event::Api(verb, recorded), .. }) = self.transcript.lines.get(index) else {
             return;
@@ -228,18 +229,19 @@ impl<'t> Matcher<'t> {
         }
     }
 
-    /// The cluster of the run has this object of its own: a run may show it although the recording does not.
+    /// Records an object of the run's own cluster: the run may show it although the recording does not.
     pub fn own(&mut self, object: &Value) {
         self.own.uids.insert(version(object).0);
     }
 
-    /// The cluster of the run does not serve this kind: its objects are not expected.
+    /// Records that the cluster of the run does not serve this kind: its objects are not expected.
     pub fn unserved(&mut self, kind: &str) {
         self.unserved.insert(kind.to_ascii_lowercase());
     }
 
-    /// The cluster of the run does not serve this resource, of which applications ask, unless the transcript defines it: it
-    /// may be refused where the recorded cloud answered. Tells whether it is one.
+    /// Records that the cluster of the run does not serve this resource, which applications request, unless the
+    /// transcript defines it. A request for it may then be refused where the recorded cloud answered. Returns whether
+    /// it was recorded.
     pub fn undefined(&mut self, group: &str, version: &str, plural: &str) -> bool {
         let defined = kinds::defines(self.transcript, &format!("{plural}.{group}"));
         if !defined {
@@ -248,14 +250,14 @@ impl<'t> Matcher<'t> {
         !defined
     }
 
-    /// The cloud has ended a connection: with its Node, or for another reason, which excuses nothing.
+    /// Records that the cloud ended a connection. Frames are excused only if its Node was deleted.
     pub fn ended(&mut self, conn: u64) {
         if let Some(deleted) = self.without_node.get(self.transcript.node_of(conn)) {
             self.over.entry(conn).or_insert(*deleted);
         }
     }
 
-    /// The node of a connection has joined again, because its Node was deleted. Tells whether it was.
+    /// Records that the node of a connection joined again because its Node was deleted. Returns whether it was deleted.
     pub fn joined_again(&mut self, conn: u64) -> bool {
         let deleted = self.without_node.remove(self.transcript.node_of(conn)).is_some();
         if deleted {
@@ -264,26 +266,26 @@ impl<'t> Matcher<'t> {
         deleted
     }
 
-    /// Whether a connection had ended with its Node before this line.
+    /// Whether a connection ended with its Node before this line.
     fn is_over(&self, conn: Option<u64>, index: usize) -> bool {
         conn.and_then(|conn| self.over.get(&conn)).is_some_and(|deleted| *deleted < index)
     }
 
-    /// The line of the answer to the request of this line.
+    /// The line with the answer to the request of this line.
     #[must_use]
     pub fn answer_of(&self, request: usize) -> Option<usize> {
         let Event::Up(frame) = &self.transcript.lines.get(request)?.event else { return None };
         self.recorded.answers.get(frame.id()).copied()
     }
 
-    /// Whether a line of the API tells what a write of the edge has made: this is not made again.
+    /// Whether an API line is the effect of a write of the edge, so that the run must not make the change itself.
     #[must_use]
     pub fn is_effect(&self, index: usize) -> bool {
         let Some(Line { event: Event::Api(verb, object), .. }) = self.transcript.lines.get(index) else {
             return false;
         };
         let (uid, revision) = version(object);
-        // A creation may take several steps, of which the answer shows the last.
+        // A creation may take several steps, and the answer shows the last one.
         let on_the_way = self.recorded.born.get(&uid).is_some_and(|(asked, born)| {
             *asked < index && revision.parse::<u64>().is_ok_and(|revision| revision <= *born)
         });
@@ -291,12 +293,12 @@ impl<'t> Matcher<'t> {
         *verb != Verb::Delete && (on_the_way || made.is_some_and(|asked| *asked < index))
     }
 
-    /// The API of the run was read after a write: what it held then.
+    /// Records the states that the API of the run held when it was read after a write.
     pub fn saw(&mut self, states: &[Value]) {
         self.between.extend(states.iter().map(version));
     }
 
-    /// What an edge of this run says it holds where the recorded one said `recorded`, in a frame of dialect `tombolo`.
+    /// What an edge of this run says it holds where the recorded edge said `recorded`, in a frame of dialect `tombolo`.
     #[must_use]
     pub fn translate(&self, recorded: &Value) -> Value {
         let mut json = recorded.clone();
@@ -304,15 +306,15 @@ impl<'t> Matcher<'t> {
         json
     }
 
-    /// The empty message of a stopped edge was sent.
+    /// Records that the empty message of a stopped edge was sent.
     pub fn sent_empty(&mut self) {
         self.rules.count(Rule::EmptyMessage);
     }
 
-    /// The cloud said something. Tells whether the recorded edge acknowledged it.
+    /// Takes a message of the cloud. Returns whether the recorded edge acknowledged it.
     ///
     /// # Errors
-    /// [`Difference`] for an answer that is not the recorded one, and for what answers nothing.
+    /// [`Difference`] if an answer is not the recorded one, or answers no request.
     pub fn received(&mut self, conn: u64, frame: Frame) -> Result<bool, Difference> {
         if !frame.id().is_empty() && !self.heard.insert(frame.id().to_owned()) {
             return Ok(true);
@@ -323,7 +325,7 @@ impl<'t> Matcher<'t> {
             return Ok(true);
         }
         let Some(asked) = self.sent.get(frame.parent()).copied() else {
-            return Err(unexpected(&frame, "the cloud answers something that the edge has not asked"));
+            return Err(unexpected(&frame, "the cloud answers a request that the edge did not send"));
         };
         let line = &self.transcript.lines[asked];
         let Event::Up(request) = &line.event else { return Ok(false) };
@@ -355,9 +357,9 @@ impl<'t> Matcher<'t> {
         Ok(self.recorded.acked.contains(recorded.id()))
     }
 
-    /// The line of a question whose answer this is, when it is not the recorded one: the cloud that is asked may not
-    /// have learned yet of what the API saw. The same is the case where a report is told of a conflict with what the run has
-    /// written in its place; nothing has come of it.
+    /// The line of a request whose answer is not the recorded one because the cloud may not yet have learned what the
+    /// API saw. The same applies if a report gets a conflict with what the run wrote in its place. Nothing was changed
+    /// in either case.
     #[must_use]
     pub fn is_stale(&self, frame: &Frame) -> Option<usize> {
         let asked = self.sent.get(frame.parent()).copied()?;
@@ -375,13 +377,13 @@ impl<'t> Matcher<'t> {
         comparison.reply(recorded, served.as_ref().unwrap_or(frame)).is_err().then_some(asked)
     }
 
-    /// Whether the answer to the request of this line has come.
+    /// Whether the answer to the request of this line arrived.
     #[must_use]
     pub fn is_answered(&self, request: usize) -> bool {
         self.answered.contains(&request)
     }
 
-    /// An answer that the recording does not have.
+    /// Handles an answer that the recording does not have.
     fn unrecorded(&mut self, asked: usize, request: &Frame, frame: &Frame) -> Result<bool, Difference> {
         let line = &self.transcript.lines[asked];
         if request.source() == "twin" {
@@ -408,16 +410,16 @@ impl<'t> Matcher<'t> {
             self.rules.count(Rule::Answered);
             return Ok(true);
         }
-        Err(at(line, Some(frame), "the request is answered; the recording has no answer".to_owned()))
+        Err(at(line, Some(frame), "the request is answered, but the recording has no answer".to_owned()))
     }
 
-    /// Whether an equal query of later was answered: a stock cloud answers the last of those that are under way
+    /// Whether a later equal query was answered: a KubeEdge cloud answers only the last of the equal queries in flight
     /// (docs/reference/kubeedge.md#equal-queries).
     fn is_one_of_equal(&self, asked: usize, request: &Frame) -> bool {
         let conn = self.transcript.lines[asked].conn;
         let equal = self.recorded.queries.get(request.resource()).into_iter().flatten();
-        let is_stock = request.source() != "metaserver" && !request.is_tombolo();
-        is_stock
+        let is_kubeedge = request.source() != "metaserver" && !request.is_tombolo();
+        is_kubeedge
             && equal.into_iter().filter(|later| **later > asked).any(|later| {
                 let line = &self.transcript.lines[*later];
                 let answered = |frame: &Frame| self.recorded.answers.contains_key(frame.id());
@@ -425,10 +427,10 @@ impl<'t> Matcher<'t> {
             })
     }
 
-    /// Whether the expected frame of a line has come.
+    /// Whether the expected frame of a line arrived.
     ///
     /// # Errors
-    /// [`Difference`] when another came in its place.
+    /// [`Difference`] if another frame arrived in its place.
     pub fn settle(&mut self, index: usize) -> Result<Progress, Difference> {
         let line = &self.transcript.lines[index];
         let Event::Down(recorded) = &line.event else { return Ok(Progress::Done) };
@@ -466,8 +468,8 @@ impl<'t> Matcher<'t> {
         }
     }
 
-    /// A copy of a frame, which a stock cloud sends until it is acknowledged; or one of several answers to a report about
-    /// several pods (docs/reference/kubeedge.md#resends).
+    /// Settles a copy of a frame, which a KubeEdge cloud sends until it is acknowledged, or one of several answers to a
+    /// report about several pods (docs/reference/kubeedge.md#resends).
     fn settle_once_more(&mut self, index: usize, first: usize) -> Result<Progress, Difference> {
         let (Event::Down(recorded), Event::Down(known)) =
             (&self.transcript.lines[index].event, &self.transcript.lines[first].event)
@@ -478,20 +480,20 @@ impl<'t> Matcher<'t> {
         if same("route") && same("content") {
             return Ok(self.excuse(index, Rule::Repeated));
         }
-        let problem = "copies of a frame, or answers to one request, say different things in the recording";
+        let problem = "copies of a frame, or answers to one request, differ in the recording";
         Err(at(&self.transcript.lines[index], None, problem.to_owned()))
     }
 
-    /// What the cloud of the run said on a connection about the resource of a recorded frame, in order.
+    /// What the cloud of the run sent on a connection about the resource of a recorded frame, in order.
     fn about(&self, conn: Option<u64>, recorded: &Frame) -> impl DoubleEndedIterator<Item = (usize, &Push)> {
-        // Names that the API server has made up are those of the run.
+        // Names that the API server generated are those of the run.
         let resource = self.identifiers.translate(&recorded.usual_resource());
         let known = self.by_resource.get(&resource).into_iter().flatten();
         let pushes = known.map(|index| (*index, &self.pushes[*index]));
         pushes.filter(move |(_, push)| Some(push.conn) == conn)
     }
 
-    /// Whether the cloud of the run said something about the same.
+    /// Whether the cloud of the run sent anything about the same resource.
     fn came(&self, conn: Option<u64>, recorded: &Frame) -> bool {
         self.about(conn, recorded).next().is_some()
     }
@@ -502,26 +504,27 @@ impl<'t> Matcher<'t> {
         Progress::Done
     }
 
-    /// What is missing when the frame of a line has not come in time.
+    /// The difference to report if the frame of a line did not arrive in time.
     #[must_use]
     pub fn missing(&self, index: usize) -> Difference {
         let line = &self.transcript.lines[index];
         let Event::Down(recorded) = &line.event else {
-            return at(line, None, "this did not come".to_owned());
+            return at(line, None, "this did not arrive".to_owned());
         };
         match self.about(line.conn, recorded).next_back() {
-            None => at(line, None, "the recorded frame did not come".to_owned()),
+            None => at(line, None, "the recorded frame did not arrive".to_owned()),
             Some((_, last)) => {
-                let problem = "the recorded frame did not come; the last of the same object was another";
+                let problem =
+                    "the recorded frame did not arrive; the last frame about the same object differs";
                 at(line, Some(&last.frame), problem.to_owned())
             }
         }
     }
 
-    /// Ends the run: everything that was expected has come, and nothing else.
+    /// Ends the run. Everything that was expected must have arrived, and nothing else.
     ///
     /// # Errors
-    /// [`Difference`] for the first frame that is missing or has no reason.
+    /// [`Difference`] for the first frame that is missing or that no rule allows.
     pub fn finish(mut self) -> Result<Summary, Difference> {
         for index in 0..self.transcript.lines.len() {
             if self.settle(index)? == Progress::Waiting {

@@ -1,9 +1,9 @@
-//! Objects that belong to a cluster or to the cloud in it, and not to what nodes are given.
+//! Objects that belong to a cluster or to the cloud in it, not to the objects given to nodes.
 
 use serde_json::Value;
 
-/// Kind, namespace (none: every one) and name of objects that controllers of every cluster put right when they are
-/// changed.
+/// Kind, namespace (`None`: every namespace) and name of objects that controllers of every cluster restore when they
+/// are changed.
 const CLUSTERS_OWN: [(&str, Option<&str>, &str); 4] = [
     ("ConfigMap", None, "kube-root-ca.crt"),
     ("Service", Some("default"), "kubernetes"),
@@ -11,8 +11,8 @@ const CLUSTERS_OWN: [(&str, Option<&str>, &str); 4] = [
     ("EndpointSlice", Some("default"), "kubernetes"),
 ];
 
-/// Kind and name of what a stock cloud keeps about itself in its namespace
-/// (docs/reference/kubeedge.md#certificates-and-keys): a run's cloud has its own.
+/// Kind and name of the objects that a KubeEdge cloud keeps about itself in its namespace
+/// (docs/reference/kubeedge.md#certificates-and-keys). The run's cloud has its own.
 const CLOUDS_OWN: [(&str, &str); 5] = [
     ("Secret", "casecret"),
     ("Secret", "cloudcoresecret"),
@@ -21,13 +21,14 @@ const CLOUDS_OWN: [(&str, &str); 5] = [
     ("ConfigMap", "tunnelport"),
 ];
 
-/// How the names of what our cloud keeps there begin: certificates, tokens, identities, the epoch, ledgers of stock edges.
+/// Name prefix of the objects that our cloud keeps there: certificates, tokens, identities, the epoch, ledgers of
+/// KubeEdge edges.
 const OUR_CLOUDS: &str = "tombolo-";
 
 /// Namespace of the cloud.
 const CLOUDS_NAMESPACE: &str = "kubeedge";
 
-/// Kinds that decide how an API server works: those of the recorded one name services that a run does not have.
+/// Kinds that configure how an API server works. Those of the recorded server name services that a run does not have.
 const SERVERS_KINDS: [&str; 9] = [
     "APIService",
     "FlowSchema",
@@ -44,7 +45,7 @@ fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
     object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// Whether every cluster has this object, with a content of its own.
+/// Whether every cluster has this object, with its own content.
 #[must_use]
 pub fn is_clusters_own(object: &Value) -> bool {
     CLUSTERS_OWN.iter().any(|(kind, namespace, name)| {
@@ -54,7 +55,7 @@ pub fn is_clusters_own(object: &Value) -> bool {
     })
 }
 
-/// Whether an object makes the recorded cluster or cloud work, so that a run must not change its own to this.
+/// Whether an object makes the recorded cluster or cloud work, so that a run must not overwrite its own with it.
 #[must_use]
 pub fn is_machinery(object: &Value) -> bool {
     let kind = text(object, "/kind");

@@ -1,4 +1,4 @@
-//! Taking secrets out of what is recorded.
+//! Removes secrets from what is recorded.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -6,11 +6,11 @@ use serde_json::Value;
 
 use crate::frame::{Frame, body_json};
 
-/// Annotation in which `kubectl apply` keeps the whole object.
+/// Annotation in which `kubectl apply` stores the whole object.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// Replaces the values of Secrets, and tokens, by what `mask` gives for them. Equal values should get equal masks, so that
-/// a change stays one.
+/// Replaces tokens and the values of Secrets by what `mask` returns for them. Equal values should get equal masks, so
+/// that a change stays visible.
 pub fn redact(frame: &mut Frame, mask: &dyn Fn(&str) -> String) {
     let is_secret = frame.key().is_some_and(|key| key.kind == "secret");
     if let Some(Value::String(token)) = frame.as_json_mut().pointer_mut("/request/caller_token")
@@ -42,13 +42,14 @@ pub fn redact(frame: &mut Frame, mask: &dyn Fn(&str) -> String) {
     if let Some(Value::String(body)) = content.get_mut("body").filter(|_| is_call)
         && !is_masked(body)
     {
-        // Bytes that are no JSON can hold a Secret that is not found: none of them is kept.
+        // Bytes that are not JSON can contain a Secret that cannot be found: none of them are kept.
         *body = STANDARD.encode(mask(body));
     }
     walk(content, mask);
 }
 
-/// The patch of a Secret, in the options of MetaServer's request (docs/reference/kubeedge.md#application-records).
+/// Redacts the patch of a Secret in the options of a MetaServer request
+/// (docs/reference/kubeedge.md#application-records).
 fn patch(options: &mut Value, mask: &dyn Fn(&str) -> String) {
     let Some(Value::String(text)) = options.get_mut("Data") else { return };
     match body_json(text) {
@@ -56,7 +57,7 @@ fn patch(options: &mut Value, mask: &dyn Fn(&str) -> String) {
             secret(&mut inner, mask);
             *text = STANDARD.encode(inner.to_string());
         }
-        // Operations one by one: none of their values is kept.
+        // A list of patch operations: none of their values is kept.
         _ if !is_masked(text) => *text = STANDARD.encode(mask(text)),
         _ => {}
     }
@@ -88,7 +89,7 @@ fn walk(value: &mut Value, mask: &dyn Fn(&str) -> String) {
             }
         }
         Value::Array(items) => items.iter_mut().for_each(|item| walk(item, mask)),
-        // Documents within texts, as patches are.
+        // Documents within texts, such as patches.
         Value::String(text) if text.starts_with('{') => {
             if let Ok(mut inner) = serde_json::from_str::<Value>(text) {
                 let before = inner.clone();
@@ -107,13 +108,13 @@ fn is_token(name: &str) -> bool {
     matches!(name.as_str(), "token" | "authorization" | "bearertoken" | "password")
 }
 
-/// Whether a text was replaced before: as a whole, or as a value of a Secret.
+/// Whether a text was already masked: as a whole, or as a value of a Secret.
 fn is_masked(text: &str) -> bool {
     text.starts_with("redacted-") || STANDARD.decode(text).is_ok_and(|bytes| bytes.starts_with(b"redacted-"))
 }
 
 fn secret(object: &mut Value, mask: &dyn Fn(&str) -> String) {
-    // A JSON patch: one operation after the other.
+    // A JSON patch: a list of operations.
     for operation in object.as_array_mut().into_iter().flatten() {
         if let Some(value) = operation.get_mut("value").filter(|value| !value.as_str().is_some_and(is_masked))
         {

@@ -1,4 +1,4 @@
-//! Differences that are meant: each has a name and a reason.
+//! Intended differences from the recorded cloud, each with a name and a reason.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,35 +6,35 @@ use std::fmt;
 /// A named deviation from the recorded cloud. Closed; `docs/protocol.md` shows the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Rule {
-    /// A stopped edge's empty message.
+    /// The empty message of a stopped edge is not answered.
     EmptyMessage,
-    /// Fields that no node needs.
+    /// Members that no node needs are left out.
     Trimmed,
-    /// An empty object beside an error.
+    /// The object beside an error is empty.
     ObjectBesideError,
-    /// Failed queries are operation `error`.
+    /// A failed query is answered with operation `error`.
     QueryError,
-    /// A pod's own status does not come back.
+    /// A pod's own status is not sent back.
     StatusEcho,
-    /// A node object that an answer carried is not pushed as well.
+    /// A node that an answer carried is not pushed as well.
     NodeEcho,
-    /// A newer version took its place.
+    /// A newer version was delivered instead.
     Coalesced,
-    /// What a pod needs comes with it.
+    /// The objects that a pod needs are delivered with it.
     Needed,
-    /// A version between two that were recorded.
+    /// A version between two recorded ones.
     Between,
     /// The node is pushed when it joins.
     NodeOnJoin,
-    /// A version of something that the edge holds already.
+    /// A version of an object that the edge already holds.
     HeldAlready,
-    /// The first delivery of a connection may be called insert or update.
+    /// The first delivery of a connection may be an insert or an update.
     InsertOrUpdate,
-    /// A frame that was recorded twice.
+    /// A frame that was recorded more than once.
     Repeated,
-    /// Text of a service account token.
+    /// Text of a service account token, or an issued certificate.
     Token,
-    /// What the recorded cluster's own controllers added.
+    /// Additions of the recorded cluster's own controllers.
     ClusterAdds,
     /// Documents about the cluster itself.
     ClusterDocuments,
@@ -42,53 +42,53 @@ pub enum Rule {
     TwinConfirmed,
     /// The recording ends before the answer.
     RecordingEnds,
-    /// A deletion says less.
+    /// A deletion carries less.
     DeletionForm,
     /// The wording of an error.
     ErrorWording,
-    /// Equal questions travel once.
+    /// Equal queries are sent once.
     SharedQuery,
     /// Objects of the cluster itself.
     ClusterObjects,
-    /// Objects say their kind.
+    /// Objects carry their kind.
     NamesKind,
-    /// What no pod needs is taken away.
+    /// An object that no pod needs any more is deleted.
     Released,
     /// Owners that the transcript does not show.
     Owners,
-    /// Keepalives have a time of their own.
+    /// Keepalives follow the timer of the edge under test.
     Keepalive,
-    /// Bodies that are no JSON.
+    /// Bodies that are not JSON.
     OtherBody,
-    /// The edge held something before the recording.
+    /// The edge held the object before the recording.
     HeldBefore,
-    /// The recorded cloud went away.
+    /// The recorded cloud ended the connection.
     CloudLeft,
-    /// What the run's cluster does not serve.
+    /// Kinds that the run's cluster does not serve.
     NotServed,
-    /// Other controllers of a stock cloud.
+    /// Messages of other controllers of a KubeEdge cloud.
     Elsewhere,
-    /// Slices turned towards the node's own MetaServer.
+    /// EndpointSlices that point to the node's own MetaServer.
     LocalSlices,
     /// Heartbeats of older edges.
     Heartbeats,
-    /// An edge gives up a silent cloud.
+    /// An edge gives up on a silent cloud.
     Patience,
-    /// Refusals say why.
+    /// Refusals carry a status.
     WholeStatus,
-    /// A refusal where a stock cloud is silent.
+    /// A refusal where a KubeEdge cloud is silent.
     Answered,
-    /// A stock cloud's notices about its own connections.
+    /// A KubeEdge cloud's notices about its own connections.
     HubNotice,
-    /// Which of two controllers sends an object.
+    /// Either of two controllers may send an object.
     EitherController,
-    /// Objects that nobody watches any more are taken away.
+    /// Objects that no client watches any more are deleted.
     Unwatched,
-    /// Certificates are asked for in the name of the node.
+    /// Certificates are requested in the name of the node.
     Requester,
     /// A node whose Node was deleted joins again.
     JoinsAgain,
-    /// Words that a dynamic controller makes of plurals.
+    /// Resource words that a dynamic controller derives from plurals.
     WatchWord,
     /// Members that the types of the recorded cloud do not know.
     OlderTypes,
@@ -97,31 +97,31 @@ pub enum Rule {
 }
 
 impl Rule {
-    /// All rules, as the documents show them.
+    /// All rules, in the order of the documentation.
     pub fn all() -> impl Iterator<Item = Self> {
         TABLE.iter().map(|row| row.0)
     }
 
-    /// Its name in the output of a run.
+    /// The rule's name in the output of a run.
     #[must_use]
     pub fn name(self) -> &'static str {
         self.row().1
     }
 
-    /// Which difference it allows.
+    /// The difference that the rule allows.
     #[must_use]
     pub fn allows(self) -> &'static str {
         self.row().2
     }
 
-    /// Why the difference is meant.
+    /// Why the difference is intended.
     #[must_use]
     pub fn reason(self) -> &'static str {
         self.row().3
     }
 
     fn row(self) -> &'static Row {
-        // The table has the order of the enum, which a test checks.
+        // A test checks that the table has the order of the enum.
         &TABLE[self as usize]
     }
 
@@ -142,12 +142,12 @@ impl fmt::Display for Rule {
     }
 }
 
-/// How often each rule was needed.
+/// How often each rule was applied.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tally(BTreeMap<Rule, usize>);
 
 impl Tally {
-    /// A rule that was needed so often.
+    /// A rule that was applied `count` times.
     pub(crate) fn of(rule: Rule, count: usize) -> Self {
         Self((count > 0).then_some((rule, count)).into_iter().collect())
     }
@@ -156,21 +156,21 @@ impl Tally {
         *self.0.entry(rule).or_default() += 1;
     }
 
-    /// The rules that were needed, and how often.
+    /// The rules that were applied, and how often.
     pub fn iter(&self) -> impl Iterator<Item = (Rule, usize)> + '_ {
         self.0.iter().map(|(rule, count)| (*rule, *count))
     }
 }
 
-/// Rule, name, what it allows, why.
+/// Rule, name, the difference that it allows, the reason.
 type Row = (Rule, &'static str, &'static str, &'static str);
 
 const TABLE: &[Row] = &[
     (
         Rule::EmptyMessage,
         "empty-message",
-        "the message with an empty id that a stock edge sends when it stops, and what is no message at all, is not answered",
-        "it names nothing that could be answered",
+        "the message with an empty id that a KubeEdge edge sends when it stops, and anything that is not a message, is not answered",
+        "it contains nothing that could be answered",
     ),
     (
         Rule::Trimmed,
@@ -182,13 +182,13 @@ const TABLE: &[Row] = &[
         Rule::ObjectBesideError,
         "object-beside-error",
         "the object beside an error is empty",
-        "an edge looks at its presence only",
+        "an edge only checks whether it is present",
     ),
     (
         Rule::QueryError,
         "query-error",
         "a failed query is answered with operation `error` and a sentence, or with an empty object where every pod calls it optional",
-        "a stock edge stores what a `response` carries, errors too",
+        "a KubeEdge edge stores the content of a `response`, even an error",
     ),
     (
         Rule::StatusEcho,
@@ -199,44 +199,44 @@ const TABLE: &[Row] = &[
     (
         Rule::NodeEcho,
         "node-echo",
-        "a node is not pushed when the edge has what it uses of it already",
+        "a node is not pushed when the edge already has everything of it that it uses",
         "an answer carried it, or only heartbeats, `managedFields` and the like have changed",
     ),
     (
         Rule::Coalesced,
         "coalesced",
         "a newer version, or the deletion, was delivered in place of a version",
-        "pending work is state: the newest version is what an edge needs",
+        "pending deliveries are states: an edge needs only the newest version",
     ),
     (
         Rule::Needed,
         "needed",
-        "an object that the recorded edge had to ask for is pushed",
-        "what a pod refers to is delivered with the pod, so that a later question finds it",
+        "an object that the recorded edge had to request is pushed",
+        "the objects that a pod refers to are delivered with the pod, so that a later query finds them",
     ),
     (
         Rule::Between,
         "between",
         "a version that the API had is delivered although the recorded cloud skipped it",
-        "how many versions are skipped is a matter of time",
+        "how many versions are skipped depends on timing",
     ),
     (
         Rule::NodeOnJoin,
         "node-on-join",
         "the node is pushed after it has joined or come back, with some of its labels until all are set, and with what controllers of the run's cluster set on it",
-        "an edge with an empty store learns its node in no other way",
+        "an edge with an empty store receives its node in no other way",
     ),
     (
         Rule::HeldAlready,
         "held-already",
-        "what the edge was given before is not sent again, or once more",
-        "deliveries are repeated when it is not certain that the edge has the newest",
+        "an object that the edge already has is not sent again, or is sent once more",
+        "deliveries are repeated when it is not certain that the edge has the newest version",
     ),
     (
         Rule::InsertOrUpdate,
         "insert-or-update",
         "a delivery is called `insert` where the recorded one is called `update`, or the other way round",
-        "an edge writes the same row for both; which word stock uses depends on its caches",
+        "an edge writes the same row for both; which of the two KubeEdge uses depends on its caches",
     ),
     (
         Rule::Repeated,
@@ -247,188 +247,188 @@ const TABLE: &[Row] = &[
     (
         Rule::Token,
         "token",
-        "tokens, issued certificates, the times at which tokens begin and end and the audiences that nobody asked for differ; what local clients asked with a token of their own is not asked",
-        "tokens and certificates are issued anew in each run, by another cluster, and recordings do not contain any token",
+        "tokens, issued certificates, the start and end times of tokens and the audiences that were not requested differ; requests that local clients made with their own tokens are not sent",
+        "each run's cluster issues its own tokens and certificates, and recordings do not contain any token",
     ),
     (
         Rule::ClusterAdds,
         "cluster-adds",
-        "what plugins and controllers of the recorded cluster added to a written object may be missing; what the run's API server sets by itself, or does not keep, may differ; a version may be a newer one when a controller wrote meanwhile",
+        "what plugins and controllers of the recorded cluster added to a written object may be missing; what the run's API server sets by itself, or does not keep, may differ; a version may be newer if a controller wrote to the object in between",
         "clusters have other plugins and other versions; the run names additions to what edges insert as preconditions",
     ),
     (
         Rule::ClusterDocuments,
         "cluster-documents",
-        "discovery, version and the keys of tokens, and addresses of the cloud, are those of this run's cluster",
+        "discovery, version, token keys and the cloud's addresses are those of this run's cluster",
         "they describe the cluster, not the channel",
     ),
     (
         Rule::TwinConfirmed,
         "twin-confirmed",
-        "questions of the device twin are confirmed; its reports are refused, or confirmed with `devices: discard`",
-        "an edge repeats what is not confirmed; a stock cloud without devices is silent, and devices are not managed here",
+        "queries of the device twin are confirmed; its reports are refused, or confirmed with `devices: discard`",
+        "an edge repeats unconfirmed messages; a KubeEdge cloud without devices is silent, and devices are not managed here",
     ),
     (
         Rule::RecordingEnds,
         "recording-ends",
-        "a request is answered whose connection ended before an answer was recorded",
-        "nothing can be said about what would have come",
+        "a request is answered although its connection ended before an answer was recorded",
+        "the answer that would have followed is unknown",
     ),
     (
         Rule::DeletionForm,
         "deletion-form",
-        "a deletion carries the last object that there was, the last that the edge was given, or only its identity",
+        "a deletion carries the last state of the object, the last state that the edge received, or only its identity",
         "an edge reads kind, namespace, name and uid",
     ),
     (
         Rule::ErrorWording,
         "error-wording",
-        "the sentence of an error differs; status, reason and code do not",
-        "it is for people; servers word it differently",
+        "the message of an error differs; status, reason and code do not",
+        "messages are for people; servers word them differently",
     ),
     (
         Rule::SharedQuery,
         "shared-query",
-        "an edge of ours sends one of several equal queries that are under way",
-        "a stock cloud answers only the last of them",
+        "an edge of ours sends one of several equal queries in flight",
+        "a KubeEdge cloud answers only the last of them",
     ),
     (
         Rule::ClusterObjects,
         "cluster-objects",
-        "objects that every cluster makes of its own accord (`kube-root-ca.crt`, the service `kubernetes`) are watched and listed too, with the content and version of this cluster; they are there where the recorded cluster had not made them; what makes a cluster or its cloud work (its roles, what the cloud keeps about itself) is that of this run, wherever it is listed or watched",
-        "its controllers put them right when the run changes them; the recorded content is compared with the lines of the API",
+        "objects that every cluster creates by itself (`kube-root-ca.crt`, the service `kubernetes`) are watched and listed too, with the content and version of this cluster; they may exist where the recorded cluster had not created them yet; objects that make a cluster or its cloud work (its roles, the cloud's own objects) are those of this run, wherever they are listed or watched",
+        "controllers restore these objects when the run changes them; the recorded content is compared with the API lines",
     ),
     (
         Rule::NamesKind,
         "names-kind",
-        "an object in an answer or a delivery says `kind` and `apiVersion` where the recorded one does not; items of a list leave them to the list",
-        "stock clouds send typed objects, which forget them; an edge knows them from the path and from discovery",
+        "an object in an answer or a delivery has `kind` and `apiVersion` where the recorded one does not; items of a list may leave them to the list",
+        "KubeEdge clouds send typed objects, which lose them; an edge knows them from the path and from discovery",
     ),
     (
         Rule::Released,
         "released",
-        "a ConfigMap or Secret to which no pod on the node refers any more is deleted there, and is not delivered until one does again",
-        "a stock cloud never forgets who has needed an object once, so that nodes go on receiving it",
+        "a ConfigMap or Secret to which no pod on the node refers any more is deleted there, and is not delivered until a pod refers to it again",
+        "a KubeEdge cloud never forgets that a node once needed an object, so the node goes on receiving it",
     ),
     (
         Rule::Owners,
         "owners",
-        "an object lacks owners that no line of the transcript shows",
-        "garbage collection would take away an object whose owner does not exist; the recorded content is compared with the lines of the API",
+        "an object lacks owner references to objects that no line of the transcript shows",
+        "garbage collection would delete an object whose owner does not exist; the recorded content is compared with the API lines",
     ),
     (
         Rule::Keepalive,
         "keepalive",
-        "keepalives come when the timer of the edge under test says so",
-        "they say that the connection lives; any other message does too",
+        "keepalives follow the timer of the edge under test",
+        "they show that the connection is alive, as any other message does",
     ),
     (
         Rule::OtherBody,
         "other-body",
-        "bodies of API answers that are no JSON differ",
-        "recordings have hashes in their place: they may hold secrets that cannot be found in them",
+        "bodies of API answers that are not JSON differ",
+        "recordings contain hashes instead: such bodies may contain secrets that cannot be found in them",
     ),
     (
         Rule::HeldBefore,
         "held-before",
-        "an object is not deleted of which the transcript shows nothing but its deletion",
+        "an object of which the transcript shows only the deletion is not deleted",
         "the recorded edge held it from before the recording; the edge of the run does not",
     ),
     (
         Rule::CloudLeft,
         "cloud-left",
-        "the cloud does not say goodbye where the recorded one was stopped, was full or lost patience",
-        "this is about the recorded process and its host, not about what was said",
+        "the cloud does not say goodbye where the recorded one stopped, was full or gave up",
+        "this is about the recorded process and its host, not about the messages",
     ),
     (
         Rule::NotServed,
         "not-served",
-        "an object of a kind that the run's cluster does not serve is not delivered, and what an application reads of it is refused with 404; an edge refuses one that does not say its kind",
+        "an object of a kind that the run's cluster does not serve is not delivered, and reads of it by applications are refused with 404; an edge refuses one without a kind",
         "its definition is not in the transcript: the run names the kind as a precondition",
     ),
     (
         Rule::Elsewhere,
         "elsewhere",
-        "what controllers for devices, node tasks, policies, volumes and routes say unasked does not come; reports to them are refused",
+        "unasked messages of controllers for devices, node tasks, policies, volumes and routes are missing; reports to these controllers are refused",
         "this cloudcore has no such controllers; it answers what an edge sends them so that the edge stays healthy",
     ),
     (
         Rule::LocalSlices,
         "local-slices",
-        "of the EndpointSlices in a list only `default/kubernetes` names the node's own MetaServer",
-        "a stock cloud turns every slice of a list towards it, so that services cannot be reached",
+        "in a list of EndpointSlices, only `default/kubernetes` points to the node's own MetaServer",
+        "a KubeEdge cloud points every slice of a list to it, so that services cannot be reached",
     ),
     (
         Rule::Heartbeats,
         "heartbeats",
         "where an edge reports with `nodestatus`, heartbeats of conditions are those of the run",
-        "the cloud brings old ones to the present time, as a stock cloud does",
+        "the cloud replaces old ones by the current time, as a KubeEdge cloud does",
     ),
     (
         Rule::Patience,
         "patience",
-        "an edge leaves a connection on which it waits for an answer and has heard nothing for 75 s",
-        "a stock edge stays until a write fails, which may take as long as TCP does",
+        "an edge leaves a connection on which it waits for an answer and has received nothing for 75 s",
+        "a KubeEdge edge stays until a write fails, which may take as long as TCP does",
     ),
     (
         Rule::WholeStatus,
         "whole-status",
-        "a refusal has status, reason and code where the recorded cloud gave a sentence or nothing",
-        "a stock edge takes an error without a status for success, or hands it to a client that sees neither what failed nor why",
+        "a refusal has status, reason and code where the recorded cloud sent a message or nothing",
+        "a KubeEdge edge treats an error without a status as success, or passes it to a client that learns neither what failed nor why",
     ),
     (
         Rule::Answered,
         "answered",
-        "a request to which the recorded cloud never said anything is answered: by a refusal, as an equal query that was under way, or as one of an application where the recorded cloud answers none",
-        "a missing answer costs an edge a minute, and up to three attempts; of equal queries a stock cloud answers the last",
+        "a request that the recorded cloud never answered is answered: by a refusal, as one of several equal queries in flight, or as a request of an application where the recorded cloud answers none",
+        "a missing answer costs an edge a minute, and up to three attempts; of several equal queries, a KubeEdge cloud answers only the last",
     ),
     (
         Rule::HubNotice,
         "hub-notice",
-        "what a stock cloud's hub says about a connection to itself (`connected`, `disconnected`) does not come",
-        "it is meant for other modules of the cloud; an edge has no use for it",
+        "notices that a KubeEdge cloud's hub sends to itself about a connection (`connected`, `disconnected`) are missing",
+        "they are meant for other modules of the cloud; an edge does not use them",
     ),
     (
         Rule::EitherController,
         "either-controller",
         "a delivery comes from `edgecontroller` where the recorded one came from `dynamiccontroller`, or the other way round",
-        "an edge does the same for both; of an object that a pod needs and an application watches, a stock cloud sends whichever is first, and repeats everything as `edgecontroller`",
+        "an edge treats both alike; for an object that a pod needs and an application watches, a KubeEdge cloud uses whichever controller is first, and repeats everything as `edgecontroller`",
     ),
     (
         Rule::Unwatched,
         "unwatched",
-        "an object that came for a watch is deleted at the node when it leaves the selection, or when nobody watches it any more",
-        "a stock cloud leaves it there as it last was, and applications go on reading it",
+        "an object that was delivered for a watch is deleted at the node when it leaves the selection, or when no client watches it any more",
+        "a KubeEdge cloud leaves its last state there, and applications go on reading it",
     ),
     (
         Rule::Requester,
         "requester",
-        "a certificate signing request names another requester than the recorded one",
-        "requests are made in the name of the node; a stock cloud makes them in its own",
+        "a certificate signing request names a different requester",
+        "requests are made in the name of the node; a KubeEdge cloud makes them in its own",
     ),
     (
         Rule::JoinsAgain,
         "joins-again",
-        "the connection of a node ends with its Node, so that nothing more is said on it; a node that comes back after that joins again first",
-        "a deleted Node's certificate opens nothing here; a stock cloud goes on with it",
+        "the connection of a node ends when its Node is deleted, and nothing more is sent on it; a node that comes back later joins again first",
+        "the certificate of a deleted Node is not accepted here; a KubeEdge cloud goes on with it",
     ),
     (
         Rule::WatchWord,
         "watch-word",
-        "the path of a delivery has the kind (`lease`) where a stock dynamic controller has what it makes of the plural (`leases`)",
-        "the other controllers of a stock cloud have the kind; an edge finds the object by what its content says",
+        "the path of a delivery has the kind (`lease`) where KubeEdge's dynamic controller has a word derived from the plural (`leases`)",
+        "the other controllers of a KubeEdge cloud use the kind; an edge finds the object by its content",
     ),
     (
         Rule::OlderTypes,
         "older-types",
-        "an object has members that no object of its kind has in the recorded cloud's deliveries, and that the same version has in the answer to an application or in a line of the API",
-        "a stock cloud loses what the Kubernetes that it was built with did not know",
+        "an object has members that no object of its kind has in the recorded cloud's deliveries, but that the same version has in the answer to an application or in an API line",
+        "a KubeEdge cloud loses members that its version of Kubernetes does not know",
     ),
     (
         Rule::NodeRestriction,
         "node-restriction",
-        "a write of an application to pods, nodes, leases and the like is refused with 403; the run makes it as its administrator and compares what comes of it",
-        "NodeRestriction forbids it to every node, whatever its roles are; a stock cloud without authorization writes in its own name",
+        "a write of an application to pods, nodes, leases and the like is refused with 403; the run makes the write as its administrator and compares the result",
+        "NodeRestriction forbids it to every node, regardless of its roles; a KubeEdge cloud without authorization writes with its own credentials",
     ),
 ];
 

@@ -1,4 +1,4 @@
-//! A run as it was, so that it can be judged again without repeating it.
+//! A recorded run, so that it can be judged again without repeating it.
 
 use serde_json::Value;
 
@@ -6,42 +6,43 @@ use crate::frame::Frame;
 use crate::matcher::{Difference, Matcher, Progress, Summary};
 use crate::transcript::Transcript;
 
-/// Something that happened in a run. Indices are those of the transcript's lines.
+/// An event of a run. Indices are those of the transcript's lines.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Happening {
-    /// The request of a line was sent under this id.
+    /// The request of a line was sent with this id.
     Sent(usize, String),
-    /// The message of a line that is no message was sent as it is.
+    /// The content of a line that is not a message was sent unchanged.
     SentEmpty,
     /// The request of a line was not sent: it needs a token that no recording has.
     Unsaid(usize),
-    /// The change of a line was made; states of the object, the last is what the API holds.
+    /// The change of a line was made. The last of the object's states is what the API holds.
     Applied(usize, Vec<Value>),
     /// The API was read after a write.
     Saw(Vec<Value>),
-    /// The cluster has this object of its own.
+    /// The object belongs to the run's own cluster.
     Own(Value),
     /// The cluster does not serve this kind.
     Unserved(String),
-    /// The cluster does not serve a resource of which applications ask: group, version, plural.
+    /// The cluster does not serve a resource that applications request: group, version, plural.
     Undefined(String, String, String),
-    /// The cloud refused what no node may do, and an administrator has done it: the answer that comes next is his.
+    /// The cloud refused a write that no node may make, and an administrator made it: the next answer is the
+    /// administrator's.
     Restricted,
-    /// The cloud has ended a connection.
+    /// The cloud ended a connection.
     Ended(u64),
-    /// The node of a connection has joined again before it.
+    /// The node of a connection joined again before the connection.
     JoinedAgain(u64),
-    /// The cloud said something on a connection.
+    /// The cloud sent a message on a connection.
     Received(u64, Frame),
-    /// The frame of a line had come, or was excused.
+    /// The frame of a line arrived, or was excused.
     Settled(usize),
 }
 
 impl Matcher<'_> {
-    /// Takes one happening. Tells whether the edge acknowledges what was received.
+    /// Applies one event. Returns whether the edge acknowledges what was received.
     ///
     /// # Errors
-    /// The [`Difference`] that it shows.
+    /// The [`Difference`] that the event shows.
     pub fn follow(&mut self, happening: Happening) -> Result<bool, Difference> {
         match happening {
             Happening::Sent(index, id) => self.sent(index, &id),
@@ -68,7 +69,7 @@ impl Matcher<'_> {
     }
 }
 
-/// Judges a run by a transcript that may differ from the one that it was made with; `origin` is that one.
+/// Judges a run by a transcript. It may differ from `origin`, the transcript that the run was made with.
 ///
 /// # Errors
 /// The first [`Difference`].

@@ -1,7 +1,7 @@
-//! What a transcript must agree with in itself.
+//! Checks that a transcript does not contradict itself.
 //!
-//! Frames that the run's cloud rightly does not repeat are compared with nothing else. What they say must still be what
-//! other frames say of the same version, and a delivery must have the form that every edge expects.
+//! Frames that the run's cloud rightly does not repeat are compared with nothing else. Their content must still agree
+//! with other frames of the same version, and a delivery must have the form that every edge expects.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -37,7 +37,7 @@ pub(crate) fn check(transcript: &Transcript) -> Option<Fault> {
             Event::Down(frame) => delivery_fault(frame)
                 .or_else(|| positions.take(frame))
                 .or_else(|| frame.objects().iter().find_map(|object| objects.take(object))),
-            // A deletion may say no more than which object it was.
+            // A deletion may carry only the object's identity.
             Event::Api(Verb::Delete, _) => None,
             Event::Api(_, object) => objects.take(object),
         };
@@ -48,7 +48,7 @@ pub(crate) fn check(transcript: &Transcript) -> Option<Fault> {
     None
 }
 
-/// What an acknowledgement or another answer of the edge answers.
+/// The messages that an acknowledgement or another answer of the edge answers.
 fn answered(frame: &Frame) -> Vec<String> {
     if !frame.is_frame("session", "ack") {
         return vec![frame.parent().to_owned()];
@@ -58,23 +58,23 @@ fn answered(frame: &Frame) -> Vec<String> {
     lanes.map(|(lane, seq)| format!("{conn}/{lane}/{seq}")).collect()
 }
 
-/// Uid, version, kind and other short texts of objects.
+/// A short text of an object: uid, version, kind and the like.
 fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
     object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// What was said of objects so far.
+/// What the transcript showed of objects so far.
 #[derive(Default)]
 struct Objects {
     versions: HashMap<(String, String), Value>,
-    /// Kind, API version and time of creation by uid.
+    /// Kind, API version and creation time by uid.
     births: HashMap<String, [String; 3]>,
-    /// Uids by kind and version: a version is that of one object.
+    /// Uids by kind and version: a version belongs to one object.
     owners: HashMap<(String, String), String>,
 }
 
 impl Objects {
-    /// An object, in a frame or a line of the API; how it contradicts what was said before.
+    /// Takes an object of a frame or an API line. Returns how it contradicts what was shown before.
     fn take(&mut self, object: &Value) -> Option<String> {
         let (uid, revision) = (text(object, "/metadata/uid"), text(object, "/metadata/resourceVersion"));
         if uid.is_empty() || revision.is_empty() {
@@ -84,7 +84,7 @@ impl Objects {
             .map(|place| text(object, place).to_owned());
         let known = self.births.entry(uid.to_owned()).or_insert_with(|| birth.clone());
         for (known, said) in known.iter_mut().zip(&birth) {
-            // A deletion may say less.
+            // A deletion may carry less.
             if known.is_empty() {
                 known.clone_from(said);
             }
@@ -95,26 +95,27 @@ impl Objects {
         let owner =
             self.owners.entry((birth[0].clone(), revision.to_owned())).or_insert_with(|| uid.to_owned());
         if owner != uid {
-            return Some(format!("version {revision} is that of {owner} elsewhere in the transcript"));
+            return Some(format!("version {revision} belongs to {owner} elsewhere in the transcript"));
         }
         let known =
             self.versions.entry((uid.to_owned(), revision.to_owned())).or_insert_with(|| object.clone());
         let differs = !agree(known, object) && !is_turned(known, object) && !is_turned(object, known);
         differs
-            .then(|| format!("version {revision} of {uid} has another content elsewhere in the transcript"))
+            .then(|| format!("version {revision} of {uid} has different content elsewhere in the transcript"))
     }
 
-    /// What the edge writes: a version of an object that it was given must be one that it was given.
+    /// Checks what the edge writes: if it refers to a version of a known object, the edge must have received that
+    /// version.
     fn refer(&self, content: &Value) -> Option<String> {
         let (uid, revision) = (text(content, "/metadata/uid"), text(content, "/metadata/resourceVersion"));
         let given = self.versions.contains_key(&(uid.to_owned(), revision.to_owned()));
         let unheard = !revision.is_empty() && self.births.contains_key(uid) && !given;
-        unheard.then(|| format!("the edge writes over version {revision} of {uid}, which it was never given"))
+        unheard.then(|| format!("the edge updates version {revision} of {uid}, which it never received"))
     }
 }
 
-/// Whether one is the other turned towards the node's own MetaServer, as a cloud shows slices in some frames and not in
-/// others (docs/reference/kubeedge.md#applications-in-the-cloud).
+/// Whether one slice is the other one with the address of the node's own MetaServer. A cloud shows slices in both forms
+/// (docs/reference/kubeedge.md#applications-in-the-cloud).
 fn is_turned(one: &Value, other: &Value) -> bool {
     let first = |slice: &Value| {
         let address = slice.pointer("/endpoints/0/addresses/0").and_then(Value::as_str);
@@ -126,7 +127,7 @@ fn is_turned(one: &Value, other: &Value) -> bool {
     }
 }
 
-/// Positions of deliveries of dialect `tombolo`, by connection and lane: none is left out. And what each version of an
+/// Positions of deliveries of dialect `tombolo`, by connection and lane, to find gaps. Also what each version of an
 /// object depends on.
 #[derive(Default)]
 struct Positions(HashMap<String, u64>, HashMap<(String, String), Value>);
@@ -142,7 +143,7 @@ impl Positions {
             let needed = beside["dependencies"].clone();
             if *self.1.entry(version).or_insert_with(|| needed.clone()) != needed {
                 return Some(
-                    "the same version depends on something else elsewhere in the transcript".to_owned(),
+                    "the same version has different dependencies elsewhere in the transcript".to_owned(),
                 );
             }
         }
@@ -168,7 +169,7 @@ fn delivery_fault(frame: &Frame) -> Option<String> {
     if frame.is_tombolo()
         && let Err(error) = wire(frame)
     {
-        return Some(format!("this is no frame: {error}"));
+        return Some(format!("this is not a frame: {error}"));
     }
     let objects = frame.objects();
     let revision = frame.resource_version();
@@ -176,44 +177,44 @@ fn delivery_fault(frame: &Frame) -> Option<String> {
         && !revision.is_empty()
         && object["metadata"]["resourceVersion"] != revision
     {
-        return Some(format!("the header has version {revision:?}, the object another one"));
+        return Some(format!("the header has version {revision:?}, but the object has a different one"));
     }
     if !frame.is_push() {
         return None;
     }
     if frame.is_tombolo() {
         if resource_fault(frame) {
-            return Some("the delivery names another resource than its content".to_owned());
+            return Some("the delivery and its content name different resources".to_owned());
         }
         let uid = &frame.as_json()["deliver"]["uid"];
         let other = objects.iter().any(|object| object["metadata"]["uid"] != *uid);
         return if other {
-            Some("the delivery names another incarnation than its content".to_owned())
+            Some("the delivery and its content name different incarnations".to_owned())
         } else {
             identity_fault(frame)
         };
     }
     if !SOURCES.contains(&frame.source()) || !matches!(frame.group(), "resource" | "func" | "twin") {
         return Some(format!(
-            "no edge takes a delivery of {:?} in group {:?}",
+            "no edge accepts a delivery of {:?} in group {:?}",
             frame.source(),
             frame.group()
         ));
     }
     if revision.is_empty() && !objects.is_empty() && frame.operation() != "delete" {
-        return Some("a delivery without a version is not sent by any cloud".to_owned());
+        return Some("no cloud sends a delivery without a version".to_owned());
     }
     identity_fault(frame)
 }
 
-/// Whether the resource of a delivery is another than that of the kind in its path.
+/// Whether the resource of a delivery does not match the kind in its path.
 fn resource_fault(frame: &Frame) -> bool {
     let Some(key) = frame.key() else { return true };
     let known = resource_of(&ResourceType::parse(&key.kind));
     known.is_some_and(|known| frame.as_json()["deliver"]["resource"] != known.to_string())
 }
 
-/// Whether the path of a delivery names its content, as far as that says who it is.
+/// Whether the path of a delivery names the object in its content, as far as the content identifies it.
 fn identity_fault(frame: &Frame) -> Option<String> {
     let (object, key) = (frame.content(), frame.key()?);
     object.get("metadata")?;
@@ -223,7 +224,7 @@ fn identity_fault(frame: &Frame) -> Option<String> {
         || text("namespace") != key.namespace
         || kind.is_some_and(|kind| kind != key.kind)
     {
-        return Some(format!("the path {:?} names another object than the content", frame.resource()));
+        return Some(format!("the path {:?} and the content name different objects", frame.resource()));
     }
     None
 }

@@ -1,9 +1,9 @@
 //! Frames of dialect `tombolo` as JSON.
 //!
-//! They have the members of dialect `kubeedge`'s messages (header, route, content), so that one code path compares both,
-//! and `lane` beside them. What protobuf says in other fields stands in `content`, in `deliver` or in `request`. Ids are
-//! made of the connection's number and the position that the protocol counts: `2/delivery/7` is the seventh delivery of
-//! lane delivery on connection 2, and an answer names what it answers in `parent_msg_id`.
+//! They have the members of messages of dialect `kubeedge` (header, route, content), so that one code path compares
+//! both, and also `lane`. What protobuf has in other fields is in `content`, `deliver` or `request`. Ids consist of the
+//! connection's number and the position that the protocol counts: `2/delivery/7` is the seventh delivery of lane
+//! delivery on connection 2. An answer names the request in `parent_msg_id`.
 
 mod read;
 
@@ -16,16 +16,16 @@ use tombolo_proto::frame::{
 };
 use tombolo_proto::session::kubeedge;
 use tombolo_proto::{
-    Epoch, Frame as Wire, Held, InventoryEntry, Lane, Message, ObjectKey, ObjectVersion, ScopeId,
+    Epoch, Frame as Wire, Held, InventoryEntry, Lane, Message, ObjectKey, ObjectVersion, SubscriptionId,
 };
 
 use crate::frame::Frame;
 pub use read::ReadError;
 
-/// The word for the header's `dialect` of a transcript.
+/// The value of the header's `dialect` in a transcript.
 pub const DIALECT: &str = "tombolo";
 
-/// The frame as it stands in a transcript, on the connection of this number.
+/// The frame as JSON for a transcript, on the connection with this number.
 #[must_use]
 pub fn render(conn: u64, lane: Lane, frame: &Wire) -> Frame {
     let mut json = body(conn, frame, lane);
@@ -33,10 +33,10 @@ pub fn render(conn: u64, lane: Lane, frame: &Wire) -> Frame {
     Frame::new(json)
 }
 
-/// The frame that a line of a transcript stands for.
+/// The frame that a line of a transcript represents.
 ///
 /// # Errors
-/// Which member is missing or wrong.
+/// [`ReadError`] names the member that is missing or wrong.
 pub fn wire(frame: &Frame) -> Result<(Lane, Wire), ReadError> {
     read::frame(frame.as_json())
 }
@@ -73,16 +73,16 @@ fn body(conn: u64, frame: &Wire, lane: Lane) -> Value {
         Wire::Welcome(frame) => {
             answer(id("welcome".to_owned()), id("hello".to_owned()), session("welcome"), welcome(frame))
         }
-        Wire::InventoryRequest { scope } => told(
-            id(format!("inventory/{}", scope.0)),
-            [&group(*scope), "inventory", "inventory"],
+        Wire::InventoryRequest { subscription } => told(
+            id(format!("inventory/{}", subscription.0)),
+            [&group(*subscription), "inventory", "inventory"],
             Value::Null,
         ),
         Wire::InventoryPart(frame) => part(conn, frame),
         Wire::Deliver(frame) => deliver(conn, lane, frame),
         Wire::Undecodable(lost) => told(
             id(format!("{}/{}", word(lane), lost.seq.0)),
-            [&group(lost.scope), "undecodable", "object"],
+            [&group(lost.subscription), "undecodable", "object"],
             json!({"reason": lost.reason}),
         ),
         Wire::Ack { lanes } => {
@@ -91,23 +91,23 @@ fn body(conn: u64, frame: &Wire, lane: Lane) -> Value {
             told(id("ack".to_owned()), session("ack"), lanes)
         }
         Wire::Refuse(frame) => refusal(conn, frame),
-        Wire::CaughtUp { scope, epoch: history, revision } => told(
-            id(format!("caughtup/{}/{revision}", scope.0)),
-            [&group(*scope), "caughtup", "caughtup"],
+        Wire::CaughtUp { subscription, epoch: history, revision } => told(
+            id(format!("caughtup/{}/{revision}", subscription.0)),
+            [&group(*subscription), "caughtup", "caughtup"],
             json!({"epoch": epoch(history), "revision": revision.0}),
         ),
         Wire::Request(frame) => request(conn, frame),
         Wire::Reply(frame) => reply(conn, frame),
         Wire::Subscribe(frame) => subscribe(conn, frame),
-        Wire::Unsubscribe { scope } => told(
-            id(format!("unsubscribe/{}", scope.0)),
-            [&group(*scope), "unsubscribe", "scope"],
+        Wire::Unsubscribe { subscription } => told(
+            id(format!("unsubscribe/{}", subscription.0)),
+            [&group(*subscription), "unsubscribe", "subscription"],
             Value::Null,
         ),
-        Wire::SubscriptionClosed { scope, code, reason } => answer(
-            id(format!("closed/{}", scope.0)),
-            id(format!("scope/{}", scope.0)),
-            [&group(*scope), "closed", "scope"],
+        Wire::SubscriptionClosed { subscription, code, reason } => answer(
+            id(format!("closed/{}", subscription.0)),
+            id(format!("subscription/{}", subscription.0)),
+            [&group(*subscription), "closed", "subscription"],
             json!({"code": code, "reason": reason}),
         ),
         Wire::LeaseRenew { renew_time_micros } => {
@@ -132,8 +132,8 @@ fn body(conn: u64, frame: &Wire, lane: Lane) -> Value {
     }
 }
 
-fn group(scope: ScopeId) -> String {
-    format!("scope/{}", scope.0)
+fn group(subscription: SubscriptionId) -> String {
+    format!("subscription/{}", subscription.0)
 }
 
 fn epoch(epoch: &Epoch) -> Value {
@@ -178,7 +178,7 @@ fn millis(time: std::time::Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// What an edge holds, as it stands in a transcript.
+/// The inventory of an edge as JSON for a transcript.
 fn inventory(inventory: &Inventory) -> Value {
     match inventory {
         Inventory::Full(entries) => json!({"entries": entries.iter().map(entry).collect::<Vec<_>>()}),
@@ -207,12 +207,12 @@ fn put_version(json: &mut Value, version: &ObjectVersion) {
 }
 
 fn part(conn: u64, frame: &InventoryPart) -> Value {
-    let scope = frame.scope.0;
+    let subscription = frame.subscription.0;
     let entries: Vec<Value> = frame.entries.iter().map(entry).collect();
     answer(
-        format!("{conn}/part/{scope}"),
-        format!("{conn}/inventory/{scope}"),
-        [&group(frame.scope), "part", "inventory"],
+        format!("{conn}/part/{subscription}"),
+        format!("{conn}/inventory/{subscription}"),
+        [&group(frame.subscription), "part", "inventory"],
         json!({"entries": entries, "last": frame.last}),
     )
 }
@@ -239,7 +239,7 @@ fn deliver(conn: u64, lane: Lane, frame: &Deliver) -> Value {
     let namespace = if key.namespace().is_empty() { "null" } else { key.namespace() };
     let resource = format!("{namespace}/{kind}/{}", key.name());
     let id = format!("{conn}/{}/{}", word(lane), frame.seq.0);
-    let mut json = told(id, [&group(frame.scope), operation, &resource], content);
+    let mut json = told(id, [&group(frame.subscription), operation, &resource], content);
     if let Some(version) = version {
         json["header"]["resourceversion"] = version.revision.to_string().into();
         beside["uid"] = version.uid.as_str().into();
@@ -311,7 +311,7 @@ fn reply(conn: u64, frame: &Reply) -> Value {
     }
 }
 
-/// A message under the id of its request; its own ids stand beside it.
+/// A message with the id of its request; the message's own ids are kept beside it.
 fn with_message(message: &Message, id: &str, parent: Option<&str>, beside: &mut Value) -> Value {
     let bytes = tombolo_proto::kubeedge::encode(message);
     let mut json: Value = serde_json::from_slice(&bytes).unwrap_or_default();
@@ -334,7 +334,7 @@ fn api_reply(reply: &ApiReply) -> Value {
     json!({"code": reply.code, "content_type": reply.content_type, "body": document(&reply.body)})
 }
 
-/// A body that is JSON as JSON, another one as base64 text.
+/// A body that is JSON as JSON, any other body as base64 text.
 fn document(body: &[u8]) -> Value {
     match serde_json::from_slice(body) {
         Ok(json @ (Value::Object(_) | Value::Array(_))) => json,
@@ -351,8 +351,8 @@ fn subscribe(conn: u64, frame: &Subscribe) -> Value {
         "epoch": frame.epoch.as_ref().map(epoch),
         "inventory": inventory(&frame.inventory),
     });
-    let id = format!("{conn}/scope/{}", frame.scope.0);
-    let mut json = told(id, [&group(frame.scope), "subscribe", &frame.resource.to_string()], content);
+    let id = format!("{conn}/subscription/{}", frame.subscription.0);
+    let mut json = told(id, [&group(frame.subscription), "subscribe", &frame.resource.to_string()], content);
     if let Some(token) = &frame.caller_token {
         json["request"] = json!({"caller_token": token});
     }

@@ -1,4 +1,4 @@
-//! Transcripts: JSON lines of what two peers said, and of what the Kubernetes API saw meanwhile.
+//! Transcripts: JSON lines of what two peers sent, and of the Kubernetes API changes in between.
 
 mod nodes;
 mod order;
@@ -11,19 +11,19 @@ use thiserror::Error;
 
 use crate::frame::Frame;
 
-/// Longest transcript that is read, in lines: beyond that a recording is cut into files.
+/// Maximum number of lines of a transcript; longer recordings are cut into several files.
 pub const LINES_MAX: usize = 1_000_000;
 
-/// Longest line that is read, in bytes: twice the largest message of either dialect.
+/// Maximum length of a line in bytes: twice the largest message of either dialect.
 pub const LINE_LEN_MAX: usize = 64 * 1024 * 1024;
 
-/// A transcript that cannot be read: where, what is wrong there, and what is expected.
+/// A transcript that cannot be read: the position, what is wrong there, and what is expected.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("line {line}, column {column}: {problem}")]
 pub struct TranscriptError {
-    /// Line of the file, the first is 1.
+    /// Line of the file, starting at 1.
     pub line: usize,
-    /// Byte of the line, the first is 1.
+    /// Byte of the line, starting at 1.
     pub column: usize,
     problem: String,
 }
@@ -31,16 +31,16 @@ pub struct TranscriptError {
 /// What happened to an object in the Kubernetes API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verb {
-    /// It came into being.
+    /// The object was created.
     Create,
-    /// It got another content.
+    /// The object was changed.
     Update,
-    /// It is gone.
+    /// The object was deleted.
     Delete,
 }
 
 impl Verb {
-    /// The word in a transcript.
+    /// The keyword in a transcript.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -51,12 +51,12 @@ impl Verb {
     }
 }
 
-/// What one line tells.
+/// The content of one line.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
-    /// The edge said something.
+    /// The edge sent a message.
     Up(Frame),
-    /// The cloud said something.
+    /// The cloud sent a message.
     Down(Frame),
     /// The Kubernetes API saw a change.
     Api(Verb, Value),
@@ -65,30 +65,30 @@ pub enum Event {
 /// One line of a transcript.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Line {
-    /// Line of the file, the first is 1; 0 for lines that were derived.
+    /// Line of the file, starting at 1; 0 for derived lines.
     pub number: usize,
     /// Microseconds since the recording began.
     pub at_us: u64,
-    /// Which connection of the node; changes of the API belong to none.
+    /// Connection of the node; `None` for changes of the API.
     pub conn: Option<u64>,
     /// What happened.
     pub event: Event,
 }
 
-/// A recording of one node, or of several: then the lines of their connections name them.
+/// A recording of one node, or of several. With several, the lines of their connections name the node.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Transcript {
-    /// The first line, as it is.
+    /// The first line, unchanged.
     pub header: Map<String, Value>,
-    /// Name of the node; of the first one where there are several.
+    /// Name of the node; of the first one if there are several.
     pub node: String,
-    /// Nodes of connections that are not that node's.
+    /// Nodes of connections that belong to other nodes.
     pub nodes: BTreeMap<u64, String>,
     /// Everything after the header.
     pub lines: Vec<Line>,
-    /// The last line of the file, when the recording ended in the middle of it: it is left out.
+    /// The last line of the file if the recording ended in the middle of it; that line is left out.
     pub cut: Option<usize>,
-    /// Frames whose objects were completed, because the recorded cloud's types do not know all of them.
+    /// Number of frames whose objects were completed, because the recorded cloud's types lack members.
     pub(crate) forgotten: usize,
 }
 
@@ -120,7 +120,7 @@ impl Transcript {
         self.lines.iter().any(|line| matches!(line.event, Event::Api(..)))
     }
 
-    /// The text of this transcript, with derived lines.
+    /// The text of this transcript, including derived lines.
     #[must_use]
     pub fn to_text(&self) -> String {
         let mut text = Value::Object(self.header.clone()).to_string();
@@ -138,7 +138,7 @@ impl Transcript {
 }
 
 impl Line {
-    /// The line as it is written.
+    /// The line as it is written to a file.
     #[must_use]
     pub fn to_json(&self) -> Value {
         let mut json = match &self.event {
@@ -163,20 +163,20 @@ mod tests {
         let header = "{\"node\":\"a\"}\n";
         let huge = "x".repeat(LINE_LEN_MAX + 1);
         for (text, wanted) in [
-            ("", "line 1, column 1: a header is missing: the file is empty"),
+            ("", "line 1, column 1: the header is missing: the file is empty"),
             (
                 "{}\n",
                 "line 1, column 1: the header needs \"node\", the name of the node, and no frame names one",
             ),
-            ("{\"node\":\n", "line 1, column 8: this is no JSON: EOF while parsing a value"),
-            (&format!("{header}[]\n"), "line 2, column 1: this is no JSON object"),
+            ("{\"node\":\n", "line 1, column 8: this is not JSON: EOF while parsing a value"),
+            (&format!("{header}[]\n"), "line 2, column 1: this is not a JSON object"),
             (
                 &format!("{header}{{\"dir\":up}}\n{header}"),
-                "line 2, column 8: this is no JSON: expected value",
+                "line 2, column 8: this is not JSON: expected value",
             ),
             (
                 "{\"dir\":\"up\",\"conn\":1,\"frame\":{}}\n",
-                "line 1, column 2: this is no header: the first line is an object with \"node\", the name of the node",
+                "line 1, column 2: this is not a header: the first line must be an object with \"node\", the name of the node",
             ),
             (
                 &format!("{header}\n{{\"dir\":\"left\"}}"),
@@ -196,11 +196,11 @@ mod tests {
             ),
             (
                 &format!("{header}{{\"dir\":\"down\",\"conn\":1}}"),
-                "line 2, column 1: \"frame\" is missing: what was said",
+                "line 2, column 1: \"frame\" is missing: the message",
             ),
             (
                 &format!("{header}{huge}\n"),
-                "line 2, column 67108864: the line has 67108865 bytes; one has at most 67108864",
+                "line 2, column 67108864: the line has 67108865 bytes; the maximum is 67108864",
             ),
         ] {
             let error = Transcript::parse(text).expect_err(wanted);
@@ -216,7 +216,7 @@ mod tests {
         assert_eq!(Transcript::parse(&transcript.to_text()).expect("again"), transcript);
     }
     #[test]
-    fn paths_inside_of_a_stock_cloud_are_read_as_those_on_the_wire() {
+    fn paths_inside_of_a_kubeedge_cloud_are_read_as_those_on_the_wire() {
         let line = |resource: &str| {
             let frame = json!({"header": {"msg_id": "a"}, "route": {"resource": resource}, "content": null});
             json!({"at_us": 1, "conn": 1, "dir": "down", "frame": frame}).to_string()

@@ -1,11 +1,11 @@
-//! Small questions about objects as JSON.
+//! Small helpers for objects as JSON.
 
 use serde_json::Value;
 
-/// Members of `metadata` that a version has anew, or that say nothing to an edge.
+/// Members of `metadata` that every version changes, or that mean nothing to an edge.
 const VOLATILE: [&str; 3] = ["resourceVersion", "managedFields", "selfLink"];
 
-/// Whether two versions of an object differ in nothing but their status.
+/// Whether two versions of an object differ only in their status.
 pub(crate) fn same_but_status(one: &Value, other: &Value) -> bool {
     let bare = |object: &Value| {
         let mut object = object.clone();
@@ -20,13 +20,13 @@ pub(crate) fn same_but_status(one: &Value, other: &Value) -> bool {
     bare(one) == bare(other)
 }
 
-/// Whether two versions of an object differ in nothing that is more than bookkeeping.
+/// Whether two versions of an object differ only in bookkeeping.
 pub(crate) fn same_content(one: &Value, other: &Value) -> bool {
     let status = |object: &Value| without_empty(object.get("status").cloned().unwrap_or_default());
     same_but_status(one, other) && status(one) == status(other)
 }
 
-/// Takes members out of an object's metadata.
+/// Removes members from an object's metadata.
 pub(crate) fn strip(object: &mut Value, members: &[&str]) {
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
         for member in members {
@@ -35,7 +35,7 @@ pub(crate) fn strip(object: &mut Value, members: &[&str]) {
     }
 }
 
-/// Whether two frames say the same of one version: what deliveries leave out may be missing in one of them.
+/// Whether two frames agree about one version: members that deliveries leave out may be missing in one of them.
 pub(crate) fn agree(one: &Value, other: &Value) -> bool {
     const APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
     let (mut one, mut other) = (one.clone(), other.clone());
@@ -61,7 +61,7 @@ fn drop_unless_both(sides: [&mut Value; 2], place: &str, member: &str) {
     }
 }
 
-/// The value without members that are `null` or empty, which Go's encoder writes and leaves out as types demand.
+/// The value without members that are `null` or empty. Go's encoder writes or omits them depending on the type.
 pub(crate) fn without_empty(value: Value) -> Value {
     match value {
         Value::Object(members) => {

@@ -1,11 +1,11 @@
-//! What a rule excuses, and that it excuses nothing beside it.
+//! Rules excuse the differences that they allow, and no others.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use tombolo_replay::{Difference, Frame, Happening, Matcher, Rule, Summary, Transcript, play_cloud};
 
-/// A record of MetaServer (docs/reference/kubeedge.md#application-records) that asks for all objects of
+/// A MetaServer record (docs/reference/kubeedge.md#application-records) that requests all objects of
 /// `group/version/plural`.
 fn record(verb: &str, resource: &str) -> Value {
     json!({
@@ -57,8 +57,8 @@ fn transcript(lines: &[String]) -> Transcript {
 
 const WIDGETS: &str = "example.org/v1/widgets";
 
-/// Judges a run in which the cluster does not serve widgets: what was asked, what was recorded, what came. `before` are lines
-/// of the API.
+/// Judges a run in which the cluster does not serve widgets, by the request, the recorded answer and the answer that
+/// arrived. `before` are API lines.
 fn judged(before: &[String], asked: &Value, recorded: &Value, came: &Value) -> Result<Summary, Difference> {
     let mut lines = before.to_vec();
     lines.extend([line("up", &asks("q", asked)), line("down", &answers("d", "q", recorded))]);
@@ -144,7 +144,7 @@ fn an_edge_may_refuse_an_object_of_which_neither_it_nor_the_transcript_says_what
     assert_eq!((not_served(&summary), summary.matched), (1, 0));
     let summary = play_cloud(&transcript(&heard(&said))).expect("no difference");
     assert_eq!((not_served(&summary), summary.matched), (0, 1), "it says what it is");
-    // The transcript tells it: by a definition, or because an edge has asked for discovery.
+    // The transcript defines the resource: by a definition, or because an edge requested discovery.
     let names = json!({"plural": "widgets", "kind": "Widget"});
     let spec = json!({"group": "example.org", "names": names, "versions": [{"name": "v1", "served": true}]});
     let definition = json!({"kind": "CustomResourceDefinition", "apiVersion": "apiextensions.k8s.io/v1",
@@ -163,7 +163,7 @@ fn an_edge_may_refuse_an_object_of_which_neither_it_nor_the_transcript_says_what
     }
 }
 
-/// A node whose Node is deleted: `before` and `after` are frames of its connection on both sides of that.
+/// A node whose Node is deleted. `before` and `after` are frames of its connection before and after the deletion.
 fn with_deleted_node(before: &[String], after: &[String]) -> Transcript {
     let node = json!({"kind": "Node", "apiVersion": "v1",
         "metadata": {"name": "e", "uid": "n", "resourceVersion": "3", "creationTimestamp": "2026-11-20T09:00:00Z"}});
@@ -188,7 +188,7 @@ fn joins_again(summary: &Summary) -> usize {
 }
 
 #[test]
-fn what_a_stock_cloud_says_after_the_deletion_of_the_node_is_not_missed() {
+fn what_a_kubeedge_cloud_says_after_the_deletion_of_the_node_is_not_missed() {
     let transcript = with_deleted_node(&[], &[configmap("d1", "late")]);
     let mut matcher = Matcher::new(&transcript).expect("sound");
     matcher.follow(Happening::Applied(0, vec![json!({"metadata": {"name": "e"}})])).expect("made");
@@ -253,7 +253,7 @@ fn what_makes_the_recorded_cluster_work_is_neither_missed_nor_unexpected() {
     matcher.follow(Happening::Received(1, Frame::new(pushed("l", &ledger)))).expect("no difference");
     let summary = matcher.finish().expect("excused");
     assert_eq!((cluster_objects(&summary), summary.excused, summary.besides), (2, 1, 1));
-    // A list has those of its own cluster.
+    // A list contains the objects of its own cluster.
     let mine = object("v1", "ConfigMap", "d", "a", &Value::Null);
     let theirs = object("v1", "ConfigMap", "kubeedge", "tunnelport", &Value::Null);
     let list = |items: &[&Value]| json!({"kind": "ConfigMapList", "apiVersion": "v1", "metadata": {}, "items": items});
@@ -268,7 +268,7 @@ fn what_makes_the_recorded_cluster_work_is_neither_missed_nor_unexpected() {
     };
     assert_eq!(judged(&list(&[&mine, &ledger])).map(|summary| cluster_objects(&summary)), Ok(1));
     assert!(judged(&list(&[&ledger])).is_err(), "what is no machinery is missed");
-    // Any other role is missed, and any other map unexpected.
+    // Any other role is reported as missing, and any other ConfigMap as unexpected.
     let role = object("rbac.authorization.k8s.io/v1", "ClusterRole", "", "mine", &Value::Null);
     let recorded = transcript(&[line("down", &pushed("p", &role))]);
     assert!(Matcher::new(&recorded).expect("sound").finish().is_err());
@@ -294,7 +294,7 @@ fn done() -> Value {
     json!({"Object": {"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "p", "namespace": "d", "uid": "u"}}, "Err": null})
 }
 
-/// A stock cloud sends answers beside deliveries: the end of a recording may cut off either.
+/// A KubeEdge cloud sends answers beside deliveries: the end of a recording may cut off either.
 #[test]
 fn an_answer_may_be_cut_off_behind_a_delivery_and_not_behind_another_answer() {
     let run = |recorded: &[String]| {
@@ -310,7 +310,7 @@ fn an_answer_may_be_cut_off_behind_a_delivery_and_not_behind_another_answer() {
     assert!(run(&[&[asked][..], &later].concat()).is_err());
 }
 
-/// The run has written to the pod in the place of somebody else, of which the cloud may not know yet.
+/// The run wrote to the pod in place of another client, and the cloud may not know of that write yet.
 #[test]
 fn a_report_that_meets_a_conflict_which_was_not_recorded_is_sent_again() {
     let status = |reason: &str| json!({"Object": {}, "Err": {"ErrStatus": {"status": "Failure", "reason": reason, "code": 409}}});

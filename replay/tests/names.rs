@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use tombolo_replay::{Difference, Frame, Happening, Matcher, Rule, Summary, Transcript};
 
-/// A record of MetaServer that makes a ConfigMap whose name the API server chooses.
+/// A MetaServer record that creates a ConfigMap whose name the API server generates.
 fn record(status: &str, made: Option<&Value>) -> Value {
     let asked = json!({"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"generateName": "g-", "namespace": "d"}});
     let body = |value: &Value| STANDARD.encode(value.to_string());
@@ -38,7 +38,7 @@ fn push(id: &str, resource: &str, object: &Value) -> Value {
     frame(&header, "dynamiccontroller", "insert", resource, object)
 }
 
-/// Judges a run: what was recorded, what came.
+/// Judges a run by what was recorded and what arrived.
 fn judged(recorded: &[Value], came: Vec<Value>) -> Result<Summary, Difference> {
     let asked = frame(
         &json!({"msg_id": "q", "timestamp": 1}),
@@ -71,7 +71,7 @@ fn a_name_that_the_api_server_has_made_up_is_another_one_in_each_run() {
     let came = vec![answer("l", "live", &other), push("m", "d/configmap/g-bbbbb", &other)];
     let summary = judged(&recorded, came).expect("the same");
     assert_eq!((summary.matched, summary.besides), (2, 0), "{summary:?}");
-    // Any other name is the edge's to choose.
+    // Any other name is chosen by the edge and must be equal.
     for other in [made("h-bbbbb", "g-", "v"), made("g-bbbbb", "h-", "v"), made("g-", "g-", "v")] {
         assert!(judged(&recorded[..1], vec![answer("l", "live", &other)]).is_err(), "{other}");
     }
@@ -120,7 +120,7 @@ fn a_cloud_without_a_dynamic_controller_answers_no_application() {
     };
     let summary = later("edgecontroller").expect("excused");
     assert_eq!(count(&summary, Rule::Answered), 1, "{summary:?}");
-    // A cloud that has one answers: this recording ends before it did.
+    // A cloud that has a dynamic controller answers: this recording ends before the answer.
     let summary = later("dynamiccontroller").expect("excused for another reason");
     assert_eq!(
         (count(&summary, Rule::Answered), count(&summary, Rule::RecordingEnds)),

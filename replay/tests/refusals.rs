@@ -1,4 +1,4 @@
-//! What refused writes and whole lists prove of the Kubernetes API.
+//! What refused writes and complete lists prove about the Kubernetes API.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -38,7 +38,7 @@ fn delivers(id: &str, resource: &str, content: &Value) -> Value {
     line("down", id, "", ["edgecontroller", "resource", "update", resource], content)
 }
 
-/// A record of MetaServer and its answer (docs/reference/kubeedge.md#application-records).
+/// A MetaServer record and its answer (docs/reference/kubeedge.md#application-records).
 fn application(
     id: &str,
     verb: &str,
@@ -81,7 +81,7 @@ fn failed(status: &Value) -> Value {
     json!({"Object": {}, "Err": {"ErrStatus": status}})
 }
 
-/// The changes of the API before each line, in short, with the derived objects.
+/// The changes of the API before each line, in short form, with the derived objects.
 fn changes(lines: &[Value]) -> (Vec<String>, Vec<Value>) {
     let text: Vec<String> = std::iter::once(json!({"node": "e"}))
         .chain(lines.iter().cloned())
@@ -126,10 +126,10 @@ fn what_a_write_does_not_find_has_gone_before() {
     assert_eq!(refused_report(&gone, &[]), ["0: create p u", "1: delete p u"]);
     let none = "Precondition failed: UID in precondition: u, UID in object meta: ";
     assert_eq!(refused_report(&status("Conflict", 409, "p", none), &[]), ["0: create p u", "1: delete p u"]);
-    // The namespace is missing, or what it names.
+    // The missing object is the namespace, or another object that the request names.
     let other = status("NotFound", 404, "d", "namespaces \"d\" not found");
     assert_eq!(refused_report(&other, &[]), ["0: create p u"]);
-    // It was there all the time.
+    // The object existed all the time.
     let still = delivers("p2", "d/pod/p", &object("Pod", "p", "u", 6));
     assert_eq!(refused_report(&gone, &[still]), ["0: create p u", "3: update p u"]);
 }
@@ -144,7 +144,7 @@ fn another_incarnation_was_there_before_the_write_that_met_it() {
         let replaced = status(reason, code, "p", message);
         let told = refused_report(&replaced, std::slice::from_ref(&next));
         assert_eq!(told, ["0: create p u", "1: delete p u", "1: create p v"], "{reason}");
-        // Nothing shows it: whichever it is, it is another.
+        // No later frame shows the new incarnation: it is only known to be another one.
         let told = refused_report(&replaced, &[]);
         assert_eq!(told, ["0: create p u", "1: delete p u", "1: create p ?"], "{reason}");
     }
@@ -182,7 +182,7 @@ fn what_cannot_be_made_is_there() {
     let lines = [asks("q", "insert", "d/pod/p", &pod), answers("q", "d/pod/p", &taken)];
     let (told, objects) = changes(&lines);
     assert_eq!((told, &objects[0]["kind"]), (vec!["0: create p ?".to_owned()], &json!("Pod")));
-    // As it is shown later.
+    // The state that is shown later.
     let shown = [&lines[..], &[delivers("p1", "d/pod/p", &object("Pod", "p", "u", 5))]].concat();
     assert_eq!(changes(&shown).0, ["0: create p u"]);
 }
@@ -231,7 +231,7 @@ fn applications_that_find_nothing_or_delete_prove_it() {
     assert_eq!(changes(&[first, deleted, third].concat()).0, ["0: create a u"]);
 }
 
-/// The scale of an object has its uid and version, and is no second object.
+/// The scale of an object has the object's uid and version, and is not a second object.
 #[test]
 fn a_scale_is_a_view_of_an_object() {
     let deployment = object("Deployment", "a", "u", 5);

@@ -1,11 +1,11 @@
-//! Recorded traffic of stock KubeEdge, as far as it can be played without a cluster.
+//! Replays recorded traffic of stock KubeEdge, as far as this works without a cluster.
 
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
 use tombolo_replay::{Event, Rule, Transcript, Verb, play_cloud, with_api_lines};
 
-/// The transcripts in a folder and in those within it, but for those that were written by hand.
+/// The transcripts in a folder and its subfolders, except those that were written by hand.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let entries =
         std::fs::read_dir(folder).expect("transcripts").map(|entry| entry.expect("an entry").path());
@@ -39,7 +39,7 @@ fn lines_of_the_api_are_derived_once() {
     for (name, transcript) in transcripts() {
         let with = with_api_lines(&transcript);
         assert!(with.has_api_lines(), "{name}");
-        // Their order may be told apart further by each other's versions.
+        // A second pass may refine the order by each other's versions.
         let again = with_api_lines(&with);
         assert_eq!(again.lines.len(), with.lines.len(), "{name}");
         assert!(again.lines.iter().all(|line| with.lines.contains(line)), "{name}");
@@ -93,7 +93,7 @@ fn derivation_follows_its_rules() {
             Event::Up(frame) | Event::Down(frame) => frame.id().to_owned(),
         })
         .collect();
-    // A cache that lags (d3) makes nothing older; another uid is another object.
+    // A lagging cache (d3) does not restore an older version; another uid is another object.
     let expected = [
         "create 5", "q1", "q2", "d1", "update 7", "d2", "q3", "d3", "delete 7", "create 9", "d4", "delete 9",
         "d5",

@@ -1,9 +1,9 @@
-//! The admin endpoints: `/livez`, `/readyz` and `/metrics`, on a listener and a thread of their own, so that a
-//! busy data path never makes a probe fail.
+//! The admin endpoints: `/livez`, `/readyz` and `/metrics`. They have their own listener and thread, so that a busy
+//! data path never makes a probe fail.
 //!
-//! Slow clients hold nothing for long: headers must arrive within [`HEADER_TIMEOUT`], a connection lives for
-//! [`CONNECTION_LIFETIME`] at most, and only [`CONNECTIONS_MAX`] are served at a time, of each source some of them ([`Door`]):
-//! whoever opens many of them does not make a probe fail.
+//! Slow clients are bounded: headers must arrive within [`HEADER_TIMEOUT`], a connection lives for at most
+//! [`CONNECTION_LIFETIME`], and at most [`CONNECTIONS_MAX`] are served at a time, with a limit for each source
+//! ([`Door`]). A client that opens many connections does not make a probe fail.
 
 use std::convert::Infallible;
 use std::fmt::Write as _;
@@ -33,16 +33,16 @@ use crate::listen::ListenError;
 use crate::ready::Readiness;
 use crate::tasks::Tasks;
 
-/// Time in which a request's headers must arrive.
+/// Time within which a request's headers must arrive.
 pub const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Longest life of one connection.
 pub const CONNECTION_LIFETIME: Duration = Duration::from_secs(30);
 
-/// Connections served at a time.
+/// Maximum number of connections served at a time.
 pub const CONNECTIONS_MAX: usize = 64;
 
-/// Connections that wait to be served, and what one source may have of either kind.
+/// Limits on waiting and served connections, in total and for each source.
 const PLACES: DoorLimits = DoorLimits {
     waiting: 512,
     waiting_per_source: 128,
@@ -50,7 +50,7 @@ const PLACES: DoorLimits = DoorLimits {
     working_per_source: CONNECTIONS_MAX / 4,
 };
 
-/// Wait after a failed accept (no file descriptors left) before the next.
+/// Wait before the next accept after one failed (no file descriptors left).
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
 const TEXT_TYPE: &str = "text/plain; charset=utf-8";
@@ -70,14 +70,14 @@ pub fn bind(setting: &str, address: SocketAddr) -> Result<Bound, ListenError> {
     open().map_err(|source| ListenError { protocol: "TCP", address, setting: setting.to_owned(), source })
 }
 
-/// What the endpoints tell.
+/// What the endpoints report.
 #[derive(Debug, Clone)]
 pub struct AdminState {
     /// The process's metrics, all registered.
     pub registry: Arc<Registry>,
-    /// What is pending.
+    /// What the process still waits for.
     pub readiness: Readiness,
-    /// A started drain makes the process unready, so that load balancers look elsewhere.
+    /// Once the drain starts, the process is unready, so that load balancers stop sending it traffic.
     pub drain: Drain,
 }
 
@@ -89,16 +89,16 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// The address, with the port that the system chose when 0 was asked for.
+    /// The local address, with the port that the system chose if port 0 was requested.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.local
     }
 
-    /// Serves on a thread and runtime of their own until the handle is dropped.
+    /// Serves on its own thread and runtime until the handle is dropped.
     ///
     /// # Errors
-    /// The thread or its runtime could not be made.
+    /// The thread or its runtime could not be created.
     pub fn start(self, state: AdminState) -> io::Result<AdminHandle> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (stop, door) = (CancellationToken::new(), Door::new(PLACES));
@@ -116,7 +116,7 @@ impl Bound {
     }
 }
 
-/// The serving thread; ends when this is dropped.
+/// The serving thread, which ends when this is dropped.
 #[derive(Debug)]
 pub struct AdminHandle {
     stop: CancellationToken,
@@ -125,7 +125,7 @@ pub struct AdminHandle {
 }
 
 impl AdminHandle {
-    /// Its door, to see who is there and who was sent away.
+    /// The listener's door, for counts of open, evicted and refused connections.
     #[must_use]
     pub fn door(&self) -> Door {
         self.door.clone()
@@ -135,7 +135,7 @@ impl AdminHandle {
 impl Drop for AdminHandle {
     fn drop(&mut self) {
         self.stop.cancel();
-        // The thread only waits for timers and sockets, which the token ends: the join is short.
+        // The thread only waits for timers and sockets, and the token cancels those waits: the join is short.
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the admin thread panicked");
         }
@@ -147,7 +147,7 @@ async fn accept_until(listener: TcpListener, door: Door, state: AdminState, stop
     let accept = async {
         loop {
             match listener.accept().await {
-                // Without a place it is closed here.
+                // A connection that gets no slot is closed here.
                 Ok((stream, remote)) => match door.enter(remote.ip()) {
                     Ok(place) => {
                         tasks.spawn_isolated("admin connection", receive(place, stream, Arc::clone(&state)));
@@ -165,7 +165,7 @@ async fn accept_until(listener: TcpListener, door: Door, state: AdminState, stop
     tasks.abort();
 }
 
-/// A connection from its first byte on.
+/// Handles a connection from its first byte on.
 async fn receive(place: Waiting, stream: TcpStream, state: Arc<AdminState>) {
     let mut first = [0];
     let spoke = tokio::select! {
@@ -179,7 +179,7 @@ async fn receive(place: Waiting, stream: TcpStream, state: Arc<AdminState>) {
     let Some(place) = place.work().await else { return };
     tokio::select! {
         () = serve_connection(stream, &state) => {}
-        () = place.evicted() => tracing::debug!("admin connection gave way to one of another source"),
+        () = place.evicted() => tracing::debug!("admin connection evicted for one of another source"),
     }
 }
 
@@ -193,7 +193,7 @@ async fn serve_connection(stream: TcpStream, state: &AdminState) {
         .serve_connection(TokioIo::new(stream), service);
     match tokio::time::timeout(CONNECTION_LIFETIME, connection).await {
         Ok(Err(error)) => tracing::debug!(%error, "admin connection ended"),
-        Err(_) => tracing::debug!("admin connection outlived its time"),
+        Err(_) => tracing::debug!("admin connection closed: it reached its maximum lifetime"),
         Ok(Ok(())) => {}
     }
 }
@@ -323,7 +323,7 @@ mod tests {
         assert!(ended.is_ok(), "the server kept a half-sent request");
     }
 
-    /// Nobody else's probe fails, and none of the same address while its neighbour is silent.
+    /// A silent client makes no other client's probe fail, not even one from the same address.
     #[tokio::test]
     async fn connections_that_do_not_go_on_leave_places_for_probes() {
         let world = world();

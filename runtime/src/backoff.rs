@@ -1,4 +1,4 @@
-//! Exponential back-off with jitter, as a value: randomness is passed in and nothing sleeps.
+//! Exponential back-off with jitter, as a plain value: the caller passes the randomness in and does the sleeping.
 
 use std::time::Duration;
 
@@ -7,9 +7,9 @@ use rand::Rng;
 /// Bounds of a back-off.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BackoffConfig {
-    /// Longest first wait.
+    /// Upper bound of the first wait.
     pub first: Duration,
-    /// Longest wait at all.
+    /// Upper bound of every wait.
     pub max: Duration,
     /// Growth from one attempt to the next; at least 1.
     pub factor: f64,
@@ -21,8 +21,8 @@ impl Default for BackoffConfig {
     }
 }
 
-/// Waits between attempts: each is drawn between half and all of a ceiling that grows up to a maximum. The
-/// lower half keeps a broken peer from being hammered, the upper one keeps a fleet from coming back in step.
+/// Waits between attempts. Each is drawn between half of a ceiling and the ceiling, which grows up to a maximum. The
+/// lower bound keeps clients from hammering a broken peer; the random part keeps a fleet from reconnecting in step.
 #[derive(Debug, Clone)]
 pub struct Backoff {
     config: BackoffConfig,
@@ -53,14 +53,15 @@ impl Backoff {
         Duration::from_secs_f64(ceiling * rng.random_range(0.5..=1.0))
     }
 
-    /// Starts again with the first wait: the last attempt worked.
+    /// Starts again with the first wait, after an attempt that worked.
     pub fn reset(&mut self) {
         self.attempts = 0;
     }
 }
 
-/// The wait after this many failures in a row: `first` after one, twice as long after each further one, `max` at most. It has no
-/// jitter: it is for what one process does in turn or in a queue, where nobody else waits in step with it.
+/// The wait after this many failures in a row: `first` after one, twice as long after each further one, at most `max`.
+/// It has no jitter, because it is for retries inside one process (in turn or from a queue), where no other client
+/// waits in step.
 #[must_use]
 pub fn doubled(first: Duration, failures: u32, max: Duration) -> Duration {
     first.saturating_mul(2_u32.saturating_pow(failures.saturating_sub(1))).min(max)

@@ -1,17 +1,17 @@
-//! Bytes that peers may make this process hold: a budget for all of them together, and a share of it for each.
+//! Memory budget for peers: the bytes that all peers together may make this process hold, and a share for each peer.
 //!
-//! Counts do not bound memory: 256 answers are nothing or gigabytes. Whoever keeps bytes for a peer takes them from the peer's
-//! [`Share`] first, and refuses the peer when there are none left. What is taken is given back when the [`Held`] is dropped, so
-//! that no way out of a function forgets it.
+//! Counts do not bound memory: 256 answers can be a few bytes or gigabytes. Code that keeps bytes for a peer first
+//! takes them from the peer's [`Share`], and refuses the peer if not enough are left. Dropping the [`Held`] gives the
+//! bytes back, so no return path can forget to.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Bytes of each share that do not count against the whole: when others have taken all of it, a peer can still ask for small
-/// things and be answered.
+/// Bytes of each share that do not count against the whole budget. A peer can still send small requests and get answers
+/// when other peers have used up the budget.
 pub const OWN_BYTES: usize = 32 * 1024;
 
-/// A number of bytes for all peers together. Clones are the same budget.
+/// A budget of bytes for all peers together. Clones are the same budget.
 #[derive(Debug, Clone)]
 pub struct Budget(Arc<Whole>);
 
@@ -22,19 +22,19 @@ struct Whole {
 }
 
 impl Budget {
-    /// A budget of so many bytes.
+    /// A budget of `max` bytes.
     #[must_use]
     pub fn new(max: usize) -> Self {
         Self(Arc::new(Whole { max, used: AtomicUsize::new(0) }))
     }
 
-    /// One peer's part: at most `max` bytes.
+    /// A share for one peer: at most `max` bytes.
     #[must_use]
     pub fn share(&self, max: usize) -> Share {
         Share(Arc::new(Part { within: Within::Whole(self.clone()), max, used: Mutex::new(0) }))
     }
 
-    /// Bytes that are taken, without what each share has for itself.
+    /// Bytes taken from the budget, without the [`OWN_BYTES`] of each share.
     #[must_use]
     pub fn used(&self) -> usize {
         self.0.used.load(Ordering::Relaxed)
@@ -52,7 +52,7 @@ impl Budget {
     }
 }
 
-/// What one peer may make this process hold. Clones are the same share.
+/// The bytes that one peer may make this process hold. Clones are the same share.
 #[derive(Debug, Clone)]
 pub struct Share(Arc<Part>);
 
@@ -71,39 +71,39 @@ enum Within {
 }
 
 impl Share {
-    /// Takes bytes; none when the share or the whole has not as many left.
+    /// Takes bytes; `None` if the share or the whole budget has too few left.
     #[must_use]
     pub fn take(&self, bytes: usize) -> Option<Held> {
         let mut held = self.nothing();
         held.set(bytes).then_some(held)
     }
 
-    /// Holds nothing yet; see [`Held::set`].
+    /// A [`Held`] of no bytes yet; see [`Held::set`].
     #[must_use]
     pub fn nothing(&self) -> Held {
         Held { share: self.clone(), bytes: 0 }
     }
 
-    /// A share for one purpose of the same peer: at most `max` bytes, which are taken from this one as well.
+    /// A share for one purpose of the same peer: at most `max` bytes, which also count against this share.
     #[must_use]
     pub fn part(&self, max: usize) -> Self {
         Self(Arc::new(Part { within: Within::Share(self.clone()), max, used: Mutex::new(0) }))
     }
 
-    /// Bytes that are taken.
+    /// Bytes taken from this share.
     #[must_use]
     pub fn used(&self) -> usize {
         *self.lock()
     }
 
-    /// Bytes that may be taken at most.
+    /// Maximum number of bytes of this share.
     #[must_use]
     pub fn max(&self) -> usize {
         self.0.max
     }
 
-    /// Bytes until this share is used up, or one that it is a part of. Whoever is refused fewer has come to the bound of the
-    /// whole.
+    /// Bytes left until this share, or one that contains it, is used up. If fewer bytes than this are refused, the
+    /// whole budget is used up.
     #[must_use]
     pub fn room(&self) -> usize {
         let own = self.0.max.saturating_sub(self.used());
@@ -114,11 +114,11 @@ impl Share {
     }
 
     fn lock(&self) -> MutexGuard<'_, usize> {
-        // A number cannot be left half-changed.
+        // A single number cannot be left half-changed.
         self.0.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Replaces `before` bytes by `after`. False, with nothing changed, when there is no room.
+    /// Replaces `before` bytes by `after`. Returns false and changes nothing if there is no room.
     fn change(&self, before: usize, after: usize) -> bool {
         let mut used = self.lock();
         let sum = used.saturating_sub(before).saturating_add(after);
@@ -139,7 +139,7 @@ impl Share {
     }
 }
 
-/// Bytes that are taken from a share, given back when this is dropped.
+/// Bytes taken from a share, given back when this is dropped.
 #[derive(Debug)]
 pub struct Held {
     share: Share,
@@ -147,8 +147,8 @@ pub struct Held {
 }
 
 impl Held {
-    /// Holds this many bytes from now on. Fewer are always possible; false, with nothing changed, when there is no room for
-    /// more.
+    /// Sets the number of bytes held. Lowering it always works; returns false and changes nothing if there is no room
+    /// for more.
     #[must_use]
     pub fn set(&mut self, bytes: usize) -> bool {
         if bytes == self.bytes {
@@ -161,7 +161,7 @@ impl Held {
         changed
     }
 
-    /// Holds so many bytes more. False, with nothing changed, when there is no room.
+    /// Holds this many more bytes. Returns false and changes nothing if there is no room.
     #[must_use]
     pub fn grow(&mut self, bytes: usize) -> bool {
         self.set(self.bytes.saturating_add(bytes))

@@ -1,11 +1,12 @@
-//! Places for connections of strangers: who has not said who it is gets little, and never all of it.
+//! Admission of unauthenticated connections: each gets few resources, and they never use up all of a listener's slots.
 //!
-//! A connection first waits for its peer's first byte, which costs next to nothing, and then does its handshake. Both have a
-//! number of places for all sources together and a smaller one for each source, so that no address takes every place. When the
-//! waiting places of a source are taken, the connection that has been silent for longest goes: an honest peer speaks at once,
-//! also behind the address of one that does not. When those of all are taken, the source that has most gives one, and the
-//! next handshake is that of the source that has fewest: several sources lock nobody out either. Once a peer is known its
-//! connection has left the door and counts no more: a fleet behind one address is bounded only while it arrives.
+//! A connection first waits for its peer's first byte, which costs next to nothing, and then does its handshake. Each
+//! phase has a number of slots for all sources together and a smaller number for each source, so that no address takes
+//! every slot. When a source has no waiting slot left, its connection that has been silent for longest is closed: an
+//! honest peer speaks at once, even behind the same address as one that does not. When no waiting slot is left at all,
+//! the source with the most connections gives one up. The next handshake is that of the source with the fewest, so that
+//! even several hostile sources lock no other source out. Once a peer is authenticated, its connection leaves the door
+//! and no longer counts: a fleet behind one address is bounded only while it connects.
 
 use std::collections::btree_map::OccupiedEntry;
 use std::collections::{BTreeMap, HashMap};
@@ -18,23 +19,25 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// A handshake that has taken this long gives its place up when another source has none: a peer that means it is done.
+/// A handshake that has run for this long gives up its slot if another source has none: an honest peer has finished by
+/// then.
 const UNDISTURBED: Duration = Duration::from_secs(2);
 
-/// Numbers of places.
+/// Numbers of slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DoorLimits {
-    /// Connections of all sources that wait for their peer's first byte or for a working place.
+    /// Connections of all sources that wait for their peer's first byte or for a working slot.
     pub waiting: usize,
-    /// Those of one source.
+    /// The same for one source.
     pub waiting_per_source: usize,
-    /// Handshakes of all sources that run.
+    /// Running handshakes of all sources.
     pub working: usize,
-    /// Those of one source.
+    /// The same for one source.
     pub working_per_source: usize,
 }
 
-/// Where a connection comes from: an IPv4 address, or the 64 bits of an IPv6 address that a network gives to one customer.
+/// Where a connection comes from: an IPv4 address, or the first 64 bits of an IPv6 address, which a network gives to
+/// one customer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Source(IpAddr);
 
@@ -53,18 +56,18 @@ impl fmt::Display for Source {
     }
 }
 
-/// Why a stranger is not let in.
+/// Why an unauthenticated connection is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Crowded {
-    /// Its source has as many connections as it may.
-    #[error("this source has as many unauthenticated connections as it may")]
+    /// The source has reached its limit.
+    #[error("this source has reached its limit of unauthenticated connections")]
     Source,
-    /// All sources together have.
-    #[error("there are as many unauthenticated connections as there may be")]
+    /// All sources together have reached the limit.
+    #[error("the limit of unauthenticated connections is reached")]
     Whole,
 }
 
-/// A listener's door. Clones are the same door.
+/// The admission control of a listener. Clones are the same door.
 #[derive(Debug, Clone)]
 pub struct Door(Arc<Shared>);
 
@@ -84,14 +87,14 @@ struct State {
     next: u64,
 }
 
-/// The connections of one source, oldest first. The entry goes with the last of them.
+/// The connections of one source, oldest first. The entry is removed with its last connection.
 #[derive(Debug, Default)]
 struct Entry {
-    /// Who has not spoken yet.
+    /// Connections whose peer has not spoken yet.
     silent: BTreeMap<u64, Arc<Signal>>,
-    /// Who has, and has no working place yet.
+    /// Connections whose peer has spoken and that have no working slot yet.
     spoken: BTreeMap<u64, Arc<Signal>>,
-    /// Those of them that ask for one.
+    /// Those of `spoken` that ask for a working slot.
     asking: BTreeMap<u64, Arc<Signal>>,
     working: BTreeMap<u64, (Instant, Arc<Signal>)>,
 }
@@ -106,7 +109,7 @@ impl Entry {
     }
 }
 
-/// How a connection hears that it has a working place, or must go.
+/// Notifies a connection that it has a working slot or must close.
 #[derive(Debug, Default)]
 struct Signal {
     told: Notify,
@@ -122,12 +125,12 @@ impl Signal {
 }
 
 impl State {
-    /// The source that has most of something, and how much.
+    /// The source with the highest count, and that count.
     fn most(&self, of: impl Fn(&Entry) -> usize) -> Option<(Source, usize)> {
         self.sources.iter().map(|(source, entry)| (*source, of(entry))).max_by_key(|(_, count)| *count)
     }
 
-    /// Gives working places to those who ask, that of the source with the fewest first.
+    /// Gives working slots to connections that ask, starting with the source that has the fewest.
     fn dispatch(&mut self, limits: &DoorLimits) {
         while self.working < limits.working {
             let asking =
@@ -145,8 +148,8 @@ impl State {
         }
     }
 
-    /// Takes a working place from the source that has most, for one that has fewer. False when that is nobody who has had it
-    /// for long.
+    /// Takes a working slot from the source that has the most, for one that has fewer. Returns false if no handshake of
+    /// that source has run for [`UNDISTURBED`].
     fn press(&mut self, source: Source) -> bool {
         let own = self.sources.get(&source).map_or(0, |entry| entry.working.len());
         let Some((most, count)) = self.most(|entry| entry.working.len()) else { return false };
@@ -158,7 +161,7 @@ impl State {
         true
     }
 
-    /// Takes a waiting place from a source. From one that has spoken only where `spoken` says so.
+    /// Takes a waiting slot from a source. Takes it from a connection that has spoken only if `spoken` is true.
     fn evict(&mut self, source: Source, spoken: bool) -> bool {
         let Some(entry) = self.sources.get_mut(&source) else { return false };
         let gone = match entry.silent.pop_first() {
@@ -170,13 +173,13 @@ impl State {
             None => None,
         };
         let Some(signal) = gone else { return false };
-        // Its place is free now, and no more counted when its task ends.
+        // Its slot is free now, and is not freed a second time when its task ends.
         signal.send_away();
         self.waiting = self.waiting.saturating_sub(1);
         true
     }
 
-    /// Room for one more of a source to wait.
+    /// Makes room for one more waiting connection of a source. Returns whether another was evicted for it.
     fn make_room(&mut self, source: Source, limits: &DoorLimits) -> Result<bool, Crowded> {
         let own = self.sources.get(&source).map_or(0, Entry::waiting);
         if own >= limits.waiting_per_source {
@@ -190,7 +193,7 @@ impl State {
         }
     }
 
-    /// A connection has ended, if it was not sent away before.
+    /// Removes a connection that has ended, unless it was evicted before.
     fn forget(&mut self, source: Source, number: u64) {
         let Some(entry) = self.sources.get_mut(&source) else { return };
         entry.asking.remove(&number);
@@ -207,17 +210,17 @@ impl State {
 }
 
 impl Door {
-    /// A door with so many places.
+    /// A door with these limits.
     #[must_use]
     pub fn new(limits: DoorLimits) -> Self {
         let (state, evicted, refused) = Default::default();
         Self(Arc::new(Shared { limits, state, evicted, refused }))
     }
 
-    /// A place to wait in for a connection that was just accepted.
+    /// Takes a waiting slot for a connection that was just accepted.
     ///
     /// # Errors
-    /// When there is none, and nobody whose place could be had.
+    /// No slot is free, and no connection may be evicted for this one.
     pub fn enter(&self, address: IpAddr) -> Result<Waiting, Crowded> {
         let source = Source::from(address);
         let mut state = self.lock();
@@ -231,25 +234,25 @@ impl Door {
         Ok(Waiting { door: self.clone(), source, number, signal })
     }
 
-    /// Connections that wait.
+    /// Number of waiting connections.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.lock().waiting
     }
 
-    /// Handshakes that run.
+    /// Number of running handshakes.
     #[must_use]
     pub fn working(&self) -> usize {
         self.lock().working
     }
 
-    /// Connections that had to go for others, since the start.
+    /// Number of connections evicted for others since the start.
     #[must_use]
     pub fn evicted(&self) -> u64 {
         self.0.evicted.load(Ordering::Relaxed)
     }
 
-    /// Connections that found no place, since the start.
+    /// Number of connections refused since the start.
     #[must_use]
     pub fn refused(&self) -> u64 {
         self.0.refused.load(Ordering::Relaxed)
@@ -266,7 +269,7 @@ impl Door {
     }
 }
 
-/// A connection that waits. Its place is free when this is dropped.
+/// A waiting connection. Dropping this frees its slot.
 #[derive(Debug)]
 pub struct Waiting {
     door: Door,
@@ -276,12 +279,13 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// Completes when somebody else was given this place: the connection must end.
+    /// Completes when this slot was given to another connection: this connection must end.
     pub async fn evicted(&self) {
         self.signal.told.notified().await;
     }
 
-    /// The peer has spoken: from now on nobody of the same source takes this place. False when somebody just has.
+    /// Records that the peer has spoken: from now on no connection of the same source takes this slot. Returns false if
+    /// one just did.
     #[must_use]
     pub fn spoke(&self) -> bool {
         let mut state = self.door.lock();
@@ -291,8 +295,8 @@ impl Waiting {
         true
     }
 
-    /// Waits for a working place, in the order in which those of one source have asked. None when somebody else was given
-    /// this place meanwhile: the connection must end.
+    /// Waits for a working slot; the connections of one source get theirs in the order in which they asked. Returns
+    /// `None` if the waiting slot was given to another connection meanwhile: this connection must end.
     pub async fn work(self) -> Option<Working> {
         let mut works = self.ask();
         while !works && !self.signal.gone.load(Ordering::Relaxed) {
@@ -304,7 +308,7 @@ impl Waiting {
         works.then(|| Working(self))
     }
 
-    /// Asks for a working place, and whether there is one now.
+    /// Asks for a working slot. Returns whether the connection has one now.
     fn ask(&self) -> bool {
         let limits = &self.door.0.limits;
         let mut state = self.door.lock();
@@ -331,12 +335,12 @@ impl Drop for Waiting {
     }
 }
 
-/// A connection whose handshake runs. Its place is free when this is dropped.
+/// A connection whose handshake runs. Dropping this frees its slot.
 #[derive(Debug)]
 pub struct Working(Waiting);
 
 impl Working {
-    /// Completes when this handshake has taken too long for a source that has none: the connection must end.
+    /// Completes when this handshake has run too long while another source has no slot: the connection must end.
     pub async fn evicted(&self) {
         while !self.0.signal.gone.load(Ordering::Relaxed) {
             self.0.signal.told.notified().await;
@@ -387,7 +391,7 @@ mod tests {
         assert_eq!((flood.len(), door.waiting()), (40, 4), "all but the newest were told to go");
         let honest: Vec<_> = (2..4).map(|last| door.enter(address(last)).expect("a place")).collect();
         assert!(honest.iter().all(|place| place.evicted().now_or_never().is_none()));
-        // All places are taken now: the source that has the most gives one.
+        // All slots are taken now: the source that has the most gives one up.
         let third = door.enter(address(4)).expect("a place");
         assert!(honest.iter().chain([&third]).all(|place| place.evicted().now_or_never().is_none()));
         assert_eq!(door.waiting(), 6);

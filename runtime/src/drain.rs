@@ -1,7 +1,7 @@
-//! Drain: stop taking work, finish what was taken, then end (`docs/operations.md`).
+//! Drain: stop accepting work, finish the work already accepted, then end (`docs/operations.md`).
 //!
-//! A [`Trigger`] starts it, every task that must notice holds a [`Drain`], and work that must be finished holds
-//! a [`DrainBlocker`]. Starting it a second time aborts; a deadline bounds the wait.
+//! A [`Trigger`] starts the drain, every task that must notice it holds a [`Drain`], and work that must be finished
+//! holds a [`DrainBlocker`]. Starting the drain a second time aborts it; a deadline bounds the wait.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// Makes one drain.
+/// Creates a drain.
 ///
 /// `grace` is how long [`Trigger::finished`] waits for blockers once the drain has started.
 #[must_use]
@@ -28,7 +28,7 @@ pub struct Trigger {
 }
 
 impl Trigger {
-    /// Starts the drain; when it has started already, aborts it.
+    /// Starts the drain; if it has already started, aborts it.
     pub fn start(&self) {
         let deadline = Instant::now() + self.shared.grace;
         self.shared.phase.send_modify(|phase| {
@@ -90,7 +90,7 @@ impl Drain {
         self.reached(|phase| matches!(phase, Phase::Aborted)).await;
     }
 
-    /// When unfinished work will be given up; none before the drain has started.
+    /// When unfinished work will be given up; `None` before the drain has started.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         match *self.shared.phase.borrow() {
@@ -118,7 +118,7 @@ impl Drain {
         DrainBlocker { shared: Arc::clone(&self.shared) }
     }
 
-    /// Runs `work` until it is done or the drain starts; `None` says that the drain came first.
+    /// Runs `work` until it is done or the drain starts. Returns `None` if the drain started first.
     pub async fn until_started<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;
@@ -130,7 +130,7 @@ impl Drain {
     async fn reached(&self, condition: impl FnMut(&Phase) -> bool) {
         let mut phase = self.shared.phase.subscribe();
         if phase.wait_for(condition).await.is_err() {
-            // Unreachable while `self.shared` holds the sender; never completing is the harmless answer.
+            // Unreachable while `self.shared` holds the sender. Never completing is the harmless choice.
             std::future::pending::<()>().await;
         }
     }
@@ -153,7 +153,7 @@ impl Drop for DrainBlocker {
 pub enum DrainOutcome {
     /// All work was finished.
     Complete,
-    /// Some work was not finished when the grace was over.
+    /// Some work was not finished when the grace period ended.
     DeadlinePassed,
     /// A second signal or an abort came first.
     Aborted,

@@ -1,4 +1,4 @@
-//! Files that are either the old ones or the new ones, whatever happens in between, and keys that nobody else can read.
+//! Atomic replacement of files, and private files that other users cannot read.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -8,14 +8,14 @@ use std::path::Path;
 /// Mode of files that only the program's user may read.
 pub const PRIVATE: u32 = 0o600;
 
-/// Mode of files that everybody may read.
+/// Mode of files that every user may read.
 pub const PUBLIC: u32 = 0o644;
 
-/// Replaces a file: writes a temporary one beside it, syncs it, renames it, syncs the folder. After a crash
-/// the old content or the new one is there, never a mixture.
+/// Replaces a file: writes a temporary one beside it, syncs it, renames it, syncs the folder. After a crash the file
+/// has the old content or the new one, never a mixture.
 ///
 /// # Errors
-/// Any failure of the file system; the old file is then still in place.
+/// Any failure of the file system. If it happens before the rename, the old file is still in place.
 pub fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut name = path.file_name().unwrap_or_default().to_owned();
@@ -23,23 +23,23 @@ pub fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     let temporary = folder.join(name);
     let result = write_new(&temporary, content, mode).and_then(|()| std::fs::rename(&temporary, path));
     if result.is_err() {
-        // The reason of the failure matters more than a leftover, which the next attempt replaces.
+        // The reason for the failure matters more than a leftover file, which the next attempt replaces.
         let _ = std::fs::remove_file(&temporary);
         return result;
     }
     File::open(folder)?.sync_all()
 }
 
-/// Makes a file with this content unless there is one: of several programs that do so at once one makes it, and nobody
-/// sees a part of it. Whether it was this one.
+/// Creates a file with this content unless it exists. If several programs do so at once, one creates it, and none sees
+/// partial content. Returns whether this call created it.
 ///
 /// # Errors
-/// Any failure of the file system but that the file exists.
+/// Any failure of the file system, except that the file exists.
 pub fn create(path: &Path, content: &[u8], mode: u32) -> io::Result<bool> {
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".{}.new", std::process::id()));
     let temporary = Path::new(&name);
-    // A link, unlike a rename, never replaces what is there.
+    // A link, unlike a rename, never replaces an existing file.
     let linked = write_new(temporary, content, mode).and_then(|()| std::fs::hard_link(temporary, path));
     let removed = std::fs::remove_file(temporary);
     match linked {
@@ -59,7 +59,7 @@ fn write_new(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Makes a folder, and its parents, that only the program's user may enter. An existing one stays as it is.
+/// Creates a folder, and its parents, that only the program's user may enter. An existing folder is left unchanged.
 ///
 /// # Errors
 /// Any failure of the file system.
@@ -67,7 +67,7 @@ pub fn private_folder(path: &Path) -> io::Result<()> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
-/// The content of a file; `None` when there is none.
+/// The content of a file; `None` if it does not exist.
 ///
 /// # Errors
 /// Any other failure of the file system.
@@ -79,10 +79,11 @@ pub fn read_if_there(path: &Path) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-/// The content of a file that holds a secret; `None` when there is none.
+/// The content of a file that holds a secret; `None` if it does not exist.
 ///
 /// # Errors
-/// A file that others can read is refused, with what to do; and any other failure of the file system.
+/// The file is refused if other users can access it; the error says what to do. Also any other failure of the file
+/// system.
 pub fn read_private(path: &Path) -> io::Result<Option<Vec<u8>>> {
     let mut file = match File::open(path) {
         Ok(file) => file,
@@ -92,8 +93,8 @@ pub fn read_private(path: &Path) -> io::Result<Option<Vec<u8>>> {
     let mode = file.metadata()?.permissions().mode() & 0o7777;
     if mode & 0o077 != 0 {
         let problem = format!(
-            "its mode is {mode:04o}, so other users can get at the secret in it: set it to 0600 (chmod 600), and \
-             replace the secret if somebody may have read it"
+            "its mode is {mode:04o}, so other users can access the secret in it: set it to 0600 (chmod 600), and \
+             replace the secret if another user may have read it"
         );
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, problem));
     }
@@ -102,8 +103,8 @@ pub fn read_private(path: &Path) -> io::Result<Option<Vec<u8>>> {
     Ok(Some(content))
 }
 
-/// Whether a write failed because there is no room: a file that may not grow (`LimitFSIZE`, `ulimit -f`) is as full as
-/// a disk.
+/// Whether a write failed for lack of space. A file that has reached its size limit (`LimitFSIZE`, `ulimit -f`) counts
+/// as a full disk.
 #[must_use]
 pub fn is_full(error: &io::Error) -> bool {
     use io::ErrorKind;

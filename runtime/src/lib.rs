@@ -1,8 +1,8 @@
 //! The process shell that every Tombolo program shares: signals and drain, readiness, supervised tasks,
 //! back-off, logs, listeners, files and the admin endpoints.
 //!
-//! Nothing here is global except what the operating system makes global (signals, the limit of open files) and the one call
-//! of [`telemetry::init`]: a cloud and many edges can run in one process, each with its own values.
+//! Nothing here is global except what the operating system makes global (signals, the limit of open files) and the one
+//! call of [`telemetry::init`]: a cloud and many edges can run in one process, each with its own values.
 
 pub mod admin;
 pub mod backoff;

@@ -1,4 +1,5 @@
-//! Log lines that a peer can cause: so many a minute for each peer and for all, and a count of what was left out.
+//! Rate limit for log lines that a peer can cause: a number per minute for each peer and for all, and a count of
+//! omitted lines.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -7,10 +8,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The time that limits are for.
+/// The period that the limits apply to.
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// How many lines may be written. Peers are known by `K`.
+/// Limits how many lines may be written. `K` identifies a peer.
 #[derive(Debug)]
 pub struct LineLimit<K> {
     of_one: u32,
@@ -21,25 +22,25 @@ pub struct LineLimit<K> {
 #[derive(Debug)]
 struct State<K> {
     since: Instant,
-    /// Lines of each peer that has written one since then: never more peers than lines.
+    /// Lines of each peer since `since`. There are never more peers than lines.
     peers: HashMap<K, u32>,
     lines: u32,
     left_out: u64,
 }
 
 impl<K: Clone + Eq + Hash> LineLimit<K> {
-    /// So many lines a minute about one peer, and about all of them together.
+    /// Allows `of_one` lines a minute about one peer and `of_all` about all peers together.
     #[must_use]
     pub fn new(of_one: u32, of_all: u32) -> Self {
         let state = State { since: Instant::now(), peers: HashMap::new(), lines: 0, left_out: 0 };
         Self { of_one, of_all, state: Mutex::new(state) }
     }
 
-    /// Whether a line about this peer may be written now: with the number of lines, about whomever, that were left out before
-    /// it.
+    /// Returns `Some` if a line about this peer may be written now, with the number of lines, about any peer, that were
+    /// left out since the last one.
     #[must_use]
     pub fn admit(&self, peer: &K) -> Option<u64> {
-        // Numbers are changed in one go.
+        // A panic cannot leave the numbers inconsistent.
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         if now.duration_since(state.since) >= WINDOW {

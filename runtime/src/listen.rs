@@ -23,7 +23,7 @@ pub struct ListenError {
 fn explain(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::AddrInUse => {
-            "the address is in use; stop the other program or change the setting (port 0 takes a free one)"
+            "the address is in use; stop the other program or change the setting (port 0 picks a free one)"
                 .into()
         }
         io::ErrorKind::AddrNotAvailable => "this machine has no such address; change the setting".into(),

@@ -1,17 +1,18 @@
-//! How many files and connections a process may have open.
+//! The limit on the files and connections that a process may have open.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::warn;
 
-/// Lets this process open as many files as the system grants it. Programs are started with 1,024 for the sake of old ones that
-/// cannot count further (systemd, containerd since 2.0); a server that has run out of them accepts nobody and reaches nobody.
+/// Raises the limit of open files to the maximum that the system grants. Programs start with 1,024 for compatibility
+/// with old ones that cannot handle more (systemd, containerd since 2.0). A server that runs out of them can neither
+/// accept nor open connections.
 pub fn raise_limit() {
     let limit = getrlimit(Resource::Nofile);
     if limit.current == limit.maximum {
         return;
     }
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
-        warn!(%error, "this process cannot have more files and connections open than it was started with");
+        warn!(%error, "cannot raise the limit of open files and connections");
     }
 }
 

@@ -1,13 +1,13 @@
 //! Readiness: what a process still waits for before it can serve.
 //!
-//! A component takes a guard when it is built and drops it when it can serve. It cannot forget: a guard that
-//! is lost in an error path is dropped too, but then the process ends with that error.
+//! A component takes a guard when it is built and drops it when it can serve. A guard that is lost in an error path is
+//! dropped too, but then the process ends with that error.
 
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
-/// The set of things that are not ready. Clones share it.
+/// The set of things that are not ready yet. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct Readiness {
     pending: Arc<watch::Sender<Vec<Arc<str>>>>,
@@ -20,7 +20,7 @@ impl Readiness {
         Self::default()
     }
 
-    /// Adds something to wait for, named as an operator would name it ("node watch").
+    /// Adds something to wait for, named in an operator's terms ("node watch").
     #[must_use = "dropping the guard says that the thing is ready"]
     pub fn wait_for(&self, name: &str) -> ReadyGuard {
         let name: Arc<str> = name.into();
@@ -43,7 +43,7 @@ impl Readiness {
     /// Completes when nothing is pending. Cancel-safe.
     pub async fn ready(&self) {
         let mut pending = self.pending.subscribe();
-        // An error would mean that the sender is gone; `self` holds it.
+        // An error would mean that the sender was dropped; `self` holds it.
         let _ = pending.wait_for(Vec::is_empty).await;
     }
 }
@@ -59,7 +59,7 @@ impl Drop for ReadyGuard {
     fn drop(&mut self) {
         let mut left = 0;
         self.readiness.pending.send_modify(|pending| {
-            // Two guards may share a name: remove this very one.
+            // Two guards may share a name: remove exactly this one.
             if let Some(at) = pending.iter().position(|name| Arc::ptr_eq(name, &self.name)) {
                 pending.remove(at);
             }

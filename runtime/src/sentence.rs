@@ -1,8 +1,8 @@
-//! Errors as people read them.
+//! Errors formatted for people.
 
 use std::error::Error;
 
-/// An error and its causes in one line; a cause that the text before it already tells is not repeated.
+/// An error and its causes in one line. A cause that the text already contains is not repeated.
 #[must_use]
 pub fn sentence(error: &(dyn Error + 'static)) -> String {
     let mut text = String::new();
@@ -21,7 +21,7 @@ pub fn sentence(error: &(dyn Error + 'static)) -> String {
     text
 }
 
-/// The first line of a parser's message, which says what is wrong and where; the excerpt of the text that may follow
+/// The first line of a parser's message, which says what is wrong and where. The excerpt of the input that may follow
 /// is left out.
 #[must_use]
 pub fn without_excerpt(message: &str) -> String {

@@ -1,4 +1,4 @@
-//! SIGINT and SIGTERM as a drain: the first starts it, the second aborts it.
+//! Turns SIGINT and SIGTERM into a drain: the first signal starts it, the second aborts it.
 
 use std::io;
 

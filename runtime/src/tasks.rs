@@ -1,7 +1,7 @@
-//! Named, supervised tasks: the only way in which Tombolo spawns.
+//! Named, supervised tasks. Tombolo spawns no task in any other way.
 //!
-//! A task that fails or panics is never lost: it is logged with its name, and the first failure of an
-//! essential task is what [`Tasks::failed`] and [`Tasks::shutdown`] return.
+//! The failure or panic of a task is never lost: it is logged with the task's name, and [`Tasks::failed`] and
+//! [`Tasks::shutdown`] return the first failure of an essential task.
 
 use std::any::Any;
 use std::borrow::Cow;
@@ -23,7 +23,7 @@ use tokio_util::task::TaskTracker;
 /// Name of a task, for logs and errors. A node's name may be part of it.
 pub type TaskName = Cow<'static, str>;
 
-/// Why a task ended that should not have.
+/// Why a task ended that should have gone on.
 #[derive(Debug, Clone, Error)]
 pub enum TaskError {
     /// The task returned an error.
@@ -45,7 +45,7 @@ pub enum TaskError {
     /// Tasks did not end in time and were dropped.
     #[error("gave up after {grace:?} on unfinished tasks: {}", names.join(", "))]
     Unfinished {
-        /// How long they had.
+        /// The time that they were given.
         grace: Duration,
         /// Up to [`UNFINISHED_NAMES_MAX`] of them.
         names: Vec<TaskName>,
@@ -95,8 +95,8 @@ impl Tasks {
         self.launch(name.into(), true, work)
     }
 
-    /// Spawns a task whose failure concerns itself alone (one node's connection): it is logged and counted,
-    /// and everything else goes on.
+    /// Spawns a task whose failure affects nothing else (one node's connection): it is logged and counted, and
+    /// everything else continues.
     pub fn spawn_isolated<F>(&self, name: impl Into<TaskName>, work: F) -> AbortHandle
     where
         F: Future + Send + 'static,
@@ -128,7 +128,7 @@ impl Tasks {
         let mut failure = self.shared.failure.subscribe();
         match failure.wait_for(Option::is_some).await.map(|found| found.clone()) {
             Ok(Some(error)) => error,
-            // Unreachable while `self` holds the sender; never completing is the harmless answer.
+            // Unreachable while `self` holds the sender. Never completing is the harmless choice.
             _ => std::future::pending().await,
         }
     }
@@ -166,9 +166,10 @@ impl Tasks {
     {
         let entry = Entry::new(&self.shared, name, essential);
         let cancel = self.shared.cancel.clone();
-        // A panic must not take the entry along unreported; nothing is used after it that it could have left
-        // half-changed, because the future is dropped with everything it owned. Boxed, because each async function
-        // that takes a future by value reserves room for it twice, and there are thousands of tasks.
+        // Catches a panic, so that the entry is not dropped without a report. Unwind safety holds, because nothing that
+        // the panic could leave half-changed is used afterwards: the future is dropped with everything it owns. The
+        // future is boxed, because each async function that takes a future by value reserves room for it twice, and
+        // there are thousands of tasks.
         let work = Box::pin(AssertUnwindSafe(work).catch_unwind());
         let supervised = async move {
             match cancel.run_until_cancelled_owned(work).await {
@@ -219,7 +220,7 @@ impl Shared {
     }
 }
 
-/// One task in the supervisor's books; leaves them when the task ends in whatever way.
+/// The supervisor's entry for one task, removed when the task ends in any way.
 struct Entry {
     shared: Arc<Shared>,
     id: u64,

@@ -1,4 +1,4 @@
-//! Logs: structured, to standard error, as text or JSON, with a filter that can be changed while running.
+//! Logging: structured, to standard error, as text or JSON, with a filter that can be changed at run time.
 
 use std::io::IsTerminal;
 use std::str::FromStr;
@@ -10,11 +10,11 @@ use tracing_subscriber::layer::{Layer as _, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Registry, fmt, reload};
 
-/// Environment variable whose filter wins over the configured one, in the syntax of
+/// Environment variable whose filter overrides the configured one, in the syntax of
 /// `tracing_subscriber::filter::Targets` ("info,tombolo_link=debug").
 pub const FILTER_VARIABLE: &str = "TOMBOLO_LOG";
 
-/// How log lines look.
+/// Format of the log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Format {
     /// For people.
@@ -36,7 +36,7 @@ impl FromStr for Format {
     }
 }
 
-/// Why logs could not be set up.
+/// Why logging could not be set up.
 #[derive(Debug, Error)]
 pub enum TelemetryError {
     /// Unknown format.
@@ -45,28 +45,28 @@ pub enum TelemetryError {
     /// The filter does not parse.
     #[error("bad log filter {filter:?} ({origin}): {reason}")]
     Filter {
-        /// The text.
+        /// The filter as given.
         filter: String,
         /// Where it came from.
         origin: &'static str,
         /// What is wrong with it.
         reason: String,
     },
-    /// A subscriber is set already: `init` is for `main`, once.
-    #[error("logs are set up already")]
+    /// A subscriber is already set: only `main` may call `init`, once.
+    #[error("logging is already set up")]
     AlreadySet,
 }
 
-/// Sets up the process's logs. For `main` only: the subscriber is the one thing that a process has once.
+/// Sets up the process's logging. Only for `main`, because a process has one subscriber.
 ///
 /// # Errors
-/// [`TelemetryError`] when a filter does not parse or a subscriber is set already.
+/// [`TelemetryError`] if a filter does not parse or a subscriber is already set.
 pub fn init(format: Format, default_filter: &str) -> Result<FilterHandle, TelemetryError> {
     let from_env = std::env::var(FILTER_VARIABLE).ok();
     let filter = choose_filter(from_env.as_deref(), default_filter)?;
     let (filter, handle) = reload::Layer::new(filter);
     let registry = tracing_subscriber::registry().with(filter);
-    // Colours are for people: in a file or a journal they keep a search for `node=edge-a` from finding anything.
+    // Colours are for terminals: in a file or a journal they would break a search for `node=edge-a`.
     let layer = fmt::layer().with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
     let set = match format {
         Format::Text => registry.with(layer.with_filter(filter_fn(may_be_told))).try_init(),
@@ -79,8 +79,8 @@ pub fn init(format: Format, default_filter: &str) -> Result<FilterHandle, Teleme
     Ok(FilterHandle { handle })
 }
 
-/// Whether a line is no answer of an API server: of one that it cannot read, kube's client warns with the whole text, which may
-/// be that of all Secrets.
+/// Whether a line may be logged. When kube's client cannot parse an answer of the API server, it logs a warning with
+/// the whole text, which may contain all Secrets: that warning is suppressed.
 fn may_be_told(line: &Metadata<'_>) -> bool {
     line.target() != "kube_client::client" || *line.level() != Level::WARN
 }
@@ -95,7 +95,7 @@ impl FilterHandle {
     /// Replaces the filter.
     ///
     /// # Errors
-    /// [`TelemetryError::Filter`] when it does not parse; the old one stays.
+    /// [`TelemetryError::Filter`] if it does not parse; the old filter stays.
     pub fn set(&self, filter: &str) -> Result<(), TelemetryError> {
         let filter = parse(filter, "request")?;
         self.handle.reload(filter).map_err(|_| TelemetryError::AlreadySet)
@@ -110,7 +110,7 @@ fn choose_filter(from_env: Option<&str>, default: &str) -> Result<Targets, Telem
 }
 
 fn parse(filter: &str, origin: &'static str) -> Result<Targets, TelemetryError> {
-    // A target with a space before it would be one that nothing has.
+    // A target with a leading space would match nothing.
     let parts: Vec<&str> = filter.split(',').map(str::trim).filter(|part| !part.is_empty()).collect();
     parts.join(",").parse().map_err(|error: ParseError| TelemetryError::Filter {
         filter: filter.to_owned(),

@@ -1,10 +1,10 @@
-//! Moments: waiting for one that may not come, reading one that a peer has sent, and the wall clock.
+//! Time helpers: waiting for an optional moment, parsing an HTTP date, and the wall clock.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 
-/// Waits until a moment; for ever when there is none.
+/// Waits until a moment, or for ever if there is none.
 pub async fn sleep_until(moment: Option<Instant>) {
     match moment {
         Some(moment) => tokio::time::sleep_until(moment).await,
@@ -19,7 +19,7 @@ pub fn unix_millis() -> u64 {
     u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The moment in an HTTP `Date` header (RFC 9110, 5.6.7); `None` when it is not one.
+/// The moment in an HTTP `Date` header (RFC 9110, 5.6.7); `None` if the text is not a date.
 #[must_use]
 pub fn http_date(text: &str) -> Option<SystemTime> {
     let time = jiff::fmt::rfc2822::parse(text).ok()?;

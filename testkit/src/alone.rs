@@ -1,15 +1,15 @@
-//! What a piece of work takes in memory, measured in a process where nothing else is done meanwhile.
+//! Measures the memory of a piece of work, in a process that does nothing else meanwhile.
 
 use std::process::Command;
 
-/// Says to a process that it is the one that measures.
+/// Tells a process that it is the one that measures.
 const ALONE: &str = "TOMBOLO_TEST_ALONE";
 
-/// Whether this process runs nothing but this test. If not, such a process is started, and the test fails unless it passes there:
-/// the caller has nothing more to do. `module` is the caller's `module_path!()`.
+/// Whether this process runs only this test. If not, such a process is started, and the test fails unless it passes
+/// there; the caller has nothing more to do. `module` is the caller's `module_path!()`.
 ///
 /// # Panics
-/// The process cannot be started, the test has not passed in it, or it is not there.
+/// The process cannot be started, or the test does not exist or pass in it.
 #[must_use]
 pub fn alone(module: &str, test: &str) -> bool {
     if std::env::var_os(ALONE).is_some() {
@@ -25,34 +25,34 @@ pub fn alone(module: &str, test: &str) -> bool {
     false
 }
 
-/// How much a process grows.
+/// The memory growth of this process.
 #[derive(Debug)]
 pub struct Growth(usize);
 
 impl Growth {
-    /// From here on.
+    /// Begins measuring.
     ///
     /// # Panics
-    /// The system does not say what the process takes.
+    /// The system does not report the memory of the process.
     #[must_use]
     pub fn begin() -> Self {
-        std::fs::write("/proc/self/clear_refs", "5").expect("the peak begins anew");
+        std::fs::write("/proc/self/clear_refs", "5").expect("reset of the memory peak");
         Self(status("VmRSS:"))
     }
 
-    /// Bytes by which it was larger at most.
+    /// The largest growth since [`Self::begin`], in bytes.
     ///
     /// # Panics
-    /// As [`Self::begin`].
+    /// See [`Self::begin`].
     #[must_use]
     pub fn most(&self) -> usize {
         status("VmHWM:").saturating_sub(self.0)
     }
 }
 
-/// A figure of the own process, in bytes.
+/// A figure from this process's status, in bytes.
 fn status(name: &str) -> usize {
-    let text = std::fs::read_to_string("/proc/self/status").expect("the own status");
+    let text = std::fs::read_to_string("/proc/self/status").expect("the status of this process");
     let figure = text.lines().find_map(|line| line.strip_prefix(name)).expect("a figure");
     let kibibytes = figure.trim().trim_end_matches("kB").trim_end();
     kibibytes.parse::<usize>().expect("a number") * 1024

@@ -1,25 +1,25 @@
-//! Numbers that somebody asks a test for, by a variable of the environment.
+//! Numbers that environment variables set for a test.
 
-/// What a variable asks for; none when it is not set.
+/// The number in a variable; none if it is not set.
 ///
 /// # Panics
-/// When it is no number: a test that did something else than what was asked for would say nothing of it.
+/// The variable is not a number. Otherwise the test would silently do something else than requested.
 #[must_use]
 pub fn asked(variable: &str) -> Option<u64> {
     std::env::var(variable).ok().map(|text| number(variable, &text))
 }
 
-/// How often a test does something: as often as a variable asks for, or as it usually does.
+/// How often a test repeats its work: the number in the variable, or `usual`.
 ///
 /// # Panics
-/// When the variable is no number, or 0: the test would pass and have checked nothing.
+/// The variable is not a number, or 0: the test would pass without checking anything.
 #[must_use]
 pub fn times(variable: &str, usual: u64) -> u64 {
     at_least_once(variable, asked(variable).unwrap_or(usual))
 }
 
 fn number(variable: &str, text: &str) -> u64 {
-    text.parse().unwrap_or_else(|error| panic!("{variable}={text:?} is no number: {error}"))
+    text.parse().unwrap_or_else(|error| panic!("{variable}={text:?} is not a number: {error}"))
 }
 
 fn at_least_once(variable: &str, times: u64) -> u64 {
@@ -38,7 +38,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "N=\"2O\" is no number")]
+    #[should_panic(expected = "N=\"2O\" is not a number")]
     fn what_is_no_number_is_not_taken_for_the_usual_one() {
         let _ = number("N", "2O");
     }

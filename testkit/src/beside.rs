@@ -13,10 +13,10 @@ use crate::process::{Child, free_port};
 /// Content type that stock components use by default.
 pub const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
-/// Content type of servers that answer in JSON alone.
+/// Content type of servers that support only JSON.
 pub const JSON: &str = "application/json";
 
-/// An API server, as those that are started beside it are told of it.
+/// An API server, described for the components that are started beside it.
 #[derive(Debug, Clone)]
 pub struct Beside {
     /// The administrator's kubeconfig.
@@ -25,11 +25,11 @@ pub struct Beside {
     pub keys: PathBuf,
     /// Folder for logs, settings and certificates.
     pub folder: PathBuf,
-    /// In what they speak to the API server: [`PROTOBUF`] or [`JSON`].
+    /// Content type of requests to the API server: [`PROTOBUF`] or [`JSON`].
     pub content_type: &'static str,
-    /// Whether kube-controller-manager signs certificates; not where the API server does so itself.
+    /// Whether kube-controller-manager signs certificates; false where the API server signs them itself.
     pub signs: bool,
-    /// Whether kube-controller-manager elects a leader: by its Lease the embedded server knows that it is there.
+    /// Whether kube-controller-manager elects a leader. The embedded server detects it by its Lease.
     pub elects: bool,
 }
 
@@ -37,7 +37,7 @@ impl Beside {
     /// Starts kube-controller-manager.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// The program cannot be started.
     pub fn start_controllers(&self, binaries: &Components) -> Result<Child> {
         let key = |name: &str| self.keys.join(name).display().to_string();
         let mut command = Command::new(binaries.binary("kube-controller-manager"));
@@ -48,7 +48,7 @@ impl Beside {
             format!("--root-ca-file={}", key("ca.crt")),
             "--use-service-account-credentials".to_owned(),
             format!("--leader-elect={}", self.elects),
-            // It would write to every Node at a moment that no test can wait for.
+            // This controller would write to every Node at a moment that no test can wait for.
             "--controllers=*,-ttl-controller".to_owned(),
             format!("--secure-port={}", free_port()?),
             format!("--cert-dir={}", self.folder.join("controller-certificates").display()),
@@ -64,9 +64,9 @@ impl Beside {
     /// Starts kube-scheduler.
     ///
     /// # Errors
-    /// When its settings cannot be written or it cannot be started.
+    /// Its settings cannot be written or it cannot be started.
     pub fn start_scheduler(&self, binaries: &Components) -> Result<Child> {
-        // The content type can be set in a file only.
+        // The content type can only be set in a file.
         let settings = json!({
             "apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration",
             "clientConnection": {"kubeconfig": self.kubeconfig, "contentType": self.content_type},

@@ -1,9 +1,9 @@
-//! Where the Kubernetes binaries are.
+//! Finds the Kubernetes binaries.
 
 use std::path::{Path, PathBuf};
 use std::{env, fmt, fs};
 
-/// Set by the envtest convention: a folder with `etcd`, `kube-apiserver`, `kubectl` and their like.
+/// Variable of the envtest convention: a folder with `etcd`, `kube-apiserver`, `kubectl` and other binaries.
 const ASSETS_VARIABLE: &str = "KUBEBUILDER_ASSETS";
 
 /// Set by `cargo xtask test`: the program of `tests/clients`.
@@ -30,7 +30,7 @@ pub struct Components {
     folder: PathBuf,
 }
 
-/// No folder of binaries was named.
+/// The environment does not name a folder of binaries.
 #[derive(Debug)]
 pub struct MissingComponents;
 
@@ -82,24 +82,24 @@ pub fn coredns() -> Option<PathBuf> {
     env::var_os(COREDNS_VARIABLE).map(PathBuf::from)
 }
 
-/// Whether tests that need a cluster may leave without one.
+/// Whether tests that need a cluster may be skipped.
 #[must_use]
 pub fn skips_allowed() -> bool {
     env::var(WITHOUT_CLUSTER_VARIABLE).is_ok_and(|value| value == "1")
 }
 
-/// Notes that a test could not run without the Kubernetes binaries.
+/// Records that a test could not run without the Kubernetes binaries.
 pub fn record_skip(test: &str) {
     record_skip_for(test, &MissingComponents.to_string());
 }
 
-/// Notes that a test could not run, and why.
+/// Records that a test could not run, and why.
 pub fn record_skip_for(test: &str, why: &str) {
     eprintln!("SKIPPED {test}: {why}");
     if let Some(log) = env::var_os(SKIP_LOG_VARIABLE) {
         let appended = fs::OpenOptions::new().create(true).append(true).open(log);
         if let Ok(mut file) = appended {
-            // One short write: lines of tests that run side by side do not mix.
+            // One short write: lines of concurrent tests do not mix.
             let _ = std::io::Write::write_all(&mut file, format!("{test}: {why}\n").as_bytes());
         }
     }

@@ -28,13 +28,13 @@ pub struct ControlPlaneOptions {
     pub controllers: bool,
     /// Run kube-scheduler, which binds pods to Ready nodes.
     pub scheduler: bool,
-    /// Feature gates of kube-apiserver, as in `ConstrainedImpersonation=false`; empty for its own defaults.
+    /// Feature gates of kube-apiserver, as in `ConstrainedImpersonation=false`; empty for the defaults.
     pub feature_gates: &'static str,
-    /// Run as in production: etcd waits for its disk, and there is no audit log.
+    /// Run as in production: etcd syncs to its disk, and there is no audit log.
     pub measured: bool,
 }
 
-/// A running control plane; everything ends when it is dropped.
+/// A running control plane. All its processes end when it is dropped.
 #[derive(Debug)]
 pub struct ControlPlane {
     folder: TempDir,
@@ -44,14 +44,14 @@ pub struct ControlPlane {
     etcd_port: u16,
     etcd_peer_port: u16,
     api_port: u16,
-    // Dropped in this order: clients of a server before the server.
+    // The drop order: the clients of a server before the server.
     scheduler: Option<Child>,
     controllers: Option<Child>,
     api_server: Option<Child>,
     etcd: Option<Child>,
 }
 
-/// One line of the audit log, at the stage where the response is complete.
+/// One line of the audit log, at the stage `ResponseComplete`.
 #[derive(Debug, Clone)]
 pub struct AuditEvent {
     /// Authenticated user.
@@ -86,7 +86,7 @@ impl ControlPlane {
     /// Starts etcd and kube-apiserver and waits until the API is ready.
     ///
     /// # Errors
-    /// When the binaries are missing or do not become ready; the text has the end of their logs.
+    /// The binaries are missing or do not become ready. The message contains the last lines of their logs.
     pub async fn start(options: ControlPlaneOptions) -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("tombolo-control-plane-").tempdir()?;
         pki::write(folder.path())?;
@@ -120,7 +120,7 @@ impl ControlPlane {
     /// Starts kube-scheduler (again).
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// The program cannot be started.
     pub fn start_scheduler(&mut self) -> Result<()> {
         self.scheduler = None;
         self.scheduler = Some(self.beside().start_scheduler(&self.binaries)?);
@@ -150,15 +150,15 @@ impl ControlPlane {
         self.folder.path()
     }
 
-    /// PEM of the authority that signs the API server's certificate and client certificates.
+    /// PEM of the CA that signs the API server's certificate and client certificates.
     ///
     /// # Errors
-    /// When the file cannot be read.
+    /// The file cannot be read.
     pub fn ca_pem(&self) -> Result<String> {
         Ok(fs::read_to_string(self.folder.path().join("ca.crt"))?)
     }
 
-    /// A kubeconfig whose user carries this bearer token.
+    /// A kubeconfig whose user has this bearer token.
     #[must_use]
     pub fn kubeconfig_with_token(&self, token: &str) -> Value {
         json!({
@@ -170,20 +170,20 @@ impl ControlPlane {
         })
     }
 
-    /// A client of the administrator.
+    /// A client with the administrator's credentials.
     ///
     /// # Errors
-    /// When the kubeconfig cannot be used.
+    /// The kubeconfig cannot be used.
     pub async fn admin_client(&self) -> Result<Client> {
         self.client_with_token(ADMIN_TOKEN).await
     }
 
-    /// A client that carries this bearer token.
+    /// A client with this bearer token.
     ///
     /// # Errors
-    /// When the kubeconfig cannot be used.
+    /// The kubeconfig cannot be used.
     pub async fn client_with_token(&self, token: &str) -> Result<Client> {
-        // A second installation of the same provider is refused, which is what we want.
+        // Installing the same provider a second time fails, which is fine.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let parsed: Kubeconfig = serde_json::from_value(self.kubeconfig_with_token(token))?;
         let config = kube::Config::from_custom_kubeconfig(parsed, &KubeConfigOptions::default()).await?;
@@ -193,7 +193,7 @@ impl ControlPlane {
     /// Runs kubectl as the administrator.
     ///
     /// # Errors
-    /// When kubectl cannot be started.
+    /// The program kubectl cannot be started.
     pub fn kubectl(&self, arguments: &[&str]) -> Result<Output> {
         let mut command = Command::new(self.binaries.binary("kubectl"));
         command.env("KUBECONFIG", self.kubeconfig()).env("HOME", self.folder.path());
@@ -203,10 +203,10 @@ impl ControlPlane {
     /// Every completed request in the audit log.
     ///
     /// # Errors
-    /// When the log cannot be read.
+    /// The log cannot be read.
     pub fn audit_events(&self) -> Result<Vec<AuditEvent>> {
         let text = fs::read_to_string(self.folder.path().join("audit.log"))?;
-        // The last line may be half written; it is read next time.
+        // The last line may be incomplete; the next call reads it.
         Ok(text
             .lines()
             .filter_map(|line| serde_json::from_str(line).ok())
@@ -217,7 +217,7 @@ impl ControlPlane {
     /// Starts kube-apiserver (again) on the same port and waits until it is ready.
     ///
     /// # Errors
-    /// When it does not become ready.
+    /// The server does not become ready.
     pub async fn start_api_server(&mut self) -> Result<()> {
         let child = Child::spawn("kube-apiserver", self.folder.path(), &mut self.api_server_command())?;
         self.api_server = Some(child);
@@ -238,7 +238,7 @@ impl ControlPlane {
     /// Copies etcd's data, for [`Self::restore`]. etcd is stopped for a moment.
     ///
     /// # Errors
-    /// When the copy fails or etcd does not start again.
+    /// The copy fails or etcd does not start again.
     pub fn snapshot(&mut self) -> Result<TempDir> {
         self.etcd = None;
         let copy = tempfile::tempdir()?;
@@ -247,10 +247,10 @@ impl ControlPlane {
         Ok(copy)
     }
 
-    /// Puts an older state back and starts etcd and kube-apiserver again: revisions go back.
+    /// Restores an older state and starts etcd and kube-apiserver again: revisions go back.
     ///
     /// # Errors
-    /// When the copy fails or a server does not start.
+    /// The copy fails or a server does not start.
     pub async fn restore(&mut self, snapshot: &Path) -> Result<()> {
         self.stop_api_server();
         self.etcd = None;

@@ -1,6 +1,8 @@
-//! The bodies of fuzz targets on stable Rust, for a bounded number of inputs: random bytes and damaged valid ones.
+//! Runs the bodies of fuzz targets on stable Rust, for a bounded number of inputs: random bytes and damaged valid
+//! inputs.
 //!
-//! The seed of a run is printed; `TOMBOLO_FUZZ_SEED=<seed>` repeats it and `TOMBOLO_FUZZ_RUNS` sets the number.
+//! The seed of a run is printed. `TOMBOLO_FUZZ_SEED=<seed>` repeats the run and `TOMBOLO_FUZZ_RUNS` sets the number of
+//! inputs.
 
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
@@ -8,13 +10,13 @@ use rand::{Rng, RngCore, SeedableRng};
 
 use crate::{asked, times};
 
-/// Longest piece of a valid input that goes into another one, in bytes.
+/// Longest piece of a valid input that is inserted into another one, in bytes.
 const PIECE_LEN_MAX: usize = 40;
 
-/// Calls `body` with the valid inputs, then `runs` times with mutations of them and with plain noise.
+/// Calls `body` with the valid inputs, then `runs` times with mutations of them and with random noise.
 ///
 /// # Panics
-/// When `body` does, and when a variable is no number, or asks for no run.
+/// `body` panics, a variable is not a number, or the number of runs is 0.
 pub fn fuzz(name: &str, runs: u64, valid: &[Vec<u8>], body: fn(&[u8])) {
     let seed = asked("TOMBOLO_FUZZ_SEED").unwrap_or_else(|| rand::rng().next_u64());
     println!("{name}: TOMBOLO_FUZZ_SEED={seed}");

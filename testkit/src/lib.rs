@@ -1,6 +1,6 @@
-//! What the tests of every crate share: the real Kubernetes components and conditions with deadlines.
+//! What the tests of every crate share: the real Kubernetes components, and conditions with deadlines.
 //!
-//! Nothing here knows Tombolo: whoever uses it judges the product from outside.
+//! Nothing here depends on Tombolo, so that tests judge the product from outside.
 
 mod alone;
 mod asked;
@@ -25,8 +25,8 @@ pub use process::{Child, bind_both, free_port};
 pub use ready_node::ReadyNode;
 pub use wait::{wait_for, wait_for_value};
 
-/// Leaves the test when there are no Kubernetes binaries and `cargo xtask test --without-cluster` allows that;
-/// fails it when they are missing otherwise. The skip is recorded, so that it is never counted as a pass.
+/// Skips the test if there are no Kubernetes binaries and `cargo xtask test --without-cluster` allows that. If they are
+/// missing otherwise, the test fails. The skip is recorded, so that it never counts as a pass.
 #[macro_export]
 macro_rules! cluster_or_skip {
     ($test:expr) => {

@@ -1,4 +1,4 @@
-//! Processes that end with the test.
+//! Processes that are killed when the test ends.
 
 use std::fs::File;
 use std::net::{TcpListener, UdpSocket};
@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// A running process, its output in a file, killed when dropped.
+/// A running process. Its output goes to a file. It is killed when dropped.
 #[derive(Debug)]
 pub struct Child {
     name: String,
@@ -20,10 +20,10 @@ pub struct Child {
 }
 
 impl Child {
-    /// Starts a command with its output in `<folder>/<name>.log`.
+    /// Starts a command. Its output goes to `<folder>/<name>.log`.
     ///
     /// # Errors
-    /// When the log cannot be made or the program cannot be started.
+    /// The log cannot be created or the program cannot be started.
     pub fn spawn(name: &str, folder: &Path, command: &mut Command) -> Result<Self> {
         let log = folder.join(format!("{name}.log"));
         let file = File::options().create(true).append(true).open(&log)?;
@@ -44,22 +44,22 @@ impl Child {
     /// Sends SIGINT, as Ctrl-C does.
     ///
     /// # Errors
-    /// When the process has ended.
+    /// The process has ended.
     pub fn interrupt(&self) -> Result<()> {
         let id = Pid::from_raw(i32::try_from(self.id())?).context("no process")?;
         Ok(kill_process(id, Signal::INT)?)
     }
 
-    /// Sends SIGKILL and waits for the end.
+    /// Sends SIGKILL and waits for the process to end.
     pub fn kill(&mut self) {
         let _ = self.inner.kill();
         let _ = self.inner.wait();
     }
 
-    /// Fails with the end of the log when the process has ended.
+    /// Fails with the last lines of the log if the process has ended.
     ///
     /// # Errors
-    /// When the process is no longer running.
+    /// The process is no longer running.
     pub fn check_running(&mut self) -> Result<()> {
         match self.inner.try_wait()? {
             None => Ok(()),
@@ -70,7 +70,7 @@ impl Child {
     /// Waits for the process to end by itself.
     ///
     /// # Errors
-    /// When the operating system cannot tell.
+    /// The operating system cannot report the exit status.
     pub fn wait(&mut self) -> Result<std::process::ExitStatus> {
         Ok(self.inner.wait()?)
     }
@@ -96,25 +96,25 @@ impl Drop for Child {
     }
 }
 
-/// Ports that [`free_port`] gives: below those that Linux takes for outgoing connections (`ip_local_port_range`), which
-/// would otherwise take one between its choice and its use.
+/// Ports that [`free_port`] returns: below those that Linux uses for outgoing connections (`ip_local_port_range`). Such
+/// a connection could otherwise occupy a port between its choice and its use.
 const PORTS: Range<u16> = 15_000..32_000;
 
-/// Ports that [`bind_both`] tries.
+/// Number of ports that [`bind_both`] tries.
 const BOTH_TRIES: usize = 50;
 
-/// Held while a copy of this process is made that becomes another program, and while ports are tried: the copy would hold
-/// them for a moment longer.
+/// Held while this process forks a child, and while ports are tried: the forked copy would otherwise keep the port open
+/// for a moment longer.
 static COPIES: Mutex<()> = Mutex::new(());
 
-/// Ports that this process has asked for so far.
+/// Number of ports that this process has tried so far.
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
 
-/// A port on 127.0.0.1 that is free for TCP and UDP, for programs that cannot report the port they chose. A process is
-/// given every port once, and starts at a place of its own.
+/// A port on 127.0.0.1 that is free for TCP and UDP, for programs that cannot report the port they chose. A process
+/// returns each port only once. Each process starts at a different port.
 ///
 /// # Errors
-/// When no port can be bound.
+/// No port can be bound.
 pub fn free_port() -> Result<u16> {
     let _one_at_a_time = COPIES.lock();
     let start = std::process::id() as usize * 997;
@@ -129,12 +129,12 @@ pub fn free_port() -> Result<u16> {
     bail!("no port of {PORTS:?} is free")
 }
 
-/// Sockets of one port on 127.0.0.1 for both protocols, not blocking, for servers of this process. A port that one protocol
-/// has free may be taken for the other, so several are tried. [`free_port`] is not for them: a process that is being started
-/// elsewhere may hold what it tried a moment longer.
+/// Non-blocking sockets of one port on 127.0.0.1 for both protocols, for servers in this process. A port that is free
+/// for one protocol may be in use for the other, so several are tried. [`free_port`] does not suit such servers: a
+/// process that is being started elsewhere may keep a tried port open for a moment longer.
 ///
 /// # Errors
-/// When no port can be bound.
+/// No port can be bound.
 pub fn bind_both() -> Result<(UdpSocket, TcpListener)> {
     for _ in 0..BOTH_TRIES {
         let tcp = TcpListener::bind(("127.0.0.1", 0))?;
@@ -144,5 +144,5 @@ pub fn bind_both() -> Result<(UdpSocket, TcpListener)> {
             return Ok((udp, tcp));
         }
     }
-    bail!("of {BOTH_TRIES} ports none was free for both protocols")
+    bail!("none of {BOTH_TRIES} ports was free for both protocols")
 }

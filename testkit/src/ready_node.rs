@@ -1,4 +1,4 @@
-//! A node that is Ready and has room, without a kubelet: pods are bound to it and never run.
+//! A node that is Ready and has capacity, but no kubelet: pods are bound to it and never run.
 
 use std::time::Duration;
 
@@ -13,27 +13,27 @@ use tokio::task::JoinHandle;
 /// Namespace of the nodes' heartbeats.
 const LEASES: &str = "kube-node-lease";
 
-/// How long a heartbeat counts, in seconds, as kubelet says it.
+/// How long a heartbeat is valid, in seconds, as kubelet sets it.
 const LEASE_SECONDS: i32 = 40;
 
-/// How often a kubelet renews its lease: a quarter of the time that it counts.
+/// How often a kubelet renews its lease: a quarter of its duration.
 const RENEWAL: Duration = Duration::from_secs(10);
 
-/// How often pods that are to go are looked for.
+/// Interval between searches for pods that are being deleted.
 const ROUND: Duration = Duration::from_secs(1);
 
-/// A node that says that it is ready until it is dropped. Pods on it that are deleted are gone after a moment, as with a
-/// kubelet that has nothing to stop.
+/// A node that reports Ready until it is dropped. Deleted pods on it disappear after a moment, as with a kubelet that
+/// has nothing to stop.
 #[derive(Debug)]
 pub struct ReadyNode {
     keeper: JoinHandle<()>,
 }
 
 impl ReadyNode {
-    /// Registers the node and keeps it.
+    /// Registers the node and keeps it Ready.
     ///
     /// # Errors
-    /// When the API server refuses the node, its status or its lease.
+    /// The API server rejects the node, its status or its lease.
     pub async fn start(client: Client, name: &str) -> Result<Self> {
         let nodes: Api<Node> = Api::all(client.clone());
         let node = serde_json::from_value(node(name))?;
@@ -42,7 +42,7 @@ impl ReadyNode {
         let lease = serde_json::from_value(lease(name))?;
         leases.create(&PostParams::default(), &lease).await.context("create the node's lease")?;
         let status = Patch::Merge(json!({"status": status(&now())}));
-        nodes.patch_status(name, &PatchParams::default(), &status).await.context("tell the node's status")?;
+        nodes.patch_status(name, &PatchParams::default(), &status).await.context("set the node's status")?;
         Ok(Self { keeper: tokio::spawn(keep(client, name.to_owned())) })
     }
 }
@@ -65,14 +65,14 @@ async fn keep(client: Client, name: String) {
             }
             _ = round.tick() => finish_deletions(&client, &name).await,
         };
-        // The next one repeats it; what stands on a node that is not ready fails by its own deadline.
+        // The next round repeats it. Tests that need this node fail by their own deadlines.
         if let Err(error) = outcome {
             eprintln!("node {name}: {error}");
         }
     }
 }
 
-/// Removes pods of the node whose deletion waits for a kubelet.
+/// Removes pods of the node whose deletion would wait for a kubelet.
 async fn finish_deletions(client: &Client, node: &str) -> kube::Result<()> {
     let pods: Api<Pod> = Api::all(client.clone());
     let own = ListParams::default().fields(&format!("spec.nodeName={node}"));
@@ -93,7 +93,7 @@ async fn finish_deletions(client: &Client, node: &str) -> kube::Result<()> {
     Ok(())
 }
 
-/// The time in the form of a lease's `renewTime`.
+/// The time in the format of a lease's `renewTime`.
 fn now() -> String {
     k8s_openapi::jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()
 }
@@ -110,7 +110,7 @@ fn lease(name: &str) -> Value {
         "spec": {"holderIdentity": name, "leaseDurationSeconds": LEASE_SECONDS, "renewTime": now()}})
 }
 
-/// Room for every pod that a suite of tests binds.
+/// A status with capacity for every pod that a test suite binds.
 fn status(now: &str) -> Value {
     let room = json!({"cpu": "64", "memory": "256Gi", "pods": "2000", "ephemeral-storage": "1Ti"});
     let condition = |kind: &str, status: &str, reason: &str| {

@@ -1,4 +1,4 @@
-//! Conditions with deadlines, in place of sleeps.
+//! Waits for conditions with deadlines, instead of sleeping.
 
 use std::future::Future;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use tokio::time::{Instant, sleep};
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 
-/// Tries a condition until it holds.
+/// Retries a condition until it holds.
 ///
 /// # Panics
-/// When the condition does not hold within `deadline`; the message has `what` and the last answer.
+/// The condition does not hold within `deadline`. The message contains `what` and the last error.
 pub async fn wait_for<F, Fut>(what: &str, deadline: Duration, condition: F)
 where
     F: FnMut() -> Fut,
@@ -20,10 +20,10 @@ where
     wait_for_value(what, deadline, condition).await;
 }
 
-/// Tries until there is a value, and returns it.
+/// Retries until there is a value, and returns it.
 ///
 /// # Panics
-/// When there is none within `deadline`; the message has `what` and the last answer.
+/// There is no value within `deadline`. The message contains `what` and the last error.
 pub async fn wait_for_value<F, Fut, T>(what: &str, deadline: Duration, mut attempt: F) -> T
 where
     F: FnMut() -> Fut,
@@ -35,7 +35,7 @@ where
         match attempt().await {
             Ok(value) => return value,
             Err(answer) if Instant::now() >= end => {
-                panic!("waited {deadline:?} for {what}; last answer: {answer}")
+                panic!("waited {deadline:?} for {what}; last error: {answer}")
             }
             Err(_) => sleep(pause).await,
         }

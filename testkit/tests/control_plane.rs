@@ -1,4 +1,5 @@
-//! The test control plane itself: ready, restartable, its history can go back, its audit log names callers.
+//! Tests the test control plane itself: it becomes ready, restarts, restores an older state, and its audit log names
+//! callers.
 
 use std::time::Duration;
 
@@ -37,7 +38,7 @@ async fn restores_an_older_state_and_audits() {
     .await;
     plane.restore(snapshot.path()).await.unwrap();
     assert!(maps.get("before").await.is_ok());
-    assert!(maps.get_opt("after").await.unwrap().is_none(), "the restored state is older");
+    assert!(maps.get_opt("after").await.unwrap().is_none(), "the restored state has a newer object");
 
     let events = plane.audit_events().unwrap();
     let created = events.iter().find(|event| event.is_write() && event.name == "before").unwrap();

@@ -1,4 +1,4 @@
-//! A control plane with a scheduler and a node: pods are bound, and those that are deleted go.
+//! A control plane with a scheduler and a node: pods are bound, and deleted pods disappear.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ async fn a_pod_is_bound_to_the_ready_node_and_goes_when_it_is_deleted() {
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "bound"},
         "spec": {"containers": [{"name": "main", "image": "image"}]}}))
     .unwrap();
-    // Refused until the controllers have made the default ServiceAccount.
+    // Fails until the controllers have created the default ServiceAccount.
     wait_for_value("the pod to be accepted", DEADLINE, || async {
         pods.create(&PostParams::default(), &pod).await.map_err(|error| error.to_string())
     })

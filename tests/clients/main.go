@@ -1,5 +1,5 @@
 // Informers of client-go against an API server, for the tests: each has a connection of its own and keeps a store.
-// A line on standard input asks for all stores; the answer is one line of JSON.
+// Each line on standard input requests all stores; the answer is one line of JSON.
 package main
 
 import (
@@ -27,7 +27,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// watcher is one informer and what it was asked to follow.
+// watcher is one informer and what it follows.
 type watcher struct {
 	Client   string `json:"client"`
 	Resource string `json:"resource"`
@@ -35,7 +35,7 @@ type watcher struct {
 	informer cache.SharedIndexInformer
 }
 
-// shown is a watcher's store at the moment of a question.
+// shown is a watcher's store when it was requested.
 type shown struct {
 	*watcher
 	Synced bool `json:"synced"`
@@ -67,9 +67,9 @@ func run(kubeconfig, namespace, resources, selectors string, count int) error {
 		if err != nil {
 			return err
 		}
-		// Transports are shared by clients with equal settings: a dialer of its own gives each a connection.
+		// Clients with equal settings share a transport. A separate dialer gives each its own connection.
 		config.Dial = (&net.Dialer{}).DialContext
-		// Three clients, then the next resource, then the next selector: every combination comes up.
+		// Three clients, then the next resource, then the next selector, so that every combination occurs.
 		kind := kinds[number/3%len(kinds)]
 		selector := labelSelectors[number/3/len(kinds)%len(labelSelectors)]
 		one, err := start(ctx, config, number%3, namespace, kind, selector)
@@ -93,8 +93,8 @@ func parseResource(text string) (schema.GroupVersionResource, error) {
 	}
 }
 
-// start starts an informer of the typed, the dynamic or the metadata client. The typed client knows no custom
-// resources: those get a dynamic one.
+// start starts an informer of the typed, the dynamic or the metadata client. The typed client does not
+// support custom resources: the dynamic client is used for them.
 func start(ctx context.Context, config *rest.Config, client int, namespace, resource, selector string) (*watcher, error) {
 	kind, err := parseResource(resource)
 	if err != nil {
@@ -137,7 +137,7 @@ func start(ctx context.Context, config *rest.Config, client int, namespace, reso
 	return one, nil
 }
 
-// answer prints all stores for every line that comes in, until the input ends.
+// answer prints all stores for every input line, until the input ends.
 func answer(watchers []*watcher) error {
 	input, output := bufio.NewScanner(os.Stdin), json.NewEncoder(os.Stdout)
 	for input.Scan() {

@@ -1,4 +1,5 @@
-//! containerd without systemd and without a registry, for a stock kubelet: everything of it in one folder, one image, a bridge.
+//! Runs containerd without systemd and without a registry, for a stock kubelet: all its files in one folder, one image,
+//! a bridge.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -14,25 +15,25 @@ use tombolo_testkit::{Child, wait_for_value};
 
 use crate::world::DEADLINE;
 
-/// The image that pods of tests run: a shell and the usual tools. Nothing is pulled.
+/// The image of test pods: a shell and the usual tools. Nothing is pulled.
 pub const IMAGE: &str = "docker.io/local/box:1";
 
-/// What sandboxes run; the same content.
+/// The image of sandboxes, with the same content.
 const PAUSE: &str = "local/pause:1";
 
-/// Namespace of containerd in which a kubelet's containers are.
+/// The containerd namespace of a kubelet's containers.
 const NAMESPACE: &str = "k8s.io";
 
-/// Programs that must be on the machine, as packages of Debian bring them.
+/// Programs that must be installed, as Debian packages provide them.
 const PROGRAMS: [&str; 6] = ["containerd", "containerd-shim-runc-v2", "ctr", "runc", "ip", "tar"];
 
-/// Where distributions put the CNI plugins.
+/// Folders where distributions install the CNI plugins.
 const PLUGINS: [&str; 2] = ["/usr/lib/cni", "/opt/cni/bin"];
 
 /// Tools of the image.
 const TOOLS: [&str; 5] = ["sh", "sleep", "cat", "test", "echo"];
 
-/// What keeps containers from running on this machine; none when nothing does.
+/// The reason why containers cannot run on this machine; none if they can.
 #[must_use]
 pub fn missing() -> Option<String> {
     let absent = |program: &&&str| find(program).is_none();
@@ -49,7 +50,7 @@ pub fn missing() -> Option<String> {
 
 fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
-    // Packages put some programs where only root looks.
+    // Packages install some programs in folders that only root's PATH contains.
     let folders = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
     folders.map(|folder| folder.join(program)).find(|path| path.is_file())
 }
@@ -58,7 +59,7 @@ fn plugins() -> Option<&'static str> {
     PLUGINS.into_iter().find(|folder| Path::new(folder).join("bridge").is_file())
 }
 
-/// A running containerd. Its containers end with it.
+/// A running containerd. Its containers end when it is dropped.
 #[derive(Debug)]
 pub struct Containers {
     process: Option<Child>,
@@ -67,10 +68,11 @@ pub struct Containers {
 }
 
 impl Containers {
-    /// Starts containerd with its files in a folder, and loads the image. `number` tells several on one machine apart.
+    /// Starts containerd with its files in a folder, and loads the image. `number` distinguishes instances on one
+    /// machine.
     ///
     /// # Errors
-    /// When a program is missing or does not do its part; the text has its last words.
+    /// When a program is missing or fails; the message contains its last output.
     pub async fn start(folder: &Path, number: u8) -> Result<Self> {
         let bridge = format!("tombolo{number}");
         let mut containers = Self { process: None, folder: folder.to_owned(), bridge };
@@ -91,13 +93,13 @@ impl Containers {
         Ok(containers)
     }
 
-    /// Where a kubelet finds it.
+    /// Path of its socket, for a kubelet.
     #[must_use]
     pub fn endpoint(&self) -> String {
         format!("unix://{}", self.socket().display())
     }
 
-    /// Process ids of running containers whose command line has this text.
+    /// Process ids of running containers whose command line contains this text.
     ///
     /// # Errors
     /// When containerd does not answer.
@@ -134,7 +136,7 @@ impl Containers {
     fn settings(&self, plugins: &str) -> String {
         let [root, state, socket, cni, opt] = ["root", "state", "containerd.sock", "cni", "opt"]
             .map(|name| self.folder.join(name).display().to_string());
-        // Where the capability for it is missing, no sandbox starts with an adjusted OOM score.
+        // Without the required capability, no sandbox starts with an adjusted OOM score.
         format!(
             r#"version = 2
 root = "{root}"
@@ -157,7 +159,7 @@ state = "{state}"
         )
     }
 
-    /// Ends what outlives containerd: shims and their containers, mounts, the bridge.
+    /// Ends what outlives containerd: shims and their containers, mounts, and the bridge.
     fn clean(&mut self) {
         self.process = None;
         let socket = self.socket().display().to_string();
@@ -165,7 +167,7 @@ state = "{state}"
         let numbers = ids().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
         let shims: Vec<u32> = numbers.filter(|id| command_line(*id).contains(&socket)).collect();
         for shim in shims {
-            // Children first: a container's first process takes its others with it.
+            // Children first: a container's first process ends the others with it.
             let children =
                 fs::read_to_string(format!("/proc/{shim}/task/{shim}/children")).unwrap_or_default();
             children.split_whitespace().filter_map(|id| id.parse().ok()).for_each(kill);
@@ -198,7 +200,7 @@ fn mounts(folder: &Path) -> Vec<PathBuf> {
     below
 }
 
-/// Ends the mounts below a folder, which would keep it from being removed.
+/// Unmounts everything below a folder, so that it can be removed.
 pub fn unmount(folder: &Path) {
     for mount in mounts(folder) {
         let _ = Command::new("umount").arg("--lazy").arg(mount).output();
@@ -210,7 +212,7 @@ fn command_line(id: u32) -> String {
     String::from_utf8_lossy(&bytes).replace('\0', " ")
 }
 
-/// A docker-archive of one layer: a static busybox under the names of its tools.
+/// A docker-archive with one layer: a static busybox under the names of its tools.
 fn make_image(folder: &Path) -> Result<PathBuf> {
     let (layer, image) = (folder.join("layer"), folder.join("image"));
     fs::create_dir_all(layer.join("bin"))?;
@@ -245,6 +247,6 @@ fn run(command: &mut Command) -> Result<String> {
         bail!("{command:?}: {}", String::from_utf8_lossy(&output.stderr));
     }
     let text = String::from_utf8(output.stdout);
-    ensure!(text.is_ok(), "{command:?}: the output is no text");
+    ensure!(text.is_ok(), "{command:?}: the output is not UTF-8");
     Ok(text?)
 }

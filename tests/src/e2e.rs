@@ -1,4 +1,4 @@
-//! The official end-to-end suite of Kubernetes: which of its tests are run, against what, and what their outcomes mean.
+//! The official end-to-end suite of Kubernetes: which tests run, against which server, and what their outcomes mean.
 
 pub mod judge;
 pub mod lists;

@@ -1,4 +1,4 @@
-//! A hub without a cloud, driven by a test frame by frame, to tell an edge what cloudcore never would.
+//! A hub without a cloud, driven by a test frame by frame, to send an edge what cloudcore never would.
 
 use std::fs;
 use std::os::unix::fs::OpenOptionsExt;
@@ -19,29 +19,30 @@ use tombolo_link::{Link, LinkEvent};
 use tombolo_proto::frame::{Change, Deliver, Welcome};
 use tombolo_proto::limits::{IDLE_TIMEOUT, PING_INTERVAL};
 use tombolo_proto::{
-    CloudRevision, ContentHash, Epoch, Frame, Lane, ObjectKey, ObjectVersion, ScopeId, Seq, SharedObject, Uid,
+    CloudRevision, ContentHash, Epoch, Frame, Lane, ObjectKey, ObjectVersion, Seq, SharedObject,
+    SubscriptionId, Uid,
 };
 use tombolo_runtime::{Drain, Tasks, Trigger, drain};
 use tombolo_testkit::{Child, free_port};
 
 use crate::world::binary;
 
-/// How long the hub waits for what an edge must do.
+/// How long the hub waits for an edge.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A certificate authority of its own.
+/// A certificate authority of the test.
 pub struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Authority {
-    /// Draws a key and signs for it.
+    /// Generates a key and a self-signed certificate.
     ///
     /// # Errors
-    /// When the library refuses.
+    /// When the library fails.
     pub fn new() -> Result<Self> {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, "KubeEdge");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        // As stock has it (docs/reference/kubeedge.md#certificates-and-keys).
+        // The serial number of KubeEdge (docs/reference/kubeedge.md#certificates-and-keys).
         params.serial_number = Some(1024_u64.into());
         params.key_usages = vec![
             KeyUsagePurpose::KeyEncipherment,
@@ -62,7 +63,7 @@ impl Authority {
     /// Certificate and key of a server on 127.0.0.1, PEM.
     ///
     /// # Errors
-    /// When the library refuses.
+    /// When the library fails.
     pub fn server(&self) -> Result<(String, String)> {
         let mut params = CertificateParams::default();
         params.subject_alt_names = vec![SanType::IpAddress("127.0.0.1".parse()?)];
@@ -70,11 +71,11 @@ impl Authority {
         self.signed(&params)
     }
 
-    /// Signs a request (PKCS#10, DER) as stock does: its names and its key, client authentication
-    /// (docs/reference/kubeedge.md#certificates-and-keys). Gives the certificate, DER.
+    /// Signs a request (PKCS#10, DER) as KubeEdge does: with its names and its key, for client authentication
+    /// (docs/reference/kubeedge.md#certificates-and-keys). Returns the certificate, DER.
     ///
     /// # Errors
-    /// When it is no signing request.
+    /// When it is not a signing request.
     pub fn sign(&self, request: &[u8], begin: SystemTime, end: SystemTime) -> Result<Vec<u8>> {
         let request = CertificateSigningRequestDer::from(request);
         let mut request = CertificateSigningRequestParams::from_der(&request)?;
@@ -115,7 +116,7 @@ impl Authority {
 
 /// The hub.
 pub struct RawHub {
-    /// Who signs for it and for its nodes.
+    /// Signs for the hub and for its nodes.
     pub authority: Authority,
     /// Port of its WebSocket listener.
     pub port: u16,
@@ -150,7 +151,8 @@ impl RawHub {
         Ok(Self { authority, port, incoming, _tasks: tasks, _running: running })
     }
 
-    /// A running agent of node `edge-a` that follows this hub, with a plain local API at this port if there is one.
+    /// Starts an agent of node `edge-a` that connects to this hub. With `plain`, its plain local API listens on this
+    /// port.
     ///
     /// # Errors
     /// When it cannot be set up or started.
@@ -172,13 +174,13 @@ impl RawHub {
         Child::spawn("edgecore", folder, Command::new(binary("edgecore")?).arg("--config").arg(settings))
     }
 
-    /// The next edge that connects, after its hello.
+    /// Waits for the next edge to connect, and reads its hello.
     ///
     /// # Errors
-    /// When none comes.
+    /// When none connects in time.
     pub async fn edge(&mut self) -> Result<RawEdge> {
         let arrival = tokio::time::timeout(PATIENCE, self.incoming.next()).await?;
-        let Some(Arrival::Tombolo(accepted)) = arrival else { bail!("no edge of ours") };
+        let Some(Arrival::Tombolo(accepted)) = arrival else { bail!("no edge of dialect tombolo connected") };
         let mut edge = RawEdge { link: accepted.link };
         edge.until("a hello", |frame| matches!(frame, Frame::Hello(_)).then_some(())).await?;
         Ok(edge)
@@ -209,7 +211,7 @@ impl RawEdge {
         self.say(Lane::Control, Frame::Welcome(welcome)).await
     }
 
-    /// Delivers a body under a key, whatever the body says.
+    /// Delivers a body under a key, whatever the body contains.
     ///
     /// # Errors
     /// When the link is gone.
@@ -221,7 +223,8 @@ impl RawEdge {
         };
         let object = SharedObject::new(key.clone(), version, body.into(), Vec::new());
         let change = Change::Upsert(object.into());
-        self.say(lane, Frame::Deliver(Deliver { seq: Seq(seq), scope: ScopeId::NODE, change })).await
+        self.say(lane, Frame::Deliver(Deliver { seq: Seq(seq), subscription: SubscriptionId::NODE, change }))
+            .await
     }
 
     /// Sends a frame.
@@ -233,10 +236,10 @@ impl RawEdge {
         Ok(self.link.flush().await?)
     }
 
-    /// Waits for a frame that has what is wanted; others are passed over.
+    /// Waits for a matching frame and skips others.
     ///
     /// # Errors
-    /// When it does not come, or the link ends.
+    /// When it does not arrive, or the link ends.
     pub async fn until<T>(&mut self, what: &str, mut wanted: impl FnMut(&Frame) -> Option<T>) -> Result<T> {
         let listen = async {
             loop {

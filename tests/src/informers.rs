@@ -1,4 +1,4 @@
-//! Informers of client-go, in a process of `tests/clients`: it is asked what they hold and answers, until it is dropped.
+//! Informers of client-go, in a process of `tests/clients` that reports what they hold until it is dropped.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -19,24 +19,24 @@ pub struct Informers {
 /// What the informers follow.
 #[derive(Debug, Clone, Copy)]
 pub struct Followed<'a> {
-    /// How many informers there are; they take turns with resources and selectors.
+    /// Number of informers; they cycle through resources and selectors.
     pub count: usize,
     /// `GROUP/VERSION/PLURAL` of each resource.
     pub resources: &'a [&'a str],
-    /// Label selectors; none means one that selects everything.
+    /// Label selectors; if empty, everything is selected.
     pub selectors: &'a [&'a str],
     /// Whether the watch begins with the list (`WatchListClient` of client-go).
     pub streaming: bool,
 }
 
-/// What one informer holds.
+/// The contents of one informer.
 #[derive(Debug, Deserialize)]
 pub struct Shown {
     /// Its name.
     pub client: String,
-    /// What it follows.
+    /// The resource that it follows.
     pub resource: String,
-    /// Which of them.
+    /// The selector with which it follows.
     #[serde(default)]
     pub selector: String,
     synced: bool,
@@ -68,14 +68,14 @@ impl Informers {
         Ok(Self { process, questions, answers })
     }
 
-    /// What every informer holds.
+    /// Returns what every informer holds.
     ///
     /// # Errors
     /// When the process has ended, or an informer is not synced yet.
     pub fn held(&mut self) -> Result<Vec<Shown>> {
         self.questions.write_all(b"\n")?;
         let mut line = String::new();
-        ensure!(self.answers.read_line(&mut line)? > 0, "the informers have ended");
+        ensure!(self.answers.read_line(&mut line)? > 0, "the process of the informers has ended");
         let shown: Vec<Shown> = serde_json::from_str(&line)?;
         for one in &shown {
             ensure!(one.synced, "{} of {} is not synced", one.client, one.resource);

@@ -1,15 +1,15 @@
-//! Whole-system tests: what they share. Judges the product from outside: processes, sockets, `kubectl`.
+//! What the whole-system tests share. They judge the product from outside: by processes, sockets and `kubectl`.
 
 pub mod containers;
 pub mod e2e;
 pub mod hub;
 pub mod informers;
+pub mod kubeedge;
+pub mod kubeedge_cloud;
 pub mod modules;
 pub mod network;
 pub mod node;
 pub mod raw;
 pub mod rights;
 pub mod source;
-pub mod stock;
-pub mod stock_cloud;
 pub mod world;

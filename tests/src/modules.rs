@@ -1,4 +1,4 @@
-//! Which top-level modules of a crate use which others, read from its sources.
+//! Finds which top-level modules of a crate use each other, from its sources.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Modules(BTreeMap<String, BTreeSet<String>>);
 
 impl Modules {
-    /// Takes in the product lines of a file, by its path below `src`.
+    /// Adds the product lines of a file, by its path below `src`.
     pub fn add(&mut self, path: &str, lines: &[&str]) {
         let (module, is_root) = match path.split_once('/') {
             Some((module, _)) => (module, false),
@@ -26,7 +26,7 @@ impl Modules {
         self.0.entry(module.to_owned()).or_default().extend(used);
     }
 
-    /// Modules that use each other, over whatever way round.
+    /// Modules that use each other, directly or indirectly.
     #[must_use]
     pub fn circle(&self) -> Vec<&str> {
         let reached: BTreeMap<&str, BTreeSet<&str>> =
@@ -51,7 +51,7 @@ impl Modules {
     }
 }
 
-/// What follows a prefix of paths: one name, or those of a group in braces.
+/// The names after a path prefix: one name, or those of a group in braces.
 fn named_after(code: &str, prefix: &str) -> BTreeSet<String> {
     let is_part = |c: char| c.is_alphanumeric() || c == '_';
     let name = |text: &str| text.chars().take_while(|c| is_part(*c)).collect::<String>();

@@ -1,5 +1,5 @@
-//! What a test of a node's network is made of: namespaces of the kernel, stock kube-proxy and CoreDNS in them, and what a
-//! program in a pod finds around it.
+//! The parts of a test of a node's network: kernel namespaces, stock kube-proxy and CoreDNS in them, and the
+//! environment of a program in a pod.
 
 use tombolo_testkit::record_skip_for;
 
@@ -15,10 +15,10 @@ pub use namespace::Namespace;
 pub use pod::Program;
 pub use switch::Switch;
 
-/// What namespaces of the kernel and rules in them take.
+/// What kernel namespaces, and rules in them, need.
 pub const NEEDS: &str = "needs root, iproute2 and iptables";
 
-/// Leaves a test that cannot run on this machine, under its name. It counts as skipped.
+/// Skips a test that cannot run on this machine, and records its name.
 pub fn cannot(test: &str, why: &str) {
     record_skip_for(test, why);
 }

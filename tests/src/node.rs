@@ -1,4 +1,4 @@
-//! A node without an agent: the real session and link, driven by a test, to ask for what an agent never would.
+//! A node without an agent: the real session and link, driven by a test, to send requests that an agent never would.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -12,11 +12,11 @@ use tombolo_link::client::{Target, connect};
 use tombolo_link::{Clock, Link, LinkEvent, pump};
 use tombolo_proto::frame::{ApiReply, ApiRequest, Goodbye, Inventory, ReplyBody, RequestBody, Subscribe};
 use tombolo_proto::session::{EdgeConfig, EdgeEvent, EdgeSession, EdgeView};
-use tombolo_proto::{InventoryEntry, NodeId, RequestId, Resource, ScopeId, StoreId};
+use tombolo_proto::{InventoryEntry, NodeId, RequestId, Resource, StoreId, SubscriptionId};
 
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Where and as whom to connect.
+/// Address and identity for the connection.
 #[derive(Debug, Clone)]
 pub struct RawNodeOptions {
     /// Hub.
@@ -25,9 +25,9 @@ pub struct RawNodeOptions {
     pub join: String,
     /// Join token.
     pub token: String,
-    /// Name that the certificate carries.
+    /// Name in the certificate.
     pub certified: NodeId,
-    /// Name that the hello says.
+    /// Name in the hello.
     pub claimed: NodeId,
 }
 
@@ -38,19 +38,19 @@ pub struct RawNode {
     task: JoinHandle<(Goodbye, Link)>,
 }
 
-/// What a test wants from the session.
+/// A request of the test to the session.
 enum Ask {
     Request(RequestBody, Option<String>, oneshot::Sender<ReplyBody>),
     Subscribe(Resource, String, Option<String>, oneshot::Sender<Followed>),
 }
 
-/// How a subscription came out: caught up, or code and reason of its end.
+/// Outcome of a subscription: caught up, or the code and reason of its end.
 pub type Followed = std::result::Result<(), (u16, String)>;
 
 struct NothingHeld;
 
 impl EdgeView for NothingHeld {
-    fn inventory(&self, _scope: ScopeId) -> Vec<InventoryEntry> {
+    fn inventory(&self, _subscription: SubscriptionId) -> Vec<InventoryEntry> {
         Vec::new()
     }
 }
@@ -78,7 +78,7 @@ impl RawNode {
         self.api_as(None, method, path, content_type, body).await
     }
 
-    /// Makes a Kubernetes API call as the holder of a bearer token, or as the node without one.
+    /// Makes a Kubernetes API call with a bearer token, or as the node if there is none.
     ///
     /// # Errors
     /// When no answer of the right form comes in time.
@@ -101,7 +101,7 @@ impl RawNode {
         }
     }
 
-    /// Asks anything as the node.
+    /// Sends any request as the node.
     ///
     /// # Errors
     /// When no answer comes in time.
@@ -112,18 +112,18 @@ impl RawNode {
     async fn ask_as(&self, body: RequestBody, token: Option<&str>) -> Result<ReplyBody> {
         let (answer, answered) = oneshot::channel();
         let ask = Ask::Request(body, token.map(str::to_owned), answer);
-        self.asks.send(ask).await.ok().context("the session is over")?;
+        self.asks.send(ask).await.ok().context("the session has ended")?;
         Ok(tokio::time::timeout(ANSWER_TIMEOUT, answered).await??)
     }
 
-    /// Follows a resource in a namespace as the holder of a bearer token, or as the node without one.
+    /// Follows a resource in a namespace with a bearer token, or as the node if there is none.
     ///
     /// # Errors
-    /// When the cloud says neither yes nor no in time.
+    /// When the cloud neither accepts nor rejects the subscription in time.
     pub async fn follow(&self, resource: Resource, namespace: &str, token: Option<&str>) -> Result<Followed> {
         let (answer, answered) = oneshot::channel();
         let ask = Ask::Subscribe(resource, namespace.to_owned(), token.map(str::to_owned), answer);
-        self.asks.send(ask).await.ok().context("the session is over")?;
+        self.asks.send(ask).await.ok().context("the session has ended")?;
         Ok(tokio::time::timeout(ANSWER_TIMEOUT, answered).await??)
     }
 
@@ -135,7 +135,7 @@ impl RawNode {
         Ok(self.ended_and_stays().await?.0)
     }
 
-    /// As [`Self::ended`]; the connection stays open on this side for as long as the link lives.
+    /// See [`Self::ended`]. The connection stays open on this side until the link is dropped.
     ///
     /// # Errors
     /// When the session does not end in time.
@@ -144,9 +144,14 @@ impl RawNode {
     }
 }
 
-fn subscription(scope: ScopeId, resource: Resource, namespace: String, token: Option<String>) -> Subscribe {
+fn subscription(
+    subscription: SubscriptionId,
+    resource: Resource,
+    namespace: String,
+    token: Option<String>,
+) -> Subscribe {
     Subscribe {
-        scope,
+        subscription,
         resource,
         namespace,
         label_selector: String::new(),
@@ -161,7 +166,7 @@ async fn serve(link: &mut Link, config: EdgeConfig, mut questions: mpsc::Receive
     let clock = Clock::start();
     let mut session = EdgeSession::new(config, clock.now(), &NothingHeld);
     let mut waiting: HashMap<RequestId, oneshot::Sender<ReplyBody>> = HashMap::new();
-    let mut following: HashMap<ScopeId, oneshot::Sender<Followed>> = HashMap::new();
+    let mut following: HashMap<SubscriptionId, oneshot::Sender<Followed>> = HashMap::new();
     let lost = |message: String| Goodbye {
         reason: tombolo_proto::frame::GoodbyeReason::Other,
         message,
@@ -182,7 +187,7 @@ async fn serve(link: &mut Link, config: EdgeConfig, mut questions: mpsc::Receive
                 LinkEvent::Closed(error) => return lost(error.to_string()),
             },
             question = questions.recv() => match question {
-                // Dropped: the node leaves.
+                // The handle was dropped: the node leaves.
                 None => return lost("left".to_owned()),
                 Some(Ask::Request(body, token, answer)) => {
                     match session.request(clock.now(), ANSWER_TIMEOUT, body, token) {
@@ -191,8 +196,8 @@ async fn serve(link: &mut Link, config: EdgeConfig, mut questions: mpsc::Receive
                     }
                 }
                 Some(Ask::Subscribe(resource, namespace, token, answer)) => {
-                    let wish = subscription(session.next_scope(), resource, namespace, token);
-                    drop(following.insert(wish.scope, answer));
+                    let wish = subscription(session.next_subscription(), resource, namespace, token);
+                    drop(following.insert(wish.subscription, answer));
                     if let Err(error) = session.subscribe(wish) {
                         return lost(error.to_string());
                     }
@@ -206,11 +211,11 @@ async fn serve(link: &mut Link, config: EdgeConfig, mut questions: mpsc::Receive
                     // A test that stopped waiting needs no answer.
                     let _ = waiting.remove(&reply.id).map(|answer| answer.send(reply.body));
                 }
-                EdgeEvent::CaughtUp { scope, .. } => {
-                    let _ = following.remove(&scope).map(|answer| answer.send(Ok(())));
+                EdgeEvent::CaughtUp { subscription, .. } => {
+                    let _ = following.remove(&subscription).map(|answer| answer.send(Ok(())));
                 }
-                EdgeEvent::SubscriptionClosed { scope, code, reason } => {
-                    let _ = following.remove(&scope).map(|answer| answer.send(Err((code, reason))));
+                EdgeEvent::SubscriptionClosed { subscription, code, reason } => {
+                    let _ = following.remove(&subscription).map(|answer| answer.send(Err((code, reason))));
                 }
                 EdgeEvent::Closed(goodbye) => return goodbye,
                 _ => {}

@@ -1,4 +1,4 @@
-//! Peers of cloudcore made of the bare libraries: they can say what no peer of ours says.
+//! Peers of cloudcore made of the bare libraries: they can send what no real peer sends.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -26,27 +26,27 @@ use tombolo_testkit::wait_for_value;
 
 use crate::world::{DEADLINE, World};
 
-/// How long a peer waits to be told why its connection ends.
+/// How long a peer waits for the reason why its connection ends.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// QUIC's name of dialect `tombolo` (docs/protocol.md#two-dialects-one-model).
+/// ALPN name of dialect `tombolo` (docs/protocol.md#two-dialects-one-model).
 const ALPN: &[u8] = b"tombolo/1";
 
-/// What a signing request says. `Default` is empty: no names at all.
+/// The names in a signing request. `Default` is empty: no names at all.
 #[derive(Debug, Default)]
 pub struct Names<'a> {
     /// Common name.
     pub common: &'a str,
     /// Organisations.
     pub organisations: &'a [&'a str],
-    /// DNS names that it asks for as well.
+    /// DNS names that it requests in addition.
     pub dns: &'a [&'a str],
 }
 
-/// A signing request and its key.
+/// Creates a signing request and its key.
 ///
 /// # Errors
-/// When a name is none.
+/// When a name is not valid.
 pub fn signing_request(names: &Names<'_>) -> Result<(Vec<u8>, KeyPair)> {
     let key = KeyPair::generate()?;
     let dns: Vec<String> = names.dns.iter().map(|&name| name.to_owned()).collect();
@@ -59,12 +59,13 @@ pub fn signing_request(names: &Names<'_>) -> Result<(Vec<u8>, KeyPair)> {
     Ok((params.serialize_request(&key)?.der().to_vec(), key))
 }
 
-/// Asks the join port for a node's certificate with any signing request. Gives the HTTP status code and the body.
+/// Requests a node's certificate from the join port, with any signing request. Returns the HTTP status code and the
+/// body.
 ///
 /// # Errors
-/// When there is no answer.
+/// When the hub does not answer.
 pub async fn ask_certificate(world: &World, node: &str, request: &[u8]) -> Result<(u16, Vec<u8>)> {
-    // A hub that has just been started for the first time is still making it.
+    // A hub that has just started for the first time is still creating its authority.
     let token = wait_for_value("a join token", DEADLINE, || world.join_token()).await;
     let (_, jwt) = token.split_once('.').context("no dot")?;
     let ca = world.hub_secret("casecret", "cadata").await.map_err(anyhow::Error::msg)?;
@@ -80,7 +81,7 @@ pub async fn ask_certificate(world: &World, node: &str, request: &[u8]) -> Resul
     );
     stream.write_all(&[head.as_bytes(), request].concat()).await?;
     let mut answer = Vec::new();
-    // A peer that does not end TLS in order has answered all the same.
+    // A peer that does not close TLS properly may have answered nevertheless.
     let _ = stream.read_to_end(&mut answer).await;
     let end = answer.windows(4).position(|window| window == b"\r\n\r\n").context("no head")?;
     let head = String::from_utf8_lossy(&answer[..end]).into_owned();
@@ -98,7 +99,7 @@ fn verifying(
     Ok(config.with_root_certificates(roots))
 }
 
-/// Joins as a node and gives TLS that shows its certificate.
+/// Joins as a node and returns a TLS configuration with its certificate.
 ///
 /// # Errors
 /// When cloudcore refuses.
@@ -113,7 +114,7 @@ pub async fn joined(world: &World, node: &str) -> Result<ClientConfig> {
     Ok(verifying(ca.into())?.with_client_auth_cert(vec![certificate.into()], key)?)
 }
 
-/// A WebSocket of a node, upgraded, on which nothing was said.
+/// An upgraded WebSocket of a node on which nothing was sent.
 pub struct RawWebSocket(WebSocketStream<TlsStream<TcpStream>>);
 
 impl RawWebSocket {
@@ -140,7 +141,7 @@ impl RawWebSocket {
         Ok(self.0.send(Message::binary(bytes)).await?)
     }
 
-    /// Sends bytes that are no WebSocket frames.
+    /// Sends bytes that are not WebSocket frames.
     ///
     /// # Errors
     /// When the connection is gone.
@@ -149,10 +150,10 @@ impl RawWebSocket {
         Ok(self.0.get_mut().flush().await?)
     }
 
-    /// What cloudcore says at the end.
+    /// Waits for cloudcore's goodbye.
     ///
     /// # Errors
-    /// When it says nothing.
+    /// When the connection ends without one.
     pub async fn goodbye(mut self) -> Result<Goodbye> {
         let listen = async {
             while let Some(message) = self.0.next().await {
@@ -162,7 +163,7 @@ impl RawWebSocket {
                     return Ok(goodbye);
                 }
             }
-            bail!("the connection ended without a word")
+            bail!("the connection ended without a goodbye")
         };
         tokio::time::timeout(PATIENCE, listen).await?
     }
@@ -173,15 +174,15 @@ fn quic_config(mut config: ClientConfig) -> Result<quinn::ClientConfig> {
     Ok(quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(config)?)))
 }
 
-/// What QUIC clients of a hub send before they hear from it: the datagrams of so many, each client's together.
+/// The first datagrams that QUIC clients send to a hub before they receive an answer, grouped by client.
 ///
 /// # Errors
-/// When the configuration is none for QUIC.
+/// When the configuration does not support QUIC.
 pub fn first_flights(config: ClientConfig, port: u16, count: usize) -> Result<Vec<Vec<Vec<u8>>>> {
     let config = quic_config(config)?;
     let hub = (Ipv4Addr::LOCALHOST, port).into();
     let flight = |_| {
-        // One each: an endpoint keeps what it knows of its connections.
+        // One endpoint each: an endpoint keeps the state of its connections.
         let mut endpoint = quinn_proto::Endpoint::new(Arc::default(), None, true, None);
         let now = Instant::now();
         let (_, mut connection) = endpoint.connect(now, config.clone(), hub, "127.0.0.1")?;
@@ -194,7 +195,7 @@ pub fn first_flights(config: ClientConfig, port: u16, count: usize) -> Result<Ve
     (0..count).map(flight).collect()
 }
 
-/// A QUIC connection of a node, lanes open, on which nothing was said.
+/// A QUIC connection of a node with open lanes, on which nothing was sent.
 pub struct RawQuic {
     lanes: Vec<(SendStream, RecvStream)>,
     _endpoint: Endpoint,
@@ -210,7 +211,7 @@ impl RawQuic {
         Self::with(joined(world, node).await?, port).await
     }
 
-    /// Connects as the node whose certificate this shows.
+    /// Connects as the node whose certificate the configuration has.
     ///
     /// # Errors
     /// When cloudcore refuses.
@@ -236,10 +237,10 @@ impl RawQuic {
         Ok(self.lanes[lane.index()].0.write_all(bytes).await?)
     }
 
-    /// What cloudcore says at the end.
+    /// Waits for cloudcore's goodbye.
     ///
     /// # Errors
-    /// When it says nothing.
+    /// When the connection ends without one.
     pub async fn goodbye(mut self) -> Result<Goodbye> {
         let control = &mut self.lanes[Lane::Control.index()].1;
         let listen = async {
@@ -252,13 +253,13 @@ impl RawQuic {
                     }
                 }
             }
-            bail!("the connection ended without a word")
+            bail!("the connection ended without a goodbye")
         };
         tokio::time::timeout(PATIENCE, listen).await?
     }
 }
 
-/// The goodbye in a package, when it is one. Goodbyes fit one package.
+/// The goodbye in a package, if it is one. A goodbye fits into one package.
 fn goodbye_in(package: Package) -> Result<Option<Goodbye>> {
     if package.payload.is_empty() {
         return Ok(None);

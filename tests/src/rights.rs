@@ -1,4 +1,4 @@
-//! The rights that `deploy/` grants against those that an audit log shows in use.
+//! Compares the rights that `deploy/` grants with those that an audit log shows in use.
 
 use std::collections::BTreeSet;
 
@@ -14,10 +14,10 @@ pub type Right = (String, String, String);
 /// A right that a test does not use, with the reason: verb, API group, resource, reason.
 pub type Unused = (&'static str, &'static str, &'static str, &'static str);
 
-/// cloudcore as the API server knows it.
+/// User name of cloudcore in the API server.
 pub const CLOUDCORE: &str = "system:serviceaccount:kubeedge:tombolo-cloudcore";
 
-/// Rights in a manifest of `deploy/`: those whose verb has this prefix, without it.
+/// The rights in a manifest of `deploy/` whose verb has this prefix; the prefix is removed.
 ///
 /// # Errors
 /// When the manifest cannot be read.
@@ -48,7 +48,7 @@ pub fn right_of(event: &AuditEvent) -> Right {
     (event.verb.clone(), event.group.clone(), event.resource.clone())
 }
 
-/// What is granted, was not asked for, and has no excuse.
+/// The rights that are granted but neither used nor excused.
 #[must_use]
 pub fn not_asked<'a>(
     granted: &'a BTreeSet<Right>,

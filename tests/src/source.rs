@@ -1,4 +1,4 @@
-//! Reading the repository itself, for the tests that hold it to its own rules.
+//! Reads the repository itself, for the tests that check it against its own rules.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-/// Crates whose product code is under the size rules.
+/// Crates that are subject to the size rules.
 pub const CRATES: [&str; 15] = [
     "proto",
     "link",
@@ -32,7 +32,7 @@ pub fn root() -> PathBuf {
     manifest.parent().unwrap_or(manifest).to_owned()
 }
 
-/// All files below a folder of the repository with this ending, build output left out.
+/// All files below a folder of the repository with this ending, except build output.
 #[must_use]
 pub fn files(folder: &str, ending: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
@@ -44,7 +44,7 @@ pub fn files(folder: &str, ending: &str) -> Vec<PathBuf> {
 /// The YAML documents of a file.
 ///
 /// # Errors
-/// When it cannot be read or is no YAML.
+/// When it cannot be read or is not YAML.
 pub fn documents(file: &Path) -> Result<Vec<Value>> {
     let text = fs::read_to_string(file).with_context(|| file.display().to_string())?;
     serde_saphyr::from_multiple(&text).with_context(|| file.display().to_string())
@@ -66,13 +66,13 @@ fn collect(folder: &Path, ending: &str, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The path as a reader of the repository writes it.
+/// The path relative to the repository.
 #[must_use]
 pub fn relative(path: &Path) -> String {
     path.strip_prefix(root()).unwrap_or(path).display().to_string()
 }
 
-/// A Rust file without its inline test modules: what the size rules count.
+/// A Rust file without its inline test modules; the size rules count these lines.
 ///
 /// A test module is recognised as `#[cfg(test)]` followed by a `mod` with a body; it ends at the first line
 /// that is a closing brace at the module's own indentation, which rustfmt guarantees.
@@ -110,7 +110,7 @@ pub fn functions(lines: &[&str]) -> Vec<(String, usize, usize)> {
         let indentation = line.len() - line.trim_start().len();
         let end = format!("{}}}", " ".repeat(indentation));
         let rest = &lines[start..];
-        // A declaration without a body ends with a semicolon before any brace closes.
+        // A declaration without a body ends with a semicolon before any closing brace.
         let length = rest
             .iter()
             .position(|line| *line == end || line.trim_end().ends_with(';') && !line.contains('{'));

@@ -37,20 +37,20 @@ pub use edges::impatient;
 use replica::Replica;
 pub use slow::SlowLink;
 
-/// Everything in a world must happen within this time on a busy machine of two cores.
+/// Time limit for everything in a world, on a busy machine with two cores.
 pub const DEADLINE: Duration = Duration::from_secs(90);
 
-/// Nodes that cloudcore admits: as many as a swarm may have.
+/// Nodes that cloudcore admits: the maximum size of a swarm.
 const NODE_LIMIT: u32 = 20_000;
 
-/// Which Kubernetes API the world stands on.
+/// The Kubernetes API that the world uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Api {
     /// `tombolo apiserver`.
     Embedded,
-    /// etcd and kube-apiserver; cloudcore has the rights of `deploy/` and no others.
+    /// etcd and kube-apiserver; cloudcore has only the rights of `deploy/`.
     Real,
-    /// As [`Self::Real`], without constrained impersonation, which servers older than 1.36 do not have: cloudcore has
+    /// Like [`Self::Real`], but without constrained impersonation, which servers older than 1.36 lack: cloudcore has
     /// the role of `deploy/optional/` for that.
     RealLegacy,
 }
@@ -66,7 +66,7 @@ impl Api {
         Some(ControlPlaneOptions { controllers: true, feature_gates, ..ControlPlaneOptions::default() })
     }
 
-    /// The manifest that lets cloudcore act as nodes.
+    /// The manifest that allows cloudcore to act as nodes.
     fn impersonation(self) -> &'static str {
         match self {
             Self::Embedded | Self::Real => "cloudcore/20-impersonation.yaml",
@@ -98,44 +98,44 @@ impl Transport {
 /// A running system. Its processes end when it is dropped.
 #[derive(Debug)]
 pub struct World {
-    // Dropped first: clients of the API server.
+    // Dropped first, because these are clients of the API server.
     beside: Vec<Child>,
-    /// Real control plane, when the world stands on one.
+    /// The real control plane, if the world uses one.
     pub plane: Option<ControlPlane>,
     api: Api,
     transport: Transport,
     cloud: Option<Child>,
-    /// The embedded API server, when the world stands on that. It keeps its data in cloudcore's folder.
+    /// The embedded API server, if the world uses it. It keeps its data in cloudcore's folder.
     server: Option<Child>,
     replica: Option<Replica>,
     edges: BTreeMap<String, Edge>,
     ports: CloudPorts,
-    /// Settings of cloudcore beyond those that every world has, or a whole file of stock cloudcore.
+    /// Additional settings of cloudcore, or a complete file of KubeEdge cloudcore.
     settings: Value,
     slow: Option<SlowLink>,
-    /// Where cloudcore records.
+    /// The folder into which cloudcore records.
     record: Option<PathBuf>,
-    /// Takes the datagrams of edges and answers none.
+    /// Receives the datagrams of edges and never answers.
     silent: Option<UdpSocket>,
     /// Dialect of edges that join from now on.
     dialect: &'static str,
-    /// Settings of edges that join from now on, beside those that every edge has.
+    /// Additional settings of edges that join from now on.
     edge_settings: Value,
     /// Milliseconds between lease renewals and between status reports; none: the agent's own default.
     periods: (u64, Option<u64>),
-    // Last: every process writes into it.
+    // Last, because every process writes into it.
     folder: TempDir,
 }
 
-/// A command for a program that goes on when a file of it may not grow, so that [`limit_files`] makes its disk full.
+/// A command for a program that survives the file size limit, so that [`limit_files`] can simulate a full disk.
 fn limitable(program: &Path) -> Command {
     let mut command = Command::new("sh");
-    // The signal's default action would end the process; that it is ignored is inherited.
+    // The signal's default action would end the process; ignoring it is inherited.
     command.args(["-c", "trap '' XFSZ; exec \"$@\"", "sh"]).arg(program);
     command
 }
 
-/// Sets the allocator as deploy/ does.
+/// Configures the allocator as deploy/ does.
 fn allocate_as_deployed(command: &mut Command) -> &mut Command {
     command.env("MALLOC_MMAP_THRESHOLD_", "131072").env("MALLOC_ARENA_MAX", "1")
 }
@@ -172,18 +172,18 @@ impl World {
     /// Starts the API server and cloudcore, and waits until cloudcore is ready.
     ///
     /// # Errors
-    /// When a process cannot be started or ends; the text has the end of its log.
+    /// When a process cannot be started or ends; the message contains the last lines of its log.
     pub async fn start(api: Api, transport: Transport) -> Result<Self> {
         Self::start_with(api, transport, json!({})).await
     }
 
-    /// As [`Self::start`], with these settings of cloudcore beside those that every world has; or with a whole file of
-    /// stock cloudcore (`kind: CloudCore`), in which addresses, ports, files and kubeconfig become the world's.
+    /// Like [`Self::start`], with additional settings of cloudcore; or with a complete file of KubeEdge cloudcore
+    /// (`kind: CloudCore`), in which the addresses, ports, files and kubeconfig are replaced by the world's.
     ///
     /// # Errors
-    /// As [`Self::start`].
+    /// See [`Self::start`].
     pub async fn start_with(api: Api, transport: Transport, settings: Value) -> Result<Self> {
-        // A second installation of the same provider is refused, which is what we want.
+        // Installing the same provider a second time fails, which is fine.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let folder = tempfile::Builder::new().prefix("tombolo-world-").tempdir()?;
         let plane = match api.plane() {
@@ -232,7 +232,7 @@ impl World {
         Ok(())
     }
 
-    /// Starts a cloudcore of this name, with these ports and its data in a folder, and waits until it is ready.
+    /// Starts a cloudcore with this name, these ports and this data folder, and waits until it is ready.
     async fn run_cloud(&self, name: &str, ports: CloudPorts, data: &Path) -> Result<Child> {
         let config = self.folder.path().join(format!("{name}.yaml"));
         fs::write(&config, self.cloud_config(ports).to_string())?;
@@ -258,7 +258,7 @@ impl World {
 
     fn cloud_config(&self, ports: CloudPorts) -> Value {
         if self.settings["kind"] == "CloudCore" {
-            return self.stock_config(ports);
+            return self.kubeedge_config(ports);
         }
         let address = |port: u16| format!("127.0.0.1:{port}");
         let mut config = json!({
@@ -270,7 +270,7 @@ impl World {
             },
             "advertise": ["127.0.0.1"],
             "nodeLimit": NODE_LIMIT,
-            // Most worlds look at what cloudcore asks of the API; the tests of grids turn their controllers on.
+            // Most worlds check cloudcore's API requests. The tests of grids enable the grid controllers.
             "grids": {"enable": false},
         });
         config["kubeconfig"] = json!(self.cloud_kubeconfig());
@@ -280,7 +280,7 @@ impl World {
         config
     }
 
-    /// Has cloudcore record into this folder from its next start on.
+    /// Makes cloudcore record into this folder from its next start.
     pub fn record_into(&mut self, folder: &Path) {
         self.record = Some(folder.to_owned());
     }
@@ -288,12 +288,12 @@ impl World {
     /// Sends SIGINT to cloudcore, as Ctrl-C does.
     ///
     /// # Errors
-    /// When it does not run.
+    /// When it is not running.
     pub fn interrupt_cloud(&self) -> Result<()> {
         self.cloud.as_ref().context("cloudcore was killed")?.interrupt()
     }
 
-    /// Waits for cloudcore to end by itself.
+    /// Waits for cloudcore to exit.
     ///
     /// # Errors
     /// When it was killed before.
@@ -337,19 +337,19 @@ impl World {
         format!("127.0.0.1:{}", self.ports.admin)
     }
 
-    /// Sets how long files of the embedded API server, or of a cloudcore without one, may become, in bytes; none: as long as
-    /// they like.
+    /// Limits the size of files of the embedded API server, or of cloudcore if there is none, in bytes; none removes
+    /// the limit.
     ///
     /// # Errors
-    /// When it does not run or the operating system refuses.
+    /// When it is not running or the operating system refuses.
     pub fn limit_cloud_files(&self, bytes: Option<u64>) -> Result<()> {
-        limit_files(self.server_id().or(self.cloud_id()).context("it was killed")?, bytes)
+        limit_files(self.server_id().or(self.cloud_id()).context("the process was killed")?, bytes)
     }
 
     /// Fails when cloudcore has ended.
     ///
     /// # Errors
-    /// The end of its log.
+    /// The last lines of its log.
     pub fn check_cloud(&mut self) -> Result<()> {
         self.server.as_mut().map_or(Ok(()), Child::check_running)?;
         self.cloud.as_mut().context("cloudcore was killed")?.check_running()
@@ -365,7 +365,7 @@ impl World {
         Ok(line.with_context(|| format!("no metric {name} in {text}"))?.trim().parse()?)
     }
 
-    /// What cloudcore has logged.
+    /// The log of cloudcore.
     #[must_use]
     pub fn cloud_log(&self) -> String {
         fs::read_to_string(self.folder.path().join("cloudcore.log")).unwrap_or_default()
@@ -396,7 +396,8 @@ impl World {
         kubectl(&self.kubeconfig(), arguments)
     }
 
-    /// Puts a slow link between cloudcore and the edges that join from now on; with [`u32::MAX`] one that only watches.
+    /// Puts a slow link between cloudcore and the edges that join from now on; with [`u32::MAX`] the link only
+    /// observes.
     ///
     /// # Errors
     /// When no port can be bound.
@@ -405,8 +406,8 @@ impl World {
         Ok(())
     }
 
-    /// Lets the datagrams of edges that join from now on disappear, as a firewall does. They are not told which
-    /// transport to use.
+    /// Drops the datagrams of edges that join from now on, as a firewall does. These edges are not configured with a
+    /// transport.
     ///
     /// # Errors
     /// When no port can be bound.
@@ -415,7 +416,7 @@ impl World {
         Ok(())
     }
 
-    /// Sets how edges that join from now on, and nodes without an agent, connect.
+    /// Sets the transport of edges that join from now on, and of nodes without an agent.
     pub fn set_transport(&mut self, transport: Transport) {
         self.transport = transport;
     }
@@ -425,23 +426,23 @@ impl World {
         self.dialect = dialect;
     }
 
-    /// Sets members of the settings file of edges that join from now on; objects are merged.
+    /// Sets members of the settings file for edges that join from now on; objects are merged.
     pub fn set_edge_settings(&mut self, settings: Value) {
         self.edge_settings = settings;
     }
 
-    /// Bytes that the slow link has passed on over TCP, both directions together.
+    /// Bytes that the slow link has forwarded over TCP, in both directions.
     #[must_use]
     pub fn relayed(&self) -> u64 {
         self.slow.as_ref().map_or(0, SlowLink::passed)
     }
 
-    /// When the first bytes of cloudcore came over the slow link since the last call, over TCP.
+    /// When cloudcore's first bytes since the last call passed the slow link over TCP.
     pub fn take_from_cloud(&self) -> Option<Instant> {
         self.slow.as_ref()?.take_from_cloud().map(Into::into)
     }
 
-    /// How often edges that join from now on renew their lease and report their status, in milliseconds.
+    /// Sets the periods of lease renewals and status reports for edges that join from now on, in milliseconds.
     pub fn set_periods(&mut self, lease_millis: u64, status_millis: u64) {
         self.periods = (lease_millis, Some(status_millis));
     }
@@ -471,10 +472,10 @@ impl World {
         .await
     }
 
-    /// One value of a Secret of cloudcore.
+    /// One value in a Secret of cloudcore.
     ///
     /// # Errors
-    /// Why it cannot be read.
+    /// The reason why it cannot be read.
     pub async fn hub_secret(&self, name: &str, key: &str) -> Result<Vec<u8>, String> {
         let client = self.client().await.map_err(|error| format!("{error:#}"))?;
         let secrets: kube::Api<k8s_openapi::api::core::v1::Secret> =
@@ -487,7 +488,8 @@ impl World {
     /// Waits until a node's local API lists exactly what the API server says that the node should hold.
     ///
     /// # Panics
-    /// When that is not so within [`DEADLINE`]; the message has the first difference and the agent's last lines.
+    /// When this does not happen within [`DEADLINE`]; the message contains the first difference and the agent's last
+    /// log lines.
     pub async fn converges(&self, node: &str) {
         let check = || async {
             let answer = self.difference(node).await;

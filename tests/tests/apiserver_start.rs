@@ -1,4 +1,4 @@
-//! `tombolo apiserver`: first and second start, and folders of the other program.
+//! `tombolo apiserver`: its first and second start, and data folders of the other program.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use tombolo_tests::world::{Api, Transport, World, binary};
 
-/// Names and content of a folder's files.
+/// Names and contents of the files in a folder.
 fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     entries
@@ -43,7 +43,7 @@ fn each_program_refuses_the_folder_of_the_other() {
     let mut server = Command::new(binary("tombolo").unwrap());
     let output = server.arg("apiserver").arg("--data-dir").arg(&up).output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success() && text.contains("is one of `tombolo up`"), "{text}");
+    assert!(!output.status.success() && text.contains("belongs to `tombolo up`"), "{text}");
     let mut tombolo = Command::new(binary("tombolo").unwrap());
     let output = tombolo.arg("up").arg("--data-dir").arg(&embedded).output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr).into_owned();

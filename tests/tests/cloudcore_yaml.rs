@@ -1,20 +1,21 @@
-//! `cloudcore --config` with the file that stock cloudcore prints, and what cloudcore prints itself, as processes.
+//! `cloudcore --config` with the file that KubeEdge cloudcore prints, and with the file that cloudcore itself prints,
+//! as processes.
 
 use std::process::Command;
 
 use serde_json::{Value, json};
 use tombolo_testkit::{cluster_or_skip, wait_for};
-use tombolo_tests::stock::{Pace, StockNode};
+use tombolo_tests::kubeedge::{KubeEdgeNode, Pace};
 use tombolo_tests::world::{Api, DEADLINE, Transport, World, binary};
 
-fn stock() -> Value {
+fn kubeedge() -> Value {
     serde_saphyr::from_str(include_str!("../../cloud/src/config/kubeedge/stock-default.yaml")).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_edge_joins_a_cloudcore_with_the_file_of_stock() {
-    cluster_or_skip!("an_edge_joins_a_cloudcore_with_the_file_of_stock");
-    let mut world = World::start_with(Api::Real, Transport::WebSocket, stock()).await.unwrap();
+async fn an_edge_joins_a_cloudcore_with_the_file_of_kubeedge() {
+    cluster_or_skip!("an_edge_joins_a_cloudcore_with_the_file_of_kubeedge");
+    let mut world = World::start_with(Api::Real, Transport::WebSocket, kubeedge()).await.unwrap();
     world.start_edge("edge-1").await.unwrap();
     let path = "jsonpath={.status.conditions[?(@.type==\"Ready\")].status}";
     wait_for("the node to be Ready", DEADLINE, async || {
@@ -24,10 +25,10 @@ async fn an_edge_joins_a_cloudcore_with_the_file_of_stock() {
         }
     })
     .await;
-    let mut stock = StockNode::join(&world, "edge-2").await.unwrap();
-    stock.connect().await.unwrap();
-    let node = stock.register().await.unwrap();
-    assert_eq!(node["metadata"]["name"], "edge-2", "a stock edge is served as well");
+    let mut kubeedge = KubeEdgeNode::join(&world, "edge-2").await.unwrap();
+    kubeedge.connect().await.unwrap();
+    let node = kubeedge.register().await.unwrap();
+    assert_eq!(node["metadata"]["name"], "edge-2", "a KubeEdge edge is served as well");
     let log = world.cloud_log();
     for name in ["modules.cloudStream", "modules.iptablesManager", "kubeAPIConfig.qps"] {
         let lines = log.lines().filter(|line| line.contains("setting ignored") && line.contains(name));
@@ -37,11 +38,11 @@ async fn an_edge_joins_a_cloudcore_with_the_file_of_stock() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_edge_controller_nothing_is_sent_and_no_report_is_taken() {
-    let mut settings = stock();
+    let mut settings = kubeedge();
     settings["modules"]["edgeController"]["enable"] = json!(false);
     let mut world = World::start_with(Api::Embedded, Transport::WebSocket, settings).await.unwrap();
     world.start_edge("edge-1").await.unwrap();
-    wait_for("the edge to hear that nobody takes its reports", DEADLINE, async || {
+    wait_for("the edge to receive a rejection of its reports", DEADLINE, async || {
         let log = world.edge_log("edge-1");
         if log.contains("edgeController.enable") { Ok(()) } else { Err(log) }
     })
@@ -52,16 +53,16 @@ async fn without_edge_controller_nothing_is_sent_and_no_report_is_taken() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_keepalive_interval_of_the_file_holds() {
-    let mut settings = stock();
-    // Less than the 15 s between two signs of life: with stock's 30 s the session would last.
+    let mut settings = kubeedge();
+    // Less than the 15 s between two keepalives; with KubeEdge's 30 s the session would continue.
     settings["modules"]["cloudHub"]["keepaliveInterval"] = json!(3);
     let world = World::start_with(Api::Embedded, Transport::WebSocket, settings).await.unwrap();
-    let mut node = StockNode::join(&world, "edge-1").await.unwrap();
-    node.pace = Pace::STOCK;
+    let mut node = KubeEdgeNode::join(&world, "edge-1").await.unwrap();
+    node.pace = Pace::KUBEEDGE;
     node.connect().await.unwrap();
-    wait_for("a session to be ended for silence", DEADLINE, async || {
+    wait_for("a silent session to be ended", DEADLINE, async || {
         let log = world.cloud_log();
-        if log.contains("session over") { Ok(()) } else { Err(log) }
+        if log.contains("session ended") { Ok(()) } else { Err(log) }
     })
     .await;
 }

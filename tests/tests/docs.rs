@@ -1,4 +1,4 @@
-//! What the documents name exists: paths, crates, flags and metrics.
+//! Everything that the documents name exists: paths, crates, flags and metrics.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -27,7 +27,7 @@ fn code_words(text: &str) -> Vec<String> {
     words
 }
 
-/// Lines of shell in the code blocks.
+/// Shell lines in the code blocks.
 fn shell_lines(text: &str) -> Vec<String> {
     let mut lines = Vec::new();
     let mut in_block = false;
@@ -51,7 +51,7 @@ fn sources() -> String {
     sources_of(&CRATES)
 }
 
-/// Flags of the project's own programs: fields under an `arg` attribute that says `long`.
+/// Flags of the project's own programs: fields below an `arg` attribute that contains `long`.
 fn flags(sources: &str) -> BTreeSet<String> {
     let mut known = BTreeSet::from(["--help".to_owned(), "--version".to_owned()]);
     let mut lines = sources.lines();
@@ -72,14 +72,14 @@ fn flags(sources: &str) -> BTreeSet<String> {
     known
 }
 
-/// Endings of files of this repository. A word with a folder and such an ending is one of them, unless it begins like
-/// a path elsewhere: absolute, or in a folder that the programs make.
+/// Extensions of files in this repository. A word with a folder and such an extension names one of them, unless it
+/// begins like a path elsewhere: absolute, or in a folder that the programs create.
 const ENDINGS: [&str; 6] = [".rs", ".md", ".toml", ".yaml", ".json", ".service"];
 
-/// Folders that the programs make where they keep their data.
+/// Folders that the programs create for their data.
 const MADE: [&str; 3] = ["pki/", "edges/", "target/"];
 
-/// Whether a word of a document names a file or folder of this repository. `top`: what lies in its first folder.
+/// Whether a word of a document names a file or folder of this repository. `top` has the entries of its root folder.
 fn names_path(word: &str, top: &BTreeSet<String>) -> bool {
     let elsewhere =
         word.starts_with(['/', '~', '$', '.', '-', '<']) || MADE.iter().any(|made| word.starts_with(made));
@@ -110,7 +110,7 @@ fn named_paths_exist() {
             }
         }
     }
-    assert!(missing.is_empty(), "documents name paths that are not there:\n{}", missing.join("\n"));
+    assert!(missing.is_empty(), "documents name paths that do not exist:\n{}", missing.join("\n"));
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn linked_files_exist() {
     }
 }
 
-/// Anchors of a page: its headings, written as GitHub does.
+/// Anchors of a page: its headings in GitHub's form.
 fn anchors(page: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut in_block = false;
@@ -165,13 +165,13 @@ fn linked_anchors_exist() {
     }
 }
 
-/// Endings of the files that cite pages of `docs`.
+/// Extensions of the files that cite pages of `docs`.
 const CITING: [&str; 7] = [".rs", ".md", ".yaml", ".toml", ".proto", ".go", ".service"];
 
-/// Pages of others that have a path like one of ours: redb's.
+/// Pages of other projects with a path like one of ours: redb's.
 const PAGES_ELSEWHERE: [&str; 1] = ["docs/design.md"];
 
-/// The pages of `docs` that a text cites, each with the anchor behind it, if there is one.
+/// The pages of `docs` that a text cites, each with its anchor if there is one.
 fn citations(text: &str) -> Vec<(&str, Option<&str>)> {
     let in_path = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
     let in_anchor = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "_-".contains(c);
@@ -201,7 +201,7 @@ fn citations_resolve() {
             }
         }
     }
-    assert!(missing.is_empty(), "these are cited and not there:\n{}", missing.join("\n"));
+    assert!(missing.is_empty(), "these are cited but do not exist:\n{}", missing.join("\n"));
 }
 
 #[test]
@@ -219,7 +219,7 @@ fn citations_and_anchors_are_found() {
 /// The page whose tables have the rows that tests name.
 const ROWS: &str = "docs/reference/superedge.md";
 
-/// Whether a word names such a row: a letter of its table and a number.
+/// Whether a word names such a row: the letter of its table and a number.
 fn is_row(word: &str) -> bool {
     let number = word.strip_prefix(['P', 'W', 'H', 'G', 'A', 'O']).unwrap_or_default();
     matches!(number.len(), 1 | 2) && number.bytes().all(|b| b.is_ascii_digit())
@@ -247,13 +247,13 @@ fn cited_rows_exist() {
     }
 }
 
-/// What a Rust file says in its comments, as one text: the end of a line hides nothing.
+/// The comments of a Rust file as one text, so that line breaks hide nothing.
 fn comments(text: &str) -> String {
     let lines = text.lines().filter_map(|line| line.trim_start().strip_prefix("//"));
     lines.map(|line| line.trim_start_matches(['/', '!']).trim()).collect::<Vec<_>>().join(" ")
 }
 
-/// What a text cites that is no page here: a number of a text elsewhere, or a row without the page that has it.
+/// A citation without a page here: a section number of another text, or a row without its page.
 fn cited_elsewhere(text: &str) -> Option<String> {
     let titles =
         ["reference ", "reference section ", "reference sections ", "design ", "Design ", "design section "];
@@ -304,7 +304,7 @@ fn named_crates_exist() {
         for word in code_words(&text).iter().filter(|word| word.starts_with("tombolo-")) {
             let is_name = word.chars().all(|c| c.is_ascii_lowercase() || c == '-');
             let known = lock.contains(&format!("name = \"{word}\""));
-            // Kubernetes objects of ours have such names too; they are in deploy/.
+            // Our Kubernetes objects have such names too; they are in deploy/.
             let deployed = files("deploy", ".yaml")
                 .iter()
                 .any(|file| fs::read_to_string(file).unwrap().contains(word.as_str()));
@@ -327,14 +327,14 @@ fn the_table_of_crates_has_every_crate() {
     assert_eq!(named, crates);
 }
 
-/// Which crates hold the flags of the program that a command calls; every crate when it calls none of ours.
+/// The crates that hold the flags of the program in a command; all crates if the program is not ours.
 fn crates_of(command: &str) -> Vec<&'static str> {
     let command = command.trim_start().trim_start_matches("sudo ").trim_start_matches("target/release/");
     match command.split_whitespace().next() {
         Some("cloudcore") => vec!["cloud", "runtime"],
         Some("edgecore") => vec!["edge", "runtime"],
         Some("tombolo") => vec!["cli", "runtime"],
-        // Programs that measure take their arguments themselves.
+        // The measuring programs parse their own arguments.
         Some("cargo") if command.starts_with("cargo xtask") => vec!["xtask", "tests"],
         Some("cargo") if command.contains(" -- ") => vec!["cli", "runtime"],
         _ => CRATES.to_vec(),
@@ -357,7 +357,7 @@ fn named_flags_exist() {
             }
             let crates = crates_of(&command);
             let known = known.entry(crates.clone()).or_insert_with(|| flags(&sources_of(&crates)));
-            // Flags before the dashes of `cargo run --release -- up` are cargo's.
+            // Flags before the ` -- ` of `cargo run --release -- up` are cargo's.
             let own = command.split(" -- ").last().unwrap_or_default();
             for flag in own.split_whitespace().filter(|word| word.starts_with("--") && word.len() > 2) {
                 let flag = flag.split('=').next().unwrap().trim_end_matches([',', '.', ')', ']']);
@@ -367,7 +367,7 @@ fn named_flags_exist() {
     }
 }
 
-/// Names under which a program registers its metrics, with its prefix.
+/// Names under which a program registers its metrics, including its prefix.
 fn metrics(prefix: &str, source: &str) -> BTreeSet<String> {
     let calls = source.split(".register(").skip(1);
     let names = calls.filter_map(|call| call.trim_start().strip_prefix('"')?.split('"').next());
@@ -415,7 +415,7 @@ fn every_flag_is_found() {
     assert!(found.contains("--edges") && found.contains("--apply"));
 }
 
-/// Longest line of prose. A row of a table cannot be broken, and code is shown as it is.
+/// Longest line of prose. Table rows cannot be broken, and code is shown unchanged.
 const LINE_LEN_MAX: usize = 140;
 
 #[test]
@@ -434,7 +434,7 @@ fn prose_has_no_long_lines() {
     assert!(long.is_empty(), "lines above {LINE_LEN_MAX} characters: {}", long.join(", "));
 }
 
-/// The version of Kubernetes stands in one file; the modules that tests build and the pages follow it.
+/// The version of Kubernetes is defined in one file. The modules that tests build, and the pages, must match it.
 #[test]
 fn one_version_of_kubernetes_is_meant_everywhere() {
     let text = fs::read_to_string(root().join("apiserver/KUBERNETES_VERSION")).unwrap();
@@ -442,7 +442,7 @@ fn one_version_of_kubernetes_is_meant_everywhere() {
     let libraries = version.replacen("v1.", "v0.", 1);
     let mut seen = 0;
     for file in files("tests", "go.mod") {
-        // CoreDNS requires the libraries that it was released with.
+        // CoreDNS requires the library versions that it was released with.
         if relative(&file).contains("coredns") {
             continue;
         }

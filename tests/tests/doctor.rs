@@ -1,4 +1,4 @@
-//! `tombolo doctor` finds nothing wrong with a system that works, and names what was broken on purpose.
+//! `tombolo doctor` reports no failures on a working system, and names deliberately broken parts.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -34,7 +34,7 @@ fn options(world: &World) -> DoctorOptions {
     }
 }
 
-/// `FAIL` and `warn` lines of an examination, and how many are in order.
+/// `FAIL` and `warn` lines of an examination, and the number of passed checks.
 async fn examined(options: &DoctorOptions, now: SystemTime) -> (Vec<String>, usize) {
     let mut report = Report::new(|_| ());
     examine(options, now, &mut report).await;
@@ -43,12 +43,12 @@ async fn examined(options: &DoctorOptions, now: SystemTime) -> (Vec<String>, usi
     (rest.map(ToString::to_string).collect(), in_order)
 }
 
-/// Lines of an examination that are not in order.
+/// Lines of an examination that report a problem.
 async fn lines(options: &DoctorOptions) -> Vec<String> {
     examined(options, SystemTime::now()).await.0
 }
 
-/// There is a `FAIL` line with every one of these words.
+/// Asserts that a `FAIL` line contains all of these words.
 async fn fails(options: &DoctorOptions, words: &[&str]) {
     let lines = lines(options).await;
     has(&lines, "FAIL", words);
@@ -60,7 +60,7 @@ fn has(lines: &[String], level: &str, words: &[&str]) {
     assert!(found, "no {level} line has {words:?}:\n{}", lines.join("\n"));
 }
 
-/// The rights of `deploy/`, for a server without them.
+/// Grants the rights of `deploy/` on a server without them.
 async fn grant(client: &Client) {
     let own =
         ["10-rights", "20-impersonation", "30-edge-network"].map(|name| format!("cloudcore/{name}.yaml"));
@@ -80,7 +80,7 @@ where
     objects.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
 }
 
-/// Everything that can be broken while cloudcore runs, each on its own and put right again.
+/// Breaks everything that can be broken while cloudcore runs, one part at a time, and repairs it again.
 async fn breaks_and_names(world: &mut World) {
     let client = world.client().await.unwrap();
     grant(&client).await;
@@ -101,8 +101,8 @@ async fn breaks_and_names(world: &mut World) {
     )
     .unwrap();
     Objects::all(client.clone()).create(&PostParams::default(), &node).await.unwrap();
-    has(&lines(&options).await, "warn", &["edge nodes", "gone (last heard never)"]);
-    // After this, the credentials of a running cloudcore are worth nothing.
+    has(&lines(&options).await, "warn", &["edge nodes", "gone (last heartbeat never)"]);
+    // This invalidates the credentials of the running cloudcore.
     let accounts: Objects<ServiceAccount> = Objects::namespaced(client, "kubeedge");
     accounts.delete("tombolo-cloudcore", &DeleteParams::default()).await.unwrap();
     has(&lines(&options).await, "warn", &["service account kubeedge/tombolo-cloudcore", "does not exist"]);
@@ -119,9 +119,9 @@ async fn clocks_and_dates(options: &DoctorOptions) {
     has(&lines, "FAIL", &["clock of the api server", "ahead of it"]);
     has(&lines, "FAIL", &["join token", "expired"]);
     let (lines, _) = examined(options, SystemTime::now() + 350 * DAY).await;
-    has(&lines, "warn", &["certificate of the hub", "ends in"]);
+    has(&lines, "warn", &["certificate of the hub", "expires in"]);
     let (lines, _) = examined(options, SystemTime::now() + 400 * DAY).await;
-    has(&lines, "FAIL", &["certificate of the hub", "ended"]);
+    has(&lines, "FAIL", &["certificate of the hub", "expired"]);
     let (lines, _) = examined(options, SystemTime::now() - DAY).await;
     has(&lines, "FAIL", &["certificate authority", "Set the clock"]);
 }
@@ -161,8 +161,8 @@ async fn rights(client: &Client, options: &DoctorOptions) {
     bindings.delete("tombolo:grids", &DeleteParams::default()).await.unwrap();
     eventually(options, "warn", &[account, "grids.yaml", "may not get deploymentgrids", "enable: true"])
         .await;
-    let stock: Objects<RoleBinding> = Objects::namespaced(client.clone(), "kubeedge");
-    stock.delete("tombolo:stock-edges", &DeleteParams::default()).await.unwrap();
+    let kubeedge: Objects<RoleBinding> = Objects::namespaced(client.clone(), "kubeedge");
+    kubeedge.delete("tombolo:stock-edges", &DeleteParams::default()).await.unwrap();
     eventually_fails(options, &[account, "stock-edges.yaml", "update configmaps in kubeedge"]).await;
     bindings.delete("tombolo:impersonate-nodes", &DeleteParams::default()).await.unwrap();
     eventually_fails(
@@ -177,13 +177,13 @@ async fn rights(client: &Client, options: &DoctorOptions) {
     eventually(
         options,
         "warn",
-        &["impersonation of nodes", "could act as anybody", "impersonation.yaml instead"],
+        &["impersonation of nodes", "allows impersonating any user", "impersonation.yaml instead"],
     )
     .await;
     grant(client).await;
 }
 
-/// kube-apiserver takes a moment to see a changed role.
+/// kube-apiserver needs a moment to apply a changed role.
 async fn eventually(options: &DoctorOptions, level: &str, words: &[&str]) {
     wait_for(&format!("a {level} line with {words:?}"), DEADLINE, || async {
         let lines = lines(options).await;
@@ -200,21 +200,21 @@ async fn eventually_fails(options: &DoctorOptions, words: &[&str]) {
 async fn hub(options: &DoctorOptions) {
     let mut other = options.clone();
     other.websocket_port = 1;
-    fails(&other, &["WebSocket at 127.0.0.1:1", "is TCP let through"]).await;
+    fails(&other, &["WebSocket at 127.0.0.1:1", "do firewalls allow TCP"]).await;
     other.transport = Some(tombolo_cli::transport::TransportOption::Quic);
     let lines = lines(&other).await;
     assert!(!lines.iter().any(|line| line.contains("WebSocket")), "{lines:?}");
     other = options.clone();
     other.cloud = Some("localhost".to_owned());
     fails(&other, &["joining at localhost", "not valid for name"]).await;
-    // Another cloudcore's join endpoints.
+    // The join endpoints of another cloudcore.
     let foreign = World::start(Api::Embedded, Transport::WebSocket).await.unwrap();
     other = options.clone();
     other.join_port = foreign.hub_ports()[2];
     fails(&other, &["join endpoints", "casecret has", "Another cloudcore"]).await;
 }
 
-/// Last: cloudcore does not come back from a broken CA by itself.
+/// Runs last: cloudcore does not recover from a broken CA by itself.
 async fn secrets(client: &Client, options: &DoctorOptions) {
     let secrets: Objects<Secret> = Objects::namespaced(client.clone(), "kubeedge");
     let whole = secrets.get("tokensecret").await.unwrap().data.unwrap();
@@ -272,22 +272,22 @@ async fn what_was_broken_on_a_device_is_named() {
     world.converges("node-a").await;
     let (settings, folder) = (world.edge_config("node-a"), world.edge_dir("node-a"));
     let options = device(&settings);
-    // The agent's admin endpoints are off in this world.
+    // The agent's admin endpoints are disabled in this world.
     let running = lines(&options).await;
     assert_eq!(running.len(), 1, "{running:?}");
     has(&running, "warn", &["session with the cloud", "admin"]);
     world.kill_edge("node-a");
     let stopped = lines(&options).await;
     assert!(!stopped.iter().any(|line| line.starts_with("FAIL")), "{stopped:?}");
-    has(&stopped, "warn", &["store in", "the agent does not run"]);
+    has(&stopped, "warn", &["store in", "the agent is not running"]);
     let (found, _) = examined(&options, SystemTime::now() + 400 * DAY).await;
-    has(&found, "FAIL", &["certificate of node node-a", "ended", "edgecore join"]);
+    has(&found, "FAIL", &["certificate of node node-a", "expired", "edgecore join"]);
     has(&found, "FAIL", &["clock of the cloud"]);
-    has(&lines(&device(&folder)).await, "warn", &["cloud: not tried", "Give the settings file"]);
+    has(&lines(&device(&folder)).await, "warn", &["cloud: not checked", "the settings file"]);
 
     let key = folder.join("pki/node.pem");
     fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
-    fails(&options, &["modes of the key files", "pki/node.pem", "chmod 600"]).await;
+    fails(&options, &["permissions of the key files", "pki/node.pem", "chmod 600"]).await;
     fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
     let whole = fs::read(folder.join("store.redb")).unwrap();
     fs::write(folder.join("store.redb"), vec![7; 65_536]).unwrap();
@@ -303,7 +303,7 @@ async fn what_was_broken_on_a_device_is_named() {
     let foreign = World::start(Api::Embedded, Transport::Quic).await.unwrap();
     let other = format!("127.0.0.1:{}", foreign.hub_ports()[2]);
     fs::write(&settings, text.replace(&join, &other)).unwrap();
-    fails(&options, &["join endpoints", "not the one that this node has joined"]).await;
+    fails(&options, &["join endpoints", "not the one that this node trusts"]).await;
     let mut led: serde_json::Value = serde_json::from_str(&text).unwrap();
     led["wrapper"]["address"] = "127.0.0.1:51006".into();
     fs::write(&settings, led.to_string()).unwrap();

@@ -1,4 +1,4 @@
-//! The embedded server's data: killed at any time, full, and bounded.
+//! The embedded server's data survives kills at any time and a full disk, and its size is bounded.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,22 +18,22 @@ use tombolo_tests::world::{Api, DEADLINE, Transport, World};
 /// How often the server is killed.
 const KILLS: usize = 8;
 
-/// Clients that write side by side, each its own objects.
+/// Concurrent writers, each with its own objects.
 const WRITERS: usize = 8;
 
 /// Objects of one writer.
 const NAMES: usize = 6;
 
-/// Objects that come and go together, and bytes of each.
+/// Number of objects that are created and deleted together, and the size of each in bytes.
 const CHURN: usize = 200;
 const CHURN_LEN: usize = 20_000;
 
-/// What one writer knows of one of its objects.
+/// One writer's knowledge of one of its objects.
 #[derive(Debug, Clone, Default)]
 struct Known {
-    /// The last answered state; `None`: it does not exist.
+    /// The last acknowledged state; `None`: it does not exist.
     answered: Option<String>,
-    /// States of writes that were sent later and not answered: each of them may be stored.
+    /// States of later writes without an answer: each of them may have been stored.
     unanswered: Vec<Option<String>>,
 }
 
@@ -47,7 +47,7 @@ fn value(object: &ConfigMap) -> Option<String> {
     object.data.as_ref()?.get("value").cloned()
 }
 
-/// Writes until a write fails because the server is gone. How many were answered.
+/// Writes until a write fails because the server is gone. Returns how many writes were answered.
 async fn write(maps: Objects<ConfigMap>, writer: usize, mut rng: StdRng, beliefs: Beliefs) -> u64 {
     for turn in 0_u64.. {
         let name = format!("w{writer}-{}", rng.random_range(0..NAMES));
@@ -69,7 +69,7 @@ async fn write(maps: Objects<ConfigMap>, writer: usize, mut rng: StdRng, beliefs
             (false, _) => maps.create(&PostParams::default(), &map(&name, &text)).await.map(drop),
         };
         if let Err(error) = outcome {
-            assert!(!matches!(error, kube::Error::Api(_)), "the server refused a write: {error}");
+            assert!(!matches!(error, kube::Error::Api(_)), "the server rejected a write: {error}");
             return turn;
         }
         let mut beliefs = beliefs.lock();
@@ -80,7 +80,7 @@ async fn write(maps: Objects<ConfigMap>, writer: usize, mut rng: StdRng, beliefs
     unreachable!("a writer ends with its server")
 }
 
-/// Compares what is stored with what was answered, and believes what is stored from now on.
+/// Compares the stored state with the acknowledged states, and accepts the stored state from now on.
 async fn compare(maps: &Objects<ConfigMap>, beliefs: &Beliefs) {
     let stored = maps.list(&ListParams::default()).await.unwrap();
     let stored: BTreeMap<String, Option<String>> =
@@ -88,7 +88,7 @@ async fn compare(maps: &Objects<ConfigMap>, beliefs: &Beliefs) {
     for (name, known) in beliefs.lock().iter_mut() {
         let found = stored.get(name).cloned().flatten();
         let possible = found == known.answered || known.unanswered.contains(&found);
-        assert!(possible, "{name} is {found:?}, but {known:?} was answered or under way");
+        assert!(possible, "{name} is {found:?}, but {known:?} was acknowledged or pending");
         *known = Known { answered: found, unanswered: Vec::new() };
     }
 }
@@ -110,12 +110,12 @@ async fn a_kill_at_any_time_loses_no_answered_write() {
                 tokio::spawn(write(maps, writer, rng, Arc::clone(&beliefs)))
             })
             .collect();
-        // The moment is what is tried; nothing is waited for.
+        // A random moment is the point of this test, so it does not wait for a condition.
         tokio::time::sleep(Duration::from_millis(rng.random_range(20..400))).await;
         world.kill_cloud();
         let mut written = 0;
         for writer in writers {
-            written += tokio::time::timeout(DEADLINE, writer).await.expect("a writer ends").unwrap();
+            written += tokio::time::timeout(DEADLINE, writer).await.expect("the writer did not end").unwrap();
         }
         world.start_cloud().await.unwrap();
         let maps: Objects<ConfigMap> = Objects::default_namespaced(world.client().await.unwrap());
@@ -147,7 +147,7 @@ async fn the_file_stays_as_large_as_what_it_holds() {
         churn(&client, round).await;
         lengths.push(fs::metadata(&journal).unwrap().len());
     }
-    // Pages of what is gone are used again; without that the file would have grown by all that was written.
+    // Freed pages are reused; otherwise the file would have grown by everything that was written.
     let written = 6 * 2 * CHURN * CHURN_LEN;
     assert!(lengths.iter().all(|length| *length < written as u64 / 2), "{lengths:?}, {written} were written");
 }
@@ -176,7 +176,7 @@ async fn a_full_disk_refuses_writes_and_serves_reads() {
     maps.create(&PostParams::default(), &map("kept", "1")).await.unwrap();
     let length = fs::metadata(world.cloud_dir().join("objects.redb")).unwrap().len();
     world.limit_cloud_files(Some(length)).unwrap();
-    // Every write needs new pages at some time; what was free in the file is used up first.
+    // Every write eventually needs new pages; free pages in the file are used first.
     let pad = "x".repeat(500_000);
     let mut refused = None;
     for number in 0..100 {
@@ -185,14 +185,14 @@ async fn a_full_disk_refuses_writes_and_serves_reads() {
             break;
         }
     }
-    let (number, refused) = refused.expect("the disk is full at last");
+    let (number, refused) = refused.expect("the disk never became full");
     let kube::Error::Api(status) = refused else { panic!("no Status: {refused}") };
     assert_eq!((status.code, status.reason.as_str()), (500, "InternalError"), "{status:?}");
     assert!(status.message.contains("the disk of the data folder is full: make room on it"), "{status:?}");
     assert_eq!(value(&maps.get("kept").await.unwrap()).as_deref(), Some("1"));
     assert_eq!(maps.list(&ListParams::default().limit(500)).await.unwrap().items.len(), number + 2);
     world.limit_cloud_files(None).unwrap();
-    wait_for("writes to be taken again", DEADLINE, || async {
+    wait_for("writes to be accepted again", DEADLINE, || async {
         let patch = Patch::Merge(json!({"data": {"value": "2"}}));
         maps.patch("kept", &PatchParams::default(), &patch).await.map(drop).map_err(|e| e.to_string())
     })

@@ -1,5 +1,5 @@
-//! What stock clients read and write at the local API of an edge, beside what its pods refer to: with the cloud, without it,
-//! after restarts without it, and when it is back.
+//! Reads and writes of stock clients at an edge's local API, beyond the objects that its pods refer to: with the cloud,
+//! without it, after restarts without it, and when the cloud is back.
 
 use serde_json::{Value, json};
 use tombolo_testkit::{cluster_or_skip, wait_for};
@@ -42,7 +42,7 @@ async fn play(api: Api, transport: Transport) {
         })
         .await;
     }
-    // What was not asked for before comes when it is asked for.
+    // Objects that were never requested arrive when they are requested.
     wait_for("Endpoints, which are followed on demand", DEADLINE, || async {
         ask(&["get", "endpoints", "-A"]).map(drop).map_err(|error| error.to_string())
     })
@@ -63,7 +63,7 @@ async fn play(api: Api, transport: Transport) {
     world.kill_edge(NODE);
     world.start_edge(NODE).await.unwrap();
     services(&edge, &["db", "web"]).await;
-    assert!(ask(&["get", "endpoints", "-A"]).is_ok(), "what was followed once is there without a cloud");
+    assert!(ask(&["get", "endpoints", "-A"]).is_ok(), "what was followed once is available offline");
     let unknown = ask(&["-n", NAMESPACE, "get", "leases"]).unwrap_err().to_string();
     assert!(unknown.contains("never synced"), "{unknown}");
 

@@ -1,4 +1,4 @@
-//! edgecore with `dialect: kubeedge`: against a cloud that behaves as stock does, and against our own.
+//! edgecore with `dialect: kubeedge`, against a cloud that behaves like KubeEdge's, and against our own.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,14 +10,14 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tombolo_replay::Event;
 use tombolo_testkit::{Child, cluster_or_skip, free_port, wait_for};
-use tombolo_tests::stock_cloud::{Asked, StockCloud, StockJoin};
+use tombolo_tests::kubeedge_cloud::{Asked, KubeEdgeCloud, KubeEdgeJoin};
 use tombolo_tests::world::objects::{NAMESPACE, Objects};
 use tombolo_tests::world::{Api, DEADLINE, Transport, World, binary, kubectl};
 
 const NODE: &str = "edge-a";
 
-/// Writes the settings of [`NODE`] under this cloud, which it joins there.
-fn settings(cloud: &StockCloud, join: &str, folder: &Path) {
+/// Writes the settings of [`NODE`] for this cloud, which it joins at `join`.
+fn settings(cloud: &KubeEdgeCloud, join: &str, folder: &Path) {
     let address = format!("127.0.0.1:{}", cloud.port);
     let config = json!({
         "nodeName": NODE,
@@ -33,7 +33,7 @@ fn settings(cloud: &StockCloud, join: &str, folder: &Path) {
     std::fs::write(folder.join("edgecore.yaml"), config.to_string()).unwrap();
 }
 
-/// A running agent with these settings.
+/// Starts an agent with these settings.
 fn agent(folder: &Path) -> Child {
     let mut command = Command::new(binary("edgecore").unwrap());
     Child::spawn("edgecore", folder, command.arg("--config").arg(folder.join("edgecore.yaml"))).unwrap()
@@ -50,7 +50,7 @@ fn object(kind: &str, name: &str, version: u32, rest: &Value) -> Value {
     object
 }
 
-/// Waits until the local API gives this field of an object this value; an empty one when the object is not there.
+/// Waits until the local API has this value in a field of an object; an empty value if the object does not exist.
 async fn locally(folder: &Path, resource: &str, path: &str, expected: &str) {
     wait_for(&format!("{resource} to have {path} {expected:?}"), DEADLINE, async || {
         let output = format!("jsonpath={path}");
@@ -65,17 +65,17 @@ async fn locally(folder: &Path, resource: &str, path: &str, expected: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_edge_follows_a_stock_cloud() {
-    cluster_or_skip!("an_edge_follows_a_stock_cloud");
+async fn an_edge_follows_a_kubeedge_cloud() {
+    cluster_or_skip!("an_edge_follows_a_kubeedge_cloud");
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-    let cloud = StockCloud::start().await.unwrap();
+    let cloud = KubeEdgeCloud::start().await.unwrap();
     let folder = tempfile::tempdir().unwrap();
     cloud.authority.enlist(NODE, folder.path()).unwrap();
     cloud.put("default/configmap/settings", object("ConfigMap", "settings", 5, &json!({"data": {"a": "1"}})));
     settings(&cloud, "127.0.0.1:1", folder.path());
     let mut agent = agent(folder.path());
 
-    // What a stock cloud needs to see of a node, in the form that it reads.
+    // The messages of a node that a KubeEdge cloud needs, in the form that it reads.
     let keepalive = cloud.asked("keepalive", "node").await;
     assert_eq!(keepalive["content"], "ping");
     let project = "e632aba927ea4ac2b575ec1603d56f10";
@@ -89,10 +89,10 @@ async fn an_edge_follows_a_stock_cloud() {
     assert!(renewal["content"]["metadata"]["resourceVersion"].is_string(), "{renewal}");
     assert!(renewal["content"]["spec"]["renewTime"].is_string(), "{renewal}");
     let status = cloud.asked("patch", &format!("null/nodepatch/{NODE}")).await;
-    let patch: Value = serde_json::from_str(status["content"].as_str().expect("a text")).unwrap();
+    let patch: Value = serde_json::from_str(status["content"].as_str().expect("not a string")).unwrap();
     assert!(patch["status"]["conditions"].is_array(), "{patch}");
 
-    // A pod comes, and what it refers to is asked for.
+    // A pod arrives, and the objects that it refers to are requested.
     let spec = json!({"spec": {"nodeName": NODE, "containers": [{"name": "c", "image": "i"}],
         "volumes": [{"name": "v", "configMap": {"name": "settings"}}]}, "status": {"phase": "Pending"}});
     let pod = object("Pod", "web", 10, &spec);
@@ -108,7 +108,7 @@ async fn an_edge_follows_a_stock_cloud() {
     let report = cloud.asked("patch", "default/podpatch/web").await;
     assert!(report["content"].as_str().is_some_and(|patch| patch.contains("uid-Pod-web")), "{report}");
 
-    // Updates overwrite, and an older version does not.
+    // Updates overwrite the object, but an older version does not.
     let newer = object("ConfigMap", "settings", 8, &json!({"data": {"a": "2"}}));
     let older = object("ConfigMap", "settings", 6, &json!({"data": {"a": "stale"}}));
     for (version, value) in [(&newer, "2"), (&older, "2")] {
@@ -117,10 +117,10 @@ async fn an_edge_follows_a_stock_cloud() {
         locally(folder.path(), "configmap/settings", "{.data.a}", value).await;
     }
 
-    // After the connection and the process were gone, everything is still there and goes on.
+    // After the connection and the process have ended, all objects are still there and updates continue.
     cloud.hang_up();
     wait_for("the edge to come back", DEADLINE, async || match cloud.count("keepalive", "node") {
-        0 | 1 => Err("it is away".to_owned()),
+        0 | 1 => Err("it is not connected".to_owned()),
         _ => Ok(()),
     })
     .await;
@@ -141,14 +141,14 @@ async fn an_edge_follows_a_stock_cloud() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn typed_objects_of_custom_kinds_are_what_discovery_says() {
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-    let cloud = StockCloud::start().await.unwrap();
+    let cloud = KubeEdgeCloud::start().await.unwrap();
     let folder = tempfile::tempdir().unwrap();
     cloud.authority.enlist(NODE, folder.path()).unwrap();
     settings(&cloud, "127.0.0.1:1", folder.path());
     let agent_process = agent(folder.path());
     cloud.asked("insert", &format!("null/node/{NODE}")).await;
 
-    // As Go's typed encoders write it: no kind, no version of the API, nulls for what is not set.
+    // As Go's typed encoders write objects: no kind, no apiVersion, nulls for unset fields.
     let typed = |version: u32| {
         json!({"metadata": {"name": "gray", "namespace": "default", "uid": "uid-gray",
             "resourceVersion": version.to_string(), "creationTimestamp": null, "labels": null}, "eggs": null})
@@ -162,7 +162,7 @@ async fn typed_objects_of_custom_kinds_are_what_discovery_says() {
     let refused = push().await;
     assert_eq!(refused["route"]["operation"], "error", "{refused}");
     assert!(refused["content"].as_str().is_some_and(|why| why.contains("goose")), "{refused}");
-    // What is refused is one object, and no more.
+    // Only one object is rejected.
     let settings = object("ConfigMap", "settings", 6, &json!({"data": null}));
     let id = cloud.push("insert", "default/configmap/settings", &settings);
     assert_eq!(cloud.acknowledged(&id).await["content"], "OK");
@@ -171,19 +171,19 @@ async fn typed_objects_of_custom_kinds_are_what_discovery_says() {
     let geese = json!({"name": "geese", "namespaced": true, "kind": "Goose", "verbs": ["get", "list"]});
     cloud.put("/apis", json!({"kind": "APIGroupList", "groups": [group]}));
     cloud.put("/apis/example.org/v1", json!({"kind": "APIResourceList", "resources": [geese]}));
-    wait_for("discovery, which an object of an unknown kind has asked for", DEADLINE, async || {
+    wait_for("discovery, which an object of an unknown kind triggers", DEADLINE, async || {
         let answer = push().await;
         if answer["content"] == "OK" { Ok(()) } else { Err(answer.to_string()) }
     })
     .await;
     drop(agent_process);
 
-    // It is kept: the next process knows the kind before the cloud has said anything.
+    // The discovery is stored: the next process knows the kind before the cloud has sent anything.
     cloud.remove("/apis");
     let before = cloud.count("keepalive", "node");
     let mut again = agent(folder.path());
     wait_for("the edge to come back", DEADLINE, async || {
-        if cloud.count("keepalive", "node") > before { Ok(()) } else { Err("it is away".to_owned()) }
+        if cloud.count("keepalive", "node") > before { Ok(()) } else { Err("it is not connected".to_owned()) }
     })
     .await;
     let answer = push().await;
@@ -191,7 +191,7 @@ async fn typed_objects_of_custom_kinds_are_what_discovery_says() {
     again.check_running().unwrap();
 }
 
-/// Runs `edgecore join` to its end; gives what it says when it fails.
+/// Runs `edgecore join` until it exits. Returns its output if it fails.
 async fn join_with(folder: &Path, token: &str) -> Result<(), String> {
     let mut command = tokio::process::Command::new(binary("edgecore").unwrap());
     command.env("TOMBOLO_TOKEN", token).args(["join", "--config"]).arg(folder.join("edgecore.yaml"));
@@ -200,22 +200,22 @@ async fn join_with(folder: &Path, token: &str) -> Result<(), String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_edge_joins_and_renews_at_a_stock_cloud() {
+async fn an_edge_joins_and_renews_at_a_kubeedge_cloud() {
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-    let cloud = StockCloud::start().await.unwrap();
-    let join = StockJoin::start(Arc::clone(&cloud.authority)).await.unwrap();
+    let cloud = KubeEdgeCloud::start().await.unwrap();
+    let join = KubeEdgeJoin::start(Arc::clone(&cloud.authority)).await.unwrap();
     let folder = tempfile::tempdir().unwrap();
     settings(&cloud, &join.address.to_string(), folder.path());
 
     let token = join.token();
     let (hash, jwt) = token.split_once('.').unwrap();
     let elsewhere = join_with(folder.path(), &format!("{}.{jwt}", "0".repeat(64))).await.unwrap_err();
-    assert!(elsewhere.contains(hash), "it names the authority that it was shown: {elsewhere}");
-    assert_eq!(join.asked().len(), 1, "nothing more is said to somebody else");
+    assert!(elsewhere.contains(hash), "the error names the authority that the server presented: {elsewhere}");
+    assert_eq!(join.asked().len(), 1, "no further request goes to another authority");
     let refused = join_with(folder.path(), &format!("{hash}.a.b.c")).await.unwrap_err();
     assert!(refused.contains("401") && refused.contains("the token is not valid"), "{refused}");
 
-    // Near its end from the beginning: the agent renews it at once, with itself as proof.
+    // It expires soon after it is issued: the agent renews it at once, and authenticates with it.
     join.set_life(Duration::from_secs(36_000), Duration::from_secs(600));
     join_with(folder.path(), &token).await.unwrap();
     let last = join.asked().pop().unwrap();
@@ -236,14 +236,14 @@ async fn an_edge_joins_and_renews_at_a_stock_cloud() {
     .await;
     let renewals = join.asked().len();
     cloud.asked("insert", &format!("null/node/{NODE}")).await;
-    assert_eq!(join.asked().len(), renewals, "once is enough");
+    assert_eq!(join.asked().len(), renewals, "the certificate is renewed only once");
     agent.check_running().unwrap();
 }
 
-/// A running agent hears what a stock cloud said to a stock edge, connection by connection.
+/// A running agent receives the messages that a KubeEdge cloud sent to a KubeEdge edge, connection by connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_running_edge_lives_through_what_a_stock_cloud_said() {
-    cluster_or_skip!("a_running_edge_lives_through_what_a_stock_cloud_said");
+async fn a_running_edge_lives_through_what_a_kubeedge_cloud_said() {
+    cluster_or_skip!("a_running_edge_lives_through_what_a_kubeedge_cloud_said");
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let path = tombolo_tests::source::root().join("tests/transcripts/kubeedge-join-run-offline.jsonl");
     let transcript = tombolo_cli::replay::read(&path).unwrap();
@@ -254,10 +254,10 @@ async fn a_running_edge_lives_through_what_a_stock_cloud_said() {
             _ => None,
         })
     };
-    let cloud = StockCloud::start().await.unwrap();
+    let cloud = KubeEdgeCloud::start().await.unwrap();
     let folder = tempfile::tempdir().unwrap();
     cloud.authority.enlist(NODE, folder.path()).unwrap();
-    // What the edge asks for when a pod comes has its first recorded answer from the beginning.
+    // The objects that the edge requests for a pod have their first recorded answers from the beginning.
     for (_, frame) in said().filter(|(_, frame)| !frame.is_push()).collect::<Vec<_>>().into_iter().rev() {
         let key = frame.key().filter(|key| matches!(key.kind.as_str(), "configmap" | "secret"));
         if let (Some(_), Some(object)) = (key, frame.objects().first()) {
@@ -275,7 +275,7 @@ async fn a_running_edge_lives_through_what_a_stock_cloud_said() {
             cloud.hang_up();
             wait_for("the edge to come back", DEADLINE, async || match cloud.is_connected() {
                 true => Ok(()),
-                false => Err("it is away".to_owned()),
+                false => Err("it is not connected".to_owned()),
             })
             .await;
         }
@@ -284,7 +284,7 @@ async fn a_running_edge_lives_through_what_a_stock_cloud_said() {
         let answer = cloud.acknowledged(&id).await;
         assert_eq!((&answer["content"], &answer["route"]["operation"]), (&json!("OK"), &json!("response")));
         pushed += 1;
-        let key = frame.key().expect("a delivery has a key");
+        let key = frame.key().expect("the delivery has no key");
         let uid = frame.content()["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
         if matches!(key.kind.as_str(), "pod" | "configmap" | "secret") {
             held.insert(format!("{}/{}", key.kind, key.name), (frame.operation() != "delete").then_some(uid));
@@ -293,7 +293,7 @@ async fn a_running_edge_lives_through_what_a_stock_cloud_said() {
     assert!(pushed > 10, "{pushed}");
     assert_eq!(held.get("pod/web-0"), Some(&None), "{held:?}");
     for (resource, uid) in held {
-        // What a later answer of the recorded cloud brought back is asked for again when it is needed.
+        // An object that a later answer of the recorded cloud restored is requested again when it is needed.
         if let Some(uid) = uid {
             locally(folder.path(), &resource, "{.metadata.uid}", &uid).await;
         } else if resource.starts_with("pod/") {
@@ -329,7 +329,7 @@ async fn an_edge_of_dialect_kubeedge_follows_our_cloud() {
         kubectl(&kubeconfig, &["get", resource, "-n", NAMESPACE, "-o", &format!("jsonpath={path}")])
     };
     for (resource, name) in [("configmap", "settings"), ("secret", "password")] {
-        wait_for("what the pod refers to", DEADLINE, async || {
+        wait_for("the objects that the pod refers to", DEADLINE, async || {
             match local(&world, &format!("{resource}/{name}"), "{.metadata.name}") {
                 Ok(found) if found == name => Ok(()),
                 other => Err(format!("{other:?}")),
@@ -338,13 +338,14 @@ async fn an_edge_of_dialect_kubeedge_follows_our_cloud() {
         .await;
     }
 
-    // What has no message of its own goes as a record of MetaServer: with the rights of the node, which has none here.
+    // A request without a message of its own is sent as a record of MetaServer, with the rights of the node, which has
+    // none here.
     let kubeconfig = world.edge_kubeconfig("edge-1").unwrap();
     let create = ["create", "configmap", "mine", "-n", NAMESPACE];
     let refused = kubectl(&kubeconfig, &create).unwrap_err().to_string();
     assert!(refused.contains("is forbidden") && refused.contains("system:node:edge-1"), "{refused}");
 
-    // A change while the cloud is away reaches the edge once it is back.
+    // A change while the cloud is down reaches the edge once it is back.
     world.kill_cloud();
     world.start_cloud().await.unwrap();
     objects.config_map("settings", "2").await.unwrap();

@@ -1,5 +1,5 @@
-//! Kinds that the cluster defines beyond the built-in ones, at the local API of an edge: plain kubectl finds, reads and
-//! explains them, with the cloud and without it.
+//! Custom kinds of the cluster at the local API of an edge: plain kubectl finds, reads and explains them, with the
+//! cloud and without it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,8 +11,8 @@ use tombolo_tests::world::{Api, DEADLINE, Transport, World, kubectl};
 const NODE: &str = "edge-a";
 const DESCRIPTION: &str = "How many teeth the wheel has.";
 
-/// A definition, and the right of nodes (and of cloudcore, which follows and writes for them) to read it and such objects,
-/// and to make another one.
+/// A definition, and the right of nodes (and of cloudcore, which follows and writes for them) to read it and its
+/// objects, and to create another definition.
 const MANIFESTS: &str = r#"
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -20,7 +20,7 @@ metadata:
   name: wheels.parts.example.com
 spec:
   group: parts.example.com
-  scope: Namespaced
+  subscription: Namespaced
   names: {plural: wheels, singular: wheel, kind: Wheel, shortNames: [wh]}
   versions:
   - name: v1
@@ -67,7 +67,7 @@ subjects:
 - {kind: ServiceAccount, name: tombolo-cloudcore, namespace: kubeedge}
 "#;
 
-/// A definition that is made through the edge.
+/// A definition that is created through the edge.
 const DEFINITION: &str = r#"
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -75,7 +75,7 @@ metadata:
   name: spokes.spare.example.com
 spec:
   group: spare.example.com
-  scope: Namespaced
+  subscription: Namespaced
   names: {plural: spokes, singular: spoke, kind: Spoke}
   versions:
   - name: v1
@@ -85,7 +85,7 @@ spec:
       openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}
 "#;
 
-/// A kubeconfig in a folder of its own: kubectl keeps what it has discovered beside it.
+/// A kubeconfig in a folder of its own: kubectl stores its discovery cache beside it.
 fn fresh(kubeconfig: &Path, name: &str) -> PathBuf {
     let folder = kubeconfig.with_file_name(name);
     fs::create_dir(&folder).unwrap();
@@ -121,7 +121,7 @@ async fn finds_reads_and_explains(kubeconfig: &Path, name: &str) {
     .await;
 }
 
-/// A definition and then an object of it are applied through the edge, with one cache of what kubectl has discovered.
+/// Applies a definition and then an object of it through the edge, with one discovery cache of kubectl.
 async fn defines_and_uses(kubeconfig: &Path) {
     let edge = fresh(kubeconfig, "defines");
     let file = |name: &str, text: &str| {
@@ -147,7 +147,7 @@ async fn play(api: Api, transport: Transport) {
     world.start_edge(NODE).await.unwrap();
     world.converges(NODE).await;
     let edge = world.edge_kubeconfig(NODE).unwrap();
-    // The agent has asked what there is before this is defined.
+    // The agent has requested discovery before this is defined.
     let manifests = world.edge_dir(NODE).join("wheels.yaml");
     fs::write(&manifests, MANIFESTS).unwrap();
     world.kubectl(&["apply", "-f", manifests.to_str().unwrap()]).unwrap();

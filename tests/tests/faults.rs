@@ -1,4 +1,4 @@
-//! Faults of what lies under and between cloudcore and edgecore: the API server, etcd, the link.
+//! Faults of the components below and between cloudcore and edgecore: the API server, etcd, the link.
 
 use std::fs;
 use std::path::Path;
@@ -12,10 +12,10 @@ use tombolo_testkit::{cluster_or_skip, wait_for, wait_for_value};
 use tombolo_tests::world::objects::Objects;
 use tombolo_tests::world::{Api, DEADLINE, Transport, World};
 
-/// Nodes of a world, with how each of them connects.
+/// Nodes of a world, with their transports.
 const NODES: [(&str, Transport); 2] = [("edge-a", Transport::WebSocket), ("edge-b", Transport::Quic)];
 
-/// A world with an edge over each transport, which both hold a pod, a ConfigMap and a Secret.
+/// A world with an edge over each transport. Both edges hold a pod, a ConfigMap and a Secret.
 async fn settled(world: &mut World) -> Objects {
     let objects = Objects::new(world.client().await.unwrap()).await.unwrap();
     objects.config_map("settings", "1").await.unwrap();
@@ -71,11 +71,11 @@ async fn etcd_is_restored_from_an_older_snapshot() {
     converge(&world).await;
     world.plane.as_mut().unwrap().restore(snapshot.path()).await.unwrap();
     converge(&world).await;
-    // Revisions of the restored history are below those that the edge has seen; its updates count all the same.
+    // The restored history has lower revisions than those that the edge has seen; its updates are applied nevertheless.
     write(&objects, "after").await;
     converge(&world).await;
 
-    // The same while nobody looks: only the file beside cloudcore knows that there was more.
+    // The same while no cloudcore is watching: only the file beside cloudcore shows that there was more.
     let before = generation(&world).await;
     witnessed(&world, &objects).await;
     world.kill_cloud();
@@ -83,7 +83,7 @@ async fn etcd_is_restored_from_an_older_snapshot() {
     world.start_cloud().await.unwrap();
     restored(&world, &objects, before, "1").await;
 
-    // The same when nothing of cloudcore is left: only the edges know. The record is the same in both histories.
+    // The same when all of cloudcore's data is lost: only the edges know. The record is the same in both histories.
     let before = generation(&world).await;
     let snapshot = world.plane.as_mut().unwrap().snapshot().unwrap();
     for number in 0..REVISIONS {
@@ -97,10 +97,10 @@ async fn etcd_is_restored_from_an_older_snapshot() {
     restored(&world, &objects, before, "after").await;
 }
 
-/// Rounds of writes that an API server needs more than a start to catch up with.
+/// Rounds of writes that an API server cannot catch up with by a start alone.
 const REVISIONS: usize = 200;
 
-/// Has the edges know of everything that was written until now: a cloudcore that starts tells them at once.
+/// Makes the edges know everything that was written until now: a cloudcore that starts informs them at once.
 async fn attested(world: &mut World, objects: &Objects) {
     world.kill_cloud();
     world.start_cloud().await.unwrap();
@@ -108,7 +108,8 @@ async fn attested(world: &mut World, objects: &Objects) {
     converge(world).await;
 }
 
-/// What a backup of the embedded server's folder brings back: everything but the file that is no part of a cluster.
+/// Restoring a backup of the embedded server's folder brings back everything except the file that is not part of a
+/// cluster.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_embedded_server_is_restored_from_an_older_copy() {
     let mut world = World::start(Api::Embedded, Transport::Quic).await.unwrap();
@@ -131,7 +132,7 @@ async fn the_embedded_server_is_restored_from_an_older_copy() {
     world.start_cloud().await.unwrap();
     restored(&world, &objects, before, "1").await;
 
-    // And with nothing beside the copy but what the edges know.
+    // The same with only the edges' knowledge beside the copy.
     let before = generation(&world).await;
     attested(&mut world, &objects).await;
     world.kill_cloud();
@@ -141,14 +142,14 @@ async fn the_embedded_server_is_restored_from_an_older_copy() {
     restored(&world, &objects, before, "1").await;
 }
 
-/// File in which cloudcore keeps the newest revision that it has seen.
+/// File in which cloudcore stores the newest revision that it has seen.
 const WITNESS: &str = "epoch.json";
 
-/// Waits until that file knows of the newest write.
+/// Waits until that file contains the newest write.
 async fn witnessed(world: &World, objects: &Objects) {
     let newest = objects.secrets().get("password").await.unwrap().metadata.resource_version.unwrap();
     let newest: u64 = newest.parse().unwrap();
-    wait_for("the newest revision to be kept", DEADLINE, || async {
+    wait_for("the newest revision to be stored", DEADLINE, || async {
         let text = fs::read(world.cloud_dir().join(WITNESS)).map_err(|error| error.to_string())?;
         let seen: Value = serde_json::from_slice(&text).map_err(|error| error.to_string())?;
         if seen["revision"].as_u64() >= Some(newest) { Ok(()) } else { Err(seen.to_string()) }
@@ -163,7 +164,7 @@ async fn generation(world: &World) -> u64 {
     record.data.unwrap()["generation"].parse().unwrap()
 }
 
-/// What must hold after a restore: a new epoch, the old state at every edge, and updates that count.
+/// Checks the state after a restore: a new epoch, the old state at every edge, and updates that are applied.
 async fn restored(world: &World, objects: &Objects, before: u64, value: &str) {
     wait_for("a new epoch", DEADLINE, || async {
         if generation(world).await > before { Ok(()) } else { Err(world.cloud_log()) }
@@ -184,13 +185,13 @@ fn copy_folder(from: &Path, to: &Path) {
         if entry.file_type().unwrap().is_dir() {
             copy_folder(&entry.path(), &target);
         } else {
-            // Also the mode: keys that others can read are refused.
+            // Also the mode: cloudcore rejects keys that other users can read.
             fs::copy(entry.path(), &target).unwrap();
         }
     }
 }
 
-/// An agent that is told nothing of transports, behind a firewall that drops UDP.
+/// An agent that is not configured with a transport, behind a firewall that drops UDP.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_edge_whose_datagrams_disappear_uses_websocket() {
     let mut world = World::start(Api::Embedded, Transport::Quic).await.unwrap();
@@ -201,16 +202,16 @@ async fn an_edge_whose_datagrams_disappear_uses_websocket() {
     objects.accepted_pod("shop", "edge-a", &["settings"], &[]).await;
     world.converges("edge-a").await;
     let log = world.edge_log("edge-a");
-    assert!(log.contains("QUIC does not get through, using WebSocket"), "{log}");
+    assert!(log.contains("QUIC connection failed, using WebSocket"), "{log}");
     let cloud = world.cloud_log();
     let connected = cloud.lines().find(|line| line.contains("node connected")).unwrap_or_default();
     assert!(connected.contains("websocket"), "{cloud}");
 }
 
-/// As many bytes as a ConfigMap may have.
+/// The maximum size of a ConfigMap in bytes.
 const LARGEST: usize = 1024 * 1024;
 
-/// 1 MiB on a link of 64 KiB a second takes 16 s; each node renews its lease every second.
+/// 1 MiB on a link of 64 KiB per second takes 16 s; each node renews its lease every second.
 async fn a_large_object_does_not_delay_leases(api: Api) {
     const RATE: u32 = 64 * 1024;
     let mut world = World::start(api, Transport::WebSocket).await.unwrap();
@@ -235,18 +236,18 @@ async fn a_large_object_does_not_delay_leases(api: Api) {
     .await;
 }
 
-/// Time without a renewal that a node of one renewal a second may have on a busy machine.
+/// Longest acceptable time between renewals on a busy machine, for a node that renews once per second.
 const LONGEST_GAP: Duration = Duration::from_secs(8);
 
-/// What was heard of a lease.
+/// Observed renewals of a lease.
 #[derive(Debug)]
 struct Heard {
     renewals: u32,
-    /// Longest time without a renewal, the time after the last one included.
+    /// Longest time without a renewal, including the time after the last one.
     longest: Duration,
 }
 
-/// Watches a lease until its node holds what it should.
+/// Watches a lease until its node holds everything that it should.
 async fn lease_gaps(world: &World, leases: &kube::Api<Lease>, node: &str, began: Instant) -> Heard {
     let mut last = renewed(leases, node).await.unwrap();
     let mut at = Instant::now();
@@ -282,7 +283,7 @@ async fn a_large_object_does_not_delay_leases_of_kube_apiserver() {
     a_large_object_does_not_delay_leases(Api::Real).await;
 }
 
-/// Text that does not compress.
+/// Incompressible text.
 fn noise(length: usize) -> String {
     use rand::Rng as _;
     let mut random = rand::rng();

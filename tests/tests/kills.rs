@@ -1,5 +1,5 @@
-//! The agent is killed at any moment while a kubelet's writes are accepted without a cloud. What was answered is there
-//! afterwards, every time, and reaches the cloud.
+//! Kills the agent at random moments while it accepts a kubelet's writes without a cloud. Acknowledged writes are there
+//! afterwards, every time, and reach the cloud.
 
 use std::time::Duration;
 
@@ -17,21 +17,21 @@ use tombolo_tests::world::{Api, DEADLINE, Transport, World};
 const NODE: &str = "edge-a";
 const POD: &str = "web";
 
-/// Kills in one run of the test. `TOMBOLO_KILLS` asks for more (`cargo xtask crash`).
+/// Kills in one run of the test. `TOMBOLO_KILLS` sets another number (`cargo xtask crash`).
 const KILLS: u64 = 20;
 
-/// After so many kills the cloud comes back for a moment.
+/// After this many kills the cloud comes back for a moment.
 const KILLS_BETWEEN_CLOUDS: u64 = 10;
 
 /// Longest time from the first write to the kill.
 const LIFE_MILLIS_MAX: u64 = 250;
 
-/// What one agent was given, as numbers that grow.
+/// The writes of one agent, as increasing numbers.
 #[derive(Debug, Clone, Copy, Default)]
 struct Given {
-    /// Newest that was answered.
+    /// Newest write that was acknowledged.
     answered: u64,
-    /// Newest that was asked for.
+    /// Newest write that was sent.
     asked: u64,
 }
 
@@ -43,7 +43,7 @@ impl Given {
     }
 }
 
-/// A kubelet's writes, and what must be there of them.
+/// A kubelet's writes, and their expected results.
 struct Writer {
     client: Client,
     lease: Given,
@@ -64,7 +64,7 @@ impl Writer {
         kube::Api::namespaced(self.client.clone(), NAMESPACE)
     }
 
-    /// Writes until it is dropped; a write that is refused is a failure of the test.
+    /// Writes until it is dropped. A rejected write fails the test.
     async fn write(&mut self) {
         loop {
             self.lease.asked += 1;
@@ -87,7 +87,7 @@ impl Writer {
         }
     }
 
-    /// What a fresh agent serves.
+    /// Checks what a newly started agent serves.
     async fn check(&mut self) {
         let lease = wait_for_value("the agent to answer", DEADLINE, || async {
             self.leases().get(NODE).await.map_err(|error| error.to_string())
@@ -104,16 +104,16 @@ impl Writer {
     }
 }
 
-/// Whether the agent has answered, and not ended before.
+/// Whether the agent has answered; false if it was killed first.
 fn answered<T>(outcome: kube::Result<T>) -> bool {
     match outcome {
         Ok(_) => true,
-        Err(kube::Error::Api(refusal)) => panic!("refused: {refusal:?}"),
+        Err(kube::Error::Api(refusal)) => panic!("a write was rejected: {refusal:?}"),
         Err(_) => false,
     }
 }
 
-/// Whether an object is there now, also from an attempt whose answer was lost.
+/// Succeeds if an object exists now, possibly from an earlier attempt whose answer was lost.
 fn made<T>(outcome: kube::Result<T>) -> Result<(), String> {
     match outcome {
         Ok(_) => Ok(()),
@@ -122,7 +122,7 @@ fn made<T>(outcome: kube::Result<T>) -> Result<(), String> {
     }
 }
 
-/// Writes the lease on the version that is there; its count of transitions carries the number.
+/// Updates the lease at its current version; its count of transitions carries the number.
 async fn renew(leases: &kube::Api<Lease>, number: u64) -> bool {
     let Ok(mut lease) = leases.get(NODE).await else { return false };
     if let Some(spec) = &mut lease.spec {
@@ -205,7 +205,7 @@ async fn registered(world: &World, objects: &Objects) -> Writer {
     writer
 }
 
-/// Waits until the cloud has the newest of everything.
+/// Waits until the cloud has the newest version of everything.
 async fn arrives(objects: &Objects, writer: &Writer) {
     let (lease, status, event) = (writer.lease, writer.status, writer.event);
     let cloud = Writer { client: objects.client(), lease, status, event };

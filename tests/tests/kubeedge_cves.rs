@@ -1,5 +1,5 @@
-//! What has befallen KubeEdge and cannot happen here, because the programs do not do such things at all: docs/security.md
-//! has the table.
+//! Vulnerabilities of KubeEdge that cannot occur here, because the programs have no such feature; docs/security.md has
+//! the table.
 
 use std::fs;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! A whole node: stock kubelet and containerd on the local API of an edge, with the settings that `edgecore kubelet-config`
-//! prints. With the cloud, without it, and when it is back.
+//! A whole node: stock kubelet and containerd on the local API of an edge, with the settings that
+//! `edgecore kubelet-config` prints. It runs with the cloud, without it, and when it is back.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,17 +20,17 @@ use tombolo_tests::world::{Api, Transport, World};
 const NODE: &str = "edge-k";
 const NAMESPACE: &str = "shop";
 
-/// What the container of the pod that is bound in the cloud has in its command line.
+/// Text in the command line of the container whose pod is bound in the cloud.
 const BOUND: &str = "1000001";
 
-/// As [`BOUND`], of the pod that only the kubelet knows.
+/// Like [`BOUND`], for the pod that only the kubelet knows.
 const STATIC: &str = "1000002";
 
-/// How long a kubelet may take: what fails once because a server is busy, it may try again only after 90 s (mirror pods) or 140 s
-/// (its CSINode).
+/// How long a kubelet may take. If a step fails because a server is busy, it may retry only after 90 s (mirror pods) or
+/// 140 s (its CSINode).
 const PATIENCE: Duration = Duration::from_secs(200);
 
-/// Lines of a kubelet's log that a failure shows.
+/// Lines of a kubelet's log that a failure prints.
 const LOG_TAIL: usize = 60;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -47,7 +47,7 @@ async fn kubelet_real_websocket() {
     }
 }
 
-/// Whether a kubelet can run here; otherwise the test counts as skipped, which fails where skips are not allowed.
+/// Whether a kubelet can run here. Otherwise the test is recorded as skipped, which fails where skips are not allowed.
 fn can_run(test: &str) -> bool {
     let why = match kubelet() {
         None if !skips_allowed() => {
@@ -62,10 +62,10 @@ fn can_run(test: &str) -> bool {
     why.is_none()
 }
 
-/// A kubelet with containerd below it.
+/// A kubelet with its containerd.
 struct Node {
     kubelet: Option<Child>,
-    /// How often it was started: each run has a log of its own.
+    /// How often it was started: each run has its own log.
     runs: usize,
     containers: Containers,
     folder: TempDir,
@@ -97,8 +97,9 @@ impl Node {
         self.folder.path().join(name)
     }
 
-    /// What of a kubelet's settings depends on the machine of the tests: ports, folders, cgroups that are nobody's, and a
-    /// disk that others fill, so that no pod is evicted and no image deleted for want of room (a threshold of 0 % is none).
+    /// The kubelet's settings that depend on the test machine: ports, folders, cgroups that are not in use, and a disk
+    /// that others fill, so that no pod is evicted and no image deleted for lack of space (a threshold of 0 % means
+    /// none).
     fn machine(&self) -> Result<Value> {
         Ok(json!({
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -127,7 +128,7 @@ impl Node {
         command.arg("--config-dir").arg(self.path("config.d"));
         command.arg("--kubeconfig").arg(self.path("kubeconfig"));
         command.arg("--root-dir").arg(self.path("kubelet")).arg("--cert-dir").arg(self.path("pki"));
-        // At this level it says which pods it has heard of.
+        // At this level it logs the pods that it learns of.
         command.args(["--hostname-override", NODE, "--v", "2"]);
         self.runs += 1;
         let name = format!("kubelet-{}", self.runs);
@@ -139,7 +140,7 @@ impl Node {
         self.kubelet.as_ref().map_or_else(String::new, |kubelet| kubelet.log_tail(LOG_TAIL))
     }
 
-    /// Waits until the kubelet that runs now has heard of the pods.
+    /// Waits until the running kubelet knows the pods.
     async fn has_taken_over(&self, pods: &[&str]) {
         wait_for("the kubelet to know its pods", PATIENCE, || async {
             let kubelet = self.kubelet.as_ref().ok_or("no kubelet runs")?;
@@ -156,7 +157,7 @@ impl Node {
         .await;
     }
 
-    /// Waits until exactly one container with this text in its command line runs, other than one that is named.
+    /// Waits until exactly one container with this text in its command line is running, not counting `other_than`.
     async fn runs(&self, text: &str, other_than: Option<u32>) -> u32 {
         wait_for_value(&format!("the container of {text}"), PATIENCE, || {
             let found = self.containers.running(text).map_err(|error| format!("{error:#}"));
@@ -169,7 +170,7 @@ impl Node {
         .await
     }
 
-    /// What a pod has written to its log.
+    /// The log output of a pod.
     fn log(&self, pod: &str) -> String {
         let mut text = String::new();
         collect(&self.path("logs"), pod, &mut text);
@@ -195,7 +196,7 @@ fn collect(folder: &Path, pod: &str, text: &mut String) {
     }
 }
 
-/// A pod whose container writes what it finds in its volumes, and then sleeps for `seconds`.
+/// A pod whose container prints the contents of its volumes, and then sleeps for `seconds`.
 fn pod(name: &str, seconds: &str, more: &Value) -> Value {
     let script = "cat /map/value /secret/value 2>/dev/null; \
                   test -s /var/run/secrets/kubernetes.io/serviceaccount/token && echo has-token";
@@ -232,7 +233,7 @@ fn bound_pod() -> Value {
     pod
 }
 
-/// One kubelet at a time: they take the machine's cgroups and its packet filter for their own.
+/// One kubelet at a time: each of them manages the machine's cgroups and packet filter.
 static TURN: Mutex<()> = Mutex::const_new(());
 
 async fn play(api: Api, transport: Transport, number: u8) {
@@ -252,7 +253,7 @@ async fn play(api: Api, transport: Transport, number: u8) {
     .await;
     let first = node.runs(BOUND, None).await;
     is_ready(&objects, "web", 0, &node).await;
-    wait_for("what the volumes hold", PATIENCE, || async {
+    wait_for("the contents of the volumes in the log", PATIENCE, || async {
         let log = node.log("web");
         let all = ["from-map", "from-secret", "has-token"].iter().all(|text| log.contains(text));
         if all { Ok(()) } else { Err(log) }
@@ -275,7 +276,7 @@ async fn play(api: Api, transport: Transport, number: u8) {
         (first, fixed),
         "they were kept"
     );
-    // What ends comes back, and is told here.
+    // Ended containers are restarted, and their status is reported here.
     end(first);
     node.runs(BOUND, Some(first)).await;
     end(fixed);
@@ -321,7 +322,7 @@ async fn becomes_an_edge_node(objects: &Objects, node: &Node) {
     is_renewed(objects, &before, node).await;
 }
 
-/// When the node's lease was renewed last, as text that sorts.
+/// When the node's lease was last renewed, as sortable text.
 async fn renewed(objects: &Objects) -> Result<String, String> {
     let leases: kube::Api<Lease> = kube::Api::namespaced(objects.client(), "kube-node-lease");
     let lease = leases.get_opt(NODE).await.map_err(|error| error.to_string())?;
@@ -342,7 +343,7 @@ async fn is_renewed(objects: &Objects, before: &str, node: &Node) {
     .await;
 }
 
-/// Waits until a pod is said to be ready, with a container that was restarted at least so often.
+/// Waits until a pod is reported ready, with a container that was restarted at least this often.
 async fn is_ready(objects: &Objects, name: &str, restarts: u64, node: &Node) {
     wait_for(&format!("{name} to be ready after {restarts} restarts"), PATIENCE, || async {
         let pod = objects.pods().get_opt(name).await.map_err(|error| error.to_string())?;

@@ -1,4 +1,4 @@
-//! The programs that measure and attack: one that is told to do nothing says so, and does not succeed.
+//! The measuring and attacking programs fail with a message when they are told to do nothing.
 
 use std::process::Command;
 
@@ -28,7 +28,7 @@ fn a_run_that_would_check_nothing_is_refused() {
     ] {
         let output = Command::new(program).args(arguments.split(' ')).output().unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
-        assert!(!output.status.success(), "{program} {arguments} succeeds");
+        assert!(!output.status.success(), "{program} {arguments} must not succeed");
         assert!(said.contains(why), "{program} {arguments}: {said}");
     }
 }

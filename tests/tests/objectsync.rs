@@ -1,14 +1,14 @@
-//! A cluster in which stock cloudcore ran: what it recorded seeds the delivery ledgers, and can be written back.
+//! A cluster in which KubeEdge cloudcore ran: its ObjectSyncs seed the delivery ledgers, and can be written back.
 
 use std::process::Command;
 
 use serde_json::json;
 use tombolo_testkit::{cluster_or_skip, wait_for, wait_for_value};
-use tombolo_tests::stock::StockNode;
+use tombolo_tests::kubeedge::KubeEdgeNode;
 use tombolo_tests::world::objects::{NAMESPACE, Objects};
 use tombolo_tests::world::{Api, DEADLINE, Transport, World, binary};
 
-/// The definitions as stock has them, as far as they matter here.
+/// KubeEdge's definitions, as far as this test needs them.
 fn definitions() -> String {
     let text = json!({"type": "string"});
     let spec = json!({"objectAPIVersion": text, "objectKind": text, "objectName": text});
@@ -36,7 +36,7 @@ fn apply(world: &World, manifest: &str) {
     world.kubectl(&["apply", "-f", &file.path().display().to_string()]).unwrap();
 }
 
-/// Records an object as given to `edge-1`, in this version.
+/// Creates the record of an object that was delivered to `edge-1` in this version.
 fn record(world: &World, kind: &str, object: &str, uid: &str, version: &str) {
     let name = format!("edge-1.{uid}");
     apply(
@@ -70,8 +70,8 @@ fn field(world: &World, resource: &str, namespace: &str, path: &str) -> Result<S
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_edge_of_stock_is_told_what_disappeared_before_we_came() {
-    cluster_or_skip!("an_edge_of_stock_is_told_what_disappeared_before_we_came");
+async fn an_edge_of_kubeedge_is_told_what_disappeared_before_we_came() {
+    cluster_or_skip!("an_edge_of_kubeedge_is_told_what_disappeared_before_we_came");
     let mut world = World::start(Api::Real, Transport::WebSocket).await.unwrap();
     world.kill_cloud();
     apply(&world, &definitions());
@@ -91,11 +91,11 @@ async fn an_edge_of_stock_is_told_what_disappeared_before_we_came() {
     objects.config_map("kept", "2").await.unwrap();
 
     world.start_cloud().await.unwrap();
-    assert!(world.cloud_log().contains("seeded from stock cloudcore"), "{}", world.cloud_log());
-    let mut node = StockNode::join(&world, "edge-1").await.unwrap();
+    assert!(world.cloud_log().contains("seeded from KubeEdge cloudcore"), "{}", world.cloud_log());
+    let mut node = KubeEdgeNode::join(&world, "edge-1").await.unwrap();
     node.connect().await.unwrap();
     let path = |name: &str| format!("{NAMESPACE}/configmap/{name}");
-    node.until("what disappeared is deleted, and what changed is sent", |store| {
+    node.until("missing objects to be deleted and changed objects to be sent", |store| {
         let told = |operation: &str, path: &str| {
             store
                 .delivered
@@ -108,16 +108,16 @@ async fn an_edge_of_stock_is_told_what_disappeared_before_we_came() {
     .await;
     let service =
         node.look(|store| store.delivered.iter().any(|delivery| delivery.resource.contains("front")));
-    assert!(!service, "a Service is the business of a watch");
+    assert!(!service, "Services are delivered by watches");
 
-    // Once is enough: what stock recorded is not read again.
+    // Once is enough: KubeEdge's records are not read again.
     field(&world, "configmap/tombolo-objectsync-import", "kubeedge", "{.metadata.name}").unwrap();
 
-    // The way back.
+    // The way back to KubeEdge.
     node.disconnect();
     let pod = field(&world, "pod/web", NAMESPACE, "{.metadata.uid}").unwrap();
     let exported = format!("objectsync/edge-1.{pod}");
-    let acknowledged = wait_for_value("the ledger with what was acknowledged", DEADLINE, async || {
+    let acknowledged = wait_for_value("the ledger with the acknowledged version", DEADLINE, async || {
         let printed = export(&world)?;
         let version = field(&world, &exported, NAMESPACE, "{.status.objectResourceVersion}")?;
         if version == "0" { Err(printed) } else { Ok(version) }
@@ -128,7 +128,7 @@ async fn an_edge_of_stock_is_told_what_disappeared_before_we_came() {
         field(&world, &exported, NAMESPACE, "{.spec.objectKind}/{.spec.objectName}").unwrap(),
         "Pod/web"
     );
-    wait_for("the newer version in a record that was there", DEADLINE, async || {
+    wait_for("the newer version in an existing record", DEADLINE, async || {
         export(&world)?;
         let newest = field(&world, "configmap/kept", NAMESPACE, "{.metadata.resourceVersion}")?;
         let recorded = format!("objectsync/edge-1.{kept}");
@@ -142,17 +142,18 @@ async fn an_edge_of_stock_is_told_what_disappeared_before_we_came() {
     one_refusal_does_not_keep_the_rest(&world, &mut node).await;
 }
 
-/// A namespace that goes takes no new record. Everything else is written all the same, and the exit code tells.
-async fn one_refusal_does_not_keep_the_rest(world: &World, node: &mut StockNode) {
+/// A terminating namespace accepts no new record. All other records are written nevertheless, and the exit code reports
+/// it.
+async fn one_refusal_does_not_keep_the_rest(world: &World, node: &mut KubeEdgeNode) {
     let client = world.client().await.unwrap();
     node.connect().await.unwrap();
-    // One before and one behind the namespace that goes, in the order of the ledger.
+    // One namespace before and one after the terminating one, in the ledger's order.
     for namespace in ["a-shop", "b-closed", "c-shop"] {
         let objects = Objects::in_namespace(client.clone(), namespace).await.unwrap();
         objects.config_map("made", "1").await.unwrap();
         objects.accepted_pod("uses", "edge-1", &["made"], &[]).await;
     }
-    node.until("all of them", |store| {
+    node.until("all ConfigMaps", |store| {
         ["a-shop", "b-closed", "c-shop"]
             .iter()
             .all(|namespace| store.has(&format!("{namespace}/configmap/made")))
@@ -160,21 +161,21 @@ async fn one_refusal_does_not_keep_the_rest(world: &World, node: &mut StockNode)
     .await;
     node.disconnect();
     world.kubectl(&["delete", "namespace", "b-closed", "--wait=false"]).unwrap();
-    let told = wait_for_value("the ledger with all of them", DEADLINE, async || {
-        let told = export(world).expect_err("b-closed takes no record");
+    let told = wait_for_value("the ledger with all ConfigMaps", DEADLINE, async || {
+        let told = export(world).expect_err("b-closed accepted a record");
         match field(world, "objectsync", "c-shop", "{.items[*].spec.objectName}")? {
             written if written.contains("made") && written.contains("uses") => Ok(told),
             other => Err(format!("{other:?}: {told}")),
         }
     })
     .await;
-    assert!(told.contains("not complete") && told.contains("b-closed"), "{told}");
+    assert!(told.contains("incomplete") && told.contains("b-closed"), "{told}");
     assert!(!told.contains("a-shop") && !told.contains("c-shop"), "{told}");
     let written = field(world, "objectsync", "a-shop", "{.items[*].spec.objectName}").unwrap();
     assert!(written.contains("made"), "{written}");
 }
 
-/// What the command prints.
+/// Returns the output of the export command.
 fn export(world: &World) -> Result<String, String> {
     let mut command = Command::new(binary("cloudcore").map_err(|error| error.to_string())?);
     let output = command.arg("--export-objectsync").arg("--kubeconfig").arg(world.kubeconfig()).output();

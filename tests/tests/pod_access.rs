@@ -1,5 +1,5 @@
-//! A pod of an edge at the local API, with the token that its kubelet has asked for there: with the cloud, without it, after
-//! a restart without it, and long after.
+//! A pod of an edge uses the local API, with the token that its kubelet requested there: with the cloud, without it,
+//! after a restart without it, and long afterwards.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -21,13 +21,13 @@ const NODE: &str = "edge-a";
 const ACCOUNT: &str = "till";
 const POD: &str = "shop";
 
-/// What the kubelet asks for by default, in seconds: the API server makes such tokens live for a year.
+/// The lifetime that the kubelet requests by default, in seconds; the API server extends such tokens to a year.
 const DEFAULT_SECONDS: i64 = 3607;
 
 const SIX_HOURS: Duration = Duration::from_secs(6 * 3600);
 const LONGER_THAN_ANY_TOKEN: Duration = Duration::from_secs(366 * 86_400);
 
-/// An account that may read ConfigMaps of its namespace, and a pod of it on the node.
+/// Creates an account that may read ConfigMaps of its namespace, and a pod of it on the node.
 async fn workload(world: &World) -> Workload {
     let client = world.client().await.unwrap();
     let workload = Workload::new(client.clone()).await.unwrap();
@@ -59,7 +59,7 @@ fn typed<T: serde::de::DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).unwrap()
 }
 
-/// The token of the pod, asked for as its kubelet does.
+/// Requests the pod's token as its kubelet does.
 async fn token(edge: &Client) -> Result<String, kube::Error> {
     let pods: Objects<Pod> = Objects::namespaced(edge.clone(), NAMESPACE);
     let uid = pods.get(POD).await?.metadata.uid;
@@ -80,7 +80,7 @@ async fn token(edge: &Client) -> Result<String, kube::Error> {
     Ok(reply.status.and_then(|status| status.token).unwrap_or_default())
 }
 
-/// A client as a pod has one: the token and the CA that are mounted into it.
+/// A client as in a pod: with the token and the CA that are mounted into it.
 async fn pod_client(edge: &Client, port: u16, token: &str) -> Client {
     let maps: Objects<ConfigMap> = Objects::namespaced(edge.clone(), NAMESPACE);
     let trusted = wait_for_value("the CA of the local API in kube-root-ca.crt", DEADLINE, || async {
@@ -110,7 +110,7 @@ fn code<T>(answer: Result<T, kube::Error>) -> u16 {
     }
 }
 
-/// What the pod may read, and what not.
+/// Status codes of the pod's reads, allowed and forbidden ones.
 async fn reads(pod: &Client) -> [u16; 4] {
     let maps: Objects<ConfigMap> = Objects::namespaced(pod.clone(), NAMESPACE);
     let secrets: Objects<Secret> = Objects::namespaced(pod.clone(), NAMESPACE);
@@ -140,10 +140,10 @@ async fn play(api: Api, transport: Transport) {
         if codes == [200, 200, 403, 403] { Ok(()) } else { Err(format!("{codes:?}")) }
     })
     .await;
-    // The first list may wait for what the cloud knows later than its API server.
+    // The first list may wait for data that the cloud learns later than its API server.
     let maps: Objects<ConfigMap> = Objects::namespaced(pod.clone(), NAMESPACE);
     workload.config_map("late", "1").await.unwrap();
-    wait_for("a change", DEADLINE, || async {
+    wait_for("the change to arrive", DEADLINE, || async {
         let names = maps.list(&ListParams::default()).await.map_err(|error| error.to_string())?;
         let found = names.items.iter().any(|map| map.metadata.name.as_deref() == Some("late"));
         if found { Ok(()) } else { Err("not there".to_owned()) }
@@ -157,8 +157,8 @@ async fn play(api: Api, transport: Transport) {
         token(&edge).await.map(drop).map_err(|error| error.to_string())
     })
     .await;
-    assert_eq!(token(&edge).await.unwrap(), issued, "the reply that was stored");
-    assert_eq!(reads(&pod).await, [200, 200, 403, 403], "the last decisions stand");
+    assert_eq!(token(&edge).await.unwrap(), issued, "the stored reply is returned");
+    assert_eq!(reads(&pod).await, [200, 200, 403, 403], "the last decisions still apply");
     assert_eq!(code(maps.get("other").await), 503, "never decided");
     let elsewhere: Objects<ConfigMap> = Objects::namespaced(pod.clone(), "default");
     assert_eq!(code(elsewhere.list(&ListParams::default()).await), 503, "never decided");
@@ -167,7 +167,7 @@ async fn play(api: Api, transport: Transport) {
     long_after(&world.edge_config(NODE), &edge, &pod, &issued).await;
 }
 
-/// The agent of the same data, judging tokens by a clock that is ahead.
+/// The agent with the same data, but with a clock that is ahead.
 async fn long_after(config: &Path, edge: &Client, pod: &Client, issued: &str) {
     for (later, answered) in [(SIX_HOURS, true), (LONGER_THAN_ANY_TOKEN, false)] {
         let bound = App::build(Config::load(config).unwrap()).await.unwrap();
@@ -176,7 +176,7 @@ async fn long_after(config: &Path, edge: &Client, pod: &Client, issued: &str) {
         match token(edge).await {
             Ok(token) => {
                 assert!(answered && token == issued, "after {later:?}");
-                // A pod that its kubelet starts anew with this token works as before.
+                // A pod that its kubelet restarts with this token works as before.
                 assert_eq!(reads(pod).await, [200, 200, 403, 403], "after {later:?}");
             }
             Err(kube::Error::Api(status)) => {

@@ -1,5 +1,5 @@
-//! A node's certificate over its life: renewed while it is good, and renewed after it has ended while the node was
-//! away, by an agent and a cloudcore that are processes of their own.
+//! A node's certificate over its life: renewed while it is valid, and renewed after it has expired while the node was
+//! disconnected, by an agent and a cloudcore in processes of their own.
 
 use std::fs;
 use std::time::{Duration, SystemTime};
@@ -20,15 +20,15 @@ use tombolo_tests::world::{Api, DEADLINE, Transport, World};
 const NODE: &str = "node-a";
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// What the agent says when it has a session.
+/// The agent's log line for a new session.
 const CONNECTED: &str = "connected to the cloud";
 
 fn present(world: &World) -> Identity {
     Identity::load(&world.edge_dir(NODE), &NodeId::parse(NODE).unwrap()).unwrap()
 }
 
-/// Puts a certificate with other dates in the place of the node's own, signed by the cloud's authority for a key that
-/// the node has.
+/// Replaces the node's certificate by one with other dates, signed by the cloud's authority for the node's existing
+/// key.
 async fn replace_certificate(world: &World, begin: SystemTime, end: SystemTime) {
     let secrets: Objects<Secret> = Objects::namespaced(world.client().await.unwrap(), "kubeedge");
     let mut ca = secrets.get("casecret").await.unwrap().data.unwrap();
@@ -45,14 +45,14 @@ async fn replace_certificate(world: &World, begin: SystemTime, end: SystemTime) 
     let key = KeyPair::generate().unwrap();
     let leaf = params.signed_by(&key, &issuer).unwrap();
     fs::write(world.edge_dir(NODE).join("pki/node.pem"), key.serialize_pem() + &leaf.pem()).unwrap();
-    // Nobody has recorded this one: it is taken over as those of a fleet from before there were records.
+    // No record has this certificate: it is accepted like those of a fleet from before there were records.
     for shard in 0..SHARDS {
         let nothing = Patch::Merge(json!({"data": null}));
         secrets.patch(&format!("{SECRET_PREFIX}-{shard}"), &PatchParams::default(), &nothing).await.unwrap();
     }
 }
 
-/// A node that holds a pod, stopped.
+/// A stopped node that holds a pod.
 async fn stopped(api: Api, transport: Transport) -> (World, Workload) {
     let mut world = World::start(api, transport).await.unwrap();
     world.start_edge(NODE).await.unwrap();
@@ -68,14 +68,14 @@ async fn stopped(api: Api, transport: Transport) -> (World, Workload) {
     .await;
     world.converges(NODE).await;
     world.kill_edge(NODE);
-    // Over QUIC the hub keeps the session of a node that was killed until it has been silent for long enough, and records
-    // the certificate of every session that it has.
+    // Over QUIC, the hub keeps the session of a killed node until it has been silent for long enough, and records the
+    // certificate of each of its sessions.
     world.kill_cloud();
     world.start_cloud().await.unwrap();
     (world, workload)
 }
 
-/// The agent gets a certificate that is good for most of a year, keeps it, and works with it.
+/// Waits until the agent has a certificate that is valid for most of a year, keeps it, and works with it.
 async fn renews(world: &World, workload: &Workload, sessions: usize) {
     wait_for("a new certificate", DEADLINE, || async {
         let (_, end) = present(world).validity().unwrap();
@@ -87,7 +87,7 @@ async fn renews(world: &World, workload: &Workload, sessions: usize) {
         let log = world.edge_log(NODE);
         let renewed = log.rfind("the node's certificate is renewed");
         let connected = log.rfind(CONNECTED);
-        // The one before may say so after the renewal that ends it.
+        // The previous session may log its line after the renewal that ends it.
         let count = log.matches(CONNECTED).count();
         if connected > renewed && (sessions..=sessions + 1).contains(&count) { Ok(()) } else { Err(log) }
     })
@@ -103,7 +103,8 @@ async fn a_certificate_in_its_last_days_is_renewed_and_the_session_moves_over() 
     let now = SystemTime::now();
     replace_certificate(&world, now - DAY * 360, now + DAY * 5).await;
     world.start_edge(NODE).await.unwrap();
-    // One session before, one with the old certificate unless the renewal was faster, one with the new one.
+    // One session before; one with the old certificate, unless the renewal was faster; and one with the new
+    // certificate.
     wait_for("a new certificate", DEADLINE, || async {
         let log = world.edge_log(NODE);
         if log.contains("the node's certificate is renewed") { Ok(()) } else { Err(log) }
@@ -139,7 +140,8 @@ async fn what_cannot_be_renewed_says_what_to_do() {
     let now = SystemTime::now();
     replace_certificate(&world, now - DAY * 365, now - DAY * 40).await;
     world.start_edge(NODE).await.unwrap();
-    logs(&world, &["more than the 30 days of grace", "run edgecore join with a new token", "retry_in"]).await;
+    logs(&world, &["beyond the grace period of 30 days", "run edgecore join with a new token", "retry_in"])
+        .await;
     world.kill_edge(NODE);
 
     replace_certificate(&world, now - DAY * 365, now - DAY).await;
@@ -154,7 +156,7 @@ async fn what_cannot_be_renewed_says_what_to_do() {
     logs(&world, &["cannot reach the join endpoint", "check the setting cloud.join"]).await;
 }
 
-/// The agent's log has a line about the renewal with all of these words.
+/// Waits until a line about the renewal in the agent's log contains all of these words.
 async fn logs(world: &World, words: &[&str]) {
     wait_for(&format!("a line with {words:?}"), DEADLINE, || async {
         let log = world.edge_log(NODE);

@@ -1,4 +1,5 @@
-//! Rules and endpoints: told to the router as they come and go, results counted, and no noise where there are none.
+//! Rules and endpoints: the router is notified of their changes, results are counted, and clusters without them cause
+//! no errors.
 
 use std::net::TcpListener;
 
@@ -6,9 +7,9 @@ use serde_json::{Value, json};
 use tombolo_proto::frame::{ReplyBody, RequestBody};
 use tombolo_proto::message::{Content, Group, Message, MessageId, Operation, ResourcePath, Route, Source};
 use tombolo_testkit::{cluster_or_skip, wait_for};
+use tombolo_tests::kubeedge::KubeEdgeNode;
 use tombolo_tests::node::RawNode;
 use tombolo_tests::source;
-use tombolo_tests::stock::StockNode;
 use tombolo_tests::world::{Api, DEADLINE, Transport, World};
 
 const RULES: &str = r#"
@@ -43,12 +44,12 @@ async fn real_quic() {
     play(Api::Real, Transport::Quic).await;
 }
 
-/// CVE-2022-31078: what a Rule names as its target could answer without end. Here nobody asks it: not when the rule comes and
-/// goes, nor for what comes from an edge, nor for what applications of an edge ask.
+/// CVE-2022-31078: the target of a Rule could answer with an endless body. Here nothing ever contacts the target: not
+/// when the rule is created or deleted, nor for messages from an edge, nor for requests of applications on an edge.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_target_of_a_rule_is_never_contacted() {
     let world = World::start(Api::Embedded, Transport::WebSocket).await.unwrap();
-    // Connections wait in its queue, whenever they come.
+    // Connections would wait in its backlog, whenever they are made.
     let target = TcpListener::bind("127.0.0.1:0").unwrap();
     target.set_nonblocking(true).unwrap();
     let url = format!("http://{}/", target.local_addr().unwrap());
@@ -56,29 +57,30 @@ async fn the_target_of_a_rule_is_never_contacted() {
     seen(&world, "rule", "up", "insert").await;
     seen(&world, "ruleendpoint", "cloud", "insert").await;
 
-    let mut stock = StockNode::join(&world, "edge-1").await.unwrap();
-    stock.connect().await.unwrap();
-    // Upwards: what MQTT brings for the rule, what an application sends there, and its answer to a call from there.
+    let mut kubeedge = KubeEdgeNode::join(&world, "edge-1").await.unwrap();
+    kubeedge.connect().await.unwrap();
+    // Upwards: what MQTT delivers for the rule, what an application sends to the target, and its answer to a call from
+    // there.
     let messages = [
         ("servicebus", url.as_str(), json!("aGk=")),
         ("servicebus", "temperature", json!("aGk=")),
         ("bus", "temperature", json!("21")),
         ("bus", "default/temperature", json!("21")),
     ];
-    let sent =
-        messages.map(|(source, resource, content)| stock.ask_as(source, "user", "upload", resource, content));
-    // MQTT waits for no answer: the report after it shows that it was dealt with.
+    let sent = messages
+        .map(|(source, resource, content)| kubeedge.ask_as(source, "user", "upload", resource, content));
+    // MQTT does not wait for an answer; the report that follows shows that the message was processed.
     let answers = futures::future::join_all(sent).await;
     assert!(answers[0].is_ok(), "an application is answered: {:?}", answers[0]);
-    stock.tell("update", "default/rulestatus/up", json!({"Status": "SUCCESS"})).await.unwrap();
+    kubeedge.tell("update", "default/rulestatus/up", json!({"Status": "SUCCESS"})).await.unwrap();
     counted(&world, "1").await;
-    // Downwards, a rule's source in the cloud would be a port of cloudcore: there is none but those of the hub.
+    // Downwards, a rule's source in the cloud would be a port of cloudcore, but only the hub has ports.
     world.kubectl(&["delete", "rule", "up"]).unwrap();
     seen(&world, "rule", "up", "delete").await;
     let contacted = target.accept().map(|(_, from)| from);
     assert!(
         contacted.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock),
-        "the target was asked"
+        "the target was contacted"
     );
 }
 
@@ -95,22 +97,22 @@ async fn play(api: Api, transport: Transport) {
         let reply = report(&edge_1, "default/rulestatus/up", &result).await;
         assert!(reply.content.is_ok(), "{:?}", reply.content);
     }
-    // The same from a stock edge of that name, which takes the place of the other connection.
-    let mut stock = StockNode::join(&world, "edge-1").await.unwrap();
-    stock.connect().await.unwrap();
-    stock.tell("update", "default/rulestatus/up", json!({"Status": "SUCCESS"})).await.unwrap();
-    // A stock edge is not told.
+    // The same from a KubeEdge edge of that name, which replaces the other connection.
+    let mut kubeedge = KubeEdgeNode::join(&world, "edge-1").await.unwrap();
+    kubeedge.connect().await.unwrap();
+    kubeedge.tell("update", "default/rulestatus/up", json!({"Status": "SUCCESS"})).await.unwrap();
+    // A KubeEdge edge receives no answer.
     counted(&world, "2").await;
-    stock.disconnect();
+    kubeedge.disconnect();
     let edge_1 = world.raw_node("edge-1", "edge-1").await.unwrap();
     let status = world.kubectl(&["get", "rule", "up", "-o", "jsonpath={.status}"]).unwrap();
     let status: Value = serde_json::from_str(&status).unwrap();
     assert_eq!(status, json!({"successMessages": 2, "failMessages": 1, "errors": ["no broker"]}));
     let edge_2 = world.raw_node("edge-2", "edge-2").await.unwrap();
     for (node, path, content, says) in [
-        (&edge_2, "default/rulestatus/up", json!({"Status": "SUCCESS"}), "is not one of"),
+        (&edge_2, "default/rulestatus/up", json!({"Status": "SUCCESS"}), "does not belong to"),
         (&edge_1, "default/rulestatus/none", json!({"Status": "SUCCESS"}), "not found"),
-        (&edge_1, "default/rulestatus/up", json!({"Status": "MAYBE"}), "no result of a rule"),
+        (&edge_1, "default/rulestatus/up", json!({"Status": "MAYBE"}), "not a result of a rule"),
     ] {
         let reply = report(node, path, &content).await;
         assert_eq!(reply.route.operation, Operation::Error, "{path} {content}");
@@ -124,14 +126,14 @@ async fn play(api: Api, transport: Transport) {
     seen(&world, "ruleendpoint", "cloud", "delete").await;
     let log = world.cloud_log();
     let noise = log.lines().filter(|line| line.contains("watch failed") && line.contains("Rule")).count();
-    assert_eq!(noise, 0, "a cluster without the definitions is no failure: {log}");
+    assert_eq!(noise, 0, "a cluster without the definitions must not cause errors: {log}");
 }
 
 fn definitions() -> String {
     source::root().join("deploy/crds/rules.yaml").display().to_string()
 }
 
-/// Makes the kinds, and these objects of them.
+/// Creates the definitions, and these objects.
 fn make(world: &World, objects: &str) {
     world.kubectl(&["apply", "-f", &definitions()]).unwrap();
     for name in ["rules", "ruleendpoints"] {
@@ -143,7 +145,7 @@ fn make(world: &World, objects: &str) {
     world.kubectl(&["apply", "-f", &file.path().display().to_string()]).unwrap();
 }
 
-/// Waits until so many successes of the rule `up` are counted.
+/// Waits until this many successes of the rule `up` are counted.
 async fn counted(world: &World, successes: &str) {
     wait_for("a result to be counted", DEADLINE, async || {
         match world.kubectl(&["get", "rule", "up", "-o", "jsonpath={.status.successMessages}"]) {
@@ -154,15 +156,15 @@ async fn counted(world: &World, successes: &str) {
     .await;
 }
 
-/// Waits until the router was told of this change.
+/// Waits until the router was notified of this change.
 async fn seen(world: &World, kind: &str, name: &str, change: &str) {
-    wait_for("the router to be told", DEADLINE, async || {
+    wait_for("the router to be notified", DEADLINE, async || {
         let log = world.cloud_log();
         let parts = [format!("operation={change} "), format!("resource={kind}/{name}")];
         let told = |line: &&str| line.contains("rule seen") && parts.iter().all(|part| line.contains(part));
         match log.lines().filter(told).count() {
             1 => Ok(()),
-            count => Err(format!("{change} of {kind} {name} was told {count} times: {log}")),
+            count => Err(format!("{change} of {kind} {name} was logged {count} times: {log}")),
         }
     })
     .await;

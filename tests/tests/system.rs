@@ -1,7 +1,7 @@
-//! The main job, whole: objects reach exactly the nodes that need them, whatever dies on the way.
+//! The main task as a whole: objects reach exactly the nodes that need them, whatever fails on the way.
 //!
-//! Every scenario runs against the embedded server and against kube-apiserver, over both transports. The scenarios of one
-//! such pair follow each other in one world, each with a namespace and nodes of its own.
+//! Every scenario runs against the embedded server and against kube-apiserver, over both transports. The scenarios of
+//! one such combination run one after the other in one world, each with its own namespace and nodes.
 
 use std::panic::AssertUnwindSafe;
 
@@ -57,7 +57,7 @@ async fn real_quic() {
     play(Api::Real, Transport::Quic).await;
 }
 
-/// Plays every scenario, also after one has failed, and names those that did.
+/// Runs every scenario, even after one has failed, and names the failed ones.
 async fn play(api: Api, transport: Transport) {
     let mut world = World::start(api, transport).await.unwrap();
     let mut failed = Vec::new();
@@ -88,12 +88,12 @@ impl Stage {
         Self { world, objects, number }
     }
 
-    /// A name of a node that is this scenario's own.
+    /// A node name of this scenario.
     fn node(&self, letter: &str) -> String {
         format!("edge-{}{letter}", self.number)
     }
 
-    /// Starts nodes, each with one pod that has a ConfigMap and a Secret.
+    /// Starts nodes, each with one pod that uses a ConfigMap and a Secret.
     async fn settled(&mut self, letters: &[&str]) -> Vec<String> {
         let nodes: Vec<String> = letters.iter().map(|letter| self.node(letter)).collect();
         for node in &nodes {
@@ -112,7 +112,7 @@ impl Stage {
         nodes
     }
 
-    /// Waits until a node's local API lists the ConfigMap `settings` with a value that begins so.
+    /// Waits until a node's local API lists the ConfigMap `settings` with a value that begins with this text.
     async fn listed_value(&self, node: &str, beginning: &str) {
         let client = self.world.edge_client(node).await.unwrap();
         let maps = self.objects.seen_by(client).config_maps();
@@ -129,12 +129,13 @@ impl Stage {
         .await;
     }
 
-    /// Waits until an object is, or is no longer, in a node's local API.
+    /// Waits until an object is present in, or absent from, a node's local API.
     async fn listed(&self, node: &str, kind: &str, name: &str, present: bool) {
         wait_for(&format!("{kind} {name} at {node}: {present}"), DEADLINE, || async {
             let client = self.world.edge_client(node).await.map_err(|error| format!("{error:#}"))?;
             let objects = self.objects.seen_by(client);
-            // Listed, not read by name: the edge answers 503 for what it does not hold and cannot know to be absent.
+            // Uses a list, not a read by name: the edge answers 503 for an object that it does not hold and cannot know
+            // to be absent.
             let this = ListParams::default().fields(&format!("metadata.name={name}"));
             let found = match kind {
                 "pod" => objects.pods().list(&this).await.map(|list| !list.items.is_empty()),
@@ -223,7 +224,7 @@ mod scenarios {
             stage.world.kill_cloud();
             let at_the_kill = updates.accepted();
             stage.world.start_cloud().await.unwrap();
-            // With the embedded server the API dies as well: the updates are retried until it is back.
+            // With the embedded server, the API is killed as well: the updates are retried until it is back.
             updates.finish(at_the_kill).await;
         }
         for node in &nodes {
@@ -231,16 +232,16 @@ mod scenarios {
         }
     }
 
-    /// Updates of both objects, one after the other, until the stream is finished.
+    /// A stream of updates of both objects, one after the other, until it is finished.
     struct Updates {
         round: u32,
         accepted: Arc<AtomicU32>,
-        /// How many there shall be.
+        /// The total number of updates.
         until: Arc<AtomicU32>,
         task: JoinHandle<()>,
     }
 
-    /// Updates that a stream has after the kill.
+    /// Number of updates in a stream after the kill.
     const AFTER_THE_KILL: u32 = 20;
 
     impl Updates {
@@ -264,7 +265,7 @@ mod scenarios {
             Self { round, accepted, until, task }
         }
 
-        /// How the values of this stream begin.
+        /// The common beginning of the values of this stream.
         fn first(&self) -> String {
             format!("{}.", self.round)
         }
@@ -273,7 +274,7 @@ mod scenarios {
             self.accepted.load(Ordering::SeqCst)
         }
 
-        /// Ends the stream after a few more updates than those that were accepted at the kill.
+        /// Ends the stream a few updates after the number that was accepted at the kill.
         async fn finish(self, at_the_kill: u32) {
             assert!(!self.task.is_finished(), "the updates ended before the kill");
             self.until.store(at_the_kill + AFTER_THE_KILL, Ordering::SeqCst);
@@ -291,7 +292,7 @@ mod scenarios {
             if log.contains("was deleted") && log.contains("join again") { Ok(()) } else { Err(log) }
         })
         .await;
-        assert!(objects.nodes().get(node).await.is_err(), "a deleted node does not come back by itself");
+        assert!(objects.nodes().get(node).await.is_err(), "a deleted node must not register again by itself");
         stage.world.kill_edge(node);
         let token = wait_for_value("a join token", DEADLINE, || stage.world.join_token()).await;
         let output = stage.world.edge_join(node, &token).unwrap();
@@ -323,7 +324,7 @@ mod scenarios {
         let object = serde_json::from_value(object).unwrap();
         stage.objects.nodes().create(&PostParams::default(), &object).await.unwrap();
         stage.world.start_edge(&node).await.unwrap();
-        wait_for("the label to be put right", DEADLINE, || async {
+        wait_for("the label to be restored", DEADLINE, || async {
             let found = stage.objects.nodes().get(&node).await.map_err(|error| error.to_string())?;
             let labels = found.metadata.labels.unwrap_or_default();
             match labels.get("kubernetes.io/hostname") {

@@ -1,4 +1,4 @@
-//! The repository keeps its own rules: layers, sizes, and crates without IO.
+//! The repository follows its own rules: layers, sizes, and crates without IO.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -91,13 +91,13 @@ fn section(page: &str, heading: &str) -> String {
     rest.split("\n## ").next().unwrap_or_default().to_owned()
 }
 
-/// Paths of source files that a text names.
+/// Paths of source files that a text contains.
 fn named_files(text: &str) -> BTreeSet<String> {
     let words = text.split('`').filter(|word| word.ends_with(".rs") && !word.contains(' '));
     words.map(str::to_owned).collect()
 }
 
-/// Product files of some crates of which a line has one of these words.
+/// Product files of some crates in which a line contains one of these words.
 fn files_with(crates: &[&str], words: &[&str]) -> BTreeSet<String> {
     let has = |file: &std::path::PathBuf| {
         let text = fs::read_to_string(file).unwrap();
@@ -108,7 +108,8 @@ fn files_with(crates: &[&str], words: &[&str]) -> BTreeSet<String> {
     crates.iter().flat_map(|name| product_files(name)).filter(has).map(|file| relative(&file)).collect()
 }
 
-/// A hash that is made for speed decides nothing that somebody can steer and somebody else relies on: each use says why.
+/// A fast, non-cryptographic hash must not decide anything that one party can influence and another relies on; each use
+/// states its reason.
 #[test]
 fn every_fast_hash_is_listed_with_its_reason() {
     let words = [
@@ -140,8 +141,9 @@ fn every_fast_hash_is_listed_with_its_reason() {
     assert_eq!(files_with(&programs, &words), listed, "docs/security.md, \"Fast hashes\", lists other files");
 }
 
-/// Whether a line of code works with cloudcore's own rights: it holds a client of the API or makes something of one, makes a call as
-/// cloudcore, opens a watch without a review, or uses the stores of the join port, under whatever name it has them.
+/// Whether a line of code uses cloudcore's own rights: it holds a client of the API or derives something from one,
+/// makes a call as cloudcore, opens a watch without a review, or uses the stores of the join port, under any of their
+/// names.
 fn acts_as_cloudcore(line: &str) -> bool {
     let types = ["Client", "ClusterNodes", "ClusterSecrets", "NodeLookup", "SecretStore"];
     let uses = [
@@ -166,7 +168,8 @@ fn acts_as_cloudcore(line: &str) -> bool {
     !is_comment && (words.any(|word| types.contains(&word)) || uses.iter().any(|part| line.contains(part)))
 }
 
-/// Files of cloudcore that act in its own name, with their functions that do. The embedded server is an API server itself.
+/// Files of cloudcore that act with its own rights, and their functions that do. The embedded server is an API server
+/// itself.
 fn files_that_act_as_cloudcore() -> BTreeMap<String, BTreeSet<String>> {
     let mut found = BTreeMap::new();
     for file in product_files("cloud").into_iter().filter(|file| !relative(file).contains("/embedded")) {
@@ -182,8 +185,8 @@ fn files_that_act_as_cloudcore() -> BTreeMap<String, BTreeSet<String>> {
     found
 }
 
-/// What runs with cloudcore's own rights is listed with the check that comes first. A file that has several such things names the
-/// function of each.
+/// All code that runs with cloudcore's own rights is listed with the check that precedes it. If a file has several such
+/// places, the table names the function of each.
 #[test]
 fn everything_that_cloudcore_does_in_its_own_name_is_listed() {
     let found = files_that_act_as_cloudcore();
@@ -200,7 +203,7 @@ fn everything_that_cloudcore_does_in_its_own_name_is_listed() {
             let told_apart = |name: &String| row.contains(&format!("`{name}` in `{file}`"));
             named == 1 || functions.iter().any(told_apart)
         });
-        assert!(own, "nothing shows when this row is missing: {row}");
+        assert!(own, "no check would notice if this row were missing: {row}");
     }
     for (file, functions) in &found {
         let missing: Vec<_> =
@@ -245,7 +248,7 @@ fn danger_stays_in_tests() {
     let own = root().join("tests/tests/tidy.rs");
     for file in CRATES.iter().flat_map(|name| product_files(name)).filter(|file| *file != own) {
         let text = fs::read_to_string(&file).unwrap();
-        assert!(!text.contains("danger_accept_invalid"), "{}: verification is switched off", relative(&file));
+        assert!(!text.contains("danger_accept_invalid"), "{}: verification is disabled", relative(&file));
     }
 }
 

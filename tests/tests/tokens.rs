@@ -1,4 +1,4 @@
-//! Requests that carry a pod's own token: forwarded as they are, decided as the pod's service account, and never as
+//! Requests with a pod's own token: they are forwarded unchanged, decided as the pod's service account, and never as
 //! the node or as cloudcore.
 
 use std::fs;
@@ -19,7 +19,7 @@ use tombolo_tests::world::{Api, DEADLINE, Transport, World};
 const ACCOUNT: &str = "till";
 const MERGE: &str = "application/merge-patch+json";
 
-/// An account that may read and change ConfigMaps of its namespace, and a token of it.
+/// Creates an account that may read and change ConfigMaps of its namespace, and returns a token of it.
 async fn account(world: &World) -> String {
     let client = world.client().await.unwrap();
     let accounts: Objects<ServiceAccount> = Objects::namespaced(client.clone(), NAMESPACE);
@@ -45,7 +45,7 @@ async fn account(world: &World) -> String {
     .await
 }
 
-/// The token with other claims, signed with the key of the API server, or with a key of our own.
+/// The token with other claims, signed with the key of the API server or with a key of the test.
 fn resigned(world: &World, token: &str, own_key: bool, change: impl FnOnce(&mut Value)) -> String {
     let pem = match (&world.plane, own_key) {
         (_, true) => rcgen::KeyPair::generate().unwrap().serialize_pem(),
@@ -87,7 +87,8 @@ async fn decided_as_the_account(world: World) {
         if code == 200 { Ok(()) } else { Err(format!("{code} {body}")) }
     })
     .await;
-    // As the node the same is refused: no pod there refers to it. The token is not the node's, nor the other way round.
+    // The node's own request is rejected, because no pod on it refers to the object. Token and node have separate
+    // rights.
     assert_eq!(node.api("GET", &map, "", "").await.unwrap().code, 403);
     let patched = node.api_as(Some(&token), "PATCH", &map, MERGE, r#"{"data":{"by":"till"}}"#).await.unwrap();
     assert_eq!(patched.code, 200);
@@ -108,7 +109,7 @@ async fn decided_as_the_account(world: World) {
         ("expired", resigned(&world, &token, false, an_hour_ago)),
         ("forged", resigned(&world, &token, true, |_| ())),
         ("forged for another account", resigned(&world, &token, true, another_account)),
-        ("of an account that is not there", resigned(&world, &token, false, another_account)),
+        ("of an account that does not exist", resigned(&world, &token, false, another_account)),
     ];
     for (what, token) in &bad {
         let (code, body) = get(&node, token, &map).await;
@@ -118,7 +119,7 @@ async fn decided_as_the_account(world: World) {
     audited(&world, &user);
 }
 
-/// The same for subscriptions, whose watch is cloudcore's own: the account is asked for before.
+/// The same for subscriptions, which cloudcore watches with its own rights: it reviews the account's rights first.
 async fn follows(node: &RawNode, token: &str, bad: &[(&str, String)]) {
     let maps = || Resource::new("", "v1", "configmaps");
     assert_eq!(node.follow(maps(), NAMESPACE, Some(token)).await.unwrap(), Ok(()));
@@ -129,14 +130,14 @@ async fn follows(node: &RawNode, token: &str, bad: &[(&str, String)]) {
     assert_eq!(code, 403);
     assert!(reason.contains(ACCOUNT), "{reason}");
     let (code, _) = node.follow(maps(), NAMESPACE, None).await.unwrap().unwrap_err();
-    assert_eq!(code, 403, "the node itself may not");
+    assert_eq!(code, 403, "the node itself has no right");
     for (what, token) in bad {
         let (code, _) = node.follow(maps(), NAMESPACE, Some(token)).await.unwrap().unwrap_err();
         assert_eq!(code, 401, "{what}");
     }
 }
 
-/// kube-apiserver's log has the write as the account's own, not as something that somebody did for it.
+/// kube-apiserver's log has the write as the account's own, not as an impersonated request.
 fn audited(world: &World, user: &str) {
     let Some(plane) = &world.plane else { return };
     let events = plane.audit_events().unwrap();

@@ -1,4 +1,4 @@
-//! `cargo xtask authz`: random rights and requests, put to kube-apiserver and to the embedded server.
+//! `cargo xtask authz`: sends random requests with random rights to kube-apiserver and to the embedded server.
 
 use anyhow::Result;
 use clap::Args;
@@ -11,7 +11,7 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
     cases: u64,
 
-    /// Seed of the first world; each further one has the next seed. A new one without this.
+    /// Seed of the first world; each further world uses the next seed. Random if not given.
     #[arg(long)]
     seed: Option<u64>,
 }

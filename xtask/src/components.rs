@@ -43,12 +43,12 @@ const BINARIES: [Binary; 5] = [
     },
 ];
 
-/// Whether the binaries can be had on this machine.
+/// Whether the binaries are available or can be built on this machine.
 pub(crate) fn available() -> bool {
     env::var_os(ASSETS_VARIABLE).is_some() || Command::new("go").arg("version").output().is_ok()
 }
 
-/// The folder with all binaries: the one that is named, the cached one, or a new build.
+/// The folder with all binaries: the one that the variable names, the cached one, or a new build.
 pub(crate) fn ensure() -> Result<PathBuf> {
     if let Some(folder) = env::var_os(ASSETS_VARIABLE).map(PathBuf::from) {
         let missing = BINARIES.iter().find(|binary| !folder.join(binary.name).is_file());

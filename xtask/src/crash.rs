@@ -1,4 +1,4 @@
-//! `cargo xtask crash`: the agent's store under random ends, in numbers that CI has no time for.
+//! `cargo xtask crash`: random kills and power cuts of the agent's store, more of them than CI has time for.
 
 use std::time::Instant;
 
@@ -9,11 +9,11 @@ use crate::{run, test};
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Kills of edgecore during writes.
+    /// Kills of edgecore while it writes.
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..))]
     kills: u64,
 
-    /// Power cuts of disks that tear and drop what was not flushed, rounded up to whole disks of 20.
+    /// Power cuts of disks that tear or drop unflushed writes, rounded up to whole disks of 20.
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
     cuts: u64,
 }

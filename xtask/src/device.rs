@@ -1,4 +1,4 @@
-//! `cargo xtask device`: `edgecore` as it is built for a device.
+//! `cargo xtask device`: builds `edgecore` for a device.
 
 use std::path::PathBuf;
 
@@ -9,21 +9,21 @@ use crate::run;
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Target of the compiler; without it the program is for machines as this one.
+    /// Target of the compiler; without it, the program is built for this kind of machine.
     #[arg(long)]
     target: Option<String>,
 }
 
-/// Libraries are linked into the program: it runs on devices with another libc, and what it does not use of them takes no
+/// Links libraries statically: the program runs on devices with another libc, and unused parts of the libraries take no
 /// memory.
 const STATIC: &str = "-Ctarget-feature=+crt-static";
 
-/// For LLD, which is the linker of x86-64 Linux: functions that are compiled to the same instructions are there once
-/// (nothing of Rust's may depend on the address of a function), and the table of what the loader relocates, all of which it
-/// reads, is packed. The loader is that of the program's own libc.
+/// Options for LLD, the linker of x86-64 Linux. Functions that compile to the same instructions are merged (no Rust
+/// code may depend on the address of a function), and the relocation table, all of which the loader reads, is packed.
+/// The loader is part of the program's own libc.
 const SMALLER: [&str; 2] = ["-Clink-arg=-Wl,--icf=all", "-Clink-arg=-Wl,-z,pack-relative-relocs"];
 
-/// Builds the agent alone: without what other programs of the workspace want of the libraries.
+/// Builds only the agent, without the library features that other programs of the workspace enable.
 pub(crate) fn build(target: Option<&str>) -> Result<PathBuf> {
     let mut command = run::cargo();
     command.args([

@@ -9,7 +9,7 @@ use clap::{Args, Subcommand};
 
 use crate::{components, gobuild, run};
 
-/// The suite's package and the runner's, and the files that they become.
+/// The packages of the suite and of its runner, with the names of the built files.
 const SUITE: (&str, &str) = ("k8s.io/kubernetes/test/e2e", "e2e.test");
 const RUNNER: (&str, &str) = ("github.com/onsi/ginkgo/v2/ginkgo", "ginkgo");
 
@@ -23,15 +23,15 @@ pub(crate) struct Options {
 enum Step {
     /// Build the suite and its runner into the user's cache folder, once.
     Build,
-    /// Print the names of the tests, each with the list that it is in.
+    /// Print the names of the tests, each with its list.
     #[command(disable_help_flag = true)]
     List(Passed),
-    /// Run tests against a server and judge the outcome by the lists.
+    /// Run tests against a server and compare the outcomes with the lists.
     #[command(disable_help_flag = true)]
     Run(Passed),
 }
 
-/// Arguments for the program `e2e` of the tests, which knows them; `--help` has it say which.
+/// Arguments for the program `e2e` of the tests; `--help` lists them.
 #[derive(Args)]
 struct Passed {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -57,7 +57,7 @@ fn program(step: &str, passed: &Passed) -> Result<()> {
     run::check(command.arg("--suite").arg(suite).arg(step).args(&passed.arguments))
 }
 
-/// The folder with the suite and its runner: the cached one or a new build.
+/// The folder with the suite and its runner: the cached folder or a new build.
 fn ensure() -> Result<PathBuf> {
     let modules = run::root().join("tests/e2e");
     let folder = gobuild::cache_folder("e2e")?.join(gobuild::key(&modules)?);

@@ -1,10 +1,10 @@
-//! `xtask facts`: writes the tables of facts about built-in kinds that `apiserver/core` reads: their types, and beside that
-//! file `columns.txt` with the columns of the Table form. What OpenAPI says about the types goes into a file of
-//! `cloud`: only its embedded server shows it.
+//! `xtask facts`: writes the tables of facts about built-in kinds that `apiserver/core` reads: their types, and, in
+//! `columns.txt` beside that file, the columns of the Table form. The OpenAPI descriptions of the types go into a file
+//! of `cloud`, because only its embedded server shows them.
 //!
 //! The table comes from a running kube-apiserver (discovery and `/openapi/v3`, fetched with kubectl) and from the
 //! published Go modules `k8s.io/api`, `k8s.io/apimachinery`, `k8s.io/apiextensions-apiserver` and
-//! `k8s.io/kube-aggregator`, which alone say whether a field is a pointer or left out when it is zero.
+//! `k8s.io/kube-aggregator`. Only the modules say whether a field is a pointer or is omitted when it is zero.
 
 mod columns;
 mod descriptions;
@@ -20,7 +20,7 @@ use serde_json::Value;
 
 use self::gosource::GoSources;
 
-/// Group-versions whose kinds the table holds, as the discovery paths name them.
+/// Group-versions whose kinds are in the table, as the discovery paths name them.
 const GROUP_VERSIONS: &[&str] = &[
     "v1",
     "admissionregistration.k8s.io/v1",
@@ -46,7 +46,7 @@ const GROUP_VERSIONS: &[&str] = &[
     "storage.k8s.io/v1",
 ];
 
-/// The arguments, for whoever gives others.
+/// The known arguments, for error messages.
 const KNOWN: &str = "known: --server --token --kubectl --sources --out --descriptions";
 
 /// What one group-version serves.
@@ -56,7 +56,7 @@ struct GroupVersion {
     kinds: BTreeMap<String, String>,
 }
 
-/// Where the facts come from and where they go.
+/// Where the facts come from and where they are written.
 struct Options {
     server: String,
     token: String,
@@ -70,10 +70,11 @@ struct Options {
 /// Runs the generator.
 ///
 /// Arguments: `--server URL`, `--token T`, `--kubectl PATH`, `--sources DIR` (the `k8s.io` folder of a Go module
-/// cache), `--out FILE`, `--descriptions FILE`; each has a default but the server, which must have a Deployment.
+/// cache), `--out FILE`, `--descriptions FILE`. All except the server have a default. The server must have a
+/// Deployment.
 ///
 /// # Errors
-/// When an argument is unknown, the server does not answer, or a type cannot be written in the table's form.
+/// An argument is unknown, the server does not answer, or the table's form cannot express a type.
 pub(crate) fn run(args: &[String]) -> Result<()> {
     let options = Options::parse(args)?;
     let sources = GoSources::read(&options.sources)?;
@@ -159,7 +160,7 @@ impl Options {
         Ok(options)
     }
 
-    /// A list as a Table. kubectl asks for these only to show them, so that curl asks.
+    /// A list as a Table. kubectl requests Tables only to print them, so this uses curl.
     fn get_table(&self, path: &str) -> Result<Value> {
         let output = Command::new("curl")
             .args([

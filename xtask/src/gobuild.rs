@@ -12,20 +12,20 @@ use sha2::{Digest, Sha256};
 /// Version that the binaries report: kubectl and kube-controller-manager compare it with the server's.
 pub(crate) const KUBERNETES_VERSION: &str = include_str!("../../apiserver/KUBERNETES_VERSION").trim_ascii();
 
-/// The Go command in a module's folder. Builds take minutes: they leave the machine to whoever works at it.
+/// The Go command in a module's folder. Builds take minutes, so they run at low priority.
 pub(crate) fn go(modules: &Path) -> Command {
     let mut command = Command::new("nice");
     command.args(["-n", "10", "go"]).current_dir(modules).env("CGO_ENABLED", "0");
     command
 }
 
-/// Has a folder filled by a build, all of it or nothing.
+/// Lets a build fill a folder, completely or not at all.
 pub(crate) fn into_folder(folder: &Path, build: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     let started = Instant::now();
     let half_made = folder.with_extension("partial");
     fs::create_dir_all(&half_made).with_context(|| format!("create {}", half_made.display()))?;
     build(&half_made)?;
-    // Renamed when complete: a build that was cut short is never taken for a whole one.
+    // Renamed when complete, so that an interrupted build is never mistaken for a complete one.
     fs::rename(&half_made, folder).with_context(|| format!("name the result {}", folder.display()))?;
     eprintln!("built in {} s, kept in {}", started.elapsed().as_secs(), folder.display());
     Ok(())
@@ -47,12 +47,12 @@ pub(crate) fn link_flags() -> String {
     .join(" ")
 }
 
-/// The folder for one sort of build; each build in it has its [`key`] as name.
+/// The folder for one kind of build. Each build in it is named by its [`key`].
 pub(crate) fn cache_folder(sort: &str) -> Result<PathBuf> {
     let base = env::var_os("XDG_CACHE_HOME")
         .map(PathBuf::from)
         .or_else(|| env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache")))
-        .context("neither XDG_CACHE_HOME nor HOME is set: there is no folder to keep the programs in")?;
+        .context("neither XDG_CACHE_HOME nor HOME is set: no folder to keep the programs in")?;
     let folder = base.join("tombolo").join(sort);
     fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
     Ok(folder)

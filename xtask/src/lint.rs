@@ -41,20 +41,21 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         let version = format!("cargo-deny@{CARGO_DENY_VERSION}");
         run::check(run::cargo().args(["install", "--locked", &version]))?;
     }
-    // A build fetches its own platform's packages alone; cargo-deny reads those of every platform.
+    // A build fetches only the packages of its own platform; cargo-deny reads those of every platform.
     run::check(run::cargo().args(["fetch", "--locked"]))?;
-    // Advisories live in a git repository that not every machine reaches; licences, bans and sources do not.
+    // Advisories are in a git repository that not every machine can reach. Licences, bans and sources need no network.
     run::check(run::cargo().args(["deny", "--offline", "check", "licenses", "bans", "sources"]))?;
     let outcome = run::cargo().args(["deny", "check", "advisories"]).output()?;
     let said = [outcome.stdout, outcome.stderr].concat();
     let advisories = Advisories::of(outcome.status.success(), &String::from_utf8_lossy(&said));
-    // The last line says what was not looked at: whoever reads no further than this must not take it for done.
+    // The last line says what was not checked, so that a user who reads only this line does not take it for a full
+    // pass.
     println!("{}", advisories.last_line()?);
     Ok(())
 }
 
-/// The fuzz targets are workspaces of their own, which no other command compiles. libFuzzer stays out: it takes a C++
-/// compiler to build, and nothing is linked here.
+/// Checks the fuzz targets. They are workspaces of their own, which no other command compiles. libFuzzer is left out:
+/// building it needs a C++ compiler, and nothing is linked here.
 fn check_fuzz_targets() -> Result<()> {
     for manifest in ["proto/fuzz/Cargo.toml", "apiserver/core/fuzz/Cargo.toml"] {
         let mut check = run::cargo();
@@ -65,20 +66,20 @@ fn check_fuzz_targets() -> Result<()> {
     Ok(())
 }
 
-/// What cargo-deny says of known defects in dependencies.
+/// What cargo-deny reports about known defects in dependencies.
 #[derive(Debug, PartialEq, Eq)]
 enum Advisories {
-    /// There are none.
+    /// No known defects.
     None,
-    /// Nobody knows: their database cannot be reached.
+    /// Unknown: the advisory database cannot be reached.
     Unreached,
-    /// There are some, or cargo-deny failed in another way; this is what it said.
+    /// Known defects, or another failure of cargo-deny; contains its output.
     Failed(String),
 }
 
 impl Advisories {
     fn of(success: bool, said: &str) -> Self {
-        // A judgement counts whatever else went wrong on the way to it.
+        // A failed check counts, whatever else went wrong before it.
         let is_judged = said.contains("advisories FAILED");
         match success {
             true => Self::None,

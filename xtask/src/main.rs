@@ -29,16 +29,17 @@ struct Arguments {
 enum Recipe {
     /// Run every test; builds the Kubernetes components first when they are not cached.
     Test(test::Options),
-    /// Check the format and run the tests that need neither Go nor programs, with few random schedules: a minute once it is built.
+    /// Check the format and run the tests that need neither Go nor other programs, with few random schedules; takes a
+    /// minute once it is built.
     Quick,
     /// Run rustfmt, clippy and cargo-deny as CI does.
     Lint(lint::Options),
-    /// Build etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubectl, kubelet, kube-proxy and CoreDNS into
-    /// the user's cache folder.
+    /// Build etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubectl, kubelet, kube-proxy and CoreDNS
+    /// into the user's cache folder.
     Components,
     /// Read the facts about built-in kinds from a running API server into apiserver/core/data.
     Facts {
-        /// Arguments of the generator; without any it says what it takes.
+        /// Arguments of the generator; without any, the error lists them.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
@@ -48,15 +49,16 @@ enum Recipe {
     ApiBench(measure::Options),
     /// Build edgecore for a device: small, and without shared libraries.
     Device(device::Options),
-    /// Compare who may do what at random: the embedded API server beside kube-apiserver.
+    /// Compare authorization decisions for random rights and requests: the embedded API server beside kube-apiserver.
     Authz(authz::Options),
     /// Kill edgecore and cut the power of its disk, thousands of times.
     Crash(crash::Options),
-    /// Alter recorded traffic in every place, frame by frame: a replay must see each change. The tests alter one frame of each form.
+    /// Alter recorded traffic in every place, frame by frame: a replay must detect each change. The tests alter one
+    /// frame of each form.
     Mutations,
     /// Measure the DNS server, the wrapper and the memory of a node's agent and print a table.
     EdgeBench(measure::Options),
-    /// Attack a hub as one node and as a stranger, and print what it costs the hub and honest nodes.
+    /// Attack a hub as one node and as a stranger, and print the cost for the hub and for honest nodes.
     Hostile(measure::Options),
     /// Measure the hub's figures beside the floor and print a table.
     Bench(measure::Options),
@@ -113,7 +115,7 @@ mod tests {
         let lines = ["authz --cases 0", "crash --kills 0", "crash --cuts 0", "crash --kills 0 --cuts 0"];
         for line in lines {
             let words = ["cargo xtask"].into_iter().chain(line.split(' '));
-            let Err(refusal) = Arguments::try_parse_from(words) else { panic!("{line} is taken") };
+            let Err(refusal) = Arguments::try_parse_from(words) else { panic!("{line} is accepted") };
             assert!(refusal.to_string().contains("0 is not in 1.."), "{line}: {refusal}");
         }
         assert!(Arguments::try_parse_from(["cargo xtask", "crash", "--kills", "1"]).is_ok());

@@ -1,5 +1,5 @@
-//! Programs of the package `tombolo-tests` that measure. What there is to choose, each of them says itself: all arguments go
-//! to it.
+//! Starts the programs of the package `tombolo-tests` that measure. Each of them documents its own options, so all
+//! arguments are passed to it.
 
 use std::process::Command;
 
@@ -11,7 +11,7 @@ use crate::{components, device, run};
 #[derive(Args)]
 #[command(disable_help_flag = true)]
 pub(crate) struct Options {
-    /// Arguments of the program; `--help` says what it takes.
+    /// Arguments of the program; `--help` lists them.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
 }
@@ -24,7 +24,7 @@ impl Options {
 
 /// `cargo xtask bench`: the product's figures beside the floor's, in one run.
 pub(crate) fn bench(options: &Options) -> Result<()> {
-    // The agent is measured as it is built for a device, and with the whole alone.
+    // The agent is measured as it is built for a device, and only in a complete run.
     let agent = !options.has("--dialect") && !options.has("--calls");
     measure("bench", options, true, agent)
 }
@@ -44,14 +44,14 @@ pub(crate) fn edge_bench(options: &Options) -> Result<()> {
     measure("edgebench", options, false, !options.has("--quick"))
 }
 
-/// Builds what is measured as its users get it, and runs the program.
+/// Builds the measured programs as users get them, and runs the measuring program.
 fn measure(name: &str, options: &Options, cluster: bool, agent: bool) -> Result<()> {
     let assets = cluster.then(components::ensure).transpose()?;
     run::check(run::cargo().args(["build", "--release", "--locked", "--workspace", "--bins"]))?;
     if agent {
         device::build(None)?;
     }
-    // `cargo run` would pick other features than the workspace has, and compile it all once more.
+    // `cargo run` would select other features than the workspace build, and compile everything again.
     let mut command = Command::new(run::program("release", name)?);
     if let Some(assets) = assets {
         command.env(components::ASSETS_VARIABLE, assets);

@@ -1,4 +1,4 @@
-//! `cargo xtask quick`: what says within a minute whether a change is worth a full run.
+//! `cargo xtask quick`: checks within a minute whether a change is worth a full run.
 
 use std::time::Instant;
 
@@ -6,18 +6,18 @@ use anyhow::Result;
 
 use crate::{run, test};
 
-/// Random schedules and cases that are tried, where the full run tries many times as many.
+/// Numbers of random schedules and cases. The full run tries many times as many.
 const SCHEDULES: &str = "200";
 const CASES: &str = "16";
 
-/// Packages whose integration tests need no other program.
+/// Packages whose integration tests do not start other programs.
 const PURE: [&str; 3] = ["tombolo-proto", "tombolo-grid", "tombolo-catalog"];
 
-/// Formatting, the unit tests of all crates, the integration tests of the pure ones, and the repository's own rules. Needs neither
-/// Go nor a cluster.
+/// Runs the format check, the unit tests of all crates, the integration tests of the pure crates, and the repository's
+/// own rules. Needs neither Go nor a cluster.
 ///
 /// # Errors
-/// One of them fails.
+/// One of these fails.
 pub(crate) fn run() -> Result<()> {
     run::check(run::cargo().args(["fmt", "--all", "--check"]))?;
     let started = Instant::now();
@@ -30,6 +30,6 @@ pub(crate) fn run() -> Result<()> {
     test::run_programs([&mut libraries, &mut pure, &mut rules], |command| {
         command.env("TOMBOLO_SCHEDULES", SCHEDULES).env("PROPTEST_CASES", CASES);
     })?;
-    eprintln!("tests were built and ran within {} s", started.elapsed().as_secs());
+    eprintln!("built and ran the tests in {} s", started.elapsed().as_secs());
     Ok(())
 }

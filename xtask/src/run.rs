@@ -1,4 +1,4 @@
-//! Running other programs.
+//! Runs other programs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,10 +18,10 @@ pub(crate) fn cargo() -> Command {
     command
 }
 
-/// The target folder that this program is in.
+/// The target folder that contains this program.
 pub(crate) fn target() -> Result<PathBuf> {
-    let own = std::env::current_exe().context("the path of this program is unknown")?;
-    Ok(own.ancestors().nth(2).context("this program is in no target folder")?.to_owned())
+    let own = std::env::current_exe().context("cannot find the path of this program")?;
+    Ok(own.ancestors().nth(2).context("this program is not in a target folder")?.to_owned())
 }
 
 /// A program of the workspace that was built with this profile.
@@ -29,7 +29,7 @@ pub(crate) fn program(profile: &str, name: &str) -> Result<PathBuf> {
     Ok(target()?.join(profile).join(name))
 }
 
-/// Runs a command to its end; its output goes to the terminal.
+/// Runs a command to its end. Its output goes to the terminal.
 pub(crate) fn check(command: &mut Command) -> Result<()> {
     let line = describe(command);
     eprintln!("$ {line}");
@@ -40,7 +40,7 @@ pub(crate) fn check(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// A command as it would be typed.
+/// A command as a user would type it.
 pub(crate) fn describe(command: &Command) -> String {
     let mut line = command.get_program().to_string_lossy().into_owned();
     for argument in command.get_args() {

@@ -16,10 +16,10 @@ mod repeat;
 use repeat::Report;
 pub(crate) use repeat::run_some;
 
-/// Variable that lets tests leave that need a cluster.
+/// Variable that lets tests that need a cluster skip themselves.
 const WITHOUT_CLUSTER_VARIABLE: &str = "TOMBOLO_WITHOUT_CLUSTER";
 
-/// Features that no program has by itself, and that are tested.
+/// Features that no program enables by default but that are tested.
 pub(crate) const FEATURES: &str = "tombolo-edge/profile";
 
 #[derive(Args)]
@@ -55,14 +55,14 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Says at once what is missing for the tests, or installs it.
+/// Reports missing prerequisites immediately, or installs them.
 fn prepare(options: &Options) -> Result<()> {
     if options.without_cluster {
         return Ok(());
     }
     if !components::available() {
         bail!(
-            "neither Go nor {} is here, so the tests against kube-apiserver and kubectl cannot run: install \
+            "neither Go nor {} is available, so tests against kube-apiserver and kubectl cannot run: install \
              Go 1.26, or leave them out with --without-cluster",
             components::ASSETS_VARIABLE
         );
@@ -73,8 +73,8 @@ fn prepare(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Every test once, and those that failed once more by themselves: whole-system tests start dozens of programs on two
-/// cores, and a deadline that is missed then says nothing of the product. Both outcomes are printed.
+/// Runs every test once, then repeats the failed tests alone. Whole-system tests start dozens of programs on two cores,
+/// so a missed deadline there says nothing about the product. Both outcomes are printed.
 fn run_tests(options: &Options, mut command: Command, skip_log: &Path) -> Result<()> {
     let first = match options.cargo_arguments.as_slice() {
         [] => everything(&mut command)?,
@@ -84,13 +84,13 @@ fn run_tests(options: &Options, mut command: Command, skip_log: &Path) -> Result
         let skipped = u64::try_from(lines(skip_log).len())?;
         if first.is_empty(skipped) && runs_tests(&options.cargo_arguments) {
             bail!(
-                "no test ran, and {skipped} were skipped: nothing has the name that was asked for, or can run here"
+                "no test ran, and {skipped} were skipped: no test matches the filter, or none can run on this machine"
             );
         }
         return Ok(());
     }
     let Some(failed) = first.worth_repeating() else { bail!("tests failed: see above") };
-    eprintln!("{} tests failed and run once more", failed.len());
+    eprintln!("{} tests failed; running them once more", failed.len());
     let mut command = cargo_test(options, skip_log)?;
     let own = options.cargo_arguments.iter().take_while(|argument| *argument != "--");
     let second = Report::of(command.args(own).args(["--", "--exact"]).args(failed))?;
@@ -124,7 +124,7 @@ pub(crate) fn run_programs<const N: usize>(
     Ok(())
 }
 
-/// All tests: the programs side by side, then the examples of the documentation.
+/// Runs all tests: the programs in parallel, then the documentation's examples.
 fn everything(command: &mut Command) -> Result<Report> {
     let programs = pool::build(command)?;
     let mut report = pool::run(programs, command)?;
@@ -139,7 +139,7 @@ fn everything(command: &mut Command) -> Result<Report> {
     Ok(report)
 }
 
-/// `cargo test` with what the tests look for in their environment, which is built where it is missing.
+/// `cargo test` with the environment that the tests need. Builds missing programs first.
 fn cargo_test(options: &Options, skip_log: &Path) -> Result<Command> {
     let mut command = run::cargo();
     command.args(["test", "--locked", "--no-fail-fast"]).env("TOMBOLO_SKIP_LOG", skip_log);
@@ -156,13 +156,13 @@ fn cargo_test(options: &Options, skip_log: &Path) -> Result<Command> {
     Ok(command)
 }
 
-/// The programs that the whole-system tests start. `cargo test` builds a program only for the integration tests of its
-/// own package, so those of another package would find none, or an old one.
+/// Builds the programs that the whole-system tests start. `cargo test` builds a program only for the integration tests
+/// of its own package, so tests of another package would find no program, or an old one.
 pub(crate) fn build_programs() -> Result<()> {
     run::check(run::cargo().args(["build", "--locked", "--workspace", "--bins", "--features", FEATURES]))
 }
 
-/// Whether these arguments ask for tests to run, and not for a list of them or for their programs alone.
+/// Whether these arguments run tests, and do not just list them or build their programs.
 fn runs_tests(arguments: &[String]) -> bool {
     !arguments.iter().any(|argument| matches!(argument.as_str(), "--no-run" | "--list" | "--help" | "-h"))
 }
@@ -173,7 +173,7 @@ fn names_packages(arguments: &[String]) -> bool {
     flags.any(|flag| flag == "-p" || flag.starts_with("--package"))
 }
 
-/// What was skipped so far, a line a test. No file: nothing.
+/// The skipped tests so far, one per line; empty if the file does not exist.
 fn lines(log: &Path) -> Vec<String> {
     let text = fs::read_to_string(log).unwrap_or_default();
     let mut names: Vec<String> = text.lines().map(str::to_owned).collect();
@@ -183,7 +183,7 @@ fn lines(log: &Path) -> Vec<String> {
 
 fn take_lines(log: &Path) -> Vec<String> {
     let names = lines(log);
-    // Only a leftover of this run in the temporary folder; nothing depends on its removal.
+    // This is only a temporary file of this run; nothing depends on its removal.
     let _ = fs::remove_file(log);
     names
 }

@@ -1,4 +1,4 @@
-//! The test command on a machine without Go and without `KUBEBUILDER_ASSETS`.
+//! Tests the test command on a machine without Go and without `KUBEBUILDER_ASSETS`.
 
 use std::process::Command;
 

@@ -1,5 +1,5 @@
-//! Defaults of built-in kinds, after the Kubernetes API conventions. Kubelet and controllers rely on them: they read
-//! fields such as `enableServiceLinks` and `replicas` without asking whether they are there.
+//! Defaults of built-in kinds, according to the Kubernetes API conventions. The kubelet and controllers rely on them:
+//! they read fields such as `enableServiceLinks` and `replicas` without checking whether they are set.
 
 mod admission;
 mod devices;
@@ -14,7 +14,7 @@ use tombolo_apicore::kinds::KindInfo;
 use tombolo_apicore::value::object_at;
 use tombolo_apicore::value::{at_mut, items_mut, or_default, or_insert, or_number, text};
 
-/// Puts the defaults of a built-in kind into a decoded object.
+/// Sets the defaults of a built-in kind in a decoded object.
 pub(crate) fn default(kind: &KindInfo, object: &mut Value) {
     let Value::Object(map) = object else { return };
     match kind.group_kind() {
@@ -93,7 +93,7 @@ fn service(spec: &mut Map<String, Value>) {
     }
 }
 
-/// What a load balancer does with the addresses that it says to have.
+/// Sets the mode of the ingress IP addresses of a load balancer.
 fn ingress_mode(map: &mut Map<String, Value>) {
     if map.get("spec").is_none_or(|spec| spec["type"] != "LoadBalancer") {
         return;
@@ -108,7 +108,7 @@ fn ingress_mode(map: &mut Map<String, Value>) {
     }
 }
 
-/// `stringData` is a write-only way to give `data` without base64.
+/// Moves `stringData` into `data`: it is a write-only way to set `data` without base64.
 fn secret(map: &mut Map<String, Value>) {
     use base64::Engine as _;
     or_insert(map, "type", "Opaque");
@@ -130,7 +130,7 @@ fn namespace(map: &mut Map<String, Value>) {
     or_insert(object_at(map, "status"), "phase", "Active");
 }
 
-/// What can be allocated is at least known once the capacity is; the range of pods is also in the list of ranges.
+/// Defaults of a node: the allocatable resources are the capacity, and `podCIDR` and `podCIDRs` follow each other.
 fn node(map: &mut Map<String, Value>) {
     let spec = object_at(map, "spec");
     let (one, list) = (spec.get("podCIDR").cloned(), spec.get("podCIDRs").cloned());
@@ -238,7 +238,7 @@ fn definition(spec: &mut Map<String, Value>) {
     }
 }
 
-/// Shares of a priority level; an explicit zero is a value.
+/// Shares of a priority level; an explicit zero is kept.
 fn priority_level(spec: &mut Map<String, Value>) {
     for part in ["limited", "exempt"] {
         let Some(Value::Object(level)) = spec.get_mut(part) else { continue };

@@ -1,4 +1,4 @@
-//! What the server itself writes into objects of built-in kinds: the strategies of kube-apiserver.
+//! Fields that the server writes into objects of built-in kinds: the strategies of kube-apiserver.
 
 mod claim;
 mod pod;
@@ -25,7 +25,7 @@ pub(crate) fn create(kind: &KindInfo, object: &mut Value) {
         ("apps", "StatefulSet") => drop_unavailable(map),
         ("discovery.k8s.io", "EndpointSlice") => drop_topology(map),
         ("coordination.k8s.io", "Lease") => drop_election(map, &Value::Null),
-        // What is in use is kept from vanishing by the controllers that remove these finalizers.
+        // Controllers remove these finalizers when the object is no longer in use.
         ("", "PersistentVolume") => add_finalizer(map, "kubernetes.io/pv-protection"),
         ("", "PersistentVolumeClaim") => {
             add_finalizer(map, "kubernetes.io/pvc-protection");
@@ -37,7 +37,7 @@ pub(crate) fn create(kind: &KindInfo, object: &mut Value) {
     pod::drop_disabled(kind.group_kind(), object);
 }
 
-/// What is in a namespace goes before the namespace does.
+/// The content of a namespace is deleted before the namespace itself.
 fn namespace(map: &mut Map<String, Value>) {
     let finalizers = object_at(map, "spec").entry("finalizers").or_insert_with(|| json!([]));
     if let Value::Array(list) = finalizers
@@ -47,8 +47,8 @@ fn namespace(map: &mut Map<String, Value>) {
     }
 }
 
-/// A job selects its pods by its own uid unless its author takes over with `manualSelector`. Labels of the author stay:
-/// those that contradict are refused by the validation (batch/job/strategy.go, generateSelector).
+/// A job selects its pods by its own uid unless `manualSelector` is set. Existing labels stay: validation refuses those
+/// that contradict (batch/job/strategy.go, generateSelector).
 fn job_selector(map: &mut Map<String, Value>) {
     let own = |key: &str| map.get("metadata").map_or_else(String::new, |own| text(own, &[key]).to_owned());
     let (uid, name) = (own("uid"), own("name"));
@@ -58,8 +58,8 @@ fn job_selector(map: &mut Map<String, Value>) {
     let own = map.get("metadata").map_or(Value::Null, |own| own["labels"].clone());
     let spec = object_at(map, "spec");
     let labels = object_at(object_at(object_at(spec, "template"), "metadata"), "labels");
-    // Labels taken from the template share a map with it in Go: what is added there is the job's too. Labels that its
-    // author gave both look the same here, and are treated alike.
+    // In Go, labels defaulted from the template share a map with it: labels added there are also added to the job.
+    // Labels that the client set on both look the same here, and are treated alike.
     let shared = own.as_object().is_none_or(|own| own.is_empty() || own == labels);
     for (label, value) in [("controller-uid", &uid), ("job-name", &name)] {
         labels.entry(label).or_insert_with(|| value.clone().into());
@@ -73,7 +73,8 @@ fn job_selector(map: &mut Map<String, Value>) {
     }
 }
 
-/// Where a StatefulSet says how many pods may be missing, which kube-apiserver keeps only where it is switched on.
+/// Maximum of unavailable pods of a StatefulSet. kube-apiserver keeps the field only if its feature gate is on, or if
+/// it was set before.
 const UNAVAILABLE: [&str; 4] = ["spec", "updateStrategy", "rollingUpdate", "maxUnavailable"];
 
 fn drop_unavailable(map: &mut Map<String, Value>) {
@@ -84,7 +85,7 @@ fn drop_unavailable(map: &mut Map<String, Value>) {
     }
 }
 
-/// The topology of endpoints is of an older version: it is kept where it is, and not written.
+/// The topology of endpoints belongs to an older API version: it is kept in stored objects, and not written anew.
 fn drop_topology(map: &mut Map<String, Value>) {
     let endpoints = map.get_mut("endpoints").and_then(Value::as_array_mut);
     for endpoint in endpoints.into_iter().flatten().filter_map(Value::as_object_mut) {
@@ -92,7 +93,8 @@ fn drop_topology(map: &mut Map<String, Value>) {
     }
 }
 
-/// How a leader is elected among candidates, which kube-apiserver keeps only where it is switched on or was there before.
+/// Fields of coordinated leader election. kube-apiserver keeps them only if the feature gate is on, or if they were set
+/// before.
 fn drop_election(map: &mut Map<String, Value>, old: &Value) {
     let Some(spec) = map.get_mut("spec").and_then(Value::as_object_mut) else { return };
     for field in ["strategy", "preferredHolder"] {
@@ -141,7 +143,7 @@ pub(crate) fn update(kind: &KindInfo, new: &mut Value, old: &Value, subresource:
     }
 }
 
-/// Seconds that a deletion waits when nobody says how long.
+/// Grace period of a deletion in seconds, if the request sets none.
 pub(crate) fn default_grace(kind: &KindInfo, object: &Value) -> i64 {
     if kind.group_kind() != ("", "Pod") {
         return 0;

@@ -1,4 +1,4 @@
-//! What the containers of a pod need together, and how well it is served when its node runs short.
+//! Total resources of a pod's containers, and the pod's quality of service class.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use serde_json::Value;
 use tombolo_apicore::schema::format::Quantity;
 use tombolo_apicore::value::{at, items};
 
-/// Amounts by the names of resources.
+/// Amounts by resource name.
 pub(crate) type Amounts<'v> = BTreeMap<&'v str, Quantity>;
 
-/// Guaranteed when every container limits CPU and memory to what it requests, BestEffort when none asks anything.
+/// Guaranteed if every container has CPU and memory requests equal to the limits, BestEffort if no container sets any.
 pub(crate) fn qos_class(spec: &Value) -> &'static str {
     let containers = || items(spec, &["containers"]).iter().chain(items(spec, &["initContainers"]));
     let own = |container: &Value| container["resources"].clone();
@@ -34,8 +34,8 @@ pub(crate) fn qos_class(spec: &Value) -> &'static str {
     }
 }
 
-/// What all containers together need at any time: init containers run one after the other, sidecars beside all that
-/// follow them.
+/// The maximum that all containers need at any time. Init containers run one after the other; a sidecar runs beside all
+/// containers after it.
 pub(crate) fn together<'v>(spec: &'v Value, list: &str) -> Amounts<'v> {
     let of = |container: &'v Value| -> Amounts<'v> {
         let amounts = at(container, &["resources", list]).as_object().into_iter().flatten();

@@ -1,4 +1,4 @@
-//! The strategies of all built-in kinds, as the core asks for them.
+//! The strategies of all built-in kinds, in the form that the core calls.
 
 use jiff::Timestamp;
 use serde_json::{Map, Value};
@@ -8,7 +8,7 @@ use tombolo_apicore::kinds::strategy::Strategy;
 
 use crate::{defaults, prepare, validate};
 
-/// What kube-apiserver does with objects of its own kinds.
+/// The behaviour of kube-apiserver for its own kinds.
 #[derive(Debug)]
 pub(crate) struct Builtin;
 

@@ -1,4 +1,4 @@
-//! Validation of built-in kinds: the fields that the system depends on, worded as kube-apiserver words them.
+//! Validation of built-in kinds: the fields that the system depends on, with the messages of kube-apiserver.
 
 mod addresses;
 mod api_service;
@@ -47,12 +47,12 @@ use tombolo_apicore::kinds::meta::{self, IMMUTABLE};
 use tombolo_apicore::kinds::{KindInfo, definition};
 use tombolo_apicore::names;
 
-/// What is wrong with a new object, beside its metadata.
+/// Validates a new object, except its metadata.
 pub(crate) fn create(kind: &KindInfo, object: &Value, errors: &mut Vec<FieldError>) {
     content(kind, object, None, errors);
 }
 
-/// What is wrong with an update, beside the metadata.
+/// Validates an update, except the metadata.
 pub(crate) fn update(
     kind: &KindInfo,
     new: &Value,
@@ -72,7 +72,7 @@ pub(crate) fn update(
             core::subresource((kind, subresource), new, old, errors);
         }
         (("apiextensions.k8s.io", "CustomResourceDefinition"), "") => {
-            // The name was right when the definition was created, and what it consists of is immutable.
+            // The name was valid when the definition was created, and its parts are immutable.
             errors.retain(|error| error.field != "metadata.name");
             definition::check_stored_versions(new, errors);
         }
@@ -93,7 +93,7 @@ fn content(kind: &KindInfo, object: &Value, old: Option<&Value>, errors: &mut Ve
     }
 }
 
-/// What is wrong with an object of a group that has a module of its own.
+/// Validates an object of a group that has its own module.
 fn of_group(group: &str, kind: &str, object: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
     match (group, kind) {
         ("apps", _) => apps::check(kind, object, old, errors),
@@ -132,7 +132,7 @@ fn changes(kind: &KindInfo, new: &Value, old: &Value, errors: &mut Vec<FieldErro
     immutable::check(kind.group_kind(), new, old, errors);
 }
 
-/// What is wrong with a name.
+/// The problem with a name, if there is one.
 pub(crate) fn name_problem(kind: &KindInfo, name: &str) -> Option<String> {
     match kind.group_kind() {
         ("", "Namespace" | "Service") => names::dns1123_label(name),

@@ -1,10 +1,10 @@
-//! The arguments of functions.
+//! Reads the arguments of functions.
 
 use cel::ExecutionError;
 use cel::common::types::{CelInt, CelString};
 use cel::common::value::CowVal;
 
-/// A text among the arguments.
+/// A string argument.
 pub(crate) fn text<'a>(
     function: &str,
     arguments: &'a [CowVal<'_, '_>],
@@ -14,7 +14,7 @@ pub(crate) fn text<'a>(
     found.map(CelString::inner).ok_or_else(|| no_overload(function))
 }
 
-/// A whole number among the arguments.
+/// An integer argument.
 pub(crate) fn whole(
     function: &str,
     arguments: &[CowVal<'_, '_>],
@@ -24,7 +24,7 @@ pub(crate) fn whole(
     found.map(|number| *number.inner()).ok_or_else(|| no_overload(function))
 }
 
-/// What is said of arguments that the function does not take.
+/// The error for arguments that the function does not accept.
 pub(crate) fn no_overload(function: &str) -> ExecutionError {
     ExecutionError::function_error(function, "no such overload")
 }

@@ -1,4 +1,4 @@
-//! Finds the type of every node of an expression, or what is wrong with it.
+//! Type checker: finds the type of every node of an expression, or the errors in it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -37,31 +37,31 @@ const TYPE_NAMES: [&str; 16] = [
 pub const AUTHORIZER: &str = "kubernetes.authorization.Authorizer";
 const RESOURCE_CHECK: &str = "kubernetes.authorization.ResourceCheck";
 
-/// Under which name `authorizer.requestResource` is bound: no expression can spell it.
+/// Name to which `authorizer.requestResource` is bound. No expression can contain it.
 pub const OWN_REQUEST: &str = "@requestResource";
 
-/// How many errors one expression reports at most.
+/// Maximum number of errors reported for one expression.
 const ERRORS_MAX: usize = 20;
 
-/// What is known of an expression.
+/// The results of checking an expression.
 #[derive(Debug, Default)]
 pub(crate) struct Checked {
-    /// Types by the number of the node.
+    /// Types by node id.
     pub(crate) types: HashMap<u64, Type>,
-    /// Calls whose target is the first part of the function's name.
+    /// Calls by node id whose target is part of the function's qualified name, with that name.
     pub(crate) qualified: HashMap<u64, String>,
     /// Variables that the expression uses.
     pub(crate) variables: BTreeSet<String>,
     /// Fields of variables that the expression names.
     pub(crate) members: BTreeSet<(String, String)>,
-    /// Type of the whole.
+    /// Type of the whole expression.
     pub(crate) result: Option<Type>,
 }
 
-/// Checks an expression that sees some variables.
+/// Checks an expression that can use the given variables.
 ///
 /// # Errors
-/// Everything that is wrong, with the places, worded as cel-go words it.
+/// All errors, with their positions, in cel-go's words.
 pub(crate) fn check(
     parsed: &Parsed,
     variables: &[(String, Type)],
@@ -87,9 +87,9 @@ pub(crate) fn check(
 struct Checker<'a> {
     parsed: &'a Parsed,
     signatures: &'static Signatures,
-    /// Variables, innermost last.
+    /// Variables in scope, innermost last.
     scope: Vec<(String, Type)>,
-    /// How many of them are the expression's own.
+    /// How many of them are global variables of the expression.
     globals: usize,
     builds_objects: bool,
     done: Checked,
@@ -220,7 +220,7 @@ impl Checker<'_> {
         }
     }
 
-    /// The whole name of a function like `ip.isCanonical`, unless its first part is a variable.
+    /// The qualified name of a function such as `ip.isCanonical`, unless its first part is a variable.
     fn qualified_function(&self, target: &IdedExpr, name: &str) -> Option<String> {
         let prefix = qualified_name(target)?;
         let root = prefix.split('.').next()?;
@@ -267,7 +267,7 @@ impl Checker<'_> {
         Type::Map(Arc::new(key), Arc::new(value), map.entries.len() as u64)
     }
 
-    /// Lists and maps that are written out hold one type: Kubernetes asks for it.
+    /// Kubernetes requires that list and map literals contain one type.
     fn aggregate(&mut self, node: u64, so_far: &Type, given: Type, optional: bool) -> Type {
         let given = match (optional, given) {
             (true, Type::Optional(of)) => of.as_ref().clone(),
@@ -290,7 +290,7 @@ impl Checker<'_> {
                 self.visit(&field.value);
             }
         }
-        // The fields are those of a kind that is known when the policy is asked.
+        // The fields are those of a kind that is known only when the policy is evaluated.
         Type::DYN
     }
 
@@ -319,7 +319,7 @@ impl Checker<'_> {
         self.visit(&fold.loop_cond);
         let step = self.visit(&fold.loop_step);
         self.scope.truncate(depth);
-        // What is bound to a name without a loop keeps its type; what is gathered gets that of the step.
+        // A value bound to a name without a loop keeps its type; an accumulated value gets the type of the step.
         let gathered =
             if is_binding(fold) { self.type_of(&fold.accu_init) } else { step.sized(range.size()) };
         self.scope.push((fold.accu_var.clone(), gathered));
@@ -333,7 +333,7 @@ impl Checker<'_> {
     }
 }
 
-/// A comprehension that only gives a name to a value: it loops over nothing.
+/// Whether a comprehension only binds a value to a name: it has no loop.
 pub(crate) fn is_binding(fold: &ComprehensionExpr) -> bool {
     matches!(&fold.iter_range.expr, Expr::List(list) if list.elements.is_empty())
         && fold.accu_var != "@result"
@@ -351,12 +351,12 @@ fn literal_type(literal: &LiteralValue) -> Type {
     }
 }
 
-/// Whether a node is the question about the request itself.
+/// Whether a node is `authorizer.requestResource`.
 pub(crate) fn is_own_request(node: &IdedExpr) -> bool {
     qualified_name(node).is_some_and(|name| name == "authorizer.requestResource")
 }
 
-/// `a.b.c` where a node spells it.
+/// The name `a.b.c`, if the node is one.
 pub(crate) fn qualified_name(node: &IdedExpr) -> Option<String> {
     match &node.expr {
         Expr::Ident(name) => Some(name.clone()),
@@ -367,7 +367,7 @@ pub(crate) fn qualified_name(node: &IdedExpr) -> Option<String> {
     }
 }
 
-/// The result of the first signature that takes the arguments; dynamic when several do and differ.
+/// The result type of the first signature that accepts the arguments; dynamic if several do and their results differ.
 fn resolve(signatures: &[Signature], arguments: &[Type]) -> Option<Type> {
     let mut found: Option<Type> = None;
     for signature in signatures.iter().filter(|signature| signature.parameters.len() == arguments.len()) {
@@ -386,7 +386,7 @@ fn resolve(signatures: &[Signature], arguments: &[Type]) -> Option<Type> {
     found
 }
 
-/// Bounds of results that follow from those of the arguments.
+/// The result type with the size bound that follows from the sizes of the arguments.
 fn sized(name: &str, result: Type, arguments: &[Type]) -> Type {
     let size = |index: usize| arguments.get(index).map_or(crate::types::UNBOUNDED, Type::size);
     match name {
@@ -394,7 +394,7 @@ fn sized(name: &str, result: Type, arguments: &[Type]) -> Type {
         "_?_:_" => result.sized(size(1).max(size(2))),
         "lowerAscii" | "upperAscii" | "substring" | "trim" | "find" | "slice" | "reverse" | "distinct"
         | "sort" | "string" | "dyn" | "charAt" => match size(0) {
-            // A scalar as text, the longest being a double.
+            // A scalar as text; the longest one is a double.
             1 => result.sized(32),
             size => result.sized(size),
         },

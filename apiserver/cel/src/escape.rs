@@ -1,8 +1,8 @@
-//! How names of JSON fields become identifiers of expressions (Kubernetes convention for `x-kubernetes-validations`).
+//! Converts names of JSON fields to identifiers in expressions (Kubernetes convention for `x-kubernetes-validations`).
 
 use tombolo_apicore::schema::rules::RESERVED_WORDS;
 
-/// The identifier of a field; none when no expression can name it.
+/// The identifier of a field; `None` if no expression can name it.
 pub(crate) fn escape(name: &str) -> Option<String> {
     if name.is_empty() || name.as_bytes()[0].is_ascii_digit() {
         return None;

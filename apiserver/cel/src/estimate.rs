@@ -1,5 +1,6 @@
-//! What an expression costs at most, by the sizes that its types allow: the estimate that decides whether a rule may
-//! be part of a definition. After cel-go's `checker/cost.go` and the additions of kube-apiserver (`library/cost.go`).
+//! Estimates the maximum cost of an expression from the sizes that its types allow. The estimate decides whether a
+//! definition may contain a rule. Follows cel-go's `checker/cost.go` and kube-apiserver's additions
+//! (`library/cost.go`).
 
 use cel::IdedExpr;
 use cel::common::ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr};
@@ -8,18 +9,18 @@ use crate::check::{Checked, is_binding};
 use crate::pairs::{MAPPED, MERGED};
 use crate::types::Type;
 
-/// The function that asks the authorizer, and what one question costs (kube-apiserver's fixed cost).
+/// The function that calls the authorizer; below, the cost of one call (kube-apiserver's fixed cost).
 pub(crate) const AUTHORIZATION: &str = "check";
 pub(crate) const AUTHORIZATION_COST: u64 = 350_000;
 
-/// Reading one byte of a text, in tenths.
+/// Cost of reading one byte of a text, in tenths.
 const TRAVERSAL_TENTHS: u64 = 1;
-/// Making a list, a map and an object.
+/// Costs of creating a list, a map and an object.
 pub(crate) const LIST_COST: u64 = 10;
 pub(crate) const MAP_COST: u64 = 30;
 pub(crate) const OBJECT_COST: u64 = 40;
 
-/// The greatest cost; the greatest number stands for no bound.
+/// The maximum cost; `u64::MAX` means unbounded.
 pub(crate) fn estimate(tree: &IdedExpr, checked: &Checked) -> u64 {
     Estimate { checked }.cost(tree)
 }
@@ -32,7 +33,7 @@ pub(crate) fn tenth(size: u64) -> u64 {
     }
 }
 
-/// The cost of a pattern of some length on a text.
+/// The cost of matching a pattern of some length against a text.
 pub(crate) fn pattern_cost(text: u64, pattern: u64) -> u64 {
     tenth(text.saturating_add(1)).saturating_mul(pattern.div_ceil(4))
 }
@@ -113,14 +114,14 @@ impl Estimate<'_> {
         sum.saturating_add(self.own(name, &arguments))
     }
 
-    /// The lists and maps that only pass the entries of a map on are not there in cel-go.
+    /// Subtracts the lists and maps that only pass on the entries of a map: cel-go does not create them.
     fn without_wrapping(&self, name: &str, gathered: &IdedExpr, cost: u64) -> u64 {
         let (Expr::Comprehension(fold), true) = (&gathered.expr, cost < u64::MAX) else { return cost };
         let turn = if name == MAPPED { LIST_COST + MAP_COST } else { LIST_COST };
         cost.saturating_sub(self.size(&fold.iter_range).saturating_mul(turn))
     }
 
-    /// The cost of a function without that of its arguments.
+    /// The cost of a function without its arguments.
     fn own(&self, name: &str, arguments: &[&IdedExpr]) -> u64 {
         let size = |index: usize| arguments.get(index).map_or(0, |node| self.size(node));
         match name {
@@ -178,7 +179,7 @@ impl Estimate<'_> {
         }
     }
 
-    /// Looking at all of a list or a text.
+    /// Cost of reading a whole list or text.
     fn traversal(&self, node: &IdedExpr) -> u64 {
         match self.ty(node) {
             Type::List(element, size, _) => {

@@ -1,4 +1,4 @@
-//! Expressions that were read, checked and bounded, ready to be evaluated.
+//! Expressions that are parsed, checked and bounded, ready for evaluation.
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,7 +20,7 @@ use crate::threads;
 use crate::types::Type;
 use crate::value;
 
-/// What expressions of one place can use.
+/// The variables and features that expressions of one kind can use.
 #[derive(Debug, Clone, Default)]
 pub struct Environment {
     variables: Vec<(String, Type)>,
@@ -28,22 +28,22 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// Variables that expressions see.
+    /// An environment with these variables.
     #[must_use]
     pub fn new(variables: Vec<(String, Type)>) -> Self {
         Self { variables, builds_objects: false }
     }
 
-    /// The same; expressions may write objects (`Object{..}` and `JSONPatch{..}`).
+    /// The same; expressions may also construct objects (`Object{..}` and `JSONPatch{..}`).
     #[must_use]
     pub fn building_objects(self) -> Self {
         Self { builds_objects: true, ..self }
     }
 
-    /// Reads an expression.
+    /// Compiles an expression.
     ///
     /// # Errors
-    /// What is wrong with it, with the places, worded as kube-apiserver words it.
+    /// The errors with their positions, in kube-apiserver's words.
     pub fn compile(&self, text: &str) -> Result<Expression, String> {
         let parsed = parse(env(), text)?;
         let checked = check(&parsed, &self.variables, self.builds_objects)?;
@@ -63,7 +63,7 @@ pub struct Expression(Arc<Compiled>);
 #[derive(Debug)]
 struct Compiled {
     tree: IdedExpr,
-    /// What is paid before the first branch.
+    /// Cost that is paid before the first branch.
     cost_first: u64,
     cost_max: u64,
     result: Type,
@@ -72,29 +72,29 @@ struct Compiled {
     is_deep: bool,
 }
 
-/// What an evaluation gave.
+/// The outcome of an evaluation.
 #[derive(Debug)]
 pub struct Evaluation<T> {
-    /// The value, or why there is none.
+    /// The value, or why evaluation failed.
     pub result: Result<T, EvaluationError>,
-    /// What it cost.
+    /// The cost of the evaluation.
     pub cost: u64,
 }
 
-/// Why an evaluation gave no value. Closed.
+/// Why an evaluation failed. Closed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EvaluationError {
-    /// It may cost no more.
+    /// The cost limit was exceeded.
     #[error("operation cancelled: actual cost limit exceeded")]
     CostExceeded,
-    /// An operation failed: a key is missing, a number too great.
+    /// An operation failed, for example because of a missing key or an overflow.
     #[error("{0}")]
     Failed(String),
 }
 
-/// Values of variables: looked up when an expression uses them.
+/// Values of variables, looked up when an expression uses them.
 pub trait Variables: Send + Sync {
-    /// The value with its type; none when the variable is not set. `authorizer.requestResource` is asked for as
+    /// The value with its type; `None` if the variable is not set. `authorizer.requestResource` is looked up as
     /// [`crate::OWN_REQUEST`].
     fn get<'a>(&'a self, name: &str) -> Option<Variable<'a>>;
 }
@@ -102,17 +102,17 @@ pub trait Variables: Send + Sync {
 /// The value of a variable.
 #[derive(Debug, Clone)]
 pub enum Variable<'a> {
-    /// A JSON value of a type.
+    /// A JSON value with its type.
     Json(&'a Value, &'a Type),
-    /// Whom to ask about rights.
+    /// The authorizer.
     Authorizer(Authorizer),
-    /// A question about rights.
+    /// An authorization check for a resource.
     Resource(Box<ResourceCheck>),
     /// A JSON value that may be absent.
     Optional(Option<(&'a Value, &'a Type)>),
 }
 
-/// Gives the evaluator its variables.
+/// Passes the variables to the evaluator.
 struct Bound<'a>(&'a dyn Variables);
 
 impl<'a> Bound<'a> {
@@ -134,30 +134,30 @@ impl<'a> Bound<'a> {
 }
 
 impl Expression {
-    /// What an evaluation costs at most, by the sizes that the types allow.
+    /// The maximum cost of an evaluation, from the sizes that the types allow.
     #[must_use]
     pub fn cost_max(&self) -> u64 {
         self.0.cost_max
     }
 
-    /// The type of its values.
+    /// The type of the expression's value.
     #[must_use]
     pub fn result_type(&self) -> &Type {
         &self.0.result
     }
 
-    /// Whether it uses a variable.
+    /// Whether the expression uses a variable.
     #[must_use]
     pub fn uses(&self, variable: &str) -> bool {
         self.0.variables.contains(variable)
     }
 
-    /// The fields of a variable that it names.
+    /// The fields of a variable that the expression names.
     pub fn members<'a>(&'a self, variable: &'a str) -> impl Iterator<Item = &'a str> {
         self.0.members.iter().filter(move |(of, _)| of == variable).map(|(_, field)| field.as_str())
     }
 
-    /// Evaluates to true or false.
+    /// Evaluates to a boolean.
     #[must_use]
     pub fn evaluate_bool(&self, variables: &dyn Variables, cost_max: u64) -> Evaluation<bool> {
         self.evaluate(variables, cost_max, |value| {
@@ -166,7 +166,7 @@ impl Expression {
         })
     }
 
-    /// Evaluates to a text.
+    /// Evaluates to a string.
     #[must_use]
     pub fn evaluate_string(&self, variables: &dyn Variables, cost_max: u64) -> Evaluation<String> {
         self.evaluate(variables, cost_max, |value| {
@@ -175,7 +175,7 @@ impl Expression {
         })
     }
 
-    /// Evaluates to whatever it is, as JSON.
+    /// Evaluates to a value of any type, as JSON.
     #[must_use]
     pub fn evaluate_json(&self, variables: &dyn Variables, cost_max: u64) -> Evaluation<Value> {
         self.evaluate(variables, cost_max, value::json)
@@ -196,10 +196,10 @@ impl Expression {
             let value = cel::Value::resolve_val(&self.0.tree, &context).map_err(|error| describe(&error))?;
             read(value.as_ref())
         };
-        // The evaluator is not ours: what it does not expect must fail this evaluation and nothing else.
+        // The evaluator is a third-party crate: a panic in it must fail only this evaluation.
         let outcome = match self.0.is_deep {
             false => catch_unwind(AssertUnwindSafe(run)).map_err(drop),
-            // Evaluation recurses as deep as the tree is.
+            // The recursion of the evaluation is as deep as the tree.
             true => threads::evaluate(run),
         };
         let result = match outcome {
@@ -211,10 +211,10 @@ impl Expression {
     }
 }
 
-/// What an evaluation says that failed for no fault of the expression.
+/// The error of an evaluation that fails although the expression is valid.
 pub(crate) const INTERNAL: &str = "internal error of the evaluator";
 
-/// An error as cel-go words it, as far as the evaluator tells.
+/// An error in cel-go's words, as far as the evaluator provides the details.
 fn describe(error: &ExecutionError) -> String {
     match error {
         ExecutionError::NoSuchKey(key) => format!("no such key: {key}"),

@@ -1,8 +1,8 @@
-//! Expressions of Kubernetes in the Common Expression Language: rules of custom resources and admission policies.
+//! Kubernetes expressions in the Common Expression Language: rules of custom resources and admission policies.
 //!
-//! The crate `cel` parses and evaluates. This crate adds what Kubernetes asks for beside that: the types of schemas
-//! and the check of expressions against them, the libraries of functions, the estimate of costs, and the metering
-//! that ends every evaluation (`docs/decisions/0005-cel.md`).
+//! The crate `cel` parses and evaluates. This crate adds what Kubernetes requires beyond that: types from schemas, type
+//! checking of expressions, function libraries, the cost estimate, and metering, which bounds every evaluation
+//! (`docs/decisions/0005-cel.md`).
 
 mod arguments;
 mod check;

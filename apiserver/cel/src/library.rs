@@ -1,4 +1,4 @@
-//! The functions that kube-apiserver gives to expressions, beside those of the evaluator's crate.
+//! The functions that kube-apiserver provides to expressions, beyond those of the evaluator's crate.
 
 #![expect(
     clippy::needless_pass_by_value,
@@ -29,7 +29,7 @@ use cel::common::value::Val as _;
 static ENV: LazyLock<Arc<Env>> =
     LazyLock::new(|| Arc::new(build().expect("the functions of this crate do not clash with each other")));
 
-/// All functions, made once per process.
+/// All functions, registered once per process.
 pub(crate) fn env() -> &'static Arc<Env> {
     &ENV
 }
@@ -57,7 +57,7 @@ fn build() -> Result<Env, DeclarationError> {
     Ok(env)
 }
 
-/// Registers a function that is given the meter before its arguments, of any type.
+/// Registers a function that receives the meter before its arguments, which may have any type.
 fn metered(env: &mut Env, name: &str, arguments: usize, function: Function) -> Result<(), DeclarationError> {
     let mut types = vec![Meter::cel_type().to_owned()];
     types.resize_with(arguments + 1, || DYN_TYPE);

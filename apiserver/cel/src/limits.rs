@@ -1,34 +1,35 @@
-//! What expressions may cost, in the units of kube-apiserver, and how large they may be.
+//! Limits on the cost of expressions, in kube-apiserver's units, and on their size.
 
-/// What one evaluation of one expression may cost (`PerCallLimit`).
+/// Maximum cost of one evaluation of one expression (`PerCallLimit`).
 pub const CALL_COST_MAX: u64 = 1_000_000;
-/// What all expressions of one policy may cost for one request (`RuntimeCELCostBudget`).
+/// Maximum cost of all expressions of one policy for one request (`RuntimeCELCostBudget`).
 pub const POLICY_COST_MAX: u64 = 10_000_000;
-/// What the match conditions of one policy may cost for one request (`RuntimeCELCostBudgetMatchConditions`).
+/// Maximum cost of one policy's match conditions for one request (`RuntimeCELCostBudgetMatchConditions`).
 pub const MATCH_COST_MAX: u64 = 2_500_000;
-/// What one rule of a definition may cost by estimate (`StaticEstimatedCostLimit`).
+/// Maximum estimated cost of one rule of a definition (`StaticEstimatedCostLimit`).
 pub const RULE_ESTIMATE_MAX: u64 = 10_000_000;
-/// The largest object that estimates reckon with (`MaxRequestSizeBytes`).
+/// Maximum object size that estimates assume (`MaxRequestSizeBytes`).
 pub const REQUEST_BYTES_MAX: u64 = 3 * 1024 * 1024;
-/// The longest text that a message expression may give (`MaxEvaluatedMessageExpressionSizeBytes`).
+/// Maximum length of the result of a message expression (`MaxEvaluatedMessageExpressionSizeBytes`).
 pub const MESSAGE_BYTES_MAX: usize = 5 * 1024;
 
-/// The longest expression in bytes. kube-apiserver takes 100,000 code points; what is longer than this limit is
-/// refused when it is written.
+/// Maximum length of an expression in bytes. kube-apiserver accepts 100,000 code points; longer expressions than this
+/// limit are refused when they are written.
 pub const EXPRESSION_BYTES_MAX: usize = 16 * 1024;
-/// How deep an expression may nest once its macros are expanded: evaluation recurses.
+/// Maximum depth of an expression after macro expansion, because evaluation recurses.
 pub const EXPRESSION_DEPTH_MAX: usize = 80;
-/// Stack of the thread that parses a long expression: the tree of an operator chain is as deep as the chain is long.
+/// Stack size of the thread that parses a long expression: the tree of an operator chain is as deep as the chain is
+/// long.
 pub(crate) const PARSER_STACK_BYTES: usize = 256 * 1024 * 1024;
-/// Parses that wait for the one thread that parses; further ones wait for a place among them.
+/// Maximum number of parses in the queue of the single parser thread; further callers wait for a slot in the queue.
 pub(crate) const PARSES_WAITING_MAX: usize = 64;
-/// How deep a tree may be, with what the metering adds, to be evaluated on the stack of the caller.
+/// Maximum depth of a tree, with the metering nodes, that is evaluated on the caller's stack.
 pub(crate) const SHALLOW_DEPTH_MAX: usize = 20;
-/// Stack of the thread that evaluates a deeper tree.
+/// Stack size of the thread that evaluates a deeper tree.
 pub(crate) const EVALUATOR_STACK_BYTES: usize = 64 * 1024 * 1024;
-/// Deeper trees that are evaluated at the same time; further ones wait.
+/// Maximum number of deeper trees that are evaluated at the same time; further ones wait.
 pub(crate) const DEEP_EVALUATIONS_MAX: usize = 4;
-/// How large a compiled pattern may become, in bytes.
+/// Maximum size of a compiled pattern in bytes.
 pub(crate) const PATTERN_BYTES_MAX: usize = 256 * 1024;
-/// How many compiled patterns a thread keeps.
+/// Maximum number of compiled patterns that a thread keeps.
 pub(crate) const PATTERNS_MAX: usize = 64;

@@ -1,8 +1,8 @@
-//! Makes an expression count what its evaluation costs, so that it ends when it may cost no more.
+//! Meters the cost of an evaluation, and ends it when the cost limit is reached.
 //!
-//! The evaluator knows no limits. Before it runs, the tree is changed so that every turn of a loop, and every branch
-//! that need not be taken, first asks the meter, and so that whatever looks at all of a value pays for its size. The
-//! costs are those of kube-apiserver (cel-go's cost tracker), counted per branch instead of per node.
+//! The evaluator has no limits. So the tree is changed before it runs: every loop iteration, and every branch that is
+//! not always taken, first pays the meter, and every operation that reads a whole value pays for its size. The costs
+//! are those of kube-apiserver (cel-go's cost tracker), counted per branch instead of per node.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -23,12 +23,12 @@ use crate::pairs::single;
 use crate::types::Type;
 use crate::value::elements;
 
-/// The variable that holds the meter: no expression can spell it.
+/// The variable that holds the meter. No expression can contain it.
 pub(crate) const METER: &str = "@meter";
-/// What a turn of a loop costs beside its body.
+/// Cost of a loop iteration in addition to its body.
 const TURN_COST: u64 = 4;
 
-/// Counts what an evaluation costs.
+/// Counts the cost of an evaluation.
 #[derive(Debug, Clone)]
 pub(crate) struct Meter(Arc<Count>);
 
@@ -43,10 +43,10 @@ impl Meter {
         Self(Arc::new(Count { spent: AtomicU64::new(0), limit }))
     }
 
-    /// Takes a cost.
+    /// Adds a cost.
     ///
     /// # Errors
-    /// More was asked for than there is.
+    /// The limit is exceeded.
     pub(crate) fn spend(&self, cost: u64) -> Result<(), ExecutionError> {
         let add = |spent: u64| Some(spent.saturating_add(cost));
         let before = self
@@ -68,7 +68,7 @@ impl Meter {
         self.spent() > self.0.limit
     }
 
-    /// What looking at all of a value costs.
+    /// Pays for reading a whole value.
     pub(crate) fn spend_size(&self, value: &dyn Val) -> Result<(), ExecutionError> {
         self.spend(traversal(value)?)
     }
@@ -96,14 +96,14 @@ impl Val for Meter {
 
 impl StaticVal for Meter {}
 
-/// The meter that a metered function is given first.
+/// The meter, which is the first argument of a metered function.
 pub(crate) fn meter<'a>(arguments: &'a [CowVal<'_, '_>]) -> Result<&'a Meter, ExecutionError> {
     let found = arguments.first().and_then(|first| first.as_any()?.downcast_ref::<Meter>());
     found.ok_or_else(|| ExecutionError::function_error("cost", "no meter"))
 }
 
-/// The size of a value in units of cost: texts cost a tenth per byte, lists and maps one per element and what their
-/// texts cost.
+/// The cost of reading a whole value: a text costs a tenth per byte, a list or map one per element plus the cost of its
+/// texts.
 fn traversal(value: &dyn Val) -> Result<u64, ExecutionError> {
     if let Some(own) = text_size(value) {
         return Ok(tenth(own));
@@ -116,7 +116,7 @@ fn traversal(value: &dyn Val) -> Result<u64, ExecutionError> {
     Ok(cost)
 }
 
-/// Bytes of a text.
+/// Length of a text in bytes.
 pub(crate) fn text_size(value: &dyn Val) -> Option<u64> {
     if let Some(text) = value.downcast_ref::<CelString<'_>>() {
         return Some(text.inner().len() as u64);
@@ -124,7 +124,7 @@ pub(crate) fn text_size(value: &dyn Val) -> Option<u64> {
     value.downcast_ref::<cel::common::types::CelBytes<'_>>().map(|bytes| bytes.inner().len() as u64)
 }
 
-/// What a comparison of two values looks at, in units of cost.
+/// Pays for what a comparison of two values reads.
 pub(crate) fn comparison(a: &dyn Val, b: &dyn Val, meter: &Meter) -> Result<(), ExecutionError> {
     match (text_size(a), text_size(b)) {
         (Some(x), Some(y)) => meter.spend(tenth(x.min(y))),
@@ -152,7 +152,7 @@ pub(crate) fn comparison(a: &dyn Val, b: &dyn Val, meter: &Meter) -> Result<(), 
     }
 }
 
-/// Registers what the changed trees call.
+/// Registers the functions that changed trees call.
 pub(crate) fn register(env: &mut Env) -> Result<(), DeclarationError> {
     use cel::common::types::{DYN_TYPE, INT_TYPE};
     env.add_overload("@tick", "@tick", vec![METER_TYPE.to_owned(), INT_TYPE], tick)?;
@@ -176,7 +176,7 @@ fn size<'b, 'v>(mut arguments: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, Ex
     Ok(value)
 }
 
-/// Functions that pay for what they look at themselves; they are called with the meter first.
+/// Functions that pay for what they read themselves; their first argument is the meter.
 const METERED: [&str; 18] = [
     "_==_",
     "_!=_",
@@ -198,7 +198,7 @@ const METERED: [&str; 18] = [
     "flatten",
 ];
 
-/// Functions that look at nothing large, though their arguments may be.
+/// Functions that do not read large values, although their arguments may be large.
 const FREE: [&str; 12] = [
     "_&&_",
     "_||_",
@@ -214,7 +214,7 @@ const FREE: [&str; 12] = [
     "value",
 ];
 
-/// Changes a tree; gives it with what it costs before its first branch.
+/// Adds metering to a tree. Returns it with the cost before its first branch.
 pub(crate) fn weave(tree: IdedExpr, checked: &Checked) -> (IdedExpr, u64) {
     Weaver { checked }.weave(tree)
 }
@@ -236,7 +236,7 @@ fn metered(name: &str, mut args: Vec<IdedExpr>) -> IdedExpr {
     call(name, args)
 }
 
-/// Pays before a node is evaluated.
+/// Makes a node pay before it is evaluated.
 fn guarded(node: IdedExpr, cost: u64) -> IdedExpr {
     let cost = i64::try_from(cost).unwrap_or(i64::MAX);
     let tick = metered("@tick", vec![made(Expr::Literal(LiteralValue::Int(cost.into())))]);
@@ -286,7 +286,7 @@ impl Weaver<'_> {
         (woven.collect(), sum)
     }
 
-    /// Entries of a map; those of an object become entries of a map too, its fields being the keys.
+    /// Entries of a map. Fields of an object also become map entries, with the field names as keys.
     fn entries(&self, entries: Vec<IdedEntryExpr>) -> (Vec<IdedEntryExpr>, u64) {
         let mut sum = 0;
         let woven = entries.into_iter().map(|IdedEntryExpr { id, expr }| {
@@ -343,7 +343,7 @@ impl Weaver<'_> {
         (IdedExpr { id, expr: Expr::Call(call) }, cost + own)
     }
 
-    /// A branch pays when it is taken, unless it is nothing to speak of.
+    /// A branch pays when it is taken, unless it is a literal or an identifier.
     fn branch(&self, node: IdedExpr) -> IdedExpr {
         match &node.expr {
             Expr::Literal(_) | Expr::Ident(_) => node,
@@ -351,7 +351,7 @@ impl Weaver<'_> {
         }
     }
 
-    /// Whether the operand of a selection is the authorizer.
+    /// Whether the operand of a field selection is the authorizer.
     fn is_authorizer(&self, node: &IdedExpr) -> bool {
         let Expr::Select(select) = &node.expr else { return false };
         matches!(self.checked.types.get(&select.operand.id), Some(Type::Opaque(AUTHORIZER)))
@@ -371,8 +371,8 @@ impl Weaver<'_> {
         (Expr::Comprehension(Box::new(single(id, fold))), range_cost + init_cost + result_cost)
     }
 
-    /// A turn of a loop. The evaluator knows the steps of the standard macros by their shape, which must stay:
-    /// `result && x`, `result || x`, `result + [x]`, and the last behind a condition.
+    /// Meters the step of a loop. The evaluator recognizes the steps of the standard macros by their shape, which must
+    /// stay: `result && x`, `result || x`, `result + [x]`, and the last of these behind a condition.
     fn step(&self, node: IdedExpr) -> IdedExpr {
         let id = node.id;
         let Expr::Call(mut call) = node.expr else { return self.guard(node, TURN_COST) };
@@ -408,7 +408,7 @@ impl Weaver<'_> {
                 let list = ListExpr { elements: elements.collect(), optional_indices: list.optional_indices };
                 IdedExpr { id: node.id, expr: Expr::List(list) }
             }
-            // The number that `exists_one` adds.
+            // The number that `exists_one` adds to its count.
             expr => IdedExpr { id: node.id, expr },
         }
     }

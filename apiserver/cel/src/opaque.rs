@@ -1,6 +1,6 @@
-//! Types of libraries.
+//! Types of the function libraries.
 
-/// Declares a type of a library: its name, and that values are compared and copied as Rust compares and copies them.
+/// Declares a library type by its name, with comparison and copying as in Rust.
 macro_rules! opaque {
     ($ty:ident, $name:literal) => {
         static TYPE: cel::common::types::Type = cel::common::types::Type::new_unspecified_type($name);

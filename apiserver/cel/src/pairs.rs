@@ -1,19 +1,19 @@
-//! Takes comprehensions of two variables back to those of one, which is all that the evaluator knows: the one variable
-//! holds a pair, and where an expression names one of the two it gets that part of the pair.
+//! Rewrites two-variable comprehensions to one-variable ones, the only form that the evaluator supports. The one
+//! variable holds a pair, and each use of the original variables is replaced by that part of the pair.
 
 use cel::IdedExpr;
 use cel::common::ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr, LiteralValue};
 
-/// The function that makes the pairs of a list or map.
+/// The function that returns the pairs of a list or map.
 pub(crate) const PAIRS: &str = "@pairs";
 
-/// The function that makes one map of several.
+/// The function that merges several maps into one.
 pub(crate) const MERGED: &str = "cel.@merged";
 
-/// The same for maps of one entry that nobody has written out.
+/// The same for maps of one entry that a macro, not the author, created.
 pub(crate) const MAPPED: &str = "cel.@mapped";
 
-/// The same comprehension with one variable. `id` is a number that no comprehension around or inside this one has.
+/// The same comprehension with one variable. `id` must differ from that of every enclosing and nested comprehension.
 pub(crate) fn single(id: u64, mut fold: ComprehensionExpr) -> ComprehensionExpr {
     let Some(second) = fold.iter_var2.take() else { return fold };
     let pair = format!("@pair{id}");
@@ -36,7 +36,7 @@ fn element(pair: &str, part: i64) -> Expr {
     Expr::Call(CallExpr { func_name: "_[_]".to_owned(), target: None, args })
 }
 
-/// Puts something else wherever a variable is named, unless another one of that name hides it.
+/// Replaces every use of a variable, except where another variable of that name shadows it.
 fn replace(node: &mut IdedExpr, name: &str, with: &dyn Fn() -> Expr) {
     match &mut node.expr {
         Expr::Ident(own) if own == name => node.expr = with(),

@@ -1,4 +1,4 @@
-//! From text to a tree that is small enough to be evaluated.
+//! Parses a text into a tree, and checks that the tree is small enough to be evaluated.
 
 use cel::Env;
 use cel::IdedExpr;
@@ -7,7 +7,7 @@ use cel::common::ast::{EntryExpr, Expr, SourceInfo};
 use crate::limits::{EXPRESSION_BYTES_MAX, EXPRESSION_DEPTH_MAX};
 use crate::threads;
 
-/// A tree with the places in the text that its nodes come from.
+/// A tree with the source positions of its nodes.
 #[derive(Debug)]
 pub(crate) struct Parsed {
     pub(crate) tree: IdedExpr,
@@ -17,7 +17,7 @@ pub(crate) struct Parsed {
 /// Parses an expression.
 ///
 /// # Errors
-/// What is wrong with it, with the place, worded as cel-go words it.
+/// The error with its position, in cel-go's words.
 pub(crate) fn parse(env: &'static Env, text: &str) -> Result<Parsed, String> {
     if text.len() > EXPRESSION_BYTES_MAX {
         return Err(format!(
@@ -25,7 +25,7 @@ pub(crate) fn parse(env: &'static Env, text: &str) -> Result<Parsed, String> {
             text.len()
         ));
     }
-    // Parsing recurses as deep as operators are chained, and so do looking at the tree and dropping it.
+    // The recursion depth of parsing, traversing and dropping grows with the length of operator chains.
     let (owned, is_long) = (text.to_owned(), text.len() > threads::SHORT_TEXT_BYTES_MAX);
     let parsed = threads::parse(is_long, move || parse_here(env, &owned));
     parsed.unwrap_or_else(|why| Err(why.to_owned()))
@@ -49,14 +49,14 @@ fn parse_here(env: &Env, text: &str) -> Result<Parsed, String> {
     Ok(Parsed { tree, source })
 }
 
-/// An error with its line, as cel-go shows it. Lines and columns count from 1.
+/// An error with its line, as cel-go shows it. Lines and columns start at 1.
 pub(crate) fn render(text: &str, line: usize, column: usize, message: &str) -> String {
     let snippet = text.lines().nth(line.saturating_sub(1)).unwrap_or_default();
     let dots = ".".repeat(column.saturating_sub(1).min(snippet.len()));
     format!("ERROR: <input>:{line}:{column}: {message}\n | {snippet}\n | {dots}^")
 }
 
-/// Line and column of a byte of the text, both from 1.
+/// Line and column of a byte of the text, starting at 1.
 pub(crate) fn position(text: &str, offset: usize) -> (usize, usize) {
     let before = text.get(..offset).unwrap_or(text);
     let line = before.matches('\n').count() + 1;
@@ -64,12 +64,12 @@ pub(crate) fn position(text: &str, offset: usize) -> (usize, usize) {
     (line, column)
 }
 
-/// How deep a tree is.
+/// The depth of a tree.
 pub(crate) fn depth(node: &IdedExpr) -> usize {
     1 + children(node).into_iter().map(depth).max().unwrap_or(0)
 }
 
-/// The nodes directly below one.
+/// The direct children of a node.
 pub(crate) fn children(node: &IdedExpr) -> Vec<&IdedExpr> {
     match &node.expr {
         Expr::Unspecified | Expr::Ident(_) | Expr::Literal(_) => Vec::new(),

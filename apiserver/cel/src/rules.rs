@@ -1,5 +1,5 @@
-//! Rules of custom resources (`x-kubernetes-validations`): what a definition may ask for, and the answers about
-//! objects, after apiextensions-apiserver.
+//! Validation rules of custom resources (`x-kubernetes-validations`): checks of the rules in a definition, and their
+//! evaluation for objects, as in apiextensions-apiserver.
 
 mod path;
 
@@ -17,7 +17,7 @@ use crate::limits::{CALL_COST_MAX, MESSAGE_BYTES_MAX, RULE_ESTIMATE_MAX};
 use crate::schema::{Declared, cardinality_max, declare};
 use crate::types::Type;
 
-/// Why no rule of an object is evaluated any more.
+/// The error when the cost budget for an object's rules is used up.
 const OUT_OF_BUDGET: &str =
     "validation failed due to running out of cost budget, no further validation rules will be run";
 
@@ -43,7 +43,7 @@ fn text<'a>(rule: &'a Value, key: &str) -> &'a str {
     rule[key].as_str().unwrap_or_default()
 }
 
-/// What is wrong with the parts of a rule that are no expressions.
+/// Problems with the parts of a rule that are not expressions.
 fn form(site: &RuleSite<'_>) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let part = |key: &str| (text(site.rule, key), text(site.rule, key).trim());
@@ -96,7 +96,7 @@ fn kind(reason: &str) -> Option<ErrorKind> {
     })
 }
 
-/// Reads the expressions of one rule.
+/// Compiles the expressions of one rule.
 struct Reader<'a> {
     site: &'a RuleSite<'a>,
     declared: Declared,
@@ -144,12 +144,12 @@ impl Reader<'_> {
         Ok(Compiled { rule: Arc::new(compiled), cost: cost.saturating_add(message_cost), is_transition })
     }
 
-    /// Costs for all values that one object can have at this place.
+    /// The cost for all values that one object can have at this position.
     fn total(&self, cost: u64) -> u64 {
         cost.saturating_mul(self.site.occurrences_max.unwrap_or_else(|| cardinality_max(&self.declared)))
     }
 
-    /// The rule as the errors about it show it.
+    /// The rule in the form that errors show.
     fn shown(&self) -> Value {
         let rule = self.site.rule;
         json!({
@@ -198,7 +198,7 @@ impl Reader<'_> {
     }
 }
 
-/// A rule that can be evaluated.
+/// A compiled rule.
 #[derive(Debug)]
 struct Rule {
     own: Type,
@@ -267,12 +267,12 @@ impl CompiledRule for Rule {
 }
 
 impl Rule {
-    /// What messages call the rule.
+    /// The name of the rule in messages: the fixed message or the expression.
     fn shown(&self) -> &str {
         if self.fixed_message.is_empty() { &self.text } else { &self.fixed_message }
     }
 
-    /// The evaluation came to no result.
+    /// The failure that the evaluation has no result.
     fn failed(&self, consequence: Consequence, message: String) -> RuleFailure {
         RuleFailure {
             kind: ErrorKind::Invalid,
@@ -283,7 +283,7 @@ impl Rule {
         }
     }
 
-    /// The value does not follow the rule.
+    /// The failure that the value breaks the rule.
     fn broken(&self, selves: &Selves<'_>, budget: &mut Budget) -> RuleFailure {
         let message = match self.evaluated_message(selves, budget) {
             Ok(Some(message)) => message,
@@ -305,7 +305,7 @@ impl Rule {
         }
     }
 
-    /// The message that an expression makes, if it makes one that can be shown.
+    /// The result of the message expression, if there is one that can be shown.
     fn evaluated_message(&self, selves: &Selves<'_>, budget: &mut Budget) -> Result<Option<String>, String> {
         let Some(expression) = &self.message else { return Ok(None) };
         let Evaluation { result, cost } = expression.evaluate_string(selves, CALL_COST_MAX);
@@ -325,7 +325,7 @@ impl Rule {
     }
 }
 
-/// A message that an expression made, if it can be shown: one line, not empty and not too long.
+/// The result of a message expression, if it can be shown: one line, not empty and not too long.
 #[must_use]
 pub fn message_text(text: &str) -> Option<String> {
     let text = text.trim();

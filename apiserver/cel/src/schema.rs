@@ -1,4 +1,4 @@
-//! Types of structural schemas: what expressions see of the values of a custom resource.
+//! Types of structural schemas: how expressions see the values of a custom resource.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,18 +9,18 @@ use crate::escape::escape;
 use crate::limits::REQUEST_BYTES_MAX;
 use crate::types::{Field, ListKind, ObjectType, Type};
 
-/// A type with the least number of bytes that a value of it takes in JSON, from which greatest sizes follow.
+/// A type with the minimum JSON size of its values, from which maximum counts follow.
 #[derive(Debug, Clone)]
 pub(crate) struct Declared {
     pub(crate) ty: Type,
     pub(crate) bytes_min: u64,
 }
 
-/// A date in JSON, in bytes.
+/// Size of a date in JSON in bytes.
 const DATE_BYTES: u64 = 12;
 
-/// The type of a schema's values; none when expressions cannot see them, which is so for what the schema does not
-/// describe. `root` is set for whole objects: their type, name and name prefix are always known.
+/// The type of a schema's values; `None` if expressions cannot see them, because the schema does not describe them.
+/// `root` is set for whole objects: their type, name and name prefix are always visible.
 pub(crate) fn declare(schema: &Value, root: bool) -> Option<Declared> {
     if schema["x-kubernetes-int-or-string"] == true {
         let size = schema["maxLength"].as_u64().map_or(REQUEST_BYTES_MAX - 2, |max| max.saturating_mul(4));
@@ -88,7 +88,7 @@ fn object(schema: &Value, root: bool) -> Option<Declared> {
     Some(Declared { ty: Type::Object(Arc::new(ObjectType { fields, name })), bytes_min })
 }
 
-/// What every whole object shows: its type, and of its metadata the names.
+/// Adds the fields that every whole object has: its type, and the names in its metadata.
 fn whole(fields: &mut BTreeMap<String, Field>) {
     let text = json!({"type": "string"});
     let metadata = json!({"type": "object", "properties": {"name": text, "generateName": text}});
@@ -112,7 +112,7 @@ fn string(schema: &Value) -> Declared {
                 list.iter().filter_map(Value::as_str).map(|text| text.len() as u64).max().unwrap_or(0)
             };
             let listed = schema["enum"].as_array().filter(|list| !list.is_empty()).map(longest);
-            // A limit counts characters; one takes up to four bytes.
+            // The limit counts characters, which take up to four bytes each.
             let size = length.map(|max| max.saturating_mul(4)).or(listed).unwrap_or(unlimited);
             (Type::String(size), 2)
         }
@@ -120,7 +120,7 @@ fn string(schema: &Value) -> Declared {
     Declared { ty, bytes_min }
 }
 
-/// How many values there can be where only the size of a request bounds them (`maxCardinality`).
+/// Maximum number of values if only the request size bounds it (`maxCardinality`).
 pub(crate) fn cardinality_max(declared: &Declared) -> u64 {
     REQUEST_BYTES_MAX / (declared.bytes_min + 1)
 }

@@ -1,4 +1,4 @@
-//! The functions that expressions may call, with their types (`signatures.txt`).
+//! The functions that expressions may call, with their types (from `signatures.txt`).
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
@@ -7,7 +7,7 @@ use crate::types::Type;
 
 const TABLE: &str = include_str!("signatures.txt");
 
-/// The comparisons, which exist for every pair of ordered types.
+/// The comparison operators, which exist for every pair of ordered types.
 const COMPARISONS: [&str; 4] = ["_<_", "_<=_", "_>_", "_>=_"];
 const ORDERED: [Type; 6] = [
     Type::Bool,
@@ -19,14 +19,14 @@ const ORDERED: [Type; 6] = [
 ];
 const NUMBERS: [Type; 3] = [Type::Int, Type::Uint, Type::Double];
 
-/// One way to call a function.
+/// One overload of a function.
 #[derive(Debug, Clone)]
 pub(crate) struct Signature {
     pub(crate) parameters: Vec<Type>,
     pub(crate) result: Type,
 }
 
-/// All ways to call each function.
+/// All overloads of all functions.
 #[derive(Debug)]
 pub(crate) struct Signatures {
     global: HashMap<String, Vec<Signature>>,
@@ -36,7 +36,7 @@ pub(crate) struct Signatures {
 static SIGNATURES: LazyLock<Signatures> = LazyLock::new(Signatures::read);
 
 impl Signatures {
-    /// The table, read once per process.
+    /// The table, parsed once per process.
     pub(crate) fn get() -> &'static Self {
         &SIGNATURES
     }
@@ -72,12 +72,12 @@ impl Signatures {
         Some(())
     }
 
-    /// Ways to call `name(..)`.
+    /// Overloads of `name(..)`.
     pub(crate) fn global(&self, name: &str) -> Option<&[Signature]> {
         self.global.get(name).map(Vec::as_slice)
     }
 
-    /// Ways to call `target.name(..)`, the target being the first parameter.
+    /// Overloads of `target.name(..)`; the target is the first parameter.
     pub(crate) fn member(&self, name: &str) -> Option<&[Signature]> {
         self.member.get(name).map(Vec::as_slice)
     }
@@ -132,12 +132,12 @@ fn read(text: &'static str) -> Option<Type> {
     })
 }
 
-/// What the parameters of a signature stand for in one call.
+/// Types bound to the type parameters of a signature in one call.
 #[derive(Debug, Default)]
 pub(crate) struct Bindings([Option<Type>; 2]);
 
 impl Bindings {
-    /// Whether a value of a type can be given for a parameter; binds what is still free.
+    /// Whether a parameter accepts a type. Binds type parameters that are still free.
     pub(crate) fn accept(&mut self, parameter: &Type, given: &Type) -> bool {
         match (parameter, given) {
             (Type::Param(n), given) => self.bind(usize::from(*n), given),
@@ -160,7 +160,7 @@ impl Bindings {
         fits
     }
 
-    /// A result type with what was bound.
+    /// A result type with bound type parameters filled in.
     pub(crate) fn fill(&self, ty: &Type) -> Type {
         match ty {
             Type::Param(n) => self.0[usize::from(*n)].clone().unwrap_or(Type::Unknown),

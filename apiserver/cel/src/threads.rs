@@ -1,7 +1,7 @@
-//! Threads with large stacks, which parsing and evaluating need.
+//! Threads with large stacks for parsing and evaluation.
 //!
-//! Whoever asks is often a thread that serves many requests: it waits here, and starts none itself for each expression. What
-//! all expressions together may have at a time has a bound.
+//! The caller is often a thread that serves many requests. It waits here, and no thread is started for each expression.
+//! The number of threads for all expressions together is bounded.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{self, Receiver, SyncSender};
@@ -9,11 +9,11 @@ use std::sync::{Condvar, LazyLock, Mutex, PoisonError};
 
 use crate::limits::{DEEP_EVALUATIONS_MAX, EVALUATOR_STACK_BYTES, PARSER_STACK_BYTES, PARSES_WAITING_MAX};
 
-/// Texts up to this length are parsed on the stack of the one thread that stays.
+/// Texts up to this length are parsed on the permanent parser thread.
 pub(crate) const SHORT_TEXT_BYTES_MAX: usize = 1024;
 
-/// Its stack: a text needs 16 KiB of it a byte. What was once used of a stack stays in memory as long as its thread, which
-/// is why long texts have a thread that ends.
+/// Stack size of that thread: a text needs 16 KiB of stack per byte. Stack memory that was once used is not freed until
+/// the thread ends, so each long text gets a temporary thread.
 const SHORT_STACK_BYTES: usize = 32 * 1024 * 1024;
 
 const NO_THREAD: &str = "no thread to parse with";
@@ -27,7 +27,7 @@ struct Job {
 
 static PARSER: Mutex<Option<SyncSender<Job>>> = Mutex::new(None);
 
-/// Runs a parse on the parser's thread: one at a time, in the order in which they come.
+/// Runs a parse on the parser thread. Parses run one at a time, in the order of their arrival.
 ///
 /// # Errors
 /// Why there is no result.
@@ -37,7 +37,7 @@ pub(crate) fn parse<T: Send + 'static>(
 ) -> Result<T, &'static str> {
     let (answer, result) = mpsc::sync_channel(1);
     let work = Box::new(move || {
-        // Nobody waits any more: nothing is lost.
+        // An error only means that the caller no longer waits.
         let _ = answer.send(work());
     });
     let parser = parser().ok_or(NO_THREAD)?;
@@ -58,7 +58,7 @@ fn parser() -> Option<SyncSender<Job>> {
 
 fn run(waiting: &Receiver<Job>) {
     while let Ok(Job { is_long, work }) = waiting.recv() {
-        // A parser that fails drops the sender of the answer, which is the answer.
+        // A parser that panics drops the sender, which tells the caller.
         let _ = match is_long {
             false => catch_unwind(AssertUnwindSafe(work)).map_err(drop),
             true => on_stack("cel-long-parser", PARSER_STACK_BYTES, work),
@@ -66,8 +66,8 @@ fn run(waiting: &Receiver<Job>) {
     }
 }
 
-/// Runs an evaluation on a stack that is large enough for a deep tree. More than [`DEEP_EVALUATIONS_MAX`] wait for each
-/// other; what one may cost is bounded.
+/// Runs an evaluation on a stack that is large enough for a deep tree. At most [`DEEP_EVALUATIONS_MAX`] run at a time;
+/// others wait. The cost limit bounds each one.
 pub(crate) fn evaluate<T: Send>(run: impl FnOnce() -> T + Send) -> Result<T, ()> {
     let _place = Place::take();
     on_stack("cel-evaluator", EVALUATOR_STACK_BYTES, run)
@@ -80,7 +80,7 @@ fn on_stack<T: Send>(name: &str, bytes: usize, run: impl FnOnce() -> T + Send) -
     })
 }
 
-/// One of the deep evaluations that are under way.
+/// A slot for a deep evaluation.
 struct Place;
 
 static PLACES: LazyLock<(Mutex<usize>, Condvar)> = LazyLock::new(|| (Mutex::new(0), Condvar::new()));
@@ -119,7 +119,7 @@ mod tests {
             let work = move || {
                 assert_eq!(running.fetch_add(1, Ordering::SeqCst), 0, "two parses at a time");
                 let id = std::thread::current().id();
-                // Long enough for another one to come in between.
+                // Long enough for another parse to start in between.
                 (0..64).for_each(|_| std::thread::yield_now());
                 running.fetch_sub(1, Ordering::SeqCst);
                 id

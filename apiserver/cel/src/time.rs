@@ -1,5 +1,5 @@
-//! Points in time and spans of time. The evaluator's own are behind a feature that brings another time library than
-//! the one of this workspace.
+//! Timestamps and durations. The evaluator's own types are behind a feature that needs another time library than this
+//! workspace uses.
 
 use std::cmp::Ordering;
 
@@ -13,16 +13,16 @@ use jiff::{SignedDuration, Zoned};
 static TIMESTAMP: CelType = TIMESTAMP_TYPE;
 static DURATION: CelType = DURATION_TYPE;
 
-/// A point in time, to the nanosecond.
+/// A timestamp with nanosecond precision.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
 pub(crate) struct Timestamp(jiff::Timestamp);
 
-/// A span of time, to the nanosecond.
+/// A duration with nanosecond precision.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
 pub(crate) struct Duration(SignedDuration);
 
 impl Timestamp {
-    /// Reads RFC 3339, or a date alone.
+    /// Parses RFC 3339, or a date without a time.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let date = || {
             text.parse::<jiff::civil::Date>()
@@ -37,7 +37,7 @@ impl Timestamp {
 }
 
 impl Duration {
-    /// Reads `1h30m`, `1.5s` or `-2ms` (Go's `time.ParseDuration`).
+    /// Parses `1h30m`, `1.5s` or `-2ms` (Go's `time.ParseDuration`).
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (negative, mut rest) = match text.as_bytes().first()? {
             b'-' => (true, &text[1..]),
@@ -60,7 +60,7 @@ impl Duration {
     }
 }
 
-/// Units with their nanoseconds; what begins like another comes first.
+/// Units with their nanoseconds. A unit comes before every unit that is a prefix of it.
 const UNITS: [(&str, i128); 8] = [
     ("ns", 1),
     ("us", 1_000),
@@ -84,7 +84,7 @@ fn scaled(number: &str, scale: i128) -> Option<i128> {
     units.checked_mul(scale)?.checked_add(part.checked_mul(scale)? / below)
 }
 
-/// The text of a time or a span.
+/// The text of a timestamp or a duration.
 pub(crate) fn text(value: &dyn Val) -> Option<String> {
     if let Some(time) = value.downcast_ref::<Timestamp>() {
         return Some(time.0.to_string());
@@ -238,7 +238,7 @@ pub(crate) fn register(env: &mut Env) -> Result<(), DeclarationError> {
 
 macro_rules! parts {
     ($($name:literal => $read:expr),* $(,)?) => {
-        /// Registers what reads a part of a time, in UTC or in a named time zone.
+        /// Registers the accessors of a timestamp's parts, in UTC or in a named time zone.
         fn selectors(env: &mut Env) -> Result<(), DeclarationError> {
             $(
                 env.add_member_overload($name, concat!($name, "/utc"), TIMESTAMP_TYPE, vec![], |arguments| {
@@ -279,7 +279,7 @@ fn part<'b, 'v>(
     Ok(CowVal::owned(CelInt::from(read(&time.0.to_zoned(zone)))))
 }
 
-/// A zone by its name, or an offset like `-08:00`.
+/// A time zone by name, or by an offset such as `-08:00`.
 fn zone(name: &str) -> Result<TimeZone, ExecutionError> {
     let unknown = || ExecutionError::function_error("timestamp", format!("unknown time zone {name}"));
     match name.split_once(':') {

@@ -1,19 +1,19 @@
-//! Types of expressions, with the bounds that a schema gives to their sizes.
+//! Types of expressions, with the size bounds of a schema.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// A size that nothing bounds.
+/// Stands for an unbounded size.
 pub const UNBOUNDED: u64 = u64::MAX;
 
-/// A type of the Common Expression Language. Sizes are the greatest number of bytes, elements or entries; they take
-/// no part in comparisons of types.
+/// A type of the Common Expression Language. Sizes are maximum numbers of bytes, elements or entries; comparisons of
+/// types ignore them.
 #[derive(Debug, Clone)]
 pub enum Type {
-    /// Known at runtime only. A value of it is at most this large.
+    /// A type known only at runtime, with the maximum size of its values.
     Dyn(u64),
-    /// Element of an empty list or map: fits everything.
+    /// Element type of an empty list or map; compatible with every type.
     Unknown,
     /// `null`.
     Null,
@@ -29,44 +29,44 @@ pub enum Type {
     String(u64),
     /// `bytes`.
     Bytes(u64),
-    /// A point in time.
+    /// A timestamp.
     Timestamp,
-    /// A span of time.
+    /// A duration.
     Duration,
     /// A list of elements.
     List(Arc<Self>, u64, ListKind),
     /// A map from keys to values.
     Map(Arc<Self>, Arc<Self>, u64),
-    /// A value that may be absent.
+    /// An optional value.
     Optional(Arc<Self>),
-    /// Named fields.
+    /// An object with named fields.
     Object(Arc<ObjectType>),
-    /// A type of a library, by its name.
+    /// A library type, by its name.
     Opaque(&'static str),
-    /// A type as a value.
+    /// The type of types.
     Meta,
-    /// In signatures: any type, the same wherever the number occurs.
+    /// In signatures: a type parameter, the same type wherever the number occurs.
     Param(u8),
 }
 
-/// What makes two elements of a list the same one (`x-kubernetes-list-type`).
+/// How elements of a list are identified (`x-kubernetes-list-type`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum ListKind {
-    /// Their place.
+    /// By position.
     #[default]
     Atomic,
-    /// Their value: the order counts for nothing.
+    /// By value; the order is irrelevant.
     Set,
-    /// These members of them, named as in JSON: the order counts for nothing.
+    /// By these members, with their JSON names; the order is irrelevant.
     Map(Arc<[String]>),
 }
 
 /// Declared fields of an object.
 #[derive(Debug)]
 pub struct ObjectType {
-    /// Fields by the name that expressions use.
+    /// Fields by their names in expressions.
     pub fields: BTreeMap<String, Field>,
-    /// What error messages call the type.
+    /// The name of the type in error messages.
     pub name: String,
 }
 
@@ -85,13 +85,13 @@ impl Type {
     /// A string of any size.
     pub const STRING: Self = Self::String(UNBOUNDED);
 
-    /// A list of any size.
+    /// A list of unbounded size.
     #[must_use]
     pub fn list(element: Self) -> Self {
         Self::List(Arc::new(element), UNBOUNDED, ListKind::Atomic)
     }
 
-    /// A map of any size with string keys.
+    /// A map of unbounded size with string keys.
     #[must_use]
     pub fn map(value: Self) -> Self {
         Self::Map(Arc::new(Self::STRING), Arc::new(value), UNBOUNDED)
@@ -107,7 +107,7 @@ impl Type {
         }))
     }
 
-    /// The greatest size that a value can have; scalars have size 1.
+    /// The maximum size of a value; scalars have size 1.
     #[must_use]
     pub fn size(&self) -> u64 {
         match self {
@@ -121,7 +121,7 @@ impl Type {
         }
     }
 
-    /// The same type with another bound.
+    /// The same type with another size bound.
     #[must_use]
     pub fn sized(self, size: u64) -> Self {
         match self {
@@ -134,13 +134,13 @@ impl Type {
         }
     }
 
-    /// Whether values need not have a type that is known before they are there.
+    /// Whether the type of the values is known only at runtime.
     #[must_use]
     pub fn is_dynamic(&self) -> bool {
         matches!(self, Self::Dyn(_) | Self::Unknown)
     }
 
-    /// Whether a value can be so large that looking at all of it costs something.
+    /// Whether values can be so large that reading them has a cost.
     #[must_use]
     pub fn is_large(&self) -> bool {
         matches!(
@@ -156,7 +156,7 @@ impl Type {
         )
     }
 
-    /// The type that holds values of both, if there is one.
+    /// The common type of values of both types, if there is one.
     #[must_use]
     pub fn join(&self, other: &Self) -> Option<Self> {
         let size = self.size().max(other.size());
@@ -189,7 +189,7 @@ impl Type {
         )
     }
 
-    /// Whether the types are the same but for what they hold.
+    /// Whether the types are the same, ignoring element types.
     pub(crate) fn is_like(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Object(a), Self::Object(b)) => Arc::ptr_eq(a, b),

@@ -1,4 +1,4 @@
-//! JSON values as expressions see them: by their declared type, read only where an expression looks.
+//! JSON values as expressions see them: by their declared type, converted only when an expression reads them.
 
 mod list;
 
@@ -42,14 +42,14 @@ fn integer<'v>(number: &serde_json::Number, ty: &Type) -> Boxed<'v> {
     }
     let float = number.as_f64().unwrap_or(f64::NAN);
     match ty {
-        // A schema takes 1.0 for an integer.
+        // Schemas accept 1.0 as an integer.
         Type::Int if float.fract() == 0.0 && float.abs() < 9.0e18 => Box::new(CelInt::from(float as i64)),
         _ => Box::new(CelDouble::from(float)),
     }
 }
 
-/// A text of a format; one that does not have its format stays what it is: the schema has refused it already, or
-/// does not ask for it.
+/// A text with a format. A text that does not have its format stays a string: the schema has already refused it, or
+/// does not require the format.
 fn string<'v>(text: &'v str, ty: &Type) -> Boxed<'v> {
     let read: Option<Boxed<'v>> = match ty {
         Type::Bytes(_) => {
@@ -63,10 +63,10 @@ fn string<'v>(text: &'v str, ty: &Type) -> Boxed<'v> {
     read.unwrap_or_else(|| Box::new(CelString::from(text)))
 }
 
-/// The type of what is not described.
+/// The type of values that the schema does not describe.
 static ANY: Type = Type::DYN;
 
-/// An object, or a map. Clones share what was read.
+/// An object or a map. Clones share converted values.
 pub(crate) struct Map<'v>(Arc<MapParts<'v>>);
 
 struct MapParts<'v> {
@@ -238,11 +238,11 @@ pub(crate) fn elements<'b, 'v>(
     Ok(found.iter())
 }
 
-/// Whether two values are the same, wherever they come from: lists and maps of JSON and of the expression alike.
+/// Whether two values are equal. Lists and maps from JSON and from the expression are compared alike.
 pub(crate) fn equal(a: &dyn Val, b: &dyn Val) -> bool {
     let kinds = (a.get_type().kind(), b.get_type().kind());
     match kinds {
-        // Those of the evaluator do not know the lists of JSON; the others know what makes them equal.
+        // Lists of the evaluator cannot compare with JSON lists; JSON lists know how to identify their elements.
         (Kind::List, Kind::List) => {
             if a.downcast_ref::<CelList<'_>>().is_some() {
                 equal_in_order(a, b)
@@ -285,7 +285,7 @@ fn equal_maps(a: &dyn Val, b: &dyn Val) -> bool {
 /// A value as JSON.
 ///
 /// # Errors
-/// The type of what JSON cannot hold.
+/// Names the type, if JSON cannot represent it.
 pub(crate) fn json(value: &dyn Val) -> Result<Value, String> {
     let wrong = || format!("a value of type {} has no form in JSON", value.get_type().name());
     match value.get_type().kind() {

@@ -1,4 +1,4 @@
-//! What happens to an object between a request and the store: the admission plugins that every cluster has.
+//! The admission plugins that every cluster has: they complete and check an object before it is stored.
 
 pub(super) mod addresses;
 pub(super) mod certificates;
@@ -32,28 +32,28 @@ use self::addresses::Addresses;
 use self::policies::Enforcement;
 use self::webhooks::Webhooks;
 use super::authz::{self, Authorization};
-use super::controllers::stock::Stock;
+use super::controllers::external::ExternalControllers;
 use super::objects::Objects;
 
 /// All plugins, in the order in which kube-apiserver runs them.
 pub(super) struct Plugins {
-    /// What is there already.
+    /// The stored objects.
     pub(super) objects: Objects,
     /// Gives Services their addresses.
     pub(super) addresses: Addresses,
-    /// What is allowed.
+    /// Decides what callers may do.
     pub(super) authorization: Authorization,
     /// Admission policies.
     pub(super) policies: Enforcement,
     /// Admission webhooks.
     pub(super) webhooks: Webhooks,
-    /// Whether stock controllers do their part.
-    pub(super) stock: Arc<Stock>,
+    /// Whether kube-controller-manager is running.
+    pub(super) external: Arc<ExternalControllers>,
 }
 
 impl Plugins {
-    /// Runs the plugins that may change the object. What policies and webhooks have changed is looked at again, as if
-    /// it had come so from the client, and then once more by the webhooks that ask for it.
+    /// Runs the plugins that may change the object. If policies or webhooks change the object, the plugins run again on
+    /// the result, as if the client had sent it. Webhooks with a reinvocation policy are then called once more.
     async fn run(&self, request: &mut AdmissionRequest<'_>) -> Result<(), ApiError> {
         self.run_own(request).await?;
         if self.policies.mutate(request).await? {
@@ -67,7 +67,7 @@ impl Plugins {
         self.allocate(request)
     }
 
-    /// Asks policies and webhooks about an action, which is no object that is stored. They may change what it carries.
+    /// Runs policies and webhooks on an action, whose object is not stored. They may change that object.
     ///
     /// # Errors
     /// The first refusal.
@@ -81,7 +81,7 @@ impl Plugins {
         self.webhooks.validate(request).await
     }
 
-    /// Gives a Service its addresses and ports, when nobody changes it any more.
+    /// Allocates addresses and ports for a Service, after the last plugin that may change it.
     fn allocate(&self, request: &mut AdmissionRequest<'_>) -> Result<(), ApiError> {
         if stores_service(request) { services::admit(&self.addresses, request) } else { Ok(()) }
     }
@@ -90,7 +90,7 @@ impl Plugins {
         lifecycle::admit(&self.objects, request)?;
         limit_range::complete(&self.objects, request);
         node_restriction::admit(&self.objects, request)?;
-        if self.stock.is_at_work() {
+        if self.external.is_at_work() {
             taints::complete(request);
         }
         classes::complete(&self.objects, request);
@@ -150,7 +150,7 @@ fn stores_service(request: &AdmissionRequest<'_>) -> bool {
     is_service && matches!(request.operation, Operation::Create | Operation::Update)
 }
 
-/// The kind of what a request carries, as admission sees it.
+/// The kind of the object in a request, as admission sees it.
 fn carried_kind(kind: &KindInfo, subresource: &str) -> Value {
     let own = kind.subresources.iter().find(|own| &*own.name == subresource);
     let (group, version, name) = match own {
@@ -160,7 +160,7 @@ fn carried_kind(kind: &KindInfo, subresource: &str) -> Value {
     json!({"group": group, "version": version, "kind": name})
 }
 
-/// A refusal of a plugin, worded as kube-apiserver does.
+/// A refusal by a plugin, worded as in kube-apiserver.
 fn refuse(asked: &Attributes, name: &str, why: impl AsRef<str>) -> ApiError {
     ApiError::forbidden_object(&asked.group, &asked.resource, name, why.as_ref())
 }

@@ -1,7 +1,7 @@
-//! The audit log: one JSON line a request, at level Metadata (Kubernetes: `audit.k8s.io/v1`).
+//! The audit log: one JSON line per request, at level Metadata (Kubernetes: `audit.k8s.io/v1`).
 //!
-//! Lines go through a bounded queue to a thread of their own. When the disk is too slow, requests are not held up:
-//! lines are dropped and counted, and the next line that is written says how many.
+//! A bounded queue passes the lines to a writer thread. A slow disk does not delay requests: lines are dropped and
+//! counted, and the next written line has the count.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, Write as _};
@@ -17,10 +17,10 @@ use tombolo_apicore::auth::{Attributes, Audit, AuditRecord};
 
 use super::error::EmbeddedError;
 
-/// Lines that wait for the disk, at most.
+/// Maximum number of lines that wait for the disk.
 const QUEUE_MAX: usize = 16 * 1024;
 
-/// Writes one line a request.
+/// Writes one line per request.
 pub(super) struct AuditLog {
     lines: Option<SyncSender<String>>,
     dropped: Arc<AtomicU64>,
@@ -50,7 +50,7 @@ impl Drop for AuditLog {
     fn drop(&mut self) {
         self.lines = None;
         if let Some(writer) = self.writer.take() {
-            // The writer ends when the queue is empty; a panic there has nothing to tell here.
+            // The writer ends when the queue is empty. A panic in it is ignored here.
             let _ = writer.join();
         }
     }

@@ -1,5 +1,5 @@
-//! Who asks: client certificates of the embedded authority, service-account tokens that it issued, an optional
-//! fixed administrator's token; everybody else is `system:anonymous`.
+//! Authentication by client certificates of the embedded authority, by service-account tokens that it issued, and by an
+//! optional fixed administrator's token. Requests without credentials are `system:anonymous`.
 
 pub(super) mod accounts;
 pub(super) mod certificates;
@@ -21,21 +21,21 @@ use self::certificates::Certificates;
 use self::tokens::{ISSUER, TokenKey};
 use super::objects::Objects;
 
-/// Tokens whose signature need not be checked again, at most; the memory is emptied when it is full.
+/// Maximum number of cached tokens, whose signature is not checked again. The cache is cleared when it is full.
 const KNOWN_TOKENS_MAX: usize = 4096;
 
-/// Finds out who asks.
+/// Authenticates requests.
 pub(super) struct Authentication {
     certificates: Certificates,
     tokens: Arc<TokenKey>,
     objects: Objects,
-    /// SHA-256 of the fixed administrator's token: comparing hashes leaks nothing about the token.
+    /// SHA-256 of the fixed administrator's token. Comparing hashes leaks nothing about the token.
     admin: Option<[u8; 32]>,
     known: Mutex<HashMap<[u8; 32], Arc<Claims>>>,
 }
 
 impl Authentication {
-    /// Puts the ways to authenticate together.
+    /// Combines the authentication methods.
     pub(super) fn new(
         certificates: Certificates,
         tokens: Arc<TokenKey>,
@@ -46,7 +46,7 @@ impl Authentication {
         Self { certificates, tokens, objects, admin, known: Mutex::default() }
     }
 
-    /// The identity behind a bearer token, and the audiences that it is for.
+    /// The identity of a bearer token, and the token's audiences.
     ///
     /// # Errors
     /// What is wrong with the token.
@@ -73,8 +73,8 @@ impl Authentication {
         Ok((identity, claims.aud.clone()))
     }
 
-    /// Every way to authenticate is tried in the order of kube-apiserver. Credentials that one way refuses hide no good
-    /// ones of another; without any good ones, who gave bad ones is not nobody.
+    /// Tries the authentication methods in the order of kube-apiserver. If one method refuses its credentials, the
+    /// others are still tried. A request with only invalid credentials is an error, not anonymous.
     fn identify(&self, request: &http::request::Parts, peer: &Peer) -> Result<Identity, String> {
         let by_certificate = self.identify_certificate(peer);
         if let Ok(Some(identity)) = by_certificate {
@@ -88,7 +88,7 @@ impl Authentication {
         }
     }
 
-    /// The identity behind the client certificate, if there is one that names somebody.
+    /// The identity of the client certificate, if there is one with a common name.
     fn identify_certificate(&self, peer: &Peer) -> Result<Option<Identity>, String> {
         match peer.certificates.as_slice() {
             [] => Ok(None),
@@ -96,7 +96,7 @@ impl Authentication {
         }
     }
 
-    /// The identity behind the bearer token, if there is one. Other schemes are no credentials that this server knows.
+    /// The identity of the bearer token, if there is one. Other authorization schemes are ignored.
     fn identify_bearer(&self, request: &http::request::Parts) -> Result<Option<Identity>, String> {
         let Some(header) = request.headers.get(AUTHORIZATION) else { return Ok(None) };
         let header = header.to_str().map_err(|_| "the Authorization header is not text")?;

@@ -1,5 +1,5 @@
-//! What is allowed: administrators, the node authorizer and RBAC, over indexes that are updated before a change
-//! becomes visible. A decision therefore never lags behind the objects that it rests on.
+//! Authorization: administrators, the node authorizer and RBAC. Their indexes are updated before a change becomes
+//! visible, so a decision never lags behind the stored objects.
 
 pub(super) mod escalation;
 pub(super) mod graph;
@@ -21,10 +21,10 @@ use self::graph::Graph;
 use self::rbac::Rbac;
 use self::rules::Rule;
 
-/// Group that may do everything, always.
+/// Group whose members may always do everything.
 const MASTERS: &str = "system:masters";
 
-/// What decisions rest on. Cheap to clone.
+/// The data for authorization decisions. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) struct Authorization {
     shared: Arc<Shared>,
@@ -38,13 +38,13 @@ struct Shared {
 }
 
 impl Authorization {
-    /// Nothing is known yet. `node_rules` are those that every node has, whatever is stored.
+    /// Starts without objects. `node_rules` are the rules that every node has, whatever is stored.
     pub(super) fn new(node_rules: Vec<Rule>) -> Self {
         let shared = Shared { rbac: RwLock::default(), graph: RwLock::default(), node_rules };
         Self { shared: Arc::new(shared) }
     }
 
-    /// Takes in an object as it is now stored, or its removal.
+    /// Applies a change: an object as it is now stored, or its removal.
     pub(super) fn apply(&self, stored: &Stored, deleted: bool) {
         let resource = stored.key.resource();
         let (namespace, name) = (stored.key.namespace(), stored.key.name());
@@ -65,7 +65,7 @@ impl Authorization {
         }
     }
 
-    /// Decides without waiting for anything.
+    /// Decides without waiting.
     pub(super) fn decide(&self, asked: &Attributes) -> Decision {
         if asked.identity.in_group(MASTERS) {
             return Decision::Allow;
@@ -82,12 +82,13 @@ impl Authorization {
         }
     }
 
-    /// Whether nothing is forbidden to an identity.
+    /// Whether an identity may do everything.
     pub(super) fn is_master(&self, identity: &Identity) -> bool {
         identity.in_group(MASTERS)
     }
 
-    /// The rules that bindings give to an identity in a namespace; empty for cluster-wide ones alone.
+    /// The rules that bindings grant to an identity in a namespace, including cluster-wide ones. With an empty
+    /// `namespace`, only the cluster-wide ones.
     pub(super) fn granted_to(&self, identity: &Identity, namespace: &str) -> Vec<Rule> {
         self.shared.rbac.read().rules_of(identity, namespace)
     }
@@ -124,7 +125,7 @@ mod tests {
     #[test]
     fn administrators_alone_need_no_rules() {
         let authorization = Authorization::new(Vec::new());
-        // Probes have a role that everybody is bound to, and may do no more than that.
+        // All users are bound to a role for probes, which allows nothing else.
         let mut asked = Attributes { verb: "delete".into(), path: "/readyz".into(), ..Attributes::default() };
         assert_ne!(authorization.decide(&asked), Decision::Allow);
         asked.identity = Identity::new("admin", &[MASTERS]);

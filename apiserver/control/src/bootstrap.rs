@@ -1,4 +1,4 @@
-//! What every cluster has: system namespaces, priority classes, the default service range, RBAC, flow schemas.
+//! Objects that every cluster has: system namespaces, priority classes, the default service range, RBAC, flow schemas.
 
 pub(super) mod flows;
 mod rbac;
@@ -19,7 +19,7 @@ pub(super) const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public
 /// Name of the ServiceCIDR object of the default range.
 const DEFAULT_RANGE: &str = "kubernetes";
 
-/// What bootstrap objects say about this server.
+/// Facts about this server that bootstrap objects contain.
 #[derive(Debug, Clone)]
 pub(super) struct Facts<'a> {
     /// The range of cluster addresses, as text.
@@ -28,8 +28,8 @@ pub(super) struct Facts<'a> {
     pub(super) ca_certificate: &'a str,
 }
 
-/// Writes what is missing; what is there stays as it is, except that RBAC objects that call themselves
-/// self-updating get rules and subjects that they lost.
+/// Creates missing objects. Existing objects stay as they are, except that objects with an auto-update annotation are
+/// restored: RBAC objects get lost rules and subjects back, flow schemas and priority levels their specification.
 ///
 /// # Errors
 /// [`EmbeddedError::Bootstrap`] when the store refuses.
@@ -75,7 +75,7 @@ fn first_objects(facts: &Facts<'_>) -> Vec<(Resource, Value)> {
     all
 }
 
-/// A namespace object as the server itself creates one.
+/// A namespace object as the server creates it.
 fn namespace(name: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Namespace",
@@ -98,7 +98,7 @@ fn service_range(cidr: &str) -> Value {
     })
 }
 
-/// Makes the `kubernetes` Service lead to this server: Service, EndpointSlice and Endpoints.
+/// Makes the `kubernetes` Service point to this server: Service, EndpointSlice and Endpoints.
 ///
 /// # Errors
 /// [`EmbeddedError::Bootstrap`] when the store refuses.
@@ -135,7 +135,7 @@ pub(super) async fn ensure_service(
     replace(objects, core("endpoints"), endpoints, &["subsets"]).await
 }
 
-/// Creates an object, or gives these parts of it the wanted content.
+/// Creates an object, or replaces these parts of an existing one.
 async fn replace(
     objects: &Objects,
     resource: Resource,

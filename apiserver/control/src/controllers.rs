@@ -1,6 +1,6 @@
-//! What a cluster does by itself, inside this process: namespaces, garbage, definitions, certificates, addresses.
+//! The controllers that run inside this process: namespaces, garbage collection, definitions, certificates, addresses.
 //!
-//! kube-controller-manager may run beside them: controllers that would do its work stand aside for it ([`stock`]).
+//! kube-controller-manager may run beside them. Controllers that do the same work pause while it runs ([`external`]).
 
 pub(super) mod aggregation;
 pub(super) mod api_services;
@@ -9,6 +9,7 @@ pub(super) mod csr;
 pub(super) mod definitions;
 pub(super) mod deletion;
 pub(super) mod events;
+pub(super) mod external;
 pub(super) mod feed;
 pub(super) mod flows;
 pub(super) mod garbage;
@@ -19,7 +20,6 @@ pub(super) mod ownership;
 pub(super) mod quota;
 pub(super) mod service_addresses;
 pub(super) mod snapshots;
-pub(super) mod stock;
 pub(super) mod termination;
 
 use std::collections::HashSet;
@@ -34,31 +34,31 @@ use tombolo_apicore::status::ApiError;
 use tombolo_runtime::Tasks;
 
 use self::deletion::Deletions;
+use self::external::ExternalControllers;
 use self::ownership::Ownership;
-use self::stock::Stock;
 use super::authz::Authorization;
 use super::flows::Flows;
 use super::objects::{Object, Objects};
 use super::pki::Pki;
 
-/// What controllers work with.
+/// What controllers need.
 pub(super) struct Context {
     /// The objects.
     pub(super) objects: Objects,
-    /// Deletes like a client.
+    /// Deletes objects as for a client.
     pub(super) deletions: Arc<Deletions>,
     /// The kinds that are served.
     pub(super) registry: Registry,
-    /// Who owns what.
+    /// The index of owner references.
     pub(super) ownership: Ownership,
-    /// What is allowed.
+    /// Authorization.
     pub(super) authorization: Authorization,
     /// Flow schemas and priority levels.
     pub(super) flows: Flows,
     /// Keys and certificates.
     pub(super) pki: Arc<Pki>,
-    /// Whether kube-controller-manager is at work.
-    pub(super) stock: Arc<Stock>,
+    /// Whether kube-controller-manager is running.
+    pub(super) external: Arc<ExternalControllers>,
 }
 
 /// Starts all controllers.
@@ -69,11 +69,11 @@ pub(super) fn start(context: &Arc<Context>, tasks: &Tasks) {
             tasks.spawn(concat!("embedded.", stringify!($module)), async move { $module::run(&own).await });
         )+};
     }
-    macro_rules! spawn_without_stock {
+    macro_rules! spawn_without_external {
         ($($module:ident),+) => {$(
             let own = Arc::clone(context);
             tasks.spawn(concat!("embedded.", stringify!($module)), async move {
-                own.stock.without(|| $module::run(&own)).await;
+                own.external.without(|| $module::run(&own)).await;
             });
         )+};
     }
@@ -88,9 +88,9 @@ pub(super) fn start(context: &Arc<Context>, tasks: &Tasks) {
         namespaces,
         service_addresses,
         snapshots,
-        stock
+        external
     );
-    spawn_without_stock!(aggregation, garbage, orphan_pods, quota, termination);
+    spawn_without_external!(aggregation, garbage, orphan_pods, quota, termination);
 }
 
 /// How long ago an object was created.
@@ -98,19 +98,19 @@ fn age(object: &Object) -> Option<Duration> {
     age_of(object.text("/metadata/creationTimestamp"))
 }
 
-/// How long ago something was; `None` for what is to come and for what is no time.
+/// Time elapsed since a timestamp; `None` for a time in the future or an invalid one.
 fn age_of(time: &str) -> Option<Duration> {
     let time: jiff::Timestamp = time.parse().ok()?;
     Duration::try_from(jiff::Timestamp::now().duration_since(time)).ok()
 }
 
-/// Gone already, or another incarnation: nothing is left to do.
+/// Whether the object is already gone or was replaced by another one of its name: nothing is left to do.
 fn is_settled(error: &ApiError) -> bool {
     matches!(error.code.as_u16(), 404 | 409)
 }
 
-/// Work beside the loop of a controller, one piece at a time for each name: whatever waits for finalizers or for a webhook
-/// holds up its own name alone.
+/// Tasks beside the loop of a controller, one at a time for each name. A task that waits for finalizers or for a
+/// webhook delays only its own name.
 #[derive(Default)]
 struct Beside<'a> {
     names: HashSet<String>,
@@ -118,7 +118,7 @@ struct Beside<'a> {
 }
 
 impl<'a> Beside<'a> {
-    /// Begins it, unless there is some for this name.
+    /// Starts a task, unless one runs for this name.
     fn begin(&mut self, name: &str, work: impl Future<Output = ()> + Send + 'a) {
         if self.names.insert(name.to_owned()) {
             let name = name.to_owned();
@@ -129,7 +129,7 @@ impl<'a> Beside<'a> {
         }
     }
 
-    /// Goes on with all of it until one has ended. Cancel-safe.
+    /// Runs all tasks until one ends. Returns its name. Cancel-safe.
     async fn ended(&mut self) -> String {
         match self.running.next().await {
             Some(name) => {

@@ -9,16 +9,17 @@ use tombolo_runtime::files;
 
 use super::error::EmbeddedError;
 
-/// File that says which version of this program wrote the directory.
+/// File with the format version of the directory.
 const FORMAT_FILE: &str = "format";
 
-/// First line of that file. Grows when a version writes something that its predecessor misreads.
+/// First line of that file. The number increases when a version writes something that its predecessor misreads.
 const FORMAT: &str = "tombolo-embedded/1";
 
-/// File by which `tombolo up` knows its data directories, in which this server's own is a subdirectory.
+/// File by which `tombolo up` recognises its data directories. The data directory of this server is a subdirectory
+/// there.
 pub const UP_FILE: &str = "up.json";
 
-/// Whether a directory is, or was, that of an embedded API server.
+/// Whether a directory is, or was, the data directory of an embedded API server.
 #[must_use]
 pub fn is_data_dir(path: &Path) -> bool {
     path.join(FORMAT_FILE).is_file()
@@ -91,7 +92,7 @@ fn check_format(path: &Path) -> Result<(), EmbeddedError> {
     }
 }
 
-/// Writes a file so that a reader, or a crash, sees the old content or the new one and nothing between.
+/// Writes a file atomically: readers, also after a crash, see either the old or the new content.
 ///
 /// # Errors
 /// [`EmbeddedError::File`] when the file system refuses; the old content is still there.

@@ -18,10 +18,10 @@ use tombolo_apicore::status::ApiError;
 use super::admission::Plugins;
 use super::objects::text;
 
-/// What an action answers.
+/// The result of an action.
 type Answer = Result<(StatusCode, Value), ApiError>;
 
-/// An action that policies and webhooks are asked about first, as about every other write.
+/// An action that passes policies and webhooks first, as every other write does.
 pub(super) struct Judged<E> {
     action: E,
     plugins: Arc<Plugins>,
@@ -33,15 +33,15 @@ impl<E> Judged<E> {
         Arc::new(Self { action, plugins: Arc::clone(plugins), registry: registry.clone() })
     }
 
-    /// What an action carries, as its type has it: what is of another one is refused before anybody is asked. One that
-    /// carries nothing is an empty one.
+    /// The body of an action, decoded as its type. A body of another type is refused before policies and webhooks run.
+    /// A missing body counts as an empty object.
     fn read(&self, request: &EndpointRequest) -> Result<Value, ApiError> {
         let mut body = request.body.clone();
         let kinds = &self.registry.catalog().kinds;
         let Some(kind) = kinds.carried(&request.kind, &request.attributes.subresource) else {
             return Ok(body);
         };
-        // The older version of an Eviction says the same.
+        // The older version of Eviction has the same fields.
         if text(&body, "/apiVersion") == "policy/v1beta1" {
             body["apiVersion"] = kind.api_version().into();
         }
@@ -75,7 +75,7 @@ impl<E: Endpoint> Endpoint for Judged<E> {
     }
 }
 
-/// The Status that says that an action was done.
+/// The Status of a successful action.
 fn success(code: StatusCode) -> (StatusCode, Value) {
     let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": code.as_u16()});
     (code, status)

@@ -1,21 +1,21 @@
-//! What can stop the embedded API server from starting or running.
+//! Errors that stop the embedded API server from starting or running.
 
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-/// Why the embedded API server could not start or go on. The text says what, where and what to do.
+/// Why the embedded API server could not start or continue. The message says what failed, where, and what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EmbeddedError {
     /// A file of the data directory could not be read or written.
     #[error("{action} {}: {source}", path.display())]
     File {
-        /// What was tried, as a verb.
+        /// The attempted action, as a verb.
         action: &'static str,
         /// Which file.
         path: PathBuf,
-        /// What the system answered.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
@@ -27,20 +27,20 @@ pub enum EmbeddedError {
     Format {
         /// The data directory.
         path: PathBuf,
-        /// What its format file says.
+        /// The content of its format file.
         found: String,
-        /// What this version writes.
+        /// The format of this version.
         expected: &'static str,
     },
-    /// The directory is laid out for another program.
-    #[error("data directory {} is one of `tombolo up`: start it with that, or choose another one", .0.display())]
+    /// The directory belongs to another program.
+    #[error("data directory {} belongs to `tombolo up`: start it with `tombolo up` or choose another --data-dir", .0.display())]
     OfTombolo(PathBuf),
-    /// The port is taken.
-    #[error("cannot listen on {addr}: {source}; stop what uses it or choose another address")]
+    /// The port is in use.
+    #[error("cannot listen on {addr}: {source}; stop the process that uses it or choose another address")]
     Listen {
-        /// The address that was asked for.
+        /// The requested address.
         addr: SocketAddr,
-        /// What the system answered.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
@@ -60,7 +60,7 @@ pub enum EmbeddedError {
         /// What is wrong with it.
         message: String,
     },
-    /// An option cannot be used.
+    /// An option has an invalid value.
     #[error("{option}: {message}")]
     Option {
         /// Which option.
@@ -71,7 +71,7 @@ pub enum EmbeddedError {
     /// The listener failed while serving.
     #[error("serving the Kubernetes API: {0}")]
     Serve(#[source] io::Error),
-    /// A controller or another part of the server ended.
+    /// A controller or another task of the server failed.
     #[error("embedded API server: {0}")]
     Task(#[source] tombolo_runtime::TaskError),
     /// An object that every cluster has could not be written.
@@ -79,7 +79,7 @@ pub enum EmbeddedError {
     Bootstrap {
         /// Which object.
         object: String,
-        /// What the store answered.
+        /// The error of the store.
         message: String,
     },
 }
@@ -90,7 +90,7 @@ impl EmbeddedError {
         Self::File { action, path: path.to_owned(), source }
     }
 
-    /// Trouble with a key or certificate.
+    /// A failure with a key or certificate.
     #[expect(clippy::needless_pass_by_value, reason = "callers hand over errors that they are done with")]
     pub(super) fn pki(what: impl Into<String>, message: impl ToString) -> Self {
         Self::Pki { what: what.into(), message: message.to_string() }

@@ -1,5 +1,6 @@
-//! Kubernetes' API priority and fairness, as far as it sorts requests: each answer names the FlowSchema that the request
-//! fits and its PriorityLevelConfiguration. No seats are given out: requests neither wait nor are refused by their level.
+//! The classification part of Kubernetes' API priority and fairness: each response names the FlowSchema that the
+//! request matches and its PriorityLevelConfiguration. There are no seats: priority levels neither delay nor refuse
+//! requests.
 
 mod rules;
 
@@ -26,10 +27,10 @@ pub(super) const SCHEMAS: &str = "flowschemas";
 /// Plural of PriorityLevelConfiguration.
 pub(super) const LEVELS: &str = "prioritylevelconfigurations";
 
-/// Subresources that are connections: they are not sorted, and answered for as long as they last.
+/// Subresources that are long connections. They are not classified.
 const CONNECTIONS: [&str; 5] = ["attach", "exec", "log", "portforward", "proxy"];
 
-/// Place of a schema that does not say it (Kubernetes default).
+/// Default precedence of a schema (Kubernetes default).
 const PRECEDENCE: i64 = 1000;
 
 /// One of the two resources.
@@ -60,7 +61,7 @@ impl Schema {
 #[derive(Debug, Clone)]
 struct Level {
     uid: HeaderValue,
-    /// Its share of the requests at a time, beside the shares of the others.
+    /// Its share of the concurrent requests, relative to the shares of other levels.
     shares: i64,
 }
 
@@ -71,12 +72,12 @@ impl Level {
     }
 }
 
-/// What is stored.
+/// The stored schemas and levels.
 #[derive(Debug, Clone, Default)]
 struct Set {
     schemas: BTreeMap<String, Arc<Schema>>,
     levels: BTreeMap<String, Level>,
-    /// Schemas whose level exists, in the order in which they are tried.
+    /// Schemas whose level exists, in matching order.
     order: Vec<(Arc<Schema>, HeaderValue)>,
 }
 
@@ -100,19 +101,19 @@ impl Set {
     fn ordered(self) -> Self {
         let usable =
             |schema: &Arc<Schema>| Some((Arc::clone(schema), self.levels.get(&schema.level)?.uid.clone()));
-        // They come by name, which decides between those of one precedence.
+        // They are sorted by name, which decides among schemas of equal precedence.
         let mut order: Vec<_> = self.schemas.values().filter_map(usable).collect();
         order.sort_by_key(|(schema, _)| schema.precedence);
         Self { order, ..self }
     }
 }
 
-/// Follows schemas and levels. Cheap to clone.
+/// An index of schemas and levels. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Flows(Arc<ArcSwap<Set>>);
 
 impl Flows {
-    /// Takes in an object as it is now stored, or its removal.
+    /// Applies a change: an object as it is now stored, or its removal.
     pub(super) fn apply(&self, stored: &Stored, deleted: bool) {
         let resource = stored.key.resource();
         if &*resource.group != GROUP {
@@ -130,12 +131,12 @@ impl Flows {
         }
     }
 
-    /// Whether there is such a priority level.
+    /// Whether a priority level exists.
     pub(super) fn has_level(&self, name: &str) -> bool {
         self.0.load().levels.contains_key(name)
     }
 
-    /// Each priority level with the requests that it would have a right to at a time, out of all that this server answers.
+    /// Each priority level with its nominal share of the concurrent requests of this server.
     pub(super) fn nominal_seats(&self) -> Vec<(String, i64)> {
         let set = self.0.load();
         let all = set.levels.values().map(|level| level.shares).fold(0, i64::saturating_add).max(1);
@@ -169,7 +170,7 @@ mod tests {
     use crate::bootstrap;
     use crate::objects::Objects;
 
-    /// What every server starts with, and these schemas: name, precedence, level, user.
+    /// The objects that every server starts with, and these schemas: name, precedence, level, user.
     async fn flows(schemas: &[(&str, i64, &str, &str)]) -> (Objects, Flows) {
         let objects = Objects::new(MemoryStore::new(MemoryStore::START, LogLimits::default()));
         bootstrap::flows::ensure(&objects).await.unwrap();
@@ -194,7 +195,7 @@ mod tests {
         Attributes { identity, verb: "get".into(), path: "/version".into(), ..Attributes::default() }
     }
 
-    /// The name of the object with a UID.
+    /// The name of the object with this UID.
     fn name(objects: &Objects, plural: &str, uid: &HeaderValue) -> String {
         let found = objects.list(&resource(plural), None).find(|one| one.uid.as_str() == uid);
         found.unwrap().key.name().to_owned()

@@ -1,5 +1,5 @@
-//! What `/livez` and `/readyz` look at, by the names that kube-apiserver gives the same things, so that probes and tools
-//! find what they ask for.
+//! The checks of `/livez` and `/readyz`. They have the names of the same checks in kube-apiserver, so that probes and
+//! tools find them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,8 +10,8 @@ use tombolo_proto::object::ObjectKey;
 
 use super::objects::{Objects, core};
 
-/// Steps of a start: in kube-apiserver hooks that run after it listens, here done before or together with the
-/// controllers.
+/// Steps of the start. In kube-apiserver they are hooks that run after it listens; here they are done before or
+/// together with the start of the controllers.
 const STEPS: [&str; 20] = [
     "poststarthook/start-apiserver-admission-initializer",
     "poststarthook/generic-apiserver-start-informers",
@@ -35,12 +35,12 @@ const STEPS: [&str; 20] = [
     "poststarthook/apiservice-openapi-controller",
 ];
 
-/// Whether everything that belongs to a start is done.
+/// Whether the start is complete.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Started(Arc<AtomicBool>);
 
 impl Started {
-    /// The controllers run.
+    /// Records that the controllers run.
     pub(super) fn set(&self) {
         self.0.store(true, Ordering::Release);
     }
@@ -49,7 +49,7 @@ impl Started {
 /// All checks of a server.
 pub(super) fn checks(objects: &Objects, started: &Started) -> Vec<Arc<dyn Check>> {
     let step = |name, vital| -> Arc<dyn Check> { Arc::new(Step { name, vital, started: started.clone() }) };
-    // What kube-apiserver's informers have to fetch first is here derived from the objects as they are read.
+    // kube-apiserver's informers must fetch objects first. Here that data is derived when the objects are read.
     let first: [Arc<dyn Check>; 4] = [
         Arc::new(Log),
         Arc::new(Reads(objects.clone())),
@@ -59,7 +59,7 @@ pub(super) fn checks(objects: &Objects, started: &Started) -> Vec<Arc<dyn Check>
     first.into_iter().chain(STEPS.map(|name| step(name, true))).collect()
 }
 
-/// Writing the log holds nobody up, whatever becomes of the lines.
+/// The log check always passes: writing the log never blocks requests.
 struct Log;
 
 impl Check for Log {
@@ -76,7 +76,7 @@ impl Check for Log {
     }
 }
 
-/// Whether the store answers; a full disk is no reason to start the process again.
+/// Whether the store can be read. A full disk is no reason to restart the process.
 struct Reads(Objects);
 
 impl Check for Reads {
@@ -94,10 +94,11 @@ impl Check for Reads {
     }
 }
 
-/// Whether the store may grow. It says so before it is full, and needs somebody who deletes: starting again does not help.
+/// Whether the store may grow. It fails before the store is full. Then a user must delete objects; a restart does not
+/// help.
 struct Room(Objects);
 
-/// Of so many parts of the store the last one is left when it counts as full.
+/// The store counts as full when at most `1/PARTS` of it is left.
 const PARTS: u64 = 16;
 
 impl Check for Room {
@@ -114,7 +115,7 @@ impl Check for Room {
     }
 }
 
-/// One step of the start.
+/// A step of the start.
 struct Step {
     name: &'static str,
     vital: bool,

@@ -10,16 +10,16 @@ use super::authz::Authorization;
 use super::controllers::ownership::Ownership;
 use super::flows::Flows;
 
-/// What is derived from the objects and must be right as soon as a change is visible.
+/// Data that is derived from the objects and must be correct as soon as a change is visible.
 #[derive(Debug, Clone)]
 pub(super) struct Indexes {
-    /// What is allowed.
+    /// Authorization.
     pub(super) authorization: Authorization,
-    /// Who owns what.
+    /// The index of owner references.
     pub(super) ownership: Ownership,
-    /// Addresses that were given out and are not stored yet.
+    /// Addresses that are allocated but not stored yet.
     pub(super) reservations: Reservations,
-    /// Which webhooks are asked.
+    /// The configured webhooks.
     pub(super) webhooks: webhooks::Index,
     /// Admission policies.
     pub(super) policies: Policies,
@@ -28,7 +28,7 @@ pub(super) struct Indexes {
 }
 
 impl Indexes {
-    /// Takes in an object as it is now stored, or its removal.
+    /// Applies a change: an object as it is now stored, or its removal.
     pub(super) fn apply(&self, stored: &Stored, deleted: bool) {
         self.authorization.apply(stored, deleted);
         self.ownership.apply(stored, deleted);
@@ -44,12 +44,11 @@ impl Indexes {
     }
 }
 
-/// A journal that brings the indexes up to date with every change that has become durable, in order, before the
-/// change becomes visible.
+/// A journal that applies every durable change to the indexes, in order, before the change becomes visible.
 pub(super) struct IndexedJournal<J> {
     /// Makes changes durable.
     pub(super) journal: J,
-    /// Follow them.
+    /// The indexes that follow the changes.
     pub(super) indexes: Indexes,
 }
 

@@ -1,10 +1,10 @@
-//! The durable copy of the objects: a redb file with one row an object, written in batches.
+//! The durable copy of the objects: a redb file with one row per object, written in batches.
 //!
-//! Objects are served from memory; the journal only has to know, after a crash at any instruction, every change
-//! that was answered. One batch is one transaction with one sync to disk. A batch that the disk refuses is
-//! undone before that is reported, or what it has replaced is kept beside the file ([`refused`]), so that a restart does not
-//! find it. Only when neither can be done is the outcome unknown, and that is what is said. Later batches are tried on a
-//! file that is opened again, so a disk that has room again needs no restart.
+//! Objects are served from memory. After a crash at any instruction, the journal must have every change that was
+//! acknowledged to a client. A batch is one transaction with one sync to disk. If the disk refuses a batch, the batch
+//! is undone before the failure is reported, or the rows that it replaced are kept beside the file ([`refused`]), so
+//! that the batch does not reappear after a restart. Only if both fail is the outcome unknown, and the error says so.
+//! The file is opened again for later batches, so no restart is needed when the disk has room again.
 
 mod refused;
 mod row;
@@ -19,31 +19,31 @@ use redb::backends::FileBackend;
 use redb::{Database, ReadableDatabase as _, ReadableTable as _, StorageBackend, TableDefinition};
 use tombolo_apicore::memory::{Journal, JournalEntry};
 use tombolo_apicore::store::{Revision, StoreError, Stored};
-use tombolo_apicore::stored::packed::Packer;
+use tombolo_apicore::stored::compressed::Compressor;
 use tombolo_runtime::files::is_full;
 
 use self::refused::{Refused, Undo};
 use super::error::EmbeddedError;
 
-/// One row an object, keyed by [`row::key`].
+/// One row per object, keyed by [`row::key`].
 const OBJECTS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("objects");
 
-/// Single numbers, by name.
+/// Numbers, by name.
 const NUMBERS: TableDefinition<'_, &str, u64> = TableDefinition::new("numbers");
 
-/// Row of [`NUMBERS`]: the newest revision, also of deletions.
+/// Row of [`NUMBERS`]: the newest revision, including those of deletions.
 const REVISION: &str = "revision";
 
 /// redb's page cache. Objects live in memory, so the cache only serves the inner pages of the tree.
 const CACHE_BYTES: usize = 256 * 1024;
 
-/// The file is compacted at start when it is this many times larger than what it holds.
+/// The file is compacted at start when it is this many times larger than its content.
 const SLACK_FACTOR: u64 = 4;
 
 /// Files smaller than this are never compacted.
 const SLACK_BYTES_MIN: u64 = 64 * 1024 * 1024;
 
-/// Opens the journal's storage; called again after the storage has failed. Tests put failing disks here.
+/// Opens the journal's storage. Called again after the storage failed. Tests use failing disks here.
 pub(super) type OpenStorage = dyn Fn(&Path) -> io::Result<Box<dyn StorageBackend>> + Send + Sync;
 
 /// The ordinary storage: a file that only its owner can read.
@@ -55,10 +55,10 @@ pub(super) fn file_storage(path: &Path) -> io::Result<Box<dyn StorageBackend>> {
     FileBackend::new(file).map(|backend| Box::new(backend) as _).map_err(io::Error::other)
 }
 
-/// What a journal holds when it is opened.
+/// The content of a journal when it is opened.
 #[derive(Debug, Default)]
 pub(super) struct Restored {
-    /// The newest revision that was ever given out durably.
+    /// The newest revision that was ever stored.
     pub(super) revision: Revision,
     /// All objects.
     pub(super) objects: Vec<Stored>,
@@ -79,9 +79,9 @@ struct Shared {
 /// `None` after a failure, until the file is opened again.
 struct State {
     database: Option<Database>,
-    /// Newest revision whose batch was reported as written.
+    /// Newest revision whose batch was reported as stored.
     revision: u64,
-    /// The batch that failed, for the case that it reached the disk all the same.
+    /// The batch that failed, in case it reached the disk nevertheless.
     refused: Option<Refused>,
     closed: bool,
 }
@@ -113,7 +113,7 @@ impl RedbJournal {
 }
 
 impl RedbJournal {
-    /// Closes the file, whoever else still holds this journal: from now on nothing is written, so that another
+    /// Closes the file, even if other clones of this journal exist. Nothing is written from now on, so that another
     /// server may open the directory.
     pub(super) fn close(&self) {
         let mut state = self.shared.state.lock();
@@ -138,7 +138,7 @@ impl Journal for RedbJournal {
                 Ok(())
             }
             Err(failure) => {
-                // The file's state is unknown now: it is opened and compared before the next batch.
+                // The file's state is unknown now. It is opened again and checked before the next batch.
                 drop(database);
                 tracing::warn!(path = %self.shared.path.display(), error = %failure, "a batch of changes was not written");
                 state.refused = Some(Refused { before: state.revision, newest, undo });
@@ -149,7 +149,7 @@ impl Journal for RedbJournal {
 }
 
 impl RedbJournal {
-    /// Makes sure that a batch is not found after a restart, and only then says that it was not stored.
+    /// Ensures that a batch does not reappear after a restart, and only then reports that it was not stored.
     fn refuse(&self, state: &mut State, failure: &Failure) -> StoreError {
         let (path, reason) = (&self.shared.path, failure.to_string());
         let settled = self.reopened(state).map(|database| state.database = Some(database));
@@ -167,7 +167,7 @@ impl RedbJournal {
         }
     }
 
-    /// The database, opened again if it failed before, with an unreported batch taken back.
+    /// The database. After a failure it is opened again, and the failed batch is undone.
     fn reopened(&self, state: &mut State) -> Result<Database, Failure> {
         if state.closed {
             return Err(Failure::Closed);
@@ -178,7 +178,7 @@ impl RedbJournal {
         let database = open_database(&self.shared.path, &*self.shared.open)?;
         if let Some(refused) = &state.refused {
             take_back(&database, refused)?;
-            // Before its revisions are given to another batch.
+            // This must happen before another batch gets its revisions.
             Refused::forget(&self.shared.path).map_err(redb::StorageError::Io)?;
         }
         state.refused = None;
@@ -239,7 +239,7 @@ fn write(database: &Database, batch: &[JournalEntry], newest: u64, undo: &mut Un
     Ok(transaction.commit()?)
 }
 
-/// Puts rows back if the batch is there, newest change first: one key may have changed twice in a batch.
+/// Restores the old rows if the batch is in the file, newest change first: one key may have changed twice in a batch.
 fn take_back(database: &Database, refused: &Refused) -> Result<(), Failure> {
     if revision(database)? != refused.newest {
         return Ok(());
@@ -276,19 +276,19 @@ fn restore(database: &Database) -> Result<Restored, Failure> {
         Err(e) => return Err(e.into()),
     };
     let mut objects = Vec::new();
-    let mut packer = Packer::default();
+    let mut compressor = Compressor::default();
     for entry in table.iter()? {
         let (key, value) = entry?;
         let object = row::decode(key.value(), value.value());
         let object = object.ok_or_else(|| Failure::Row(key.value().replace('\0', "/")))?;
-        // At once: all of them as they are would be the most memory that the server ever takes.
-        packer.pack(&object);
+        // Compressed at once: uncompressed, all objects together would be the server's peak memory use.
+        compressor.compress(&object);
         objects.push(object);
     }
     Ok(Restored { revision, objects })
 }
 
-/// redb takes a storage by type; this one is chosen at run time. Locks are the data directory's business.
+/// redb takes a storage by type, but this one is chosen at run time. The data directory has the lock.
 #[derive(Debug)]
 struct Boxed(Box<dyn StorageBackend>);
 

@@ -21,7 +21,7 @@ const NAME: &str = "tombolo";
 pub(super) fn write(data_dir: &Path, address: SocketAddr, pki: &Pki) -> Result<PathBuf, EmbeddedError> {
     let admin = pki.admin();
     let encode = |text: &str| STANDARD.encode(text);
-    // JSON is YAML: every client reads it.
+    // JSON is valid YAML, so every client can read it.
     let config = json!({
         "apiVersion": "v1",
         "kind": "Config",

@@ -1,9 +1,8 @@
-//! The embedded Kubernetes API server of `tombolo apiserver` and `tombolo up`: one process, one data directory,
-//! no cluster. For development and tests; in production a real cluster is the engine
-//! (docs/operations.md#without-a-cluster).
+//! The embedded Kubernetes API server of `tombolo apiserver` and `tombolo up`: one process, one data directory, no
+//! cluster. It is for development and tests; in production, use a real cluster (docs/operations.md#without-a-cluster).
 //!
-//! Objects live in memory and in a journal; authentication, authorization, admission and the controllers that every
-//! cluster has are here; list, watch and write logic is that of [`tombolo_apicore`].
+//! Objects live in memory and in a journal. This crate has authentication, authorization, admission and the controllers
+//! that every cluster has; the list, watch and write logic is in [`tombolo_apicore`].
 
 mod admission;
 mod audit;
@@ -60,19 +59,20 @@ use self::objects::{Objects, core};
 use self::pki::Pki;
 use self::serving::Renewal;
 
-/// Time for requests that are being answered when the server stops.
+/// Time for current requests to end when the server stops.
 const STOP_GRACE: Duration = Duration::from_secs(5);
 
-/// How long the port of the last run is tried for: whoever had it may still be ending, and kubeconfigs name it.
+/// How long to try the port of the last run. kubeconfigs name that port, and the previous process may still be
+/// stopping.
 const KEPT_PORT_WITHIN: Duration = Duration::from_secs(1);
 
-/// Events have this part of the store, at most.
+/// Events may use at most `1/EVENTS_SHARE` of the store.
 const EVENTS_SHARE: u64 = 4;
 
-/// One node may make objects grow by this part of the store, at most.
+/// Writes by one node may use at most `1/NODE_SHARE` of the store.
 const NODE_SHARE: u64 = 16;
 
-/// The last part of the store, which is for others than nodes.
+/// `1/OTHERS_SHARE` of the store is reserved for writers other than nodes.
 const OTHERS_SHARE: u64 = 10;
 
 /// Wait between two tries.
@@ -92,7 +92,7 @@ impl Embedded {
         Self::start_on(options, Box::new(journal::file_storage)).await
     }
 
-    /// Like [`Self::start`], over another storage: tests put failing disks here.
+    /// Like [`Self::start`], on another storage: tests use failing disks.
     async fn start_on(options: Options, storage: Box<OpenStorage>) -> Result<Bound, EmbeddedError> {
         let range = ServiceRange::parse(&options.service_cidr)?;
         let data_dir = DataDir::open(&options.data_dir)?;
@@ -139,7 +139,7 @@ impl Embedded {
     }
 }
 
-/// The store with everything that was written before.
+/// The store with the objects of earlier runs.
 fn open_store(
     data_dir: &DataDir,
     storage: Box<OpenStorage>,
@@ -152,7 +152,7 @@ fn open_store(
     }
     let indexed = Box::new(IndexedJournal { journal: journal.clone(), indexes: indexes.clone() });
     let newest = restored.revision.max(MemoryStore::START);
-    // Whoever may write anything may write events, which are forgotten anyway.
+    // Every user who may write objects may write events, and events expire anyway.
     let shares = HashMap::from([(core("events"), len_max / EVENTS_SHARE)]);
     let writers = WriterShares {
         prefix: "system:node:",
@@ -165,8 +165,8 @@ fn open_store(
     Ok((MemoryStore::restore(newest, restored.objects, Some(indexed), limits, rules), journal))
 }
 
-/// What only one server may have. The journal is closed before the lock of the directory is given up: a request or
-/// controller that is still unwinding must not write into the next server's file.
+/// Resources that only one server may hold. The journal is closed before the lock of the directory is released: a
+/// request or controller that is still stopping must not write into the next server's file.
 struct Disk {
     journal: RedbJournal,
     data_dir: DataDir,
@@ -190,7 +190,7 @@ async fn listen(options: &Options, data_dir: &DataDir) -> Result<TcpListener, Em
                 Ok(listener) => return Ok(listener),
                 Err(_) if Instant::now() < until => tokio::time::sleep(KEPT_PORT_RETRY).await,
                 Err(error) => {
-                    tracing::warn!(%error, "the port of the last run is taken; using another one");
+                    tracing::warn!(%error, "the port of the last run is in use; using another one");
                     break;
                 }
             }
@@ -214,7 +214,7 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// Where it listens.
+    /// The address on which it listens.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.address
@@ -227,7 +227,7 @@ impl Bound {
     }
 
     /// The folder with the authority's certificate (`ca.crt`) and the service-account keys (`sa.key`, `sa.pub`), for
-    /// components of the control plane that run beside this server.
+    /// control-plane components that run beside this server.
     #[must_use]
     pub fn pki_folder(&self) -> &Path {
         self.pki.folder()

@@ -1,5 +1,5 @@
-//! `/metrics` and `/metrics/slis` of the API port: how many requests of which kind were answered and how fast, by the
-//! names of kube-apiserver's metrics.
+//! `/metrics` and `/metrics/slis` of the API port: number and duration of requests by kind, with the names of
+//! kube-apiserver's metrics.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -31,8 +31,8 @@ const PATH: &str = "/metrics";
 
 const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Series of one metric, at most: definitions come and go with their names. What is beyond it is counted without its
-/// resource.
+/// Maximum number of series of one metric: definitions with new names come and go. Further requests are counted without
+/// their resource.
 const SERIES_MAX: usize = 5000;
 
 /// Upper ends of the histogram's buckets, in seconds (a coarser choice of kube-apiserver's).
@@ -62,7 +62,7 @@ struct Level {
     priority_level: String,
 }
 
-/// Counts requests and shows the counts.
+/// Counts requests and serves the metrics.
 pub(super) struct RequestMetrics {
     registry: Registry,
     metrics: Metrics,
@@ -79,7 +79,7 @@ pub(super) struct RequestMetrics {
 }
 
 impl RequestMetrics {
-    /// Knows resources by this registry, and health by these checks.
+    /// Uses this registry for resources and these checks for health.
     pub(super) fn new(
         registry: Registry,
         objects: Objects,
@@ -90,13 +90,13 @@ impl RequestMetrics {
         let requests = Family::default();
         metrics.register("apiserver_request", "Requests that were answered", requests.clone());
         let durations: Family<Labels, Histogram> = Family::new_with_constructor(|| Histogram::new(BUCKETS));
-        let help = "Time from the head of a request to that of its answer; a watch counts until it starts";
+        let help = "Time from the head of a request to that of its response; for a watch, until it starts";
         metrics.register("apiserver_request_duration_seconds", help, durations.clone());
         let stored = Gauge::default();
         metrics.register("apiserver_storage_objects", "Objects in the store", stored.clone());
         let seats = Family::default();
         let help =
-            "Requests at a time that a priority level has a right to by its shares; nothing is held to it";
+            "Nominal number of concurrent requests of a priority level by its shares; it is not enforced";
         metrics.register("apiserver_flowcontrol_nominal_limit_seats", help, seats.clone());
         let activity = activity(&mut metrics);
         let (series, look) = (AtomicUsize::new(0), OnceLock::new());
@@ -116,14 +116,14 @@ impl RequestMetrics {
         }
     }
 
-    /// Has a server count here and show the counts.
+    /// Adds the request counters and the metrics paths to a server.
     pub(super) fn add(self: &Arc<Self>, builder: Builder) -> Builder {
-        // It is added once.
+        // This is called only once.
         let _ = self.look.set(Box::new(builder.activity()));
         builder.observer(Arc::clone(self) as _).route(PATH, Arc::clone(self) as _)
     }
 
-    /// What a request is counted as. What clients make up is not named.
+    /// The labels of a request. Resource names that are not served get no label.
     fn labels(&self, asked: &Attributes) -> Labels {
         let resource = Resource::new(&asked.group, &asked.version, &asked.resource);
         let catalog = self.registry.catalog();
@@ -147,11 +147,11 @@ impl RequestMetrics {
         self.stored.set(i64::try_from(self.objects.store().object_count()).unwrap_or(i64::MAX));
         let activity = self.look.get().map(|look| look()).unwrap_or_default();
         let store = self.objects.store();
-        let stock = Stock { size: store.size(), held: store.held() };
+        let used = StoreUse { size: store.size(), held: store.held() };
         for (gauge, shown) in &self.activity {
-            gauge.set(i64::try_from(shown(&activity, &stock)).unwrap_or(i64::MAX));
+            gauge.set(i64::try_from(shown(&activity, &used)).unwrap_or(i64::MAX));
         }
-        // Levels come and go.
+        // Removed levels must not keep their series.
         self.seats.clear();
         for (priority_level, seats) in self.flows.nominal_seats().into_iter().take(SERIES_MAX) {
             self.seats.get_or_create(&Level { priority_level }).set(seats);
@@ -162,9 +162,9 @@ impl RequestMetrics {
         text
     }
 
-    /// Whether each check of health holds now.
+    /// The current result of each health check.
     fn slis(&self) -> String {
-        let mut text = String::from("# HELP kubernetes_healthcheck Whether a check of health holds.\n");
+        let mut text = String::from("# HELP kubernetes_healthcheck Whether a health check passes.\n");
         text.push_str("# TYPE kubernetes_healthcheck gauge\n");
         for check in &self.checks {
             let (name, holds) = (check.name(), u8::from(check.check().is_ok()));
@@ -180,29 +180,29 @@ impl RequestMetrics {
     }
 }
 
-/// What the store holds.
-struct Stock {
-    /// As [`MemoryStore::size`](tombolo_apicore::memory::MemoryStore::size) says it.
+/// Memory and size of the store.
+struct StoreUse {
+    /// The result of [`MemoryStore::size`](tombolo_apicore::memory::MemoryStore::size).
     size: (u64, u64),
     held: Held,
 }
 
-/// One number of what a server is doing and of what its store holds.
-type Shown = fn(&Activity, &Stock) -> u64;
+/// Computes one number from the server's activity and the use of its store.
+type Shown = fn(&Activity, &StoreUse) -> u64;
 
-/// Bounds that are shared out, and how near they are.
+/// Metrics about limits and their current use.
 const ACTIVITY: [(&str, &str, Shown); 13] = [
-    ("apiserver_storage_size_bytes", "Bytes of objects in the store", |_, stock| stock.size.0),
-    ("apiserver_storage_size_limit_bytes", "Bytes of objects that may be", |_, stock| stock.size.1),
+    ("apiserver_storage_size_bytes", "Bytes of objects in the store", |_, used| used.size.0),
+    ("apiserver_storage_size_limit_bytes", "Maximum bytes of objects in the store", |_, used| used.size.1),
     (
         "apiserver_storage_resident_bytes",
-        "Bytes of memory of the bodies of objects, most of them packed",
-        |_, stock| stock.held.objects,
+        "Bytes of memory of the bodies of objects, most of them compressed",
+        |_, used| used.held.objects,
     ),
     (
         "apiserver_watch_history_resident_bytes",
-        "The same of former versions, for watches and lists",
-        |_, stock| stock.held.history,
+        "Bytes of memory of older versions of objects, kept for watches and lists",
+        |_, used| used.held.history,
     ),
     ("apiserver_current_inflight_requests", "Requests that are being answered", |now, _| now.requests as u64),
     ("apiserver_current_watches", "Watches", |now, _| now.watches as u64),
@@ -214,11 +214,21 @@ const ACTIVITY: [(&str, &str, Shown); 13] = [
     ("apiserver_current_unproven_connections", "Connections without authentication", |now, _| {
         now.unproven as u64
     }),
-    ("apiserver_connections_made_room", "Unproven connections that were ended for others", |now, _| {
-        now.ended
-    }),
-    ("apiserver_connections_refused", "Connections of senders that had too many", |now, _| now.crowded),
-    ("apiserver_shares_refused", "Requests of senders that had too much", |now, _| now.refused),
+    (
+        "apiserver_connections_made_room",
+        "Unauthenticated connections that were closed to make room for others",
+        |now, _| now.ended,
+    ),
+    (
+        "apiserver_connections_refused",
+        "Connections that were refused because the sender had too many",
+        |now, _| now.crowded,
+    ),
+    (
+        "apiserver_shares_refused",
+        "Requests that were refused because a limit of their sender, or of all together, was reached",
+        |now, _| now.refused,
+    ),
 ];
 
 fn activity(metrics: &mut Metrics) -> Vec<(Gauge, Shown)> {

@@ -1,4 +1,4 @@
-//! Objects of the store as JSON values: how authentication, admission and controllers read and write them.
+//! Objects of the store as JSON values, as authentication, admission and controllers read and write them.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use tombolo_apicore::store::{
 use tombolo_proto::ids::Uid;
 use tombolo_proto::object::{ObjectKey, Resource};
 
-/// Tries of a read-modify-write before giving up; each failed try means that somebody else got on.
+/// Maximum number of tries of a read-modify-write. Each failed try means that another writer succeeded.
 const UPDATE_TRIES: usize = 16;
 
 /// A resource of the core group.
@@ -24,16 +24,16 @@ pub(super) fn v1(group: &str, plural: &str) -> Resource {
     Resource::new(group, "v1", plural)
 }
 
-/// An object as it is stored.
+/// A stored object.
 #[derive(Debug, Clone)]
 pub(super) struct Object {
-    /// Which one.
+    /// Its key.
     pub(super) key: ObjectKey,
-    /// Incarnation.
+    /// Its UID.
     pub(super) uid: Uid,
-    /// Version.
+    /// Its revision.
     pub(super) revision: Revision,
-    /// Content.
+    /// Its content.
     pub(super) value: Value,
 }
 
@@ -48,7 +48,7 @@ impl Object {
         text(&self.value, pointer)
     }
 
-    /// Whether deletion has been asked for.
+    /// Whether it is being deleted.
     pub(super) fn is_terminating(&self) -> bool {
         self.value.pointer("/metadata/deletionTimestamp").is_some()
     }
@@ -64,13 +64,13 @@ pub(super) fn items<'a>(value: &'a Value, pointer: &str) -> &'a [Value] {
     value.pointer(pointer).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
 }
 
-/// The member of an object, which becomes an object if it is none.
+/// The member of an object, which is replaced by an empty object if it is not an object.
 pub(super) fn member<'a>(value: &'a mut Value, name: &str) -> &'a mut Map<String, Value> {
     let parent = make_object(value);
     make_object(parent.entry(name).or_insert(Value::Null))
 }
 
-/// The list of this name in an object, which becomes an empty list if it is none.
+/// The list of this name in an object, which is replaced by an empty list if it is not a list.
 pub(super) fn list_member<'a>(parent: &'a mut Map<String, Value>, name: &str) -> &'a mut Vec<Value> {
     let list = parent.entry(name).or_insert(Value::Null);
     if !list.is_array() {
@@ -79,7 +79,7 @@ pub(super) fn list_member<'a>(parent: &'a mut Map<String, Value>, name: &str) ->
     list.as_array_mut().expect("the line above made it a list")
 }
 
-/// Sets a condition of an object's status; one that says so already keeps its time. Whether it was changed.
+/// Sets a condition of an object's status. An equal condition keeps its time. Returns whether the condition changed.
 pub(super) fn set_condition(
     object: &mut Value,
     kind: &str,
@@ -111,10 +111,10 @@ fn make_object(value: &mut Value) -> &mut Map<String, Value> {
     value.as_object_mut().expect("the line above made it an object")
 }
 
-/// What to do with an object after looking at it.
+/// What to do with an object after reading it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Edit {
-    /// Leave it.
+    /// Leave it unchanged.
     Keep,
     /// Store the changed value.
     Put,
@@ -124,8 +124,8 @@ pub(super) enum Edit {
 
 /// Reads and writes objects. Cheap to clone.
 ///
-/// Writes go straight to the store: they are for what the server itself owns (status, bootstrap, finalizers), and
-/// pass no admission.
+/// Writes go straight to the store, without admission: they are for data that the server itself owns (status,
+/// bootstrap, finalizers).
 #[derive(Clone)]
 pub(super) struct Objects {
     store: MemoryStore,
@@ -152,13 +152,13 @@ impl Objects {
         self.store.get(key).ok().flatten().and_then(|stored| Object::read(&stored))
     }
 
-    /// Whether there is such an object.
+    /// Whether the object exists.
     pub(super) fn exists(&self, resource: Resource, namespace: &str, name: &str) -> bool {
         self.store.get(&ObjectKey::new(resource, namespace, name)).is_ok_and(|found| found.is_some())
     }
 
-    /// All objects of a resource, of one namespace if given. Each is read when its turn comes: a tree takes many times its
-    /// text, and one sender may fill the store with what takes most. Whoever collects them keeps only those that it needs.
+    /// All objects of a resource, of one namespace if given. They are parsed one at a time: a tree takes many times its
+    /// text, and one client may fill the store with the worst case. Callers should keep only those that they need.
     pub(super) fn list(
         &self,
         resource: &Resource,
@@ -175,7 +175,7 @@ impl Objects {
     /// Stores a new object with a UID and a creation time.
     ///
     /// # Errors
-    /// [`StoreError::AlreadyExists`], or what the store answers.
+    /// [`StoreError::AlreadyExists`], or another error of the store.
     pub(super) async fn create(
         &self,
         resource: Resource,
@@ -191,10 +191,10 @@ impl Objects {
         self.store.commit(Mutation { key, expected: Expect::Absent, write: put(uid, &value) }).await
     }
 
-    /// Stores a new object unless there is one of that name.
+    /// Stores a new object unless one of that name exists.
     ///
     /// # Errors
-    /// What the store answers.
+    /// The error of the store.
     pub(super) async fn ensure(&self, resource: Resource, value: Value) -> Result<(), StoreError> {
         if self.exists(resource.clone(), text(&value, "/metadata/namespace"), text(&value, "/metadata/name"))
         {
@@ -206,20 +206,20 @@ impl Objects {
         }
     }
 
-    /// Stores another value of an object, if it is still as it was read.
+    /// Stores a new value of an object if it has not changed since it was read.
     ///
     /// # Errors
-    /// [`StoreError::Conflict`] or [`StoreError::NotFound`] when it is not, or what the store answers.
+    /// [`StoreError::Conflict`] or [`StoreError::NotFound`] when it has, or another error of the store.
     pub(super) async fn replace(&self, object: &Object) -> Result<Arc<Stored>, StoreError> {
         let (key, expected) = (object.key.clone(), Expect::Revision(object.revision));
         let write = put(object.uid.clone(), &object.value);
         self.store.commit(Mutation { key, expected, write }).await
     }
 
-    /// Changes an object, again when somebody else changed it meanwhile. `Ok(None)` when it does not exist.
+    /// Changes an object, and retries when another writer changed it meanwhile. `Ok(None)` when it does not exist.
     ///
     /// # Errors
-    /// What the store answers.
+    /// The error of the store.
     pub(super) async fn update(
         &self,
         key: &ObjectKey,
@@ -245,7 +245,7 @@ impl Objects {
     }
 }
 
-/// A time as Kubernetes writes it: RFC 3339 in UTC, whole seconds.
+/// A time in the format of Kubernetes: RFC 3339 in UTC, whole seconds.
 pub(super) fn timestamp(time: jiff::Timestamp) -> String {
     time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }

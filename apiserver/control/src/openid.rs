@@ -1,4 +1,5 @@
-//! The token issuer's discovery documents: how others verify service-account tokens (OpenID Connect discovery).
+//! The token issuer's discovery documents, by which other programs verify service-account tokens (OpenID Connect
+//! discovery).
 
 use std::sync::Arc;
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-/// Bytes of objects that are stored, at most, unless the options say otherwise.
+/// Default limit of stored objects, in bytes.
 const STORE_LEN_MAX: u64 = 1 << 30;
 
 /// How an embedded API server is started.
@@ -13,19 +13,20 @@ const STORE_LEN_MAX: u64 = 1 << 30;
 pub struct Options {
     /// Where objects, keys and the kubeconfig are kept.
     pub data_dir: PathBuf,
-    /// Where to listen. Port 0 takes the port of the last run, or a free one the first time.
+    /// Where to listen. Port 0 means the port of the last run, or a free one at the first run.
     pub listen: SocketAddr,
     /// Cluster addresses of Services: an IPv4 range with a prefix of 16 to 29 bits.
     pub service_cidr: String,
-    /// A bearer token that is accepted for an administrator, beside the client certificate of the kubeconfig.
+    /// A bearer token that is accepted as an administrator's, beside the client certificate of the kubeconfig.
     pub admin_token: Option<String>,
-    /// File that gets one JSON line a request (`audit.k8s.io/v1`, level Metadata).
+    /// File for the audit log: one JSON line per request (`audit.k8s.io/v1`, level Metadata).
     pub audit_log: Option<PathBuf>,
-    /// Bytes of objects, at most: what is over it may not grow, deletions go on. Events have a quarter of it.
+    /// Maximum size of all objects, in bytes. Beyond it, objects cannot grow, but can be deleted. Events may use a
+    /// quarter of it.
     pub store_len_max: u64,
-    /// A kube-controller-manager without leader election is started beside this server: the server's own controllers
-    /// stand aside for it from the beginning. One with leader election is noticed by its Lease.
-    pub stock_controllers: bool,
+    /// Whether a kube-controller-manager without leader election runs beside this server. The server's own controllers
+    /// that do its work then never run. One with leader election is detected by its Lease.
+    pub external_controllers: bool,
 }
 
 impl Options {
@@ -39,7 +40,7 @@ impl Options {
             admin_token: None,
             audit_log: None,
             store_len_max: STORE_LEN_MAX,
-            stock_controllers: false,
+            external_controllers: false,
         }
     }
 }
@@ -53,7 +54,7 @@ impl fmt::Debug for Options {
             .field("admin_token", &self.admin_token.as_ref().map(|_| "<hidden>"))
             .field("audit_log", &self.audit_log)
             .field("store_len_max", &self.store_len_max)
-            .field("stock_controllers", &self.stock_controllers)
+            .field("external_controllers", &self.external_controllers)
             .finish()
     }
 }

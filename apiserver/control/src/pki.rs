@@ -1,9 +1,9 @@
 //! Keys and certificates of the embedded API server: one certificate authority, the serving certificate, the
 //! administrator's client certificate and the key that signs service-account tokens.
 //!
-//! The folder `<data-dir>/pki` appears whole or not at all: it is filled under another name and renamed. Leaf
-//! certificates are made again, at start and while the server runs, when less than half of their life is left or their
-//! names do not fit. A certificate and its key are replaced together ([`pair`]).
+//! The folder `<data-dir>/pki` appears complete or not at all: it is filled under another name and renamed. Leaf
+//! certificates are renewed, at start and while the server runs, when less than half of their lifetime is left or their
+//! names do not match. A certificate and its key are replaced together ([`pair`]).
 
 mod leaf;
 mod pair;
@@ -27,13 +27,13 @@ pub(super) use leaf::{Leaf, LeafUsage};
 use super::datadir::{sync_parent, write_atomic};
 use super::error::EmbeddedError;
 
-/// Life of the certificate authority.
+/// Lifetime of the certificate authority.
 const CA_LIFE: Duration = Duration::from_secs(3650 * 86_400);
 
-/// Life of the serving and the administrator's certificates.
+/// Lifetime of the serving and the administrator's certificates.
 const LEAF_LIFE: Duration = Duration::from_secs(365 * 86_400);
 
-/// Certificates start this long before they are made, for clients whose clocks are behind.
+/// The validity of certificates starts this long before their creation, for clients whose clocks are behind.
 const CLOCK_SKEW: Duration = Duration::from_secs(300);
 
 /// A certificate chain and its private key, both PEM.
@@ -59,7 +59,7 @@ pub(super) struct Pki {
 }
 
 impl Pki {
-    /// Reads the folder, or makes it when it does not exist. `service_address` is the cluster address of the
+    /// Reads the folder, or creates it when it does not exist. `service_address` is the cluster address of the
     /// `kubernetes` Service: pods reach the server by it, so the serving certificate names it.
     ///
     /// # Errors
@@ -115,11 +115,11 @@ impl Pki {
         })
     }
 
-    /// Makes leaf certificates again that are old, do not name the service's address or do not belong to their key. Whether
-    /// one was.
+    /// Renews leaf certificates that are old, lack the service's address or do not belong to their key. Returns whether
+    /// one was renewed.
     ///
     /// # Errors
-    /// When one cannot be made or written; those before are still in use.
+    /// When one cannot be created or written; the old one stays in use.
     pub(super) fn renew(&self, now: SystemTime) -> Result<bool, EmbeddedError> {
         let is_current = |pair: &KeyedCertificate, address| {
             leaf::is_current(&pair.certificate, now, address) && leaf::fits(&pair.certificate, &pair.key)
@@ -150,7 +150,7 @@ impl Pki {
         self.admin.load_full()
     }
 
-    /// Where all of this is kept.
+    /// The folder of these files.
     pub(super) fn folder(&self) -> &Path {
         &self.folder
     }
@@ -165,7 +165,7 @@ impl Pki {
         &self.ca_der
     }
 
-    /// Signs a leaf for a public key in DER `SubjectPublicKeyInfo` form.
+    /// Signs a leaf certificate for a public key in DER `SubjectPublicKeyInfo` form.
     ///
     /// # Errors
     /// [`EmbeddedError::Pki`] when the names or the key cannot be encoded.

@@ -1,7 +1,7 @@
-//! What objects use of the resources that a ResourceQuota limits, and which quotas they count against.
+//! The use by objects of the resources that a ResourceQuota limits, and the quotas that they count against.
 //!
-//! Rules as in kube-apiserver's evaluators (`pkg/quota/v1/evaluator/core`): pods by their requests and limits, Services
-//! by their ports, claims by their storage or devices, everything else by its number.
+//! The rules are those of kube-apiserver's evaluators (`pkg/quota/v1/evaluator/core`): pods count by their requests and
+//! limits, Services by their ports, claims by their storage or devices, all other objects by their number.
 
 mod amounts;
 mod claims;
@@ -17,7 +17,7 @@ pub(super) use self::amounts::Amounts;
 pub(super) use self::pods::together;
 use super::objects::core;
 
-/// Kinds of the core group that had a name among the limits before all kinds could be counted.
+/// Kinds of the core group that have a quota name of their own, from the time before `count/`.
 const COUNTED_BY_NAME: [&str; 4] = ["configmaps", "replicationcontrollers", "resourcequotas", "secrets"];
 
 /// The resource of quotas.
@@ -25,7 +25,7 @@ pub(super) fn quotas() -> Resource {
     core("resourcequotas")
 }
 
-/// An object and its place among the kinds.
+/// An object and its resource.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Item<'a> {
     /// API group; empty for the core group.
@@ -37,7 +37,7 @@ pub(super) struct Item<'a> {
 }
 
 impl Item<'_> {
-    /// What the object uses.
+    /// The use by the object.
     pub(super) fn usage(self) -> Amounts {
         let mut used = match (self.group, self.resource) {
             ("", "pods") => pods::usage(self.object),
@@ -53,14 +53,14 @@ impl Item<'_> {
         used
     }
 
-    /// Whether a quota is about this object: it limits something that the object may use, and the object is in its
+    /// Whether a quota counts this object: it limits something that the object may use, and the object is in its
     /// scopes.
     pub(super) fn counts_against(self, quota: &Value) -> bool {
         let limits = Amounts::read(quota.pointer("/status/hard"));
         limits.names().any(|name| tracks(self.group, self.resource, name)) && self.in_scopes(quota)
     }
 
-    /// Whether the object has come into other scopes by a change: a pod's deadline may be set later.
+    /// Whether an update moved the object into other scopes: a pod's deadline may be set later.
     pub(super) fn has_moved(self, old: &Value) -> bool {
         (self.group, self.resource) == ("", "pods")
             && pods::has_deadline(self.object) != pods::has_deadline(old)
@@ -71,14 +71,14 @@ impl Item<'_> {
         scopes::contain(quota, self)
     }
 
-    /// The limits that oblige the object to say what it needs, and by which of its parts it does not; none when it
-    /// does.
+    /// The limits for which the object must set requests or limits, and the containers that do not; `None` when nothing
+    /// is missing.
     pub(super) fn unsaid(self, limits: &Amounts) -> Option<String> {
         if (self.group, self.resource) == ("", "pods") { pods::unsaid(self.object, limits) } else { None }
     }
 }
 
-/// Whether objects of a resource can use what has this name among the limits.
+/// Whether objects of a resource count against the limit of this name.
 pub(super) fn tracks(group: &str, resource: &str, name: &str) -> bool {
     if name.strip_prefix("count/").is_some() {
         return name == counted_as(group, resource);
@@ -93,12 +93,12 @@ pub(super) fn tracks(group: &str, resource: &str, name: &str) -> bool {
     }
 }
 
-/// Whether objects of a resource are never counted: events, which come with everything else.
+/// Whether objects of a resource are never counted. This holds for events.
 pub(super) fn is_ignored(group: &str, resource: &str) -> bool {
     matches!((group, resource), ("" | "events.k8s.io", "events"))
 }
 
-/// Whether only the number of a resource's objects counts, not what is in them.
+/// Whether only the number of a resource's objects counts, not their content.
 pub(super) fn is_counted_only(group: &str, resource: &str) -> bool {
     !matches!(
         (group, resource),

@@ -1,4 +1,4 @@
-//! `metav1.LabelSelector` objects: which labels they select.
+//! Matching of `metav1.LabelSelector` objects.
 
 use serde_json::Value;
 

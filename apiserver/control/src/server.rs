@@ -1,4 +1,4 @@
-//! Puts the API server together from its hooks.
+//! Builds the API server from its parts.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ use super::authn::{Authentication, impersonation};
 use super::authz::Authorization;
 use super::authz::review::{Review, Reviews};
 use super::controllers::deletion::Deletions;
-use super::controllers::stock::Stock;
+use super::controllers::external::ExternalControllers;
 use super::controllers::{Context, definitions};
 use super::endpoints::Judged;
 use super::endpoints::binding::Bindings;
@@ -43,10 +43,10 @@ use super::options::Options;
 use super::pki::Pki;
 use super::serving::Serving;
 
-/// What OpenAPI says about built-in types, recorded by `cargo xtask facts`. An edge does not carry it.
+/// OpenAPI descriptions of the built-in types, recorded by `cargo xtask facts`. The edge does not contain them.
 const DESCRIPTIONS: &[u8] = include_bytes!("../data/descriptions.gz");
 
-/// What the server is made of.
+/// The parts of the server.
 pub(super) struct Parts<'a> {
     pub(super) objects: Objects,
     pub(super) range: ServiceRange,
@@ -61,7 +61,7 @@ pub(super) struct Built {
     pub(super) api: ApiServer,
     pub(super) context: Arc<Context>,
     pub(super) tls: Arc<Serving>,
-    /// To be set when the controllers run.
+    /// Must be set when the controllers run.
     pub(super) started: Started,
 }
 
@@ -79,14 +79,14 @@ pub(super) fn build(parts: Parts<'_>) -> Result<Built, EmbeddedError> {
     let rights: Arc<dyn Authorize> = Arc::new(authorization.clone());
     let policies = Enforcement::new(indexes.policies, objects.clone(), registry.clone(), Arc::clone(&rights));
     let webhooks = Webhooks::new(indexes.webhooks, objects.clone(), registry.clone(), rights);
-    let stock = Arc::new(Stock::new(&objects, options.stock_controllers));
+    let external = Arc::new(ExternalControllers::new(&objects, options.external_controllers));
     let plugins = Arc::new(Plugins {
         objects: objects.clone(),
         addresses,
         authorization: authorization.clone(),
         policies,
         webhooks,
-        stock: Arc::clone(&stock),
+        external: Arc::clone(&external),
     });
     let writes = LocalWrites::new(Arc::new(objects.store().clone()))
         .admission(Arc::clone(&plugins) as Arc<dyn Admission>);
@@ -133,11 +133,11 @@ pub(super) fn build(parts: Parts<'_>) -> Result<Built, EmbeddedError> {
     let tls = Serving::new(&pki, &provider)?;
     let ownership = indexes.ownership;
     let flows = indexes.flows;
-    let context = Context { objects, deletions, registry, ownership, authorization, flows, pki, stock };
+    let context = Context { objects, deletions, registry, ownership, authorization, flows, pki, external };
     Ok(Built { api, context: Arc::new(context), tls, started })
 }
 
-/// Answers questions about identities and rights.
+/// Adds the review kinds for identities and rights.
 fn with_reviews(
     mut builder: Builder,
     authorization: &Authorization,
@@ -163,7 +163,7 @@ const REVIEWS: [(&str, &str, Review); 6] = [
     (AUTHENTICATION, "tokenreviews", Review::Token),
 ];
 
-/// Lets callers act as others, by the rules.
+/// Lets callers impersonate other users, as the rules allow.
 struct Impersonation(Authorization);
 
 impl Impersonator for Impersonation {

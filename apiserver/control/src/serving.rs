@@ -1,4 +1,4 @@
-//! The TLS of the server, whose certificate is replaced while it runs.
+//! TLS of the server. Its certificate is replaced while the server runs.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -19,18 +19,17 @@ use super::kubeconfig;
 use super::pki::{KeyedCertificate, Pki};
 use tombolo_apicore::any_certificate::AnyCertificate;
 
-/// How often the certificates are looked at. They are renewed when half of their life is over, so there is time for many
-/// tries.
+/// How often the certificates are checked. They are renewed at half of their lifetime, so there is time for many tries.
 const RENEWAL_INTERVAL: Duration = Duration::from_secs(3600);
 
-/// The certificate that new connections see.
+/// The certificate for new connections.
 pub(super) struct Serving {
     provider: Arc<CryptoProvider>,
     current: ArcSwap<CertifiedKey>,
 }
 
 impl Serving {
-    /// Serves with the certificate that there is.
+    /// Starts with the current certificate.
     ///
     /// # Errors
     /// [`EmbeddedError::Pki`] when it cannot be used.
@@ -39,13 +38,13 @@ impl Serving {
         Ok(Arc::new(Self { provider: Arc::clone(provider), current }))
     }
 
-    /// The certificate that new connections see, DER.
+    /// The certificate for new connections, DER.
     #[cfg(test)]
     pub(super) fn certificate(&self) -> Vec<u8> {
         self.current.load().cert.first().map(|certificate| certificate.to_vec()).unwrap_or_default()
     }
 
-    /// The configuration for connections.
+    /// The TLS configuration for connections.
     ///
     /// # Errors
     /// [`EmbeddedError::Pki`] when the provider has no usable protocol version.
@@ -72,24 +71,24 @@ impl fmt::Debug for Serving {
     }
 }
 
-/// Renews what a running server has at hand.
+/// Renews the certificates of a running server.
 pub(super) struct Renewal {
     pub(super) pki: Arc<Pki>,
     pub(super) serving: Arc<Serving>,
     pub(super) data_dir: PathBuf,
     pub(super) address: SocketAddr,
-    /// What connections see, and what is in the kubeconfig.
+    /// The certificate for connections, and the one in the kubeconfig.
     shown: Mutex<[Arc<KeyedCertificate>; 2]>,
 }
 
 impl Renewal {
-    /// Renews what the server has begun with.
+    /// Starts with the certificates of the server's start.
     pub(super) fn new(pki: Arc<Pki>, serving: Arc<Serving>, data_dir: PathBuf, address: SocketAddr) -> Self {
         let shown = Mutex::new([pki.serving(), pki.admin()]);
         Self { pki, serving, data_dir, address, shown }
     }
 
-    /// Looks at the certificates until the server stops.
+    /// Checks the certificates until the server stops.
     pub(super) async fn run(self) {
         let mut look = tokio::time::interval(RENEWAL_INTERVAL);
         loop {
@@ -100,19 +99,19 @@ impl Renewal {
                     tracing::info!("the certificates of the server and its administrator were renewed");
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "the certificates were not renewed; those before are used, and it is tried again");
+                    tracing::warn!(%error, "cannot renew the certificates; the old ones stay in use; retrying later");
                 }
             }
         }
     }
 
-    /// Renews what is old; whether anything was.
+    /// Renews old certificates. Returns whether any was renewed.
     ///
     /// # Errors
-    /// [`EmbeddedError`] when something could not be made or written.
+    /// [`EmbeddedError`] when a file could not be created or written.
     pub(super) fn renew(&self, now: SystemTime) -> Result<bool, EmbeddedError> {
         let renewed = self.pki.renew(now);
-        // One of the two may have been renewed before the other one failed.
+        // One of the two may have been renewed even if the other one failed.
         let (mut shown, current) = (self.shown.lock(), [self.pki.serving(), self.pki.admin()]);
         if shown[0] != current[0] {
             self.serving.current.store(certified(&self.pki, &self.serving.provider)?);

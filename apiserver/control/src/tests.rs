@@ -8,11 +8,11 @@ use tombolo_apicore::store::{Store as _, StoreError};
 
 use super::*;
 
-/// A disk that can be full.
+/// A disk that can be made full.
 #[derive(Debug, Clone)]
 pub(super) struct Disk {
     content: Arc<InMemoryBackend>,
-    /// Steps of writes that it still refuses.
+    /// Number of write steps that it still refuses.
     refuses: Arc<AtomicUsize>,
 }
 
@@ -21,12 +21,12 @@ impl Disk {
         Self { content: Arc::new(InMemoryBackend::new()), refuses: Arc::default() }
     }
 
-    /// It refuses so many steps of writes from now on.
+    /// Refuses this number of write steps from now on.
     pub(super) fn refuse(&self, steps: usize) {
         self.refuses.store(steps, Ordering::SeqCst);
     }
 
-    /// A server that writes to it.
+    /// Starts a server that writes to this disk.
     pub(super) async fn server(&self, dir: &tempfile::TempDir) -> Bound {
         let backend = self.clone();
         let storage: Box<OpenStorage> = Box::new(move |_| Ok(Box::new(backend.clone())));
@@ -150,7 +150,7 @@ async fn a_full_store_refuses_growth_and_allows_deletion() {
     };
     assert_eq!(events, 3, "a quarter is for events: {refused}");
     let (mut maps, mut refused) = (0, None);
-    // What is left in the end is less than the smallest needs.
+    // In the end there is less room than the smallest object needs.
     for pad in [256 * 1024, 16 * 1024, 512] {
         let map = |name: String| json!({"metadata": {"namespace": "default", "name": name}, "data": {"pad": "x".repeat(pad)}});
         refused = loop {
@@ -167,7 +167,7 @@ async fn a_full_store_refuses_growth_and_allows_deletion() {
     assert_eq!((status.code.as_u16(), status.reason), (507, "InsufficientStorage"), "{status}");
     assert!(status.message.contains("delete objects"), "{status}");
     let first = objects.get(core("configmaps"), "default", "m0").unwrap();
-    // What does not grow is written, and so is the mark of a deletion.
+    // Updates that do not grow an object succeed, and so does the deletion mark.
     for _ in 0..3 {
         objects.update(&first.key, |_| objects::Edit::Put).await.unwrap();
     }
@@ -196,7 +196,7 @@ async fn no_address_and_no_port_is_given_twice() {
     options.service_cidr = "10.0.0.0/27".into();
     let bound = Embedded::start(options).await.unwrap();
     let objects = bound.context.objects.clone();
-    // Past admission, as after a reservation that has run out.
+    // Bypasses admission, as if a reservation had expired.
     let service = |name: &str, address: &str, port: u16| {
         json!({"metadata": {"namespace": "default", "name": name},
                "spec": {"clusterIP": address, "clusterIPs": [address], "ports": [{"port": 80, "nodePort": port}]}})
@@ -216,7 +216,8 @@ async fn no_address_and_no_port_is_given_twice() {
     });
     let created = futures::future::join_all(same).await;
     assert_eq!(created.iter().filter(|created| created.is_ok()).count(), 1, "one port");
-    // An update keeps its own, and takes no other one's; what was deleted is free.
+    // An update keeps its own address and cannot take that of another Service. The address of a deleted Service is
+    // free.
     let mine = created.into_iter().flatten().next().unwrap();
     objects.update(&mine.key, |_| objects::Edit::Put).await.unwrap();
     let steal = |object: &mut objects::Object| {

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::RwLock;
 use tokio::sync::watch;
 
+use crate::event_cache::EventCache;
 use crate::revision::Revision;
-use crate::shown::Shown;
 use crate::store_error::StoreError;
 use crate::stored::Newest;
 use crate::stored::Stored;
@@ -33,7 +33,7 @@ pub const LOG_NEWEST_MIN: usize = 128;
 /// The encoded watch events that a store keeps may take this share of the limit for bodies of its histories, up to the
 /// absolute maximum below. Their length depends on the authors of the objects.
 const SHOWN_SHARE: usize = 16;
-const SHOWN_BYTES_MAX: usize = 1024 * 1024;
+const EVENT_CACHE_BYTES_MAX: usize = 1024 * 1024;
 
 /// When histories exceed their limit, this share of it is freed in addition, so that not every change has to search for
 /// the longest history.
@@ -115,7 +115,7 @@ pub struct Histories {
     limits: LogLimits,
     /// Bytes that all histories keep alive.
     used: AtomicUsize,
-    shown: Shown,
+    events: EventCache,
     labels: Newest,
 }
 
@@ -123,8 +123,8 @@ impl Histories {
     /// Starts without histories.
     #[must_use]
     pub fn new(limits: LogLimits) -> Arc<Self> {
-        let shown = Shown::new((limits.bytes / SHOWN_SHARE).min(SHOWN_BYTES_MAX));
-        Arc::new(Self { limits, used: AtomicUsize::new(0), shown, labels: Newest::default() })
+        let events = EventCache::new((limits.bytes / SHOWN_SHARE).min(EVENT_CACHE_BYTES_MAX));
+        Arc::new(Self { limits, used: AtomicUsize::new(0), events, labels: Newest::default() })
     }
 
     /// An empty history of one resource that starts after `start`: everything up to it is unknown.
@@ -142,8 +142,8 @@ impl Histories {
     }
 
     /// The encoded events.
-    pub(crate) fn shown(&self) -> &Shown {
-        &self.shown
+    pub(crate) fn events(&self) -> &EventCache {
+        &self.events
     }
 
     /// Long labels of the newest objects.

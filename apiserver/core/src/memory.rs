@@ -15,7 +15,7 @@ use tombolo_proto::object::{ObjectKey, Resource};
 
 use crate::history::{Change, ChangeKind, ChangeStream, Histories, LogLimits};
 use crate::store::{InLine, Mutation, Revision, Snapshot, Store, StoreError, Stored, Write, WriteStore};
-use crate::stored::packed::Packer;
+use crate::stored::compressed::Compressor;
 
 use ledger::Ledger;
 use plan::Plan;
@@ -86,7 +86,7 @@ struct Shared {
     rules: Arc<Rules>,
 }
 
-/// Memory in bytes of the bodies. Most bodies are packed, so it is less than their length.
+/// Memory in bytes of the bodies. Most bodies are compressed, so it is less than their length.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Held {
     /// Bodies of current objects.
@@ -97,7 +97,7 @@ pub struct Held {
 
 /// State that is needed only to make changes.
 struct Turn {
-    packer: Packer,
+    compressor: Compressor,
     ledger: Ledger,
 }
 
@@ -151,10 +151,10 @@ impl MemoryStore {
         Self::restore(start, Vec::new(), None, limits, Rules::default())
     }
 
-    /// Like [`Self::new`], for a store where fast lists matter more than memory: current objects are not packed.
+    /// Like [`Self::new`], for a store where fast lists matter more than memory: current objects are not compressed.
     #[must_use]
-    pub fn unpacked(start: Revision, limits: LogLimits) -> Self {
-        Self::restore(start, Vec::new(), None, limits, Rules { unpacked: true, ..Rules::default() })
+    pub fn uncompressed(start: Revision, limits: LogLimits) -> Self {
+        Self::restore(start, Vec::new(), None, limits, Rules { uncompressed: true, ..Rules::default() })
     }
 
     /// A usual start for stores whose clients have never seen another one.
@@ -172,11 +172,11 @@ impl MemoryStore {
     ) -> Self {
         let rules = Arc::new(rules);
         let mut state = State::new(newest, Histories::new(limits));
-        let mut turn = Turn { packer: Packer::default(), ledger: Ledger::new(Arc::clone(&rules)) };
+        let mut turn = Turn { compressor: Compressor::default(), ledger: Ledger::new(Arc::clone(&rules)) };
         for object in objects {
             turn.ledger.replace(None, Some(&object), None);
-            if !rules.unpacked {
-                turn.packer.pack(&object);
+            if !rules.uncompressed {
+                turn.compressor.compress(&object);
             }
             let table = state.table(object.key.resource());
             table.objects.insert(object.key.clone(), Arc::new(object));
@@ -203,7 +203,7 @@ impl MemoryStore {
     /// journaled, so delete the objects first in a durable store.
     pub fn forget(&self, resource: &Resource) {
         let mut turn = self.shared.turn.lock();
-        turn.packer.forget(resource);
+        turn.compressor.forget(resource);
         for object in self.shared.state.read().objects(resource) {
             turn.ledger.replace(Some(object), None, None);
         }
@@ -321,7 +321,7 @@ impl MemoryStore {
         if self.shared.journal.is_none() {
             let answer = self.shared.make(vec![change]).pop();
             let answer = answer.unwrap_or_else(|| Err(interrupted()));
-            self.shared.turn.lock().packer.settle();
+            self.shared.turn.lock().compressor.settle();
             return Box::pin(std::future::ready(answer));
         }
         Box::pin(async move {
@@ -368,14 +368,14 @@ impl Shared {
                 // The request may have been cancelled; the change stays.
                 let _ = sender.send(answer);
             }
-            self.turn.lock().packer.settle();
+            self.turn.lock().compressor.settle();
         }
     }
 
     /// Makes changes in order: check, journal, publish. Returns one answer per change.
     fn make(&self, changes: Vec<Wanted>) -> Vec<Answer> {
         let mut turn = self.turn.lock();
-        let Turn { packer, ledger } = &mut *turn;
+        let Turn { compressor, ledger } = &mut *turn;
         let mut plan = Plan::new(self, ledger);
         let add = |(mutation, writer): Wanted| plan.add(mutation, writer.as_ref());
         let mut answers: Vec<Answer> = changes.into_iter().map(add).collect();
@@ -393,8 +393,9 @@ impl Shared {
             }
         }
         for change in &staged {
-            let settled = if self.rules.unpacked { change.previous.as_ref() } else { Some(&change.object) };
-            settled.into_iter().for_each(|version| packer.add(version));
+            let settled =
+                if self.rules.uncompressed { change.previous.as_ref() } else { Some(&change.object) };
+            settled.into_iter().for_each(|version| compressor.add(version));
         }
         self.len.store(ledger.len(), Ordering::Relaxed);
         self.publish(staged);

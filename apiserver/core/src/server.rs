@@ -22,10 +22,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::ApiServer;
 use crate::auth::Peer;
-use crate::cork::cork;
 use crate::places::{Place, Places};
-use crate::stall::StallGuard;
 use crate::unread::Unread;
+use crate::write_coalescer::coalesce_writes;
+use crate::write_timeout::WriteTimeout;
 
 use usage::Usage;
 
@@ -146,7 +146,7 @@ async fn connection(stream: TcpStream, place: Arc<Place>, api: ApiServer, servin
         () = tokio::time::sleep(silence_max) => return tracing::debug!(?remote, "a connection was silent"),
         () = serving.stop.cancelled() => return,
     }
-    let stream = StallGuard::new(stream, WRITE_STALL_MAX);
+    let stream = WriteTimeout::new(stream, WRITE_STALL_MAX);
     let Some(config) = serving.tls else {
         let peer = Peer { remote, ..Peer::default() };
         return http(Either::Left(stream), (peer, place), api, serving.stop).await;
@@ -164,7 +164,7 @@ async fn connection(stream: TcpStream, place: Arc<Place>, api: ApiServer, servin
 }
 
 /// A connection with or without TLS. It is one type: the HTTP code is large, and a device has it in memory once.
-type Channel = Either<StallGuard<TcpStream>, Box<TlsStream<StallGuard<TcpStream>>>>;
+type Channel = Either<WriteTimeout<TcpStream>, Box<TlsStream<WriteTimeout<TcpStream>>>>;
 
 /// Serves HTTP on one stream until it ends.
 async fn http(stream: Channel, (peer, place): (Peer, Arc<Place>), api: ApiServer, stop: CancellationToken) {
@@ -185,7 +185,7 @@ async fn http(stream: Channel, (peer, place): (Peer, Arc<Place>), api: ApiServer
         })
     });
     let builder = builder();
-    let (stream, outlet) = cork(stream);
+    let (stream, outlet) = coalesce_writes(stream);
     let connection = builder.serve_connection(TokioIo::new(stream), service);
     // A separate token: every wait for a token takes its lock, and a connection waits whenever it is polled.
     let stop = stop.child_token();

@@ -1,7 +1,7 @@
 //! One version of one object, as stored and as seen by selectors.
 
+pub mod compressed;
 mod labels;
-pub mod packed;
 
 use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
@@ -11,9 +11,9 @@ use parking_lot::Mutex;
 use tombolo_proto::ids::Uid;
 use tombolo_proto::object::ObjectKey;
 
+use self::compressed::CompressedBody;
 use self::labels::Known;
 pub(crate) use self::labels::Newest;
-use self::packed::Text;
 use crate::raw::{self, Layout};
 use crate::revision::Revision;
 
@@ -26,7 +26,7 @@ pub struct Stored {
     pub uid: Uid,
     /// Revision of this version.
     pub revision: Revision,
-    pub(crate) text: Text,
+    pub(crate) text: CompressedBody,
     /// Data that selectors look at, extracted once for all watchers.
     pub(crate) facts: OnceLock<Box<Facts>>,
     layout: OnceLock<Option<Layout>>,
@@ -36,7 +36,14 @@ impl Stored {
     /// Creates a version. The body must have `revision` as its `metadata.resourceVersion`.
     #[must_use]
     pub fn new(key: ObjectKey, uid: Uid, revision: Revision, body: Bytes) -> Self {
-        Self { key, uid, revision, text: Text::new(body), facts: OnceLock::new(), layout: OnceLock::new() }
+        Self {
+            key,
+            uid,
+            revision,
+            text: CompressedBody::new(body),
+            facts: OnceLock::new(),
+            layout: OnceLock::new(),
+        }
     }
 
     /// JSON text with `metadata.resourceVersion` already set to `revision`.

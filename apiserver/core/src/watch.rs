@@ -17,6 +17,7 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use crate::accept::Form;
 use crate::body::{self, Body};
 use crate::encode::{Encoder, Include};
+use crate::event_cache::{SameKind, ShownKey};
 use crate::history::{Change, ChangeKind, ChangeStream, Histories};
 use crate::kinds::KindInfo;
 use crate::list;
@@ -24,7 +25,6 @@ use crate::load::Slot;
 use crate::query::params::ListParams;
 use crate::registry::Registry;
 use crate::selector::Selection;
-use crate::shown::{SameKind, ShownKey};
 use crate::status::ApiError;
 use crate::store::{Revision, Store, StoreError, Stored};
 use crate::stored::Newest;
@@ -316,7 +316,7 @@ impl Feed {
             let left =
                 change.previous.as_ref().filter(|_| event == DELETED && change.kind != ChangeKind::Deleted);
             let key = self.key(event, change.revision());
-            let line = histories.shown().line(&key, || {
+            let line = histories.events().line(&key, || {
                 let encoder = self.encoder();
                 let columns = !self.columns_sent;
                 let object = match left {

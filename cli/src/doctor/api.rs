@@ -62,11 +62,15 @@ pub(super) async fn reach(options: &ClusterOptions, now: SystemTime, report: &mu
         report.fail(CHECK, format!("{at} answers with code {code}"), "Check the user of the kubeconfig");
         return None;
     }
-    let name = version["gitVersion"].as_str().unwrap_or("of unknown version");
+    let name = version["gitVersion"].as_str().unwrap_or("an unknown version");
     match who(&client).await {
-        Ok(user) => report.ok(CHECK, format!("{at} is {name}; asked as {user}")),
+        Ok(user) => report.ok(CHECK, format!("{at} runs {name}; authenticated as {user}")),
         Err(error) => {
-            report.fail(CHECK, format!("{at} ({name}) refuses: {error}"), "Check the user of the kubeconfig");
+            report.fail(
+                CHECK,
+                format!("{at} ({name}) refuses the request: {error}"),
+                "Check the user of the kubeconfig",
+            );
             return None;
         }
     }
@@ -95,14 +99,14 @@ async fn who(client: &Client) -> Result<String, kube::Error> {
 /// Compares a peer's clock with this machine's.
 pub(super) fn clock(check: &str, there: Option<SystemTime>, here: SystemTime, report: &mut Report) {
     let Some(there) = there else {
-        return report.warn(check, "it did not say what time it is there", "");
+        return report.warn(check, "the response has no valid Date header", "");
     };
     let (skew, side) = match there.duration_since(here) {
         Ok(ahead) => (ahead, "behind it"),
         Err(error) => (error.duration(), "ahead of it"),
     };
     let text = format!("this machine is {} s {side}", skew.as_secs());
-    let advice = "Set the clocks: certificates, tokens and leases depend on them";
+    let advice = "Synchronize the clocks: certificates, tokens and leases depend on them";
     if skew >= SKEW_FAIL {
         report.fail(check, text, advice);
     } else if skew >= SKEW_WARN {
@@ -118,9 +122,9 @@ pub(super) async fn namespace(api: &Reached, report: &mut Report) {
     match Api::<Namespace>::all(api.client.clone()).get_opt(&api.namespace).await {
         Ok(Some(_)) => report.ok(check, "exists"),
         Ok(None) => {
-            report.fail(check, "does not exist", "Apply deploy/cloudcore, or give the right --namespace");
+            report.fail(check, "does not exist", "Apply deploy/cloudcore, or pass the correct --namespace");
         }
-        Err(error) => report.warn(check, format!("cannot be read: {error}"), "Ask as an administrator"),
+        Err(error) => report.warn(check, format!("cannot be read: {error}"), "Run as an administrator"),
     }
 }
 
@@ -129,14 +133,14 @@ pub(super) async fn nodes(api: &Reached, report: &mut Report) {
     const CHECK: &str = "edge nodes";
     let nodes = match cluster::edge_nodes(api.client.clone()).await {
         Ok(nodes) => nodes,
-        Err(error) => return report.warn(CHECK, format!("{error:#}"), "Ask as an administrator"),
+        Err(error) => return report.warn(CHECK, format!("{error:#}"), "Run as an administrator"),
     };
     for node in nodes.iter().filter(|node| node.problem.is_some()) {
         let problem = node.problem.as_deref().unwrap_or_default();
         report.warn(
             format!("node {}", node.name),
             problem,
-            "Nothing is told to the node before it is put right",
+            "The node receives no update of this object until it is corrected",
         );
     }
     let missing: Vec<_> = nodes.iter().filter(|node| node.ready != "True").collect();
@@ -146,12 +150,12 @@ pub(super) async fn nodes(api: &Reached, report: &mut Report) {
     let named: Vec<String> = missing
         .iter()
         .take(NAMED_MAX)
-        .map(|node| format!("{} (last heard {})", node.name, node.heard))
+        .map(|node| format!("{} (last heartbeat {})", node.name, node.heard))
         .collect();
     let more = missing.len().saturating_sub(named.len());
     let more = if more == 0 { String::new() } else { format!(" and {more} more") };
     let text = format!("{} of {} are not Ready: {}{more}", missing.len(), nodes.len(), named.join(", "));
-    report.warn(CHECK, text, "On the node: tombolo doctor --edge /etc/tombolo/edgecore.yaml");
+    report.warn(CHECK, text, "Run on the node: tombolo doctor --edge /etc/tombolo/edgecore.yaml");
 }
 
 #[cfg(test)]

@@ -22,16 +22,16 @@ pub(super) async fn examine(api: &Reached, report: &mut Report) {
     match list(&Kube::from(api.client.clone()), &path, each).await {
         Ok(()) => judge(&nodes, report),
         Err(error) => {
-            report.warn(CHECK, format!("events cannot be read: {error}"), "Ask as an administrator");
+            report.warn(CHECK, format!("cannot read events: {error}"), "Run as an administrator");
         }
     }
 }
 
-const CHECK: &str = "identities of nodes";
+const CHECK: &str = "node identities";
 
 fn judge(nodes: &BTreeSet<String>, report: &mut Report) {
     if nodes.is_empty() {
-        return report.ok(CHECK, "none was seen on two machines lately");
+        return report.ok(CHECK, "no recent event reports an identity that two machines use");
     }
     let named: Vec<&str> = nodes.iter().map(String::as_str).take(NAMED_MAX).collect();
     let more = nodes.len().saturating_sub(named.len());
@@ -39,7 +39,7 @@ fn judge(nodes: &BTreeSet<String>, report: &mut Report) {
     report.fail(
         CHECK,
         format!("two machines use the identity of {}{more}", named.join(", ")),
-        "Stop the copy, remove its data folder and join it under a name of its own",
+        "Stop the copy, delete its data folder and join it under its own name",
     );
 }
 

@@ -33,7 +33,7 @@ pub(super) async fn examine(path: &Path, now: SystemTime, report: &mut Report) {
     };
     if !data_dir.is_dir() {
         let check = format!("data folder {}", data_dir.display());
-        return report.fail(check, "is not there", "Join: edgecore join");
+        return report.fail(check, "does not exist", "Join the cluster: edgecore join");
     }
     modes(&data_dir, report);
     let identity = identity(&data_dir, config.as_ref(), now, report);
@@ -42,8 +42,8 @@ pub(super) async fn examine(path: &Path, now: SystemTime, report: &mut Report) {
     let Some(config) = config else {
         return report.warn(
             "cloud",
-            "not tried: a data folder does not say where it is",
-            "Give the settings file",
+            "not checked: the data folder does not contain its address",
+            "Pass the path of the settings file to --edge",
         );
     };
     if let Some(identity) = identity {
@@ -65,7 +65,7 @@ fn settings(path: &Path, report: &mut Report) -> Option<Config> {
             report.fail(
                 check,
                 error.to_string(),
-                "See docs/edge-node.md; edgecore join makes a settings file",
+                "See docs/edge-node.md; `edgecore join` creates a settings file",
             );
             None
         }
@@ -79,13 +79,13 @@ fn modes(data_dir: &Path, report: &mut Report) {
         .map(|name| data_dir.join(name))
         .filter(|path| fs::metadata(path).is_ok_and(|found| found.permissions().mode() & 0o077 != 0))
         .collect();
-    let check = "modes of the key files";
+    let check = "permissions of the key files";
     if open.is_empty() {
-        return report.ok(check, "for the agent's user alone");
+        return report.ok(check, "only the agent's user can read them");
     }
     let names: Vec<String> = open.iter().map(|path| path.display().to_string()).collect();
-    let advice = format!("chmod 600 {}; join again if somebody may have read a key", names.join(" "));
-    report.fail(check, format!("others may read {}", names.join(", ")), advice);
+    let advice = format!("Run chmod 600 {}; join again if another user may have read a key", names.join(" "));
+    report.fail(check, format!("other users can read {}", names.join(", ")), advice);
 }
 
 fn identity(
@@ -104,8 +104,8 @@ fn identity(
     });
     match described {
         Ok((identity, node, validity)) => {
-            let advice = "The agent renews it while it runs and reaches cloud.join; the cloud takes one that has \
-                          ended for 30 days, after that: edgecore join";
+            let advice = "The agent renews it while it runs and reaches cloud.join. The cloud accepts an expired one \
+                          for 30 days; after that, run `edgecore join` again";
             secrets::span(&format!("certificate of node {node}"), validity, now, advice, report);
             Some(identity)
         }
@@ -119,41 +119,41 @@ fn identity(
 /// Whether an agent is using the folder; if not, also reports the state of its store.
 fn store(data_dir: &Path, report: &mut Report) -> bool {
     let check = format!("store in {}", data_dir.display());
-    let idle = "the agent does not run";
+    let idle = "the agent is not running";
     match inspect(data_dir) {
         Inspection::InUse => {
-            report.ok(check, "in use: the agent runs");
+            report.ok(check, "in use: the agent is running");
             return true;
         }
         Inspection::Sound { schema } => report.warn(check, format!("schema {schema}; {idle}"), START),
-        Inspection::Absent => report.warn(check, format!("not made yet; {idle}"), START),
+        Inspection::Absent => report.warn(check, format!("not created yet; {idle}"), START),
         Inspection::Unclosed => {
-            report.warn(check, format!("was not closed and will be repaired; {idle}"), START);
+            report.warn(check, format!("was not closed cleanly and will be repaired; {idle}"), START);
         }
         Inspection::Newer { found, supported } => report.fail(
             check,
             format!("written by a newer edgecore: schema {found}, this one reads up to {supported}"),
-            "Run that version, or move store.redb away: the cloud fills a new one",
+            "Run that version, or move store.redb away: the agent refills the store from the cloud",
         ),
         Inspection::Damaged(why) => report.fail(
             check,
             format!("damaged: {why}"),
-            "Look at the disk; the agent moves the file aside when it starts, and the cloud fills a new one",
+            "Check the disk; at its start, the agent moves the file aside and refills the store from the cloud",
         ),
         Inspection::Unreadable(why) => {
-            report.fail(check, why, "Run as the agent's user, and look at the disk");
+            report.fail(check, why, "Run the doctor as the agent's user, and check the disk");
         }
     }
     false
 }
 
-const START: &str = "Start it: systemctl start edgecore";
+const START: &str = "Start the agent: systemctl start edgecore";
 
 /// Checks that the local API of a running agent answers with the agent's own kubeconfig.
 async fn local_api(data_dir: &Path, running: bool, report: &mut Report) {
     const CHECK: &str = "local API";
     if !running {
-        return report.warn(CHECK, "not tried: the agent does not run", "");
+        return report.warn(CHECK, "not checked: the agent is not running", "");
     }
     let answer = async {
         let mut config = cluster::config(&data_dir.join("kubeconfig")).await?;
@@ -169,7 +169,7 @@ async fn local_api(data_dir: &Path, running: bool, report: &mut Report) {
             report.warn(
                 CHECK,
                 format!("{at} answers 503: {}", status.message),
-                "The cloud was never heard: see below",
+                "The agent has received nothing from the cloud yet: see the checks below",
             );
         }
         Ok((at, Err(error))) => {
@@ -194,17 +194,17 @@ async fn cloud(
     let check = format!("join endpoints at {join}");
     match show(join).await {
         Ok(shown) if shown.ca == identity.ca => {
-            report.ok(check, "show the CA that this node has joined");
+            report.ok(check, "present the CA that this node trusts");
             api::clock("clock of the cloud", shown.date, now(), report);
             in_force(config, identity, report).await;
         }
         Ok(shown) => {
             let text =
-                format!("show CA {}, which is not the one that this node has joined", &shown.hash[..12]);
-            report.fail(check, text, "The cloud has a new CA, or another cloud answers: edgecore join");
+                format!("present CA {}, which is not the one that this node trusts", &shown.hash[..12]);
+            report.fail(check, text, "The cloud has a new CA, or another cloud answers: run `edgecore join`");
         }
         Err(error) => {
-            let advice = "Is the setting cloud.join right, does the name resolve, is TCP let through?";
+            let advice = "Check that cloud.join is correct, the name resolves and firewalls allow TCP";
             report.fail(check, error.to_string(), advice);
         }
     }
@@ -216,16 +216,16 @@ async fn in_force(config: &Config, identity: &Identity, report: &mut Report) {
     let node = &config.node_name;
     let check = format!("certificate of node {node} at the cloud");
     match is_registered(identity, node, &config.cloud.join).await {
-        Ok(true) => report.ok(check, "is in force, and the Node exists"),
-        Ok(false) => report.warn(check, "there is no Node of this name", START),
+        Ok(true) => report.ok(check, "is accepted, and the Node exists"),
+        Ok(false) => report.warn(check, "is accepted, but there is no Node of this name", START),
         Err(error @ JoinError::Refused { code: 401, .. }) => {
             let advice = format!(
-                "Make a token where the cluster is administered (tombolo token create --node {node}), run edgecore join \
-                 with it, and restart edgecore"
+                "Create a token on a machine that administers the cluster (tombolo token create --node {node}), run \
+                 edgecore join with it, and restart edgecore"
             );
             report.fail(check, error.to_string(), advice);
         }
-        Err(error) => report.warn(check, error.to_string(), "Try again, and see the log of cloudcore"),
+        Err(error) => report.warn(check, error.to_string(), "Retry, and see the log of cloudcore"),
     }
 }
 
@@ -233,9 +233,9 @@ async fn in_force(config: &Config, identity: &Identity, report: &mut Report) {
 fn session(config: &Config, report: &mut Report) {
     const CHECK: &str = "session with the cloud";
     match tombolo_edge::cli::status(config) {
-        Ok(status) if status.lines().any(|line| line == "online 1") => report.ok(CHECK, "there is one"),
-        Ok(_) => report.fail(CHECK, "there is none", "See the log of edgecore"),
-        Err(error) => report.warn(CHECK, format!("unknown: {error:#}"), "Turn the setting admin on"),
+        Ok(status) if status.lines().any(|line| line == "online 1") => report.ok(CHECK, "connected"),
+        Ok(_) => report.fail(CHECK, "not connected", "See the log of edgecore"),
+        Err(error) => report.warn(CHECK, format!("unknown: {error:#}"), "Turn on the setting admin"),
     }
 }
 

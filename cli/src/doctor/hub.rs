@@ -17,7 +17,7 @@ use crate::transport::TransportOption;
 
 /// Advice when TLS fails.
 const ADVERTISE: &str =
-    "The address must be one that cloudcore's setting advertise names, and nothing in between may end TLS";
+    "cloudcore's setting advertise must contain this address, and no proxy may terminate TLS";
 
 /// Node name under which the doctor joins; always the same, so that nothing accumulates.
 const NAME: &str = "tombolo-doctor";
@@ -31,7 +31,7 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(2);
 /// Joins in memory and connects.
 pub(super) async fn examine(options: &DoctorOptions, api: &Reached, kept: &Inspection, report: &mut Report) {
     let Some(host) = host(options, kept) else {
-        return report.warn("hub", "not tried: no address is known", "Give --cloud HOST");
+        return report.warn("hub", "not checked: its address is unknown", "Pass --cloud HOST");
     };
     let bracketed = if host.contains(':') { format!("[{host}]") } else { host.clone() };
     let join = format!("{bracketed}:{}", options.join_port);
@@ -79,24 +79,24 @@ async fn shows_our_authority(join: &str, kept: &Inspection, report: &mut Report)
             report.fail(
                 check,
                 error.to_string(),
-                "Is cloudcore running, and is TCP let through to this port?",
+                "Is cloudcore running, and do firewalls allow TCP to this port?",
             );
             return false;
         }
     };
     match &kept.authority {
         Err(_) => {
-            report.warn(check, "answer; their CA has nothing to be compared with", "");
+            report.warn(check, "answer, but their CA cannot be compared with the cluster's CA", "");
             false
         }
         Ok(facts) if facts.hash() == shown.hash => {
-            report.ok(check, format!("show the cluster's CA, {}", &shown.hash[..12]));
+            report.ok(check, format!("present the cluster's CA, {}", &shown.hash[..12]));
             true
         }
         Ok(facts) => {
             let text =
-                format!("show CA {}, and secret casecret has {}", &shown.hash[..12], &facts.hash()[..12]);
-            report.fail(check, text, "Another cloudcore answers there, or this one has to be restarted");
+                format!("present CA {}, but secret casecret has {}", &shown.hash[..12], &facts.hash()[..12]);
+            report.fail(check, text, "Another cloudcore answers here, or cloudcore must be restarted");
             false
         }
     }
@@ -111,14 +111,15 @@ async fn joined(join: &str, api: &Reached, report: &mut Report) -> Option<Identi
     let token = match token::make(api.client.clone(), &api.namespace, &token).await {
         Ok(token) => token,
         Err(error) => {
-            report.warn(check, format!("not tried: no join token: {error:#}"), "Ask as an administrator");
+            let text = format!("not checked: cannot create a join token: {error:#}");
+            report.warn(check, text, "Run as an administrator");
             return None;
         }
     };
     let options = EnrollOptions { endpoint: join.to_owned(), node, token };
     match enroll(&options).await {
         Ok(identity) => {
-            report.ok(check, "the token is taken, a certificate is given");
+            report.ok(check, "the token is accepted and a certificate issued");
             Some(identity)
         }
         Err(error) => {
@@ -156,11 +157,11 @@ pub(super) async fn dial(
 fn advice(error: &ConnectError, protocol: &str) -> String {
     match error {
         ConnectError::Unreachable { .. } | ConnectError::TimedOut { .. } => {
-            format!("Is cloudcore running, and is {protocol} let through to this port?")
+            format!("Is cloudcore running, and do firewalls allow {protocol} to this port?")
         }
         ConnectError::Tls { .. } => ADVERTISE.to_owned(),
         ConnectError::Upgrade { .. } | ConnectError::Protocol { .. } => {
-            "Something else than cloudcore answers at this port".to_owned()
+            "A program other than cloudcore answers at this port".to_owned()
         }
         _ => "See the log of cloudcore".to_owned(),
     }

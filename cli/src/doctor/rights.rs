@@ -70,14 +70,14 @@ pub(super) async fn examine(api: &Reached, kept: &Inspection, report: &mut Repor
         .await;
     }
     granted(api, &cloudcore, &grids, report, |report, check, text| {
-        let hint = format!("Apply {} where the application grid is used, with grids: {{enable: true}}; else set enable: false", grids.file);
+        let hint = format!("To use the application grid, apply {} and set grids: {{enable: true}}; otherwise set enable: false", grids.file);
         report.warn(check, text, hint);
     })
     .await;
-    if serves_stock_edges(api, kept).await {
-        let stock = manifest::stock_edges(&api.namespace);
-        granted(api, &cloudcore, &stock, report, |report, check, text| {
-            report.fail(check, text, format!("Apply {}: stock KubeEdge nodes connect here", stock.file));
+    if serves_kubeedge_edges(api, kept).await {
+        let kubeedge = manifest::kubeedge_edges(&api.namespace);
+        granted(api, &cloudcore, &kubeedge, report, |report, check, text| {
+            report.fail(check, text, format!("Apply {}: stock KubeEdge nodes connect here", kubeedge.file));
         })
         .await;
     }
@@ -86,7 +86,7 @@ pub(super) async fn examine(api: &Reached, kept: &Inspection, report: &mut Repor
 }
 
 /// Whether stock KubeEdge nodes may connect: the shared token is on, or there is a record of deliveries to one of them.
-async fn serves_stock_edges(api: &Reached, kept: &Inspection) -> bool {
+async fn serves_kubeedge_edges(api: &Reached, kept: &Inspection) -> bool {
     if !matches!(kept.token, Ok(None)) {
         return true;
     }
@@ -106,13 +106,13 @@ async fn protections(api: &Reached, report: &mut Report) {
     };
     match asked.await {
         Ok(found) => match (found.problem(), found.node_restriction) {
-            (None, _) => report.ok(CHECK, "keep nodes apart"),
+            (None, _) => report.ok(CHECK, "isolate nodes from each other"),
             (Some(problem), None) if found.node_authorizer => {
-                report.warn(CHECK, problem, "Ask as an administrator");
+                report.warn(CHECK, problem, "Run as an administrator");
             }
             (Some(problem), _) => report.fail(CHECK, problem, "Set the flags of kube-apiserver"),
         },
-        Err(error) => report.warn(CHECK, format!("cannot be tried: {error}"), "Ask as an administrator"),
+        Err(error) => report.warn(CHECK, format!("cannot be tested: {error}"), "Run as an administrator"),
     }
 }
 
@@ -141,7 +141,7 @@ async fn cloudcore(api: &Reached, report: &mut Report) -> Option<Subject> {
             Some(Subject::Own)
         }
         Err(error) => {
-            report.warn(check, format!("cannot be read: {error}"), "Ask as an administrator");
+            report.warn(check, format!("cannot be read: {error}"), "Run as an administrator");
             None
         }
     }
@@ -157,7 +157,7 @@ async fn granted(
 ) {
     let check = format!("rights of {} ({})", subject.name(), manifest.file);
     match missing(api, subject, &manifest.rights).await {
-        Err(error) => report.warn(check, format!("cannot be asked for: {error}"), "Ask as an administrator"),
+        Err(error) => report.warn(check, format!("cannot be checked: {error}"), "Run as an administrator"),
         Ok(missing) if missing.is_empty() => {
             report.ok(check, format!("all {} are granted", manifest.rights.len()));
         }
@@ -184,7 +184,7 @@ async fn impersonation(api: &Reached, cloudcore: &Subject, report: &mut Report) 
     let (constrained_missing, legacy_missing) = match asked.await {
         Ok(missing) => missing,
         Err(error) => {
-            return report.warn(CHECK, format!("cannot be asked for: {error}"), "Ask as an administrator");
+            return report.warn(CHECK, format!("cannot be checked: {error}"), "Run as an administrator");
         }
     };
     let has_legacy = legacy_missing.is_empty();
@@ -192,23 +192,23 @@ async fn impersonation(api: &Reached, cloudcore: &Subject, report: &mut Report) 
         (ImpersonationForm::Constrained, true)
             if has_legacy && matches!(cloudcore, Subject::Other { .. }) =>
         {
-            let text = "constrained, and the role for older servers as well: cloudcore could act as anybody";
+            let text = "constrained, but the role for older servers still allows impersonating any user";
             report.warn(CHECK, text, format!("Delete the objects of {}", legacy.file));
         }
         (ImpersonationForm::Constrained, true) => report.ok(CHECK, "constrained to nodes"),
         (ImpersonationForm::Constrained, false) if has_legacy => {
-            let text = "works with the role for older servers, with which cloudcore could act as anybody";
+            let text = "works through the role for older servers, which allows impersonating any user";
             report.warn(CHECK, text, format!("Apply {} instead", constrained.file));
         }
         (ImpersonationForm::Constrained, false) => {
             report.fail(CHECK, refused(&constrained_missing), format!("Apply {}", constrained.file));
         }
         (ImpersonationForm::Legacy, _) if has_legacy => {
-            report.ok(CHECK, "by verb impersonate: this server has no constrained impersonation");
+            report.ok(CHECK, "through verb impersonate: this server has no constrained impersonation");
         }
         (ImpersonationForm::Legacy, _) => {
-            let text =
-                format!("the server has no constrained impersonation, and {}", refused(&legacy_missing));
+            let refused = refused(&legacy_missing);
+            let text = format!("the server has no constrained impersonation, and cloudcore {refused}");
             report.fail(CHECK, text, format!("Apply {}", legacy.file));
         }
     }

@@ -13,11 +13,10 @@ const SOON: Duration = Duration::from_secs(30 * 86_400);
 /// Examines the Secrets.
 pub(super) async fn examine(api: &Reached, now: SystemTime, report: &mut Report) -> Inspection {
     let kept = inspect(api.client.clone(), &api.namespace, now).await;
-    let start = "Start cloudcore with this namespace, or give the right --namespace";
+    let start = "Start cloudcore with this namespace, or pass the correct --namespace";
     match &kept.authority {
         Ok(facts) => {
-            let advice =
-                "Every node must join again with a new one: move secret casecret away, restart cloudcore";
+            let advice = "Move secret casecret away and restart cloudcore; then every node must join again";
             validity("certificate authority", facts, now, advice, report);
         }
         Err(reason) => report.fail("certificate authority", reason, start),
@@ -25,20 +24,20 @@ pub(super) async fn examine(api: &Reached, now: SystemTime, report: &mut Report)
     match &kept.server {
         Ok(facts) => {
             let check = format!("certificate of the hub ({})", facts.names.join(", "));
-            validity(&check, facts, now, "cloudcore renews it while it runs: is it running?", report);
+            validity(&check, facts, now, "A running cloudcore renews it: check that it runs", report);
         }
         Err(reason) => {
-            report.fail("certificate of the hub", reason, "Restart cloudcore, which makes a new one");
+            report.fail("certificate of the hub", reason, "Restart cloudcore, which creates a new one");
         }
     }
     match &kept.token {
         Ok(Some(token)) => {
-            let text = format!("good for {} more hours", token.left.as_secs() / 3600);
+            let text = format!("valid for {} more hours", token.left.as_secs() / 3600);
             report.ok("shared join token", text);
         }
-        Ok(None) => report.ok("shared join token", "off: nodes join with tokens of `tombolo token create`"),
+        Ok(None) => report.ok("shared join token", "off: nodes join with tokens from `tombolo token create`"),
         Err(reason) => {
-            let advice = "cloudcore renews it while it runs with sharedToken: is it running? Where that is off, delete secret tokensecret";
+            let advice = "A running cloudcore with sharedToken renews it: check that it runs. If sharedToken is off, delete secret tokensecret";
             report.fail("shared join token", reason, advice);
         }
     }
@@ -68,13 +67,13 @@ pub(super) fn span(
     if let Ok(early) = begin.duration_since(now)
         && !early.is_zero()
     {
-        let text = format!("valid only in {} s", early.as_secs());
+        let text = format!("not valid for another {} s", early.as_secs());
         return report.fail(check, text, "Set the clock of this machine");
     }
     match end.duration_since(now) {
         Ok(left) if left >= SOON => report.ok(check, format!("valid for {} more days", days(left))),
-        Ok(left) => report.warn(check, format!("ends in {} days", days(left)), advice),
-        Err(ended) => report.fail(check, format!("ended {} days ago", days(ended.duration())), advice),
+        Ok(left) => report.warn(check, format!("expires in {} days", days(left)), advice),
+        Err(ended) => report.fail(check, format!("expired {} days ago", days(ended.duration())), advice),
     }
 }
 
@@ -93,8 +92,8 @@ mod tests {
             report.findings()[0].clone()
         };
         assert_eq!(judge(begin + day).level, Level::Ok);
-        assert_eq!(judge(begin + day * 340).to_string(), "warn  c: ends in 25 days. Renew it");
-        assert_eq!(judge(begin + day * 367).to_string(), "FAIL  c: ended 2 days ago. Renew it");
+        assert_eq!(judge(begin + day * 340).to_string(), "warn  c: expires in 25 days. Renew it");
+        assert_eq!(judge(begin + day * 367).to_string(), "FAIL  c: expired 2 days ago. Renew it");
         assert!(judge(begin - day).to_string().contains("Set the clock"));
     }
 }

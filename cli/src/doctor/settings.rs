@@ -11,7 +11,7 @@ use super::{DoctorOptions, Report};
 const CONFIG_MAP: (&str, &str) = ("tombolo-cloudcore", "cloudcore.yaml");
 
 /// Advice about modules that do not exist.
-const ADVICE: &str = "Turn them off in the file, or keep what needs them on stock KubeEdge: see docs/migrating-from-kubeedge.md";
+const ADVICE: &str = "Disable them in the file, or keep workloads that need them on stock KubeEdge: see docs/migrating-from-kubeedge.md";
 
 /// Examines the given file, or else the settings in the cluster; reports nothing if there are none.
 pub(super) async fn examine(options: &DoctorOptions, api: &Reached, report: &mut Report) {
@@ -37,7 +37,7 @@ pub(super) async fn examine(options: &DoctorOptions, api: &Reached, report: &mut
         Err(error) => report.fail(
             check,
             format!("cannot be read: {error}"),
-            "Give --config the path of cloudcore's file",
+            "Pass the path of cloudcore's settings file to --config",
         ),
     }
 }
@@ -46,14 +46,14 @@ fn judge(check: String, text: &str, report: &mut Report) {
     let config = match Config::parse(text) {
         Ok(config) => config,
         Err(error) => {
-            return report.fail(check, error.to_string(), "cloudcore does not start with this file: mend it");
+            return report.fail(check, error.to_string(), "cloudcore does not start with this file: fix it");
         }
     };
     if config.missing.is_empty() {
-        return report.ok(check, "ask for nothing that is not there");
+        return report.ok(check, "enable only supported modules");
     }
     let named: Vec<String> = config.missing.iter().map(ToString::to_string).collect();
-    report.warn(check, format!("enable modules that do not exist here: {}", named.join("; ")), ADVICE);
+    report.warn(check, format!("enable unsupported modules: {}", named.join("; ")), ADVICE);
 }
 
 #[cfg(test)]

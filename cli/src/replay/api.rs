@@ -101,11 +101,11 @@ impl Administrator {
 
     /// Makes an application's write that nodes are not allowed to make.
     pub(super) async fn in_place_of_the_node(&self, record: &Value) -> Result<Value> {
-        let call = call_of(record).with_context(|| format!("{} is no write", record["Verb"]))?;
+        let call = call_of(record).with_context(|| format!("{} is not a write", record["Verb"]))?;
         let request = Request::builder().method(call.method).uri(&call.path);
         let request = request.header("content-type", call.content_type).body(call.body)?;
         let made = self.client.request(request).await;
-        made.with_context(|| format!("{} {} in place of the node", call.method, call.path))
+        made.with_context(|| format!("{} {} on behalf of the node", call.method, call.path))
     }
 
     /// The current object.
@@ -241,7 +241,7 @@ impl Administrator {
                 && object["metadata"]["generation"] == current["metadata"]["generation"];
             let place = if with_status { &format!("{path}/status") } else { path };
             let replaced = self.call(Method::PUT, place, Some(&wanted)).await?;
-            states.push(replaced.with_context(|| format!("{path} went while it was changed"))?);
+            states.push(replaced.with_context(|| format!("{path} was deleted during the change"))?);
         }
         self.status(path, object, states).await
     }

@@ -21,7 +21,7 @@ use super::grants::granted;
 use super::mouth::Mouth;
 use super::socket::{Heard, Saying, Socket, ears, new_id};
 
-/// How long to wait for an expected frame: longer than a resend takes, shorter than a stock edge waits.
+/// How long to wait for an expected frame: longer than a resend takes, shorter than a KubeEdge edge waits.
 const FRAME_WITHIN: Duration = Duration::from_secs(12);
 
 /// The cloud sees a change through its watch, a moment later, while the recorded answers already include it. A request
@@ -59,7 +59,7 @@ pub async fn play_edge(transcript: &Transcript, target: &Target) -> Result<Run> 
     };
     let preconditions = matcher
         .preconditions()
-        .map(|added| format!("the recorded cluster adds to what is inserted: {added}"))
+        .map(|added| format!("the recorded cluster adds to inserted objects: {added}"))
         .collect();
     let (sender, heard) = ears();
     let mut player = Player {
@@ -127,7 +127,7 @@ impl Player<'_> {
     /// Lets every node join, grants the recorded rights, and looks up objects that the cluster has by itself.
     async fn prepare(&mut self) -> Result<()> {
         for name in self.transcript.all_nodes() {
-            let node = NodeId::parse(name).with_context(|| format!("{name:?} is no node name"))?;
+            let node = NodeId::parse(name).with_context(|| format!("{name:?} is not a node name"))?;
             self.join(node).await?;
             let wanted = granted(self.transcript, name);
             let rules: Vec<Value> = wanted.iter().map(super::grants::Grant::rule).collect();
@@ -139,7 +139,7 @@ impl Player<'_> {
                     // Cannot differ, because nothing is expected yet.
                     let _ = self.happen(Happening::Own(object));
                 }
-                self.preconditions.push(format!("role tombolo-replay-{name} lets the node {grant}"));
+                self.preconditions.push(format!("role tombolo-replay-{name} allows the node to {grant}"));
                 if !self.administrator.serves_resource(&grant.group, &grant.version, &grant.resource).await? {
                     self.undefined(grant)?;
                 }
@@ -159,7 +159,7 @@ impl Player<'_> {
     /// Expects nothing of a resource that the cluster does not serve, unless the transcript defines it.
     fn undefined(&mut self, grant: &super::grants::Grant) -> Result<()> {
         let [group, version, plural] = [&grant.group, &grant.version, &grant.resource].map(Clone::clone);
-        let line = format!("the cluster does not serve {plural}.{group}: what is asked of it is refused");
+        let line = format!("the cluster does not serve {plural}.{group}: requests for it are refused");
         if self.happen(Happening::Undefined(group, version, plural))? && !self.preconditions.contains(&line) {
             self.preconditions.push(line);
         }
@@ -193,7 +193,7 @@ impl Player<'_> {
         if self.connections.contains_key(&conn) || self.mouth.has_ended(conn) {
             return Ok(());
         }
-        let node = NodeId::parse(self.transcript.node_of(conn)).context("no node name")?;
+        let node = NodeId::parse(self.transcript.node_of(conn)).context("the connection names no node")?;
         if self.happen(Happening::JoinedAgain(conn))? {
             self.join(node.clone()).await?;
         }
@@ -265,15 +265,16 @@ impl Player<'_> {
             self.happen(Happening::Saw(present.into_iter().collect()))?;
             return Ok(());
         }
-        let applied =
-            self.administrator.make(*verb, &object).await.with_context(|| {
-                format!("the change before line {} cannot be made", self.next_number(index))
-            })?;
+        let applied = self
+            .administrator
+            .make(*verb, &object)
+            .await
+            .with_context(|| format!("cannot make the change before line {}", self.next_number(index)))?;
         match applied {
             Applied::Kept(object) => self.happen(Happening::Own(object))?,
             Applied::Made(states) => self.happen(Happening::Applied(index, states))?,
             Applied::Unserved(kind) => {
-                let line = format!("the cluster does not serve kind {kind}: its objects are left out");
+                let line = format!("the cluster does not serve kind {kind}: its objects are skipped");
                 if !self.preconditions.contains(&line) {
                     self.preconditions.push(line);
                 }
@@ -288,7 +289,7 @@ impl Player<'_> {
     }
 
     async fn say(&mut self, index: usize, line: &Line, frame: &Frame) -> Result<(), Fault> {
-        let conn = line.conn.context("no connection")?;
+        let conn = line.conn.context("the line names no connection")?;
         // The cloud may have closed it already, as the recorded one did a little later.
         let Some(socket) = self.connections.get(&conn) else { return Ok(()) };
         if frame.ask() == Ask::Zero {
@@ -308,7 +309,7 @@ impl Player<'_> {
     async fn ask(&mut self, index: usize, conn: u64, frame: &Frame) -> Result<(), Fault> {
         let Some(socket) = self.connections.get(&conn) else { return Ok(()) };
         let id = if frame.is_tombolo() { frame.id().to_owned() } else { new_id() };
-        let request = self.matcher.request(index, &id, unix_millis()).context("no request")?;
+        let request = self.matcher.request(index, &id, unix_millis()).context("not a request")?;
         let saying = self.mouth.saying(conn, request)?;
         socket.say(saying).await?;
         self.happen(Happening::Sent(index, id))?;
@@ -383,7 +384,7 @@ impl Player<'_> {
     /// and returns its result: the recorded cloud made it in its own name.
     async fn in_place_of_the_node(&mut self, answer: Frame) -> Result<Frame, Fault> {
         let Some(index) = self.matcher.is_restricted(&answer) else { return Ok(answer) };
-        let asked = self.matcher.request(index, answer.parent(), unix_millis()).context("no request")?;
+        let asked = self.matcher.request(index, answer.parent(), unix_millis()).context("not a request")?;
         let made = self.administrator.in_place_of_the_node(&asked["content"]).await?;
         self.happen(Happening::Restricted)?;
         Ok(approved(&answer, &made))

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 use tombolo_proto::frame::InventoryPart;
 use tombolo_proto::limits::INVENTORY_PART_MAX;
-use tombolo_proto::{Frame as Wire, Lane, NodeId, ScopeId, StoreId};
+use tombolo_proto::{Frame as Wire, Lane, NodeId, StoreId, SubscriptionId};
 use tombolo_replay::{Frame, Holdings, wire};
 
 use super::socket::{Saying, acknowledgement};
@@ -46,7 +46,7 @@ impl Mouth {
         if !frame.is_tombolo() {
             return Ok(Saying::Document(frame.as_json().clone()));
         }
-        let (lane, mut said) = wire(&frame).with_context(|| format!("{} is no frame", frame.id()))?;
+        let (lane, mut said) = wire(&frame).with_context(|| format!("{} is not a frame", frame.id()))?;
         if let Wire::Hello(hello) = &said {
             self.stores.insert(conn, hello.store);
         }
@@ -54,13 +54,14 @@ impl Mouth {
         let held = self.holdings(conn)?;
         match &mut said {
             Wire::Hello(hello) => {
-                hello.inventory = held.inventory(hello.store, conn, ScopeId::NODE, hello.inventory.clone());
+                hello.inventory =
+                    held.inventory(hello.store, conn, SubscriptionId::NODE, hello.inventory.clone());
             }
             Wire::Subscribe(subscribe) => {
-                let store = store.context("a subscription came before the hello")?;
+                let store = store.context("a subscription arrived before the hello")?;
                 held.subscribe(conn, subscribe);
                 subscribe.inventory =
-                    held.inventory(store, conn, subscribe.scope, subscribe.inventory.clone());
+                    held.inventory(store, conn, subscribe.subscription, subscribe.inventory.clone());
             }
             _ => {}
         }
@@ -77,7 +78,7 @@ impl Mouth {
         if !frame.is_tombolo() {
             return Ok(vec![Saying::Document(acknowledgement(frame))]);
         }
-        let (lane, heard) = wire(frame).with_context(|| format!("{} is no frame", frame.id()))?;
+        let (lane, heard) = wire(frame).with_context(|| format!("{} is not a frame", frame.id()))?;
         let control = |frame| vec![Saying::Frame(Lane::Control, Box::new(frame))];
         let held = self.holdings(conn)?;
         Ok(match heard {
@@ -86,22 +87,22 @@ impl Mouth {
                 control(Wire::Ack { lanes: vec![(lane, deliver.seq)] })
             }
             Wire::Ping { id } => control(Wire::Pong { id }),
-            Wire::InventoryRequest { scope } => inventory(held, conn, scope),
+            Wire::InventoryRequest { subscription } => inventory(held, conn, subscription),
             _ => Vec::new(),
         })
     }
 }
 
-/// The whole inventory of a scope, in parts.
-fn inventory(held: &Holdings, conn: u64, scope: ScopeId) -> Vec<Saying> {
-    let entries = held.entries(conn, scope);
+/// The whole inventory of a subscription, in parts.
+fn inventory(held: &Holdings, conn: u64, subscription: SubscriptionId) -> Vec<Saying> {
+    let entries = held.entries(conn, subscription);
     let mut parts: Vec<_> = entries.chunks(INVENTORY_PART_MAX).map(<[_]>::to_vec).collect();
     if parts.is_empty() {
         parts.push(Vec::new());
     }
     let count = parts.len();
     let say = |(index, entries)| {
-        let part = InventoryPart { scope, entries, last: index + 1 == count };
+        let part = InventoryPart { subscription, entries, last: index + 1 == count };
         Saying::Frame(Lane::Bulk, Box::new(Wire::InventoryPart(part)))
     };
     parts.into_iter().enumerate().map(say).collect()

@@ -48,7 +48,7 @@ pub(super) fn ears() -> (mpsc::Sender<Heard>, mpsc::Receiver<Heard>) {
 }
 
 impl Socket {
-    /// Connects as a stock edge.
+    /// Connects as a KubeEdge edge.
     pub(super) async fn documents(
         target: &Target,
         node: &NodeId,
@@ -91,13 +91,13 @@ impl Socket {
     /// Sends a response to something received; does not wait.
     pub(super) fn try_say(&self, saying: Saying) -> Result<()> {
         match self.saying.try_send(saying) {
-            Err(mpsc::error::TrySendError::Full(_)) => bail!("the cloud does not read what the edge says"),
+            Err(mpsc::error::TrySendError::Full(_)) => bail!("the cloud does not read what the edge sends"),
             _ => Ok(()),
         }
     }
 }
 
-/// The acknowledgement of a message, in the form of stock edges (docs/reference/kubeedge.md#acknowledgements).
+/// The acknowledgement of a message, in the form of KubeEdge edges (docs/reference/kubeedge.md#acknowledgements).
 pub(super) fn acknowledgement(frame: &Frame) -> Value {
     json!({
         "header": {"msg_id": new_id(), "parent_msg_id": frame.id(), "timestamp": unix_millis()},
@@ -136,12 +136,12 @@ async fn carry_documents(
                     let text = json.as_str().map_or_else(|| json.to_string(), str::to_owned);
                     link.send(Outgoing::document(sent, text))?;
                 }
-                Some(Saying::Frame(..)) => bail!("a frame on a connection of documents"),
+                Some(Saying::Frame(..)) => bail!("a frame on a connection that carries documents"),
                 None => return Ok(()),
             },
             event = link.next() => match event {
                 DocumentEvent::Document(bytes) => {
-                    let json = serde_json::from_slice(&bytes).context("a document that is no JSON")?;
+                    let json = serde_json::from_slice(&bytes).context("a document is not JSON")?;
                     if ears.send((conn, Some(Frame::new(json)))).await.is_err() {
                         return Ok(());
                     }
@@ -167,7 +167,7 @@ async fn carry_frames(
         tokio::select! {
             saying = says.recv(), if waiting.is_none() => match saying {
                 Some(Saying::Frame(lane, frame)) => waiting = Some((lane, frame)),
-                Some(Saying::Document(_)) => bail!("a document on a connection of frames"),
+                Some(Saying::Document(_)) => bail!("a document on a connection that carries frames"),
                 None => return Ok(()),
             },
             event = link.next() => match event {

@@ -48,7 +48,7 @@ impl Part {
         self.trigger.start();
         self.trigger.finished().await;
         if let Err(error) = self.tasks.shutdown(DRAIN_GRACE).await {
-            tracing::debug!(%error, "while stopping");
+            tracing::debug!(%error, "error while stopping");
         }
     }
 }
@@ -74,9 +74,7 @@ impl Target {
                 (if choice == Choice::Quic { quic_host } else { host }, port)
             }
             (None, Choice::WebSocket) => (host, 0),
-            (None, _) => {
-                bail!("the transcript was recorded over QUIC: say where that is with --quic HOST:PORT")
-            }
+            (None, _) => bail!("the transcript was recorded over QUIC: pass --quic HOST:PORT"),
         };
         Ok(client::Target { host, websocket_port, quic_port, choice })
     }
@@ -98,7 +96,7 @@ impl Target {
     }
 
     async fn start_with(record: Option<&Path>) -> Result<Self> {
-        let folder = tempfile::tempdir().context("no temporary folder")?;
+        let folder = tempfile::tempdir().context("cannot create a temporary folder")?;
         let (api, api_drain) = Part::new();
         let bound = embedded::Embedded::start(embedded::Options::new(folder.path().join("cluster"))).await?;
         let kube = cluster::config(bound.kubeconfig()).await?;
@@ -133,7 +131,7 @@ fn every_node() -> NewToken {
 }
 
 fn address(what: &str, text: &str) -> Result<(String, u16)> {
-    let (host, port) = text.rsplit_once(':').with_context(|| format!("{what}: {text} is no HOST:PORT"))?;
-    let port = port.parse().with_context(|| format!("{what}: {text} has no port"))?;
+    let (host, port) = text.rsplit_once(':').with_context(|| format!("{what}: {text} is not HOST:PORT"))?;
+    let port = port.parse().with_context(|| format!("{what}: {text} has no valid port"))?;
     Ok((host.trim_matches(['[', ']']).to_owned(), port))
 }

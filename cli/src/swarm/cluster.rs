@@ -125,7 +125,7 @@ impl Cluster {
 
     /// Deletes everything that was created.
     pub(super) async fn clean_up(&self) -> Result<()> {
-        eprintln!("swarm: removing its nodes and pods");
+        eprintln!("swarm: deleting the nodes and pods");
         let at_once = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
         let nodes: Api<Node> = Api::all(self.client.clone());
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), NAMESPACE);

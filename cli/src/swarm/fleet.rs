@@ -52,9 +52,9 @@ pub(super) struct Answers {
 impl Fleet {
     /// Gets a certificate for every node.
     pub(super) async fn enroll(options: &SwarmOptions, token: &str) -> Result<Self> {
-        eprintln!("swarm: {} certificates", options.nodes);
+        eprintln!("swarm: requesting {} certificates", options.nodes);
         let (sender, reports) = mpsc::channel(REPORTS_MAX);
-        let socket = QuicSocket::bind().context("no UDP socket for the swarm")?;
+        let socket = QuicSocket::bind().context("cannot open a UDP socket for the swarm")?;
         let (tallies, traffic) = <(Arc<Tallies>, Arc<Traffic>)>::default();
         let dials = Arc::new(Semaphore::new(DIALS_AT_ONCE));
         let make = |number: usize| {
@@ -85,7 +85,7 @@ impl Fleet {
         let end = Instant::now() + deadline;
         while times.len() < nodes {
             if let Report::Welcomed { took } =
-                self.next(end, || format!("{} of {nodes} welcomed", times.len())).await?
+                self.next(end, || format!("{} of {nodes} nodes welcomed", times.len())).await?
             {
                 times.push(took);
             }
@@ -98,7 +98,7 @@ impl Fleet {
         let end = Instant::now() + deadline;
         while self.caught_up < nodes {
             let so_far = self.caught_up;
-            self.next(end, || format!("{so_far} of {nodes} caught up")).await?;
+            self.next(end, || format!("{so_far} of {nodes} nodes caught up")).await?;
         }
         self.caught_up = 0;
         Ok(())
@@ -117,7 +117,7 @@ impl Fleet {
         deadline: Duration,
     ) -> Result<Sample> {
         let tallies = Arc::clone(&self.tallies);
-        let arrivals = self.gather(&tallies.arrivals, nodes, deadline, "have the object").await?;
+        let arrivals = self.gather(&tallies.arrivals, nodes, deadline, "nodes have the object").await?;
         // The watch may be faster than the answer to the write: then the first arrival counts as the start.
         let start = arrivals.iter().copied().min().map_or(written, |first| first.min(written));
         Ok(arrivals.into_iter().map(|at| at.duration_since(start)).collect())
@@ -148,10 +148,10 @@ impl Fleet {
         deadline: Duration,
     ) -> Result<Answers> {
         for commands in &self.commands {
-            commands.send(Command::Ask(Arc::clone(&question), count)).await.context("a node has ended")?;
+            commands.send(Command::Ask(Arc::clone(&question), count)).await.context("a node has stopped")?;
         }
         let (tallies, wanted) = (Arc::clone(&self.tallies), self.commands.len() * count);
-        let answers = self.gather(&tallies.answers, wanted, deadline, "questions are answered").await?;
+        let answers = self.gather(&tallies.answers, wanted, deadline, "queries answered").await?;
         let bad = answers.iter().filter(|answer| !answer.good).count();
         Ok(Answers { times: answers.into_iter().map(|answer| answer.took).collect(), bad })
     }
@@ -183,8 +183,8 @@ impl Fleet {
 
     async fn next(&mut self, end: Instant, progress: impl Fn() -> String) -> Result<Report> {
         let wait = tokio::time::timeout_at(end.into(), self.reports.recv()).await;
-        let report = wait.with_context(|| format!("no end in time: {}", progress()))?;
-        let report = report.context("every node has ended")?;
+        let report = wait.with_context(|| format!("phase timed out: {}", progress()))?;
+        let report = report.context("all nodes have stopped")?;
         match &report {
             Report::Lost { node, reason } => bail!("{node} lost its connection: {reason}"),
             Report::CaughtUp => self.caught_up += 1,

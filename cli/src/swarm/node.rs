@@ -1,6 +1,6 @@
 //! A hollow edge node: the real session over a real link, with a map as its store.
 
-mod stock;
+mod kubeedge;
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -14,7 +14,7 @@ use tombolo_link::tls::ClientTls;
 use tombolo_link::{Clock, Link, LinkEvent, Tap, pump};
 use tombolo_proto::frame::{Change, ReplyBody, RequestBody};
 use tombolo_proto::session::{EdgeConfig, EdgeEvent, EdgeSession, EdgeView};
-use tombolo_proto::{Held, InventoryEntry, Message, NodeId, ObjectKey, RequestId, ScopeId, StoreId};
+use tombolo_proto::{Held, InventoryEntry, Message, NodeId, ObjectKey, RequestId, StoreId, SubscriptionId};
 
 use super::cluster::CONFIG_MAP;
 use super::tally::Tally;
@@ -69,7 +69,7 @@ pub(super) struct Answer {
 struct Holdings(HashMap<ObjectKey, Held>);
 
 impl EdgeView for Holdings {
-    fn inventory(&self, _scope: ScopeId) -> Vec<InventoryEntry> {
+    fn inventory(&self, _subscription: SubscriptionId) -> Vec<InventoryEntry> {
         let entry =
             |(key, held): (&ObjectKey, &Held)| InventoryEntry { key: key.clone(), held: held.clone() };
         self.0.iter().map(entry).collect()

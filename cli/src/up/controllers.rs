@@ -149,7 +149,7 @@ impl Component {
                 backoff.reset();
             }
             let pause = backoff.next_delay(&mut rand::rng());
-            tracing::warn!(log = %self.log.display(), ?pause, "{} ended ({ended}): starting it again", self.name);
+            tracing::warn!(log = %self.log.display(), ?pause, "{} exited ({ended}); restarting", self.name);
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
                 () = drain.started() => return Ok(()),

@@ -30,7 +30,7 @@ pub(super) struct View {
 pub(super) async fn view(client: &Client, edges: &[Edge<'_>]) -> View {
     read_view(client, edges).await.unwrap_or_else(|error| View {
         sections: Vec::new(),
-        difference: Some(format!("the application grid cannot be read: {error:#}")),
+        difference: Some(format!("cannot read the application grid: {error:#}")),
     })
 }
 

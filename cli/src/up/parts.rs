@@ -50,6 +50,6 @@ async fn end(trigger: &Trigger, tasks: &Tasks) {
     let outcome = trigger.finished().await;
     tracing::debug!(?outcome, "drained");
     if let Err(error) = tasks.shutdown(TASK_GRACE).await {
-        eprintln!("while stopping: {error}");
+        eprintln!("error while stopping: {error}");
     }
 }

@@ -33,7 +33,7 @@ impl Ports {
     pub(super) fn open(data_dir: &Path) -> Result<Self> {
         if is_data_dir(data_dir) {
             bail!(
-                "{} is the data folder of `tombolo apiserver`: start that, or use another --data-dir",
+                "{} is the data folder of `tombolo apiserver`: run that command, or use another --data-dir",
                 data_dir.display()
             );
         }
@@ -44,7 +44,7 @@ impl Ports {
         }
         let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
         let mut read: Self = serde_json::from_str(&text)
-            .with_context(|| format!("{} is damaged: remove it to have new ports chosen", file.display()))?;
+            .with_context(|| format!("{} is damaged: delete it to choose new ports", file.display()))?;
         if !(OLDEST_FORMAT..=FORMAT).contains(&read.format) {
             bail!(
                 "{} was made by another version (format {}, this program reads up to {FORMAT}): use another --data-dir",

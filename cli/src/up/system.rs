@@ -159,7 +159,7 @@ impl System {
 fn row(name: &str, seen: Option<&NodeStatus>, holds: String) -> Row {
     let session = match seen {
         None => "not registered".to_owned(),
-        Some(node) if !node.connected => "away".to_owned(),
+        Some(node) if !node.connected => "disconnected".to_owned(),
         Some(node) => match &node.transport {
             Some(transport) => format!("connected ({transport})"),
             None => "connected".to_owned(),
@@ -208,11 +208,11 @@ impl CloudAddresses {
 async fn start_api_server(
     data_dir: &Path,
     ports: &mut Ports,
-    stock_controllers: bool,
+    external_controllers: bool,
     parts: &mut Parts,
 ) -> Result<ClusterFiles> {
     let mut options = embedded::Options::new(data_dir.join("cluster"));
-    options.stock_controllers = stock_controllers;
+    options.external_controllers = external_controllers;
     options.listen = ports.address("kubernetes");
     let bound = embedded::Embedded::start(options).await?;
     // This also writes the layout version, before a link exists.
@@ -258,7 +258,7 @@ fn cloud_config(site: Option<&Path>, data_dir: &Path, ports: &Ports) -> Result<t
     let mut config = tombolo_cloud::Config::load(file)?;
     ensure!(
         config.kubeconfig.is_none() && config.api_server.is_none(),
-        "{} names a cluster: take its kubeconfig and apiServer out, or run cloudcore with it",
+        "{} configures a cluster: remove kubeconfig and apiServer, or run cloudcore with this file",
         file.display()
     );
     config.data_dir = data_dir.join("cloud");
@@ -340,7 +340,7 @@ async fn start_edge(
         let options = JoinOptions { enroll, data_dir: config.data_dir.clone() };
         join(&options).await.with_context(|| format!("{node} cannot join"))?;
     }
-    let hosts = config.dns.hosts_path.clone().context("the agents of this command have a hosts file")?;
+    let hosts = config.dns.hosts_path.clone().context("the agent has no hosts file")?;
     let bound = tombolo_edge::App::build(config).await.with_context(|| format!("{node} cannot start"))?;
     ports.keep(node.as_str(), bound.local_api_addr())?;
     let mut wrapper = None;

@@ -29,7 +29,7 @@ pub(super) struct Line {
 pub(super) struct Row {
     /// Node name.
     pub(super) node: String,
-    /// `connected (quic)`, `away`, `not registered`.
+    /// `connected (quic)`, `disconnected`, `not registered`.
     pub(super) session: String,
     /// Objects that the edge has acknowledged since the hub started.
     pub(super) delivered: u64,

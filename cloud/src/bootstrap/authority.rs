@@ -83,10 +83,10 @@ impl Authority {
         let (_, certificate) = X509Certificate::from_der(&pair.certificate)
             .map_err(|error| bad(format!("the certificate is damaged: {error}")))?;
         if !certificate.is_ca() {
-            return Err(bad("the certificate is not one of a certificate authority".to_owned()));
+            return Err(bad("the certificate is not a CA certificate".to_owned()));
         }
         if !belongs(&certificate, &key) {
-            return Err(bad("the private key does not belong to the certificate".to_owned()));
+            return Err(bad("the private key does not match the certificate".to_owned()));
         }
         let der = CertificateDer::from(pair.certificate.clone());
         let issuer = Issuer::from_ca_cert_der(&der, key).map_err(|error| bad(error.to_string()))?;
@@ -191,7 +191,7 @@ fn valid(params: &mut CertificateParams, now: SystemTime, life: Duration) {
 }
 
 fn generate_key() -> Result<(KeyPair, Vec<u8>), BootstrapError> {
-    let unspecified = |_| BootstrapError::Signing { reason: "cannot make a P-256 key".to_owned() };
+    let unspecified = |_| BootstrapError::Signing { reason: "cannot generate a P-256 key".to_owned() };
     let key = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_ASN1_SIGNING).map_err(unspecified)?;
     let der: EcPrivateKeyRfc5915Der<'_> = key.private_key().as_der().map_err(unspecified)?;
     let der = der.as_ref().to_vec();

@@ -15,7 +15,7 @@ use x509_parser::x509::X509Name;
 /// Why a request is refused. The texts are sent to the edge.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub(super) enum CsrError {
-    #[error("the body is no certificate signing request in DER form: {0}")]
+    #[error("the body is not a certificate signing request in DER form: {0}")]
     Unreadable(String),
     #[error("the certificate signing request is not signed by the key in it")]
     Signature,
@@ -23,11 +23,11 @@ pub(super) enum CsrError {
     CommonName { found: String, expected: String },
     #[error("the certificate signing request has organisations {0:?}, expected exactly system:nodes")]
     Organisation(Vec<String>),
-    #[error("the certificate signing request has the subject field {0}, which no node certificate has")]
+    #[error("the certificate signing request has the subject field {0}, which node certificates do not have")]
     SubjectField(String),
-    #[error("the certificate signing request asks for {0}; a node certificate has a name only")]
+    #[error("the certificate signing request asks for {0}; a node certificate contains only a name")]
     Extension(String),
-    #[error("the certificate signing request has a key of another kind than ECDSA P-256")]
+    #[error("the certificate signing request has a key that is not ECDSA P-256")]
     Key,
 }
 
@@ -36,7 +36,7 @@ pub(super) fn check(der: &[u8], node: &NodeId) -> Result<Vec<u8>, CsrError> {
     let (rest, request) =
         X509CertificationRequest::from_der(der).map_err(|error| CsrError::Unreadable(error.to_string()))?;
     if !rest.is_empty() {
-        return Err(CsrError::Unreadable(format!("{} bytes follow it", rest.len())));
+        return Err(CsrError::Unreadable(format!("{} bytes follow the request", rest.len())));
     }
     let info = &request.certification_request_info;
     check_key(info)?;
@@ -55,8 +55,8 @@ fn check_key(info: &X509CertificationRequestInfo<'_>) -> Result<(), CsrError> {
     Ok(())
 }
 
-/// Organisation and common name must be the node's. Country, state and locality of a stock edge are accepted once each
-/// and left out of the certificate.
+/// Organisation and common name must be the node's. Country, state and locality of a KubeEdge edge are accepted once
+/// each and left out of the certificate.
 fn check_subject(subject: &X509Name<'_>, node: &NodeId) -> Result<(), CsrError> {
     let tolerated = [OID_X509_COUNTRY_NAME, OID_X509_STATE_OR_PROVINCE_NAME, OID_X509_LOCALITY_NAME];
     let (mut names, mut organisations, mut seen) = (Vec::new(), Vec::new(), Vec::new());

@@ -33,7 +33,7 @@ pub enum BootstrapError {
         reason: String,
     },
     /// A certificate could not be created.
-    #[error("cannot make a certificate: {reason}")]
+    #[error("cannot create a certificate: {reason}")]
     Signing {
         /// What went wrong.
         reason: String,
@@ -65,14 +65,14 @@ pub enum BootstrapError {
     Identities(#[from] IdentityError),
     /// The authority was replaced while this process was running.
     #[error(
-        "the certificate authority in {origin} is another one than at the start: every session of the former one ends, and cloudcore has to be started again"
+        "the certificate authority in {origin} was replaced while cloudcore was running: all sessions of the former authority end, and cloudcore must be restarted"
     )]
     AuthorityReplaced {
         /// The file or Secret.
         origin: String,
     },
     /// The join token could not be created.
-    #[error("cannot make a join token: {reason}")]
+    #[error("cannot create a join token: {reason}")]
     Token {
         /// What went wrong.
         reason: String,

@@ -68,33 +68,31 @@ pub enum IdentityError {
     #[error(transparent)]
     Node(#[from] NodeLookupError),
     /// There is no room for another name.
-    #[error(
-        "secret {name} has no room for another node: delete Nodes that are gone and take their names out of it"
-    )]
+    #[error("secret {name} has no room for another node: delete unused Nodes and remove their names from it")]
     Full {
         /// The Secret.
         name: String,
     },
     /// There is no room for another name that joins by the shared token.
     #[error(
-        "secret {name} has no room for another node that joins by the shared token: make a token for its name \
-         (`tombolo token create --node NAME`), or delete Nodes that are gone"
+        "secret {name} has no room for another node that joins by the shared token: create a token for its name \
+         (`tombolo token create --node NAME`), or delete unused Nodes"
     )]
     FullForShared {
         /// The Secret.
         name: String,
     },
     /// Too many questions are in progress, or the records have not been read yet.
-    #[error("which certificates are in force is not known yet")]
+    #[error("it is not known yet which certificates are in force")]
     Busy,
     /// Another cloudcore has marked that it is creating the Node of this name.
     #[error("another cloudcore is registering this node: try again")]
     Elsewhere,
     /// The last attempt to register this name has created no Node.
-    #[error("the last try to register has made no Node: try again in {0:.0?}")]
+    #[error("the last attempt to register created no Node: try again in {0:.0?}")]
     Paused(Duration),
     /// This name has recently renewed its certificate several times.
-    #[error("this node has renewed its certificate again and again: the next time is in {0:.0?}")]
+    #[error("this node has renewed its certificate too often: try again in {0:.0?}")]
     TooOften(Duration),
 }
 

@@ -70,7 +70,7 @@ pub(super) async fn inspect_store(store: &dyn SecretStore, now: SystemTime) -> I
         let loaded = Authority::load(&format!("secret {}", CA.secret), pair);
         loaded.map_err(|error| error.to_string())
     });
-    let unknown = || format!("cannot be judged without secret {}", CA.secret);
+    let unknown = || format!("cannot be checked without secret {}", CA.secret);
     let server = match &authority {
         Ok(authority) => read(store, &SERVER).await.and_then(|pair| signed(&pair, authority)),
         Err(_) => Err(unknown()),
@@ -108,7 +108,7 @@ fn signed(pair: &KeyedCertificate, authority: &Authority) -> Result<CertificateF
     }
     match key_pair(&pair.key) {
         Ok(key) if belongs(&certificate, &key) => Ok(found),
-        Ok(_) => Err(format!("the key of secret {} is not its certificate's", SERVER.secret)),
+        Ok(_) => Err(format!("the key of secret {} does not match its certificate", SERVER.secret)),
         Err(reason) => Err(format!("secret {}: {reason}", SERVER.secret)),
     }
 }
@@ -121,7 +121,7 @@ async fn join_token(
     let stored = store.get(TOKEN_SECRET).await.map_err(|error| error.to_string())?;
     let Some(mut stored) = stored else { return Ok(None) };
     let text = stored.data.remove(TOKEN).and_then(|value| String::from_utf8(value).ok());
-    let text = text.ok_or_else(|| format!("secret {TOKEN_SECRET} has no text under {TOKEN}"))?;
+    let text = text.ok_or_else(|| format!("secret {TOKEN_SECRET} has no text in key {TOKEN}"))?;
     let left = token::verify_whole(authority, &text, now).map_err(|error| error.to_string())?;
     Ok(Some(TokenFacts { text, left }))
 }

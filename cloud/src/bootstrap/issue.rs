@@ -80,7 +80,7 @@ pub(super) async fn issue(
             join.keep_taking_back(traces).await;
         }
     });
-    let (answer, taken) = answered.await.map_err(|_| unavailable("this cloudcore is ending: try again"))?;
+    let (answer, taken) = answered.await.map_err(|_| unavailable("this cloudcore is stopping: try again"))?;
     let _ = taken.send(());
     answer
 }
@@ -165,7 +165,7 @@ impl Join<'_> {
     /// Tries to take back an unreceived join. The changes that could not be taken back remain in `traces`.
     async fn take_back(&self, traces: &mut Traces) {
         if let Err(error) = self.try_to_take_back(traces).await {
-            tracing::warn!(node = %self.node, error, "a join that nobody has could not be taken back; trying again");
+            tracing::warn!(node = %self.node, error, "cannot undo an incomplete join; trying again");
         }
     }
 
@@ -196,7 +196,7 @@ impl Join<'_> {
             tokio::time::sleep(wait).await;
             match self.try_to_take_back(&mut traces).await {
                 Ok(()) => {
-                    tracing::info!(node = %self.node, after = ?begun.elapsed(), "a join that nobody has is taken back");
+                    tracing::info!(node = %self.node, after = ?begun.elapsed(), "undid an incomplete join");
                     return;
                 }
                 Err(error) if begun.elapsed() >= TAKING_BACK_MAX => {
@@ -206,13 +206,13 @@ impl Join<'_> {
                         error,
                         name_is_taken = joined.is_some(),
                         use_is_spent = counted,
-                        "a join that nobody has cannot be taken back, and no more tries are made: mend what the error says, then join the \
-                         node with a new token that is made with --replace"
+                        "giving up undoing an incomplete join: fix the cause of the error, then join the node with a \
+                         new token created with --replace"
                     );
                     return;
                 }
                 Err(error) => {
-                    tracing::debug!(node = %self.node, error, "a join that nobody has still could not be taken back");
+                    tracing::debug!(node = %self.node, error, "still cannot undo an incomplete join");
                 }
             }
         }

@@ -100,7 +100,7 @@ async fn connection(inner: Arc<Inner>, place: Waiting, socket: TcpStream) {
     let served = async {
         tokio::select! {
             served = serve(inner, Arc::clone(&place), socket) => served,
-            () = place.evicted() => Err("it gave way to one of another source".to_owned()),
+            () = place.evicted() => Err("evicted in favour of a connection from another source".to_owned()),
         }
     };
     match Box::pin(timeout(CONNECTION_TIMEOUT, served)).await {
@@ -114,7 +114,7 @@ async fn serve(inner: Arc<Inner>, place: Arc<Working>, socket: TcpStream) -> Res
     let source = socket.peer_addr().map_err(|error| error.to_string())?.ip().into();
     let stream = timeout(HANDSHAKE_TIMEOUT, inner.acceptor.accept(socket))
         .await
-        .map_err(|_| "no TLS handshake in time".to_owned())?
+        .map_err(|_| "TLS handshake timed out".to_owned())?
         .map_err(|error| format!("TLS handshake: {error}"))?;
     let chain = stream.get_ref().1.peer_certificates().unwrap_or_default().to_vec();
     let visitor = Visitor { source, chain, place };

@@ -42,9 +42,9 @@ impl PemPair {
             (_, None) => return Err(missing(&self.key, &self.certificate)),
         };
         let certificate = CertificateDer::from_pem_slice(&certificate)
-            .map_err(|error| unusable(&self.certificate, format!("it is no PEM certificate: {error}")))?;
+            .map_err(|error| unusable(&self.certificate, format!("not a PEM certificate: {error}")))?;
         let key = PrivateKeyDer::from_pem_slice(&key)
-            .map_err(|error| unusable(&self.key, format!("it is no PEM private key: {error}")))?;
+            .map_err(|error| unusable(&self.key, format!("not a PEM private key: {error}")))?;
         Ok(Some(KeyedCertificate { certificate: certificate.to_vec(), key: key.secret_der().to_vec() }))
     }
 }
@@ -54,7 +54,7 @@ fn content(path: &Path) -> Result<Option<Vec<u8>>, BootstrapError> {
 }
 
 fn missing(path: &Path, other: &Path) -> BootstrapError {
-    unusable(path, format!("it is missing beside {}; give both files or neither", other.display()))
+    unusable(path, format!("missing, but {} exists; provide both files or neither", other.display()))
 }
 
 fn unusable(path: &Path, reason: String) -> BootstrapError {

@@ -87,9 +87,7 @@ where
         }
         (_, path) => Err(Refusal::new(
             StatusCode::NOT_FOUND,
-            format!(
-                "there is no {path} here: this is the join port, with /ca.crt, /edge.crt and /node/<name>"
-            ),
+            format!("no such path {path}: the join port serves /ca.crt, /edge.crt and /node/<name>"),
         )),
     };
     result.unwrap_or_else(|refusal| {
@@ -216,7 +214,7 @@ async fn authenticate(
     let refusal = match inner.judge.judge(chain, inner.now()) {
         Peer::Node(own, _) | Peer::Expired(own, ..) if own != *node => {
             let sentence =
-                format!("the client certificate is of node {own} and the request is for node {node}");
+                format!("the client certificate belongs to node {own}, but the request is for node {node}");
             return Err(Refusal::new(StatusCode::FORBIDDEN, sentence));
         }
         Peer::Node(_, certificate) => match renewal(inner, node, certificate).await {
@@ -230,13 +228,13 @@ async fn authenticate(
             }
         }
         Peer::Expired(_, _, since) => unauthorized(format!(
-            "the client certificate expired {} days ago, more than the {} days of grace: join with a new token",
+            "the client certificate expired {} days ago, beyond the grace period of {} days: join with a new token",
             since.as_secs() / 86_400,
             inner.expired_grace.as_secs() / 86_400
         )),
         Peer::Unknown(reason) => unauthorized(reason),
         Peer::Anonymous => unauthorized(
-            "a join token (Authorization: Bearer) or the node's certificate is needed".to_owned(),
+            "a join token (Authorization: Bearer) or the node's certificate is required".to_owned(),
         ),
     };
     match authorization {
@@ -289,7 +287,7 @@ async fn join_by_token(inner: &Inner, authorization: &str, node: &NodeId) -> Res
 /// Checks KubeEdge's shared token, if it is enabled.
 fn shared(inner: &Inner, jwt: &str) -> Result<(), Refusal> {
     if inner.tokens.is_none() {
-        let sentence = "KubeEdge's shared join token is off here (sharedToken): make a token of this cloud with \
+        let sentence = "KubeEdge's shared join token is disabled here (setting sharedToken): create a join token with \
                         `tombolo token create`";
         return Err(unauthorized(sentence.to_owned()));
     }
@@ -310,8 +308,8 @@ async fn may_take(inner: &Inner, node: &NodeId) -> Result<(), Refusal> {
 
 pub(super) fn is_taken(node: &NodeId, what: &str) -> Refusal {
     let sentence = format!(
-        "node {node} {what}: a join token does not take over its name. Delete the Node, choose another name, or make a \
-         token that replaces it (`tombolo token create --node {node} --replace`)"
+        "node {node} {what}: this join token may not take over its name. Delete the Node, choose another name, or \
+         create a token that replaces it (`tombolo token create --node {node} --replace`)"
     );
     Refusal::new(StatusCode::CONFLICT, sentence)
 }
@@ -332,7 +330,7 @@ fn check_usages(headers: &HeaderMap) -> Result<(), Refusal> {
         Ok(usages) if usages == CLIENT_AUTH => Ok(()),
         _ => Err(Refusal::new(
             StatusCode::BAD_REQUEST,
-            format!("header ExtKeyUsages is {text:?}: a node certificate has exactly clientAuth, [2]"),
+            format!("header ExtKeyUsages is {text:?}: expected exactly clientAuth, [2]"),
         )),
     }
 }

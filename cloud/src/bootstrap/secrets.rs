@@ -40,7 +40,7 @@ pub enum SecretError {
         name: String,
     },
     /// Another replica has changed it since it was read; read it again.
-    #[error("secret {name} was changed by somebody else")]
+    #[error("secret {name} was changed by another writer")]
     Conflict {
         /// The Secret.
         name: String,

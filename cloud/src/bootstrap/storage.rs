@@ -61,7 +61,7 @@ async fn given_authority(
     Authority::load(&files.certificate.display().to_string(), given.clone())?;
     if read_pair(store, &CA).await?.is_some_and(|stored| stored.is_ok_and(|stored| stored != given)) {
         let file = files.certificate.display();
-        tracing::warn!(%file, secret = CA.secret, "the authority of the file takes the place of the stored one");
+        tracing::warn!(%file, secret = CA.secret, "the certificate authority of the file replaces the stored one");
     }
     secrets::put(store, CA.secret, data(&given, &CA)).await?;
     Ok(Some(given))
@@ -91,10 +91,10 @@ pub(super) async fn given_server_certificate(
     let Some(given) = files.read()? else { return Ok(None) };
     if !signed_by(&given, authority) {
         let file = files.certificate.display();
-        tracing::warn!(%file, "edges will refuse this certificate: it is not signed by the authority of the nodes");
+        tracing::warn!(%file, "edges will refuse this certificate: it is not signed by the certificate authority of the nodes");
     }
     if let Err(error) = secrets::put(store, SERVER.secret, data(&given, &SERVER)).await {
-        tracing::warn!(%error, "the given server certificate could not be stored");
+        tracing::warn!(%error, "cannot store the server certificate of the operator's files");
     }
     Ok(Some(given))
 }
@@ -124,7 +124,7 @@ pub(super) async fn server_certificate(
     let written = secrets::put(store, SERVER.secret, data(&issued, &SERVER)).await;
     if let Err(error) = written {
         // It is used anyway; the next start creates another one.
-        tracing::warn!(%error, "the new server certificate could not be stored");
+        tracing::warn!(%error, "cannot store the new server certificate");
     }
     Ok(issued)
 }

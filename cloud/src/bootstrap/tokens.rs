@@ -1,9 +1,9 @@
 //! Join tokens: each for the names that it was created for, with a number of uses and an expiry.
 //!
 //! A token is `<hex SHA-256 of the CA's DER>.tombolo.<ID>.<secret>`: four parts separated by dots, as in KubeEdge's
-//! tokens, so that a stock edge can use it too. All tokens are entries of one Secret, which contains the hash of each
-//! secret but never the secret itself. A use is counted by compare-and-swap before a certificate is issued, so that two
-//! replicas cannot both grant the last use.
+//! tokens, so that a KubeEdge edge can use it too. All tokens are entries of one Secret, which contains the hash of
+//! each secret but never the secret itself. A use is counted by compare-and-swap before a certificate is issued, so
+//! that two replicas cannot both grant the last use.
 
 mod known;
 
@@ -104,10 +104,10 @@ pub enum TokenStoreError {
     #[error("{0}")]
     Invalid(&'static str),
     /// There are too many tokens.
-    #[error("there are {TOKENS_MAX} join tokens: delete some (`tombolo token delete ID`)")]
+    #[error("the limit of {TOKENS_MAX} join tokens is reached: delete some (`tombolo token delete ID`)")]
     Full,
     /// There is no token with this ID.
-    #[error("there is no join token {0}: `tombolo token list` names those that there are")]
+    #[error("join token {0} does not exist: `tombolo token list` shows all join tokens")]
     Absent(String),
 }
 
@@ -117,15 +117,15 @@ pub(super) enum Refused {
     #[error("the join token is malformed. Copy the whole token; it has four parts separated by dots")]
     Malformed,
     #[error(
-        "this cloud does not know the join token: it was deleted, has expired long ago, or is another cloud's"
+        "this cloud does not know the join token: it was deleted, expired long ago, or belongs to another cloud"
     )]
     Unknown,
-    #[error("the join token expired {0} seconds ago: make a new one (`tombolo token create`)")]
+    #[error("the join token expired {0} seconds ago: create a new one (`tombolo token create`)")]
     Expired(u64),
-    #[error("the join token has been used as often as it may be: make a new one (`tombolo token create`)")]
+    #[error("the join token has no uses left: create a new one (`tombolo token create`)")]
     UsedUp,
     #[error(
-        "the join token is for other nodes than {0}: make one for it (`tombolo token create --node {0}`)"
+        "the join token is not valid for node {0}: create one for it (`tombolo token create --node {0}`)"
     )]
     OtherName(NodeId),
     #[error(transparent)]
@@ -149,13 +149,13 @@ pub async fn create(
     now: SystemTime,
 ) -> Result<String, TokenStoreError> {
     if token.names.len() > NAMES_MAX {
-        return Err(TokenStoreError::Invalid("a join token is for at most 100 names"));
+        return Err(TokenStoreError::Invalid("a join token can list at most 100 names"));
     }
     if token.uses == 0 {
-        return Err(TokenStoreError::Invalid("a join token needs at least one use"));
+        return Err(TokenStoreError::Invalid("a join token must allow at least one use"));
     }
     if token.life.is_zero() || token.life > LIFE_MAX {
-        return Err(TokenStoreError::Invalid("a join token lives between one second and 366 days"));
+        return Err(TokenStoreError::Invalid("a join token must live between one second and 366 days"));
     }
     let now = unix_seconds(now);
     let (id, secret) = (hex::encode(rand::random::<[u8; 5]>()), hex::encode(rand::random::<[u8; 32]>()));

@@ -68,7 +68,7 @@ pub(super) async fn keep_token(inner: Arc<Inner>, first: Option<Token>) {
     let mut backoff = Backoff::new(TOKEN_RETRY);
     loop {
         if let Err(error) = store(&*inner.secrets, &mut token).await {
-            tracing::warn!(%error, "join token could not be stored; trying again");
+            tracing::warn!(%error, "cannot store the join token; trying again");
             let wait = backoff.next_delay(&mut rand::rng());
             tokio::time::sleep(wait).await;
             continue;
@@ -81,7 +81,7 @@ pub(super) async fn keep_token(inner: Arc<Inner>, first: Option<Token>) {
                 token = next;
             }
             Err(error) => {
-                tracing::error!(%error, "no new join token; the present one stays");
+                tracing::error!(%error, "cannot create a new join token; keeping the current one");
                 token = Token { fresh_for: TOKEN_RETRY.max, stored: true, ..token };
             }
         }
@@ -95,11 +95,11 @@ pub(super) async fn keep_certificate(inner: Arc<Inner>, mut pair: KeyedCertifica
         if let Some(files) = &inner.server_files {
             match reload(&inner, files, &pair) {
                 Ok(Some(replaced)) => {
-                    tracing::info!("server certificate read again");
+                    tracing::info!("server certificate reloaded");
                     pair = replaced;
                 }
                 Ok(None) => {}
-                Err(error) => tracing::error!(%error, "the changed server certificate cannot be used"),
+                Err(error) => tracing::error!(%error, "cannot use the changed server certificate"),
             }
             continue;
         }
@@ -113,7 +113,7 @@ pub(super) async fn keep_certificate(inner: Arc<Inner>, mut pair: KeyedCertifica
                 pair = renewed;
             }
             Err(error) => {
-                tracing::error!(%error, "server certificate could not be renewed; trying again later");
+                tracing::error!(%error, "cannot renew the server certificate; trying again later");
             }
         }
     }
@@ -134,7 +134,10 @@ pub(super) async fn authority_stays(inner: Arc<Inner>) -> Result<(), BootstrapEr
             let problem = authority_file_stays(&inner, files)?;
             if let Some(problem) = problem.as_ref().filter(|problem| file_problem.as_ref() != Some(*problem))
             {
-                tracing::error!(problem, "the files of the certificate authority: the next start needs them");
+                tracing::error!(
+                    problem,
+                    "the files of the certificate authority are unusable; repair them before the next start"
+                );
             }
             file_problem = problem;
         }
@@ -149,12 +152,12 @@ pub(super) async fn authority_stays(inner: Arc<Inner>) -> Result<(), BootstrapEr
                 tracing::error!(
                     secret = storage::CA.secret,
                     problem,
-                    "the stored certificate authority: the next start makes a new one, and every node has to join again"
+                    "the stored certificate authority is unusable: restore it before the next start, or every node must join again"
                 );
                 reported = true;
             }
             Ok(_) => {}
-            Err(error) => tracing::debug!(%error, "the stored certificate authority cannot be read"),
+            Err(error) => tracing::debug!(%error, "cannot read the stored certificate authority"),
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Reads the `cloudcore.yaml` of KubeEdge v1.23 (docs/reference/kubeedge.md#cloudcore-settings) as a configuration of
 //! this cloudcore.
 //!
-//! Every key of stock is known here. Supported keys are honoured. The others are listed once at start, with the reason
-//! why they have no effect. A key that stock does not know is an error here too.
+//! Every key of KubeEdge is known here. Supported keys are honoured. The others are listed once at start, with the
+//! reason why they have no effect. A key that KubeEdge does not know is an error here too.
 
 mod file;
 mod ignored;
@@ -55,7 +55,7 @@ pub(super) fn read(document: &Value, text: &str) -> Result<Config, ConfigError> 
         api_server: Some(kube_api_config.master).filter(|address| !address.is_empty()),
         certificates: certificates(&hub),
         node_limit: nodes,
-        // Stock edges join with it, and so does every user of keadm.
+        // KubeEdge edges join with it, and so does every user of keadm.
         shared_token: true,
         token_refresh: token_refresh(hub.token_refresh_duration)?,
         edge_certificate_life: edge_certificate_life(hub.edge_cert_signing_duration)?,
@@ -79,13 +79,14 @@ fn listeners(hub: &CloudHub, admin: SocketAddr) -> Result<Listeners, ConfigError
     if !hub.enable {
         return Err(invalid(
             "modules.cloudHub.enable",
-            "must be true: without its hub cloudcore serves no edge",
+            "must be true: cloudcore serves no edge without its hub",
         ));
     }
     if !hub.websocket.enable {
-        let problem = "must be true: stock edges have no other way in, because the QUIC listener here does not speak \
-                       KubeEdge's protocol. Enable it, and let modules.edgeHub.websocket of the edges name its port; where no \
-                       edge is a stock one, write the settings as a file of Tombolo's own (docs/operations.md)";
+        let problem = "must be true: KubeEdge edges cannot connect in another way, because the QUIC listener here \
+                       does not speak KubeEdge's protocol. Enable it, and set its port in modules.edgeHub.websocket \
+                       of the edges. If there are no KubeEdge edges, write the settings in Tombolo's own format \
+                       (docs/operations.md)";
         return Err(invalid("modules.cloudHub.websocket.enable", problem));
     }
     let at = |address, port| SocketAddr::new(address, port);
@@ -97,7 +98,7 @@ fn listeners(hub: &CloudHub, admin: SocketAddr) -> Result<Listeners, ConfigError
     })
 }
 
-/// Names and addresses for the certificate. Stock prints one empty name where there is none.
+/// Names and addresses for the certificate. KubeEdge prints one empty name where there is none.
 fn advertise(hub: &CloudHub) -> Result<Vec<String>, ConfigError> {
     let names = hub.advertise_address.iter().chain(&hub.dns_names).filter(|name| !name.is_empty());
     let names: Vec<String> = names.cloned().collect();

@@ -4,12 +4,12 @@ use super::raw::RawConfig;
 
 /// The keys that most installations set: where edges reach this cloudcore, and which cluster it serves.
 const MIN_CONFIG: &str = "\
-# cloudcore reads this file with --config. Keys that are left out have the values that --defaultconfig prints.
-# Host names and IP addresses by which edges reach this cloudcore; left empty, the addresses of this machine.
+# cloudcore reads this file with --config. Omitted keys have the values that --defaultconfig prints.
+# Host names and IP addresses by which edges reach this cloudcore; if empty, the addresses of this machine.
 advertise: []
-# Kubeconfig of the cluster; null takes the service account of the pod.
+# Kubeconfig of the cluster; null means the service account of the pod.
 kubeconfig: null
-# Nodes connected at a time.
+# Maximum number of nodes connected at a time.
 nodeLimit: 1000
 ";
 
@@ -19,9 +19,7 @@ nodeLimit: 1000
 /// Never for this text; the error type is the serializer's.
 pub fn default_config() -> Result<String, serde_saphyr::SerializeError> {
     let keys = serde_saphyr::to_string(&RawConfig::default())?;
-    Ok(format!(
-        "# cloudcore reads this file with --config. docs/operations.md says what each key means.\n{keys}"
-    ))
+    Ok(format!("# cloudcore reads this file with --config. docs/operations.md explains each key.\n{keys}"))
 }
 
 /// The few keys that most installations set.

@@ -62,7 +62,7 @@ pub(super) struct RawEdgeController {
     pub(super) watch_events: WatchEvents,
 }
 
-/// `kubeedge`: sessions of stock edges.
+/// `kubeedge`: sessions of KubeEdge edges.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub(super) struct RawKubeEdge {

@@ -1,343 +1,420 @@
-//! The objects that every node should hold, as its owner task reads them: the read side of the index.
+//! The task that owns the index. It takes watch events and session events, reads missing objects, and notifies the hub.
 
+use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use dashmap::DashMap;
-use tombolo_proto::object::{ContentHash, KeyHashes, ObjectVersion, SharedObject};
-use tombolo_proto::session::Lookup;
-use tombolo_proto::{CloudRevision, NodeId, ObjectKey, Uid};
+use futures::future::BoxFuture;
+use futures::stream::{FuturesUnordered, StreamExt as _};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
+use tokio::time::Instant;
+use tombolo_proto::{NodeId, ObjectKey};
+use tombolo_runtime::ReadyGuard;
+use tombolo_runtime::time::sleep_until;
 
-use super::LocationCache;
-use super::index::Kind;
-use super::sightings::{Sighting, Sightings};
-use super::written::{Known, Order, Written};
-use crate::kube::resources;
+use super::index::{Effect, Index, Kind, PodList, ReadToken};
+use super::node_object_cache::node_key;
+use super::pod_manager::coalesce;
+use super::reads::{Read, Reads};
+use crate::kube::{ApiCall, CallError, Caller, Kube, ObjectEvent, RawObject, is_refusal, path_of};
 
-/// All objects that edges need, encoded once. Only the edgecontroller's task writes it; owner tasks read it.
-#[derive(Debug, Default)]
-pub struct Downstream {
-    pub(super) location: LocationCache,
-    pub(super) nodes: DashMap<NodeId, NodeState>,
-    pub(super) objects: DashMap<ObjectKey, Cached, KeyHashes>,
-    revision: AtomicU64,
-    sightings: Sightings,
-    written: Written,
-    /// Mirror pods that were ignored, counted each time that a watch reports one.
-    unheeded: AtomicU64,
-    /// Bytes that the index keeps, by its own accounting.
-    index_bytes: AtomicUsize,
+#[cfg(test)]
+mod tests;
+
+/// Maximum number of events that wait for the index. When the queue is full, the watches block.
+pub(crate) const INPUTS_MAX: usize = 1024;
+
+/// Maximum number of events taken at a time. Within them, several changes of one object are coalesced into one.
+const BATCH_MAX: usize = 256;
+
+/// Number of consecutive failures after which an object counts as unreadable. A refusal counts at once.
+const FAILURES_MAX: u32 = 5;
+
+/// An event for the index.
+#[derive(Debug)]
+pub enum Input {
+    /// An event of the watch of this kind. If the watch has a bound of its own, the event holds one of its permits
+    /// until it is taken.
+    Watched(Kind, ObjectEvent, Option<OwnedSemaphorePermit>),
+    /// A node has connected.
+    Joined(NodeId),
+    /// A node's last session has ended.
+    Left(NodeId),
+    /// A session is about to remove these objects from the node. The controller asks the API server which pods the node
+    /// has, and reads those of the objects that the node needs and the index considers absent. The answer is sent once
+    /// the index has taken the results. If no answer comes, ask again.
+    Prove(NodeId, Vec<ObjectKey>, oneshot::Sender<Proven>),
+    /// The cloud's history went back: forget all state, then answer.
+    Reset(oneshot::Sender<()>),
 }
 
-/// State of an object that some node needs.
-#[derive(Debug, Clone)]
-pub(super) enum Cached {
-    /// Being fetched.
-    Pending,
-    /// Does not exist in the API since this revision (0 when a read found it missing).
-    Absent(CloudRevision),
-    /// Cannot be read; the status code of the answer.
-    Unreadable(u16),
-    /// The newest version.
-    Present(Arc<SharedObject>),
-    /// Exists in this version, but its body is not kept: there is no room for it, or it could not be read.
-    Withheld(ObjectVersion),
+/// The API server's answer about objects that the index considered absent. An object that it refuses to show is
+/// [`Lookup::Unreadable`](tombolo_proto::session::Lookup) from then on.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Proven {
+    /// The object does not exist, or the index now knows it.
+    pub read: Vec<ObjectKey>,
+    /// Not known yet. These objects are read again, and offered when the API server has answered. Asking earlier is no
+    /// use.
+    pub put_off: Vec<ObjectKey>,
 }
 
-/// Status code of withheld objects: the node is told that they cannot be read.
-pub(crate) const WITHHELD: u16 = 413;
+/// Receiver of the index's decisions: the hub.
+pub trait Outlet: Send + Sync + 'static {
+    /// The state under this key may have changed for the node.
+    fn offer(&self, node: &NodeId, key: &ObjectKey);
+    /// Everything that the node should hold is known.
+    fn ready(&self, node: &NodeId);
+    /// The Node object was deleted: notify the edge and end the session.
+    fn node_deleted(&self, node: &NodeId);
+}
 
-impl Cached {
-    pub(super) fn version(&self) -> Option<&ObjectVersion> {
-        match self {
-            Self::Present(object) => Some(&object.version),
-            Self::Withheld(version) => Some(version),
-            Self::Pending | Self::Absent(_) | Self::Unreadable(_) => None,
-        }
+/// Drives an [`Index`].
+pub struct DownstreamController {
+    index: Index,
+    kube: Kube,
+    outlet: Arc<dyn Outlet>,
+    queue: Reads,
+    reads: FuturesUnordered<BoxFuture<'static, Finding>>,
+    /// Pending requests of sessions, by number.
+    proofs: HashMap<u64, Proof>,
+    newest_proof: u64,
+    /// Dropped once every kind has been listed.
+    ready: Option<ReadyGuard>,
+    /// Incremented by each reset. Answers from an earlier era are dropped.
+    era: u64,
+}
+
+struct Proof {
+    node: NodeId,
+    /// Objects that the node needs and that the index considers absent.
+    absent: Vec<ObjectKey>,
+    answer: oneshot::Sender<Proven>,
+}
+
+struct Finding {
+    era: u64,
+    read: Read,
+    token: ReadToken,
+    result: Result<Found, ReadError>,
+}
+
+/// A read of the API, with everything that it asks for.
+struct Question {
+    read: Read,
+    node: Option<NodeId>,
+    objects: Vec<ObjectKey>,
+}
+
+/// The answer to a [`Question`].
+#[derive(Default)]
+struct Found {
+    pods: PodList,
+    objects: Vec<(ObjectKey, Outcome)>,
+}
+
+/// The answer for one object; `None` if it does not exist.
+type Outcome = Result<Option<RawObject>, ReadError>;
+
+/// Why there is no answer, with the status code if there is one.
+#[derive(Clone)]
+struct ReadError {
+    code: Option<u16>,
+    text: String,
+}
+
+impl ReadError {
+    /// The status code of an answer about the object. `None` for other failures, from which nothing follows.
+    fn refusal(&self) -> Option<u16> {
+        self.code.filter(|code| is_refusal(*code))
     }
 }
 
-/// An edge node: a node with the edge label, or one that joined through us
-/// (docs/reference/kubernetes.md#noderestriction).
-#[derive(Debug, Clone, Default)]
-pub(super) struct NodeState {
-    pub(super) joined: bool,
-    /// Its Node object exists.
-    pub(super) registered: Option<Uid>,
-    /// All its pods are known.
-    pub(super) listed: bool,
-    /// Hash of the part of its Node whose changes are delivered.
-    pub(super) significant: Option<ContentHash>,
-}
-
-impl NodeState {
-    pub(super) fn is_ready(&self) -> bool {
-        self.registered.is_some() && self.listed
+impl From<CallError> for ReadError {
+    fn from(error: CallError) -> Self {
+        Self { code: None, text: error.to_string() }
     }
 }
 
-/// Summary of one edge node, for operators.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NodeSummary {
-    /// Its name.
-    pub node: NodeId,
-    /// Whether its Node object exists.
-    pub registered: bool,
-    /// Number of pods, ConfigMaps and Secrets that it should hold.
-    pub needed: usize,
-}
-
-/// The pods of a node whose bodies are in memory.
-#[derive(Debug, Clone)]
-pub(crate) struct PodsOn {
-    pub(crate) pods: Vec<Arc<SharedObject>>,
-    /// Whether these are all of the node's pods.
-    pub(crate) complete: bool,
-}
-
-/// Counts of [`Downstream::tally`].
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Tally {
-    /// Needed ConfigMaps and Secrets that cannot be read.
-    pub unreadable: usize,
-    /// Objects whose bodies are not kept, because there is no room for them or because they have too many parts.
-    pub withheld: usize,
-    /// Bytes of the bodies of pods.
-    pub pod_bytes: usize,
-    /// Pods whose references are not delivered to their nodes, because the pods of one node refer to too much.
-    pub unserved: usize,
-}
-
-impl Downstream {
-    /// All keys that the node should hold. Until the node is registered and its pods are known, that is only its own
-    /// Node, and [`Self::lookup`] answers `Pending` for everything: nothing is delivered or removed on the basis of
-    /// incomplete state.
+impl DownstreamController {
+    /// A controller that makes the process ready once every kind has been listed.
     #[must_use]
-    pub fn wanted(&self, node: &NodeId) -> Vec<ObjectKey> {
-        let mut keys = vec![node_key(node)];
-        if self.is_ready(node) {
-            keys.extend(self.location.needed_by(node));
-        }
-        keys
+    pub fn new(index: Index, kube: Kube, outlet: Arc<dyn Outlet>, ready: ReadyGuard) -> Self {
+        let (queue, reads, proofs) = Default::default();
+        Self { index, kube, outlet, queue, reads, proofs, newest_proof: 0, ready: Some(ready), era: 0 }
     }
 
-    /// The object that the node should hold under a key.
-    #[must_use]
-    pub fn lookup(&self, node: &NodeId, key: &ObjectKey) -> Lookup {
-        if !self.is_ready(node) {
-            return Lookup::Pending;
-        }
-        if !self.is_wanted(node, key) {
-            let known = !self.is_doubtful(node, key);
-            return if known { Lookup::Unwanted(None) } else { Lookup::Unreadable(WITHHELD) };
-        }
-        // Cloned first: accessing another map while holding a shard of this one could deadlock.
-        let cached = self.objects.get(key).map(|cached| cached.clone());
-        match cached {
-            Some(Cached::Present(object)) => Lookup::Present(self.as_served(node, object)),
-            Some(Cached::Absent(_)) => Lookup::Absent,
-            Some(Cached::Unreadable(code)) => Lookup::Unreadable(code),
-            Some(Cached::Withheld(_)) => Lookup::Unreadable(WITHHELD),
-            Some(Cached::Pending) | None => Lookup::Pending,
-        }
-    }
-
-    /// Removes the dependencies of a pod whose references are not delivered, so that it does not wait for them.
-    fn as_served(&self, node: &NodeId, object: Arc<SharedObject>) -> Arc<SharedObject> {
-        if object.dependencies.is_empty() || self.location.is_served(node, &object.version.uid) {
-            return object;
-        }
-        Arc::new(object.without_dependencies())
-    }
-
-    /// Whether a pod of the node may refer to this object although the index had no room for the reference.
-    #[must_use]
-    pub(crate) fn is_doubtful(&self, node: &NodeId, key: &ObjectKey) -> bool {
-        matches!(Kind::of(key), Some(Kind::ConfigMap | Kind::Secret))
-            && self.location.lacks_in(node, key.namespace())
-            && !self.location.is_needed_by(node, key)
-    }
-
-    /// Whether the node is registered and its pods are known.
-    #[must_use]
-    pub fn is_ready(&self, node: &NodeId) -> bool {
-        self.nodes.get(node).is_some_and(|state| state.is_ready())
-    }
-
-    /// UID of the node's Node object, once a watch has reported it.
-    #[must_use]
-    pub fn registered(&self, node: &NodeId) -> Option<Uid> {
-        self.nodes.get(node).and_then(|state| state.registered.clone())
-    }
-
-    /// A ConfigMap or Secret that a pod on this node refers to, or the node's own objects. `None` when the node has no
-    /// claim to it or the cache does not know it.
-    #[must_use]
-    pub fn held_for(&self, node: &NodeId, key: &ObjectKey) -> Option<Arc<SharedObject>> {
-        match self.lookup(node, key) {
-            Lookup::Present(object) => Some(object),
-            Lookup::Absent | Lookup::Unwanted(_) | Lookup::Unreadable(_) | Lookup::Pending => None,
+    /// Runs until every sender of inputs is dropped.
+    pub async fn run(mut self, mut inputs: mpsc::Receiver<Input>) {
+        let mut batch = Vec::new();
+        loop {
+            let due = self.queue.deadline();
+            tokio::select! {
+                () = sleep_until(due), if due.is_some() => self.queue.wake(Instant::now()),
+                taken = inputs.recv_many(&mut batch, BATCH_MAX) => {
+                    if taken == 0 {
+                        return;
+                    }
+                    let merged = coalesce(&mut batch, changed_key);
+                    self.index.set_merged(merged);
+                    for input in batch.drain(..) {
+                        self.take(input);
+                    }
+                }
+                Some(finding) = self.reads.next() => self.found(finding),
+            }
+            self.act();
         }
     }
 
-    /// The object under a key, regardless of which node wants it.
-    pub(super) fn present(&self, key: &ObjectKey) -> Option<Arc<SharedObject>> {
-        match self.objects.get(key).as_deref() {
-            Some(Cached::Present(object)) => Some(Arc::clone(object)),
-            Some(Cached::Absent(_) | Cached::Unreadable(_) | Cached::Withheld(_) | Cached::Pending)
-            | None => None,
-        }
-    }
-
-    /// The pods of a node. `None` until all of them are known.
-    #[must_use]
-    pub(crate) fn pods_on(&self, node: &NodeId) -> Option<PodsOn> {
-        let resource = resources::pods();
-        let keys = self.is_ready(node).then(|| self.location.needed_by(node))?;
-        let mut on = PodsOn { pods: Vec::new(), complete: true };
-        for key in keys.iter().filter(|key| *key.resource() == resource) {
-            match self.objects.get(key).as_deref()? {
-                Cached::Present(pod) => on.pods.push(Arc::clone(pod)),
-                Cached::Withheld(_) => on.complete = false,
-                Cached::Pending | Cached::Absent(_) | Cached::Unreadable(_) => return None,
+    fn take(&mut self, input: Input) {
+        match input {
+            Input::Watched(kind, event, _place) => self.index.handle(kind, event),
+            Input::Joined(node) => self.index.joined(&node),
+            Input::Left(node) => self.index.left(&node),
+            Input::Prove(node, keys, answer) => self.prove(node, &keys, answer),
+            Input::Reset(done) => {
+                self.era += 1;
+                self.queue = Reads::default();
+                // The requesting sessions get no answer: they end.
+                self.proofs.clear();
+                self.reads.clear();
+                self.index.reset();
+                // The requester may be gone.
+                let _ = done.send(());
             }
         }
-        Some(on)
     }
 
-    /// Whether the pod with this UID is bound to this node, as far as the watches have reported.
-    #[must_use]
-    pub fn is_bound(&self, node: &NodeId, pod: &Uid) -> bool {
-        self.location.is_bound(node, pod)
+    /// For objects that the node does not need, a list of its pods is the proof: every object that they refer to is
+    /// needed.
+    fn prove(&mut self, node: NodeId, keys: &[ObjectKey], answer: oneshot::Sender<Proven>) {
+        let absent = keys.iter().filter(|key| self.index.is_absent(&node, key)).cloned().collect();
+        self.newest_proof += 1;
+        let read = Read::Proof(self.newest_proof);
+        self.queue.add(&node, read);
+        self.proofs.insert(self.newest_proof, Proof { node, absent, answer });
     }
 
-    /// What the watches and the node's own writes have shown of an object.
-    pub(super) fn known(&self, key: &ObjectKey) -> Known {
-        let watched =
-            self.objects.get(key).and_then(|cached| cached.version().map(|version| version.revision));
-        self.written.newest(key, watched)
+    fn found(&mut self, finding: Finding) {
+        let Finding { era, read, token, result } = finding;
+        if era != self.era {
+            return;
+        }
+        let fresh = self.index.read_ended(token);
+        if self.queue.repeats(&read) {
+            return;
+        }
+        match result {
+            Ok(found) if fresh => self.take_answer(read, token, found),
+            // More deletions happened meanwhile than are remembered: the answer may show deleted objects.
+            Ok(_) => self.put_off(read, &ReadError { code: None, text: "the read took too long".to_owned() }),
+            Err(error) => self.put_off(read, &error),
+        }
     }
 
-    /// The newest revision that the watches and writes of nodes have shown.
-    pub(super) fn seen(&self) -> CloudRevision {
-        self.revision().max(self.written.revision())
-    }
-
-    /// Records what the API server returned outside the watches, and the report, if any, that it answered.
-    pub(super) fn written(&self, key: &ObjectKey, known: Known, report: Option<Order>) {
-        self.written.note(key, known, report);
-    }
-
-    /// Assigns a newly received report its position.
-    pub(super) fn received(&self) -> Order {
-        self.written.received()
-    }
-
-    /// The result written by an earlier report than this one, if its status is still the newest known.
-    pub(super) fn written_before(&self, key: &ObjectKey, report: Order) -> Option<Known> {
-        self.written.by_one_before(key, report)
-    }
-
-    /// The newest revision that any watch has shown.
-    #[must_use]
-    pub fn revision(&self) -> CloudRevision {
-        CloudRevision(self.revision.load(Ordering::Relaxed))
-    }
-
-    /// The most recently watched versions, as evidence of which history the watches follow.
-    #[must_use]
-    pub fn sightings(&self) -> &Sightings {
-        &self.sightings
-    }
-
-    pub(super) fn saw(&self, sighting: Sighting) {
-        self.revision.fetch_max(sighting.revision.0, Ordering::Relaxed);
-        self.sightings.note(sighting);
-    }
-
-    /// Number of edge nodes, objects and bound pods in memory.
-    #[must_use]
-    pub fn sizes(&self) -> (usize, usize, usize) {
-        (self.nodes.len(), self.objects.len(), self.location.pods())
-    }
-
-    /// Counts objects that cannot be given to nodes, and the bytes of pods. Visits every object.
-    #[must_use]
-    pub fn tally(&self) -> Tally {
-        let pods = resources::pods();
-        let mut tally = Tally { unserved: self.location.unserved(), ..Tally::default() };
-        for entry in &self.objects {
-            match entry.value() {
-                Cached::Unreadable(_) => tally.unreadable += 1,
-                Cached::Withheld(_) => tally.withheld += 1,
-                Cached::Present(pod) if *entry.key().resource() == pods => tally.pod_bytes += pod.body.len(),
-                Cached::Present(_) | Cached::Absent(_) | Cached::Pending => {}
+    fn take_answer(&mut self, read: Read, token: ReadToken, found: Found) {
+        if let (Read::Object(..), [(_, Err(error))]) = (&read, &*found.objects) {
+            return self.put_off(read, error);
+        }
+        if let Read::Proof(number) = &read
+            && let Some(proof) = self.proofs.get(number)
+            && self.index.is_outdated(&node_key(&proof.node), token)
+        {
+            let text = "the node was registered during the read".to_owned();
+            return self.put_off(read, &ReadError { code: None, text });
+        }
+        self.queue.ended(&read);
+        match read {
+            Read::Object(_, expected) => {
+                for (key, outcome) in found.objects {
+                    // A node that needs the object now has another read for it.
+                    let Some(object) = outcome.ok().filter(|_| !self.index.is_outdated(&key, token)) else {
+                        continue;
+                    };
+                    let gone = object.is_none();
+                    self.index.fetched(&key, expected.as_ref(), object);
+                    if gone {
+                        self.index.look_again(&key);
+                    }
+                }
+            }
+            Read::Pods(node) => self.index.pods_listed(&node, found.pods),
+            Read::Proof(number) => {
+                let Some(proof) = self.proofs.remove(&number) else { return };
+                self.index.pods_listed(&proof.node, found.pods);
+                let proven = self.objects_read(&proof.node, token, found.objects);
+                // The session may have ended.
+                let _ = proof.answer.send(proven);
             }
         }
-        tally
     }
 
-    /// Bytes that the index keeps, by its own accounting.
-    #[must_use]
-    pub fn index_bytes(&self) -> usize {
-        self.index_bytes.load(Ordering::Relaxed)
+    /// Each object has its own outcome: an unreadable one does not hold back the node's other objects.
+    fn objects_read(
+        &mut self,
+        node: &NodeId,
+        token: ReadToken,
+        objects: Vec<(ObjectKey, Outcome)>,
+    ) -> Proven {
+        let mut proven = Proven::default();
+        for (key, outcome) in objects {
+            match outcome {
+                // Another read is running for the node that needs it now.
+                Ok(_) if self.index.is_outdated(&key, token) => proven.put_off.push(key),
+                Ok(object) => {
+                    self.index.fetched(&key, None, object);
+                    proven.read.push(key);
+                }
+                Err(error) => {
+                    let read = Read::Object(key.clone(), None);
+                    self.queue.add_failed(node, read, Instant::now());
+                    self.failed_to_read(&key, 1, &error);
+                    if error.refusal().is_none() {
+                        proven.put_off.push(key);
+                    }
+                }
+            }
+        }
+        proven
     }
 
-    pub(super) fn set_index_bytes(&self, bytes: usize) {
-        self.index_bytes.store(bytes, Ordering::Relaxed);
-    }
-
-    /// How often a watch reported a mirror pod that was ignored.
-    #[must_use]
-    pub fn unheeded(&self) -> u64 {
-        self.unheeded.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn count_unheeded(&self) {
-        self.unheeded.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// All edge nodes.
-    #[must_use]
-    pub fn summaries(&self) -> Vec<NodeSummary> {
-        // Names first: accessing another map while holding a shard of this one could deadlock.
-        let nodes: Vec<(NodeId, bool)> =
-            self.nodes.iter().map(|entry| (entry.key().clone(), entry.registered.is_some())).collect();
-        let summary = |(node, registered): (NodeId, bool)| {
-            let needed = self.location.needed_by(&node).len();
-            NodeSummary { node, registered, needed }
+    fn put_off(&mut self, read: Read, error: &ReadError) {
+        let key = match &read {
+            Read::Object(key, _) => Some(key.clone()),
+            Read::Pods(_) | Read::Proof(_) => None,
         };
-        nodes.into_iter().map(summary).collect()
-    }
-
-    pub(super) fn clear(&self) {
-        self.location.clear();
-        self.objects.clear();
-        self.written.clear();
-        self.nodes.retain(|_, state| {
-            *state = NodeState { joined: state.joined, ..NodeState::default() };
-            state.joined
-        });
-        self.revision.store(0, Ordering::Relaxed);
-        self.sightings.clear();
-        self.set_index_bytes(0);
-    }
-
-    fn is_wanted(&self, node: &NodeId, key: &ObjectKey) -> bool {
-        let resource = key.resource();
-        match &*resource.name {
-            "nodes" if resource.group.is_empty() => key.name() == node.as_str(),
-            "pods" if resource.group.is_empty() => {
-                let uid = self.objects.get(key).and_then(|pod| pod.version().map(|pod| pod.uid.clone()));
-                uid.is_some_and(|uid| self.location.is_bound(node, &uid))
-            }
-            _ => self.location.is_needed_by(node, key),
+        let (index, proofs) = (&self.index, &self.proofs);
+        let failures = self.queue.failed(read, Instant::now(), |read| is_needed(index, proofs, read));
+        // Log the first failure, and later ones ever more rarely.
+        if failures.is_power_of_two() {
+            tracing::warn!(
+                error = error.text,
+                failures,
+                "cannot read objects that a node needs; trying again"
+            );
         }
+        if let Some(key) = key {
+            self.failed_to_read(&key, failures, error);
+        }
+    }
+
+    /// A refusal is recorded at once, other failures when they persist.
+    fn failed_to_read(&mut self, key: &ObjectKey, failures: u32, error: &ReadError) {
+        let lasts = failures >= FAILURES_MAX;
+        if let Some(code) = error.refusal().or(lasts.then(|| error.code.unwrap_or(503))) {
+            self.index.unreadable(key, code);
+        }
+    }
+
+    fn act(&mut self) {
+        for effect in self.index.take_effects() {
+            match effect {
+                Effect::Offer(node, key) => self.outlet.offer(&node, &key),
+                Effect::Ready(node) => self.outlet.ready(&node),
+                Effect::NodeDeleted(node) => self.outlet.node_deleted(&node),
+                Effect::Fetch(key, expected) => {
+                    if let Some(node) = self.index.who_needs(&key) {
+                        self.queue.add(&node, Read::Object(key, expected));
+                    }
+                }
+                Effect::ListPods(node) => self.queue.add(&node, Read::Pods(node.clone())),
+            }
+        }
+        loop {
+            let (index, proofs) = (&self.index, &self.proofs);
+            let Some(read) = self.queue.next(|read| is_needed(index, proofs, read)) else { break };
+            self.start(read);
+        }
+        self.proofs.retain(|_, proof| !proof.answer.is_closed());
+        if self.index.is_synced() {
+            self.ready = None;
+        }
+    }
+
+    fn start(&mut self, read: Read) {
+        let (node, objects) = match &read {
+            Read::Object(key, _) => (None, vec![key.clone()]),
+            Read::Pods(node) => (Some(node.clone()), Vec::new()),
+            Read::Proof(number) => match self.proofs.get(number) {
+                Some(proof) => (Some(proof.node.clone()), proof.absent.clone()),
+                None => return self.queue.ended(&read),
+            },
+        };
+        let token = self.index.read_begun();
+        let (kube, era) = (self.kube.clone(), self.era);
+        let question = Question { read, node, objects };
+        self.reads.push(Box::pin(async move {
+            let result = perform(&kube, &question).await;
+            Finding { era, read: question.read, token, result }
+        }));
     }
 }
 
-/// The key of a node's own Node object.
-#[must_use]
-pub fn node_key(node: &NodeId) -> ObjectKey {
-    ObjectKey::new(resources::nodes(), "", node.as_str())
+/// Whether the answer of this read is still needed.
+fn is_needed(index: &Index, proofs: &HashMap<u64, Proof>, read: &Read) -> bool {
+    match read {
+        Read::Object(key, _) => index.who_needs(key).is_some(),
+        Read::Pods(node) => index.is_registered(node),
+        Read::Proof(number) => proofs.get(number).is_some_and(|proof| !proof.answer.is_closed()),
+    }
+}
+
+/// The object that an input is about. `None` for inputs that no other may overtake.
+fn changed_key(input: &Input) -> Option<ObjectKey> {
+    match input {
+        // A pod that replaces a deleted one may be bound to another node; its event would not reach the former node.
+        Input::Watched(Kind::Pod, ObjectEvent::Deleted(_), _) => None,
+        Input::Watched(kind, ObjectEvent::Applied(raw) | ObjectEvent::Deleted(raw), _) => {
+            Some(raw.key(&kind.resource()))
+        }
+        _ => None,
+    }
+}
+
+/// Reads once. A failure is never taken as absence, and each object has its own failure.
+async fn perform(kube: &Kube, question: &Question) -> Result<Found, ReadError> {
+    let mut found = Found::default();
+    if let Some(node) = &question.node {
+        found.pods = list_pods(kube, node).await?;
+    }
+    let mut silence = None;
+    for key in &question.objects {
+        // After an unanswered request each further one could take just as long.
+        let outcome = match &silence {
+            None => fetch(kube, key).await,
+            Some(error) => Err(ReadError::clone(error)),
+        };
+        silence = outcome.as_ref().err().filter(|error| error.code.is_none()).cloned();
+        found.objects.push((key.clone(), outcome));
+    }
+    Ok(found)
+}
+
+async fn fetch(kube: &Kube, key: &ObjectKey) -> Outcome {
+    let path = path_of(key.resource(), key.namespace(), key.name());
+    let answer = kube.call(Caller::Own, ApiCall::get(path)).await?;
+    match answer.code {
+        200 => {
+            let unread = |error: serde_json::Error| ReadError {
+                code: None,
+                text: format!("the answer to GET {key} cannot be read: {error}"),
+            };
+            RawObject::of_kind(key.resource(), &answer.body).map(Some).map_err(unread)
+        }
+        404 => Ok(None),
+        code => Err(ReadError { code: Some(code), text: format!("GET {key}: {}", answer.message()) }),
+    }
+}
+
+/// The node's pods. Each is trimmed as it is read.
+async fn list_pods(kube: &Kube, node: &NodeId) -> Result<PodList, ReadError> {
+    let path = format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{node}");
+    let mut pods = PodList::default();
+    match kube.list(Caller::Own, &path, |pod| pods.add(pod)).await? {
+        None => Ok(pods),
+        Some(answer) => {
+            let text = format!("list of the pods of {node}: {}", answer.message());
+            Err(ReadError { code: Some(answer.code), text })
+        }
+    }
 }

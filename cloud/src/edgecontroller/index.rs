@@ -4,13 +4,13 @@
 mod bodies;
 mod configs;
 mod ending;
-mod graves;
 mod kept;
 pub(crate) mod nodes;
 mod pods;
 mod room;
 #[cfg(test)]
 mod tests;
+mod tombstones;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -21,14 +21,14 @@ use tombolo_proto::{NodeId, ObjectKey, Resource};
 use tombolo_runtime::LineLimit;
 
 use bodies::Bodies;
-use graves::Graves;
-pub use graves::ReadToken;
 pub(super) use pods::PodList;
 pub(crate) use room::INDEX_BYTES_MAX;
 use room::{Holder, Item, Room};
+pub use tombstones::ReadToken;
+use tombstones::Tombstones;
 
 use super::PodManager;
-use super::downstream::{Cached, Downstream};
+use super::node_object_cache::{Cached, NodeObjectCache};
 use super::sightings::Sighting;
 use super::trim::{self, Trimmed};
 use crate::kube::{ObjectError, ObjectEvent, RawObject, is_refusal, resources};
@@ -104,7 +104,7 @@ pub enum Effect {
 
 /// All that is known about edge nodes, and the rules that keep it consistent.
 pub struct Index {
-    down: Arc<Downstream>,
+    down: Arc<NodeObjectCache>,
     pods: PodManager,
     /// Keys seen since the list of this kind began.
     relists: [Option<HashSet<ObjectKey>>; Kind::ALL.len()],
@@ -112,7 +112,7 @@ pub struct Index {
     pods_watched: bool,
     /// Nodes whose pods are being listed.
     listing: HashSet<NodeId>,
-    graves: Graves,
+    tombstones: Tombstones,
     /// Objects that became needed while reads were running, each with the newest of those reads. Events of these
     /// objects were ignored before, so older answers do not count. Bounded by the number of objects in memory.
     anew: HashMap<ObjectKey, ReadToken>,
@@ -133,7 +133,7 @@ pub struct Index {
 impl Index {
     /// Creates an empty index that writes into this read side.
     #[must_use]
-    pub fn new(down: Arc<Downstream>) -> Self {
+    pub fn new(down: Arc<NodeObjectCache>) -> Self {
         Self {
             down,
             pods: PodManager::default(),
@@ -141,7 +141,7 @@ impl Index {
             synced: [false; Kind::ALL.len()],
             pods_watched: false,
             listing: HashSet::new(),
-            graves: Graves::default(),
+            tombstones: Tombstones::default(),
             anew: HashMap::new(),
             bodies: Bodies::default(),
             room: Room::new(INDEX_BYTES_MAX),
@@ -224,15 +224,15 @@ impl Index {
 
     /// Records that a read begins.
     pub fn read_begun(&mut self) -> ReadToken {
-        if self.graves.newest().is_none() {
+        if self.tombstones.newest().is_none() {
             self.anew.clear();
         }
-        self.graves.begin()
+        self.tombstones.begin()
     }
 
     /// Records that a read has ended. False when its answer may show pods whose deletion is no longer remembered.
     pub fn read_ended(&mut self, token: ReadToken) -> bool {
-        self.graves.end(token)
+        self.tombstones.end(token)
     }
 
     /// Whether a read began before this object became needed. Events of the object between the two were ignored.
@@ -243,7 +243,7 @@ impl Index {
 
     /// Records that events of this object were ignored until now.
     fn needed_anew(&mut self, key: &ObjectKey) {
-        if let Some(newest) = self.graves.newest() {
+        if let Some(newest) = self.tombstones.newest() {
             self.anew.insert(key.clone(), newest);
         }
     }
@@ -283,7 +283,7 @@ impl Index {
         let pods = if self.is_registered(node) { pods } else { PodList::default() };
         for pod in pods.into_pods() {
             match pod {
-                Ok(seen) if self.graves.has(seen.uid()) => {}
+                Ok(seen) if self.tombstones.has(seen.uid()) => {}
                 Ok(seen) => {
                     self.merged.insert(seen.key().clone());
                     self.pod_seen(node, seen);
@@ -426,6 +426,6 @@ impl Index {
     }
 
     fn is_buried(&self, raw: &RawObject) -> bool {
-        raw.uid().is_ok_and(|uid| self.graves.has(&uid))
+        raw.uid().is_ok_and(|uid| self.tombstones.has(&uid))
     }
 }

@@ -1,7 +1,7 @@
-//! The Service `kubernetes` as pods on a stock edge see it: it points to MetaServer on their own node
+//! The Service `kubernetes` as pods on a KubeEdge edge see it: it points to MetaServer on their own node
 //! (docs/reference/kubeedge.md#applications-in-the-cloud).
 //!
-//! Its slice is recognized by namespace and name, separately for each item of a list. A stock cloud instead rewrites
+//! Its slice is recognized by namespace and name, separately for each item of a list. A KubeEdge cloud instead rewrites
 //! every slice of a list (docs/reference/kubeedge.md#slices-in-lists).
 
 use std::collections::BTreeMap;

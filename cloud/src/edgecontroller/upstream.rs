@@ -1,6 +1,6 @@
 //! Requests and reports of nodes. Every request runs as the node, and every request gets an answer.
 //!
-//! There is no dispatcher: a node's owner task runs its requests itself, a bounded number at a time, so that one node
+//! There is no dispatcher: a node's session task runs its requests itself, a bounded number at a time, so that one node
 //! never waits for another. The API server authorizes each request (docs/security.md#what-a-node-may-do). The one
 //! exception are reads that our own index answers; there a reference from a pod bound to the node grants the right.
 
@@ -35,7 +35,7 @@ use tombolo_proto::session::kubeedge::Application;
 use tombolo_proto::{NodeId, ObjectKey};
 use tombolo_runtime::time::unix_millis;
 
-use super::Downstream;
+use super::NodeObjectCache;
 use crate::bootstrap::identities::Identities;
 use crate::kube::{CallError, Kube};
 use crate::turns::Turns;
@@ -70,7 +70,7 @@ const LEASE_NAMESPACE: &str = "kube-node-lease";
 
 /// The answer of a cloudcore without edge controller to requests and reports.
 const TURNED_OFF: &str =
-    "this cloudcore runs no edge controller (setting edgeController.enable): ask another one";
+    "the edge controller of this cloudcore is disabled (setting edgeController.enable): use another one";
 
 /// Settings for handling requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -94,7 +94,7 @@ impl Default for UpstreamSettings {
 #[derive(Clone)]
 pub struct Upstream {
     kube: Kube,
-    down: Arc<Downstream>,
+    down: Arc<NodeObjectCache>,
     gates: Gates,
     lines: Turns<Line>,
     enabled: bool,
@@ -106,7 +106,7 @@ pub struct Upstream {
 impl Upstream {
     /// Creates the upstream of one cluster, with default settings. `down` answers reads from memory.
     #[must_use]
-    pub fn new(kube: Kube, down: Arc<Downstream>) -> Self {
+    pub fn new(kube: Kube, down: Arc<NodeObjectCache>) -> Self {
         let UpstreamSettings { enabled, heartbeat_age_max, .. } = UpstreamSettings::default();
         let (gates, lines) = Default::default();
         Self { kube, down, gates, lines, enabled, heartbeat_age_max, identities: None }
@@ -147,8 +147,7 @@ impl Upstream {
                 ReplyBody::Message(Box::new(answer))
             }
             (RequestBody::Message(message), Some(_)) => {
-                let sentence =
-                    "messages are the node's own: send an API call with the token of a local client";
+                let sentence = "a message cannot carry the token of a local client: send an API call instead";
                 ReplyBody::Message(Box::new(message.controller_error(fresh_id(), now_millis(), sentence)))
             }
             (RequestBody::Api(call), token) => ReplyBody::Api(

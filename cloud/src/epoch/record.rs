@@ -91,7 +91,7 @@ pub(super) async fn settle(
             _ => return Err(EpochError::refused(WRITE, &answer)),
         }
     }
-    let reason = "it changes all the time".to_owned();
+    let reason = "other writers keep changing it".to_owned();
     Err(EpochError::Refused { action: WRITE, reason, passing: true })
 }
 

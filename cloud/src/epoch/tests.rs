@@ -89,16 +89,16 @@ async fn a_replica_that_runs_notices_a_record_that_went_back_though_revisions_ha
     let folder = folder();
     let mut first = replica(&api, &folder).await;
     api.lock().revision = 50;
-    assert!(first.check(&Downstream::default(), None).await.expect("checked"), "the revision went back");
+    assert!(first.check(&NodeObjectCache::default(), None).await.expect("checked"), "the revision went back");
     let snapshot = api.lock().record.clone();
     api.lock().revision = 10;
-    assert!(first.check(&Downstream::default(), None).await.expect("checked"));
+    assert!(first.check(&NodeObjectCache::default(), None).await.expect("checked"));
     // Restored to the moment between the two, with many writes before anyone checked.
     api.lock().restored_to(1_000_000, snapshot);
     let before = first.epoch();
-    assert!(first.check(&Downstream::default(), None).await.expect("checked"), "the record went back");
+    assert!(first.check(&NodeObjectCache::default(), None).await.expect("checked"), "the record went back");
     assert!(first.epoch().generation > before.generation);
-    assert!(!first.check(&Downstream::default(), None).await.expect("checked"), "once");
+    assert!(!first.check(&NodeObjectCache::default(), None).await.expect("checked"), "once");
 }
 
 #[tokio::test]
@@ -108,15 +108,18 @@ async fn a_replica_that_missed_a_restore_learns_of_it_from_the_one_that_did_not(
     let (mut first, mut second) = (replica(&api, &folders[0]).await, replica(&api, &folders[1]).await);
     assert_eq!(first.epoch(), second.epoch());
     api.lock().revision = 50;
-    assert!(first.check(&Downstream::default(), None).await.expect("checked"));
+    assert!(first.check(&NodeObjectCache::default(), None).await.expect("checked"));
     api.lock().revision = 1_000_000;
     assert!(
-        second.check(&Downstream::default(), None).await.expect("checked"),
+        second.check(&NodeObjectCache::default(), None).await.expect("checked"),
         "its own numbers tell nothing"
     );
     assert_eq!(first.epoch(), second.epoch());
     for replica in [&mut first, &mut second] {
-        assert!(!replica.check(&Downstream::default(), None).await.expect("checked"), "both are at rest");
+        assert!(
+            !replica.check(&NodeObjectCache::default(), None).await.expect("checked"),
+            "both are at rest"
+        );
     }
 }
 
@@ -134,15 +137,18 @@ async fn what_an_edge_attests_is_noticed_by_replicas_that_remember_nothing() {
     api.lock().restored_to(400, snapshot);
     let (mut first, mut second) = (replica(&api, &folders[1]).await, replica(&api, &folders[2]).await);
     assert_eq!(first.epoch().generation, before, "nothing tells the two histories apart");
-    assert!(!first.check(&Downstream::default(), None).await.expect("checked"));
-    assert!(first.check(&Downstream::default(), claim(before, 900)).await.expect("checked"));
+    assert!(!first.check(&NodeObjectCache::default(), None).await.expect("checked"));
+    assert!(first.check(&NodeObjectCache::default(), claim(before, 900)).await.expect("checked"));
     assert!(first.epoch().generation > before);
     assert_eq!(api.lock().generation(), first.epoch().generation);
     // The other replica gets the same claim, and finds that the new epoch has begun.
-    assert!(second.check(&Downstream::default(), claim(before, 900)).await.expect("checked"));
+    assert!(second.check(&NodeObjectCache::default(), claim(before, 900)).await.expect("checked"));
     assert_eq!(first.epoch(), second.epoch());
     for replica in [&mut first, &mut second] {
-        assert!(!replica.check(&Downstream::default(), claim(before, 900)).await.expect("checked"), "once");
+        assert!(
+            !replica.check(&NodeObjectCache::default(), claim(before, 900)).await.expect("checked"),
+            "once"
+        );
     }
 }
 
@@ -157,7 +163,7 @@ async fn a_generation_that_the_record_has_forgotten_is_passed_by_the_next_one() 
     api.lock().restored_to(1_000_000, snapshot);
     let mut replica = replica(&api, &folders[1]).await;
     assert_eq!(replica.epoch().generation, old);
-    assert!(replica.check(&Downstream::default(), claim(future, 5)).await.expect("checked"));
+    assert!(replica.check(&NodeObjectCache::default(), claim(future, 5)).await.expect("checked"));
     assert!(replica.epoch().generation > future, "the claimed epoch was another one as well");
     assert_eq!(api.lock().generation(), replica.epoch().generation);
 }
@@ -169,19 +175,19 @@ async fn an_attestation_that_holds_begins_nothing() {
     let before = replica.epoch();
     api.lock().revision = 900;
     for claim in [claim(before.generation, 900), claim(before.generation - 1, u64::MAX), claim(0, 0), None] {
-        assert!(!replica.check(&Downstream::default(), claim).await.expect("checked"), "{claim:?}");
+        assert!(!replica.check(&NodeObjectCache::default(), claim).await.expect("checked"), "{claim:?}");
     }
     // Deleting the record is not a restore.
     api.lock().record = None;
     let holds = claim(before.generation, 900);
-    assert!(!replica.check(&Downstream::default(), holds).await.expect("checked"));
+    assert!(!replica.check(&NodeObjectCache::default(), holds).await.expect("checked"));
     assert_eq!(replica.epoch(), before);
 }
 
 /// One check after the beat interval.
 async fn beat(replica: &mut EpochKeeper) {
     tokio::time::advance(BEAT_INTERVAL).await;
-    assert!(!replica.check(&Downstream::default(), None).await.expect("checked"));
+    assert!(!replica.check(&NodeObjectCache::default(), None).await.expect("checked"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -192,19 +198,19 @@ async fn a_restored_history_is_known_by_its_beat_however_many_revisions_it_has()
     let snapshot = api.lock().record.clone();
     beat(&mut before).await;
     assert!(
-        !before.check(&Downstream::default(), None).await.expect("checked"),
+        !before.check(&NodeObjectCache::default(), None).await.expect("checked"),
         "a look shows what was written"
     );
     assert_eq!(before.reach().beat, 1);
     // A restore that raises revisions, or that was followed by many writes, while no replica ran.
     api.lock().restored_to(1_000_000, snapshot.clone());
     let mut after = replica(&api, &folders[1]).await;
-    assert!(!after.check(&Downstream::default(), None).await.expect("checked"));
-    assert!(after.check(&Downstream::default(), Some(before.reach())).await.expect("checked"));
+    assert!(!after.check(&NodeObjectCache::default(), None).await.expect("checked"));
+    assert!(after.check(&NodeObjectCache::default(), Some(before.reach())).await.expect("checked"));
     assert!(after.epoch().generation > before.epoch().generation);
     // A running replica, and one with its old folder, detect it by themselves.
     api.lock().restored_to(2_000_000, snapshot.clone());
-    assert!(before.check(&Downstream::default(), None).await.expect("checked"));
+    assert!(before.check(&NodeObjectCache::default(), None).await.expect("checked"));
     api.lock().restored_to(3_000_000, snapshot);
     assert!(replica(&api, &folders[0]).await.epoch().generation > before.epoch().generation);
 }
@@ -218,10 +224,10 @@ async fn one_replica_raises_the_beat_for_all() {
     assert_eq!(writes(), 0);
     beat(&mut first).await;
     for replica in [&mut first, &mut second] {
-        assert!(!replica.check(&Downstream::default(), None).await.expect("checked"));
+        assert!(!replica.check(&NodeObjectCache::default(), None).await.expect("checked"));
     }
     // Its own interval has passed as well, but it has seen that another replica wrote.
-    assert!(!second.check(&Downstream::default(), None).await.expect("checked"));
+    assert!(!second.check(&NodeObjectCache::default(), None).await.expect("checked"));
     assert_eq!((writes(), first.reach(), second.reach().beat), (1, second.reach(), 1));
     // The next beat creates a deleted record again.
     let generation = api.lock().generation();
@@ -236,7 +242,7 @@ async fn a_look_is_one_read() {
     let (api, folder) = (Api::at(100), folder());
     let mut replica = replica(&api, &folder).await;
     api.lock().asked.clear();
-    assert!(!replica.check(&Downstream::default(), None).await.expect("checked"));
+    assert!(!replica.check(&NodeObjectCache::default(), None).await.expect("checked"));
     let one = "GET /api/v1/namespaces/kubeedge/configmaps?fieldSelector=metadata.name%3Dtombolo-epoch";
     assert_eq!(api.lock().asked, [one]);
 }
@@ -248,7 +254,7 @@ async fn a_contended_record_is_written_by_one() {
     let (mut first, mut second) = (replica(&api, &folders[0]).await, replica(&api, &folders[1]).await);
     let before = first.epoch().generation;
     let (look, known) = (record::look(&second.kube.0, "kubeedge").await.expect("read"), second.reach());
-    assert!(first.check(&Downstream::default(), claim(before, 900)).await.expect("checked"));
+    assert!(first.check(&NodeObjectCache::default(), claim(before, 900)).await.expect("checked"));
     // What the second replica read is outdated: its write is refused, and it adopts what it finds.
     second.agree(look, known, true).await.expect("agreed");
     assert_eq!(first.epoch(), second.epoch());

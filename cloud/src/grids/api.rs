@@ -28,15 +28,15 @@ use tombolo_grid::reconcile::{Grid, GridSpec};
     namespaced,
     shortname = "dg",
     status = "GridStatus",
-    validation = Rule::new("self.metadata.name.size() <= 63").message("the name is a label of the children: at most 63 characters"),
-    printcolumn = r#"{"name": "Key", "type": "string", "jsonPath": ".spec.gridUniqKey", "description": "Label of nodes whose values are the units"}"#,
+    validation = Rule::new("self.metadata.name.size() <= 63").message("the name becomes a label value of the children: at most 63 characters"),
+    printcolumn = r#"{"name": "Key", "type": "string", "jsonPath": ".spec.gridUniqKey", "description": "Node label whose values define the units"}"#,
     printcolumn = r#"{"name": "Units", "type": "integer", "jsonPath": ".status.units", "description": "Units that have nodes"}"#,
     printcolumn = r#"{"name": "Ready", "type": "string", "jsonPath": ".status.ready", "description": "Units whose pods are all ready"}"#,
     printcolumn = r#"{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase", default)]
 pub struct DeploymentGridSpec {
-    /// Node label whose values are the units: one Deployment runs on the nodes of each.
+    /// Node label whose values define the units: one Deployment runs on the nodes of each unit.
     #[schemars(length(min = 1))]
     pub grid_uniq_key: String,
     /// Spec of the Deployments (apps/v1 `DeploymentSpec`).
@@ -45,13 +45,13 @@ pub struct DeploymentGridSpec {
     /// Alternatives to `template`, by name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub template_pool: Option<BTreeMap<String, WorkloadTemplate>>,
-    /// Which alternative a unit uses.
+    /// Name of the alternative that each unit uses, by unit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub templates: Option<BTreeMap<String, String>>,
-    /// What units use that `templates` does not name; `default` or empty for `template`.
+    /// Template of units not in `templates`; `default` or empty means `template`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default_template_name: Option<String>,
-    /// Whether members of `templatePool` that nothing names are removed.
+    /// Whether unused members of `templatePool` are removed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auto_delete_unused_template: Option<bool>,
 }
@@ -66,16 +66,16 @@ pub struct DeploymentGridSpec {
     namespaced,
     shortname = "ssg",
     status = "GridStatus",
-    validation = Rule::new("self.metadata.name.size() <= 50").message("a unit's StatefulSet has at most 52 characters in its name: at most 50 for that of the grid"),
-    validation = Rule::new("self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')").message("names of StatefulSets are labels: lower case letters, digits and '-'"),
-    printcolumn = r#"{"name": "Key", "type": "string", "jsonPath": ".spec.gridUniqKey", "description": "Label of nodes whose values are the units"}"#,
+    validation = Rule::new("self.metadata.name.size() <= 50").message("the name of a unit's StatefulSet has at most 52 characters: at most 50 for the grid's name"),
+    validation = Rule::new("self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')").message("names of StatefulSets are DNS labels: lower case letters, digits and '-'"),
+    printcolumn = r#"{"name": "Key", "type": "string", "jsonPath": ".spec.gridUniqKey", "description": "Node label whose values define the units"}"#,
     printcolumn = r#"{"name": "Units", "type": "integer", "jsonPath": ".status.units", "description": "Units that have nodes"}"#,
     printcolumn = r#"{"name": "Ready", "type": "string", "jsonPath": ".status.ready", "description": "Units whose pods are all ready"}"#,
     printcolumn = r#"{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase", default)]
 pub struct StatefulSetGridSpec {
-    /// Node label whose values are the units: one StatefulSet runs on the nodes of each.
+    /// Node label whose values define the units: one StatefulSet runs on the nodes of each unit.
     #[schemars(length(min = 1))]
     pub grid_uniq_key: String,
     /// Spec of the StatefulSets (apps/v1 `StatefulSetSpec`).
@@ -84,18 +84,18 @@ pub struct StatefulSetGridSpec {
     /// Alternatives to `template`, by name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub template_pool: Option<BTreeMap<String, WorkloadTemplate>>,
-    /// Which alternative a unit uses.
+    /// Name of the alternative that each unit uses, by unit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub templates: Option<BTreeMap<String, String>>,
-    /// What units use that `templates` does not name; `default` or empty for `template`.
+    /// Template of units not in `templates`; `default` or empty means `template`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default_template_name: Option<String>,
-    /// Whether members of `templatePool` that nothing names are removed.
+    /// Whether unused members of `templatePool` are removed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auto_delete_unused_template: Option<bool>,
 }
 
-/// One Service for all units, closed inside each.
+/// One Service for all units, whose requests stay inside each unit.
 #[derive(CustomResource, JsonSchema, Debug, Clone, Default, Serialize, Deserialize)]
 #[kube(
     group = "superedge.io",
@@ -105,16 +105,16 @@ pub struct StatefulSetGridSpec {
     namespaced,
     shortname = "sg",
     status = "GridStatus",
-    validation = Rule::new("self.metadata.name.size() <= 59").message("the Service is called NAME-svc, in at most 63 characters: at most 59 for that of the grid"),
+    validation = Rule::new("self.metadata.name.size() <= 59").message("the name of the Service, NAME-svc, has at most 63 characters: at most 59 for the grid's name"),
     validation = Rule::new("self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')").message("the Service is called NAME-svc: lower case letters, digits and '-', beginning with a letter"),
-    printcolumn = r#"{"name": "Key", "type": "string", "jsonPath": ".spec.gridUniqKey", "description": "Label of nodes whose values are the units"}"#,
+    printcolumn = r#"{"name": "Key", "type": "string", "jsonPath": ".spec.gridUniqKey", "description": "Node label whose values define the units"}"#,
     printcolumn = r#"{"name": "Units", "type": "integer", "jsonPath": ".status.units", "description": "Units that have nodes"}"#,
-    printcolumn = r#"{"name": "Ready", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Synced\")].status", "description": "Whether the Service is as the grid wants it"}"#,
+    printcolumn = r#"{"name": "Ready", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Synced\")].status", "description": "Whether the Service is in the desired state"}"#,
     printcolumn = r#"{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase", default)]
 pub struct ServiceGridSpec {
-    /// Node label whose values are the units: requests from a node reach pods of its own unit alone.
+    /// Node label whose values define the units: requests from a node reach only pods of its own unit.
     #[schemars(length(min = 1))]
     pub grid_uniq_key: String,
     /// Spec of the Service (core/v1 `ServiceSpec`).
@@ -206,19 +206,19 @@ written!(
         OPEN: true,
         "properties": {
             "states": {
-                "description": "What each unit's workload says of itself, and what keeps it from being as the grid wants it. Of many units the first that are not ready.",
+                "description": "Status and errors of each unit's workload. With many units, only the first unready ones are listed.",
                 "type": "object",
                 "additionalProperties": {"type": "object", OPEN: true},
             },
-            "statesOmitted": {"description": "Units that are not in states.", "type": "integer", "format": "int32"},
+            "statesOmitted": {"description": "Number of units that are not in states.", "type": "integer", "format": "int32"},
             "owned": {
-                "description": "Units whose StatefulSet belongs to this grid: nodes know the pods of these by uniform names.",
+                "description": "Units whose StatefulSet belongs to this grid: nodes resolve the pods of these units by uniform names.",
                 "type": "array",
                 "items": {"type": "string"},
             },
-            "ownedOmitted": {"description": "Such units that are not in owned.", "type": "integer", "format": "int32"},
-            "units": {"description": "Units that have nodes.", "type": "integer", "format": "int32"},
-            "ready": {"description": "Units whose pods are all ready, of all units.", "type": "string"},
+            "ownedOmitted": {"description": "Number of such units that are not in owned.", "type": "integer", "format": "int32"},
+            "units": {"description": "Number of units that have nodes.", "type": "integer", "format": "int32"},
+            "ready": {"description": "Units whose pods are all ready, out of all units.", "type": "string"},
             "observedGeneration": {"type": "integer", "format": "int64"},
             "conditions": {"type": "array", "items": {"type": "object", OPEN: true}},
         },

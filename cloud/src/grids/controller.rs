@@ -74,7 +74,7 @@ pub(super) async fn run<K: GridKind>(
     )
     .for_each(|done| {
         if let Err(controller::Error::QueueError(error)) = done {
-            tracing::debug!(%error, kind = K::CHILD.grid_kind(), "a watch is begun anew");
+            tracing::debug!(%error, kind = K::CHILD.grid_kind(), "watch failed; restarting it");
         }
         ready(())
     })
@@ -165,7 +165,7 @@ fn read_alone<T>(
     let resource = Resource::new(&resource.group, &resource.version, &resource.plural);
     let spec = WatchSpec { label_selector: labels.to_owned(), ..WatchSpec::all(resource) };
     let failed = move |error: &WatchError| {
-        tracing::debug!(%error, kind, "a watch is begun anew");
+        tracing::debug!(%error, kind, "watch failed; restarting it");
     };
     let told = watch_events(client.clone().into(), spec, failed);
     told.filter_map(move |event| ready(typed(event, read, gone).map(Ok)))
@@ -189,7 +189,7 @@ fn typed<T>(
 /// An object that was read whole.
 fn whole<T: DeserializeOwned>(raw: RawObject) -> Option<T> {
     let object = raw.into_typed();
-    object.inspect_err(|error| tracing::warn!(%error, "an object that cannot be used")).ok()
+    object.inspect_err(|error| tracing::warn!(%error, "ignoring an invalid object")).ok()
 }
 
 fn slim_grid<K: GridKind>(grid: Option<K>) -> Option<K> {
@@ -202,10 +202,10 @@ fn slim_grid<K: GridKind>(grid: Option<K>) -> Option<K> {
 /// large. An object that cannot be read still exists.
 fn in_part<T: DeserializeOwned>(raw: RawObject) -> Option<T> {
     if let Err(error) = raw.whole() {
-        tracing::warn!(%error, "an object of which a part is used");
+        tracing::warn!(%error, "cannot read an object completely; using the readable part");
     }
     let object = serde_json::from_value(raw.into_value());
-    object.inspect_err(|error| tracing::warn!(%error, "an object that cannot be used")).ok()
+    object.inspect_err(|error| tracing::warn!(%error, "ignoring an invalid object")).ok()
 }
 
 /// A deleted object, of which only the identity matters.

@@ -40,7 +40,7 @@ pub(super) async fn keep(client: &Client, install: bool, ready: &watch::Sender<b
         ready.send_replace(established);
         tokio::select! {
             change = changes.next() => if let Some(Err(error)) = change {
-                tracing::debug!(%error, "watching the definitions of the application grid");
+                tracing::debug!(%error, "watch of the definitions of the application grid failed");
             },
             () = tokio::time::sleep(CHECK_INTERVAL) => {}
         }
@@ -67,12 +67,12 @@ pub(super) async fn ensure(
         Ok(None) => {
             tracing::warn!(
                 definition = name,
-                "is missing, and cloudcore is told not to install it (grids.installDefinitions): apply deploy/crds"
+                "the definition is missing, and cloudcore is configured not to install it (grids.installDefinitions): apply deploy/crds"
             );
             false
         }
         Err(error) => {
-            tracing::warn!(%error, definition = name, "cannot be installed; trying again");
+            tracing::warn!(%error, definition = name, "cannot install or read the definition; trying again");
             false
         }
     }

@@ -47,7 +47,7 @@ impl Candidate {
             match self.try_hold().await {
                 Ok(true) => return,
                 Ok(false) => {}
-                Err(error) => tracing::warn!(%error, lease = LEASE, "cannot ask for the lease; trying again"),
+                Err(error) => tracing::warn!(%error, lease = LEASE, "cannot acquire the lease; trying again"),
             }
             tokio::time::sleep(RETRY).await;
         }
@@ -84,7 +84,7 @@ impl Candidate {
         spec.holder_identity = Some(String::new());
         spec.lease_duration_seconds = Some(1);
         if let Err(error) = self.leases.replace(LEASE, &PostParams::default(), &lease).await {
-            tracing::debug!(%error, "the lease was not given back");
+            tracing::debug!(%error, "cannot release the lease");
         }
     }
 
@@ -150,10 +150,10 @@ where
         tracing::info!(lease = LEASE, "this cloudcore runs the grid controllers");
         tokio::select! {
             () = work() => {}
-            () = candidate.keep() => tracing::warn!(lease = LEASE, "the lease is lost; another cloudcore goes on"),
+            () = candidate.keep() => tracing::warn!(lease = LEASE, "lease lost; stopping the controllers"),
             () = drain.started() => {
                 if tokio::time::timeout(RETRY, candidate.release()).await.is_err() {
-                    tracing::debug!("the lease was not given back in time");
+                    tracing::debug!("releasing the lease timed out");
                 }
                 return;
             }

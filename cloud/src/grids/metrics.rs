@@ -48,13 +48,9 @@ impl Metrics {
             "Whether this process runs the grid controllers",
             metrics.leading.clone(),
         );
-        own.register("grid_passes", "Passes over grids, by kind", metrics.passes.clone());
-        own.register(
-            "grid_failed_passes",
-            "Passes after which something is still wrong, by kind",
-            metrics.failed.clone(),
-        );
-        own.register("grid_pass_seconds", "Seconds of one pass over one grid", metrics.seconds.clone());
+        own.register("grid_passes", "Reconcile passes over grids, by kind", metrics.passes.clone());
+        own.register("grid_failed_passes", "Reconcile passes that failed, by kind", metrics.failed.clone());
+        own.register("grid_pass_seconds", "Seconds per reconcile pass over a grid", metrics.seconds.clone());
         own.register("grid_writes", "Writes to the API by the grid controllers", metrics.writes.clone());
         metrics
     }

@@ -83,7 +83,7 @@ pub(super) enum PassError {
     #[error(transparent)]
     Api(#[from] kube::Error),
     /// Some units or other objects of the grid are not as desired; status and events name them.
-    #[error("{0} of its units and children are not as they should be; see its status")]
+    #[error("{0} units and children are not in the desired state; see the status of the grid")]
     Units(usize),
 }
 
@@ -132,7 +132,7 @@ async fn whole<K: GridKind>(object: &K, context: &Context) -> Result<Option<K>, 
 /// When to reconcile a grid again after a failure.
 pub(super) fn try_again<K: GridKind>(object: &K, error: &PassError, context: &Context) -> Action {
     let (kind, name) = (K::CHILD.grid_kind(), object.name_any());
-    tracing::warn!(kind, namespace = object.namespace(), name, %error, "is looked at again later");
+    tracing::warn!(kind, namespace = object.namespace(), name, %error, "reconcile failed; retrying");
     let mut memory = context.memory.lock();
     let memory = memory.entry(object.uid().unwrap_or_default()).or_default();
     let backoff = memory.backoff.get_or_insert_with(|| Backoff::new(RETRIES));
@@ -149,7 +149,7 @@ async fn pass<K: GridKind>(object: &K, context: &Context) -> Result<Action, Pass
     if object.removes_unused()
         && let Err(error) = remove_unused(object, &grid, context).await
     {
-        let error = because("unused templates cannot be removed", &error);
+        let error = because("cannot remove unused templates", &error);
         outcome.besides.insert("templatePool".to_owned(), error);
     }
     let nodes = context.units.of(&grid.spec.key).await;
@@ -384,7 +384,7 @@ async fn remove_all(
             }
             Err(error) => {
                 let is_refusal = matches!(error, kube::Error::Api(_));
-                let what = format!("{} {} cannot be removed", grid.kind.kind(), doomed.name);
+                let what = format!("cannot remove {} {}", grid.kind.kind(), doomed.name);
                 outcome.besides.insert(doomed.name, because(&what, &error));
                 if !is_refusal {
                     // No answer: the rest is removed in the next pass.
@@ -403,8 +403,8 @@ fn spare_unknown(plan: &mut Plan, unread: Option<&str>) -> Option<(String, UnitE
     plan.doomed.retain(|doomed| doomed.reason != Reason::Unwanted);
     let spared = before - plan.doomed.len();
     let message = format!(
-        "{spared} children of units without nodes stay: Node {node} has more labels than are read, and may be of any unit; take \
-         labels from it"
+        "{spared} children of units without nodes are kept: Node {node} has too many labels to be read and may belong \
+         to any unit; remove labels from it"
     );
     (spared > 0).then(|| ("nodes".to_owned(), UnitError { reason: "NodeUnread".to_owned(), message }))
 }
@@ -500,7 +500,7 @@ async fn tell_all<K: GridKind>(
     }
     for name in strangers.iter().take(EVENTS_MAX) {
         let message = format!(
-            "{} {name} carries this grid's label, belongs to nobody, and is of no unit: it is left alone",
+            "{} {name} has this grid's label but no owner, and belongs to no unit: it is left unchanged",
             grid.kind.kind()
         );
         tell(object, &UnitError { reason: "UnownedChild".to_owned(), message }, context).await;
@@ -524,7 +524,7 @@ async fn tell<K: GridKind>(object: &K, error: &UnitError, context: &Context) {
     };
     if let Err(error) = context.recorder.publish(&event, &object.object_ref(&())).await {
         let error = unit_error(&error);
-        tracing::debug!(reason = error.reason, message = error.message, "an event was not written");
+        tracing::debug!(reason = error.reason, message = error.message, "cannot write an event");
     }
 }
 

@@ -68,7 +68,7 @@ impl Access {
             Some(token) if !is_bearer_token(token) => {
                 return Err(Closed::new(
                     401,
-                    "the text is no bearer token: it is empty, or no token has its characters",
+                    "the text is not a bearer token: it is empty or contains invalid characters",
                 ));
             }
             Some(token) => {

@@ -9,11 +9,11 @@ use tokio::time::Instant;
 use tombolo_link::{Link, LinkError, LinkEvent, pump};
 use tombolo_proto::frame::{Goodbye, Reply, Request};
 use tombolo_proto::session::{CloudEvent, CloudSession};
-use tombolo_proto::{Moment, NodeId, ObjectKey, RequestId, ScopeId, SharedObject};
+use tombolo_proto::{Moment, NodeId, ObjectKey, RequestId, SharedObject, SubscriptionId};
 
+use super::kubeedge::{KubeEdge, KubeEdgeEvent};
 use super::metaserver::MetaServer;
 use super::registry::Registry;
-use super::stock::{Stock, StockEvent};
 use super::view::View;
 use crate::edgecontroller::upstream::reply_with;
 
@@ -22,7 +22,7 @@ pub(super) enum Channel {
     /// Frames in lanes.
     Tombolo(Tombolo),
     /// JSON messages.
-    KubeEdge(Stock),
+    KubeEdge(KubeEdge),
 }
 
 /// The node at the other end, and the registry that decides whether a line about it may be logged.
@@ -41,7 +41,7 @@ pub(super) struct Tombolo {
 #[derive(Debug)]
 pub(super) enum ChannelEvent {
     Tombolo(LinkEvent),
-    KubeEdge(StockEvent),
+    KubeEdge(KubeEdgeEvent),
 }
 
 /// Calls the same method on either kind of session.
@@ -49,14 +49,14 @@ macro_rules! session {
     ($channel:expr, $session:ident => $call:expr) => {
         match $channel {
             Channel::Tombolo(Tombolo { session: $session, .. }) => $call,
-            Channel::KubeEdge(Stock { session: $session, .. }) => $call,
+            Channel::KubeEdge(KubeEdge { session: $session, .. }) => $call,
         }
     };
 }
 
 impl Channel {
-    pub(super) fn offer(&mut self, scope: ScopeId, key: ObjectKey, view: &View) {
-        session!(self, session => session.offer(scope, key, view));
+    pub(super) fn offer(&mut self, subscription: SubscriptionId, key: ObjectKey, view: &View) {
+        session!(self, session => session.offer(subscription, key, view));
     }
 
     pub(super) fn reply(&mut self, reply: Reply) {
@@ -67,7 +67,9 @@ impl Channel {
     pub(super) fn memory(&self) -> usize {
         match self {
             Self::Tombolo(tombolo) => tombolo.session.memory(),
-            Self::KubeEdge(stock) => stock.session.memory().saturating_add(stock.metaserver.memory()),
+            Self::KubeEdge(kubeedge) => {
+                kubeedge.session.memory().saturating_add(kubeedge.metaserver.memory())
+            }
         }
     }
 
@@ -75,7 +77,7 @@ impl Channel {
     pub(super) fn unread(&self) -> usize {
         match self {
             Self::Tombolo(tombolo) => tombolo.session.unread().saturating_add(tombolo.link.queued_answers()),
-            Self::KubeEdge(stock) => stock.session.unread(),
+            Self::KubeEdge(kubeedge) => kubeedge.session.unread(),
         }
     }
 
@@ -87,7 +89,7 @@ impl Channel {
         }
     }
 
-    /// Ends the link of a peer that makes no progress. A stock edge that accepts nothing is ended by its session.
+    /// Ends the link of a peer that makes no progress. A KubeEdge edge that accepts nothing is ended by its session.
     pub(super) fn check_progress(&mut self, now: Instant) -> Option<LinkError> {
         match self {
             Self::Tombolo(tombolo) => tombolo.link.check_progress(now),
@@ -105,8 +107,8 @@ impl Channel {
 
     /// Answers a request with an object from memory. False when the object does not answer it.
     pub(super) fn reply_object(&mut self, request: &Request, object: &Arc<SharedObject>) -> bool {
-        if let Self::KubeEdge(stock) = self
-            && stock.session.reply_object(request.id, object)
+        if let Self::KubeEdge(kubeedge) = self
+            && kubeedge.session.reply_object(request.id, object)
         {
             return true;
         }
@@ -121,20 +123,20 @@ impl Channel {
 
     /// Removes a pod that the node has reported as gone. Tombolo edges learn this through their inventory.
     pub(super) fn expel(&mut self, key: &ObjectKey) {
-        if let Self::KubeEdge(stock) = self {
-            stock.session.expel(key);
+        if let Self::KubeEdge(kubeedge) = self {
+            kubeedge.session.expel(key);
         }
     }
 
-    /// Whether a stock edge holds an object under this key.
+    /// Whether a KubeEdge edge holds an object under this key.
     pub(super) fn holds(&self, key: &ObjectKey) -> bool {
-        matches!(self, Self::KubeEdge(stock) if stock.session.holds(key))
+        matches!(self, Self::KubeEdge(kubeedge) if kubeedge.session.holds(key))
     }
 
-    /// Offers the objects that a stock edge holds under the picked keys again.
+    /// Offers the objects that a KubeEdge edge holds under the picked keys again.
     pub(super) fn offer_held(&mut self, picked: impl Fn(&ObjectKey) -> bool) {
-        if let Self::KubeEdge(stock) = self {
-            stock.session.offer_held(picked);
+        if let Self::KubeEdge(kubeedge) = self {
+            kubeedge.session.offer_held(picked);
         }
     }
 
@@ -160,15 +162,15 @@ impl Channel {
     }
 
     /// Opens a subscription. False when it does not open; the node then need not follow it.
-    pub(super) fn open_subscription(&mut self, scope: ScopeId, view: &View) -> bool {
-        session!(self, session => session.open_subscription(scope, view))
+    pub(super) fn open_subscription(&mut self, subscription: SubscriptionId, view: &View) -> bool {
+        session!(self, session => session.open_subscription(subscription, view))
     }
 
-    /// Ends a subscription. Stock edges do not receive the reason: the objects of it that they hold are deleted.
-    pub(super) fn close_subscription(&mut self, scope: ScopeId, code: u16, reason: &str) {
+    /// Ends a subscription. KubeEdge edges do not receive the reason: the objects of it that they hold are deleted.
+    pub(super) fn close_subscription(&mut self, subscription: SubscriptionId, code: u16, reason: &str) {
         match self {
-            Self::Tombolo(tombolo) => tombolo.session.close_subscription(scope, code, reason),
-            Self::KubeEdge(stock) => stock.session.close_subscription(scope),
+            Self::Tombolo(tombolo) => tombolo.session.close_subscription(subscription, code, reason),
+            Self::KubeEdge(kubeedge) => kubeedge.session.close_subscription(subscription),
         }
     }
 
@@ -198,16 +200,16 @@ impl Channel {
             Self::Tombolo(Tombolo { link, session }) => {
                 pump(link, |lane| session.poll_transmit(now, lane, view)).map(|_| ())
             }
-            Self::KubeEdge(stock) => stock.pump(now, view),
+            Self::KubeEdge(kubeedge) => kubeedge.pump(now, view),
         }
     }
 
-    /// The next event that the owner must handle. The owner looks at the session again at `wakes_at` in any case.
-    /// Cancel-safe.
+    /// The next event that the node session must handle. The node session looks at the session again at `wakes_at` in
+    /// any case. Cancel-safe.
     pub(super) async fn next(&mut self, wakes_at: Instant) -> ChannelEvent {
         match self {
             Self::Tombolo(tombolo) => ChannelEvent::Tombolo(tombolo.link.next().await),
-            Self::KubeEdge(stock) => ChannelEvent::KubeEdge(stock.next(wakes_at).await),
+            Self::KubeEdge(kubeedge) => ChannelEvent::KubeEdge(kubeedge.next(wakes_at).await),
         }
     }
 
@@ -221,32 +223,32 @@ impl Channel {
     ) -> bool {
         match (self, event) {
             (Self::Tombolo(tombolo), ChannelEvent::Tombolo(event)) => tombolo.handle(now, event, from, view),
-            (Self::KubeEdge(stock), ChannelEvent::KubeEdge(event)) => stock.handle(now, event),
+            (Self::KubeEdge(kubeedge), ChannelEvent::KubeEdge(event)) => kubeedge.handle(now, event),
             // Events come from `next` of the same channel.
             _ => true,
         }
     }
 
-    /// The MetaServer watches of a stock edge.
+    /// The MetaServer watches of a KubeEdge edge.
     pub(super) fn metaserver(&mut self) -> Option<&mut MetaServer> {
         match self {
             Self::Tombolo(_) => None,
-            Self::KubeEdge(stock) => Some(&mut stock.metaserver),
+            Self::KubeEdge(kubeedge) => Some(&mut kubeedge.metaserver),
         }
     }
 
     /// Stores the part of the session's state that must persist. Called once, when the session is over.
     pub(super) async fn settle(&mut self) {
-        if let Self::KubeEdge(stock) = self {
-            stock.settle().await;
+        if let Self::KubeEdge(kubeedge) = self {
+            kubeedge.settle().await;
         }
     }
 
-    /// Whether a stock edge still answers on this connection. Tombolo edges identify their process instead.
+    /// Whether a KubeEdge edge still answers on this connection. Tombolo edges identify their process instead.
     pub(super) async fn is_read(&mut self, limit: Duration) -> bool {
         match self {
             Self::Tombolo(_) => false,
-            Self::KubeEdge(stock) => stock.link.is_read(limit).await,
+            Self::KubeEdge(kubeedge) => kubeedge.link.is_read(limit).await,
         }
     }
 
@@ -254,7 +256,7 @@ impl Channel {
     pub(super) async fn close(self, limit: Duration) {
         match self {
             Self::Tombolo(tombolo) => tombolo.link.close(limit).await,
-            Self::KubeEdge(stock) => stock.link.close(limit).await,
+            Self::KubeEdge(kubeedge) => kubeedge.link.close(limit).await,
         }
     }
 }
@@ -276,7 +278,7 @@ impl Tombolo {
                 match error.goodbye() {
                     Some(goodbye) => {
                         if let Some(left_out) = registry.may_log(node) {
-                            tracing::warn!(%node, %error, left_out, "session ends: the edge broke the protocol");
+                            tracing::warn!(%node, %error, left_out, "session ends: the edge violated the protocol");
                         }
                         self.session.say_goodbye(goodbye);
                     }

@@ -1,4 +1,4 @@
-//! Storage of the delivery ledgers of stock edges (docs/decisions/0004-kubeedge-dialect.md).
+//! Storage of the delivery ledgers of KubeEdge edges (docs/decisions/0004-kubeedge-dialect.md).
 //!
 //! There is one record per node, and it changes only by compare-and-swap. A record names its holder, the cloudcore that
 //! serves the node. When a node connects to another cloudcore, that one takes the record over, and any further write of

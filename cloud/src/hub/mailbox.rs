@@ -1,4 +1,4 @@
-//! Pending work of a node's owner task: a set, not a queue. Ten changes of one object are one entry.
+//! Pending work of a node's session task: a set, not a queue. Ten changes of one object are one entry.
 
 use std::collections::HashSet;
 use std::future::poll_fn;
@@ -8,20 +8,20 @@ use std::task::{Poll, Waker};
 use parking_lot::Mutex;
 use tombolo_proto::frame::Goodbye;
 use tombolo_proto::object::KeyHashes;
-use tombolo_proto::{ObjectKey, ScopeId};
+use tombolo_proto::{ObjectKey, SubscriptionId};
 
-/// Dirty keys and orders for one session. Bounded by the objects in the session's scopes, because it is a set of their
-/// keys.
+/// Dirty keys and orders for one session. Bounded by the objects in the session's subscriptions, because it is a set of
+/// their keys.
 #[derive(Debug, Default)]
 pub struct Mailbox {
     mail: Mutex<Mail>,
     /// Whether something was added since the last [`take`](Self::take).
     full: AtomicBool,
-    /// Wakes the owner, once it has listened. The owner's task keeps the same waker for life.
+    /// Wakes the node session, once it has listened. The node session's task keeps the same waker for life.
     owner: Mutex<Option<Waker>>,
 }
 
-/// The owner's copy of its waker. It spares a lock of the mailbox with every event to see whether the waker is
+/// The node session's copy of its waker. It spares a lock of the mailbox with every event to see whether the waker is
 /// registered.
 #[derive(Debug, Default)]
 pub(crate) struct Listener(Option<Waker>);
@@ -29,20 +29,20 @@ pub(crate) struct Listener(Option<Waker>);
 /// The content of a mailbox.
 #[derive(Debug, Default)]
 pub(crate) struct Mail {
-    pub(crate) dirty: HashSet<(ScopeId, ObjectKey), KeyHashes>,
+    pub(crate) dirty: HashSet<(SubscriptionId, ObjectKey), KeyHashes>,
     /// The node's picture is now complete: offer the keys that had to wait for it.
     pub(crate) ready: bool,
     /// End the session. The first goodbye counts.
     pub(crate) goodbye: Option<Goodbye>,
     /// Subscriptions that ended, with code and reason.
-    pub(crate) ended: Vec<(ScopeId, u16, String)>,
+    pub(crate) ended: Vec<(SubscriptionId, u16, String)>,
 }
 
 impl Mailbox {
     /// Notes that the state under a key may have changed.
-    pub fn offer(&self, scope: ScopeId, key: &ObjectKey) {
+    pub fn offer(&self, subscription: SubscriptionId, key: &ObjectKey) {
         self.put(|mail| {
-            mail.dirty.insert((scope, key.clone()));
+            mail.dirty.insert((subscription, key.clone()));
         });
     }
 
@@ -59,13 +59,13 @@ impl Mailbox {
     }
 
     /// Ends one subscription. A session has few subscriptions, and each ends once.
-    pub(crate) fn end_subscription(&self, scope: ScopeId, code: u16, reason: &str) {
-        self.put(|mail| mail.ended.push((scope, code, reason.to_owned())));
+    pub(crate) fn end_subscription(&self, subscription: SubscriptionId, code: u16, reason: &str) {
+        self.put(|mail| mail.ended.push((subscription, code, reason.to_owned())));
     }
 
     fn put(&self, change: impl FnOnce(&mut Mail)) {
         change(&mut self.mail.lock());
-        // If the box was already full, the owner has been woken for it.
+        // If the box was already full, the node session has been woken for it.
         if !self.full.swap(true, Ordering::AcqRel)
             && let Some(owner) = &*self.owner.lock()
         {
@@ -73,7 +73,8 @@ impl Mailbox {
         }
     }
 
-    /// Takes everything out. An empty mailbox costs no lock and no write, because the owner checks it with every event.
+    /// Takes everything out. An empty mailbox costs no lock and no write, because the node session checks it with every
+    /// event.
     pub(crate) fn take(&self) -> Mail {
         if !self.full.load(Ordering::Acquire) || !self.full.swap(false, Ordering::AcqRel) {
             return Mail::default();
@@ -139,7 +140,7 @@ mod tests {
         let waker = Waker::from(Arc::clone(&first));
         for round in 1..=3 {
             assert!(!poll(&mailbox, &mut listener, &waker), "empty");
-            mailbox.offer(ScopeId::NODE, &key);
+            mailbox.offer(SubscriptionId::NODE, &key);
             mailbox.ready();
             assert_eq!(first.0.load(Ordering::SeqCst), round);
             assert!(poll(&mailbox, &mut listener, &waker), "full until it is taken");
@@ -158,11 +159,12 @@ mod tests {
         for reason in [GoodbyeReason::NodeDeleted, GoodbyeReason::Draining] {
             mailbox.end(Goodbye { reason, message: String::new(), retry_after: Duration::ZERO });
         }
-        mailbox.end_subscription(ScopeId(3), 403, "no right");
-        mailbox.end_subscription(ScopeId(4), 429, "no room");
+        mailbox.end_subscription(SubscriptionId(3), 403, "no right");
+        mailbox.end_subscription(SubscriptionId(4), 429, "no room");
         let mail = mailbox.take();
         assert_eq!(mail.goodbye.map(|goodbye| goodbye.reason), Some(GoodbyeReason::NodeDeleted));
-        let ended = [(ScopeId(3), 403, "no right".to_owned()), (ScopeId(4), 429, "no room".to_owned())];
+        let ended =
+            [(SubscriptionId(3), 403, "no right".to_owned()), (SubscriptionId(4), 429, "no room".to_owned())];
         assert_eq!(mail.ended, ended);
     }
 }

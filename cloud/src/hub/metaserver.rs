@@ -1,9 +1,9 @@
-//! The watches of a stock edge's MetaServer (docs/reference/kubeedge.md#metaserver): which watches are open, for which
-//! applications, and until when.
+//! The watches of a KubeEdge edge's MetaServer (docs/reference/kubeedge.md#metaserver): which watches are open, for
+//! which applications, and until when.
 //!
-//! This is pure state: the owner opens and closes what this module asks for. Applications with the same selection share
-//! a subscription. A subscription that no application wants any more lingers for a while: clients often watch again
-//! with other options, and the edge should not drop and reload its objects each time.
+//! This is pure state: the node session opens and closes what this module asks for. Applications with the same
+//! selection share a subscription. A subscription that no application wants any more lingers for a while: clients often
+//! watch again with other options, and the edge should not drop and reload its objects each time.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use tombolo_proto::message::{
     Content, Group, LocalPath, Message, MessageId, Operation, Route, Source, StatusError,
 };
 use tombolo_proto::session::kubeedge::{Application, ApplicationStatus, Up, Verb, Watch};
-use tombolo_proto::{RequestId, ScopeId};
+use tombolo_proto::{RequestId, SubscriptionId};
 use tombolo_runtime::doubled;
 
 use super::subscriptions::Closed;
@@ -43,7 +43,7 @@ const SYNC_LEN_MAX: usize = 1024 * 1024;
 /// Bytes that a record of a watch takes in addition to its texts.
 const RECORD_OVERHEAD: usize = 512;
 
-/// What the owner must do next.
+/// What the node session must do next.
 #[derive(Debug)]
 pub(super) enum Action {
     /// Check rights and open the subscription, then report the outcome.
@@ -51,7 +51,7 @@ pub(super) enum Action {
     /// The same after this time. The API server did not answer, and the edge keeps what it holds meanwhile.
     OpenLater(Box<Subscribe>, Duration),
     /// Close the subscription. Objects that only this subscription selected are deleted at the edge.
-    Close(ScopeId),
+    Close(SubscriptionId),
     /// Send an answer to a request.
     Reply(Reply),
 }
@@ -110,7 +110,7 @@ pub(super) struct MetaServer {
 }
 
 impl MetaServer {
-    /// Restores the watches of the previous connection; a stock edge does not ask for them again.
+    /// Restores the watches of the previous connection; a KubeEdge edge does not ask for them again.
     pub(super) fn restore(&mut self, watches: Vec<Watch>) {
         for watch in watches {
             let Ok(subscribe) = self.subscribe_of(&watch.key, &watch.option) else { continue };
@@ -159,7 +159,7 @@ impl MetaServer {
         let (len, max) = (message.content.as_json().len(), if sync { SYNC_LEN_MAX } else { WATCH_LEN_MAX });
         if len > max {
             let text =
-                format!("what asks for watches has {len} bytes, and {max} is the most: watch less at a time");
+                format!("the request for watches has {len} bytes; the limit is {max}: watch less at a time");
             return self.refuse(request.id, &text);
         }
         match sync {
@@ -172,7 +172,7 @@ impl MetaServer {
     fn take_watch(&mut self, asker: Asker, content: &Content, now: Instant) {
         match Application::read(content) {
             Ok(application) => self.ask(asker, application, now),
-            Err(error) => self.refuse(asker.request, &format!("the content is no application: {error}")),
+            Err(error) => self.refuse(asker.request, &format!("the content is not an application: {error}")),
         }
     }
 
@@ -182,7 +182,7 @@ impl MetaServer {
         let wanted = match Application::read_all(content) {
             Ok(wanted) => wanted,
             Err(error) => {
-                return self.refuse(asker.request, &format!("the content is no list of watches: {error}"));
+                return self.refuse(asker.request, &format!("the content is not a list of watches: {error}"));
             }
         };
         for entry in &mut self.entries {
@@ -244,16 +244,16 @@ impl MetaServer {
         let mut options = ListOptions::default();
         if !option.is_empty() {
             options = serde_json::from_slice(option)
-                .map_err(|error| bad(format!("the option is no list option: {error}")))?;
+                .map_err(|error| bad(format!("the option is not a list option: {error}")))?;
         }
         if !target.name.is_empty() {
             let mut fields = FieldSelector::parse(&options.field_selector)
-                .map_err(|error| bad(format!("the field selector: {error}")))?;
+                .map_err(|error| bad(format!("invalid field selector: {error}")))?;
             fields.require("metadata.name", &target.name);
             options.field_selector = fields.to_string();
         }
         Ok(Subscribe {
-            scope: ScopeId::NODE,
+            subscription: SubscriptionId::NODE,
             resource: target.resource,
             namespace: target.namespace,
             label_selector: options.label_selector,
@@ -267,7 +267,7 @@ impl MetaServer {
     fn add(&mut self, mut subscribe: Subscribe) -> Entry {
         self.newest += 1;
         self.changed = true;
-        subscribe.scope = ScopeId(self.newest);
+        subscribe.subscription = SubscriptionId(self.newest);
         self.actions.push_back(Action::Open(Box::new(subscribe.clone())));
         Entry {
             subscribe,
@@ -293,7 +293,7 @@ impl MetaServer {
         let actions = &mut self.actions;
         self.entries.retain(|entry| match entry.stage {
             Stage::Lingering(until) if until <= end => {
-                actions.push_back(Action::Close(entry.subscribe.scope));
+                actions.push_back(Action::Close(entry.subscribe.subscription));
                 false
             }
             _ => true,
@@ -301,8 +301,14 @@ impl MetaServer {
     }
 
     /// Handles the outcome of an [`Action::Open`].
-    pub(super) fn opened(&mut self, scope: ScopeId, outcome: Result<(), &Closed>, now: Instant) {
-        let Some(index) = self.entries.iter().position(|entry| entry.subscribe.scope == scope) else {
+    pub(super) fn opened(
+        &mut self,
+        subscription: SubscriptionId,
+        outcome: Result<(), &Closed>,
+        now: Instant,
+    ) {
+        let Some(index) = self.entries.iter().position(|entry| entry.subscribe.subscription == subscription)
+        else {
             return;
         };
         let entry = &mut self.entries[index];
@@ -330,9 +336,9 @@ impl MetaServer {
     }
 
     /// The cloud has ended a subscription.
-    pub(super) fn ended(&mut self, scope: ScopeId) {
+    pub(super) fn ended(&mut self, subscription: SubscriptionId) {
         let before = self.entries.len();
-        self.entries.retain(|entry| entry.subscribe.scope != scope);
+        self.entries.retain(|entry| entry.subscribe.subscription != subscription);
         self.changed |= self.entries.len() != before;
         self.weigh();
     }

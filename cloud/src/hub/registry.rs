@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use tombolo_link::identity::PeerCertificate;
 use tombolo_link::{PeerInfo, Transport};
 use tombolo_proto::frame::{Goodbye, GoodbyeReason};
-use tombolo_proto::{NodeId, ObjectKey, ScopeId};
+use tombolo_proto::{NodeId, ObjectKey, SubscriptionId};
 use tombolo_runtime::{Budget, LineLimit};
 
 use super::Mailbox;
@@ -46,7 +46,7 @@ pub struct SessionHandle {
     pub node: NodeId,
     /// Distinguishes this session from earlier and later sessions of the same node.
     pub generation: u64,
-    /// Pending work of the owner task.
+    /// Pending work of the session task.
     pub mailbox: Mailbox,
     /// The transport of the session.
     pub transport: Transport,
@@ -232,7 +232,8 @@ impl Registry {
         self.get(node).map_or(1, |session| session.prove())
     }
 
-    /// Whether a stock edge's current session must not be replaced, because another process has recently taken it over.
+    /// Whether a KubeEdge edge's current session must not be replaced, because another process has recently taken it
+    /// over.
     pub(super) fn keeps_out(&self, node: &NodeId) -> bool {
         self.get(node).is_some_and(|session| session.rivals.lock().are_kept_out(Instant::now()))
     }
@@ -296,7 +297,7 @@ impl Registry {
 impl Outlet for Registry {
     fn offer(&self, node: &NodeId, key: &ObjectKey) {
         if let Some(session) = self.sessions.get(node) {
-            session.mailbox.offer(ScopeId::NODE, key);
+            session.mailbox.offer(SubscriptionId::NODE, key);
         }
     }
 
@@ -391,7 +392,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_stock_edges_session_stays_for_a_while_once_another_process_has_taken_it() {
+    async fn a_kubeedge_edges_session_stays_for_a_while_once_another_process_has_taken_it() {
         let registry = Registry::new(1);
         let first = admitted(&registry, "a");
         assert!(!registry.keeps_out(&node("a")));
@@ -430,7 +431,7 @@ mod tests {
     fn offers_coalesce_and_orders_reach_the_session() {
         let registry = Registry::new(5);
         let handle = admitted(&registry, "a");
-        let key = crate::edgecontroller::downstream::node_key(&node("a"));
+        let key = crate::edgecontroller::node_object_cache::node_key(&node("a"));
         for _ in 0..10 {
             registry.offer(&node("a"), &key);
         }

@@ -1,7 +1,7 @@
 //! Detection of two processes with one node's identity, such as a copied disk or a cloned machine.
 //!
 //! Two such processes take the session over from each other again and again. A restarted process takes it over too, but
-//! the earlier process never comes back. If a process does come back after another one, both are alive. A stock edge
+//! the earlier process never comes back. If a process does come back after another one, both are alive. A KubeEdge edge
 //! does not identify its process. But each process closes its former connection before it begins a new one, so a peer
 //! that still answers on the former connection is another process.
 //!
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn stock_edges_are_kept_out_for_a_while_after_each_proof() {
+    fn kubeedge_edges_are_kept_out_for_a_while_after_each_proof() {
         let (mut rivals, now) = (Rivals::default(), Instant::now());
         assert!(!rivals.are_kept_out(now));
         for (proof, seconds) in [(1, 30), (2, 60), (3, 120)] {

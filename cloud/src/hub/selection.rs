@@ -15,7 +15,7 @@ use crate::kube::{Waiting, WatchSpec, is_path_segment};
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Selection {
     pub(super) resource: Resource,
-    /// Empty for all namespaces and for cluster scope.
+    /// Empty for all namespaces and for cluster subscription.
     pub(super) namespace: String,
     pub(super) label_selector: String,
     pub(super) field_selector: String,
@@ -38,15 +38,15 @@ impl Selection {
             return Err(bad("group, version and resource must be Kubernetes names".to_owned()));
         }
         if !namespace.is_empty() && !is_path_segment(namespace) {
-            return Err(bad("the namespace is no Kubernetes name".to_owned()));
+            return Err(bad("the namespace is not a Kubernetes name".to_owned()));
         }
         if [label_selector, field_selector].into_iter().any(|selector| selector.len() > SELECTOR_LEN_MAX) {
-            return Err(bad(format!("a selector has more than {SELECTOR_LEN_MAX} bytes: select by fewer")));
+            return Err(bad(format!("a selector has more than {SELECTOR_LEN_MAX} bytes: use a shorter one")));
         }
         let labels = LabelSelector::parse(label_selector)
-            .map_err(|error| bad(format!("the label selector {label_selector:?}: {error}")))?;
+            .map_err(|error| bad(format!("invalid label selector {label_selector:?}: {error}")))?;
         let fields = FieldSelector::parse(field_selector)
-            .map_err(|error| bad(format!("the field selector {field_selector:?}: {error}")))?;
+            .map_err(|error| bad(format!("invalid field selector {field_selector:?}: {error}")))?;
         // As in the API server: a right to one name is enough for a list restricted to this name.
         let name = fields.fixed("metadata.name").filter(|name| is_name(name)).map(str::to_owned);
         Ok(Self {
@@ -85,14 +85,14 @@ fn is_name(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use tombolo_proto::ScopeId;
+    use tombolo_proto::SubscriptionId;
     use tombolo_proto::frame::Inventory;
 
     use super::*;
 
     fn subscribe(plural: &str, labels: &str, fields: &str) -> Subscribe {
         Subscribe {
-            scope: ScopeId(1),
+            subscription: SubscriptionId(1),
             resource: Resource::new("", "v1", plural),
             namespace: "d".to_owned(),
             label_selector: labels.to_owned(),

@@ -13,12 +13,12 @@ use tombolo_proto::documents::WARM_SET;
 use tombolo_proto::limits::FOLLOWED_MAX;
 use tombolo_proto::object::{ContentHash, ObjectVersion, SharedObject};
 use tombolo_proto::session::Lookup;
-use tombolo_proto::{CloudRevision, NodeId, ObjectKey, Resource, ScopeId};
+use tombolo_proto::{CloudRevision, NodeId, ObjectKey, Resource, SubscriptionId};
 
 use super::interned::{Interned, Stored};
 use super::registry::SessionHandle;
 use super::subscriptions::Closed;
-use crate::edgecontroller::downstream::WITHHELD;
+use crate::edgecontroller::node_object_cache::WITHHELD;
 use crate::edgecontroller::trim;
 use crate::kube::{ObjectEvent, RawObject, path_of};
 use crowd::Crowds;
@@ -181,7 +181,11 @@ impl SharedWatch {
     /// # Errors
     /// The reason why the watch has ended, because a later follower would not be notified of its end. Or the node alone
     /// would follow more than it may.
-    pub(super) fn follow(&self, session: &Arc<SessionHandle>, scope: ScopeId) -> Result<(), Closed> {
+    pub(super) fn follow(
+        &self,
+        session: &Arc<SessionHandle>,
+        subscription: SubscriptionId,
+    ) -> Result<(), Closed> {
         loop {
             let mut followers = self.followers.lock();
             // The end is recorded before the followers are notified of it, so this session gets it in one of the two
@@ -189,7 +193,7 @@ impl SharedWatch {
             if let Stage::Failed(closed) = &*self.stage.borrow() {
                 return Err(closed.clone());
             }
-            let added = followers.add(session, scope, &self.interned.payers);
+            let added = followers.add(session, subscription, &self.interned.payers);
             drop(followers);
             let Err(lack) = added else {
                 // The watch's own list may be waiting for the list turn of its only follower; it need not do so any
@@ -201,8 +205,8 @@ impl SharedWatch {
         }
     }
 
-    pub(super) fn unfollow(&self, session: &SessionHandle, scope: ScopeId) {
-        self.followers.lock().remove(session, scope, &self.interned.payers);
+    pub(super) fn unfollow(&self, session: &SessionHandle, subscription: SubscriptionId) {
+        self.followers.lock().remove(session, subscription, &self.interned.payers);
     }
 
     /// Charges the copy to the node that alone follows it. Ends the watch when the node's share is too small.
@@ -246,8 +250,8 @@ impl SharedWatch {
             first
         });
         let followers = self.followers.lock().take();
-        for ((_, scope), session) in followers {
-            session.mailbox.end_subscription(scope, closed.code, &closed.reason);
+        for ((_, subscription), session) in followers {
+            session.mailbox.end_subscription(subscription, closed.code, &closed.reason);
         }
         let _order = self.order.lock();
         self.objects.clear();
@@ -337,7 +341,7 @@ impl SharedWatch {
         let _place = raw.place();
         let trimmed = trim::trim(&self.resource, &self.kind, trim::for_others(&self.resource, raw));
         trimmed
-            .inspect_err(|error| tracing::warn!(%error, "an object that cannot be used"))
+            .inspect_err(|error| tracing::warn!(%error, "ignoring an invalid object"))
             .ok()
             .map(|trimmed| Arc::new(trimmed.object))
     }
@@ -354,7 +358,7 @@ impl SharedWatch {
             && !stored.gave_way()
             && !before.as_ref().is_some_and(|before| before.is_withheld())
         {
-            tracing::warn!(%key, "an object that is followed has too many parts: its newest version is not delivered");
+            tracing::warn!(%key, "a followed object has too many parts: its newest version is not delivered");
         }
         self.followers.lock().resize(bytes, stored.bytes(), &self.interned.payers)?;
         self.revision.fetch_max(object.version.revision.0, Ordering::Relaxed);
@@ -425,7 +429,7 @@ impl SharedWatch {
     }
 
     fn tell(&self, key: &ObjectKey) {
-        self.followers.lock().each(|scope, session| session.mailbox.offer(scope, key));
+        self.followers.lock().each(|subscription, session| session.mailbox.offer(subscription, key));
     }
 }
 

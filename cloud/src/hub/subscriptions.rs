@@ -161,7 +161,7 @@ impl Subscriptions {
             // Log the first failure, then less and less often.
             if failures.is_power_of_two() {
                 let resource = watch.resource();
-                tracing::warn!(%resource, error, failures, "cannot confirm what was deleted; edges keep it");
+                tracing::warn!(%resource, error, failures, "cannot confirm which objects were deleted; edges keep them");
             }
         }
         false
@@ -169,7 +169,7 @@ impl Subscriptions {
 
     /// Closes every watch, because the epoch has ended.
     pub fn close_all(&self) {
-        let closed = Closed::new(410, "the cloud's history was restored: subscribe again");
+        let closed = Closed::new(410, "the cluster was restored to an earlier state: subscribe again");
         self.running.retain(|_, running| {
             running.end(&closed);
             false
@@ -188,7 +188,7 @@ impl Subscriptions {
             let keep = !idle && !running.watch.has_failed();
             if !keep {
                 // A session may be about to follow it.
-                running.end(&Closed::new(503, "nobody followed this watch: subscribe again"));
+                running.end(&Closed::new(503, "this watch had no followers: subscribe again"));
             }
             keep
         });
@@ -243,14 +243,14 @@ impl Subscriptions {
             if (count >= NODE_WATCHES_MAX || objects >= FOLLOWED_MAX) && !self.close_idle(own) {
                 return Err(Closed::new(
                     429,
-                    "this node alone follows as many different selections as a node may: end some first",
+                    "this node alone follows the maximum number of different selections: end some first",
                 ));
             }
         }
         if self.running.len() >= SHARED_WATCHES_MAX && !self.close_idle(|_| true) {
             return Err(Closed::new(
                 503,
-                "this hub follows as many different selections as it may: try again later",
+                "this hub follows the maximum number of different selections: try again later",
             ));
         }
         Ok(())
@@ -268,7 +268,7 @@ impl Subscriptions {
         // A session may have followed it meanwhile.
         let closed = self.running.remove_if(&selection, |_, running| idle(running).is_some());
         if let Some((_, running)) = &closed {
-            running.end(&Closed::new(503, "this watch gave way to another: subscribe again"));
+            running.end(&Closed::new(503, "this watch was evicted in favour of another: subscribe again"));
         }
         closed.is_some()
     }

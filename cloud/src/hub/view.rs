@@ -5,44 +5,55 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tombolo_proto::session::{Certainty, Lookup, Loss, NodeView};
-use tombolo_proto::{CloudRevision, NodeId, ObjectKey, ScopeId};
+use tombolo_proto::{CloudRevision, NodeId, ObjectKey, SubscriptionId};
 
 use super::followed::Followed;
 use super::shared::SharedWatch;
 use super::volumes::{VolumeKind, Volumes};
-use crate::edgecontroller::{Downstream, Kind, local_endpoint};
+use crate::edgecontroller::{Kind, NodeObjectCache, local_endpoint};
 use crate::record::Connection;
 
 /// The view of one session.
 pub(super) struct View {
     node: NodeId,
-    down: Arc<Downstream>,
+    down: Arc<NodeObjectCache>,
     /// Keys that were looked up before the node's picture was complete, or while the index had no room for what a pod
     /// refers to. The edge may hold an object under such a key that the index does not know. Bounded by the inventory
     /// of the edge.
     deferred: Mutex<HashSet<ObjectKey>>,
     /// Keys that are about to be deleted at the edge, by the question to ask first: for the node's own set a list of
-    /// its pods, otherwise a list of the selection of the watch with this scope. Bounded by what the edge holds.
-    doubts: Mutex<BTreeMap<ScopeId, HashSet<ObjectKey>>>,
+    /// its pods, otherwise a list of the selection of the watch with this subscription. Bounded by what the edge holds.
+    doubts: Mutex<BTreeMap<SubscriptionId, HashSet<ObjectKey>>>,
     /// The API server has listed the node's pods in this session. From then on the index knows what the node needs, at
     /// least as well as any earlier session could know it.
     pods_proven: bool,
     /// Objects of the node's own set that the API server has confirmed to be absent.
     proven: BTreeSet<ObjectKey>,
-    subscriptions: Vec<(ScopeId, Followed)>,
-    /// Whether this is a stock edge, whose pods reach the API server through MetaServer.
-    stock: bool,
-    /// The volumes and claims that a stock edge has asked for.
+    subscriptions: Vec<(SubscriptionId, Followed)>,
+    /// Whether this is a KubeEdge edge, whose pods reach the API server through MetaServer.
+    kubeedge: bool,
+    /// The volumes and claims that a KubeEdge edge has asked for.
     pub(super) volumes: Volumes,
     /// Records what the session looks up.
     recording: Option<Arc<Connection>>,
 }
 
 impl View {
-    pub(super) fn new(node: NodeId, down: Arc<Downstream>) -> Self {
+    pub(super) fn new(node: NodeId, down: Arc<NodeObjectCache>) -> Self {
         let (deferred, doubts, proven, subscriptions, volumes, recording) = Default::default();
-        let (pods_proven, stock) = (false, false);
-        Self { node, down, deferred, doubts, pods_proven, proven, subscriptions, stock, volumes, recording }
+        let (pods_proven, kubeedge) = (false, false);
+        Self {
+            node,
+            down,
+            deferred,
+            doubts,
+            pods_proven,
+            proven,
+            subscriptions,
+            kubeedge,
+            volumes,
+            recording,
+        }
     }
 
     /// Records every lookup of the session from now on.
@@ -51,17 +62,17 @@ impl View {
     }
 
     /// Records the current state of these changed keys, whether or not it is sent.
-    pub(super) fn witness<'k>(&self, keys: impl IntoIterator<Item = &'k (ScopeId, ObjectKey)>) {
+    pub(super) fn witness<'k>(&self, keys: impl IntoIterator<Item = &'k (SubscriptionId, ObjectKey)>) {
         if self.recording.is_some() {
-            for (scope, key) in keys {
-                self.lookup(*scope, key);
+            for (subscription, key) in keys {
+                self.lookup(*subscription, key);
             }
         }
     }
 
-    /// The view of a stock edge.
-    pub(super) fn stock(node: NodeId, down: Arc<Downstream>) -> Self {
-        Self { stock: true, ..Self::new(node, down) }
+    /// The view of a KubeEdge edge.
+    pub(super) fn kubeedge(node: NodeId, down: Arc<NodeObjectCache>) -> Self {
+        Self { kubeedge: true, ..Self::new(node, down) }
     }
 
     /// Takes the keys that waited for the picture to be complete.
@@ -69,10 +80,13 @@ impl View {
         std::mem::take(&mut *self.deferred.lock())
     }
 
-    /// Takes the keys that the API server must be asked about before they are deleted at the edge, except for scopes
-    /// with a running question.
-    pub(super) fn take_doubts(&self, asked: impl Fn(ScopeId) -> bool) -> Vec<(ScopeId, HashSet<ObjectKey>)> {
-        self.doubts.lock().extract_if(.., |scope, _| !asked(*scope)).collect()
+    /// Takes the keys that the API server must be asked about before they are deleted at the edge, except for
+    /// subscriptions with a running question.
+    pub(super) fn take_doubts(
+        &self,
+        asked: impl Fn(SubscriptionId) -> bool,
+    ) -> Vec<(SubscriptionId, HashSet<ObjectKey>)> {
+        self.doubts.lock().extract_if(.., |subscription, _| !asked(*subscription)).collect()
     }
 
     /// The index now has the node's pods as the API server has listed them, and the API server has confirmed these
@@ -84,50 +98,52 @@ impl View {
         self.volumes.pods_changed();
     }
 
-    pub(super) fn open(&mut self, scope: ScopeId, watch: Arc<SharedWatch>) {
-        self.subscriptions.push((scope, Followed::new(watch)));
+    pub(super) fn open(&mut self, subscription: SubscriptionId, watch: Arc<SharedWatch>) {
+        self.subscriptions.push((subscription, Followed::new(watch)));
     }
 
-    pub(super) fn close(&mut self, scope: ScopeId) -> Option<Arc<SharedWatch>> {
-        self.doubts.lock().remove(&scope);
-        let index = self.subscriptions.iter().position(|(id, _)| *id == scope)?;
+    pub(super) fn close(&mut self, subscription: SubscriptionId) -> Option<Arc<SharedWatch>> {
+        self.doubts.lock().remove(&subscription);
+        let index = self.subscriptions.iter().position(|(id, _)| *id == subscription)?;
         Some(self.subscriptions.swap_remove(index).1.watch)
     }
 
-    pub(super) fn subscriptions(&self) -> &[(ScopeId, Followed)] {
+    pub(super) fn subscriptions(&self) -> &[(SubscriptionId, Followed)] {
         &self.subscriptions
     }
 
-    /// The watch with this scope, among the subscriptions and the volumes.
-    pub(super) fn followed(&self, scope: ScopeId) -> Option<&Followed> {
-        match VolumeKind::of_scope(scope) {
+    /// The watch with this subscription, among the subscriptions and the volumes.
+    pub(super) fn followed(&self, subscription: SubscriptionId) -> Option<&Followed> {
+        match VolumeKind::of_subscription(subscription) {
             Some(kind) => self.volumes.followed(kind),
-            None => self.subscriptions.iter().find(|(id, _)| *id == scope).map(|(_, followed)| followed),
+            None => {
+                self.subscriptions.iter().find(|(id, _)| *id == subscription).map(|(_, followed)| followed)
+            }
         }
     }
 
-    fn watch(&self, scope: ScopeId) -> Option<&Arc<SharedWatch>> {
-        self.followed(scope).map(|followed| &followed.watch)
+    fn watch(&self, subscription: SubscriptionId) -> Option<&Arc<SharedWatch>> {
+        self.followed(subscription).map(|followed| &followed.watch)
     }
 
-    /// The scope of the question to ask before this object is deleted at the edge; none when no question is needed. The
-    /// watches of the kinds are independent: the state of one proves nothing about the others.
-    fn doubt(&self, scope: ScopeId, key: &ObjectKey, loss: Loss) -> Option<ScopeId> {
-        if scope != ScopeId::NODE {
+    /// The subscription of the question to ask before this object is deleted at the edge; none when no question is
+    /// needed. The watches of the kinds are independent: the state of one proves nothing about the others.
+    fn doubt(&self, subscription: SubscriptionId, key: &ObjectKey, loss: Loss) -> Option<SubscriptionId> {
+        if subscription != SubscriptionId::NODE {
             // A deletion that the watch has shown needs no question, nor does an object that the watch does not select.
             let told = matches!(loss, Loss::Need { claimed: false });
-            let followed = self.followed(scope).filter(|_| !told)?;
+            let followed = self.followed(subscription).filter(|_| !told)?;
             let concerns = followed.watch.resource() == key.resource();
-            return (concerns && !followed.is_proven()).then_some(scope);
+            return (concerns && !followed.is_proven()).then_some(subscription);
         }
-        let pods = (!self.pods_proven).then_some(ScopeId::NODE);
+        let pods = (!self.pods_proven).then_some(SubscriptionId::NODE);
         match (Kind::of(key), loss) {
-            (_, Loss::Object) => (!self.proven.contains(key)).then_some(ScopeId::NODE),
+            (_, Loss::Object) => (!self.proven.contains(key)).then_some(SubscriptionId::NODE),
             (Some(Kind::Pod | Kind::Node), Loss::Need { claimed: false }) => None,
             // Pods need these objects. Only the watch of pods shows that, whatever the watches of the objects
             // themselves have shown.
             (Some(_), Loss::Need { .. }) => pods,
-            (None, _) if self.stock => {
+            (None, _) if self.kubeedge => {
                 let kind = VolumeKind::of(key)?;
                 pods.or_else(|| self.volumes.doubt(kind, key))
             }
@@ -147,26 +163,26 @@ fn local(lookup: Lookup) -> Lookup {
 }
 
 impl NodeView for View {
-    fn wanted(&self, scope: ScopeId) -> Vec<ObjectKey> {
-        match scope {
-            ScopeId::NODE => self.down.wanted(&self.node),
-            _ => self.watch(scope).map(|watch| watch.keys()).unwrap_or_default(),
+    fn wanted(&self, subscription: SubscriptionId) -> Vec<ObjectKey> {
+        match subscription {
+            SubscriptionId::NODE => self.down.wanted(&self.node),
+            _ => self.watch(subscription).map(|watch| watch.keys()).unwrap_or_default(),
         }
     }
 
-    fn count(&self, scope: ScopeId) -> usize {
-        match scope {
-            ScopeId::NODE => self.down.wanted(&self.node).len(),
-            _ => self.watch(scope).map_or(0, |watch| watch.len()),
+    fn count(&self, subscription: SubscriptionId) -> usize {
+        match subscription {
+            SubscriptionId::NODE => self.down.wanted(&self.node).len(),
+            _ => self.watch(subscription).map_or(0, |watch| watch.len()),
         }
     }
 
-    fn lookup(&self, scope: ScopeId, key: &ObjectKey) -> Lookup {
-        let found = self.find(scope, key);
+    fn lookup(&self, subscription: SubscriptionId, key: &ObjectKey) -> Lookup {
+        let found = self.find(subscription, key);
         if let Some(recording) = &self.recording {
-            recording.looked_up(scope, key, &found);
+            recording.looked_up(subscription, key, &found);
         }
-        if scope != ScopeId::NODE && self.stock && local_endpoint::concerns(key) {
+        if subscription != SubscriptionId::NODE && self.kubeedge && local_endpoint::concerns(key) {
             local(found)
         } else {
             found
@@ -177,8 +193,8 @@ impl NodeView for View {
         self.down.is_optional(&self.node, key)
     }
 
-    fn certainty(&self, scope: ScopeId, key: &ObjectKey, loss: Loss) -> Certainty {
-        match self.doubt(scope, key, loss) {
+    fn certainty(&self, subscription: SubscriptionId, key: &ObjectKey, loss: Loss) -> Certainty {
+        match self.doubt(subscription, key, loss) {
             None => Certainty::Certain,
             Some(asked) => {
                 self.doubts.lock().entry(asked).or_default().insert(key.clone());
@@ -187,21 +203,21 @@ impl NodeView for View {
         }
     }
 
-    fn revision(&self, scope: ScopeId) -> CloudRevision {
-        match scope {
-            ScopeId::NODE => self.down.revision(),
-            _ => self.watch(scope).map(|watch| watch.revision()).unwrap_or_default(),
+    fn revision(&self, subscription: SubscriptionId) -> CloudRevision {
+        match subscription {
+            SubscriptionId::NODE => self.down.revision(),
+            _ => self.watch(subscription).map(|watch| watch.revision()).unwrap_or_default(),
         }
     }
 }
 
 impl View {
-    fn find(&self, scope: ScopeId, key: &ObjectKey) -> Lookup {
-        if scope != ScopeId::NODE {
-            return self.watch(scope).map_or(Lookup::Pending, |watch| watch.lookup(key));
+    fn find(&self, subscription: SubscriptionId, key: &ObjectKey) -> Lookup {
+        if subscription != SubscriptionId::NODE {
+            return self.watch(subscription).map_or(Lookup::Pending, |watch| watch.lookup(key));
         }
         let pods = || self.down.pods_on(&self.node);
-        let volume = if self.stock { self.volumes.lookup(key, pods) } else { None };
+        let volume = if self.kubeedge { self.volumes.lookup(key, pods) } else { None };
         let lookup = volume.unwrap_or_else(|| self.down.lookup(&self.node, key));
         let is_late = match lookup {
             Lookup::Pending => true,
@@ -241,18 +257,18 @@ mod tests {
         let (mut view, keys) = view();
         for key in &keys {
             for loss in [CLAIMED, CLAIMED, Loss::Object] {
-                assert_eq!(view.certainty(ScopeId::NODE, key, loss), Certainty::Asked, "{key}");
+                assert_eq!(view.certainty(SubscriptionId::NODE, key, loss), Certainty::Asked, "{key}");
             }
         }
         assert!(view.take_doubts(|_| true).is_empty(), "one question at a time");
         assert_eq!(asked(&view), 3, "each is asked about once");
         view.prove(vec![keys[1].clone()]);
         for key in &keys {
-            assert_eq!(view.certainty(ScopeId::NODE, key, CLAIMED), Certainty::Certain, "{key}");
+            assert_eq!(view.certainty(SubscriptionId::NODE, key, CLAIMED), Certainty::Certain, "{key}");
         }
         // The API server has confirmed the absence of only one of them.
-        assert_eq!(view.certainty(ScopeId::NODE, &keys[1], Loss::Object), Certainty::Certain);
-        assert_eq!(view.certainty(ScopeId::NODE, &keys[2], Loss::Object), Certainty::Asked);
+        assert_eq!(view.certainty(SubscriptionId::NODE, &keys[1], Loss::Object), Certainty::Certain);
+        assert_eq!(view.certainty(SubscriptionId::NODE, &keys[2], Loss::Object), Certainty::Asked);
     }
 
     /// The watch of pods shows the end of a pod. For a ConfigMap it shows that an older pod no longer needs it, and
@@ -260,27 +276,35 @@ mod tests {
     #[test]
     fn the_end_of_a_need_is_asked_about_whatever_its_own_watch_has_shown() {
         let (mut view, [pod, config, secret]) = view();
-        assert_eq!(view.certainty(ScopeId::NODE, &pod, TOLD), Certainty::Certain);
+        assert_eq!(view.certainty(SubscriptionId::NODE, &pod, TOLD), Certainty::Certain);
         for key in [&config, &secret] {
-            assert_eq!(view.certainty(ScopeId::NODE, key, TOLD), Certainty::Asked, "{key}");
+            assert_eq!(view.certainty(SubscriptionId::NODE, key, TOLD), Certainty::Asked, "{key}");
         }
         view.prove(Vec::new());
-        assert_eq!(view.certainty(ScopeId::NODE, &config, TOLD), Certainty::Certain);
+        assert_eq!(view.certainty(SubscriptionId::NODE, &config, TOLD), Certainty::Certain);
     }
 
     #[test]
     fn of_a_subscription_that_is_asked_about_which_its_watch_could_have_missed() {
         let (mut view, [pod, config, _]) = view();
-        let scope = ScopeId(3);
+        let subscription = SubscriptionId(3);
         let watch =
             SharedWatch::new(resources::configmaps(), "ConfigMap".to_owned(), Interned::new(1024 * 1024));
-        view.open(scope, Arc::new(watch));
-        assert_eq!(view.certainty(scope, &config, TOLD), Certainty::Certain, "the watch has told its end");
-        assert_eq!(view.certainty(scope, &pod, CLAIMED), Certainty::Certain, "the watch is of no pods");
-        assert_eq!(view.certainty(scope, &config, CLAIMED), Certainty::Asked);
+        view.open(subscription, Arc::new(watch));
+        assert_eq!(
+            view.certainty(subscription, &config, TOLD),
+            Certainty::Certain,
+            "the watch has told its end"
+        );
+        assert_eq!(
+            view.certainty(subscription, &pod, CLAIMED),
+            Certainty::Certain,
+            "the watch is of no pods"
+        );
+        assert_eq!(view.certainty(subscription, &config, CLAIMED), Certainty::Asked);
         assert_eq!(asked(&view), 1);
-        assert_eq!(view.certainty(scope, &config, CLAIMED), Certainty::Asked);
-        view.close(scope);
+        assert_eq!(view.certainty(subscription, &config, CLAIMED), Certainty::Asked);
+        view.close(subscription);
         assert_eq!(asked(&view), 0, "nobody asks for what is followed no longer");
     }
 }

@@ -1,9 +1,9 @@
-//! Volumes and claims that a stock edge has asked for: it is notified when they change and when they are gone
+//! Volumes and claims that a KubeEdge edge has asked for: it is notified when they change and when they are gone
 //! (docs/reference/kubeedge.md#sync-controller).
 //!
 //! A connected edge asks for them whenever it needs them, and keeps the answer for a restart without a connection. Its
 //! ledger records what it was given. The changes come from one watch per kind, which all nodes of this cloudcore share.
-//! Attachments are not followed: stock edges keep them under a namespace that they do not have.
+//! Attachments are not followed: KubeEdge edges keep them under a namespace that they do not have.
 //!
 //! A node has the right to a claim if one of its pods refers to it, and the right to a volume if the volume's claim is
 //! such a claim, as the Node authorizer decides it. When the last such pod is gone, the right ends, and the edge is
@@ -18,20 +18,20 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tombolo_proto::object::SharedObject;
 use tombolo_proto::session::Lookup;
-use tombolo_proto::{ObjectKey, Resource, ScopeId};
+use tombolo_proto::{ObjectKey, Resource, SubscriptionId};
 use tombolo_runtime::doubled;
 
 use super::followed::Followed;
 use super::registry::SessionHandle;
 use super::shared::SharedWatch;
 use super::subscriptions::Closed;
-use crate::edgecontroller::downstream::{PodsOn, WITHHELD};
+use crate::edgecontroller::node_object_cache::{PodsOn, WITHHELD};
 
 /// The kinds, by their plurals in the core group.
 const PLURALS: [&str; 2] = ["persistentvolumes", "persistentvolumeclaims"];
 
-/// The scopes of the two watches in the node's mailbox, far from the numbers of the edge's own subscriptions.
-const SCOPES: [ScopeId; 2] = [ScopeId(u32::MAX - 1), ScopeId(u32::MAX)];
+/// The subscriptions of the two watches in the node's mailbox, far from the numbers of the edge's own subscriptions.
+const SUBSCRIPTIONS: [SubscriptionId; 2] = [SubscriptionId(u32::MAX - 1), SubscriptionId(u32::MAX)];
 
 /// The kind that a watch follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,9 +45,9 @@ impl VolumeKind {
         resource.group.is_empty().then_some(Self(index))
     }
 
-    /// The kind whose watch has this scope.
-    pub(super) fn of_scope(scope: ScopeId) -> Option<Self> {
-        SCOPES.iter().position(|own| *own == scope).map(Self)
+    /// The kind whose watch has this subscription.
+    pub(super) fn of_subscription(subscription: SubscriptionId) -> Option<Self> {
+        SUBSCRIPTIONS.iter().position(|own| *own == subscription).map(Self)
     }
 
     pub(super) fn resource(self) -> Resource {
@@ -157,7 +157,7 @@ impl Volumes {
         watch: Arc<SharedWatch>,
         session: &Arc<SessionHandle>,
     ) -> Result<(), Closed> {
-        watch.follow(session, SCOPES[kind.0])?;
+        watch.follow(session, SUBSCRIPTIONS[kind.0])?;
         self.watches[kind.0] = Some(Followed::new(watch));
         (self.opening[kind.0], self.failures[kind.0]) = (false, 0);
         Ok(())
@@ -169,18 +169,18 @@ impl Volumes {
 
     /// The question to ask before a volume or claim is deleted at the edge, if the copy does not have it and the node
     /// may have a right to it. Requires that the node's pods are known.
-    pub(super) fn doubt(&self, kind: VolumeKind, key: &ObjectKey) -> Option<ScopeId> {
+    pub(super) fn doubt(&self, kind: VolumeKind, key: &ObjectKey) -> Option<SubscriptionId> {
         let followed = self.followed(kind)?;
         let there = matches!(followed.watch.lookup(key), Lookup::Present(_));
         let may = |claims: &Arc<Claims>| may_have(key, claims) || !claims.complete;
         let may = self.claims.lock().as_ref().is_none_or(may);
-        (!there && may && !followed.is_proven()).then_some(SCOPES[kind.0])
+        (!there && may && !followed.is_proven()).then_some(SUBSCRIPTIONS[kind.0])
     }
 
     pub(super) fn close(&mut self, session: &SessionHandle) {
-        for (watch, scope) in self.watches.iter_mut().zip(SCOPES) {
+        for (watch, subscription) in self.watches.iter_mut().zip(SUBSCRIPTIONS) {
             if let Some(followed) = watch.take() {
-                followed.watch.unfollow(session, scope);
+                followed.watch.unfollow(session, subscription);
             }
         }
     }
@@ -243,7 +243,7 @@ mod tests {
     use super::super::interned::Interned;
     use super::super::view::View;
     use super::*;
-    use crate::edgecontroller::{Downstream, Index, Kind};
+    use crate::edgecontroller::{Index, Kind, NodeObjectCache};
     use crate::kube::{ObjectEvent, RawObject};
 
     fn object(plural: &str, namespace: &str, name: &str, spec: &Value) -> Arc<SharedObject> {
@@ -354,12 +354,12 @@ mod tests {
         }
     }
 
-    /// A stock edge holds a claim that it was given for a pod. While it was disconnected, the pod was deleted, and with
-    /// it the right.
+    /// A KubeEdge edge holds a claim that it was given for a pod. While it was disconnected, the pod was deleted, and
+    /// with it the right.
     #[test]
     fn a_right_that_ended_while_the_node_was_away_is_told_with_the_next_connection() {
         let node = NodeId::parse("edge-1").expect("valid");
-        let down = Arc::new(Downstream::default());
+        let down = Arc::new(NodeObjectCache::default());
         let mut index = Index::new(Arc::clone(&down));
         index.joined(&node);
         let metadata = json!({"name": "edge-1", "uid": "u-node", "resourceVersion": "1"});
@@ -378,7 +378,7 @@ mod tests {
         let entry = LedgerEntry { kind: "PersistentVolumeClaim".into(), uid, revision };
         ledger.insert(claim.clone(), entry).expect("room");
 
-        let mut view = View::stock(node.clone(), down);
+        let mut view = View::kubeedge(node.clone(), down);
         let config = CloudConfig::new(node, epoch, 0, [1; 16]);
         let mut session = CloudSession::new(config, ledger, Moment::default(), &view);
         let deletions = |session: &mut CloudSession, view: &View| {
@@ -388,7 +388,7 @@ mod tests {
         assert_eq!(deletions(&mut session, &view), 0, "the API server is asked for the pods first");
         assert_eq!(view.take_doubts(|_| false).len(), 1);
         view.prove(Vec::new());
-        session.offer(ScopeId::NODE, claim, &view);
+        session.offer(SubscriptionId::NODE, claim, &view);
         // The claim itself is not known, but it is known that no pod of the node refers to it. So the kind need not be
         // followed.
         assert_eq!(deletions(&mut session, &view), 1, "the right has ended");

@@ -222,12 +222,12 @@ pub enum CallError {
     Invalid(String),
     /// The call has no natural end.
     #[error(
-        "a reply carries no answer without end and no connection (watch, log with follow, attach, exec, portforward, \
-         proxy): subscribe, or ask the API server itself"
+        "a reply cannot carry an endless answer or a connection (watch, log with follow, attach, exec, portforward, \
+         proxy): subscribe, or call the API server directly"
     )]
     Endless,
     /// A registration of the node is already in progress.
-    #[error("a registration of this node is under way: ask again when it is answered")]
+    #[error("a registration of this node is in progress: try again when it has been answered")]
     Registering,
     /// The API server cannot be reached, or closed the connection.
     #[error("the Kubernetes API does not answer: {0}")]
@@ -236,13 +236,13 @@ pub enum CallError {
     #[error("the Kubernetes API did not answer within {0:?}")]
     TimedOut(Duration),
     /// The request body is larger than the API server accepts.
-    #[error("the request has {0} bytes, and the Kubernetes API takes at most {BODY_LEN_MAX}: send less")]
+    #[error("the request has {0} bytes, but the Kubernetes API accepts at most {BODY_LEN_MAX}: send less")]
     BodyTooLarge(usize),
     /// The answer is larger than a frame can carry, or than a node may request.
-    #[error("the answer of the Kubernetes API has more than {0} bytes: ask for pages with limit=")]
+    #[error("the answer of the Kubernetes API has more than {0} bytes: request pages with limit=")]
     TooLarge(usize),
     /// The answers to this node, or to all nodes, use all memory that they may take.
-    #[error("the answers to this node wait to be read and take as much memory as they may: ask again later")]
+    #[error("the unread answers to this node use all memory that they may take: try again later")]
     NoRoom,
     /// This cloudcore has no client that can forward another client's token.
     #[error("this cloudcore cannot pass on the token of a local client")]
@@ -357,7 +357,7 @@ impl Kube {
             }
             Caller::Token(_, token) => {
                 let unusable =
-                    || CallError::Invalid("the token is empty or no token has its characters".to_owned());
+                    || CallError::Invalid("the token is empty or contains invalid characters".to_owned());
                 if !super::is_bearer_token(token) {
                     return Err(unusable());
                 }

@@ -65,7 +65,7 @@ pub(super) fn following(mut config: Config, kubeconfig: Option<PathBuf>) -> Resu
         // The rest of the address may contain a password.
         let host = proxy.host().unwrap_or_default();
         let text = format!(
-            "the API server can be reached directly alone, and the kubeconfig names a proxy at {host:?}: take out proxy-url"
+            "the API server can only be reached directly, but the kubeconfig names a proxy at {host:?}: remove proxy-url"
         );
         return Err(Error::Service(text.into()));
     }
@@ -157,5 +157,5 @@ fn status(response: &Response<Incoming>, _: Duration, span: &Span) {
 
 fn failure(why: &ServerErrorsFailureClass, span: &Span) {
     span.record("otel.status_code", "ERROR");
-    tracing::error!(target: TARGET, "a call of the API server failed: {why}");
+    tracing::error!(target: TARGET, "a call to the API server failed: {why}");
 }

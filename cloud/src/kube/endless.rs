@@ -21,7 +21,8 @@ const CONNECTIONS: [&str; 4] = ["attach", "exec", "portforward", "proxy"];
 pub(super) fn read(call: &ApiCall) -> Result<Query, CallError> {
     let (path, query) = call.path_and_query.split_once('?').unwrap_or((&call.path_and_query, ""));
     if is_ambiguous(path, query) {
-        let why = "a path has no '#', and a query neither '#' nor ';' nor a '%' without two hexadecimal digits behind it";
+        let why = "a path must not contain '#', and a query must not contain '#', ';' or a '%' without two \
+                   hexadecimal digits after it";
         return Err(CallError::Invalid(why.to_owned()));
     }
     if query.split('&').count() > PARAMS_MAX {

@@ -208,14 +208,10 @@ impl Default for Gate {
 
 impl Gate {
     pub(super) fn register(&self, registry: &mut Registry) {
-        registry.register(
-            "api_calls",
-            "Calls made to the API server, by what they are for",
-            self.calls.clone(),
-        );
-        let text = "Calls to the API server that are under way";
+        registry.register("api_calls", "Calls made to the API server, by purpose", self.calls.clone());
+        let text = "Calls to the API server in progress";
         registry.register("api_calls_running", text, self.running.clone());
-        let text = "Calls to the API server that wait for a place";
+        let text = "Calls to the API server that wait for a slot";
         registry.register("api_calls_waiting", text, self.waiting.clone());
     }
 

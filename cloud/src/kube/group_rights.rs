@@ -58,7 +58,7 @@ impl Default for GroupRights {
 impl GroupRights {
     pub(super) fn register(&self, registry: &mut Registry) {
         let text =
-            "Rights of edge nodes as a group: asked for, or answered to another node that waited as well";
+            "Checks of the rights of nodes as edge nodes: asked, or shared with a node that waited as well";
         registry.register("group_rights", text, self.answers.clone());
     }
 

@@ -78,7 +78,7 @@ impl Shared {
         // The previous look is still waiting for the disk.
         let Some(mut shown) = self.shown.try_lock() else { return };
         if let Err(error) = self.follow(&mut shown) {
-            tracing::warn!(%error, "the client certificate for the API server cannot be read again; the one before is used");
+            tracing::warn!(%error, "cannot reload the client certificate for the API server; using the previous one");
         }
     }
 
@@ -98,7 +98,7 @@ impl Shared {
         config.auth_info = auth_info;
         self.pool.store(Arc::new(connections(&config)?));
         *shown = now;
-        tracing::info!("the client certificate for the API server is another one; connections are made anew");
+        tracing::info!("the client certificate for the API server has changed; opening new connections");
         Ok(())
     }
 }

@@ -293,7 +293,7 @@ fn read_with_care(text: &str, most: usize) -> serde_json::Result<RawObject> {
     metadata.extend(writers.map(|writers| ("managedFields".to_owned(), writers)));
     metadata.extend(ties);
     let (mut value, unread) = match read(&members) {
-        Ok(_) if is_large => (Map::new(), Some("it has more parts than are read of its kind".into())),
+        Ok(_) if is_large => (Map::new(), Some("it has more parts than its kind may have".into())),
         Ok(value) if value.values().all(|member| levels(member) < LEVELS_MAX) => (value, None),
         Ok(_) => (Map::new(), Some(format!("it is nested more than {LEVELS_MAX} levels deep").into())),
         Err(error) => (Map::new(), Some(error.to_string().into_boxed_str())),

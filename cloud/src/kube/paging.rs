@@ -109,7 +109,7 @@ impl<'a> Pages<'a> {
 }
 
 fn no_list(error: &serde_json::Error) -> CallError {
-    CallError::Unreachable(format!("its answer is no list: {error}"))
+    CallError::Unreachable(format!("its answer is not a list: {error}"))
 }
 
 /// Characters that are not percent-encoded in a query (RFC 3986, section 2.3).

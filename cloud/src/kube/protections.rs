@@ -32,14 +32,14 @@ impl Protections {
     pub fn problem(&self) -> Option<&'static str> {
         match (self.node_authorizer, self.node_restriction) {
             (false, _) => Some(
-                "the Node authorizer is off, or a role gives all nodes more than it would: start kube-apiserver with \
-                 --authorization-mode=Node,RBAC, and bind nothing wider to system:nodes",
+                "the Node authorizer is off, or a role grants all nodes more than it would: start kube-apiserver with \
+                 --authorization-mode=Node,RBAC, and bind no broader role to system:nodes",
             ),
             (true, Some(false)) => Some(
                 "the admission plugin NodeRestriction is off, so each node may change the others: start kube-apiserver \
                  with --enable-admission-plugins=NodeRestriction",
             ),
-            (true, None) => Some("whether the admission plugin NodeRestriction is on cannot be told"),
+            (true, None) => Some("cannot tell whether the admission plugin NodeRestriction is on"),
             (true, Some(true)) => None,
         }
     }
@@ -142,6 +142,6 @@ mod tests {
         assert_eq!(problem(true, Some(true)), "");
         assert!(problem(false, Some(true)).contains("Node authorizer"));
         assert!(problem(true, Some(false)).contains("NodeRestriction is off"));
-        assert!(problem(true, None).contains("cannot be told"));
+        assert!(problem(true, None).contains("cannot tell"));
     }
 }

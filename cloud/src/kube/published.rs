@@ -107,9 +107,9 @@ pub(super) struct Published {
 
 impl Published {
     pub(super) fn register(&self, registry: &mut Registry) {
-        let text = "Published documents given to nodes: from the copy, or asked for";
+        let text = "Published documents sent to nodes, by whether the copy was used or the API server asked";
         registry.register("documents", text, self.answers.clone());
-        let text = "Bytes of the copies of published documents, of 8388608";
+        let text = "Bytes of the copies of published documents, at most 8388608";
         registry.register("document_bytes", text, self.bytes.clone());
     }
 

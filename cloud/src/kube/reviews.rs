@@ -19,10 +19,10 @@ pub(crate) enum Right {
 #[derive(Debug, Error)]
 pub(crate) enum Unanswered {
     /// The API server cannot parse the review, and a retry will not help.
-    #[error("cannot ask for rights: {0}")]
+    #[error("access review failed: {0}")]
     Unreadable(String),
     /// Any other failure, which is the cluster's.
-    #[error("cannot ask for rights: {0}")]
+    #[error("access review failed: {0}")]
     Trouble(String),
     #[error(transparent)]
     Call(#[from] CallError),

@@ -34,7 +34,7 @@ pub(crate) enum TreeError {
     #[error(transparent)]
     NotJson(#[from] serde_json::Error),
     /// The tree would take too much memory.
-    #[error("it has more parts than are read here, or is nested too deep: send fewer")]
+    #[error("it has too many parts or is nested too deeply: send fewer")]
     TooLarge,
 }
 

@@ -266,7 +266,7 @@ impl<T: Send, F: Fn(ObjectEvent) -> T> Watch<'_, T, F> {
             }
             revision = page.revision().map(str::to_owned);
         }
-        self.from = Some(revision.ok_or_else(|| WatchError::new(&"a list without a resourceVersion"))?);
+        self.from = Some(revision.ok_or_else(|| WatchError::new(&"the list has no resourceVersion"))?);
         self.tell(ObjectEvent::RelistEnd).await;
         Ok(())
     }
@@ -282,7 +282,7 @@ impl<T: Send, F: Fn(ObjectEvent) -> T> Watch<'_, T, F> {
         // Newer API servers compress each event separately, which kube's decoder does not support.
         let request = Request::get(uri).header(ACCEPT_ENCODING, "identity").body(Vec::new());
         let request = request.map_err(|error| WatchError::new(&error))?;
-        let silent = |_| WatchError::new(&"nothing comes from the API server");
+        let silent = |_| WatchError::new(&"the API server sends nothing");
         let begun = Instant::now();
         let stream = self.kube.client().request_stream(request);
         let stream = tokio::time::timeout(SILENCE_MAX, stream).await.map_err(silent)??;
@@ -293,7 +293,7 @@ impl<T: Send, F: Fn(ObjectEvent) -> T> Watch<'_, T, F> {
             has_told |= self.take(&mut lines).await?;
         }
         if !has_told && begun.elapsed() < SHORT {
-            return Err(WatchError::new(&"the watch has ended at once"));
+            return Err(WatchError::new(&"the watch ended at once"));
         }
         Ok(())
     }
@@ -315,7 +315,7 @@ impl<T: Send, F: Fn(ObjectEvent) -> T> Watch<'_, T, F> {
                 return Ok(true);
             }
             kind => {
-                let unknown = || WatchError::new(&format!("an event of the unknown type {kind:?}"));
+                let unknown = || WatchError::new(&format!("unknown event type {kind:?}"));
                 return Err(refusal(event.object.get().as_bytes()).unwrap_or_else(unknown));
             }
         };

@@ -1,4 +1,4 @@
-//! Writes the ledgers back as records of stock cloudcore.
+//! Writes the ledgers back as records of KubeEdge cloudcore.
 
 use http::Method;
 use serde_json::Value;
@@ -16,7 +16,7 @@ pub struct Exported {
     pub nodes: usize,
     /// Objects written.
     pub objects: usize,
-    /// Entries without a certain incarnation: stock cannot name them, and sends those objects again.
+    /// Entries without a certain incarnation: KubeEdge cannot name them, and sends those objects again.
     pub skipped: usize,
     /// Objects whose record the API server refused, for example because their namespace was deleted.
     pub refused: usize,
@@ -27,7 +27,7 @@ pub struct Exported {
 /// Maximum number of refusals that are reported individually.
 pub const REFUSALS_TOLD: usize = 20;
 
-/// Writes all ledgers of a namespace in stock cloudcore's form. Existing records get the newer version.
+/// Writes all ledgers of a namespace in KubeEdge cloudcore's form. Existing records get the newer version.
 ///
 /// # Errors
 /// [`ObjectSyncError`] when a ledger is damaged or the API server does not answer; records already written stay. An

@@ -13,7 +13,7 @@ use super::{API, ObjectSyncError, refused};
 use crate::hub::{LedgerError, LedgerStore, Record};
 use crate::kube::{ApiCall, Caller, Kube};
 
-/// ConfigMap that marks the import as done: older records of stock are not read again.
+/// ConfigMap that marks the import as done: older records of KubeEdge are not read again.
 const MARKER: &str = "tombolo-objectsync-import";
 
 /// Maximum number of nodes whose records are collected: as many as one cloudcore serves.
@@ -22,9 +22,9 @@ const NODES_MAX: usize = crate::config::NODE_LIMIT_MAX;
 /// Maximum number of nodes that are looked up and seeded concurrently.
 const SEEDED_AT_ONCE: usize = 16;
 
-/// Seeds the ledger of every node that has none from the records of stock cloudcore. Does nothing in a cluster without
-/// such records, or when it was done before. Must be called before any stock edge is admitted: an edge with an empty
-/// ledger would keep objects that it should not have.
+/// Seeds the ledger of every node that has none from the records of KubeEdge cloudcore. Does nothing in a cluster
+/// without such records, or when it was done before. Must be called before any KubeEdge edge is admitted: an edge with
+/// an empty ledger would keep objects that it should not have.
 ///
 /// # Errors
 /// [`ObjectSyncError`]; ledgers stored until then stay, and the next start continues from there.
@@ -39,8 +39,8 @@ pub(crate) async fn import(
     if marker.is_success() {
         tracing::info!(
             marker = format!("{namespace}/{MARKER}"),
-            "stock cloudcore's records are not read again: delete this ConfigMap, and those with label tombolo/ledger, \
-             before another change from stock"
+            "KubeEdge cloudcore's records are not read again: before migrating from KubeEdge again, delete this \
+             ConfigMap and those with label tombolo/ledger"
         );
         return Ok(());
     }
@@ -60,7 +60,7 @@ pub(crate) async fn import(
         nodes,
         objects,
         skipped = seeds.skipped,
-        "delivery ledgers seeded from stock cloudcore's records"
+        "delivery ledgers seeded from KubeEdge cloudcore's records"
     );
     let marker = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": MARKER, "namespace": namespace}});
     let answer = kube.call(Caller::Own, ApiCall::json(Method::POST, configmaps.clone(), &marker)).await?;
@@ -76,7 +76,7 @@ async fn seed(
     node: &NodeId,
     ledger: Ledger,
 ) -> Result<(), ObjectSyncError> {
-    // Stock forgets a deleted node, too.
+    // KubeEdge forgets a deleted node, too.
     let Some(owner) = uid_of(kube, node).await? else { return Ok(()) };
     let record = Record { holder: "".into(), owner: Some(owner), ledger };
     match ledgers.write(node, None, &record).await {

@@ -21,7 +21,7 @@ fn uid(text: &str) -> Uid {
 }
 
 #[test]
-fn names_and_versions_are_read_as_stock_writes_them() {
+fn names_and_versions_are_read_as_kubeedge_writes_them() {
     let given = read(&recorded("edge-1.shop.u-1", "default", "ConfigMap", "a", Some("17"))).expect("one");
     assert_eq!(given.node.as_str(), "edge-1.shop", "everything before the last dot");
     assert_eq!(given.key, ObjectKey::new(Resource::new("", "v1", "configmaps"), "default", "a"));

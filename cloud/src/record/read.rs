@@ -67,7 +67,7 @@ pub(super) fn texts(json: &Value) -> io::Result<()> {
 
 fn measured(text: &[u8]) -> io::Result<()> {
     match exceeds(std::iter::once(text), LARGE_TREE_BYTES_MAX) {
-        true => Err(io::Error::other("a message has more parts than are recorded")),
+        true => Err(io::Error::other("a message has too many parts to be recorded")),
         false => Ok(()),
     }
 }

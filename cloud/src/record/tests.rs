@@ -14,7 +14,7 @@ fn node() -> NodeId {
 async fn recorded(documents: &[String]) -> usize {
     let (folder, tasks) = (tempfile::tempdir().expect("a folder"), Tasks::new());
     let recorder = Recorder::start(folder.path(), &tasks).expect("begun");
-    let connection = recorder.stock(&node());
+    let connection = recorder.kubeedge(&node());
     for document in documents {
         connection.document(Direction::In, &Bytes::from(document.clone()));
     }
@@ -54,9 +54,9 @@ async fn every_frame_that_waits_weighs_what_it_is() {
         InventoryEntry { key, held: Held::Absent }
     };
     let entries: Vec<_> = (0..500).map(entry).collect();
-    let part = InventoryPart { scope: ScopeId(1), entries: entries.clone(), last: true };
+    let part = InventoryPart { subscription: SubscriptionId(1), entries: entries.clone(), last: true };
     let subscribe = Subscribe {
-        scope: ScopeId(1),
+        subscription: SubscriptionId(1),
         resource: Resource::new("", "v1", "pods"),
         namespace: "default".to_owned(),
         label_selector: "a=b".to_owned(),

@@ -86,7 +86,7 @@ impl Recording {
             Some(_) => Verb::Update,
         };
         if self.shown.len() >= OBJECTS_MAX && !self.shown.contains_key(&key) {
-            return Err(io::Error::other(format!("the transcript has shown {OBJECTS_MAX} objects")));
+            return Err(io::Error::other(format!("the transcript has reached {OBJECTS_MAX} objects")));
         }
         self.shown.insert(key, identity(&object));
         self.api(at_us, verb, object).await

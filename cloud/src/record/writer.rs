@@ -40,7 +40,7 @@ impl Writer {
                     let written = self.seen(&who, at_us, seen).await;
                     (who, written)
                 }
-                Told::Lost { who } => (who, Err(io::Error::other("more is said than the disk takes"))),
+                Told::Lost { who } => (who, Err(io::Error::other("the disk is too slow to record messages"))),
                 Told::Finish(done) => {
                     self.finish().await;
                     // The requester may have stopped waiting.
@@ -57,7 +57,7 @@ impl Writer {
     async fn finish(&mut self) {
         for recording in self.transcripts.values_mut().flatten() {
             if let Err(problem) = recording.flush().await {
-                tracing::warn!(%problem, "a recording is not complete");
+                tracing::warn!(%problem, "a recording is incomplete");
             }
         }
     }

@@ -117,7 +117,7 @@ impl Table {
                 name,
                 OBJECTS_MAX,
                 OBJECTS_BYTES_MAX,
-                "too many objects, or too large ones: left out"
+                "too many objects, or too large ones: ignoring this one"
             );
             return;
         }

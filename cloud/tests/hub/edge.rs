@@ -1,4 +1,4 @@
-//! A bare edge: the session of the protocol over a link in memory, and a map for a store.
+//! A minimal edge: the protocol session over a link in memory, with a map as its store.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,11 +15,11 @@ use tombolo_proto::message::{
 };
 use tombolo_proto::session::{EdgeConfig, EdgeEvent, EdgeSession, EdgeView};
 use tombolo_proto::{
-    CloudRevision, Epoch, Held, InventoryEntry, NodeId, ObjectKey, Resource, ScopeId, StoreId,
+    CloudRevision, Epoch, Held, InventoryEntry, NodeId, ObjectKey, Resource, StoreId, SubscriptionId,
 };
 
-/// How long a test waits for anything: longer than the 30 s after which cloudcore gives a call up, because an API
-/// server that has just started may leave one hanging.
+/// How long a test waits for anything. It is longer than the 30 s after which cloudcore gives up a call, because an API
+/// server that has just started may leave a call hanging.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 pub(crate) const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
@@ -32,7 +32,7 @@ pub(crate) struct Row {
     pub(crate) dependencies: Vec<String>,
 }
 
-/// Everything that an edge keeps between connections.
+/// The state that an edge keeps between connections.
 #[derive(Default)]
 pub(crate) struct Store {
     pub(crate) rows: BTreeMap<(u32, String), (ObjectKey, Row)>,
@@ -42,8 +42,8 @@ pub(crate) struct Store {
 }
 
 impl EdgeView for Store {
-    fn inventory(&self, scope: ScopeId) -> Vec<InventoryEntry> {
-        let rows = self.rows.iter().filter(|((id, _), _)| *id == scope.0);
+    fn inventory(&self, subscription: SubscriptionId) -> Vec<InventoryEntry> {
+        let rows = self.rows.iter().filter(|((id, _), _)| *id == subscription.0);
         rows.map(|(_, (key, row))| InventoryEntry { key: key.clone(), held: row.held.clone() }).collect()
     }
 }
@@ -51,7 +51,7 @@ impl EdgeView for Store {
 /// One connected edge.
 pub(crate) struct Edge {
     pub(crate) store: Store,
-    pub(crate) caught_up: Vec<ScopeId>,
+    pub(crate) caught_up: Vec<SubscriptionId>,
     pub(crate) goodbye: Option<Goodbye>,
     pub(crate) lease: Option<u16>,
     pub(crate) closed: Option<(u16, String)>,
@@ -65,7 +65,7 @@ pub(crate) struct Edge {
 }
 
 impl Edge {
-    /// `process` is which process of the edge it is; 0 does not say.
+    /// `process` identifies the process of the edge; 0 means that the edge does not report it.
     pub(crate) fn new(node: &str, link: Link, store: Store, process: u64) -> Self {
         let node = NodeId::parse(node).unwrap();
         let mut config = EdgeConfig::new(node.clone(), StoreId([7; 16]));
@@ -96,7 +96,7 @@ impl Edge {
         while !holds(self) {
             assert!(
                 self.step(deadline).await,
-                "{}: {what} did not come; delivered: {:?}; caught up: {:?}; held: {:?}; goodbye: {:?}",
+                "{}: {what} did not arrive; delivered: {:?}; caught up: {:?}; held: {:?}; goodbye: {:?}",
                 self.node,
                 self.delivered,
                 self.caught_up,
@@ -106,7 +106,7 @@ impl Edge {
         }
     }
 
-    /// Drives the session for a while, for what must not happen.
+    /// Drives the session for a while, to check that something does not happen.
     pub(crate) async fn idle(&mut self, time: Duration) {
         let deadline = Instant::now() + time;
         while self.step(deadline).await {}
@@ -142,15 +142,15 @@ impl Edge {
     fn handle(&mut self, event: EdgeEvent) {
         match event {
             EdgeEvent::Welcomed { trim_version, .. } => self.store.trim_version = trim_version,
-            EdgeEvent::Deliver { lane, seq, scope, change } => {
+            EdgeEvent::Deliver { lane, seq, subscription, change } => {
                 self.delivered.push(change.key().to_string());
-                self.apply(scope, change);
+                self.apply(subscription, change);
                 self.session.committed(lane, seq);
             }
-            EdgeEvent::CaughtUp { scope, epoch, revision } => {
+            EdgeEvent::CaughtUp { subscription, epoch, revision } => {
                 assert!(revision >= CloudRevision(0));
                 self.store.epoch = Some(epoch);
-                self.caught_up.push(scope);
+                self.caught_up.push(subscription);
             }
             EdgeEvent::Attested(attestation) => self.store.attestation = attestation,
             EdgeEvent::Reply(reply) => self.replies.push(reply.body),
@@ -162,8 +162,8 @@ impl Edge {
         }
     }
 
-    fn apply(&mut self, scope: ScopeId, change: Change) {
-        let at = (scope.0, change.key().to_string());
+    fn apply(&mut self, subscription: SubscriptionId, change: Change) {
+        let at = (subscription.0, change.key().to_string());
         match change {
             Change::Upsert(object) => {
                 let row = Row {
@@ -190,13 +190,18 @@ impl Edge {
         }
     }
 
-    /// Names of all objects of the pushed set that are held, known absences included.
+    /// Names of all held objects of the pushed set, including known absences.
     pub(crate) fn names(&self) -> Vec<&str> {
-        self.store.rows.keys().filter(|(scope, _)| *scope == 0).map(|(_, name)| name.as_str()).collect()
+        self.store
+            .rows
+            .keys()
+            .filter(|(subscription, _)| *subscription == 0)
+            .map(|(_, name)| name.as_str())
+            .collect()
     }
 
-    pub(crate) fn row(&self, scope: u32, name: &str) -> Option<&Row> {
-        self.store.rows.get(&(scope, name.to_owned())).map(|(_, row)| row)
+    pub(crate) fn row(&self, subscription: u32, name: &str) -> Option<&Row> {
+        self.store.rows.get(&(subscription, name.to_owned())).map(|(_, row)| row)
     }
 
     pub(crate) fn has(&self, name: &str) -> bool {
@@ -262,10 +267,10 @@ impl Edge {
         self.session.renew_lease(micros);
     }
 
-    pub(crate) fn subscribe(&mut self, resource: Resource) -> ScopeId {
-        let scope = self.session.next_scope();
+    pub(crate) fn subscribe(&mut self, resource: Resource) -> SubscriptionId {
+        let subscription = self.session.next_subscription();
         let subscribe = Subscribe {
-            scope,
+            subscription,
             resource,
             namespace: String::new(),
             label_selector: String::new(),
@@ -275,10 +280,10 @@ impl Edge {
             inventory: Inventory::Full(Vec::new()),
         };
         self.session.subscribe(subscribe).unwrap();
-        scope
+        subscription
     }
 
-    /// Registers the Node as an agent does, and returns what the cloud made of it.
+    /// Registers the Node as an agent does, and returns the cloud's answer.
     pub(crate) async fn register(&mut self) -> Message {
         let name = self.node.to_string();
         let node = json!({

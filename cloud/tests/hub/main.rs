@@ -1,4 +1,4 @@
-//! cloudcore against a real API server, under exactly the rights that `deploy/` ships, with bare edges.
+//! cloudcore against a real API server, with exactly the rights that `deploy/` ships, and with minimal edges.
 
 mod edge;
 mod world;
@@ -9,7 +9,7 @@ use edge::{LEASES, Store};
 use serde_json::{Value, json};
 use tombolo_proto::frame::GoodbyeReason;
 use tombolo_proto::message::{Message, ObjectPath, Operation, Outcome, ResourceType};
-use tombolo_proto::{Resource, ScopeId};
+use tombolo_proto::{Resource, SubscriptionId};
 use world::World;
 
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
@@ -40,7 +40,7 @@ async fn the_main_flows_run_under_the_shipped_rights() {
     assert_eq!(edge.goodbye.expect("said").reason, GoodbyeReason::Draining);
 }
 
-/// Two machines from one disk image come to two replicas.
+/// Two machines with the same disk image connect to two replicas.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_lease_tells_two_processes_at_two_replicas_apart() {
     tombolo_testkit::cluster_or_skip!("the_lease_tells_two_processes_at_two_replicas_apart");
@@ -118,13 +118,14 @@ async fn a_restored_cluster_is_a_new_epoch() {
 async fn registration_and_reports(world: &World) {
     let mut edge = world.connect("first", Store::default());
     edge.idle(Duration::from_millis(300)).await;
-    assert_eq!(edge.caught_up, [], "an unregistered node is told nothing");
+    assert_eq!(edge.caught_up, [], "an unregistered node receives nothing");
     let node = object(&edge.register().await);
     let labels = &node["metadata"]["labels"];
     assert_eq!(labels["node-role.kubernetes.io/edge"], "", "added by cloudcore: {labels}");
     assert_eq!(labels["kubernetes.io/hostname"], "first");
     assert!(labels.get("node-restriction.kubernetes.io/team").is_none(), "{labels}");
-    edge.until("its Node", |edge| edge.has("v1/nodes/first") && edge.caught_up == [ScopeId::NODE]).await;
+    edge.until("its Node", |edge| edge.has("v1/nodes/first") && edge.caught_up == [SubscriptionId::NODE])
+        .await;
 
     edge.renew_lease(1_790_000_000_000_000);
     edge.until("a lease answer", |edge| edge.lease.is_some()).await;
@@ -149,7 +150,7 @@ async fn registration_and_reports(world: &World) {
     let status = json!({"status": {"conditions": [{"type": "Ready", "status": "True", "lastHeartbeatTime": "2026-01-01T00:01:00Z"}]}});
     assert_eq!(edge.api("PATCH", "/api/v1/nodes/first/status", STRATEGIC, &status).await.code, 200);
     edge.idle(Duration::from_millis(500)).await;
-    assert_eq!(edge.delivered, Vec::<String>::new(), "a heartbeat is nobody's news");
+    assert_eq!(edge.delivered, Vec::<String>::new(), "a heartbeat is not delivered");
 
     let path = ObjectPath::new("default", ResourceType::Lease, "first");
     let refused = edge.message(Operation::Publish, path, &Value::Null).await;
@@ -165,7 +166,7 @@ async fn objects_follow_their_pods(world: &World) {
     world.config("secrets", "foreign", &json!({"k": "other"})).await;
     let mut edge = world.connect("first", Store::default());
     edge.until("its first objects", |edge| !edge.caught_up.is_empty()).await;
-    assert!(!edge.has("v1/secrets/default/password"), "nobody needs it yet");
+    assert!(!edge.has("v1/secrets/default/password"), "no pod needs it yet");
     let pod = world.pod("web", "first", "settings", "password").await;
     edge.until("pod and references", |edge| {
         ["pods", "configmaps", "secrets"]
@@ -192,7 +193,7 @@ async fn objects_follow_their_pods(world: &World) {
     let path = "/api/v1/namespaces/default/pods/web/status";
     assert_eq!(edge.api("PATCH", path, STRATEGIC, &status).await.code, 200);
     edge.idle(Duration::from_millis(500)).await;
-    assert_eq!(edge.delivered, Vec::<String>::new(), "a status is not sent back to who wrote it");
+    assert_eq!(edge.delivered, Vec::<String>::new(), "a status is not sent back to its writer");
 
     let query = edge
         .message(Operation::Query, ObjectPath::new("default", ResourceType::Secret, "password"), &Value::Null)
@@ -212,7 +213,7 @@ async fn objects_follow_their_pods(world: &World) {
     assert!(token["status"]["token"].as_str().is_some_and(|token| token.starts_with("ey")), "{token}");
 
     world.delete_pod("web").await;
-    edge.until("everything of the pod to go", |edge| edge.names() == ["v1/nodes/first"]).await;
+    edge.until("all objects of the pod to be deleted", |edge| edge.names() == ["v1/nodes/first"]).await;
     edge.delivered.clear();
     world
         .admin("PATCH", "/api/v1/namespaces/default/secrets/password", &json!({"stringData": {"k": "s2"}}))
@@ -245,10 +246,10 @@ async fn a_deleted_node_hears_of_it_and_comes_back(world: &World) {
         .admin("PATCH", "/api/v1/namespaces/default/configmaps/settings", &json!({"data": {"k": "3"}}))
         .await;
     edge.idle(Duration::from_millis(700)).await;
-    assert_eq!(edge.delivered, Vec::<String>::new(), "nothing flows, and nothing is taken away");
+    assert_eq!(edge.delivered, Vec::<String>::new(), "nothing is delivered, and nothing is deleted");
     assert!(edge.has("v1/pods/default/early"));
     edge.register().await;
-    edge.until("what changed meanwhile", |edge| {
+    edge.until("the change that happened meanwhile", |edge| {
         edge.row(0, "v1/configmaps/default/settings").is_some_and(|row| row.body["data"]["k"] == "3")
             && !edge.caught_up.is_empty()
     })
@@ -308,15 +309,15 @@ async fn nothing_of_another_node(world: &World) {
 async fn subscriptions(world: &World) {
     let mut edge = world.connect("first", Store::default());
     edge.until("its objects", |edge| !edge.caught_up.is_empty()).await;
-    let scope = edge.subscribe(Resource::new("", "v1", "services"));
-    edge.until("the services", |edge| edge.caught_up.contains(&scope)).await;
-    let row = edge.row(scope.0, "v1/services/default/kubernetes").expect("every cluster has it");
+    let subscription = edge.subscribe(Resource::new("", "v1", "services"));
+    edge.until("the services", |edge| edge.caught_up.contains(&subscription)).await;
+    let row = edge.row(subscription.0, "v1/services/default/kubernetes").expect("every cluster has it");
     assert_eq!((&row.body["kind"], &row.body["apiVersion"]), (&json!("Service"), &json!("v1")));
     let service = json!({"metadata": {"name": "shop"}, "spec": {"ports": [{"port": 80}]}});
     world.admin("POST", "/api/v1/namespaces/default/services", &service).await;
-    edge.until("a new service", |edge| edge.row(scope.0, "v1/services/default/shop").is_some()).await;
+    edge.until("a new service", |edge| edge.row(subscription.0, "v1/services/default/shop").is_some()).await;
     world.admin("DELETE", "/api/v1/namespaces/default/services/shop", &Value::Null).await;
-    edge.until("its end", |edge| edge.row(scope.0, "v1/services/default/shop").is_none()).await;
+    edge.until("its deletion", |edge| edge.row(subscription.0, "v1/services/default/shop").is_none()).await;
     for (resource, code) in [
         (Resource::new("", "v1", "secrets"), 403),
         (Resource::new("apps", "v1", "deployments"), 403),
@@ -330,7 +331,7 @@ async fn subscriptions(world: &World) {
     }
 }
 
-/// Every write about nodes is in the audit log under the name of a node; no delivery was written anywhere.
+/// Every write about nodes appears in the audit log under the name of a node; deliveries are not written anywhere.
 fn writes_carry_the_names_of_nodes(world: &World) {
     let account = "system:serviceaccount:kubeedge:tombolo-cloudcore";
     let events = world.plane.audit_events().expect("audit log");

@@ -53,7 +53,7 @@ impl Cloudcore {
         cloudcore
     }
 
-    /// Connects a process of an edge that holds this.
+    /// Connects a process of an edge with this store.
     pub(crate) fn connect(&self, name: &str, store: Store, process: u64) -> Edge {
         let node = NodeId::parse(name).unwrap();
         let (cloud, edge, _faults) = mem::pair(node.clone());
@@ -64,7 +64,7 @@ impl Cloudcore {
 
     pub(crate) async fn stop(self) {
         self.trigger.start();
-        tokio::time::timeout(Duration::from_secs(30), self.running).await.expect("drained in time").unwrap();
+        tokio::time::timeout(Duration::from_secs(30), self.running).await.expect("drain timeout").unwrap();
     }
 }
 
@@ -85,7 +85,7 @@ impl World {
         Cloudcore::start(&self.plane, &self.token).await
     }
 
-    /// Connects an edge that holds this.
+    /// Connects an edge with this store.
     pub(crate) fn connect(&self, name: &str, store: Store) -> Edge {
         self.cloudcore.connect(name, store, 0)
     }
@@ -95,7 +95,7 @@ impl World {
         self.cloudcore.connect(name, Store::default(), process)
     }
 
-    /// Creates, replaces or deletes as the administrator; fails unless the API server agrees.
+    /// Creates, replaces or deletes an object as the administrator; panics if the API server rejects it.
     pub(crate) async fn admin(&self, method: &str, path: &str, body: &Value) -> Value {
         let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
         let request = http::Request::builder().method(method).uri(path);
@@ -109,7 +109,7 @@ impl World {
 
     /// Patches as the administrator once the API server is back from an interruption.
     pub(crate) async fn patch_until_done(&self, path: &str, patch: &Value) {
-        wait_for("the patch to be taken", Duration::from_secs(30), || async {
+        wait_for("the patch to be accepted", Duration::from_secs(30), || async {
             let request = http::Request::builder().method("PATCH").uri(path);
             let request = request.header("content-type", "application/merge-patch+json");
             let request = request.body(patch.to_string().into_bytes()).unwrap();
@@ -118,7 +118,7 @@ impl World {
         .await;
     }
 
-    /// The API server makes it a moment after its start.
+    /// The API server creates it a moment after its start.
     pub(crate) async fn lease_namespace(&self) {
         wait_for("kube-node-lease", Duration::from_secs(30), || async {
             let list = self.admin("GET", "/api/v1/namespaces", &Value::Null).await;
@@ -129,7 +129,7 @@ impl World {
         .await;
     }
 
-    /// Removes a pod at once, as the garbage collector of pods would.
+    /// Deletes a pod immediately, as the garbage collector of pods would.
     pub(crate) async fn delete_pod(&self, name: &str) {
         let options = json!({"gracePeriodSeconds": 0});
         self.admin("DELETE", &format!("/api/v1/namespaces/default/pods/{name}"), &options).await;
@@ -169,7 +169,7 @@ async fn grant(plane: &ControlPlane) -> String {
         let output = plane.kubectl(&["apply", "-f", &path]).unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
-    // No controller makes it here, and the admission of pods asks for it.
+    // No controller creates it here, and pod admission requires it.
     let output = plane.kubectl(&["create", "serviceaccount", "default"]).unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let output = plane.kubectl(&["-n", "kubeedge", "create", "token", "tombolo-cloudcore"]).unwrap();

@@ -32,7 +32,7 @@ fn key(resource: &str, name: &str) -> ObjectKey {
     ObjectKey::new(Resource::new("", "v1", resource), "default", name)
 }
 
-/// Tries until the condition holds.
+/// Waits until the condition holds.
 async fn wait_for(what: &str, deadline: Duration, condition: impl AsyncFn() -> bool) {
     let holds = async {
         while !condition().await {
@@ -60,7 +60,7 @@ impl Agent {
         Self::start_later(folder, cloud, simulate, Duration::ZERO).await
     }
 
-    /// With a clock that judges tokens as so much later.
+    /// Starts with a clock for tokens that is ahead by `later`.
     async fn start_later(folder: &Path, cloud: &FakeCloud, simulate: bool, later: Duration) -> Self {
         Self::start_with(folder, cloud, later, |config| {
             config.simulate_pods = simulate;
@@ -68,7 +68,7 @@ impl Agent {
         .await
     }
 
-    /// With other settings.
+    /// Starts with changed settings.
     async fn start_with(
         folder: &Path,
         cloud: &FakeCloud,
@@ -117,7 +117,7 @@ impl Agent {
         wait_for("the first session", DEADLINE, async || self.status.look().transport.is_some()).await;
     }
 
-    /// Waits until there is none any more.
+    /// Waits until there is no session.
     async fn loses_the_cloud(&self) {
         wait_for("the loss to be noticed", DEADLINE, async || self.status.look().transport.is_none()).await;
     }
@@ -146,7 +146,7 @@ impl Agent {
     }
 }
 
-/// The cloud cannot be reached any more, and the agent has noticed.
+/// Makes the cloud unreachable, and waits until the agent has noticed.
 async fn away(agent: &Agent, cloud: &FakeCloud) {
     cloud.set_away(true);
     agent.loses_the_cloud().await;
@@ -180,13 +180,13 @@ async fn objects_arrive_change_and_go_across_restarts() {
     let before = agent.status.look().revision;
     agent.stop().await;
 
-    // While the agent is down one object changes, one goes, one comes.
+    // While the agent is down, one object is changed, one deleted and one created.
     cloud.put(&app, "u1", &json!({"data": {"a": "3"}}), &[]);
     cloud.delete(&token);
     cloud.put(&key("configmaps", "new"), "u4", &json!({"data": {}}), &[]);
     cloud.set_away(true);
     let agent = Agent::start(folder.path(), &cloud, false).await;
-    assert_eq!(agent.names("/api/v1/configmaps").await, ["app"], "what was there is served without a cloud");
+    assert_eq!(agent.names("/api/v1/configmaps").await, ["app"], "kept objects are served without a cloud");
     assert_eq!(agent.names("/api/v1/pods").await, ["web"]);
     assert!(agent.status.look().revision >= before, "local revisions do not go back");
     cloud.set_away(false);
@@ -238,13 +238,13 @@ async fn the_agent_registers_renews_and_reports() {
         wait_for(call, DEADLINE, async || cloud.calls().iter().any(|made| made == call)).await;
     }
     wait_for("an empty outbox", DEADLINE, async || agent.status.look().reports_waiting == 0).await;
-    // What the answers said is held already: a new session brings nothing again.
+    // The objects of the answers are held already, so a new session delivers nothing again.
     let (acknowledged, caught_up) = cloud.progress();
     cloud.set_away(true);
     cloud.set_away(false);
     wait_for("another session", DEADLINE, async || cloud.progress().1 > caught_up).await;
     assert_eq!(cloud.progress().0, acknowledged, "nothing has changed");
-    // Deletion: nothing runs the pod, so its object may go.
+    // Deletion: no kubelet runs the pod, so its object may be removed.
     let mut deleted = pod_spec();
     deleted["metadata"] = json!({"deletionTimestamp": "2026-11-21T05:00:00Z"});
     cloud.put(&web, "u3", &deleted, &[]);
@@ -253,7 +253,8 @@ async fn the_agent_registers_renews_and_reports() {
     agent.stop().await;
 }
 
-/// The store of an agent that is new on an old node does not say whose the node is before the first synchronisation.
+/// Before the first synchronisation, the store of a new agent on an existing node does not say whether a kubelet owns
+/// the node.
 #[tokio::test]
 async fn an_agent_without_a_copy_of_its_node_does_not_speak_over_a_kubelet() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
@@ -265,7 +266,7 @@ async fn an_agent_without_a_copy_of_its_node_does_not_speak_over_a_kubelet() {
     cloud.script("GET /api/v1/nodes/edge-a", move |_, _| (200, kubelets.clone()));
     let agent = Agent::start(folder.path(), &cloud, false).await;
     let asked = |call: &str| cloud.calls().iter().filter(|made| *made == call).count();
-    // The second time means that it has drawn its conclusion from the first.
+    // A second read means that the agent has processed the first one.
     wait_for("another look", DEADLINE, async || asked("GET /api/v1/nodes/edge-a") >= 2).await;
     let writes: Vec<_> = cloud.calls().into_iter().filter(|call| !call.starts_with("GET ")).collect();
     assert!(writes.iter().all(|call| call == "Insert null/node/edge-a"), "{writes:?}");

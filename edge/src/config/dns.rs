@@ -1,4 +1,4 @@
-//! Settings of names.
+//! Settings of uniform names and of the DNS server.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 
 use super::ConfigError;
 
-/// Port of DNS servers that are named without one.
+/// Port of upstream DNS servers that are configured without one.
 pub const DNS_PORT: u16 = 53;
 
-/// Other DNS servers that are asked, at most.
+/// Upstream DNS servers, at most.
 pub const UPSTREAMS_MAX: usize = 8;
 
-/// Names of this node's unit, and the DNS server.
+/// Uniform names of this node's unit, and the DNS server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct DnsConfig {
@@ -26,16 +26,16 @@ pub struct DnsConfig {
     pub cluster_domain: String,
     /// Where the DNS server listens, UDP and TCP; none turns it off. An address of this machine that pods reach.
     pub address: Option<SocketAddr>,
-    /// Servers that are asked for everything outside the cluster's domain, in this order; none: those of
-    /// [`Self::resolv_conf`]. An empty list refuses such questions.
+    /// Servers for queries outside the cluster's domain, tried in this order; none: those of [`Self::resolv_conf`].
+    /// With an empty list such queries are refused.
     pub upstreams: Option<Vec<Upstream>>,
-    /// The file that names servers where `upstreams` does not.
+    /// The file that names the servers when `upstreams` is not set.
     pub resolv_conf: PathBuf,
-    /// How long one of them may take to answer, in milliseconds.
+    /// How long an upstream server may take to answer, in milliseconds.
     pub forward_timeout_millis: u64,
-    /// Networks that are answered beside this machine and its pods.
+    /// Networks whose queries are answered, besides this machine and its pods.
     pub clients: Vec<Network>,
-    /// Whether other servers are asked what private addresses are called.
+    /// Whether reverse lookups of private addresses are forwarded to other servers.
     pub forward_private_reverse: bool,
 }
 
@@ -48,10 +48,10 @@ pub struct Network {
 }
 
 impl Network {
-    /// Whether an address is in it.
+    /// Whether the network contains an address.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
-        // A shift by all bits is none that Rust makes: no bits are compared then.
+        // Rust does not shift by the full width: with 0 bits nothing is compared.
         match (self.address, address) {
             (IpAddr::V4(own), IpAddr::V4(other)) => {
                 let different = u32::from(own) ^ u32::from(other);
@@ -80,7 +80,7 @@ impl TryFrom<String> for Network {
             let bits = bits.map_or(Some(max), |bits| bits.parse().ok())?;
             (bits <= max).then_some(Self { address, bits })
         };
-        read().ok_or_else(|| format!("{text:?} is no network: ADDRESS/BITS, as 10.0.0.0/8"))
+        read().ok_or_else(|| format!("{text:?} is not a network: use ADDRESS/BITS, for example 10.0.0.0/8"))
     }
 }
 
@@ -103,9 +103,9 @@ impl TryFrom<String> for Upstream {
             .parse::<SocketAddr>()
             .or_else(|_| text.parse::<IpAddr>().map(|address| SocketAddr::new(address, DNS_PORT)));
         let address = address.ok().filter(|address| address.port() != 0);
-        address
-            .map(Self)
-            .ok_or_else(|| format!("{text:?} is no address of a DNS server: ADDRESS or ADDRESS:PORT"))
+        address.map(Self).ok_or_else(|| {
+            format!("{text:?} is not the address of a DNS server: use ADDRESS or ADDRESS:PORT")
+        })
     }
 }
 
@@ -149,13 +149,13 @@ impl DnsConfig {
         if !self.cluster_domain.split('.').all(is_label) {
             return wrong(
                 "dns.clusterDomain",
-                "must be a DNS name without a dot at its end, as cluster.local",
+                "must be a DNS name without a trailing dot, for example cluster.local",
             );
         }
         if self.address.is_some_and(|address| address.ip().is_unspecified()) {
             return wrong(
                 "dns.address",
-                "must be one address of this machine: answers from 0.0.0.0 could leave from another one than was asked",
+                "must be one address of this machine: answers from 0.0.0.0 could leave from another address",
             );
         }
         if let Some(upstreams) = &self.upstreams {
@@ -175,7 +175,7 @@ impl DnsConfig {
         Ok(())
     }
 
-    /// How long another server may take to answer.
+    /// How long an upstream server may take to answer.
     #[must_use]
     pub fn forward_timeout(&self) -> Duration {
         Duration::from_millis(self.forward_timeout_millis)

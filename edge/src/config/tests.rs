@@ -12,7 +12,7 @@ fn a_node_name_is_enough() {
     assert_eq!(config, Config::new(NodeId::parse("edge-a").unwrap(), "/var/lib/tombolo/edge"));
 }
 
-/// Settings of which each has another value than by default, and something in it.
+/// Settings that all differ from their defaults and are not empty.
 fn everything() -> Config {
     let mut config = Config::new(NodeId::parse("edge-a").unwrap(), "/data");
     config.cloud = CloudConfig::at("fd00::1");
@@ -88,7 +88,7 @@ fn mistakes_name_their_place() {
     assert!(problem("nodeName: a\nnode: {leaseIntervalMillis: 1}\n").contains("node.leaseIntervalMillis"));
     for labels in ["'a b': c", "zone: 'a b'", "'/zone': a"] {
         let label = problem(&format!("nodeName: a\nnode: {{labels: {{{labels}}}}}\n"));
-        assert!(label.contains("setting node.labels: ") && label.contains("is no label"), "{label}");
+        assert!(label.contains("setting node.labels: ") && label.contains("is not a valid label"), "{label}");
     }
     assert!(problem("nodeName: a\ndns: {upstreams: ['192.0.2.1:0']}\n").contains("192.0.2.1:0"));
 }
@@ -155,7 +155,7 @@ fn names_have_defaults_and_limits() {
     }
 }
 
-/// Paths of settings and their values, as a file has them; what users name themselves is part of a value.
+/// Paths of settings and their values as in a settings file. Keys that users choose are part of a value.
 fn leaves(config: &Config) -> BTreeMap<String, Value> {
     fn descend(path: &str, value: &Value, found: &mut BTreeMap<String, Value>) {
         match value {
@@ -173,7 +173,7 @@ fn leaves(config: &Config) -> BTreeMap<String, Value> {
     found
 }
 
-/// Settings that the documents have in tables, with what these say is the default. A row may have several of both.
+/// Settings in the tables of the documentation with their documented defaults. A row may have several of both.
 fn documented() -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     for document in ["edge-node.md", "dns.md"] {
@@ -203,7 +203,7 @@ fn every_setting_is_documented_with_its_default() {
     for (name, said) in named {
         let text = match defaults.get(&name).unwrap_or(&Value::Null) {
             _ if name == "nodeName" => String::new(),
-            // Nothing is said in words: that it is off, or what takes its place.
+            // A null default is documented in words: that the setting is off, or what replaces it.
             Value::Null => {
                 let words = ["none", "off", "the local address of the connection to the cloud", "`nodeName`"];
                 assert!(words.iter().any(|word| said.starts_with(word)), "{name}: {said}");
@@ -234,7 +234,7 @@ fn a_network_contains_what_its_bits_say() {
         assert!(!read.contains(outside.parse().unwrap()), "{text}: {outside}");
     }
     for text in ["", "10.0.0.0/33", "fd00::/129", "10.0.0/8", "10.0.0.0/-1", "10.0.0.0/8/8", "pods"] {
-        assert!(network(text).unwrap_err().contains("no network"), "{text}");
+        assert!(network(text).unwrap_err().contains("is not a network"), "{text}");
     }
 }
 

@@ -18,13 +18,13 @@ pub const WATCH_QUEUE: RangeInclusive<usize> = 16..=65_536;
 pub struct WrapperConfig {
     /// Where it listens; none turns it off. A loopback address, unless clients must show certificates.
     pub address: Option<SocketAddr>,
-    /// Name of the Node object whose unit decides; none: the agent's `nodeName`.
+    /// Name of the Node object whose units determine the view; none: the agent's `nodeName`.
     #[serde(serialize_with = "write_node", deserialize_with = "read_node")]
     pub node_name: Option<NodeId>,
     /// HTTPS; none: plain HTTP.
     pub tls: Option<WrapperTls>,
-    /// Whether the Service `default/kubernetes` leads to the local API of this node, where that has an address that pods
-    /// reach.
+    /// Whether the Service `default/kubernetes` leads to the local API of this node, if pods can reach one of its
+    /// addresses.
     pub local_rewrite: bool,
     /// Whether `/debug/dump` is served and, with the feature `profile`, `/debug/pprof/profile`.
     pub debug: bool,
@@ -59,7 +59,7 @@ impl Default for WrapperConfig {
 }
 
 impl WrapperConfig {
-    /// Checks what types cannot say.
+    /// Checks rules that the types do not express.
     pub(super) fn validate(&self) -> Result<(), ConfigError> {
         let closed = self.tls.as_ref().is_some_and(|tls| tls.ca_file.is_some());
         if let Some(address) = self.address.filter(|address| !address.ip().is_loopback() && !closed) {

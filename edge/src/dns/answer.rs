@@ -1,4 +1,4 @@
-//! From a question and the zone to an answer. No sockets, no clock.
+//! Computes the answer to a query from the zone, without sockets or a clock.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -14,32 +14,32 @@ use super::authority::{Authority, Place, TTL, address_record, place_name};
 use super::message::{ANY_TTL, Question};
 use super::private;
 
-/// Names that lead to other names, one after the other, at most.
+/// Longest chain of aliases that is followed.
 const ALIASES_MAX: usize = 10;
 
-/// The shortest record in bytes: its name, and the one that it leads to, were in the message before. What room there is holds no
-/// more records than it has of these, and no more are made.
+/// Length of the shortest record in bytes, whose names are compression pointers. It bounds how many records fit into an
+/// answer; no more are created.
 const RECORD_LEN_MIN: u16 = 14;
 
-/// Time to live of the record that says which specification is followed, as CoreDNS has it.
+/// Time to live of the record that names the DNS specification version, as in CoreDNS.
 const VERSION_TTL: u32 = 28_800;
 
-/// What is to be done about a question.
+/// How a query is answered.
 #[derive(Debug)]
 pub(super) enum Answer {
-    /// This is the answer.
+    /// With this message.
     Known(Message),
-    /// What decides was never heard of here.
+    /// With SERVFAIL, because this node does not know the deciding objects yet.
     Unknown(Message),
-    /// Nothing that this server does.
+    /// With REFUSED, because this server does not support such queries.
     Refused(Message),
-    /// The answer is an alias; other servers may know the rest.
+    /// With an alias, whose target other servers may know.
     Alias(Message, Name),
-    /// Other servers are to be asked.
+    /// By other servers.
     Elsewhere,
 }
 
-/// The answer to a question, of no more records than fit into this many bytes.
+/// The answer to a query, with no more records than fit into `room` bytes.
 pub(super) fn answer(authority: &Authority, known: &Known, question: &Question, room: u16) -> Answer {
     let records_max = usize::from(room / RECORD_LEN_MIN);
     let asked = Asked { authority, known, question, record_type: question.record_type(), records_max };
@@ -68,7 +68,7 @@ impl Asked<'_> {
         self.question.query.name().clone()
     }
 
-    /// A record of the name that was asked for.
+    /// A record of the queried name.
     fn record(&self, data: RData) -> Record {
         Record::from_rdata(self.name(), TTL, data)
     }
@@ -83,7 +83,7 @@ impl Asked<'_> {
                 if records.is_empty() { self.outside(name) } else { self.found(records, Vec::new()) }
             }
             RecordType::ANY => {
-                // A question for everything is how small packets become large ones.
+                // ANY queries turn small packets into large answers.
                 let nothing = HINFO::new("RFC8482".to_owned(), String::new());
                 let record = Record::from_rdata(self.name(), ANY_TTL, RData::HINFO(nothing));
                 let mut reply = self.question.reply(ResponseCode::NoError);
@@ -95,7 +95,8 @@ impl Asked<'_> {
         }
     }
 
-    /// Other servers are asked, except about private addresses: nobody outside knows them, or should hear of them.
+    /// Forwards the query, except reverse lookups of private addresses: servers outside do not know these addresses and
+    /// must not learn about them.
     fn outside(&self, name: &Name) -> Answer {
         let Some(zone) = private::zone_of(name).filter(|_| !self.authority.forwards_private) else {
             return Answer::Elsewhere;
@@ -105,7 +106,7 @@ impl Asked<'_> {
         if self.record_type == RecordType::SOA && *name == zone {
             return self.found(vec![soa], Vec::new());
         }
-        // What is above an address, or has a name, exists: a denial would deny everything below (RFC 8020).
+        // Names above an address and addresses with a name exist. NXDOMAIN would deny everything below them (RFC 8020).
         let exists = reverse(name).is_none_or(|address| !self.zone().owners(address, 1).is_empty());
         let code = if exists { ResponseCode::NoError } else { ResponseCode::NXDomain };
         let mut reply = self.question.reply(code);
@@ -149,7 +150,7 @@ impl Asked<'_> {
         }
     }
 
-    /// The records of the type that was asked for.
+    /// This record, if it has the queried type.
     fn of_family(&self, record: Option<Record>) -> Answer {
         let records = record.filter(|record| record.record_type() == self.record_type);
         self.found(records.into_iter().collect(), Vec::new())
@@ -160,14 +161,14 @@ impl Asked<'_> {
         self.found(records, Vec::new())
     }
 
-    /// Address records of the family that was asked for, each once, beginning with another one every time.
+    /// Address records of the queried family without duplicates, in rotating order.
     fn records_of(&self, name: &Name, addresses: impl Iterator<Item = IpAddr> + Clone) -> Vec<Record> {
         let wanted = addresses.filter(|address| match self.record_type {
             RecordType::A => address.is_ipv4(),
             RecordType::AAAA => address.is_ipv6(),
             _ => false,
         });
-        // Clients take the first: identifiers are random, so everyone has a turn.
+        // Clients use the first address. Identifiers are random, so each address takes its turn.
         let first = usize::from(self.question.header.id) % wanted.clone().count().max(1);
         let turned = wanted.clone().skip(first).chain(wanted.take(first));
         let mut seen = HashSet::new();
@@ -271,7 +272,7 @@ impl Asked<'_> {
     }
 }
 
-/// The address that a name of `in-addr.arpa` or `ip6.arpa` says in full.
+/// The complete address that a name of `in-addr.arpa` or `ip6.arpa` stands for; none for a part of an address.
 fn reverse(name: &Name) -> Option<IpAddr> {
     let net = name.parse_arpa_name().ok()?;
     (net.prefix_len() == net.max_prefix_len()).then(|| net.addr())

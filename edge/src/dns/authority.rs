@@ -1,4 +1,4 @@
-//! The zone's own records, and which names are in it.
+//! The zone's own records, and which names belong to the zone.
 
 use std::net::IpAddr;
 
@@ -6,7 +6,7 @@ use hickory_proto::rr::rdata::{A, AAAA, SOA};
 use hickory_proto::rr::{Name, RData, Record};
 use tombolo_grid::dns;
 
-/// Time to live of all records of the zone in seconds, as CoreDNS has it.
+/// Time to live of all records of the zone in seconds, as in CoreDNS.
 pub(super) const TTL: u32 = 5;
 
 /// The cluster domain.
@@ -15,18 +15,18 @@ pub(super) struct Authority {
     /// Without a dot at its end.
     domain: String,
     pub(super) name: Name,
-    /// Where this server listens, where others could reach it.
+    /// Where this server listens; none if other machines cannot reach that address.
     address: Option<IpAddr>,
-    /// Whether other servers are asked about private addresses.
+    /// Whether reverse lookups of private addresses are forwarded.
     pub(super) forwards_private: bool,
 }
 
 /// Where a name is.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// Below the domain by this text: lower case, empty for the domain itself.
+    /// In the domain: the labels below it in lower case, empty for the domain itself.
     Here(String),
-    /// In the domain, with characters that no name of it has.
+    /// In the domain, but with characters that no name there has.
     HereOdd,
     /// Not in the domain.
     Elsewhere,
@@ -34,13 +34,13 @@ pub(super) enum Place {
 
 impl Authority {
     pub(super) fn new(domain: &str, address: IpAddr) -> Self {
-        // The settings say that it is a name.
+        // The settings are checked, so the domain is a valid name.
         let name = Name::from_ascii(format!("{domain}.")).unwrap_or_else(|_| Name::root());
         let address = Some(address).filter(|address| !address.is_loopback() && !address.is_unspecified());
         Self { domain: domain.to_owned(), name, address, forwards_private: false }
     }
 
-    /// Whether other servers are asked what private addresses are called.
+    /// Whether reverse lookups of private addresses are forwarded.
     pub(super) fn with_private_reverse(self, forwards_private: bool) -> Self {
         Self { forwards_private, ..self }
     }
@@ -70,17 +70,17 @@ impl Authority {
         Place::Here(text)
     }
 
-    /// A name of the zone; none when it would be too long for DNS.
+    /// A name of the zone; none if it is too long for DNS.
     pub(super) fn below(&self, text: &str) -> Option<Name> {
         Name::from_ascii(format!("{text}.{}.", self.domain)).ok()
     }
 
-    /// The record that goes with negative answers.
+    /// The SOA record, which also accompanies negative answers.
     pub(super) fn soa(&self, serial: u32) -> Record {
         self.soa_of(self.name.clone(), serial)
     }
 
-    /// The same for another zone that this server answers.
+    /// The SOA record of another zone that this server answers.
     pub(super) fn soa_of(&self, zone: Name, serial: u32) -> Record {
         let below = |label: &str| self.below(label).unwrap_or_else(|| self.name.clone());
         let soa = SOA::new(below("ns.dns"), below("hostmaster"), serial, 7200, 1800, 86400, TTL);
@@ -102,7 +102,7 @@ pub(super) fn address_record(name: Name, address: IpAddr) -> Record {
     Record::from_rdata(name, TTL, data)
 }
 
-/// The name of a place below the domain.
+/// The name of a place, relative to the domain.
 pub(super) fn place_name(place: &dns::Place<'_>) -> String {
     let (service, namespace) = place.service;
     match &place.label {

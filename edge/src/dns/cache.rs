@@ -1,7 +1,8 @@
-//! Answers of other servers, kept for as long as they say, and longer while nobody can be asked (RFC 1035, 2308, 8767).
+//! Cache of upstream answers. Answers are fresh for their time to live, and may be served longer while no server
+//! answers (RFC 1035, 2308, 8767).
 //!
-//! Answers are kept as the packets that they were: only the identifier, the spelling of the name and the times to live differ from
-//! one client to the next.
+//! Answers are cached as packets. Only the identifier, the spelling of the name and the times to live are adapted to
+//! each client.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -13,42 +14,42 @@ use super::message::Question;
 use crate::fair::Fair;
 use crate::shares::one_of_loopback;
 
-/// Bytes of kept answers with all that belongs to them, at most. The client that has most in it gives up first what it asked for
-/// longest ago, which goes when nobody else asks for it.
+/// Maximum size of all cached answers in bytes, overhead included. When the cache is full, the client with the largest
+/// part gives up its least recently used answer, which is deleted unless another client uses it.
 pub(super) const CACHE_BYTES_MAX: usize = 1024 * 1024;
 
-/// Bytes of an answer that is kept, at most.
+/// Largest answer that is cached, in bytes.
 const ANSWER_MAX: usize = 8 * 1024;
 
-/// Bytes that an answer takes beside its packet and twice its key, its part of its client's entry included.
+/// Overhead of an answer in bytes besides its packet and twice its key, its part of the client's entry included.
 const OVERHEAD: usize = 256;
 
-/// Bytes that each further client of an answer takes beside its key.
+/// Overhead of each further client of an answer in bytes, besides its key.
 const CLAIM_OVERHEAD: usize = 128;
 
-/// How long an answer counts as fresh, in seconds, whatever it says.
+/// Longest time for which an answer is fresh, in seconds, whatever its time to live.
 const FRESH_MAX: u32 = 3600;
 
-/// The same for one that says that there is nothing.
+/// The same for a negative answer.
 const NOTHING_MAX: u32 = 600;
 
-/// How long an answer may be given after that, while nobody can be asked.
+/// How long a stale answer may be served while no server answers.
 pub(super) const STALE_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// Time to live of what is given so, in seconds (RFC 8767).
+/// Time to live of stale answers, in seconds (RFC 8767).
 pub(super) const STALE_TTL: u32 = 30;
 
-/// How long an old answer is given at once after its question has found no answer (RFC 8767, failure recheck timer): as long as the
-/// client may keep it.
+/// How long a stale answer is served at once after its query went unanswered (RFC 8767, failure recheck timer): as long
+/// as the client may cache it.
 pub(super) const RECHECK: Duration = Duration::from_secs(STALE_TTL as u64);
 
 const HEADER_LEN: usize = 12;
 
-/// Type number of the record that is no record, whose time to live is none.
+/// Type of the OPT pseudo-record, whose TTL field is not a time to live.
 const OPT: u16 = 41;
 const SOA: u16 = 6;
 
-/// What was asked: the name in lower case as it is on the wire, type and class, and the flags that make another answer.
+/// The query of an answer: the name in lower case as on the wire, type and class, and the flags that change the answer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Key {
     text: Box<[u8]>,
@@ -57,8 +58,8 @@ pub(super) struct Key {
 }
 
 impl Key {
-    /// The key of a question; none for one whose answer is for its client alone, as with a cookie, or a signature or whatever else
-    /// comes beside the question and its options.
+    /// The key of a query; none if the answer may be only for this client, because the query carries an EDNS option
+    /// such as a cookie, or a record such as a signature.
     pub(super) fn of(packet: &[u8], question: &Question) -> Option<Self> {
         let besides = packet.get(6..HEADER_LEN)?;
         let has_more = besides != [0, 0, 0, 0, 0, u8::from(question.edns.is_some())];
@@ -68,7 +69,7 @@ impl Key {
         let name = name_len(packet, HEADER_LEN)?;
         let asked = packet.get(HEADER_LEN..HEADER_LEN + name + 4)?;
         let mut text = asked.to_vec();
-        // The rest are numbers, of which some are letters too: type 65 is `A`, and 97 is `a`.
+        // The rest are numbers whose bytes may equal letters: type 65 is `A`, and 97 is `a`.
         text[..name].make_ascii_lowercase();
         let edns = question.edns.as_ref();
         text.push(
@@ -81,28 +82,28 @@ impl Key {
     }
 }
 
-/// A kept answer for a client.
+/// A cached answer for a client.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Hit {
     pub(super) answer: Vec<u8>,
-    /// Whether it still counts.
+    /// Whether it is fresh.
     pub(super) fresh: bool,
-    /// Whether this question has found no answer lately, so that nobody needs to wait for one again.
+    /// Whether this query went unanswered recently, so that the client need not wait again.
     pub(super) unanswered: bool,
 }
 
 #[derive(Debug)]
 struct Entry {
     packet: Box<[u8]>,
-    /// Where the times to live are.
+    /// Offsets of the times to live.
     ttls: Box<[u16]>,
     kept_at: Instant,
     fresh_until: Instant,
-    /// When its question was asked again in vain.
+    /// When its query was last repeated without an answer.
     unanswered_at: Option<Instant>,
 }
 
-/// See the module.
+/// Cache of upstream answers.
 #[derive(Debug)]
 pub(super) struct Cache(Mutex<Fair<IpAddr, Key, Entry>>);
 
@@ -113,7 +114,7 @@ impl Default for Cache {
 }
 
 impl Cache {
-    /// The answer to a packet of a client, if it is kept.
+    /// The answer to a packet of a client, if it is cached.
     pub(super) fn find(&self, key: &Key, packet: &[u8], client: IpAddr) -> Option<Hit> {
         let (now, mut kept) = (Instant::now(), self.0.lock());
         let entry = kept.get(key)?;
@@ -140,14 +141,14 @@ impl Cache {
         Some(Hit { answer, fresh, unanswered })
     }
 
-    /// A question has found no answer: its old one, if it is kept, is given at once for a while.
+    /// Records that a query went unanswered: its stale answer, if cached, is served at once for a while.
     pub(super) fn note_unanswered(&self, key: &Key) {
         if let Some(entry) = self.0.lock().get_mut(key) {
             entry.unanswered_at = Some(Instant::now());
         }
     }
 
-    /// Keeps an answer for a client, if it is one to keep.
+    /// Caches an answer for a client, if it is cacheable.
     pub(super) fn keep(&self, key: &Key, answer: &[u8], client: IpAddr) {
         let Some((ttls, seconds)) = shape(answer, key.len) else { return };
         let now = Instant::now();
@@ -167,7 +168,7 @@ fn weight(key: &Key, entry: &Entry) -> usize {
     entry.packet.len() + entry.ttls.len() * 2 + key.text.len() * 2 + OVERHEAD
 }
 
-/// Where the times to live of an answer are, and how many seconds it is good for; none for one that is not to be kept.
+/// Offsets of the times to live of an answer, and how many seconds it is fresh; none if it is not cacheable.
 fn shape(answer: &[u8], question_len: usize) -> Option<(Vec<u16>, u32)> {
     let header = answer.get(..HEADER_LEN)?;
     let (truncated, code) = (header[2] & 0x02 != 0, header[3] & 0x0f);
@@ -182,7 +183,7 @@ fn shape(answer: &[u8], question_len: usize) -> Option<(Vec<u16>, u32)> {
             let record = Record::read(answer, at)?;
             at = record.end;
             if record.kind == OPT {
-                // The upper bits of the code are in it.
+                // The TTL field of OPT holds the upper bits of the response code.
                 if record.ttl >> 24 != 0 {
                     return None;
                 }
@@ -200,7 +201,7 @@ fn shape(answer: &[u8], question_len: usize) -> Option<(Vec<u16>, u32)> {
             }
         }
     }
-    // Nothing says how long nothing is good for.
+    // A negative answer without SOA does not say how long it may be cached.
     let unknown = !denied && (answers == 0 || code == 3);
     (at == answer.len() && !unknown && life > 0).then_some((ttls, life))
 }
@@ -217,7 +218,7 @@ impl Record {
         let after = at + name_len(packet, at)?;
         let fixed = packet.get(after..after + 10)?;
         let kind = u16::from_be_bytes([fixed[0], fixed[1]]);
-        // The highest bit means nothing, like the time (RFC 2181).
+        // A TTL with the highest bit set counts as zero (RFC 2181).
         let ttl = Some(number(packet, after + 4)).filter(|ttl| ttl >> 31 == 0 || kind == OPT).unwrap_or(0);
         let end = after + 10 + usize::from(u16::from_be_bytes([fixed[8], fixed[9]]));
         let long_enough = kind != SOA || end >= after + 10 + 22;
@@ -225,7 +226,7 @@ impl Record {
     }
 }
 
-/// Bytes of a name: to its end, or to the first reference to another place.
+/// Length of a name in bytes: to its end, or to the end of the first compression pointer.
 fn name_len(packet: &[u8], start: usize) -> Option<usize> {
     let mut at = start;
     loop {
@@ -369,7 +370,7 @@ mod tests {
         assert!(cache.size().1 <= CACHE_BYTES_MAX);
     }
 
-    /// Somebody else's names, asked for by whoever has nothing yet.
+    /// A client without cached answers queries names that another client has cached.
     #[tokio::test(start_paused = true)]
     async fn who_asks_for_what_others_ask_for_takes_it_from_nobody() {
         let (cache, other) = (Cache::default(), IpAddr::from([10, 244, 0, 2]));
@@ -387,7 +388,7 @@ mod tests {
         tokio::time::advance(STALE_MAX / 2).await;
         let found = names.iter().filter(|packet| cache.find(&key(packet), packet, POD).is_some());
         assert_eq!(found.count(), names.len());
-        // As many clients as there can be take no more.
+        // Even a very large number of clients stays within the bound.
         for host in 0_u16..20_000 {
             let [high, low] = host.to_be_bytes();
             cache.find(&key(&names[0]), &names[0], IpAddr::from([10, 9, high, low]));
@@ -395,7 +396,7 @@ mod tests {
         assert!(cache.size().1 <= CACHE_BYTES_MAX);
     }
 
-    /// Nobody is answered what somebody else has been told because of more than the question.
+    /// An answer that may depend on more than the question is never served to another client.
     #[test]
     fn a_question_with_anything_beside_it_has_no_key() {
         let mut message = Message::from_vec(&asked("www.example.")).unwrap();
@@ -409,7 +410,7 @@ mod tests {
         }
     }
 
-    /// Of a question the name alone has letters.
+    /// Only the name of a question is compared without case.
     #[tokio::test(start_paused = true)]
     async fn every_type_has_an_answer_of_its_own() {
         let cache = Cache::default();

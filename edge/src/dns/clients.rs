@@ -1,5 +1,5 @@
-//! Who is answered: this machine and its pods. A server that answers strangers tells them what runs here, and can be made to
-//! send them what they did not ask for.
+//! Which clients are answered: this machine, its pods and the configured networks. A server that answers everyone
+//! reveals what runs here, and can be abused to send packets to forged source addresses.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
@@ -15,24 +15,24 @@ use tracing::info;
 use crate::config::Network;
 use crate::follow::{Following, News};
 
-/// What is known of the machine that the server runs on.
+/// The machine that the server runs on.
 #[derive(Clone)]
 pub(crate) struct Machine {
     /// Name of its Node object.
     pub(crate) node: String,
-    /// The address under which others reach it.
+    /// The address at which other machines reach it.
     pub(crate) address: watch::Receiver<Option<IpAddr>>,
-    /// Where its pods are.
+    /// Its pods and their addresses.
     pub(crate) pods: watch::Receiver<Arc<OwnPods>>,
 }
 
-/// See the module.
+/// Decides which clients are answered.
 pub(super) struct Clients {
     machine: Machine,
     /// Where the server listens.
     own: IpAddr,
     configured: Vec<Network>,
-    /// Networks of this node's pods, as its Node object says.
+    /// Pod networks of this node, from its Node object.
     of_pods: RwLock<Vec<Network>>,
 }
 
@@ -47,7 +47,7 @@ impl Clients {
         Self { machine, own, configured, of_pods: RwLock::default() }
     }
 
-    /// Whether a question from this address is answered.
+    /// Whether queries from this address are answered.
     pub(super) fn are_answered(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         is_local(address)
@@ -57,7 +57,7 @@ impl Clients {
             || self.machine.pods.borrow().has_address(address)
     }
 
-    /// Follows what the Node object says, for ever.
+    /// Follows the pod networks in the Node object, for ever.
     pub(super) async fn follow(&self, source: Arc<dyn Store>) {
         let mut following = Following::new(source, [Resource::new("", "v1", "nodes")]);
         loop {
@@ -75,13 +75,13 @@ impl Clients {
         let networks = networks(&node.body());
         let mut known = self.of_pods.write();
         if *known != networks {
-            info!(?networks, "the DNS server answers the networks of this node's pods");
+            info!(?networks, "the DNS server answers queries from the pod networks of this node");
             *known = networks;
         }
     }
 }
 
-/// Addresses that nobody but this machine and its links can have.
+/// Whether an address is loopback or link-local: only this machine or a neighbour on its links can have it.
 fn is_local(address: IpAddr) -> bool {
     let is_link_local = match address {
         IpAddr::V4(four) => four.is_link_local(),
@@ -94,7 +94,7 @@ fn is_unicast_link_local(address: Ipv6Addr) -> bool {
     address.segments()[0] & 0xffc0 == 0xfe80
 }
 
-/// The networks of the pods of a Node.
+/// The pod networks of a Node.
 fn networks(body: &[u8]) -> Vec<Network> {
     #[derive(Deserialize, Default)]
     #[serde(rename_all = "camelCase", default)]

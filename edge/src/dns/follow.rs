@@ -1,4 +1,4 @@
-//! Keeping the zone equal to what this node knows.
+//! Keeps the DNS zone up to date with the objects on this node.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -27,11 +27,11 @@ fn resource(part: Part) -> Resource {
     }
 }
 
-/// The one task that changes the zone. Each change is made where it is read: a question is never answered from half of one.
+/// The only task that changes the zone. A change holds the write lock, so no query is answered from half of it.
 pub(super) struct Follower {
     following: Following,
     names: watch::Receiver<Option<Arc<Hosts>>>,
-    /// What of each part is in the zone.
+    /// Objects of each part that are in the zone.
     held: [HashSet<ObjectKey>; 3],
     known: Arc<RwLock<Known>>,
 }
@@ -60,7 +60,7 @@ impl Follower {
     async fn next(&mut self) -> Input {
         tokio::select! {
             news = self.following.next() => Input::Objects(news),
-            // Who tells the names lives as long as this.
+            // The sender of the names lives as long as this task.
             Ok(()) = self.names.changed() => Input::Names,
         }
     }
@@ -103,7 +103,7 @@ impl Follower {
 
     fn put(&mut self, part: Part, object: &Stored) {
         if let Err(error) = self.show(part, object) {
-            warn!(object = %object.key, %error, "an object says nothing to the DNS server");
+            warn!(object = %object.key, %error, "the DNS server ignores an invalid object");
             self.remove(part, &object.key);
         }
     }

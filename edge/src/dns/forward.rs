@@ -1,7 +1,8 @@
-//! Asking other servers.
+//! Forwards queries to upstream servers.
 //!
-//! A client chooses what it asks, and by that who has to answer: one name that nobody answers says something of that name alone.
-//! So it is that name whose old answer is given, and where a server is away is found out by questions that no client chooses.
+//! A client chooses the name, and with it the servers that must answer. So an unanswered query proves something about
+//! its name only, and only the stale answer of that name is served. Probes that no client chooses find out which
+//! servers are down.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -20,14 +21,14 @@ use super::upstreams::Upstreams;
 use super::wire::{Exchange, Wire};
 use crate::shares::Shares;
 
-/// Questions that other servers are asked at the same time, at most: further ones fail at once.
+/// Queries that are forwarded at the same time, at most; further ones fail at once.
 pub(super) const FORWARDS_MAX: usize = 256;
 
-/// See the module.
+/// Forwards queries to upstream servers and caches their answers.
 #[derive(Debug)]
 pub(super) struct Forwarder {
     upstreams: Upstreams,
-    /// For one server.
+    /// How long to wait for one server.
     timeout: Duration,
     places: Shares<IpAddr>,
     cache: Cache,
@@ -36,21 +37,21 @@ pub(super) struct Forwarder {
     wire: Box<dyn Exchange>,
 }
 
-/// How long a client waits before it is given an old answer, where there is one (RFC 8767).
+/// How long a client waits before it gets a stale answer, if there is one (RFC 8767).
 const STALE_AFTER: Duration = Duration::from_millis(1800);
 
 /// Why there is no answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Failure {
-    /// There is nobody to ask.
+    /// There is no upstream server.
     Nobody,
-    /// Nobody has answered.
+    /// No upstream server has answered.
     NoAnswer,
-    /// Too much is asked already, by everybody or by this client.
+    /// Too many queries are forwarded already, in total or for this client.
     Busy,
 }
 
-/// Code of a server that could not find out.
+/// Response code SERVFAIL.
 const SERVER_FAILURE: u8 = 2;
 
 impl Forwarder {
@@ -58,7 +59,7 @@ impl Forwarder {
         Self::over(Box::new(Wire), upstreams, timeout)
     }
 
-    /// The same, over something else than the network.
+    /// As `new`, with the given transport instead of the network.
     pub(super) fn over(wire: Box<dyn Exchange>, upstreams: Upstreams, timeout: Duration) -> Self {
         Self {
             upstreams,
@@ -71,18 +72,19 @@ impl Forwarder {
         }
     }
 
-    /// Looks for servers that ask this one, and for those that do not answer, for ever.
+    /// Probes for servers that forward to this one and for servers that do not answer, for ever.
     pub(super) async fn watch_servers(&self) {
         self.loops.watch(&self.upstreams, &*self.wire, &self.health, self.timeout).await;
     }
 
-    /// A kept answer that still counts: nobody has to be asked, and nobody has to wait.
+    /// A fresh answer from the cache, for which no server has to be queried.
     pub(super) fn kept(&self, packet: &[u8], question: &Question, source: IpAddr) -> Option<Vec<u8>> {
         let hit = self.cache.find(&Key::of(packet, question)?, packet, source)?;
         hit.fresh.then_some(hit.answer)
     }
 
-    /// The answer to a packet, under the packet's own identifier, kept or of another server. `source` is who asks.
+    /// The answer to a packet, with the packet's own identifier, from the cache or from an upstream server. `source` is
+    /// the client's address.
     ///
     /// # Errors
     /// [`Failure`] when there is none.
@@ -105,7 +107,7 @@ impl Forwarder {
             Some(_) => timeout(STALE_AFTER, asked).await.unwrap_or(Err(Failure::NoAnswer)),
             None => asked.await,
         };
-        // A server that cannot say knows no more than one that does not answer.
+        // SERVFAIL is worth no more than a missing answer.
         let useless = |answer: &[u8]| answer.get(3).is_some_and(|flags| flags & 0x0f == SERVER_FAILURE);
         match (answer, old) {
             (Ok(answer), Some(old)) if useless(&answer) => Ok((old, Outcome::Stale)),
@@ -127,7 +129,8 @@ impl Forwarder {
         }
     }
 
-    /// The answer of another server. Who has an old one waits for all of them together no longer than [`STALE_AFTER`].
+    /// The answer of an upstream server. If there is a stale answer, all servers together get no more than
+    /// [`STALE_AFTER`].
     async fn ask_servers(
         &self,
         packet: &[u8],
@@ -160,7 +163,7 @@ impl Forwarder {
                     answer[..2].copy_from_slice(&packet[..2]);
                     return Ok(answer);
                 }
-                Ok(Err(error)) => debug!(%server, %error, "a DNS server cannot be asked"),
+                Ok(Err(error)) => debug!(%server, %error, "cannot query a DNS server"),
                 Err(_) => debug!(%server, "a DNS server does not answer"),
             }
             self.loops.suspect();
@@ -168,7 +171,7 @@ impl Forwarder {
         Err(Failure::NoAnswer)
     }
 
-    /// The records of a name that an alias leads to; none when nobody says.
+    /// The records of the target of an alias; none when no server answers.
     pub(super) async fn resolve(&self, target: Name, like: &Question, source: IpAddr) -> Vec<Record> {
         let query = Query::query(target, like.record_type());
         let mut message = Message::query();
@@ -193,7 +196,8 @@ impl Forwarder {
     }
 }
 
-/// An answer that is too long for the client, without its records: it asks again over TCP.
+/// Replaces an answer that is too long for the client with a truncated one without records, so that the client retries
+/// over TCP.
 pub(super) fn cut(answer: &[u8], question: &Question) -> Message {
     let mut reply = question.reply(ResponseCode::NoError);
     reply.metadata.truncation = true;

@@ -1,7 +1,8 @@
-//! Which servers do not answer.
+//! Tracks which upstream servers do not answer.
 //!
-//! That a question has found no answer says nothing of the server: who asked it may own the name, and the server that has to
-//! answer. A server counts as silent when it has left a question of this program unanswered and has answered nobody else meanwhile.
+//! An unanswered client query proves nothing about the upstream server: the client may own the name and the server that
+//! must answer for it. A server counts as silent when it has not answered a probe of this program and has answered no
+//! client query meanwhile.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -9,20 +10,20 @@ use std::net::SocketAddr;
 use parking_lot::Mutex;
 use tracing::info;
 
-/// See the module.
+/// The health of the upstream servers.
 #[derive(Debug, Default)]
 pub(super) struct Health(Mutex<Heard>);
 
-/// Bounded by the servers, see [`Health::retain`].
+/// Bounded by the number of servers, see [`Health::retain`].
 #[derive(Debug, Default)]
 struct Heard {
-    /// Those that have answered somebody since they were last asked by this program.
+    /// Servers that have answered any query since their last probe.
     answering: HashSet<SocketAddr>,
     silent: HashSet<SocketAddr>,
 }
 
 impl Health {
-    /// A server has answered a question, whoever asked.
+    /// Records that a server has answered a probe or a client query.
     pub(super) fn note_answer(&self, server: SocketAddr) {
         let mut heard = self.0.lock();
         heard.answering.insert(server);
@@ -31,16 +32,16 @@ impl Health {
         }
     }
 
-    /// This program is about to ask a server.
+    /// Records that a probe is about to be sent to a server.
     pub(super) fn begin(&self, server: SocketAddr) {
         self.0.lock().answering.remove(&server);
     }
 
-    /// This program has waited in vain for a server.
+    /// Records that a server has not answered a probe.
     pub(super) fn note_silence(&self, server: SocketAddr) {
         let mut heard = self.0.lock();
         if !heard.answering.contains(&server) && heard.silent.insert(server) {
-            info!(%server, "this DNS server does not answer, and is asked after the others");
+            info!(%server, "this DNS server does not answer; other servers are tried first");
         }
     }
 
@@ -49,13 +50,13 @@ impl Health {
         !self.0.lock().silent.is_empty()
     }
 
-    /// Puts silent servers behind the others, which stay in their order.
+    /// Moves silent servers behind the others and keeps the order otherwise.
     pub(super) fn order(&self, servers: &mut [SocketAddr]) {
         let heard = self.0.lock();
         servers.sort_by_key(|server| heard.silent.contains(server));
     }
 
-    /// Forgets servers that are not asked any more.
+    /// Forgets servers that are no longer in use.
     pub(super) fn retain(&self, servers: &[SocketAddr]) {
         let mut heard = self.0.lock();
         heard.answering.retain(|server| servers.contains(server));

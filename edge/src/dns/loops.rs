@@ -1,7 +1,9 @@
-//! Servers that ask this one what it asks them: each question would go round until nobody has a place left.
+//! Detects forwarding loops: upstream servers that forward their queries to this server. A query in a loop would go
+//! round until no server has a free slot.
 //!
-//! The address of a server does not say so. A local resolver that asks this server has another one, and two servers can be
-//! between. A question that only this process knows does: when it comes back, the server that it was sent to leads back here.
+//! Addresses do not reveal a loop: a local resolver that forwards to this server has another address, and there may be
+//! more servers in between. So this process sends a probe that only it knows. When the probe comes back, the server
+//! that it was sent to leads back here.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -21,24 +23,25 @@ use super::message::{Question, Transport};
 use super::upstreams::Upstreams;
 use super::wire::Exchange;
 
-/// How often servers that are asked at all are tried.
+/// How often servers in use are probed.
 pub(super) const PROBE_EVERY: Duration = Duration::from_secs(60);
 
-/// How soon servers are tried again because something looks like a loop, or a question found no answer, and how often it is seen
-/// whether there are others.
+/// Shortest time between probes after a suspected loop or an unanswered query, and how often the list of servers is
+/// checked for changes.
 pub(super) const PROBE_PAUSE: Duration = Duration::from_secs(5);
 
-/// The last label of a probe, below which no name exists.
+/// The last label of a probe. No name exists below it.
 const MARK: &str = "tombolo-loop-probe";
 
-/// See the module.
+/// The servers that lead back here, and the probes that find them.
 #[derive(Debug, Default)]
 pub(super) struct Loops {
-    /// Random labels under way, whom they were sent to, and whether they have come back. Bounded by the servers.
+    /// Random labels of the probes in flight, the server of each, and whether it has come back. Bounded by the number
+    /// of servers.
     probes: Mutex<HashMap<String, (SocketAddr, bool)>>,
     found: RwLock<HashSet<SocketAddr>>,
     suspected: Notify,
-    /// Whether servers were asked since they were last tried.
+    /// Whether queries were forwarded since the last probe.
     used: AtomicBool,
 }
 
@@ -48,17 +51,17 @@ impl Loops {
         self.found.read().contains(&server)
     }
 
-    /// Servers are asked something.
+    /// Records that a query is forwarded.
     pub(super) fn note_use(&self) {
         self.used.store(true, Ordering::Relaxed);
     }
 
-    /// More is under way than there should be, or something was not answered.
+    /// Requests a probe, because too many queries are in flight or one was not answered.
     pub(super) fn suspect(&self) {
         self.suspected.notify_one();
     }
 
-    /// Whether a question is one that this server has sent to find out.
+    /// Whether a query is a probe of this server.
     pub(super) fn is_own(&self, question: &Question) -> bool {
         let mut labels = question.query.name().iter();
         let (Some(random), Some(mark), None) = (labels.next(), labels.next(), labels.next()) else {
@@ -78,14 +81,15 @@ impl Loops {
         if self.found.write().insert(server) {
             warn!(
                 %server,
-                "this DNS server asks this node what it is asked by it, and is not asked any more: name another one in \
-                 dns.upstreams, or take this node's server out of its settings"
+                "this DNS server forwards queries back to this node and is no longer used: set another server in \
+                 dns.upstreams, or remove this node's DNS server from the settings of that server"
             );
         }
         true
     }
 
-    /// Tries servers for ever: new ones at once, the others from time to time while they are asked, and silent ones more often.
+    /// Probes servers for ever: new ones at once, the others from time to time while they are in use, and silent ones
+    /// more often.
     pub(super) async fn watch(
         &self,
         upstreams: &Upstreams,
@@ -110,8 +114,8 @@ impl Loops {
         }
     }
 
-    /// Waits until there may be something to do, and says whether something looks wrong. Nobody makes it try servers more often
-    /// than it does by itself.
+    /// Waits until the next check is due, and returns whether a probe was requested. Requests cannot make it check more
+    /// often than every [`PROBE_PAUSE`].
     async fn pause(&self, tried_at: Option<Instant>) -> bool {
         tokio::select! {
             () = sleep(PROBE_PAUSE) => false,
@@ -128,19 +132,19 @@ impl Loops {
         let _under_way = UnderWay { loops: self, random: random.clone() };
         self.probes.lock().insert(random.clone(), (server, false));
         health.begin(server);
-        // What it answers says nothing.
+        // The content of the answer does not matter.
         match timeout(patience, wire.exchange(server, &packet, &question, Transport::Udp)).await {
             Ok(Ok(_)) => health.note_answer(server),
             Ok(Err(_)) | Err(_) => health.note_silence(server),
         }
         let came_back = self.probes.lock().get(&random).is_some_and(|(_, came_back)| *came_back);
         if !came_back && self.found.write().remove(&server) {
-            info!(%server, "this DNS server does not ask this node any more");
+            info!(%server, "this DNS server no longer forwards queries to this node and is used again");
         }
     }
 }
 
-/// Forgets a probe, also when the task ends in between.
+/// Forgets a probe, also when its task is cancelled.
 struct UnderWay<'a> {
     loops: &'a Loops,
     random: String,

@@ -1,38 +1,38 @@
-//! Packets: what is read from them before anything is answered, and how answers are made to fit.
+//! Parses and checks query packets, and shortens answers to the size that the client accepts.
 
 use hickory_proto::ProtoError;
 use hickory_proto::op::{Edns, Message, MessageType, Metadata, OpCode, Query, ResponseCode};
 use hickory_proto::rr::{DNSClass, RecordType};
 use hickory_proto::serialize::binary::{BinEncodable, BinEncoder};
 
-/// Largest answer over UDP in bytes, whatever the client says it can take: it fits every path without fragments, and bounds
-/// what a forged address can be sent for a small question (RFC 9715).
+/// Largest answer over UDP in bytes, whatever size the client advertises. It fits every path without fragmentation, and
+/// limits how much a small query with a forged source address can trigger (RFC 9715).
 pub(super) const UDP_PAYLOAD_MAX: u16 = 1232;
 
-/// Largest answer to a client that says nothing (RFC 1035).
+/// Largest answer over UDP to a client that advertises no size (RFC 1035).
 const PLAIN_PAYLOAD_MAX: u16 = 512;
 
 const HEADER_LEN: usize = 12;
 
-/// How a question came.
+/// The transport protocol of a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Transport {
     Udp,
     Tcp,
 }
 
-/// What a packet is.
+/// A parsed packet.
 #[derive(Debug)]
 pub(super) enum Packet {
-    /// Nothing that could be answered.
+    /// Not a query: it gets no answer.
     Noise,
-    /// Answered with a code, without a look at names.
+    /// Answered with an error code before any name is looked up.
     Refused(Box<Message>),
-    /// A question.
+    /// A valid query.
     Question(Box<Question>),
 }
 
-/// One question.
+/// One query.
 #[derive(Debug, Clone)]
 pub(super) struct Question {
     pub(super) header: Metadata,
@@ -59,7 +59,7 @@ impl Question {
         reply
     }
 
-    /// Largest answer in bytes.
+    /// Largest answer to this query in bytes.
     pub(super) fn room(&self, transport: Transport) -> u16 {
         match (transport, &self.edns) {
             (Transport::Tcp, _) => u16::MAX,
@@ -75,12 +75,12 @@ fn refusal(id: u16, op_code: OpCode, code: ResponseCode) -> Message {
     message
 }
 
-/// Reads a packet. What is refused is what CoreDNS refuses before it looks at names.
+/// Parses a packet. It refuses the packets that CoreDNS refuses before it looks up names.
 pub(super) fn read(packet: &[u8]) -> Packet {
     let Some((header, _)) = packet.split_first_chunk::<HEADER_LEN>() else { return Packet::Noise };
     let [id_high, id_low, flags, _, counts @ ..] = *header;
     let id = u16::from_be_bytes([id_high, id_low]);
-    // An answer is never answered: two servers would talk for ever.
+    // A response is never answered: two servers would send each other packets for ever.
     if flags & 0x80 != 0 {
         return Packet::Noise;
     }
@@ -106,8 +106,8 @@ pub(super) fn read(packet: &[u8]) -> Packet {
     Packet::Question(Box::new(question))
 }
 
-/// The bytes of an answer. What is not needed goes first when it does not fit, then as many answers as must, and the
-/// client is told to ask over TCP.
+/// Encodes an answer. If it does not fit, the additional records are dropped first, then the authority section and as
+/// many answers as necessary. The truncation bit then makes the client retry over TCP.
 ///
 /// # Errors
 /// When a name or a record cannot be written.
@@ -138,5 +138,5 @@ fn encode(message: &Message) -> Result<Vec<u8>, ProtoError> {
     Ok(bytes)
 }
 
-/// Time to live of the record that says that a question for everything is not answered, in seconds: of no meaning.
+/// Time to live of the HINFO record that answers ANY queries, in seconds. The value has no meaning.
 pub(super) const ANY_TTL: u32 = 8482;

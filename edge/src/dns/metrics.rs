@@ -7,36 +7,36 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
-/// What became of a packet.
+/// Outcome of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
 pub(super) enum Outcome {
-    /// Answered from the zone, also that there is no such name.
+    /// Answered from the zone, negative answers included.
     Answered,
-    /// Not answerable yet: what decides was never heard of here.
+    /// Not answerable yet: this node does not know the deciding objects.
     Unknown,
-    /// Answered by another server.
+    /// Answered by an upstream server.
     Forwarded,
-    /// Answered as another server has answered before.
+    /// Answered from the cache.
     Cached,
-    /// The same, though it is too old, because nobody has answered now.
+    /// Answered from the cache with a stale answer, because no server has answered usefully.
     Stale,
-    /// No other server has answered.
+    /// No upstream server has answered.
     Unanswered,
-    /// Refused: what is asked for is not answered here.
+    /// Refused: this server does not support the query.
     Refused,
-    /// Refused: it cannot be read, or is no question.
+    /// Refused: not a valid query.
     Malformed,
-    /// Refused: there is no other server to ask.
+    /// Refused: there is no upstream server.
     Nobody,
-    /// Refused: too many questions wait for other servers, or too many of this client.
+    /// Refused: too many queries wait for upstream servers, in total or of this client.
     Busy,
-    /// Not worth an answer.
+    /// Not answered, because it is no query.
     Dropped,
-    /// From an address that is not answered.
+    /// Not answered, because its source address is not allowed.
     Foreign,
-    /// A question of this server that another one has sent back.
+    /// A probe of this server that another server has sent back.
     Looped,
-    /// A connection that was closed because its client has its share of them.
+    /// A connection that was closed because its client has too many.
     Crowded,
 }
 
@@ -45,7 +45,7 @@ struct Labels {
     outcome: Outcome,
 }
 
-/// What is counted. The counters are found once: looking one up takes a lock.
+/// The metrics. The counters are looked up once, because a lookup takes a lock.
 #[derive(Debug)]
 pub(crate) struct DnsMetrics {
     questions: [Counter; 14],
@@ -69,11 +69,11 @@ const ALL: [Outcome; 14] = [
 ];
 
 impl DnsMetrics {
-    /// Metrics, all registered.
+    /// Registers the metrics.
     pub(crate) fn register(registry: &mut Registry) -> Arc<Self> {
         let questions = Family::<Labels, Counter>::default();
         let edge = registry.sub_registry_with_prefix("tombolo_edge");
-        edge.register("dns_questions", "Packets to the DNS server by what became of them", questions.clone());
+        edge.register("dns_questions", "Packets to the DNS server by outcome", questions.clone());
         let counter = |outcome| questions.get_or_create(&Labels { outcome }).clone();
         Arc::new(Self { questions: ALL.map(counter) })
     }

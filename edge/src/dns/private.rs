@@ -1,13 +1,15 @@
-//! Reverse names of addresses that nobody outside knows (RFC 6303, 7793): a question about them tells strangers how this network
-//! is built, and none of them has an answer.
+//! Reverse zones of private addresses (RFC 6303, 7793). Servers outside have no answers for them, and a forwarded query
+//! would reveal how this network is built.
 
 use hickory_proto::rr::Name;
 
-/// Zones below `in-addr.arpa`: private, shared, loopback, link-local and documentation networks, and no network at all.
+/// Zones below `in-addr.arpa`: private, loopback, link-local and documentation networks, and addresses that are no
+/// hosts.
 const FOUR: [&str; 10] =
     ["10", "168.192", "254.169", "127", "0", "2.0.192", "100.51.198", "113.0.203", "255.255.255.255", "255"];
 
-/// Zones below `ip6.arpa`: unique local and link-local networks, those of documentation, and the addresses `::` and `::1`.
+/// Zones below `ip6.arpa`: unique local and link-local networks, those of documentation, and the addresses `::` and
+/// `::1`.
 const SIX: [&str; 8] = [
     "d.f",
     "c.f",
@@ -19,7 +21,7 @@ const SIX: [&str; 8] = [
     "0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0",
 ];
 
-/// The private zone that a reverse name is in; none for public ones, and for names that are none.
+/// The private zone that a reverse name belongs to; none for public addresses and for other names.
 pub(super) fn zone_of(name: &Name) -> Option<Name> {
     let labels: Vec<String> =
         name.iter().map(|label| String::from_utf8_lossy(label).to_ascii_lowercase()).collect();
@@ -36,14 +38,14 @@ pub(super) fn zone_of(name: &Name) -> Option<Name> {
     Name::from_ascii(format!("{zone}.")).ok()
 }
 
-/// Labels of a zone, where names are in it.
+/// Number of labels of the zone, if the name belongs to it.
 fn within(own: &[String], zone: &str) -> Option<usize> {
     let depth = zone.split('.').count();
     let end = own.get(own.len().checked_sub(depth)?..)?;
     end.iter().map(String::as_str).eq(zone.split('.')).then_some(depth)
 }
 
-/// 172.16.0.0/12 and 100.64.0.0/10, whose zones are many.
+/// 172.16.0.0/12 (private) and 100.64.0.0/10 (shared), which consist of many zones.
 fn numbered(own: &[String]) -> Option<usize> {
     let [.., second, first] = own else { return None };
     let second: u8 = second.parse().ok()?;

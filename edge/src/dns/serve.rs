@@ -1,4 +1,4 @@
-//! The sockets.
+//! Serves queries over UDP and TCP.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -23,23 +23,23 @@ use super::message::{Packet, Question, Transport, read, write};
 use super::metrics::{DnsMetrics, Outcome};
 use crate::shares::Shares;
 
-/// Datagrams that are answered before other tasks have their turn.
+/// Datagrams that are handled in one turn, before other work continues.
 const TURN: usize = 64;
 
-/// Largest datagram that is read. Questions are smaller; what is cut off is no longer a message.
+/// Largest datagram that is read, in bytes. Queries are smaller; a longer datagram is cut off and no longer parses.
 const DATAGRAM_MAX: usize = 4096;
 
-/// TCP connections that are served at the same time, of which one client may have half of what others have left; more are closed
-/// at once.
+/// TCP connections that are served at the same time, at most. One client may have half of those that others leave free;
+/// further connections are closed at once.
 pub(super) const CONNECTIONS_MAX: usize = 128;
 
 /// How long a TCP connection may be silent, and how long an answer may take to be sent.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// Largest question over TCP in bytes.
+/// Largest query over TCP in bytes.
 const QUESTION_MAX: usize = 4096;
 
-/// Answers questions.
+/// The DNS server.
 #[derive(Debug)]
 pub(super) struct Server {
     pub(super) authority: Authority,
@@ -49,24 +49,24 @@ pub(super) struct Server {
     pub(super) clients: Clients,
 }
 
-/// What is to be done with a packet.
+/// How a packet is handled.
 pub(super) enum Step {
     Nothing,
     Send(Vec<u8>),
-    /// Other servers must be asked first.
+    /// Other servers must be queried first.
     Wait(Question, Wait),
 }
 
-/// What other servers are asked for.
+/// What to query other servers for.
 pub(super) enum Wait {
     Everything,
-    /// The rest of this answer.
+    /// The target of the alias in this answer.
     Rest(Box<Message>, hickory_proto::rr::Name),
 }
 
 impl Server {
-    /// What can be said to a client without asking anybody. Strangers are told nothing: an answer would reach whoever their
-    /// address belongs to.
+    /// Answers a client as far as possible without other servers. Clients outside the allowed networks get no answer:
+    /// their source address may be forged.
     pub(super) fn step(&self, packet: &[u8], transport: Transport, source: IpAddr) -> Step {
         if !self.clients.are_answered(source) {
             self.metrics.count(Outcome::Foreign);
@@ -108,13 +108,13 @@ impl Server {
             }
             Err(error) => {
                 self.metrics.count(Outcome::Dropped);
-                debug!(%error, "an answer cannot be written");
+                debug!(%error, "cannot encode a DNS answer");
                 Step::Nothing
             }
         }
     }
 
-    /// Asks other servers.
+    /// Queries other servers and completes the answer.
     async fn wait(
         &self,
         packet: &[u8],
@@ -215,11 +215,11 @@ impl Server {
                         ),
                         None => {
                             self.metrics.count(Outcome::Crowded);
-                            debug!(%peer, "a DNS connection is closed: this client has its share of them");
+                            debug!(%peer, "a DNS connection is closed: its client has too many connections");
                         }
                     },
                     Err(error) => {
-                        warn!(%error, "a DNS connection cannot be accepted");
+                        warn!(%error, "cannot accept a DNS connection");
                         tokio::time::sleep(ACCEPT_PAUSE).await;
                     }
                 }
@@ -227,7 +227,7 @@ impl Server {
         }
     }
 
-    /// Answers the questions of one connection, one after the other.
+    /// Answers the queries of one connection, one after the other.
     async fn converse(&self, mut stream: TcpStream, source: IpAddr) {
         while let Ok(Some(packet)) = timeout(IDLE, question(&mut stream)).await {
             let answer = match self.step(&packet, Transport::Tcp, source) {
@@ -247,15 +247,15 @@ impl Server {
     }
 }
 
-/// Pause after a connection could not be accepted, as when there are no file descriptors left.
+/// Pause after a connection could not be accepted, for example because no file descriptors are left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Sends a datagram. One that the system does not take now is lost, as any may be: nobody waits for a slow client.
+/// Sends a datagram. It is dropped if the system does not accept it now, so that a slow client delays no other.
 fn tell(socket: &UdpSocket, answer: &[u8], peer: SocketAddr) {
     let _ = socket.try_send_to(answer, peer);
 }
 
-/// The next question of a connection; none at its end, or when it is too long.
+/// The next query of a connection; none at the end, or when the query is too long.
 async fn question(stream: &mut TcpStream) -> Option<Vec<u8>> {
     let length = usize::from(stream.read_u16().await.ok()?);
     if length > QUESTION_MAX {

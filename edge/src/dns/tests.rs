@@ -1,4 +1,4 @@
-//! The server over its sockets, and what clients may send it.
+//! Tests of the server over its sockets, with valid and invalid packets.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -26,7 +26,7 @@ mod packets;
 
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// Milliseconds for a server of a test to answer.
+/// Timeout of an upstream server in tests, in milliseconds.
 const FORWARD_WITHIN: u64 = 2_000;
 
 struct Running {
@@ -43,7 +43,7 @@ impl Running {
         Self::on(Arc::new(store.clone()), store, upstreams, FORWARD_WITHIN).await
     }
 
-    /// A server on a source, which may not be the store that a test changes.
+    /// A server with a source that may be another one than the store that a test changes.
     async fn on(source: Arc<dyn Store>, store: MemoryStore, upstreams: &[SocketAddr], timeout: u64) -> Self {
         let settings = DnsConfig {
             address: Some("127.0.0.1:0".parse().unwrap()),
@@ -112,7 +112,7 @@ impl Running {
         Message::from_vec(&self.send(&question(name, record_type).to_vec().unwrap()).await).unwrap()
     }
 
-    /// Sends a datagram and gives the next one.
+    /// Sends a datagram and returns the next one received.
     async fn send(&self, packet: &[u8]) -> Vec<u8> {
         let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         socket.connect(self.address).await.unwrap();
@@ -161,7 +161,7 @@ fn addresses(message: &Message) -> Vec<String> {
 #[tokio::test]
 async fn names_are_answered_as_soon_as_they_are_known_and_not_denied_before() {
     let running = Running::start(&[]).await;
-    // An empty store is one that knows that there is nothing.
+    // An empty store is complete: there are no objects.
     running.until_code("web.shop.svc.cluster.local", ResponseCode::NXDomain).await;
     let running = Running::with_cluster(&[]).await;
     let answer = running.ask("WEB.shop.SVC.cluster.local", RecordType::A).await;
@@ -231,7 +231,7 @@ async fn long_answers_are_cut_over_udp_and_whole_over_tcp() {
     assert_eq!(all.len(), 200);
 }
 
-/// 100 ports on each of 200 endpoints are 20,000 places.
+/// 100 ports on each of 200 endpoints are 20,000 SRV records.
 #[tokio::test]
 async fn what_no_answer_holds_is_not_made_and_the_answer_is_marked() {
     let running = Running::with_cluster(&[]).await;

@@ -1,4 +1,4 @@
-//! Which other servers are asked.
+//! The upstream DNS servers.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -9,13 +9,13 @@ use tokio::time::Instant;
 
 use crate::config::{DNS_PORT, DnsConfig, UPSTREAMS_MAX};
 
-/// How old what the file said may be: networks come and go on a device.
+/// How long the content of resolv.conf is cached. It is short because a device may change networks.
 const REREAD: Duration = Duration::from_secs(10);
 
 /// Largest file that is read, in bytes.
 const FILE_LEN_MAX: u64 = 64 * 1024;
 
-/// See the module.
+/// The upstream servers, from the settings or from resolv.conf.
 #[derive(Debug)]
 pub(super) struct Upstreams {
     own: SocketAddr,
@@ -29,7 +29,8 @@ enum Source {
 }
 
 impl Upstreams {
-    /// Those of the settings, or of the machine's resolv.conf. `own` is where this server listens: it never asks itself.
+    /// Uses the servers of the settings, or those of the machine's resolv.conf. `own` is the address of this server, to
+    /// which it never forwards.
     pub(super) fn new(settings: &DnsConfig, own: SocketAddr) -> Self {
         let source = match &settings.upstreams {
             Some(named) => Source::Named(named.iter().map(|upstream| upstream.0).collect()),
@@ -38,7 +39,7 @@ impl Upstreams {
         Self { own, source }
     }
 
-    /// The servers, best first.
+    /// The servers in order of preference.
     pub(super) fn now(&self) -> Vec<SocketAddr> {
         let mut all = match &self.source {
             Source::Named(named) => named.clone(),
@@ -73,7 +74,7 @@ fn name_servers(text: &str) -> Vec<SocketAddr> {
         let mut words = line.split_whitespace();
         let address = words.next().filter(|word| *word == "nameserver").and(words.next())?;
         let address: IpAddr = address.parse().ok()?;
-        // The resolver takes an unspecified address for this machine.
+        // Resolvers treat an unspecified address as this machine.
         let address = match address {
             IpAddr::V4(Ipv4Addr::UNSPECIFIED) => Ipv4Addr::LOCALHOST.into(),
             IpAddr::V6(Ipv6Addr::UNSPECIFIED) => Ipv6Addr::LOCALHOST.into(),

@@ -1,7 +1,7 @@
-//! How one server is asked.
+//! Sends one query to one upstream server.
 //!
-//! Packets are passed on as they are: records, signatures and options that this program does not know arrive unharmed. Each
-//! question has a socket of its own, so a port that the system chose at random, and a random identifier.
+//! Packets are forwarded unchanged, so unknown records, signatures and options are preserved. Each query has its own
+//! socket, and so a random port chosen by the system, and a random identifier.
 
 use std::net::SocketAddr;
 
@@ -13,15 +13,15 @@ use tokio::net::{TcpStream, UdpSocket};
 
 use super::message::{Question, Transport};
 
-/// Largest answer over UDP that is read.
+/// Largest answer over UDP that is read, in bytes.
 const DATAGRAM_MAX: usize = 4096;
 
-/// Asks one server; a trait, so that tests can have servers without sockets, and a clock of their own.
+/// Queries one server. It is a trait so that tests can use servers without sockets and a virtual clock.
 pub(super) trait Exchange: Send + Sync + std::fmt::Debug {
-    /// What the server answers to this question, under an identifier that means nothing.
+    /// The server's answer to this query. Its identifier is not that of the packet.
     ///
     /// # Errors
-    /// The server cannot be reached, or what it sends cannot be read. It waits for ever where nothing comes.
+    /// The server cannot be reached, or its answer cannot be read. Without an answer the future waits for ever.
     fn exchange<'a>(
         &'a self,
         server: SocketAddr,
@@ -55,7 +55,7 @@ impl Exchange for Wire {
     }
 }
 
-/// Where to send from.
+/// The local address to send from.
 fn any_of(server: SocketAddr) -> SocketAddr {
     match server {
         SocketAddr::V4(_) => (std::net::Ipv4Addr::UNSPECIFIED, 0).into(),
@@ -65,7 +65,7 @@ fn any_of(server: SocketAddr) -> SocketAddr {
 
 async fn over_udp(server: SocketAddr, request: &[u8], question: &Question) -> std::io::Result<Vec<u8>> {
     let socket = UdpSocket::bind(any_of(server)).await?;
-    // Connected: the system drops what others send.
+    // On a connected socket the system drops packets of other senders.
     socket.connect(server).await?;
     socket.send(request).await?;
     let mut buffer = vec![0; DATAGRAM_MAX];
@@ -86,7 +86,7 @@ async fn over_tcp(server: SocketAddr, request: &[u8], question: &Question) -> st
     let mut answer = vec![0; usize::from(length)];
     stream.read_exact(&mut answer).await?;
     if !is_answer(&answer, request, question) {
-        return Err(std::io::Error::other("the answer is to another question"));
+        return Err(std::io::Error::other("the answer does not match the query"));
     }
     Ok(answer)
 }
@@ -98,7 +98,7 @@ fn is_answer(packet: &[u8], request: &[u8], question: &Question) -> bool {
     }
     let mut decoder = hickory_proto::serialize::binary::BinDecoder::new(&packet[12..]);
     let asked: Result<Query, _> = hickory_proto::serialize::binary::BinDecodable::read(&mut decoder);
-    // A server that could not read the question says so and does not repeat it.
+    // A server that could not parse the question answers with an error and does not repeat it.
     let count = u16::from_be_bytes([packet[4], packet[5]]);
     let failed = packet[3] & 0x0f != 0;
     if count == 0 { failed } else { asked.is_ok_and(|asked| asked == question.query) }

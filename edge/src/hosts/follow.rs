@@ -1,4 +1,4 @@
-//! What has changed of that which decides about names.
+//! Follows the objects that uniform names depend on.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,17 +10,17 @@ use tombolo_grid::GridName;
 use super::names::Part;
 use crate::follow::{Following, News};
 
-/// What must be computed anew.
+/// The names that must be computed again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Affected {
-    /// All names, from objects that are read again.
+    /// All names, after reading all objects again.
     Everything,
     /// The names of these grids.
     Grids(BTreeSet<GridName>),
 }
 
 impl Affected {
-    /// Nothing is.
+    /// No names.
     pub(super) fn nothing() -> Self {
         Self::Grids(BTreeSet::new())
     }
@@ -33,15 +33,15 @@ impl Affected {
     }
 }
 
-/// What has become of a part.
+/// An event of a part.
 pub(super) enum Happened {
-    /// From now on its changes are told; what was before is to be read.
+    /// Changes are reported from now on; the existing objects must be read.
     Begun,
     /// These objects have changed.
     Changed(Part, Vec<Arc<Change>>),
 }
 
-/// Follows everything that decides.
+/// Follows all parts.
 pub(super) struct Follower(Following);
 
 impl Follower {

@@ -1,8 +1,8 @@
-//! From objects to names.
+//! Computes uniform names from objects.
 //!
-//! What decides is kept, cut down to what names need: grids, the units of nodes, and which slices are of the Services that
-//! govern pods of this node's units. So a change costs what it changes, and where there is no StatefulSetGrid nothing is
-//! read and nothing is kept.
+//! Of the objects, only the data that names need is kept: grids, the units of nodes, and which slices belong to the
+//! Services that govern pods of this node's units. So the cost of a change depends on what it affects. Without a
+//! StatefulSetGrid nothing else is read or kept.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use tracing::debug;
 
 use super::follow::{Affected, Happened};
 
-/// What decides about uniform names.
+/// The kinds that uniform names depend on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
     Grids,
@@ -46,17 +46,17 @@ impl Part {
 pub(super) struct Source {
     store: Arc<dyn Store>,
     me: String,
-    /// Of this node.
+    /// The pods of this node.
     pods: watch::Receiver<Arc<OwnPods>>,
-    /// What decides; none until all of it could be read.
+    /// The inputs of names; none until all of them were read.
     known: Option<Known>,
 }
 
-/// What decides, as far as names need it.
+/// The inputs of names.
 #[derive(Default)]
 struct Known {
     grids: BTreeMap<GridName, StatefulSetGrid>,
-    /// Of labels the keys of grids alone.
+    /// Only labels whose keys are those of grids.
     nodes: Nodes,
     /// The slices of each Service that governs pods of this node's units.
     slices: HashMap<ServiceName, BTreeSet<ObjectKey>>,
@@ -67,7 +67,7 @@ impl Source {
         Self { store, me, pods, known: None }
     }
 
-    /// Waits until pods of this node are elsewhere; what that concerns. Cancel-safe.
+    /// Waits until the addresses of this node's pods change, and returns the affected names. Cancel-safe.
     pub(super) async fn moved(&mut self) -> Affected {
         if self.pods.changed().await.is_err() {
             std::future::pending::<()>().await;
@@ -76,12 +76,12 @@ impl Source {
         Affected::Grids(grids.cloned().collect())
     }
 
-    /// Whether all that decides was read.
+    /// Whether all inputs were read.
     pub(super) fn is_known(&self) -> bool {
         self.known.is_some()
     }
 
-    /// Takes news; the names that are others now.
+    /// Applies an event, and returns the names that may have changed.
     pub(super) fn take(&mut self, happened: Happened) -> Affected {
         let Happened::Changed(part, changes) = happened else { return Affected::Everything };
         let Some(known) = &mut self.known else { return Affected::Everything };
@@ -99,10 +99,10 @@ impl Source {
         affected
     }
 
-    /// Reads everything again; the names of all grids.
+    /// Reads everything again, and returns the names of all grids.
     ///
     /// # Errors
-    /// [`StoreError`] when something is not known here, this node's labels among it.
+    /// [`StoreError`] when an input is not known here, for example this node's labels.
     pub(super) fn all(&mut self) -> Result<Vec<(GridName, Names)>, StoreError> {
         self.known = None;
         let known = self.read()?;
@@ -112,7 +112,7 @@ impl Source {
         Ok(names.into_iter().filter_map(|(grid, names)| Some((grid, names?))).collect())
     }
 
-    /// The names of these grids; none of one that is gone.
+    /// The names of these grids; none for a grid that no longer exists.
     ///
     /// # Errors
     /// As [`Self::all`].
@@ -146,7 +146,7 @@ impl Source {
         Ok(any)
     }
 
-    /// What decides now. Of a node without grids only that there are none.
+    /// Reads all inputs. Without grids it reads nothing else.
     fn read(&self) -> Result<Known, StoreError> {
         let mut known = Known::default();
         if !self.has_grids()? {
@@ -157,7 +157,7 @@ impl Source {
         let Some(own) = own else {
             return Err(StoreError::NotSynced { reason: format!("the Node {} is not known here", self.me) });
         };
-        // Of everything one at a time: what is kept is little, and what it is read from may be much.
+        // Objects are read one at a time: little is kept, but all objects together may be large.
         self.store.each(&Part::Grids.resource(), None, &mut |grid| {
             if let Some(grid) = read(&grid, |body| StatefulSetGrid::of(body, |key| own.unit(key))) {
                 known.grids.insert(grid.name.clone(), grid);
@@ -197,7 +197,7 @@ impl Known {
         self.grids.values().filter(governed).map(|grid| grid.name.clone()).collect()
     }
 
-    /// Most changes of a grid are of its status, and say nothing about names.
+    /// Most changes of a grid concern its status and do not affect names.
     fn take_grid(&mut self, me: &str, change: &Change) -> Affected {
         let key = &change.object.key;
         let name = GridName { namespace: key.namespace().to_owned(), name: key.name().to_owned() };
@@ -225,7 +225,7 @@ impl Known {
         Affected::Grids(BTreeSet::from([name]))
     }
 
-    /// Nodes change all the time, and their units hardly ever.
+    /// Nodes change all the time, but their units hardly ever.
     fn take_node(&mut self, me: &str, change: &Change) -> Affected {
         let name = change.object.key.name();
         let is_key = |key: &str| self.grids.values().any(|grid| grid.key() == key);
@@ -253,7 +253,7 @@ impl Known {
         Affected::Grids(moved.map(|grid| grid.name.clone()).collect())
     }
 
-    /// A slice that changes its Service concerns the old one too.
+    /// A slice that moves to another Service affects the old one too.
     fn take_slice(&mut self, change: &Change) -> Affected {
         let key = &change.object.key;
         if !self.slices.keys().any(|service| service.namespace == key.namespace()) {
@@ -276,12 +276,12 @@ impl Known {
     }
 }
 
-/// The units of a node: its labels whose keys are those of grids. None of another node that has none.
+/// The units of a node: its labels whose keys are those of grids. None for another node without such labels.
 fn units(me: &str, node: &Stored, is_key: impl Fn(&str) -> bool) -> Option<Node> {
     let is_me = node.key.name() == me;
     let mut node = read(node, Node::of)?;
     node.labels.retain(|key, _| is_key(key));
-    // Names of pods stay where their node was voted dead.
+    // Names of pods remain when their node was voted dead.
     node.unhealthy = false;
     Some(node).filter(|node| is_me || !node.labels.is_empty())
 }
@@ -300,8 +300,10 @@ fn service_of_grid(grid: &StatefulSetGrid) -> Option<ServiceName> {
     Some(ServiceName::new(&grid.name.namespace, grid.service_name()?))
 }
 
-/// What an object says; nothing when it cannot be read.
+/// Parses an object; none when it is invalid.
 fn read<T>(object: &Stored, read: impl Fn(&[u8]) -> Result<T, tombolo_grid::BodyError>) -> Option<T> {
     let result = read(&object.body());
-    result.inspect_err(|error| debug!(key = %object.key, %error, "an object says nothing about names")).ok()
+    result
+        .inspect_err(|error| debug!(key = %object.key, %error, "uniform names ignore an invalid object"))
+        .ok()
 }

@@ -15,11 +15,11 @@ use super::*;
 
 mod work;
 
-/// Of the paused clock: longer than a period.
+/// A timeout on the paused clock, longer than a period.
 const DEADLINE: Duration = Duration::from_secs(90);
 const PERIOD: Duration = Duration::from_secs(30);
 
-/// A period in which no test ends, and the time of the paused clock for what does not wait for it.
+/// A period longer than any test, and a timeout on the paused clock for changes that do not wait for the period.
 const RARELY: Duration = Duration::from_secs(3600);
 const SOON: Duration = Duration::from_secs(2);
 
@@ -92,7 +92,7 @@ impl Publisher {
         Self::start_at(store, "hosts", watch::channel(None).0)
     }
 
-    /// One whose full syncs are too far apart to bring what it missed.
+    /// Starts one whose full syncs are too far apart to repair missed changes.
     fn start_following(store: &MemoryStore) -> Self {
         Self { patience: SOON, ..Self::start_with(store, "hosts", watch::channel(None).0, RARELY) }
     }
@@ -199,7 +199,7 @@ async fn damage_and_a_folder_that_is_missing_heal() {
     publisher.says(OF_A).await;
     std::fs::write(publisher.path(), "damage").unwrap();
     publisher.says(OF_A).await;
-    // A folder in its place cannot be replaced by a file.
+    // A folder at the path of the file cannot be replaced by a file.
     std::fs::remove_file(publisher.path()).unwrap();
     std::fs::create_dir(publisher.path()).unwrap();
     std::fs::write(publisher.path().join("child"), "").unwrap();
@@ -215,7 +215,7 @@ async fn equal_names_are_not_written_again() {
     let store = cluster().await;
     let publisher = Publisher::start(&store);
     publisher.says(OF_A).await;
-    // Another file would have another number, as long as this one is still there.
+    // A new file would have another inode number, as the old one still exists.
     let number = |path: &Path| std::fs::metadata(path).unwrap().ino();
     let kept = publisher.folder.path().join("kept");
     std::fs::hard_link(publisher.path(), &kept).unwrap();
@@ -233,10 +233,10 @@ async fn a_file_that_cannot_be_written_keeps_names_from_nobody() {
     let (names, mut told) = watch::channel(None);
     let publisher = Publisher::start_at(&store, "missing/hosts", names);
     let known = told.wait_for(|names| names.as_ref().is_some_and(|names| names.text() == OF_A));
-    tokio::time::timeout(DEADLINE, known).await.expect("the names are told").unwrap();
+    tokio::time::timeout(DEADLINE, known).await.expect("the names are published").unwrap();
     let file = publisher.folder.path().join("missing/hosts");
     assert!(!file.exists());
-    // The folder is made by whoever mounts it: the file comes with the next full sync.
+    // Once the folder exists, the next full sync writes the file.
     std::fs::create_dir(file.parent().unwrap()).unwrap();
     let deadline = Instant::now() + DEADLINE;
     while std::fs::read_to_string(&file).unwrap_or_default() != OF_A {

@@ -1,5 +1,5 @@
-//! Calls that have no message of their own, as records of MetaServer (docs/reference/kubeedge.md#metaserver), and what
-//! comes back.
+//! Sends calls that have no message of their own as MetaServer records (docs/reference/kubeedge.md#metaserver), and
+//! reads their answers.
 
 use std::time::Duration;
 
@@ -20,11 +20,11 @@ use tombolo_proto::session::kubeedge::{
     Application, ApplicationError, ApplicationStatus, Kinds, Verb, completed, completed_list,
 };
 
-/// How long MetaServer waits for its cloud (docs/reference/kubeedge.md#application-messages). One without a dynamic
-/// controller, as KubeEdge's defaults have it, does not answer at all.
+/// How long MetaServer waits for its cloud (docs/reference/kubeedge.md#application-messages). A cloud without a dynamic
+/// controller, which is KubeEdge's default, does not answer at all.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Options of a list that travel, and whether they are numbers.
+/// List options that are sent, and whether they are numbers.
 const LIST_OPTIONS: [(&str, bool); 6] = [
     ("labelSelector", false),
     ("fieldSelector", false),
@@ -37,7 +37,8 @@ const LIST_OPTIONS: [(&str, bool); 6] = [
 /// A call as a record.
 ///
 /// # Errors
-/// When records cannot say it: an answer without end, a subresource that is read, a whole collection that is deleted.
+/// When a record cannot express the call: a watch or log stream, the read of a subresource, the deletion of a
+/// collection.
 pub(super) fn message_of(call: &ApiRequest, node: &NodeId) -> Result<Message, Box<StatusError>> {
     let record = record_of(call, node).ok_or_else(|| {
         let ApiRequest { method, path_and_query, .. } = call;
@@ -50,7 +51,7 @@ pub(super) fn message_of(call: &ApiRequest, node: &NodeId) -> Result<Message, Bo
     Ok(Message::new(MessageId::from_random_bytes([0; 16]), 0, route, record.to_content()))
 }
 
-/// Whether the record in a message creates something.
+/// Whether the record in a message creates an object.
 pub(super) fn creates(message: &Message) -> bool {
     Application::read(&message.content).is_ok_and(|record| record.verb == Verb::Create)
 }
@@ -101,7 +102,7 @@ fn key_of(target: &ApiPath) -> Option<String> {
         .then(|| format!("/{group}/{version}/{resource}/{}/{}", or_null(namespace), or_null(name)))
 }
 
-/// The resource of a key; none for one that is a path.
+/// The resource of a key; `None` if the key is a path.
 fn resource_of(key: &str) -> Option<Resource> {
     let parts: Vec<&str> = key.strip_prefix('/')?.split('/').collect();
     let [group, version, plural, _, _] = parts.as_slice() else { return None };
@@ -137,7 +138,7 @@ fn patch_option(call: &ApiRequest, target: &ApiPath, params: &Params) -> Value {
     })
 }
 
-/// What a record asks for.
+/// The request in a record.
 struct Asked {
     verb: Verb,
     key: String,
@@ -151,7 +152,7 @@ impl Asked {
         Self { verb, key, option, body: None, subresource: String::new() }
     }
 
-    /// The record; equal questions of a node have one id.
+    /// The record. Equal requests of a node have the same ID.
     fn record(self, node: &NodeId) -> Application {
         let Self { verb, key, option, body, subresource } = self;
         let option = option.to_string().into_bytes();
@@ -178,16 +179,16 @@ impl Asked {
     }
 }
 
-/// What a record says of its call: the result, or why not.
+/// The result of the call in a record, or the reason of its failure.
 pub(super) fn outcome(kinds: &Kinds, content: &Content) -> Result<Bytes, Box<StatusError>> {
     let failed = |code, reason, text: &str| Err(Box::new(StatusError::new(code, reason, text)));
     let Ok(record) = Application::read(content) else {
-        return failed(503, "ServiceUnavailable", "the cloud's answer is no record");
+        return failed(503, "ServiceUnavailable", "the cloud's answer is not a MetaServer record");
     };
     if record.status == ApplicationStatus::Approved {
         let (verb, resource) = (record.verb, resource_of(&record.key));
         let Some(body) = record.resp_body.map(Bytes::from) else { return Ok(success()) };
-        // Typed encoders leave out what the type says.
+        // Typed encoders leave out kind and apiVersion.
         return Ok(match (verb, resource) {
             (Verb::List, Some(resource)) => completed_list(kinds, &resource, &body),
             (Verb::Get | Verb::Create | Verb::Update | Verb::UpdateStatus | Verb::Patch, Some(resource)) => {
@@ -203,7 +204,7 @@ pub(super) fn outcome(kinds: &Kinds, content: &Content) -> Result<Bytes, Box<Sta
     }
 }
 
-/// The `Status` of something that was done and has no object to show.
+/// The `Status` of a success without an object.
 pub(super) fn success() -> Bytes {
     json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}).to_string().into()
 }
@@ -330,7 +331,7 @@ mod tests {
         let body = outcome(&Kinds::default(), &typed.to_content()).expect("an object");
         let slice: Value = serde_json::from_slice(&body).expect("JSON");
         assert_eq!((&slice["apiVersion"], &slice["kind"]), (&json!("apps/v1"), &json!("Deployment")));
-        // Of a custom kind, which discovery alone knows.
+        // A custom kind, which is known only from discovery.
         let document = json!({"items": [{"metadata": {"name": "example.org"}, "versions": [
             {"version": "v1", "resources": [{"resource": "geese", "responseKind": {"kind": "Goose"}}]}]}]});
         let kinds = Kinds::discovered(document.to_string().as_bytes()).expect("a document");

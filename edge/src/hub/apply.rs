@@ -1,53 +1,53 @@
-//! From deliveries to commits: the queue between the session and the store.
+//! The queue between the session and the store, from deliveries to commits.
 
 use std::collections::VecDeque;
 
 use futures::future::BoxFuture;
 use tombolo_proto::frame::{Change, Refusal, RefusalReason};
-use tombolo_proto::ids::{CloudRevision, Epoch, Lane, ScopeId, Seq};
+use tombolo_proto::ids::{CloudRevision, Epoch, Lane, Seq, SubscriptionId};
 
 use crate::store::{Delivery, Refused, Store, Welcome, WriteError};
 
-/// Deliveries in one transaction, at most: beyond it acknowledgements would wait too long.
+/// Maximum number of deliveries in one transaction. With more, acknowledgements would wait too long.
 const GROUP_MAX: usize = 64;
 
 /// Longest text of a refusal on the wire, in bytes.
 const MESSAGE_MAX: usize = 1024;
 
-/// What the store must do, in the order in which the session told it.
+/// Work for the store, in the order of the session's events.
 #[derive(Debug)]
 pub(super) enum Work {
     Welcome(Welcome),
-    /// Of a scope of the store; none for one that is followed no longer, whose deliveries are dropped.
+    /// A delivery of a subscription of the store; `None` if it is no longer followed, and the delivery is dropped.
     Deliver {
         lane: Lane,
         seq: Seq,
-        scope: Option<ScopeId>,
+        subscription: Option<SubscriptionId>,
         change: Change,
     },
     CaughtUp {
-        scope: ScopeId,
+        subscription: SubscriptionId,
         epoch: Epoch,
         revision: CloudRevision,
     },
-    /// The cloud has ended a scope of the store. In line with what it told before, which is not to be written after the
-    /// scope was cleared.
+    /// The cloud has ended a subscription of the store. Queued behind its earlier deliveries, which must not be written
+    /// after the subscription was cleared.
     Closed(Closed),
 }
 
-/// The end of a scope of the store.
+/// The end of a subscription of the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Closed {
-    pub(super) scope: ScopeId,
+    pub(super) subscription: SubscriptionId,
     pub(super) code: u16,
     pub(super) reason: String,
 }
 
-/// Work that waits. Bounded by the session's windows: no more is delivered before something is committed.
+/// Waiting work. Bounded by the session's windows: no more is delivered before something is committed.
 #[derive(Debug, Default)]
 struct Queue(VecDeque<Work>);
 
-/// Brings the work to the store, one call at a time.
+/// Passes the work to the store, one call at a time.
 pub(super) struct Applier {
     store: Store,
     queue: Queue,
@@ -63,15 +63,15 @@ impl Applier {
         self.queue.push(work);
     }
 
-    /// Whether everything that was told is in the store.
+    /// Whether all work is in the store.
     pub(super) fn is_idle(&self) -> bool {
         self.applying.is_none() && self.queue.0.is_empty()
     }
 
-    /// How the next call came out; waits for ever when there is nothing to do. Cancel-safe.
+    /// Waits for the outcome of the next call; forever if there is no work. Cancel-safe.
     ///
     /// # Errors
-    /// When the session cannot go on: what the store could not write it must not contradict later.
+    /// When the store could not write something that later work of the session builds on. The session must end.
     pub(super) async fn applied(&mut self) -> Result<Outcome, String> {
         if self.applying.is_none()
             && let Some(group) = self.queue.next_group()
@@ -81,40 +81,40 @@ impl Applier {
         let Some(work) = &mut self.applying else { return std::future::pending().await };
         let outcome = work.await;
         self.applying = None;
-        outcome.map_err(|error| format!("the store cannot follow: {error}"))
+        outcome.map_err(|error| format!("cannot write to the store: {error}"))
     }
 
-    /// Waits for the call that is under way: a later session must find everything that it writes.
+    /// Waits for the current call: a later session must find everything that it writes.
     pub(super) async fn settle(&mut self) {
         if let Some(applying) = self.applying.take() {
-            // What is committed now is known to the next session; what failed is not.
+            // The next session finds what is committed now; the cloud sends the rest again.
             let _ = applying.await;
         }
     }
 }
 
-/// Work that one call of the store does.
+/// Work for one call of the store.
 #[derive(Debug)]
 enum Group {
     Welcome(Welcome),
     Deliver(Vec<(Lane, Seq, Option<Delivery>)>),
-    CaughtUp { scope: ScopeId, epoch: Epoch, revision: CloudRevision },
+    CaughtUp { subscription: SubscriptionId, epoch: Epoch, revision: CloudRevision },
     Closed(Closed),
 }
 
-/// What the session must be told.
+/// Results to pass to the session.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Outcome {
     pub(super) refused: Vec<Refusal>,
     /// Highest finished position of each lane.
     pub(super) committed: Vec<(Lane, Seq)>,
-    /// Scopes that are complete now.
-    pub(super) caught_up: Vec<ScopeId>,
-    /// Scopes that have ended, of which nothing more will be written.
+    /// Subscriptions that are complete now.
+    pub(super) caught_up: Vec<SubscriptionId>,
+    /// Ended subscriptions, to which nothing more will be written.
     pub(super) closed: Vec<Closed>,
-    /// The start of the session is written: scopes may be compared.
+    /// The start of the session is written: the subscriptions may be compared.
     pub(super) welcomed: bool,
-    /// Something that the cloud has told since is on the disk.
+    /// Something that the cloud sent after the welcome is on disk.
     pub(super) stored: bool,
 }
 
@@ -123,20 +123,20 @@ impl Queue {
         self.0.push_back(work);
     }
 
-    /// The next work; deliveries that follow each other go together.
+    /// The next work. Consecutive deliveries are grouped.
     fn next_group(&mut self) -> Option<Group> {
         let first = match self.0.pop_front()? {
             Work::Welcome(welcome) => return Some(Group::Welcome(welcome)),
-            Work::CaughtUp { scope, epoch, revision } => {
-                return Some(Group::CaughtUp { scope, epoch, revision });
+            Work::CaughtUp { subscription, epoch, revision } => {
+                return Some(Group::CaughtUp { subscription, epoch, revision });
             }
             Work::Closed(closed) => return Some(Group::Closed(closed)),
-            Work::Deliver { lane, seq, scope, change } => (lane, seq, delivery(scope, change)),
+            Work::Deliver { lane, seq, subscription, change } => (lane, seq, delivery(subscription, change)),
         };
         let mut group = vec![first];
         while group.len() < GROUP_MAX && matches!(self.0.front(), Some(Work::Deliver { .. })) {
-            if let Some(Work::Deliver { lane, seq, scope, change }) = self.0.pop_front() {
-                group.push((lane, seq, delivery(scope, change)));
+            if let Some(Work::Deliver { lane, seq, subscription, change }) = self.0.pop_front() {
+                group.push((lane, seq, delivery(subscription, change)));
             }
         }
         Some(Group::Deliver(group))
@@ -146,23 +146,23 @@ impl Queue {
 /// Does the work.
 ///
 /// # Errors
-/// [`WriteError`] when the session cannot go on: what the store could not write it must not contradict later.
+/// [`WriteError`] when the store could not write something that later work builds on. The session must end.
 async fn execute(store: Store, group: Group) -> Result<Outcome, WriteError> {
     match group {
         Group::Welcome(welcome) => {
             store.welcome(welcome).await.map(|()| Outcome { welcomed: true, ..Outcome::default() })
         }
-        Group::CaughtUp { scope, epoch, revision } => {
-            let outcome = Outcome { caught_up: vec![scope], stored: true, ..Outcome::default() };
-            store.caught_up(scope, epoch, revision).await.map(|()| outcome)
+        Group::CaughtUp { subscription, epoch, revision } => {
+            let outcome = Outcome { caught_up: vec![subscription], stored: true, ..Outcome::default() };
+            store.caught_up(subscription, epoch, revision).await.map(|()| outcome)
         }
         Group::Closed(closed) => Ok(Outcome { closed: vec![closed], ..Outcome::default() }),
         Group::Deliver(group) => deliver(&store, group).await,
     }
 }
 
-fn delivery(scope: Option<ScopeId>, change: Change) -> Option<Delivery> {
-    scope.map(|scope| Delivery { scope, change })
+fn delivery(subscription: Option<SubscriptionId>, change: Change) -> Option<Delivery> {
+    subscription.map(|subscription| Delivery { subscription, change })
 }
 
 async fn deliver(store: &Store, group: Vec<(Lane, Seq, Option<Delivery>)>) -> Result<Outcome, WriteError> {
@@ -190,14 +190,14 @@ async fn deliver(store: &Store, group: Vec<(Lane, Seq, Option<Delivery>)>) -> Re
 }
 
 async fn write(store: &Store, deliveries: Vec<Delivery>) -> Result<Vec<Result<(), Refused>>, WriteError> {
-    // An empty commit costs the disk as much as any other, and wakes everybody.
+    // An empty commit costs the disk as much as any other, and wakes all waiters.
     if deliveries.is_empty() {
         return Ok(Vec::new());
     }
     match store.apply(deliveries.clone()).await {
         Err(WriteError::Closed) => Err(WriteError::Closed),
         Err(error) if deliveries.len() == 1 => Ok(vec![Err(refusal(&error))]),
-        // One object that does not fit must not take others with it.
+        // One object that does not fit must not make others fail.
         Err(_) => one_by_one(store, deliveries).await,
         written => written,
     }
@@ -277,12 +277,17 @@ mod tests {
         let version = ObjectVersion { uid, revision: CloudRevision(revision), hash };
         let object = SharedObject::new(key, version, text.into(), Vec::new());
         let change = Change::Upsert(Arc::new(object));
-        Work::Deliver { lane: Lane::Delivery, seq: Seq(revision), scope: Some(ScopeId::NODE), change }
+        Work::Deliver {
+            lane: Lane::Delivery,
+            seq: Seq(revision),
+            subscription: Some(SubscriptionId::NODE),
+            change,
+        }
     }
 
-    fn gone(scope: Option<ScopeId>) -> Work {
+    fn gone(subscription: Option<SubscriptionId>) -> Work {
         let key = ObjectKey::new(Resource::new("", "v1", "configmaps"), "default", "app");
-        Work::Deliver { lane: Lane::Delivery, seq: Seq(3), scope, change: Change::Absent { key } }
+        Work::Deliver { lane: Lane::Delivery, seq: Seq(3), subscription, change: Change::Absent { key } }
     }
 
     #[tokio::test]
@@ -296,14 +301,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_end_of_a_scope_comes_after_what_was_told_before() {
+    async fn the_end_of_a_subscription_comes_after_what_was_told_before() {
         let store = store();
-        let scope = store.open_scope(Selection::all(Resource::new("", "v1", "configmaps"))).await.unwrap();
+        let subscription =
+            store.open_subscription(Selection::all(Resource::new("", "v1", "configmaps"))).await.unwrap();
         let epoch = Epoch { cluster: Uid::parse("cluster").unwrap(), generation: 1 };
         let mut applier = Applier::new(store.clone());
-        let closed = Closed { scope, code: 403, reason: String::new() };
-        applier.push(gone(Some(scope)));
-        applier.push(Work::CaughtUp { scope, epoch, revision: CloudRevision(1) });
+        let closed = Closed { subscription, code: 403, reason: String::new() };
+        applier.push(gone(Some(subscription)));
+        applier.push(Work::CaughtUp { subscription, epoch, revision: CloudRevision(1) });
         applier.push(Work::Closed(closed.clone()));
         let mut told = Vec::new();
         while !applier.is_idle() {
@@ -314,7 +320,7 @@ mod tests {
         assert!(store.subscriptions().unwrap()[0].synced, "what was told before is written");
     }
 
-    /// Promise 4 of docs/consistency.md: of what shares a commit only that is refused which does not fit.
+    /// Promise 4 of docs/consistency.md: of the objects that share a commit, only those that do not fit are refused.
     #[tokio::test]
     async fn an_object_that_the_disk_has_no_room_for_takes_no_other_one_with_it() {
         let disk = FaultyDisk::new(53);
@@ -333,8 +339,8 @@ mod tests {
         assert!(applier.is_idle());
     }
 
-    /// Row O30 of docs/reference/superedge.md#offline-rows, as far as decision 0009 lets it be: who reads never waits
-    /// for the disk, who watches is told nothing before it is there, and what has come meanwhile shares its commits.
+    /// Row O30 of docs/reference/superedge.md#offline-rows, as far as decision 0009 allows: readers never wait for the
+    /// disk, watchers see a change only when it is on disk, and changes that arrive meanwhile share commits.
     #[tokio::test]
     async fn a_slow_disk_keeps_no_reader_waiting_and_a_burst_shares_its_commits() {
         const CHANGES: u64 = 10_000;
@@ -343,7 +349,11 @@ mod tests {
         let mut applier = Applier::new(store.clone());
         let epoch = Epoch { cluster: Uid::parse("cluster").unwrap(), generation: 1 };
         applier.push(Work::Welcome(Welcome { epoch: epoch.clone(), resumed: false, trim_version: 1 }));
-        applier.push(Work::CaughtUp { scope: ScopeId::NODE, epoch, revision: CloudRevision(1) });
+        applier.push(Work::CaughtUp {
+            subscription: SubscriptionId::NODE,
+            epoch,
+            revision: CloudRevision(1),
+        });
         while !applier.is_idle() {
             applier.applied().await.unwrap();
         }

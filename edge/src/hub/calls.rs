@@ -1,7 +1,7 @@
-//! The agent's API calls as messages of dialect `kubeedge`, and their answers as those of an API server
+//! Translates the agent's API calls to messages of dialect `kubeedge`, and their answers to those of an API server
 //! (docs/reference/kubeedge.md#upstream-messages).
 //!
-//! A stock cloud has a message for what a kubelet does; every other call is one of its MetaServer's.
+//! A KubeEdge cloud has messages for the calls of a kubelet. Every other call is sent as a MetaServer record.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use tombolo_proto::session::kubeedge::{Kinds, Shape, completed, resource_of};
 
 use super::application;
 
-/// How the answer to a call reads: the shape of the message's answer, and the code of a success.
+/// The form of the answer to a call: the shape of the message's answer, and the status code of a success.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Form {
     shape: Shape,
@@ -38,12 +38,12 @@ impl Form {
         Self { shape, code: if creates { 201 } else { 200 } }
     }
 
-    /// Whether a cloud answers at all.
+    /// Whether the cloud answers at all.
     pub(super) fn is_answered(self) -> bool {
         self.shape != Shape::Silent
     }
 
-    /// How long a stock edge waits for such an answer: a cloud without a dynamic controller gives none
+    /// How long a KubeEdge edge waits for such an answer. A cloud without a dynamic controller does not answer records
     /// (docs/reference/kubeedge.md#application-messages).
     pub(super) fn patience(self) -> Duration {
         match self.shape {
@@ -53,11 +53,11 @@ impl Form {
     }
 }
 
-/// A call as a message. Id and time are the session's to set. What has no message of its own travels as a record of
-/// MetaServer, whose clouds take any call (docs/reference/kubeedge.md#metaserver).
+/// A call as a message. The session sets ID and time. A call without a message of its own is sent as a MetaServer
+/// record, which can hold almost any call (docs/reference/kubeedge.md#metaserver).
 ///
 /// # Errors
-/// When neither can say it.
+/// When neither a message nor a record can express the call.
 pub(super) fn message_of(call: &ApiRequest, node: &NodeId) -> Result<Message, Box<StatusError>> {
     use {Operation as Op, ResourceType as Type};
     let path = decode(call.path_and_query.split('?').next().unwrap_or_default());
@@ -104,14 +104,14 @@ pub(super) fn message_of(call: &ApiRequest, node: &NodeId) -> Result<Message, Bo
     Ok(message(operation, ObjectPath::new(namespace, kind, name), content))
 }
 
-/// A message of the agent about an object.
+/// Creates a message of the agent about an object.
 pub(super) fn message(operation: Operation, path: ObjectPath, content: Content) -> Message {
     let resource = ResourcePath::from(LocalPath::Object(path));
     let route = Route::new(Source::Edged, Group::Meta, operation, resource);
     Message::new(MessageId::from_random_bytes([0; 16]), 0, route, content)
 }
 
-/// Patches travel as a text that holds JSON (docs/reference/kubeedge.md#content).
+/// Patches are sent as a string that holds JSON (docs/reference/kubeedge.md#content).
 fn content(call: &ApiRequest, patch: bool) -> Result<Content, Box<StatusError>> {
     let bad =
         |error: &dyn std::fmt::Display| Box::new(StatusError::new(400, "BadRequest", &error.to_string()));
@@ -124,7 +124,7 @@ fn content(call: &ApiRequest, patch: bool) -> Result<Content, Box<StatusError>> 
     Content::from_json(&call.body).map_err(|error| bad(&error))
 }
 
-/// `metadata.name` of an object that is created; empty when it has none.
+/// `metadata.name` of an object to create; empty if it has none.
 fn name_in(body: &[u8]) -> &str {
     #[derive(serde::Deserialize)]
     struct Object<'a> {
@@ -138,7 +138,7 @@ fn name_in(body: &[u8]) -> &str {
     serde_json::from_slice::<Object<'_>>(body).map(|object| object.metadata.name).unwrap_or_default()
 }
 
-/// The answer of an API server that a reply stands for. `kinds` are those that the cluster is known to have.
+/// Translates a reply to the answer of an API server. `kinds` are the known kinds of the cluster.
 pub(super) fn answer(kinds: &Kinds, form: Form, reply: &Message) -> ApiReply {
     match outcome(kinds, form, reply) {
         Ok((code, body)) => ApiReply { code, content_type: JSON.to_owned(), body },
@@ -159,7 +159,7 @@ fn outcome(kinds: &Kinds, form: Form, reply: &Message) -> Result<(u16, Bytes), B
         word => word.clone(),
     });
     let resource = word.and_then(|word| resource_of(&word));
-    // Objects that a stock cloud has built itself do not say what they are.
+    // Objects that a KubeEdge cloud builds itself lack kind and apiVersion.
     let object = |content: &Content| {
         let body = content.as_json();
         (
@@ -171,12 +171,12 @@ fn outcome(kinds: &Kinds, form: Form, reply: &Message) -> Result<(u16, Bytes), B
         Shape::Wrap { .. } => match Outcome::read(&reply.content) {
             Ok(Outcome::Done(done)) => Ok(object(&done)),
             Ok(Outcome::Failed(error)) => Err(Box::new(error)),
-            Err(_) => Err(sentence("the cloud's answer has no form")),
+            Err(_) => Err(sentence("the cloud's answer is malformed")),
         },
         Shape::Object => match bare_failure(&reply.content) {
             Some(error) => Err(Box::new(error)),
             None if reply.content.is_object() => Ok(object(&reply.content)),
-            None => Err(sentence("the cloud's answer is no object")),
+            None => Err(sentence("the cloud's answer is not an object")),
         },
         Shape::Done if reply.content.is_ok() => Ok((200, application::success())),
         Shape::Done => {
@@ -185,12 +185,12 @@ fn outcome(kinds: &Kinds, form: Form, reply: &Message) -> Result<(u16, Bytes), B
         Shape::Application => application::outcome(kinds, &reply.content).map(|body| (form.code, body)),
         Shape::Silent => Ok(object(&reply.content)),
         Shape::List | Shape::CaCertificate | Shape::WatchSync | Shape::ServiceBus | Shape::Unknown => {
-            Err(sentence("no call is answered in this form"))
+            Err(sentence("the cloud's answer has an unexpected form"))
         }
     }
 }
 
-/// A stock cloud answers a failed query with the bare error where the object should be
+/// A KubeEdge cloud answers a failed query with the bare error where the object should be
 /// (docs/reference/kubeedge.md#upstream-messages).
 fn bare_failure(content: &Content) -> Option<StatusError> {
     let value: Value = content.read().ok()?;
@@ -198,7 +198,7 @@ fn bare_failure(content: &Content) -> Option<StatusError> {
     match object.get("ErrStatus") {
         Some(status) => serde_json::from_value(status.clone()).ok(),
         None if object.contains_key("metadata") || object.contains_key("status") => None,
-        None => Some(StatusError::new(503, "ServiceUnavailable", "the cloud could not ask its API server")),
+        None => Some(StatusError::new(503, "ServiceUnavailable", "the cloud could not reach its API server")),
     }
 }
 
@@ -256,11 +256,11 @@ mod tests {
         assert_eq!(patch.content.as_json(), "\"{\\\"status\\\":{}}\"", "patches are text");
     }
 
-    /// Row by row what Go's typed encoders leave out, on its way to the disk and to who asked.
+    /// Fields that Go's typed encoders leave out are filled in, both on disk and in the answer to the client.
     #[tokio::test]
     async fn typed_objects_are_stored_and_answered_with_their_kind() {
         use tombolo_apicore::store::Store as _;
-        use tombolo_proto::ids::{CloudRevision, Epoch, ScopeId, Uid};
+        use tombolo_proto::ids::{CloudRevision, Epoch, SubscriptionId, Uid};
         use tombolo_proto::kubeedge;
         use tombolo_proto::session::kubeedge::Down;
 
@@ -286,9 +286,12 @@ mod tests {
         let welcome = Welcome { epoch: epoch.clone(), resumed: false, trim_version: 0 };
         store.welcome(welcome).await.expect("written");
         let key = change.key().clone();
-        let stored = store.apply(vec![Delivery { scope: ScopeId::NODE, change }]).await.expect("written");
+        let stored = store
+            .apply(vec![Delivery { subscription: SubscriptionId::NODE, change }])
+            .await
+            .expect("written");
         assert!(stored.iter().all(Result::is_ok), "{stored:?}");
-        store.caught_up(ScopeId::NODE, epoch, CloudRevision(77)).await.expect("written");
+        store.caught_up(SubscriptionId::NODE, epoch, CloudRevision(77)).await.expect("written");
         let held = store.get(&key).expect("readable").expect("there");
         let held: Value = serde_json::from_slice(&held.body()).expect("JSON");
         assert_eq!((&held["kind"], &held["apiVersion"]), (&json!("ConfigMap"), &json!("v1")));

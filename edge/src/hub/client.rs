@@ -1,4 +1,4 @@
-//! The owner of the session: dials, drives, backs off.
+//! The owner of the session: dials, drives the session, backs off.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use tracing::{debug, warn};
 use super::dial::{Connection, Dial};
 use super::driver::Driver;
 use super::kinds::KnownKinds;
-use super::stock::StockDriver;
+use super::kubeedge::KubeEdgeDriver;
 use super::{CallError, Command, HubState};
 use crate::fault::Fault;
 use crate::identity::Identity;
@@ -23,14 +23,14 @@ use crate::metrics::Metrics;
 use crate::store::Store;
 use crate::subscriptions::Board;
 
-/// Longest wait that a cloud's goodbye can ask for.
+/// Longest delay that a cloud's goodbye can ask for.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
 
-/// How long a session must last before its success lets the next attempts begin with short waits again. What ends sooner, and
-/// begins again at once, would do so for ever.
+/// How long a session must last before it resets the back-off. Otherwise sessions that end soon would be repeated
+/// without delay forever.
 pub(super) const HELD_MIN: Duration = Duration::from_secs(5);
 
-/// What the owner is made of.
+/// The parts of the owner.
 pub(crate) struct ClientParts {
     pub(crate) node: NodeId,
     pub(crate) store: Store,
@@ -43,12 +43,12 @@ pub(crate) struct ClientParts {
     pub(crate) kinds: KnownKinds,
     pub(crate) backoff: BackoffConfig,
     pub(crate) rng: StdRng,
-    /// Tells this process from another one with the same identity.
+    /// Distinguishes this process from another one with the same identity.
     pub(crate) instance: u64,
 }
 
 impl ClientParts {
-    /// A session has begun: metrics and state say so.
+    /// Records in metrics and state that a session has begun.
     pub(super) fn connected(&self, transport: Option<Transport>) {
         self.metrics.online.set(1);
         self.metrics.sessions.inc();
@@ -69,46 +69,47 @@ pub(super) struct Ended {
     pub(super) why: String,
     /// The cloud had accepted the hello.
     pub(super) welcomed: bool,
-    /// It was worth its while: see [`Achieved`].
+    /// The session achieved something: see [`Achieved`].
     pub(super) achieved: bool,
     pub(super) retry_after: Duration,
 }
 
-/// What a session has to show for itself. An accepted hello is nothing: a store that cannot commit and a copy of this node's
-/// identity are welcomed too.
+/// Whether a session achieved something. An accepted hello does not count: the cloud also accepts the hello of an agent
+/// whose store cannot commit, and that of a copy of this node's identity.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Achieved {
     began: Instant,
-    /// Something that the cloud sent is on the disk.
+    /// Something that the cloud sent is on disk.
     stored: bool,
 }
 
 impl Achieved {
-    /// Nothing, from now on.
+    /// Starts with nothing achieved.
     pub(super) fn begin() -> Self {
         Self { began: Instant::now(), stored: false }
     }
 
-    /// The store has written what the cloud sent.
+    /// Records whether the store wrote something that the cloud sent.
     pub(super) fn note(&mut self, stored: bool) {
         self.stored |= stored;
     }
 
-    /// Whether the session was worth its while, if it ends now.
+    /// Whether the session achieved something, if it ends now.
     fn enough(self) -> bool {
         self.stored && self.began.elapsed() >= HELD_MIN
     }
 }
 
 impl Ended {
-    /// The session's own last word says more than what the link ended with.
+    /// Prefers the reason of the session's goodbye over that of the link.
     pub(super) fn of(
         goodbye: Option<Goodbye>,
         result: Result<(), String>,
         welcomed: bool,
         achieved: Achieved,
     ) -> Self {
-        // Who is replaced has not lost the connection: somebody else has this node's identity, and it would go on for ever.
+        // A replaced session does not count: another process has this node's identity, and both would reconnect for
+        // ever.
         let replaced = goodbye.as_ref().is_some_and(|goodbye| goodbye.reason == GoodbyeReason::Replaced);
         let achieved = achieved.enough() && !replaced;
         let (why, retry_after) = match (goodbye, result) {
@@ -129,7 +130,7 @@ impl Client {
         Self { parts }
     }
 
-    /// Connects again and again until the drain starts.
+    /// Connects and reconnects until the drain starts.
     pub(crate) async fn run(mut self, drain: Drain) {
         let mut backoff = Backoff::new(self.parts.backoff);
         let mut fault = Fault::default();
@@ -146,7 +147,7 @@ impl Client {
                 backoff.reset();
             }
             if ended.welcomed {
-                // The session told that it was over.
+                // The session logged the end of the fault.
                 let _ = fault.over();
             }
             let delay = backoff.next_delay(&mut self.parts.rng).max(ended.retry_after.min(RETRY_AFTER_MAX));
@@ -165,7 +166,7 @@ impl Client {
         }
     }
 
-    /// Dials while requests are told that there is no session; `None` when the drain starts.
+    /// Dials, and refuses requests meanwhile. Returns `None` when the drain starts.
     async fn connect(&mut self, drain: &Drain) -> Option<Result<Connection, String>> {
         let identity = Arc::clone(&self.parts.identity.borrow_and_update());
         self.parts.metrics.dials.inc();
@@ -179,7 +180,7 @@ impl Client {
         }
     }
 
-    /// Waits before the next attempt; a renewed certificate ends the wait. False when the agent ends.
+    /// Waits before the next attempt; a renewed certificate ends the wait. Returns false when the agent stops.
     async fn rest(&mut self, delay: Duration, drain: &Drain) -> bool {
         let until = Instant::now() + delay;
         loop {
@@ -195,8 +196,8 @@ impl Client {
         }
     }
 
-    /// Drives one session to its end. The store has finished everything that the session handed out when this
-    /// returns, as the next session's inventory must tell the whole truth.
+    /// Drives one session to its end. Returns only after the store has finished the work of the session, because the
+    /// next session's inventory must be complete.
     async fn session(&mut self, connection: Connection, drain: &Drain) -> Ended {
         match connection {
             Connection::Tombolo(link) => {
@@ -209,7 +210,7 @@ impl Client {
                 driver.finish(result).await
             }
             Connection::KubeEdge(link) => {
-                let mut driver = match StockDriver::start(&self.parts, *link) {
+                let mut driver = match KubeEdgeDriver::start(&self.parts, *link) {
                     Ok(driver) => driver,
                     Err(why) => return Ended::failed(why),
                 };
@@ -226,7 +227,7 @@ fn refuse(command: Command) {
         Command::Request { reply, .. } => {
             reply.send(Err(CallError::Offline));
         }
-        // There is nobody to renew it with; the next session begins with a renewal.
+        // The next session begins with a renewal.
         Command::RenewLease(_) => {}
     }
 }
@@ -235,7 +236,7 @@ fn refuse(command: Command) {
 mod tests {
     use super::*;
 
-    /// Whether a session achieved something that has lasted so long, stored something or nothing, and ended for this reason.
+    /// Whether a session of this duration, with something stored or not, counts as achieved if it ends for this reason.
     async fn achieved(time: Duration, stored: bool, reason: GoodbyeReason) -> bool {
         let mut achieved = Achieved::begin();
         achieved.note(stored);

@@ -1,5 +1,5 @@
-//! The connection to the cloud as the clients of this node use it: the session takes [`REQUESTS_MAX`] requests at a time from
-//! all of them and from the agent, and none of them takes what the others need.
+//! Shares the connection to the cloud among the clients of this node. The session takes [`REQUESTS_MAX`] concurrent
+//! requests from all clients and the agent, and no client can use up the slots that others need.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -12,41 +12,41 @@ use tombolo_proto::limits::REQUESTS_MAX;
 use super::{CallError, HubHandle};
 use crate::shares::{Place, Shares};
 
-/// Requests that are left to the agent itself: registration, the outbox, discovery.
+/// Requests reserved for the agent itself: registration, the outbox, discovery.
 const AGENT_RESERVED: usize = REQUESTS_MAX / 8;
 
-/// Requests of users and accounts under way, at most. Each may have half of what the others have left, and the node's own
-/// components have the rest.
+/// Maximum number of pending requests of users and accounts. Each may have half of what the others leave. The node's
+/// own components have the rest.
 pub(crate) const KNOWN_MAX: usize = REQUESTS_MAX / 2;
 
-/// Requests under way for callers who have shown nothing yet, reviews of their tokens, at most. Each address may have half of
-/// what the others have left.
+/// Maximum number of pending requests for callers that are not authenticated yet, which are reviews of their tokens.
+/// Each address may have half of what the others leave.
 pub(crate) const STRANGERS_MAX: usize = REQUESTS_MAX / 8;
 
-/// For whom the cloud is asked.
+/// The caller that a request is made for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Caller {
     /// The agent itself.
     Agent,
     /// The node's own components.
     Node,
-    /// Somebody who is known, by the name of the sender ([`tombolo_apicore::senders::name_of`]).
+    /// An authenticated caller, by the name of the sender ([`tombolo_apicore::senders::name_of`]).
     Known(String),
-    /// Somebody who is not known yet, by where they come from.
+    /// A caller that is not authenticated yet, by its address.
     Stranger(Option<IpAddr>),
 }
 
-/// See the module. Clones share the places.
+/// The connection with a share for each caller. Clones have the slots in common.
 #[derive(Debug, Clone)]
 pub(crate) struct SharedHub {
     hub: HubHandle,
-    /// Places of all but the agent.
+    /// Slots of all callers but the agent.
     all: Arc<Semaphore>,
     known: Shares<Caller>,
     strangers: Shares<Caller>,
 }
 
-/// What a request takes until it is over.
+/// The slots that a request holds until it ends.
 #[derive(Debug)]
 pub(crate) struct Held {
     _all: OwnedSemaphorePermit,
@@ -64,10 +64,10 @@ impl SharedHub {
         &self.hub
     }
 
-    /// As [`HubHandle::api`], among the requests of a caller.
+    /// As [`HubHandle::api`], counted against the caller's share.
     ///
     /// # Errors
-    /// [`CallError::Busy`] when the caller has its share of them already.
+    /// [`CallError::Busy`] when the caller's share or all slots are in use.
     pub(crate) async fn api(
         &self,
         caller: &Caller,
@@ -75,7 +75,7 @@ impl SharedHub {
         timeout: Duration,
         caller_token: Option<String>,
     ) -> Result<ApiReply, CallError> {
-        // Without a cloud nothing is under way, and that is what is to be said.
+        // Report the missing connection rather than a full share.
         if !self.hub.state().borrow().online() {
             return Err(CallError::Offline);
         }

@@ -1,4 +1,4 @@
-//! Making links to the cloud.
+//! Opens links to the cloud.
 
 use std::sync::Arc;
 
@@ -18,24 +18,24 @@ pub(crate) enum Connection {
     KubeEdge(Box<DocumentLink>),
 }
 
-/// Makes links to the cloud.
+/// Opens links to the cloud.
 pub(crate) trait Dial: Send {
-    /// Makes one, with the node's present identity.
+    /// Opens a link with the node's current identity.
     fn dial<'a>(&'a mut self, identity: &'a Identity) -> BoxFuture<'a, Result<Connection, String>>;
 }
 
-/// Links over the network.
+/// Opens links over the network.
 pub(crate) struct NetworkDialer {
     target: Target,
     dialect: Dialect,
     node: NodeId,
-    /// Remembers between attempts whether QUIC gets through.
+    /// Remembers between attempts whether QUIC works.
     connector: Option<(Arc<Identity>, Connector)>,
 }
 
 impl NetworkDialer {
     /// # Errors
-    /// [`ConfigError`] when an address is none.
+    /// [`ConfigError`] when an address is invalid.
     pub(crate) fn new(cloud: &CloudConfig, dialect: Dialect, node: NodeId) -> Result<Self, ConfigError> {
         let (host, websocket_port) = host_and_port("cloud.websocket", &cloud.websocket)?;
         let (quic_host, quic_port) = host_and_port("cloud.quic", &cloud.quic)?;

@@ -1,4 +1,4 @@
-//! One session and its link: frames in, frames out, deliveries into the store.
+//! Drives one session and its link: receives and sends frames, and passes deliveries to the store.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tombolo_link::{Clock, Link, LinkEvent, pump};
 use tombolo_proto::frame::{Goodbye, GoodbyeReason, ReplyBody};
-use tombolo_proto::ids::{RequestId, ScopeId};
+use tombolo_proto::ids::{RequestId, SubscriptionId};
 use tombolo_proto::object::InventoryEntry;
 use tombolo_proto::session::{EdgeConfig, EdgeEvent, EdgeSession, EdgeView};
 use tombolo_runtime::Drain;
@@ -20,10 +20,10 @@ use super::follow::Follower;
 use super::{CallError, Command};
 use crate::store::{Store, Welcome};
 
-/// Time for the last frames of a session that this side ends.
+/// Time to send the last frames of a session that this side ends.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Difference of clocks from which an operator should know.
+/// Difference of clocks from which a warning is logged.
 const SKEW_MIN: Duration = Duration::from_secs(5 * 60);
 
 /// One session and its link.
@@ -67,7 +67,7 @@ impl Driver {
         })
     }
 
-    /// Runs until the session or the link ends; says why.
+    /// Runs until the session or the link ends; returns why.
     pub(super) async fn run(&mut self, parts: &mut ClientParts, drain: &Drain) -> Result<(), String> {
         let mut leaving = false;
         let mut news = parts.board.news();
@@ -147,14 +147,14 @@ impl Driver {
                     self.welcome(parts, unix_millis);
                     self.applier.push(Work::Welcome(Welcome { epoch, resumed, trim_version }));
                 }
-                EdgeEvent::Deliver { lane, seq, scope, change } => {
+                EdgeEvent::Deliver { lane, seq, subscription, change } => {
                     parts.metrics.deliveries.inc();
-                    let scope = self.follower.scope(scope);
-                    self.applier.push(Work::Deliver { lane, seq, scope, change });
+                    let subscription = self.follower.subscription(subscription);
+                    self.applier.push(Work::Deliver { lane, seq, subscription, change });
                 }
-                EdgeEvent::CaughtUp { scope, epoch, revision } => {
-                    if let Some(scope) = self.follower.scope(scope) {
-                        self.applier.push(Work::CaughtUp { scope, epoch, revision });
+                EdgeEvent::CaughtUp { subscription, epoch, revision } => {
+                    if let Some(subscription) = self.follower.subscription(subscription) {
+                        self.applier.push(Work::CaughtUp { subscription, epoch, revision });
                     }
                 }
                 EdgeEvent::Attested(attestation) => self.store.attest(attestation),
@@ -164,9 +164,9 @@ impl Driver {
                     parts.state.send_modify(|state| state.lease = Some((renew_time_micros, code)));
                 }
                 EdgeEvent::RoundTrip(time) => parts.state.send_modify(|state| state.round_trip = Some(time)),
-                EdgeEvent::SubscriptionClosed { scope, code, reason } => {
-                    if let Some(scope) = self.follower.closed(scope) {
-                        self.applier.push(Work::Closed(Closed { scope, code, reason }));
+                EdgeEvent::SubscriptionClosed { subscription, code, reason } => {
+                    if let Some(subscription) = self.follower.closed(subscription) {
+                        self.applier.push(Work::Closed(Closed { subscription, code, reason }));
                     }
                 }
                 EdgeEvent::Closed(goodbye) => self.goodbye = Some(goodbye),
@@ -209,8 +209,8 @@ impl Driver {
         if outcome.welcomed {
             self.follower.begin();
         }
-        for scope in outcome.caught_up {
-            self.follower.caught_up(scope);
+        for subscription in outcome.caught_up {
+            self.follower.caught_up(subscription);
         }
         for closed in outcome.closed {
             self.follower.refused(closed);
@@ -225,9 +225,9 @@ impl Driver {
         });
     }
 
-    /// Waits for the store, tells whoever waits for an answer, sends the last words and closes the link.
+    /// Waits for the store, fails pending requests, sends the last frames and closes the link.
     pub(super) async fn finish(mut self, result: Result<(), String>) -> Ended {
-        // Who forgets a scope waits until nothing is written into it any more.
+        // The board must not forget a subscription while deliveries are written to it.
         self.applier.settle().await;
         self.follower.end();
         for (_, reply) in self.waiting.drain() {
@@ -235,7 +235,7 @@ impl Driver {
         }
         if let Some(mut link) = self.link.take() {
             let (session, clock) = (&mut self.session, self.clock);
-            // The reason of the end matters more than a link that takes no more frames.
+            // If the link takes no more frames, the original reason for the end is still reported.
             let _ = pump(&mut link, |lane| session.poll_transmit(clock.now(), lane));
             link.close(CLOSE_TIMEOUT).await;
         }
@@ -248,8 +248,8 @@ impl Driver {
     }
 }
 
-/// The store as the session sees it. An inventory that cannot be read must end the session: an empty one would say
-/// that nothing is held.
+/// The store as the session sees it. An inventory that cannot be read must end the session, because an empty one would
+/// tell the cloud that the edge holds nothing.
 struct StoreView<'a> {
     store: &'a Store,
     follower: &'a Follower,
@@ -263,9 +263,9 @@ impl StoreView<'_> {
 }
 
 impl EdgeView for StoreView<'_> {
-    fn inventory(&self, scope: ScopeId) -> Vec<InventoryEntry> {
-        let Some(scope) = self.follower.scope(scope) else { return Vec::new() };
-        self.store.inventory(scope).unwrap_or_else(|error| {
+    fn inventory(&self, subscription: SubscriptionId) -> Vec<InventoryEntry> {
+        let Some(subscription) = self.follower.subscription(subscription) else { return Vec::new() };
+        self.store.inventory(subscription).unwrap_or_else(|error| {
             self.failed.set(Some(error.to_string()));
             Vec::new()
         })

@@ -1,10 +1,10 @@
-//! The selections that a session follows: their numbers in the session, and in the store.
+//! The selections that a session follows, with their numbers in the session and in the store.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tombolo_proto::frame::{Inventory, Subscribe};
-use tombolo_proto::ids::ScopeId;
+use tombolo_proto::ids::SubscriptionId;
 use tombolo_proto::session::{EdgeSession, SubscribeError};
 use tracing::{debug, warn};
 
@@ -12,21 +12,21 @@ use super::apply::Closed;
 use crate::store::Store;
 use crate::subscriptions::{Board, Standing, Wanted};
 
-/// Refusals that last: everything else is tried again when somebody asks.
+/// Status codes of refusals that a retry does not solve. Only these are logged as warnings.
 const LASTING: [u16; 5] = [400, 401, 403, 404, 413];
 
-/// See the module.
+/// The selections of one session.
 pub(super) struct Follower {
     board: Arc<Board>,
-    /// Whether the session can be asked to follow anything: it has begun, and the store knows that.
+    /// Whether the session accepts subscriptions: it has begun, and the store has recorded that.
     open: bool,
-    /// Scope of the session to scope of the store.
-    followed: BTreeMap<ScopeId, ScopeId>,
+    /// Subscription of the session to subscription of the store.
+    followed: BTreeMap<SubscriptionId, SubscriptionId>,
 }
 
 impl Follower {
     pub(super) fn new(board: Arc<Board>) -> Self {
-        let followed = BTreeMap::from([(ScopeId::NODE, ScopeId::NODE)]);
+        let followed = BTreeMap::from([(SubscriptionId::NODE, SubscriptionId::NODE)]);
         Self { board, open: false, followed }
     }
 
@@ -44,43 +44,50 @@ impl Follower {
         self.open = false;
     }
 
-    /// The store's number of a scope of the session; none for what is followed no longer.
-    pub(super) fn scope(&self, session: ScopeId) -> Option<ScopeId> {
+    /// The store's number of a subscription of the session; `None` if it is no longer followed.
+    pub(super) fn subscription(&self, session: SubscriptionId) -> Option<SubscriptionId> {
         self.followed.get(&session).copied()
     }
 
-    /// Brings what the session follows to what the board wants. To be called when the store has everything that the
-    /// session has told: the cloud takes the inventory as the whole truth.
+    /// Makes the session follow what the board wants. Call it only when the store has everything that the session
+    /// delivered, because the cloud takes the inventory as complete.
     pub(super) fn compare(&mut self, session: &mut EdgeSession, store: &Store) -> Result<(), String> {
         if !self.open {
             return Ok(());
         }
         let wanted = self.board.wanted();
-        let is_wanted = |scope: ScopeId| scope == ScopeId::NODE || wanted.contains(&scope);
-        let unwanted = self.followed.extract_if(.., |_, scope| !is_wanted(*scope));
-        for (number, scope) in unwanted.collect::<Vec<_>>() {
+        let is_wanted = |subscription: SubscriptionId| {
+            subscription == SubscriptionId::NODE || wanted.contains(&subscription)
+        };
+        let unwanted = self.followed.extract_if(.., |_, subscription| !is_wanted(*subscription));
+        for (number, subscription) in unwanted.collect::<Vec<_>>() {
             session.unsubscribe(number);
-            self.board.stands(scope, Standing::Idle);
+            self.board.stands(subscription, Standing::Idle);
         }
-        for scope in wanted {
-            if !self.follows(scope) {
-                self.follow(session, store, scope)?;
+        for subscription in wanted {
+            if !self.follows(subscription) {
+                self.follow(session, store, subscription)?;
             }
         }
         Ok(())
     }
 
-    fn follows(&self, scope: ScopeId) -> bool {
-        self.followed.values().any(|followed| *followed == scope)
+    fn follows(&self, subscription: SubscriptionId) -> bool {
+        self.followed.values().any(|followed| *followed == subscription)
     }
 
-    fn follow(&mut self, session: &mut EdgeSession, store: &Store, scope: ScopeId) -> Result<(), String> {
-        // From here on nobody clears or forgets it: the copy that is read now stays what the cloud is told.
-        let Some(Wanted { selection, token }) = self.board.open(scope) else { return Ok(()) };
-        let held = store.held(scope).map_err(|error| error.to_string())?;
-        let number = session.next_scope();
+    fn follow(
+        &mut self,
+        session: &mut EdgeSession,
+        store: &Store,
+        subscription: SubscriptionId,
+    ) -> Result<(), String> {
+        // From here on the copy is neither cleared nor forgotten, so it stays as the inventory says.
+        let Some(Wanted { selection, token }) = self.board.open(subscription) else { return Ok(()) };
+        let held = store.held(subscription).map_err(|error| error.to_string())?;
+        let number = session.next_subscription();
         let subscribe = Subscribe {
-            scope: number,
+            subscription: number,
             resource: selection.resource,
             namespace: selection.namespace,
             label_selector: selection.label_selector,
@@ -92,34 +99,35 @@ impl Follower {
         match session.subscribe(subscribe) {
             Ok(()) => {}
             Err(SubscribeError::Invalid(reason)) => {
-                self.board.stands(scope, Standing::Refused { code: 400, reason });
+                self.board.stands(subscription, Standing::Refused { code: 400, reason });
                 return Ok(());
             }
             Err(error) => {
-                debug!(%error, "a selection waits");
-                self.board.put_off(scope);
+                debug!(%error, "a selection cannot be followed yet");
+                self.board.put_off(subscription);
                 return Ok(());
             }
         }
-        self.followed.insert(number, scope);
+        self.followed.insert(number, subscription);
         Ok(())
     }
 
-    /// A scope of the store is complete.
-    pub(super) fn caught_up(&mut self, scope: ScopeId) {
-        if self.follows(scope) {
-            self.board.stands(scope, Standing::Live);
+    /// Marks a subscription of the store as complete.
+    pub(super) fn caught_up(&mut self, subscription: SubscriptionId) {
+        if self.follows(subscription) {
+            self.board.stands(subscription, Standing::Live);
         }
     }
 
-    /// The cloud has ended or refused a scope of the session: the store's number, of which nothing is taken any more.
-    pub(super) fn closed(&mut self, number: ScopeId) -> Option<ScopeId> {
+    /// Removes a subscription that the cloud ended or refused, so that further deliveries for it are ignored. Returns
+    /// the store's number.
+    pub(super) fn closed(&mut self, number: SubscriptionId) -> Option<SubscriptionId> {
         self.followed.remove(&number)
     }
 
-    /// A scope that was closed has all that was told of it.
-    pub(super) fn refused(&mut self, Closed { scope, code, reason }: Closed) {
-        let news = self.board.stands(scope, Standing::Refused { code, reason: reason.clone() });
+    /// Marks a closed subscription as refused, after everything delivered before is stored.
+    pub(super) fn refused(&mut self, Closed { subscription, code, reason }: Closed) {
+        let news = self.board.stands(subscription, Standing::Refused { code, reason: reason.clone() });
         if news && LASTING.contains(&code) {
             warn!(code, %reason, "the cloud refuses a selection");
         } else {

@@ -1,5 +1,5 @@
-//! The node's lease over messages: read once, then updated with the version that the last answer had, because the API
-//! refuses an update without one.
+//! Renews the node's lease with messages. Reads the lease once, then updates it with the version of the last answer,
+//! because the API refuses an update without a version.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -9,22 +9,22 @@ use tombolo_proto::message::{Content, Message, ObjectPath, Operation, Outcome, R
 use super::calls::message;
 use crate::paths::LEASE_NAMESPACE;
 
-/// What is known of the lease, and what is under way.
+/// The known lease and the pending renewals.
 #[derive(Debug)]
 pub(super) struct LeaseKeeper {
     node: NodeId,
-    /// As the cloud has it.
+    /// The lease as the cloud last returned it.
     held: Option<Value>,
-    /// Time of the renewal that is under way, in microseconds since the Unix epoch.
+    /// Time of the current renewal, in microseconds since the Unix epoch.
     renewing: Option<i64>,
-    /// The newest renewal that was asked for meanwhile.
+    /// The newest renewal requested meanwhile.
     next: Option<i64>,
 }
 
-/// What follows from an answer.
+/// The next step after an answer.
 #[derive(Debug, PartialEq)]
 pub(super) enum LeaseStep {
-    /// Ask this.
+    /// Send this request.
     Ask(Box<Message>),
     /// The renewal of this time ended with this code.
     Ended(i64, u16),
@@ -35,7 +35,7 @@ impl LeaseKeeper {
         Self { node, held: None, renewing: None, next: None }
     }
 
-    /// Begins a renewal, or notes it while another is under way: of several that wait, the newest follows.
+    /// Begins a renewal, or keeps it for later while another one is pending. Only the newest is kept.
     pub(super) fn renew(&mut self, micros: i64) -> Option<Message> {
         if self.renewing.is_some() {
             self.next = Some(micros);
@@ -45,13 +45,13 @@ impl LeaseKeeper {
         Some(self.question(micros))
     }
 
-    /// The renewal that waits, once the one before it is over.
+    /// Begins the renewal that was kept for later. Call it when the previous one has ended.
     pub(super) fn waiting(&mut self) -> Option<Message> {
         let micros = self.next.take()?;
         self.renew(micros)
     }
 
-    /// Takes the answer to what was asked; none when nobody answered.
+    /// Handles the answer to the last request; `None` means no answer.
     pub(super) fn answered(&mut self, reply: Option<&Message>) -> Option<LeaseStep> {
         let micros = self.renewing?;
         let outcome = reply.map(|reply| Outcome::read(&reply.content));
@@ -65,7 +65,7 @@ impl LeaseKeeper {
                 Some(self.ended(micros, 200))
             }
             Some(Ok(Outcome::Failed(error))) => {
-                // Gone, or changed by somebody else: the next renewal reads it again.
+                // Deleted, or changed by another client: the next renewal reads it again.
                 self.held = None;
                 Some(self.ended(micros, error.code))
             }

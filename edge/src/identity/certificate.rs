@@ -1,4 +1,4 @@
-//! Reading and writing of certificates.
+//! Creates certificate requests and parses certificates.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -11,14 +11,14 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::IdentityError;
 
-/// A new key and the request for its certificate.
+/// A new key and its certificate signing request.
 pub(super) struct Request {
     pub(super) key: PrivatePkcs8KeyDer<'static>,
     pub(super) csr: Vec<u8>,
     public_key: Vec<u8>,
 }
 
-/// Draws a key (ECDSA P-256) and asks for the name that the Kubernetes Node authorizer expects.
+/// Creates a key (ECDSA P-256) and requests the name that the Kubernetes Node authorizer expects.
 pub(super) fn request(node: &NodeId) -> Result<Request, rcgen::Error> {
     let pair = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
     let mut params = CertificateParams::default();
@@ -31,7 +31,7 @@ pub(super) fn request(node: &NodeId) -> Result<Request, rcgen::Error> {
 }
 
 impl Request {
-    /// Whether a certificate is the answer to this request: our key, our name, signed by that CA.
+    /// Checks that a certificate answers this request: it has the key and the node's name, and is signed by that CA.
     pub(super) fn answered_by(
         &self,
         der: &CertificateDer<'_>,
@@ -50,7 +50,7 @@ impl Request {
     }
 }
 
-/// Whether a certificate names this node.
+/// Checks that a certificate names this node.
 pub(super) fn belongs_to(der: &CertificateDer<'_>, node: &NodeId) -> Result<(), String> {
     let certificate = parse(der)?;
     let found = certificate.subject().iter_common_name().next().and_then(|name| name.as_str().ok());
@@ -58,7 +58,7 @@ pub(super) fn belongs_to(der: &CertificateDer<'_>, node: &NodeId) -> Result<(), 
     if found == Some(expected.as_str()) {
         return Ok(());
     }
-    Err(format!("the certificate is for {}, not for {expected}", found.unwrap_or("nobody")))
+    Err(format!("the certificate is for {}, not for {expected}", found.unwrap_or("no name")))
 }
 
 /// When a certificate begins and ceases to be valid.
@@ -76,7 +76,7 @@ pub(super) fn pem(label: &str, der: &[u8]) -> String {
     let mut pem = format!("-----BEGIN {label}-----\n");
     let mut rest = text.as_str();
     while !rest.is_empty() {
-        // Base64 is ASCII, so every byte is a boundary.
+        // Base64 is ASCII, so every byte is a character boundary.
         let (line, next) = rest.split_at(rest.len().min(64));
         pem.push_str(line);
         pem.push('\n');
@@ -91,6 +91,6 @@ fn common_name(node: &NodeId) -> String {
 
 fn parse<'a>(der: &'a CertificateDer<'_>) -> Result<X509Certificate<'a>, String> {
     let (_, certificate) =
-        X509Certificate::from_der(der).map_err(|error| format!("no certificate: {error}"))?;
+        X509Certificate::from_der(der).map_err(|error| format!("not a certificate: {error}"))?;
     Ok(certificate)
 }

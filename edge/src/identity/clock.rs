@@ -1,4 +1,4 @@
-//! This node's clock, and how far it may be from the cloud's.
+//! This node's clock, and how far it may differ from the cloud's.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,14 +10,14 @@ use rustls_pki_types::{CertificateDer, UnixTime};
 use super::{JoinError, certificate};
 use tombolo_apicore::schema::format::seconds;
 
-/// Difference of clocks from which it is worth a word.
+/// Smallest difference of the clocks that is mentioned in errors.
 const WORTH_A_WORD: Duration = Duration::from_secs(5 * 60);
 
-/// Largest difference of clocks with which a node can join: the cloud's certificates begin this long before they are
-/// made.
+/// Largest difference of the clocks with which a node can join: the cloud's certificates are valid from this long
+/// before their creation.
 const SKEW_MAX: Duration = Duration::from_secs(3600);
 
-/// What time it is here, for judging certificates.
+/// The wall clock with which certificates and tokens are checked.
 #[derive(Clone)]
 pub(crate) struct WallClock(Arc<dyn Fn() -> SystemTime + Send + Sync>);
 
@@ -55,7 +55,7 @@ impl TimeProvider for WallClock {
     }
 }
 
-/// Refuses to join with a clock that is further from the cloud's than its certificates allow for.
+/// Refuses to join when the clock differs from the cloud's by more than the cloud's certificates allow for.
 ///
 /// # Errors
 /// [`JoinError::Clock`] names both times.
@@ -63,9 +63,9 @@ pub(super) fn check(endpoint: &str, cloud: Option<SystemTime>, here: SystemTime)
     let Some((skew, side)) = cloud.and_then(|cloud| difference(cloud, here)) else { return Ok(()) };
     let Some(cloud) = cloud.filter(|_| skew > SKEW_MAX) else { return Ok(()) };
     let effect = if here < cloud {
-        "by it the cloud's certificates are not yet valid"
+        "by this clock the cloud's certificates are not yet valid"
     } else {
-        "by it the cloud's certificates have expired, or do so too early"
+        "by this clock the cloud's certificates have expired, or will expire too early"
     };
     Err(JoinError::Clock {
         endpoint: endpoint.to_owned(),
@@ -77,7 +77,7 @@ pub(super) fn check(endpoint: &str, cloud: Option<SystemTime>, here: SystemTime)
     })
 }
 
-/// What to add to an error when the cloud's clock and ours differ.
+/// The hint to add to an error when the clocks of cloud and node differ.
 pub(super) fn hint(cloud: Option<SystemTime>, here: SystemTime) -> String {
     match cloud.and_then(|cloud| difference(cloud, here)) {
         Some((skew, side)) if skew >= WORTH_A_WORD => {
@@ -90,10 +90,10 @@ pub(super) fn hint(cloud: Option<SystemTime>, here: SystemTime) -> String {
     }
 }
 
-/// Whether a certificate is valid by this clock.
+/// Checks that a certificate is valid at this time.
 ///
 /// # Errors
-/// A sentence that names the times.
+/// A message that names the times.
 pub(super) fn within_life(certificate: &CertificateDer<'_>, here: SystemTime) -> Result<(), String> {
     let (begin, end) = certificate::validity(certificate).map_err(|error| error.to_string())?;
     let problem = match here {
@@ -102,14 +102,14 @@ pub(super) fn within_life(certificate: &CertificateDer<'_>, here: SystemTime) ->
         _ => return Ok(()),
     };
     Err(format!(
-        "the certificate is {problem}: it lasts from {} to {}, and this node's clock says {}; set the clock",
+        "the certificate is {problem}: it is valid from {} to {}, and this node's clock says {}; set the clock",
         text(begin),
         text(end),
         text(here)
     ))
 }
 
-/// How far apart the clocks are, and on which side this node's is.
+/// How far apart the clocks are, and whether this node's is behind or ahead.
 fn difference(cloud: SystemTime, here: SystemTime) -> Option<(Duration, &'static str)> {
     match cloud.duration_since(here) {
         Ok(ahead) => Some((ahead, "behind")),
@@ -117,9 +117,9 @@ fn difference(cloud: SystemTime, here: SystemTime) -> Option<(Duration, &'static
     }
 }
 
-/// A time as Kubernetes writes it.
+/// A time in the format of Kubernetes.
 pub(super) fn text(time: SystemTime) -> String {
-    jiff::Timestamp::try_from(time).map_or_else(|_| "a time beyond all calendars".to_owned(), seconds)
+    jiff::Timestamp::try_from(time).map_or_else(|_| "a time out of range".to_owned(), seconds)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Asking for a certificate: with a token the first time, with the present certificate later
+//! Requests a certificate: the first time with a token, later with the current certificate
 //! (docs/reference/kubeedge.md#joining).
 
 use std::time::SystemTime;
@@ -14,10 +14,10 @@ use super::clock::{self, WallClock};
 use super::fetch::{Answer, Ask, fetch, unverified, verified};
 use super::{Identity, JoinError};
 
-/// Longest text of a refusal that is repeated, in characters.
+/// Longest part of a refusal's text that is shown, in characters.
 const MESSAGE_MAX: usize = 512;
 
-/// What to ask, and whom.
+/// What to request, and from which endpoint.
 #[derive(Debug, Clone)]
 pub struct EnrollOptions {
     /// `HOST:PORT` of the join endpoints.
@@ -28,15 +28,15 @@ pub struct EnrollOptions {
     pub token: String,
 }
 
-/// Gets an identity in memory, with a token.
+/// Requests an identity with a token and keeps it in memory only.
 ///
 /// # Errors
-/// [`JoinError`] says what was refused and what to do.
+/// [`JoinError`] says what failed and what to do.
 pub async fn enroll(options: &EnrollOptions) -> Result<Identity, JoinError> {
     enroll_by(options, &WallClock::system()).await
 }
 
-/// As [`enroll`], by this clock.
+/// As [`enroll`], with this clock.
 pub(super) async fn enroll_by(options: &EnrollOptions, clock: &WallClock) -> Result<Identity, JoinError> {
     let (hash, jwt) = split(options.token.trim())?;
     let ca = fetch_ca(options, hash, clock).await?;
@@ -47,25 +47,25 @@ pub(super) async fn enroll_by(options: &EnrollOptions, clock: &WallClock) -> Res
     headers.insert(header::AUTHORIZATION, bearer);
     let place = Place { endpoint: &options.endpoint, ca: &ca, clock };
     let identity = ask(place, &options.node, None, headers).await?;
-    // Only here: a renewal must not fail by a clock that the cloud does not mind.
+    // Checked only here: a renewal must not fail because of a clock that the cloud accepts.
     clock::within_life(&identity.certificate, clock.now()).map_err(JoinError::Answer)?;
     Ok(identity)
 }
 
-/// Gets a certificate for a new key with the present certificate. It may have expired: the handshake proves that we
-/// have its key, which is what the cloud asks for (docs/security.md#keys-and-certificates).
+/// Requests a certificate for a new key with the current certificate, which may have expired: the handshake proves
+/// possession of its key, and the cloud requires nothing else (docs/security.md#keys-and-certificates).
 ///
 /// # Errors
-/// [`JoinError`] says what was refused and what to do.
+/// [`JoinError`] says what failed and what to do.
 pub async fn renew(identity: &Identity, node: &NodeId, endpoint: &str) -> Result<Identity, JoinError> {
     let place = Place { endpoint, ca: &identity.ca, clock: &WallClock::system() };
     ask(place, node, Some(identity), HeaderMap::new()).await
 }
 
-/// Asks the join endpoints, with the present certificate, whether the node's Node exists.
+/// Asks the join endpoints, with the current certificate, whether the Node object of this node exists.
 ///
 /// # Errors
-/// [`JoinError::Refused`] with what the cloud says when the certificate is not in force there.
+/// [`JoinError::Refused`] with the cloud's message when the cloud does not accept the certificate.
 pub async fn is_registered(identity: &Identity, node: &NodeId, endpoint: &str) -> Result<bool, JoinError> {
     let clock = WallClock::system();
     let place = Place { endpoint, ca: &identity.ca, clock: &clock };
@@ -106,7 +106,7 @@ impl Place<'_> {
     }
 }
 
-/// Hash and JWT of a token.
+/// Splits a token into the hash of the CA and the JWT.
 fn split(token: &str) -> Result<([u8; 32], &str), JoinError> {
     let (hash, jwt) = token.split_once('.').ok_or(JoinError::Token("has no dots"))?;
     if jwt.split('.').count() != 3 {
@@ -116,21 +116,21 @@ fn split(token: &str) -> Result<([u8; 32], &str), JoinError> {
     Ok((hash.ok_or(JoinError::Token("does not begin with the hash of a CA"))?, jwt))
 }
 
-/// What the join endpoints show to somebody who does not trust them yet.
+/// What the join endpoints return to a client that does not trust them yet.
 #[derive(Debug, Clone)]
 pub struct Shown {
-    /// The CA that they claim to be of; nothing is verified.
+    /// The CA that they present, not verified.
     pub ca: CertificateDer<'static>,
-    /// Hex SHA-256 of it, as join tokens begin with it.
+    /// Its SHA-256 in hex, with which join tokens begin.
     pub hash: String,
-    /// What time it is there.
+    /// The time of the cloud's clock.
     pub date: Option<SystemTime>,
 }
 
-/// Asks join endpoints for their CA, without verification: the caller compares the hash.
+/// Requests the CA of join endpoints without verification. The caller must compare the hash.
 ///
 /// # Errors
-/// [`JoinError::Connect`] when nobody answers with a certificate.
+/// [`JoinError::Connect`] when the endpoint does not answer with a certificate.
 pub async fn show(endpoint: &str) -> Result<Shown, JoinError> {
     let unreachable =
         |problem| JoinError::Connect { endpoint: endpoint.to_owned(), problem, hint: String::new() };
@@ -152,7 +152,8 @@ async fn fetch_ca(
     if found != expected {
         return Err(JoinError::WrongCa { endpoint: options.endpoint.clone(), found, expected });
     }
-    // Before anything is verified by a clock that is wrong. Whoever forges this date can keep the node out anyway.
+    // Checked before certificates are verified with a wrong clock. An attacker who can forge this date can keep the
+    // node from joining anyway.
     clock::check(&options.endpoint, date, clock.now())?;
     Ok(ca)
 }
@@ -188,10 +189,10 @@ fn accept(answer: &Answer, request: Request, place: Place<'_>, node: &NodeId) ->
     Ok(Identity { certificate, ca: place.ca.clone(), key: request.key })
 }
 
-/// What a failed handshake may come from. The texts are those of rustls's `CertificateError`.
+/// The possible cause of a failed handshake. The texts are those of rustls's `CertificateError`.
 fn connect_hint(problem: &str, clock: &WallClock) -> String {
     if problem.contains("not valid yet") || problem.contains("expired") {
-        format!(" (this node's clock says {}: set it, if that is wrong)", clock::text(clock.now()))
+        format!(" (this node's clock says {}: set it, if it is wrong)", clock::text(clock.now()))
     } else if problem.contains("not valid for name") {
         " (use an address that the cloud's certificate names, or add this one to the cloud's setting advertise)"
             .to_owned()

@@ -30,7 +30,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Largest answer, in bytes (docs/reference/kubeedge.md#join-procedure).
 const ANSWER_LEN_MAX: usize = 1024 * 1024;
 
-/// What to send where.
+/// A request and its endpoint.
 pub(super) struct Ask<'a> {
     /// `HOST:PORT`.
     pub(super) endpoint: &'a str,
@@ -40,15 +40,15 @@ pub(super) struct Ask<'a> {
     pub(super) body: Bytes,
 }
 
-/// What came back.
+/// The response.
 pub(super) struct Answer {
     pub(super) code: StatusCode,
-    /// The cloud's clock.
+    /// The `Date` header: the cloud's clock.
     pub(super) date: Option<SystemTime>,
     pub(super) body: Bytes,
 }
 
-/// TLS that believes whoever answers. Only for `/ca.crt`, whose hash is checked before anything else is done with it
+/// TLS without verification of the server. Only for `/ca.crt`, whose hash is checked before it is used
 /// (docs/security.md, first exception).
 pub(super) fn unverified() -> Result<ClientConfig, rustls::Error> {
     let provider = provider();
@@ -57,7 +57,7 @@ pub(super) fn unverified() -> Result<ClientConfig, rustls::Error> {
     Ok(config.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth())
 }
 
-/// TLS that expects the cloud's CA by this clock, and shows the node's certificate, where there is one.
+/// TLS that verifies the server against the cloud's CA with this clock, and presents the node's certificate, if any.
 pub(super) fn verified(
     ca: &CertificateDer<'static>,
     identity: Option<&Identity>,
@@ -80,7 +80,7 @@ pub(super) fn verified(
 /// Sends one request and reads the whole answer.
 ///
 /// # Errors
-/// What happened, for people.
+/// The failure as text.
 pub(super) async fn fetch(tls: ClientConfig, ask: Ask<'_>) -> Result<Answer, String> {
     let endpoint = ask.endpoint.to_owned();
     let work = tokio::time::timeout(REQUEST_TIMEOUT, exchange(tls, ask));
@@ -90,7 +90,7 @@ pub(super) async fn fetch(tls: ClientConfig, ask: Ask<'_>) -> Result<Answer, Str
 
 async fn exchange(tls: ClientConfig, ask: Ask<'_>) -> Result<Answer, String> {
     let (host, port) = host_and_port("cloud.join", ask.endpoint).map_err(|error| error.to_string())?;
-    let name = ServerName::try_from(host.to_owned()).map_err(|_| format!("{host:?} is no host name"))?;
+    let name = ServerName::try_from(host.to_owned()).map_err(|_| format!("{host:?} is not a host name"))?;
     let stream = TcpStream::connect((host, port)).await.map_err(|error| error.to_string())?;
     let stream = TlsConnector::from(Arc::new(tls)).connect(name, stream).await;
     send(stream.map_err(|error| error.to_string())?, ask).await
@@ -122,14 +122,14 @@ async fn send(
         let date = parts.headers.get(header::DATE).and_then(|date| http_date(date.to_str().ok()?));
         Ok(Answer { code: parts.status, date, body: body.to_bytes() })
     };
-    // The connection must be driven while the answer is awaited; when the answer is there it is of no use any more.
+    // The connection must be driven while the answer is awaited; it is dropped once the answer is complete.
     let mut connection = pin!(connection.fuse());
     let mut answer = pin!(answer);
     loop {
         tokio::select! {
             biased;
             answer = &mut answer => return answer,
-            // A peer that closes right after its answer has still answered: the answer then comes without waiting.
+            // A peer may close the connection right after its answer, which is then ready without waiting.
             ended = &mut connection, if !connection.is_terminated() => if let Err(error) = ended {
                 return Err(error.to_string());
             },

@@ -1,4 +1,4 @@
-//! Renewal before the certificate ends.
+//! Renews the certificate before it expires.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,25 +18,25 @@ use super::{Identity, JoinError, renew};
 #[cfg(test)]
 mod tests;
 
-/// Waits between attempts to renew (docs/reference/kubeedge.md#join-procedure: from 2 s to 32 s; ours go on to grow, a
-/// fleet must not hammer).
+/// Waits between attempts to renew (docs/reference/kubeedge.md#join-procedure: from 2 s to 32 s; these grow further so
+/// that a fleet does not overload the cloud).
 const BACKOFF: BackoffConfig =
     BackoffConfig { first: Duration::from_secs(2), max: Duration::from_secs(600), factor: 2.0 };
 
-/// Longest single sleep: the wall clock may be set meanwhile.
+/// Longest single sleep. It is bounded because the wall clock may be changed meanwhile.
 const NAP_MAX: Duration = Duration::from_secs(3600);
 
-/// Part of the certificate's life after which it is renewed, drawn anew for every certificate: a fleet that joined
-/// together does not renew together.
+/// Fraction of the certificate's life after which it is renewed, drawn at random for every certificate, so that a fleet
+/// that joined together does not renew together.
 const DUE: std::ops::Range<f64> = 0.7..0.9;
 
-/// What an operator is told whose new certificate is near its end already.
-const AHEAD: &str = "the node's certificate is renewed, and by this node's clock the new one is near its end already: \
-                     set the clock, or let certificates live longer";
+/// Logged when a new certificate is due for renewal at once.
+const AHEAD: &str = "the node's certificate is renewed, but by this node's clock the new one is already due too: \
+                     set the clock, or issue certificates with a longer validity";
 
-/// Renews with the world outside, which tests replace.
+/// Access to the cloud and the clock, which tests replace.
 pub(crate) trait Renewal: Send + Sync + 'static {
-    /// Gets a new identity with the present one, and keeps it.
+    /// Requests a new identity with the current one, and saves it.
     fn renew(&self, present: Arc<Identity>) -> BoxFuture<'_, Result<Identity, JoinError>>;
 
     /// What time it is.
@@ -54,7 +54,7 @@ impl Renewal for CloudRenewal {
     fn renew(&self, present: Arc<Identity>) -> BoxFuture<'_, Result<Identity, JoinError>> {
         async move {
             let renewed = renew(&present, &self.node, &self.endpoint).await?;
-            // On disk before it is used: the old pair stays complete until the new one has taken its place.
+            // Saved before it is used. The old pair remains complete on disk until the new one replaces it.
             renewed.save(&self.data_dir)?;
             Ok(renewed)
         }
@@ -66,8 +66,8 @@ impl Renewal for CloudRenewal {
     }
 }
 
-/// Renews the certificate at a random moment between 70 and 90 % of its life, at once when it has ended, and tells
-/// about it. Runs until dropped.
+/// Renews the certificate at a random moment between 70 and 90 % of its life, or at once when it has expired, and
+/// publishes the new identity. Runs until dropped.
 pub(crate) async fn rotate(renewal: impl Renewal, current: watch::Sender<Arc<Identity>>, seed: u64) {
     let mut rng = StdRng::seed_from_u64(seed);
     let mut backoff = Backoff::new(BACKOFF);
@@ -86,7 +86,7 @@ pub(crate) async fn rotate(renewal: impl Renewal, current: watch::Sender<Arc<Ide
                 let is_due = until_due(&renewed, fraction, renewal.now()).is_zero();
                 current.send_replace(Arc::new(renewed));
                 if is_due {
-                    // The next one would be due at once too, and each ends a session.
+                    // The next one would also be due at once, and each renewal ends a session.
                     let delay = backoff.next_delay(&mut rng);
                     warn!(retry_in = ?delay, "{AHEAD}");
                     tokio::time::sleep(delay).await;
@@ -103,7 +103,7 @@ pub(crate) async fn rotate(renewal: impl Renewal, current: watch::Sender<Arc<Ide
     }
 }
 
-/// What will not heal by itself is an error for the operator; the rest is repeated until it works.
+/// Failures that need the operator are logged as errors, others as warnings. All are retried.
 fn report(error: &JoinError, retry_in: Duration) {
     let advice = error.advice();
     if error.may_heal() {
@@ -113,12 +113,12 @@ fn report(error: &JoinError, retry_in: Duration) {
     }
 }
 
-/// Time until a certificate is to be renewed; one that cannot be read is due.
+/// Time until a certificate is to be renewed; zero when it cannot be parsed.
 fn until_due(identity: &Identity, fraction: f64, now: SystemTime) -> Duration {
     identity.validity().map(|validity| remaining(validity, fraction, now)).unwrap_or_default()
 }
 
-/// Time until this fraction of the certificate's life is over.
+/// Time until this fraction of the certificate's life has passed.
 fn remaining((begin, end): (SystemTime, SystemTime), fraction: f64, now: SystemTime) -> Duration {
     let life = end.duration_since(begin).unwrap_or_default();
     let due = begin + life.mul_f64(fraction);

@@ -38,12 +38,12 @@ pub(crate) fn test_ca() -> TestCa {
     TestCa { certificate, issuer: Issuer::new(params, key) }
 }
 
-/// An identity of a CA that nobody else knows, valid for ages.
+/// An identity of a new CA, valid for 150 years from 1970.
 pub(crate) fn identity_for(node: &NodeId) -> Identity {
     identity_valid(node, SystemTime::UNIX_EPOCH, SystemTime::UNIX_EPOCH + AGES)
 }
 
-/// As [`identity_for`], with a life.
+/// As [`identity_for`], with the given validity.
 pub(crate) fn identity_valid(node: &NodeId, begin: SystemTime, end: SystemTime) -> Identity {
     let ca = test_ca();
     let key = KeyPair::generate().unwrap();
@@ -54,7 +54,7 @@ pub(crate) fn identity_valid(node: &NodeId, begin: SystemTime, end: SystemTime) 
     Identity { certificate, ca: ca.certificate, key: key.serialize_der().into() }
 }
 
-/// Asks a local API with the credentials of its kubeconfig.
+/// Sends a request to a local API with the credentials of its kubeconfig.
 pub(crate) async fn fetch_local(
     kubeconfig: &Value,
     address: SocketAddr,
@@ -68,7 +68,8 @@ pub(crate) async fn fetch_local(
     fetch_trusted(&ca, token, address, method, path, body).await
 }
 
-/// Asks a local API of this CA with a bearer token. Patches are strategic ones, as a kubelet sends them.
+/// Sends a request to a local API of this CA with a bearer token. Patches are strategic merge patches, as a kubelet
+/// sends them.
 pub(crate) async fn fetch_trusted(
     ca: &CertificateDer<'static>,
     token: &str,
@@ -88,12 +89,12 @@ pub(crate) async fn fetch_trusted(
     (answer.code, serde_json::from_slice(&answer.body).unwrap_or_default())
 }
 
-/// Code of an anonymous GET without encryption.
+/// Status code of an anonymous GET without TLS.
 pub(crate) async fn get_plain(address: SocketAddr, path: &str) -> StatusCode {
     fetch_plain(address, Method::GET, path, HeaderMap::new(), "").await.0
 }
 
-/// An anonymous request without encryption: code and text of the answer.
+/// An anonymous request without TLS: status code and text of the answer.
 pub(crate) async fn fetch_plain(
     address: SocketAddr,
     method: Method,
@@ -107,7 +108,7 @@ pub(crate) async fn fetch_plain(
     (answer.code, String::from_utf8(answer.body.to_vec()).unwrap())
 }
 
-/// Code of a GET over TLS from a server of this CA, as a client with this identity, if any.
+/// Status code of a GET over TLS from a server of this CA, with the client certificate of this identity, if any.
 pub(crate) async fn get_tls(
     address: SocketAddr,
     ca: &CertificateDer<'static>,

@@ -22,13 +22,13 @@ use super::*;
 #[derive(Clone, Copy, PartialEq)]
 enum Mode {
     Honest,
-    /// Answers 401 as for a token that has expired, with a clock of another day.
+    /// Answers 401 as for an expired token, with the date of another day.
     Expired,
-    /// Gives a certificate for another node.
+    /// Issues a certificate for another node.
     OtherName,
-    /// Gives a certificate for another key.
+    /// Issues a certificate for another key.
     OtherKey,
-    /// Answers with more than anybody should read.
+    /// Answers with more than the limit.
     Endless,
 }
 
@@ -54,7 +54,7 @@ async fn endpoint(mode: Mode) -> Endpoint {
             let shown = stream.get_ref().1.peer_certificates().is_some();
             let service =
                 service_fn(|request| answer(Arc::clone(&ca), mode, shown, Arc::clone(&log), request));
-            // A client that goes away early is its own business.
+            // A client may close the connection early.
             let _ = hyper::server::conn::http1::Builder::new()
                 .serve_connection(TokioIo::new(stream), service)
                 .await;
@@ -147,7 +147,7 @@ async fn joining_keeps_a_pair_that_fits_and_renewing_needs_no_token() {
     assert_eq!(
         seen,
         [("/ca.crt", "", false), ("/edge.crt", "Bearer a.b.c", false), ("/edge.crt", "", true)],
-        "the token goes nowhere before the CA is checked; a renewal shows the old certificate"
+        "the token is not sent before the CA is checked; a renewal presents the old certificate"
     );
 }
 

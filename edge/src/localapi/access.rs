@@ -1,4 +1,4 @@
-//! Who may do what on this machine.
+//! Authentication and authorization of the local API.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -18,42 +18,43 @@ use crate::hub::Caller;
 /// User of the kubeconfig that `edgecore kubeconfig` prints.
 pub(super) const OPERATOR: &str = "tombolo:edge-operator";
 
-/// Whether this is the user of this node's own kubeconfig, for whom the cloud is asked in the node's name.
+/// Whether this is the user of this node's own kubeconfig, whose requests are sent to the cloud in the node's name.
 pub(super) fn is_operator(identity: &Identity) -> bool {
     identity.user == OPERATOR
 }
 
-/// Whose request it is among those that wait for the cloud.
+/// The caller as whom the identity's requests wait for the cloud.
 pub(super) fn caller(identity: &Identity) -> Caller {
     if is_operator(identity) { Caller::Node } else { Caller::Known(name_of(identity)) }
 }
 
-/// The bearer token of a caller who is neither this node nor nobody: the cloud is asked with it and with nothing else
+/// The bearer token of a caller that is neither this node nor anonymous. Requests to the cloud use it and nothing else
 /// (docs/security.md#requests-of-pods).
 pub(super) fn caller_token<'a>(about: &Attributes, authorization: Option<&'a str>) -> Option<&'a str> {
     let identity = &about.identity;
     if is_operator(identity) || identity.in_group(UNAUTHENTICATED_GROUP) {
         return None;
     }
-    // Without a token nothing is asked in anybody's name: an empty one is refused by the cloud.
+    // A missing token becomes an empty one, which the cloud refuses, so that the request is never sent in the node's
+    // name.
     Some(authorization.and_then(bearer).unwrap_or_default())
 }
 
-/// The token of a value of the `Authorization` header.
+/// The bearer token in a value of the `Authorization` header.
 fn bearer(value: &str) -> Option<&str> {
     let (scheme, token) = value.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim()).filter(|token| !token.is_empty())
 }
 
-/// Takes the token of the kubeconfig, where that is good, and tokens of service accounts.
+/// Accepts tokens of service accounts, and the kubeconfig's token on listeners that allow it.
 pub(super) struct TokenAuthenticator {
-    /// Compared as hashes, so that the time taken tells nothing about the token.
+    /// Tokens are compared as hashes, so that the timing reveals nothing about them.
     operator: Option<[u8; 32]>,
     accounts: Arc<Accounts>,
 }
 
 impl TokenAuthenticator {
-    /// Takes tokens of service accounts, and the token of the kubeconfig if one is given.
+    /// Accepts tokens of service accounts, and the token of the kubeconfig if one is given.
     pub(super) fn new(operator: Option<&str>, accounts: Arc<Accounts>) -> Self {
         Self { operator: operator.map(|token| Sha256::digest(token).into()), accounts }
     }
@@ -68,9 +69,9 @@ impl TokenAuthenticator {
             return Ok(Identity::new(OPERATOR, &[AUTHENTICATED_GROUP]));
         }
         let identity = self.accounts.identify(token, peer.remote.map(|remote| remote.ip())).await?;
-        // Names of this API's own must not be given by a cluster.
+        // A cluster must not assign identities that are reserved for this API.
         if is_operator(&identity) || identity.in_group(UNAUTHENTICATED_GROUP) {
-            return Err(bad("the cluster names a user that only this node may name"));
+            return Err(bad("the cluster returned a user name or group that is reserved for this node"));
         }
         Ok(identity)
     }
@@ -86,8 +87,9 @@ impl Authenticator for TokenAuthenticator {
     }
 }
 
-/// Everybody is nobody: listeners for programs of this machine. A browser is one too, and must not ask for a page of somebody
-/// else, which leads it here by a name of its own (DNS rebinding) or sends to this address from another site.
+/// Treats every client as anonymous, on listeners for programs on this machine. A browser is such a program too, so
+/// requests of foreign web pages are refused: a page may reach this address through its own host name (DNS rebinding)
+/// or from another origin.
 pub(crate) struct Anonymous;
 
 impl Authenticator for Anonymous {
@@ -111,11 +113,11 @@ impl Authenticator for Anonymous {
     }
 }
 
-/// Whether an authority names this machine in a way that no one else can: by an address, or as `localhost`.
+/// Whether an authority names this machine in a way that DNS cannot redirect: by an address, or as `localhost`.
 fn is_this_machine(authority: &str) -> bool {
     let named = |host: &str| host.eq_ignore_ascii_case("localhost") || host.parse::<Ipv4Addr>().is_ok();
     if authority.is_empty() {
-        // What a page says that hides where it comes from.
+        // A page that hides its origin sends `null`.
         return false;
     }
     if let Some(rest) = authority.strip_prefix('[') {
@@ -124,8 +126,8 @@ fn is_this_machine(authority: &str) -> bool {
     named(authority.split_once(':').map_or(authority, |(host, _)| host))
 }
 
-/// The operator may do what the node may do; anonymous readers may read what is no Secret; what a service account may do
-/// the cluster decides, when the request is carried out ([`super::account_reads`], or the cloud for writes).
+/// The operator may do what the node may do. Anonymous clients may read everything except Secrets. For service accounts
+/// the cluster decides when the request is executed ([`super::account_reads`], or the cloud for writes).
 pub(super) struct LocalAuthorizer;
 
 impl Authorizer for LocalAuthorizer {
@@ -148,20 +150,20 @@ fn decide(attributes: &Attributes) -> Decision {
     }
     if attributes.is_resource && attributes.resource == "secrets" {
         return Decision::Deny(
-            "Secrets are not served without encryption: use the kubeconfig of this node".to_owned(),
+            "Secrets are not served without TLS: use the kubeconfig of this node".to_owned(),
         );
     }
     Decision::Allow
 }
 
-/// What is answered here without asking what the account may read is closed to it.
+/// Denies service accounts everything that is answered here without checking their permissions.
 fn account(attributes: &Attributes, reads: bool) -> Decision {
     let public = !attributes.is_resource && reads;
     let object = matches!(attributes.subresource.as_str(), "" | "status" | "scale");
     if public || (attributes.is_resource && (object || !reads)) {
         return Decision::Allow;
     }
-    Decision::Deny("this node has no way to serve that to a service account".to_owned())
+    Decision::Deny("this node cannot serve this request to a service account".to_owned())
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
-//! Reads of callers who are not this node, above all pods with the tokens of their service accounts. They see what their
-//! own rights allow, never what this node may read.
+//! Reads of callers other than this node, mostly pods with the tokens of their service accounts. Callers see what their
+//! own permissions allow, never what only this node may read.
 //!
-//! With a cloud, one object is read there with the caller's own token; lists and watches are subscriptions, shared by all
-//! callers whose right to this very list the cluster has confirmed. Without one, the copies here answer those for whom
-//! the last decision of the cluster stands.
+//! With a cloud connection, a single object is read there with the caller's own token. Lists and watches use
+//! subscriptions, shared by all callers whose permission for this list the cluster has confirmed. Without a cloud
+//! connection, callers read the local copies if the last decision of the cluster allows it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,13 +25,13 @@ use super::single::{Listed, One};
 use super::{RETRY_AFTER_SECONDS, pass};
 use crate::hub::SharedHub;
 use crate::paths;
-use crate::store::{Learned, Scoped, Selection, Store, is_pushed, why_unreadable};
+use crate::store::{Learned, Selection, Store, Subscribed, is_pushed, why_unreadable};
 use crate::subscriptions::{Subscriptions, Unreadable};
 
 /// Time for the cloud's answer.
 const TIMEOUT: Duration = Duration::from_secs(15);
 
-/// See the module.
+/// Serves reads of service accounts and other callers with their own tokens.
 pub(super) struct AccountReads {
     pub(super) store: Store,
     pub(super) subscriptions: Subscriptions,
@@ -49,7 +49,7 @@ impl AccountReads {
         let key = ObjectKey::new(read.kind.storage.clone(), &about.namespace, &about.name);
         match self.read_in_the_cloud(&key, about, token).await {
             Ok(one) => Ok(Arc::new(one)),
-            // Only who got no answer may be served from here.
+            // Only requests without an answer of the cloud may be served locally.
             Err(error) if error.code.is_server_error() => self.read_here(&key, about, error),
             Err(error) => Err(error),
         }
@@ -62,14 +62,14 @@ impl AccountReads {
         about: &Attributes,
         token: &str,
     ) -> Result<One, ApiError> {
-        // A right to a part is none to the whole, nor the other way round.
+        // Permission for a subresource does not imply permission for the whole object, nor the reverse.
         let call = pass::get(&paths::part(key, &about.subresource), "application/json");
         let reply =
             pass::heard(&self.hub, &caller(&about.identity), call, TIMEOUT, Some(token.to_owned())).await?;
         let revision = self.store.local_revision();
         let status = StatusCode::from_u16(reply.code).unwrap_or(StatusCode::BAD_GATEWAY);
         match status {
-            // What a caller may not read is refused before anybody looks for it.
+            // The API server checks permissions before it looks for the object, so 404 means allowed.
             StatusCode::OK | StatusCode::NOT_FOUND => self.rights.note(about, true, ""),
             StatusCode::FORBIDDEN => self.rights.note(about, false, ""),
             _ => {}
@@ -88,7 +88,7 @@ impl AccountReads {
         }
     }
 
-    /// The copy of one object, for a caller whose last decision allows it.
+    /// The local copy of one object, if the last decision allows the caller to read it.
     fn read_here(
         &self,
         key: &ObjectKey,
@@ -100,7 +100,8 @@ impl AccountReads {
             Verdict::Unknown => return Err(away),
             Verdict::Allowed => {}
         }
-        // The pushed set has some objects of a resource, and knows of the others nothing but that none has an impossible name.
+        // The pushed set has only some objects of a resource. Of the others it knows only that none has an invalid
+        // name.
         let is_held = || matches!(ServedStore::get(&self.store, key), Ok(Some(_)));
         if is_pushed(key.resource()) && is_held() || references::is_never_there(key) {
             return Ok(Arc::new(self.store.clone()));
@@ -125,13 +126,13 @@ impl AccountReads {
         let about = read.attributes;
         self.allowed(about, &about.verb).await?;
         let other = if about.verb == "list" { "watch" } else { "list" };
-        // The cloud lets nobody follow what they may not both list and watch.
+        // The cloud requires permission to both list and watch for a subscription.
         let refusal = match self.allowed(about, other).await {
             Ok(()) => match self.subscribed(read, token).await {
                 Err(Unreadable::Refused { code: 403, reason }) => ApiError::forbidden(about, &reason),
                 outcome => {
-                    let scoped = outcome.map(|scoped| Arc::new(scoped) as Arc<dyn ServedStore>);
-                    return scoped.map_err(|error| refused(error, about));
+                    let subscribed = outcome.map(|subscribed| Arc::new(subscribed) as Arc<dyn ServedStore>);
+                    return subscribed.map_err(|error| refused(error, about));
                 }
             },
             Err(refusal) => refusal,
@@ -151,7 +152,7 @@ impl AccountReads {
         }
     }
 
-    async fn subscribed(&self, read: Read<'_>, token: &str) -> Result<Scoped, Unreadable> {
+    async fn subscribed(&self, read: Read<'_>, token: &str) -> Result<Subscribed, Unreadable> {
         let about = read.attributes;
         let wide = Selection {
             namespace: about.namespace.clone(),
@@ -176,13 +177,13 @@ impl AccountReads {
 
 fn unknown(about: &Attributes) -> ApiError {
     let sentence = format!(
-        "whether {} may {} {} is decided by the cluster, which cannot be asked now and has not decided it before",
+        "only the cluster can decide whether {} may {} {}; it cannot be reached now and has not decided this before",
         about.identity.user, about.verb, about.resource
     );
     ApiError::unavailable(sentence).retry_after(RETRY_AFTER_SECONDS)
 }
 
-/// Path and query of a list in the API of the cluster, of the version that the store keeps.
+/// Path and query of a list in the API of the cluster, in the version that the store keeps.
 fn query(Read { kind, attributes: about, .. }: Read<'_>) -> String {
     let fields = stored_fields(kind, &about.field_selector);
     let selectors = [("labelSelector", &about.label_selector), ("fieldSelector", &fields)];

@@ -1,5 +1,6 @@
-//! Who is behind a bearer token: verified here with the cluster's keys against what the store knows, and by the cloud's
-//! token review while there is a cloud. Without one, only what both the keys and the store prove is believed.
+//! Authenticates bearer tokens. This node verifies a token with the cluster's keys and the objects in the store; with a
+//! cloud connection, the cloud's token review decides. Without one, a token is accepted only if both the keys and the
+//! store prove it valid.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -27,32 +28,32 @@ use crate::shares::one_of_loopback;
 use crate::store::Store;
 use crate::store::splice::facts;
 
-/// How long the cloud's word about a token is believed (as long as that about rights,
+/// How long the result of a token review is remembered (as long as a permission,
 /// docs/edge-node.md#pods-at-the-local-api).
 const REVIEW_INTERVAL: Duration = Duration::from_secs(300);
 
-/// Tokens about which the cloud's word is remembered, at most; of the sender that has most the oldest is asked about again when
-/// there are more.
+/// Results of token reviews in memory, at most. When there are more, the oldest one of the sender with most of them is
+/// removed, and its token must be reviewed again.
 const REVIEWED_MAX: usize = 1024;
 
-/// Time for the cloud's word, when this node could decide alone.
+/// Time for the cloud's token review. After it, this node decides alone if it can.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Path of token reviews.
 pub(super) const TOKEN_REVIEWS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
 
-/// What this node finds about a token by itself.
+/// The result of checking a token without the cloud.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Finding {
-    /// Signature, time, issuer and bound objects are good. With the audiences that it is for.
+    /// Signature, time, issuer and bound objects are valid. With the token's audiences.
     Good(Identity, Vec<String>),
-    /// It is bad, whoever is asked.
+    /// The token is invalid, and the cloud would agree.
     Wrong(String),
-    /// This node does not know enough.
+    /// This node does not know enough to decide.
     Undecided(String),
 }
 
-/// See the module.
+/// Authenticates bearer tokens.
 pub(super) struct Accounts {
     pub(super) node: NodeId,
     pub(super) store: Store,
@@ -68,10 +69,10 @@ impl Accounts {
         Self { node, store, hub, clock, keys, reviewed }
     }
 
-    /// The identity behind the token of a request to this API, which comes from an address.
+    /// The identity behind the token of a request to this API. `from` is the client's address.
     ///
     /// # Errors
-    /// [`BadCredentials`]: the token is bad, or nobody can tell now.
+    /// [`BadCredentials`]: the token is invalid, or this cannot be decided now.
     pub(super) async fn identify(
         &self,
         token: &str,
@@ -88,7 +89,7 @@ impl Accounts {
         {
             return Ok(identity);
         }
-        // Whoever makes up tokens is nobody: of the requests to the cloud, those who have shown nothing have a few.
+        // Callers with unproven tokens count as strangers, who may have only few requests to the cloud.
         let caller = match &found {
             Finding::Good(identity, _) => access::caller(identity),
             _ => Caller::Stranger(from.map(one_of_loopback)),
@@ -108,8 +109,7 @@ impl Accounts {
         }
     }
 
-    /// The API server's own audience is its issuer, where nothing else was set; a token that is for something else is for
-    /// the cluster to judge.
+    /// The API server's default audience is its issuer. Only the cluster can decide about tokens with other audiences.
     fn for_this_api(&self, found: Finding) -> Finding {
         let issuer = self.keys.current().map(|keys| keys.issuer().to_owned()).unwrap_or_default();
         match found {
@@ -120,14 +120,14 @@ impl Accounts {
         }
     }
 
-    /// What this node finds about a token by itself.
+    /// The result of checking a token without the cloud.
     pub(super) fn judge(&self, token: &str) -> Finding {
         if jsonwebtoken::decode_header(token).is_err() {
             return Finding::Wrong(Unverified::Invalid.to_string());
         }
         let Some(keys) = self.keys.current() else {
             self.keys.want();
-            return Finding::Undecided("the cluster's keys were never fetched to this node".to_owned());
+            return Finding::Undecided("this node has never fetched the cluster's keys".to_owned());
         };
         match keys.verify(token) {
             Ok(claims) => self.judge_claims(&claims),
@@ -151,7 +151,7 @@ impl Accounts {
             return not_good;
         }
         let Some(pod) = &place.pod else {
-            return Finding::Undecided("the token is bound to no pod of this node".to_owned());
+            return Finding::Undecided("the token is not bound to a pod of this node".to_owned());
         };
         match self.judge_bound("pods", place, pod, now) {
             Some(not_good) => not_good,
@@ -159,12 +159,12 @@ impl Accounts {
         }
     }
 
-    /// Whether an object that a token is bound to lives on; none when it does.
+    /// Checks that an object to which a token is bound still exists; none if it does.
     fn judge_bound(&self, plural: &str, place: &Place, bound: &Bound, now: u64) -> Option<Finding> {
         let key = ObjectKey::new(Resource::new("", "v1", plural), &place.namespace, &bound.name);
         let here = place.node.as_ref().is_some_and(|node| node.name == self.node.as_str());
         let object = match ServedStore::get(&self.store, &key) {
-            Ok(None) if !here => return Some(Finding::Undecided(format!("{key} is not of this node"))),
+            Ok(None) if !here => return Some(Finding::Undecided(format!("{key} is not on this node"))),
             Ok(object) => object,
             Err(error) => return Some(Finding::Undecided(error.to_string())),
         };
@@ -176,7 +176,7 @@ impl Accounts {
         check_bound(plural, bound, living, now).err().map(Finding::Wrong)
     }
 
-    /// The cloud's word about a token: who it belongs to, or that it is bad; none when there is no word.
+    /// Asks the cloud for a token review: the identity, or why the token is invalid; none without an answer.
     async fn review(&self, token: &str, caller: &Caller) -> Option<Result<Identity, String>> {
         let review = json!({
             "apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token},

@@ -29,10 +29,10 @@ const CA_FILE: &str = "local-ca.pem";
 /// The token of the kubeconfig.
 const TOKEN_FILE: &str = "local-token";
 
-/// Characters of a token that somebody may have written by hand: 128 bits as hexadecimal digits.
+/// Shortest token that is accepted, in characters, since the file may have been edited: 128 bits as hexadecimal digits.
 const TOKEN_LEN_MIN: usize = 32;
 
-/// What the local API shows and asks for.
+/// The CA and the token of the local API.
 pub(crate) struct LocalCredentials {
     ca_key: KeyPair,
     ca_pem: String,
@@ -40,14 +40,14 @@ pub(crate) struct LocalCredentials {
 }
 
 impl LocalCredentials {
-    /// Reads the credentials of a data folder, or makes them.
+    /// Reads the credentials of a data folder, or creates them.
     pub(crate) fn load(data_dir: &Path) -> Result<Self, LocalApiError> {
         let folder = data_dir.join(FOLDER);
         files::private_folder(&folder).map_err(|source| io(&folder, source))?;
         let pair = load_or_make(&folder.join(CA_FILE), make_ca)?;
         let token = load_or_make(&folder.join(TOKEN_FILE), || {
             let mut token = [0; 32];
-            aws_lc_rs::rand::fill(&mut token).map_err(|_| certificate("no random numbers"))?;
+            aws_lc_rs::rand::fill(&mut token).map_err(|_| certificate("cannot generate random numbers"))?;
             Ok(hex::encode(token))
         })?;
         let token = token.trim().to_owned();
@@ -72,7 +72,7 @@ impl LocalCredentials {
         &self.ca_pem
     }
 
-    /// A new certificate for these names and addresses, and its key.
+    /// Issues a certificate for these names and addresses with a new key.
     pub(super) fn certify(&self, names: &Names) -> Result<TlsIdentity, LocalApiError> {
         let issuer = Issuer::from_ca_cert_pem(&self.ca_pem, &self.ca_key).map_err(certificate)?;
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(certificate)?;
@@ -102,7 +102,7 @@ impl LocalCredentials {
             "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
             "current-context": name,
         });
-        // JSON is YAML, and every reader of kubeconfigs takes it; the indented form is for people.
+        // JSON is valid YAML, and every reader of kubeconfigs accepts it. It is indented for people.
         serde_json::to_string_pretty(&config).unwrap_or_default() + "\n"
     }
 
@@ -119,7 +119,7 @@ impl LocalCredentials {
     }
 }
 
-/// Where programs of this machine reach a listener.
+/// The address at which programs on this machine reach a listener.
 pub(crate) fn on_this_machine(listener: SocketAddr) -> SocketAddr {
     match listener.ip() {
         ip if ip.is_unspecified() => SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), listener.port()),
@@ -133,7 +133,7 @@ fn make_ca() -> Result<String, LocalApiError> {
     params.distinguished_name.push(DnType::CommonName, "tombolo local CA");
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
-    // A clock that is wrong must not lock programs of this machine out.
+    // The long validity keeps a wrong clock from locking out programs on this machine.
     (params.not_before, params.not_after) = (date_time_ymd(2020, 1, 1), date_time_ymd(2120, 1, 1));
     let ca = params.self_signed(&key).map_err(certificate)?;
     Ok(key.serialize_pem() + &ca.pem())
@@ -152,7 +152,7 @@ fn load_or_make(
         return Ok(content);
     }
     let content = make()?;
-    // `edgecore kubeconfig` may do the same while the agent starts for the first time: one of them wins.
+    // `edgecore kubeconfig` may create the file at the same time as the first start of the agent: one of them wins.
     if files::create(path, content.as_bytes(), files::PRIVATE).map_err(|source| io(path, source))? {
         return Ok(content);
     }

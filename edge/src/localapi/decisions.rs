@@ -1,5 +1,6 @@
-//! Decisions of the cluster, kept for the time without a cloud. Each one is asked for by somebody who can ask for ever new ones: of
-//! all that are kept everybody has an equal part, and what comes within a moment is one write to the disk.
+//! Decisions of the cluster, kept for use without a cloud connection. A client can cause an unlimited number of
+//! decisions, so all clients have equal shares of the kept ones, and decisions that arrive together become one disk
+//! write.
 
 use std::sync::Arc;
 
@@ -11,14 +12,15 @@ use tracing::warn;
 use crate::fair::Fair;
 use crate::store::{Answer, Question, Store};
 
-/// Decisions that wait to be written, at most; of the sender that has most the oldest is not kept.
+/// Decisions that wait to be written, at most. When there are more, the oldest one of the sender with most of them is
+/// dropped.
 const WAITING_MAX: usize = 256;
 
-/// See the module.
+/// Keeps decisions.
 pub(super) struct Decisions {
     store: Store,
     waiting: Mutex<Fair<String, Question, Answer>>,
-    /// Something waits.
+    /// Notified when a decision waits to be written.
     news: Notify,
 }
 
@@ -39,12 +41,12 @@ impl Decisions {
         waiting.or_else(|| self.store.answer(question).ok().flatten())
     }
 
-    /// Writes what waits, until the agent stops.
+    /// Writes waiting decisions until the agent stops.
     pub(super) async fn write(self: Arc<Self>, stop: CancellationToken) {
         let moments = async {
             loop {
                 self.news.notified().await;
-                // What comes while one write is under way is the next one.
+                // Decisions that arrive during a write are written by the next one.
                 self.flush().await;
             }
         };
@@ -59,9 +61,10 @@ impl Decisions {
             return;
         }
         if let Err(error) = self.store.keep_answers(waiting.clone()).await {
-            warn!(%error, "decisions cannot be kept for the time without a cloud");
+            warn!(%error, "cannot keep decisions for use without a cloud connection");
         }
-        // Until they can be read in the store they can be read here. What has come meanwhile waits for its own turn.
+        // They are removed only now, so that they can be read here until they are in the store. Newer answers wait for
+        // the next write.
         let mut left = self.waiting.lock();
         for (question, answer) in waiting {
             if left.get(&question) == Some(&answer) {
@@ -93,14 +96,14 @@ mod tests {
             decisions.keep("shop".to_owned(), question(number), answer(number));
             assert_eq!(decisions.last(&question(number)), Some(answer(number)));
         }
-        assert_eq!(*commits.borrow_and_update(), before, "nobody waits for the disk");
+        assert_eq!(*commits.borrow_and_update(), before, "callers do not wait for the disk");
         commits.changed().await.unwrap();
         assert_eq!(*commits.borrow_and_update(), before + 1);
         assert!((0..100).all(|number| store.answer(&question(number)).unwrap() == Some(answer(number))));
         decisions.keep("shop".to_owned(), question(200), answer(200));
         stop.cancel();
         writing.await.unwrap();
-        assert_eq!(store.answer(&question(200)).unwrap(), Some(answer(200)), "also what came last");
+        assert_eq!(store.answer(&question(200)).unwrap(), Some(answer(200)), "the last decision too");
         assert_eq!(*commits.borrow_and_update(), before + 2, "one write for each moment");
     }
 }

@@ -1,7 +1,7 @@
-//! Definitions of the custom resources that local clients read: tables have the columns that they declare.
+//! Definitions of the custom resources that local clients read. Tables get the columns that the definitions declare.
 //!
-//! The definition of a resource is followed as long as somebody reads the resource, and kept for the time without a cloud. It
-//! is read in the name of the node; where that may not read it, tables have names and ages.
+//! A definition is followed as long as a client reads the resource, and kept for use without a cloud connection. It is
+//! read in the name of the node. If the node may not read it, tables have only names and ages.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,15 +18,15 @@ use super::discovery::Discovery;
 use crate::store::Selection;
 use crate::subscriptions::Subscriptions;
 
-/// How long a client waits for a definition that was never asked for before. The object that it asks for matters more than
-/// its columns.
+/// How long a client waits for a definition that was never read before. The requested object matters more than its
+/// columns.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// See the module.
+/// Reads the definitions of custom resources.
 pub(super) struct Definitions {
     subscriptions: Subscriptions,
     discovery: Arc<Discovery>,
-    /// Which versions of definitions were read. No more than there are kinds in discovery.
+    /// The versions of the definitions that were read. Bounded by the number of kinds in discovery.
     read: Mutex<HashMap<ObjectKey, Revision>>,
 }
 
@@ -35,7 +35,7 @@ impl Definitions {
         Self { subscriptions, discovery, read: Mutex::default() }
     }
 
-    /// Reads the definition of what a client is about to read.
+    /// Reads the definition of the resource that a client is about to read.
     pub(super) async fn read(&self, asked: &Attributes) {
         if !asked.is_resource || !matches!(asked.verb.as_str(), "get" | "list" | "watch") {
             return;
@@ -49,7 +49,7 @@ impl Definitions {
             &format!("{}.{}", asked.resource, asked.group),
         );
         if tokio::time::timeout(PATIENCE, self.follow(&definition)).await.is_err() {
-            debug!(%definition, "a definition takes too long");
+            debug!(%definition, "reading a definition takes too long");
         }
     }
 
@@ -60,7 +60,7 @@ impl Definitions {
         };
         let definition = match self.subscriptions.reader(&selection, None).await {
             Ok(copy) => copy.get(key).ok().flatten(),
-            Err(error) => return debug!(definition = %key, %error, "a definition cannot be read"),
+            Err(error) => return debug!(definition = %key, %error, "cannot read a definition"),
         };
         let Some(definition) = definition else { return };
         if self.read.lock().insert(key.clone(), definition.revision) == Some(definition.revision) {
@@ -68,7 +68,7 @@ impl Definitions {
         }
         match serde_json::from_slice::<Value>(&definition.body()) {
             Ok(definition) => self.discovery.declare(&definition),
-            Err(error) => warn!(definition = %key, %error, "a definition cannot be understood"),
+            Err(error) => warn!(definition = %key, %error, "cannot parse a definition"),
         }
     }
 }

@@ -1,10 +1,11 @@
-//! Kinds that the cluster defines beyond the built-in ones (custom and aggregated APIs): their discovery and OpenAPI come
-//! from the cloud and are kept on disk, so that plain kubectl finds and explains them here, also without a cloud.
+//! Kinds that the cluster defines beyond the built-in ones (custom and aggregated APIs). Their discovery and OpenAPI
+//! documents come from the cloud and are kept on disk, so that plain kubectl finds and explains them here, also without
+//! a cloud connection.
 //!
-//! Clients wait for discovery alone. The OpenAPI documents, which are large, are fetched behind their back and one at a time.
+//! Clients wait only for discovery. The OpenAPI documents are large and are fetched in the background, one at a time.
 //!
-//! An idle node asks seldom. Who asks for discovery, or for a kind that is not known, has it asked for anew ([`Pace`] says how
-//! often), and who has written a definition finds what has become of it.
+//! An idle node rarely asks the cloud. A client request for discovery or for an unknown kind triggers a new query
+//! ([`Pace`] limits how often), and a client that has written a definition finds the new kind.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -31,10 +32,11 @@ use super::openapi::{Kept, OPENAPI, path};
 use super::pace::{INTERVAL, Pace};
 use crate::hub::{HubState, KindsTeller};
 
-/// How often the documents are asked for without need: they are large for a node that should be quiet.
+/// How often discovery and the documents are refreshed without a trigger. It is rare because the documents are large
+/// for an idle node.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(12 * 3600);
 
-/// How old the index of OpenAPI may be for selectors of fields that no document names. An API server publishes documents a
+/// How old the OpenAPI index may be for field selectors that no document declares. An API server publishes documents a
 /// moment after the kinds.
 const INDEX_AGE_MAX: Duration = INTERVAL;
 
@@ -44,22 +46,23 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(30);
 /// Time for the cloud's answer. Clients of discovery wait for it.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a client waits for what is asked, also for somebody else; then it is answered from what is known.
+/// How long a client waits for a query, including one in progress for another client; then it is answered from known
+/// data.
 const CLIENT_WAIT_MAX: Duration = TIMEOUT.saturating_add(INTERVAL);
 
-/// Time for the lists of all groups, where one document does not tell of them. No client waits for it.
+/// Time for the lists of all groups, when there is no single document. No client waits for it.
 const GATHER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Time for an OpenAPI document, for which nobody waits: 4 MiB, and who else uses the link.
+/// Time for an OpenAPI document, for which no client waits. It may have 4 MiB, and other traffic shares the link.
 const DOCUMENT_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Wait before documents that could not be had are asked for again.
+/// Wait before documents that could not be fetched are requested again.
 const DOCUMENT_RETRY_INTERVAL: Duration = Duration::from_secs(600);
 
 /// OpenAPI documents that are kept, at most.
 const DOCUMENTS_MAX: usize = 96;
 
-/// See the module.
+/// Keeps the cluster's discovery and OpenAPI documents.
 pub(super) struct Discovery {
     documents: Documents,
     openapi: Arc<Kept>,
@@ -67,21 +70,21 @@ pub(super) struct Discovery {
     pace: Mutex<Pace>,
     /// Held while the cloud is asked.
     asking: Arc<tokio::sync::Mutex<()>>,
-    /// What has come of it, each time that it was let go.
+    /// The outcome of the last query, sent when `asking` is released.
     outcome: watch::Sender<Result<(), String>>,
     /// When a client of this node last wrote a definition.
     written: Mutex<Option<Instant>>,
-    /// When the cloud was last asked for the index of OpenAPI.
+    /// When the OpenAPI index was last requested.
     index_asked: tokio::sync::Mutex<Option<Instant>>,
-    /// Which OpenAPI documents there are, and which of them are kept.
+    /// The published OpenAPI documents, and which of them are kept.
     index: Mutex<Index>,
     /// Held while one of them is fetched.
     fetching: tokio::sync::Mutex<()>,
-    /// Told when a client has learnt of other kinds, of which there may be other documents.
+    /// Notified when a client's request has refreshed discovery, after which there may be other documents.
     wanted: Notify,
-    /// Of the definitions that were read; no more than there are kinds in discovery.
+    /// The columns of the definitions that were read. Bounded by the number of kinds in discovery.
     columns: Mutex<DeclaredColumns>,
-    /// Who hears what kinds there are, and may want to hear more.
+    /// Publishes the kinds to the session, which may request a refresh.
     kinds: KindsTeller,
 }
 
@@ -114,7 +117,7 @@ impl Discovery {
                     self.kinds.tell(&kept);
                     self.serve(&groups);
                 }
-                Err(error) => warn!(%error, "the kept discovery of the cluster cannot be used"),
+                Err(error) => warn!(%error, "cannot use the kept discovery of the cluster"),
             }
         }
     }
@@ -134,12 +137,12 @@ impl Discovery {
         }
     }
 
-    /// Whether a kind is served that the cluster defines beyond the built-in ones.
+    /// Whether this is a served kind beyond the built-in ones.
     pub(super) fn is_custom(&self, resource: &Resource) -> bool {
         self.registry.catalog().kinds.get(resource).is_some_and(|kind| kind.custom)
     }
 
-    /// Asks with every session and now and then, until the agent stops.
+    /// Asks the cloud in every session and then from time to time, until the agent stops.
     pub(super) async fn keep(self: Arc<Self>) {
         let mut state = self.documents.hub.own().state();
         loop {
@@ -150,7 +153,7 @@ impl Discovery {
             let mut wait = match self.ask(asking, Instant::now()).await {
                 Ok(()) => self.bring_documents().await,
                 Err(error) => {
-                    debug!(error, "the discovery of the cluster cannot be fetched");
+                    debug!(error, "cannot fetch the discovery of the cluster");
                     RETRY_INTERVAL
                 }
             };
@@ -168,7 +171,7 @@ impl Discovery {
                     () = self.wanted.notified() => {}
                     () = self.kinds.wanted.notified() => {
                         if let Err(error) = self.renew().await {
-                            debug!(error, "a kind came that is not known, and discovery cannot be fetched");
+                            debug!(error, "received an unknown kind, and cannot fetch discovery");
                         }
                         continue;
                     }
@@ -178,8 +181,8 @@ impl Discovery {
         }
     }
 
-    /// Asks the cloud, unless what was heard last is new enough for who comes now. Who comes while somebody asks waits for the
-    /// same answer. It is asked also for those who have waited long enough.
+    /// Asks the cloud, unless the last answer is new enough. Callers that arrive during a query wait for its outcome.
+    /// The query continues in a task of its own when its callers stop waiting.
     async fn renew(self: &Arc<Self>) -> Result<(), String> {
         loop {
             let mut outcome = self.outcome.subscribe();
@@ -202,11 +205,11 @@ impl Discovery {
         }
     }
 
-    /// Asks the cloud when it is time, and tells all who wait.
+    /// Asks the cloud when it is due, and sends the outcome to all waiting callers.
     async fn ask(&self, asking: OwnedMutexGuard<()>, due: Instant) -> Result<(), String> {
         sleep_until(due).await;
         let outcome = self.refresh().await;
-        // Whoever is told finds it free.
+        // Released first, so that notified callers can acquire it.
         drop(asking);
         let _ = self.outcome.send_replace(outcome.clone());
         outcome
@@ -224,7 +227,7 @@ impl Discovery {
                 let text = whole.to_string().into();
                 (whole, text)
             }
-            _ => return Err(format!("{GROUPS_PATH} is no list of groups")),
+            _ => return Err(format!("{GROUPS_PATH} is not a list of groups")),
         };
         self.kinds.tell(&body);
         if self.documents.keep(GROUPS_PATH, body).await? {
@@ -234,7 +237,7 @@ impl Discovery {
         Ok(())
     }
 
-    /// What kinds there are, of a cloud that tells it in pieces.
+    /// Gathers the kinds from a cloud that does not serve them in one document.
     async fn gather(&self, groups: &Value) -> Value {
         let kept = self.documents.kept(GROUPS_PATH).ok().flatten();
         let before = kept.and_then(|kept| serde_json::from_slice(&kept).ok()).unwrap_or_default();
@@ -248,19 +251,19 @@ impl Discovery {
         gathered(groups, &before, known, ask).await
     }
 
-    /// Fetches the OpenAPI documents that have changed. How long to wait before the next time.
+    /// Fetches the OpenAPI documents that have changed. Returns how long to wait before the next time.
     async fn bring_documents(&self) -> Duration {
         if let Err(error) = self.ask_index(Duration::ZERO).await {
-            debug!(error, "the index of the cluster's OpenAPI documents cannot be fetched");
+            debug!(error, "cannot fetch the index of the cluster's OpenAPI documents");
             return RETRY_INTERVAL;
         }
         let (mut news, mut wait) = (false, REFRESH_INTERVAL);
         for path in self.foreign() {
             match self.bring_document(&path, DOCUMENT_TIMEOUT).await {
                 Ok(changed) => news |= changed,
-                // One that cannot be had, for example because it is too large, must not hide the others.
+                // A document that cannot be fetched, for example because it is too large, must not block the others.
                 Err(error) => {
-                    debug!(path, error, "an OpenAPI document cannot be fetched");
+                    debug!(path, error, "cannot fetch an OpenAPI document");
                     wait = DOCUMENT_RETRY_INTERVAL;
                 }
             }
@@ -272,7 +275,7 @@ impl Discovery {
         wait
     }
 
-    /// Asks which documents there are, unless that was done less than `age` ago.
+    /// Fetches the OpenAPI index, unless that was done less than `age` ago.
     async fn ask_index(&self, age: Duration) -> Result<(), String> {
         let mut asked = self.index_asked.lock().await;
         if asked.is_some_and(|at| at.elapsed() < age) {
@@ -287,7 +290,7 @@ impl Discovery {
         Ok(())
     }
 
-    /// Fetches a document if there is another one than the one that is kept. Whether there was.
+    /// Fetches a document if it differs from the kept one. Returns whether it has changed.
     async fn bring_document(&self, path: &str, time: Duration) -> Result<bool, String> {
         let _one_at_a_time = self.fetching.lock().await;
         let due = self.index.lock().due(path, Instant::now());
@@ -306,7 +309,7 @@ impl Discovery {
         outcome
     }
 
-    /// Brings the document of one kind for a client that waits. Another one that is being fetched is waited for.
+    /// Fetches the document of one kind for a waiting client. A fetch in progress is completed first.
     async fn explain(&self, path: &str) -> Result<(), String> {
         self.ask_index(INDEX_AGE_MAX).await?;
         if self.bring_document(path, TIMEOUT).await? {
@@ -315,7 +318,7 @@ impl Discovery {
         Ok(())
     }
 
-    /// Paths of the groups and versions that are not built in, as the index of OpenAPI names them.
+    /// Paths of the groups and versions that are not built in, as in the OpenAPI index.
     fn foreign(&self) -> Vec<String> {
         let catalog = self.registry.catalog();
         let custom = catalog.kinds.iter().filter(|kind| kind.custom);
@@ -327,19 +330,19 @@ impl Discovery {
         paths
     }
 
-    /// Whether a request can only be answered well with the newest documents.
+    /// Whether a request needs the newest discovery.
     fn concerns(&self, asked: &Attributes) -> bool {
         if asked.is_resource {
             let resource = Resource::new(&asked.group, &asked.version, &asked.resource);
             let kinds = &self.registry.catalog().kinds;
-            // What a cluster adds to a group that is built in is not served here.
+            // Kinds that a cluster adds to a built-in group are not served here.
             let is_builtin = || kinds.iter().any(|kind| !kind.custom && *kind.resource.group == *asked.group);
             return kinds.get(&resource).is_none() && !is_builtin();
         }
         asked.path.starts_with(GROUPS_PATH) || asked.path.starts_with(OPENAPI)
     }
 
-    /// Whether a request changes what kinds there are.
+    /// Whether a request changes the set of kinds.
     fn defines(asked: &Attributes) -> bool {
         let definitions = [
             ("apiextensions.k8s.io", "customresourcedefinitions"),
@@ -349,7 +352,7 @@ impl Discovery {
             && !matches!(asked.verb.as_str(), "get" | "list" | "watch")
     }
 
-    /// Whether a selector names a field of a custom kind of which no document tells.
+    /// Whether a field selector names a field of a custom kind that no document declares.
     fn selects_unknown(&self, asked: &Attributes) -> bool {
         if !asked.is_resource || asked.field_selector.is_empty() {
             return false;
@@ -361,8 +364,8 @@ impl Discovery {
         selector.fields().any(|field| !kind.is_selectable(field))
     }
 
-    /// Brings what a request needs to be answered well. Why it cannot be answered: nothing was ever heard of the cluster's
-    /// own kinds, so that nobody can say that it has no such kind.
+    /// Fetches the data that a request needs. It fails when the cluster's discovery was never fetched, so that it is
+    /// unknown whether the kind exists.
     async fn learn(self: &Arc<Self>, asked: &Attributes) -> Result<(), String> {
         if Self::defines(asked) {
             *self.written.lock() = Some(Instant::now());
@@ -371,7 +374,7 @@ impl Discovery {
         if self.concerns(asked) {
             outcome = timeout(CLIENT_WAIT_MAX, self.renew())
                 .await
-                .unwrap_or_else(|_| Err("the cloud has not told yet what kinds there are".to_owned()));
+                .unwrap_or_else(|_| Err("the cloud has not sent its discovery in time".to_owned()));
             if asked.is_resource && matches!(self.documents.kept(GROUPS_PATH), Ok(None)) {
                 let name = Resource::new(&asked.group, &asked.version, &asked.resource);
                 return Err(format!("{name} are not known here: this node has not heard from the cloud yet"));
@@ -382,13 +385,13 @@ impl Discovery {
             outcome = explained.unwrap_or_else(|_| Err("an OpenAPI document takes too long".to_owned()));
         }
         if let Err(error) = outcome {
-            debug!(error, "discovery is answered from what was kept");
+            debug!(error, "discovery is answered from kept data");
         }
         Ok(())
     }
 }
 
-/// Lets a request be judged once the kinds that it may be about are known.
+/// Authorizes a request after the kinds that it may concern are known.
 pub(super) struct Informed<A> {
     pub(super) inner: A,
     pub(super) discovery: Arc<Discovery>,

@@ -1,4 +1,5 @@
-//! Documents that the cluster publishes: fetched through the cloud, and kept on disk for the time without it.
+//! Documents that the cluster publishes. They are fetched through the cloud, and kept on disk for use without a cloud
+//! connection.
 
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use crate::hub::{Caller, SharedHub};
 use crate::identity::WallClock;
 use crate::store::{Answer, Class, Question, ReadError, Store};
 
-/// See the module. Cheap to clone.
+/// Fetches and keeps documents. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Documents {
     pub(super) store: Store,
@@ -18,10 +19,10 @@ pub(super) struct Documents {
 }
 
 impl Documents {
-    /// Asks the cloud for a document.
+    /// Fetches a document from the cloud.
     ///
     /// # Errors
-    /// Why there is none, as text.
+    /// The reason as text.
     pub(super) async fn fetch(&self, path: &str, accept: &str, timeout: Duration) -> Result<Bytes, String> {
         let call = pass::get(path, accept);
         let reply = pass::heard(&self.hub, &Caller::Agent, call, timeout, None)
@@ -30,7 +31,7 @@ impl Documents {
         if reply.code == 200 { Ok(reply.body) } else { Err(format!("{path}: code {}", reply.code)) }
     }
 
-    /// What is kept under a path.
+    /// The document that is kept under a path.
     ///
     /// # Errors
     /// [`ReadError`] when the file cannot be read.
@@ -38,7 +39,7 @@ impl Documents {
         Ok(self.store.answer(&question(path))?.map(|kept| kept.body))
     }
 
-    /// Keeps a document; whether it is another one than before.
+    /// Keeps a document. Returns whether it has changed.
     ///
     /// # Errors
     /// Why it cannot be kept, as text.

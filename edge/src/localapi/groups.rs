@@ -1,16 +1,16 @@
-//! Discovery of a cloud that cannot be asked for one document: the plain lists of groups and of their resources, put together as
-//! one. In dialect `kubeedge` a question cannot say which form of an answer it wants.
+//! Discovery of a cloud that does not serve it in one document: the plain lists of groups and of their resources are
+//! combined. In dialect `kubeedge` a request cannot specify the format of the answer.
 
 use std::future::Future;
 
 use serde_json::{Value, json};
 
-/// Groups and versions whose resources are asked for, at most.
+/// Groups and versions whose resources are requested, at most.
 const VERSIONS_MAX: usize = 96;
 
-/// What a plain list of groups (`APIGroupList`) and the lists of resources (`APIResourceList`) that `ask` brings by their paths
-/// say, as one `APIGroupDiscoveryList`. Groups that are `known` without a cloud are left out. Of a version whose list cannot
-/// be had, as an aggregated API may be away, it says what `before` said.
+/// Combines a plain list of groups (`APIGroupList`) and the lists of resources (`APIResourceList`), which `ask` fetches
+/// by path, into one `APIGroupDiscoveryList`. Groups that are `known` without a cloud are left out. If the list of a
+/// version cannot be fetched, for example because its aggregated API is down, the entry from `before` is used.
 pub(super) async fn gathered<F>(
     groups: &Value,
     before: &Value,
@@ -28,7 +28,7 @@ where
         let mut versions = Vec::new();
         for version in preferred_first(group) {
             if asked == VERSIONS_MAX {
-                tracing::warn!(group = name, "the cluster has more kinds than this node looks at");
+                tracing::warn!(group = name, "the cluster has more API versions than this node reads");
                 break 'groups;
             }
             asked += 1;
@@ -37,7 +37,7 @@ where
                     versions.push(json!({"version": version, "resources": entries(name, version, &list)}));
                 }
                 Err(error) => {
-                    tracing::debug!(group = name, version, error, "resources cannot be asked for");
+                    tracing::debug!(group = name, version, error, "cannot fetch the list of resources");
                     versions.extend(said_before(before, name, version).cloned());
                 }
             }
@@ -52,7 +52,7 @@ fn preferred_first(group: &Value) -> Vec<&str> {
     let listed = group["versions"].as_array().into_iter().flatten();
     let mut versions: Vec<&str> = listed.filter_map(|version| version["version"].as_str()).collect();
     let preferred = group["preferredVersion"]["version"].as_str();
-    // Stable: the others keep their order.
+    // The sort is stable, so the others keep their order.
     versions.sort_by_key(|version| Some(*version) != preferred);
     versions
 }
@@ -63,7 +63,7 @@ fn said_before<'a>(before: &'a Value, group: &str, version: &str) -> Option<&'a 
     item["versions"].as_array()?.iter().find(|known| known["version"] == *version)
 }
 
-/// Resources with their subresources, as one document has them.
+/// Resources with their subresources in the form of `APIGroupDiscoveryList`.
 fn entries(group: &str, version: &str, list: &Value) -> Vec<Value> {
     let all = || list["resources"].as_array().into_iter().flatten();
     let kind = |entry: &Value| {

@@ -1,4 +1,4 @@
-//! Which OpenAPI documents the cluster publishes, and which of them are here.
+//! Index of the OpenAPI documents that the cluster publishes and of those that are kept here.
 
 use std::collections::BTreeMap;
 
@@ -9,30 +9,30 @@ use tokio::time::Instant;
 use super::documents::Documents;
 use super::openapi::OPENAPI;
 
-/// See the module. Places of documents name their content: another place, another document. Bounded by the paths that are
-/// asked about.
+/// The index. A document's URL identifies its content: a changed document has another URL. Bounded by the paths of the
+/// custom kinds.
 #[derive(Debug, Default)]
 pub(super) struct Index {
-    /// Where the cloud has each document.
+    /// URL of each document in the cloud.
     places: BTreeMap<String, String>,
-    /// Where those were that were fetched last.
+    /// URLs of the documents that were fetched last.
     known: BTreeMap<String, String>,
-    /// Those that could not be had, and until when they are not asked for again.
+    /// Documents that could not be fetched, and until when they are not requested again.
     missed: BTreeMap<String, (String, Instant)>,
 }
 
-/// What was fetched last, as it is kept on disk.
+/// The URLs of the fetched documents, as they are kept on disk.
 pub(super) struct Known(Bytes);
 
 impl Index {
-    /// What was kept.
+    /// Loads the kept index.
     pub(super) fn load(documents: &Documents) -> Self {
         let kept = documents.kept(OPENAPI).ok().flatten();
         let known = kept.and_then(|kept| serde_json::from_slice(&kept).ok()).unwrap_or_default();
         Self { known, ..Self::default() }
     }
 
-    /// The cloud has sent its index. Of other paths than these nothing is remembered.
+    /// Records the index that the cloud has sent. Everything about other paths than these is forgotten.
     pub(super) fn publish(&mut self, index: &Value, paths: &[String]) {
         let place = |path: &String| index["paths"][path]["serverRelativeURL"].as_str().map(str::to_owned);
         self.places = paths.iter().filter_map(|path| Some((path.clone(), place(path)?))).collect();
@@ -40,22 +40,22 @@ impl Index {
         self.missed.retain(|path, _| paths.contains(path));
     }
 
-    /// Where a document is to be fetched from; none where the one that is kept is the newest, and where it could not be had
-    /// a short time ago.
+    /// The URL to fetch a document from; none when the kept document is the newest one, or when fetching it failed
+    /// recently.
     pub(super) fn due(&self, path: &str, now: Instant) -> Option<String> {
         let place = self.places.get(path).filter(|place| self.known.get(path) != Some(*place))?;
         let missed = self.missed.get(path).is_some_and(|(missed, until)| missed == place && *until > now);
         (!missed).then(|| place.clone())
     }
 
-    /// A document was fetched.
+    /// Records that a document was fetched.
     pub(super) fn got(&mut self, path: &str, place: String) -> Known {
         self.missed.remove(path);
         self.known.insert(path.to_owned(), place);
         Known(serde_json::to_vec(&self.known).unwrap_or_default().into())
     }
 
-    /// A document could not be had.
+    /// Records that a document could not be fetched.
     pub(super) fn missed(&mut self, path: &str, until: Instant) {
         if let Some(place) = self.places.get(path) {
             self.missed.insert(path.to_owned(), (place.clone(), until));
@@ -94,7 +94,7 @@ mod tests {
         assert_eq!(index.due("apis/a/v1", now), None);
         assert_eq!(index.due("apis/a/v1", later).as_deref(), Some("/a?1"));
         index.publish(&of("/a?2"), &paths);
-        assert_eq!(index.due("apis/a/v1", now).as_deref(), Some("/a?2"), "it is another one");
+        assert_eq!(index.due("apis/a/v1", now).as_deref(), Some("/a?2"), "it has changed");
         index.got("apis/a/v1", "/a?2".to_owned());
         assert_eq!(index.due("apis/a/v1", later), None);
     }

@@ -1,5 +1,5 @@
-//! The keys of the cluster's token issuer: fetched through the cloud, kept on disk, fetched again now and then. With them
-//! tokens of pods are verified here, also while the cloud is away.
+//! The keys of the cluster's token issuer, with which this node verifies tokens of pods. They are fetched through the
+//! cloud, refreshed regularly, and kept on disk for use without a cloud connection.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,16 +14,16 @@ use tracing::{debug, warn};
 use super::documents::Documents;
 use crate::hub::HubState;
 
-/// How often keys are fetched again. A new key is in use only after it was published.
+/// How often keys are fetched again. The cluster publishes a new key before it uses it.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(3600);
 
-/// Wait after a failure, and the shortest wait when a token names a key that is not known.
+/// Wait after a failure, and the shortest wait when a token names an unknown key.
 const RETRY_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Time for the cloud's answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// See the module.
+/// The keys of the token issuer.
 pub(super) struct Keys {
     documents: Documents,
     current: ArcSwapOption<KeySet>,
@@ -31,33 +31,34 @@ pub(super) struct Keys {
 }
 
 impl Keys {
-    /// The keys that the store keeps, if any.
+    /// Loads the keys that the store keeps, if any.
     pub(super) fn load(documents: Documents) -> Arc<Self> {
         let current = ArcSwapOption::empty();
         let kept = |path| documents.kept(path).ok().flatten();
         if let (Some(configuration), Some(keys)) = (kept(ISSUER_PATH), kept(KEYS_PATH)) {
             match KeySet::parse(&configuration, &keys) {
                 Ok(keys) => current.store(Some(Arc::new(keys))),
-                Err(error) => warn!(%error, "the kept keys of the token issuer cannot be used"),
+                Err(error) => warn!(%error, "cannot use the kept keys of the token issuer"),
             }
         }
         Arc::new(Self { documents, current, wanted: Notify::new() })
     }
 
-    /// The newest keys; none while there never were any.
+    /// The newest keys; none if they were never fetched.
     pub(super) fn current(&self) -> Option<Arc<KeySet>> {
         self.current.load_full()
     }
 
-    /// Says that a key is missing.
+    /// Requests a fetch because a key is missing.
     pub(super) fn want(&self) {
         self.wanted.notify_one();
     }
 
-    /// Fetches keys with every session and now and then, until the agent stops.
+    /// Fetches the keys in every session and then regularly, until the agent stops.
     pub(super) async fn keep(self: Arc<Self>) {
         let mut state = self.documents.hub.own().state();
-        // The session whose first try has failed: sessions end at any time, so one failure says nothing.
+        // The session in which a fetch has failed. Sessions may end at any time, so the first failure is not reported
+        // as a warning.
         let mut failed = None;
         loop {
             let Ok(session) = state.wait_for(HubState::online).await.map(|state| state.sessions) else {
@@ -66,13 +67,13 @@ impl Keys {
             let wait = match self.fetch().await {
                 Ok(()) => REFRESH_INTERVAL,
                 Err(error) if failed.replace(session) != Some(session) => {
-                    debug!(error, "the keys of the token issuer cannot be fetched yet");
+                    debug!(error, "cannot fetch the keys of the token issuer yet");
                     RETRY_INTERVAL
                 }
                 Err(error) => {
                     warn!(
                         error,
-                        "the keys of the token issuer cannot be fetched; tokens of pods cannot be judged without a cloud"
+                        "cannot fetch the keys of the token issuer; without a cloud, tokens of pods cannot be verified"
                     );
                     RETRY_INTERVAL
                 }

@@ -1,4 +1,4 @@
-//! The OpenAPI documents of custom kinds that are kept, and what was found in them.
+//! The kept OpenAPI documents of custom kinds, and the selectable fields that they declare.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,17 +9,18 @@ use tombolo_apicore::openapi::{ForeignDocuments, SelectableFields, selectable_fi
 
 use super::documents::Documents;
 
-/// The index of the documents; each is below it.
+/// Path of the index; the documents are below it.
 pub(super) use tombolo_proto::documents::OPENAPI_PATH as OPENAPI;
 
-/// See the module.
+/// The kept documents.
 pub(super) struct Kept {
     documents: Documents,
-    /// What was found, by path: documents are long, and are looked at each time that the kinds change.
+    /// Selectable fields by path. They are cached because documents are large and the fields are needed each time the
+    /// kinds change.
     selectable: Mutex<BTreeMap<String, SelectableFields>>,
 }
 
-/// The path of a document, as the index names it.
+/// The path of a document as in the index.
 pub(super) fn path(group: &str, version: &str) -> String {
     format!("apis/{group}/{version}")
 }
@@ -29,7 +30,7 @@ impl Kept {
         Arc::new(Self { documents, selectable: Mutex::default() })
     }
 
-    /// Keeps a document; whether it is another one than before.
+    /// Keeps a document. Returns whether it has changed.
     ///
     /// # Errors
     /// Why it cannot be kept, as text.
@@ -41,7 +42,7 @@ impl Kept {
         Ok(changed)
     }
 
-    /// Forgets what it knows of documents of kinds that are gone.
+    /// Forgets the fields of documents whose kinds no longer exist.
     pub(super) fn retain(&self, paths: &[String]) {
         self.selectable.lock().retain(|path, _| paths.contains(path));
     }
@@ -55,7 +56,7 @@ impl ForeignDocuments for Kept {
 
     fn selectable(&self, group: &str, version: &str) -> SelectableFields {
         let place = path(group, version);
-        // Held while a document is read, so that nothing of an older one comes in once another one is kept.
+        // Held while a document is read, so that fields of an old document are not inserted after a new one is kept.
         let mut known = self.selectable.lock();
         if let Some(found) = known.get(&place) {
             return found.clone();
@@ -96,13 +97,13 @@ mod tests {
         assert_eq!(fields(), [] as [&str; 0], "nothing is kept");
         assert_eq!(kept.keep(&place, document("spec.a")).await, Ok(true));
         assert_eq!(fields(), ["spec.a"]);
-        // Behind its back: who read the document again would see it.
+        // Changes the document without notice: reading it again would show the change.
         documents.keep(&format!("{OPENAPI}/{place}"), document("spec.b")).await.unwrap();
         assert_eq!(fields(), ["spec.a"], "it is not read again");
         assert_eq!(kept.keep(&place, document("spec.c")).await, Ok(true));
         assert_eq!(fields(), ["spec.c"]);
         documents.keep(&format!("{OPENAPI}/{place}"), document("spec.d")).await.unwrap();
         kept.retain(&[]);
-        assert_eq!(fields(), ["spec.d"], "of kinds that are gone nothing is remembered");
+        assert_eq!(fields(), ["spec.d"], "nothing is remembered for kinds that no longer exist");
     }
 }

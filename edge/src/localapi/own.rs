@@ -1,6 +1,7 @@
-//! Writes that this node decides itself when the cloud cannot be asked, because nobody else writes the same: its lease, its
-//! status, the status of its pods, and events. They are executed by the rules of the API server, on what this node holds, and
-//! told to the cloud when it is back: of several about one thing, what the newest one has made of it.
+//! Writes that this node executes itself when the cloud cannot be reached, because no other client writes the same: its
+//! lease, its status, the status of its pods, and events. They follow the rules of the API server, are applied to the
+//! objects that this node holds, and are reported to the cloud later. Several writes to one object become one report of
+//! the latest state.
 
 use std::sync::Arc;
 
@@ -24,16 +25,17 @@ use super::access::is_operator;
 use crate::paths::{self, LEASE_NAMESPACE};
 use crate::store::{Accepted, Call, OwnWrite, Report, ReportKind, Store, Waiting, WriteError};
 
-/// How often a write is made again when another report comes in between.
+/// How often a write is attempted when other reports interfere.
 const ATTEMPTS_MAX: usize = 10;
 
-/// What a write reports, if it is one that this node decides: only who has the node's kubeconfig speaks for the node.
+/// The kind of report for a write that this node executes itself, if it is one. Only the user of the node's kubeconfig
+/// writes for the node.
 pub(super) fn kind(node: &NodeId, request: &WriteRequest) -> Option<ReportKind> {
     let about = &request.attributes;
     if request.options.dry_run || !is_operator(&about.identity) {
         return None;
     }
-    // An apply needs the managers of fields, which are not kept here.
+    // Server-side apply needs the field managers, which are not kept here.
     let changes = match request.verb {
         WriteVerb::Update => true,
         WriteVerb::Patch(patch) => patch != PatchType::Apply,
@@ -51,7 +53,7 @@ pub(super) fn kind(node: &NodeId, request: &WriteRequest) -> Option<ReportKind> 
     }
 }
 
-/// See the module.
+/// Executes the node's own writes.
 pub(super) struct OwnWrites {
     store: Store,
 }
@@ -61,14 +63,14 @@ impl OwnWrites {
         Self { store }
     }
 
-    /// Whether something about the same object waits for the cloud: a write must not overtake it.
+    /// Whether a report about the same object waits for the cloud. A write must not overtake it.
     pub(super) fn is_behind(&self, request: &WriteRequest, kind: ReportKind) -> Result<bool, ApiError> {
         let waiting = self.store.waiting(kind, &key(request));
         Ok(waiting.map_err(|error| ApiError::unavailable(error.to_string()))?.is_some())
     }
 
-    /// The time of a renewal of the lease, in microseconds since the Unix epoch, where a write is nothing else: the cloud is
-    /// told so in a few bytes.
+    /// The renewal time in microseconds since the Unix epoch, if the write only renews the lease. The cloud is then
+    /// sent a few bytes instead of the object.
     pub(super) fn renewal(&self, request: &WriteRequest, kind: ReportKind) -> Option<i64> {
         if kind != ReportKind::Lease || request.verb != WriteVerb::Update {
             return None;
@@ -88,7 +90,7 @@ impl OwnWrites {
         (unchanged && rest(&new) == rest(&held)).then(|| time.as_microsecond())
     }
 
-    /// Executes a write here. The cloud is told by a report of this kind; none where it knows already.
+    /// Executes a write here. A report of this kind informs the cloud; none if the cloud knows already.
     pub(super) async fn accept(
         &self,
         request: WriteRequest,
@@ -119,12 +121,12 @@ impl Target {
         let Mutation { key, expected, write } = mutation;
         let refused = |reason: &str| StoreError::Refused { key: key.clone(), reason: reason.to_owned() };
         let Write::Put { uid, body } = write else {
-            return Err(refused("nothing is deleted without the cloud"));
+            return Err(refused("deleting needs a cloud connection"));
         };
         let expected = match expected {
             Expect::Absent => None,
             Expect::Revision(revision) => Some(revision),
-            Expect::Present | Expect::Any => return Err(refused("it has no condition")),
+            Expect::Present | Expect::Any => return Err(refused("it has no precondition")),
         };
         for _ in 0..ATTEMPTS_MAX {
             let report = self.report.map(|kind| self.report(kind, &key, &body)).transpose()?;
@@ -140,10 +142,10 @@ impl Target {
                 Accepted::Overtaken => continue,
             };
         }
-        Err(StoreError::Unavailable { reason: format!("too many write {key} at the same time") })
+        Err(StoreError::Unavailable { reason: format!("too many concurrent writes to {key}") })
     }
 
-    /// What the cloud is told, and the number of the report that this takes the place of.
+    /// The report to the cloud, and the number of the report that it replaces.
     fn report(
         &self,
         kind: ReportKind,
@@ -172,7 +174,7 @@ impl Target {
     }
 }
 
-/// What a report of this kind is about.
+/// The members of an object that a report of this kind covers.
 fn part(kind: ReportKind, object: &Value) -> Value {
     let members = object.as_object().cloned().unwrap_or_default();
     let is_part = |name: &str| match kind.member() {
@@ -182,7 +184,7 @@ fn part(kind: ReportKind, object: &Value) -> Value {
     members.into_iter().filter(|(name, _)| is_part(name)).collect::<Map<_, _>>().into()
 }
 
-/// The call that creates an object which the cloud has never seen.
+/// The call that creates an object that the cloud has never seen.
 fn creation(key: &ObjectKey, mut object: Value) -> Call {
     if let Some(metadata) = object["metadata"].as_object_mut() {
         for member in ["uid", "resourceVersion", "creationTimestamp", "managedFields"] {
@@ -197,12 +199,12 @@ fn creation(key: &ObjectKey, mut object: Value) -> Call {
     }
 }
 
-/// The call that makes this change of an object.
+/// The call that makes this change to an object.
 fn change(kind: ReportKind, key: &ObjectKey, new: &Value, mut difference: Value) -> Call {
     let mut path = paths::object(key);
     if kind == ReportKind::Status {
         path.push_str("/status");
-        // The UID keeps the status from an object that has taken the name meanwhile.
+        // The UID prevents the status from being written to another object that got the name meanwhile.
         difference["metadata"] = json!({"uid": new["metadata"]["uid"]});
     }
     Call {

@@ -1,5 +1,5 @@
-//! Questions that only the cloud can answer, passed on as they are: in the name of this node, or with the token of the
-//! caller, never with both.
+//! Forwards requests that only the cloud can answer: in the name of this node or with the token of the caller, never
+//! with both.
 
 use std::time::Duration;
 
@@ -18,18 +18,17 @@ use super::access::{caller, caller_token};
 use super::{RETRY_AFTER_SECONDS, write};
 use crate::hub::{Caller, SharedHub};
 
-/// What the cluster's API server has answered.
+/// An answer of the cluster's API server.
 pub(super) struct Passed {
     pub(super) status: StatusCode,
-    /// An object, or a `Status` that says why not.
+    /// An object, or a `Status` with the reason for a refusal.
     pub(super) body: Value,
 }
 
-/// Passes a question on.
+/// Forwards a request.
 ///
 /// # Errors
-/// When nobody could answer: there is no cloud, or its API server has trouble. 503, or 504 when the question may have
-/// been heard.
+/// 503 when the cloud cannot be reached or its API server has a problem; 504 when the request may have arrived.
 pub(super) async fn pass(
     hub: &SharedHub,
     request: &EndpointRequest,
@@ -41,42 +40,43 @@ pub(super) async fn pass(
     ask(hub, &caller(&about.identity), call, timeout, token).await
 }
 
-/// Where the cloud has what a local client has asked for, of whose path the decoded form is given, and the query as it is.
+/// The path and query of a local client's request as sent to the cloud. `path` is decoded, `query` is not.
 pub(super) fn path_and_query(path: &str, query: &str) -> String {
     let path = encoded(path);
     if query.is_empty() { path } else { format!("{path}?{query}") }
 }
 
-/// A call that creates something.
+/// A call that creates an object.
 pub(super) fn post(path_and_query: String, body: &Value) -> ApiRequest {
     let json = || "application/json".to_owned();
     let body = Bytes::from(body.to_string());
     ApiRequest { method: "POST".to_owned(), path_and_query, content_type: json(), accept: json(), body }
 }
 
-/// A call that reads something.
+/// A call that reads.
 pub(super) fn get(path_and_query: &str, accept: &str) -> ApiRequest {
     ApiRequest { accept: accept.to_owned(), ..ApiRequest::new("GET", path_and_query) }
 }
 
-/// Bytes that the tree of an answer may take beyond its text: a review of more than ten thousand rules does.
+/// Memory in bytes that the parsed tree of an answer may take. A review of more than ten thousand rules fits.
 const REPLY_TREE_MAX: usize = 16 * 1024 * 1024;
 
-/// Reads an answer as a tree. Lists are not read so: whoever writes objects chooses how many times its length a text takes.
+/// Parses an answer as a tree. Lists are not parsed this way, because the authors of objects determine how many times
+/// their text's length the tree takes.
 ///
 /// # Errors
-/// 503 when it is no JSON, or would take more than [`REPLY_TREE_MAX`].
+/// 503 when the body is not JSON, or its tree would take more than [`REPLY_TREE_MAX`].
 pub(super) fn tree(body: &[u8]) -> Result<Value, ApiError> {
     if tree_bytes(body) > REPLY_TREE_MAX {
         return Err(ApiError::unavailable(
-            "the cloud's answer has more parts than are read here: ask for less at a time, or at the cluster's API server",
+            "the cloud's answer has more parts than this node parses: request less, or ask the cluster's API server",
         ));
     }
     serde_json::from_slice(body)
-        .map_err(|error| ApiError::unavailable(format!("the cloud's answer is no JSON: {error}")))
+        .map_err(|error| ApiError::unavailable(format!("the cloud's answer is not JSON: {error}")))
 }
 
-/// What a `Status` says, without the rest of it.
+/// The message of a `Status`, without parsing the rest.
 pub(super) fn message(status: &[u8]) -> Option<String> {
     #[derive(Deserialize)]
     struct Status {
@@ -85,7 +85,7 @@ pub(super) fn message(status: &[u8]) -> Option<String> {
     serde_json::from_slice::<Status>(status).ok()?.message
 }
 
-/// Makes a call whose answer is read as a tree.
+/// Makes a call and parses the answer as a tree.
 ///
 /// # Errors
 /// As [`pass`] and [`tree`].
@@ -101,7 +101,7 @@ pub(super) async fn ask(
     Ok(Passed { status, body: tree(&reply.body)? })
 }
 
-/// Makes a call and gives what the cluster's API server has decided.
+/// Makes a call and returns the decision of the cluster's API server.
 ///
 /// # Errors
 /// As [`pass`].
@@ -116,14 +116,14 @@ pub(super) async fn heard(
     if !is_passing(reply.code) {
         return Ok(reply);
     }
-    // An API server in trouble has decided nothing.
+    // These codes mean that the API server could not decide.
     let why = message(&reply.body);
     let why = why.as_deref().unwrap_or("it gives no reason");
     let sentence = format!("the cluster's API server cannot answer now (code {}): {why}", reply.code);
     Err(ApiError::unavailable(sentence).retry_after(RETRY_AFTER_SECONDS))
 }
 
-/// A refusal of the cluster's API server, in its own words.
+/// A refusal of the cluster's API server, with its own message.
 pub(super) fn refusal(status: StatusCode, body: &[u8]) -> ApiError {
     let reason = match status {
         StatusCode::UNAUTHORIZED => "Unauthorized",
@@ -158,7 +158,7 @@ mod tests {
         assert_eq!(
             message(text.as_bytes()).as_deref(),
             Some("no"),
-            "what a Status says is read all the same"
+            "the message of a Status is read nevertheless"
         );
         assert!(growth.most() < 8 * 1024 * 1024, "{} bytes for {}", growth.most(), text.len());
         assert_eq!(tree(br#"{"a":[1]}"#).unwrap()["a"][0], 1);

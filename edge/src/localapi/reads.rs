@@ -1,4 +1,4 @@
-//! Which part of the store answers a local client: the pushed set, or a selection that this node follows.
+//! Chooses the source of a local client's read: the pushed set, a selection that this node follows, or the cloud.
 
 use std::sync::Arc;
 
@@ -18,10 +18,10 @@ use super::RETRY_AFTER_SECONDS;
 use super::access::caller_token;
 use super::account_reads::AccountReads;
 use super::singles::Singles;
-use crate::store::{Scoped, Selection, Store, is_pushed};
+use crate::store::{Selection, Store, Subscribed, is_pushed};
 use crate::subscriptions::{Borrower, Subscriptions, Unreadable};
 
-/// See the module.
+/// Chooses the source of reads.
 pub(super) struct Reads {
     node: NodeId,
     store: Store,
@@ -51,11 +51,11 @@ impl Reads {
         }
         copy(&self.subscriptions, wide, read, None)
             .await
-            .map(|scoped| Arc::new(scoped) as Arc<dyn ServedStore>)
+            .map(|subscribed| Arc::new(subscribed) as Arc<dyn ServedStore>)
             .map_err(|error| refused(error, about))
     }
 
-    /// Of one object: the pushed set where it has a word on it, a selection that is kept up to date, or else the cloud.
+    /// The source of one object: the pushed set if it can tell, a selection that is up to date, or else the cloud.
     async fn choose_for_one(
         &self,
         read: Read<'_>,
@@ -66,18 +66,19 @@ impl Reads {
         if is_pushed(resource) && self.is_own(resource, about) {
             let delivered = self.store.is_delivered(&key);
             let delivered = delivered.map_err(|error| ApiError::unavailable(error.to_string()))?;
-            // All pods of this node are here, so one that is not is known not to be; nor is what no object can be called.
+            // All pods of this node are here, so a missing one does not exist. Neither does an object with an invalid
+            // name.
             if delivered || &*resource.name == "pods" || references::is_never_there(&key) {
                 return Ok(Arc::new(self.store.clone()));
             }
         }
         match self.subscriptions.live(wide) {
-            Some(scoped) => Ok(Arc::new(scoped)),
+            Some(subscribed) => Ok(Arc::new(subscribed)),
             None => self.singles.ask(read, wide, &key).await,
         }
     }
 
-    /// Whether the pushed set has all that is asked for. Of Nodes it has one.
+    /// Whether the pushed set contains everything that is requested. It contains only one Node, that of this node.
     fn is_own(&self, resource: &Resource, about: &Attributes) -> bool {
         &*resource.name != "nodes" || about.name == self.node.as_str()
     }
@@ -89,14 +90,14 @@ impl Sources for Reads {
     }
 }
 
-/// The copy that answers a list or a watch: that of the whole selection, or of what is asked for, since whoever may not read
-/// everything may read that.
+/// The copy that answers a list or a watch: that of the whole selection, or, if the caller may not read all of it, that
+/// of the requested part.
 pub(super) async fn copy(
     subscriptions: &Subscriptions,
     wide: Selection,
     read: Read<'_>,
     token: Option<&str>,
-) -> Result<Scoped, Unreadable> {
+) -> Result<Subscribed, Unreadable> {
     let sender = name_of(&read.attributes.identity);
     let who = token.map(|token| Borrower { sender: &sender, token });
     let narrow = Selection {

@@ -1,7 +1,7 @@
-//! Reviews: who is behind a token, what somebody may do. The kubelet asks them about whoever calls it.
+//! Token and access reviews. The kubelet requests them for its callers.
 //!
-//! The cloud answers. While it is away, an answer is given only where it has a ground: a token that the cluster's keys and
-//! this node's store prove to be good or bad, or what the cloud has answered to the same question before. Everything else
+//! The cloud answers them. Without a cloud connection this node answers only if it has evidence: the cluster's keys and
+//! the store prove a token valid or invalid, or the cloud has answered the same question before. Otherwise the answer
 //! is 503.
 
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use super::rights::DECISION_AGE_MAX;
 use super::tokens::expiry;
 use crate::store::{Answer, Question};
 
-/// Time for the cloud's answer. The kubelet gives a review ten seconds.
+/// Time for the cloud's answer. The kubelet waits ten seconds for a review.
 const TIMEOUT: Duration = Duration::from_secs(8);
 
 /// Groups and resources of all reviews.
@@ -40,7 +40,7 @@ pub(super) const REVIEWS: [(&str, &str); 6] = [
 const TOKEN_REVIEWS: &str = "tokenreviews";
 const SELF_REVIEWS: &str = "selfsubjectreviews";
 
-/// See the module.
+/// Answers reviews.
 pub(super) struct Reviews {
     pub(super) accounts: Arc<Accounts>,
     pub(super) decisions: Arc<Decisions>,
@@ -75,8 +75,7 @@ impl Reviews {
         self.decisions.keep(name_of(&request.attributes.identity), question(request), answer);
     }
 
-    /// What the cloud has answered before, unless that was too long ago. A token that this node can read must be in its
-    /// time still.
+    /// The cloud's last answer, unless it is too old. A token that this node can parse must not have expired.
     fn kept(&self, request: &EndpointRequest) -> Option<Value> {
         let kept = self.decisions.last(&question(request))?;
         let now = self.accounts.clock.unix_seconds();
@@ -89,12 +88,13 @@ impl Reviews {
         (age <= DECISION_AGE_MAX).then(|| with_status(request, status))
     }
 
-    /// What this node finds out by itself.
+    /// The answer that this node finds by itself.
     fn found(&self, request: &EndpointRequest) -> Option<Value> {
         let caller = &request.attributes.identity;
         match request.attributes.resource.as_str() {
             TOKEN_REVIEWS => Some(with_status(request, self.token(&request.body)?)),
-            // Whose token was verified is who they say; in whose name the cloud is asked for this node it tells itself.
+            // A caller's identity is already verified. The operator is excluded, because the cloud sees its requests as
+            // those of the node.
             SELF_REVIEWS if !is_operator(caller) => {
                 Some(with_status(request, json!({"userInfo": caller.user_info()})))
             }
@@ -102,7 +102,7 @@ impl Reviews {
         }
     }
 
-    /// The status of a token review; none when this node cannot tell.
+    /// The status of a token review; none when this node cannot decide.
     fn token(&self, review: &Value) -> Option<Value> {
         let accounts = &self.accounts;
         let token = review.pointer("/spec/token").and_then(Value::as_str)?;
@@ -115,7 +115,7 @@ impl Reviews {
         let mut wanted: Vec<String> =
             asked.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect();
         if wanted.is_empty() {
-            // The API server's own audience is its issuer, where nothing else was set: more is not known here.
+            // The API server's default audience is its issuer. Other audiences are not known here.
             let issuer = accounts.keys.current()?.issuer().to_owned();
             if !audiences.contains(&issuer) {
                 return None;
@@ -138,7 +138,7 @@ fn token_status(identity: &Identity, audiences: &[String], common: &[String]) ->
 /// The answer to a review.
 fn with_status(request: &EndpointRequest, status: Value) -> Value {
     let mut review = request.body.clone();
-    // Who they are is not what was sent, but a new object.
+    // The answer to a self-review is a new object, not the request with a status.
     if request.attributes.resource == SELF_REVIEWS {
         review = json!({"kind": review["kind"], "apiVersion": review["apiVersion"], "metadata": {"creationTimestamp": null}});
     }
@@ -146,7 +146,7 @@ fn with_status(request: &EndpointRequest, status: Value) -> Value {
     review
 }
 
-/// Names a question: who asks, and what.
+/// The key of a question: the caller and the review.
 fn question(request: &EndpointRequest) -> Question {
     let about = &request.attributes;
     let (caller, spec) = (&about.identity, request.body["spec"].to_string());

@@ -1,39 +1,39 @@
-//! The `metadata.resourceVersion` that the body of a write names: clients know local revisions, the cloud its own.
+//! Translates the `metadata.resourceVersion` in the body of a write: clients use local versions, the cloud its own.
 
 use bytes::Bytes;
 use serde_json::Value;
 
-/// Where a JSON patch (RFC 6902) speaks of it.
+/// Its path in a JSON patch (RFC 6902).
 const POINTER: &str = "/metadata/resourceVersion";
 
-/// Where the options of a deletion name it.
+/// Its path in the options of a deletion.
 const PRECONDITION: &str = "/preconditions/resourceVersion";
 
-/// The body of a write that names the revision that it is based on.
+/// The body of a write that names the version that it is based on.
 #[derive(Debug, PartialEq)]
 pub(super) struct Based {
     body: Value,
-    /// The revision as the client knows it.
+    /// The version as the client sent it.
     pub(super) revision: String,
 }
 
 impl Based {
-    /// None when the body names no revision, or is no JSON.
+    /// None when the body names no version or is not JSON.
     pub(super) fn read(body: &[u8]) -> Option<Self> {
         let mut body: Value = serde_json::from_slice(body).ok()?;
         let revision = places(&mut body).into_iter().find_map(|place| place.as_str().map(str::to_owned))?;
-        // Zero says that any version will do.
+        // Zero matches any version.
         (!matches!(revision.as_str(), "" | "0")).then_some(Self { body, revision })
     }
 
-    /// The body with another revision.
+    /// The body with another version.
     pub(super) fn on(mut self, revision: &str) -> Bytes {
         places(&mut self.body).into_iter().for_each(|place| *place = revision.into());
         self.body.to_string().into()
     }
 }
 
-/// Where a body names a revision.
+/// The places where a body names a version.
 fn places(body: &mut Value) -> Vec<&mut Value> {
     if let Value::Array(operations) = body {
         let speaking = operations.iter_mut().filter(|operation| operation["path"] == POINTER);

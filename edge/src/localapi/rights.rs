@@ -1,6 +1,6 @@
-//! May somebody read something? Asked of the cluster in the name of this node (SubjectAccessReview), remembered for five
-//! minutes, and kept on disk: while the cloud is away the last decision about the same question holds
-//! (docs/edge-node.md#tokens-and-reviews).
+//! Checks whether a caller may read something. The cluster decides (a SubjectAccessReview in the name of this node). A
+//! permission is remembered for five minutes and every decision is kept on disk: without a cloud connection the last
+//! decision about the same question applies (docs/edge-node.md#tokens-and-reviews).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,17 +22,18 @@ use crate::hub::SharedHub;
 use crate::identity::WallClock;
 use crate::store::{Answer, Question};
 
-/// How long a permission is believed while there is a cloud.
+/// How long a permission is remembered while the cloud is connected.
 const REVIEW_INTERVAL: Duration = Duration::from_secs(300);
 
-/// Permissions in memory, at most; of the sender that has most the oldest is asked for again when there are more.
+/// Permissions in memory, at most. When there are more, the oldest one of the sender with most of them is removed and
+/// must be requested again.
 const REMEMBERED_MAX: usize = 1024;
 
-/// A decision that was kept longer ago than this, in seconds, holds no more: a week.
+/// Age in seconds after which a kept decision no longer applies: a week.
 pub(super) const DECISION_AGE_MAX: u64 = 7 * 86_400;
 
-/// A decision that stays the same is written again after this time, in seconds, so that its age is right and the disk
-/// lasts.
+/// An unchanged decision is written again only after this time, in seconds. This keeps its age right and spares the
+/// disk.
 const REWRITE_AFTER: u64 = 3600;
 
 /// Time for the cloud's answer.
@@ -41,14 +42,14 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// Path of subject access reviews.
 pub(super) const ACCESS_REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
 
-/// What is known about a right.
+/// The decision about a permission.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// The cluster allows it.
     Allowed,
     /// The cluster refuses it, for this reason.
     Refused(String),
-    /// Nobody can tell now.
+    /// The cluster cannot be asked now and no decision is kept.
     Unknown,
 }
 
@@ -58,7 +59,7 @@ struct Row {
     reason: String,
 }
 
-/// See the module.
+/// Checks permissions.
 pub(super) struct Rights {
     decisions: Arc<Decisions>,
     hub: SharedHub,
@@ -99,10 +100,10 @@ impl Rights {
         }
     }
 
-    /// The cluster has decided.
+    /// Records a decision of the cluster.
     pub(super) fn note(&self, asked: &Attributes, allowed: bool, reason: &str) {
         let (sender, question) = (name_of(&asked.identity), question(asked));
-        // Refusals are not remembered: a right that was just granted works at the next attempt.
+        // Refusals are not remembered in memory, so a permission that was just granted works at the next attempt.
         if allowed {
             self.allowed.lock().insert(sender.clone(), question.clone(), 1, Instant::now());
         } else {
@@ -146,7 +147,8 @@ impl Rights {
     }
 }
 
-/// Names a question. Of the caller what a decision may depend on counts, but not what changes with every token.
+/// The key of a question. It contains the parts of the caller's identity that a decision may depend on, but not those
+/// that change with every token.
 fn question(asked: &Attributes) -> Question {
     let Identity { user, uid, groups, .. } = &asked.identity;
     // The groups of a service account follow from its name.

@@ -1,6 +1,6 @@
-//! The certificate with which the local API serves: it has the names under which pods know the API of a cluster, so that
-//! their usual configuration leads here (docs/edge-node.md#pods-at-the-local-api). It is made anew when the addresses
-//! of the Service or of the node change.
+//! The serving certificate of the local API. It contains the names under which pods reach the API of a cluster, so that
+//! their usual configuration works with the local API (docs/edge-node.md#pods-at-the-local-api). It is issued again
+//! when the addresses of the Service or of the node change.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -17,7 +17,7 @@ use super::credentials::LocalCredentials;
 use super::{LocalApiError, certificate};
 use crate::follow::{Following, News};
 
-/// Under what clients reach the local API.
+/// The host names and addresses of the certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Names {
     pub(super) hosts: Vec<String>,
@@ -25,8 +25,8 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// Names of the Service `default/kubernetes` in a cluster with this domain, of this machine, and addresses that are
-    /// known already.
+    /// The names of the Service `default/kubernetes` in a cluster with this domain, those of this machine, and the
+    /// given addresses.
     pub(super) fn new(domain: &str, addresses: impl IntoIterator<Item = IpAddr>) -> Self {
         let service = "kubernetes.default.svc";
         let hosts = ["localhost", "kubernetes", "kubernetes.default", service].map(str::to_owned);
@@ -39,7 +39,7 @@ impl Names {
         }
     }
 
-    /// The same with the address of the node and those of the Service, as far as they are known.
+    /// These names with the address of the node and those of the Service, as far as they are known.
     fn with(&self, node: Option<IpAddr>, services: &dyn ServedStore) -> Self {
         let mut names = self.clone();
         names.addresses.extend(node);
@@ -48,17 +48,17 @@ impl Names {
     }
 }
 
-/// See the module.
+/// The certificate, kept up to date.
 pub(super) struct ServingCertificate {
     credentials: LocalCredentials,
     names: Names,
-    /// Of this node.
+    /// Address of this node.
     address: watch::Receiver<Option<IpAddr>>,
     tls: HttpsTls,
 }
 
 impl ServingCertificate {
-    /// A certificate for these names and what the store knows of the Service.
+    /// Issues a certificate for these names and for the known addresses of the Service.
     pub(super) fn new(
         credentials: LocalCredentials,
         names: Names,
@@ -95,7 +95,7 @@ impl ServingCertificate {
                 continue;
             }
             if let Err(error) = self.certify(&names) {
-                warn!(%error, "the local API keeps its certificate without a new address");
+                warn!(%error, "cannot renew the local API's certificate for a new address");
             }
             named = names;
         }

@@ -1,4 +1,4 @@
-//! Answers of the cloud to single questions, in the form of a store: they have no history.
+//! Single answers of the cloud as stores without a history.
 
 use std::sync::Arc;
 
@@ -19,29 +19,29 @@ use super::pass::tree;
 use crate::store::Store;
 use crate::store::splice::{facts, stamp};
 
-/// One object, or the knowledge that there is none.
+/// One object, or the fact that it does not exist.
 pub(super) struct One {
     object: Option<Arc<Stored>>,
     revision: Revision,
 }
 
 impl One {
-    /// The object of an answer.
+    /// Wraps the object of an answer.
     ///
     /// # Errors
-    /// 503 when it is no object.
+    /// 503 when the body is not an object.
     pub(super) fn of(key: ObjectKey, body: Bytes, revision: Revision) -> Result<Self, ApiError> {
         Ok(Self { object: Some(Arc::new(stored(key, body)?)), revision })
     }
 
-    /// The Scale of an object, with the local version where this node holds the object as it is.
+    /// Wraps the Scale of an object, with the local resource version if this node holds the object in this version.
     ///
     /// # Errors
-    /// 503 when it is no Scale.
+    /// 503 when the body is not a Scale.
     pub(super) fn scale(store: &Store, key: ObjectKey, body: Bytes) -> Result<Self, ApiError> {
         let scale = tree(&body)?;
         if !is_scale(&scale) {
-            return Err(unreadable("it is no Scale"));
+            return Err(unreadable("it is not a Scale"));
         }
         let version = scale["metadata"]["resourceVersion"].as_str().unwrap_or_default();
         let body = localized(store, &key, version, body)?;
@@ -80,10 +80,10 @@ impl ServedStore for One {
 pub(super) struct Listed(Snapshot);
 
 impl Listed {
-    /// The objects of an answer, with local versions where this node holds the same.
+    /// Wraps the objects of an answer, with local resource versions for those that this node holds in the same version.
     ///
     /// # Errors
-    /// 503 when it is no list.
+    /// 503 when the body is not a list.
     pub(super) fn of(store: &Store, kind: &KindInfo, list: &[u8]) -> Result<Self, ApiError> {
         #[derive(Deserialize)]
         struct List<'a> {
@@ -91,7 +91,7 @@ impl Listed {
             items: Vec<&'a RawValue>,
         }
         let revision = store.local_revision();
-        let list: List<'_> = serde_json::from_slice(list).map_err(|_| unreadable("it is no list"))?;
+        let list: List<'_> = serde_json::from_slice(list).map_err(|_| unreadable("it is not a list"))?;
         let objects = list.items.into_iter().map(|item| listed(store, kind, item).map(Arc::new));
         let objects = objects.collect::<Result<_, _>>()?;
         Ok(Self(Snapshot { revision, items: objects }))
@@ -123,11 +123,11 @@ impl ServedStore for Listed {
     }
 }
 
-/// An item, which in a list does not say what it is.
+/// Parses an item of a list, which lacks `kind` and `apiVersion`.
 fn listed(store: &Store, kind: &KindInfo, item: &RawValue) -> Result<Stored, ApiError> {
     let ResourceParts { group, version, .. } = &*kind.storage;
     let api_version = if group.is_empty() { version.to_string() } else { format!("{group}/{version}") };
-    let rest = raw::without_type(item.get().as_bytes()).ok_or_else(|| unreadable("an item is no object"))?;
+    let rest = raw::without_type(item.get().as_bytes()).ok_or_else(|| unreadable("item is not an object"))?;
     let head = format!("{{\"kind\":{},\"apiVersion\":{},", json!(&*kind.kind), json!(api_version));
     let body = Bytes::from([head.as_bytes(), &rest[1..]].concat());
     let facts = facts(&body).map_err(|why| unreadable(&why))?;
@@ -136,7 +136,7 @@ fn listed(store: &Store, kind: &KindInfo, item: &RawValue) -> Result<Stored, Api
     stored(key, body)
 }
 
-/// What the cloud says of an object in this version, under the local version of the object if this node holds the same.
+/// Replaces the cloud's resource version with the local one if this node holds the object in this version.
 fn localized(store: &Store, key: &ObjectKey, version: &str, body: Bytes) -> Result<Bytes, ApiError> {
     let held = store.revisions(key).ok().flatten();
     match held.filter(|(_, cloud)| cloud.0.to_string() == version) {
@@ -157,7 +157,7 @@ fn unreadable(why: &str) -> ApiError {
 }
 
 fn elsewhere() -> StoreError {
-    StoreError::NotSynced { reason: "only one answer of the cloud is here".to_owned() }
+    StoreError::NotSynced { reason: "only a single answer of the cloud is available here".to_owned() }
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Questions about single objects that nothing brings: the cloud is asked each time, and what it has answered is given when it
-//! cannot be asked.
+//! Reads of single objects that neither the pushed set nor a subscription keeps up to date. Each read asks the cloud;
+//! without a cloud the last answer is used.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,10 +20,10 @@ use crate::paths;
 use crate::store::{Learned, Selection, Store, why_unreadable};
 use crate::subscriptions::Subscriptions;
 
-/// Time for the cloud's answer: below that of clients, which still want what is kept.
+/// Time for the cloud's answer. It is shorter than the timeouts of clients, so that they can still get the kept answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// See the module.
+/// Reads single objects through the cloud.
 pub(super) struct Singles {
     store: Store,
     subscriptions: Subscriptions,
@@ -46,7 +46,7 @@ impl Singles {
         match self.hub.api(&caller(&read.attributes.identity), call, TIMEOUT, None).await {
             Ok(reply) => self.answered(read, selection, key, reply).await,
             Err(error @ CallError::Busy) => Err(write::refused(&error)),
-            Err(_) => self.remembered(selection, key, "there is no cloud to ask"),
+            Err(_) => self.remembered(selection, key, "the cloud cannot be reached"),
         }
     }
 
@@ -64,7 +64,7 @@ impl Singles {
                 match self.store.learn(learned).await {
                     Ok(Some(_)) => Ok(Arc::new(self.store.singles())),
                     Ok(None) => Err(ApiError::internal(format!(
-                        "the cloud's answer about {key} is no object, or one of more parts than are kept here"
+                        "the cloud's answer about {key} is not an object, or it has more parts than this node keeps"
                     ))),
                     Err(error) => Err(ApiError::unavailable(error.to_string())),
                 }
@@ -87,11 +87,11 @@ impl Singles {
 
     fn log(&self, outcome: Result<(), crate::store::WriteError>) {
         if let Err(error) = outcome {
-            warn!(%error, "an answer of the cloud could not be kept");
+            warn!(%error, "cannot keep an answer of the cloud");
         }
     }
 
-    /// What was answered last, or the place of the object in a copy that was complete once.
+    /// The last answer, or else the copy of a selection that was once complete.
     fn remembered(
         &self,
         selection: &Selection,
@@ -104,14 +104,14 @@ impl Singles {
         }
         let copy = self.subscriptions.kept(selection);
         match copy.map_err(|error| unreadable(error.to_string()))? {
-            Some(scoped) => Ok(Arc::new(scoped)),
+            Some(subscribed) => Ok(Arc::new(subscribed)),
             None if self.store.is_unreadable(key).unwrap_or(false) => Err(unreadable(why_unreadable(key))),
             None => Err(unreadable(format!("{key} was never synced to this node, and {why}"))),
         }
     }
 }
 
-/// What the cloud's Status says.
+/// The message of the cloud's Status.
 fn reason(reply: &ApiReply) -> String {
-    pass::message(&reply.body).unwrap_or_else(|| format!("the cloud answers with code {}", reply.code))
+    pass::message(&reply.body).unwrap_or_else(|| format!("the cloud answered with code {}", reply.code))
 }

@@ -1,6 +1,6 @@
-//! Token requests of the kubelet: answered by the cloud. The reply is kept, and is the answer to the same request for the
-//! same pod while the cloud is away, until the token itself expires (docs/edge-node.md#tokens-and-reviews). Nothing is
-//! ever signed here.
+//! Token requests of the kubelet, answered by the cloud. The reply is kept. Without a cloud connection it answers the
+//! same request for the same pod until the token expires (docs/edge-node.md#tokens-and-reviews). This node never signs
+//! tokens.
 
 use std::time::Duration;
 
@@ -19,10 +19,10 @@ use crate::hub::SharedHub;
 use crate::identity::WallClock;
 use crate::store::{Answer, Class, Question, Store};
 
-/// Time for the cloud's answer: the kubelet's own patience with an API server is longer.
+/// Time for the cloud's answer. The kubelet waits longer for an API server.
 const TIMEOUT: Duration = Duration::from_secs(15);
 
-/// See the module.
+/// Answers token requests.
 pub(super) struct TokenRequests {
     pub(super) store: Store,
     pub(super) hub: SharedHub,
@@ -52,18 +52,18 @@ impl TokenRequests {
         }
     }
 
-    /// Keeps a reply as long as its pod is here. That it cannot be kept does not make the token worse.
+    /// Keeps a reply as long as its pod is here. If it cannot be kept, the token is still valid.
     async fn keep(&self, claim: &Claim, reply: &Value) {
         if !matches!(self.store.holds_pod(&claim.namespace, &claim.pod, &claim.uid), Ok(true)) {
             return;
         }
         let answer = Answer { given_at: self.clock.unix_seconds(), body: Bytes::from(reply.to_string()) };
         if let Err(error) = self.store.keep_answer(claim.question.clone(), answer).await {
-            warn!(%error, "the reply to a token request cannot be kept for the time without a cloud");
+            warn!(%error, "cannot keep the reply to a token request for use without a cloud connection");
         }
     }
 
-    /// The reply that was kept, while its pod is here and its token is good.
+    /// The kept reply, while its pod is here and its token has not expired.
     fn kept(&self, claim: &Claim) -> Result<Option<Value>, ApiError> {
         let failed = |error: crate::store::ReadError| ApiError::unavailable(error.to_string());
         if !self.store.holds_pod(&claim.namespace, &claim.pod, &claim.uid).map_err(failed)? {
@@ -76,7 +76,7 @@ impl TokenRequests {
     }
 }
 
-/// What a token is asked for, when its reply may be kept: by this node, for a pod.
+/// A token request whose reply may be kept: one of this node for a pod.
 struct Claim {
     namespace: String,
     pod: String,
@@ -106,8 +106,8 @@ impl Claim {
     }
 }
 
-/// When a token says that it expires, in seconds since the Unix epoch. It came from the cloud, so its signature is not
-/// looked at: whoever takes it does that.
+/// The expiry time of a token in seconds since the Unix epoch. The signature is not checked, because the recipient of
+/// the token does that.
 pub(super) fn expiry(token: &str) -> Option<u64> {
     #[derive(Deserialize)]
     struct Expiry {

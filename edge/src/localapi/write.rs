@@ -1,6 +1,7 @@
-//! Writes of local clients: through to the cloud, as this node or with the caller's own token; what the reply says about a
-//! held object is stored before the client is answered (docs/edge-node.md#what-the-local-api-answers). What only this
-//! node writes is accepted without a cloud too.
+//! Writes of local clients. They are forwarded to the cloud, as this node or with the caller's own token. If the reply
+//! contains an object that this node holds, it is stored before the client is answered
+//! (docs/edge-node.md#what-the-local-api-answers). Objects that only this node writes are accepted without a cloud
+//! connection too.
 
 use std::time::Duration;
 
@@ -25,14 +26,14 @@ use crate::store::{Learned, ReportKind, Store, is_pushed};
 /// Time for the cloud's answer.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// See the module.
+/// Forwards writes to the cloud.
 pub(super) struct ThroughTheCloud {
     store: Store,
     writer: Writer,
     own: OwnWrites,
 }
 
-/// Why a write has not been executed by the cloud.
+/// Why the cloud has not executed a write.
 enum Unexecuted {
     /// It was refused.
     Refused(ApiError),
@@ -63,7 +64,7 @@ impl ThroughTheCloud {
         self.execute_own(request, kind).await
     }
 
-    /// A write that this node decides itself when the cloud cannot be asked.
+    /// A write that this node executes itself when the cloud cannot be reached.
     async fn execute_own(&self, request: WriteRequest, kind: ReportKind) -> Result<WriteReply, ApiError> {
         let speaks_for_node = kind == ReportKind::Lease || request.attributes.resource == "nodes";
         if speaks_for_node {
@@ -76,7 +77,7 @@ impl ThroughTheCloud {
             match self.writer.hub.own().lease_renewed(micros, TIMEOUT).await {
                 Ok(200) => return self.own.accept(request, None).await,
                 Err(_) => return self.own.accept(request, Some(kind)).await,
-                // Whatever else is the matter, the whole request finds it out.
+                // Any other code is handled by sending the whole request.
                 Ok(_) => {}
             }
         }
@@ -90,9 +91,9 @@ impl ThroughTheCloud {
         }
     }
 
-    /// What a client is told whose write the cloud has not answered.
+    /// The error for a client whose write the cloud has not answered.
     fn unanswered(&self, request: &WriteRequest, error: &CallError) -> ApiError {
-        // A kubelet that restarts registers its node again, and goes on when it is there.
+        // A kubelet that restarts registers its node again, and continues if the Node already exists.
         let registers = request.verb == WriteVerb::Create
             && request.attributes.resource == "nodes"
             && request.attributes.group.is_empty();
@@ -128,7 +129,8 @@ impl ThroughTheCloud {
         Ok(answer(reply)?)
     }
 
-    /// The body with the cloud's revision in the place of the local one (docs/edge-node.md#what-the-local-api-answers).
+    /// The body with the cloud's resource version in place of the local one
+    /// (docs/edge-node.md#what-the-local-api-answers).
     fn for_the_cloud(&self, request: &WriteRequest, key: Option<&ObjectKey>) -> Result<Bytes, ApiError> {
         let body = match key {
             Some(key) if trust::is_root_ca(key) => trust::plain(&request.body),
@@ -137,9 +139,9 @@ impl ThroughTheCloud {
         let based = Based::read(&body);
         let (Some(based), Some(key)) = (based, key) else { return Ok(body) };
         let held = self.store.revisions(key).map_err(|error| ApiError::unavailable(error.to_string()))?;
-        // A version that clients have not from here is the cloud's own.
+        // Without a held object the client's version comes from the cloud.
         let Some((local, cloud)) = held else { return Ok(body) };
-        // Of what was kept between two epochs the cloud's version is not known, and zero would say that any version will do.
+        // The cloud's version of objects kept across an epoch change is unknown, and zero would match any version.
         let unknown = cloud.0 == 0 && is_pushed(key.resource());
         if unknown || based.revision != local.to_string() {
             let resource = &request.kind.resource;
@@ -148,15 +150,15 @@ impl ThroughTheCloud {
         Ok(based.on(&cloud.0.to_string()))
     }
 
-    /// Stores the object of a reply, and answers with it as local clients see it.
+    /// Stores the object of a reply, and replaces the reply's body with the object as local clients see it.
     async fn take_over(&self, request: &WriteRequest, reply: &mut ApiReply, keep: bool) {
         let Ok(facts) = facts(&reply.body) else { return };
         let key = ObjectKey::new(request.kind.storage.clone(), &facts.namespace, &facts.name);
         match self.store.learn(Learned { key, body: reply.body.clone(), keep }).await {
             Ok(Some(local)) => reply.body = local,
             Ok(None) => {}
-            // The write is done; the cloud delivers the object as well.
-            Err(error) => warn!(%error, "the result of a write could not be stored"),
+            // The write succeeded, and the cloud delivers the object as well.
+            Err(error) => warn!(%error, "cannot store the result of a write"),
         }
     }
 }
@@ -171,14 +173,14 @@ impl WriteBackend for ThroughTheCloud {
     }
 }
 
-/// The object that a write names.
+/// The key of the object that a write names.
 fn key(request: &WriteRequest) -> Option<ObjectKey> {
     let about = &request.attributes;
     (!about.name.is_empty())
         .then(|| ObjectKey::new(request.kind.storage.clone(), &about.namespace, &about.name))
 }
 
-/// Whether the reply holds the object's new version.
+/// Whether the reply contains the object's new version.
 fn brings_object(request: &WriteRequest) -> bool {
     let changes = matches!(request.verb, WriteVerb::Create | WriteVerb::Update | WriteVerb::Patch(_));
     let whole = matches!(request.attributes.subresource.as_str(), "" | "status");
@@ -205,7 +207,7 @@ fn answer(reply: ApiReply) -> Result<WriteReply, ApiError> {
 pub(super) fn refused(error: &CallError) -> ApiError {
     match error {
         CallError::Offline => {
-            ApiError::unavailable("the cloud cannot be reached now, and this write needs it")
+            ApiError::unavailable("the cloud cannot be reached now, and this write needs a cloud connection")
                 .retry_after(RETRY_AFTER_SECONDS)
         }
         CallError::TimedOut | CallError::Lost => {

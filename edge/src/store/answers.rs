@@ -1,13 +1,13 @@
-//! Answers of the cloud that are good for the same question later: replies to token requests, decisions about rights,
-//! published documents. All of them are encrypted at rest; each class has bounds of its own, and of the owner that has most
-//! answers of a class the one that was kept longest ago goes first.
+//! Kept answers of the cloud, to serve the same requests later: replies to token requests, decisions about rights,
+//! published documents. All are encrypted at rest. Each class has its own bounds. Beyond them, the owner with the most
+//! answers of a class loses its oldest one first.
 
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use redb::{ReadableTable, Table};
 use sha2::{Digest as _, Sha256};
-use tombolo_proto::ids::{ScopeId, Uid};
+use tombolo_proto::ids::{SubscriptionId, Uid};
 use tombolo_proto::object::{ObjectKey, Resource};
 
 use super::error::{ReadError, WriteError, reading, storage};
@@ -16,12 +16,13 @@ use super::view::Found;
 use super::{Store, writer};
 use crate::fair::Fair;
 
-/// Kinds of answers. Closed.
+/// Kinds of answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
-    /// Replies to token requests. They belong to a pod, and go with it.
+    /// Replies to token requests. They belong to a pod and are deleted with it.
     Token,
-    /// Decisions: who is behind a token, who may do what. They belong to whoever has asked ([`Question::of_sender`]).
+    /// Decisions: the account of a token, or the rights of an account. They belong to the sender
+    /// ([`Question::of_sender`]).
     Decision,
     /// Documents that the cluster publishes: keys, discovery, OpenAPI.
     Document,
@@ -36,7 +37,7 @@ impl Class {
         }
     }
 
-    /// Answers of this class, and bytes of one, at most. Tokens: several for each of the pods that a node can have.
+    /// Maximum number of answers of this class, and maximum bytes of one. Tokens: several for each pod of a full node.
     /// Documents: the OpenAPI document of a group can be large.
     fn bounds(self) -> (usize, usize) {
         match self {
@@ -47,7 +48,7 @@ impl Class {
     }
 }
 
-/// What was asked.
+/// A request whose answer can be kept.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Question {
     class: Class,
@@ -61,13 +62,14 @@ impl Question {
         Self::of_pod(class, None, parts)
     }
 
-    /// A question that belongs to a pod: its answer goes with the pod.
+    /// A question that belongs to a pod. Its answer is deleted with the pod.
     #[must_use]
     pub fn of_pod(class: Class, pod: Option<&Uid>, parts: &[&str]) -> Self {
         Self::of(class, pod.map(Uid::as_str).unwrap_or_default(), parts)
     }
 
-    /// A decision for a sender ([`tombolo_apicore::senders::name_of`]): whoever asks for many loses its own.
+    /// A decision for a sender ([`tombolo_apicore::senders::name_of`]). A sender with many decisions loses only its
+    /// own.
     #[must_use]
     pub fn of_sender(sender: &str, parts: &[&str]) -> Self {
         Self::of(Class::Decision, sender, parts)
@@ -85,7 +87,7 @@ impl Question {
     }
 }
 
-/// An answer that was kept.
+/// A kept answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
     /// When it was given, in seconds since the Unix epoch.
@@ -95,8 +97,8 @@ pub struct Answer {
 }
 
 impl Store {
-    /// Keeps an answer in the place of an older one to the same question. An answer that is larger than its class allows is
-    /// not kept.
+    /// Keeps an answer and replaces an older one to the same question. An answer that is larger than its class allows
+    /// is not kept.
     ///
     /// # Errors
     /// [`WriteError`] when it could not be written.
@@ -104,7 +106,7 @@ impl Store {
         self.keep_answers(vec![(question, answer)]).await
     }
 
-    /// As [`Self::keep_answer`], of several: one commit, and one look at what has to go.
+    /// As [`Self::keep_answer`] for several answers, in one commit.
     ///
     /// # Errors
     /// [`WriteError`] when they could not be written.
@@ -120,20 +122,20 @@ impl Store {
         self.read(|view| view.answer(question))
     }
 
-    /// Whether the pod of a name is on this node now, as this incarnation. False for one that clients cannot see yet.
+    /// Whether the pod with this name and UID is on this node now. False for one that clients cannot see yet.
     ///
     /// # Errors
     /// [`ReadError`] when the file cannot be read.
     pub fn holds_pod(&self, namespace: &str, name: &str, uid: &Uid) -> Result<bool, ReadError> {
         let key = ObjectKey::new(Resource::new("", "v1", "pods"), namespace, name);
-        let found = self.read(|view| view.find_in(ScopeId::NODE, &key))?;
+        let found = self.read(|view| view.find_in(SubscriptionId::NODE, &key))?;
         Ok(matches!(found, Found::Visible(pod) if pod.uid == *uid))
     }
 }
 
 pub(super) type Answers<'t> = Table<'t, &'static [u8], &'static [u8]>;
 
-/// Bytes of the time that begins a row. It is not encrypted, so that the oldest row is found without a key.
+/// Length of the time at the start of a row. It is not encrypted, so that the oldest row can be found without the key.
 const TIME_LEN: usize = 8;
 
 pub(super) fn read(
@@ -175,7 +177,7 @@ pub(super) fn put(
     grown.into_iter().try_for_each(|class| fit(rows, class))
 }
 
-/// Removes answers until no more are left than the class may have: of the owner that has most the one that was given longest ago.
+/// Removes answers beyond the bound of a class. The owner with the most answers loses its oldest one first.
 fn fit(rows: &mut Answers<'_>, class: Class) -> Result<(), WriteError> {
     let (start, end) = ([class.tag()], [class.tag() + 1]);
     let mut kept = Vec::new();
@@ -199,7 +201,7 @@ fn fit(rows: &mut Answers<'_>, class: Class) -> Result<(), WriteError> {
     Ok(())
 }
 
-/// Removes what belongs to a pod.
+/// Removes the answers of a pod.
 pub(super) fn forget_pod(rows: &mut Answers<'_>, pod: &Uid) -> Result<(), WriteError> {
     let start = owner(Class::Token, pod.as_str());
     let mut gone = Vec::new();
@@ -216,10 +218,10 @@ pub(super) fn forget_pod(rows: &mut Answers<'_>, pod: &Uid) -> Result<(), WriteE
     Ok(())
 }
 
-/// Where in a place its class and owner end.
+/// Length of the prefix with class and owner in a place.
 const OWNER_END: usize = 33;
 
-/// Where the answers of a class lie that belong to somebody.
+/// Prefix of the places of an owner's answers of a class.
 fn owner(class: Class, owner: &str) -> Vec<u8> {
     let mut place = vec![class.tag()];
     place.extend_from_slice(&Sha256::digest(owner));
@@ -229,7 +231,7 @@ fn owner(class: Class, owner: &str) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::super::tests::{KEY, delete, key, synced, upsert};
-    use super::super::{FaultyDisk, FileMedium, LogBounds, ScopeId, Sealer, Store};
+    use super::super::{FaultyDisk, FileMedium, LogBounds, Sealer, Store, SubscriptionId};
     use super::*;
 
     fn answer(given_at: u64, body: &'static str) -> Answer {
@@ -275,10 +277,10 @@ mod tests {
         store.apply(vec![delete(&key("pods", "a"))]).await.unwrap();
         assert_eq!(store.answer(&first).unwrap(), None);
         assert_eq!(store.answer(&second).unwrap(), Some(answer(1, "two")));
-        // Another incarnation under the same name.
+        // Another object with the same name.
         store.apply(vec![upsert(&key("pods", "b"), "u3", 12, &[])]).await.unwrap();
         assert_eq!(store.answer(&second).unwrap(), None);
-        assert!(store.inventory(ScopeId::NODE).unwrap().len() == 1);
+        assert!(store.inventory(SubscriptionId::NODE).unwrap().len() == 1);
     }
 
     #[tokio::test]

@@ -1,4 +1,4 @@
-//! One write transaction: what deliveries, replies and reports do to the rows.
+//! One write transaction, which applies deliveries, replies and reports to the rows.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use redb::{ReadableTable, ReadableTableMetadata, Table, WriteTransaction};
 use tombolo_apicore::history::ChangeKind;
 use tombolo_apicore::store::{Revision, Stored};
 use tombolo_proto::frame::{Change, RefusalReason};
-use tombolo_proto::ids::{ScopeId, Uid};
+use tombolo_proto::ids::{SubscriptionId, Uid};
 use tombolo_proto::limits;
 use tombolo_proto::object::{ObjectKey, ObjectVersion, SharedObject};
 
@@ -19,29 +19,29 @@ use super::gone::Gone;
 use super::lazy::Lazy;
 use super::outbox::{self, Report, ReportKind};
 use super::row::{LogRow, LogVersion, ObjectRow, State, unread_by};
-use super::schema::{self, ANSWERS, HIDDEN, KEPT, LOG, OBJECTS, OUTBOX, SCOPES, SLOTS, StateRow};
+use super::schema::{self, ANSWERS, HIDDEN, KEPT, LOG, OBJECTS, OUTBOX, SLOTS, SUBSCRIPTIONS, StateRow};
 use super::seal::Sealer;
 use super::shared::Shared;
-use super::view::{Left, Scopes, Tally, View};
+use super::view::{Left, SubscriptionRows, Tally, View};
 use super::{Delivery, LogBounds, Refused, is_pod, keys, splice, view};
 
 mod kept;
 mod learn;
 mod missing;
 mod own;
-mod scopes;
+mod subscriptions;
 
-/// When the log is too long, this share of it goes besides.
+/// When the log is too long, this share of it (one in so many) is removed in addition.
 const LOG_SLACK_SHARE: u64 = 64;
 
-/// A change, and the scopes in which clients see it.
+/// A change and the subscriptions in which clients see it.
 #[derive(Debug)]
 pub(super) struct Publication {
-    /// As what each scope sees it.
+    /// The kind of the change in each subscription.
     pub(super) views: Vec<(u32, ChangeKind)>,
     /// The new version; for a deletion, the last state under the deletion's revision.
     pub(super) object: Arc<Stored>,
-    /// What clients saw before.
+    /// The version that clients saw before.
     pub(super) previous: Option<Arc<Stored>>,
 }
 
@@ -51,38 +51,38 @@ impl Publication {
     }
 }
 
-/// What readers must be told after a commit.
+/// News for readers after a commit.
 #[derive(Debug, Default)]
 pub(super) struct Published {
     pub(super) changes: Vec<Publication>,
-    /// Scopes that are gone.
-    pub(super) closed: Vec<ScopeId>,
-    /// Whether other reports wait than before.
+    /// SubscriptionRows that are gone.
+    pub(super) closed: Vec<SubscriptionId>,
+    /// Whether the set of waiting reports changed.
     pub(super) reports: bool,
 }
 
 type Bodies<'t> = Table<'t, &'static [u8], &'static [u8]>;
 
-/// A write transaction with the tables that most commits touch open.
+/// A write transaction, with the tables open that most commits touch.
 pub(super) struct Batch<'t> {
     objects: Bodies<'t>,
     hidden: Lazy<'t, &'static [u8], ()>,
     log: Table<'t, u64, &'static [u8]>,
     outbox: Lazy<'t, u64, &'static [u8]>,
     slots: Lazy<'t, &'static [u8], u64>,
-    scopes: Lazy<'t, u32, &'static [u8]>,
+    subscriptions: Lazy<'t, u32, &'static [u8]>,
     answers: Lazy<'t, &'static [u8], &'static [u8]>,
     kept: Lazy<'t, &'static [u8], (u64, u64)>,
     state: StateRow,
-    /// What is in `scopes`: reading it from there again would cost every commit more than its object does.
-    scope_rows: Arc<Scopes>,
+    /// The rows of `subscriptions`. Reading them again would cost every commit more than its object does.
+    subscription_rows: Arc<SubscriptionRows>,
     tally: Tally,
     pub(super) sealer: &'t Sealer,
     bounds: LogBounds,
     gone: &'t Mutex<Gone>,
-    /// The CA that clients are shown beside the cluster's.
+    /// The CA that clients see in addition to the cluster's.
     pub(super) trusted: Option<Arc<String>>,
-    /// Scopes whose changes clients can see.
+    /// SubscriptionRows whose changes clients can see.
     read: BTreeSet<u32>,
     published: Published,
 }
@@ -94,19 +94,19 @@ impl<'t> Batch<'t> {
         shared: &'t Shared,
         base: &View,
     ) -> Result<Self, WriteError> {
-        let synced = base.scopes.iter().filter(|(_, row)| row.synced).map(|(number, _)| *number);
-        let read = synced.chain([ScopeId::NODE.0]).collect();
+        let synced = base.subscriptions.iter().filter(|(_, row)| row.synced).map(|(number, _)| *number);
+        let read = synced.chain([SubscriptionId::NODE.0]).collect();
         Ok(Self {
             objects: txn.open_table(OBJECTS).map_err(storage)?,
             hidden: Lazy::new(txn, HIDDEN),
             log: txn.open_table(LOG).map_err(storage)?,
             outbox: Lazy::new(txn, OUTBOX),
             slots: Lazy::new(txn, SLOTS),
-            scopes: Lazy::new(txn, SCOPES),
+            subscriptions: Lazy::new(txn, SUBSCRIPTIONS),
             answers: Lazy::new(txn, ANSWERS),
             kept: Lazy::new(txn, KEPT),
             state: StateRow { attestation: hex::encode(&*shared.attestation.lock()), ..base.state.clone() },
-            scope_rows: Arc::clone(&base.scopes),
+            subscription_rows: Arc::clone(&base.subscriptions),
             tally: base.tally,
             sealer: &shared.sealer,
             bounds: shared.bounds,
@@ -117,55 +117,55 @@ impl<'t> Batch<'t> {
         })
     }
 
-    /// Writes what is kept once, and hands out what clients will see after the commit.
+    /// Writes the state row, and returns what clients will see after the commit.
     pub(super) fn finish(mut self, txn: &WriteTransaction) -> Result<(Published, Left), WriteError> {
         self.trim_log()?;
         self.published.reports = self.outbox.is_open();
-        let Self { state, scope_rows: scopes, tally, published, .. } = self;
+        let Self { state, subscription_rows: subscriptions, tally, published, .. } = self;
         schema::write_state(txn, &state)?;
-        Ok((published, Left { state, scopes, tally }))
+        Ok((published, Left { state, subscriptions, tally }))
     }
 
-    /// Applies one delivery. The inner error says why the edge does not take it.
+    /// Applies one delivery. The inner error says why the edge refuses it.
     pub(super) fn apply(&mut self, delivery: &Delivery) -> Result<Result<(), Refused>, WriteError> {
-        let scope = delivery.scope.0;
+        let subscription = delivery.subscription.0;
         let Some(place) = keys::encode(delivery.change.key()) else {
             return Ok(Err(malformed("its name contains a zero byte")));
         };
         match &delivery.change {
             Change::Upsert(object) => match check(object) {
-                Ok(()) => self.upsert(scope, &place, object)?,
+                Ok(()) => self.upsert(subscription, &place, object)?,
                 Err(refused) => return Ok(Err(refused)),
             },
-            Change::Delete { key, version } => self.deleted(scope, &place, key, version.as_ref())?,
-            Change::Absent { key } => self.absent(scope, &place, key)?,
-            Change::Unreadable { .. } => self.unreadable(scope, &place)?,
-            Change::Adopt { version, .. } => return self.adopt(scope, &place, version),
+            Change::Delete { key, version } => self.deleted(subscription, &place, key, version.as_ref())?,
+            Change::Absent { key } => self.absent(subscription, &place, key)?,
+            Change::Unreadable { .. } => self.unreadable(subscription, &place)?,
+            Change::Adopt { version, .. } => return self.adopt(subscription, &place, version),
         }
         self.reveal()?;
         Ok(Ok(()))
     }
 
-    fn upsert(&mut self, scope: u32, place: &[u8], object: &SharedObject) -> Result<(), WriteError> {
+    fn upsert(&mut self, subscription: u32, place: &[u8], object: &SharedObject) -> Result<(), WriteError> {
         let old = self.row(place)?;
         if let Some(held) =
-            old.as_ref().filter(|held| self.is_later_incarnation(held, scope, &object.version))
+            old.as_ref().filter(|held| self.is_later_incarnation(held, subscription, &object.version))
         {
-            return self.enter(scope, place, &object.key, held.clone());
+            return self.enter(subscription, place, &object.key, held.clone());
         }
-        let mut scopes = old.as_ref().map(|row| row.scopes.clone()).unwrap_or_default();
-        add(&mut scopes, scope);
+        let mut subscriptions = old.as_ref().map(|row| row.subscriptions.clone()).unwrap_or_default();
+        add(&mut subscriptions, subscription);
         let same =
             old.as_ref().filter(|row| row.state != State::Absent && row.version.uid == object.version.uid);
-        if let Some(held) = same.filter(|held| self.says_all(held, scope, object)) {
-            return self.enter(scope, place, &object.key, held.clone());
+        if let Some(held) = same.filter(|held| self.says_all(held, subscription, object)) {
+            return self.enter(subscription, place, &object.key, held.clone());
         }
         let body = match same {
             Some(held) => self.with_own(held, &object.key, &object.body)?,
             None => object.body.clone(),
         };
         let state = match same {
-            // What clients have seen stays visible: for what it refers to anew they are told to wait.
+            // A visible object stays visible. Clients that read a newly referenced missing object are told to wait.
             Some(held) if held.state == State::Visible => State::Visible,
             _ if is_pod(object.key.resource()) && !self.all_known(&object.dependencies)? => State::Hidden,
             _ => State::Visible,
@@ -176,14 +176,14 @@ impl<'t> Batch<'t> {
             local: 0,
             version: object.version.clone(),
             era: self.state.era,
-            scopes,
+            subscriptions,
             dependencies: object.dependencies.clone(),
             body,
         };
         self.replace(place, &object.key, old, row)
     }
 
-    /// What the cloud has sent of an object, with the part that this node has reported and the cloud has not confirmed yet.
+    /// The object sent by the cloud, with the part that this node has reported and the cloud has not confirmed yet.
     fn with_own(&mut self, held: &ObjectRow, key: &ObjectKey, sent: &Bytes) -> Result<Bytes, WriteError> {
         let kind = ReportKind::shown_in(key.resource());
         let Some(slot) = outbox::slot(kind, key) else { return Ok(sent.clone()) };
@@ -196,12 +196,12 @@ impl<'t> Batch<'t> {
         splice::with_member(sent, name, part.get()).map_err(WriteError::Rejected)
     }
 
-    /// Whether what is held need not be replaced by what a scope delivers: it is a repeat, it is older than what another
-    /// scope or a reply has brought, or the pushed set has the object, and it knows more than a subscription, whose objects
-    /// may be trimmed.
-    fn says_all(&self, held: &ObjectRow, scope: u32, object: &SharedObject) -> bool {
-        let pushed = |scopes: &[u32]| scopes.contains(&ScopeId::NODE.0);
-        match (scope == ScopeId::NODE.0, pushed(&held.scopes)) {
+    /// Whether the stored version need not be replaced by the delivered one: the delivery is a repeat, it is older than
+    /// a version from another subscription or a reply, or the pushed set has the object, which then is more complete
+    /// than the possibly trimmed one of a subscription.
+    fn says_all(&self, held: &ObjectRow, subscription: u32, object: &SharedObject) -> bool {
+        let pushed = |subscriptions: &[u32]| subscriptions.contains(&SubscriptionId::NODE.0);
+        match (subscription == SubscriptionId::NODE.0, pushed(&held.subscriptions)) {
             (false, true) => return true,
             (true, false) => return false,
             _ => {}
@@ -210,10 +210,12 @@ impl<'t> Batch<'t> {
             && (held.version == object.version || object.version.revision < held.version.revision)
     }
 
-    /// Whether what is held was created after the object that the cloud tells of had gone: the reply to a write is here
-    /// before the cloud's watch has seen it. The pushed set, which knows more than a subscription, takes nothing over from one.
-    fn is_later_incarnation(&self, held: &ObjectRow, scope: u32, told: &ObjectVersion) -> bool {
-        let from_other = scope == ScopeId::NODE.0 && !held.scopes.contains(&scope);
+    /// Whether the stored object was created after the delivered one was deleted: the reply to a write may arrive
+    /// before the cloud's watch sees it. The pushed set is more complete than a subscription and takes no object over
+    /// from one.
+    fn is_later_incarnation(&self, held: &ObjectRow, subscription: u32, told: &ObjectVersion) -> bool {
+        let from_other =
+            subscription == SubscriptionId::NODE.0 && !held.subscriptions.contains(&subscription);
         held.state != State::Absent
             && !from_other
             && held.era == self.state.era
@@ -221,18 +223,19 @@ impl<'t> Batch<'t> {
             && held.version.revision > told.revision
     }
 
-    /// Adds a scope to those that want an object which is held already.
+    /// Adds a subscription to those of an object that is stored already.
     fn enter(
         &mut self,
-        scope: u32,
+        subscription: u32,
         place: &[u8],
         key: &ObjectKey,
         held: ObjectRow,
     ) -> Result<(), WriteError> {
         let mut row = held.clone();
-        add(&mut row.scopes, scope);
-        let news =
-            !held.scopes.contains(&scope) && held.state == State::Visible && self.read.contains(&scope);
+        add(&mut row.subscriptions, subscription);
+        let news = !held.subscriptions.contains(&subscription)
+            && held.state == State::Visible
+            && self.read.contains(&subscription);
         if !news {
             return self.put(place, &row);
         }
@@ -241,10 +244,10 @@ impl<'t> Batch<'t> {
         self.replace(place, key, Some(held), row)
     }
 
-    /// The cloud tells that an object went.
+    /// Handles the deletion of an object by the cloud.
     fn deleted(
         &mut self,
-        scope: u32,
+        subscription: u32,
         place: &[u8],
         key: &ObjectKey,
         gone: Option<&ObjectVersion>,
@@ -254,46 +257,46 @@ impl<'t> Batch<'t> {
             self.gone.lock().note(self.state.era, version.clone());
         }
         let Some(held) = held else { return Ok(()) };
-        if gone.is_some_and(|gone| self.is_later_incarnation(&held, scope, gone)) {
+        if gone.is_some_and(|gone| self.is_later_incarnation(&held, subscription, gone)) {
             return Ok(());
         }
-        self.release(scope, place, key, held)
+        self.release(subscription, place, key, held)
     }
 
-    fn delete(&mut self, scope: u32, place: &[u8], key: &ObjectKey) -> Result<(), WriteError> {
+    fn delete(&mut self, subscription: u32, place: &[u8], key: &ObjectKey) -> Result<(), WriteError> {
         match self.row(place)? {
-            Some(held) => self.release(scope, place, key, held),
+            Some(held) => self.release(subscription, place, key, held),
             None => Ok(()),
         }
     }
 
-    /// Takes a scope from those that want an object; the object goes with the last of them.
+    /// Removes a subscription from those of an object. The object is deleted with the last one.
     fn release(
         &mut self,
-        scope: u32,
+        subscription: u32,
         place: &[u8],
         key: &ObjectKey,
         mut row: ObjectRow,
     ) -> Result<(), WriteError> {
-        if row.scopes.contains(&unread_by(scope)) {
-            return self.forget_unreadable(scope, place, row);
+        if row.subscriptions.contains(&unread_by(subscription)) {
+            return self.forget_unreadable(subscription, place, row);
         }
-        if !row.scopes.contains(&scope) {
+        if !row.subscriptions.contains(&subscription) {
             return Ok(());
         }
         if row.state == State::Visible {
-            self.publish_deletion(key, &row, &[scope])?;
+            self.publish_deletion(key, &row, &[subscription])?;
         }
-        if scope == ScopeId::NODE.0 {
+        if subscription == SubscriptionId::NODE.0 {
             self.forget_answers(key, &row)?;
         }
-        row.scopes.retain(|other| *other != scope);
-        if row.scopes.is_empty() {
+        row.subscriptions.retain(|other| *other != subscription);
+        if row.subscriptions.is_empty() {
             return self.remove(place, row.state);
         }
         if row.is_unread_by_all() {
             self.uncover(place)?;
-            return self.put(place, &ObjectRow::absent(row.scopes));
+            return self.put(place, &ObjectRow::absent(row.subscriptions));
         }
         self.put(place, &row)
     }
@@ -305,7 +308,7 @@ impl<'t> Batch<'t> {
         Ok(())
     }
 
-    /// What lies here is hidden no longer.
+    /// Removes an object from the hidden ones.
     fn uncover(&mut self, place: &[u8]) -> Result<(), WriteError> {
         if self.tally.hidden > 0 {
             self.hidden.open()?.remove(place).map_err(storage)?;
@@ -315,7 +318,7 @@ impl<'t> Batch<'t> {
 
     fn adopt(
         &mut self,
-        scope: u32,
+        subscription: u32,
         place: &[u8],
         version: &ObjectVersion,
     ) -> Result<Result<(), Refused>, WriteError> {
@@ -327,17 +330,17 @@ impl<'t> Batch<'t> {
         let Some(mut row) = row else {
             return Ok(Err(Refused {
                 reason: RefusalReason::Other,
-                message: "this content is not held: send the object".to_owned(),
+                message: "this content is not stored here: send the object".to_owned(),
             }));
         };
         row.version.revision = version.revision;
         row.era = self.state.era;
-        add(&mut row.scopes, scope);
+        add(&mut row.subscriptions, subscription);
         self.put(place, &row)?;
         Ok(Ok(()))
     }
 
-    /// Puts a report into the outbox and shows its status to clients, in one step.
+    /// Puts a report into the outbox and shows its status to clients, in one transaction.
     pub(super) fn report(&mut self, report: &Report) -> Result<(), WriteError> {
         let (number, mut bytes) = (self.state.next_report, self.report_bytes()?);
         outbox::put(self.outbox.open()?, self.slots.open()?, &mut bytes, number, report)?;
@@ -353,7 +356,7 @@ impl<'t> Batch<'t> {
         self.replace(&place, &report.key, Some(old), row)
     }
 
-    /// Takes a report out of the outbox, unless a newer one about the same thing waits.
+    /// Removes a report from the outbox, unless a newer one about the same thing waits.
     pub(super) fn settle(&mut self, number: u64) -> Result<(), WriteError> {
         let mut bytes = self.report_bytes()?;
         outbox::settle(self.outbox.open()?, self.slots.open()?, &mut bytes, number)?;
@@ -361,7 +364,7 @@ impl<'t> Batch<'t> {
         Ok(())
     }
 
-    /// Bytes of the reports that wait; counted once in a store from before they were.
+    /// Bytes of the waiting reports. Counted on first use in a store of an older version that did not record them.
     fn report_bytes(&mut self) -> Result<u64, WriteError> {
         match self.state.report_bytes {
             Some(bytes) => Ok(bytes),
@@ -374,7 +377,7 @@ impl<'t> Batch<'t> {
         answers::put(self.answers.open()?, self.sealer, answers)
     }
 
-    /// A pod leaves this node: what the cloud has answered for it goes with it.
+    /// Deletes the kept answers of a pod that leaves this node.
     fn forget_answers(&mut self, key: &ObjectKey, pod: &ObjectRow) -> Result<(), WriteError> {
         if is_pod(key.resource()) {
             answers::forget_pod(self.answers.open()?, &pod.version.uid)
@@ -383,7 +386,7 @@ impl<'t> Batch<'t> {
         }
     }
 
-    /// Writes a row in the place of the old one and tells clients what that means for them.
+    /// Replaces a row and publishes the resulting changes to clients.
     pub(super) fn replace(
         &mut self,
         place: &[u8],
@@ -397,7 +400,7 @@ impl<'t> Batch<'t> {
         let seen = old.filter(|old| old.state == State::Visible);
         let seen = match seen {
             Some(old) if old.version.uid != row.version.uid => {
-                self.publish_deletion(key, &old, &old.scopes)?;
+                self.publish_deletion(key, &old, &old.subscriptions)?;
                 None
             }
             seen => seen,
@@ -406,10 +409,12 @@ impl<'t> Batch<'t> {
             self.hidden.open()?.insert(place, ()).map_err(storage)?;
         } else {
             self.uncover(place)?;
-            let before = seen.as_ref().map(|old| old.scopes.clone()).unwrap_or_default();
+            let before = seen.as_ref().map(|old| old.subscriptions.clone()).unwrap_or_default();
             let previous = seen.map(|old| self.stored(key, &old)).transpose()?;
-            let kind = |scope| if before.contains(&scope) { ChangeKind::Modified } else { ChangeKind::Added };
-            let views = self.views(&row.scopes, kind);
+            let kind = |subscription| {
+                if before.contains(&subscription) { ChangeKind::Modified } else { ChangeKind::Added }
+            };
+            let views = self.views(&row.subscriptions, kind);
             row.local = self.next_revision();
             row.body = self.as_shown(key, &row.body);
             row.body = splice::stamp(&row.body, row.local).map_err(WriteError::Rejected)?;
@@ -446,33 +451,33 @@ impl<'t> Batch<'t> {
     fn all_known(&self, dependencies: &[ObjectKey]) -> Result<bool, WriteError> {
         for key in dependencies {
             let Some(place) = keys::encode(key) else { continue };
-            // What another scope holds is not what readers of the pushed set find.
-            if !self.row(&place)?.is_some_and(|row| row.concerns(ScopeId::NODE)) {
+            // Readers of the pushed set do not see objects of other subscriptions.
+            if !self.row(&place)?.is_some_and(|row| row.concerns(SubscriptionId::NODE)) {
                 return Ok(false);
             }
         }
         Ok(true)
     }
 
-    /// Tells the readers of some scopes that an object is gone.
+    /// Publishes the deletion of an object to the readers of some subscriptions.
     fn publish_deletion(
         &mut self,
         key: &ObjectKey,
         old: &ObjectRow,
-        scopes: &[u32],
+        subscriptions: &[u32],
     ) -> Result<(), WriteError> {
         let previous = self.stored(key, old)?;
         let revision = self.next_revision();
         let body = splice::stamp(&previous.body(), revision).map_err(WriteError::Rejected)?;
         let object = Stored::new(key.clone(), previous.uid.clone(), Revision(revision), body);
-        let views = self.views(scopes, |_| ChangeKind::Deleted);
+        let views = self.views(subscriptions, |_| ChangeKind::Deleted);
         self.publish(views, object, Some(previous))
     }
 
-    /// The scopes of these that clients can read, and as what each sees a change.
-    fn views(&self, scopes: &[u32], kind: impl Fn(u32) -> ChangeKind) -> Vec<(u32, ChangeKind)> {
-        let read = scopes.iter().filter(|scope| self.read.contains(scope));
-        read.map(|scope| (*scope, kind(*scope))).collect()
+    /// Those of the subscriptions that clients can read, with the kind of the change in each.
+    fn views(&self, subscriptions: &[u32], kind: impl Fn(u32) -> ChangeKind) -> Vec<(u32, ChangeKind)> {
+        let read = subscriptions.iter().filter(|subscription| self.read.contains(subscription));
+        read.map(|subscription| (*subscription, kind(*subscription))).collect()
     }
 
     fn publish(
@@ -481,7 +486,7 @@ impl<'t> Batch<'t> {
         object: Stored,
         previous: Option<Arc<Stored>>,
     ) -> Result<(), WriteError> {
-        // What nobody can read yet is in no history: the first list has it.
+        // A change that no client can see yet is in no history: the first list has it.
         if views.is_empty() {
             return Ok(());
         }
@@ -493,7 +498,8 @@ impl<'t> Batch<'t> {
         Ok(())
     }
 
-    /// Makes room for the next changes too: not every commit has to rewrite the old end of the log.
+    /// Trims the log. It also makes room for the next changes, so that not every commit has to rewrite the log's old
+    /// end.
     fn trim_log(&mut self) -> Result<(), WriteError> {
         let LogBounds { rows, bytes } = self.bounds;
         if self.log.len().map_err(storage)? <= rows && self.state.log_bytes <= bytes {
@@ -532,19 +538,19 @@ impl<'t> Batch<'t> {
     }
 }
 
-/// Whether the edge can take an object at all.
+/// Whether the edge can store an object at all.
 fn check(object: &SharedObject) -> Result<(), Refused> {
     let len = object.body.len();
     if len > limits::OBJECT_LEN_MAX || object.dependencies.len() > limits::DEPENDENCIES_MAX {
         let message = format!(
-            "{len} bytes and {} references: at most {} and {} are taken",
+            "{len} bytes and {} references: at most {} and {} are allowed",
             object.dependencies.len(),
             limits::OBJECT_LEN_MAX,
             limits::DEPENDENCIES_MAX
         );
         return Err(Refused { reason: RefusalReason::TooLarge, message });
     }
-    // Also says that stamping will work later, inside a transaction with other objects.
+    // This also ensures that stamping works later, inside a transaction with other objects.
     let facts = splice::facts(&object.body).map_err(|problem| malformed(&problem))?;
     if Uid::parse(&facts.uid).ok().as_ref() != Some(&object.version.uid) {
         return Err(malformed(&format!(
@@ -553,7 +559,7 @@ fn check(object: &SharedObject) -> Result<(), Refused> {
         )));
     }
     if facts.name != object.key.name() || facts.namespace != object.key.namespace() {
-        return Err(malformed(&format!("the object names itself {:?} in {:?}", facts.name, facts.namespace)));
+        return Err(malformed(&format!("its metadata names {:?} in {:?}", facts.name, facts.namespace)));
     }
     Ok(())
 }
@@ -566,10 +572,10 @@ fn damaged(what: &'static str) -> WriteError {
     super::error::ReadError::Damaged(what).into()
 }
 
-fn add(scopes: &mut Vec<u32>, scope: u32) {
-    scopes.retain(|other| *other != unread_by(scope));
-    if let Err(at) = scopes.binary_search(&scope) {
-        scopes.insert(at, scope);
+fn add(subscriptions: &mut Vec<u32>, subscription: u32) {
+    subscriptions.retain(|other| *other != unread_by(subscription));
+    if let Err(at) = subscriptions.binary_search(&subscription) {
+        subscriptions.insert(at, subscription);
     }
 }
 
@@ -589,6 +595,6 @@ fn log_row(sealer: &Sealer, change: &Publication) -> Option<Vec<u8>> {
         ChangeKind::Modified => 1,
         ChangeKind::Deleted => 2,
     };
-    let views = change.views.iter().map(|(scope, kind)| (*scope, number(*kind))).collect();
+    let views = change.views.iter().map(|(subscription, kind)| (*subscription, number(*kind))).collect();
     LogRow { views, sealed, key: key.clone(), object, previous }.encode()
 }

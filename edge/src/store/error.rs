@@ -1,4 +1,4 @@
-//! What can go wrong in the store.
+//! Errors of the store.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use thiserror::Error;
 use tombolo_runtime::files::is_full;
 
-/// Why a change was not made. Nothing of it is in the store.
+/// Why a change was not made. No part of it is in the store.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum WriteError {
     /// The disk is full.
@@ -20,7 +20,7 @@ pub enum WriteError {
     /// The change itself cannot be made.
     #[error("{0}")]
     Rejected(String),
-    /// The file is damaged: nothing more can be written before it is opened anew.
+    /// The file is damaged: nothing more can be written until it is opened again.
     #[error("the store's file is damaged: {0}")]
     Damaged(String),
     /// The store is closed.
@@ -37,7 +37,7 @@ pub enum ReadError {
     /// The file itself is damaged.
     #[error("the store's file is damaged: {0}")]
     Corrupted(String),
-    /// A row is not what this version writes.
+    /// A row does not have the format of this version.
     #[error("the store holds a row that cannot be read: {0}")]
     Damaged(&'static str),
 }
@@ -51,7 +51,7 @@ pub enum OpenError {
         /// The folder.
         path: PathBuf,
     },
-    /// The file system refuses.
+    /// The file system reports an error.
     #[error("cannot use {path}: {source}", path = path.display())]
     Io {
         /// File or folder.
@@ -59,7 +59,7 @@ pub enum OpenError {
         /// Why.
         source: io::Error,
     },
-    /// A newer edgecore has written the store.
+    /// A newer edgecore wrote the store.
     #[error(
         "the store was written by a newer edgecore (schema {found}, this one reads up to {supported}): \
          run that version, or move the store file away to have it rebuilt from the cloud"
@@ -70,14 +70,14 @@ pub enum OpenError {
         /// Newest schema that this program reads.
         supported: u32,
     },
-    /// The disk or the system does not let the store be opened, or a new one be put in the place of a damaged one. The file is
-    /// where it was.
-    #[error("the store cannot be opened, and is kept as it is: {0}")]
+    /// An error of the disk or the system prevents opening the store, or replacing a damaged one. The file is
+    /// unchanged.
+    #[error("the store cannot be opened and its file is kept unchanged: {0}")]
     Storage(String),
 }
 
 impl OpenError {
-    /// Whether it may be gone in a moment, without anybody's doing.
+    /// Whether it may be temporary.
     pub(super) fn may_pass(&self) -> bool {
         use io::ErrorKind::{IsADirectory, NotADirectory, PermissionDenied, ReadOnlyFilesystem};
         match self {
@@ -91,8 +91,8 @@ impl OpenError {
     }
 }
 
-/// Whether an error of the database says that the file is not what it should be. Everything else is the disk's or the system's
-/// fault (an input/output error, no file descriptors, no memory, no right), and says nothing about the content.
+/// Whether a database error means that the file is damaged. All other errors come from the disk or the system (I/O
+/// error, no file descriptors, no memory, no permission) and say nothing about the content.
 pub(super) fn is_damage(error: &redb::Error) -> bool {
     use redb::Error as E;
     match error {
@@ -109,14 +109,14 @@ pub(super) fn is_damage(error: &redb::Error) -> bool {
     }
 }
 
-/// Whether an error of a file is about what is in it: it is shorter than it says, or nonsense.
+/// Whether a file error is about the content: the file is too short, or its data is invalid.
 pub(super) fn is_about_content(error: &io::Error) -> bool {
     use io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
-    // What the system has said has a number.
+    // Errors of the system have an error number.
     error.raw_os_error().is_none() && matches!(error.kind(), InvalidData | InvalidInput | UnexpectedEof)
 }
 
-/// How a failure of the database reads to the rest of the store.
+/// Converts a database error to an error of the store.
 pub(super) fn storage(error: impl Into<redb::Error>) -> WriteError {
     match error.into() {
         redb::Error::Io(io) if is_full(&io) => WriteError::Full,

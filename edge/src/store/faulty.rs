@@ -1,5 +1,6 @@
-//! A disk that loses power: for tests. Writes that were not synced are kept, torn or lost at random when the power
-//! goes, space can run out, and a sync can take as long as a test wants. The generator is seeded, so that a failure can be played again.
+//! A disk for tests that can lose power. At a power loss, writes that were not synced are kept, torn or lost at random.
+//! Space can run out, and a sync can take as long as a test wants. The generator is seeded, so that a failure can be
+//! reproduced.
 
 use std::io;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use redb::{Builder, Database, DatabaseError, StorageBackend};
 
 use super::medium::{Medium, Trouble};
 
-/// What a disk writes in one piece.
+/// Bytes that a disk writes atomically.
 const SECTOR: usize = 512;
 
 /// A disk in memory. Clones share it.
@@ -22,7 +23,7 @@ pub(crate) struct FaultyDisk {
     trouble: Trouble,
 }
 
-/// Keeps the syncs of a [`FaultyDisk`] from ending until it is dropped.
+/// Blocks the syncs of a [`FaultyDisk`] until it is dropped.
 #[derive(Debug)]
 pub(crate) struct HeldDisk(Arc<Gate>);
 
@@ -33,7 +34,7 @@ impl Drop for HeldDisk {
     }
 }
 
-/// What syncs pass.
+/// The gate that syncs must pass.
 #[derive(Debug, Default)]
 struct Gate {
     queue: Mutex<Queue>,
@@ -57,23 +58,23 @@ impl Gate {
 
 #[derive(Debug)]
 struct Disk {
-    /// What a reader sees.
+    /// The content that readers see.
     current: Vec<u8>,
-    /// What was there at the last sync.
+    /// The content at the last sync.
     durable: Vec<u8>,
-    /// What happened since.
+    /// Operations since the last sync.
     pending: Vec<Pending>,
-    /// Operations until the power goes.
+    /// Operations until the power is lost.
     countdown: Option<u64>,
-    /// The next sync fails, and nobody knows what of it has happened.
+    /// The next sync fails, and it is unknown which writes it made durable.
     failing: bool,
-    /// Operations, reads among them, until each fails with this error of the system.
+    /// Operations, including reads, until each one fails with this error of the system.
     broken: Option<(u64, i32)>,
-    /// Only one fails.
+    /// Whether only one operation fails.
     heals: bool,
     /// The next write panics, as the database's code may.
     panicking: bool,
-    /// Grows with each power cut: what was opened before can do nothing any more.
+    /// Grows with each power loss. Backends that were opened before no longer work.
     boots: u64,
     capacity: u64,
     set_aside: u64,
@@ -88,7 +89,7 @@ enum Pending {
 }
 
 impl FaultyDisk {
-    /// An empty disk that does nothing wrong until it is told to.
+    /// An empty disk without faults.
     #[must_use]
     pub(crate) fn new(seed: u64) -> Self {
         let disk = Disk {
@@ -109,13 +110,13 @@ impl FaultyDisk {
         Self { disk: Arc::new(Mutex::new(disk)), gate: Arc::default(), trouble: Trouble::default() }
     }
 
-    /// Lets every operation after so many more fail with an error of the system, by its number, until [`FaultyDisk::mend`].
+    /// Makes every operation after this many more fail with the system error `errno`, until [`FaultyDisk::mend`].
     pub(crate) fn break_after(&self, operations: u64, errno: i32) {
         let mut disk = self.disk.lock();
         (disk.broken, disk.heals) = (Some((operations, errno)), false);
     }
 
-    /// The same for the one operation after so many.
+    /// As [`FaultyDisk::break_after`] for a single operation.
     pub(crate) fn fail_once_after(&self, operations: u64, errno: i32) {
         let mut disk = self.disk.lock();
         (disk.broken, disk.heals) = (Some((operations, errno)), true);
@@ -126,12 +127,12 @@ impl FaultyDisk {
         self.disk.lock().broken = None;
     }
 
-    /// Lets the next write panic.
+    /// Makes the next write panic.
     pub(crate) fn panic_at_next_write(&self) {
         self.disk.lock().panicking = true;
     }
 
-    /// Lets syncs wait until what this gives is dropped. Reads and writes go on, as with a system that caches them.
+    /// Makes syncs wait until the result is dropped. Reads and writes continue, as in a system that caches them.
     #[must_use]
     pub(crate) fn hold(&self) -> HeldDisk {
         self.gate.queue.lock().held = true;
@@ -144,7 +145,7 @@ impl FaultyDisk {
         self.gate.queue.lock().waiting > 0
     }
 
-    /// Lets the power go after this many more writes, resizes and syncs.
+    /// Cuts the power after this many more writes, resizes and syncs.
     pub(crate) fn cut_after(&self, operations: u64) {
         self.disk.lock().countdown = Some(operations);
     }
@@ -154,7 +155,7 @@ impl FaultyDisk {
         self.disk.lock().failing = true;
     }
 
-    /// The power comes back: what was not synced is there, torn or gone.
+    /// Restores the power. Writes that were not synced are kept, torn or lost.
     pub(crate) fn restart(&self) {
         let mut disk = self.disk.lock();
         let disk = &mut *disk;
@@ -189,7 +190,7 @@ impl FaultyDisk {
         self.disk.lock().set_aside
     }
 
-    /// Turns bytes over at random places.
+    /// Changes bytes at random positions.
     pub(crate) fn damage(&self, places: usize) {
         let mut guard = self.disk.lock();
         let disk = &mut *guard;

@@ -1,19 +1,19 @@
-//! What the cloud has told to be gone, so that a reply which was under way meanwhile does not bring it back: replies and
-//! deliveries travel in lanes of their own, and nothing would ever take the object away again.
+//! Objects that the cloud reported as deleted, so that a reply in transit does not bring them back. Replies and
+//! deliveries use separate lanes, and nothing would delete the object again.
 
 use std::collections::VecDeque;
 
 use tombolo_proto::object::ObjectVersion;
 
-/// Objects that are remembered, at most. A reply is under way for seconds.
+/// Maximum number of objects that are remembered. A reply is in transit for seconds only.
 const GONE_MAX: usize = 1024;
 
-/// See the module. It need not outlive the process: nor do replies.
+/// The last deleted objects, with the era of each. It need not outlive the process, because replies do not either.
 #[derive(Debug, Default)]
 pub(super) struct Gone(VecDeque<(u32, ObjectVersion)>);
 
 impl Gone {
-    /// This version went, in the cloud's history of this era.
+    /// Records the deletion of a version in the cloud's history of this era.
     pub(super) fn note(&mut self, era: u32, version: ObjectVersion) {
         if self.0.len() >= GONE_MAX {
             self.0.pop_front();
@@ -21,7 +21,7 @@ impl Gone {
         self.0.push_back((era, version));
     }
 
-    /// Whether the object has gone at this revision of it or later.
+    /// Whether the object was deleted at this revision or later.
     pub(super) fn includes(&self, era: u32, object: &ObjectVersion) -> bool {
         self.0
             .iter()

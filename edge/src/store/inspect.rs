@@ -1,4 +1,4 @@
-//! Looking at a store without changing it: nothing is repaired, moved aside or made.
+//! Inspects a store without changing it: nothing is repaired, moved aside or created.
 
 use std::fs::{OpenOptions, TryLockError};
 use std::path::Path;
@@ -10,21 +10,21 @@ use super::open::{LOCK_FILE, STORE_FILE, builder};
 use super::schema::{self, SCHEMA, Unusable};
 use super::shared::guarded;
 
-/// What a data folder's store looks like from outside.
+/// State of the store in a data folder, as seen from outside.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Inspection {
-    /// An agent runs with the folder; the store is its own.
+    /// A running agent uses the folder.
     InUse,
     /// There is no store yet: the agent has never run with this folder.
     Absent,
-    /// It opens.
+    /// The store can be opened.
     Sound {
         /// Schema of its content.
         schema: u32,
     },
     /// It was not closed; the agent repairs it when it starts.
     Unclosed,
-    /// A newer program has written it.
+    /// A newer program wrote it.
     Newer {
         /// Schema of its content.
         found: u32,
@@ -33,15 +33,15 @@ pub enum Inspection {
     },
     /// It is damaged; the agent moves it aside when it starts.
     Damaged(String),
-    /// The file system refuses.
+    /// The file system reports an error.
     Unreadable(String),
 }
 
-/// Looks at the store of a data folder.
+/// Inspects the store of a data folder.
 #[must_use]
 pub fn inspect(folder: &Path) -> Inspection {
     let path = folder.join(STORE_FILE);
-    // Held until the end: an agent that starts meanwhile says that the folder is in use, which is true.
+    // Held until the end: an agent that starts meanwhile reports that the folder is in use, which is true.
     let _lock = match OpenOptions::new().read(true).open(folder.join(LOCK_FILE)) {
         Ok(file) => match file.try_lock_shared() {
             Ok(()) => Some(file),

@@ -1,11 +1,11 @@
-//! Single objects that the cloud was asked for: the answers are kept, so that they can be given when the cloud is away. The
-//! answer to a question is always the cloud's while it can be asked.
+//! Kept answers to requests for single objects. They are served while the cloud is unreachable; otherwise the cloud is
+//! always asked.
 
 use std::sync::Arc;
 
 use tombolo_apicore::history::ChangeStream;
 use tombolo_apicore::store::{Revision, Snapshot, Store as ServedStore, StoreError, Stored};
-use tombolo_proto::ids::ScopeId;
+use tombolo_proto::ids::SubscriptionId;
 use tombolo_proto::object::{ObjectKey, Resource};
 
 use super::error::ReadError;
@@ -13,16 +13,16 @@ use super::serve::not_synced;
 use super::view::Found;
 use super::{Store, WriteError, writer};
 
-/// The scope of what was asked for one by one. No session follows it.
-pub(super) const SCOPE: ScopeId = ScopeId(u32::MAX);
+/// The subscription of objects that were requested one by one. No session follows it.
+pub(super) const SUBSCRIPTION: SubscriptionId = SubscriptionId(u32::MAX);
 
-/// Answers that are kept, at most; what was asked for longest ago goes first.
+/// Maximum number of kept answers; the one with the oldest request is deleted first.
 pub const OBJECTS_MAX: u64 = 512;
 
-/// Events that are kept, at most, beside [`OBJECTS_MAX`].
+/// Maximum number of kept events, in addition to [`OBJECTS_MAX`].
 pub const EVENTS_MAX: u64 = 128;
 
-/// Bytes of kept answers, at most; as many again for events.
+/// Maximum bytes of kept answers; the same again for events.
 pub const BYTES_MAX: u64 = 8 * 1024 * 1024;
 
 impl Store {
@@ -34,7 +34,7 @@ impl Store {
         self.run(writer::Command::KeepAbsent(key.clone())).await.map(drop)
     }
 
-    /// Forgets what was answered about an object.
+    /// Deletes the kept answer about an object.
     ///
     /// # Errors
     /// [`WriteError`] when that could not be written.
@@ -42,53 +42,55 @@ impl Store {
         self.run(writer::Command::Forget(key.clone())).await.map(drop)
     }
 
-    /// Whether an answer about this object is kept, also that there is none.
+    /// Whether an answer about this object is kept, including the answer that it does not exist.
     ///
     /// # Errors
     /// [`ReadError`] when the file cannot be read.
     pub fn is_kept(&self, key: &ObjectKey) -> Result<bool, ReadError> {
-        self.read(|view| Ok(view.find_in(SCOPE, key)? != Found::Unknown))
+        self.read(|view| Ok(view.find_in(SUBSCRIPTION, key)? != Found::Unknown))
     }
 
-    /// Whether the pushed set answers for this object, if only that it waits for what it refers to.
+    /// Whether the pushed set can answer for this object, also if it is hidden or known not to exist.
     ///
     /// # Errors
     /// [`ReadError`] when the file cannot be read.
     pub(crate) fn is_delivered(&self, key: &ObjectKey) -> Result<bool, ReadError> {
-        self.read(|view| Ok(!matches!(view.find_in(ScopeId::NODE, key)?, Found::Unknown | Found::Unreadable)))
+        self.read(|view| {
+            Ok(!matches!(view.find_in(SubscriptionId::NODE, key)?, Found::Unknown | Found::Unreadable))
+        })
     }
 
-    /// Whether a pod here refers to this object, and the cloud has said that it cannot read it.
+    /// Whether a pod here refers to this object and the cloud cannot read it.
     ///
     /// # Errors
     /// [`ReadError`] when the file cannot be read.
     pub(crate) fn is_unreadable(&self, key: &ObjectKey) -> Result<bool, ReadError> {
-        self.read(|view| Ok(view.find_in(ScopeId::NODE, key)? == Found::Unreadable))
+        self.read(|view| Ok(view.find_in(SubscriptionId::NODE, key)? == Found::Unreadable))
     }
 
-    /// The kept answers as a store: only single objects can be read from it.
+    /// The kept answers as a store, from which only single objects can be read.
     pub(crate) fn singles(&self) -> Singles {
         Singles(self.clone())
     }
 }
 
-/// See [`Store::singles`].
+/// The kept answers as a store.
 #[derive(Debug, Clone)]
 pub(crate) struct Singles(Store);
 
 impl Singles {
     fn no_list<T>(resource: &Resource) -> Result<T, StoreError> {
-        Err(not_synced(format!("of {} only single objects are known here", resource.name)))
+        Err(not_synced(format!("only single objects of {} are known here", resource.name)))
     }
 }
 
 impl ServedStore for Singles {
     fn get(&self, key: &ObjectKey) -> Result<Option<Arc<Stored>>, StoreError> {
-        match self.0.reading(|view| view.find_in(SCOPE, key))? {
+        match self.0.reading(|view| view.find_in(SUBSCRIPTION, key))? {
             Found::Visible(object) => Ok(Some(object)),
             Found::Absent => Ok(None),
             Found::Hidden | Found::Unreadable | Found::Unknown => {
-                Err(not_synced(format!("{key} was never asked for here")))
+                Err(not_synced(format!("{key} was never requested on this node")))
             }
         }
     }

@@ -1,8 +1,8 @@
-//! Object keys as bytes whose order is: resource, then namespace, then name.
+//! Object keys as bytes that sort by resource, then namespace, then name.
 
 use tombolo_proto::object::{ObjectKey, Resource};
 
-/// Between the parts: below every byte that a name may contain, so that prefixes sort before what they prefix.
+/// Separates the parts. It is below every byte that a name may contain, so that prefixes sort first.
 const SEPARATOR: u8 = 0;
 
 /// The bytes of a key; `None` when a part contains the separator (no Kubernetes name does).
@@ -11,7 +11,7 @@ pub(super) fn encode(key: &ObjectKey) -> Option<Vec<u8>> {
     join(&[&resource.group, &resource.version, &resource.name, key.namespace(), key.name()])
 }
 
-/// The key that these bytes stand for; `None` when they stand for none.
+/// The key that these bytes encode; `None` if they are invalid.
 pub(super) fn decode(bytes: &[u8]) -> Option<ObjectKey> {
     let text = std::str::from_utf8(bytes).ok()?;
     let mut parts = text.split(char::from(SEPARATOR));
@@ -20,7 +20,7 @@ pub(super) fn decode(bytes: &[u8]) -> Option<ObjectKey> {
     parts.next().is_none().then_some(key)
 }
 
-/// The same for a key of this resource, which it shares; `None` also for keys of others.
+/// As [`decode`] for keys of one resource, which the result shares; `None` also for keys of other resources.
 pub(super) fn decode_of(resource: &Resource, bytes: &[u8]) -> Option<ObjectKey> {
     let prefix = [&*resource.group, &*resource.version, &*resource.name];
     let mut parts = std::str::from_utf8(bytes).ok()?.split(char::from(SEPARATOR));
@@ -29,7 +29,7 @@ pub(super) fn decode_of(resource: &Resource, bytes: &[u8]) -> Option<ObjectKey> 
     (is_prefix && parts.next().is_none()).then(|| ObjectKey::new(resource.clone(), namespace, name))
 }
 
-/// What the keys of a resource (in one namespace) start with, and the first key after them all.
+/// The common prefix of the keys of a resource (in one namespace), and the first key after all of them.
 pub(super) fn range(resource: &Resource, namespace: Option<&str>) -> Option<(Vec<u8>, Vec<u8>)> {
     let mut start = join(&[&resource.group, &resource.version, &resource.name])?;
     start.push(SEPARATOR);

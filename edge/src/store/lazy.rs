@@ -1,11 +1,11 @@
-//! Tables of a write transaction that are opened when something first needs them: each one that is open costs a commit time,
-//! and most commits touch three.
+//! Tables of a write transaction that are opened on first use. Each open table makes a commit slower, and most commits
+//! touch only three.
 
 use redb::{Key, Table, TableDefinition, Value, WriteTransaction};
 
 use super::error::{WriteError, storage};
 
-/// See the module.
+/// A table that is opened on first use.
 pub(super) struct Lazy<'t, K: Key + 'static, V: Value + 'static> {
     txn: &'t WriteTransaction,
     definition: TableDefinition<'static, K, V>,
@@ -29,7 +29,7 @@ impl<'t, K: Key + 'static, V: Value + 'static> Lazy<'t, K, V> {
         Ok(self.table.insert(table))
     }
 
-    /// Whether something has needed it.
+    /// Whether it was used.
     pub(super) fn is_open(&self) -> bool {
         self.table.is_some()
     }

@@ -1,4 +1,4 @@
-//! What the store's file is kept on. Everything goes through [`Medium`], so that tests can cut the power.
+//! The storage of the store's file. All access goes through [`Medium`], so that tests can simulate a power loss.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -12,38 +12,38 @@ use redb::{Builder, Database, DatabaseError, StorageBackend};
 
 use super::error::is_about_content;
 
-/// Damaged files that are kept for inspection; older ones are removed.
+/// Number of damaged files that are kept for inspection; older ones are removed.
 const SET_ASIDE_MAX: usize = 2;
 
-/// Bytes of zeros that are written at once when the file grows.
+/// Number of zero bytes that are written at once when the file grows.
 const GROW_CHUNK: usize = 64 * 1024;
 
-/// Opens the same database again and again.
+/// Storage from which the same database can be opened repeatedly.
 pub trait Medium: Send + Sync + 'static {
-    /// Opens the database, or makes an empty one.
+    /// Opens the database, or creates an empty one.
     ///
     /// # Errors
-    /// Whatever the database says about the file.
+    /// Any error of the database about the file.
     fn open(&self, builder: &Builder) -> Result<Database, DatabaseError>;
 
-    /// An empty medium beside this one.
+    /// An empty medium next to this one.
     ///
     /// # Errors
     /// Any failure of the file system.
     fn draft(&self) -> io::Result<Box<dyn Medium>>;
 
-    /// Puts what was last written to a [`Medium::draft`] in the place of the content. Returns where the old content can be
-    /// found. At each moment one of the two is in its place or put there by the next [`Medium::open`], also when the power goes.
+    /// Replaces the content by the last [`Medium::draft`]. Returns where the old content is now. Even after a power
+    /// loss, either the old or the new content is in place, or the next [`Medium::open`] puts it there.
     ///
     /// # Errors
-    /// Any failure of the file system; the old content is where it was.
+    /// Any failure of the file system; the old content is then still in place.
     fn put_draft(&self) -> io::Result<String>;
 
-    /// What the disk has refused since this was asked last, if anything: not what is wrong with the content.
+    /// The last error of the disk since the previous call, if any. Errors about the content do not count.
     fn trouble(&self) -> Option<String>;
 }
 
-/// Notes what a disk refuses.
+/// Records errors of a disk.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Trouble(Arc<Mutex<Option<String>>>);
 
@@ -67,12 +67,12 @@ impl Trouble {
 pub struct FileMedium {
     path: PathBuf,
     trouble: Trouble,
-    /// Gives a file a second name.
+    /// Creates a hard link.
     link: fn(&Path, &Path) -> io::Result<()>,
 }
 
 impl FileMedium {
-    /// The file with this path; it need not exist. Whoever opens it must hold the lock of its folder.
+    /// The file with this path; it need not exist. The caller must hold the lock of its folder to open it.
     #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), trouble: Trouble::default(), link: |old, new| std::fs::hard_link(old, new) }
@@ -84,14 +84,15 @@ impl FileMedium {
         self.path.with_file_name(name)
     }
 
-    /// A name for a damaged file that nothing has yet: whoever holds the lock of the folder is alone here.
+    /// An unused name for a damaged file. The lock of the folder excludes other agents.
     fn aside(&self, prefix: &str) -> PathBuf {
         let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let mut names = (seconds..).map(|second| self.path.with_file_name(format!("{prefix}{second}")));
         names.find(|name| !name.exists()).unwrap_or_else(|| self.path.with_file_name(prefix))
     }
 
-    /// Ends what [`Medium::put_draft`] began where files cannot have two names: the draft is whole before the old content goes.
+    /// Completes an interrupted [`Medium::put_draft`] on a file system without hard links. The draft is complete before
+    /// the old content is moved.
     fn finish_draft(&self) -> io::Result<()> {
         let draft = self.draft_path();
         if self.path.exists() || !draft.exists() {
@@ -123,12 +124,12 @@ impl Medium for FileMedium {
         let folder = self.path.parent().unwrap_or(Path::new("."));
         let prefix = format!("{name}.damaged-");
         let target = self.aside(&prefix);
-        // A second name for the old content, so that the rename replaces nothing that has no other one.
+        // Give the old content a second name first, so that the rename does not delete it.
         if let Err(error) = (self.link)(&self.path, &target) {
-            // Some file systems (FAT, some network ones) have no second names, and say so in different ways. What the disk
-            // refuses it refuses to the rename as well.
+            // Some file systems (FAT, some network ones) have no hard links and return different errors. If the cause
+            // is the disk, the rename fails as well.
             std::fs::rename(&self.path, &target)?;
-            tracing::debug!(%error, "a file has no second name here; the damaged store is moved instead");
+            tracing::debug!(%error, "cannot create a hard link; the damaged store is moved instead");
         }
         std::fs::rename(self.draft_path(), &self.path)?;
         File::open(folder)?.sync_all()?;
@@ -153,9 +154,9 @@ fn forget_oldest(folder: &Path, prefix: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// The database's own file backend refuses to open a file twice, which re-opening after a full disk needs; the
-/// lock of the data folder stands for that. This one also makes growth real at once: a sparse file would find out
-/// that the disk is full only in the middle of a commit.
+/// A file backend that can open a file twice, as needed to reopen it after a full disk. The database's own backend
+/// refuses that; here the lock of the data folder protects the file. This one also allocates space when the file grows:
+/// with a sparse file a full disk would show only in the middle of a commit.
 #[derive(Debug)]
 struct FileBackend {
     file: File,
@@ -178,7 +179,7 @@ impl StorageBackend for FileBackend {
         while at < len {
             let chunk = usize::try_from(len - at).unwrap_or(GROW_CHUNK).min(GROW_CHUNK);
             if let Err(error) = self.file.write_all_at(&zeros[..chunk], at) {
-                // The first failure is the one to tell; a file that stays too long is harmless.
+                // Report the first failure; a file that stays too long is harmless.
                 let _ = self.file.set_len(old);
                 return self.trouble.note(Err(error));
             }

@@ -1,4 +1,4 @@
-//! Opening: the lock of the folder, the check of the file, and what happens to a damaged one.
+//! Opens the store: locks the folder, checks the file, and replaces a damaged one.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::path::Path;
@@ -23,22 +23,22 @@ use tombolo_runtime::files;
 
 /// File with the store, in the data folder.
 pub(super) const STORE_FILE: &str = "store.redb";
-/// File with the key of the Secrets in the store.
+/// File with the key that encrypts Secrets in the store.
 const KEY_FILE: &str = "store.key";
-/// File whose lock says that the folder is in use.
+/// File whose lock marks the folder as in use.
 pub(super) const LOCK_FILE: &str = "lock";
 
-/// A store, and what happened on the way.
+/// An opened store, and whether it replaced a damaged one.
 #[derive(Debug)]
 pub struct Opened {
     /// The store.
     pub store: Store,
-    /// Why and where the old one was moved aside; none when it was in order or new.
+    /// Why and where the old store was moved aside; `None` if it was in order or new.
     pub set_aside: Option<String>,
 }
 
-/// Waits between attempts to open a store that the disk or the system does not give away; after the last one the agent ends, and
-/// whoever started it starts it again.
+/// Delays between attempts to open a store after errors of the disk or the system. After the last attempt the agent
+/// exits, and its supervisor starts it again.
 const PAUSES: [Duration; 6] = [
     Duration::from_millis(500),
     Duration::from_secs(1),
@@ -48,7 +48,7 @@ const PAUSES: [Duration; 6] = [
     Duration::from_secs(8),
 ];
 
-/// Opens again after what may pass by itself, with a pause before each further attempt.
+/// Retries after errors that may be temporary, with a pause before each further attempt.
 pub(super) fn patiently<T>(
     mut open: impl FnMut() -> Result<T, OpenError>,
     mut pause: impl FnMut(Duration),
@@ -84,9 +84,10 @@ pub(super) fn in_folder(folder: &Path) -> Result<Opened, OpenError> {
     on_medium(medium, sealer, LogBounds::default(), first_revision(), Some(lock))
 }
 
-/// Where the revisions of a new store begin: above all that an older store in this folder has given out, of which clients
-/// may still remember some. A node makes fewer changes than one a millisecond. When the clock went back, a client may
-/// remember a revision that is not reached: its watch is refused with 410, and it lists again.
+/// The first revision of a new store. It must be above all revisions of an older store in this folder, which clients
+/// may still remember, so it is the time in milliseconds: a node makes fewer than one change per millisecond. If the
+/// clock went back, a client may remember a revision that does not exist yet. Its watch is refused with 410, and it
+/// lists again.
 fn first_revision() -> Revision {
     let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Revision(u64::try_from(time.as_millis()).unwrap_or(1).max(1))
@@ -128,8 +129,8 @@ pub(super) fn on_medium(
     Ok(Opened { store: Store { shared, jobs }, set_aside })
 }
 
-/// Makes another store with what can be read of a damaged one, and puts it in that one's place. Where the old one is now, and
-/// what was taken over. When this fails the old one is where it was.
+/// Replaces a damaged store by a new one with all data that can be read. Returns where the old one is now, and what was
+/// taken over. If this fails, the old one is still in place.
 fn replaced(medium: &dyn Medium, sealer: &Sealer, first: Revision) -> Result<(String, String), String> {
     let salvage = Salvage::read(medium, sealer);
     if let Some(trouble) = medium.trouble() {
@@ -145,10 +146,10 @@ fn replaced(medium: &dyn Medium, sealer: &Sealer, first: Revision) -> Result<(St
     Ok((place, salvage.to_string()))
 }
 
-/// Opens and checks the content. What looks like damage is none when the disk has refused something meanwhile: the database's
-/// code may give up in any way then.
+/// Opens and checks the content. Apparent damage does not count if the disk reported an error meanwhile, since the
+/// database may then fail in any way.
 fn usable(medium: &dyn Medium, sealer: &Arc<Sealer>, first: Revision) -> Result<(Database, View), Unusable> {
-    // What was before this is no reason now.
+    // Clear earlier errors.
     drop(medium.trouble());
     match checked(medium, sealer, first) {
         Err(Unusable::Damaged(why)) => Err(match medium.trouble() {
@@ -159,12 +160,12 @@ fn usable(medium: &dyn Medium, sealer: &Arc<Sealer>, first: Revision) -> Result<
     }
 }
 
-/// Every page and every row is read once, so that damage is found now and not in the middle of an answer.
+/// Reads every page and every row once, so that damage is found now and not in the middle of an answer.
 fn checked(medium: &dyn Medium, sealer: &Arc<Sealer>, first: Revision) -> Result<(Database, View), Unusable> {
     let mut db = open_database(medium).map_err(unusable)?;
     match guarded(|| db.check_integrity()) {
         Ok(true) => {}
-        // The check has put the last complete commit in place of what was torn.
+        // The check has restored the last complete commit.
         Ok(false) => warn!("the store was not closed properly and has been repaired"),
         Err(error) => return Err(unusable(error)),
     }
@@ -179,11 +180,11 @@ fn checked(medium: &dyn Medium, sealer: &Arc<Sealer>, first: Revision) -> Result
         Ok(Err(super::ReadError::Damaged(what))) => Err(Unusable::Damaged(format!("unreadable {what} row"))),
         Ok(Err(super::ReadError::Corrupted(why))) => Err(Unusable::Damaged(why)),
         Ok(Err(error)) => Err(Unusable::Disk(error.into())),
-        Err(_) => Err(Unusable::Damaged("the database code gave up on the file".to_owned())),
+        Err(_) => Err(Unusable::Damaged("the database code panicked on the file".to_owned())),
     }
 }
 
-/// Tells a file that is no database any more from a disk or a system that does not let us near it.
+/// Distinguishes a damaged file from an error of the disk or the system.
 fn unusable(error: DatabaseError) -> Unusable {
     let error = redb::Error::from(error);
     match is_damage(&error) {
@@ -192,7 +193,7 @@ fn unusable(error: DatabaseError) -> Unusable {
     }
 }
 
-/// A builder with the settings of this program.
+/// A database builder with the settings of this program.
 pub(super) fn builder() -> Builder {
     let mut builder = Builder::new();
     builder.set_cache_size(super::CACHE_BYTES);

@@ -1,4 +1,5 @@
-//! Reports that must reach the cloud: they survive a crash, and of two about the same thing the newer one wins.
+//! Reports that must reach the cloud. They survive a crash, and a newer report replaces an older one about the same
+//! thing.
 
 use bytes::Bytes;
 use redb::{ReadableTable, Table};
@@ -8,30 +9,30 @@ use tombolo_proto::object::{ObjectKey, Resource};
 use super::error::{ReadError, WriteError, reading, storage};
 use super::keys;
 
-/// Reports that wait, at most: beyond it new ones are refused.
+/// Maximum number of waiting reports; further ones are refused.
 pub const REPORTS_MAX: u64 = 8192;
 
-/// Bytes of reports that wait, at most. Beyond it the oldest events go first; a report about anything else is the newest word on
-/// its object and stays, and where that is all there is, the next one is refused to whoever makes it.
+/// Maximum bytes of waiting reports. Beyond it the oldest events are dropped first. Other reports stay, because each
+/// has the newest state of its object. If that does not make enough room, the new report is refused.
 pub const REPORTS_BYTES_MAX: u64 = 32 * 1024 * 1024;
 
-/// Bytes of reports that are read at a time, at most; one that is larger alone.
+/// Maximum bytes of reports that are read at a time; a larger one is read alone.
 pub(super) const READ_BYTES_MAX: usize = 1024 * 1024;
 
-/// Events that wait, at most: beyond it the oldest event is dropped, as the API server drops old events too.
+/// Maximum number of waiting events. Beyond it the oldest event is dropped, as the API server drops old events too.
 pub const EVENTS_MAX: u64 = 512;
 
-/// What a report says about an object. Of each kind the newest report about an object is kept.
+/// The subject of a report about an object. Only the newest report of each kind about an object is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ReportKind {
     /// Its status.
     Status,
-    /// That it may be removed from the API: what it stood for on this node has ended.
+    /// Its removal from the API, because what it represents on this node has ended.
     Removal,
     /// An event.
     Event,
-    /// That the node lives: its lease.
+    /// The node's lease.
     Lease,
 }
 
@@ -45,7 +46,7 @@ impl ReportKind {
         }
     }
 
-    /// The kind of the reports that change what clients of this node see of objects of a resource.
+    /// The kind of reports that change objects of a resource as clients of this node see them.
     pub(crate) fn shown_in(resource: &Resource) -> Self {
         match (&*resource.group, &*resource.name) {
             ("coordination.k8s.io", "leases") => Self::Lease,
@@ -54,7 +55,7 @@ impl ReportKind {
         }
     }
 
-    /// The part of an object that reports of this kind are about; none: all of it.
+    /// The part of an object that reports of this kind change; `None` means the whole object.
     pub(crate) fn member(self) -> Option<&'static str> {
         match self {
             Self::Status => Some("status"),
@@ -81,29 +82,29 @@ pub struct Call {
 /// A report to make.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
-    /// What is said.
+    /// Its subject.
     pub kind: ReportKind,
-    /// About which object.
+    /// The object.
     pub key: ObjectKey,
-    /// How it is said.
+    /// The API call that makes the report.
     pub call: Call,
-    /// The status that clients of the local API see from now on (JSON text); none: it stays as it is.
+    /// The status that clients of the local API see from now on (JSON text); `None` leaves it unchanged.
     pub status: Option<Bytes>,
-    /// What the cloud has of what this is about (JSON text), where the call tells what has changed since; none where it tells
-    /// everything. A report that takes the place of another one is made with the other's base.
+    /// The version at the cloud (JSON text) that the changes in the call are based on; `None` if the call has the whole
+    /// content. A report that replaces another one keeps the other's base.
     pub base: Option<String>,
 }
 
-/// A report that waits.
+/// A waiting report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waiting {
-    /// Its number; a newer report about the same thing has another one.
+    /// Its number. A newer report about the same thing has another number.
     pub number: u64,
-    /// What is said.
+    /// Its subject.
     pub kind: ReportKind,
-    /// About which object.
+    /// The object.
     pub key: ObjectKey,
-    /// How it is said.
+    /// The API call that makes the report.
     pub call: Call,
     /// As [`Report::base`].
     pub base: Option<String>,
@@ -119,7 +120,7 @@ struct Row {
     base: Option<String>,
 }
 
-/// Which reports are about the same thing.
+/// The slot of a report. Reports about the same thing have the same slot.
 pub(super) fn slot(kind: ReportKind, key: &ObjectKey) -> Option<Vec<u8>> {
     let mut slot = vec![kind.tag()];
     slot.extend_from_slice(&keys::encode(key)?);
@@ -144,7 +145,7 @@ pub(super) fn decode(number: u64, row: &[u8]) -> Result<Waiting, ReadError> {
 pub(super) type Rows<'t> = Table<'t, u64, &'static [u8]>;
 pub(super) type Slots<'t> = Table<'t, &'static [u8], u64>;
 
-/// Puts a report in the place of the one about the same thing. `bytes`: of all rows, kept up to date.
+/// Adds a report, or replaces the one about the same thing. Updates `bytes`, the size of all rows.
 pub(super) fn put(
     rows: &mut Rows<'_>,
     slots: &mut Slots<'_>,
@@ -196,7 +197,7 @@ pub(super) fn bytes(rows: &Rows<'_>) -> Result<u64, WriteError> {
     rows.iter().map_err(storage)?.map(len).sum()
 }
 
-/// Takes a report out, unless a newer one has taken its place.
+/// Removes a report, unless a newer one has replaced it.
 pub(super) fn settle(
     rows: &mut Rows<'_>,
     slots: &mut Slots<'_>,
@@ -216,8 +217,8 @@ fn reading_len(rows: &Rows<'_>) -> Result<u64, WriteError> {
     rows.len().map_err(storage)
 }
 
-/// Numbers of the events that wait, the oldest last, without the one that is about to. Events lie together in the slots, behind
-/// their tag.
+/// Numbers of the waiting events, the oldest last, without the one that is about to be added. The slots of events are
+/// contiguous, because they start with the tag.
 fn older_events(slots: &Slots<'_>, number: u64) -> Result<Vec<u64>, WriteError> {
     let tag = ReportKind::Event.tag();
     let (start, end) = ([tag], [tag + 1]);
@@ -230,7 +231,7 @@ fn older_events(slots: &Slots<'_>, number: u64) -> Result<Vec<u64>, WriteError> 
     Ok(events)
 }
 
-/// The report of a slot that waits.
+/// The waiting report of a slot.
 pub(super) fn waiting(
     rows: &impl ReadableTable<u64, &'static [u8]>,
     slots: &impl ReadableTable<&'static [u8], u64>,
@@ -243,7 +244,7 @@ pub(super) fn waiting(
     row.map(|row| decode(number, row.value())).transpose()
 }
 
-/// The oldest reports above a number: no more than so many, and no more than [`READ_BYTES_MAX`] but for the first.
+/// The oldest reports above a number, up to `count` and up to [`READ_BYTES_MAX`], but at least one.
 pub(super) fn read(
     rows: &impl ReadableTable<u64, &'static [u8]>,
     after: u64,
@@ -261,7 +262,7 @@ pub(super) fn read(
     Ok(reports)
 }
 
-/// Whether every report can be read, one after the other.
+/// Checks that every report can be read.
 pub(super) fn verify(rows: &impl ReadableTable<u64, &'static [u8]>) -> Result<(), ReadError> {
     for entry in rows.iter().map_err(reading)? {
         let (number, row) = entry.map_err(reading)?;

@@ -1,5 +1,5 @@
-//! Writes that this node decides itself, because nobody else writes the same: accepted here, shown at once, and told to the
-//! cloud when it can be told.
+//! Writes that this node accepts itself, because no other client writes the same object. They are visible at once and
+//! reported to the cloud when it is reachable.
 
 use std::sync::Arc;
 
@@ -15,30 +15,31 @@ use super::{Store, WriteError, writer};
 /// A new version of an object that a client of this node writes.
 #[derive(Debug, Clone)]
 pub struct OwnWrite {
-    /// Which object.
+    /// The object.
     pub key: ObjectKey,
-    /// The local revision that it replaces; none: nothing may be there.
+    /// The local revision that it replaces; `None` means that the object must not exist.
     pub expected: Option<Revision>,
-    /// Incarnation.
+    /// UID of the object.
     pub uid: Uid,
     /// JSON text.
     pub body: Bytes,
-    /// What the cloud is told, and the number of the report that it takes the place of; none where the cloud knows already.
+    /// The report to the cloud, and the number of the report that it replaces; `None` if the cloud has the change
+    /// already.
     pub report: Option<(Report, Option<u64>)>,
 }
 
-/// What became of an [`OwnWrite`].
+/// The result of an [`OwnWrite`].
 #[derive(Debug, Clone, PartialEq)]
 pub enum Accepted {
     /// It is on disk and visible.
     Stored(Arc<Stored>),
-    /// Another version is there.
+    /// The object has another version.
     Conflict(Revision),
-    /// Something is there already.
+    /// The object exists already.
     Exists,
-    /// Nothing is there.
+    /// The object does not exist.
     Gone,
-    /// Another report waits than the one that it was made after: make it again.
+    /// Another report waits than the expected one: make the write again.
     Overtaken,
 }
 
@@ -46,7 +47,7 @@ impl Store {
     /// Accepts a write of this node and its report, in one transaction.
     ///
     /// # Errors
-    /// [`WriteError::Rejected`] when too many reports wait; others when it could not be written.
+    /// [`WriteError::Rejected`] when too many reports wait; other errors when it could not be written.
     pub async fn accept(&self, write: OwnWrite) -> Result<Accepted, WriteError> {
         match self.run(writer::Command::Accept(Box::new(write))).await? {
             writer::Done::Accepted(accepted) => Ok(accepted),
@@ -54,7 +55,7 @@ impl Store {
         }
     }
 
-    /// The report about an object that waits.
+    /// The waiting report about an object.
     ///
     /// # Errors
     /// [`ReadError`] when the file cannot be read.
@@ -62,7 +63,7 @@ impl Store {
         self.read(|view| view.waiting(kind, key))
     }
 
-    /// An object that clients see in any scope.
+    /// An object that clients see in any subscription.
     ///
     /// # Errors
     /// [`ReadError`] when the file cannot be read.

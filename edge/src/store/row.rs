@@ -1,52 +1,52 @@
-//! Rows as bytes. Reading never trusts a length: a damaged row is an error, not a panic.
+//! Encodes rows as bytes. Decoding never trusts a length: a damaged row is an error, not a panic.
 
 use bytes::Bytes;
-use tombolo_proto::ids::{CloudRevision, ScopeId, Uid};
+use tombolo_proto::ids::{CloudRevision, SubscriptionId, Uid};
 use tombolo_proto::object::{ContentHash, ObjectKey, ObjectVersion};
 
 use super::error::ReadError;
 use super::{kept, keys};
 
-/// Format of the objects that this version writes.
+/// Object format that this version writes.
 const FORMAT: u8 = 2;
 
-/// Format of the objects before schema 5: of a content hash there is the lower half.
+/// Object format before schema 5, which has only the lower half of the content hash.
 const HALF_HASH: u8 = 1;
 
-/// Format of the changes that this version writes. In format 1, that of schema 1, a change had one kind and was seen in the
-/// pushed set.
+/// Log format that this version writes. In format 1, that of schema 1, a change has one kind and is seen in the pushed
+/// set only.
 const LOG_FORMAT: u8 = 2;
 const LOG_FORMAT_1: u8 = 1;
 
-/// See [`unread_by`]: that of the pushed set.
+/// The marker of [`unread_by`] for the pushed set.
 const UNREADABLE: u32 = u32::MAX - 1;
 
-/// The same: the bit of the others.
+/// The marker bit of [`unread_by`] for other subscriptions.
 const UNREADABLE_BIT: u32 = 1 << 31;
 
-/// What stands in the place of a scope among the scopes of an object which it wants and the cloud cannot read. What other scopes
-/// hold of the object is theirs alone.
-pub(super) fn unread_by(scope: u32) -> u32 {
-    if scope == ScopeId::NODE.0 { UNREADABLE } else { scope ^ UNREADABLE_BIT }
+/// The marker that replaces a subscription in the list of an object that it wants but the cloud cannot read. A version
+/// of the object from other subscriptions is not visible in this one.
+pub(super) fn unread_by(subscription: u32) -> u32 {
+    if subscription == SubscriptionId::NODE.0 { UNREADABLE } else { subscription ^ UNREADABLE_BIT }
 }
 
-/// The scope in whose place this stands; none when it is a scope itself.
-pub(super) fn unreading(scope: u32) -> Option<u32> {
-    match scope {
-        UNREADABLE => Some(ScopeId::NODE.0),
-        _ if scope == kept::SCOPE.0 || scope & UNREADABLE_BIT == 0 => None,
-        _ => Some(scope ^ UNREADABLE_BIT),
+/// The subscription that a marker of [`unread_by`] replaces; `None` for a subscription itself.
+pub(super) fn unreading(subscription: u32) -> Option<u32> {
+    match subscription {
+        UNREADABLE => Some(SubscriptionId::NODE.0),
+        _ if subscription == kept::SUBSCRIPTION.0 || subscription & UNREADABLE_BIT == 0 => None,
+        _ => Some(subscription ^ UNREADABLE_BIT),
     }
 }
 
-/// What is known about an object.
+/// State of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
     /// The cloud has no such object.
     Absent,
     /// Clients see it.
     Visible,
-    /// Clients do not see it yet: something that it refers to is not here (docs/protocol.md#lanes).
+    /// Clients do not see it yet, because an object that it refers to is missing (docs/protocol.md#lanes).
     Hidden,
 }
 
@@ -56,21 +56,21 @@ pub(super) struct ObjectRow {
     pub(super) state: State,
     /// Whether `body` is encrypted.
     pub(super) sealed: bool,
-    /// Local revision at which clients saw this version; 0 for what they do not see.
+    /// Local revision at which clients saw this version; 0 if they do not see it.
     pub(super) local: u64,
     /// The cloud's version; meaningless for absent objects.
     pub(super) version: ObjectVersion,
-    /// Which of the epochs that this store has seen the version belongs to.
+    /// Number of the version's epoch among those that this store has seen.
     pub(super) era: u32,
-    /// Scopes that want the object, in order.
-    pub(super) scopes: Vec<u32>,
-    /// What it refers to.
+    /// Subscriptions that want the object, sorted.
+    pub(super) subscriptions: Vec<u32>,
+    /// Objects that it refers to.
     pub(super) dependencies: Vec<ObjectKey>,
-    /// JSON text with the local revision in it, or that text encrypted.
+    /// JSON text with the local revision in it, possibly encrypted.
     pub(super) body: Bytes,
 }
 
-/// One version of an object as the log keeps it.
+/// One version of an object in the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct LogVersion {
     pub(super) uid: Uid,
@@ -81,7 +81,7 @@ pub(super) struct LogVersion {
 /// One row of the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct LogRow {
-    /// The scopes in which the change is seen, and as what: 0 added, 1 modified, 2 deleted.
+    /// The subscriptions in which the change is seen, with its kind: 0 added, 1 modified, 2 deleted.
     pub(super) views: Vec<(u32, u8)>,
     pub(super) sealed: bool,
     pub(super) key: ObjectKey,
@@ -90,7 +90,7 @@ pub(super) struct LogRow {
 }
 
 impl ObjectRow {
-    pub(super) fn absent(scopes: Vec<u32>) -> Self {
+    pub(super) fn absent(subscriptions: Vec<u32>) -> Self {
         let uid = Uid::parse("-").expect("a hyphen is a valid UID");
         Self {
             state: State::Absent,
@@ -98,25 +98,29 @@ impl ObjectRow {
             local: 0,
             version: ObjectVersion { uid, revision: CloudRevision(0), hash: ContentHash(0) },
             era: 0,
-            scopes,
+            subscriptions,
             dependencies: Vec::new(),
             body: Bytes::new(),
         }
     }
 
-    /// Whether a scope says anything of the object, if only that the cloud cannot read it.
-    pub(super) fn concerns(&self, scope: ScopeId) -> bool {
-        [scope.0, unread_by(scope.0)].iter().any(|scope| self.scopes.contains(scope))
+    /// Whether a subscription has the object, or knows that it does not exist or that the cloud cannot read it.
+    pub(super) fn concerns(&self, subscription: SubscriptionId) -> bool {
+        [subscription.0, unread_by(subscription.0)]
+            .iter()
+            .any(|subscription| self.subscriptions.contains(subscription))
     }
 
-    /// Whether nobody here may have the content: no scope has it.
+    /// Whether no subscription may have the content, because the cloud cannot read the object for any of them.
     pub(super) fn is_unread_by_all(&self) -> bool {
-        self.scopes.iter().all(|scope| unreading(*scope).is_some())
+        self.subscriptions.iter().all(|subscription| unreading(*subscription).is_some())
     }
 
-    /// Whether no session keeps the object up to date: what is here, if anything, is the answer to a question.
+    /// Whether no session keeps the object up to date, so that it is at most a kept answer.
     pub(super) fn is_left_to_questions(&self) -> bool {
-        self.scopes.iter().all(|scope| *scope == kept::SCOPE.0 || unreading(*scope).is_some())
+        self.subscriptions
+            .iter()
+            .all(|subscription| *subscription == kept::SUBSCRIPTION.0 || unreading(*subscription).is_some())
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
@@ -132,8 +136,8 @@ impl ObjectRow {
         out.0.extend_from_slice(&self.version.hash.0.to_le_bytes());
         out.u32(self.era);
         out.block(self.version.uid.as_str().as_bytes());
-        out.count(self.scopes.len());
-        self.scopes.iter().for_each(|scope| out.u32(*scope));
+        out.count(self.subscriptions.len());
+        self.subscriptions.iter().for_each(|subscription| out.u32(*subscription));
         let dependencies: Vec<_> = self.dependencies.iter().filter_map(keys::encode).collect();
         out.count(dependencies.len());
         dependencies.iter().for_each(|key| out.block(key));
@@ -146,12 +150,12 @@ impl ObjectRow {
         Ok(Self { body: Bytes::copy_from_slice(body), ..row })
     }
 
-    /// What is said about an object, without a copy of its body, and that body.
+    /// Decodes a row without copying its body. Returns the body separately.
     pub(super) fn head(bytes: &[u8]) -> Result<(Self, &[u8]), ReadError> {
         Self::read(bytes).ok_or(ReadError::Damaged("object"))
     }
 
-    /// The state that a row says, without reading the rest.
+    /// The state in a row, without decoding the rest.
     pub(super) fn state_of(bytes: &[u8]) -> Result<State, ReadError> {
         In(bytes).state().map(|(_, state)| state).ok_or(ReadError::Damaged("object"))
     }
@@ -165,11 +169,11 @@ impl ObjectRow {
         let upper = if format == HALF_HASH { 0 } else { input.u64()? };
         let (hash, era) = (ContentHash::of_halves(lower, upper), input.u32()?);
         let uid = input.uid()?;
-        let scopes = (0..input.u32()?).map(|_| input.u32()).collect::<Option<_>>()?;
+        let subscriptions = (0..input.u32()?).map(|_| input.u32()).collect::<Option<_>>()?;
         let dependencies = (0..input.u32()?).map(|_| keys::decode(input.block()?)).collect::<Option<_>>()?;
         let version = ObjectVersion { uid, revision, hash };
         let body = Bytes::new();
-        Some((Self { state, sealed, local, version, era, scopes, dependencies, body }, input.0))
+        Some((Self { state, sealed, local, version, era, subscriptions, dependencies, body }, input.0))
     }
 }
 
@@ -177,8 +181,8 @@ impl LogRow {
     pub(super) fn encode(&self) -> Option<Vec<u8>> {
         let mut out = Out(vec![LOG_FORMAT, u8::from(self.sealed)]);
         out.count(self.views.len());
-        for (scope, kind) in &self.views {
-            out.u32(*scope);
+        for (subscription, kind) in &self.views {
+            out.u32(*subscription);
             out.0.push(*kind);
         }
         out.block(&keys::encode(&self.key)?);
@@ -229,7 +233,7 @@ impl Out {
         self.0.extend_from_slice(&number.to_le_bytes());
     }
 
-    /// Lengths and counts fit: an object is bounded by the protocol's limits, far below 4 GiB.
+    /// Writes a length or count. All fit, because the protocol's limits bound an object far below 4 GiB.
     fn count(&mut self, count: usize) {
         self.u32(u32::try_from(count).unwrap_or(u32::MAX));
     }
@@ -255,7 +259,7 @@ impl<'a> In<'a> {
         Some(head)
     }
 
-    /// The beginning of an object's row: its format and its state.
+    /// Reads the start of an object's row: its format and its state.
     fn state(&mut self) -> Option<(u8, State)> {
         let format = self.u8().filter(|format| [HALF_HASH, FORMAT].contains(format))?;
         let state = match self.u8()? {
@@ -314,7 +318,7 @@ mod tests {
 
     use super::*;
 
-    fn sample(body: Vec<u8>, scopes: Vec<u32>) -> ObjectRow {
+    fn sample(body: Vec<u8>, subscriptions: Vec<u32>) -> ObjectRow {
         let key = ObjectKey::new(Resource::new("", "v1", "configmaps"), "default", "app");
         let version = ObjectVersion {
             uid: Uid::parse("u-1").unwrap(),
@@ -327,7 +331,7 @@ mod tests {
             local: 3,
             version,
             era: 2,
-            scopes,
+            subscriptions,
             dependencies: vec![key],
             body: body.into(),
         }
@@ -335,13 +339,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn rows_round_trip(body in any::<Vec<u8>>(), scopes in any::<Vec<u32>>()) {
-            let row = sample(body, scopes);
+        fn rows_round_trip(body in any::<Vec<u8>>(), subscriptions in any::<Vec<u32>>()) {
+            let row = sample(body, subscriptions);
             prop_assert_eq!(ObjectRow::decode(&row.encode()).unwrap(), row.clone());
             let object = LogVersion { uid: row.version.uid, revision: 9, body: row.body };
             let key = row.dependencies[0].clone();
             for previous in [None, Some(object.clone())] {
-                let views = row.scopes.iter().map(|scope| (*scope, 1)).collect();
+                let views = row.subscriptions.iter().map(|subscription| (*subscription, 1)).collect();
                 let row = LogRow { views, sealed: false, key: key.clone(), object: object.clone(), previous };
                 prop_assert_eq!(LogRow::decode(&row.encode().unwrap()).unwrap(), row);
             }

@@ -1,8 +1,8 @@
-//! What can be read of a damaged store, row by row, for the one that takes its place.
+//! Salvages a damaged store: reads it row by row into the store that replaces it.
 //!
-//! A damaged page says nothing about the others, and a row that cannot be read nothing about the next one. Reports exist nowhere
-//! else, and objects are what the node's pods start from while the cloud is away. What is taken over belongs to no history of
-//! the cloud any more, so that the cloud compares all of it and sends again whatever is not as it should be.
+//! Other pages and rows may be intact next to a damaged one. Reports exist nowhere else, and the node's pods need the
+//! objects to start while the cloud is unreachable. The salvaged objects belong to no history of the cloud, so the
+//! cloud compares all of them and sends again those that are wrong.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -12,7 +12,7 @@ use redb::{
     Value, WriteTransaction,
 };
 use tombolo_apicore::store::Revision;
-use tombolo_proto::ids::ScopeId;
+use tombolo_proto::ids::SubscriptionId;
 use tombolo_proto::object::ContentHash;
 
 use super::answers;
@@ -20,33 +20,35 @@ use super::error::{WriteError, storage};
 use super::medium::Medium;
 use super::outbox::{self, Waiting};
 use super::row::{ObjectRow, State, unreading};
-use super::schema::{self, ANSWERS, HIDDEN, KEPT, META, OBJECTS, OUTBOX, SCOPES, SLOTS, ScopeRow, StateRow};
+use super::schema::{
+    self, ANSWERS, HIDDEN, KEPT, META, OBJECTS, OUTBOX, SLOTS, SUBSCRIPTIONS, StateRow, SubscriptionRow,
+};
 use super::seal::Sealer;
 use super::shared::{guarded, open_database};
 use super::{kept, keys, view};
 
-/// Bytes of rows that are taken over, at most: a device has little memory, and the cloud has the objects.
+/// Maximum bytes of rows that are taken over: a device has little memory, and the cloud has the objects.
 const BYTES_MAX: usize = 48 * 1024 * 1024;
 
-/// See the module.
+/// All rows that could be read from a damaged store.
 #[derive(Debug, Default)]
 pub(super) struct Salvage {
     state: Option<StateRow>,
-    scopes: BTreeMap<u32, ScopeRow>,
+    subscriptions: BTreeMap<u32, SubscriptionRow>,
     objects: Vec<(Vec<u8>, ObjectRow)>,
     reports: BTreeMap<u64, (Waiting, Vec<u8>)>,
     answers: Vec<(Vec<u8>, Vec<u8>)>,
     kept: BTreeMap<Vec<u8>, (u64, u64)>,
-    /// Rows that were there, or more, of objects and of reports; none where that cannot be told.
+    /// Number of rows of objects and of reports that the damaged store recorded; `None` if unknown.
     counted: (Option<u64>, Option<u64>),
-    /// Every object that was there is here, and what each scope says of itself.
+    /// Whether all objects and all subscription rows could be read.
     complete: bool,
 }
 
 /// Rows of a table as bytes.
 struct Rows {
     rows: Vec<(Vec<u8>, Vec<u8>)>,
-    /// How many there were; none where that cannot be told.
+    /// Number of rows that the table recorded; `None` if unknown.
     counted: Option<u64>,
 }
 
@@ -57,7 +59,7 @@ impl Rows {
 }
 
 impl Salvage {
-    /// Reads what can be read. Nothing where the file is no database at all.
+    /// Reads what can be read. Returns nothing if the file is not a database at all.
     pub(super) fn read(medium: &dyn Medium, sealer: &Sealer) -> Self {
         let Ok(db) = open_database(medium) else { return Self::default() };
         let salvage = attempt(|| db.begin_read().ok()).flatten().map(|txn| Self::of(&txn, sealer));
@@ -69,15 +71,15 @@ impl Salvage {
     fn of(txn: &ReadTransaction, sealer: &Sealer) -> Self {
         let mut room = BYTES_MAX;
         let state = attempt(|| schema::read_state(&txn.open_table(META).ok()?).ok()).flatten();
-        // First what exists nowhere else.
+        // Reports first, because they exist nowhere else.
         let found = rows(txn, OUTBOX, &mut room);
         let reports = found.rows.iter().filter_map(|(number, row)| {
             let number = u64::from_le_bytes(number.as_slice().try_into().ok()?);
             Some((number, (outbox::decode(number, row).ok()?, row.clone())))
         });
         let (reports, reports_counted) = (reports.collect(), found.counted);
-        let found = rows(txn, SCOPES, &mut room);
-        let scopes: BTreeMap<_, _> = found
+        let found = rows(txn, SUBSCRIPTIONS, &mut room);
+        let subscriptions: BTreeMap<_, _> = found
             .rows
             .iter()
             .filter_map(|(number, row)| {
@@ -85,7 +87,7 @@ impl Salvage {
                 Some((number, serde_json::from_slice(row).ok()?))
             })
             .collect();
-        let all_scopes = found.counted == Some(scopes.len() as u64);
+        let all_subscriptions = found.counted == Some(subscriptions.len() as u64);
         let note = |row: &[u8]| (row.len() == 16).then(|| <(u64, u64)>::from_bytes(row));
         let kept: BTreeMap<_, _> = rows(txn, KEPT, &mut room)
             .rows
@@ -96,22 +98,22 @@ impl Salvage {
         let (whole, objects_counted) = (found.is_complete(), found.counted);
         let objects: Vec<_> =
             found.rows.into_iter().filter_map(|(place, row)| object(sealer, place, &row)).collect();
-        let complete = all_scopes && whole && objects_counted == Some(objects.len() as u64);
+        let complete = all_subscriptions && whole && objects_counted == Some(objects.len() as u64);
         let answers = rows(txn, ANSWERS, &mut room).rows;
         let answers =
             answers.into_iter().filter(|(place, row)| answers::is_sound(sealer, place, row)).collect();
         let counted = (objects_counted, reports_counted);
-        Self { state, scopes, objects, reports, answers, kept, counted, complete }
+        Self { state, subscriptions, objects, reports, answers, kept, counted, complete }
     }
 
-    /// Puts everything into a store that was just made, in one transaction.
+    /// Writes everything into a new store, in one transaction.
     ///
     /// # Errors
     /// [`WriteError`] when it cannot be written.
     pub(super) fn fill(&self, db: &Database, first: Revision) -> Result<(), WriteError> {
         let txn = db.begin_write().map_err(storage)?;
         self.fill_state(&txn, first)?;
-        self.fill_scopes(&txn)?;
+        self.fill_subscriptions(&txn)?;
         self.fill_objects(&txn)?;
         self.fill_reports(&txn)?;
         let mut answers = txn.open_table(ANSWERS).map_err(storage)?;
@@ -136,24 +138,24 @@ impl Salvage {
         state.floor = state.revision;
         let era =
             old.map_or(0, |old| old.era).max(self.objects.iter().map(|(_, row)| row.era).max().unwrap_or(0));
-        // No version belongs to it: each delivery is newer than what was taken over.
+        // No version belongs to the new era, so every delivery counts as newer than the salvaged objects.
         state.era = era.saturating_add(1);
         let last = self.reports.keys().next_back().map_or(0, |last| last.saturating_add(1));
         state.next_report = old.map_or(1, |old| old.next_report).max(last);
-        // Counted when it is needed.
+        // Counted on first use.
         state.report_bytes = None;
         let asked = self.kept.values().map(|(asked, _)| *asked).max().unwrap_or(0);
         state.questions = old.map_or(0, |old| old.questions).max(asked);
         schema::write_state(txn, &state)
     }
 
-    fn fill_scopes(&self, txn: &WriteTransaction) -> Result<(), WriteError> {
-        let mut scopes = txn.open_table(SCOPES).map_err(storage)?;
-        for (number, row) in &self.scopes {
-            // What was complete is told to be so only where nothing is missing: a client believes what is not in a list.
-            let row = ScopeRow { epoch: None, synced: row.synced && self.complete, ..row.clone() };
+    fn fill_subscriptions(&self, txn: &WriteTransaction) -> Result<(), WriteError> {
+        let mut subscriptions = txn.open_table(SUBSCRIPTIONS).map_err(storage)?;
+        for (number, row) in &self.subscriptions {
+            // A subscription counts as complete only if nothing is missing: clients rely on lists being complete.
+            let row = SubscriptionRow { epoch: None, synced: row.synced && self.complete, ..row.clone() };
             let text = serde_json::to_vec(&row).map_err(|error| WriteError::Storage(error.to_string()))?;
-            scopes.insert(number, text.as_slice()).map_err(storage)?;
+            subscriptions.insert(number, text.as_slice()).map_err(storage)?;
         }
         Ok(())
     }
@@ -164,24 +166,24 @@ impl Salvage {
         let mut keeping = txn.open_table(KEPT).map_err(storage)?;
         for (place, row) in &self.objects {
             let note = self.kept.get(place);
-            let known = |scope: &u32| match unreading(*scope).unwrap_or(*scope) {
-                scope if scope == ScopeId::NODE.0 => true,
-                scope if scope == kept::SCOPE.0 => note.is_some(),
-                scope => self.scopes.contains_key(&scope),
+            let known = |subscription: &u32| match unreading(*subscription).unwrap_or(*subscription) {
+                subscription if subscription == SubscriptionId::NODE.0 => true,
+                subscription if subscription == kept::SUBSCRIPTION.0 => note.is_some(),
+                subscription => self.subscriptions.contains_key(&subscription),
             };
-            let scopes: Vec<u32> = row.scopes.iter().copied().filter(known).collect();
-            if scopes.is_empty() {
+            let subscriptions: Vec<u32> = row.subscriptions.iter().copied().filter(known).collect();
+            if subscriptions.is_empty() {
                 continue;
             }
-            if let Some(note) = note.filter(|_| scopes.contains(&kept::SCOPE.0)) {
+            if let Some(note) = note.filter(|_| subscriptions.contains(&kept::SUBSCRIPTION.0)) {
                 keeping.insert(place.as_slice(), *note).map_err(storage)?;
             }
-            let row = ObjectRow { scopes, ..row.clone() };
-            let mut row = if row.is_unread_by_all() { ObjectRow::absent(row.scopes) } else { row };
+            let row = ObjectRow { subscriptions, ..row.clone() };
+            let mut row = if row.is_unread_by_all() { ObjectRow::absent(row.subscriptions) } else { row };
             if row.state == State::Hidden {
                 hidden.insert(place.as_slice(), ()).map_err(storage)?;
             }
-            // Nobody has looked whether the text is still what the cloud has sent.
+            // The text may differ from what the cloud sent, so its hash must not match.
             row.version.hash = ContentHash(0);
             objects.insert(place.as_slice(), row.encode().as_slice()).map_err(storage)?;
         }
@@ -192,7 +194,7 @@ impl Salvage {
         let mut rows = txn.open_table(OUTBOX).map_err(storage)?;
         let mut slots = txn.open_table(SLOTS).map_err(storage)?;
         let mut seen = BTreeSet::new();
-        // Of two about the same thing the newer one is right.
+        // Of two reports about the same thing, keep the newer one.
         for (number, (waiting, row)) in self.reports.iter().rev() {
             let Some(slot) = outbox::slot(waiting.kind, &waiting.key) else { continue };
             if seen.insert(slot.clone()) {
@@ -221,7 +223,7 @@ impl fmt::Display for Salvage {
     }
 }
 
-/// A row of an object, if everything in it can be read.
+/// The row of an object, if all of it can be read.
 fn object(sealer: &Sealer, place: Vec<u8>, row: &[u8]) -> Option<(Vec<u8>, ObjectRow)> {
     let key = keys::decode(&place)?;
     let row = ObjectRow::decode(row).ok()?;
@@ -232,7 +234,7 @@ fn object(sealer: &Sealer, place: Vec<u8>, row: &[u8]) -> Option<(Vec<u8>, Objec
     readable.then_some((place, row))
 }
 
-/// Whatever can be read of a table: from its beginning to the first row that cannot be, and from its end.
+/// All rows of a table that can be read: from its beginning to the first unreadable row, and likewise from its end.
 fn rows<K: Key + 'static, V: Value + 'static>(
     txn: &ReadTransaction,
     definition: TableDefinition<'static, K, V>,
@@ -266,7 +268,7 @@ fn rows<K: Key + 'static, V: Value + 'static>(
     found
 }
 
-/// The database's code may panic on a damaged file: that is no answer, like an error.
+/// Runs database code, which may panic on a damaged file. Returns `None` then.
 fn attempt<T>(work: impl FnOnce() -> T) -> Option<T> {
     guarded(|| Ok(work())).ok()
 }

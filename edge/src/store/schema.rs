@@ -1,4 +1,4 @@
-//! Tables, the schema version, and what is kept once.
+//! Tables, the schema version, and values that exist once.
 
 use std::collections::BTreeMap;
 
@@ -11,12 +11,12 @@ use tombolo_proto::ids::{Epoch, StoreId, Uid};
 use tombolo_proto::object::{Resource, ResourceParts};
 
 use super::error::{ReadError, WriteError, reading, storage};
-use super::scope::Selection;
 use super::seal::Sealer;
+use super::subscription::Selection;
 
-/// Newest schema that this program reads, and the one that it writes. Schema 2 says in the log which scopes see a change,
-/// schema 3 knows single answers and reports about leases, schema 4 objects that the cloud cannot read, schema 5 whole
-/// content hashes; a test keeps a store of schema 1.
+/// Newest schema that this program reads, and the one that it writes. Schema 2 records in the log which subscriptions
+/// see a change. Schema 3 adds kept answers about single objects and reports about leases, schema 4 objects that the
+/// cloud cannot read, schema 5 whole content hashes. A test keeps a store of schema 1.
 pub(super) const SCHEMA: u32 = 5;
 
 /// Values that exist once.
@@ -29,14 +29,14 @@ pub(super) const HIDDEN: TableDefinition<'_, &[u8], ()> = TableDefinition::new("
 pub(super) const LOG: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("log");
 /// Number of a report to the report.
 pub(super) const OUTBOX: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("outbox");
-/// What a report is about to the number of the newest one.
+/// Slot of a report to the number of the newest report in it.
 pub(super) const SLOTS: TableDefinition<'_, &[u8], u64> = TableDefinition::new("outbox_slots");
-/// Scope number to [`ScopeRow`].
-pub(super) const SCOPES: TableDefinition<'_, u32, &[u8]> = TableDefinition::new("scopes");
-/// Place of a question to its answer ([`super::answers`]); absent from stores that were made before it was known.
+/// Subscription number to [`SubscriptionRow`]. Stores on disk have had this name since schema 1.
+pub(super) const SUBSCRIPTIONS: TableDefinition<'_, u32, &[u8]> = TableDefinition::new("scopes");
+/// Place of a question to its answer ([`super::answers`]); absent from stores of older versions.
 pub(super) const ANSWERS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("answers");
-/// Key bytes of what is held in [`super::kept::SCOPE`] to when it was asked for, as a count of such questions, and the length
-/// of its body.
+/// Key bytes of an object in [`super::kept::SUBSCRIPTION`] to the number of its last request (counted over all such
+/// requests) and the length of its body.
 pub(super) const KEPT: TableDefinition<'_, &[u8], (u64, u64)> = TableDefinition::new("kept");
 
 const SCHEMA_KEY: &str = "schema";
@@ -44,7 +44,7 @@ const STATE_KEY: &str = "state";
 const SEAL_KEY: &str = "seal";
 const SEAL_TEXT: &[u8] = b"tombolo";
 
-/// What is kept once and changes.
+/// Values that exist once and change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct StateRow {
@@ -64,10 +64,10 @@ pub(super) struct StateRow {
     pub(super) trim_version: u32,
     /// Number of the next report.
     pub(super) next_report: u64,
-    /// Bytes of the reports that wait; none in a store from before they were counted.
+    /// Bytes of the waiting reports; `None` in a store of an older version that did not count them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) report_bytes: Option<u64>,
-    /// Counts the questions whose answers were kept.
+    /// Counts the requests with kept answers.
     #[serde(default)]
     pub(super) questions: u64,
     /// The newest attestation of the cloud, hexadecimal; empty when there is none.
@@ -97,13 +97,13 @@ impl StateRow {
         hex::decode(&self.store).ok()?.try_into().ok().map(StoreId)
     }
 
-    /// What cannot be read says nothing.
+    /// The attestation; empty if it cannot be read.
     pub(super) fn attestation(&self) -> Bytes {
         hex::decode(&self.attestation).unwrap_or_default().into()
     }
 }
 
-/// An epoch as a row has it.
+/// An epoch in a row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct EpochRow {
     cluster: String,
@@ -122,28 +122,28 @@ impl EpochRow {
     }
 }
 
-/// What is known about a scope.
+/// State of a subscription.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct ScopeRow {
-    /// Whether it was ever complete: only then can clients be told what is not there.
+pub(super) struct SubscriptionRow {
+    /// Whether it was ever complete: only then is an object that is missing known not to exist.
     pub(super) synced: bool,
-    /// The history that all of its objects belong to; none when it is between two.
+    /// The history that all of its objects belong to; `None` during the change to another history.
     pub(super) epoch: Option<EpochRow>,
     /// The cloud's revision at which it was last compared.
     pub(super) revision: u64,
-    /// Local revision at which clients could first read it: what came before is in no history.
+    /// Local revision at which clients could first read it. Earlier changes are in no history.
     #[serde(default)]
     pub(super) since: u64,
-    /// What it follows; none for the pushed set.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) subscription: Option<SubscriptionRow>,
+    /// The selection that it follows; `None` for the pushed set. Stores on disk have had this name since schema 1.
+    #[serde(rename = "subscription", default, skip_serializing_if = "Option::is_none")]
+    pub(super) selection: Option<SelectionRow>,
 }
 
-/// What a subscription follows.
+/// The selection of a subscription.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct SubscriptionRow {
+pub(super) struct SelectionRow {
     group: String,
     version: String,
     resource: String,
@@ -154,7 +154,7 @@ pub(super) struct SubscriptionRow {
     borrowed: bool,
 }
 
-impl From<&Selection> for SubscriptionRow {
+impl From<&Selection> for SelectionRow {
     fn from(selection: &Selection) -> Self {
         let ResourceParts { group, version, name } = &*selection.resource;
         Self {
@@ -169,7 +169,7 @@ impl From<&Selection> for SubscriptionRow {
     }
 }
 
-impl SubscriptionRow {
+impl SelectionRow {
     pub(super) fn selection(&self) -> Selection {
         Selection {
             resource: Resource::new(&self.group, &self.version, &self.resource),
@@ -190,7 +190,7 @@ pub(super) enum Unusable {
     /// It is damaged, or encrypted with another key.
     #[error("{0}")]
     Damaged(String),
-    /// The disk refuses; the content may be in order.
+    /// The disk reports an error; the content may be in order.
     #[error("{0}")]
     Disk(WriteError),
 }
@@ -213,7 +213,7 @@ impl From<ReadError> for Unusable {
     }
 }
 
-/// Checks a store, or makes the tables of a new one.
+/// Checks a store, or creates the tables of a new one.
 pub(super) fn prepare(db: &Database, sealer: &Sealer, fresh: (StoreId, Revision)) -> Result<(), Unusable> {
     match found(db)? {
         None => Ok(create(db, sealer, fresh)?),
@@ -254,24 +254,26 @@ fn create(db: &Database, sealer: &Sealer, fresh: (StoreId, Revision)) -> Result<
     txn.open_table(LOG).map_err(storage)?;
     txn.open_table(OUTBOX).map_err(storage)?;
     txn.open_table(SLOTS).map_err(storage)?;
-    txn.open_table(SCOPES).map_err(storage)?;
+    txn.open_table(SUBSCRIPTIONS).map_err(storage)?;
     txn.open_table(ANSWERS).map_err(storage)?;
     txn.open_table(KEPT).map_err(storage)?;
     write_state(&txn, &StateRow::new(fresh.0, fresh.1))?;
     txn.commit().map_err(storage)
 }
 
-/// Where older schemas are turned into the present one: copy into new tables, then switch in one transaction.
+/// Migrates older schemas to the current one. To change a table, copy it into a new one, then switch in one
+/// transaction.
 fn migrate(db: &Database, schema: u32) -> Result<(), Unusable> {
     match schema {
         SCHEMA => Ok(()),
-        // Rows tell their own format; new ones are written in the new one. The first write makes the table of single answers.
+        // Each row has its own format number, and new rows get the new format. The first write creates the table of
+        // answers.
         1..SCHEMA => Ok(mark(db)?),
         older => Err(Unusable::Damaged(format!("schema {older} was never released"))),
     }
 }
 
-/// Says that the store has the present schema.
+/// Marks the store as having the current schema.
 fn mark(db: &Database) -> Result<(), WriteError> {
     let txn = db.begin_write().map_err(storage)?;
     let present = SCHEMA.to_le_bytes();
@@ -289,7 +291,7 @@ fn check(db: &Database, sealer: &Sealer) -> Result<(), Unusable> {
     match read() {
         Ok(true) => Ok(()),
         Ok(false) => {
-            Err(Unusable::Damaged("it is encrypted with a key that is not here any more".to_owned()))
+            Err(Unusable::Damaged("it is encrypted with a key that no longer exists here".to_owned()))
         }
         Err(error) => Err(error.into()),
     }
@@ -309,13 +311,13 @@ pub(super) fn write_state(txn: &WriteTransaction, state: &StateRow) -> Result<()
     Ok(())
 }
 
-pub(super) fn read_scopes(
+pub(super) fn read_subscriptions(
     table: &impl ReadableTable<u32, &'static [u8]>,
-) -> Result<BTreeMap<u32, ScopeRow>, ReadError> {
+) -> Result<BTreeMap<u32, SubscriptionRow>, ReadError> {
     let row = |entry: Result<(redb::AccessGuard<'_, u32>, redb::AccessGuard<'_, &'static [u8]>), _>| {
-        let (scope, row) = entry.map_err(reading)?;
-        let row = serde_json::from_slice(row.value()).map_err(|_| ReadError::Damaged("scope"))?;
-        Ok((scope.value(), row))
+        let (subscription, row) = entry.map_err(reading)?;
+        let row = serde_json::from_slice(row.value()).map_err(|_| ReadError::Damaged("subscription"))?;
+        Ok((subscription.value(), row))
     };
     table.iter().map_err(reading)?.map(row).collect()
 }

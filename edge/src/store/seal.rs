@@ -1,4 +1,4 @@
-//! Encryption of Secrets at rest: AES-256-GCM with a key that lives in a file of its own.
+//! Encryption of Secrets at rest: AES-256-GCM with a key in a separate file.
 
 use std::path::Path;
 
@@ -11,8 +11,8 @@ use tombolo_runtime::files;
 
 const KEY_LEN: usize = 32;
 
-/// Encrypts and decrypts bodies. Every text gets a random nonce, which is stored before it; what the text belongs
-/// to is authenticated with it, so that a body cannot be moved to another row.
+/// Encrypts and decrypts bodies. Every text gets a random nonce, which is stored before it. The row's key is
+/// authenticated with the text, so that a body cannot be moved to another row.
 pub struct Sealer {
     key: LessSafeKey,
 }
@@ -24,7 +24,7 @@ impl std::fmt::Debug for Sealer {
 }
 
 impl Sealer {
-    /// Uses this key.
+    /// A sealer with this key.
     #[must_use]
     pub fn new(key: &[u8; KEY_LEN]) -> Self {
         let key =
@@ -32,10 +32,10 @@ impl Sealer {
         Self { key: LessSafeKey::new(key) }
     }
 
-    /// Reads the key from a file, or draws one and writes it there (mode 0600).
+    /// Reads the key from a file, or generates one and writes it there (mode 0600).
     ///
     /// # Errors
-    /// [`OpenError::Io`] when the file can be neither read nor written, or is no key.
+    /// [`OpenError::Io`] when the file cannot be read or written, or is not a key.
     pub fn load(path: &Path) -> Result<Self, OpenError> {
         let failed = |source| OpenError::Io { path: path.into(), source };
         if let Some(content) = files::read_private(path).map_err(failed)? {
@@ -49,7 +49,7 @@ impl Sealer {
         Ok(Self::new(&key))
     }
 
-    /// Encrypts `text` for the place named by `place`; `None` only without random numbers.
+    /// Encrypts `text` for the row `place`; `None` only if no random numbers are available.
     pub(super) fn seal(&self, place: &[u8], text: &[u8]) -> Option<Bytes> {
         let mut nonce = [0; NONCE_LEN];
         rand::fill(&mut nonce).ok()?;
@@ -60,7 +60,7 @@ impl Sealer {
         Some([nonce.as_slice(), &sealed].concat().into())
     }
 
-    /// Decrypts what [`Sealer::seal`] made; `None` when the key, the place or the bytes are others.
+    /// Decrypts the output of [`Sealer::seal`]; `None` if the key, the place or the bytes differ.
     pub(super) fn open(&self, place: &[u8], sealed: &[u8]) -> Option<Bytes> {
         let (nonce, text) = sealed.split_first_chunk::<NONCE_LEN>()?;
         let mut text = text.to_vec();

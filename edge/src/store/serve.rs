@@ -1,10 +1,10 @@
-//! The pushed set as the local API reads it.
+//! Serves the pushed set to the local API.
 
 use std::sync::Arc;
 
 use tombolo_apicore::history::ChangeStream;
 use tombolo_apicore::store::{Revision, Snapshot, Store as ServedStore, StoreError, Stored};
-use tombolo_proto::ids::ScopeId;
+use tombolo_proto::ids::SubscriptionId;
 use tombolo_proto::object::{ObjectKey, Resource};
 use tombolo_proto::references;
 
@@ -24,17 +24,17 @@ impl Store {
 impl ServedStore for Store {
     fn get(&self, key: &ObjectKey) -> Result<Option<Arc<Stored>>, StoreError> {
         let (found, known) =
-            self.reading(|view| Ok((view.find_in(ScopeId::NODE, key)?, known(view, key.resource()))))?;
+            self.reading(|view| Ok((view.find_in(SubscriptionId::NODE, key)?, known(view, key.resource()))))?;
         match found {
             Found::Visible(object) => Ok(Some(object)),
             Found::Absent => Ok(None),
-            Found::Hidden => Err(not_synced(format!("{key} waits for something that it refers to"))),
+            Found::Hidden => Err(not_synced(format!("{key} waits for an object that it refers to"))),
             Found::Unreadable => Err(not_synced(why_unreadable(key))),
-            // An API server holds nothing under such a name, and no cloud has to be asked.
+            // No API server can have an object with such a name, so there is no need to ask the cloud.
             Found::Unknown if references::is_never_there(key) => Ok(None),
             Found::Unknown => {
                 known?;
-                // All pods of this node are here; of other resources only what this node needs.
+                // All pods of this node are here, but only those objects of other resources that this node needs.
                 if is_pod(key.resource()) {
                     return Ok(None);
                 }
@@ -44,7 +44,7 @@ impl ServedStore for Store {
     }
 
     fn list(&self, resource: &Resource, namespace: Option<&str>) -> Result<Snapshot, StoreError> {
-        self.scoped(ScopeId::NODE).list(resource, namespace)
+        self.subscribed(SubscriptionId::NODE).list(resource, namespace)
     }
 
     fn list_at(
@@ -53,11 +53,11 @@ impl ServedStore for Store {
         namespace: Option<&str>,
         revision: Revision,
     ) -> Result<Snapshot, StoreError> {
-        self.scoped(ScopeId::NODE).list_at(resource, namespace, revision)
+        self.subscribed(SubscriptionId::NODE).list_at(resource, namespace, revision)
     }
 
     fn watch(&self, resource: &Resource, since: Revision) -> Result<ChangeStream, StoreError> {
-        self.scoped(ScopeId::NODE).watch(resource, since)
+        self.subscribed(SubscriptionId::NODE).watch(resource, since)
     }
 
     fn revision(&self) -> Revision {
@@ -65,22 +65,22 @@ impl ServedStore for Store {
     }
 }
 
-/// Whether the pushed set can answer for a resource: an empty list that is not true is worse than none.
+/// Whether the pushed set can answer for a resource: an error is better than a wrong empty list.
 pub(super) fn known(view: &View, resource: &Resource) -> Result<(), StoreError> {
     if !is_pushed(resource) {
         let what = if is_core(resource) { &*resource.name } else { &resource.to_string() };
         return Err(not_synced(format!("{what} are not synced to this node")));
     }
-    if view.scopes.get(&ScopeId::NODE.0).is_some_and(|row| row.synced) {
+    if view.subscriptions.get(&SubscriptionId::NODE.0).is_some_and(|row| row.synced) {
         return Ok(());
     }
     Err(not_synced("this node has not heard from the cloud yet".to_owned()))
 }
 
-/// Why nothing is known of an object that a pod here refers to.
+/// The reason why an object that a pod here refers to is unknown.
 pub(crate) fn why_unreadable(key: &ObjectKey) -> String {
     format!(
-        "the cloud may not read {key}, or fails to, so nothing of it is on this node: cloudcore's log says why"
+        "the cloud may not read {key}, or fails to, so it is not on this node: cloudcore's log has the reason"
     )
 }
 

@@ -1,4 +1,4 @@
-//! What the writer and the readers of one store share.
+//! State shared by the writer and the readers of one store.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -12,8 +12,8 @@ use redb::{Database, DatabaseError, StorageError};
 use tokio::sync::watch;
 use tombolo_apicore::history::{Change, ChangeKind, Histories, Log, LogLimits};
 use tombolo_apicore::store::{Revision, Stored};
-use tombolo_apicore::stored::packed::Packer;
-use tombolo_proto::ids::ScopeId;
+use tombolo_apicore::stored::compressed::Compressor;
+use tombolo_proto::ids::SubscriptionId;
 use tombolo_proto::object::Resource;
 
 use super::LogBounds;
@@ -26,37 +26,38 @@ use super::row::{LogRow, LogVersion};
 use super::seal::Sealer;
 use super::view::View;
 
-/// Changes that are kept in memory for watchers. What an older watcher misses it lists again. Objects are on the disk,
+/// Bounds of the changes kept in memory for watchers. A watcher that falls behind must list again. Objects are on disk,
 /// so every body in the history is a copy.
 const MEMORY_LOG: LogLimits = LogLimits { count: 512, bytes: 512 * 1024, newest: 8, copies: true };
 
-/// See the module.
+/// The shared state of one store.
 pub(super) struct Shared {
     current: RwLock<Current>,
     pub(super) sealer: Arc<Sealer>,
     pub(super) bounds: LogBounds,
     pub(super) gone: Mutex<Gone>,
-    /// The CA that clients are shown beside the cluster's.
+    /// The CA that clients see in addition to the cluster's.
     pub(super) trusted: ArcSwapOption<String>,
-    /// The newest attestation of the cloud. Each commit takes it to the disk.
+    /// The newest attestation of the cloud. Each commit writes it to disk.
     pub(super) attestation: Mutex<Bytes>,
     pub(super) medium: Box<dyn Medium>,
     /// Grows with every commit.
     pub(super) commits: watch::Sender<u64>,
-    /// Grows when other reports wait than before.
+    /// Grows when the set of waiting reports changes.
     pub(super) reports: watch::Sender<u64>,
-    /// Why the store can do nothing any more; none while it can.
+    /// Why the store has failed; `None` while it works.
     pub(super) failure: watch::Sender<Option<String>>,
     /// Keeps other agents out of the data folder until the store is closed.
     lock: Mutex<Option<File>>,
-    /// Packs the bodies of the history, of which next to none is read again.
-    packer: Mutex<Packer>,
+    /// Compresses the bodies of the history, since almost none of them is read again.
+    compressor: Mutex<Compressor>,
 }
 
-/// Swapped in one step, so that a client never reads a state older than an event that it has seen.
+/// The current state and histories. They change together, so that a client never reads a state older than an event that
+/// it has seen.
 struct Current {
     view: Option<Arc<View>>,
-    logs: HashMap<(ScopeId, Resource), Arc<Log>>,
+    logs: HashMap<(SubscriptionId, Resource), Arc<Log>>,
     histories: Arc<Histories>,
     floor: Revision,
 }
@@ -75,15 +76,15 @@ impl Shared {
         let attestation = Mutex::new(view.state.attestation());
         let rows = view.log()?;
         current.view = Some(Arc::new(view));
-        let mut packer = Packer::default();
+        let mut compressor = Compressor::default();
         for publication in rows.into_iter().map(published) {
-            current.push(publication, &mut packer);
+            current.push(publication, &mut compressor);
         }
         current.fit();
-        packer.settle();
+        compressor.settle();
         let (commits, reports, lock) = (watch::Sender::new(0), watch::Sender::new(0), Mutex::new(lock));
         let trusted = ArcSwapOption::empty();
-        let (current, packer) = (RwLock::new(current), Mutex::new(packer));
+        let (current, compressor) = (RwLock::new(current), Mutex::new(compressor));
         let gone = Mutex::default();
         let failure = watch::Sender::new(None);
         Ok(Self {
@@ -98,11 +99,11 @@ impl Shared {
             reports,
             failure,
             lock,
-            packer,
+            compressor,
         })
     }
 
-    /// The store can do nothing any more: whoever runs it must open it anew.
+    /// Marks the store as failed. It must be opened again.
     pub(super) fn fail(&self, why: &str) {
         self.failure.send_if_modified(|failure| {
             let first = failure.is_none();
@@ -111,44 +112,44 @@ impl Shared {
         });
     }
 
-    /// The newest state; `None` when the store is closed.
+    /// The newest state; `None` if the store is closed.
     pub(super) fn view(&self) -> Option<Arc<View>> {
         self.current.read().view.clone()
     }
 
-    /// The history of a resource in a scope; none when clients cannot read the scope.
-    pub(super) fn log(&self, scope: ScopeId, resource: &Resource) -> Option<Arc<Log>> {
-        let place = (scope, resource.clone());
+    /// The history of a resource in a subscription; `None` if clients cannot read the subscription.
+    pub(super) fn log(&self, subscription: SubscriptionId, resource: &Resource) -> Option<Arc<Log>> {
+        let place = (subscription, resource.clone());
         if let Some(log) = self.current.read().logs.get(&place) {
             return Some(Arc::clone(log));
         }
         self.current.write().log(place).cloned()
     }
 
-    /// Number of watches of a resource in a scope.
-    pub(super) fn watchers(&self, scope: ScopeId, resource: &Resource) -> usize {
+    /// Number of watches of a resource in a subscription.
+    pub(super) fn watchers(&self, subscription: SubscriptionId, resource: &Resource) -> usize {
         let current = self.current.read();
-        current.logs.get(&(scope, resource.clone())).map_or(0, |log| log.watchers())
+        current.logs.get(&(subscription, resource.clone())).map_or(0, |log| log.watchers())
     }
 
-    /// Ends the watches of a scope whose content stays. Who goes on from an earlier revision lists again.
-    pub(super) fn end_watches(&self, scope: ScopeId) {
+    /// Ends the watches of a subscription and keeps its content. Clients with an earlier revision must list again.
+    pub(super) fn end_watches(&self, subscription: SubscriptionId) {
         let mut current = self.current.write();
         let Current { view, logs, histories, .. } = &mut *current;
         let Some(now) = view.as_ref().map(|view| view.revision()) else { return };
-        for (_, log) in logs.iter_mut().filter(|((other, _), _)| *other == scope) {
+        for (_, log) in logs.iter_mut().filter(|((other, _), _)| *other == subscription) {
             log.close();
             *log = histories.log(now);
         }
     }
 
-    /// Shows a new state and tells watchers what has changed.
+    /// Publishes a new state and its changes to readers and watchers.
     pub(super) fn publish(&self, view: View, published: Published) {
-        let mut packer = self.packer.lock();
+        let mut compressor = self.compressor.lock();
         let mut current = self.current.write();
         current.view = Some(Arc::new(view));
         for change in published.changes {
-            current.push(change, &mut packer);
+            current.push(change, &mut compressor);
         }
         current.close(&published.closed);
         current.fit();
@@ -159,34 +160,35 @@ impl Shared {
         }
     }
 
-    /// What has happened between the state that readers see and one that was read from the file.
+    /// The changes between the state that readers see and one that was read from the file.
     pub(super) fn untold(&self, view: &View) -> Result<Published, ReadError> {
         let current = self.current.read();
         let told = current.view.as_ref().map_or(view.revision(), |view| view.revision());
         let mut changes: Vec<_> = view.log()?.into_iter().map(published).collect();
         changes.retain(|change| change.object.revision > told);
         let lost = Revision(view.state.floor) > told;
-        let readable = |scope: ScopeId| {
-            scope == ScopeId::NODE || view.scopes.get(&scope.0).is_some_and(|row| row.synced)
+        let readable = |subscription: SubscriptionId| {
+            subscription == SubscriptionId::NODE
+                || view.subscriptions.get(&subscription.0).is_some_and(|row| row.synced)
         };
-        let scopes = current.logs.keys().map(|(scope, _)| *scope);
-        let closed = scopes.filter(|scope| lost || !readable(*scope)).collect();
+        let subscriptions = current.logs.keys().map(|(subscription, _)| *subscription);
+        let closed = subscriptions.filter(|subscription| lost || !readable(*subscription)).collect();
         Ok(Published { changes, closed, reports: true })
     }
 
-    /// Packs what is not new any more. To be called when nobody waits for what was published.
+    /// Compresses older bodies. Call it when no client waits for the published changes.
     pub(super) fn settle(&self) {
-        self.packer.lock().settle();
+        self.compressor.lock().settle();
     }
 
-    /// Lets go of the file and ends all watches.
+    /// Drops the current state and ends all watches.
     pub(super) fn close(&self) {
         let mut current = self.current.write();
         current.view = None;
         current.logs.values().for_each(|log| log.close());
     }
 
-    /// Lets other agents into the data folder: the database is closed.
+    /// Releases the lock of the data folder, after the database was closed.
     pub(super) fn unlock(&self) {
         *self.lock.lock() = None;
     }
@@ -198,33 +200,33 @@ impl Shared {
 }
 
 impl Current {
-    /// The history of a resource in a scope begins where clients could first read the scope. Before that there is none: one
-    /// that was made too early would not know where it begins.
-    fn log(&mut self, place: (ScopeId, Resource)) -> Option<&Arc<Log>> {
-        let row = self.view.as_ref().and_then(|view| view.scopes.get(&place.0.0));
-        if place.0 != ScopeId::NODE && !row.is_some_and(|row| row.synced) {
+    /// The history of a resource in a subscription, which begins where clients could first read the subscription.
+    /// Before that there is none, because its beginning is not known yet.
+    fn log(&mut self, place: (SubscriptionId, Resource)) -> Option<&Arc<Log>> {
+        let row = self.view.as_ref().and_then(|view| view.subscriptions.get(&place.0.0));
+        if place.0 != SubscriptionId::NODE && !row.is_some_and(|row| row.synced) {
             return None;
         }
         let floor = self.floor.max(Revision(row.map_or(0, |row| row.since)));
         Some(self.logs.entry(place).or_insert_with(|| self.histories.log(floor)))
     }
 
-    fn push(&mut self, publication: Publication, packer: &mut Packer) {
-        publication.versions().for_each(|version| packer.add(version));
+    fn push(&mut self, publication: Publication, compressor: &mut Compressor) {
+        publication.versions().for_each(|version| compressor.add(version));
         let Publication { views, object, previous } = publication;
-        for (scope, kind) in views {
+        for (subscription, kind) in views {
             let previous = previous.clone().filter(|_| kind != ChangeKind::Added);
             let change = Arc::new(Change { kind, object: Arc::clone(&object), previous });
-            if let Some(log) = self.log((ScopeId(scope), object.key.resource().clone())) {
+            if let Some(log) = self.log((SubscriptionId(subscription), object.key.resource().clone())) {
                 log.push(change);
             }
         }
     }
 
-    /// Ends the watches of scopes that are gone.
-    fn close(&mut self, scopes: &[ScopeId]) {
-        self.logs.retain(|(scope, _), log| {
-            let gone = scopes.contains(scope);
+    /// Ends the watches of removed subscriptions.
+    fn close(&mut self, subscriptions: &[SubscriptionId]) {
+        self.logs.retain(|(subscription, _), log| {
+            let gone = subscriptions.contains(subscription);
             if gone {
                 log.close();
             }
@@ -242,10 +244,10 @@ pub(super) fn open_database(medium: &dyn Medium) -> Result<Database, DatabaseErr
     guarded(|| medium.open(&builder()))
 }
 
-/// A damaged file may make the database's own code panic; that is an error here.
+/// Turns a panic of the database code, which a damaged file may cause, into an error.
 pub(super) fn guarded<T>(work: impl FnOnce() -> Result<T, DatabaseError>) -> Result<T, DatabaseError> {
     std::panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
-        let why = "the database code gave up on the file".to_owned();
+        let why = "the database code panicked on the file".to_owned();
         Err(DatabaseError::Storage(StorageError::Corrupted(why)))
     })
 }
@@ -255,7 +257,7 @@ fn published(row: LogRow) -> Publication {
     let stored = |version: LogVersion| {
         Arc::new(Stored::new(key.clone(), version.uid, Revision(version.revision), version.body))
     };
-    let views = row.views.into_iter().map(|(scope, kind)| (scope, kind_of(kind))).collect();
+    let views = row.views.into_iter().map(|(subscription, kind)| (subscription, kind_of(kind))).collect();
     Publication { views, object: stored(row.object), previous: row.previous.map(stored) }
 }
 

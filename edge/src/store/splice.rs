@@ -1,4 +1,4 @@
-//! Changes of single members in JSON text, without parsing the rest: bodies stay as the cloud sent them.
+//! Changes single members in JSON text without parsing the rest, so that bodies stay as the cloud sent them.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -12,10 +12,10 @@ use tombolo_apicore::tree::tree_bytes;
 use tombolo_proto::inventory::content_hash;
 use tombolo_proto::object::ContentHash;
 
-/// Members by name; of equal names the last one counts, as for Kubernetes.
+/// Members by name. If a name is repeated, the last member counts, as in Kubernetes.
 type Members<'a> = BTreeMap<Cow<'a, str>, Cow<'a, RawValue>>;
 
-/// What the store must know of an object's metadata.
+/// The fields of an object's metadata that the store needs.
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct Facts {
@@ -29,8 +29,8 @@ pub(crate) struct Facts {
 }
 
 impl Facts {
-    /// Whether this is the last state of an object: it is being deleted, and neither a finalizer nor time for a graceful end
-    /// holds it (Kubernetes convention).
+    /// Whether this is the last state of an object: it is being deleted, and neither a finalizer nor a grace period
+    /// delays that (Kubernetes convention).
     pub(crate) fn is_gone(&self) -> bool {
         self.deletion_timestamp.is_some()
             && self.deletion_grace_period_seconds == Some(0)
@@ -44,14 +44,14 @@ struct WithMetadata<'a> {
     metadata: Option<&'a RawValue>,
 }
 
-/// Name, namespace, UID and version of an object. A text that has them can be stamped.
+/// Reads name, namespace, UID and version of an object. A text that has them can be stamped.
 ///
 /// # Errors
-/// What is wrong, when the text is not a JSON object with a `metadata` object.
+/// A description, when the text is not a JSON object with a `metadata` object.
 pub(crate) fn facts(body: &[u8]) -> Result<Facts, String> {
     let metadata = metadata(body)?;
     if !metadata.get().starts_with('{') {
-        return Err("its metadata is no object".to_owned());
+        return Err("its metadata is not an object".to_owned());
     }
     serde_json::from_str(metadata.get()).map_err(|error| format!("its metadata is not readable: {error}"))
 }
@@ -60,7 +60,7 @@ pub(crate) fn facts(body: &[u8]) -> Result<Facts, String> {
 pub(crate) fn stamp(body: &[u8], revision: u64) -> Result<Bytes, String> {
     let old = metadata(body)?;
     let mut members: Members<'_> =
-        serde_json::from_str(old.get()).map_err(|error| format!("its metadata is no object: {error}"))?;
+        serde_json::from_str(old.get()).map_err(|error| format!("its metadata is not an object: {error}"))?;
     members.remove("managedFields");
     let version = to_raw_value(&revision.to_string()).map_err(|error| error.to_string())?;
     members.insert("resourceVersion".into(), Cow::Owned(version));
@@ -68,7 +68,7 @@ pub(crate) fn stamp(body: &[u8], revision: u64) -> Result<Bytes, String> {
     Ok(splice(body, span(body, old), &new))
 }
 
-/// A member of an object, as it is in the text; `None` when there is none.
+/// A member of an object, as it is in the text; `None` if there is none.
 pub(crate) fn member<'a>(body: &'a [u8], name: &str) -> Option<&'a RawValue> {
     serde_json::from_slice::<BTreeMap<Cow<'a, str>, &'a RawValue>>(body).ok()?.remove(name)
 }
@@ -80,7 +80,7 @@ pub(crate) fn with_member(body: &[u8], name: &str, new: &str) -> Result<Bytes, S
     if let Some(old) = member(body, name) {
         return Ok(splice(body, span(body, old), new));
     }
-    let brace = body.iter().position(|byte| *byte == b'{').ok_or("it is no object")?;
+    let brace = body.iter().position(|byte| *byte == b'{').ok_or("it is not an object")?;
     let name = serde_json::to_string(name).map_err(|error| error.to_string())?;
     Ok(splice(body, brace + 1..brace + 1, &format!("{name}:{new},")))
 }
@@ -88,17 +88,18 @@ pub(crate) fn with_member(body: &[u8], name: &str, new: &str) -> Result<Bytes, S
 /// Version of the cloud's trimming rules that [`trimmed`] follows.
 pub(crate) const TRIM_VERSION: u32 = 3;
 
-/// Annotation in which `kubectl apply` keeps a second copy of the whole object.
+/// Annotation in which `kubectl apply` stores a copy of the whole object.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// Bytes that the tree of an object may take beyond its text where it is kept: the cloud delivers none that takes more.
+/// Maximum bytes that the parsed tree of an object may take in addition to its text. The cloud delivers no object that
+/// takes more.
 const KEPT_TREE_MAX: usize = 16 * 1024 * 1024;
 
-/// An object as the cloud would deliver it, and the hash of that: the reply to a request is then not delivered once
-/// more after a reconnect. A mistake here costs a delivery and nothing else. Not for Nodes, of which more is dropped.
+/// An object as the cloud would deliver it, and the hash of that text. So the object of a reply is not delivered again
+/// after a reconnect. A mistake here only costs a delivery. Not for Nodes, from which the cloud removes more.
 pub(crate) fn trimmed(body: &[u8]) -> Result<(Bytes, ContentHash), String> {
     if tree_bytes(body) > KEPT_TREE_MAX {
-        return Err("it has more parts than are read here".to_owned());
+        return Err("it has too many parts".to_owned());
     }
     let mut object: Value = serde_json::from_slice(body).map_err(|error| error.to_string())?;
     let metadata = object.get_mut("metadata").and_then(Value::as_object_mut).ok_or("it has no metadata")?;
@@ -118,7 +119,7 @@ pub(crate) fn trimmed(body: &[u8]) -> Result<(Bytes, ContentHash), String> {
 
 fn metadata(body: &[u8]) -> Result<&RawValue, String> {
     let object: WithMetadata<'_> =
-        serde_json::from_slice(body).map_err(|error| format!("it is no JSON object: {error}"))?;
+        serde_json::from_slice(body).map_err(|error| format!("it is not a JSON object: {error}"))?;
     object.metadata.ok_or_else(|| "it has no metadata".to_owned())
 }
 

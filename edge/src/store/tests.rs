@@ -12,7 +12,7 @@ mod fixture;
 mod kept;
 mod power;
 mod reports;
-mod scopes;
+mod subscriptions;
 mod unreadable;
 
 pub(super) const KEY: [u8; 32] = [9; 32];
@@ -21,7 +21,7 @@ pub(super) fn epoch(generation: u64) -> Epoch {
     Epoch { cluster: Uid::parse("cluster").unwrap(), generation }
 }
 
-/// The cloud's answer to a store of another history.
+/// The cloud's answer to a store with another history.
 pub(super) fn welcome(generation: u64) -> Welcome {
     Welcome { epoch: epoch(generation), resumed: false, trim_version: 3 }
 }
@@ -44,26 +44,29 @@ pub(super) fn upsert(key: &ObjectKey, uid: &str, revision: u64, refers: &[Object
     let hash = ContentHash(xxhash_rust::xxh3::xxh3_64(text.as_bytes()).into());
     let version = ObjectVersion { uid: Uid::parse(uid).unwrap(), revision: CloudRevision(revision), hash };
     let object = SharedObject::new(key.clone(), version, text.into(), refers.to_vec());
-    Delivery { scope: ScopeId::NODE, change: Change::Upsert(Arc::new(object)) }
+    Delivery { subscription: SubscriptionId::NODE, change: Change::Upsert(Arc::new(object)) }
 }
 
 pub(super) fn delete(key: &ObjectKey) -> Delivery {
-    Delivery { scope: ScopeId::NODE, change: Change::Delete { key: key.clone(), version: None } }
+    Delivery {
+        subscription: SubscriptionId::NODE,
+        change: Change::Delete { key: key.clone(), version: None },
+    }
 }
 
 pub(super) fn absent(key: &ObjectKey) -> Delivery {
-    Delivery { scope: ScopeId::NODE, change: Change::Absent { key: key.clone() } }
+    Delivery { subscription: SubscriptionId::NODE, change: Change::Absent { key: key.clone() } }
 }
 
 pub(super) fn open(disk: &FaultyDisk) -> Store {
     Store::open_on(Box::new(disk.clone()), Sealer::new(&KEY), LogBounds::default()).unwrap().store
 }
 
-/// A store that has heard from the cloud.
+/// A store that has synced with the cloud.
 pub(super) async fn synced(disk: &FaultyDisk) -> Store {
     let store = open(disk);
     store.welcome(welcome(1)).await.unwrap();
-    store.caught_up(ScopeId::NODE, epoch(1), CloudRevision(1)).await.unwrap();
+    store.caught_up(SubscriptionId::NODE, epoch(1), CloudRevision(1)).await.unwrap();
     store
 }
 
@@ -76,7 +79,7 @@ pub(super) fn value(stored: &Stored) -> Value {
     serde_json::from_slice(&stored.body()).unwrap()
 }
 
-/// What a watch from a revision tells at once: kind, name, revision.
+/// The immediate events of a watch from a revision: kind, name, revision.
 fn told(store: &Store, resource: &str, since: u64) -> Vec<(ChangeKind, String, u64)> {
     let resource = Resource::new("", "v1", resource);
     let mut stream = store.watch(&resource, Revision(since)).unwrap();
@@ -92,9 +95,9 @@ async fn a_new_store_says_that_it_does_not_know() {
     assert!(matches!(store.watch(&pods, Revision(1)), Err(StoreError::NotSynced { .. })));
     assert!(matches!(store.get(&key("pods", "a")), Err(StoreError::NotSynced { .. })));
     assert_eq!(store.standing().unwrap().epoch, None);
-    // Being told of a complete, empty set is another thing.
+    // A complete, empty set is different.
     store.welcome(welcome(1)).await.unwrap();
-    store.caught_up(ScopeId::NODE, epoch(1), CloudRevision(5)).await.unwrap();
+    store.caught_up(SubscriptionId::NODE, epoch(1), CloudRevision(5)).await.unwrap();
     assert_eq!(store.list(&pods, None).unwrap().items, []);
     assert_eq!(store.get(&key("pods", "a")).unwrap(), None);
     assert!(matches!(store.get(&key("configmaps", "a")), Err(StoreError::NotSynced { .. })));
@@ -115,14 +118,14 @@ async fn the_newest_attestation_comes_to_the_disk_with_the_next_commit() {
     store.attest(Bytes::from_static(&[2; 49]));
     assert_eq!(store.standing().unwrap().attestation, [2; 49].as_slice(), "the next hello shows it");
     assert_eq!(*commits.borrow(), before, "it is not worth a commit");
-    store.caught_up(ScopeId::NODE, epoch(1), CloudRevision(2)).await.unwrap();
-    // The power goes: the end of this store writes nothing more.
+    store.caught_up(SubscriptionId::NODE, epoch(1), CloudRevision(2)).await.unwrap();
+    // The power is lost: closing the store writes nothing more.
     disk.cut_after(0);
     store.close().await;
     disk.restart();
     let store = open(&disk);
     assert_eq!(store.standing().unwrap().attestation, [2; 49].as_slice());
-    // The end of the process takes the last one along.
+    // The end of the process writes the last one.
     store.attest(Bytes::from_static(&[3; 49]));
     store.close().await;
     assert_eq!(open(&disk).standing().unwrap().attestation, [3; 49].as_slice());
@@ -147,7 +150,7 @@ async fn a_pod_waits_for_what_it_refers_to_across_a_restart() {
     let pod_now = store.get(&pod).unwrap().expect("the last reference is known not to exist");
     assert_eq!(value(&pod_now)["metadata"]["resourceVersion"], pod_now.revision.to_string());
     assert_eq!(store.get(&secret).unwrap(), None, "known absence is a plain 404");
-    // An update with a new reference does not hide what clients have seen.
+    // An update with a new reference does not hide a visible object.
     apply(&store, &[upsert(&pod, "u1", 12, &[key("configmaps", "later")])]).await;
     assert!(store.get(&pod).unwrap().is_some());
     assert_eq!(
@@ -169,7 +172,7 @@ async fn a_commit_that_failed_and_is_there_all_the_same_is_told() {
     let changes = stream.poll_ready().unwrap();
     let names: Vec<&str> = changes.iter().map(|change| change.object.key.name()).collect();
     assert_eq!(names, ["second"]);
-    // The cloud delivers again what was not acknowledged.
+    // The cloud delivers unacknowledged changes again.
     apply(&store, &[upsert(&second, "u2", 11, &[])]).await;
     assert!(stream.poll_ready().unwrap().is_empty());
 }
@@ -196,18 +199,18 @@ async fn versions_do_not_go_back_within_an_epoch() {
     apply(&store, &[upsert(&map, "u1", 10, &[])]).await;
     apply(&store, &[upsert(&map, "u1", 9, &[]), upsert(&map, "u1", 10, &[])]).await;
     assert_eq!(told(&store, "configmaps", 1).len(), 1, "older versions and repeats change nothing");
-    // A restored cluster starts a new epoch, in which a lower revision is newer. Until all is compared the store
-    // belongs to none, but goes on serving what it has.
+    // A restored cluster starts a new epoch, in which a lower revision is newer. Until all objects are compared the
+    // store belongs to no epoch, but it continues to serve them.
     store.welcome(welcome(2)).await.unwrap();
     let standing = store.standing().unwrap();
     assert_eq!((standing.epoch, standing.synced), (None, true));
     apply(&store, &[upsert(&map, "u1", 5, &[])]).await;
     let now = store.get(&map).unwrap().unwrap();
     assert_eq!(value(&now)["data"]["at"], "5");
-    let inventory = store.inventory(ScopeId::NODE).unwrap();
+    let inventory = store.inventory(SubscriptionId::NODE).unwrap();
     let Held::Present(version) = &inventory[0].held else { panic!("{inventory:?}") };
     assert_eq!(version.revision, CloudRevision(5));
-    // In one that was restored further back there is an earlier incarnation.
+    // A cluster that was restored to an earlier time has an earlier incarnation.
     store.welcome(welcome(3)).await.unwrap();
     apply(&store, &[upsert(&map, "u0", 4, &[])]).await;
     assert_eq!(store.get(&map).unwrap().unwrap().uid.as_str(), "u0");
@@ -222,13 +225,13 @@ async fn adopting_keeps_the_content() {
     let Change::Upsert(object) = &delivery.change else { unreachable!() };
     let version = ObjectVersion { revision: CloudRevision(3), ..object.version.clone() };
     let adopt = |version: &ObjectVersion| Delivery {
-        scope: ScopeId::NODE,
+        subscription: SubscriptionId::NODE,
         change: Change::Adopt { key: map.clone(), version: version.clone() },
     };
     let before = store.get(&map).unwrap();
     apply(&store, &[adopt(&version)]).await;
     assert_eq!(store.get(&map).unwrap(), before, "clients see no change");
-    assert_eq!(store.inventory(ScopeId::NODE).unwrap()[0].held, Held::Present(version.clone()));
+    assert_eq!(store.inventory(SubscriptionId::NODE).unwrap()[0].held, Held::Present(version.clone()));
     let (half, _) = version.hash.halves();
     for hash in [ContentHash(1), ContentHash::of_halves(half, 1)] {
         let outcomes = store.apply(vec![adopt(&ObjectVersion { hash, ..version.clone() })]).await.unwrap();
@@ -250,21 +253,24 @@ async fn an_older_cloud_says_half_a_hash_and_means_the_whole() {
     let version = ObjectVersion { revision: CloudRevision(11), ..version };
     let told = ObjectVersion { hash: told, ..version.clone() };
     let change = Change::Adopt { key: map.clone(), version: told };
-    apply(&store, &[Delivery { scope: ScopeId::NODE, change }]).await;
-    assert_eq!(store.inventory(ScopeId::NODE).unwrap()[0].held, Held::Present(version));
+    apply(&store, &[Delivery { subscription: SubscriptionId::NODE, change }]).await;
+    assert_eq!(store.inventory(SubscriptionId::NODE).unwrap()[0].held, Held::Present(version));
 }
 
 #[tokio::test]
-async fn an_object_goes_when_its_last_scope_lets_go() {
+async fn an_object_goes_when_its_last_subscription_lets_go() {
     let store = synced(&FaultyDisk::new(6)).await;
     let map = key("configmaps", "app");
-    let in_scope = |scope: u32, delivery: Delivery| Delivery { scope: ScopeId(scope), ..delivery };
-    apply(&store, &[upsert(&map, "u1", 10, &[]), in_scope(7, upsert(&map, "u1", 10, &[]))]).await;
+    let in_subscription = |subscription: u32, delivery: Delivery| Delivery {
+        subscription: SubscriptionId(subscription),
+        ..delivery
+    };
+    apply(&store, &[upsert(&map, "u1", 10, &[]), in_subscription(7, upsert(&map, "u1", 10, &[]))]).await;
     apply(&store, &[delete(&map)]).await;
     assert_eq!(store.counts().unwrap().visible, 1);
-    assert_eq!(store.inventory(ScopeId::NODE).unwrap(), []);
-    assert_eq!(store.inventory(ScopeId(7)).unwrap().len(), 1);
-    apply(&store, &[in_scope(7, delete(&map))]).await;
+    assert_eq!(store.inventory(SubscriptionId::NODE).unwrap(), []);
+    assert_eq!(store.inventory(SubscriptionId(7)).unwrap().len(), 1);
+    apply(&store, &[in_subscription(7, delete(&map))]).await;
     assert_eq!(store.counts().unwrap().visible, 0);
 }
 
@@ -275,7 +281,7 @@ async fn what_cannot_be_stored_is_refused_alone() {
     let version =
         ObjectVersion { uid: Uid::parse("u1").unwrap(), revision: CloudRevision(1), hash: ContentHash(0) };
     let with = |body: Bytes| Delivery {
-        scope: ScopeId::NODE,
+        subscription: SubscriptionId::NODE,
         change: Change::Upsert(Arc::new(SharedObject::new(map.clone(), version.clone(), body, Vec::new()))),
     };
     let mut large = body(&map, "u1", &json!({"x": "x".repeat(3 * 1024 * 1024)})).to_string();
@@ -317,7 +323,7 @@ async fn secrets_are_not_readable_on_disk() {
             };
             let object = SharedObject::new(key.clone(), version, text.into(), Vec::new());
             let change = Change::Upsert(Arc::new(object));
-            apply(&store, &[Delivery { scope: ScopeId::NODE, change }]).await;
+            apply(&store, &[Delivery { subscription: SubscriptionId::NODE, change }]).await;
         }
     }
     apply(&store, &[delete(&secret)]).await;
@@ -335,7 +341,7 @@ async fn history_survives_a_restart_within_its_bounds() {
     let open = || Store::open_on(Box::new(disk.clone()), Sealer::new(&KEY), bounds).unwrap().store;
     let store = open();
     store.welcome(welcome(1)).await.unwrap();
-    store.caught_up(ScopeId::NODE, epoch(1), CloudRevision(1)).await.unwrap();
+    store.caught_up(SubscriptionId::NODE, epoch(1), CloudRevision(1)).await.unwrap();
     let map = key("configmaps", "app");
     for revision in 1..=10 {
         apply(&store, &[upsert(&map, "u1", revision, &[])]).await;
@@ -350,7 +356,7 @@ async fn history_survives_a_restart_within_its_bounds() {
     let then = store.list_at(resource, None, Revision(newest - 2)).unwrap();
     assert_eq!(value(&then.items[0])["data"]["at"], "8");
     assert_eq!(then.items[0].revision, Revision(newest - 2));
-    // A resource without changes can be watched from anywhere in the kept history.
+    // A resource without changes can be watched from any revision in the kept history.
     assert_eq!(told(&store, "secrets", newest - 4), []);
 }
 

@@ -1,6 +1,6 @@
-//! The CA of the local API beside that of the cluster, in the ConfigMaps from which pods take what they trust. Only this
-//! node's clients see it (docs/edge-node.md#pods-at-the-local-api): the cloud's versions and content hashes are
-//! untouched, and what a client writes loses it on the way ([`plain`]).
+//! Adds the CA of the local API to that of the cluster, in the ConfigMaps from which pods take their CA bundle. Only
+//! this node's clients see it (docs/edge-node.md#pods-at-the-local-api). The cloud's versions and content hashes stay
+//! unchanged, and the CA is removed again from what a client writes ([`plain`]).
 
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -13,14 +13,14 @@ use super::{Store, batch::Batch, is_core, keys, view, writer};
 /// Name of the ConfigMap of each namespace that every pod mounts (Kubernetes convention).
 const CONFIG_MAP: &str = "kube-root-ca.crt";
 
-/// Where it has the certificates.
+/// JSON pointer to its certificates.
 const POINTER: &str = "/data/ca.crt";
 
-/// Begins what is added. Readers of PEM files skip what is between certificates.
+/// Starts the added part. Readers of PEM files skip text between certificates.
 const MARK: &str = "# local API of this edge node\n";
 
 impl Store {
-    /// Shows this CA (PEM) to clients from now on beside that of the cluster; none: no other.
+    /// Shows this CA (PEM) to clients in addition to that of the cluster; `None` shows only the cluster's.
     ///
     /// # Errors
     /// [`WriteError`] when it could not be written.
@@ -29,17 +29,17 @@ impl Store {
     }
 }
 
-/// Whether clients are shown more of an object than the cloud has.
+/// Whether clients see an object with the added CA.
 pub(crate) fn is_root_ca(key: &ObjectKey) -> bool {
     is_core(key.resource()) && &*key.resource().name == "configmaps" && key.name() == CONFIG_MAP
 }
 
-/// The object as the cloud has it. What has nothing added to it is left as it is.
+/// The object without the added CA. An object without one is returned unchanged.
 pub(crate) fn plain(body: &Bytes) -> Bytes {
     changed(body, None)
 }
 
-/// The object with this CA added; none: as the cloud has it.
+/// The object with this CA added; `None` removes it.
 fn changed(body: &Bytes, ca: Option<&str>) -> Bytes {
     let Ok(mut object) = serde_json::from_slice::<Value>(body) else { return body.clone() };
     let Some(held) = object.pointer(POINTER).and_then(Value::as_str) else { return body.clone() };
@@ -57,7 +57,7 @@ fn changed(body: &Bytes, ca: Option<&str>) -> Bytes {
 }
 
 impl Batch<'_> {
-    /// The body of an object as clients are to see it.
+    /// The body of an object as shown to clients.
     pub(super) fn as_shown(&self, key: &ObjectKey, body: &Bytes) -> Bytes {
         if is_root_ca(key) {
             changed(body, self.trusted.as_ref().map(|ca| ca.as_str()))
@@ -66,7 +66,7 @@ impl Batch<'_> {
         }
     }
 
-    /// Shows what is held already in the present form.
+    /// Publishes the stored ConfigMaps again if the CA has changed.
     pub(super) fn show_again(&mut self) -> Result<(), WriteError> {
         for place in self.places(&Resource::new("", "v1", "configmaps"), None)? {
             let Some(key) = keys::decode(&place).filter(is_root_ca) else { continue };
@@ -84,7 +84,7 @@ impl Batch<'_> {
 mod tests {
     use tombolo_apicore::store::Store as _;
     use tombolo_proto::frame::Change;
-    use tombolo_proto::ids::{CloudRevision, ScopeId, Uid};
+    use tombolo_proto::ids::{CloudRevision, SubscriptionId, Uid};
     use tombolo_proto::object::{ContentHash, Held, ObjectVersion, SharedObject};
 
     use super::super::tests::{body, key, open, synced};
@@ -97,7 +97,7 @@ mod tests {
         let (uid, hash) = (Uid::parse("u1").unwrap(), ContentHash(7));
         let version = ObjectVersion { uid, revision: CloudRevision(revision), hash };
         let object = SharedObject::new(key, version, text.into(), Vec::new());
-        Delivery { scope: ScopeId::NODE, change: Change::Upsert(object.into()) }
+        Delivery { subscription: SubscriptionId::NODE, change: Change::Upsert(object.into()) }
     }
 
     fn shown(store: &Store, name: &str) -> String {
@@ -119,7 +119,7 @@ mod tests {
         store.apply(vec![delivered(CONFIG_MAP, 11, "renewed"), delivered("other", 12, "x")]).await.unwrap();
         assert_eq!(shown(&store, CONFIG_MAP), format!("renewed\n{MARK}local\n"));
         assert_eq!(shown(&store, "other"), "x");
-        let held = store.inventory(ScopeId::NODE).unwrap();
+        let held = store.inventory(SubscriptionId::NODE).unwrap();
         let hashes = held.iter().map(|entry| match &entry.held {
             Held::Present(version) => version.hash,
             Held::Absent | Held::Unreadable => ContentHash(0),

@@ -1,4 +1,4 @@
-//! What readers read: the store as it was after one commit.
+//! The readers' view: the state of the store after one commit.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,16 +6,18 @@ use std::sync::Arc;
 use bytes::Bytes;
 use redb::{Database, ReadTransaction, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableError};
 use tombolo_apicore::store::{Revision, Snapshot, Stored};
-use tombolo_proto::ids::{CloudRevision, ScopeId};
+use tombolo_proto::ids::{CloudRevision, SubscriptionId};
 use tombolo_proto::object::{Held, InventoryEntry, ObjectKey, Resource};
 
 use super::answers::{self, Answer, Question};
 use super::error::{ReadError, reading};
 use super::outbox::{self, ReportKind, Waiting};
 use super::row::{LogRow, ObjectRow, State};
-use super::schema::{self, ANSWERS, LOG, META, OBJECTS, OUTBOX, SCOPES, SLOTS, ScopeRow, StateRow};
-use super::scope::Selection;
+use super::schema::{
+    self, ANSWERS, LOG, META, OBJECTS, OUTBOX, SLOTS, SUBSCRIPTIONS, StateRow, SubscriptionRow,
+};
 use super::seal::Sealer;
+use super::subscription::Selection;
 use super::{is_secret, keys};
 
 /// One committed state. Readers share it until the next commit.
@@ -23,22 +25,22 @@ pub(super) struct View {
     txn: ReadTransaction,
     sealer: Arc<Sealer>,
     pub(super) state: StateRow,
-    pub(super) scopes: Arc<Scopes>,
-    /// Objects of each state.
+    pub(super) subscriptions: Arc<SubscriptionRows>,
+    /// Number of objects in each state.
     pub(super) tally: Tally,
 }
 
-/// Every scope by its number.
-pub(super) type Scopes = BTreeMap<u32, ScopeRow>;
+/// All subscriptions by number.
+pub(super) type SubscriptionRows = BTreeMap<u32, SubscriptionRow>;
 
-/// What a transaction leaves behind that readers need at once.
+/// Results of a transaction for the view of readers.
 pub(super) struct Left {
     pub(super) state: StateRow,
-    pub(super) scopes: Arc<Scopes>,
+    pub(super) subscriptions: Arc<SubscriptionRows>,
     pub(super) tally: Tally,
 }
 
-/// Objects of each state.
+/// Number of objects in each state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Tally {
     pub(super) visible: u64,
@@ -65,52 +67,53 @@ impl Tally {
     }
 }
 
-/// What a reader finds under a key.
+/// The result of a lookup of a key.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Found {
     /// An object that clients see.
     Visible(Arc<Stored>),
     /// An object that clients do not see yet.
     Hidden,
-    /// The knowledge that the cloud has no such object.
+    /// The cloud has no such object.
     Absent,
-    /// The knowledge that the cloud cannot read it.
+    /// The cloud cannot read the object.
     Unreadable,
-    /// Nothing.
+    /// Nothing is known about the object.
     Unknown,
 }
 
 impl View {
-    /// The newest committed state, read from the file. Looks at every row.
+    /// The newest committed state, read from the file. Scans every row.
     pub(super) fn read(db: &Database, sealer: Arc<Sealer>) -> Result<Self, ReadError> {
         let txn = db.begin_read().map_err(reading)?;
         let state = schema::read_state(&txn.open_table(META).map_err(reading)?)?;
-        let scopes = Arc::new(schema::read_scopes(&txn.open_table(SCOPES).map_err(reading)?)?);
+        let subscriptions =
+            Arc::new(schema::read_subscriptions(&txn.open_table(SUBSCRIPTIONS).map_err(reading)?)?);
         let mut tally = Tally::default();
         for entry in txn.open_table(OBJECTS).map_err(reading)?.iter().map_err(reading)? {
             tally.add(ObjectRow::head(entry.map_err(reading)?.1.value())?.0.state);
         }
-        Ok(Self { txn, sealer, state, scopes, tally })
+        Ok(Self { txn, sealer, state, subscriptions, tally })
     }
 
-    /// The state after a commit of which the writer tells what it has left behind.
+    /// The state after a commit, with the results of the writer.
     pub(super) fn after(db: &Database, sealer: Arc<Sealer>, left: Left) -> Result<Self, ReadError> {
         let txn = db.begin_read().map_err(reading)?;
-        let Left { state, scopes, tally } = left;
-        Ok(Self { txn, sealer, state, scopes, tally })
+        let Left { state, subscriptions, tally } = left;
+        Ok(Self { txn, sealer, state, subscriptions, tally })
     }
 
     pub(super) fn revision(&self) -> Revision {
         Revision(self.state.revision)
     }
 
-    /// What a reader of one scope finds.
-    pub(super) fn find_in(&self, scope: ScopeId, key: &ObjectKey) -> Result<Found, ReadError> {
-        let Some(row) = self.row(key)?.filter(|row| row.concerns(scope)) else {
+    /// Looks a key up as a reader of one subscription.
+    pub(super) fn find_in(&self, subscription: SubscriptionId, key: &ObjectKey) -> Result<Found, ReadError> {
+        let Some(row) = self.row(key)?.filter(|row| row.concerns(subscription)) else {
             return Ok(Found::Unknown);
         };
         Ok(match row.state {
-            _ if !row.scopes.contains(&scope.0) => Found::Unreadable,
+            _ if !row.subscriptions.contains(&subscription.0) => Found::Unreadable,
             State::Visible => Found::Visible(stored(&self.sealer, key.clone(), row)?),
             State::Hidden => Found::Hidden,
             State::Absent => Found::Absent,
@@ -123,28 +126,29 @@ impl View {
         Ok(row.map(|row| (Revision(row.local), row.version.revision)))
     }
 
-    /// An object that clients see in any scope.
+    /// An object that clients see in any subscription.
     pub(super) fn visible(&self, key: &ObjectKey) -> Result<Option<Arc<Stored>>, ReadError> {
         let row = self.row(key)?.filter(|row| row.state == State::Visible);
         row.map(|row| stored(&self.sealer, key.clone(), row)).transpose()
     }
 
-    /// The objects of a resource (of one namespace) that clients of a scope see, ordered by namespace, then name.
+    /// The objects of a resource (of one namespace) that clients of a subscription see, ordered by namespace, then
+    /// name.
     pub(super) fn snapshot(
         &self,
-        scope: ScopeId,
+        subscription: SubscriptionId,
         resource: &Resource,
         namespace: Option<&str>,
     ) -> Result<Snapshot, ReadError> {
         let mut items = Vec::new();
-        let revision = self.each(scope, resource, namespace, &mut |object| items.push(object))?;
+        let revision = self.each(subscription, resource, namespace, &mut |object| items.push(object))?;
         Ok(Snapshot { revision, items })
     }
 
-    /// Shows these objects one after the other.
+    /// Passes these objects to `look` one by one.
     pub(super) fn each(
         &self,
-        scope: ScopeId,
+        subscription: SubscriptionId,
         resource: &Resource,
         namespace: Option<&str>,
         look: &mut dyn FnMut(Arc<Stored>),
@@ -154,7 +158,7 @@ impl View {
         for entry in table.range(start.as_slice()..end.as_slice()).map_err(reading)? {
             let (key, row) = entry.map_err(reading)?;
             let (row, body) = ObjectRow::head(row.value())?;
-            if row.state == State::Visible && row.scopes.contains(&scope.0) {
+            if row.state == State::Visible && row.subscriptions.contains(&subscription.0) {
                 let key = keys::decode_of(resource, key.value()).ok_or(ReadError::Damaged("key"))?;
                 let row = ObjectRow { body: Bytes::copy_from_slice(body), ..row };
                 look(stored(&self.sealer, key, row)?);
@@ -163,13 +167,13 @@ impl View {
         Ok(self.revision())
     }
 
-    /// What the store holds in one scope.
-    pub(super) fn inventory(&self, scope: ScopeId) -> Result<Vec<InventoryEntry>, ReadError> {
+    /// The inventory of one subscription.
+    pub(super) fn inventory(&self, subscription: SubscriptionId) -> Result<Vec<InventoryEntry>, ReadError> {
         let mut entries = Vec::new();
-        self.each_in(scope, |key, row, _| {
+        self.each_in(subscription, |key, row, _| {
             let key = keys::decode(key).ok_or(ReadError::Damaged("key"))?;
             let held = match row.state {
-                _ if !row.scopes.contains(&scope.0) => Held::Unreadable,
+                _ if !row.subscriptions.contains(&subscription.0) => Held::Unreadable,
                 State::Absent => Held::Absent,
                 State::Visible | State::Hidden => Held::Present(row.version),
             };
@@ -179,11 +183,11 @@ impl View {
         Ok(entries)
     }
 
-    /// Bytes of bodies that nothing but this scope keeps.
-    pub(super) fn weight(&self, scope: ScopeId) -> Result<u64, ReadError> {
+    /// Bytes of bodies that only this subscription keeps.
+    pub(super) fn weight(&self, subscription: SubscriptionId) -> Result<u64, ReadError> {
         let mut bytes = 0;
-        self.each_in(scope, |_, row, body| {
-            if row.scopes.len() == 1 {
+        self.each_in(subscription, |_, row, body| {
+            if row.subscriptions.len() == 1 {
                 bytes += body.len() as u64;
             }
             Ok(())
@@ -191,16 +195,16 @@ impl View {
         Ok(bytes)
     }
 
-    /// Every row of a scope, and beside it the body as it is on the disk. A subscription has one resource, so only that part
-    /// of the table is read.
+    /// Passes every row of a subscription to `each`, with the body as it is on disk. A subscription has one resource,
+    /// so only that part of the table is read.
     fn each_in(
         &self,
-        scope: ScopeId,
+        subscription: SubscriptionId,
         mut each: impl FnMut(&[u8], ObjectRow, &[u8]) -> Result<(), ReadError>,
     ) -> Result<(), ReadError> {
         let table = self.txn.open_table(OBJECTS).map_err(reading)?;
-        let subscription = self.scopes.get(&scope.0).and_then(|row| row.subscription.as_ref());
-        let range = match subscription.map(schema::SubscriptionRow::selection) {
+        let selected = self.subscriptions.get(&subscription.0).and_then(|row| row.selection.as_ref());
+        let range = match selected.map(schema::SelectionRow::selection) {
             Some(Selection { resource, namespace, .. }) => {
                 let namespace = Some(namespace.as_str()).filter(|namespace| !namespace.is_empty());
                 let Some((start, end)) = keys::range(&resource, namespace) else { return Ok(()) };
@@ -211,7 +215,7 @@ impl View {
         for entry in range {
             let (key, row) = entry.map_err(reading)?;
             let (row, body) = ObjectRow::head(row.value())?;
-            if row.concerns(scope) {
+            if row.concerns(subscription) {
                 each(key.value(), row, body)?;
             }
         }
@@ -243,7 +247,7 @@ impl View {
     pub(super) fn answer(&self, question: &Question) -> Result<Option<Answer>, ReadError> {
         match self.txn.open_table(ANSWERS) {
             Ok(rows) => answers::read(&rows, &self.sealer, question),
-            // The first write makes it.
+            // The first write creates the table.
             Err(TableError::TableDoesNotExist(_)) => Ok(None),
             Err(error) => Err(reading(error)),
         }
@@ -253,7 +257,7 @@ impl View {
         outbox::read(&self.txn.open_table(OUTBOX).map_err(reading)?, after, count)
     }
 
-    /// The report about an object that waits.
+    /// The waiting report about an object.
     pub(super) fn waiting(&self, kind: ReportKind, key: &ObjectKey) -> Result<Option<Waiting>, ReadError> {
         let Some(slot) = outbox::slot(kind, key) else { return Ok(None) };
         let rows = self.txn.open_table(OUTBOX).map_err(reading)?;
@@ -299,7 +303,7 @@ pub(super) fn plain(sealer: &Sealer, key: &ObjectKey, row: &ObjectRow) -> Result
     sealer.open(&place, &row.body).ok_or(ReadError::Damaged("encrypted body"))
 }
 
-/// A body as it is written: encrypted where that is the rule.
+/// A body as it is written: encrypted if it is that of a Secret.
 pub(super) fn sealed(sealer: &Sealer, key: &ObjectKey, body: &Bytes) -> Option<(bool, Bytes)> {
     if !is_secret(key.resource()) {
         return Some((false, body.clone()));

@@ -1,4 +1,4 @@
-//! The one writer: a thread that puts waiting commands into one transaction, commits, and publishes the result.
+//! The writer thread, which executes waiting commands in one transaction, commits it, and publishes the result.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use redb::Database;
 use tokio::sync::{mpsc, oneshot};
-use tombolo_proto::ids::{CloudRevision, Epoch, ScopeId};
+use tombolo_proto::ids::{CloudRevision, Epoch, SubscriptionId};
 use tombolo_proto::object::ObjectKey;
 use tracing::{error, warn};
 
@@ -15,24 +15,24 @@ use super::batch::{Batch, Published};
 use super::error::{ReadError, WriteError, reading, storage};
 use super::outbox::Report;
 use super::own::{Accepted, OwnWrite};
-use super::scope::Selection;
 use super::shared::Shared;
+use super::subscription::Selection;
 use super::view::{Left, View};
 use super::{Delivery, Learned, Refused, Welcome};
 
-/// Commands that wait for the writer, at most; senders wait beyond it.
+/// Maximum number of commands queued for the writer; further senders wait.
 pub(super) const QUEUE_MAX: usize = 256;
 
-/// Commands in one transaction, at most.
+/// Maximum number of commands in one transaction.
 const GROUP_MAX: usize = 64;
 
-/// What the writer does.
+/// A command to the writer.
 #[derive(Debug)]
 pub(super) enum Command {
     Apply(Vec<Delivery>),
     Welcome(Welcome),
     CaughtUp {
-        scope: ScopeId,
+        subscription: SubscriptionId,
         epoch: Epoch,
         revision: CloudRevision,
     },
@@ -42,30 +42,30 @@ pub(super) enum Command {
         learned: Option<Learned>,
     },
     Learn(Learned),
-    OpenScope(Selection),
-    ClearScope(ScopeId),
-    DropScope(ScopeId),
+    OpenSubscription(Selection),
+    ClearSubscription(SubscriptionId),
+    DropSubscription(SubscriptionId),
     KeepAnswers(Vec<(Question, Answer)>),
     TrustLocally(Option<String>),
     KeepAbsent(ObjectKey),
     Forget(ObjectKey),
     Accept(Box<OwnWrite>),
-    /// Opens the file again: a reader has met a failed disk.
+    /// Opens the file again after a reader found that the disk failed.
     Reopen,
     Close,
 }
 
-/// What a command that was committed has to say.
+/// The result of a committed command.
 #[derive(Debug)]
 pub(super) enum Done {
     Nothing,
     Applied(Vec<Result<(), Refused>>),
-    Opened(ScopeId),
+    Opened(SubscriptionId),
     Learned(Option<Bytes>),
     Accepted(Accepted),
 }
 
-/// A command and who waits for it.
+/// A command and the channel for its result.
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) command: Command,
@@ -80,15 +80,15 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Runs until the store is closed, dropped or failed. A panic ends the store, not only its thread: nothing would be written
-    /// any more while everything else goes on.
+    /// Runs until the store is closed, dropped or failed. A panic makes the whole store fail, not only its thread.
+    /// Otherwise the agent would continue without writing anything.
     pub(super) fn run(mut self) {
         let worked = std::panic::catch_unwind(AssertUnwindSafe(|| self.work()));
         if worked.is_err() {
             self.shared.fail("its writer has panicked");
         }
         self.shared.close();
-        // What the database's code does with a file on which it has panicked already is of no interest.
+        // The database may panic again when it closes the file.
         let db = self.db.take();
         let _ = std::panic::catch_unwind(AssertUnwindSafe(|| drop(db)));
         self.shared.unlock();
@@ -109,7 +109,7 @@ impl Writer {
         }
     }
 
-    /// Executes a group; true says that the store was closed.
+    /// Executes a group. Returns true if the store was closed.
     fn execute(&mut self, group: Vec<Job>) -> bool {
         let closing = group.iter().any(|job| matches!(job.command, Command::Close));
         if group.iter().any(|job| matches!(job.command, Command::Reopen)) {
@@ -123,7 +123,7 @@ impl Writer {
                     self.shared.unlock();
                 }
                 for (job, done) in group.into_iter().zip(done) {
-                    // Nobody waits any more where the caller was cancelled.
+                    // The caller may have been cancelled.
                     let _ = job.reply.send(Ok(done));
                 }
             }
@@ -157,11 +157,11 @@ impl Writer {
             }
             Err(error) => {
                 if let WriteError::Damaged(why) = &error {
-                    // The check at the next opening finds it, and saves what can be read.
+                    // The check at the next opening finds the damage and salvages what can be read.
                     self.shared.fail(why);
                 } else if !matches!(error, WriteError::Rejected(_)) {
                     warn!(%error, "the store could not commit");
-                    // After a failed write the database refuses everything until it is opened again.
+                    // After a failed write the database refuses all work until it is opened again.
                     self.reopen();
                 }
                 Err(error)
@@ -180,7 +180,7 @@ impl Writer {
         }
     }
 
-    /// Opens the file again and shows readers what is in it. A commit that failed may be there all the same.
+    /// Opens the file again and publishes its content to readers. It may include a commit that seemed to fail.
     fn reopen(&mut self) {
         self.db = None;
         drop(self.shared.medium.trouble());
@@ -194,18 +194,18 @@ impl Writer {
                 self.shared.publish(view, untold);
                 self.db = Some(db);
             }
-            // Without a word from the disk it will not be better the next time.
+            // The disk reported no error, so another attempt would not help.
             Err(ReadError::Corrupted(why)) if self.shared.medium.trouble().is_none() => {
                 self.shared.fail(&why);
             }
             Err(error) => {
-                error!(%error, "the store could not be opened again; it will be tried with the next write");
+                error!(%error, "cannot reopen the store; the next write will retry");
             }
         }
     }
 }
 
-/// Executes commands in one transaction. Nothing is left of it when one fails.
+/// Executes commands in one transaction. If one fails, none has any effect.
 fn commit(
     db: &Database,
     shared: &Shared,
@@ -235,7 +235,9 @@ fn run(batch: &mut Batch<'_>, command: &Command) -> Result<Done, WriteError> {
             return Ok(Done::Applied(outcomes.collect::<Result<_, _>>()?));
         }
         Command::Welcome(welcome) => batch.welcome(welcome)?,
-        Command::CaughtUp { scope, epoch, revision } => batch.caught_up(*scope, epoch, *revision)?,
+        Command::CaughtUp { subscription, epoch, revision } => {
+            batch.caught_up(*subscription, epoch, *revision)?
+        }
         Command::Report(report) => batch.report(report)?,
         Command::Settle { number, learned } => {
             batch.settle(*number)?;
@@ -244,10 +246,10 @@ fn run(batch: &mut Batch<'_>, command: &Command) -> Result<Done, WriteError> {
             }
         }
         Command::Learn(learned) => return Ok(Done::Learned(batch.learn(learned)?)),
-        Command::OpenScope(selection) => return Ok(Done::Opened(batch.open_scope(selection)?)),
-        Command::ClearScope(scope) => batch.clear_scope(*scope)?,
-        Command::DropScope(scope) => batch.drop_scope(*scope)?,
-        // Known to the batch, and to all later ones.
+        Command::OpenSubscription(selection) => return Ok(Done::Opened(batch.open_subscription(selection)?)),
+        Command::ClearSubscription(subscription) => batch.clear_subscription(*subscription)?,
+        Command::DropSubscription(subscription) => batch.drop_subscription(*subscription)?,
+        // The CA itself is known to this and all later batches.
         Command::TrustLocally(_) => batch.show_again()?,
         Command::KeepAnswers(answers) => batch.keep_answers(answers)?,
         Command::KeepAbsent(key) => batch.keep_absent(key)?,

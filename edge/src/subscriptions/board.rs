@@ -1,5 +1,5 @@
-//! What is followed, what should be, and how far it has come. State, not queues: the session with the cloud compares it
-//! with what it follows whenever it changes.
+//! The selections that are followed or should be, and their progress. The board is state, not a queue: on every change
+//! the session with the cloud compares it with the selections it follows.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,42 +7,42 @@ use std::collections::{BTreeMap, BTreeSet};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
-use tombolo_proto::ids::ScopeId;
+use tombolo_proto::ids::SubscriptionId;
 use tombolo_proto::limits::SUBSCRIPTIONS_MAX;
 
 use super::entry::{Duty, Entry, Standing};
 use super::{Borrower, KEPT_PER_SENDER_MAX};
 use crate::store::Selection;
 
-/// Selections that parts of this agent may wish for at a time.
+/// Maximum number of selections that parts of this agent may wish for at a time.
 const WISHES_MAX: usize = 16;
 
 /// A selection that a session follows from now on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Wanted {
     pub(crate) selection: Selection,
-    /// Bearer token of the client in whose name it is followed; none: the node itself.
+    /// Bearer token of the client in whose name it is followed; `None` means the node itself.
     pub(crate) token: Option<String>,
 }
 
-/// Where a selection is to be found.
+/// Where to find a selection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
-    /// Here, or in a wider selection.
-    At(ScopeId),
-    /// Here, but about to be forgotten.
+    /// In the selection itself or a wider one.
+    At(SubscriptionId),
+    /// On the board, but about to be forgotten.
     Leaving,
     Nowhere,
 }
 
-/// See the module.
+/// All selections, for the session with the cloud and for local clients.
 #[derive(Debug)]
 pub(crate) struct Board {
-    entries: Mutex<BTreeMap<ScopeId, Entry>>,
-    /// Selections that a part of this agent wants and nobody has opened yet, and whether the operator knows that there is no
-    /// room for them.
+    entries: Mutex<BTreeMap<SubscriptionId, Entry>>,
+    /// Selections that a part of this agent wants and that are not open yet, and whether a lack of room for them was
+    /// logged.
     wishes: Mutex<BTreeMap<Selection, bool>>,
-    /// Whether there is a session that can follow anything, and a counter of changes.
+    /// Whether there is a session that can follow selections, and a counter of changes.
     news: watch::Sender<(bool, u64)>,
 }
 
@@ -54,12 +54,12 @@ impl Default for Board {
 }
 
 impl Board {
-    /// Changes whenever the board does.
+    /// Receives a notification of every change of the board.
     pub(crate) fn news(&self) -> watch::Receiver<(bool, u64)> {
         self.news.subscribe()
     }
 
-    /// A session began that can follow selections, or it is over.
+    /// Records the start or the end of a session that can follow selections.
     pub(crate) fn session(&self, open: bool) {
         for entry in self.entries.lock().values_mut() {
             if !matches!(entry.standing, Standing::Refused { .. }) {
@@ -75,72 +75,72 @@ impl Board {
         self.news.borrow().0
     }
 
-    /// What a session should follow now: the warm set first, then of each sender what was asked for last, what before that, and
-    /// so on, and no more than a session may.
-    pub(crate) fn wanted(&self) -> Vec<ScopeId> {
+    /// The selections that a session should follow now, up to the limit of a session: the warm set first, then the last
+    /// one that each sender requested, then the second-last of each, and so on.
+    pub(crate) fn wanted(&self) -> Vec<SubscriptionId> {
         let (now, entries) = (Instant::now(), self.entries.lock());
-        let mut ranks: BTreeMap<ScopeId, usize> = BTreeMap::new();
+        let mut ranks: BTreeMap<SubscriptionId, usize> = BTreeMap::new();
         let mut shares: BTreeMap<Option<&str>, Vec<_>> = BTreeMap::new();
-        for (scope, entry) in entries.iter().filter(|(_, entry)| entry.is_wanted(now)) {
+        for (subscription, entry) in entries.iter().filter(|(_, entry)| entry.is_wanted(now)) {
             if entry.warm {
-                ranks.insert(*scope, 0);
+                ranks.insert(*subscription, 0);
                 continue;
             }
             for (share, used) in entry.claims.shares() {
-                shares.entry(share).or_default().push((Reverse(used.or(entry.used)), *scope));
+                shares.entry(share).or_default().push((Reverse(used.or(entry.used)), *subscription));
             }
         }
         for share in shares.values_mut() {
             share.sort_unstable();
-            for (index, (_, scope)) in share.iter().enumerate() {
-                let rank = ranks.entry(*scope).or_insert(usize::MAX);
+            for (index, (_, subscription)) in share.iter().enumerate() {
+                let rank = ranks.entry(*subscription).or_insert(usize::MAX);
                 *rank = (*rank).min(index + 1);
             }
         }
-        let mut ranked: Vec<_> = ranks.into_iter().map(|(scope, rank)| (rank, scope)).collect();
+        let mut ranked: Vec<_> = ranks.into_iter().map(|(subscription, rank)| (rank, subscription)).collect();
         ranked.sort_unstable();
         ranked.truncate(SUBSCRIPTIONS_MAX);
-        ranked.into_iter().map(|(_, scope)| scope).collect()
+        ranked.into_iter().map(|(_, subscription)| subscription).collect()
     }
 
-    /// A session follows a selection from now on; none when that is not wanted any more. Until it stands otherwise its copy
-    /// is neither cleared nor forgotten.
-    pub(crate) fn open(&self, scope: ScopeId) -> Option<Wanted> {
+    /// Records that a session starts to follow a selection; `None` if it is no longer wanted. Until its standing
+    /// changes, its copy is neither cleared nor forgotten.
+    pub(crate) fn open(&self, subscription: SubscriptionId) -> Option<Wanted> {
         let mut entries = self.entries.lock();
-        let entry = entries.get_mut(&scope).filter(|entry| entry.is_wanted(Instant::now()))?;
+        let entry = entries.get_mut(&subscription).filter(|entry| entry.is_wanted(Instant::now()))?;
         let token = if entry.selection.borrowed { Some(entry.callers.open()?) } else { None };
         (entry.standing, entry.refused_at) = (Standing::Opening, None);
-        // No news, which would have the session look again: nobody waits for this.
+        // No notification, which would make the session compare again: nothing waits for this change.
         Some(Wanted { selection: entry.selection.clone(), token })
     }
 
-    /// A session cannot follow a selection yet. No news: it would be tried again at once.
-    pub(crate) fn put_off(&self, scope: ScopeId) {
-        if let Some(entry) = self.entries.lock().get_mut(&scope) {
+    /// Records that a session cannot follow a selection yet. No notification, because it would be retried at once.
+    pub(crate) fn put_off(&self, subscription: SubscriptionId) {
+        if let Some(entry) = self.entries.lock().get_mut(&subscription) {
             entry.standing = Standing::Idle;
         }
     }
 
-    /// A selection has come further in this session. Whether that is news to the operator: what the node itself needs is refused.
-    /// Refusals repeat themselves, and of what only clients ask for these are told.
-    pub(crate) fn stands(&self, scope: ScopeId, standing: Standing) -> bool {
+    /// Records the standing of a selection in this session. Returns whether to warn the operator: for a new refusal of
+    /// a selection of the warm set. Refusals of other selections are reported to the clients that request them.
+    pub(crate) fn stands(&self, subscription: SubscriptionId, standing: Standing) -> bool {
         let entry = |entry: &mut Entry| entry.stands(standing, Instant::now()) && entry.warm;
-        let news = self.entries.lock().get_mut(&scope).is_some_and(entry);
+        let news = self.entries.lock().get_mut(&subscription).is_some_and(entry);
         self.tell();
         news
     }
 
-    pub(super) fn add(&self, scope: ScopeId, selection: Selection, warm: bool) {
+    pub(super) fn add(&self, subscription: SubscriptionId, selection: Selection, warm: bool) {
         let mut entries = self.entries.lock();
-        entries.entry(scope).or_insert_with(|| Entry::new(selection)).warm |= warm;
+        entries.entry(subscription).or_insert_with(|| Entry::new(selection)).warm |= warm;
     }
 
-    /// A client asks for a selection. What several ask for is in the share of each.
-    pub(super) fn demand(&self, scope: ScopeId, who: Option<Borrower<'_>>) {
+    /// Records the request of a client. A selection that several senders request counts in the share of each.
+    pub(super) fn demand(&self, subscription: SubscriptionId, who: Option<Borrower<'_>>) {
         let now = Instant::now();
         let mut entries = self.entries.lock();
         let has_its_share = who.is_some_and(|who| has_its_share(&entries, who.sender));
-        let Some(entry) = entries.get_mut(&scope) else { return };
+        let Some(entry) = entries.get_mut(&subscription) else { return };
         if let Some(who) = who.filter(|_| entry.selection.borrowed) {
             entry.claims.ask(who.sender, now, has_its_share);
         }
@@ -153,10 +153,10 @@ impl Board {
         }
     }
 
-    /// How a selection stands, for a caller; none when it is not here, or not for long.
-    pub(super) fn standing(&self, scope: ScopeId, token: Option<&str>) -> Option<Standing> {
+    /// Standing of a selection for a caller; `None` if it is not on the board or about to be forgotten.
+    pub(super) fn standing(&self, subscription: SubscriptionId, token: Option<&str>) -> Option<Standing> {
         let entries = self.entries.lock();
-        let entry = entries.get(&scope).filter(|entry| entry.duty != Some(Duty::Forget))?;
+        let entry = entries.get(&subscription).filter(|entry| entry.duty != Some(Duty::Forget))?;
         let own = || entry.callers.refusal(token?).map(|(code, reason)| Standing::Refused { code, reason });
         match entry.standing {
             Standing::Live => Some(Standing::Live),
@@ -164,10 +164,10 @@ impl Board {
         }
     }
 
-    /// Whether the copy of a selection may be read: it is not about to be taken away.
-    pub(super) fn is_readable(&self, scope: ScopeId) -> bool {
+    /// Whether the copy of a selection may be read, that is, is not about to be cleared or forgotten.
+    pub(super) fn is_readable(&self, subscription: SubscriptionId) -> bool {
         let entries = self.entries.lock();
-        entries.get(&scope).is_some_and(|entry| entry.duty < Some(Duty::Clear))
+        entries.get(&subscription).is_some_and(|entry| entry.duty < Some(Duty::Clear))
     }
 
     /// The selection itself, or a wider one that is being followed or is warm.
@@ -183,113 +183,115 @@ impl Board {
             covering.next()
         };
         match exact.filter(|_| !leaving).or_else(wider) {
-            Some((scope, _)) => Place::At(*scope),
+            Some((subscription, _)) => Place::At(*subscription),
             None if leaving => Place::Leaving,
             None => Place::Nowhere,
         }
     }
 
-    /// As [`Self::place`], where it is to be found.
-    pub(super) fn covering(&self, selection: &Selection) -> Option<ScopeId> {
+    /// As [`Self::place`], if the selection was found.
+    pub(super) fn covering(&self, selection: &Selection) -> Option<SubscriptionId> {
         match self.place(selection) {
-            Place::At(scope) => Some(scope),
+            Place::At(subscription) => Some(subscription),
             Place::Leaving | Place::Nowhere => None,
         }
     }
 
-    /// The selections outside the warm set that stay.
-    pub(super) fn cold(&self) -> BTreeSet<ScopeId> {
+    /// The selections outside the warm set that are not about to be forgotten.
+    pub(super) fn cold(&self) -> BTreeSet<SubscriptionId> {
         let entries = self.entries.lock();
         let cold = entries.iter().filter(|(_, entry)| !entry.warm && entry.duty < Some(Duty::Forget));
-        cold.map(|(scope, _)| *scope).collect()
+        cold.map(|(subscription, _)| *subscription).collect()
     }
 
-    /// What can be done now. Nothing is forgotten that a session still follows: what that tells of it would be written into
-    /// whatever has its number next.
-    pub(super) fn duties(&self) -> Vec<(ScopeId, Duty)> {
+    /// Duties that can be done now. A selection that a session still follows is not forgotten, because its deliveries
+    /// would be written to the next selection with the same number.
+    pub(super) fn duties(&self) -> Vec<(SubscriptionId, Duty)> {
         let entries = self.entries.lock();
         let due = entries.iter().filter(|(_, entry)| !entry.is_followed());
-        due.filter_map(|(scope, entry)| Some((*scope, entry.duty?))).collect()
+        due.filter_map(|(subscription, entry)| Some((*subscription, entry.duty?))).collect()
     }
 
-    /// A duty was done, and the store has committed it.
-    pub(super) fn done(&self, scope: ScopeId, duty: Duty) {
+    /// Records that a duty was done and committed by the store.
+    pub(super) fn done(&self, subscription: SubscriptionId, duty: Duty) {
         let mut entries = self.entries.lock();
         if duty == Duty::Forget {
-            entries.remove(&scope);
-        } else if let Some(entry) = entries.get_mut(&scope).filter(|entry| entry.duty == Some(duty)) {
+            entries.remove(&subscription);
+        } else if let Some(entry) = entries.get_mut(&subscription).filter(|entry| entry.duty == Some(duty)) {
             entry.duty = None;
         }
         drop(entries);
         self.tell();
     }
 
-    /// Has those selections outside the warm set forgotten that the cloud refused so long ago that nobody waits for the
-    /// reason any more, and of which there is nothing to lose.
-    pub(super) fn forget_refused(&self, is_empty: impl Fn(ScopeId) -> bool) {
+    /// Forgets selections outside the warm set that have no copy and that the cloud refused so long ago that no client
+    /// waits for the reason.
+    pub(super) fn forget_refused(&self, is_empty: impl Fn(SubscriptionId) -> bool) {
         let now = Instant::now();
-        for (scope, entry) in self.entries.lock().iter_mut() {
+        for (subscription, entry) in self.entries.lock().iter_mut() {
             let refused = matches!(entry.standing, Standing::Refused { code: 401 | 403 | 404, .. });
             let forgettable = refused && !entry.warm && entry.duty.is_none();
-            if forgettable && entry.is_refusal_old(now) && is_empty(*scope) {
+            if forgettable && entry.is_refusal_old(now) && is_empty(*subscription) {
                 entry.duty = Some(Duty::Forget);
             }
         }
         self.tell();
     }
 
-    /// Has a selection forgotten of those outside the warm set that fit: the sender that has most of them all gives up the one that it
-    /// asked for longest ago, and so on, until one is given up that nobody else has asked for. None fits: none.
-    pub(super) fn evict(&self, fits: impl Fn(ScopeId, &Selection) -> bool) -> Option<ScopeId> {
+    /// Evicts one selection outside the warm set for which `fits` holds. The sender with the most selections gives up
+    /// the one it requested longest ago, and so on, until one is given up that no other sender has requested. Returns
+    /// `None` if none fits.
+    pub(super) fn evict(&self, fits: impl Fn(SubscriptionId, &Selection) -> bool) -> Option<SubscriptionId> {
         self.evict_by(|_| 1, fits)
     }
 
-    /// The same, of the sender whose selections weigh most.
+    /// As [`Self::evict`], starting with the sender whose selections weigh most.
     pub(super) fn evict_by(
         &self,
-        weight: impl Fn(ScopeId) -> u64,
-        fits: impl Fn(ScopeId, &Selection) -> bool,
-    ) -> Option<ScopeId> {
+        weight: impl Fn(SubscriptionId) -> u64,
+        fits: impl Fn(SubscriptionId, &Selection) -> bool,
+    ) -> Option<SubscriptionId> {
         let mut entries = self.entries.lock();
         let mut has: BTreeMap<Option<String>, u64> = BTreeMap::new();
         let mut idle = Vec::new();
-        for (scope, entry) in entries.iter().filter(|(_, entry)| entry.can_go()) {
-            let fits = fits(*scope, &entry.selection);
+        for (subscription, entry) in entries.iter().filter(|(_, entry)| entry.can_go()) {
+            let fits = fits(*subscription, &entry.selection);
             for (share, used) in entry.claims.shares() {
                 let share = share.map(str::to_owned);
-                *has.entry(share.clone()).or_default() += weight(*scope);
+                *has.entry(share.clone()).or_default() += weight(*subscription);
                 if fits {
-                    idle.push((share, used.or(entry.used), *scope));
+                    idle.push((share, used.or(entry.used), *subscription));
                 }
             }
         }
-        let scope = loop {
+        let subscription = loop {
             let next = idle.iter().enumerate();
             let next = next.min_by_key(|(_, (share, used, _))| (Reverse(has.get(share).copied()), *used))?.0;
-            let (share, _, scope) = idle.swap_remove(next);
+            let (share, _, subscription) = idle.swap_remove(next);
             if let Some(weighs) = has.get_mut(&share) {
-                *weighs = weighs.saturating_sub(weight(scope));
+                *weighs = weighs.saturating_sub(weight(subscription));
             }
-            let Some(entry) = entries.get_mut(&scope) else { continue };
+            let Some(entry) = entries.get_mut(&subscription) else { continue };
             if entry.claims.give_up(share.as_deref()) {
                 entry.duty = Some(Duty::Forget);
-                break scope;
+                break subscription;
             }
         };
         drop(entries);
         self.tell();
-        Some(scope)
+        Some(subscription)
     }
 
-    /// Has a sender give up one, unless one is about to go; it is forgotten if nobody else has asked for it. False when none of them
-    /// fits.
-    pub(super) fn evict_of(&self, sender: &str, fits: impl Fn(ScopeId, &Selection) -> bool) -> bool {
+    /// Makes a sender give up a selection, unless one of its selections is about to be forgotten already. The selection
+    /// is forgotten if no other sender has requested it. Returns false if none fits.
+    pub(super) fn evict_of(&self, sender: &str, fits: impl Fn(SubscriptionId, &Selection) -> bool) -> bool {
         let mut entries = self.entries.lock();
         if owned(&entries, sender).any(|entry| entry.duty == Some(Duty::Forget)) {
             return true;
         }
         let own = entries.iter_mut().filter(|(_, entry)| entry.claims.has(sender));
-        let idle = own.filter(|(scope, entry)| entry.can_go() && fits(**scope, &entry.selection));
+        let idle =
+            own.filter(|(subscription, entry)| entry.can_go() && fits(**subscription, &entry.selection));
         let Some((_, entry)) = idle.min_by_key(|(_, entry)| entry.claims.asked(sender)) else { return false };
         if entry.claims.give_up(Some(sender)) {
             entry.duty = Some(Duty::Forget);
@@ -299,21 +301,21 @@ impl Board {
         true
     }
 
-    /// Whether as many selections are kept for a sender as for one may be.
+    /// Whether a sender has the maximum number of selections.
     pub(super) fn has_its_share(&self, sender: &str) -> bool {
         has_its_share(&self.entries.lock(), sender)
     }
 
-    /// Whether something is about to be forgotten.
+    /// Whether any selection is about to be forgotten.
     pub(super) fn is_any_leaving(&self) -> bool {
         self.entries.lock().values().any(|entry| entry.duty == Some(Duty::Forget))
     }
 
-    /// Marks what clients read as used, and has the session compare what is still wanted.
-    pub(super) fn rest(&self, is_read: impl Fn(ScopeId, &Selection) -> bool) {
+    /// Marks selections that clients read as used, and makes the session compare what is still wanted.
+    pub(super) fn rest(&self, is_read: impl Fn(SubscriptionId, &Selection) -> bool) {
         let now = Instant::now();
-        for (scope, entry) in self.entries.lock().iter_mut() {
-            if !entry.warm && is_read(*scope, &entry.selection) {
+        for (subscription, entry) in self.entries.lock().iter_mut() {
+            if !entry.warm && is_read(*subscription, &entry.selection) {
                 entry.used = Some(now);
                 entry.claims.rest(now);
             }
@@ -325,7 +327,7 @@ impl Board {
         self.entries.lock().len()
     }
 
-    /// A part of this agent wants a selection that is not here. It comes when there is room.
+    /// Records that a part of this agent wants a selection that is not on the board. It is opened when there is room.
     pub(super) fn wish(&self, selection: Selection) {
         let mut wishes = self.wishes.lock();
         if wishes.len() >= WISHES_MAX || wishes.contains_key(&selection) {
@@ -340,12 +342,12 @@ impl Board {
         self.wishes.lock().keys().cloned().collect()
     }
 
-    /// A wish was fulfilled.
+    /// Removes a fulfilled wish.
     pub(super) fn grant(&self, selection: &Selection) {
         self.wishes.lock().remove(selection);
     }
 
-    /// A wish has to wait. Whether that is news to the operator.
+    /// Records that a wish has to wait. Returns whether to log that.
     pub(super) fn delay(&self, selection: &Selection) -> bool {
         self.wishes.lock().get_mut(selection).is_some_and(|told| !std::mem::replace(told, true))
     }
@@ -357,12 +359,12 @@ impl Board {
 
 /// The selections in the share of a sender.
 fn owned<'a>(
-    entries: &'a BTreeMap<ScopeId, Entry>,
+    entries: &'a BTreeMap<SubscriptionId, Entry>,
     sender: &'a str,
 ) -> impl Iterator<Item = &'a Entry> + use<'a> {
     entries.values().filter(move |entry| entry.claims.has(sender))
 }
 
-fn has_its_share(entries: &BTreeMap<ScopeId, Entry>, sender: &str) -> bool {
+fn has_its_share(entries: &BTreeMap<SubscriptionId, Entry>, sender: &str) -> bool {
     owned(entries, sender).count() >= KEPT_PER_SENDER_MAX
 }

@@ -1,21 +1,21 @@
-//! In whose names a selection can be followed that this node does not follow in its own. Several callers share it; what the
-//! cloud refuses to one of them says nothing about the others.
+//! The callers in whose names a selection can be followed that the node has no right to follow itself. Several callers
+//! share the selection. A refusal to one of them does not affect the others.
 
 use tokio::time::Instant;
 
 use super::REFUSAL_BELIEVED;
 
-/// Callers of one selection whose tokens are remembered; the one that asked longest ago makes room.
+/// Maximum number of callers of one selection whose tokens are remembered. The one with the oldest request makes room.
 const CALLERS_MAX: usize = 16;
 
-/// See the module.
+/// The callers of one selection.
 #[derive(Debug, Default)]
 pub(super) struct Callers {
-    /// Whoever asked last is the last.
+    /// In the order of their last requests, newest last.
     asked: Vec<Caller>,
-    /// Token of the subscription that there is, or that was last.
+    /// Token of the current or last subscription.
     opened: Option<String>,
-    /// Token of the subscription that has brought the copy up to date last.
+    /// Token of the subscription that last brought the copy up to date.
     holder: Option<String>,
 }
 
@@ -33,7 +33,7 @@ struct Refusal {
 }
 
 impl Callers {
-    /// Somebody asks. An old refusal is tried again.
+    /// Records a request. Clears an old refusal, so that the caller is tried again.
     pub(super) fn ask(&mut self, token: &str, now: Instant) {
         let known = self.asked.iter().position(|caller| caller.token == token);
         let caller = match known {
@@ -51,7 +51,7 @@ impl Callers {
         }
     }
 
-    /// The token with which it can be followed: the one that is known to have the right, or else the newest.
+    /// The token to follow the selection with: the one that is known to have the right, or else the newest.
     pub(super) fn name(&self) -> Option<&str> {
         let mut able = self.asked.iter().rev().filter(|caller| caller.refusal.is_none());
         let holds = |caller: &&Caller| self.holder.as_ref() == Some(&caller.token);
@@ -59,18 +59,18 @@ impl Callers {
         caller.map(|caller| caller.token.as_str())
     }
 
-    /// A subscription begins: with which token.
+    /// Begins a subscription. Returns its token.
     pub(super) fn open(&mut self) -> Option<String> {
         self.opened = self.name().map(str::to_owned);
         self.opened.clone()
     }
 
-    /// The subscription has brought the copy up to date.
+    /// Records that the subscription brought the copy up to date.
     pub(super) fn live(&mut self) {
         self.holder.clone_from(&self.opened);
     }
 
-    /// The cloud refuses the subscription to the caller in whose name it is. Whether this caller had the right before.
+    /// Records that the cloud refused the subscription. Returns whether its caller had the right before.
     pub(super) fn refuse(&mut self, code: u16, reason: &str, now: Instant) -> bool {
         let Some(opened) = self.opened.take() else { return false };
         if let Some(caller) = self.asked.iter_mut().find(|caller| caller.token == opened) {
@@ -83,7 +83,7 @@ impl Callers {
         held
     }
 
-    /// What the cloud has answered to one of the callers.
+    /// The cloud's refusal to one of the callers.
     pub(super) fn refusal(&self, token: &str) -> Option<(u16, String)> {
         let caller = self.asked.iter().find(|caller| caller.token == token)?;
         caller.refusal.as_ref().map(|refusal| (refusal.code, refusal.reason.clone()))

@@ -1,19 +1,19 @@
-//! Who asks for a selection. It is in the share of each of them, and stays until all have given it up: nobody makes what others
-//! read go by asking for it too.
+//! The senders that request a selection. It counts in the share of each, and stays until all have given it up. So a
+//! sender cannot evict what others read by requesting it too.
 
 use std::collections::BTreeMap;
 
 use tokio::time::Instant;
 
-/// Senders that can have a claim to a selection; it stays for those who came first.
+/// Maximum number of senders with a claim to a selection. The first ones keep their claims.
 pub(super) const CLAIMS_MAX: usize = 16;
 
-/// See the module.
+/// The claims to one selection, with the time of each sender's last request.
 #[derive(Debug, Default)]
 pub(super) struct Claims(BTreeMap<String, Instant>);
 
 impl Claims {
-    /// A sender asks. One that has all it may have gets no claim to what is kept for others already.
+    /// Records a request. A sender with a full share gets no claim to a selection that is already kept for others.
     pub(super) fn ask(&mut self, sender: &str, now: Instant, has_its_share: bool) {
         if let Some(used) = self.0.get_mut(sender) {
             *used = now;
@@ -26,23 +26,23 @@ impl Claims {
         self.0.contains_key(sender)
     }
 
-    /// When a sender asked last; none: it has no claim.
+    /// Time of a sender's last request; `None` if it has no claim.
     pub(super) fn asked(&self, sender: &str) -> Option<Instant> {
         self.0.get(sender).copied()
     }
 
-    /// Somebody reads it all the time: nobody knows who.
+    /// Renews all claims, because an unknown one of the senders is reading the selection.
     pub(super) fn rest(&mut self, now: Instant) {
         self.0.values_mut().for_each(|used| *used = now);
     }
 
-    /// Whose share it is in, and when each of them asked last; the node's where nobody has a claim.
+    /// The senders in whose shares it counts, with their last requests; the node (`None`) if there are no claims.
     pub(super) fn shares(&self) -> impl Iterator<Item = (Option<&str>, Option<Instant>)> {
         let node = self.0.is_empty().then_some((None, None));
         node.into_iter().chain(self.0.iter().map(|(sender, used)| (Some(sender.as_str()), Some(*used))))
     }
 
-    /// Somebody has no room for it. Whether it is in nobody's share any more.
+    /// Gives up the claim of a sender. Returns true if it was the last one, or if there was none.
     pub(super) fn give_up(&mut self, share: Option<&str>) -> bool {
         if self.0.len() > 1
             && let Some(sender) = share

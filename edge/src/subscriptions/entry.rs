@@ -1,8 +1,8 @@
-//! One selection: who wants it, how far it has come, and what a refusal of the cloud does to it.
+//! One selection: who wants it, its progress, and the effect of a refusal by the cloud.
 //!
-//! A copy that this node follows for others is shared by callers with rights of their own, each of whom is asked for them
-//! ([`crate::localapi`]). So it is taken away only when the right goes with which it was brought here; a caller who never
-//! had that right, or whose token has ended, takes nothing from the others.
+//! A copy that this node follows for callers is shared by all callers whose own rights allow it ([`crate::localapi`]).
+//! So it is removed only when the right is lost with which it was fetched. A caller that never had that right, or whose
+//! token has expired, does not affect the others.
 
 use tokio::time::Instant;
 
@@ -11,12 +11,12 @@ use super::claims::Claims;
 use super::{IDLE_LIMIT, REFUSAL_BELIEVED};
 use crate::store::Selection;
 
-/// How far a selection has come in the session that there is now.
+/// Progress of a selection in the current session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Standing {
     /// Not followed.
     Idle,
-    /// Asked for; not compared yet.
+    /// Requested; not compared yet.
     Opening,
     /// Complete, and kept up to date.
     Live,
@@ -24,19 +24,19 @@ pub(crate) enum Standing {
     Refused {
         /// HTTP status code that a Kubernetes client would see.
         code: u16,
-        /// Sentence for the operator.
+        /// Message for the operator.
         reason: String,
     },
 }
 
-/// What has to be done with a selection before it is followed again.
+/// What must be done with a selection before it is followed again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Duty {
-    /// Its watches end: one of them may be that of a caller who was refused. The others come again with their own rights.
+    /// End its watches, since one may belong to a refused caller. The other callers watch again with their own rights.
     EndWatches,
-    /// Its copy is taken away.
+    /// Delete its copy.
     Clear,
-    /// It is forgotten.
+    /// Forget it.
     Forget,
 }
 
@@ -46,21 +46,21 @@ pub(super) struct Entry {
     pub(super) selection: Selection,
     /// Always followed, never forgotten.
     pub(super) warm: bool,
-    /// When a client last asked for it; none before the first time in this process.
+    /// When a client last requested it; `None` before the first time in this process.
     pub(super) used: Option<Instant>,
     pub(super) callers: Callers,
-    /// In whose shares it is; in none: in the node's.
+    /// The senders in whose shares it counts; without any, it counts in the node's.
     pub(super) claims: Claims,
     pub(super) standing: Standing,
     pub(super) refused_at: Option<Instant>,
-    /// Code of the last refusal that the operator was told of.
+    /// Code of the last refusal that was reported to the operator.
     told: Option<u16>,
-    /// Until it is done nobody follows the selection, so that the cloud is told of no copy that is about to go.
+    /// Until it is done the selection is not followed, so that no inventory has a copy that is about to be deleted.
     pub(super) duty: Option<Duty>,
 }
 
 impl Entry {
-    /// Nobody has asked for it yet.
+    /// A selection without any request yet.
     pub(super) fn new(selection: Selection) -> Self {
         Self {
             selection,
@@ -82,17 +82,17 @@ impl Entry {
         asked && !refused && !self.is_nameless() && self.duty.is_none()
     }
 
-    /// Whether it may be forgotten and is not about to be.
+    /// Whether it may be forgotten, and is not about to be already.
     pub(super) fn can_go(&self) -> bool {
         !self.warm && self.duty < Some(Duty::Forget)
     }
 
-    /// Whether a refusal is believed no longer.
+    /// Whether the last refusal no longer counts.
     pub(super) fn is_refusal_old(&self, now: Instant) -> bool {
         self.refused_at.is_none_or(|at| now.duration_since(at) >= REFUSAL_BELIEVED)
     }
 
-    /// In nobody's name nothing is asked; the next caller brings a token.
+    /// Whether it needs a caller's token and there is none. It is not requested then; the next caller has a token.
     fn is_nameless(&self) -> bool {
         self.selection.borrowed && self.callers.name().is_none()
     }
@@ -102,12 +102,12 @@ impl Entry {
         matches!(self.standing, Standing::Opening | Standing::Live)
     }
 
-    /// Whether a refusal concerns the caller in whose name the selection is followed, and nobody else.
+    /// Whether a refusal concerns only the caller in whose name the selection is followed.
     fn is_personal(&self, code: u16) -> bool {
         self.selection.borrowed && matches!(code, 401 | 403)
     }
 
-    /// It has come further. Whether that is news to the operator.
+    /// Records its standing. Returns whether to report it to the operator.
     pub(super) fn stands(&mut self, standing: Standing, now: Instant) -> bool {
         if let Standing::Refused { code, reason } = &standing {
             return self.refuse(*code, reason, now);
@@ -125,7 +125,7 @@ impl Entry {
         let personal = self.is_personal(code);
         let had_right = personal && self.callers.refuse(code, reason, now);
         let duty = match code {
-            // A token that has ended says nothing about the rights of an account.
+            // An expired token says nothing about the rights of an account.
             403 if had_right || !personal => Some(Duty::Clear),
             404 => Some(Duty::Clear),
             _ if personal => Some(Duty::EndWatches),
@@ -142,10 +142,10 @@ impl Entry {
         self.told.replace(code) != Some(code)
     }
 
-    /// A client asks. A refusal that is old, or that was for somebody else, is tried again.
+    /// Records a client's request. A refusal that is old, or that concerned another caller, is cleared.
     pub(super) fn demand(&mut self, token: Option<&str>, now: Instant) {
         self.used = Some(now);
-        // What this node follows in its own name stays so, whoever reads it.
+        // A selection that this node follows in its own name never needs the token of a reader.
         if let Some(token) = token.filter(|_| self.selection.borrowed) {
             self.callers.ask(token, now);
         }

@@ -1,4 +1,4 @@
-//! Selections that several callers share, and those that come and go.
+//! Selections that several callers share, and selections that are evicted and requested again.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ fn maps() -> Resource {
     Resource::new("", "v1", "configmaps")
 }
 
-/// What callers follow in their own names.
+/// A selection that callers follow in their own names.
 fn borrowed() -> Selection {
     Selection { namespace: "default".to_owned(), borrowed: true, ..Selection::all(maps()) }
 }
@@ -56,46 +56,47 @@ impl Edge {
         tokio::spawn(self.subscriptions.clone().keep())
     }
 
-    /// A caller asks.
-    async fn ask(&self, token: &str) -> ScopeId {
+    /// A caller requests the selection.
+    async fn ask(&self, token: &str) -> SubscriptionId {
         let deadline = Instant::now() + PATIENCE;
         let who = Borrower { sender: token, token };
         self.subscriptions.request(&borrowed(), Some(who), deadline).await.unwrap()
     }
 
-    /// The session follows a selection if that is wanted: in whose name.
-    fn subscribe(&self, scope: ScopeId) -> Option<String> {
-        self.board.wanted().contains(&scope).then(|| self.board.open(scope))??.token
+    /// Makes the session follow a selection if it is wanted. Returns in whose name.
+    fn subscribe(&self, subscription: SubscriptionId) -> Option<String> {
+        self.board.wanted().contains(&subscription).then(|| self.board.open(subscription))??.token
     }
 
-    async fn subscribed(&self, scope: ScopeId, token: &str) {
-        wait_for("a subscription", async || self.subscribe(scope).is_some_and(|name| name == token)).await;
+    async fn subscribed(&self, subscription: SubscriptionId, token: &str) {
+        wait_for("a subscription", async || self.subscribe(subscription).is_some_and(|name| name == token))
+            .await;
     }
 
     /// The cloud delivers the first list, of one object.
-    async fn fill(&self, scope: ScopeId) {
+    async fn fill(&self, subscription: SubscriptionId) {
         let key = ObjectKey::new(maps(), "default", "app");
         let body = Bytes::from_static(br#"{"metadata":{"name":"app","namespace":"default","uid":"u"}}"#);
         let uid = Uid::parse("u").unwrap();
         let version = ObjectVersion { uid, revision: CloudRevision(7), hash: ContentHash(1) };
         let object = SharedObject::new(key, version, body, Vec::new());
-        let delivery = Delivery { scope, change: Change::Upsert(Arc::new(object)) };
+        let delivery = Delivery { subscription, change: Change::Upsert(Arc::new(object)) };
         self.store.apply(vec![delivery]).await.unwrap()[0].clone().unwrap();
         let epoch = Epoch { cluster: Uid::parse("cluster").unwrap(), generation: 1 };
-        self.store.caught_up(scope, epoch, CloudRevision(7)).await.unwrap();
-        self.board.stands(scope, Standing::Live);
+        self.store.caught_up(subscription, epoch, CloudRevision(7)).await.unwrap();
+        self.board.stands(subscription, Standing::Live);
     }
 
-    /// Somebody reads in the name of the token, and watches.
-    async fn live(&self, token: &str) -> (ScopeId, ChangeStream) {
-        let scope = self.ask(token).await;
-        self.subscribed(scope, token).await;
-        self.fill(scope).await;
-        (scope, self.store.scoped(scope).watch(&maps(), self.store.revision()).unwrap())
+    /// A caller reads with the token, and watches.
+    async fn live(&self, token: &str) -> (SubscriptionId, ChangeStream) {
+        let subscription = self.ask(token).await;
+        self.subscribed(subscription, token).await;
+        self.fill(subscription).await;
+        (subscription, self.store.subscribed(subscription).watch(&maps(), self.store.revision()).unwrap())
     }
 
-    fn refuse(&self, scope: ScopeId, code: u16) {
-        self.board.stands(scope, Standing::Refused { code, reason: format!("code {code}") });
+    fn refuse(&self, subscription: SubscriptionId, code: u16) {
+        self.board.stands(subscription, Standing::Refused { code, reason: format!("code {code}") });
     }
 
     fn reconnect(&self) {
@@ -103,8 +104,8 @@ impl Edge {
         self.board.session(true);
     }
 
-    fn copied(&self, scope: ScopeId) -> usize {
-        self.store.scoped(scope).list(&maps(), None).map_or(0, |list| list.items.len())
+    fn copied(&self, subscription: SubscriptionId) -> usize {
+        self.store.subscribed(subscription).list(&maps(), None).map_or(0, |list| list.items.len())
     }
 }
 
@@ -116,15 +117,15 @@ fn goes_on(watch: &mut ChangeStream) -> bool {
 async fn what_one_caller_may_not_read_is_taken_from_nobody_else() {
     let edge = Edge::new(61).await;
     let keeper = edge.keep();
-    let (scope, mut watch) = edge.live("all").await;
-    // Somebody with a narrower right is served from the same copy.
-    assert_eq!(edge.ask("narrow").await, scope);
+    let (subscription, mut watch) = edge.live("all").await;
+    // A caller with narrower rights is served from the same copy.
+    assert_eq!(edge.ask("narrow").await, subscription);
     edge.reconnect();
-    assert_eq!(edge.subscribe(scope).as_deref(), Some("all"), "who is known to have the right");
-    edge.fill(scope).await;
+    assert_eq!(edge.subscribe(subscription).as_deref(), Some("all"), "who is known to have the right");
+    edge.fill(subscription).await;
     assert!(goes_on(&mut watch));
 
-    // After a restart nobody is known to have it.
+    // After a restart no caller is known to have the right.
     let again = Subscriptions::load(edge.store.clone()).await.unwrap();
     let again = Edge { store: edge.store.clone(), board: again.board(), subscriptions: again };
     keeper.abort();
@@ -132,12 +133,12 @@ async fn what_one_caller_may_not_read_is_taken_from_nobody_else() {
     again.board.session(true);
     again.ask("all").await;
     again.ask("narrow").await;
-    again.subscribed(scope, "narrow").await;
-    again.refuse(scope, 403);
-    let standing = again.board.standing(scope, Some("narrow"));
+    again.subscribed(subscription, "narrow").await;
+    again.refuse(subscription, 403);
+    let standing = again.board.standing(subscription, Some("narrow"));
     assert!(matches!(standing, Some(Standing::Refused { code: 403, .. })), "{standing:?}");
-    again.subscribed(scope, "all").await;
-    assert_eq!(again.copied(scope), 1, "the copy stays");
+    again.subscribed(subscription, "all").await;
+    assert_eq!(again.copied(subscription), 1, "the copy stays");
     keeper.abort();
 }
 
@@ -145,67 +146,75 @@ async fn what_one_caller_may_not_read_is_taken_from_nobody_else() {
 async fn a_token_that_has_ended_makes_room_for_another() {
     let edge = Edge::new(62).await;
     let keeper = edge.keep();
-    let (scope, mut watch) = edge.live("old").await;
+    let (subscription, mut watch) = edge.live("old").await;
     edge.ask("new").await;
-    edge.refuse(scope, 401);
-    assert_eq!(edge.board.standing(scope, Some("new")), Some(Standing::Idle), "not refused to this one");
-    // Whose watch it is nobody knows: the caller comes again, and is asked who it is.
+    edge.refuse(subscription, 401);
+    assert_eq!(
+        edge.board.standing(subscription, Some("new")),
+        Some(Standing::Idle),
+        "not refused to this one"
+    );
+    // The owner of the watch is unknown: the caller watches again, and is authorized again.
     assert!(tokio::time::timeout(PATIENCE, watch.next()).await.unwrap().unwrap().is_none());
-    edge.subscribed(scope, "new").await;
-    assert_eq!(edge.copied(scope), 1, "a token says nothing about the copy");
-    edge.refuse(scope, 401);
-    let standing = edge.board.standing(scope, Some("new"));
+    edge.subscribed(subscription, "new").await;
+    assert_eq!(edge.copied(subscription), 1, "a token says nothing about the copy");
+    edge.refuse(subscription, 401);
+    let standing = edge.board.standing(subscription, Some("new"));
     assert!(matches!(standing, Some(Standing::Refused { code: 401, .. })), "{standing:?}");
     edge.ask("new").await;
-    assert_eq!(edge.subscribe(scope), None, "it is believed for a while");
-    assert_eq!(edge.ask("newest").await, scope);
-    edge.subscribed(scope, "newest").await;
-    assert_eq!(edge.copied(scope), 1);
+    assert_eq!(edge.subscribe(subscription), None, "it is believed for a while");
+    assert_eq!(edge.ask("newest").await, subscription);
+    edge.subscribed(subscription, "newest").await;
+    assert_eq!(edge.copied(subscription), 1);
     keeper.abort();
 }
 
 #[tokio::test]
 async fn a_right_that_is_revoked_takes_the_copy_away() {
     let edge = Edge::new(63).await;
-    let (scope, mut watch) = edge.live("revoked").await;
+    let (subscription, mut watch) = edge.live("revoked").await;
     edge.ask("other").await;
-    edge.refuse(scope, 403);
+    edge.refuse(subscription, 403);
     assert!(edge.subscriptions.kept(&borrowed()).unwrap().is_none(), "from this moment on");
-    // Who follows it before it is gone would tell the cloud of what will not be there.
-    assert_eq!((edge.ask("another").await, edge.subscribe(scope)), (scope, None));
+    // If it were followed before the copy is gone, the inventory would have objects that will not be there.
+    assert_eq!((edge.ask("another").await, edge.subscribe(subscription)), (subscription, None));
     let narrow = Selection { field_selector: "metadata.name=app".to_owned(), ..borrowed() };
     assert_eq!(edge.board.covering(&narrow), None);
     let keeper = edge.keep();
     assert!(tokio::time::timeout(PATIENCE, watch.next()).await.unwrap().unwrap().is_none());
-    edge.subscribed(scope, "another").await;
-    assert_eq!(edge.store.held(scope).unwrap().inventory, []);
+    edge.subscribed(subscription, "another").await;
+    assert_eq!(edge.store.held(subscription).unwrap().inventory, []);
     keeper.abort();
 }
 
 #[tokio::test]
 async fn a_session_that_has_no_room_is_not_asked_again_at_once() {
     let edge = Edge::new(66).await;
-    let scope = edge.ask("some").await;
+    let subscription = edge.ask("some").await;
     let mut news = edge.board.news();
     news.borrow_and_update();
-    assert_eq!(edge.subscribe(scope).as_deref(), Some("some"));
-    edge.board.put_off(scope);
+    assert_eq!(edge.subscribe(subscription).as_deref(), Some("some"));
+    edge.board.put_off(subscription);
     assert!(!news.has_changed().unwrap());
-    assert_eq!(edge.subscribe(scope).as_deref(), Some("some"), "but whenever something else has changed");
+    assert_eq!(
+        edge.subscribe(subscription).as_deref(),
+        Some("some"),
+        "but whenever something else has changed"
+    );
 }
 
 #[tokio::test]
 async fn what_nobody_has_read_for_ten_minutes_is_followed_no_longer() {
     let edge = Edge::new(67).await;
-    let (scope, watch) = edge.live("some").await;
-    let is_wanted = || edge.board.wanted().contains(&scope);
+    let (subscription, watch) = edge.live("some").await;
+    let is_wanted = || edge.board.wanted().contains(&subscription);
     let mut weights = Weights::new(edge.store.commits());
-    // Only now: the store has threads of its own, for which a paused clock does not wait.
+    // Not earlier, because a paused clock does not wait for the store's own threads.
     tokio::time::pause();
     let almost = Duration::from_secs(9 * 60 + 59);
     tokio::time::advance(almost).await;
     assert!(is_wanted());
-    // Whoever watches reads all the time.
+    // A watch counts as reading all the time.
     edge.subscriptions.sweep(&mut weights).await.unwrap();
     tokio::time::advance(almost).await;
     assert!(is_wanted());
@@ -216,31 +225,31 @@ async fn what_nobody_has_read_for_ten_minutes_is_followed_no_longer() {
     assert!(is_wanted());
     tokio::time::advance(Duration::from_secs(1)).await;
     assert!(!is_wanted(), "nobody reads it any more");
-    assert_eq!(edge.copied(scope), 1, "the copy stays");
-    edge.board.demand(scope, Some(Borrower { sender: "some", token: "some" }));
+    assert_eq!(edge.copied(subscription), 1, "the copy stays");
+    edge.board.demand(subscription, Some(Borrower { sender: "some", token: "some" }));
     assert!(is_wanted(), "until somebody asks again");
 }
 
 #[tokio::test]
 async fn what_is_forgotten_is_followed_by_nobody_and_comes_again() {
     let edge = Edge::new(64).await;
-    let (scope, watch) = edge.live("some").await;
+    let (subscription, watch) = edge.live("some").await;
     drop(watch);
-    assert_eq!(edge.board.evict(|_, _| true), Some(scope));
+    assert_eq!(edge.board.evict(|_, _| true), Some(subscription));
     let keeper = edge.keep();
     let asking = edge.ask("some");
     let giving_up = async {
-        // What the session has still to write would be written into what has the number next.
+        // Pending deliveries of the session would be written to the next selection with the same number.
         wait_for("a turn of the keeper", async || edge.board.wishes().is_empty()).await;
-        assert!(edge.store.subscriptions().unwrap().iter().any(|kept| kept.scope == scope));
-        assert!(!edge.board.wanted().contains(&scope));
-        edge.board.stands(scope, Standing::Idle);
+        assert!(edge.store.subscriptions().unwrap().iter().any(|kept| kept.subscription == subscription));
+        assert!(!edge.board.wanted().contains(&subscription));
+        edge.board.stands(subscription, Standing::Idle);
     };
     edge.board.wish(Selection::all(Resource::new("", "v1", "services")));
     let (anew, ()) = tokio::join!(asking, giving_up);
     edge.subscribed(anew, "some").await;
     let kept = edge.store.subscriptions().unwrap();
-    let row = kept.iter().find(|kept| kept.scope == anew).expect("a row");
+    let row = kept.iter().find(|kept| kept.subscription == anew).expect("a row");
     assert_eq!((&row.selection, row.synced), (&borrowed(), false));
     keeper.abort();
 }
@@ -252,9 +261,10 @@ async fn what_a_part_of_the_agent_wishes_for_comes_once_there_is_room() {
     let mut watches = Vec::new();
     for number in edge.board.count()..KEPT_MAX {
         let selection = Selection { namespace: format!("n{number}"), ..Selection::all(maps()) };
-        let scope = edge.subscriptions.request(&selection, None, Instant::now() + PATIENCE).await.unwrap();
-        edge.fill(scope).await;
-        watches.push(edge.store.scoped(scope).watch(&maps(), edge.store.revision()).unwrap());
+        let subscription =
+            edge.subscriptions.request(&selection, None, Instant::now() + PATIENCE).await.unwrap();
+        edge.fill(subscription).await;
+        watches.push(edge.store.subscribed(subscription).watch(&maps(), edge.store.revision()).unwrap());
     }
     for _ in 0..3 {
         assert!(whole.list(&maps(), None).is_err());
@@ -283,9 +293,9 @@ async fn whoever_follows_ever_more_takes_no_copy_and_no_place_from_others() {
     let shop = request("shop", 0).await.unwrap();
     let mut watches = Vec::new();
     for number in 0..KEPT_PER_SENDER_MAX {
-        let scope = request("eve", number).await.unwrap();
-        edge.fill(scope).await;
-        watches.push(edge.store.scoped(scope).watch(&maps(), edge.store.revision()).unwrap());
+        let subscription = request("eve", number).await.unwrap();
+        edge.fill(subscription).await;
+        watches.push(edge.store.subscribed(subscription).watch(&maps(), edge.store.revision()).unwrap());
     }
     let refused = request("eve", 999).await.unwrap_err();
     assert!(refused.to_string().contains("64 selections are read by eve"), "{refused}");
@@ -313,7 +323,7 @@ async fn who_asks_for_what_others_follow_takes_it_from_nobody() {
     for number in 0..8 {
         shop.insert(request("shop", &format!("shop{number}")).await);
     }
-    // Eve has nothing yet, and asks for all of them. Then for many others.
+    // Eve has nothing yet, and requests all of them, then many others.
     for number in 0..8 {
         request("eve", &format!("shop{number}")).await;
     }
@@ -322,14 +332,14 @@ async fn who_asks_for_what_others_follow_takes_it_from_nobody() {
         eves.insert(request("eve", &format!("eve{number}")).await);
     }
     let wanted = edge.board.wanted();
-    let last = wanted.iter().rposition(|scope| shop.contains(scope)).unwrap();
+    let last = wanted.iter().rposition(|subscription| shop.contains(subscription)).unwrap();
     assert!(last < WARM_SET.len() + 16, "of each sender what was asked for last: {wanted:?}");
     for _ in 0..32 {
         let gone = edge.board.evict(|_, _| true).unwrap();
         assert!(eves.remove(&gone), "{gone:?} of {shop:?}");
         edge.board.done(gone, Duty::Forget);
     }
-    // Who makes room in a share that has what others have too gives up no more than that.
+    // A sender that makes room in a share with selections of others gives up only its own claim.
     for number in 0..8 {
         request("bob", &format!("shop{number}")).await;
     }

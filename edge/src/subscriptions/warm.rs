@@ -1,4 +1,4 @@
-//! The warm set: what kubelet, kube-proxy, CoreDNS and the parts of this agent need of the cluster.
+//! The warm set: the cluster objects that kubelet, kube-proxy, CoreDNS and the parts of this agent need.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use tombolo_proto::documents::WARM_SET;
 use tombolo_proto::object::{ObjectKey, Resource};
 
 use super::Subscriptions;
-use crate::store::{Scoped, Selection};
+use crate::store::{Selection, Subscribed};
 
 /// The selections that are always followed. The pushed set has the node's own Node.
 pub(crate) fn warm_set() -> Vec<Selection> {
@@ -18,8 +18,8 @@ pub(crate) fn warm_set() -> Vec<Selection> {
         .collect()
 }
 
-/// Whole resources as one store: one history, each resource in its own scope. What is not in the warm set is followed once
-/// somebody has asked for it.
+/// Whole resources as one store with one history. Each resource has its own subscription. A resource outside the warm
+/// set is followed after its first request.
 #[derive(Debug, Clone)]
 pub(crate) struct WholeStore {
     subscriptions: Subscriptions,
@@ -30,14 +30,14 @@ impl WholeStore {
         Self { subscriptions }
     }
 
-    fn part(&self, resource: &Resource) -> Result<Scoped, StoreError> {
+    fn part(&self, resource: &Resource) -> Result<Subscribed, StoreError> {
         let selection = Selection::all(resource.clone());
-        if let Some(scope) = self.subscriptions.board.covering(&selection) {
-            self.subscriptions.board.demand(scope, None);
-            return Ok(self.subscriptions.store.scoped(scope));
+        if let Some(subscription) = self.subscriptions.board.covering(&selection) {
+            self.subscriptions.board.demand(subscription, None);
+            return Ok(self.subscriptions.store.subscribed(subscription));
         }
         self.subscriptions.board.wish(selection);
-        Err(StoreError::NotSynced { reason: format!("{} were never asked for here", resource.name) })
+        Err(StoreError::NotSynced { reason: format!("{} were never requested on this node", resource.name) })
     }
 }
 

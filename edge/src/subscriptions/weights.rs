@@ -1,43 +1,44 @@
-//! How much each copy keeps on the disk. To find out, all of it is read: only when something was written since, and where
-//! nobody waits for it.
+//! The size of each copy on disk. Measuring reads the whole copy, so it is done only after a commit, and on a blocking
+//! thread.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
-use tombolo_proto::ids::ScopeId;
+use tombolo_proto::ids::SubscriptionId;
 
 use super::Unreadable;
 use crate::store::ReadError;
 
-/// Bytes that each copy keeps and nothing else does, as they were when they were measured.
+/// Bytes that only this copy keeps, for each copy, as last measured.
 #[derive(Debug)]
 pub(super) struct Weights {
     commits: watch::Receiver<u64>,
-    measured: BTreeMap<ScopeId, u64>,
+    measured: BTreeMap<SubscriptionId, u64>,
 }
 
 impl Weights {
-    /// Nothing is measured yet. `commits` grows with every commit of the store.
+    /// Weights that are not measured yet. `commits` grows with every commit of the store.
     pub(super) fn new(mut commits: watch::Receiver<u64>) -> Self {
         commits.mark_changed();
         Self { commits, measured: BTreeMap::new() }
     }
 
-    /// Measures the copies, unless they are what they were.
+    /// Measures the copies, unless nothing was committed since the last time.
     ///
     /// # Errors
-    /// [`Unreadable::Store`] when one cannot be read; it is tried again the next time.
+    /// [`Unreadable::Store`] when one cannot be read; the next call retries.
     pub(super) async fn refresh(
         &mut self,
-        copies: BTreeSet<ScopeId>,
-        weigh: impl Fn(ScopeId) -> Result<u64, ReadError> + Send + 'static,
+        copies: BTreeSet<SubscriptionId>,
+        weigh: impl Fn(SubscriptionId) -> Result<u64, ReadError> + Send + 'static,
     ) -> Result<(), Unreadable> {
         if !self.commits.has_changed().unwrap_or(false) {
             return Ok(());
         }
         self.commits.borrow_and_update();
-        let all = move || copies.into_iter().map(|scope| Ok((scope, weigh(scope)?))).collect();
+        let all =
+            move || copies.into_iter().map(|subscription| Ok((subscription, weigh(subscription)?))).collect();
         let measured: Result<BTreeMap<_, _>, ReadError> = match spawn_blocking(all).await {
             Ok(measured) => measured,
             Err(error) => Err(ReadError::Storage(error.to_string())),
@@ -50,13 +51,13 @@ impl Weights {
     }
 
     /// Bytes of one copy.
-    pub(super) fn of(&self, scope: ScopeId) -> u64 {
-        self.measured.get(&scope).copied().unwrap_or(0)
+    pub(super) fn of(&self, subscription: SubscriptionId) -> u64 {
+        self.measured.get(&subscription).copied().unwrap_or(0)
     }
 
     /// Bytes of these copies.
-    pub(super) fn sum(&self, copies: &BTreeSet<ScopeId>) -> u64 {
-        copies.iter().map(|scope| self.of(*scope)).sum()
+    pub(super) fn sum(&self, copies: &BTreeSet<SubscriptionId>) -> u64 {
+        copies.iter().map(|subscription| self.of(*subscription)).sum()
     }
 }
 
@@ -72,7 +73,7 @@ mod tests {
     #[tokio::test]
     async fn copies_are_read_beside_the_runtime_and_only_after_a_commit() {
         let (commits, told) = watch::channel(0_u64);
-        let copies = BTreeSet::from([ScopeId(3), ScopeId(4)]);
+        let copies = BTreeSet::from([SubscriptionId(3), SubscriptionId(4)]);
         let reads: Arc<Mutex<Vec<ThreadId>>> = Arc::default();
         let mut weights = Weights::new(told);
         let mut fails = false;
@@ -82,13 +83,13 @@ mod tests {
             }
             fails = step == "fails";
             let noted = Arc::clone(&reads);
-            let weigh = move |scope: ScopeId| {
+            let weigh = move |subscription: SubscriptionId| {
                 noted.lock().push(current().id());
-                if fails { Err(ReadError::Damaged("row")) } else { Ok(u64::from(scope.0)) }
+                if fails { Err(ReadError::Damaged("row")) } else { Ok(u64::from(subscription.0)) }
             };
             assert_eq!(weights.refresh(copies.clone(), weigh).await.is_err(), fails, "{step}");
             assert_eq!(reads.lock().len(), reads_in_all, "{step}");
-            assert_eq!((weights.sum(&copies), weights.of(ScopeId(4))), (7, 4), "{step}");
+            assert_eq!((weights.sum(&copies), weights.of(SubscriptionId(4))), (7, 4), "{step}");
         }
         assert!(!fails && !reads.lock().contains(&current().id()));
     }

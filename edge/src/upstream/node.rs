@@ -25,13 +25,13 @@ use crate::paths::LEASE_NAMESPACE;
 use crate::store::{Call, Report, ReportKind};
 use tombolo_apicore::schema::format::micros;
 
-/// How long a renewal is good for, in seconds (the kubelet's).
+/// Duration of the lease, in seconds (the kubelet's).
 const LEASE_SECONDS: u32 = 40;
 
 /// Media type of plain merge patches.
 const MERGE: &str = "application/merge-patch+json";
 
-/// Waits between attempts to register.
+/// Delays between attempts to register.
 const RETRY: BackoffConfig =
     BackoffConfig { first: Duration::from_millis(500), max: Duration::from_secs(30), factor: 2.0 };
 
@@ -49,7 +49,7 @@ pub(super) async fn run(upstream: Arc<Upstream>) {
     }
 }
 
-/// Session by session, until the agent ends.
+/// Registers and reports in each session, until the agent stops.
 async fn sessions(presence: &mut Presence<'_>, rng: &mut StdRng) {
     let mut state = presence.upstream.hub.state();
     while let Ok(online) = state.wait_for(crate::hub::HubState::online).await.map(|state| state.sessions) {
@@ -57,17 +57,17 @@ async fn sessions(presence: &mut Presence<'_>, rng: &mut StdRng) {
         let mut observer = presence.upstream.hub.state();
         tokio::select! {
             () = presence.present(rng) => {}
-            // Another session may be with another cloudcore: begin again.
+            // A new session may be with another cloudcore: start again.
             _ = observer.wait_for(|state| !same(state)) => {}
         }
     }
 }
 
-/// Why an attempt to register did not succeed.
+/// Why an attempt to register failed.
 enum NotRegistered {
-    /// The session ended, or a drain did: another one begins again.
+    /// The session ended. The next one starts again.
     SessionOver,
-    /// A kubelet has: the agent is not to speak for the node, though the store does not say so yet.
+    /// A kubelet has registered the node, although the store does not have its Node object yet.
     Kubelets,
     Because(String),
 }
@@ -84,20 +84,20 @@ impl From<String> for NotRegistered {
     }
 }
 
-/// The node as the cloud sees it.
+/// Keeps the node's registration, lease and status up to date at the cloud.
 struct Presence<'a> {
     upstream: &'a Upstream,
     facts: &'a NodeFacts,
     fault: Fault,
-    /// The labels of the Node object were put right since the agent started.
+    /// Whether the labels of the Node object were corrected since the agent started.
     labelled: bool,
 }
 
 impl Presence<'_> {
-    /// One session: registers, then keeps lease and status fresh until it is dropped.
+    /// Registers in a session, then renews lease and status until it is dropped.
     ///
-    /// What the store has of the Node is believed, and the Lease that came with it: a fleet that comes back asks for neither. The
-    /// first status and the first renewal, which are told anyway, find out what has been deleted meanwhile.
+    /// If the store has the Node, it is assumed to exist, and so is its Lease. So a fleet that reconnects reads
+    /// neither. The first status and the first renewal, which are sent anyway, detect a deletion.
     async fn present(&mut self, rng: &mut StdRng) {
         let upstream = self.upstream;
         let mut state = upstream.hub.state();
@@ -125,8 +125,8 @@ impl Presence<'_> {
         }
     }
 
-    /// Tries until the Node object is there, which it is when it is `held`, and its Lease where the Node is new; gives the UID when
-    /// that is known.
+    /// Retries until the Node object exists, which it does if it is `held`, and the Lease of a new Node. Returns the
+    /// UID if it is known.
     async fn registered(&mut self, held: Option<Value>, rng: &mut StdRng) -> Option<String> {
         let mut backoff = Backoff::new(RETRY);
         loop {
@@ -141,9 +141,9 @@ impl Presence<'_> {
                     }
                     return uid;
                 }
-                // The caller drops this attempt as soon as it sees the end too.
+                // The caller drops this attempt when it notices the end.
                 Err(NotRegistered::SessionOver) => std::future::pending().await,
-                // Dropped too, as soon as the node's copy is here.
+                // This attempt is also dropped when the store has the Node object.
                 Err(NotRegistered::Kubelets) => {
                     debug!(node = %self.upstream.node, "a kubelet has registered this node");
                     tokio::time::sleep(backoff.next_delay(rng)).await;
@@ -151,9 +151,9 @@ impl Presence<'_> {
                 Err(NotRegistered::Because(why)) => {
                     let delay = backoff.next_delay(rng);
                     if self.fault.failed(&why) {
-                        warn!(%why, retry_in = ?delay, "the node could not be registered");
+                        warn!(%why, retry_in = ?delay, "cannot register the node; retrying");
                     } else {
-                        debug!(%why, retry_in = ?delay, "the node could still not be registered");
+                        debug!(%why, retry_in = ?delay, "still cannot register the node; retrying");
                     }
                     tokio::time::sleep(delay).await;
                 }
@@ -161,7 +161,7 @@ impl Presence<'_> {
         }
     }
 
-    /// Creates the Node object and its Lease, or finds that the Node is there. Gives its UID when the answer tells it.
+    /// Creates the Node object and its Lease, or finds the existing Node. Returns its UID if the answer has one.
     async fn register(&mut self, rng: &mut StdRng) -> Result<Option<String>, NotRegistered> {
         let upstream = self.upstream;
         let object = self.wanted();
@@ -191,8 +191,8 @@ impl Presence<'_> {
         }
     }
 
-    /// The Node object was there before: its UID. Once after a start its default labels are put right, as the
-    /// kubelet does; all else in it may be an operator's will.
+    /// Handles an existing Node object. Returns its UID. Once after a start it corrects the default labels, as the
+    /// kubelet does. Operators may have set everything else.
     async fn found(&mut self, node: &Value) -> Result<Option<String>, NotRegistered> {
         if self.upstream.is_left_to_kubelet(node) {
             return Err(NotRegistered::Kubelets);
@@ -210,7 +210,7 @@ impl Presence<'_> {
     }
 }
 
-/// The Node object as the store holds it, or, where its copy has not come yet, as the cloud tells it.
+/// The Node object from the store, or from the cloud if the store does not have it yet.
 async fn present_node(upstream: &Upstream) -> Result<Value, NotRegistered> {
     if let Some(node) = upstream.held_node() {
         return Ok(node);
@@ -218,25 +218,25 @@ async fn present_node(upstream: &Upstream) -> Result<Value, NotRegistered> {
     let path = format!("/api/v1/nodes/{}", upstream.node);
     let reply = upstream.hub.api(call("GET", path, "", ""), CALL_TIMEOUT, None).await?;
     let node = serde_json::from_slice(&reply.body).ok().filter(|_| reply.code == 200);
-    node.ok_or_else(|| format!("the node is there, but its read is answered with {}", reply.code).into())
+    node.ok_or_else(|| format!("the Node object exists, but reading it returned {}", reply.code).into())
 }
 
-/// Sets labels of the Node object; false when that must be tried again.
+/// Sets labels of the Node object. Returns false if that must be retried.
 async fn relabel(upstream: &Upstream, labels: &Map<String, Value>) -> bool {
     let patch = json!({"metadata": {"labels": labels}}).to_string();
     let request = call("PATCH", format!("/api/v1/nodes/{}", upstream.node), MERGE, &patch);
     match upstream.hub.api(request, CALL_TIMEOUT, None).await {
         Ok(reply) if reply.code == 200 => {
-            info!(node = %upstream.node, ?labels, "labels of the node are put right");
+            info!(node = %upstream.node, ?labels, "the node's labels are corrected");
             true
         }
         Ok(reply) => {
             let answer = String::from_utf8_lossy(&reply.body).into_owned();
-            warn!(code = reply.code, %answer, "labels of the node could not be put right");
+            warn!(code = reply.code, %answer, "cannot correct the node's labels");
             reply.code < 500
         }
         Err(error) => {
-            debug!(%error, "labels of the node could not be put right");
+            debug!(%error, "cannot correct the node's labels");
             false
         }
     }
@@ -267,13 +267,13 @@ async fn create_lease(upstream: &Upstream, uid: Option<&str>) {
     let path = format!("/apis/coordination.k8s.io/v1/namespaces/{LEASE_NAMESPACE}/leases");
     let request = call("POST", path, "application/json", &lease.to_string());
     match upstream.hub.api(request, CALL_TIMEOUT, None).await {
-        Ok(reply) if matches!(reply.code, 200..=299 | 409) => debug!(code = reply.code, "the lease is there"),
+        Ok(reply) if matches!(reply.code, 200..=299 | 409) => debug!(code = reply.code, "the lease exists"),
         Ok(reply) => {
             let answer = String::from_utf8_lossy(&reply.body).into_owned();
-            warn!(code = reply.code, %answer, "the node's lease could not be created");
+            warn!(code = reply.code, %answer, "cannot create the node's lease");
         }
         Err(error) if error.is_end_of_session() => {}
-        Err(error) => warn!(%error, "the node's lease could not be created"),
+        Err(error) => warn!(%error, "cannot create the node's lease"),
     }
 }
 
@@ -289,7 +289,7 @@ async fn report_status(upstream: &Upstream, facts: &NodeFacts) {
     let report =
         Report { kind: ReportKind::Status, key: upstream.node_key(), call, status: None, base: None };
     if let Err(error) = upstream.store.report(report).await {
-        warn!(%error, "the node's status could not be put into the outbox");
+        warn!(%error, "cannot add the node's status to the outbox");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Sends what waits in the outbox, oldest first, again and again until the cloud has answered.
+//! Sends the reports in the outbox, oldest first, and retries until the cloud has answered.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,50 +19,50 @@ use crate::hub::CallError;
 use crate::paths;
 use crate::store::{Learned, ReportKind, Waiting};
 
-/// Reports on the way at the same time.
+/// Maximum number of reports in flight.
 const IN_FLIGHT_MAX: usize = 8;
 
-/// Reports looked at in one round.
+/// Number of reports read from the store at once.
 const ROUND_MAX: usize = 64;
 
-/// Waits before a report is sent again.
+/// Delays before a report is sent again.
 const RETRY: BackoffConfig =
     BackoffConfig { first: Duration::from_millis(500), max: Duration::from_secs(60), factor: 2.0 };
 
-/// Waits before a report is sent again that the cloud has refused: rights are given by people.
+/// Delays before a report that the cloud refused is sent again. They are longer, because people grant rights.
 const REFUSED_RETRY: BackoffConfig =
     BackoffConfig { first: Duration::from_millis(500), max: Duration::from_secs(15 * 60), factor: 2.0 };
 
-/// How long the cloud may refuse a report, as far as this process has seen, before it is given up. Rights come late: an
-/// authorizer hears of a pod after its node, an operator of a missing role after a weekend. The clock of a device may jump, and
-/// is not asked.
+/// How long the cloud may refuse a report, as seen by this process, before the report is dropped. Rights may arrive
+/// late: an authorizer may learn of a pod after its node does, and an operator of a missing role after a weekend. This
+/// is measured in elapsed time, because the clock of a device may jump.
 const REFUSED_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// What an answer means for a report.
+/// The consequence of an answer for a report.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
-    /// Done, or pointless by now.
+    /// Done, or obsolete.
     Settled,
-    /// Refused for good.
+    /// Permanently refused.
     Dropped,
     /// Try again.
     Again,
-    /// Try again for [`REFUSED_MAX`].
+    /// Try again for up to [`REFUSED_MAX`].
     Refused,
-    /// Somebody else has written: try again, if the object is still the one that is meant.
+    /// Another client has written: try again if the object still has the UID of the report.
     Overtaken,
 }
 
 /// A report that failed.
 struct Failure {
     backoff: Backoff,
-    /// Not sent again before.
+    /// Earliest time of the next attempt.
     due: Instant,
-    /// Since when the cloud refuses it; none where it was not the cloud.
+    /// When the cloud began to refuse it; `None` if the last failure was no refusal.
     refused_since: Option<Instant>,
 }
 
-/// Reports that failed, and when they are sent again.
+/// Failed reports, by number.
 #[derive(Default)]
 struct Failures(HashMap<u64, Failure>);
 
@@ -72,7 +72,7 @@ pub(super) async fn run(upstream: Arc<Upstream>) {
     let mut state = upstream.hub.state();
     let mut waiting = upstream.store.reports_changed();
     loop {
-        // An error says that the agent ends.
+        // An error means that the agent stops.
         if state.wait_for(crate::hub::HubState::online).await.is_err() {
             return;
         }
@@ -86,7 +86,7 @@ pub(super) async fn run(upstream: Arc<Upstream>) {
     }
 }
 
-/// Sends every report that is due; tells when the next one is.
+/// Sends every report that is due. Returns when the next one is due.
 async fn round(upstream: &Upstream, failures: &mut Failures, rng: &mut StdRng) -> Option<Instant> {
     let mut after = 0;
     let mut seen = Vec::new();
@@ -151,12 +151,12 @@ async fn conclude(
     let text: String = text.chars().take(300).collect();
     match verdict {
         Verdict::Again | Verdict::Refused | Verdict::Overtaken => {
-            debug!(key = %report.key, answer = %text, "a report is sent again later");
+            debug!(key = %report.key, answer = %text, "a report will be sent again later");
             failures.failed(report.number, verdict == Verdict::Refused, rng);
             return;
         }
         Verdict::Dropped => {
-            warn!(key = %report.key, answer = %text, "the cloud refuses a report for good; it is dropped");
+            warn!(key = %report.key, answer = %text, "the cloud permanently refuses a report; it is dropped");
             upstream.metrics.reports_dropped.inc();
         }
         Verdict::Settled => {
@@ -167,13 +167,14 @@ async fn conclude(
     let keep = matches!(report.kind, ReportKind::Lease | ReportKind::Event);
     let learned = learned.map(|reply| Learned { key: report.key.clone(), body: reply.body, keep });
     if let Err(error) = upstream.store.settle(report.number, learned).await {
-        warn!(%error, "an answered report stays in the outbox and is sent again");
+        warn!(%error, "cannot remove an answered report from the outbox; it will be sent again");
         failures.failed(report.number, false, rng);
     }
 }
 
-/// What becomes of a change that has met another one. The report says what has changed here since the version that the cloud
-/// had, without naming that version: told again it is made on the newest one. Only for another incarnation it is pointless.
+/// The verdict on a change that conflicted with another one. The report has the changes made here without a
+/// resourceVersion, so sending it again applies them to the newest version. It is obsolete only if the object was
+/// deleted or recreated.
 async fn overtaken(upstream: &Upstream, report: &Waiting) -> Verdict {
     let meant = serde_json::from_str::<Value>(&report.call.body).unwrap_or_default();
     let call = ApiRequest::new("GET", paths::object(&report.key));
@@ -193,10 +194,10 @@ async fn overtaken(upstream: &Upstream, report: &Waiting) -> Verdict {
 
 fn verdict(method: &str, code: u16) -> Verdict {
     match code {
-        // What it was to be created in is not there.
+        // The parent of the object does not exist.
         404 if method == "POST" => Verdict::Dropped,
         409 if method == "PATCH" || method == "PUT" => Verdict::Overtaken,
-        // Gone, replaced by another incarnation, or there already.
+        // Deleted, recreated with another UID, or created already.
         200..=299 | 404 | 409 | 410 => Verdict::Settled,
         403 => Verdict::Refused,
         401 | 408 | 429 | 500..=599 => Verdict::Again,
@@ -229,7 +230,7 @@ impl Failures {
         failure.due = now + failure.backoff.next_delay(rng);
     }
 
-    /// Bounded by the outbox, whose numbers these are.
+    /// Forgets reports that no longer wait, so that the outbox bounds the map.
     fn forget_others(&mut self, waiting: &[u64]) {
         self.0.retain(|number, _| waiting.binary_search(number).is_ok());
     }
@@ -276,7 +277,7 @@ mod tests {
         let day = Duration::from_secs(24 * 3600);
         assert!((REFUSED_MAX..REFUSED_MAX + day).contains(&began.elapsed()), "{:?}", began.elapsed());
         assert!((7 * 24 * 4..7 * 24 * 10).contains(&attempts), "{attempts} attempts");
-        // A cloud that is not there has refused nothing.
+        // An unreachable cloud has not refused anything.
         failures.failed(1, false, &mut rng);
         failures.failed(1, true, &mut rng);
         assert!(!failures.is_given_up(1));

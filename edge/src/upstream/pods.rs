@@ -1,4 +1,4 @@
-//! Follows the delivered pods and reports about them.
+//! Follows the delivered pods and reports their status.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::Ipv4Addr;
@@ -21,10 +21,10 @@ use super::status::{Step, merged, next_step};
 use crate::paths;
 use crate::store::{Call, Report, ReportKind};
 
-/// How long the store is left alone when it cannot be read.
+/// Delay before the store is read again after an error.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// Pods whose next step has its time, and the addresses in use.
+/// Pods with a scheduled next step, and the addresses in use.
 #[derive(Default)]
 struct Pods {
     due: BTreeSet<(Instant, ObjectKey)>,
@@ -46,25 +46,25 @@ async fn report(upstream: &Upstream) {
     repeat(upstream.store.commits(), || follow(upstream)).await;
 }
 
-/// Follows again and again. Returns when the store is gone.
+/// Follows until the store is closed, and starts again after every end or error.
 async fn repeat<F>(mut commits: watch::Receiver<u64>, follow: impl Fn() -> F)
 where
     F: Future<Output = Result<(), StoreError>>,
 {
     loop {
-        // What is committed from here on may be what the next attempt misses.
+        // A commit from here on may be the one that the next attempt needs.
         commits.borrow_and_update();
         match follow().await {
-            // The watch has fallen behind: look at everything again.
+            // The watch fell behind: list again.
             Ok(()) | Err(StoreError::Expired { .. }) => {}
-            // The store knows nothing yet.
+            // The store has no pods yet: wait for a commit.
             Err(StoreError::NotSynced { .. }) => {
                 if commits.changed().await.is_err() {
                     return;
                 }
             }
             Err(error) => {
-                warn!(%error, "delivered pods cannot be read");
+                warn!(%error, "cannot read the delivered pods");
                 tokio::time::sleep(RETRY).await;
             }
         }
@@ -106,7 +106,7 @@ async fn consider(upstream: &Upstream, pods: &mut Pods, pod: &Stored) {
     act(upstream, pods, pod, true).await;
 }
 
-/// Does the next step for a pod, or notes when it is due.
+/// Does the next step for a pod, or schedules it.
 async fn act(upstream: &Upstream, pods: &mut Pods, pod: &Stored, may_wait: bool) {
     let Ok(object) = serde_json::from_slice::<Value>(&pod.body()) else { return };
     let address = pods.address(&pod.key, pod.uid.as_str());
@@ -119,9 +119,9 @@ async fn act(upstream: &Upstream, pods: &mut Pods, pod: &Stored, may_wait: bool)
         Step::Remove => removal(pod),
     };
     pods.unschedule(&pod.key);
-    debug!(key = %pod.key, kind = ?report.kind, "reporting about a pod");
+    debug!(key = %pod.key, kind = ?report.kind, "reporting a pod");
     if let Err(error) = upstream.store.report(report).await {
-        warn!(key = %pod.key, %error, "a report about a pod could not be put into the outbox");
+        warn!(key = %pod.key, %error, "cannot add a pod's report to the outbox");
         pods.schedule(&pod.key, Instant::now() + RETRY);
     }
 }
@@ -131,7 +131,7 @@ fn status_report(pod: &Stored, object: &Value, status: &Value) -> Report {
         method: "PATCH".to_owned(),
         path_and_query: format!("{}/status", paths::object(&pod.key)),
         content_type: PatchType::Strategic.media_type().to_owned(),
-        // The UID keeps the status from a pod that has taken the name meanwhile.
+        // With the UID, the status is not applied to a new pod of the same name.
         body: json!({"metadata": {"uid": pod.uid.as_str()}, "status": status}).to_string(),
     };
     let shown = merged(&object["status"], status).to_string();
@@ -155,8 +155,8 @@ fn removal(pod: &Stored) -> Report {
 }
 
 impl Pods {
-    /// An address for a simulated pod in 10.0.0.0/8, always the same for the same pod, and not that of another pod
-    /// of this node.
+    /// An address in 10.0.0.0/8 for a simulated pod. It is stable for a pod and differs from those of other pods of
+    /// this node.
     fn address(&mut self, key: &ObjectKey, uid: &str) -> Ipv4Addr {
         let mut low = u32::try_from(xxh3_64(uid.as_bytes()) % (1 << 24)).unwrap_or_default();
         loop {
@@ -221,7 +221,7 @@ mod tests {
         let following = repeat(told, || {
             attempts.set(attempts.get() + 1);
             let attempt = attempts.get();
-            // The first thing arrives after the first attempt has looked.
+            // The first commit arrives after the first attempt has read the store.
             if attempt == 1 {
                 commits.send_modify(|count| *count += 1);
             }

@@ -1,5 +1,5 @@
-//! What the agent says about node and pods, as pure functions. Nothing here claims that a pod runs, except where
-//! simulation was asked for, and then the status says `Simulated`.
+//! The status of the node and its pods as reported by the agent, in pure functions. No status claims that a pod runs,
+//! except in a simulation, and then the reason is `Simulated`.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
@@ -14,22 +14,22 @@ use tombolo_apicore::schema::format::seconds;
 #[cfg(test)]
 mod tests;
 
-/// Reason of everything that a simulation says.
+/// Reason of all statuses of a simulation.
 pub(super) const SIMULATED: &str = "Simulated";
 
-/// Reason of a pod's state where nothing runs pods.
+/// Reason of a pod's status if nothing runs pods.
 pub(super) const NO_RUNTIME: &str = "NoContainerRuntime";
 
-/// Condition of a pod: its node has it.
+/// Condition of a pod that has arrived at its node.
 const DELIVERED: &str = "tombolo.io/Delivered";
 
-/// Taint of nodes on which nothing runs pods: schedulers must look elsewhere.
+/// Taint of nodes on which nothing runs pods, to keep schedulers away.
 const NO_RUNTIME_TAINT: &str = "tombolo.io/no-runtime";
 
 /// Time that a simulated pod spends in each phase.
 const PHASE_TIME: Duration = Duration::from_millis(200);
 
-/// What is known about this machine.
+/// Facts about this machine.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct NodeFacts {
     pub(super) name: String,
@@ -46,7 +46,7 @@ pub(super) struct NodeFacts {
 }
 
 impl NodeFacts {
-    /// Asks the system. What it does not tell stays empty.
+    /// Reads the facts from the system. Unavailable ones stay empty.
     pub(super) fn gather(upstream: &Upstream) -> Self {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
         let memory = read("/proc/meminfo");
@@ -95,9 +95,8 @@ pub(super) fn node_object(facts: &NodeFacts, simulate: bool, now: Timestamp) -> 
     })
 }
 
-/// Labels that describe the node itself. They are put right at every start of the agent when the Node object is there
-/// already, as the kubelet does (`updateDefaultLabels`). Other labels, and taints, are set when it is made and left to
-/// operators from then on.
+/// Labels that describe the node itself. If the Node object exists, the agent corrects them at every start, as the
+/// kubelet does (`updateDefaultLabels`). Other labels, and taints, are set at creation and then left to operators.
 const DEFAULT_LABELS: [&str; 10] = [
     "kubernetes.io/hostname",
     "kubernetes.io/os",
@@ -111,7 +110,7 @@ const DEFAULT_LABELS: [&str; 10] = [
     "node.kubernetes.io/windows-build",
 ];
 
-/// The default labels of the Node object to create that the present one lacks or has otherwise.
+/// The wanted default labels that the existing Node object lacks or that differ there.
 pub(super) fn stale_labels(wanted: &Value, held: &Value) -> Map<String, Value> {
     let labels = |node: &Value| node["metadata"]["labels"].clone();
     let (wanted, held) = (labels(wanted), labels(held));
@@ -122,7 +121,7 @@ pub(super) fn stale_labels(wanted: &Value, held: &Value) -> Map<String, Value> {
     stale.collect()
 }
 
-/// The status of the Node object; `held` is the object as it is.
+/// The status of the Node object; `held` is the existing object.
 pub(super) fn node_status(facts: &NodeFacts, simulate: bool, held: Option<&Value>, now: Timestamp) -> Value {
     let mut addresses = vec![json!({"type": "Hostname", "address": facts.name})];
     if let Some(address) = facts.address {
@@ -133,9 +132,9 @@ pub(super) fn node_status(facts: &NodeFacts, simulate: bool, held: Option<&Value
         resources["memory"] = format!("{kib}Ki").into();
     }
     let (runtime, version, reason, message) = if simulate {
-        ("False", "simulated://", SIMULATED, "pods are walked through their phases and not run")
+        ("False", "simulated://", SIMULATED, "pods are moved through their phases but not run")
     } else {
-        ("False", "none://", NO_RUNTIME, "no container runtime is attached: pods are delivered and not run")
+        ("False", "none://", NO_RUNTIME, "no container runtime is attached: pods are delivered but not run")
     };
     let conditions = [
         ("Ready", "True", "AgentReady", "edgecore is connected to the cloud"),
@@ -171,7 +170,7 @@ pub(super) fn node_status(facts: &NodeFacts, simulate: bool, held: Option<&Value
     })
 }
 
-/// Kubernetes' name of this machine's architecture.
+/// Kubernetes' name for this machine's architecture.
 fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -180,7 +179,7 @@ fn architecture() -> &'static str {
     }
 }
 
-/// When a condition took its present status: kept while the status is the same.
+/// The transition time of a condition, which is kept while its status stays the same.
 fn transition(held: Option<&Value>, kind: &str, status: &str, now: Timestamp) -> String {
     held.and_then(|object| object["status"]["conditions"].as_array())
         .and_then(|conditions| conditions.iter().find(|c| c["type"] == kind && c["status"] == status))
@@ -188,14 +187,14 @@ fn transition(held: Option<&Value>, kind: &str, status: &str, now: Timestamp) ->
         .map_or_else(|| seconds(now), str::to_owned)
 }
 
-/// What to do about a pod next.
+/// The next step for a pod.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Step {
     /// Nothing, until it changes.
     Rest,
-    /// Report this status (members of a pod's `status`) after a while.
+    /// Report this status (members of a pod's `status`) after this time.
     Status { after: Duration, status: Value },
-    /// It was deleted and nothing runs it: its object may go.
+    /// It was deleted and nothing runs it: its object may be removed.
     Remove,
 }
 
@@ -216,7 +215,7 @@ pub(super) fn next_step(pod: &Value, simulate: bool, address: Ipv4Addr, now: Tim
 
 fn honest_step(pod: &Value, phase: &str, simulated: bool, now: Timestamp) -> Step {
     let said = pod["status"]["reason"] == NO_RUNTIME;
-    // Where a runtime was attached before, or a simulation ran, the old claim must not stand.
+    // A status of an earlier runtime or simulation must be replaced.
     let ended = matches!(phase, "Succeeded" | "Failed") && !simulated;
     if said || ended {
         return Step::Rest;
@@ -301,7 +300,7 @@ fn conditions(pod: &Value, wanted: &[(&str, &str)], reason: &str, now: Timestamp
     wanted.iter().map(condition).collect()
 }
 
-/// The status that clients see when `change` is merged into the present one, as the API server would.
+/// The status that clients see: `change` merged into the present status, as the API server would.
 pub(super) fn merged(present: &Value, change: &Value) -> Value {
     let mut status = present.as_object().cloned().unwrap_or_default();
     for (member, value) in change.as_object().into_iter().flatten() {

@@ -1,4 +1,4 @@
-//! Who may do what, and the log of requests.
+//! Authorization and the log of requests.
 
 use futures::future::BoxFuture;
 use tombolo_apicore::auth::{Attributes, Authorizer, Decision, Observation, Observer};
@@ -7,10 +7,10 @@ use tracing::debug;
 
 use super::part::Part;
 
-/// Whoever reaches the wrapper may read what it shows, and report events.
+/// Every client of the wrapper may read what it shows, and report events.
 pub(super) struct WrapperAuthorizer;
 
-/// Whether objects are events, of either group.
+/// Whether a resource is that of events, in either group.
 pub(super) fn is_events(resource: &Resource) -> bool {
     &*resource.name == "events" && matches!(&*resource.group, "" | "events.k8s.io")
 }
@@ -36,7 +36,7 @@ fn decide(attributes: &Attributes) -> Decision {
 }
 
 fn refused() -> Decision {
-    let why = "the wrapper shows Services, their endpoints and nodes, and takes events: use the local API of this node";
+    let why = "the wrapper serves Services, endpoints and nodes, and accepts events: use the local API of this node";
     Decision::Deny(why.to_owned())
 }
 

@@ -1,4 +1,4 @@
-//! Routes that show the inside of the wrapper. Served only when the settings say so: they name every Service.
+//! Debug routes of the wrapper. They are served only when the settings enable them, because they name every Service.
 
 use bytes::Bytes;
 use futures::FutureExt;
@@ -25,7 +25,7 @@ const DUMP: &str = "/debug/dump";
 #[cfg(feature = "profile")]
 const PROFILE: &str = "/debug/pprof/profile";
 
-/// The routes, one a line.
+/// The routes, one per line.
 fn index() -> String {
     let routes = [
         DUMP.to_owned(),
@@ -35,7 +35,7 @@ fn index() -> String {
     routes.map(|route| route + "\n").concat()
 }
 
-/// See the module.
+/// Serves the debug routes.
 pub(super) struct Debug {
     node: String,
     view: View,
@@ -65,7 +65,7 @@ impl Debug {
         }
     }
 
-    /// What the wrapper shows, and why.
+    /// Describes what the wrapper shows, and why.
     fn dump(&self) -> Value {
         let served = self.view.served();
         let items =
@@ -75,7 +75,7 @@ impl Debug {
             .map(|part| {
                 let stands = match self.view.trouble(part) {
                     Some(reason) if self.view.is_wanted(part) => reason,
-                    Some(_) => "nobody has asked".to_owned(),
+                    Some(_) => "not requested yet".to_owned(),
                     None => "shown".to_owned(),
                 };
                 let (objects, watches) = (items(part).len(), served.watchers(&part.resource()));
@@ -91,7 +91,7 @@ impl Debug {
                 let reach = match Reach::of(&service.body()).ok()? {
                     Reach::Everywhere => return None,
                     Reach::Units(keys) => keys.iter().collect(),
-                    Reach::Nowhere => json!("topologyKeys cannot be read"),
+                    Reach::Nowhere => json!("invalid topologyKeys"),
                 };
                 Some((format!("{}/{}", service.key.namespace(), service.key.name()), reach))
             })

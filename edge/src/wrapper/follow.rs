@@ -1,4 +1,4 @@
-//! Following the source: list once, then every change; again when its history is lost.
+//! Follows the source: it lists once, then applies every change, and lists again when history is lost.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -21,17 +21,17 @@ use super::room::Weights;
 use super::view::View;
 use crate::follow::{Brought, first};
 
-/// Pause before the source is asked again for what it could not say; it doubles up to [`RETRY_MAX`], because what this
-/// node never hears of must not keep its processor awake.
+/// Pause before the source is read again after a failure. It doubles up to [`RETRY_MAX`], so that kinds that are never
+/// synced to this node do not cost processor time.
 const RETRY_FIRST: Duration = Duration::from_millis(125);
 
 /// Longest such pause.
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
-/// How often it is looked whether what was left out fits again.
+/// How often the follower checks whether left-out namespaces fit again.
 const LOOK_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Owns the projection: the one task that changes what is shown.
+/// Owns the projection: the only task that changes what is shown.
 pub(super) struct Follower {
     source: Arc<dyn Store>,
     /// Of this node.
@@ -46,9 +46,9 @@ pub(super) struct Follower {
 struct Followed {
     part: Part,
     changes: Option<ChangeStream>,
-    /// Not asked again before.
+    /// The source is not read again before this time.
     ask_at: Instant,
-    /// How long after the next failure.
+    /// The pause after the next failure.
     pause: Duration,
 }
 
@@ -93,14 +93,14 @@ impl Follower {
         }
     }
 
-    /// Lets what leads to this node lead to its present address.
+    /// Updates endpoints that lead to this node after its address has changed.
     async fn lead(&mut self) {
         let address = *self.address.borrow_and_update();
         let affected = self.projector.set_address(address);
         self.refresh(affected).await;
     }
 
-    /// Lets endpoints of this node's pods be where those are now.
+    /// Updates endpoints of this node's pods after their addresses have changed.
     async fn relocate(&mut self) {
         let pods = Arc::clone(&self.pods.borrow_and_update());
         let affected = self.projector.set_pods(pods);
@@ -113,14 +113,15 @@ impl Follower {
         }
     }
 
-    /// What is wanted and not followed.
+    /// The parts that are wanted but not followed.
     fn unread(&self) -> impl Iterator<Item = &Followed> {
         self.followed
             .iter()
             .filter(|followed| followed.changes.is_none() && self.view.is_wanted(followed.part))
     }
 
-    /// Begins to follow what is not followed. Nothing is opened before all that it depends on is shown.
+    /// Begins to follow the parts that are not followed. A part is opened only when all parts that it depends on are
+    /// shown.
     async fn begin(&mut self) {
         let now = Instant::now();
         let due: Vec<Part> = self.unread().filter(|one| one.ask_at <= now).map(|one| one.part).collect();
@@ -155,7 +156,7 @@ impl Follower {
         Ok(changes)
     }
 
-    /// All objects of a part, and the revision of that; none where they are more than fit beside the others: then they were never
+    /// All objects of a part, and their revision. None if they do not fit beside the other parts; they are then never
     /// in memory together.
     fn take_all(&self, part: Part) -> Result<(Revision, Option<Objects>), StoreError> {
         let (room, mut weights, mut items) = (self.projector.room_for(part), Weights::default(), Vec::new());
@@ -169,7 +170,7 @@ impl Follower {
         Ok((revision, Some(items).filter(|_| weights.sum() <= room)))
     }
 
-    /// The objects of a part without the namespaces that have most.
+    /// The objects of a part without the largest namespaces.
     async fn take_what_fits(
         &mut self,
         part: Part,
@@ -185,22 +186,22 @@ impl Follower {
         Ok((revision, items))
     }
 
-    /// What there is of each namespace, as far as it is known.
+    /// The weight of each namespace in the source, as far as it is known.
     fn weigh(&self) -> Weights {
         let mut weights = Weights::default();
         for part in self.followed.iter().map(|one| one.part).filter(|part| self.view.is_wanted(*part)) {
-            // What is not known now has no weight until it is read.
+            // A part that cannot be read now has no weight until it is read.
             let _ = self.source.each(&part.resource(), None, &mut |object| weights.add(&object));
         }
         weights
     }
 
-    /// Looks whether there is room again for what was left out.
+    /// Checks whether there is room again for left-out namespaces.
     async fn look_again(&mut self) {
         let mut affected = Affected::new();
         if self.projector.judge(self.weigh(), &mut affected).await {
             for index in 0..self.followed.len() {
-                self.lose(index, "what was left out fits again");
+                self.lose(index, "left-out namespaces fit again");
                 self.followed[index].ask_at = Instant::now();
             }
         }
@@ -209,7 +210,7 @@ impl Follower {
 
     fn refused(&mut self, part: Part, error: &StoreError) {
         self.followed[part.index()].put_off();
-        // A history that was overtaken between list and watch is read again; what is shown is as true as before.
+        // If the history expired between list and watch, the part is listed again; what is shown is still valid.
         if !matches!(error, StoreError::Expired { .. }) {
             self.view.close(part, error.to_string());
         }
@@ -227,7 +228,7 @@ impl Follower {
         for index in 0..self.followed.len() {
             self.drain(index, &mut batch);
         }
-        // All kinds share one history: what happened first is shown first.
+        // All kinds share one history, so changes are applied in the order of their revisions.
         batch.sort_by_key(|(_, change)| change.revision());
         let mut affected = Affected::new();
         for (part, change) in batch {
@@ -236,7 +237,7 @@ impl Follower {
         self.refresh(affected).await;
     }
 
-    /// Takes what a stream has now.
+    /// Takes the changes that a stream has ready.
     fn drain(&mut self, index: usize, batch: &mut Vec<(Part, Arc<Change>)>) {
         let Followed { part, changes, .. } = &mut self.followed[index];
         let Some(stream) = changes else { return };
@@ -249,7 +250,7 @@ impl Follower {
         }
     }
 
-    /// A stream is gone: the part is shown as it was until it is read again.
+    /// Drops a stream. The part stays as it is until it is read again.
     fn lose(&mut self, index: usize, why: &str) {
         let followed = &mut self.followed[index];
         debug!(kind = followed.part.names().2, why, "the wrapper reads all objects again");
@@ -257,7 +258,7 @@ impl Follower {
         followed.put_off();
     }
 
-    /// The source could not be asked in the middle of a change: what is shown may be wrong.
+    /// Closes and reads all parts again, because the source failed during a change and what is shown may be wrong.
     fn start_again(&mut self, error: &StoreError) {
         for index in 0..self.followed.len() {
             self.lose(index, "the source could not be read");

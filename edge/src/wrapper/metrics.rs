@@ -6,7 +6,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-/// What is counted.
+/// The metrics.
 #[derive(Debug, Default)]
 pub struct WrapperMetrics {
     pub(super) objects: Gauge,
@@ -16,7 +16,7 @@ pub struct WrapperMetrics {
 }
 
 impl WrapperMetrics {
-    /// Metrics, all registered.
+    /// Registers the metrics.
     #[must_use]
     pub fn register(registry: &mut Registry) -> Arc<Self> {
         let metrics = Self::default();
@@ -24,17 +24,17 @@ impl WrapperMetrics {
         edge.register("wrapper_objects", "Objects that the wrapper shows", metrics.objects.clone());
         edge.register(
             "wrapper_closed_services",
-            "Services of grids that have no endpoints here because their topologyKeys cannot be read",
+            "Services of grids that have no endpoints here because their topologyKeys are invalid",
             metrics.closed_services.clone(),
         );
         edge.register(
             "wrapper_left_out_namespaces",
-            "Namespaces of which nothing is shown because all together have more than fits",
+            "Namespaces that are left out because all namespaces together do not fit",
             metrics.left_out.clone(),
         );
         edge.register(
             "wrapper_unreadable",
-            "Objects that were not shown because they cannot be read",
+            "Objects that were not shown because they are invalid",
             metrics.unreadable.clone(),
         );
         Arc::new(metrics)

@@ -15,7 +15,7 @@ pub(super) enum Part {
 }
 
 impl Part {
-    /// All of them: what others depend on comes first.
+    /// All of them; parts that others depend on come first.
     pub(super) const ALL: [Self; 6] = [
         Self::Nodes,
         Self::Services,
@@ -47,7 +47,7 @@ impl Part {
         }
     }
 
-    /// What must be known before this can be shown.
+    /// The parts that must be known before this part can be shown.
     pub(super) fn needs(self) -> &'static [Self] {
         match self {
             Self::EndpointSlices => &[Self::Nodes, Self::Services, Self::EndpointSlices],
@@ -59,7 +59,7 @@ impl Part {
         }
     }
 
-    /// How the endpoints of a Service are in it, if they are.
+    /// The form in which it contains the endpoints of a Service, if it does.
     pub(super) fn carrier(self) -> Option<Carrier> {
         match self {
             Self::EndpointSlices => Some(Carrier::EndpointSlice),
@@ -68,12 +68,12 @@ impl Part {
         }
     }
 
-    /// Whether it is read only once somebody has asked for it: few programs still read Endpoints.
+    /// Whether it is read only after a client has requested it: few programs still read Endpoints.
     pub(super) fn is_on_demand(self) -> bool {
         self == Self::Endpoints
     }
 
-    /// Place in [`Self::ALL`].
+    /// Index in [`Self::ALL`].
     pub(super) fn index(self) -> usize {
         self as usize
     }

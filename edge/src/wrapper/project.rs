@@ -1,4 +1,4 @@
-//! From what the source holds to what this node sees.
+//! Computes what this node sees from the objects of the source.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,13 +19,13 @@ use super::part::Part;
 use super::room::{Room, SHOWN_BYTES_MAX, Weights, weight};
 use super::{Kubernetes, WrapperMetrics, WrapperParts};
 
-/// Objects that are shown anew before other tasks have their turn.
+/// Objects that are processed before the task yields.
 const TURN: usize = 32;
 
-/// Keeps what is shown equal to what the source says, seen from this node.
+/// Keeps the shown objects up to date with the source, as this node sees them.
 ///
-/// Bodies are kept once, as they are shown. What decides is in the graph; when that changes, the source is asked for the
-/// bodies again.
+/// Bodies are kept once, in the shown form. The graph holds what determines this form; when it changes, the bodies are
+/// read from the source again.
 pub(super) struct Projector {
     source: Arc<dyn Store>,
     served: MemoryStore,
@@ -35,23 +35,23 @@ pub(super) struct Projector {
     address: Option<IpAddr>,
     /// Of this node.
     pods: Arc<OwnPods>,
-    /// Revision of the source that objects with endpoints are shown as of: asking the source again may be ahead of the
-    /// changes that it tells.
+    /// Source revision at which objects with endpoints are shown. Reading the source again may be ahead of the changes
+    /// that it reports.
     seen: KeyMap<Revision>,
     /// The address families of the slices of the Service `default/kubernetes`.
     families: BTreeMap<ObjectKey, String>,
-    /// Since they were last counted.
+    /// Whether Services changed since they were last counted.
     services_changed: bool,
-    /// Why pods are not led to the local API, as far as it was said.
+    /// The logged reasons why pods are not led to the local API.
     told: BTreeSet<Stays>,
     room: Room,
     metrics: Arc<WrapperMetrics>,
 }
 
-/// Reasons that are said, at most.
+/// Reasons that are logged, at most.
 const REASONS_MAX: usize = 8;
 
-/// What may look different, and is not shown anew yet.
+/// Objects that may have to be shown differently and are not updated yet.
 pub(super) type Affected = BTreeSet<ObjectKey>;
 
 impl Projector {
@@ -73,13 +73,13 @@ impl Projector {
         }
     }
 
-    /// The same with room for less.
+    /// The projector with another bound.
     #[cfg(test)]
     pub(super) fn with_room(self, max: usize) -> Self {
         Self { room: Room::new(max), ..self }
     }
 
-    /// Bytes that a part may take beside what is shown of the others.
+    /// Bytes that a part may take beside the shown objects of the other parts.
     pub(super) fn room_for(&self, part: Part) -> usize {
         let shown = self.served.list(&part.resource(), None).map(|list| list.items).unwrap_or_default();
         let own: usize =
@@ -87,38 +87,39 @@ impl Projector {
         self.room.beside(self.room.shown().saturating_sub(own))
     }
 
-    /// Whether anything of a namespace is shown.
+    /// Whether objects of a namespace are shown.
     pub(super) fn shows(&self, namespace: &str) -> bool {
         !self.room.is_left_out(namespace)
     }
 
-    /// Whether there is more than is shown.
+    /// Whether namespaces are left out.
     pub(super) fn is_crowded(&self) -> bool {
         self.room.left_out() > 0
     }
 
-    /// Judges by what there is of all namespaces what is shown. Whether some are to be shown that were left out.
+    /// Decides which namespaces are left out, given the weights of all. Returns whether some are no longer left out.
     pub(super) async fn judge(&mut self, all: Weights, affected: &mut Affected) -> bool {
         let (beyond, returns) = self.room.judge(all);
         self.leave_out(beyond, affected).await;
         returns
     }
 
-    /// Leaves out, beside those that are, the namespaces that have most of all that there is, until the others fit.
+    /// Leaves out the largest of all namespaces, in addition to those that are left out already, until the others fit.
     pub(super) async fn exclude(&mut self, all: Weights, affected: &mut Affected) {
         let beyond = self.room.exclude(all);
         self.leave_out(beyond, affected).await;
     }
 
-    /// Shows nothing of these namespaces any more.
+    /// Removes all objects of these namespaces.
     async fn leave_out(&mut self, beyond: BTreeSet<String>, affected: &mut Affected) {
         for namespace in &beyond {
             warn!(
                 namespace,
                 shown = self.room.shown(),
                 max = SHOWN_BYTES_MAX,
-                "no Services and endpoints of this namespace are shown on this node, and its names are not resolved: all namespaces \
-                 together have more bytes of them than fit, and this one has most. Delete some there, or make them smaller"
+                "Services and endpoints of this namespace are not shown on this node, and its names are not resolved: \
+                 those of all namespaces together do not fit, and this one has most of them; delete some there, or make \
+                 them smaller"
             );
             for part in Part::ALL {
                 let shown = self.served.list(&part.resource(), Some(namespace)).map(|list| list.items);
@@ -130,19 +131,20 @@ impl Projector {
         self.metrics.left_out.set(i64::try_from(self.room.left_out()).unwrap_or(i64::MAX));
     }
 
-    /// These are all objects of a part. What is as it was makes no event.
+    /// Replaces all objects of a part. Unchanged objects cause no event.
     pub(super) async fn reset(&mut self, part: Part, items: Vec<Arc<Stored>>) -> Affected {
         let mut affected = Affected::new();
         let present: BTreeSet<ObjectKey> = items.iter().map(|item| item.key.clone()).collect();
         let shown = self.served.list(&part.resource(), None).map(|list| list.items).unwrap_or_default();
-        // What could not be shown is in the graph all the same.
+        // Objects that could not be shown may still be in the graph.
         let known = self.known(part).into_iter().chain(shown.into_iter().map(|item| item.key.clone()));
         let gone: BTreeSet<ObjectKey> = known.filter(|key| !present.contains(key)).collect();
         for key in gone {
             self.remove(part, &key, &mut affected).await;
         }
         for (number, item) in items.into_iter().enumerate() {
-            // Each body goes before the next one is copied: what is shown then fills the room of what was read.
+            // Each body is freed before the next one is copied, so that the shown bodies take the place of those that
+            // were read.
             self.put(part, &item, &mut affected).await;
             drop(item);
             give_way(number).await;
@@ -150,7 +152,7 @@ impl Projector {
         affected
     }
 
-    /// One change of the source.
+    /// Applies one change of the source.
     pub(super) async fn change(&mut self, part: Part, change: &Change, affected: &mut Affected) {
         let object = &change.object;
         if self.seen.get(&object.key).is_some_and(|seen| *seen >= object.revision) {
@@ -162,13 +164,13 @@ impl Projector {
         }
     }
 
-    /// This node has another address. What may lead to it.
+    /// Sets the address of this node, and returns the objects that may lead to it.
     pub(super) fn set_address(&mut self, address: Option<IpAddr>) -> Affected {
         self.address = address;
         self.near_kubernetes()
     }
 
-    /// What may have endpoints of the Service `default/kubernetes`.
+    /// Objects that may have endpoints of the Service `default/kubernetes`.
     fn near_kubernetes(&self) -> Affected {
         self.seen.keys().filter(|key| key.namespace() == "default").cloned().collect()
     }
@@ -179,7 +181,8 @@ impl Projector {
         families.next().is_some_and(|first| families.any(|other| other != first))
     }
 
-    /// Notes the family of a slice of the Service `default/kubernetes`, or that it is gone. What that changes for others.
+    /// Records the family of a slice of the Service `default/kubernetes`, or that the slice is gone. Returns the
+    /// objects that this affects.
     fn note_family(&mut self, key: &ObjectKey, family: Option<String>) -> Affected {
         let before = self.has_two_families();
         match family {
@@ -189,23 +192,23 @@ impl Projector {
         if self.has_two_families() == before { Affected::new() } else { self.near_kubernetes() }
     }
 
-    /// The pods of this node are elsewhere. What may lead to them.
+    /// Sets the addresses of this node's pods, and returns the objects that may lead to them.
     pub(super) fn set_pods(&mut self, pods: Arc<OwnPods>) -> Affected {
         self.pods = pods;
         self.graph.mentioning(self.pods.node()).cloned().collect()
     }
 
-    /// Shows objects with endpoints anew.
+    /// Updates objects with endpoints.
     ///
     /// # Errors
-    /// What the source says when it cannot be asked; everything must be read again then.
+    /// The error of the source when it cannot be read; everything must then be read again.
     pub(super) async fn refresh(&mut self, mut affected: Affected) -> Result<(), StoreError> {
         while !affected.is_empty() {
-            // The source may say of a slice of the Service `kubernetes` what its changes have not told yet.
+            // The source may already have changes to a slice of the Service `kubernetes` that it has not reported yet.
             let mut more = Affected::new();
             for (number, key) in affected.into_iter().enumerate() {
                 let Some(part) = Part::of(key.resource()) else { continue };
-                // What is gone has a deletion on its way, behind changes that are older.
+                // The deletion of a missing object will be reported, after older changes.
                 if let Some(stored) = self.source.get(&key)? {
                     self.put(part, &stored, &mut more).await;
                 }
@@ -217,7 +220,7 @@ impl Projector {
         Ok(())
     }
 
-    /// Names in the graph.
+    /// Keys of the part's objects in the graph.
     fn known(&self, part: Part) -> Vec<ObjectKey> {
         let resource = part.resource();
         match part {
@@ -261,7 +264,7 @@ impl Projector {
             Ok(body) => self.show(object, body).await,
             Err(error) => {
                 self.metrics.unreadable.inc();
-                warn!(object = %object.key, %error, "not shown by the wrapper");
+                warn!(object = %object.key, %error, "the wrapper cannot show an object");
                 self.remove(part, &object.key, affected).await;
             }
         }
@@ -288,19 +291,19 @@ impl Projector {
         self.delete(key).await;
     }
 
-    /// Says, once for each reason, that pods are led past the local API although they are to be led there.
+    /// Logs once for each reason that pods are not led to the local API although the settings require it.
     fn tell(&mut self, object: &ObjectKey, why: &Stays) {
-        // Annotations may say something else every time.
+        // Annotations can produce any number of reasons.
         if self.told.len() < REASONS_MAX && self.told.insert(why.clone()) {
             warn!(
                 %object, %why,
-                "pods that ask for the Service kubernetes are led to the API servers of the cluster, as if \
-                 wrapper.localRewrite were off: set localApi.pods to an address of this node that pods reach, or turn it off"
+                "the Service kubernetes leads pods to the API servers of the cluster, as if wrapper.localRewrite were \
+                 off: set localApi.pods to an address of this node that pods reach, or turn wrapper.localRewrite off"
             );
         }
     }
 
-    /// What this node sees of an object with endpoints.
+    /// The body of an object with endpoints as this node sees it.
     fn project(&mut self, carrier: Carrier, object: &Stored) -> Result<Bytes, BodyError> {
         let body = object.body();
         let link = Link::of(carrier, &body)?;
@@ -327,7 +330,8 @@ impl Projector {
     /// Shows a body, unless it is shown already.
     async fn show(&mut self, object: &Stored, body: Bytes) {
         let key = &object.key;
-        // Members come sorted from the cloud. Lists find the parts of a text whose head is first without reading it.
+        // The cloud sends members in sorted order. With the head first, lists find the parts of a body without parsing
+        // all of it.
         let body = raw::head_first(&body).unwrap_or(body);
         if let Ok(Some(shown)) = self.served.get(key) {
             if shown.uid != object.uid {
@@ -349,15 +353,15 @@ impl Projector {
     async fn commit(&mut self, mutation: Mutation) {
         let key = mutation.key.clone();
         let before = self.weight_of(&key);
-        // The store in memory refuses nothing but bodies that are no objects.
+        // The store in memory refuses only bodies that are not objects.
         if let Err(error) = self.served.commit(mutation).await {
             self.metrics.unreadable.inc();
-            warn!(%error, "not shown by the wrapper");
+            warn!(%error, "the wrapper cannot show an object");
         }
         self.room.change(key.namespace(), before, self.weight_of(&key));
     }
 
-    /// What an object counts for as it is shown.
+    /// The weight of an object in its shown form.
     fn weight_of(&self, key: &ObjectKey) -> usize {
         self.served.get(key).ok().flatten().map_or(0, |shown| weight(&shown))
     }
@@ -371,7 +375,7 @@ impl Projector {
     }
 }
 
-/// The text itself, or what was made of it.
+/// The original body if it is unchanged, else the new one.
 fn kept(text: Cow<'_, [u8]>, whole: &Bytes) -> Bytes {
     match text {
         Cow::Borrowed(_) => whole.clone(),

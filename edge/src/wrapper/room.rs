@@ -1,17 +1,17 @@
-//! How much of the cluster one node shows. Whoever may write in a namespace decides how many bytes its Services and endpoints have,
-//! and each node has a copy of all of them, from which the DNS server's index is made as well. What is beyond the bound costs
-//! the namespace that has most.
+//! Bounds how much of the cluster one node shows. The users of a namespace determine how many bytes its Services and
+//! endpoints have, and each node has a copy of all of them, from which the DNS server's index is built as well. If they
+//! exceed the bound, the largest namespaces are left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use tombolo_apicore::memory::OBJECT_OVERHEAD;
 use tombolo_apicore::store::Stored;
 
-/// Bytes of objects in namespaces that are shown, at most, with what belongs to each. 20,000 Services with a slice each of the usual
-/// size fit.
+/// Bytes of shown namespaced objects, at most, including the overhead of each. 20,000 Services with one slice each of
+/// the usual size fit.
 pub(super) const SHOWN_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// Bytes of objects by namespace; see the module.
+/// Decides which namespaces are left out.
 #[derive(Debug)]
 pub(super) struct Room {
     max: usize,
@@ -19,7 +19,7 @@ pub(super) struct Room {
     left_out: BTreeSet<String>,
 }
 
-/// Bytes by namespace, without those of objects of the whole cluster, which only administrators and nodes write.
+/// Bytes by namespace, without cluster-scoped objects, which only administrators and nodes write.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Weights {
     bytes: BTreeMap<String, usize>,
@@ -27,7 +27,7 @@ pub(super) struct Weights {
 }
 
 impl Weights {
-    /// An object has another weight, or comes (from none), or goes (to none).
+    /// Changes the weight of an object; it is 0 before an addition and after a removal.
     fn change(&mut self, namespace: &str, before: usize, after: usize) {
         if namespace.is_empty() || before == after {
             return;
@@ -40,17 +40,17 @@ impl Weights {
         }
     }
 
-    /// An object is there, too.
+    /// Adds an object.
     pub(super) fn add(&mut self, object: &Stored) {
         self.change(object.key.namespace(), 0, weight(object));
     }
 
-    /// All bytes.
+    /// Total bytes.
     pub(super) fn sum(&self) -> usize {
         self.sum
     }
 
-    /// The namespaces that are to be left out for the others to fit: those that have most. And what the others have.
+    /// The largest namespaces, which must be left out so that the others fit, and the bytes of the others.
     fn beyond(mut self, max: usize) -> (BTreeSet<String>, usize) {
         let mut largest: Vec<(usize, String)> =
             self.bytes.into_iter().map(|(namespace, bytes)| (bytes, namespace)).collect();
@@ -66,18 +66,18 @@ impl Weights {
     }
 }
 
-/// What an object counts for.
+/// The weight of an object.
 pub(super) fn weight(object: &Stored) -> usize {
     object.body_len() + usize::try_from(OBJECT_OVERHEAD).unwrap_or_default()
 }
 
 impl Room {
-    /// For so many bytes.
+    /// Room for `max` bytes.
     pub(super) fn new(max: usize) -> Self {
         Self { max, shown: Weights::default(), left_out: BTreeSet::new() }
     }
 
-    /// What is shown of an object has another weight.
+    /// Changes the weight of a shown object.
     pub(super) fn change(&mut self, namespace: &str, before: usize, after: usize) {
         self.shown.change(namespace, before, after);
     }
@@ -92,7 +92,7 @@ impl Room {
         self.shown.sum
     }
 
-    /// Whether nothing of a namespace is shown.
+    /// Whether a namespace is left out.
     pub(super) fn is_left_out(&self, namespace: &str) -> bool {
         self.left_out.contains(namespace)
     }
@@ -102,7 +102,7 @@ impl Room {
         self.left_out.len()
     }
 
-    /// The namespaces that are left out from now on, because more is shown than may be.
+    /// Leaves out namespaces if more is shown than allowed. Returns those that are left out from now on.
     pub(super) fn make_room(&mut self) -> BTreeSet<String> {
         if self.shown.sum <= self.max {
             return BTreeSet::new();
@@ -110,7 +110,7 @@ impl Room {
         self.exclude(self.shown.clone())
     }
 
-    /// The namespaces that are left out from now on, beside those that are, for the others to fit.
+    /// Leaves out the largest namespaces so that the others fit. Returns those that were not left out before.
     pub(super) fn exclude(&mut self, all: Weights) -> BTreeSet<String> {
         let (beyond, _) = all.beyond(self.max);
         let new = beyond.difference(&self.left_out).cloned().collect();
@@ -118,8 +118,9 @@ impl Room {
         new
     }
 
-    /// Judges by what there is of all namespaces. Gives those that are left out from now on; and whether some are no longer, which
-    /// takes more room than they need: what is shown is not as long as what it is made of, and nobody goes and comes all the time.
+    /// Decides again, given the weights of all namespaces. Returns those that are left out from now on, and whether
+    /// some are no longer left out. A namespace returns only if an eighth of the room remains free: shown objects
+    /// differ in size from their sources, and namespaces should not come and go all the time.
     pub(super) fn judge(&mut self, all: Weights) -> (BTreeSet<String>, bool) {
         let (mut beyond, others) = all.beyond(self.max);
         if others > self.max - self.max / 8 {
@@ -170,7 +171,7 @@ mod tests {
             "nearly fits"
         );
         let (new, returns) = room.judge(weights(&[("a", 10), ("b", 50), ("c", 60)]));
-        assert_eq!((names(&new), returns), (vec!["c"], true), "b comes back, and c goes");
+        assert_eq!((names(&new), returns), (vec!["c"], true), "b is shown again, and c is left out");
         assert_eq!((room.judge(weights(&[("a", 10)])), room.left_out()), ((BTreeSet::new(), true), 0));
     }
 }

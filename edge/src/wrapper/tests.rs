@@ -39,10 +39,10 @@ mod room;
 
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// Revision below all of a view.
+/// A revision below all revisions of a view.
 const START: Revision = Revision(1 << 40);
 
-/// A source of which parts can be unknown, and whose content can be exchanged as after a loss.
+/// A source whose parts can be unknown, and whose content can be replaced as after a loss.
 struct Source {
     inner: RwLock<MemoryStore>,
     unknown: Mutex<Vec<Part>>,
@@ -61,7 +61,7 @@ impl Source {
         self.inner.read().clone()
     }
 
-    /// Ends all watches of the content, and goes on with another one.
+    /// Ends all watches, and continues with another content.
     fn exchange(&self, other: MemoryStore) {
         let old = std::mem::replace(&mut *self.inner.write(), other);
         for resource in old.resources() {
@@ -170,7 +170,7 @@ fn slice(service: &str, endpoints: &str) -> Value {
     })
 }
 
-/// Of a node of which nothing is known.
+/// The pods of a node about which nothing is known.
 fn no_pods() -> watch::Receiver<Arc<OwnPods>> {
     watch::channel(Arc::new(OwnPods::new("n1"))).1
 }
@@ -206,7 +206,7 @@ impl World {
         Self::start_in(source, kubernetes, (address, pods), SHOWN_BYTES_MAX)
     }
 
-    /// A view with room for so many bytes.
+    /// A view with room for `room` bytes.
     fn start_in(
         source: Arc<dyn Store>,
         kubernetes: Kubernetes,
@@ -235,14 +235,14 @@ impl World {
         wait_for(&format!("{part:?}"), || self.view.list(&part.resource(), None).is_ok()).await;
     }
 
-    /// A watch of a part that begins with what is shown now.
+    /// A watch of a part that begins at the current revision.
     async fn watch(&self, part: Part) -> ChangeStream {
         self.shown(part).await;
         let revision = self.view.list(&part.resource(), None).unwrap().revision;
         self.view.watch(&part.resource(), revision).unwrap()
     }
 
-    /// Addresses that a slice leads to.
+    /// The addresses of a slice's endpoints.
     fn addresses(&self, name: &str) -> Option<String> {
         self.view.get(&key(Part::EndpointSlices, name)).unwrap().map(|stored| addresses(&stored))
     }
@@ -268,7 +268,7 @@ async fn wait_for(what: &str, condition: impl Fn() -> bool) {
     tokio::time::timeout(DEADLINE, holds).await.unwrap_or_else(|_| panic!("waited {DEADLINE:?} for {what}"));
 }
 
-/// Takes writes and remembers them.
+/// Accepts writes and records them.
 #[derive(Default)]
 struct Events(Mutex<Vec<String>>);
 

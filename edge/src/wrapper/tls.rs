@@ -1,5 +1,5 @@
-//! TLS of the wrapper, from the files of its settings. They are read again as long as it serves: who renews a certificate
-//! replaces files.
+//! TLS of the wrapper, from the files in its settings. The files are read again regularly, so a certificate is renewed
+//! by replacing them.
 
 use std::fs::File;
 use std::io::Read;
@@ -28,12 +28,12 @@ const CERT: &str = "wrapper.tls.certFile";
 const KEY: &str = "wrapper.tls.keyFile";
 const CA: &str = "wrapper.tls.caFile";
 
-/// See the module. With a CA, clients must show a certificate that it has signed.
+/// The wrapper's certificate. With a CA, clients must present a certificate signed by it.
 pub(super) struct WrapperCertificate {
     settings: WrapperTls,
     tls: HttpsTls,
     config: Arc<ServerConfig>,
-    /// What is served.
+    /// The content that is served.
     files: Files,
 }
 
@@ -48,7 +48,7 @@ impl WrapperCertificate {
         Ok(Self { settings: settings.clone(), tls, config, files })
     }
 
-    /// The configuration of the listener. It follows the files as long as [`Self::follow`] does.
+    /// The configuration of the listener. It follows the files while [`Self::follow`] runs.
     pub(super) fn config(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.config)
     }
@@ -60,27 +60,27 @@ impl WrapperCertificate {
             tokio::time::sleep(interval).await;
             let settings = self.settings.clone();
             let read = tokio::task::spawn_blocking(move || Files::read(&settings)).await;
-            // Only a stop of the runtime takes the reader away.
+            // The reader fails only when the runtime stops.
             let Ok(read) = read else { return };
             match read.and_then(|files| self.serve(files)) {
                 Ok(news) => {
                     if unusable.over().is_some() || news {
-                        info!("the wrapper serves with its certificate files as they are now");
+                        info!("the wrapper serves the current content of its certificate files");
                     }
                 }
                 Err(error) => {
                     if unusable.failed(&error.to_string()) {
-                        warn!(%error, "the wrapper goes on with the certificates that it has");
+                        warn!(%error, "cannot load the wrapper's certificate files; keeping the old ones");
                     }
                 }
             }
         }
     }
 
-    /// Serves what the files hold from the next handshake on; whether that is something else than before.
+    /// Serves the content of the files from the next handshake on. Returns whether it has changed.
     ///
     /// # Errors
-    /// What cannot be used; what is served stays.
+    /// Names the file that cannot be used. The served content stays unchanged.
     pub(super) fn serve(&mut self, files: Files) -> Result<bool, WrapperError> {
         if files == self.files {
             return Ok(false);
@@ -96,7 +96,7 @@ impl WrapperCertificate {
     }
 }
 
-/// What the files hold, as it is.
+/// The raw content of the files.
 #[derive(PartialEq, Eq)]
 pub(super) struct Files {
     chain: Vec<u8>,
@@ -127,7 +127,7 @@ impl Files {
     }
 }
 
-/// Which file an error is about.
+/// Names the file and the setting that an error concerns.
 fn blame(settings: &WrapperTls, error: &TlsError) -> WrapperError {
     match (error, &settings.ca_file) {
         (TlsError::NoRoots { .. }, Some(path)) => WrapperError::tls(CA, path, error),

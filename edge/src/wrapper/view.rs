@@ -1,4 +1,4 @@
-//! What the wrapper shows, as a store with revisions of its own.
+//! The objects that the wrapper shows, as a store with its own revisions.
 
 use std::sync::Arc;
 
@@ -12,13 +12,13 @@ use tombolo_proto::object::{ObjectKey, Resource};
 
 use super::part::Part;
 
-/// Bytes of bodies that the histories keep alive together, at most.
+/// Bytes of bodies that all histories together keep alive, at most.
 const HISTORY_BYTES_MAX: usize = 1024 * 1024;
 
-/// Changes of each kind that stay whatever they weigh.
+/// Changes of each kind that are kept whatever their size.
 const HISTORY_NEWEST_MIN: usize = 8;
 
-/// See the module. Cheap to clone: clones share the content.
+/// The view. Cheap to clone: clones share the content.
 #[derive(Clone)]
 pub(super) struct View {
     served: MemoryStore,
@@ -28,19 +28,20 @@ pub(super) struct View {
 struct Gates {
     /// By [`Part::index`].
     parts: RwLock<[Gate; Part::ALL.len()]>,
-    /// Tells that a part was asked for that is read on demand.
+    /// Notified when a part that is read on demand was requested.
     asked: Notify,
 }
 
 #[derive(Clone)]
 struct Gate {
-    /// Why the part cannot be shown; none when it can.
+    /// Why the part cannot be shown; none if it can.
     closed: Option<String>,
     wanted: bool,
 }
 
 impl View {
-    /// Nothing is known yet. A watcher that is more than `watch_queue` changes behind is ended.
+    /// A view in which nothing is known yet. The watch of a client that is more than `watch_queue` changes behind is
+    /// ended.
     pub(super) fn new(start: Revision, watch_queue: usize) -> Self {
         let limits = LogLimits {
             count: watch_queue,
@@ -53,20 +54,20 @@ impl View {
             Gate { closed, wanted: !part.is_on_demand() }
         };
         let gates = Gates { parts: RwLock::new(Part::ALL.map(gate)), asked: Notify::new() };
-        Self { served: MemoryStore::unpacked(start, limits), gates: Arc::new(gates) }
+        Self { served: MemoryStore::uncompressed(start, limits), gates: Arc::new(gates) }
     }
 
-    /// What is shown where nothing is missing.
+    /// The store of shown objects, without the check whether they are complete.
     pub(super) fn served(&self) -> MemoryStore {
         self.served.clone()
     }
 
-    /// All of a part is known from now on.
+    /// Marks a part as completely known.
     pub(super) fn open(&self, part: Part) {
         self.gates.parts.write()[part.index()].closed = None;
     }
 
-    /// A part is not known, or no longer.
+    /// Marks a part as not known.
     pub(super) fn close(&self, part: Part, reason: String) {
         self.gates.parts.write()[part.index()].closed = Some(reason);
     }
@@ -76,7 +77,7 @@ impl View {
         self.gates.parts.read()[part.index()].wanted
     }
 
-    /// Waits until somebody asks for a part that was not wanted before.
+    /// Waits until a client requests a part that was not wanted before.
     pub(super) async fn asked(&self) {
         self.gates.asked.notified().await;
     }
@@ -131,7 +132,7 @@ impl Store for View {
     fn watch(&self, resource: &Resource, since: Revision) -> Result<ChangeStream, StoreError> {
         self.admit(resource)?;
         let changes = self.served.watch(resource, since)?;
-        // After the store's lock was held: whatever a client was shown is in the revision now.
+        // Read after the store's lock was held, so that the revision covers everything that was shown to clients.
         self.revision().reaches(since)?;
         Ok(changes)
     }

@@ -111,7 +111,7 @@ pub enum Trouble {
         owner: String,
     },
     /// The child, or an object without owner that has its name, is being deleted; the child is created after that.
-    #[error("{kind} {name} is being deleted; it is created again when it is gone")]
+    #[error("{kind} {name} is being deleted; it is recreated after the deletion")]
     Leaving {
         /// Kind of the child.
         kind: &'static str,
@@ -136,8 +136,8 @@ impl Trouble {
 /// Makes the plan for a grid that is not being deleted. Its cost is linear in the units and the children, not in their
 /// product.
 ///
-/// `children` are the objects of the children's kind in the grid's namespace that carry this grid's label or are owned by
-/// it, and those that have the names of wanted children.
+/// `children` are the objects of the children's kind in the grid's namespace that carry this grid's label or are owned
+/// by it, and those that have the names of wanted children.
 ///
 /// # Errors
 /// [`KeyError`] when the grid's key is not valid: children are left exactly as they are.
@@ -215,7 +215,7 @@ fn wanted(grid: &Grid, unit: &str, name: &str, seen: Option<Child<'_>>) -> Resul
 fn taken(kind: ChildKind, name: &str, owner: Owner<'_>) -> Trouble {
     let owner = match owner {
         Owner::Nobody => {
-            "exists and belongs to no grid: delete it, or label it superedge.io/grid-selector to have it taken over"
+            "exists and belongs to no grid: delete it, or label it superedge.io/grid-selector to let the grid adopt it"
                 .to_owned()
         }
         Owner::Controller { named: (kind, name), uid } => format!("belongs to {kind} {name} (uid {uid})"),

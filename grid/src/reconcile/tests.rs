@@ -266,7 +266,7 @@ fn a6_an_orphan_that_is_being_deleted_is_left_alone() {
         assert_eq!(names(&made), ["g-b"], "{labels}: the other unit goes on");
         assert!(made.doomed.is_empty() && made.strangers.is_empty(), "{labels}: {made:?}");
         let said = made.troubles["a"].to_string();
-        assert_eq!(said, "Deployment g-a is being deleted; it is created again when it is gone", "{labels}");
+        assert_eq!(said, "Deployment g-a is being deleted; it is recreated after the deletion", "{labels}");
     }
 }
 

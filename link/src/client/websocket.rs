@@ -29,7 +29,7 @@ use crate::ws::{TLS_BUFFER, Tls, WsWire, package_config, text_config};
 /// Bytes of a refusal's body that errors show.
 const BODY_MAX: usize = 1024;
 
-/// The project that stock edges name unless configured otherwise (docs/reference/kubeedge.md#edgecore-settings).
+/// The project that KubeEdge edges name unless configured otherwise (docs/reference/kubeedge.md#edgecore-settings).
 const PROJECT_ID: &str = "e632aba927ea4ac2b575ec1603d56f10";
 
 pub(super) async fn connect(
@@ -46,7 +46,7 @@ pub(super) async fn connect(
     Ok(Link::new(Box::new(wire), peer))
 }
 
-/// Connects as stock edges do (docs/reference/kubeedge.md#websocket).
+/// Connects as KubeEdge edges do (docs/reference/kubeedge.md#websocket).
 pub(super) async fn connect_documents(
     address: SocketAddr,
     name: &ServerName<'static>,
@@ -55,8 +55,9 @@ pub(super) async fn connect_documents(
     tls: &ClientTls,
 ) -> Result<DocumentLink, ConnectError> {
     let stream = secured(address, name, tls).await?;
-    let request = stock_request(host, address.port(), node).map_err(|error| upgrade_error(address, error))?;
-    // A stock cloud sends as soon as it has answered, and its first message may arrive together with the answer.
+    let request =
+        kubeedge_request(host, address.port(), node).map_err(|error| upgrade_error(address, error))?;
+    // A KubeEdge cloud sends as soon as it has answered, and its first message may arrive together with the answer.
     let config = Some(text_config(Role::Client));
     let upgrade = Box::pin(client_async_with_config(request, stream, config));
     let upgraded = within("the WebSocket upgrade", address, upgrade).await?;
@@ -101,7 +102,7 @@ async fn upgrade(address: SocketAddr, host: &str, stream: Tls) -> Result<WsWire,
     Ok(WsWire::new(stream))
 }
 
-fn stock_request(host: &str, port: u16, node: &NodeId) -> Result<Request<()>, WsError> {
+fn kubeedge_request(host: &str, port: u16, node: &NodeId) -> Result<Request<()>, WsError> {
     let host = bracketed(host);
     let mut request = format!("wss://{host}:{port}/{PROJECT_ID}/{node}/events").into_client_request()?;
     let headers = request.headers_mut();

@@ -20,9 +20,9 @@ use tombolo_proto::NodeId;
 use tombolo_proto::limits::EDGE_FRAME_LEN_MAX;
 use tombolo_runtime::door::Waiting;
 
+use super::kubeedge::{self, KubeEdgeRefusal};
 use super::pace::Pace;
-use super::stock::{self, StockRefusal};
-use super::{Accepted, AcceptedStock, Arrival, Gate};
+use super::{Accepted, AcceptedKubeEdge, Arrival, Gate};
 use crate::SUBPROTOCOL;
 use crate::conn::{Link, PeerInfo, Transport};
 use crate::document::DocumentLink;
@@ -41,7 +41,7 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 pub(super) struct Listener {
     tcp: TcpListener,
     tls: Arc<ServerConfig>,
-    /// Stock edges are served in addition to Tombolo's.
+    /// KubeEdge edges are served in addition to Tombolo's.
     kubeedge: bool,
 }
 
@@ -121,7 +121,7 @@ enum UpgradeError {
     #[error(transparent)]
     Identity(#[from] IdentityError),
     #[error(transparent)]
-    Stock(#[from] StockRefusal),
+    KubeEdge(#[from] KubeEdgeRefusal),
 }
 
 async fn upgrade(
@@ -160,8 +160,8 @@ async fn accept_upgrade(
         return Err(refusal.into());
     }
     let stream = stream.map_err(refusal)?;
-    if outcome.stock {
-        return Ok(Arrival::KubeEdge(accepted_stock(stream, node, peer).await));
+    if outcome.kubeedge {
+        return Ok(Arrival::KubeEdge(accepted_kubeedge(stream, node, peer).await));
     }
     Ok(Arrival::Tombolo(accepted(WsWire::new(stream), node, peer)))
 }
@@ -177,10 +177,10 @@ fn accepted(wire: WsWire, node: NodeId, peer: PeerInfo) -> Accepted {
     Accepted { link, node, remote, transport: Transport::WebSocket }
 }
 
-async fn accepted_stock(stream: WebSocketStream<Tls>, node: NodeId, peer: PeerInfo) -> AcceptedStock {
+async fn accepted_kubeedge(stream: WebSocketStream<Tls>, node: NodeId, peer: PeerInfo) -> AcceptedKubeEdge {
     let remote = peer.remote;
     let link = DocumentLink::accepted(stream, peer).await;
-    AcceptedStock { link, node, remote }
+    AcceptedKubeEdge { link, node, remote }
 }
 
 fn refusal(error: WsError) -> UpgradeError {
@@ -195,10 +195,10 @@ fn refusal(error: WsError) -> UpgradeError {
 /// Result of checking an upgrade request.
 #[derive(Default)]
 struct Outcome {
-    /// Whether a stock edge sent it.
-    stock: bool,
+    /// Whether a KubeEdge edge sent it.
+    kubeedge: bool,
     /// Why it was refused.
-    refused: Option<StockRefusal>,
+    refused: Option<KubeEdgeRefusal>,
 }
 
 /// Decides about an upgrade request, while the client can still receive the reason for a refusal.
@@ -225,8 +225,8 @@ impl Callback for Judge<'_> {
             let reason = format!("this listener speaks WebSocket subprotocol {SUBPROTOCOL} only");
             return Err(refuse(StatusCode::BAD_REQUEST, reason));
         }
-        self.outcome.stock = true;
-        stock::judge(node, request.uri().path(), request.headers()).map_err(|refusal| {
+        self.outcome.kubeedge = true;
+        kubeedge::judge(node, request.uri().path(), request.headers()).map_err(|refusal| {
             let response = refuse(refusal.status(), refusal.to_string());
             self.outcome.refused = Some(refusal);
             response

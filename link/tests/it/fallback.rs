@@ -1,4 +1,4 @@
-//! QUIC first, WebSocket where UDP does not get through.
+//! QUIC first, and WebSocket where UDP is blocked.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use crate::world::{Hub, soon};
 async fn quic_is_preferred() {
     let ca = Ca::new("ours");
     let mut hub = Hub::start(&ca.server_tls()).await;
-    // A packet that is lost on a busy machine gives WebSocket a second's lead: once is no proof.
+    // A lost packet on a busy machine can let WebSocket win, so one failure proves nothing.
     for last in [false, true] {
         let link = hub.dial(ca.client_tls("edge-1"), Choice::Auto).await.unwrap();
         assert_eq!(hub.accept().await.transport, link.peer().transport);
@@ -40,11 +40,11 @@ async fn a_swallowed_datagram_leads_to_websocket_and_is_remembered() {
     let link = soon("the second link", connector.connect()).await.unwrap();
     assert_eq!(link.peer().transport, Transport::WebSocket);
     hub.accept().await;
-    // Late packets of the first attempt may still come; a second attempt would have another identity.
+    // Late packets of the first attempt may still arrive; a second attempt would have another connection id.
     assert!(attempts(&swallow).len() <= 1, "a blocked path is not tried again at once");
 }
 
-/// Destination connection ids of the QUIC packets with a long header that lie in the socket (RFC 9000, 17.2).
+/// Destination connection ids of the queued QUIC packets with a long header (RFC 9000, 17.2).
 fn attempts(socket: &tokio::net::UdpSocket) -> BTreeSet<Vec<u8>> {
     let mut packet = [0; 2048];
     let mut ids = BTreeSet::new();

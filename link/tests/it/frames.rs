@@ -31,10 +31,10 @@ fn object(name: &str, len: usize) -> Arc<SharedObject> {
 }
 
 fn deliver(seq: u64, change: Change) -> Frame {
-    Frame::Deliver(Deliver { seq: Seq(seq), scope: ScopeId::NODE, change })
+    Frame::Deliver(Deliver { seq: Seq(seq), subscription: SubscriptionId::NODE, change })
 }
 
-/// What a cloud sends.
+/// Frames that a cloud sends.
 fn down() -> Vec<(Lane, Frame)> {
     let welcome = Welcome {
         version: 1,
@@ -51,23 +51,33 @@ fn down() -> Vec<(Lane, Frame)> {
     let gone = Change::Delete { key: key("a"), version: Some(version(b"a")) };
     vec![
         (Lane::Control, Frame::Welcome(welcome)),
-        (Lane::Control, Frame::InventoryRequest { scope: ScopeId(3) }),
+        (Lane::Control, Frame::InventoryRequest { subscription: SubscriptionId(3) }),
         (Lane::Delivery, deliver(1, Change::Upsert(object("a", 100)))),
         (Lane::Delivery, deliver(2, Change::Upsert(object("b", 40_000)))),
         (Lane::Bulk, deliver(1, Change::Upsert(object("c", 3_000_000)))),
         (Lane::Delivery, deliver(3, gone)),
         (Lane::Delivery, deliver(4, Change::Absent { key: key("d") })),
         (Lane::Delivery, deliver(5, Change::Adopt { key: key("e"), version: version(b"e") })),
-        (Lane::Control, Frame::CaughtUp { scope: ScopeId::NODE, epoch: epoch(), revision: CloudRevision(9) }),
+        (
+            Lane::Control,
+            Frame::CaughtUp {
+                subscription: SubscriptionId::NODE,
+                epoch: epoch(),
+                revision: CloudRevision(9),
+            },
+        ),
         (Lane::Control, Frame::Reply(Reply { id: RequestId(1), body: ReplyBody::Api(reply) })),
-        (Lane::Control, Frame::SubscriptionClosed { scope: ScopeId(3), code: 410, reason: "old".into() }),
+        (
+            Lane::Control,
+            Frame::SubscriptionClosed { subscription: SubscriptionId(3), code: 410, reason: "old".into() },
+        ),
         (Lane::Control, Frame::LeaseRenewed { renew_time_micros: 5, code: 200 }),
         (Lane::Control, Frame::Ping { id: 1 }),
         (Lane::Control, goodbye(GoodbyeReason::Draining)),
     ]
 }
 
-/// What an edge sends.
+/// Frames that an edge sends.
 fn up() -> Vec<(Lane, Frame)> {
     let entry = InventoryEntry { key: key("a"), held: Held::Present(version(b"a")) };
     let hello = Hello {
@@ -83,7 +93,7 @@ fn up() -> Vec<(Lane, Frame)> {
         attestation: Bytes::new(),
     };
     let subscribe = Subscribe {
-        scope: ScopeId(3),
+        subscription: SubscriptionId(3),
         resource: Resource::new("discovery.k8s.io", "v1", "endpointslices"),
         namespace: String::new(),
         label_selector: "a=b".into(),
@@ -98,7 +108,7 @@ fn up() -> Vec<(Lane, Frame)> {
         reason: RefusalReason::StorageFull,
         message: "no space left".into(),
     };
-    let part = InventoryPart { scope: ScopeId::NODE, entries: vec![entry], last: true };
+    let part = InventoryPart { subscription: SubscriptionId::NODE, entries: vec![entry], last: true };
     vec![
         (Lane::Control, Frame::Hello(hello)),
         (Lane::Bulk, Frame::InventoryPart(part)),
@@ -107,7 +117,7 @@ fn up() -> Vec<(Lane, Frame)> {
         (Lane::Control, large(1, 10)),
         (Lane::Bulk, large(2, 500_000)),
         (Lane::Delivery, Frame::Subscribe(subscribe)),
-        (Lane::Delivery, Frame::Unsubscribe { scope: ScopeId(3) }),
+        (Lane::Delivery, Frame::Unsubscribe { subscription: SubscriptionId(3) }),
         (Lane::Control, Frame::LeaseRenew { renew_time_micros: 5 }),
         (Lane::Control, Frame::Pong { id: 1 }),
         (Lane::Control, goodbye(GoodbyeReason::Other)),
@@ -131,7 +141,7 @@ fn by_lane(frames: &[(Lane, Frame)], lane: Lane) -> Vec<&Frame> {
     frames.iter().filter(|(of, _)| *of == lane).map(|(_, frame)| frame).collect()
 }
 
-/// Sends the frames one way and checks that each lane delivers its own in order.
+/// Sends the frames in one direction and checks that each lane delivers its own frames in order.
 async fn cross(from: &mut Link, to: &mut Link, frames: Vec<(Lane, Frame)>) {
     let recorder = Arc::new(Recorder::default());
     from.set_tap(recorder.clone());
@@ -185,7 +195,7 @@ async fn a_goodbye_reaches_the_peer_before_the_end() {
             if !cloud_leaves {
                 std::mem::swap(&mut leaver, &mut stayer);
             }
-            // The one that stays has bytes under way as well: they must not destroy the goodbye.
+            // The remaining side has bytes in transit as well; they must not destroy the goodbye.
             stayer.send(Lane::Control, Frame::Ping { id: 9 }).unwrap();
             stayer.flush().await.unwrap();
             leaver.send(Lane::Control, goodbye(GoodbyeReason::Draining)).unwrap();

@@ -1,4 +1,4 @@
-//! Peers that send what no peer of ours sends.
+//! Peers that send what no correct peer sends.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ async fn wrong_messages_end_a_websocket_link_with_the_reason() {
         (Message::binary(huge), "exceeds the limit"),
         (Message::binary(package(Lane::Bulk, true, b"")), "empty piece"),
         (Message::binary(package(Lane::Control, false, &[0xff; 40])), "undecodable frame in lane Control"),
-        (Message::text("{}"), "a text message came"),
+        (Message::text("{}"), "received a text message"),
         (Message::binary(vec![0; 17 * 1024]), "exceeds the limit"),
     ];
     for (message, expected) in cases {
@@ -77,7 +77,7 @@ async fn a_websocket_frame_that_declares_4_gib_is_refused_before_its_bytes() {
 async fn who_broke_the_rules_is_still_told_so() {
     let mut socket = websocket().await;
     socket.client.send(Message::binary(vec![0xff; 100])).await.unwrap();
-    let goodbye = ending(&mut socket.link).await.goodbye().expect("the peer's own fault");
+    let goodbye = ending(&mut socket.link).await.goodbye().expect("the link ended without a goodbye");
     assert!(socket.link.can_send(Lane::Control));
     socket.link.send(Lane::Control, Frame::Goodbye(goodbye.clone())).unwrap();
     let closing = tokio::spawn(socket.link.close(std::time::Duration::from_secs(5)));
@@ -91,7 +91,7 @@ async fn who_broke_the_rules_is_still_told_so() {
 
     let mut socket = websocket().await;
     drop(socket.client);
-    assert_eq!(ending(&mut socket.link).await.goodbye(), None, "nobody is there to be told");
+    assert_eq!(ending(&mut socket.link).await.goodbye(), None, "a closed connection needs no goodbye");
     assert!(!socket.link.can_send(Lane::Control));
 }
 
@@ -174,7 +174,7 @@ async fn wrong_bytes_end_a_quic_link_with_the_reason() {
     let cases: [(Lane, Vec<u8>, &str); 5] = [
         (Lane::Control, vec![0xff; 100], "speaks another protocol"),
         (Lane::Bulk, huge, "exceeds the limit"),
-        (Lane::Delivery, package(Lane::Bulk, false, b"x"), "came on the stream of lane Delivery"),
+        (Lane::Delivery, package(Lane::Bulk, false, b"x"), "arrived on the stream of lane Delivery"),
         (Lane::Control, package(Lane::Control, false, &[0xff; 40]), "undecodable frame in lane Control"),
         (Lane::Control, package(Lane::Control, false, b"").repeat(5), "empty piece"),
     ];
@@ -207,13 +207,13 @@ async fn a_quic_stream_that_ends_inside_a_package_or_a_frame() {
     assert!(matches!(error, LinkError::Quic(_)), "{error:?}");
 }
 
-/// What an edge has begun in all lanes together is bounded, over both transports.
+/// The unfinished data of an edge in all lanes together is bounded, over both transports.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pieces_of_frames_that_never_end_are_bounded() {
     let mut socket = websocket().await;
     let piece = vec![7; 16 * 1024];
     let sending = async {
-        // Eleven times as much as is taken; the link ends long before.
+        // Eleven times the limit; the link ends long before.
         for number in 0..3 * 1024_usize {
             let lane = Lane::ALL[number % 3];
             if socket.client.send(Message::binary(package(lane, true, &piece))).await.is_err() {
@@ -248,7 +248,7 @@ async fn pieces_of_frames_that_never_end_are_bounded() {
     }
 }
 
-/// Memory for pieces comes out of the node's share.
+/// Memory for pieces counts against the node's share.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pieces_beyond_the_share_of_a_node_end_its_link() {
     let mut socket = websocket().await;
@@ -260,13 +260,13 @@ async fn pieces_beyond_the_share_of_a_node_end_its_link() {
     }
     let error = ending(&mut socket.link).await;
     assert!(matches!(&error, LinkError::Overloaded(_)), "{error:?}");
-    let goodbye = error.goodbye().expect("it is told");
+    let goodbye = error.goodbye().expect("the link ended without a goodbye");
     assert_eq!(goodbye.reason, GoodbyeReason::Overloaded);
     drop(socket);
     assert_eq!(share.used(), 0);
 }
 
-/// One frame a byte at a time, and an answer that nobody reads: both links end when nothing moves.
+/// One frame arrives byte by byte, and one answer is never read: both links end when there is no progress.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_gives_or_takes_next_to_nothing_is_ended() {
     use tokio::time::Instant;
@@ -281,13 +281,13 @@ async fn who_gives_or_takes_next_to_nothing_is_ended() {
         }
     })
     .await;
-    assert!(socket.link.check_progress(Instant::now()).is_none(), "it has just begun");
+    assert!(socket.link.check_progress(Instant::now()).is_none(), "the piece has just begun");
     let later = Instant::now() + PROGRESS_INTERVAL;
     let error = socket.link.check_progress(later).expect("stalled");
-    assert_eq!(error.goodbye().expect("it is told").reason, GoodbyeReason::Timeout);
+    assert_eq!(error.goodbye().expect("the link ended without a goodbye").reason, GoodbyeReason::Timeout);
 
     let mut socket = websocket().await;
-    // More than both kernels keep.
+    // More than both kernels can buffer.
     for id in 0..40 {
         while !socket.link.can_send(Lane::Bulk) {
             let wait = std::time::Duration::from_millis(300);
@@ -300,7 +300,7 @@ async fn who_gives_or_takes_next_to_nothing_is_ended() {
         }
         socket.link.send(Lane::Bulk, large(id, 3 * 1024 * 1024)).unwrap();
     }
-    assert!(socket.link.watch_progress(Instant::now()).is_some(), "it waits");
+    assert!(socket.link.watch_progress(Instant::now()).is_some(), "the link must wait");
     let error = socket.link.check_progress(Instant::now() + 2 * PROGRESS_INTERVAL).expect("stalled");
-    assert!(error.to_string().contains("is not read"), "{error}");
+    assert!(error.to_string().contains("does not read"), "{error}");
 }

@@ -8,20 +8,20 @@ use tombolo_proto::{Frame, Lane, NodeId};
 
 use crate::world::{BOTH, drive, frame, large, pair, soon};
 
-/// Far more than a transport takes at once, and what a hub takes of an edge.
+/// Far more than a transport or a hub accepts from an edge at once.
 const BULK: usize = 3 * 1024 * 1024;
 
-/// A control frame that is queued while a bulk frame is being written arrives before the bulk frame does.
+/// A control frame that is queued while a bulk frame is being written arrives before that bulk frame.
 async fn control_overtakes(mut sender: Link, mut receiver: Link) {
     sender.send(Lane::Bulk, large(1, BULK)).unwrap();
-    // Pending means that the transport took what it could: the bulk frame has begun.
+    // Pending means that the transport accepted as much as it could: the bulk frame has begun.
     assert!(poll!(Box::pin(sender.next())).is_pending());
     sender.send(Lane::Control, Frame::Ping { id: 5 }).unwrap();
     let sending = drive(sender);
     assert_eq!(frame(&mut receiver).await, (Lane::Control, Frame::Ping { id: 5 }));
     let (lane, bulk) = frame(&mut receiver).await;
     assert_eq!(lane, Lane::Bulk);
-    assert_eq!(bulk, large(1, BULK), "the bulk frame arrives whole");
+    assert_eq!(bulk, large(1, BULK), "the bulk frame arrives complete");
     drop(receiver);
     soon("the sender's end", sending).await.unwrap();
 }
@@ -38,10 +38,10 @@ async fn a_bulk_frame_does_not_delay_control_frames() {
     control_overtakes(cloud, edge).await;
 }
 
-/// Sends until the peer's silence has filled everything on the way; gives the number of bytes that went.
+/// Sends until all buffers to a silent peer are full; returns the number of bytes sent.
 async fn fill(sender: &mut Link, lane: Lane) -> usize {
     const PIECE: usize = 32 * 1024;
-    /// Far above every window and kernel buffer on the way.
+    /// Far above all windows and kernel buffers on the path.
     const LIMIT: usize = 64 * 1024 * 1024;
     let mut sent = 0;
     loop {
@@ -49,7 +49,7 @@ async fn fill(sender: &mut Link, lane: Lane) -> usize {
             sender.send(lane, large(1, PIECE)).unwrap();
             sent += PIECE;
         }
-        assert!(sent < LIMIT, "{sent} bytes went to a peer that never reads");
+        assert!(sent < LIMIT, "{sent} bytes were sent to a peer that never reads");
         match tokio::time::timeout(Duration::from_secs(1), sender.next()).await {
             Ok(LinkEvent::Writable) => {}
             Ok(event) => panic!("unexpected {event:?}"),
@@ -65,9 +65,9 @@ async fn a_peer_that_never_reads_fills_a_bounded_queue() {
         fill(&mut pair.cloud, Lane::Delivery).await;
         let refused = pair.cloud.send(Lane::Delivery, Frame::Ping { id: 1 });
         assert!(matches!(refused, Err(LinkError::LaneFull(Lane::Delivery))), "{refused:?}");
-        assert!(pair.cloud.can_send(Lane::Control), "other lanes have their own room");
+        assert!(pair.cloud.can_send(Lane::Control), "other lanes have their own queues");
 
-        // As soon as the peer reads, there is room again.
+        // As soon as the peer reads, there is space again.
         let reading = drive(pair.edge);
         let event = soon("room", pair.cloud.next()).await;
         assert!(matches!(event, LinkEvent::Writable), "{event:?}");
@@ -83,10 +83,10 @@ async fn on_quic_a_full_lane_leaves_the_others_free() {
     let alone = fill(&mut pair.cloud, Lane::Bulk).await;
     for lane in [Lane::Delivery, Lane::Control] {
         let beside = fill(&mut pair.cloud, lane).await;
-        // A lane behind a full one would only fill its queue.
+        // A lane behind a full one would only fill its own queue.
         assert!(
             beside > 2 * LANE_QUEUE_BYTES,
-            "{lane:?} took {beside} bytes beside {alone} of the bulk lane"
+            "{lane:?} accepted {beside} bytes beside {alone} of the bulk lane"
         );
     }
 }

@@ -3,11 +3,11 @@
 mod fallback;
 mod frames;
 mod hostile;
+mod kubeedge_cloud;
 mod lanes;
 mod memory;
 mod pki;
 mod sessions;
-mod stock_cloud;
 mod strangers;
 mod tls;
 mod upgrades;

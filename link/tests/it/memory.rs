@@ -1,4 +1,4 @@
-//! The in-memory pair does to packages what its script says, at the time it says.
+//! The in-memory pair treats packages as its script says, at the scripted times.
 
 use std::time::Duration;
 

@@ -34,15 +34,15 @@ impl Catalogue {
 }
 
 impl NodeView for Catalogue {
-    fn wanted(&self, _: ScopeId) -> Vec<ObjectKey> {
+    fn wanted(&self, _: SubscriptionId) -> Vec<ObjectKey> {
         self.0.keys().cloned().collect()
     }
 
-    fn lookup(&self, _: ScopeId, key: &ObjectKey) -> Lookup {
+    fn lookup(&self, _: SubscriptionId, key: &ObjectKey) -> Lookup {
         self.0.get(key).map_or(Lookup::Absent, |object| Lookup::Present(object.clone()))
     }
 
-    fn revision(&self, _: ScopeId) -> CloudRevision {
+    fn revision(&self, _: SubscriptionId) -> CloudRevision {
         CloudRevision(OBJECTS)
     }
 }
@@ -50,7 +50,7 @@ impl NodeView for Catalogue {
 struct Nothing;
 
 impl EdgeView for Nothing {
-    fn inventory(&self, _: ScopeId) -> Vec<InventoryEntry> {
+    fn inventory(&self, _: SubscriptionId) -> Vec<InventoryEntry> {
         Vec::new()
     }
 }
@@ -59,7 +59,7 @@ fn node() -> NodeId {
     NodeId::parse("edge-1").unwrap()
 }
 
-/// Drives the cloud's side until everything was acknowledged.
+/// Drives the cloud's side until everything has been acknowledged.
 async fn cloud(mut link: Link, catalogue: &Catalogue) -> CloudStats {
     let clock = Clock::start();
     let epoch = Epoch { cluster: Uid::parse("cluster").unwrap(), generation: 1 };
@@ -87,7 +87,7 @@ async fn cloud(mut link: Link, catalogue: &Catalogue) -> CloudStats {
     }
 }
 
-/// Drives the edge's side until the cloud closes; gives what it stored.
+/// Drives the edge's side until the cloud closes; returns the stored objects.
 async fn edge(mut link: Link) -> BTreeMap<ObjectKey, Arc<SharedObject>> {
     let clock = Clock::start();
     let mut session = EdgeSession::new(EdgeConfig::new(node(), StoreId([1; 16])), clock.now(), &Nothing);

@@ -1,4 +1,4 @@
-//! Connections that never say who they are.
+//! Connections that never authenticate.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -36,8 +36,8 @@ async fn is_closed(stream: &mut TcpStream) {
     assert!(matches!(read, Ok(0) | Err(_)), "{read:?}");
 }
 
-/// Every place of the source is taken by connections that will be silent for two minutes, and a node from the same address
-/// gets in at once.
+/// Connections that stay silent for two minutes occupy every slot of their source, and a node from the same address
+/// still connects at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn silent_connections_keep_nobody_out_not_even_behind_their_own_address() {
     let ca = Ca::new("ours");
@@ -54,7 +54,7 @@ async fn silent_connections_keep_nobody_out_not_even_behind_their_own_address() 
     assert!(stats.strangers() <= 8, "{}", stats.strangers());
 }
 
-/// Handshakes that were begun and do not go on hold the places of their source, and those of no other.
+/// Unfinished handshakes occupy the slots of their own source, but not those of other sources.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn half_handshakes_leave_the_places_of_other_sources() {
     let ca = Ca::new("ours");
@@ -62,7 +62,7 @@ async fn half_handshakes_leave_the_places_of_other_sources() {
     let mut half = Vec::new();
     for _ in 0..20 {
         let mut stream = from([127, 0, 0, 66], hub.websocket).await;
-        // The head of a record that would hold a ClientHello. One without a place is closed.
+        // The head of a record that would contain a ClientHello. A connection without a slot is closed.
         let _ = stream.write_all(&[22, 3, 1, 1, 0]).await;
         half.push(stream);
     }
@@ -71,7 +71,7 @@ async fn half_handshakes_leave_the_places_of_other_sources() {
     let stats = hub.incoming.stats();
     assert!(stats.strangers() <= 10, "{}", stats.strangers());
     soon("the others of that source to be closed", async {
-        // Refused, or sent away before they had said anything.
+        // Refused, or closed before they have sent anything.
         while stats.crowded() + stats.silent() < 10 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -79,7 +79,7 @@ async fn half_handshakes_leave_the_places_of_other_sources() {
     .await;
 }
 
-/// Adds half handshakes of one address to those that it has.
+/// Adds half handshakes from one address to the existing ones.
 async fn more_half_handshakes(hub: &Hub, half: &mut Vec<TcpStream>, count: usize) {
     for _ in 0..count {
         let mut stream = from([127, 0, 0, 66], hub.websocket).await;
@@ -96,7 +96,7 @@ async fn more_half_handshakes(hub: &Hub, half: &mut Vec<TcpStream>, count: usize
     .await;
 }
 
-/// A connection that has said little holds little, with a working place and without one.
+/// A connection that has sent little takes little memory, with and without a working slot.
 #[test]
 fn half_handshakes_take_little_memory() {
     if !alone(module_path!(), "half_handshakes_take_little_memory") {
@@ -107,10 +107,10 @@ fn half_handshakes_take_little_memory() {
         let ca = Ca::new("ours");
         let hub = Hub::start_with(&ca.server_tls(), false, limits(PLACES)).await;
         let mut half = Vec::new();
-        // What is done for the first time loads code.
+        // The first use loads code.
         more_half_handshakes(&hub, &mut half, 8).await;
         for (what, count, bytes) in [
-            ("with a working place", PLACES.working_per_source - half.len(), 24 * 1024),
+            ("with a working slot", PLACES.working_per_source - half.len(), 24 * 1024),
             ("that waits", 400, 4096),
         ] {
             let growth = Growth::begin();
@@ -130,12 +130,12 @@ async fn who_is_silent_for_too_long_is_closed() {
     assert_eq!(hub.incoming.stats().silent(), 1);
 }
 
-/// First packets whose senders read nothing: what they begin is bounded, and a node still gets in.
+/// First packets whose senders read nothing: their state is bounded, and a node can still connect.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn half_handshakes_over_quic_leave_places() {
     let ca = Ca::new("ours");
     let mut hub = Hub::start_with(&ca.server_tls(), false, limits(PLACES)).await;
-    // Passes first flights on and nothing back: each handshake stays where it is.
+    // Forwards first flights but no answers: each handshake stays unfinished.
     let relay = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let (address, quic) = (relay.local_addr().unwrap(), hub.quic);
     let passing = tokio::spawn(async move {
@@ -155,7 +155,7 @@ async fn half_handshakes_over_quic_leave_places() {
     let dialling: Vec<_> =
         (0..100).map(|_| tokio::spawn(tombolo_link::client::connect(target.clone(), tls.clone()))).collect();
     let stats = hub.incoming.stats();
-    soon("the places for unproven addresses to be taken", async {
+    soon("the slots for unvalidated addresses to be taken", async {
         while stats.strangers() < 32 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -163,7 +163,7 @@ async fn half_handshakes_over_quic_leave_places() {
     .await;
     let _link = hub.dial(ca.client_tls("edge-1"), Choice::Quic).await.unwrap();
     assert_eq!(hub.accept().await.node.as_str(), "edge-1");
-    assert!(stats.strangers() <= 32, "nobody of them has proven an address: {}", stats.strangers());
+    assert!(stats.strangers() <= 32, "none of them has a validated address: {}", stats.strangers());
     dialling.iter().for_each(tokio::task::JoinHandle::abort);
     passing.abort();
 }

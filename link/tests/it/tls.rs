@@ -1,4 +1,4 @@
-//! Who may connect, and what the refused are told.
+//! Who may connect, and the errors for rejected clients.
 
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ async fn a_client_without_a_certificate_is_told_so() {
         let text = error.to_string().to_lowercase();
         assert!(text.contains("certificate"), "{text}");
     }
-    // Both are counted, which may come after what the client is told.
+    // Both are counted, possibly after the client receives its error.
     soon("both to be counted", async {
         while hub.incoming.stats().failed() < 2 {
             tokio::task::yield_now().await;
@@ -110,7 +110,7 @@ async fn replaced_certificates_and_cas_take_effect_with_the_next_handshake() {
 
         drop(kept);
         let end = ending(&mut before).await;
-        assert!(!matches!(end, LinkError::WebSocket(_)), "the old link lived until it was dropped: {end:?}");
+        assert!(!matches!(end, LinkError::WebSocket(_)), "the old link lives until it is dropped: {end:?}");
         server.replace_identity(old.hub()).unwrap();
         server.replace_client_cas(&[old.certificate()]).unwrap();
         client.replace_identity(old.node("edge-1")).unwrap();
@@ -128,7 +128,7 @@ async fn a_key_of_another_certificate_is_refused() {
         rustls_pki_types::PrivateKeyDer::try_from(key.serialize_der()).unwrap(),
     );
     let error = ServerTls::new(mixed, &[ca.certificate()]).unwrap_err();
-    assert!(error.to_string().contains("do not fit"), "{error}");
+    assert!(error.to_string().contains("do not match"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

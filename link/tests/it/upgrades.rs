@@ -1,4 +1,4 @@
-//! What the WebSocket listener makes of upgrade requests.
+//! How the WebSocket listener handles upgrade requests.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -78,7 +78,7 @@ impl Bare {
 
 pub(crate) const OURS: (&str, &str) = ("sec-websocket-protocol", SUBPROTOCOL);
 
-/// The hub's certificate is not what these tests are about.
+/// Accepts any hub certificate, which these tests do not check.
 #[derive(Debug)]
 struct Anyone;
 
@@ -151,13 +151,13 @@ async fn an_upgrade_without_the_subprotocol_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn stock_edges_are_served_over_both_versions_of_tls() {
+async fn kubeedge_edges_are_served_over_both_versions_of_tls() {
     let ca = Ca::new("ours");
     let mut hub = Hub::start_with(&ca.server_tls(), true, Limits::default()).await;
     for version in [&rustls::version::TLS13, &rustls::version::TLS12] {
         let bare = Bare { versions: vec![version], ..Bare::default() };
-        let mut client = bare.websocket(&ca, hub.websocket, &STOCK).await.unwrap();
-        let mut link = stock(&mut hub).await;
+        let mut client = bare.websocket(&ca, hub.websocket, &KUBEEDGE).await.unwrap();
+        let mut link = kubeedge(&mut hub).await;
 
         let text = "x".repeat(200_000);
         client.send(Message::text(&text)).await.unwrap();
@@ -171,7 +171,7 @@ async fn stock_edges_are_served_over_both_versions_of_tls() {
         for document in documents {
             link.send(document).unwrap();
         }
-        assert!(!link.can_send(), "the queue is bounded");
+        assert!(!link.can_send(), "the queue must be bounded");
         let reading = tokio::spawn(async move {
             let mut texts = Vec::new();
             while let Some(Ok(message)) = soon("a message", client.next()).await {
@@ -196,8 +196,8 @@ async fn stock_edges_are_served_over_both_versions_of_tls() {
 async fn a_document_counts_as_sent_once_a_slow_peer_has_taken_it() {
     let ca = Ca::new("ours");
     let mut hub = Hub::start_with(&ca.server_tls(), true, Limits::default()).await;
-    let mut client = Bare::default().websocket(&ca, hub.websocket, &STOCK).await.unwrap();
-    let mut link = stock(&mut hub).await;
+    let mut client = Bare::default().websocket(&ca, hub.websocket, &KUBEEDGE).await.unwrap();
+    let mut link = kubeedge(&mut hub).await;
     // More than the buffers of both kernels hold.
     link.send(document(1, &"x".repeat(16_000_000))).unwrap();
     let waiting = tokio::time::timeout(Duration::from_millis(500), link.next()).await;
@@ -207,20 +207,20 @@ async fn a_document_counts_as_sent_once_a_slow_peer_has_taken_it() {
     assert!(reading.await.unwrap() > 16_000_000);
 }
 
-/// Memory for a document that is not whole comes out of the node's share, and pings between its frames do not hide it.
+/// Memory for an incomplete document counts against the node's share, and pings between its frames do not hide it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unfinished_document_is_taken_from_the_share_of_its_node() {
     let ca = Ca::new("ours");
     let mut hub = Hub::start_with(&ca.server_tls(), true, Limits::default()).await;
-    let mut client = Bare::default().websocket(&ca, hub.websocket, &STOCK).await.unwrap();
-    let mut link = stock(&mut hub).await;
+    let mut client = Bare::default().websocket(&ca, hub.websocket, &KUBEEDGE).await.unwrap();
+    let mut link = kubeedge(&mut hub).await;
     let share = tombolo_runtime::Budget::new(usize::MAX).share(600 * 1024);
     link.set_share(&share);
     let text = "x".repeat(200 * 1024);
     for _ in 0..4 {
         client.send(Message::text(&text)).await.unwrap();
         let DocumentEvent::Document(read) = soon("text", link.next()).await else { panic!("no document") };
-        assert_eq!((read.len(), share.used()), (text.len(), 0), "a whole one is its reader's");
+        assert_eq!((read.len(), share.used()), (text.len(), 0), "a complete document belongs to its reader");
     }
     let sending = tokio::spawn(async move {
         for number in 0..1000 {
@@ -237,7 +237,7 @@ async fn an_unfinished_document_is_taken_from_the_share_of_its_node() {
         match soon("the end", link.next()).await {
             DocumentEvent::Heard | DocumentEvent::Transmitted(_) => {}
             DocumentEvent::Closed(error) => break error,
-            DocumentEvent::Document(_) => panic!("it never ends"),
+            DocumentEvent::Document(_) => panic!("an unfinished document was delivered"),
         }
     };
     assert!(matches!(error, LinkError::Overloaded(_)), "{error:?}");
@@ -247,7 +247,7 @@ async fn an_unfinished_document_is_taken_from_the_share_of_its_node() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stock_edge_with_another_name_is_refused_before_the_upgrade() {
+async fn a_kubeedge_edge_with_another_name_is_refused_before_the_upgrade() {
     let ca = Ca::new("ours");
     let hub = Hub::start_with(&ca.server_tls(), true, Limits::default()).await;
     let (code, body) =
@@ -259,36 +259,36 @@ async fn a_stock_edge_with_another_name_is_refused_before_the_upgrade() {
     assert!(body.contains("ConnectionUse"), "{body}");
 }
 
-/// A connection that was replaced: only a process that is still there answers on it.
+/// A replaced connection: only a process that is still alive answers on it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whoever_reads_a_link_answers_and_nobody_else() {
     let ca = Ca::new("ours");
     let mut hub = Hub::start_with(&ca.server_tls(), true, Limits::default()).await;
-    let mut client = Bare::default().websocket(&ca, hub.websocket, &STOCK).await.unwrap();
-    let mut link = stock(&mut hub).await;
+    let mut client = Bare::default().websocket(&ca, hub.websocket, &KUBEEDGE).await.unwrap();
+    let mut link = kubeedge(&mut hub).await;
     client.send(Message::text("something before")).await.unwrap();
     client.send(Message::Pong("something else".into())).await.unwrap();
-    assert!(!link.is_read(Duration::from_millis(200)).await, "the client has not read");
+    assert!(!link.is_read(Duration::from_millis(200)).await, "the client has not read yet");
     let reading = tokio::spawn(async move { while client.next().await.is_some_and(|read| read.is_ok()) {} });
     assert!(link.is_read(PATIENCE).await);
     drop(link);
     soon("its end", reading).await.unwrap();
 
-    let client = Bare::default().websocket(&ca, hub.websocket, &STOCK).await.unwrap();
-    let mut link = stock(&mut hub).await;
+    let client = Bare::default().websocket(&ca, hub.websocket, &KUBEEDGE).await.unwrap();
+    let mut link = kubeedge(&mut hub).await;
     drop(client);
-    assert!(!link.is_read(PATIENCE).await, "nobody is there");
+    assert!(!link.is_read(PATIENCE).await, "the client has disconnected");
 }
 
-const STOCK: [(&str, &str); 3] = [("node_id", "edge-1"), ("project_id", "p"), ("ConnectionUse", "msg")];
+const KUBEEDGE: [(&str, &str); 3] = [("node_id", "edge-1"), ("project_id", "p"), ("ConnectionUse", "msg")];
 
-async fn stock(hub: &mut Hub) -> DocumentLink {
+async fn kubeedge(hub: &mut Hub) -> DocumentLink {
     match soon("an arrival", hub.incoming.next()).await {
         Some(Arrival::KubeEdge(accepted)) => {
             assert_eq!(accepted.node.as_str(), "edge-1");
             accepted.link
         }
-        other => panic!("expected a stock edge, got {other:?}"),
+        other => panic!("expected a KubeEdge edge, got {other:?}"),
     }
 }
 
@@ -300,7 +300,7 @@ fn document(number: u64, text: &str) -> Outgoing {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn our_dialect_needs_tls_13_even_beside_stock_peers() {
+async fn our_dialect_needs_tls_13_even_beside_kubeedge_peers() {
     let ca = Ca::new("ours");
     let hub = Hub::start_with(&ca.server_tls(), true, Limits::default()).await;
     let old = || Bare { versions: vec![&rustls::version::TLS12], ..Bare::default() };
@@ -311,5 +311,5 @@ async fn our_dialect_needs_tls_13_even_beside_stock_peers() {
     assert!(body.contains("needs TLS 1.3"), "{body}");
 
     let strict = Hub::start(&ca.server_tls()).await;
-    assert!(old().tls(&ca, strict.websocket).await.is_err(), "without stock peers there is no TLS 1.2");
+    assert!(old().tls(&ca, strict.websocket).await.is_err(), "without KubeEdge peers there is no TLS 1.2");
 }

@@ -17,7 +17,7 @@ use crate::pki::Ca;
 
 pub(crate) const BOTH: [Choice; 2] = [Choice::WebSocket, Choice::Quic];
 
-/// No test waits longer than this for anything.
+/// Longest time that a test waits for anything.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) async fn soon<T>(what: &str, work: impl Future<Output = T>) -> T {
@@ -110,7 +110,7 @@ pub(crate) async fn ending(link: &mut Link) -> LinkError {
     }
 }
 
-/// Keeps a link moving until it ends.
+/// Drives a link until it ends.
 pub(crate) fn drive(mut link: Link) -> tokio::task::JoinHandle<LinkError> {
     tokio::spawn(async move {
         loop {

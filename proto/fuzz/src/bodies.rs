@@ -9,7 +9,7 @@ use tombolo_proto::session::kubeedge::{
 };
 use tombolo_proto::session::{CloudEvent, EdgeEvent, Lookup, NodeView};
 use tombolo_proto::{
-    CloudRevision, Epoch, Moment, NodeId, ObjectKey, Resource, ScopeId, Uid, codec, kubeedge,
+    CloudRevision, Epoch, Moment, NodeId, ObjectKey, Resource, SubscriptionId, Uid, codec, kubeedge,
 };
 
 /// KubeEdge's JSON: whatever is understood is written and understood alike again.
@@ -37,7 +37,7 @@ fn payload(bytes: Bytes) {
             match (&again, &frame) {
                 // What could not be read is written as its place alone.
                 (Frame::Undecodable(again), Frame::Undecodable(frame)) => {
-                    assert_eq!((again.seq, again.scope), (frame.seq, frame.scope));
+                    assert_eq!((again.seq, again.subscription), (frame.seq, frame.subscription));
                 }
                 _ => assert_eq!(again, frame),
             }
@@ -130,15 +130,15 @@ fn drive_edge(edge: &mut EdgeSession, now: Moment) {
 struct Nothing;
 
 impl NodeView for Nothing {
-    fn wanted(&self, _scope: ScopeId) -> Vec<ObjectKey> {
+    fn wanted(&self, _subscription: SubscriptionId) -> Vec<ObjectKey> {
         Vec::new()
     }
 
-    fn lookup(&self, _scope: ScopeId, _key: &ObjectKey) -> Lookup {
+    fn lookup(&self, _subscription: SubscriptionId, _key: &ObjectKey) -> Lookup {
         Lookup::Unwanted(None)
     }
 
-    fn revision(&self, _scope: ScopeId) -> CloudRevision {
+    fn revision(&self, _subscription: SubscriptionId) -> CloudRevision {
         CloudRevision(0)
     }
 }

@@ -8,13 +8,13 @@ use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, k
 use super::wire::{self, BodyEncoding};
 use super::write;
 use crate::frame::ApiReply;
-use crate::ids::{RequestId, ScopeId, Seq};
+use crate::ids::{RequestId, Seq, SubscriptionId};
 use crate::object::SharedObject;
 
 /// Field of `Frame`, and the fields of `Deliver` before and after those of the head (`protocol/tombolo.proto`).
 const FRAME_DELIVER: u32 = 1;
 const SEQ: u32 = 1;
-const SCOPE: u32 = 2;
+const SUBSCRIPTION: u32 = 2;
 const ENCODING: u32 = 7;
 const DECODED_LEN: u32 = 8;
 const BODY: u32 = 15;
@@ -22,7 +22,7 @@ const BODY: u32 = 15;
 /// An upsert for one node. Its bytes equal those of the generated message, fields in ascending order.
 pub(super) struct Upsert<'a> {
     seq: u64,
-    scope: u32,
+    subscription: u32,
     /// Kind, key, version and dependencies.
     head: &'a Bytes,
     /// Length of the decompressed body, when it is compressed.
@@ -31,13 +31,13 @@ pub(super) struct Upsert<'a> {
 }
 
 impl<'a> Upsert<'a> {
-    pub(super) fn new(seq: Seq, scope: ScopeId, object: &'a SharedObject, zstd: bool) -> Self {
+    pub(super) fn new(seq: Seq, subscription: SubscriptionId, object: &'a SharedObject, zstd: bool) -> Self {
         let head = object.delivery_head(|| write::write_head(object).encode_to_vec().into());
         // A body whose length does not fit 32 bits is beyond every limit and is refused when the package is made.
         let announced = u32::try_from(object.body.len()).ok().filter(|_| zstd);
         let packed = announced.and_then(|len| Some((len, object.compressed()?)));
         let (decoded_len, body) = packed.map_or((None, &object.body), |(len, body)| (Some(len), body));
-        Self { seq: seq.0, scope: scope.0, head, decoded_len, body }
+        Self { seq: seq.0, subscription: subscription.0, head, decoded_len, body }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -51,8 +51,8 @@ impl<'a> Upsert<'a> {
         if self.seq != 0 {
             len += uint64::encoded_len(SEQ, &self.seq);
         }
-        if self.scope != 0 {
-            len += uint32::encoded_len(SCOPE, &self.scope);
+        if self.subscription != 0 {
+            len += uint32::encoded_len(SUBSCRIPTION, &self.subscription);
         }
         if let Some(decoded_len) = self.decoded_len {
             len += uint32::encoded_len(ENCODING, &(BodyEncoding::Zstd as u32));
@@ -82,8 +82,8 @@ impl<'a> Upsert<'a> {
         if self.seq != 0 {
             uint64::encode(SEQ, &self.seq, out);
         }
-        if self.scope != 0 {
-            uint32::encode(SCOPE, &self.scope, out);
+        if self.subscription != 0 {
+            uint32::encode(SUBSCRIPTION, &self.subscription, out);
         }
         out.put_slice(self.head);
         if let Some(decoded_len) = self.decoded_len {

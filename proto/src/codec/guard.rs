@@ -7,7 +7,7 @@ use bytes::Buf;
 use prost::DecodeError;
 
 use super::CodecError;
-use crate::ids::{ScopeId, Seq};
+use crate::ids::{Seq, SubscriptionId};
 use crate::limits;
 
 /// Highest field number of `Frame.kind`.
@@ -27,10 +27,10 @@ const LISTS: &[(u32, u32, &str, usize)] = &[
 
 const LANES_MAX: usize = 3;
 
-/// Field number of a delivery in `Frame.kind`, and those of its position and scope.
+/// Field number of a delivery in `Frame.kind`, and those of its position and subscription.
 const DELIVER: u32 = 1;
 const DELIVER_SEQ: u32 = 1;
-const DELIVER_SCOPE: u32 = 2;
+const DELIVER_SUBSCRIPTION: u32 = 2;
 
 /// Refuses payloads that are not exactly one known frame with lists within their limits.
 pub(super) fn check(payload: &[u8]) -> Result<(), CodecError> {
@@ -84,15 +84,15 @@ pub(super) fn weight(payload: &[u8]) -> usize {
     payload.len().saturating_add(texts).saturating_add(entries.saturating_mul(ENTRY_DECODED))
 }
 
-/// Position and scope of a delivery, whatever else is wrong with it. None when the payload is not a delivery, or has
-/// no position.
-pub(super) fn place(payload: &[u8]) -> Option<(Seq, ScopeId)> {
+/// Position and subscription of a delivery, whatever else is wrong with it. None when the payload is not a delivery, or
+/// has no position.
+pub(super) fn place(payload: &[u8]) -> Option<(Seq, SubscriptionId)> {
     let mut fields = Fields(payload);
     let (DELIVER, Value::Bytes(delivery)) = fields.next()?.ok()? else { return None };
     if !fields.0.is_empty() {
         return None;
     }
-    let (mut seq, mut scope) = (None, 0);
+    let (mut seq, mut subscription) = (None, 0);
     // The broken part may be a later field: the fields before it count.
     for (tag, value) in Fields(delivery).map_while(Result::ok) {
         match (tag, value) {
@@ -100,13 +100,13 @@ pub(super) fn place(payload: &[u8]) -> Option<(Seq, ScopeId)> {
             (DELIVER_SEQ, Value::Number(0)) => {}
             (DELIVER_SEQ, Value::Number(number)) => seq = Some(number),
             // As the decoder reads it: the lower half of a number that does not fit.
-            (DELIVER_SCOPE, Value::Number(number)) => {
-                scope = u32::try_from(number & u64::from(u32::MAX)).unwrap_or_default();
+            (DELIVER_SUBSCRIPTION, Value::Number(number)) => {
+                subscription = u32::try_from(number & u64::from(u32::MAX)).unwrap_or_default();
             }
             _ => {}
         }
     }
-    Some((Seq(seq?), ScopeId(scope)))
+    Some((Seq(seq?), SubscriptionId(subscription)))
 }
 
 /// Value of a field.

@@ -15,7 +15,7 @@ use crate::frame::{
     ApiReply, ApiRequest, Change, Deliver, Frame, Goodbye, GoodbyeReason, Hello, InventoryPart, Refusal,
     RefusalReason, Reply, ReplyBody, Request, RequestBody, Subscribe, Welcome,
 };
-use crate::ids::{CloudRevision, NodeId, RequestId, ScopeId, Seq, StoreId};
+use crate::ids::{CloudRevision, NodeId, RequestId, Seq, StoreId, SubscriptionId};
 use crate::limits;
 use crate::message::{Content, Message, RawMessage};
 use crate::object::SharedObject;
@@ -24,9 +24,11 @@ pub(super) fn frame(kind: Kind) -> Result<Frame, CodecError> {
     Ok(match kind {
         Kind::Hello(hello) => Frame::Hello(read_hello(hello)?),
         Kind::Welcome(welcome) => Frame::Welcome(read_welcome(welcome)?),
-        Kind::InventoryRequest(request) => Frame::InventoryRequest { scope: ScopeId(request.scope) },
+        Kind::InventoryRequest(request) => {
+            Frame::InventoryRequest { subscription: SubscriptionId(request.subscription) }
+        }
         Kind::InventoryPart(part) => Frame::InventoryPart(InventoryPart {
-            scope: ScopeId(part.scope),
+            subscription: SubscriptionId(part.subscription),
             entries: read_entries(part.entries)?,
             last: part.last,
         }),
@@ -37,16 +39,16 @@ pub(super) fn frame(kind: Kind) -> Result<Frame, CodecError> {
         }
         Kind::Refuse(refusal) => Frame::Refuse(read_refusal(refusal)?),
         Kind::CaughtUp(caught_up) => Frame::CaughtUp {
-            scope: ScopeId(caught_up.scope),
+            subscription: SubscriptionId(caught_up.subscription),
             epoch: read_epoch(required("caught_up.epoch", caught_up.epoch)?)?,
             revision: CloudRevision(caught_up.revision),
         },
         Kind::Request(request) => Frame::Request(read_request(request)?),
         Kind::Reply(reply) => Frame::Reply(read_reply(reply)?),
         Kind::Subscribe(subscribe) => Frame::Subscribe(read_subscribe(subscribe)?),
-        Kind::Unsubscribe(end) => Frame::Unsubscribe { scope: ScopeId(end.scope) },
+        Kind::Unsubscribe(end) => Frame::Unsubscribe { subscription: SubscriptionId(end.subscription) },
         Kind::SubscriptionClosed(closed) => Frame::SubscriptionClosed {
-            scope: ScopeId(closed.scope),
+            subscription: SubscriptionId(closed.subscription),
             code: read_code("subscription_closed.code", closed.code)?,
             reason: sentence(closed.reason),
         },
@@ -111,7 +113,7 @@ fn read_deliver(deliver: wire::Deliver) -> Result<Deliver, CodecError> {
         value: u64::from(number.unsigned_abs()),
         rule: "upsert (1), delete (2), absent (3), adopt (4) or unreadable (5)",
     };
-    let (seq, scope) = (Seq(deliver.seq), ScopeId(deliver.scope));
+    let (seq, subscription) = (Seq(deliver.seq), SubscriptionId(deliver.subscription));
     let key = read_key(deliver.key.clone())?;
     let version = deliver.version.as_ref().map(read_version).transpose()?;
     let change = match wire::ChangeKind::try_from(number) {
@@ -127,7 +129,7 @@ fn read_deliver(deliver: wire::Deliver) -> Result<Deliver, CodecError> {
         Ok(wire::ChangeKind::Adopt) => Change::Adopt { key, version: required("deliver.version", version)? },
         Ok(wire::ChangeKind::Unspecified) | Err(_) => return Err(unknown),
     };
-    Ok(Deliver { seq, scope, change })
+    Ok(Deliver { seq, subscription, change })
 }
 
 fn read_body(deliver: wire::Deliver) -> Result<Bytes, CodecError> {
@@ -152,7 +154,7 @@ fn decompress(packed: &[u8], decoded_len: u32) -> Result<Bytes, CodecError> {
     let body =
         zstd::bulk::decompress(packed, size).map_err(|error| CodecError::Compression(error.to_string()))?;
     if body.len() != size {
-        let text = format!("{} bytes came out, {size} were announced", body.len());
+        let text = format!("it decompresses to {} bytes, but {size} were announced", body.len());
         return Err(CodecError::Compression(text));
     }
     Ok(body.into())
@@ -253,7 +255,7 @@ fn read_subscribe(subscribe: wire::Subscribe) -> Result<Subscribe, CodecError> {
     segment("subscribe.namespace", &subscribe.namespace)?;
     let selector = |field, text| bounded(field, text, limits::SELECTOR_LEN_MAX);
     Ok(Subscribe {
-        scope: ScopeId(subscribe.scope),
+        subscription: SubscriptionId(subscribe.subscription),
         resource: read_resource(&subscribe.group, &subscribe.version, &subscribe.resource)?,
         namespace: subscribe.namespace,
         label_selector: selector("subscribe.label_selector", subscribe.label_selector)?,

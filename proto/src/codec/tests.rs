@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::frame::{Change, Deliver, Hello, Inventory, InventoryPart};
-use crate::ids::{CloudRevision, NodeId, ScopeId, Seq, StoreId, Uid};
+use crate::ids::{CloudRevision, NodeId, Seq, StoreId, SubscriptionId, Uid};
 use crate::object::{ContentHash, Held, InventoryEntry, ObjectKey, ObjectVersion, Resource, SharedObject};
 
 mod strategies;
@@ -28,7 +28,11 @@ fn upsert(body: Vec<u8>) -> Frame {
         hash: ContentHash(8),
     };
     let object = SharedObject::new(key("web"), version, body.into(), vec![key("other")]);
-    Frame::Deliver(Deliver { seq: Seq(1), scope: ScopeId::NODE, change: Change::Upsert(Arc::new(object)) })
+    Frame::Deliver(Deliver {
+        seq: Seq(1),
+        subscription: SubscriptionId::NODE,
+        change: Change::Upsert(Arc::new(object)),
+    })
 }
 
 fn hello(inventory: Inventory) -> Frame {
@@ -69,19 +73,19 @@ proptest! {
         texts in proptest::collection::vec(any::<String>(), 6),
         tail in proptest::collection::vec(any::<u8>(), 0..40),
         seq in 1..u64::MAX,
-        scope in any::<u32>(),
+        subscription in any::<u32>(),
     ) {
         let place = |bytes: Bytes| match decode(bytes) {
-            Ok(Frame::Deliver(deliver)) => (deliver.seq.0, deliver.scope.0),
+            Ok(Frame::Deliver(deliver)) => (deliver.seq.0, deliver.subscription.0),
             Ok(Frame::Undecodable(lost)) => {
                 assert!(lost.reason.len() <= limits::SENTENCE_LEN_MAX && !lost.reason.is_empty());
-                (lost.seq.0, lost.scope.0)
+                (lost.seq.0, lost.subscription.0)
             }
             other => panic!("{other:?}"),
         };
         let mut deliver = write::frame(&upsert(b"{}".to_vec()));
         let Some(wire::frame::Kind::Deliver(inner)) = &mut deliver.kind else { unreachable!("a delivery") };
-        (inner.seq, inner.scope) = (seq, scope);
+        (inner.seq, inner.subscription) = (seq, subscription);
         for (position, text) in texts.iter().enumerate() {
             let mut odd = inner.clone();
             match (position, odd.key.as_mut(), odd.version.as_mut()) {
@@ -93,10 +97,10 @@ proptest! {
                 _ => odd.dependencies[0].resource.clone_from(text),
             }
             let frame = wire::Frame { kind: Some(wire::frame::Kind::Deliver(odd)) };
-            prop_assert_eq!(place(frame.encode_to_vec().into()), (seq, scope));
+            prop_assert_eq!(place(frame.encode_to_vec().into()), (seq, subscription));
         }
-        // Invalid protobuf after position and scope; some of it may state other values, as a later field may.
-        let mut body = wire::Deliver { seq, scope, ..wire::Deliver::default() }.encode_to_vec();
+        // Invalid protobuf after position and subscription; some of it may state other values, as a later field may.
+        let mut body = wire::Deliver { seq, subscription, ..wire::Deliver::default() }.encode_to_vec();
         body.extend(tail);
         let mut bytes = vec![1 << 3 | 2];
         prost::encode_length_delimiter(body.len(), &mut bytes).expect("a Vec grows");
@@ -116,7 +120,7 @@ proptest! {
                 let object = SharedObject::new(object, version.clone(), Bytes::new(), vec![dependency]);
                 let sent = obstacle(&object).is_none();
                 let change = Change::Upsert(Arc::new(object));
-                let frame = Frame::Deliver(Deliver { seq: Seq(1), scope: ScopeId::NODE, change });
+                let frame = Frame::Deliver(Deliver { seq: Seq(1), subscription: SubscriptionId::NODE, change });
                 prop_assert_eq!(sent, matches!(decode(encode(&frame, false)), Ok(Frame::Deliver(_))), "{}", name);
             }
         }
@@ -355,7 +359,7 @@ fn durations_round_up() {
 #[test]
 fn a_frame_in_pieces_is_the_frame() {
     use crate::frame::{ApiReply, Deliver, Reply, ReplyBody};
-    use crate::ids::{CloudRevision, RequestId, ScopeId, Seq, Uid};
+    use crate::ids::{CloudRevision, RequestId, Seq, SubscriptionId, Uid};
     use crate::object::{ContentHash, ObjectKey, ObjectVersion, Resource, SharedObject};
 
     for len in [0, 5, limits::BULK_OBJECT_MIN, limits::BULK_OBJECT_MIN + 70_000] {
@@ -368,7 +372,7 @@ fn a_frame_in_pieces_is_the_frame() {
             let api = ApiReply { code: 200, content_type: "application/json".to_owned(), body: body.clone() };
             let reply = Frame::Reply(Reply { id: RequestId(id), body: ReplyBody::Api(api) });
             let change = Change::Upsert(std::sync::Arc::clone(&object));
-            let deliver = Frame::Deliver(Deliver { seq: Seq(id), scope: ScopeId(3), change });
+            let deliver = Frame::Deliver(Deliver { seq: Seq(id), subscription: SubscriptionId(3), change });
             for (frame, zstd) in [(&reply, false), (&reply, true), (&deliver, false), (&deliver, true)] {
                 let (head, rest) = encode_pieces(frame, zstd);
                 assert_eq!([head, rest].concat(), encode(frame, zstd), "{len} bytes, id {id}");
@@ -385,7 +389,11 @@ fn the_weight_of_a_frame_is_what_its_entries_become() {
         held: Held::Absent,
     };
     let part = |count| {
-        let part = InventoryPart { scope: ScopeId(1), entries: (0..count).map(entry).collect(), last: false };
+        let part = InventoryPart {
+            subscription: SubscriptionId(1),
+            entries: (0..count).map(entry).collect(),
+            last: false,
+        };
         encode(&Frame::InventoryPart(part), false)
     };
     let (one, many) = (part(1), part(1000));

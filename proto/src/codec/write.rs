@@ -19,33 +19,37 @@ pub(super) fn frame(frame: &Frame) -> wire::Frame {
     let kind = match frame {
         Frame::Hello(hello) => Kind::Hello(write_hello(hello)),
         Frame::Welcome(welcome) => Kind::Welcome(write_welcome(welcome)),
-        Frame::InventoryRequest { scope } => {
-            Kind::InventoryRequest(wire::InventoryRequest { scope: scope.0 })
+        Frame::InventoryRequest { subscription } => {
+            Kind::InventoryRequest(wire::InventoryRequest { subscription: subscription.0 })
         }
         Frame::InventoryPart(part) => Kind::InventoryPart(write_part(part)),
         Frame::Deliver(deliver) => Kind::Deliver(wire::Deliver {
             seq: deliver.seq.0,
-            scope: deliver.scope.0,
+            subscription: deliver.subscription.0,
             ..write_change(&deliver.change)
         }),
         // Never sent; a delivery without a kind decodes as `Undecodable` again.
-        Frame::Undecodable(lost) => {
-            Kind::Deliver(wire::Deliver { seq: lost.seq.0, scope: lost.scope.0, ..wire::Deliver::default() })
-        }
+        Frame::Undecodable(lost) => Kind::Deliver(wire::Deliver {
+            seq: lost.seq.0,
+            subscription: lost.subscription.0,
+            ..wire::Deliver::default()
+        }),
         Frame::Ack { lanes } => Kind::Ack(wire::Ack { lanes: lanes.iter().map(write_position).collect() }),
         Frame::Refuse(refusal) => Kind::Refuse(write_refusal(refusal)),
-        Frame::CaughtUp { scope, epoch, revision } => Kind::CaughtUp(wire::CaughtUp {
-            scope: scope.0,
+        Frame::CaughtUp { subscription, epoch, revision } => Kind::CaughtUp(wire::CaughtUp {
+            subscription: subscription.0,
             epoch: Some(write_epoch(epoch)),
             revision: revision.0,
         }),
         Frame::Request(request) => Kind::Request(self::request(request)),
         Frame::Reply(reply) => Kind::Reply(write_reply(reply)),
         Frame::Subscribe(subscribe) => Kind::Subscribe(write_subscribe(subscribe)),
-        Frame::Unsubscribe { scope } => Kind::Unsubscribe(wire::Unsubscribe { scope: scope.0 }),
-        Frame::SubscriptionClosed { scope, code, reason } => {
+        Frame::Unsubscribe { subscription } => {
+            Kind::Unsubscribe(wire::Unsubscribe { subscription: subscription.0 })
+        }
+        Frame::SubscriptionClosed { subscription, code, reason } => {
             let (code, reason) = (u32::from(*code), sentence(reason.clone()));
-            Kind::SubscriptionClosed(wire::SubscriptionClosed { scope: scope.0, code, reason })
+            Kind::SubscriptionClosed(wire::SubscriptionClosed { subscription: subscription.0, code, reason })
         }
         Frame::LeaseRenew { renew_time_micros } => {
             Kind::LeaseRenew(wire::LeaseRenew { renew_time_micros: *renew_time_micros })
@@ -94,7 +98,11 @@ fn write_welcome(welcome: &Welcome) -> wire::Welcome {
 }
 
 fn write_part(part: &InventoryPart) -> wire::InventoryPart {
-    wire::InventoryPart { scope: part.scope.0, entries: write_entries(&part.entries), last: part.last }
+    wire::InventoryPart {
+        subscription: part.subscription.0,
+        entries: write_entries(&part.entries),
+        last: part.last,
+    }
 }
 
 /// The part of a delivery that is the same for every node, without the body.
@@ -203,7 +211,7 @@ fn write_message(message: &Message) -> wire::Message {
 fn write_subscribe(subscribe: &Subscribe) -> wire::Subscribe {
     let (inventory, inventory_digest) = write_inventory(&subscribe.inventory);
     wire::Subscribe {
-        scope: subscribe.scope.0,
+        subscription: subscribe.subscription.0,
         group: subscribe.resource.group.to_string(),
         version: subscribe.resource.version.to_string(),
         resource: subscribe.resource.name.to_string(),

@@ -115,7 +115,7 @@ impl Content {
     /// KubeEdge's "content as bytes": the text of a JSON string, the JSON of anything else
     /// (docs/reference/kubeedge.md#content).
     ///
-    /// An object and a string that holds the object's JSON give the same bytes, as at a stock receiver.
+    /// An object and a string that holds the object's JSON give the same bytes, as at a KubeEdge receiver.
     #[must_use]
     pub fn payload(&self) -> Cow<'_, [u8]> {
         match self.as_text() {

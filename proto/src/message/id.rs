@@ -8,7 +8,7 @@ use uuid::Uuid;
 use crate::error::IdError;
 use crate::limits;
 
-/// Identity of a message. Every stock sender uses a UUID v4; any other text is kept as received, because the peer
+/// Identity of a message. Every KubeEdge sender uses a UUID v4; any other text is kept as received, because the peer
 /// finds the reply by comparing text (docs/reference/kubeedge.md#replies).
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MessageId(Repr);

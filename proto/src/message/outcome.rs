@@ -6,10 +6,10 @@ use serde_json::value::RawValue;
 
 use super::content::{Content, ContentError};
 
-/// Outcome of a write, in the wrapper that stock edges expect (docs/reference/kubeedge.md#outcomes).
+/// Outcome of a write, in the wrapper that KubeEdge edges expect (docs/reference/kubeedge.md#outcomes).
 ///
-/// A failure always carries a whole status and a success always carries an object: anything less crashes a stock edge
-/// or is stored there as an empty object (docs/reference/kubeedge.md#safe-answers).
+/// A failure always carries a whole status and a success always carries an object: anything less crashes a KubeEdge
+/// edge or is stored there as an empty object (docs/reference/kubeedge.md#safe-answers).
 #[derive(Debug, Clone, PartialEq)]
 pub enum Outcome {
     /// The object as the API server returned it.
@@ -86,7 +86,7 @@ impl StatusError {
         checked(&status).as_json().clone()
     }
 
-    /// As bare content, `{"ErrStatus": ...}`: how a stock cloud answers a failed query.
+    /// As bare content, `{"ErrStatus": ...}`: how a KubeEdge cloud answers a failed query.
     #[must_use]
     pub fn to_content(&self) -> Content {
         checked(&ErrStatus { status: Status::of(self) })
@@ -97,7 +97,7 @@ impl Outcome {
     /// The wrapper as content.
     ///
     /// An object that is no JSON object is an error of the caller; it is written as a failure with code 500, because a
-    /// stock edge dereferences whatever it receives.
+    /// KubeEdge edge dereferences whatever it receives.
     #[must_use]
     pub fn to_content(&self) -> Content {
         match self {

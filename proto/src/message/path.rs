@@ -13,7 +13,7 @@ const NODE: &str = "node";
 /// Namespace segment of cluster-scoped objects.
 const CLUSTER: &str = "null";
 
-/// The type of which stock edges create objects without a name.
+/// The type of which KubeEdge edges create objects without a name.
 const UNNAMED: &str = "certificatesigningrequest";
 
 /// Group and version segments of node tasks v1alpha2.
@@ -220,7 +220,7 @@ impl LocalPath {
             [namespace, kind] if all_present(&[namespace, kind]) => {
                 Self::Object(object_path(namespace, kind, None))
             }
-            // A stock edge lets the API server name its signing requests, and leaves the name segment empty.
+            // A KubeEdge edge lets the API server name its signing requests, and leaves the name segment empty.
             [namespace, UNNAMED, ""] if all_present(&[namespace]) => {
                 Self::Object(object_path(namespace, UNNAMED, Some("")))
             }

@@ -21,7 +21,7 @@ impl Message {
     }
 
     /// The acknowledgement of a delivery: a standard reply with content `OK`. The acknowledgement of an inserted or
-    /// deleted device or device model has the route that a stock edge gives it when it passes the message on
+    /// deleted device or device model has the route that a KubeEdge edge gives it when it passes the message on
     /// (docs/reference/kubeedge.md#devices-and-node-tasks).
     #[must_use]
     pub fn ack(&self, id: MessageId, timestamp_millis: i64) -> Self {
@@ -33,7 +33,7 @@ impl Message {
         ack
     }
 
-    /// The standard error reply: operation `error` with a sentence, and the request's route, without which a stock
+    /// The standard error reply: operation `error` with a sentence, and the request's route, without which a KubeEdge
     /// edge would not match it.
     #[must_use]
     pub fn error_reply(&self, id: MessageId, timestamp_millis: i64, sentence: &str) -> Self {
@@ -42,7 +42,7 @@ impl Message {
         message
     }
 
-    /// A reply of the edge controller: source `edgecontroller`, group `resource`, without which a stock edge waits
+    /// A reply of the edge controller: source `edgecontroller`, group `resource`, without which a KubeEdge edge waits
     /// forever (docs/reference/kubeedge.md#replies). `resource` is the request's own path or a rebuilt one.
     #[must_use]
     pub fn controller_reply(
@@ -56,7 +56,7 @@ impl Message {
         self.answer(id, timestamp_millis, route, content)
     }
 
-    /// An error reply of the edge controller: a stock edge returns it to the caller and stores nothing
+    /// An error reply of the edge controller: a KubeEdge edge returns it to the caller and stores nothing
     /// (docs/reference/kubeedge.md#safe-answers).
     #[must_use]
     pub fn controller_error(&self, id: MessageId, timestamp_millis: i64, sentence: &str) -> Self {
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn controller_replies_have_the_route_that_stock_edges_match() {
+    fn controller_replies_have_the_route_that_kubeedge_edges_match() {
         let request = request();
         let resource = request.route.resource.clone();
         let reply = request.controller_reply(id("H"), 2, resource.clone(), Content::ok());

@@ -93,21 +93,21 @@ open_words! {
         Error = "error",
         /// Message of group `user` from the edge.
         Upload = "upload",
-        /// Inside a stock edge: release a held pod upgrade.
+        /// Inside a KubeEdge edge: release a held pod upgrade.
         UnholdUpgrade = "unhold-upgrade",
         /// Heartbeat.
         Keepalive = "keepalive",
-        /// Control message of a connection; no stock component sends it.
+        /// Control message of a connection; no KubeEdge component sends it.
         Config = "config",
-        /// Control message of a connection; no stock component sends it.
+        /// Control message of a connection; no KubeEdge component sends it.
         Ping = "ping",
-        /// Control message of a connection; no stock component sends it.
+        /// Control message of a connection; no KubeEdge component sends it.
         Pong = "pong",
-        /// Inside a stock edge: connection state.
+        /// Inside a KubeEdge edge: connection state.
         Connect = "connect",
-        /// Inside a stock cloud: a node connected.
+        /// Inside a KubeEdge cloud: a node connected.
         Connected = "connected",
-        /// Inside a stock cloud: a node disconnected; stock clouds may also write it to the edge.
+        /// Inside a KubeEdge cloud: a node disconnected; KubeEdge clouds may also write it to the edge.
         Disconnected = "disconnected",
         /// Event bus.
         Subscribe = "subscribe",
@@ -324,7 +324,7 @@ open_words! {
         MetaServer = "metaserver",
         /// Edge: acknowledgements of inserted or deleted devices (docs/reference/kubeedge.md#devices-and-node-tasks).
         Meta = "meta",
-        /// Inside a stock edge: connection notices.
+        /// Inside a KubeEdge edge: connection notices.
         EdgeHub = "edgehub",
         /// Legacy cloud source.
         EdgeMgr = "edgemgr",
@@ -338,7 +338,7 @@ open_words! {
         Unset = "",
         /// Objects and reports about them.
         Resource = "resource",
-        /// Accepted by stock edges as a synonym of `resource`.
+        /// Accepted by KubeEdge edges as a synonym of `resource`.
         Func = "func",
         /// Device twins.
         Twin = "twin",
@@ -346,21 +346,21 @@ open_words! {
         User = "user",
         /// Node tasks.
         TaskManager = "taskmanager",
-        /// Inside a stock edge.
+        /// Inside a KubeEdge edge.
         Hub = "hub",
         /// Requests of the kubelet, also on the wire.
         Meta = "meta",
-        /// Inside a stock edge.
+        /// Inside a KubeEdge edge.
         Bus = "bus",
-        /// Inside a stock edge.
+        /// Inside a KubeEdge edge.
         Edged = "edged",
-        /// Inside a stock edge.
+        /// Inside a KubeEdge edge.
         EdgeStream = "edgestream",
-        /// Inside a stock cloud.
+        /// Inside a KubeEdge cloud.
         CloudHub = "cloudhub",
-        /// Inside a stock cloud.
+        /// Inside a KubeEdge cloud.
         EdgeController = "edgecontroller",
-        /// Inside a stock cloud.
+        /// Inside a KubeEdge cloud.
         DynamicController = "dynamiccontroller",
     }
 }

@@ -6,11 +6,11 @@ mod delivery;
 mod handshake;
 mod listing;
 mod requests;
-mod scope;
+mod send_window;
 mod slot;
+mod subscription;
 mod subscriptions;
 mod transmit;
-mod window;
 
 use std::collections::VecDeque;
 
@@ -19,7 +19,7 @@ use bytes::Bytes;
 pub use api::{Certainty, CloudConfig, CloudEvent, CloudStats, Lookup, Loss, NodeView};
 
 use crate::frame::{Frame, Goodbye, Reply, features};
-use crate::ids::{Lane, Moment, RequestId, ScopeId, StoreId};
+use crate::ids::{Lane, Moment, RequestId, StoreId, SubscriptionId};
 use crate::limits::{FOLLOWED_MAX, HANDSHAKE_TIMEOUT};
 use crate::object::ObjectKey;
 use crate::session::liveness::Liveness;
@@ -28,10 +28,10 @@ use crate::session::room::Room;
 use crate::session::words;
 use crate::session::{ACK_TIMEOUT, SessionError, UNACKED_MAX};
 use requests::Requests;
-use scope::Scope;
+use send_window::SendWindow;
+use subscription::Subscription;
 use subscriptions::Begun;
 use transmit::Notice;
-use window::Window;
 
 /// Elements for which an empty queue keeps its memory.
 const KEPT_CAPACITY: usize = 4;
@@ -68,12 +68,12 @@ pub struct CloudSession {
     patience: Patience,
     subscribes: Begun,
     /// In the order of their ids, which only grow. The pushed set is first once the hello has arrived.
-    scopes: Vec<Scope>,
-    newest_scope: ScopeId,
+    subscriptions: Vec<Subscription>,
+    newest_subscription: SubscriptionId,
     /// Bound on the objects of all subscriptions.
     room: Room<FOLLOWED_MAX>,
     /// Of the delivery and the bulk lane.
-    windows: [Window; 2],
+    windows: [SendWindow; 2],
     requests: Requests,
     /// The newest lease answer that was not sent yet.
     lease_answer: Option<(i64, u16)>,
@@ -91,7 +91,7 @@ impl CloudSession {
     #[must_use]
     pub fn new(config: CloudConfig, now: Moment) -> Self {
         let count = config.window_count.clamp(1, UNACKED_MAX);
-        let window = |lane| Window::new(lane, count, config.window_bytes);
+        let window = |lane| SendWindow::new(lane, count, config.window_bytes);
         Self {
             phase: Phase::AwaitingHello { deadline: now + HANDSHAKE_TIMEOUT },
             now,
@@ -101,8 +101,8 @@ impl CloudSession {
             liveness: Liveness::new(now, config.ping_interval, config.idle_timeout),
             patience: Patience::new(now),
             subscribes: Begun::default(),
-            scopes: Vec::new(),
-            newest_scope: ScopeId::NODE,
+            subscriptions: Vec::new(),
+            newest_subscription: SubscriptionId::NODE,
             room: Room::default(),
             windows: [window(Lane::Delivery), window(Lane::Bulk)],
             requests: Requests::default(),
@@ -153,13 +153,13 @@ impl CloudSession {
                 Ok(())
             }
             Frame::Subscribe(subscribe) => self.handle_subscribe(subscribe),
-            Frame::Unsubscribe { scope } => self.handle_unsubscribe(scope),
+            Frame::Unsubscribe { subscription } => self.handle_unsubscribe(subscription),
             Frame::Ping { id } => {
                 self.liveness.handle_ping(id);
                 Ok(())
             }
             Frame::Pong { id } => match self.liveness.handle_pong(now, id) {
-                None => self.patience.ignore(now, "a pong without its ping"),
+                None => self.patience.ignore(now, "a pong without a ping"),
                 Some(time) => {
                     self.events.push_back(CloudEvent::RoundTrip(time));
                     Ok(())
@@ -170,10 +170,10 @@ impl CloudSession {
                 Ok(())
             }
             Frame::Hello(_) => {
-                Err(SessionError::Protocol("a second hello came on one connection".to_owned()))
+                Err(SessionError::Protocol("a second hello arrived on one connection".to_owned()))
             }
             other => Err(SessionError::Protocol(format!(
-                "{} came from an edge in lane {lane:?}, but only the cloud sends it",
+                "{} arrived from an edge in lane {lane:?}, but only the cloud sends it",
                 words::name(&other)
             ))),
         }
@@ -193,21 +193,21 @@ impl CloudSession {
             Phase::Leaving(_) | Phase::Closed => return Ok(()),
             Phase::AwaitingHello { deadline } if deadline <= now => {
                 let seconds = HANDSHAKE_TIMEOUT.as_secs();
-                return Err(SessionError::Timeout(format!("no hello came within {seconds} s")));
+                return Err(SessionError::Timeout(format!("no hello arrived within {seconds} s")));
             }
             Phase::AwaitingHello { .. } => return Ok(()),
             Phase::Open => {}
         }
         self.liveness.handle_timeout(now)?;
         self.requests.handle_timeout(now);
-        for scope in &mut self.scopes {
-            if scope.comparison_deadline().is_some_and(|deadline| deadline <= now) {
+        for subscription in &mut self.subscriptions {
+            if subscription.comparison_deadline().is_some_and(|deadline| deadline <= now) {
                 return Err(SessionError::Timeout(format!(
-                    "the inventory of scope {} was asked for and does not come",
-                    scope.id.0
+                    "the inventory of subscription {} was requested but did not arrive",
+                    subscription.id.0
                 )));
             }
-            scope.handle_timeout(now);
+            subscription.handle_timeout(now);
         }
         if self.ack_deadline().is_some_and(|deadline| deadline <= now) {
             let seconds = ACK_TIMEOUT.as_secs();
@@ -228,31 +228,32 @@ impl CloudSession {
             Phase::Leaving(_) | Phase::Closed => None,
             Phase::AwaitingHello { deadline } => Some(deadline),
             Phase::Open => {
-                let scopes = self.scopes.iter();
-                let scopes = scopes.flat_map(|scope| [scope.deadline(), scope.comparison_deadline()]);
+                let subscriptions = self.subscriptions.iter();
+                let subscriptions = subscriptions
+                    .flat_map(|subscription| [subscription.deadline(), subscription.comparison_deadline()]);
                 let others = [Some(self.liveness.deadline()), self.requests.deadline(), self.ack_deadline()];
-                scopes.chain(others).flatten().min()
+                subscriptions.chain(others).flatten().min()
             }
         }
     }
 
     fn ack_deadline(&self) -> Option<Moment> {
-        self.windows.iter().filter_map(Window::waiting_since).min().map(|since| since + ACK_TIMEOUT)
+        self.windows.iter().filter_map(SendWindow::waiting_since).min().map(|since| since + ACK_TIMEOUT)
     }
 
     /// Marks a key dirty: its state is looked up when there is room to send it. Ten offers become one delivery. Offers
-    /// for a scope that is not open, or not compared yet, are ignored, and nothing is lost. A subscription that makes
-    /// the node follow more than [`FOLLOWED_MAX`] objects is ended; deleted objects no longer count as followed.
-    pub fn offer(&mut self, scope: ScopeId, key: ObjectKey, view: &impl NodeView) {
-        let Some(open) = self.scope_mut(scope) else { return };
+    /// for a subscription that is not open, or not compared yet, are ignored, and nothing is lost. A subscription that
+    /// makes the node follow more than [`FOLLOWED_MAX`] objects is ended; deleted objects no longer count as followed.
+    pub fn offer(&mut self, subscription: SubscriptionId, key: ObjectKey, view: &impl NodeView) {
+        let Some(open) = self.subscription_mut(subscription) else { return };
         let before = open.slots.len();
         open.offer(key, view);
-        if scope == ScopeId::NODE || open.slots.len() == before {
+        if subscription == SubscriptionId::NODE || open.slots.len() == before {
             return;
         }
         let keys = self.keys();
         if self.room.grown(keys) && !self.has_room(None, view) {
-            self.end_overfull(scope);
+            self.end_overfull(subscription);
         }
     }
 
@@ -289,7 +290,7 @@ impl CloudSession {
     #[must_use]
     pub fn memory(&self) -> usize {
         let kept = self.requests.memory().saturating_add(self.notices.iter().map(Notice::memory).sum());
-        self.scopes.iter().map(Scope::memory).fold(kept, usize::saturating_add)
+        self.subscriptions.iter().map(Subscription::memory).fold(kept, usize::saturating_add)
     }
 
     /// Bytes of the answers that wait for the link.
@@ -328,23 +329,23 @@ impl CloudSession {
     #[must_use]
     pub fn stats(&self) -> CloudStats {
         CloudStats {
-            in_flight: self.windows.iter().map(Window::len).sum(),
-            dirty: self.scopes.iter().map(Scope::dirty).sum(),
-            parked: self.scopes.iter().map(Scope::parked).sum(),
-            held: self.scopes.iter().map(Scope::held).sum(),
+            in_flight: self.windows.iter().map(SendWindow::len).sum(),
+            dirty: self.subscriptions.iter().map(Subscription::dirty).sum(),
+            parked: self.subscriptions.iter().map(Subscription::parked).sum(),
+            held: self.subscriptions.iter().map(Subscription::held).sum(),
             requests: self.requests.len(),
-            subscriptions: self.scopes.len().saturating_sub(1),
+            subscriptions: self.subscriptions.len().saturating_sub(1),
             ..self.counters
         }
     }
 
-    fn scope_mut(&mut self, id: ScopeId) -> Option<&mut Scope> {
-        let index = self.scope_index(id)?;
-        self.scopes.get_mut(index)
+    fn subscription_mut(&mut self, id: SubscriptionId) -> Option<&mut Subscription> {
+        let index = self.subscription_index(id)?;
+        self.subscriptions.get_mut(index)
     }
 
-    fn scope_index(&self, id: ScopeId) -> Option<usize> {
-        self.scopes.binary_search_by_key(&id, |scope| scope.id).ok()
+    fn subscription_index(&self, id: SubscriptionId) -> Option<usize> {
+        self.subscriptions.binary_search_by_key(&id, |subscription| subscription.id).ok()
     }
 
     fn leave(&mut self, goodbye: Goodbye) {
@@ -357,7 +358,7 @@ impl CloudSession {
     /// The session is over: all its state is dropped, events of what happened before are kept.
     fn end(&mut self, goodbye: Goodbye) {
         self.phase = Phase::Closed;
-        self.scopes = Vec::new();
+        self.subscriptions = Vec::new();
         self.notices = VecDeque::new();
         self.requests = Requests::default();
         self.events.push_back(CloudEvent::Closed(goodbye));

@@ -4,7 +4,7 @@ mod api;
 mod inbox;
 mod receive;
 mod requests;
-mod scopes;
+mod subscriptions;
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use std::time::Duration;
 pub use api::{EdgeConfig, EdgeEvent, EdgeView, RequestError, SubscribeError};
 
 use crate::frame::{Frame, Goodbye, Hello, Refusal, RequestBody, Subscribe};
-use crate::ids::{Lane, Moment, RequestId, ScopeId, Seq};
+use crate::ids::{Lane, Moment, RequestId, Seq, SubscriptionId};
 use crate::limits::{HANDSHAKE_TIMEOUT, IDLE_TIMEOUT, PING_INTERVAL};
 use crate::session::error::clip;
 use crate::session::inventory::summarise;
@@ -21,7 +21,7 @@ use crate::session::patience::Patience;
 use crate::session::{ProtocolVersion, SessionError};
 use inbox::Inbox;
 use requests::Requests;
-use scopes::Scopes;
+use subscriptions::Subscriptions;
 
 /// State of a session.
 #[derive(Debug)]
@@ -58,7 +58,7 @@ pub struct EdgeSession {
     early_bytes: usize,
     refusals: VecDeque<Refusal>,
     requests: Requests,
-    scopes: Scopes,
+    subscriptions: Subscriptions,
     /// The newest lease renewal that was not sent yet.
     lease: Option<i64>,
     greeted_at: Moment,
@@ -76,7 +76,7 @@ impl EdgeSession {
             epoch: config.epoch.clone(),
             trim_version: config.trim_version,
             features: config.features,
-            inventory: summarise(config.store, view.inventory(ScopeId::NODE)),
+            inventory: summarise(config.store, view.inventory(SubscriptionId::NODE)),
             agent: config.agent.clone(),
             instance: config.instance,
             attestation: config.attestation.clone(),
@@ -92,7 +92,7 @@ impl EdgeSession {
             early_bytes: 0,
             refusals: VecDeque::new(),
             requests: Requests::default(),
-            scopes: Scopes::new(config.store),
+            subscriptions: Subscriptions::new(config.store),
             lease: None,
             greeted_at: now,
             events: VecDeque::new(),
@@ -132,7 +132,7 @@ impl EdgeSession {
             Phase::Leaving(_) | Phase::Closed => Ok(()),
             Phase::Greeting(_) | Phase::AwaitingWelcome if now >= self.handshake_deadline => {
                 let seconds = HANDSHAKE_TIMEOUT.as_secs();
-                Err(SessionError::Timeout(format!("no welcome came within {seconds} s")))
+                Err(SessionError::Timeout(format!("no welcome arrived within {seconds} s")))
             }
             Phase::Greeting(_) | Phase::AwaitingWelcome => Ok(()),
             Phase::Open => self.liveness.handle_timeout(now),
@@ -197,14 +197,14 @@ impl EdgeSession {
         self.lease = self.lease.max(Some(renew_time_micros));
     }
 
-    /// The scope id for the next subscription.
+    /// The subscription id for the next subscription.
     #[must_use]
-    pub fn next_scope(&self) -> ScopeId {
-        self.scopes.next()
+    pub fn next_subscription(&self) -> SubscriptionId {
+        self.subscriptions.next()
     }
 
-    /// Follows a resource under a scope id that was not used in this session, see [`Self::next_scope`]. The view must
-    /// be able to give the inventory of this scope from now on.
+    /// Follows a resource under a subscription id that was not used in this session, see [`Self::next_subscription`].
+    /// The view must be able to give the inventory of this subscription from now on.
     ///
     /// # Errors
     /// [`SubscribeError`] when the subscription is not accepted.
@@ -212,13 +212,13 @@ impl EdgeSession {
         if self.is_leaving() {
             return Err(SubscribeError::Closed);
         }
-        self.scopes.subscribe(subscribe)
+        self.subscriptions.subscribe(subscribe)
     }
 
     /// Ends a subscription. Deliveries under way are dropped; those handed out before must still be committed or
     /// refused.
-    pub fn unsubscribe(&mut self, scope: ScopeId) {
-        self.scopes.unsubscribe(scope);
+    pub fn unsubscribe(&mut self, subscription: SubscriptionId) {
+        self.subscriptions.unsubscribe(subscription);
     }
 
     /// Ends the session; unsent frames are dropped.
@@ -244,7 +244,7 @@ impl EdgeSession {
             }
             Phase::Open => match lane {
                 Lane::Control => self.poll_control(now),
-                Lane::Delivery => self.scopes.poll_outgoing(),
+                Lane::Delivery => self.subscriptions.poll_outgoing(),
                 Lane::Bulk => self.poll_bulk(now),
             },
         };
@@ -275,7 +275,7 @@ impl EdgeSession {
 
     fn poll_bulk(&mut self, now: Moment) -> Option<Frame> {
         let request = self.requests.poll(now, Lane::Bulk).map(Frame::Request);
-        request.or_else(|| self.scopes.poll_upload().map(Frame::InventoryPart))
+        request.or_else(|| self.subscriptions.poll_upload().map(Frame::InventoryPart))
     }
 
     /// The next event for the owner.
@@ -320,7 +320,7 @@ impl EdgeSession {
         self.early = VecDeque::new();
         self.refusals = VecDeque::new();
         self.requests = Requests::default();
-        self.scopes = Scopes::new(self.config.store);
+        self.subscriptions = Subscriptions::new(self.config.store);
         self.events.push_back(EdgeEvent::Closed(goodbye));
     }
 }

@@ -32,7 +32,7 @@ pub enum SessionError {
     },
     /// The hello names another node than the certificate.
     #[error(
-        "the hello is from node {claimed:?}, but the certificate is of node {certified:?}: join again under the right name"
+        "the hello names node {claimed:?}, the certificate {certified:?}: join again under the right name"
     )]
     WrongNode {
         /// The node in the hello.

@@ -1,4 +1,4 @@
-//! How an edge announces what it holds in a scope.
+//! How an edge announces what it holds in a subscription.
 
 use crate::frame::Inventory;
 use crate::ids::StoreId;

@@ -1,6 +1,6 @@
 //! The two ends of a connection in dialect `kubeedge`: JSON messages with stock KubeEdge peers.
 //!
-//! A stock edge hands every message to a task of its own and compares no versions, never lists what it holds, and
+//! A KubeEdge edge hands every message to a task of its own and compares no versions, never lists what it holds, and
 //! stores any object that a reply carries. The cloud's end therefore keeps at most one version of an object under way,
 //! treats replies that carry an object as deliveries of it, and knows from the [`Ledger`] everything the edge was ever
 //! given. `docs/protocol.md` has the rules, `docs/decisions/0004-kubeedge-dialect.md` the reasons.
@@ -59,7 +59,7 @@ pub const RESEND_AFTER: Duration = Duration::from_secs(5);
 /// Resends of one delivery (docs/reference/kubeedge.md#resends); after the last one the delivery counts as refused.
 pub const RESENDS_MAX: u8 = 4;
 
-/// Time after which a stock edge has certainly written the object of a reply that it does not acknowledge.
+/// Time after which a KubeEdge edge has certainly written the object of a reply that it does not acknowledge.
 pub const REPLY_SETTLES: Duration = Duration::from_secs(2);
 
 /// Least time between two ledger writes that no delivery waits for: removals and versions. Each session waits its own
@@ -69,7 +69,7 @@ pub const LEDGER_LAZY: Duration = Duration::from_secs(600);
 /// Wait before a failed ledger write is retried.
 pub const LEDGER_RETRY: Duration = Duration::from_secs(1);
 
-/// Time in which a request of the kubelet must be answered: less than the 60 s that a stock edge waits
+/// Time in which a request of the kubelet must be answered: less than the 60 s that a KubeEdge edge waits
 /// (docs/reference/kubeedge.md#remote-calls).
 pub const ANSWER_WITHIN: Duration = Duration::from_secs(55);
 

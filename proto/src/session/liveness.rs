@@ -79,7 +79,7 @@ impl Liveness {
         let silence = now.since(self.last_heard);
         if silence >= self.idle_timeout {
             let seconds = silence.as_secs();
-            return Err(SessionError::Timeout(format!("nothing was heard from the peer for {seconds} s")));
+            return Err(SessionError::Timeout(format!("nothing was received from the peer for {seconds} s")));
         }
         let first = self.first_ping.take_if(|first| *first <= now).is_some();
         if first || now.since(self.last_sent) >= self.ping_interval {

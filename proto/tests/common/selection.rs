@@ -1,4 +1,5 @@
-//! What one subscription selects, and what the node needs if a test says so: a view that answers at once, however much it has.
+//! The objects that one subscription selects, and those that the node needs if a test requires it: a view that answers
+//! at once, whatever its size.
 
 #![allow(dead_code, unreachable_pub)] // shared by several test binaries
 
@@ -8,25 +9,25 @@ use std::sync::Arc;
 use tombolo_proto::inventory::content_hash;
 use tombolo_proto::object::{ObjectVersion, SharedObject};
 use tombolo_proto::session::{Lookup, NodeView};
-use tombolo_proto::{CloudRevision, ObjectKey, Resource, ScopeId, Uid};
+use tombolo_proto::{CloudRevision, ObjectKey, Resource, SubscriptionId, Uid};
 
 pub const MIB: usize = 1024 * 1024;
 
-/// Keys that come before they are counted.
+/// Keys that arrive before they are counted.
 pub const SLACK: usize = 1024;
 
-/// The scope that it is.
-pub const SCOPE: ScopeId = ScopeId(1);
+/// The id of the subscription.
+pub const SUBSCRIPTION: SubscriptionId = SubscriptionId(1);
 
 #[derive(Debug, Default)]
 pub struct Selection {
     objects: HashMap<ObjectKey, Arc<SharedObject>>,
-    /// What the node needs; without an object, the answer to who asks for it.
+    /// The objects that the node needs; without an object, the answer to queries for it.
     own: HashMap<ObjectKey, Own>,
     revision: u64,
 }
 
-/// What a view knows of an object that the node needs.
+/// A view's knowledge of an object that the node needs.
 #[derive(Debug, Clone)]
 pub enum Own {
     Present(Arc<SharedObject>),
@@ -35,7 +36,7 @@ pub enum Own {
 }
 
 impl Selection {
-    /// A name as long as most.
+    /// A name of a typical length.
     pub fn key(number: usize) -> ObjectKey {
         let name = format!("a-service-of-some-team-{number:06}");
         ObjectKey::new(Resource::new("", "v1", "services"), "some-namespace", &name)
@@ -63,7 +64,7 @@ impl Selection {
         Arc::new(SharedObject::new(key.clone(), version, body.into(), Vec::new()))
     }
 
-    /// The node needs an object, of a kind in the core group, and this is known of it.
+    /// Makes the node need an object, of a kind in the core group, of which this is known.
     pub fn need(&mut self, kind: &str, number: usize, known: Option<Own>) -> ObjectKey {
         let key = ObjectKey::new(Resource::new("", "v1", kind), "a-tenant", &format!("settings-{number:06}"));
         let known = known.unwrap_or_else(|| Own::Present(self.object(&key, 1_000_000 + number)));
@@ -79,19 +80,19 @@ impl Selection {
 }
 
 impl NodeView for Selection {
-    fn wanted(&self, scope: ScopeId) -> Vec<ObjectKey> {
-        match scope {
-            SCOPE => self.objects.keys().cloned().collect(),
+    fn wanted(&self, subscription: SubscriptionId) -> Vec<ObjectKey> {
+        match subscription {
+            SUBSCRIPTION => self.objects.keys().cloned().collect(),
             _ => self.own.keys().cloned().collect(),
         }
     }
 
-    fn count(&self, scope: ScopeId) -> usize {
-        if scope == SCOPE { self.objects.len() } else { self.own.len() }
+    fn count(&self, subscription: SubscriptionId) -> usize {
+        if subscription == SUBSCRIPTION { self.objects.len() } else { self.own.len() }
     }
 
-    fn lookup(&self, scope: ScopeId, key: &ObjectKey) -> Lookup {
-        if scope != SCOPE {
+    fn lookup(&self, subscription: SubscriptionId, key: &ObjectKey) -> Lookup {
+        if subscription != SUBSCRIPTION {
             return match self.own.get(key) {
                 Some(Own::Present(object)) => Lookup::Present(Arc::clone(object)),
                 Some(Own::Absent) => Lookup::Absent,
@@ -103,21 +104,21 @@ impl NodeView for Selection {
         found.map_or(Lookup::Unwanted(None), |object| Lookup::Present(Arc::clone(object)))
     }
 
-    fn revision(&self, _: ScopeId) -> CloudRevision {
+    fn revision(&self, _: SubscriptionId) -> CloudRevision {
         CloudRevision(self.revision)
     }
 }
 
 /// An edge that follows one selection, in either dialect.
 pub trait Follower {
-    /// Objects that it may follow.
+    /// The maximum number of objects that it may follow.
     const MAX: usize;
 
     fn selection(&mut self) -> &mut Selection;
 
     fn offer(&mut self, key: ObjectKey);
 
-    /// Whether the subscription has ended because too much was followed.
+    /// Whether the subscription has ended because it followed too many objects.
     fn ended(&mut self) -> bool;
 
     fn create(&mut self, number: usize) {
@@ -125,14 +126,14 @@ pub trait Follower {
         self.offer(key);
     }
 
-    /// An object has gone, and another one has come.
+    /// Deletes one object and creates another.
     fn replace(&mut self, number: usize) {
         let gone = self.selection().delete(number);
         self.offer(gone);
         self.create(number + Self::MAX);
     }
 
-    /// Follows more than it may, and says whether the subscription has ended by that.
+    /// Follows more than the limit; returns whether that has ended the subscription.
     fn ends_beyond(&mut self) -> bool {
         (0..=SLACK).any(|number| {
             self.create(number);

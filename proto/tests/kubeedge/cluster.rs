@@ -1,4 +1,4 @@
-//! What the cloud knows: objects, what the node needs of them, and the store of the ledger.
+//! The cloud's knowledge: objects, the node's need of them, and the ledger's store.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,7 +9,7 @@ use tombolo_proto::inventory::content_hash;
 use tombolo_proto::object::{ObjectVersion, SharedObject};
 use tombolo_proto::session::kubeedge::{Ledger, LedgerEntry};
 use tombolo_proto::session::{Lookup, NodeView};
-use tombolo_proto::{CloudRevision, Epoch, NodeId, ObjectKey, Resource, ScopeId, Uid};
+use tombolo_proto::{CloudRevision, Epoch, NodeId, ObjectKey, Resource, SubscriptionId, Uid};
 
 pub fn node() -> NodeId {
     NodeId::parse("edge1").expect("a name")
@@ -19,7 +19,7 @@ pub fn epoch() -> Epoch {
     Epoch { cluster: Uid::parse("cluster").expect("a uid"), generation: 1 }
 }
 
-/// Path of an object on the wire.
+/// Wire path of an object.
 pub fn wire_path(key: &ObjectKey) -> String {
     let word = match &*key.resource().name {
         "pods" => "pod",
@@ -53,26 +53,26 @@ fn kind(key: &ObjectKey) -> &'static str {
     }
 }
 
-/// The Kubernetes API and the index of what the node needs.
+/// The Kubernetes API and the index of the objects that the node needs.
 #[derive(Debug, Default)]
 pub struct Cluster {
     pub objects: BTreeMap<ObjectKey, Arc<SharedObject>>,
-    /// By scope: the node's own set, and its subscriptions.
+    /// By subscription: the node's own set, and its other subscriptions.
     pub wanted: BTreeMap<u32, BTreeSet<ObjectKey>>,
-    /// What the node works without.
+    /// Objects that the node can work without.
     pub optional: BTreeSet<ObjectKey>,
-    /// What the API lets nobody read.
+    /// Objects that the API does not let cloudcore read.
     pub unreadable: BTreeSet<ObjectKey>,
     revision: u64,
     incarnations: u64,
     /// Nothing is known yet.
     pub blind: bool,
-    /// Keys that were asked for meanwhile: their owner offers them again.
+    /// Keys that were requested meanwhile; their owner offers them again.
     deferred: RefCell<BTreeSet<ObjectKey>>,
 }
 
 impl Cluster {
-    /// One that answers no question yet.
+    /// A cluster that cannot answer any query yet.
     pub fn unknown() -> Self {
         Self { blind: true, ..Self::default() }
     }
@@ -97,7 +97,7 @@ impl Cluster {
         let version =
             ObjectVersion { uid, revision: CloudRevision(self.revision), hash: content_hash(&body) };
         let mut object = SharedObject::new(key.clone(), version, body, Vec::new());
-        // A version with the same content says the same as the one before.
+        // A version with equal content is equivalent to the previous one.
         if let Some(former) =
             self.objects.get(key).filter(|former| former.version.hash == object.version.hash)
         {
@@ -106,14 +106,14 @@ impl Cluster {
         self.objects.insert(key.clone(), Arc::new(object));
     }
 
-    /// The node has reported a status: a new version that says nothing new to it.
+    /// The node has reported a status: a new version without new content for the node.
     pub fn report(&mut self, key: &ObjectKey) {
         let Some(object) = self.objects.get(key).cloned() else { return };
         self.revision += 1;
         self.insert(key, object.version.uid.clone(), object.body.clone());
     }
 
-    /// Whether a row of the edge is as good as what the node should hold.
+    /// Whether a row of the edge is equivalent to what the node should hold.
     pub fn is_served_by(&self, path: &str, uid: &str, revision: u64) -> bool {
         let mut keys = self.wanted.values().flatten().filter(|key| wire_path(key) == path);
         keys.any(|key| match self.objects.get(key) {
@@ -137,7 +137,7 @@ impl Cluster {
         self.store(key, uid);
     }
 
-    /// Creates an object with so many bytes.
+    /// Creates an object of this size in bytes.
     pub fn put_large(&mut self, key: &ObjectKey, len: usize) {
         self.put(key);
         let object = &self.objects[key];
@@ -160,13 +160,13 @@ impl Cluster {
         }
     }
 
-    /// Everything is known from now on; the keys that waited for it.
+    /// Everything is known from now on; returns the keys that were waiting for it.
     pub fn see(&mut self) -> BTreeSet<ObjectKey> {
         self.blind = false;
         self.deferred.take()
     }
 
-    /// What the node should hold, by path on the wire.
+    /// The objects that the node should hold, by wire path.
     pub fn truth(&self) -> BTreeMap<String, (String, u64)> {
         let keys: BTreeSet<_> = self.wanted.values().flatten().collect();
         let present = keys.into_iter().filter_map(|key| Some((key, self.objects.get(key)?)));
@@ -177,7 +177,7 @@ impl Cluster {
             .collect()
     }
 
-    /// The object with its version in it, as the API answers.
+    /// The object including its version, as the API returns it.
     pub fn json(&self, key: &ObjectKey) -> Option<String> {
         let object = self.objects.get(key)?;
         let text = String::from_utf8(object.body.to_vec()).expect("text");
@@ -187,19 +187,19 @@ impl Cluster {
 }
 
 impl NodeView for Cluster {
-    fn wanted(&self, scope: ScopeId) -> Vec<ObjectKey> {
-        self.wanted.get(&scope.0).into_iter().flatten().cloned().collect()
+    fn wanted(&self, subscription: SubscriptionId) -> Vec<ObjectKey> {
+        self.wanted.get(&subscription.0).into_iter().flatten().cloned().collect()
     }
 
-    fn lookup(&self, scope: ScopeId, key: &ObjectKey) -> Lookup {
+    fn lookup(&self, subscription: SubscriptionId, key: &ObjectKey) -> Lookup {
         if self.blind {
             self.deferred.borrow_mut().insert(key.clone());
             return Lookup::Pending;
         }
-        if !self.wanted.get(&scope.0).is_some_and(|set| set.contains(key)) {
+        if !self.wanted.get(&subscription.0).is_some_and(|set| set.contains(key)) {
             return Lookup::Unwanted(None);
         }
-        if scope == ScopeId::NODE && self.unreadable.contains(key) {
+        if subscription == SubscriptionId::NODE && self.unreadable.contains(key) {
             return Lookup::Unreadable(403);
         }
         self.objects.get(key).map_or(Lookup::Absent, |object| Lookup::Present(Arc::clone(object)))
@@ -209,21 +209,21 @@ impl NodeView for Cluster {
         self.wanted.values().any(|set| set.contains(key)) && self.optional.contains(key)
     }
 
-    fn revision(&self, _scope: ScopeId) -> CloudRevision {
+    fn revision(&self, _subscription: SubscriptionId) -> CloudRevision {
         CloudRevision(self.revision)
     }
 }
 
-/// Where ledgers are kept between connections: one object with compare-and-swap.
+/// The ledgers' store between connections: one object with compare-and-swap.
 #[derive(Debug, Default)]
 pub struct LedgerStore {
     pub stored: Ledger,
-    /// Grows with every write of anybody.
+    /// Increases with every write of any writer.
     pub version: u64,
 }
 
 impl LedgerStore {
-    /// Another cloudcore has given the node something.
+    /// Another cloudcore has delivered this to the node.
     pub fn foreign_write(&mut self, key: ObjectKey) {
         let entry = LedgerEntry { kind: kind(&key).into(), uid: None, revision: None };
         if self.stored.get(&key).is_none() {

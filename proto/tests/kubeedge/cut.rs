@@ -1,4 +1,4 @@
-//! The connection breaks, or the edge dies, at every step of a small scenario.
+//! The connection breaks, or the edge crashes, at every step of a small scenario.
 
 use std::time::Duration;
 
@@ -26,8 +26,8 @@ fn play(world: &mut World) {
         world.offer(&config);
         world.run_for(pause);
         if world.connection.is_some() {
-            world.stock.ask(Operation::Query, "default/configmap/c0", object("null"));
-            world.stock.ask(Operation::Patch, "default/podpatch/p0", object(r#""{}""#));
+            world.kubeedge.ask(Operation::Query, "default/configmap/c0", object("null"));
+            world.kubeedge.ask(Operation::Patch, "default/podpatch/p0", object(r#""{}""#));
         }
         world.run_for(pause);
         world.cluster.delete(&secret);
@@ -51,7 +51,7 @@ fn after_each_document() {
     let mut whole = start();
     play(&mut whole);
     let documents = whole.arrived;
-    assert!(documents > 30, "the scenario is too small to mean something: {documents} documents");
+    assert!(documents > 30, "the scenario is too small: {documents} documents");
     whole.heal();
     for cut in 1..=documents {
         for killed in [false, true] {
@@ -60,7 +60,7 @@ fn after_each_document() {
             play(&mut world);
             assert!(world.connection.is_none(), "the cut after document {cut} did not happen");
             if killed {
-                world.stock.killed();
+                world.kubeedge.killed();
             }
             world.run_for(Duration::from_secs(2));
             world.connect();

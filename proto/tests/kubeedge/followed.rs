@@ -1,19 +1,19 @@
-//! How much a stock edge may follow, and what it makes its session keep by that.
+//! Bounds for the objects that a KubeEdge edge follows, and for the resulting memory of its session.
 
 use std::time::Duration;
 
-use tombolo_proto::limits::STOCK_FOLLOWED_MAX;
+use tombolo_proto::limits::KUBEEDGE_FOLLOWED_MAX;
 use tombolo_proto::message::{Message, MessageId, Operation};
 use tombolo_proto::session::CloudEvent;
 use tombolo_proto::session::kubeedge::{CloudConfig, CloudSession, LEDGER_MAX, Ledger};
-use tombolo_proto::{Moment, ObjectKey, ScopeId, kubeedge};
+use tombolo_proto::{Moment, ObjectKey, SubscriptionId, kubeedge};
 
 use super::cluster::{epoch, node};
-use super::selection::{Follower, MIB, Own, SCOPE, SLACK, Selection};
+use super::selection::{Follower, MIB, Own, SLACK, SUBSCRIPTION, Selection};
 
-/// What a session keeps at most of what its edge follows, whatever that takes: 14,336 slots, queues and texts of 13,312 keys,
-/// their timers, and 8,192 places in the ledger.
-const STOCK_BYTES: usize = 11 * MIB / 2;
+/// The most that a session keeps for the objects that its edge follows: 14,336 slots, queues and texts of 13,312 keys,
+/// their timers, and 8,192 slots in the ledger.
+const KUBEEDGE_BYTES: usize = 11 * MIB / 2;
 
 /// An edge that follows one selection.
 struct Edge {
@@ -27,29 +27,29 @@ impl Edge {
         let now = Moment::default();
         let config = CloudConfig::new(node(), epoch(), 1_700_000_000_000, [1; 16]);
         let mut session = CloudSession::new(config, Ledger::default(), now, &selection);
-        assert!(session.open_subscription(SCOPE, &selection));
+        assert!(session.open_subscription(SUBSCRIPTION, &selection));
         Self { now, session, selection }
     }
 
-    /// The node comes to need an object.
+    /// The node begins to need an object.
     fn need(&mut self, kind: &str, number: usize, known: Option<Own>) {
         let key = self.selection.need(kind, number, known);
-        self.session.offer(ScopeId::NODE, key, &self.selection);
+        self.session.offer(SubscriptionId::NODE, key, &self.selection);
     }
 
-    /// An edge that holds as much as it may.
+    /// An edge that holds the maximum number of objects.
     fn full() -> Self {
         let mut follower = Self::new(Selection::default());
-        for number in 0..STOCK_FOLLOWED_MAX {
+        for number in 0..KUBEEDGE_FOLLOWED_MAX {
             follower.create(number);
         }
-        assert!(!follower.ended(), "as many as may");
+        assert!(!follower.ended(), "the maximum is allowed");
         follower.exchange(|_| true);
-        assert_eq!(follower.session.stats().held, STOCK_FOLLOWED_MAX);
+        assert_eq!(follower.session.stats().held, KUBEEDGE_FOLLOWED_MAX);
         follower
     }
 
-    /// Until nothing more is sent: the edge stores what it takes and says of the rest that it cannot.
+    /// Runs until nothing more is sent. The edge stores the messages that it takes and rejects the others.
     fn exchange(&mut self, takes: impl Fn(&Message) -> bool) {
         let id = || MessageId::parse("an-answer").expect("printable");
         loop {
@@ -68,7 +68,7 @@ impl Edge {
         }
     }
 
-    /// Time passes, in which the edge takes all that there is.
+    /// Time passes, in which the edge accepts everything.
     fn wait(&mut self, seconds: u64) {
         for _ in 0..seconds / 10 {
             self.now = self.now + Duration::from_secs(10);
@@ -80,87 +80,87 @@ impl Edge {
 }
 
 impl Follower for Edge {
-    const MAX: usize = STOCK_FOLLOWED_MAX;
+    const MAX: usize = KUBEEDGE_FOLLOWED_MAX;
 
     fn selection(&mut self) -> &mut Selection {
         &mut self.selection
     }
 
     fn offer(&mut self, key: ObjectKey) {
-        self.session.offer(SCOPE, key, &self.selection);
+        self.session.offer(SUBSCRIPTION, key, &self.selection);
     }
 
     fn ended(&mut self) -> bool {
         let mut ended = false;
         while let Some(event) = self.session.poll_event() {
-            ended |= matches!(event, CloudEvent::Ended { scope: SCOPE, code: 413, .. });
+            ended |= matches!(event, CloudEvent::Ended { subscription: SUBSCRIPTION, code: 413, .. });
         }
         ended
     }
 }
 
-/// What has gone is not followed, and leaves the ledger when the edge has confirmed it. Until then what has come waits for its
-/// place, and gets it.
+/// Deleted objects are not followed, and leave the ledger when the edge has confirmed their deletion. Until then new
+/// objects wait for a slot, and then get one.
 #[test]
-fn all_that_a_stock_edge_follows_may_be_replaced_at_once() {
+fn all_that_a_kubeedge_edge_follows_may_be_replaced_at_once() {
     let mut follower = Edge::full();
-    for number in 0..2 * STOCK_FOLLOWED_MAX {
+    for number in 0..2 * KUBEEDGE_FOLLOWED_MAX {
         follower.replace(number);
     }
     assert!(!follower.ended());
     let (kept, dirty) = (follower.session.memory(), follower.session.stats().dirty);
-    assert!((2 * STOCK_FOLLOWED_MAX..=2 * STOCK_FOLLOWED_MAX + SLACK).contains(&dirty), "{dirty} keys");
-    assert!(kept <= STOCK_BYTES, "{kept} bytes");
+    assert!((2 * KUBEEDGE_FOLLOWED_MAX..=2 * KUBEEDGE_FOLLOWED_MAX + SLACK).contains(&dirty), "{dirty} keys");
+    assert!(kept <= KUBEEDGE_BYTES, "{kept} bytes");
     // The deletions come last.
     follower.exchange(|message| message.route.operation != Operation::Delete);
     assert!(!follower.ended());
     let stats = follower.session.stats();
-    assert_eq!(stats.held, STOCK_FOLLOWED_MAX, "its part of the ledger is full");
-    assert!(stats.parked > 0 && follower.session.memory() <= STOCK_BYTES, "{}", follower.session.memory());
+    assert_eq!(stats.held, KUBEEDGE_FOLLOWED_MAX, "its part of the ledger is full");
+    assert!(stats.parked > 0 && follower.session.memory() <= KUBEEDGE_BYTES, "{}", follower.session.memory());
     follower.wait(400);
     let stats = follower.session.stats();
-    assert_eq!((stats.held, stats.dirty, stats.parked), (STOCK_FOLLOWED_MAX, 0, 0));
-    // More is followed than may be.
+    assert_eq!((stats.held, stats.dirty, stats.parked), (KUBEEDGE_FOLLOWED_MAX, 0, 0));
+    // More than the maximum is followed.
     assert!(follower.ends_beyond());
 }
 
-/// Deletions that the edge does not take, and all else that an edge may refuse.
+/// The session stays bounded when the edge rejects deletions and everything else that it may reject.
 #[test]
-fn what_a_stock_edge_keeps_from_going_is_bounded() {
+fn what_a_kubeedge_edge_keeps_from_going_is_bounded() {
     let mut follower = Edge::full();
-    for number in 0..2 * STOCK_FOLLOWED_MAX {
+    for number in 0..2 * KUBEEDGE_FOLLOWED_MAX {
         follower.replace(number);
         if number % 64 == 0 {
             follower.exchange(|_| false);
-            assert!(follower.session.memory() <= STOCK_BYTES, "{} bytes", follower.session.memory());
+            assert!(follower.session.memory() <= KUBEEDGE_BYTES, "{} bytes", follower.session.memory());
         }
     }
     assert!(!follower.ended(), "it follows no more than it may");
     let (stats, kept) = (follower.session.stats(), follower.session.memory());
-    assert!(stats.held <= STOCK_FOLLOWED_MAX && stats.parked <= 2 * STOCK_FOLLOWED_MAX, "{stats:?}");
-    assert!(kept > STOCK_BYTES / 2 && kept <= STOCK_BYTES, "{kept} bytes");
+    assert!(stats.held <= KUBEEDGE_FOLLOWED_MAX && stats.parked <= 2 * KUBEEDGE_FOLLOWED_MAX, "{stats:?}");
+    assert!(kept > KUBEEDGE_BYTES / 2 && kept <= KUBEEDGE_BYTES, "{kept} bytes");
 }
 
-/// Whatever a node follows, and whatever of it goes and comes: what its pods need has its part of the ledger.
+/// Whatever a node follows, and however it changes: the objects that its pods need have their part of the ledger.
 #[test]
 fn what_a_node_follows_leaves_room_in_the_ledger_for_its_own_set() {
     let mut edge = Edge::full();
-    for number in 0..STOCK_FOLLOWED_MAX {
+    for number in 0..KUBEEDGE_FOLLOWED_MAX {
         edge.replace(number);
     }
-    // It confirms no deletion: there is no room for what it follows now.
+    // The edge confirms no deletion, so there is no space for what it follows now.
     edge.exchange(|message| message.route.operation != Operation::Delete);
-    for number in 0..LEDGER_MAX - STOCK_FOLLOWED_MAX {
+    for number in 0..LEDGER_MAX - KUBEEDGE_FOLLOWED_MAX {
         edge.need("configmaps", number, None);
     }
     let before = edge.session.stats().acked;
     edge.exchange(|message| message.route.operation != Operation::Delete);
     let stats = edge.session.stats();
     assert_eq!(stats.held, LEDGER_MAX);
-    assert_eq!(usize::try_from(stats.acked - before).expect("few"), LEDGER_MAX - STOCK_FOLLOWED_MAX);
+    assert_eq!(usize::try_from(stats.acked - before).expect("few"), LEDGER_MAX - KUBEEDGE_FOLLOWED_MAX);
 }
 
-/// Pods refer to objects that never were, and there are pods whose bodies nobody has: nothing of that leaves, so it takes no place
+/// Pods refer to objects that never existed, and some pods cannot be read. Nothing of that is sent, so it takes no slot
 /// in the ledger and no memory of the node's share.
 #[test]
 fn what_never_leaves_takes_no_place_in_a_ledger() {
@@ -176,11 +176,11 @@ fn what_never_leaves_takes_no_place_in_a_ledger() {
     edge.need("pods", 3 * LEDGER_MAX, None);
     edge.exchange(|_| true);
     let stats = edge.session.stats();
-    assert_eq!((stats.held, stats.parked), (2, 0), "a new pod has its place");
+    assert_eq!((stats.held, stats.parked), (2, 0), "a new pod has its slot");
     let named = edge.session.final_ledger().expect("it is not stored").len();
     assert_eq!(named, 2);
     assert!(edge.session.memory() < 64 * 1024, "{} bytes", edge.session.memory());
     edge.create(0);
     edge.exchange(|_| true);
-    assert_eq!((edge.session.stats().held, edge.ended()), (3, false), "and so has what the node follows");
+    assert_eq!((edge.session.stats().held, edge.ended()), (3, false), "and so have the followed objects");
 }

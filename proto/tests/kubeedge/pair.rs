@@ -1,4 +1,4 @@
-//! Both ends of ours against each other: an edge of ours under a cloud of ours that speaks as stock does.
+//! Both of our ends against each other: our edge with our cloud, which speaks KubeEdge's dialect.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use tombolo_proto::frame::{Change, Refusal, RefusalReason, Reply, ReplyBody};
 use tombolo_proto::message::{Content, Group, Message, MessageId, Operation, ResourcePath, Route, Source};
 use tombolo_proto::session::kubeedge::{CloudConfig, CloudSession, EdgeConfig, EdgeSession, Ledger};
 use tombolo_proto::session::{CloudEvent, EdgeEvent, RequestError};
-use tombolo_proto::{Lane, Moment, ObjectKey, RequestId, ScopeId, Seq};
+use tombolo_proto::{Lane, Moment, ObjectKey, RequestId, Seq, SubscriptionId};
 
 use super::cluster::{Cluster, epoch, key, node, node_key};
 
@@ -190,7 +190,7 @@ impl Pair {
     }
 }
 
-/// A thousand writes in the second in which a fleet's acknowledgements were due made an update of all nodes wait for
+/// A thousand writes within the second in which a fleet's acknowledgements were due delayed an update of all nodes by
 /// seconds.
 #[test]
 fn nodes_that_connect_together_do_not_store_their_acknowledgements_together() {
@@ -219,10 +219,10 @@ fn everything_arrives_changes_and_goes() {
     let (changed, gone) = (key("configmaps", "c3"), key("configmaps", "c4"));
     for _ in 0..10 {
         pair.cluster.put(&changed);
-        pair.cloud.offer(ScopeId::NODE, changed.clone(), &pair.cluster);
+        pair.cloud.offer(SubscriptionId::NODE, changed.clone(), &pair.cluster);
     }
     pair.cluster.delete(&gone);
-    pair.cloud.offer(ScopeId::NODE, gone, &pair.cluster);
+    pair.cloud.offer(SubscriptionId::NODE, gone, &pair.cluster);
     pair.pump();
     assert_eq!(pair.held, pair.truth());
     assert_eq!(pair.delivered, 43, "ten changes are one delivery");
@@ -253,9 +253,9 @@ fn a_slow_store_gets_resends_and_one_object_at_a_time() {
     let mut pair = Pair::new(30);
     pair.slow = true;
     pair.pump();
-    assert_eq!(pair.delivered, 16, "the window");
+    assert_eq!(pair.delivered, 16, "a full window");
     pair.wait(Duration::from_secs(11));
-    assert_eq!(pair.delivered, 16, "resends are no deliveries");
+    assert_eq!(pair.delivered, 16, "resends are not counted as deliveries");
     let stats = pair.cloud.stats();
     assert_eq!((stats.resent, stats.window), (32, 1));
     pair.slow = false;
@@ -272,16 +272,16 @@ fn a_refused_object_waits_and_others_pass() {
     pair.refusing = true;
     let (one, two) = (key("configmaps", "c1"), key("configmaps", "c2"));
     pair.cluster.put(&one);
-    pair.cloud.offer(ScopeId::NODE, one.clone(), &pair.cluster);
+    pair.cloud.offer(SubscriptionId::NODE, one.clone(), &pair.cluster);
     pair.pump();
     assert_eq!(pair.cloud.stats().parked, 1);
     pair.refusing = false;
     pair.cluster.put(&two);
-    pair.cloud.offer(ScopeId::NODE, two, &pair.cluster);
+    pair.cloud.offer(SubscriptionId::NODE, two, &pair.cluster);
     pair.pump();
     assert_eq!(pair.delivered, 6);
     pair.cluster.put(&one);
-    pair.cloud.offer(ScopeId::NODE, one, &pair.cluster);
+    pair.cloud.offer(SubscriptionId::NODE, one, &pair.cluster);
     pair.pump();
     assert_eq!((pair.delivered, pair.cloud.stats().parked), (7, 0), "a newer version does not wait");
     assert_eq!(pair.held, pair.truth());
@@ -301,7 +301,7 @@ fn equal_questions_travel_once_and_late_answers_are_ignored() {
     assert_eq!(pair.timed_out, asked);
     assert!(pair.replies.is_empty());
     pair.wait(Duration::from_secs(60));
-    assert!(pair.replies.is_empty(), "the cloud's own refusal after 55 s is too late for this asker");
+    assert!(pair.replies.is_empty(), "the cloud's own refusal after 55 s is too late for this requester");
     pair.mute = false;
     let again = pair.query(10).expect("room");
     assert_eq!(pair.replies.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [again]);

@@ -1,17 +1,17 @@
-//! Exact scenes with a stock edge.
+//! Exact scenes with a KubeEdge edge.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use tombolo_proto::frame::RefusalReason;
-use tombolo_proto::limits::STOCK_FOLLOWED_MAX;
+use tombolo_proto::limits::KUBEEDGE_FOLLOWED_MAX;
 use tombolo_proto::message::{Content, Group, LocalPath, Message, MessageId, Operation, Route, Source};
 use tombolo_proto::session::CloudEvent;
 use tombolo_proto::session::kubeedge::{CloudConfig, CloudSession, Ledger};
-use tombolo_proto::{ScopeId, kubeedge};
+use tombolo_proto::{SubscriptionId, kubeedge};
 
 use super::cluster::{epoch, key, node, wire_path};
-use super::selection::{SCOPE, Selection};
+use super::selection::{SUBSCRIPTION, Selection};
 use super::world::{World, object};
 
 fn seconds(seconds: u64) -> Duration {
@@ -47,7 +47,7 @@ fn first_deliveries_are_inserts_but_secrets_and_the_node_are_updates() {
         world.cluster.put(&key(kind, name));
         world.cluster.want(&key(kind, name), true);
     }
-    world.stock.registered = true;
+    world.kubeedge.registered = true;
     world.connect();
     world.run_for(seconds(3));
     let mut given = pushed(&world);
@@ -94,8 +94,8 @@ fn a_new_incarnation_is_a_deletion_and_a_creation() {
     world.check();
 }
 
-/// A view may keep no more of a node's objects than a share; a session that kept what it has delivered would keep every
-/// version that was ever large.
+/// A view may only keep a share of a node's objects. A session that kept everything that it has delivered would keep
+/// every version that was ever large.
 #[test]
 fn of_a_large_object_that_was_delivered_the_session_keeps_the_version_alone() {
     let mut world = settled(&[("pods", "small")]);
@@ -109,7 +109,7 @@ fn of_a_large_object_that_was_delivered_the_session_keeps_the_version_alone() {
     assert_eq!((kept(&world, &large), kept(&world, &small)), (0, 1));
     world.offer(&large);
     world.run_for(seconds(2));
-    assert_eq!(world.pushes.len(), 1, "it is known to be there");
+    assert_eq!(world.pushes.len(), 1, "the row is known to exist");
     world.cluster.delete(&large);
     world.cluster.want(&large, false);
     world.offer(&large);
@@ -122,19 +122,19 @@ fn of_a_large_object_that_was_delivered_the_session_keeps_the_version_alone() {
 fn an_edge_that_lost_its_store_gets_everything_again() {
     let mut world = settled(&[("pods", "p"), ("configmaps", "c")]);
     world.cut(true);
-    world.stock.killed();
-    world.stock.rows.clear();
+    world.kubeedge.killed();
+    world.kubeedge.rows.clear();
     world.run_for(seconds(2));
     world.connect();
     world.run_for(seconds(3));
     world.check();
-    assert!(world.stock.registered, "the kubelet has found its node");
+    assert!(world.kubeedge.registered, "the kubelet has found its node");
 }
 
 #[test]
 fn a_failing_object_is_parked_and_told() {
     let mut world = settled(&[("configmaps", "c"), ("configmaps", "d")]);
-    world.stock.failing = Some(wire_path(&key("configmaps", "c")));
+    world.kubeedge.failing = Some(wire_path(&key("configmaps", "c")));
     for name in ["c", "d"] {
         world.cluster.put(&key("configmaps", name));
         world.offer(&key("configmaps", name));
@@ -145,7 +145,7 @@ fn a_failing_object_is_parked_and_told() {
         _ => None,
     });
     assert_eq!(refused, Some(("the database is locked".to_owned(), RefusalReason::Storage)));
-    world.stock.failing = None;
+    world.kubeedge.failing = None;
     world.run_for(seconds(20));
     world.check();
 }
@@ -157,7 +157,7 @@ fn a_silent_edge_is_dead_after_thirty_seconds_and_any_traffic_is_life() {
     world.run_for(seconds(14));
     assert!(world.connection.is_some());
     world.run_for(seconds(17));
-    assert!(world.connection.is_none(), "30 s without a word");
+    assert!(world.connection.is_none(), "30 s of silence");
     let mut world = settled(&[]);
     for _ in 0..8 {
         world.silent = true;
@@ -172,7 +172,7 @@ fn a_silent_edge_is_dead_after_thirty_seconds_and_any_traffic_is_life() {
 #[test]
 fn an_object_that_is_never_acknowledged_is_given_up_after_five_copies() {
     let mut world = settled(&[("configmaps", "c")]);
-    world.stock.stalled_until = world.now + seconds(60);
+    world.kubeedge.stalled_until = world.now + seconds(60);
     world.cluster.put(&key("configmaps", "c"));
     world.offer(&key("configmaps", "c"));
     world.run_for(seconds(24));
@@ -191,7 +191,7 @@ fn nothing_is_resent_before_it_has_left_the_socket() {
     let now = world.now;
     world.cluster.put(&key("configmaps", "c"));
     let session = &mut world.connection.as_mut().expect("alive").session;
-    session.offer(ScopeId::NODE, key("configmaps", "c"), &world.cluster);
+    session.offer(SubscriptionId::NODE, key("configmaps", "c"), &world.cluster);
     let first = session.poll_transmit(now, &world.cluster).expect("a push");
     let late = now + seconds(12);
     session.heard(late);
@@ -232,8 +232,8 @@ fn control_messages_and_device_twins_are_answered() {
     assert_eq!(confirmed.header.parent.expect("a parent").to_string(), "b");
 }
 
-/// What a device twin reports is data: unless it is to be thrown away it is never confirmed. An edge repeats all that is
-/// not confirmed each minute, and is not told why of all of it.
+/// A device twin's reports are data: they are never confirmed, unless they may be discarded. An edge repeats
+/// unconfirmed reports every minute, and does not receive a reason for each of them.
 #[test]
 fn reports_of_devices_are_refused_unless_they_are_to_be_discarded() {
     for discard_devices in [false, true] {
@@ -266,7 +266,7 @@ fn reports_of_devices_are_refused_unless_they_are_to_be_discarded() {
         }
         assert_eq!(told, (0..64).chain(151..200).collect::<Vec<_>>());
         for (_, refusal) in &answers {
-            // An answer to the group of twins would be a confirmation, whatever it says.
+            // Any answer to the group of twins would count as a confirmation.
             assert_eq!(
                 (refusal.route.group.as_str(), &refusal.route.operation),
                 ("resource", &Operation::Error)
@@ -287,15 +287,15 @@ fn objects_of_a_subscription_share_the_rows_of_the_node() {
     world.cluster.put(&slice);
     world.cluster.wanted.insert(1, [shared.clone(), slice.clone()].into());
     let session = &mut world.connection.as_mut().expect("alive").session;
-    session.open_subscription(ScopeId(1), &world.cluster);
+    session.open_subscription(SubscriptionId(1), &world.cluster);
     world.pump();
     world.run_for(seconds(2));
     let slice_path = "default/endpointslice/e".to_owned();
     let expected = [(slice_path.clone(), Operation::Insert, "dynamiccontroller".to_owned())];
-    assert_eq!(world.pushes, expected, "the ConfigMap is there already");
+    assert_eq!(world.pushes, expected, "the edge has the ConfigMap already");
     world.check();
     world.cluster.wanted.remove(&1);
-    world.connection.as_mut().expect("alive").session.close_subscription(ScopeId(1));
+    world.connection.as_mut().expect("alive").session.close_subscription(SubscriptionId(1));
     world.pump();
     world.run_for(seconds(2));
     assert_eq!(world.pushes[1..], [(slice_path, Operation::Delete, "dynamiccontroller".to_owned())]);
@@ -308,7 +308,7 @@ fn a_reply_with_an_object_counts_as_its_delivery() {
     let config = key("configmaps", "c");
     world.cluster.put(&config);
     world.cluster.want(&config, true);
-    world.stock.ask(Operation::Query, "default/configmap/c", object("null"));
+    world.kubeedge.ask(Operation::Query, "default/configmap/c", object("null"));
     world.pump();
     world.run_for(seconds(3));
     world.offer(&config);
@@ -327,13 +327,13 @@ fn a_change_while_a_question_is_answered_arrives() {
     let config = key("configmaps", "c");
     let mut world = settled(&[("configmaps", "c")]);
     for delay in (0..600).step_by(15) {
-        // What the edge holds is confirmed, and nothing is sent.
-        world.stock.ask(Operation::Query, "default/configmap/c", object("null"));
+        // Objects that the edge holds are confirmed, and nothing is sent.
+        world.kubeedge.ask(Operation::Query, "default/configmap/c", object("null"));
         world.pump();
         world.run_for(seconds(2));
         assert_eq!(world.pushes, []);
-        // The answer is being made, or under way, or acknowledged: each of them once.
-        world.stock.ask(Operation::Query, "default/configmap/c", object("null"));
+        // The answer is being prepared, in transit, or acknowledged: each case once.
+        world.kubeedge.ask(Operation::Query, "default/configmap/c", object("null"));
         world.pump();
         world.run_for(Duration::from_millis(delay));
         world.cluster.put(&config);
@@ -348,14 +348,14 @@ fn a_change_while_a_question_is_answered_arrives() {
 fn failed_questions_leave_no_trace_at_the_edge() {
     let mut world = settled(&[]);
     for path in ["default/configmap/none", "default/secret/none"] {
-        world.stock.ask(Operation::Query, path, object("null"));
+        world.kubeedge.ask(Operation::Query, path, object("null"));
     }
-    world.stock.ask(Operation::Patch, "default/podpatch/none", object(r#""{}""#));
-    world.stock.ask(Operation::Query, "kube-node-lease/lease/edge1", object("null"));
+    world.kubeedge.ask(Operation::Patch, "default/podpatch/none", object(r#""{}""#));
+    world.kubeedge.ask(Operation::Query, "kube-node-lease/lease/edge1", object("null"));
     world.pump();
     world.run_for(seconds(3));
     world.check();
-    assert_eq!(world.stock.answered.get("error"), Some(&2), "{:?}", world.stock.answered);
+    assert_eq!(world.kubeedge.answered.get("error"), Some(&2), "{:?}", world.kubeedge.answered);
 }
 
 #[test]
@@ -363,7 +363,7 @@ fn what_the_edge_reports_of_itself_is_not_sent_back() {
     let (pod, node) = (key("pods", "p"), super::cluster::node_key());
     let mut world = settled(&[("pods", "p")]);
     for path in ["default/podpatch/p", "null/nodepatch/edge1"] {
-        world.stock.ask(Operation::Patch, path, object(r#""{}""#));
+        world.kubeedge.ask(Operation::Patch, path, object(r#""{}""#));
     }
     world.pump();
     world.run_for(seconds(10));
@@ -375,7 +375,7 @@ fn what_the_edge_reports_of_itself_is_not_sent_back() {
     world.run_for(seconds(10));
     assert_eq!(world.pushes, []);
     world.check();
-    // What others change arrives all the same.
+    // Changes by other clients still arrive.
     for key in [&pod, &node] {
         world.cluster.put(key);
         world.offer(key);
@@ -392,11 +392,11 @@ fn an_empty_object_goes_when_the_true_one_comes_and_when_somebody_needs_it() {
         let mut world = settled(&[]);
         world.cluster.want(&config, true);
         world.cluster.optional.insert(config.clone());
-        world.stock.ask(Operation::Query, path, object("null"));
+        world.kubeedge.ask(Operation::Query, path, object("null"));
         world.pump();
         world.run_for(seconds(3));
         assert_eq!(world.pushes, []);
-        assert!(world.stock.rows.contains_key(path), "the kubelet is told that it is empty");
+        assert!(world.kubeedge.rows.contains_key(path), "the kubelet receives an empty object");
         world.check();
         world
     };
@@ -414,7 +414,7 @@ fn an_empty_object_goes_when_the_true_one_comes_and_when_somebody_needs_it() {
     world.cluster.optional.clear();
     world.offer(&config);
     world.run_for(seconds(3));
-    assert_eq!(pushed(&world), [push(path, "delete")], "a pod that needs it must not start with nothing");
+    assert_eq!(pushed(&world), [push(path, "delete")], "a pod that needs it must not start without it");
     world.check();
     let mut world = asked();
     world.cluster.want(&config, false);
@@ -425,7 +425,7 @@ fn an_empty_object_goes_when_the_true_one_comes_and_when_somebody_needs_it() {
 }
 
 #[test]
-fn a_stock_session_waits_for_nothing_that_cannot_be_read() {
+fn a_kubeedge_session_waits_for_nothing_that_cannot_be_read() {
     let (secret, held) = (key("secrets", "s"), key("configmaps", "c"));
     let mut world = settled(&[("configmaps", "c")]);
     world.cut(true);
@@ -436,8 +436,8 @@ fn a_stock_session_waits_for_nothing_that_cannot_be_read() {
     let caught_up =
         |world: &World| world.events.iter().any(|event| matches!(event, CloudEvent::CaughtUp { .. }));
     assert!(caught_up(&world));
-    assert_eq!(world.pushes, [], "what the edge holds stays, and of the other nothing is known");
-    assert!(world.stock.rows.contains_key("default/configmap/c"));
+    assert_eq!(world.pushes, [], "the edge keeps its object, and nothing is known of the other one");
+    assert!(world.kubeedge.rows.contains_key("default/configmap/c"));
     world.cluster.put(&secret);
     world.cluster.put(&held);
     world.cluster.unreadable.clear();
@@ -456,18 +456,18 @@ fn no_pod_that_needs_an_object_starts_with_an_empty_one_because_it_cannot_be_rea
     let mut world = settled(&[]);
     world.cluster.want(&config, true);
     world.cluster.optional.insert(config.clone());
-    world.stock.ask(Operation::Query, path, object("null"));
+    world.kubeedge.ask(Operation::Query, path, object("null"));
     world.pump();
     world.run_for(seconds(3));
     world.cluster.unreadable.insert(config.clone());
     world.offer(&config);
     world.run_for(seconds(3));
-    assert_eq!(world.pushes, [], "whoever works without it may go on");
+    assert_eq!(world.pushes, [], "pods that work without it may continue");
     world.cluster.optional.clear();
     world.offer(&config);
     world.run_for(seconds(3));
     assert_eq!(pushed(&world), [push(path, "delete")]);
-    assert!(!world.stock.rows.contains_key(path));
+    assert!(!world.kubeedge.rows.contains_key(path));
 }
 
 #[test]
@@ -476,14 +476,14 @@ fn an_edge_that_speaks_and_does_not_read_is_left() {
     let begin = world.now;
     world.cluster.put(&key("configmaps", "c"));
     let session = &mut world.connection.as_mut().expect("alive").session;
-    session.offer(ScopeId::NODE, key("configmaps", "c"), &world.cluster);
+    session.offer(SubscriptionId::NODE, key("configmaps", "c"), &world.cluster);
     let waits = session.poll_transmit(begin, &world.cluster).expect("a push").number;
     for late in [10, 20, 29] {
         session.heard(begin + seconds(late));
         session.handle_timeout(begin + seconds(late));
         assert!(!session.is_closed(), "{late} s");
     }
-    // Whoever takes something, however slowly, stays.
+    // A peer that reads anything, however slowly, stays connected.
     session.transmitted(begin + seconds(29), waits);
     session.heard(begin + seconds(40));
     session.handle_timeout(begin + seconds(40));
@@ -498,10 +498,10 @@ fn an_edge_that_speaks_and_does_not_read_is_left() {
     assert!(session.next_timeout().is_some_and(|due| due <= begin + seconds(70)));
     session.heard(begin + seconds(70));
     session.handle_timeout(begin + seconds(70));
-    assert!(session.is_closed(), "keepalives alone are no life");
+    assert!(session.is_closed(), "keepalives alone do not keep the session alive");
 }
 
-/// An application of MetaServer with an id of so many bytes, and a body of so many.
+/// A request of MetaServer with an id and a body of these sizes in bytes.
 fn application(number: usize, id: usize, body: usize) -> Bytes {
     let record = format!(
         r#"{{"ID":"{}","Key":"/version","Verb":"get","ReqBody":"{}","Status":"InApplying"}}"#,
@@ -515,7 +515,7 @@ fn application(number: usize, id: usize, body: usize) -> Bytes {
     kubeedge::encode(&Message::new(id, 1, route, content))
 }
 
-/// What nobody reads is counted, a refusal repeats no large question, and an edge that goes on is sent away.
+/// Unread answers are counted, an error does not repeat a large request, and an edge that continues is disconnected.
 #[test]
 fn refusals_that_are_not_read_are_bounded_in_bytes() {
     let world = World::new(3);
@@ -537,11 +537,8 @@ fn refusals_that_are_not_read_are_bounded_in_bytes() {
         let document = session.poll_transmit(now, &world.cluster).expect("a refusal");
         let answer = kubeedge::decode(&document.to_bytes()).expect("a message");
         let said = String::from_utf8_lossy(answer.content.as_json()).into_owned();
-        assert!(
-            said.contains("ask again later") && said.contains(r#""Key":"/version""#) == (id == 1),
-            "{said}"
-        );
-        assert_eq!(session.memory(), before, "it has left");
+        assert!(said.contains("retry later") && said.contains(r#""Key":"/version""#) == (id == 1), "{said}");
+        assert_eq!(session.memory(), before, "the answer has been sent");
     }
     let (mut session, mut refused) = (session(), 0);
     let before = session.memory();
@@ -553,30 +550,33 @@ fn refusals_that_are_not_read_are_bounded_in_bytes() {
         let kept = session.memory() - before;
         assert!(kept > refused * 12_000 && kept <= 1024 * 1024, "{kept} bytes of {refused} refusals");
     };
-    assert!(refused > 64 && error.contains("are not read"), "{refused} refusals: {error}");
+    assert!(refused > 64 && error.contains("does not read"), "{refused} refusals: {error}");
     assert!(session.is_closed());
 }
 
-/// A stock edge is not told that it follows too much: its owner is.
+/// A KubeEdge edge is not notified that it follows too much; the session's owner is.
 #[test]
-fn a_stock_edge_follows_a_bounded_number_of_objects() {
+fn a_kubeedge_edge_follows_a_bounded_number_of_objects() {
     let now = tombolo_proto::Moment::default();
     let config = CloudConfig::new(node(), epoch(), 1_700_000_000_000, [1; 16]);
     let mut selection = Selection::default();
     let mut session = CloudSession::new(config, Ledger::default(), now, &selection);
-    assert!(session.open_subscription(SCOPE, &selection));
+    assert!(session.open_subscription(SUBSCRIPTION, &selection));
     while session.poll_event().is_some() {}
-    for number in 0..STOCK_FOLLOWED_MAX {
-        session.offer(SCOPE, selection.create(number), &selection);
+    for number in 0..KUBEEDGE_FOLLOWED_MAX {
+        session.offer(SUBSCRIPTION, selection.create(number), &selection);
     }
-    assert_eq!(session.poll_event(), None, "as many as may");
-    session.offer(SCOPE, selection.create(STOCK_FOLLOWED_MAX), &selection);
+    assert_eq!(session.poll_event(), None, "the maximum is allowed");
+    session.offer(SUBSCRIPTION, selection.create(KUBEEDGE_FOLLOWED_MAX), &selection);
     let ended = session.poll_event();
-    assert!(matches!(ended, Some(CloudEvent::Ended { scope: SCOPE, code: 413, .. })), "{ended:?}");
+    assert!(
+        matches!(ended, Some(CloudEvent::Ended { subscription: SUBSCRIPTION, code: 413, .. })),
+        "{ended:?}"
+    );
     let slots = session.stats().dirty;
-    assert_eq!(slots, STOCK_FOLLOWED_MAX + 1);
+    assert_eq!(slots, KUBEEDGE_FOLLOWED_MAX + 1);
     assert!(session.memory() > slots * 64, "{}", session.memory());
-    session.offer(SCOPE, selection.create(STOCK_FOLLOWED_MAX + 1), &selection);
-    assert_eq!(session.stats().dirty, slots, "it is closed");
-    assert!(!session.open_subscription(SCOPE, &selection), "it has too much already");
+    session.offer(SUBSCRIPTION, selection.create(KUBEEDGE_FOLLOWED_MAX + 1), &selection);
+    assert_eq!(session.stats().dirty, slots, "the subscription is closed");
+    assert!(!session.open_subscription(SUBSCRIPTION, &selection), "the edge follows too much already");
 }

@@ -1,4 +1,4 @@
-//! Random schedules. The seed is printed with a failure; `TOMBOLO_SEED=<seed>` repeats it alone.
+//! Random schedules. A failure prints its seed; `TOMBOLO_SEED=<seed>` repeats only that schedule.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tombolo_proto::message::Operation;
 use super::cluster::{key, wire_path};
 use super::world::{Faults, World, object};
 
-/// Schedules of one run, unless `TOMBOLO_SCHEDULES` asks for another number.
+/// Number of schedules in one run, unless `TOMBOLO_SCHEDULES` sets another number.
 const SCHEDULES: u64 = 10_000;
 
 /// Prints the seed when a schedule panics.
@@ -59,18 +59,18 @@ fn change(world: &mut World) {
     world.offer(&super::cluster::node_key());
 }
 
-/// The kubelet asks for what it may see, and reports on pods that it knows.
+/// The kubelet requests what it may read, and reports on pods that it knows.
 fn ask(world: &mut World, key: &ObjectKey) {
     if world.connection.is_none() {
         return;
     }
     let path = wire_path(key);
     if path.contains("/pod/") {
-        if world.stock.rows.contains_key(&path) {
-            world.stock.ask(Operation::Patch, &path.replace("/pod/", "/podpatch/"), object(r#""{}""#));
+        if world.kubeedge.rows.contains_key(&path) {
+            world.kubeedge.ask(Operation::Patch, &path.replace("/pod/", "/podpatch/"), object(r#""{}""#));
         }
     } else {
-        world.stock.ask(Operation::Query, &path, object("null"));
+        world.kubeedge.ask(Operation::Query, &path, object("null"));
     }
     world.pump();
 }
@@ -83,21 +83,21 @@ fn disturb(world: &mut World) {
         }
         1 => {
             world.cut(false);
-            world.stock.killed();
+            world.kubeedge.killed();
             if world.rng.random_ratio(1, 4) {
-                world.stock.rows.clear();
+                world.kubeedge.rows.clear();
             }
             world.run_for(Duration::from_secs(2));
             world.connect();
         }
         _ if world.connection.is_none() => {
-            // A stock edge waits before it comes back, so that no reply of the old connection is under way.
+            // A KubeEdge edge waits before it reconnects, so that no reply of the old connection is in transit.
             world.run_for(Duration::from_secs(2));
             world.connect();
         }
         2 if world.cluster.blind => world.see(),
         2 => world.cluster.blind = true,
-        3 => world.stock.failing = other.then(|| wire_path(&key("configmaps", "c1"))),
+        3 => world.kubeedge.failing = other.then(|| wire_path(&key("configmaps", "c1"))),
         _ => {}
     }
 }

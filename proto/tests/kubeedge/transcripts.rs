@@ -1,4 +1,5 @@
-//! Recorded traffic of stock KubeEdge (`tests/transcripts`): every frame is understood, written alike, and has a type.
+//! Recorded traffic of stock KubeEdge (`tests/transcripts`): every frame is understood, encoded identically, and has a
+//! type.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -23,7 +24,7 @@ struct Line {
     message: Message,
 }
 
-/// The folder of those that were written by hand, which are no evidence of what stock peers do.
+/// The folder of handwritten transcripts, which are no evidence of the behaviour of KubeEdge peers.
 const MADE: &str = "made";
 
 fn folder() -> PathBuf {
@@ -34,7 +35,7 @@ fn bytes(value: &Value) -> Bytes {
     value.to_string().into()
 }
 
-/// The transcripts in a folder and in those within it, whatever they are called.
+/// The transcripts in a folder and its subfolders, whatever their names.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let entries =
         std::fs::read_dir(folder).expect("transcripts").map(|entry| entry.expect("an entry").path());
@@ -67,7 +68,7 @@ fn read(text: &str) -> (String, Vec<Line>) {
                 frame,
                 message,
             }),
-            // A stock edge that is stopped sends the zero message: nothing that could be answered.
+            // When a KubeEdge edge stops, it sends the zero message, which cannot be answered.
             Err(error) => {
                 let zero = serde_json::json!({"header": {"msg_id": "", "timestamp": 0}, "route": {}, "content": null});
                 assert_eq!(frame, zero, "{error}");
@@ -77,7 +78,7 @@ fn read(text: &str) -> (String, Vec<Line>) {
     (node, lines)
 }
 
-/// What an edge knows of the cluster's kinds: those of the recorded definitions.
+/// An edge's knowledge of the cluster's kinds: those of the recorded definitions.
 fn kinds() -> Arc<Kinds> {
     let entry =
         serde_json::json!({"resource": "destinationrules", "responseKind": {"kind": "DestinationRule"}});
@@ -108,13 +109,13 @@ fn every_kind_of_message_has_a_type() {
             assert!(!matches!(route.source, Source::Other(_)), "{route:?}");
             assert!(!matches!(route.group, Group::Other(_)), "{route:?}");
             assert!(!matches!(route.operation, Operation::Other(_)), "{route:?}");
-            // Reports of the device twin have paths of their own, which nobody here reads.
+            // Reports of the device twin have paths of their own, which this project does not parse.
             let is_report = route.source == Source::Twin;
             assert!(is_report || !matches!(route.resource.local, LocalPath::Other(_)), "{route:?}");
             check_content(&message);
             if down {
                 let told = Down::of(&kinds(), message.clone());
-                // Nobody here keeps devices, nor is there a bus.
+                // This project supports neither devices nor a message bus.
                 let source = &message.route.source;
                 let is_unused = [Source::DeviceController, Source::RouterEventBus].contains(source);
                 let known = matches!(told, Down::Reply(..) | Down::Deliver(..));
@@ -130,7 +131,7 @@ fn every_kind_of_message_has_a_type() {
     }
 }
 
-/// The object that a message gives the edge to hold: in a delivery, or in an answer.
+/// The object that a message, a delivery or an answer, gives the edge.
 fn given(message: &Message) -> Option<Change> {
     match Down::of(&kinds(), message.clone()) {
         Down::Deliver(_, change) => Some(change),
@@ -145,7 +146,7 @@ fn object_of(change: &Change) -> Option<Value> {
     Some(serde_json::from_slice(&object.body).expect("JSON"))
 }
 
-/// What Go's typed encoders make of an object: no kind, no version of the API, nulls for what is not set.
+/// Converts an object as Go's typed encoders would: no kind, no apiVersion, nulls for unset fields.
 fn typed(content: &mut Value) {
     let object = if content.get("Object").is_some() { &mut content["Object"] } else { content };
     if !object["metadata"].is_object() {
@@ -162,7 +163,7 @@ fn typed(content: &mut Value) {
     metadata.entry("annotations").or_insert(Value::Null);
 }
 
-/// A stock cloud says of the objects of typed informers neither the kind nor the version of the API.
+/// A KubeEdge cloud omits kind and apiVersion in objects of typed informers.
 #[test]
 fn objects_that_do_not_say_what_they_are_are_held_as_those_that_do() {
     let (mut stripped, mut kinds) = (0, BTreeSet::new());
@@ -228,13 +229,13 @@ fn typed_deliveries_of_a_dynamic_controller_are_held() {
                     );
                     assert!(
                         held["endpoints"].is_null() && held["status"].is_object(),
-                        "the rest is as it was"
+                        "the rest must be unchanged"
                     );
                 }
                 other => panic!("{other:?}"),
             }
         }
-        // Null and empty say nothing either.
+        // Null and the empty string count as missing too.
         content["kind"] = Value::Null;
         content["apiVersion"] = "".into();
         let message = kubeedge::decode(&bytes(&frame(path, "insert", &content))).expect(path);
@@ -250,7 +251,7 @@ fn typed_deliveries_of_other_kinds_are_those_of_discovery_or_refused_alone() {
         Down::of(&Kinds::default(), message.clone()),
         Down::Broken(_, Broken::UnknownKind(why)) if why.contains("widget")
     ));
-    // The cluster's discovery tells; one object that nobody knows ends nothing.
+    // The cluster's discovery document names the kind; an object of an unknown kind does not end the session.
     let entry = serde_json::json!({"resource": "widgetry", "responseKind": {"kind": "Widget"}});
     let version = serde_json::json!({"version": "v3", "resources": [entry]});
     let document =
@@ -282,7 +283,7 @@ fn typed_deliveries_of_other_kinds_are_those_of_discovery_or_refused_alone() {
     assert!(matches!(session.poll_event(), Some(EdgeEvent::Deliver { .. })));
 }
 
-/// Records of MetaServer and wrappers read as such and lose nothing.
+/// Records of MetaServer and wrappers can be parsed as such without loss.
 fn check_content(message: &Message) {
     let (content, value) = (&message.content, || message.content.read::<Value>().expect("JSON"));
     match &message.route.resource.local {
@@ -308,9 +309,9 @@ fn check_content(message: &Message) {
     }
 }
 
-/// What a stock cloud answers passes a cloud session of ours unchanged. The exceptions are the object beside an error: ours is
-/// empty, because no edge looks at more than its presence; and a status in the place of an object, which an edge would
-/// store: ours is an error (docs/reference/kubeedge.md#safe-answers).
+/// The answers of a KubeEdge cloud pass our cloud session unchanged, with two exceptions. The object beside an error is
+/// empty in ours, because every edge only checks its presence. A status in place of an object, which an edge would
+/// store, is an error in ours (docs/reference/kubeedge.md#safe-answers).
 #[test]
 fn answers_of_a_stock_cloud_keep_their_form() {
     let mut answered = 0;
@@ -329,14 +330,14 @@ fn answers_of_a_stock_cloud_keep_their_form() {
             while let Some(event) = session.poll_event() {
                 if let CloudEvent::Request(request) = event {
                     let id = line.message.header.id.to_string();
-                    let reply = replies.get(&id).expect("stock has answered everything here");
+                    let reply = replies.get(&id).expect("KubeEdge has answered everything here");
                     let body = ReplyBody::Message(Box::new(reply.message.clone()));
                     session.reply(Reply { id: request.id, body });
                     compare(&mut session, reply, &view);
                     answered += 1;
                 }
             }
-            // Confirmations of the device twin, which stock clouds leave out.
+            // Confirmations of the device twin, which KubeEdge clouds omit.
             while session.poll_transmit(now, &view).is_some() {}
         }
     }
@@ -368,7 +369,7 @@ fn compare(session: &mut CloudSession, expected: &Line, view: &Cluster) {
     assert_eq!(given, wanted);
 }
 
-/// An edge session of ours acknowledges what the stock edge has acknowledged, and the acknowledgements are equal.
+/// Our edge session acknowledges what the KubeEdge edge has acknowledged, with equal acknowledgements.
 #[test]
 fn an_edge_of_ours_acknowledges_as_the_stock_edge_did() {
     for (node, lines) in transcripts() {
@@ -377,7 +378,7 @@ fn an_edge_of_ours_acknowledges_as_the_stock_edge_did() {
             let lines = || lines.iter().filter(|line| line.connection == connection);
             let pushes: BTreeSet<String> = lines()
                 .filter(|line| line.down && line.message.header.parent.is_none())
-                // Of memberships, and of what is published, nobody waits to hear.
+                // The requester does not wait for answers about memberships and published messages.
                 .filter(|line| ![Group::Twin, Group::User].contains(&line.message.route.group))
                 .map(|line| line.message.header.id.to_string())
                 .collect();
@@ -407,7 +408,7 @@ fn an_edge_of_ours_acknowledges_as_the_stock_edge_did() {
             }
             let missing: Vec<_> = expected.difference(&given).collect();
             assert!(missing.is_empty(), "{missing:?}");
-            // What was pushed last may not have been acknowledged before the connection ended.
+            // The last pushes may not have been acknowledged before the connection ended.
             assert_eq!(given.len(), pushes.len());
         }
     }
@@ -418,7 +419,7 @@ fn ack(message: &Message) -> String {
     format!("{parent} {:?} {:?}", message.route, message.content.as_text())
 }
 
-/// Whatever a stock cloud waits for was acknowledged by the stock edge: the table of classes is right about it.
+/// The KubeEdge edge acknowledged everything that a KubeEdge cloud waits for: the table of classes is correct.
 #[test]
 fn the_class_of_every_message_is_known() {
     for (_, lines) in transcripts() {

@@ -1,4 +1,4 @@
-//! A cloud session, a stock edge, the link between them and the store of the ledger, on a virtual clock.
+//! A cloud session, a KubeEdge edge, the link between them and the ledger's store, on a virtual clock.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -12,10 +12,10 @@ use tombolo_proto::session::kubeedge::{
     CloudConfig, CloudSession, LedgerWrite, RESEND_AFTER, RESENDS_MAX, resource_of,
 };
 use tombolo_proto::session::{CloudEvent, NodeView as _};
-use tombolo_proto::{Moment, ObjectKey, ScopeId, Uid, kubeedge};
+use tombolo_proto::{Moment, ObjectKey, SubscriptionId, Uid, kubeedge};
 
 use super::cluster::{Cluster, LedgerStore, epoch, node, node_key, wire_path};
-use super::stock::Stock;
+use super::edgecore::KubeEdge;
 
 pub const KEEPALIVE: Duration = Duration::from_secs(15);
 
@@ -23,18 +23,18 @@ pub const KEEPALIVE: Duration = Duration::from_secs(15);
 #[derive(Debug)]
 pub struct Connection {
     pub session: CloudSession,
-    /// Documents on their way, with the moments at which they leave the socket and arrive.
+    /// Documents in transit, with the times when they leave the socket and arrive.
     down: VecDeque<(Moment, Moment, u64, Bytes)>,
     up: VecDeque<(Moment, Bytes)>,
     write: Option<(Moment, u64, LedgerWrite)>,
-    /// Answers of the API on their way to the session.
+    /// Answers of the API that have not reached the session yet.
     answers: Vec<(Moment, Reply)>,
     keepalive_at: Moment,
-    /// Pushes that are not acknowledged: path and moment of the first copy, by id.
+    /// Unacknowledged pushes: path and time of the first copy, by id.
     open: BTreeMap<String, (String, Moment)>,
 }
 
-/// How often the link and the store misbehave, in a thousand.
+/// How often the link and the store misbehave, per thousand.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Faults {
     /// A document is dropped by the edge's full queue.
@@ -47,24 +47,24 @@ pub struct Faults {
     pub conflicts: u32,
 }
 
-/// Everything.
+/// The whole simulated system.
 pub struct World {
     pub now: Moment,
     pub rng: StdRng,
     pub cluster: Cluster,
     pub store: LedgerStore,
-    pub stock: Stock,
+    pub kubeedge: KubeEdge,
     pub connection: Option<Connection>,
     pub faults: Faults,
     pub window: usize,
     pub events: Vec<CloudEvent>,
-    /// Pushes that left, by path: operation and source.
+    /// Pushes that were sent, by path: operation and source.
     pub pushes: Vec<(String, Operation, String)>,
     /// Documents that arrived at either side.
     pub arrived: u64,
     pub cut_after: Option<u64>,
     pub silent: bool,
-    /// Path whose documents are printed: for who looks for the reason of a failure.
+    /// Path whose documents are printed, to debug a failure.
     pub traced: Option<String>,
     /// The largest number of pushes in flight at once.
     pub most_in_flight: usize,
@@ -80,7 +80,7 @@ impl World {
             rng: StdRng::seed_from_u64(seed),
             cluster,
             store: LedgerStore::default(),
-            stock: Stock::default(),
+            kubeedge: KubeEdge::default(),
             connection: None,
             faults: Faults::default(),
             window: 16,
@@ -102,7 +102,7 @@ impl World {
         per_mille > 0 && self.rng.random_ratio(per_mille, 1000)
     }
 
-    /// A new connection. A process of the edge that has not done so registers its node.
+    /// Opens a new connection. A process of the edge that has not registered its node does so.
     pub fn connect(&mut self) {
         self.cut(true);
         let mut config = CloudConfig::new(node(), epoch(), 1_700_000_000_000, self.rng.random());
@@ -117,19 +117,19 @@ impl World {
             keepalive_at: self.now,
             open: BTreeMap::new(),
         });
-        self.stock.register();
+        self.kubeedge.register();
         self.pump();
     }
 
-    /// The connection is gone; `orderly`: the cloud's owner stores the last state of the ledger.
+    /// Ends the connection. If `orderly`, the cloud's owner stores the last state of the ledger.
     pub fn cut(&mut self, orderly: bool) {
         let Some(connection) = self.connection.take() else { return };
         trace(self.traced.as_ref().filter(|_| true), self.now, "the connection ends", &Bytes::new());
-        self.stock.disconnected();
+        self.kubeedge.disconnected();
         if let Some((_, version, write)) = connection.write
             && self.rng.random()
         {
-            // The write was under way; it may have happened.
+            // The write was in progress, so it may have been stored.
             self.swap(version, write.ledger);
         }
         if orderly && let Some(ledger) = connection.session.final_ledger() {
@@ -149,12 +149,12 @@ impl World {
     /// The state under a key has changed.
     pub fn offer(&mut self, key: &ObjectKey) {
         if let Some(connection) = &mut self.connection {
-            connection.session.offer(ScopeId::NODE, key.clone(), &self.cluster);
+            connection.session.offer(SubscriptionId::NODE, key.clone(), &self.cluster);
         }
         self.pump();
     }
 
-    /// The cloud's picture is complete again.
+    /// The cloud's knowledge is complete again.
     pub fn see(&mut self) {
         for key in self.cluster.see() {
             self.offer(&key);
@@ -171,7 +171,7 @@ impl World {
     }
 
     fn next_event(&self) -> Option<Moment> {
-        let edge = self.stock.next_event(self.now).filter(|_| !self.silent);
+        let edge = self.kubeedge.next_event(self.now).filter(|_| !self.silent);
         let Some(connection) = &self.connection else { return edge };
         let wire = connection.down.front().map(|(left, arrives, ..)| *left.min(arrives));
         let others = [
@@ -187,7 +187,7 @@ impl World {
     }
 
     fn step(&mut self) {
-        let written = if self.silent { Vec::new() } else { self.stock.step(self.now) };
+        let written = if self.silent { Vec::new() } else { self.kubeedge.step(self.now) };
         for path in written {
             self.check_recorded(&path);
         }
@@ -196,8 +196,8 @@ impl World {
         let now = self.now;
         if let Some(connection) = &mut self.connection {
             if connection.keepalive_at <= now && !self.silent {
-                self.stock.keepalive();
-                self.stock.register();
+                self.kubeedge.keepalive();
+                self.kubeedge.register();
                 connection.keepalive_at = now + KEEPALIVE;
             }
             if connection.session.next_timeout().is_some_and(|due| due <= now) {
@@ -210,16 +210,16 @@ impl World {
         }
     }
 
-    /// The ledger names whatever the edge has ever stored and not deleted: this is what makes crashes harmless.
+    /// The ledger contains every row that the edge has stored and not deleted, which makes crashes harmless.
     fn check_recorded(&self, path: &str) {
         // A deletion may have followed in the same step.
-        let Some(uid) = self.stock.rows.get(path).map(|row| &row.uid) else { return };
+        let Some(uid) = self.kubeedge.rows.get(path).map(|row| &row.uid) else { return };
         let named = self.store.stored.entries().any(|(key, entry)| {
-            // An empty object has no uid, and the ledger has a name of its own for it.
+            // An empty object has no UID; the ledger has a special name for it.
             let same = |known: &Uid| known.as_str() == uid || uid.is_empty();
             wire_path(key) == path && entry.uid.as_ref().is_none_or(same)
         });
-        assert!(named, "{path} ({uid}) was stored at the edge, and the ledger does not name it");
+        assert!(named, "{path} ({uid}) was stored at the edge, but the ledger does not contain it");
     }
 
     fn receive(&mut self) {
@@ -242,9 +242,9 @@ impl World {
             self.arrived += 1;
             if !self.silent && !self.chance(dropped) {
                 let jitter = self.jitter(&document);
-                self.stock.receive(now, &document, jitter);
+                self.kubeedge.receive(now, &document, jitter);
                 if self.chance(self.faults.stalls) {
-                    self.stock.stalled_until = now + self.millis(40_000);
+                    self.kubeedge.stalled_until = now + self.millis(40_000);
                 }
             }
             self.cut_if_due();
@@ -257,7 +257,7 @@ impl World {
             trace(self.traced.as_ref(), now, "up", &document);
             self.arrived += 1;
             note_ack(&mut connection.open, &document);
-            connection.session.handle_document(now, &document).expect("a stock edge keeps the protocol");
+            connection.session.handle_document(now, &document).expect("a KubeEdge edge keeps the protocol");
             self.cut_if_due();
         }
     }
@@ -268,7 +268,7 @@ impl World {
         }
     }
 
-    /// Replies are handled by who waits for them, within a second; deliveries reach MetaManager in any order.
+    /// Requesters process replies within a second; deliveries reach MetaManager in any order.
     fn jitter(&mut self, document: &Bytes) -> Duration {
         let is_reply = kubeedge::decode(document).expect("a message").header.parent.is_some();
         self.millis(if is_reply { 1000 } else { 20 })
@@ -299,13 +299,13 @@ impl World {
         }
     }
 
-    /// Moves what the two sides have to say onto the link.
+    /// Moves the outgoing messages of both sides onto the link.
     pub fn pump(&mut self) {
         let now = self.now;
         loop {
             let (out, lag) = (self.millis(3), self.millis(30));
             let Some(connection) = &mut self.connection else { return };
-            while let Some(document) = self.stock.up.pop_front() {
+            while let Some(document) = self.kubeedge.up.pop_front() {
                 let after = connection.up.back().map_or(now, |(at, _)| *at).max(now + lag);
                 connection.up.push_back((after, document));
             }
@@ -338,11 +338,11 @@ impl World {
         }
     }
 
-    /// Everything works from now on, for long enough; then the edge must hold the truth.
+    /// Ends all faults for long enough; then the edge must hold the truth.
     pub fn heal(&mut self) {
         self.faults = Faults::default();
-        self.stock.stalled_until = Moment::default();
-        self.stock.failing = None;
+        self.kubeedge.stalled_until = Moment::default();
+        self.kubeedge.failing = None;
         self.silent = false;
         self.see();
         self.run_for(Duration::from_secs(3));
@@ -354,7 +354,7 @@ impl World {
     }
 
     pub fn check(&self) {
-        let rows = self.stock.rows.iter();
+        let rows = self.kubeedge.rows.iter();
         let rows: BTreeMap<_, _> =
             rows.map(|(path, row)| (path.clone(), (row.uid.clone(), row.revision))).collect();
         let truth = self.cluster.truth();
@@ -376,7 +376,8 @@ pub fn object(text: &str) -> Content {
     Content::from_json(&Bytes::copy_from_slice(text.as_bytes())).expect(text)
 }
 
-/// One version of an object at a time: another one leaves only after the acknowledgement, or when it was given up.
+/// Only one version of an object at a time: the next is sent only after the acknowledgement, or when the first was
+/// given up.
 fn note_push(
     connection: &mut Connection,
     pushes: &mut Vec<(String, Operation, String)>,
@@ -394,7 +395,7 @@ fn note_push(
     let given_up = RESEND_AFTER * u32::from(RESENDS_MAX);
     connection.open.retain(|_, (open, since)| *open != path || now.since(*since) < given_up);
     let busy = connection.open.values().any(|(open, _)| *open == path);
-    assert!(!busy, "two versions of {path} are under way");
+    assert!(!busy, "two versions of {path} are in flight");
     connection.open.insert(id, (path.clone(), now));
     pushes.push((path, message.route.operation, message.route.source.to_string()));
 }
@@ -406,9 +407,9 @@ fn note_ack(open: &mut BTreeMap<String, (String, Moment)>, document: &Bytes) {
     }
 }
 
-/// The API of the cluster: what it answers is what it knows now, whenever the answer arrives.
+/// The cluster's API: it answers with its present state, whenever the answer arrives.
 fn answer(cluster: &mut Cluster, _session: &CloudSession, request: &Request) -> Option<Reply> {
-    let RequestBody::Message(message) = &request.body else { panic!("stock edges send messages") };
+    let RequestBody::Message(message) = &request.body else { panic!("KubeEdge edges send messages") };
     let path = message.route.resource.as_object()?;
     let word = match path.resource_type {
         ResourceType::PodPatch => ResourceType::Pod,

@@ -1,7 +1,7 @@
-//! A cloud as a map: the truth, and the view of it that a cloudcore replica has.
+//! A cloud as a map: the truth, and a cloudcore replica's view of it.
 //!
-//! A replica learns of the truth through watches that are independent of each other: each of them looks at the same log of
-//! changes, as far as it has come, and takes its own out of it.
+//! A replica learns of the truth through independent watches. Each watch reads the same log of changes, up to its own
+//! position, and selects its own changes.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -9,34 +9,36 @@ use std::sync::Arc;
 
 use tombolo_proto::inventory::content_hash;
 use tombolo_proto::session::{Certainty, Lookup, Loss, NodeView};
-use tombolo_proto::{CloudRevision, Epoch, ObjectKey, ObjectVersion, Resource, ScopeId, SharedObject, Uid};
+use tombolo_proto::{
+    CloudRevision, Epoch, ObjectKey, ObjectVersion, Resource, SharedObject, SubscriptionId, Uid,
+};
 
 /// The pushed set is area 0; the others are followed by subscriptions. Area `n` is the namespace `area<n>`.
 pub const AREAS: usize = 3;
 
-/// The kinds of the pushed set, each with a watch of its own. The watch of pods also tells which ConfigMaps and Secrets are
-/// needed.
+/// The kinds of the pushed set, each with its own watch. The watch of pods also determines which ConfigMaps and Secrets
+/// are needed.
 pub const KINDS: [&str; 4] = ["configmaps", "secrets", "pods", "nodes"];
 
-/// The watch of pods, and of the one Node, among [`KINDS`].
+/// Index of the watch of pods, and of the watch of the single Node, in [`KINDS`].
 const PODS: usize = 2;
 const NODES: usize = 3;
 
 /// The watches of the pushed set, and one for each other area.
 pub const WATCHES: usize = KINDS.len() + AREAS - 1;
 
-/// In the pushed set the kinds take turns.
+/// In the pushed set the kinds alternate.
 pub fn key(area: usize, number: usize) -> ObjectKey {
     let kind = if area == 0 { KINDS[number % KINDS.len()] } else { "configmaps" };
     ObjectKey::new(Resource::new("", "v1", kind), &format!("area{area}"), &format!("object{number}"))
 }
 
-/// The number of a ConfigMap or Secret near this one: those are read by name, and may be unreadable.
+/// The number of a nearby ConfigMap or Secret: these are read by name, and may be unreadable.
 pub fn read_by_name(number: usize) -> usize {
     number - number % KINDS.len() + number % 2
 }
 
-/// Which watch shows an object.
+/// The watch that shows an object.
 fn watch_of(key: &ObjectKey) -> usize {
     match Cloud::area_of(key) {
         0 => KINDS.iter().position(|kind| **kind == *key.resource().name).expect("made by `key`"),
@@ -44,7 +46,7 @@ fn watch_of(key: &ObjectKey) -> usize {
     }
 }
 
-/// Which watch shows whether it is needed.
+/// The watch that shows whether an object is needed.
 fn need_of(key: &ObjectKey) -> usize {
     match watch_of(key) {
         0 | 1 => PODS,
@@ -52,7 +54,7 @@ fn need_of(key: &ObjectKey) -> usize {
     }
 }
 
-/// Whether an object is a pod of the node: needed for as long as it is there.
+/// Whether an object is a pod of the node: it is needed as long as it exists.
 pub fn is_pod(key: &ObjectKey) -> bool {
     watch_of(key) == PODS
 }
@@ -72,7 +74,7 @@ pub struct Object {
 }
 
 impl Object {
-    /// What trimming rules of this version leave of the object.
+    /// The body after this version of the trimming rules.
     pub fn body(&self, trim_version: u32) -> String {
         let padding = "x".repeat(self.len);
         format!(
@@ -96,16 +98,16 @@ impl Object {
     }
 }
 
-/// Since when something is needed, without a break.
+/// The beginning of an uninterrupted need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Since {
-    /// The serial number of that change.
+    /// The serial number of the change.
     pub serial: u64,
-    /// The revision of the cloud then.
+    /// The revision of the cloud at that time.
     pub revision: u64,
 }
 
-/// What the Kubernetes API holds and who needs it.
+/// The objects in the Kubernetes API, and their need.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Truth {
     pub objects: BTreeMap<ObjectKey, Object>,
@@ -132,43 +134,43 @@ enum What {
 #[derive(Debug, Clone)]
 pub struct Cloud {
     pub truth: Truth,
-    /// What was there before the log begins.
+    /// The state before the log begins.
     base: Truth,
     log: Vec<Event>,
-    /// What the replica has seen: of each watch, the log up to here.
+    /// The state that the replica has seen: for each watch, the log up to its position.
     view: Truth,
     seen: [usize; WATCHES],
     pub stalled: [bool; WATCHES],
-    /// How far another replica's watches have come that will lag from here on.
+    /// Positions of the watches of another replica that will lag from here on.
     fork: Option<[usize; WATCHES]>,
-    /// Needs that a list has shown: what the watch of pods says of them up to here is older.
+    /// Needs that a list has shown. Information of the pod watch up to this position is older.
     listed: BTreeMap<ObjectKey, usize>,
     /// Wanted keys that the replica has not fetched.
     pub pending: BTreeSet<ObjectKey>,
-    /// Keys to offer: the view of them has changed, or they waited for the view.
+    /// Keys to offer: their view has changed, or they waited for the view.
     offers: BTreeSet<ObjectKey>,
-    /// Wanted keys that the API lets nobody read.
+    /// Wanted keys that the API does not let cloudcore read.
     pub unreadable: BTreeSet<ObjectKey>,
     cache: RefCell<HashMap<ObjectKey, Arc<SharedObject>>>,
     pub snapshot: Truth,
     pub generation: u64,
     pub trim_version: u32,
     serial: u64,
-    /// Which area a scope of the present connection is.
-    pub scopes: BTreeMap<ScopeId, usize>,
+    /// The area of each subscription of the present connection.
+    pub subscriptions: BTreeMap<SubscriptionId, usize>,
     /// Lookups that were answered.
     pub lookups: Cell<u64>,
-    /// The pushed set is one of Kubernetes: nothing is known before the node is, a pod is needed while it is there, and an
-    /// object that a selection gains or loses has changed.
+    /// The pushed set behaves as in Kubernetes: nothing is known before the node is known, a pod is needed while it
+    /// exists, and an object changes when a selection gains or loses it.
     pub kinds: bool,
     node: ObjectKey,
-    /// The view asks the API server before it takes anything away.
+    /// The view asks the API server before it deletes anything.
     pub asks: bool,
-    /// What it asks about.
+    /// The keys that it asks about.
     pub doubts: RefCell<BTreeSet<ObjectKey>>,
-    /// What the API server has confirmed to be gone or not needed.
+    /// Keys that the API server has confirmed to be deleted or not needed.
     pub certain: BTreeSet<ObjectKey>,
-    /// Areas of which the API server has listed in this session what is needed.
+    /// Areas whose needs the API server has listed in this session.
     proven: [bool; AREAS],
     /// Keys that were looked up before the node was known.
     deferred: RefCell<BTreeSet<ObjectKey>>,
@@ -193,7 +195,7 @@ impl Cloud {
             generation: 1,
             trim_version: 1,
             serial: 0,
-            scopes: BTreeMap::new(),
+            subscriptions: BTreeMap::new(),
             lookups: Cell::new(0),
             kinds: false,
             node: key(0, NODES),
@@ -209,7 +211,7 @@ impl Cloud {
         Epoch { cluster: Uid::parse("kube-system-uid").expect("valid"), generation: self.generation }
     }
 
-    /// A number that was never given before.
+    /// A number that was never returned before.
     pub fn serial(&mut self) -> u64 {
         self.serial += 1;
         self.serial
@@ -228,7 +230,7 @@ impl Cloud {
         }
     }
 
-    /// A write that changes nothing an edge sees: another revision, the same content.
+    /// A write without a change for edges: a new revision with the same content.
     pub fn touch(&mut self, key: &ObjectKey) {
         if let Some(mut object) = self.truth.objects.get(key).cloned() {
             self.truth.revision += 1;
@@ -259,7 +261,7 @@ impl Cloud {
             }
             0 => self.set_need(area, key, wanted),
             _ => {
-                // A selection gains or loses an object because that has changed.
+                // A selection gains or loses an object because the object has changed.
                 if self.kinds && self.truth.wanted[area].contains_key(key) != wanted {
                     self.touch(key);
                 }
@@ -268,7 +270,7 @@ impl Cloud {
         }
     }
 
-    /// The API lets an object be read no longer, or again.
+    /// Makes an object unreadable or readable in the API.
     pub fn set_readable(&mut self, key: &ObjectKey, readable: bool) {
         let changed =
             if readable { self.unreadable.remove(key) } else { self.unreadable.insert(key.clone()) };
@@ -302,7 +304,7 @@ impl Cloud {
         self.log.push(Event { watch, key: key.clone(), revision, what });
     }
 
-    /// A watch goes on by a number of changes, although it is stalled.
+    /// Advances a watch by a number of changes, although it is stalled.
     pub fn advance(&mut self, watch: usize, changes: usize) {
         let own = (self.seen[watch]..self.log.len()).filter(|index| self.log[*index].watch == watch);
         let end = own.take(changes).last().map_or(self.log.len(), |index| index + 1);
@@ -318,7 +320,7 @@ impl Cloud {
         }
     }
 
-    /// The view takes one change, unless a list has shown something newer.
+    /// Applies one change to the view, unless a list has shown something newer.
     fn show(&mut self, index: usize, Event { key, revision, what, .. }: Event) {
         let area = Self::area_of(&key);
         self.view.revision = self.view.revision.max(revision);
@@ -344,7 +346,7 @@ impl Cloud {
         }
     }
 
-    /// The keys to offer now: what the watches show that are not stalled.
+    /// The keys to offer now, from the watches that are not stalled.
     pub fn take_offers(&mut self) -> Vec<ObjectKey> {
         for watch in 0..WATCHES {
             if !self.stalled[watch] {
@@ -354,12 +356,12 @@ impl Cloud {
         std::mem::take(&mut self.offers).into_iter().collect()
     }
 
-    /// Everything that was not fetched is there now.
+    /// All pending keys have been fetched.
     pub fn fetched(&mut self) {
         self.offers.append(&mut self.pending);
     }
 
-    /// Remembers the present view: a replica that will lag from here on. One that is `new` does not know the node yet.
+    /// Remembers the present view, for a replica that will lag from here on. A `new` one does not know the node yet.
     pub fn fork_replica(&mut self, new: bool) {
         let mut fork = self.seen;
         if new {
@@ -368,10 +370,10 @@ impl Cloud {
         self.fork = Some(fork);
     }
 
-    /// Another replica serves the edge from now on: one that is up to date, or one whose view is older than what the
-    /// edge has seen already, and that catches up later. Whether it lags.
+    /// Another replica serves the edge from now on: either an up-to-date one, or one whose view is older than what the
+    /// edge has seen already, and which catches up later. Returns whether it lags.
     pub fn fail_over(&mut self, lagging: bool) -> bool {
-        self.scopes.clear();
+        self.subscriptions.clear();
         let fork = self.fork.take().filter(|_| lagging);
         let lags = fork.is_some();
         self.stalled = [lags; WATCHES];
@@ -393,7 +395,7 @@ impl Cloud {
         self.cache.borrow_mut().clear();
     }
 
-    /// A session begins, of which nothing was asked yet.
+    /// Begins a session without any answers from the API server.
     pub fn begin_session(&mut self) {
         self.doubts.take();
         self.deferred.take();
@@ -401,7 +403,7 @@ impl Cloud {
         self.proven = [false; AREAS];
     }
 
-    /// The API comes back from a backup: revisions go back, which makes a new epoch.
+    /// The API is restored from a backup: revisions go back, which makes a new epoch.
     pub fn restore(&mut self) {
         self.truth = self.snapshot.clone();
         self.generation += 1;
@@ -420,11 +422,11 @@ impl Cloud {
         self.stalled = [false; WATCHES];
         self.rewind();
         self.offers.clear();
-        self.scopes.clear();
+        self.subscriptions.clear();
     }
 
-    /// The API server answers what it was asked. What the answer shows enters the view first. How many of the doubts it has
-    /// confirmed, and how many not.
+    /// The API server answers the view's doubts. The content of the answer enters the view first. Returns how many
+    /// doubts it has confirmed and how many it has denied.
     pub fn answer_doubts(&mut self) -> (u64, u64) {
         let doubts = self.doubts.take();
         let areas: BTreeSet<usize> = doubts.iter().map(Self::area_of).collect();
@@ -448,7 +450,7 @@ impl Cloud {
         (confirmed, denied)
     }
 
-    /// A list of what an area needs: of the pushed set, the node's pods and what they refer to.
+    /// Lists the needs of an area; for the pushed set, the node's pods and the objects that they refer to.
     fn list(&mut self, area: usize) {
         let needed = self.truth.wanted[area].clone();
         for (key, since) in needed {
@@ -468,22 +470,22 @@ impl Cloud {
         key.namespace().trim_start_matches("area").parse().expect("made by `key`")
     }
 
-    /// Whether anything of the pushed set can be told.
+    /// Whether the view can say anything about the pushed set.
     fn knows_the_node(&self) -> bool {
         !self.kinds || self.view.objects.contains_key(&self.node)
     }
 }
 
 impl NodeView for Cloud {
-    fn wanted(&self, scope: ScopeId) -> Vec<ObjectKey> {
-        let area = *self.scopes.get(&scope).expect("only open scopes are asked for");
+    fn wanted(&self, subscription: SubscriptionId) -> Vec<ObjectKey> {
+        let area = *self.subscriptions.get(&subscription).expect("only open subscriptions are asked for");
         let known = |key: &&ObjectKey| area > 0 || is_node(key) || self.knows_the_node();
         self.view.wanted[area].keys().filter(known).cloned().collect()
     }
 
-    fn lookup(&self, scope: ScopeId, key: &ObjectKey) -> Lookup {
+    fn lookup(&self, subscription: SubscriptionId, key: &ObjectKey) -> Lookup {
         self.lookups.set(self.lookups.get() + 1);
-        let area = *self.scopes.get(&scope).expect("only open scopes are asked for");
+        let area = *self.subscriptions.get(&subscription).expect("only open subscriptions are asked for");
         if area == 0 && !self.knows_the_node() {
             self.deferred.borrow_mut().insert(key.clone());
             return Lookup::Pending;
@@ -504,14 +506,14 @@ impl NodeView for Cloud {
         )
     }
 
-    fn revision(&self, _scope: ScopeId) -> CloudRevision {
+    fn revision(&self, _subscription: SubscriptionId) -> CloudRevision {
         CloudRevision(self.view.revision)
     }
 
-    fn certainty(&self, scope: ScopeId, key: &ObjectKey, loss: Loss) -> Certainty {
-        let area = *self.scopes.get(&scope).expect("only open scopes are asked for");
+    fn certainty(&self, subscription: SubscriptionId, key: &ObjectKey, loss: Loss) -> Certainty {
+        let area = *self.subscriptions.get(&subscription).expect("only open subscriptions are asked for");
         let told = match loss {
-            // The watch that has shown it has told the end of it as well.
+            // The watch that has shown the need has shown its end as well.
             Loss::Need { claimed: false } => area > 0 || is_pod(key) || is_node(key),
             Loss::Need { claimed: true } | Loss::Object => false,
         };

@@ -1,12 +1,12 @@
-//! The connection breaks, or the edge dies, at every single step of a small scenario.
+//! The connection breaks, or the edge crashes, at every single step of a small scenario.
 
 use std::time::Duration;
 
 use super::harness::ops::Op;
 use super::harness::world::{Settings, World};
 
-/// What happens after the first connection: updates in flight, a deletion, a re-creation, a large object, a refusal, a
-/// subscription that comes and goes, objects that cannot be read for a while, and a new epoch.
+/// The events after the first connection: updates in flight, a deletion, a re-creation, a large object, a refusal, a
+/// subscription that is opened and closed, objects that cannot be read for a while, and a new epoch.
 const SCRIPT: [Op; 25] = [
     Op::Put { area: 0, key: 0, big: false },
     Op::Put { area: 0, key: 1, big: true },
@@ -53,7 +53,7 @@ fn the_connection_breaks_after_each_frame() {
     let mut whole = start();
     play(&mut whole);
     let frames = whole.connection.as_ref().expect("never cut").arrived;
-    assert!(frames > 25, "the scenario is too small to mean something: {frames} frames");
+    assert!(frames > 25, "the scenario is too small: {frames} frames");
     whole.heal();
     for cut in 1..=frames {
         let mut world = start();
@@ -64,7 +64,7 @@ fn the_connection_breaks_after_each_frame() {
     }
 }
 
-/// Every event is a step: an arrival, a commit or a timer. The edge dies there, or the link alone.
+/// Every event is a step: an arrival, a commit or a timer. At that step the edge crashes, or only the link breaks.
 #[test]
 fn the_edge_dies_at_each_step() {
     let mut steps = 0;
@@ -81,7 +81,7 @@ fn the_edge_dies_at_each_step() {
             } else {
                 world.cut();
             }
-            // The cloud's world changes while the edge is away.
+            // The cloud's objects change while the edge is disconnected.
             world.apply(Op::Recreate { area: 0, key: 2 });
             world.apply(Op::Want { area: 0, key: 1, wanted: false });
             world.heal();
@@ -90,7 +90,7 @@ fn the_edge_dies_at_each_step() {
     assert!(steps > 60, "only {steps} steps");
 }
 
-/// Plays everything as single steps and stops after `stop` of them; cuts the connection when there are fewer.
+/// Runs everything in single steps and stops after `stop` of them; cuts the connection if there are fewer.
 fn play_until(world: &mut World, stop: usize) {
     let mut left = stop;
     for op in SCRIPT {

@@ -12,11 +12,11 @@ use tombolo_proto::limits::{
     TOKEN_LEN_MAX,
 };
 use tombolo_proto::session::{ACK_TIMEOUT, CloudEvent, RequestError, SessionError, SubscribeError};
-use tombolo_proto::{CloudRevision, Lane, ObjectKey, ScopeId, Seq, SharedObject};
+use tombolo_proto::{CloudRevision, Lane, ObjectKey, Seq, SharedObject, SubscriptionId};
 
 use super::harness::cloud::key;
 use super::harness::solo::{Solo, deliveries};
-use super::harness::world::{Connection, Settings, World, subscription};
+use super::harness::world::{Connection, Settings, World, subscribe_to};
 
 fn names(frames: &[Frame]) -> Vec<String> {
     deliveries(frames).into_iter().map(|(_, name)| name).collect()
@@ -32,8 +32,8 @@ fn revision(frame: &Frame) -> u64 {
     }
 }
 
-/// What a cloud of ours never sends, and what one delivery may not cost. The bytes are spoiled on their way, so that the edge
-/// reads them as its connection does.
+/// Deliveries that our cloud never sends cost only that one delivery. The bytes are altered in transit, so that the
+/// edge reads them as its connection does.
 #[test]
 fn a_delivery_that_cannot_be_decoded_is_refused_alone() {
     for spoil in SPOILERS {
@@ -60,22 +60,24 @@ fn a_delivery_that_cannot_be_decoded_is_refused_alone() {
             _ => None,
         };
         let refused: Vec<ObjectKey> = world.cloud_events.iter().filter_map(refused).collect();
-        assert_eq!(refused, [lost.change.key().clone()], "that one and no other");
+        assert_eq!(refused, [lost.change.key().clone()], "only that delivery is refused");
         let held = |world: &World, number| world.store.areas[0].rows.contains_key(&key(0, number));
         let others = (0..3).filter(|number| key(0, *number) != *lost.change.key());
         assert!(others.clone().all(|number| held(&world, number)), "the others are stored");
-        let caught_up = CloudEvent::CaughtUp { scope: ScopeId::NODE };
-        assert!(world.cloud_events.contains(&caught_up), "and nobody waits");
+        let caught_up = CloudEvent::CaughtUp { subscription: SubscriptionId::NODE };
+        assert!(world.cloud_events.contains(&caught_up), "and the subscription is caught up");
         world.run_for(PARK_DELAY_MIN);
-        assert!((0..3).all(|number| held(&world, number)), "it is sent again, and the session has gone on");
+        assert!((0..3).all(|number| held(&world, number)), "it is sent again, and the session continues");
         let Connection { edge, .. } = world.connection.as_mut().expect("connected");
-        let lost = Undecodable { seq: Seq(9), scope: ScopeId::NODE, reason: "no name".to_owned() };
+        let lost =
+            Undecodable { seq: Seq(9), subscription: SubscriptionId::NODE, reason: "no name".to_owned() };
         let gap = edge.handle_frame(world.now, Lane::Delivery, Frame::Undecodable(lost), &world.store);
-        assert!(gap.is_err(), "the place counts as any other");
+        assert!(gap.is_err(), "the position counts as any other");
     }
 }
 
-/// Deliveries that no cloud of ours sends: with a name that could break out of a path, and with a reference that has none.
+/// Deliveries that our cloud never sends: one with a name that could escape from a path, and one with a reference
+/// without a name.
 const SPOILERS: [fn(&Deliver) -> Change; 2] = [
     |sent| Change::Absent { key: renamed(sent.change.key(), "../etc") },
     |sent| match &sent.change {
@@ -93,7 +95,7 @@ fn renamed(key: &ObjectKey, name: &str) -> ObjectKey {
 }
 
 proptest! {
-    /// An API server stores names that no edge can hold: they are reported, and cost nobody else anything.
+    /// An API server stores names that no edge can hold: these are reported, and do not affect other objects.
     #[test]
     fn no_name_of_an_object_ends_a_session(name in "[a-z:/%. \u{0}-\u{9}ä]{1,6}|[a-z]{250,300}") {
         let odd = ObjectKey::new(key(0, 0).resource().clone(), key(0, 0).namespace(), &name);
@@ -112,22 +114,22 @@ proptest! {
         prop_assert_ne!(refused, rows.contains_key(&odd), "stored or reported");
         prop_assert_eq!(refused, !tombolo_proto::codec::carries(&odd));
         prop_assert!(rows.contains_key(&key(0, 0)) && rows.contains_key(&key(0, 1)));
-        let caught_up = CloudEvent::CaughtUp { scope: ScopeId::NODE };
-        prop_assert!(world.cloud_events.contains(&caught_up), "nobody is held up");
+        let caught_up = CloudEvent::CaughtUp { subscription: SubscriptionId::NODE };
+        prop_assert!(world.cloud_events.contains(&caught_up), "the subscription is not delayed");
         prop_assert!(world.connection.is_some(), "the session goes on");
     }
 }
 
-/// A client of the edge chooses these words; the cloud would end the session at them.
+/// A client of the edge chooses these texts; the cloud would end the session because of them.
 #[test]
 fn what_the_cloud_would_not_read_is_not_sent() {
     let mut world = World::new(Settings::default());
     world.connect();
     world.run_for(Duration::from_secs(1));
     let edge = &mut world.connection.as_mut().expect("connected").edge;
-    let mut asked = subscription(edge.next_scope(), 1);
+    let mut asked = subscribe_to(edge.next_subscription(), 1);
     asked.label_selector = "x".repeat(SELECTOR_LEN_MAX + 1);
-    let mut elsewhere = subscription(edge.next_scope(), 1);
+    let mut elsewhere = subscribe_to(edge.next_subscription(), 1);
     elsewhere.namespace = "a/b".to_owned();
     for subscribe in [asked, elsewhere] {
         let taken = edge.subscribe(subscribe);
@@ -172,9 +174,9 @@ fn an_offer_of_what_is_held_sends_nothing() {
     let mut solo = Solo::new(2).greeted();
     assert_eq!(solo.sent(Lane::Delivery).len(), 2);
     solo.ack(Lane::Delivery, 2);
-    solo.session.offer(ScopeId::NODE, key(0, 0), &solo.view);
-    solo.session.offer(ScopeId::NODE, key(0, 9), &solo.view);
-    solo.session.offer(ScopeId(5), key(0, 0), &solo.view);
+    solo.session.offer(SubscriptionId::NODE, key(0, 0), &solo.view);
+    solo.session.offer(SubscriptionId::NODE, key(0, 9), &solo.view);
+    solo.session.offer(SubscriptionId(5), key(0, 0), &solo.view);
     assert!(solo.sent(Lane::Delivery).is_empty());
     let stats = solo.session.stats();
     assert_eq!((stats.held, stats.dirty, stats.delivered, stats.acked), (2, 0, 2, 2));
@@ -218,7 +220,7 @@ fn a_key_keeps_one_version_in_flight_over_all_lanes() {
     solo.change(|view| view.put(&key(0, 0), BULK_OBJECT_MIN));
     assert!(solo.sent(Lane::Delivery).is_empty() && solo.sent(Lane::Bulk).is_empty());
     solo.ack(Lane::Delivery, 1);
-    assert!(solo.sent(Lane::Delivery).is_empty(), "it has grown into the bulk lane");
+    assert!(solo.sent(Lane::Delivery).is_empty(), "the object now belongs to the bulk lane");
     assert_eq!(names(&solo.sent(Lane::Bulk)), ["object0"]);
 }
 
@@ -247,12 +249,12 @@ fn large_objects_delay_neither_leases_nor_small_objects() {
     world.heal();
 }
 
-/// Time passes, and the peer shows signs of life meanwhile.
+/// Time passes, and the peer sends heartbeats meanwhile.
 fn stay_alive(solo: &mut Solo, mut time: Duration) {
     while time > Duration::ZERO {
         let part = time.min(Duration::from_secs(10));
         solo.wait(part);
-        solo.feed(Lane::Control, Frame::Ping { id: 0 }).expect("any frame is a sign of life");
+        solo.feed(Lane::Control, Frame::Ping { id: 0 }).expect("any frame counts as a heartbeat");
         time -= part;
     }
 }
@@ -267,7 +269,7 @@ fn refuse(solo: &mut Solo, seq: u64) -> Duration {
         CloudEvent::Refused { retry_in, key, .. } => Some((retry_in, key)),
         _ => None,
     });
-    refused.expect("the owner is told").0
+    refused.expect("the owner must be notified").0
 }
 
 #[test]
@@ -279,18 +281,18 @@ fn a_refused_object_is_parked_with_back_off_and_blocks_nobody() {
         let wait = refuse(&mut solo, seq);
         assert!(
             !solo.events().iter().any(|event| matches!(event, CloudEvent::Acked { .. })),
-            "passed, not stored"
+            "skipped, not stored"
         );
-        // Another key flows at once.
+        // Another key is delivered at once.
         solo.change(|view| {
             view.put(&key(0, 1), 16);
             view.want(0, &key(0, 1), true);
         });
         assert_eq!(deliveries(&solo.sent(Lane::Delivery)), [(seq + 1, "object1".to_owned())]);
         solo.ack(Lane::Delivery, seq + 1);
-        // The same version, offered again, waits its time out.
+        // The same version, offered again, waits until its retry time.
         stay_alive(&mut solo, wait - Duration::from_millis(1));
-        solo.session.offer(ScopeId::NODE, key(0, 0), &solo.view);
+        solo.session.offer(SubscriptionId::NODE, key(0, 0), &solo.view);
         assert!(solo.sent(Lane::Delivery).is_empty(), "too early after {wait:?}");
         solo.wait(Duration::from_millis(1));
         waits.push(wait.as_secs());
@@ -337,36 +339,36 @@ fn an_object_above_the_limit_is_never_sent_and_reported_once() {
     let [CloudEvent::Refused { reason, message, retry_in, .. }] = &refused[..] else { panic!("{refused:?}") };
     assert_eq!((*reason, *retry_in), (RefusalReason::TooLarge, Duration::MAX));
     assert!(message.contains("area0/object0") && message.contains("3145728"), "{message}");
-    solo.session.offer(ScopeId::NODE, key(0, 0), &solo.view);
+    solo.session.offer(SubscriptionId::NODE, key(0, 0), &solo.view);
     assert!(solo.sent(Lane::Delivery).is_empty());
     assert!(
         !solo.events().iter().any(|event| matches!(event, CloudEvent::Refused { .. })),
-        "told once a version"
+        "reported once per version"
     );
     solo.change(|view| view.put(&key(0, 0), 16));
-    assert_eq!(names(&solo.sent(Lane::Delivery)), ["object0"], "a smaller version goes");
+    assert_eq!(names(&solo.sent(Lane::Delivery)), ["object0"], "a smaller version is sent");
 }
 
 #[test]
-fn scopes_take_turns() {
+fn subscriptions_take_turns() {
     let mut solo = Solo::with(6, |config| config.window_count = 6).greeted();
     for number in 0..6 {
         solo.view.put(&key(1, number), 16);
         solo.view.want(1, &key(1, number), true);
     }
     solo.view.take_offers();
-    solo.view.scopes.insert(ScopeId(1), 1);
+    solo.view.subscriptions.insert(SubscriptionId(1), 1);
     solo.feed(Lane::Delivery, Frame::Subscribe(super::subscriptions::subscribe(1))).expect("the first one");
-    solo.session.open_subscription(ScopeId(1), &solo.view);
-    let scopes: Vec<_> = solo
+    solo.session.open_subscription(SubscriptionId(1), &solo.view);
+    let subscriptions: Vec<_> = solo
         .sent(Lane::Delivery)
         .iter()
         .map(|frame| match frame {
-            Frame::Deliver(deliver) => deliver.scope.0,
+            Frame::Deliver(deliver) => deliver.subscription.0,
             other => panic!("{other:?}"),
         })
         .collect();
-    assert_eq!(scopes, [1, 0, 1, 0, 1, 0]);
+    assert_eq!(subscriptions, [1, 0, 1, 0, 1, 0]);
 }
 
 #[test]
@@ -412,19 +414,19 @@ fn a_key_that_is_not_fetched_yet_waits_for_its_offer() {
     let mut solo = solo.greeted();
     assert_eq!(names(&solo.sent(Lane::Delivery)), ["object1"]);
     solo.ack(Lane::Delivery, 1);
-    assert!(!solo.events().contains(&CloudEvent::CaughtUp { scope: ScopeId::NODE }));
+    assert!(!solo.events().contains(&CloudEvent::CaughtUp { subscription: SubscriptionId::NODE }));
     solo.view.pending.clear();
-    solo.session.offer(ScopeId::NODE, key(0, 0), &solo.view);
+    solo.session.offer(SubscriptionId::NODE, key(0, 0), &solo.view);
     assert_eq!(names(&solo.sent(Lane::Delivery)), ["object0"]);
     solo.ack(Lane::Delivery, 2);
-    assert!(solo.events().contains(&CloudEvent::CaughtUp { scope: ScopeId::NODE }));
+    assert!(solo.events().contains(&CloudEvent::CaughtUp { subscription: SubscriptionId::NODE }));
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever the order of updates, sends and acknowledgements: each delivery carries the newest version of its
-    /// moment, a key is in flight once, and in the end the newest version of every key was delivered.
+    /// In any order of updates, sends and acknowledgements: each delivery carries the newest version at its time, a key
+    /// is in flight only once, and in the end the newest version of every key was delivered.
     #[test]
     fn coalescing_keeps_the_newest(steps in proptest::collection::vec((0_u8..4, 0_usize..3), 0..60)) {
         let mut solo = Solo::with(0, |config| config.window_count = 2).greeted();

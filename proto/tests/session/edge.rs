@@ -1,11 +1,12 @@
-//! An edge store as a map: what is on disk, and what waits to be written.
+//! An edge store as a map: the rows on disk, and the pending writes.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use tombolo_proto::frame::Change;
 use tombolo_proto::session::EdgeView;
 use tombolo_proto::{
-    CloudRevision, Epoch, Held, InventoryEntry, Lane, Moment, ObjectKey, ObjectVersion, ScopeId, Seq, StoreId,
+    CloudRevision, Epoch, Held, InventoryEntry, Lane, Moment, ObjectKey, ObjectVersion, Seq, StoreId,
+    SubscriptionId,
 };
 
 use super::cloud::AREAS;
@@ -18,16 +19,16 @@ pub enum Row {
     Unreadable,
 }
 
-/// One scope on disk.
+/// One subscription on disk.
 #[derive(Debug, Clone, Default)]
 pub struct Area {
     pub rows: BTreeMap<ObjectKey, Row>,
-    /// Objects whose version is of another history than the store's.
+    /// Objects whose version belongs to another history than the store's.
     pub foreign: BTreeSet<ObjectKey>,
-    /// Objects that are held and that the cloud said it cannot read.
+    /// Objects that the edge holds although the cloud reported that it cannot read them.
     pub kept: BTreeSet<ObjectKey>,
     pub epoch: Option<Epoch>,
-    /// The last session that compared this area said that it is caught up.
+    /// The last session that compared this area reported that it is caught up.
     pub caught_up: bool,
 }
 
@@ -49,11 +50,11 @@ pub struct Store {
     pub trim_version: u32,
     /// The epoch of the newest welcome.
     pub history: Option<Epoch>,
-    /// One writer, in order of arrival.
+    /// The writes of the only writer, in order of arrival.
     pub pending: VecDeque<Pending>,
     pub disk_full: bool,
-    /// Which area a scope of the present connection is.
-    pub scopes: BTreeMap<ScopeId, usize>,
+    /// The area of each subscription of the present connection.
+    pub subscriptions: BTreeMap<SubscriptionId, usize>,
 }
 
 impl Store {
@@ -65,7 +66,7 @@ impl Store {
             history: None,
             pending: VecDeque::new(),
             disk_full: false,
-            scopes: BTreeMap::new(),
+            subscriptions: BTreeMap::new(),
         }
     }
 
@@ -79,7 +80,7 @@ impl Store {
         }
     }
 
-    /// Writes one change to disk. False when a version is to be adopted for content that is not held.
+    /// Writes one change to disk. False when it adopts a version for content that the edge does not hold.
     pub fn apply(&mut self, area: usize, change: &Change) -> bool {
         let Area { rows, foreign, kept, .. } = &mut self.areas[area];
         let was_foreign = foreign.remove(change.key());
@@ -137,7 +138,9 @@ impl Store {
 }
 
 impl EdgeView for Store {
-    fn inventory(&self, scope: ScopeId) -> Vec<InventoryEntry> {
-        self.entries(*self.scopes.get(&scope).expect("only followed scopes are asked for"))
+    fn inventory(&self, subscription: SubscriptionId) -> Vec<InventoryEntry> {
+        self.entries(
+            *self.subscriptions.get(&subscription).expect("only followed subscriptions are asked for"),
+        )
     }
 }

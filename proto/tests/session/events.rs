@@ -1,10 +1,10 @@
-//! How the owners of both sessions answer their events.
+//! How the owners of both sessions react to their events.
 
 use tombolo_proto::frame::{
     ApiReply, Goodbye, GoodbyeReason, Refusal, RefusalReason, Reply, ReplyBody, RequestBody,
 };
 use tombolo_proto::session::{CloudEvent, EdgeEvent};
-use tombolo_proto::{Epoch, ScopeId};
+use tombolo_proto::{Epoch, SubscriptionId};
 
 use super::cloud::AREAS;
 use super::edge::Pending;
@@ -31,18 +31,18 @@ impl World {
             CloudEvent::Subscribe(subscribe) => {
                 let area =
                     subscribe.namespace.trim_start_matches("area").parse().expect("made by `subscribe`");
-                self.cloud.scopes.insert(subscribe.scope, area);
-                self.undecided.push(subscribe.scope);
+                self.cloud.subscriptions.insert(subscribe.subscription, area);
+                self.undecided.push(subscribe.subscription);
                 if self.accept_at_once {
                     self.accept_subscriptions();
                 }
             }
-            CloudEvent::Unsubscribe { scope } | CloudEvent::Ended { scope, .. } => {
-                self.cloud.scopes.remove(&scope);
+            CloudEvent::Unsubscribe { subscription } | CloudEvent::Ended { subscription, .. } => {
+                self.cloud.subscriptions.remove(&subscription);
             }
-            CloudEvent::Acked { scope, key, version, .. } => {
-                // Deliveries for a scope that the edge follows no longer are acknowledged and dropped.
-                if let Some(area) = self.store.scopes.get(&scope) {
+            CloudEvent::Acked { subscription, key, version, .. } => {
+                // Deliveries for a subscription that the edge no longer follows are acknowledged and dropped.
+                if let Some(area) = self.store.subscriptions.get(&subscription) {
                     Oracle::check_acked(&self.store, *area, &key, version.as_ref());
                 }
             }
@@ -82,19 +82,20 @@ impl World {
             EdgeEvent::Welcomed { epoch, resumed, trim_version, .. } => {
                 self.on_welcome(&epoch, resumed, trim_version);
             }
-            EdgeEvent::Deliver { lane, seq, scope, change } => {
-                // A scope that was left after the session handed this out needs no storing, only an end.
-                let Some(area) = self.store.scopes.get(&scope).copied() else {
+            EdgeEvent::Deliver { lane, seq, subscription, change } => {
+                // If the subscription was left after the session passed this on, nothing is stored, and only an answer
+                // is needed.
+                let Some(area) = self.store.subscriptions.get(&subscription).copied() else {
                     let message = "followed no longer".to_owned();
                     let refusal = Refusal { lane, seq, reason: RefusalReason::Other, message };
-                    self.connection.as_mut().expect("it gave the event").edge.refused(refusal);
+                    self.connection.as_mut().expect("the event came from a connection").edge.refused(refusal);
                     return;
                 };
                 Oracle::check_arrival(&self.store, area, &change);
                 let due = self.now + self.settings.commit_delay;
                 self.store.pending.push_back(Pending { due, lane, seq, area, change });
             }
-            EdgeEvent::CaughtUp { scope, epoch, .. } => self.on_caught_up(scope, &epoch),
+            EdgeEvent::CaughtUp { subscription, epoch, .. } => self.on_caught_up(subscription, &epoch),
             EdgeEvent::Reply(reply) => {
                 self.oracle.coverage.answers += 1;
                 self.oracle.answered(reply.id);
@@ -103,8 +104,8 @@ impl World {
                 self.oracle.coverage.timeouts += 1;
                 self.oracle.answered(id);
             }
-            EdgeEvent::SubscriptionClosed { scope, .. } => {
-                if let Some(area) = self.store.scopes.remove(&scope) {
+            EdgeEvent::SubscriptionClosed { subscription, .. } => {
+                if let Some(area) = self.store.subscriptions.remove(&subscription) {
                     self.followed[area] = false;
                 }
             }
@@ -125,16 +126,16 @@ impl World {
             self.store.trim_version = trim_version;
         }
         for area in 1..AREAS {
-            let subscribed = self.store.scopes.values().any(|of| *of == area);
+            let subscribed = self.store.subscriptions.values().any(|of| *of == area);
             if self.followed[area] && !subscribed {
                 self.subscribe(area);
             }
         }
     }
 
-    fn on_caught_up(&mut self, scope: ScopeId, epoch: &Epoch) {
+    fn on_caught_up(&mut self, subscription: SubscriptionId, epoch: &Epoch) {
         self.oracle.coverage.caught_up += 1;
-        if let Some(area) = self.store.scopes.get(&scope) {
+        if let Some(area) = self.store.subscriptions.get(&subscription) {
             self.store.areas[*area].epoch = Some(epoch.clone());
             self.store.areas[*area].caught_up = true;
         }
@@ -148,7 +149,7 @@ fn request_body(body: &RequestBody) -> bytes::Bytes {
     }
 }
 
-/// Well-behaved sessions end for these reasons only.
+/// Correct sessions end only for these reasons.
 fn check_goodbye(goodbye: &Goodbye) {
     assert!(
         matches!(goodbye.reason, GoodbyeReason::Draining | GoodbyeReason::Timeout),

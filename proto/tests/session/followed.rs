@@ -1,15 +1,15 @@
-//! How much a node may follow, and what it makes its session keep by that.
+//! Bounds for the objects that a node follows, and for the resulting memory of its session.
 
 use tombolo_proto::frame::{Change, Frame, Refusal, RefusalReason};
 use tombolo_proto::limits::FOLLOWED_MAX;
 use tombolo_proto::session::CloudEvent;
-use tombolo_proto::{Lane, ObjectKey, ScopeId};
+use tombolo_proto::{Lane, ObjectKey, SubscriptionId};
 
 use super::harness::solo::Solo;
-use super::selection::{Follower, MIB, SCOPE, SLACK, Selection};
+use super::selection::{Follower, MIB, SLACK, SUBSCRIPTION, Selection};
 use super::subscriptions::subscribe;
 
-/// What a session keeps at most of what a node follows, all of which is being replaced.
+/// The most that a session keeps for the objects that a node follows, all of which are being replaced.
 const REPLACED_BYTES: usize = 6 * MIB;
 
 /// An edge that follows one selection.
@@ -21,14 +21,14 @@ struct Edge {
 impl Edge {
     fn new() -> Self {
         let mut solo = Solo::new(0).greeted();
-        solo.feed(Lane::Delivery, Frame::Subscribe(subscribe(SCOPE.0))).expect("in order");
+        solo.feed(Lane::Delivery, Frame::Subscribe(subscribe(SUBSCRIPTION.0))).expect("in order");
         let selection = Selection::default();
-        assert!(solo.session.open_subscription(SCOPE, &selection));
+        assert!(solo.session.open_subscription(SUBSCRIPTION, &selection));
         solo.events();
         Self { solo, selection }
     }
 
-    /// An edge that holds as much as it may.
+    /// An edge that holds the maximum number of objects.
     fn full() -> Self {
         let mut follower = Self::new();
         for number in 0..FOLLOWED_MAX {
@@ -39,7 +39,7 @@ impl Edge {
         follower
     }
 
-    /// The edge takes all that there is; deletions if it takes any.
+    /// The edge accepts everything; deletions only if `deletions` is set.
     fn exchange(&mut self, deletions: bool) {
         loop {
             let (now, mut newest) = (self.solo.now, None);
@@ -66,17 +66,19 @@ impl Follower for Edge {
     }
 
     fn offer(&mut self, key: ObjectKey) {
-        self.solo.session.offer(SCOPE, key, &self.selection);
+        self.solo.session.offer(SUBSCRIPTION, key, &self.selection);
     }
 
     fn ended(&mut self) -> bool {
         let events = self.solo.events();
-        events.iter().any(|event| matches!(event, CloudEvent::Ended { scope: SCOPE, code: 413, .. }))
+        events
+            .iter()
+            .any(|event| matches!(event, CloudEvent::Ended { subscription: SUBSCRIPTION, code: 413, .. }))
     }
 }
 
-/// What has gone takes memory until the edge knows, but is not followed: neither one replacement nor several that a slow edge has
-/// heard nothing of end a subscription, or keep another one from being opened.
+/// Deleted objects take memory until the edge knows of the deletion, but are not followed. Neither one replacement nor
+/// several of which a slow edge has received nothing end a subscription, or prevent another one from being opened.
 #[test]
 fn all_that_a_node_follows_may_be_replaced_at_once() {
     let mut follower = Edge::full();
@@ -89,18 +91,18 @@ fn all_that_a_node_follows_may_be_replaced_at_once() {
     assert!((2 * FOLLOWED_MAX..=2 * FOLLOWED_MAX + SLACK).contains(&dirty), "{dirty} keys");
     assert!(kept > before && kept <= REPLACED_BYTES, "{kept} bytes, {before} before");
     follower.solo.feed(Lane::Delivery, Frame::Subscribe(subscribe(2))).expect("in order");
-    assert!(follower.solo.session.open_subscription(ScopeId(2), &follower.selection));
+    assert!(follower.solo.session.open_subscription(SubscriptionId(2), &follower.selection));
     let delivered = follower.solo.session.stats().delivered;
     follower.exchange(true);
     let stats = follower.solo.session.stats();
     assert_eq!((stats.held, stats.dirty), (FOLLOWED_MAX, 0));
-    assert_eq!(stats.delivered - delivered, 2 * FOLLOWED_MAX as u64, "what came and went was not sent");
+    assert_eq!(stats.delivered - delivered, 2 * FOLLOWED_MAX as u64, "the replaced objects were not sent");
     assert!(follower.solo.session.memory() < kept, "{} bytes", follower.solo.session.memory());
-    // More is followed than may be.
+    // More than the maximum is followed.
     assert!(follower.ends_beyond());
 }
 
-/// Deletions that the edge does not take make the session keep no more than a bounded number of keys.
+/// If the edge accepts no deletions, the session keeps only a bounded number of keys.
 #[test]
 fn what_an_edge_keeps_from_going_is_bounded() {
     let mut follower = Edge::full();

@@ -7,7 +7,7 @@ use tombolo_proto::frame::{Change, Deliver, Frame, Goodbye, GoodbyeReason, Hello
 use tombolo_proto::session::{
     CloudEvent, EARLY_BYTES_MAX, EdgeConfig, EdgeEvent, EdgeSession, PATIENCE, SessionError,
 };
-use tombolo_proto::{Lane, Moment, NodeId, ScopeId, Seq, StoreId};
+use tombolo_proto::{Lane, Moment, NodeId, Seq, StoreId, SubscriptionId};
 
 use super::harness::cloud::key;
 use super::harness::edge::Store;
@@ -23,7 +23,7 @@ fn goodbye_of(solo: &mut Solo) -> Goodbye {
 
 fn edge() -> (EdgeSession, Store) {
     let mut store = Store::new(1);
-    store.scopes = [(ScopeId::NODE, 0)].into();
+    store.subscriptions = [(SubscriptionId::NODE, 0)].into();
     (EdgeSession::new(EdgeConfig::new(node(), StoreId([1; 16])), Moment::default(), &store), store)
 }
 
@@ -63,15 +63,23 @@ fn the_hello_must_name_the_node_of_the_certificate() {
     let error = solo.feed(Lane::Control, Frame::Hello(hello)).expect_err("another node");
     assert!(error.to_string().contains("\"edge-2\"") && error.to_string().contains("\"edge-1\""), "{error}");
     assert_eq!(goodbye_of(&mut solo).reason, GoodbyeReason::Forbidden);
-    assert!(solo.sent(Lane::Delivery).is_empty(), "nothing of the node is shown to another one");
+    assert!(solo.sent(Lane::Delivery).is_empty(), "the node's objects are not shown to another node");
 }
 
 #[test]
 fn frames_out_of_state_are_named() {
     for (greeted, frame, text) in [
-        (false, Frame::LeaseRenew { renew_time_micros: 1 }, "a lease renewal came before the hello"),
-        (true, Frame::InventoryRequest { scope: ScopeId(1) }, "an inventory request came from an edge"),
-        (true, Frame::Unsubscribe { scope: ScopeId::NODE }, "the pushed set cannot be unsubscribed"),
+        (false, Frame::LeaseRenew { renew_time_micros: 1 }, "a lease renewal arrived before the hello"),
+        (
+            true,
+            Frame::InventoryRequest { subscription: SubscriptionId(1) },
+            "an inventory request came from an edge",
+        ),
+        (
+            true,
+            Frame::Unsubscribe { subscription: SubscriptionId::NODE },
+            "the pushed set cannot be unsubscribed",
+        ),
         (true, Frame::Hello(Solo::new(0).hello()), "a second hello"),
     ] {
         let mut solo = if greeted { Solo::new(0).greeted() } else { Solo::new(0) };
@@ -85,8 +93,8 @@ fn frames_out_of_state_are_named() {
 #[test]
 fn an_edge_names_frames_out_of_state_too() {
     for (frame, text) in [
-        (Frame::Ping { id: 1 }, "a ping came before the welcome"),
-        (Frame::Ack { lanes: Vec::new() }, "an acknowledgement came before the welcome"),
+        (Frame::Ping { id: 1 }, "a ping arrived before the welcome"),
+        (Frame::Ack { lanes: Vec::new() }, "an acknowledgement arrived before the welcome"),
     ] {
         let (mut edge, store) = edge();
         let error = edge.handle_frame(at(0), Lane::Control, frame, &store).expect_err(text);
@@ -157,7 +165,7 @@ fn silence_is_filled_with_pings_whose_round_trip_is_measured() {
     world.keep_events = true;
     world.connect();
     world.run_for(Duration::from_secs(3600));
-    assert!(world.connection.is_some(), "an hour of silence with pings is no idle hour");
+    assert!(world.connection.is_some(), "pings keep an otherwise silent session alive");
     let trip = Duration::from_millis(300);
     assert!(world.cloud_events.contains(&CloudEvent::RoundTrip(trip)), "{:?}", world.cloud_events);
     let edge_trips = world.edge_events.iter().filter(|event| **event == EdgeEvent::RoundTrip(trip)).count();
@@ -190,15 +198,15 @@ fn a_dead_link_is_noticed_by_both_sides() {
 fn useless_frames_cost_patience() {
     let mut solo = Solo::new(0).greeted();
     for id in 0..u64::from(PATIENCE) {
-        solo.feed(Lane::Control, Frame::Pong { id }).expect("a few are borne");
+        solo.feed(Lane::Control, Frame::Pong { id }).expect("a few are tolerated");
     }
-    let error = solo.feed(Lane::Control, Frame::Pong { id: 0 }).expect_err("the patience is spent");
-    assert!(error.to_string().contains("a pong without its ping"), "{error}");
+    let error = solo.feed(Lane::Control, Frame::Pong { id: 0 }).expect_err("too many are not tolerated");
+    assert!(error.to_string().contains("a pong without a ping"), "{error}");
 }
 
 fn delivery(seq: u64, name: usize) -> Frame {
     let change = Change::Absent { key: key(0, name) };
-    Frame::Deliver(Deliver { seq: Seq(seq), scope: ScopeId::NODE, change })
+    Frame::Deliver(Deliver { seq: Seq(seq), subscription: SubscriptionId::NODE, change })
 }
 
 #[test]
@@ -221,7 +229,9 @@ fn what_is_kept_before_the_welcome_is_bounded() {
     edge.poll_transmit(at(0), Lane::Control).expect("the hello");
     let object = super::harness::cloud::Object { uid: 1, revision: 1, content: 1, len: EARLY_BYTES_MAX / 4 };
     let change = Change::Upsert(object.shared(&key(0, 0), 1));
-    let frame = |seq| Frame::Deliver(Deliver { seq: Seq(seq), scope: ScopeId::NODE, change: change.clone() });
+    let frame = |seq| {
+        Frame::Deliver(Deliver { seq: Seq(seq), subscription: SubscriptionId::NODE, change: change.clone() })
+    };
     for seq in 1..=3 {
         edge.handle_frame(at(0), Lane::Bulk, frame(seq), &store).expect("fits");
     }
@@ -237,9 +247,9 @@ fn positions_must_follow_each_other() {
     edge.handle_frame(at(0), Lane::Delivery, delivery(1, 0), &store).expect("a repeat is harmless");
     let delivered =
         std::iter::from_fn(|| edge.poll_event()).filter(|e| matches!(e, EdgeEvent::Deliver { .. }));
-    assert_eq!(delivered.count(), 1, "and not handed out");
+    assert_eq!(delivered.count(), 1, "and is not passed on");
     let error = edge.handle_frame(at(0), Lane::Delivery, delivery(3, 0), &store).expect_err("2 is missing");
-    assert!(error.to_string().contains("position 3 of lane Delivery came after 1"), "{error}");
+    assert!(error.to_string().contains("position 3 of lane Delivery arrived after 1"), "{error}");
 }
 
 #[test]
@@ -269,8 +279,8 @@ fn an_attestation_is_told_once_before_the_pushed_set_is_caught_up() {
     assert!(rest.iter().any(|frame| matches!(frame, Frame::CaughtUp { .. })), "{rest:?}");
     assert!(!rest.iter().any(|frame| matches!(frame, Frame::Attestation { .. })), "{rest:?}");
     solo.session.attest(&first);
-    assert_eq!(solo.sent(Lane::Control), [], "it knows that one");
-    // Of two that wait the newest is told.
+    assert_eq!(solo.sent(Lane::Control), [], "the edge has this attestation");
+    // If two are waiting, only the newest is sent.
     solo.session.attest(&Bytes::from_static(b"between"));
     solo.session.attest(&second);
     assert_eq!(solo.sent(Lane::Control), [Frame::Attestation { proof: second }]);

@@ -1,7 +1,7 @@
-//! Two real sessions, the bytes between them, a cloud and an edge store as simple as can be, and an oracle.
+//! Two real sessions, the bytes between them, minimal cloud and edge stores, and an oracle.
 //!
-//! Everything is driven by a virtual clock and by the operations of [`ops`]; nothing here draws random numbers, so that
-//! the same list of operations, from a seed or from a fuzzer, always runs the same way.
+//! A virtual clock and the operations of [`ops`] drive everything. Nothing here draws random numbers, so that the same
+//! list of operations, from a seed or from a fuzzer, always runs the same way.
 
 #![allow(dead_code, unreachable_pub)] // shared by several test binaries and a fuzz target, none of which uses all of it
 

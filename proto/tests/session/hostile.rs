@@ -1,6 +1,6 @@
-//! Peers that send anything: each session meets frames that no correct peer would send, in any order.
+//! Peers that send anything: each session receives frames that no correct peer would send, in any order.
 //!
-//! Nothing may panic, everything stays bounded, and whatever ends a session leaves exactly one goodbye.
+//! Nothing may panic, everything stays bounded, and whatever ends a session produces exactly one goodbye.
 
 use std::time::Duration;
 
@@ -11,22 +11,24 @@ use tombolo_proto::frame::{
 };
 use tombolo_proto::limits::{REQUESTS_MAX, SUBSCRIPTIONS_MAX};
 use tombolo_proto::session::{CloudEvent, EdgeConfig, EdgeEvent, EdgeSession, ProtocolVersion};
-use tombolo_proto::{CloudRevision, Held, InventoryEntry, Lane, Moment, RequestId, ScopeId, Seq, StoreId};
+use tombolo_proto::{
+    CloudRevision, Held, InventoryEntry, Lane, Moment, RequestId, Seq, StoreId, SubscriptionId,
+};
 
 use super::cloud::{Object, key};
 use super::edge::Store;
 use super::solo::Solo;
-use super::world::{node, subscription};
+use super::world::{node, subscribe_to};
 
-/// Numbers that a hostile peer likes.
+/// Numbers that are likely to cause errors.
 const NUMBERS: [u64; 8] = [0, 1, 2, 3, 5, 200, u64::MAX - 1, u64::MAX];
 
 fn number(byte: u8) -> u64 {
     NUMBERS[usize::from(byte % 8)]
 }
 
-fn scope(byte: u8) -> ScopeId {
-    ScopeId(u32::try_from(number(byte)).unwrap_or(u32::MAX))
+fn subscription_id(byte: u8) -> SubscriptionId {
+    SubscriptionId(u32::try_from(number(byte)).unwrap_or(u32::MAX))
 }
 
 fn lane(byte: u8) -> Lane {
@@ -67,7 +69,7 @@ fn welcome(solo: &Solo, b: u8) -> Welcome {
     }
 }
 
-/// Any frame at all, from three bytes.
+/// An arbitrary frame, from three bytes.
 fn frame(solo: &Solo, kind: u8, b: u8, c: u8) -> Frame {
     let message = "x".repeat(usize::from(c) * 8);
     let api = RequestBody::Api(ApiRequest::new("GET", "/"));
@@ -80,20 +82,26 @@ fn frame(solo: &Solo, kind: u8, b: u8, c: u8) -> Frame {
             Frame::Hello(hello)
         }
         1 => Frame::Welcome(welcome(solo, b)),
-        2 => Frame::InventoryRequest { scope: scope(b) },
+        2 => Frame::InventoryRequest { subscription: subscription_id(b) },
         3 => {
             let Inventory::Full(entries) = inventory(c) else { return Frame::Ping { id: 1 } };
-            Frame::InventoryPart(InventoryPart { scope: scope(b), entries, last: c >= 128 })
+            Frame::InventoryPart(InventoryPart { subscription: subscription_id(b), entries, last: c >= 128 })
         }
-        4 | 5 => Frame::Deliver(Deliver { seq: Seq(number(b)), scope: scope(c), change: change(c) }),
+        4 | 5 => Frame::Deliver(Deliver {
+            seq: Seq(number(b)),
+            subscription: subscription_id(c),
+            change: change(c),
+        }),
         6 | 7 => Frame::Ack { lanes: vec![(lane(c), Seq(number(b))); usize::from(c % 5)] },
         8 => {
             let reason = RefusalReason::StorageFull;
             Frame::Refuse(Refusal { lane: lane(c), seq: Seq(number(b)), reason, message })
         }
-        9 => {
-            Frame::CaughtUp { scope: scope(b), epoch: solo.view.epoch(), revision: CloudRevision(number(c)) }
-        }
+        9 => Frame::CaughtUp {
+            subscription: subscription_id(b),
+            epoch: solo.view.epoch(),
+            revision: CloudRevision(number(c)),
+        },
         10 | 11 => {
             let id = RequestId(number(b).wrapping_add(u64::from(c)));
             Frame::Request(Request { id, timeout, body: api, caller_token: None })
@@ -104,15 +112,15 @@ fn frame(solo: &Solo, kind: u8, b: u8, c: u8) -> Frame {
             Frame::Reply(Reply { id: RequestId(number(b)), body })
         }
         13 | 14 => {
-            let mut subscribe = subscription(scope(b), usize::from(c % 3));
+            let mut subscribe = subscribe_to(subscription_id(b), usize::from(c % 3));
             if c >= 64 {
-                subscribe.scope = ScopeId(u32::from(b) * 256 + u32::from(c));
+                subscribe.subscription = SubscriptionId(u32::from(b) * 256 + u32::from(c));
             }
             subscribe.inventory = inventory(c);
             Frame::Subscribe(subscribe)
         }
-        15 => Frame::Unsubscribe { scope: scope(b) },
-        16 => Frame::SubscriptionClosed { scope: scope(b), code: 410, reason: message },
+        15 => Frame::Unsubscribe { subscription: subscription_id(b) },
+        16 => Frame::SubscriptionClosed { subscription: subscription_id(b), code: 410, reason: message },
         17 if c >= 128 => Frame::Attestation { proof: vec![b; usize::from(c - 128)].into() },
         17 => Frame::LeaseRenew { renew_time_micros: i64::from(b) },
         18 => {
@@ -129,7 +137,7 @@ fn frame(solo: &Solo, kind: u8, b: u8, c: u8) -> Frame {
     }
 }
 
-/// Four bytes a step: what comes in, and how far time goes.
+/// Four bytes per step: the incoming frame, and how far time advances.
 pub fn run(data: &[u8]) {
     against_cloud(data);
     against_edge(data);
@@ -137,7 +145,7 @@ pub fn run(data: &[u8]) {
 
 fn against_cloud(data: &[u8]) {
     let mut solo = Solo::new(3);
-    solo.view.scopes = (0..=u32::from(u16::MAX)).take(4).map(|id| (ScopeId(id), 0)).collect();
+    solo.view.subscriptions = (0..=u32::from(u16::MAX)).take(4).map(|id| (SubscriptionId(id), 0)).collect();
     let mut goodbyes = 0;
     let mut closed = 0;
     for step in data.chunks_exact(4) {
@@ -155,10 +163,10 @@ fn against_cloud(data: &[u8]) {
         for event in solo.events() {
             match event {
                 CloudEvent::Subscribe(subscribe) => {
-                    solo.view.scopes.insert(subscribe.scope, 0);
+                    solo.view.subscriptions.insert(subscribe.subscription, 0);
                     match step[3] % 3 {
-                        0 => _ = solo.session.open_subscription(subscribe.scope, &solo.view),
-                        1 => solo.session.close_subscription(subscribe.scope, 403, "no"),
+                        0 => _ = solo.session.open_subscription(subscribe.subscription, &solo.view),
+                        1 => solo.session.close_subscription(subscribe.subscription, 403, "no"),
                         _ => {}
                     }
                 }
@@ -171,7 +179,7 @@ fn against_cloud(data: &[u8]) {
         }
         let stats = solo.session.stats();
         assert!(stats.requests <= REQUESTS_MAX && stats.subscriptions <= SUBSCRIPTIONS_MAX, "{stats:?}");
-        assert!(goodbyes <= 1 && closed <= 1, "one end is enough: {goodbyes} goodbyes, {closed} events");
+        assert!(goodbyes <= 1 && closed <= 1, "a session ends once: {goodbyes} goodbyes, {closed} events");
         if outcome.is_err() {
             assert_eq!(closed, 1, "an error ends the session");
         }
@@ -181,11 +189,11 @@ fn against_cloud(data: &[u8]) {
 fn against_edge(data: &[u8]) {
     let script = Solo::new(0);
     let mut store = Store::new(1);
-    store.scopes = [(ScopeId::NODE, 0), (ScopeId(1), 1), (ScopeId(2), 2)].into();
+    store.subscriptions = [(SubscriptionId::NODE, 0), (SubscriptionId(1), 1), (SubscriptionId(2), 2)].into();
     let mut now = Moment::default();
     let mut edge = EdgeSession::new(EdgeConfig::new(node(), StoreId([1; 16])), now, &store);
-    edge.subscribe(subscription(ScopeId(1), 1)).expect("the first");
-    edge.subscribe(subscription(ScopeId(2), 2)).expect("the second");
+    edge.subscribe(subscribe_to(SubscriptionId(1), 1)).expect("the first");
+    edge.subscribe(subscribe_to(SubscriptionId(2), 2)).expect("the second");
     let mut closed = 0;
     for step in data.chunks_exact(4) {
         now = now + Duration::from_millis(u64::from(step[3]));
@@ -205,7 +213,7 @@ fn against_edge(data: &[u8]) {
                 while let Some(sent) = edge.poll_transmit(now, lane) {
                     let acked =
                         matches!(&sent, Frame::Ack { lanes } if lanes.iter().any(|(_, seq)| seq.0 > 100_000));
-                    assert!(!acked, "acknowledged what never came: {sent:?}");
+                    assert!(!acked, "acknowledged a delivery that never arrived: {sent:?}");
                 }
             }
         }

@@ -1,11 +1,11 @@
-//! What a reconnect sends: exactly the difference.
+//! A reconnect sends exactly the difference.
 
 use std::time::Duration;
 
 use tombolo_proto::frame::{Change, Frame, Inventory, InventoryPart};
 use tombolo_proto::limits::{HELLO_INVENTORY_MAX, INVENTORY_MAX, INVENTORY_PART_MAX};
 use tombolo_proto::session::{CloudEvent, EdgeEvent, EdgeView, summarise};
-use tombolo_proto::{Held, InventoryEntry, Lane, ScopeId, StoreId};
+use tombolo_proto::{Held, InventoryEntry, Lane, StoreId, SubscriptionId};
 
 use super::harness::cloud::key;
 use super::harness::oracle::Coverage;
@@ -25,7 +25,8 @@ fn synced(objects: usize) -> World {
     world
 }
 
-/// Cuts, lets the cloud change, reconnects and converges. What reached the disk: upserts, adoptions, deletions.
+/// Cuts the connection, lets the cloud change, reconnects and converges. Returns what reached the disk: upserts,
+/// adoptions, deletions.
 fn reconnect(world: &mut World, change: impl FnOnce(&mut World)) -> (u64, u64, u64) {
     world.cut();
     change(world);
@@ -92,7 +93,7 @@ fn after_a_restore_equal_content_is_adopted_and_only_the_rest_sent() {
             world.cloud.want(0, &key(0, number), true);
         }
         world.cloud.snapshot = world.cloud.truth.clone();
-        // After the backup: one object changes its content, one its revision alone, one is added.
+        // After the backup: one object changes its content, one only its revision, and one is added.
         world.cloud.put(&key(0, 0), 16);
         world.cloud.touch(&key(0, 1));
         world.cloud.put(&key(0, objects), 16);
@@ -103,13 +104,13 @@ fn after_a_restore_equal_content_is_adopted_and_only_the_rest_sent() {
         let sent = reconnect(&mut world, |world| world.cloud.restore());
         assert_eq!(sent, (1, 1, 1), "content back, revision back, gone: {objects} objects");
         assert!(matches!(world.edge_events[0], EdgeEvent::Welcomed { resumed: false, .. }));
-        // The revisions are right: within the new epoch the next reconnect finds nothing to do.
+        // The revisions are correct: within the new epoch, the next reconnect finds no difference.
         world.oracle.coverage = Coverage::default();
         assert_eq!(reconnect(&mut world, |_| {}), (0, 0, 0));
     }
 }
 
-/// Revisions are the same then, and with them the digest: it must not be taken for an answer.
+/// Revisions are equal then, and so is the digest: a match must not be accepted.
 #[test]
 fn other_trimming_rules_resend_what_they_change_and_nothing_else() {
     for objects in [4, HELLO_INVENTORY_MAX + 1] {
@@ -145,7 +146,7 @@ fn an_adoption_that_the_edge_cannot_follow_is_answered_by_the_whole_object() {
 }
 
 #[test]
-fn a_refused_object_does_not_keep_a_scope_from_being_caught_up() {
+fn a_refused_object_does_not_keep_a_subscription_from_being_caught_up() {
     let mut world = World::new(Settings::default());
     world.keep_events = true;
     world.cloud.put(&key(0, 0), 16);
@@ -158,7 +159,7 @@ fn a_refused_object_does_not_keep_a_scope_from_being_caught_up() {
 }
 
 #[test]
-fn between_two_epochs_a_refused_object_keeps_the_scope_from_being_caught_up() {
+fn between_two_epochs_a_refused_object_keeps_the_subscription_from_being_caught_up() {
     let mut world = synced(1);
     world.cut();
     world.cloud.snapshot = world.cloud.truth.clone();
@@ -168,16 +169,16 @@ fn between_two_epochs_a_refused_object_keeps_the_scope_from_being_caught_up() {
     world.connect();
     world.run_for(Duration::from_secs(10));
     assert!(!world.edge_events.iter().any(|event| matches!(event, EdgeEvent::CaughtUp { .. })));
-    assert_eq!(world.store.areas[0].epoch, None, "the store follows no epoch and says so");
+    assert_eq!(world.store.areas[0].epoch, None, "the store follows no epoch and reports that");
     world.heal();
     assert!(world.edge_events.iter().any(|event| matches!(event, EdgeEvent::CaughtUp { .. })));
 }
 
-/// The object that the edge holds and the view does not want: a pod, which needs itself.
+/// The object that the edge holds and the view does not want: a pod, which is needed only by itself.
 const HELD: usize = 2;
 
-/// A session with an edge that holds one object in this revision, which a view that asks does not want; the view has seen
-/// revision 10.
+/// A session with an edge that holds one object in this revision. A view that asks the API server does not want it, and
+/// has seen revision 10.
 fn lagging(held: u64, configure: impl FnOnce(&mut Solo)) -> Solo {
     let mut solo = Solo::new(HELD + 1);
     solo.view.asks = true;
@@ -204,7 +205,7 @@ fn count_of(frames: &[Frame], kind: impl Fn(&Change) -> bool) -> usize {
     frames.iter().filter(|frame| matches!(frame, Frame::Deliver(deliver) if kind(&deliver.change))).count()
 }
 
-/// The watches of a replica are independent: that one has shown revision 10 says nothing of another.
+/// The watches of a replica are independent: the position of one says nothing about another.
 #[test]
 fn what_a_replica_does_not_know_is_deleted_only_after_the_api_server_has_confirmed_it() {
     for held in [9, 11] {
@@ -212,16 +213,16 @@ fn what_a_replica_does_not_know_is_deleted_only_after_the_api_server_has_confirm
         assert_eq!(deletes(&solo.sent(Lane::Delivery)), 0);
         solo.ack(Lane::Delivery, 2);
         assert!(
-            solo.events().contains(&CloudEvent::CaughtUp { scope: ScopeId::NODE }),
-            "nobody waits for it"
+            solo.events().contains(&CloudEvent::CaughtUp { subscription: SubscriptionId::NODE }),
+            "the subscription must be caught up"
         );
         assert_eq!(solo.view.doubts.borrow_mut().pop_first(), Some(key(0, HELD)));
         solo.wait(Duration::from_secs(9));
-        assert_eq!(deletes(&solo.sent(Lane::Delivery)), 0, "no time makes it true");
-        solo.session.offer(ScopeId::NODE, key(0, HELD), &solo.view);
-        assert_eq!(deletes(&solo.sent(Lane::Delivery)), 0, "an offer is no confirmation");
+        assert_eq!(deletes(&solo.sent(Lane::Delivery)), 0, "waiting does not confirm it");
+        solo.session.offer(SubscriptionId::NODE, key(0, HELD), &solo.view);
+        assert_eq!(deletes(&solo.sent(Lane::Delivery)), 0, "an offer does not confirm it");
         solo.view.certain.insert(key(0, HELD));
-        solo.session.offer(ScopeId::NODE, key(0, HELD), &solo.view);
+        solo.session.offer(SubscriptionId::NODE, key(0, HELD), &solo.view);
         assert_eq!(deletes(&solo.sent(Lane::Delivery)), 1);
     }
 }
@@ -236,14 +237,14 @@ fn what_a_replica_learns_of_late_was_never_taken_away() {
         view.touch(&key(0, HELD));
     });
     assert!(solo.sent(Lane::Delivery).is_empty(), "the edge holds it");
-    // From here on the view knows what the edge holds, and what it tells needs no question.
+    // From here on the view knows what the edge holds, and needs no confirmation for what its watch shows.
     solo.view.doubts.borrow_mut().clear();
     solo.change(|view| view.want(0, &key(0, HELD), false));
     assert_eq!(deletes(&solo.sent(Lane::Delivery)), 1);
     assert!(solo.view.doubts.borrow().is_empty());
 }
 
-/// The same for an object that is wanted and that the view takes for absent.
+/// The same for an object that is wanted and that the view considers absent.
 #[test]
 fn an_absence_that_contradicts_the_edge_is_confirmed_first() {
     let mut solo = lagging(9, |solo| {
@@ -254,15 +255,15 @@ fn an_absence_that_contradicts_the_edge_is_confirmed_first() {
     assert_eq!(absences(&solo.sent(Lane::Delivery)), 0);
     solo.ack(Lane::Delivery, 2);
     solo.view.certain.insert(key(0, HELD));
-    solo.session.offer(ScopeId::NODE, key(0, HELD), &solo.view);
+    solo.session.offer(SubscriptionId::NODE, key(0, HELD), &solo.view);
     assert_eq!(absences(&solo.sent(Lane::Delivery)), 1);
 }
 
-/// A ConfigMap's own watch is ahead, and the pod that refers to it now is not seen yet: what has ended is the need of an
-/// older pod.
+/// A ConfigMap's own watch is ahead, and the view has not seen the pod yet that refers to it now: only the need of an
+/// older pod has ended.
 #[test]
 fn the_end_of_a_need_is_confirmed_though_the_object_itself_was_shown_newer() {
-    // Held from an earlier session, or first delivered in this one.
+    // Held since an earlier session, or first delivered in this one.
     for held in [true, false] {
         let mut solo = Solo::new(1);
         solo.view.asks = true;
@@ -279,22 +280,22 @@ fn the_end_of_a_need_is_confirmed_though_the_object_itself_was_shown_newer() {
         solo.ack(Lane::Delivery, 1);
         solo.change(|view| view.want(0, &key(0, 0), false));
         assert_eq!(deletes(&solo.sent(Lane::Delivery)), 0);
-        assert!(solo.view.doubts.borrow().contains(&key(0, 0)), "the API server is asked");
+        assert!(solo.view.doubts.borrow().contains(&key(0, 0)), "the view must ask the API server");
         solo.view.answer_doubts();
         solo.change(|_| {});
         assert_eq!(deletes(&solo.sent(Lane::Delivery)), 1);
     }
 }
 
-/// What such a replica shows may be an older incarnation, which ends before the replica has seen the newer one.
+/// Such a replica may show an older incarnation, which ends before the replica has seen the newer one.
 #[test]
 fn the_end_of_an_older_version_is_not_that_of_the_newer_one() {
     let mut solo = lagging(20, |solo| solo.view.want(0, &key(0, HELD), true));
-    assert_eq!(solo.sent(Lane::Delivery).len(), HELD, "of this one the edge holds something newer");
+    assert_eq!(solo.sent(Lane::Delivery).len(), HELD, "the edge holds a newer version of this object");
     solo.ack(Lane::Delivery, 2);
     solo.change(|view| view.want(0, &key(0, HELD), false));
     assert_eq!(deletes(&solo.sent(Lane::Delivery)), 0);
-    assert!(solo.view.doubts.borrow().contains(&key(0, HELD)), "the API server is asked");
+    assert!(solo.view.doubts.borrow().contains(&key(0, HELD)), "the view must ask the API server");
 }
 
 #[test]
@@ -308,7 +309,7 @@ fn a_replica_that_lags_sends_no_older_version() {
     hello.inventory = Inventory::Full(vec![InventoryEntry { key: key(0, 0), held }]);
     solo.feed(Lane::Control, Frame::Hello(hello)).expect("a good hello");
     assert!(solo.sent(Lane::Delivery).is_empty());
-    assert!(solo.events().contains(&CloudEvent::CaughtUp { scope: ScopeId::NODE }));
+    assert!(solo.events().contains(&CloudEvent::CaughtUp { subscription: SubscriptionId::NODE }));
 }
 
 fn absent(number: usize) -> InventoryEntry {
@@ -327,7 +328,7 @@ fn collecting() -> Solo {
 }
 
 fn part(entries: Vec<InventoryEntry>, last: bool) -> Frame {
-    Frame::InventoryPart(InventoryPart { scope: ScopeId::NODE, entries, last })
+    Frame::InventoryPart(InventoryPart { subscription: SubscriptionId::NODE, entries, last })
 }
 
 #[test]
@@ -364,7 +365,7 @@ fn an_inventory_that_does_not_come_ends_the_session() {
     solo.wait(Duration::from_secs(1));
     let goodbye = solo.sent(Lane::Control);
     assert!(
-        matches!(&goodbye[..], [Frame::Goodbye(bye)] if bye.message.contains("inventory of scope 0")),
+        matches!(&goodbye[..], [Frame::Goodbye(bye)] if bye.message.contains("inventory of subscription 0")),
         "{goodbye:?}"
     );
 }
@@ -382,12 +383,13 @@ fn offers_before_the_comparison_are_not_lost() {
     );
 }
 
-/// A digest is one of a store: that of another store, or of an agent that makes digests in another way, costs the list.
+/// A digest belongs to one store: a digest of another store, or of an agent that computes digests differently, requires
+/// the list.
 #[test]
 fn a_digest_counts_for_the_store_that_the_hello_names_and_no_other() {
     let (mut world, mut asked) = (synced(HELLO_INVENTORY_MAX + 1), Vec::new());
     world.heal();
-    let entries = world.store.inventory(ScopeId::NODE);
+    let entries = world.store.inventory(SubscriptionId::NODE);
     for store in [StoreId([7; 16]), StoreId([8; 16])] {
         let mut solo = Solo::new(HELLO_INVENTORY_MAX + 1);
         let mut hello = solo.hello();

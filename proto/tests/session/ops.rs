@@ -1,4 +1,4 @@
-//! Operations on the world, and how a list of bytes becomes a list of operations.
+//! Operations on the world, and their encoding as bytes.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use tombolo_proto::limits::BULK_OBJECT_MIN;
 use super::cloud::{AREAS, WATCHES, key, read_by_name};
 use super::world::World;
 
-/// Keys of one area: few, so that operations meet.
+/// Number of keys in one area: few, so that operations affect the same keys.
 pub const KEYS: usize = 6;
 
-/// The key of the node among those of the pushed set.
+/// Number of the node's key in the pushed set.
 const NODE: usize = 3;
 
-/// One thing that happens to the world.
+/// One operation on the world.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Op {
     /// An object is created or gets new content, and is needed.
@@ -38,7 +38,7 @@ pub enum Op {
         area: usize,
         key: usize,
     },
-    /// A key is needed, whether it exists or not; or needed no longer.
+    /// A key becomes needed, whether it exists or not; or is no longer needed.
     Want {
         area: usize,
         key: usize,
@@ -49,36 +49,36 @@ pub enum Op {
         area: usize,
         key: usize,
     },
-    /// The replica fetches what it lacks.
+    /// The replica fetches the keys that it lacks.
     Fetch,
-    /// A key of the pushed set cannot be read, or can be again.
+    /// A key of the pushed set becomes unreadable, or readable again.
     Readable {
         key: usize,
         readable: bool,
     },
-    /// One of the replica's watches stops, or goes on; without a number all of them do.
+    /// One of the replica's watches stops or continues; without a number, all of them do.
     Stall {
         watch: Option<usize>,
         stalled: bool,
     },
-    /// A watch that has stopped shows a little more.
+    /// A stopped watch advances a little.
     Advance {
         watch: usize,
         changes: usize,
     },
-    /// The API server answers what the replica has asked it.
+    /// The API server answers the replica's doubts.
     Prove,
-    /// Remembers the present view for a replica that lags from here on, and may not know the node yet.
+    /// Remembers the present view, for a replica that lags from here on and may not know the node yet.
     Fork {
         new: bool,
     },
     /// The connection breaks.
     Cut,
-    /// The edge dies with everything that is not on disk.
+    /// The edge crashes and loses everything that is not on disk.
     CrashEdge,
     /// The edge loses its disk.
     WipeStore,
-    /// A connection is made, to a replica that lags or not; also when there is one already, if `anew`.
+    /// Connects to a replica that may lag. If `anew`, it does so even when there is a connection.
     Connect {
         lagging: bool,
         anew: bool,
@@ -89,39 +89,39 @@ pub enum Op {
     Run {
         millis: u64,
     },
-    /// The next event happens.
+    /// The next event occurs.
     Step,
-    /// The edge's disk is full, or not any more.
+    /// The edge's disk becomes full, or is no longer full.
     DiskFull {
         full: bool,
     },
     /// The next write fails.
     Refuse,
-    /// A backup of the API is made; or taken back, which makes a new epoch.
+    /// A backup of the API is taken; or restored, which makes a new epoch.
     Snapshot,
     Restore,
     /// The cloud is upgraded to other trimming rules.
     ChangeRules,
-    /// The edge follows an area, or no longer.
+    /// The edge begins or stops following an area.
     Follow {
         area: usize,
         follow: bool,
     },
-    /// Subscriptions wait for a decision, or get it.
+    /// Subscriptions wait for a decision, or receive it.
     Hesitate,
     Accept,
-    /// A lane is slow from now on.
+    /// A lane becomes slow.
     Slow {
         lane: usize,
         millis: u64,
     },
     /// Frames are repeated.
     Duplicate,
-    /// The network swallows everything, or not any more.
+    /// The network drops everything, or works again.
     Blackhole {
         on: bool,
     },
-    /// The edge asks; the cloud may not answer.
+    /// The edge sends a request; the cloud may not answer.
     Ask {
         millis: u64,
         big: bool,
@@ -134,7 +134,8 @@ pub enum Op {
 }
 
 impl Op {
-    /// An operation from two bytes: every pair of bytes is one. `a` chooses, `b` fills in.
+    /// Decodes an operation from two bytes; every pair of bytes is valid. `a` selects the operation, `b` its
+    /// parameters.
     pub fn from_bytes(a: u8, b: u8) -> Self {
         let n = usize::from(b);
         let (area, key, flag) = (n % AREAS, (n / AREAS) % KEYS, b >= 128);
@@ -200,7 +201,7 @@ impl World {
             }
             Op::Fetch => self.fetched(),
             Op::Readable { key: n, readable } => {
-                // Of what is followed as of what is needed.
+                // For keys that are followed as well as for those that are needed.
                 self.cloud.set_readable(&key(0, read_by_name(n)), readable);
                 self.cloud.set_readable(&key(1, n), readable);
             }
@@ -215,7 +216,7 @@ impl World {
             Op::Connect { lagging, anew } => {
                 if anew || self.connection.is_none() {
                     self.cut();
-                    // Writes that are under way belong to what the former replica said.
+                    // Pending writes belong to deliveries of the former replica.
                     self.finish_writes();
                     self.oracle.lagging = self.cloud.fail_over(lagging);
                     self.connect();
@@ -273,13 +274,14 @@ pub fn fuzz(data: &[u8]) {
     }
 }
 
-/// The first four bytes set windows and delays, each following pair of bytes is an operation; in the end everything
-/// heals and must converge.
+/// The first four bytes set windows and delays, and each following pair of bytes is an operation. In the end all faults
+/// end and the sides must converge.
 pub fn run_bytes(data: &[u8]) -> World {
     run_crowded(data, 0)
 }
 
-/// The same with `crowd` more objects in each area that the edge holds from the beginning and nobody touches.
+/// The same with `crowd` additional objects in each area, which the edge holds from the beginning and which never
+/// change.
 pub fn run_crowded(data: &[u8], crowd: usize) -> World {
     let (head, rest) = data.split_at(data.len().min(4));
     let at = |index: usize| head.get(index).copied().unwrap_or(0);
@@ -317,5 +319,5 @@ pub fn run_crowded(data: &[u8], crowd: usize) -> World {
     world
 }
 
-/// Operations of one run, at most.
+/// Maximum number of operations in one run.
 pub const OPS_MAX: usize = 256;

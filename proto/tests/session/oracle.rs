@@ -1,5 +1,5 @@
-//! What must hold whatever happens (docs/consistency.md#the-promises). It looks at the truth, the disk and the events;
-//! it shares no code and no state with the sessions.
+//! Invariants that must always hold (docs/consistency.md#the-promises). The oracle checks the truth, the disk and the
+//! events; it shares no code and no state with the sessions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,21 +9,21 @@ use tombolo_proto::{ObjectKey, ObjectVersion, RequestId};
 use super::cloud::{AREAS, Cloud, Truth, is_pod};
 use super::edge::{Row, Store};
 
-/// Remembers what was applied and asked.
+/// Remembers what was applied and requested.
 #[derive(Debug, Default)]
 pub struct Oracle {
     /// Newest (epoch generation, revision) that the disk ever had, per key.
     newest: BTreeMap<ObjectKey, (u64, u64)>,
     waiting: BTreeSet<RequestId>,
-    /// Adoptions that the edge refused: the only reason to send equal content.
+    /// Adoptions that the edge refused: the only reason to send equal content again.
     pub adoption_refused: BTreeSet<ObjectKey>,
     pub newest_lease: i64,
     pub coverage: Coverage,
-    /// The edge is served by a replica that was behind when it took over.
+    /// The edge is served by a replica that lagged when it took over.
     pub lagging: bool,
 }
 
-/// What happened, counted: a schedule that meets nothing proves nothing.
+/// Counts of events: a schedule without events proves nothing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Coverage {
     pub upserts: u64,
@@ -31,14 +31,14 @@ pub struct Coverage {
     pub deletions: u64,
     pub absences: u64,
     pub unreadables: u64,
-    /// Versions that the edge kept although they could not be read any more.
+    /// Versions that the edge kept although they had become unreadable.
     pub kept: u64,
     pub refusals: u64,
     pub connections: u64,
     pub caught_up: u64,
     pub answers: u64,
     pub timeouts: u64,
-    /// Deletions and absences that the API server has confirmed, and that it has not.
+    /// Deletions and absences that the API server has confirmed, and those that it has denied.
     pub confirmed: u64,
     pub denied: u64,
 }
@@ -64,7 +64,7 @@ impl Coverage {
 }
 
 impl Oracle {
-    /// A store that lost everything starts anew.
+    /// A store that lost everything starts from scratch.
     pub fn forget_store(&mut self) {
         self.newest.clear();
     }
@@ -87,9 +87,9 @@ impl Oracle {
                 self.coverage.adoptions += 1;
                 self.check_forward(present, change.key(), version, generation);
                 if let Some(Row::Present { version: held, .. }) = held {
-                    // What was kept between two epochs may have belonged to the present one already.
+                    // An object that was kept between two epochs may already have belonged to the present epoch.
                     let kept = store.areas[area].kept.contains(change.key());
-                    assert!(kept || held != version, "an adoption of {} that changes nothing", change.key());
+                    assert!(kept || held != version, "the adoption of {} changes nothing", change.key());
                 }
             }
             Change::Delete { .. } => {
@@ -105,19 +105,19 @@ impl Oracle {
                 self.coverage.kept += u64::from(matches!(held, Some(Row::Present { .. })));
                 assert_ne!(held, Some(&Row::Unreadable), "{key} was unreadable already");
                 let excused = self.adoption_refused.contains(key);
-                assert!(!present || excused, "the edge holds {key}, and nothing better is known");
+                assert!(!present || excused, "the edge holds {key}, which must not become unreadable");
             }
         }
     }
 
-    /// Nothing needed is taken away, however late which watch is. `began`: the serial number of the session.
+    /// No needed object is deleted, however late a watch is. `began`: the serial number of the session.
     pub fn check_loss(cloud: &Cloud, store: &Store, area: usize, change: &Change, began: u64) {
         let key = change.key();
         let held = match store.areas[area].rows.get(key) {
             Some(Row::Present { version, .. }) => Some(version),
             Some(Row::Absent | Row::Unreadable) | None => None,
         };
-        // An incarnation that has ended never comes back.
+        // An incarnation that has ended never returns.
         let lives = |version: &ObjectVersion| {
             cloud.truth.objects.get(key).is_some_and(|object| object.uid() == version.uid)
         };
@@ -126,11 +126,11 @@ impl Oracle {
         let lost = match (change, needed) {
             (_, None) | (Change::Upsert(_) | Change::Adopt { .. } | Change::Unreadable { .. }, _) => false,
             (Change::Absent { .. }, Some(_)) => held.is_some(),
-            // What the node's pods refer to, whether it is there or not: in the whole session there was not a moment
-            // without a pod that does.
+            // An object that the node's pods refer to, whether it exists or not: in the whole session there was always
+            // a pod that refers to it.
             (Change::Delete { .. }, Some(since)) if area == 0 && !is_pod(key) => since.serial <= began,
             (Change::Delete { .. }, Some(_)) if area == 0 => held.is_some(),
-            // The edge holds it as it is since it was selected last. Revisions of two epochs do not compare.
+            // The edge holds the object as it was last selected. Revisions of two epochs are not comparable.
             (Change::Delete { .. }, Some(since)) => {
                 let comparable = store.areas[area].epoch.as_ref() == Some(&cloud.epoch());
                 comparable && held.is_some_and(|version| version.revision.0 >= since.revision)
@@ -140,8 +140,8 @@ impl Oracle {
     }
 
     /// Guarantee 1: versions only move forward. Revisions of one epoch order all incarnations of a key as well. The
-    /// stated exceptions are for a replica that lags: it can bring back what the edge has deleted, because the edge
-    /// remembers nothing of that, and what the edge holds while it is between two epochs.
+    /// exceptions are for a replica that lags: it can restore objects that the edge has deleted, because the edge does
+    /// not remember them; and for objects that the edge holds while it is between two epochs.
     fn check_forward(&mut self, comparable: bool, key: &ObjectKey, version: &ObjectVersion, generation: u64) {
         let present = (generation, version.revision.0);
         let newest = self.newest.entry(key.clone()).or_insert(present);
@@ -155,13 +155,13 @@ impl Oracle {
         *newest = present;
     }
 
-    /// Guarantee 2: what is acknowledged is on disk, exactly.
+    /// Guarantee 2: acknowledged changes are on disk, exactly.
     pub fn check_acked(store: &Store, area: usize, key: &ObjectKey, acked: Option<&ObjectVersion>) {
         let held = match store.areas[area].rows.get(key) {
-            // The cloud need not know which place in the present history the edge gives to what it has kept.
+            // The cloud need not know the position in the present history that the edge assigns to a kept object.
             Some(Row::Present { version, .. }) if store.areas[area].kept.contains(key) => {
                 let same = |told: &ObjectVersion| told.uid == version.uid && told.hash == version.hash;
-                assert!(acked.is_none_or(same), "{key} is kept, and something else is acknowledged");
+                assert!(acked.is_none_or(same), "{key} is kept, but something else is acknowledged");
                 return;
             }
             Some(Row::Present { version, .. }) => Some(version),
@@ -170,7 +170,7 @@ impl Oracle {
         assert_eq!(held, acked, "{key} is acknowledged, but the disk holds something else");
     }
 
-    /// One version of a key is under way at a time.
+    /// Only one version of a key is in flight at a time.
     pub fn check_arrival(store: &Store, area: usize, change: &Change) {
         let under_way = store.pending.iter().any(|p| p.area == area && p.change.key() == change.key());
         assert!(!under_way, "{} arrives while an earlier version waits for its commit", change.key());
@@ -182,7 +182,7 @@ impl Oracle {
 
     /// An answer or a timeout: exactly one for each request.
     pub fn answered(&mut self, id: RequestId) {
-        assert!(self.waiting.remove(&id), "request {} was answered twice or never asked", id.0);
+        assert!(self.waiting.remove(&id), "request {} was answered twice or never sent", id.0);
     }
 
     pub fn session_over(&mut self) {
@@ -198,7 +198,7 @@ impl Oracle {
         self.newest_lease = micros;
     }
 
-    /// What keeps the edge from holding exactly what it should, none when nothing does.
+    /// The reason why the edge does not hold exactly what it should; none if it does.
     pub fn difference(cloud: &Cloud, store: &Store, followed: &[bool; AREAS]) -> Option<String> {
         let areas = store.areas.iter().enumerate().filter(|(number, _)| followed[*number]);
         for (number, area) in areas {
@@ -206,7 +206,7 @@ impl Oracle {
             for (key, row) in &wanted {
                 let held = area.rows.get(key);
                 let good = match cloud.unreadable.contains(key) {
-                    // What the edge held when it could be read stays.
+                    // The version that the edge held while it was readable stays.
                     true => matches!(held, Some(Row::Unreadable | Row::Present { .. })),
                     false => held == Some(row),
                 };
@@ -218,14 +218,14 @@ impl Oracle {
                 return Some(format!("{key} is held, but not wanted"));
             }
             if !area.caught_up || area.epoch.as_ref() != Some(&cloud.epoch()) {
-                return Some(format!("area {number} was not told that it is caught up: {:?}", area.epoch));
+                return Some(format!("area {number} did not receive that it is caught up: {:?}", area.epoch));
             }
         }
         None
     }
 }
 
-/// What the disk should hold of an area.
+/// The rows of an area that should be on disk.
 pub fn wanted_rows(truth: &Truth, area: usize, trim_version: u32) -> BTreeMap<ObjectKey, Row> {
     let row = |key: &ObjectKey| match truth.objects.get(key) {
         None => Row::Absent,

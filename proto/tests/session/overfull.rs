@@ -1,24 +1,25 @@
-//! Edges that hold more than a hub keeps of one inventory: they come back all the same.
+//! Edges that hold more than a hub keeps of one inventory can still reconnect.
 
 use std::time::Duration;
 
 use tombolo_proto::frame::{Frame, Inventory, InventoryPart};
 use tombolo_proto::limits::{INVENTORY_BYTES_MAX, INVENTORY_PART_MAX, INVENTORY_ROUNDS_MAX};
 use tombolo_proto::session::EdgeEvent;
-use tombolo_proto::{Held, InventoryEntry, Lane, ObjectKey, Resource, ScopeId};
+use tombolo_proto::{Held, InventoryEntry, Lane, ObjectKey, Resource, SubscriptionId};
 
 use super::harness::cloud::key;
 use super::harness::edge::Row;
 use super::harness::solo::Solo;
 use super::harness::world::{Settings, World};
 
-/// A ConfigMap that some pod has referred to, and that never was.
+/// A ConfigMap to which some pod has referred, and which never existed.
 fn absent(number: usize, len: usize) -> ObjectKey {
     let name = format!("{number:x>len$}");
     ObjectKey::new(Resource::new("", "v1", "configmaps"), "area0", &name)
 }
 
-/// A world whose edge holds what it should, and so many rows of objects that never were, of which the cloud still wants some.
+/// A world whose edge holds everything that it should, and many rows of objects that never existed, some of which the
+/// cloud still wants.
 fn overfull(rows: usize, len: usize, wanted: usize) -> World {
     let mut world = World::new(Settings::default());
     for number in 0..8 {
@@ -30,35 +31,35 @@ fn overfull(rows: usize, len: usize, wanted: usize) -> World {
     }
     world.assume_synced();
     world.store.areas[0].rows.extend((0..rows).map(|number| (absent(number, len), Row::Absent)));
-    // The digest differs.
+    // This makes the digest differ.
     world.cloud.put(&key(0, 0), 16);
     world.keep_events = true;
     world.keep_trace = true;
     world
 }
 
-/// Lets the node come back, in one session, and says how often its inventory was asked for.
+/// Lets the node reconnect, in one session, and returns how often its inventory was requested.
 fn come_back(world: &mut World) -> usize {
     world.connect();
     world.heal();
     let connections = world.oracle.coverage.connections;
-    assert_eq!(connections, 1, "it is never sent away");
+    assert_eq!(connections, 1, "the edge is never disconnected");
     let caught_up = |event: &EdgeEvent| matches!(event, EdgeEvent::CaughtUp { .. });
     assert!(world.edge_events.iter().any(caught_up), "and catches up");
     let asked = |frame: &Frame| matches!(frame, Frame::InventoryRequest { .. });
     world.trace.iter().filter(|(_, _, frame)| asked(frame)).count()
 }
 
-/// Four pods with 4,096 references each leave so many rows behind.
+/// Four pods with 4,096 references each leave this many rows behind.
 #[test]
 fn a_node_that_holds_more_than_an_inventory_may_take_comes_back() {
     let mut world = overfull(16_384, 40, 0);
     assert!(come_back(&mut world) > 1, "piece by piece");
     assert_eq!(world.store.areas[0].rows.len(), 8);
-    // Also when all of it is still wanted: that is nobody's claim.
+    // Also when all of it is still wanted, which is not a claim of the edge.
     let mut world = overfull(16_384, 40, 16_384);
     assert_eq!(come_back(&mut world), 1);
-    // And between two epochs, where no digest counts.
+    // And between two epochs, where digests are ignored.
     let mut world = overfull(12_500, 253, 3);
     world.cloud.snapshot = world.cloud.truth.clone();
     world.cloud.restore();
@@ -66,7 +67,7 @@ fn a_node_that_holds_more_than_an_inventory_may_take_comes_back() {
     assert_eq!(world.store.areas[0].rows.len(), 11);
 }
 
-/// While the rest waits, what was left out may come to be wanted, and what was taken away may go again.
+/// While the rest is pending, keys that were left out may become wanted, and deleted objects may be deleted again.
 #[test]
 fn what_was_left_out_of_an_inventory_is_right_in_the_end_whatever_changes_meanwhile() {
     let mut world = overfull(16_384, 40, 0);
@@ -74,7 +75,8 @@ fn what_was_left_out_of_an_inventory_is_right_in_the_end_whatever_changes_meanwh
     for round in 0..60 {
         world.run_for(Duration::from_millis(40));
         for step in 0..40 {
-            // What it holds of a key that was left out is not known: that an object is not there would be told twice.
+            // The cloud does not know what the edge holds of a key that was left out, so it might report an absence
+            // twice.
             let key = absent((round * 40 + step) * 7 % 16_384, 40);
             world.cloud.put(&key, 16);
             world.cloud.want(0, &key, (round + step) % 3 != 0);
@@ -88,7 +90,7 @@ fn what_was_left_out_of_an_inventory_is_right_in_the_end_whatever_changes_meanwh
     assert_eq!(world.oracle.coverage.connections, 1);
 }
 
-/// What an edge claims is bounded, whatever it claims and however often it is asked.
+/// The memory for an edge's claims is bounded, whatever it claims and however often it is asked.
 #[test]
 fn an_edge_that_makes_up_an_inventory_without_end_is_left_after_a_while() {
     let mut solo = Solo::new(3);
@@ -109,7 +111,7 @@ fn an_edge_that_makes_up_an_inventory_without_end_is_left_after_a_while() {
                     held: Held::Absent,
                 });
                 let entries = entries.collect();
-                let part = InventoryPart { scope: ScopeId::NODE, entries, last: part == 7 };
+                let part = InventoryPart { subscription: SubscriptionId::NODE, entries, last: part == 7 };
                 solo.feed(Lane::Bulk, Frame::InventoryPart(part)).expect("a good part");
                 let memory = solo.session.memory();
                 assert!(memory <= INVENTORY_BYTES_MAX + 64 * 1024, "{memory} bytes");

@@ -1,4 +1,4 @@
-//! Questions, answers, deadlines, leases.
+//! Requests, answers, deadlines, leases.
 
 use std::time::Duration;
 
@@ -73,10 +73,10 @@ fn a_request_without_answer_times_out_on_both_sides_and_a_late_answer_is_ignored
     assert_eq!(connection.cloud.stats().requests, 0, "the cloud has forgotten it");
     assert!(!connection.cloud.awaits_reply(RequestId(1)));
     connection.cloud.reply(reply(1, 10));
-    // One that was under way when the time was over, and one that nobody asked for.
+    // One that was in transit when its time was over, and one that was never requested.
     for id in [1, 99] {
         let late = Frame::Reply(reply(id, 10));
-        connection.edge.handle_frame(world.now, Lane::Control, late, &world.store).expect("nobody's fault");
+        connection.edge.handle_frame(world.now, Lane::Control, late, &world.store).expect("ignored");
     }
     world.pump();
     world.run_for(SECOND);

@@ -1,4 +1,4 @@
-//! Random schedules: faults in any order, then heal and converge.
+//! Random schedules: faults in any order, then everything heals and must converge.
 
 use rand::rngs::StdRng;
 use rand::{RngCore, SeedableRng};
@@ -7,17 +7,16 @@ use tombolo_proto::limits::HELLO_INVENTORY_MAX;
 use super::harness::ops::{Op, fuzz, run_crowded};
 use super::harness::oracle::Coverage;
 
-/// Schedules of one test run.
-/// Schedules of one run, unless `TOMBOLO_SCHEDULES` asks for another number.
+/// Number of schedules in one test run, unless `TOMBOLO_SCHEDULES` sets another number.
 const SCHEDULES: u64 = 10_000;
 
-/// Seeds that once failed while the sessions were written: always run.
+/// Seeds that failed during development; they always run.
 const KNOWN: [u64; 4] = [24, 35, 2510, 4242];
 
-/// Schedules with large inventories of one test run.
+/// Number of schedules with large inventories in one test run.
 const CROWDED: u64 = 100;
 
-/// Hostile peers of one test run.
+/// Number of hostile peers in one test run.
 const HOSTILE: u64 = 20_000;
 
 /// Prints the seed when the test fails.
@@ -56,7 +55,7 @@ fn run_with(seed: u64, crowd: usize) -> Coverage {
     run_crowded(&report.operations, crowd).oracle.coverage
 }
 
-/// The one seed that is to be run again.
+/// The single seed to run again.
 fn only() -> Option<u64> {
     tombolo_testkit::asked("TOMBOLO_SEED")
 }
@@ -73,7 +72,7 @@ fn ten_thousand_random_schedules_converge() {
     let schedules = tombolo_testkit::times("TOMBOLO_SCHEDULES", SCHEDULES);
     let seeds = (0..schedules).map(|number| first.wrapping_add(number));
     let total = seeds.map(run).fold(Coverage::default(), Coverage::add);
-    // Schedules that never meet the rare paths would prove nothing.
+    // Schedules that never reach the rare paths would prove nothing.
     let Coverage {
         upserts,
         adoptions,
@@ -95,23 +94,23 @@ fn ten_thousand_random_schedules_converge() {
         ("deletions", deletions, 5_000),
         ("absences", absences, 5_000),
         ("unreadable objects", unreadables, 500),
-        ("kept versions of what cannot be read", kept, 20),
+        ("kept versions of unreadable objects", kept, 20),
         ("refusals", refusals, 1_000),
         ("connections", connections, 20_000),
-        ("scopes caught up", caught_up, 20_000),
+        ("subscriptions caught up", caught_up, 20_000),
         ("answers", answers, 500),
         ("timeouts", timeouts, 50),
         ("losses confirmed", confirmed, 2_000),
         ("losses denied", denied, 100),
     ] {
         println!("{count} {what}");
-        // Of few schedules chance has a part in it.
+        // With few schedules, the counts depend on chance.
         let least = if schedules < SCHEDULES { least * schedules / SCHEDULES / 4 } else { least };
         assert!(count >= least, "only {count} {what} in {schedules} schedules");
     }
 }
 
-/// Above the limit of the hello every reconnect goes by digest, and by whole inventories where it differs.
+/// Above the limit of the hello, every reconnect uses a digest, and complete inventories where it differs.
 #[test]
 fn schedules_above_the_hello_limit_converge() {
     if let Some(seed) = only() {
@@ -123,11 +122,11 @@ fn schedules_above_the_hello_limit_converge() {
     let total = (0..CROWDED)
         .map(|number| run_with(first.wrapping_add(number), HELLO_INVENTORY_MAX))
         .fold(Coverage::default(), Coverage::add);
-    // The crowd is held from the beginning: were it sent again, the oracle would have said so.
+    // The edge holds the crowd from the beginning; the oracle would have reported it if it were sent again.
     assert!(total.connections > CROWDED && total.upserts > CROWDED, "{total:?}");
 }
 
-/// The fuzz target's other half on stable, for a bounded time.
+/// The other half of the fuzz target on stable, for a bounded time.
 #[test]
 fn hostile_peers_break_nothing() {
     let only = only();
@@ -137,7 +136,7 @@ fn hostile_peers_break_nothing() {
         let mut random = StdRng::seed_from_u64(seed);
         let mut bytes = vec![0; 4 * (2 + random.next_u32() as usize % 60)];
         random.fill_bytes(&mut bytes);
-        // Most sessions must get past the handshake to see anything.
+        // Most sessions must get past the handshake to reach anything else.
         if !seed.is_multiple_of(8) {
             bytes[..4].copy_from_slice(&[u8::from(!seed.is_multiple_of(2)), 1, 0, 0]);
         }

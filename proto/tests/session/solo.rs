@@ -1,11 +1,11 @@
-//! One session against a scripted peer: for what a correct peer never does.
+//! One session against a scripted peer, for cases that never occur with a correct peer.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use tombolo_proto::frame::{Frame, Hello, Inventory, features};
 use tombolo_proto::session::{CloudConfig, CloudEvent, CloudSession, ProtocolVersion, SessionError};
-use tombolo_proto::{Lane, Moment, ScopeId, Seq, StoreId};
+use tombolo_proto::{Lane, Moment, Seq, StoreId, SubscriptionId};
 
 use super::cloud::{Cloud, key};
 use super::world::node;
@@ -18,7 +18,7 @@ pub struct Solo {
 }
 
 impl Solo {
-    /// A session that waits for the hello; area 0 holds `objects` small objects.
+    /// A session that waits for the hello; area 0 contains `objects` small objects.
     pub fn new(objects: usize) -> Self {
         Self::with(objects, |_| {})
     }
@@ -30,7 +30,7 @@ impl Solo {
             view.want(0, &key(0, number), true);
         }
         view.take_offers();
-        view.scopes = [(ScopeId::NODE, 0)].into();
+        view.subscriptions = [(SubscriptionId::NODE, 0)].into();
         let mut config = CloudConfig::new(node(), view.epoch(), view.trim_version, 1_700_000_000_000);
         configure(&mut config);
         Self { session: CloudSession::new(config, Moment::default()), view, now: Moment::default() }
@@ -85,11 +85,11 @@ impl Solo {
         self.now = end;
     }
 
-    /// Changes the view and offers what changed.
+    /// Changes the view and offers the changed keys.
     pub fn change(&mut self, change: impl FnOnce(&mut Cloud)) {
         change(&mut self.view);
         for key in self.view.take_offers() {
-            self.session.offer(ScopeId::NODE, key, &self.view);
+            self.session.offer(SubscriptionId::NODE, key, &self.view);
         }
     }
 }

@@ -1,20 +1,20 @@
-//! Objects that the node needs and that the API lets nobody read.
+//! Objects that the node needs and that the API does not let cloudcore read.
 
 use std::time::Duration;
 
 use tombolo_proto::frame::{Change, Frame, Hello, Inventory, Subscribe, features};
 use tombolo_proto::limits::HELLO_INVENTORY_MAX;
 use tombolo_proto::session::{CloudEvent, Lookup, NodeView, summarise};
-use tombolo_proto::{CloudRevision, Held, InventoryEntry, Lane, ObjectVersion, ScopeId};
+use tombolo_proto::{CloudRevision, Held, InventoryEntry, Lane, ObjectVersion, SubscriptionId};
 
 use super::harness::cloud::{Cloud, key};
 use super::harness::edge::Row;
 use super::harness::solo::Solo;
-use super::harness::world::{Settings, World, subscription};
+use super::harness::world::{Settings, World, subscribe_to};
 
-const CAUGHT_UP: CloudEvent = CloudEvent::CaughtUp { scope: ScopeId::NODE };
+const CAUGHT_UP: CloudEvent = CloudEvent::CaughtUp { subscription: SubscriptionId::NODE };
 
-/// What the frames of the delivery lane do, in a word each.
+/// The frames of the delivery lane, one word for each change.
 fn said(solo: &mut Solo) -> Vec<String> {
     let word = |frame: Frame| match frame {
         Frame::Deliver(deliver) => {
@@ -49,14 +49,14 @@ fn what_cannot_be_read_is_told_once_and_holds_up_nothing() {
     assert!(!solo.events().contains(&CAUGHT_UP), "the outcome is not on the edge's disk yet");
     solo.ack(Lane::Delivery, 2);
     assert!(solo.events().contains(&CAUGHT_UP));
-    // Another code, another pod that refers to it: nothing new for the edge.
-    solo.session.offer(ScopeId::NODE, key(0, 1), &solo.view);
+    // Another code, or another pod that refers to it, is not new for the edge.
+    solo.session.offer(SubscriptionId::NODE, key(0, 1), &solo.view);
     assert!(said(&mut solo).is_empty());
     solo.change(|view| view.set_readable(&key(0, 1), true));
     assert_eq!(said(&mut solo), ["upsert object1"]);
     solo.ack(Lane::Delivery, 3);
     solo.change(|view| view.set_readable(&key(0, 1), false));
-    assert!(said(&mut solo).is_empty(), "what the edge holds stays");
+    assert!(said(&mut solo).is_empty(), "the edge keeps its object");
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn an_edge_that_does_not_know_of_it_is_told_nothing_and_not_held_up() {
 fn what_the_edge_knows_of_it_is_part_of_the_inventory() {
     let held = |solo: &Solo, number| match number {
         1 => Held::Unreadable,
-        _ => match solo.view.lookup(ScopeId::NODE, &key(0, number)) {
+        _ => match solo.view.lookup(SubscriptionId::NODE, &key(0, number)) {
             Lookup::Present(object) => Held::Present(object.version.clone()),
             other => panic!("an object expected, not {other:?}"),
         },
@@ -107,14 +107,14 @@ fn what_the_edge_knows_of_it_is_part_of_the_inventory() {
         solo.feed(Lane::Control, Frame::Hello(hello)).expect("a good hello");
         let asked = |frame: &Frame| matches!(frame, Frame::InventoryRequest { .. });
         assert!(!solo.sent(Lane::Control).iter().any(asked), "the digest spares the list");
-        assert!(said(&mut solo).is_empty(), "what is held already is not sent again");
+        assert!(said(&mut solo).is_empty(), "objects that the edge holds are not sent again");
         assert!(solo.events().contains(&CAUGHT_UP));
     }
 }
 
-/// The one thing that an older version of an object could have kept a scope from: to follow one history.
+/// Older versions of objects cannot prevent a subscription from following one history.
 #[test]
-fn between_two_epochs_what_cannot_be_read_keeps_no_scope_from_being_caught_up() {
+fn between_two_epochs_what_cannot_be_read_keeps_no_subscription_from_being_caught_up() {
     let mut world = World::new(Settings::default());
     world.cloud.put(&key(0, 0), 16);
     world.cloud.want(0, &key(0, 0), true);
@@ -128,12 +128,12 @@ fn between_two_epochs_what_cannot_be_read_keeps_no_scope_from_being_caught_up() 
     world.connect();
     world.run_for(Duration::from_secs(1));
     let area = &world.store.areas[0];
-    assert_eq!(area.epoch, Some(world.cloud.epoch()), "the scope follows the new epoch");
+    assert_eq!(area.epoch, Some(world.cloud.epoch()), "the subscription follows the new epoch");
     let kept = Row::Present {
         version: ObjectVersion { revision: CloudRevision(0), ..version.clone() },
         body: body.clone(),
     };
-    assert_eq!(area.rows[&key(0, 0)], kept, "what is held stays, and nothing is older");
+    assert_eq!(area.rows[&key(0, 0)], kept, "the edge keeps its object, and nothing is older");
     world.keep_trace = true;
     world.cloud.set_readable(&key(0, 0), true);
     world.offer_changes();
@@ -147,7 +147,8 @@ fn between_two_epochs_what_cannot_be_read_keeps_no_scope_from_being_caught_up() 
     assert_eq!(world.store.areas[0].rows[&key(0, 0)], Row::Present { version, body });
 }
 
-/// A session whose edge follows so many objects, of which the second cannot be read, and says that it holds this.
+/// A session whose edge follows this many objects, of which the second cannot be read, and claims to hold this
+/// inventory.
 fn following(objects: usize, inventory: impl FnOnce(&Solo) -> Inventory) -> Solo {
     let mut solo = Solo::new(0).greeted();
     for number in 0..objects {
@@ -156,35 +157,35 @@ fn following(objects: usize, inventory: impl FnOnce(&Solo) -> Inventory) -> Solo
     }
     solo.view.set_readable(&key(1, 1), false);
     solo.view.take_offers();
-    solo.view.scopes.insert(ScopeId(1), 1);
+    solo.view.subscriptions.insert(SubscriptionId(1), 1);
     solo.events();
     let subscribe = Subscribe {
         epoch: Some(solo.view.epoch()),
         inventory: inventory(&solo),
-        ..subscription(ScopeId(1), 1)
+        ..subscribe_to(SubscriptionId(1), 1)
     };
     solo.feed(Lane::Delivery, Frame::Subscribe(subscribe)).expect("in order");
-    assert!(solo.session.open_subscription(ScopeId(1), &solo.view));
+    assert!(solo.session.open_subscription(SubscriptionId(1), &solo.view));
     solo
 }
 
-/// As in the pushed set: it is told once, stored, and part of what the edge says it holds.
+/// As in the pushed set, it is reported once, stored, and part of the edge's inventory.
 #[test]
 fn what_is_followed_and_cannot_be_read_is_told_and_holds_up_nothing() {
-    let caught_up = CloudEvent::CaughtUp { scope: ScopeId(1) };
+    let caught_up = CloudEvent::CaughtUp { subscription: SubscriptionId(1) };
     let mut solo = following(2, |_| Inventory::Full(Vec::new()));
     assert_eq!(said(&mut solo), ["upsert object0", "unreadable object1"]);
     solo.ack(Lane::Delivery, 2);
     assert!(solo.events().contains(&caught_up));
-    solo.session.offer(ScopeId(1), key(1, 1), &solo.view);
+    solo.session.offer(SubscriptionId(1), key(1, 1), &solo.view);
     assert!(said(&mut solo).is_empty(), "nothing new");
     solo.view.set_readable(&key(1, 1), true);
-    solo.session.offer(ScopeId(1), key(1, 1), &solo.view);
+    solo.session.offer(SubscriptionId(1), key(1, 1), &solo.view);
     assert_eq!(said(&mut solo), ["upsert object1"]);
 
     let count = HELLO_INVENTORY_MAX + 1;
     let mut solo = following(count, |solo| {
-        let held = |number| match solo.view.lookup(ScopeId(1), &key(1, number)) {
+        let held = |number| match solo.view.lookup(SubscriptionId(1), &key(1, number)) {
             Lookup::Present(object) => Held::Present(object.version.clone()),
             _ => Held::Unreadable,
         };
@@ -196,7 +197,7 @@ fn what_is_followed_and_cannot_be_read_is_told_and_holds_up_nothing() {
     assert!(said(&mut solo).is_empty() && solo.events().contains(&caught_up));
 }
 
-/// An older edge would refuse what it does not expect there.
+/// An older edge would refuse the unexpected change.
 #[test]
 fn an_edge_that_does_not_know_of_it_in_subscriptions_hears_of_it_in_the_pushed_set_alone() {
     let mut solo = half_readable();
@@ -206,15 +207,18 @@ fn an_edge_that_does_not_know_of_it_in_subscriptions_hears_of_it_in_the_pushed_s
     solo.view.put(&key(1, 1), 16);
     solo.view.want(1, &key(1, 1), true);
     solo.view.set_readable(&key(1, 1), false);
-    solo.view.scopes.insert(ScopeId(1), 1);
+    solo.view.subscriptions.insert(SubscriptionId(1), 1);
     solo.view.take_offers();
-    solo.feed(Lane::Delivery, Frame::Subscribe(subscription(ScopeId(1), 1))).expect("in order");
-    assert!(solo.session.open_subscription(ScopeId(1), &solo.view));
+    solo.feed(Lane::Delivery, Frame::Subscribe(subscribe_to(SubscriptionId(1), 1))).expect("in order");
+    assert!(solo.session.open_subscription(SubscriptionId(1), &solo.view));
     assert!(said(&mut solo).is_empty());
-    assert!(solo.events().contains(&CloudEvent::CaughtUp { scope: ScopeId(1) }), "nobody waits for it");
+    assert!(
+        solo.events().contains(&CloudEvent::CaughtUp { subscription: SubscriptionId(1) }),
+        "the subscription must be caught up"
+    );
 }
 
-/// A subscription whose object is of the history before the restore follows the new one all the same.
+/// A subscription with an object from the history before the restore can follow the new history nevertheless.
 #[test]
 fn after_a_restore_a_subscription_with_what_cannot_be_read_is_caught_up() {
     let mut world = World::new(Settings::default());
@@ -229,10 +233,10 @@ fn after_a_restore_a_subscription_with_what_cannot_be_read_is_caught_up() {
     world.connect();
     world.run_for(Duration::from_secs(1));
     let area = &world.store.areas[1];
-    assert_eq!(area.epoch, Some(world.cloud.epoch()), "the scope follows the new epoch");
+    assert_eq!(area.epoch, Some(world.cloud.epoch()), "the subscription follows the new epoch");
     assert!(
         matches!(&area.rows[&key(1, 0)], Row::Present { version, .. } if version.revision.0 == 0),
-        "it stays"
+        "the edge keeps the object"
     );
     world.heal();
 }

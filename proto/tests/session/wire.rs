@@ -1,4 +1,4 @@
-//! What is under way between two sessions: bytes, per lane, in order, each lane with its own delay.
+//! The bytes in transit between two sessions: per lane, in order, each lane with its own delay.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use bytes::Bytes;
 use tombolo_proto::frame::{Change, Deliver, Frame};
 use tombolo_proto::{Lane, Moment, codec};
 
-/// Frames of one lane that fit between the two ends; more wait in their session.
+/// Capacity of one lane in transit, in frames; more frames wait in their session.
 const LANE_CAPACITY: usize = 8;
 
 /// One direction of a connection.
@@ -16,7 +16,7 @@ pub struct Wire {
     lanes: [VecDeque<(Moment, Bytes)>; 3],
     delays: [Duration; 3],
     newest: [Moment; 3],
-    /// Frames that entered, in all lanes.
+    /// Frames that were sent, in all lanes.
     pub sent: u64,
 }
 
@@ -48,7 +48,7 @@ impl Wire {
         Some((lane, codec::decode(bytes).expect("what one session sends, the other can read")))
     }
 
-    /// Sends the oldest frame of each lane twice, when it is one that a peer must bear twice.
+    /// Repeats the oldest frame of each lane, if it is one that a peer must tolerate twice.
     pub fn duplicate(&mut self) {
         for lane in &mut self.lanes {
             if let Some((due, bytes)) = lane.front().cloned()
@@ -59,7 +59,7 @@ impl Wire {
         }
     }
 
-    /// Makes something else of a delivery that is under way, at the same place; what it was.
+    /// Replaces a delivery in transit, at the same position; returns the original.
     pub fn spoil(&mut self, lane: Lane, index: usize, spoil: impl Fn(&Deliver) -> Change) -> Deliver {
         let (_, bytes) = &mut self.lanes[lane.index()][index];
         let Ok(Frame::Deliver(sent)) = codec::decode(bytes.clone()) else { panic!("no delivery is there") };
@@ -68,7 +68,7 @@ impl Wire {
         sent
     }
 
-    /// Frames of a lane that are under way.
+    /// Frames of a lane that are in transit.
     pub fn len(&self, lane: Lane) -> usize {
         self.lanes[lane.index()].len()
     }

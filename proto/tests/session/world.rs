@@ -1,4 +1,4 @@
-//! The cloud, the edge, a connection that comes and goes, and the clock.
+//! The cloud, the edge, a connection between them, and the clock.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use tombolo_proto::frame::{
 use tombolo_proto::session::{
     CloudConfig, CloudEvent, CloudSession, EdgeConfig, EdgeEvent, EdgeSession, EdgeView, SubscribeError,
 };
-use tombolo_proto::{Lane, Moment, NodeId, Resource, ScopeId, limits};
+use tombolo_proto::{Lane, Moment, NodeId, Resource, SubscriptionId, limits};
 
 use super::cloud::{AREAS, Cloud};
 use super::edge::{Pending, Store};
 use super::oracle::{Oracle, wanted_rows};
 use super::wire::Wire;
 
-/// One connection: both ends and what is between them.
+/// One connection: both ends and everything between them.
 #[derive(Debug)]
 pub struct Connection {
     pub cloud: CloudSession,
@@ -28,14 +28,14 @@ pub struct Connection {
     pub arrived: u64,
 }
 
-/// What does not change by itself.
+/// Settings that do not change by themselves.
 #[derive(Debug, Clone)]
 pub struct Settings {
     pub window_count: usize,
     pub window_bytes: usize,
     pub delays: [Duration; 3],
     pub commit_delay: Duration,
-    /// What the edge can do.
+    /// Features that the edge supports.
     pub features: u64,
 }
 
@@ -51,7 +51,7 @@ impl Default for Settings {
     }
 }
 
-/// Everything.
+/// The whole simulated system.
 #[derive(Debug)]
 pub struct World {
     pub now: Moment,
@@ -60,12 +60,12 @@ pub struct World {
     pub store: Store,
     pub oracle: Oracle,
     pub connection: Option<Connection>,
-    /// Areas that the edge follows; the pushed set always.
+    /// Areas that the edge follows; always includes the pushed set.
     pub followed: [bool; AREAS],
-    /// Whether subscriptions are accepted when they come, or later by `accept_subscriptions`.
+    /// Whether subscriptions are accepted when they arrive, or later by `accept_subscriptions`.
     pub accept_at_once: bool,
-    pub undecided: Vec<ScopeId>,
-    /// The next deliveries are refused.
+    pub undecided: Vec<SubscriptionId>,
+    /// Number of next deliveries that are refused.
     pub refuse_next: usize,
     /// Nothing arrives at either side.
     pub blackhole: bool,
@@ -73,14 +73,14 @@ pub struct World {
     pub cut_after: Option<u64>,
     pub cloud_events: Vec<CloudEvent>,
     pub edge_events: Vec<EdgeEvent>,
-    /// Keeps the events for the test to read.
+    /// Keeps the events for the test.
     pub keep_events: bool,
     /// A request is answered at once unless this is set.
     pub mute: bool,
     lease_clock: i64,
     /// The serial number of the present session, or of the last one.
     began: u64,
-    /// Frames that passed, by direction: for exact scenarios.
+    /// Frames that passed, with their direction, for exact scenarios.
     pub trace: Vec<(bool, Lane, Frame)>,
     pub keep_trace: bool,
 }
@@ -90,9 +90,9 @@ pub fn node() -> NodeId {
 }
 
 /// A subscription to an area by an edge that holds nothing of it.
-pub fn subscription(scope: ScopeId, area: usize) -> Subscribe {
+pub fn subscribe_to(subscription: SubscriptionId, area: usize) -> Subscribe {
     Subscribe {
-        scope,
+        subscription,
         resource: Resource::new("", "v1", "configmaps"),
         namespace: format!("area{area}"),
         label_selector: String::new(),
@@ -145,15 +145,15 @@ impl World {
         config
     }
 
-    /// A new connection with new sessions. The edge keeps its duty: the writes of the old session are finished first.
+    /// Opens a new connection with new sessions. As the edge must, it first finishes the writes of the old session.
     pub fn connect(&mut self) {
         self.cut();
         self.finish_writes();
         self.cloud.begin_session();
         self.cloud.take_offers();
         self.began = self.cloud.serial();
-        self.cloud.scopes = [(ScopeId::NODE, 0)].into();
-        self.store.scopes = [(ScopeId::NODE, 0)].into();
+        self.cloud.subscriptions = [(SubscriptionId::NODE, 0)].into();
+        self.store.subscriptions = [(SubscriptionId::NODE, 0)].into();
         self.store.areas[0].caught_up = false;
         let cloud = CloudSession::new(self.cloud_config(), self.now);
         let edge = EdgeSession::new(self.edge_config(), self.now, &self.store);
@@ -164,14 +164,14 @@ impl World {
         self.pump();
     }
 
-    /// The connection is gone, with everything that was under way.
+    /// Ends the connection and loses everything in transit.
     pub fn cut(&mut self) {
         self.connection = None;
         self.undecided.clear();
         self.oracle.session_over();
     }
 
-    /// The edge dies: what is not on disk is lost.
+    /// The edge crashes: everything that is not on disk is lost.
     pub fn crash_edge(&mut self) {
         self.cut();
         self.store.pending.clear();
@@ -184,15 +184,15 @@ impl World {
         self.oracle.forget_store();
     }
 
-    /// Both processes of the cloud see what changed.
+    /// Offers the changed keys to the cloud session.
     pub fn offer_changes(&mut self) {
         let keys = self.cloud.take_offers();
         let Some(connection) = &mut self.connection else { return };
         for key in keys {
             let area = Cloud::area_of(&key);
-            let scopes = self.cloud.scopes.iter().filter(|(_, of)| **of == area);
-            for (scope, _) in scopes {
-                connection.cloud.offer(*scope, key.clone(), &self.cloud);
+            let subscriptions = self.cloud.subscriptions.iter().filter(|(_, of)| **of == area);
+            for (subscription, _) in subscriptions {
+                connection.cloud.offer(*subscription, key.clone(), &self.cloud);
             }
         }
         self.pump();
@@ -203,7 +203,7 @@ impl World {
         self.offer_changes();
     }
 
-    /// The API server answers the view's questions. Whether there were any.
+    /// The API server answers the view's doubts. Returns whether there were any.
     pub fn answer_doubts(&mut self) -> bool {
         let (confirmed, denied) = self.cloud.answer_doubts();
         self.oracle.coverage.confirmed += confirmed;
@@ -212,7 +212,7 @@ impl World {
         confirmed + denied > 0
     }
 
-    /// Follows an area, or follows it no longer.
+    /// Begins or stops following an area.
     pub fn follow(&mut self, area: usize, follow: bool) {
         if area == 0 || std::mem::replace(&mut self.followed[area], follow) == follow {
             return;
@@ -220,11 +220,11 @@ impl World {
         if follow {
             self.subscribe(area);
         } else if let Some(connection) = &mut self.connection {
-            let scopes: Vec<_> =
-                self.store.scopes.iter().filter(|(_, of)| **of == area).map(|(s, _)| *s).collect();
-            for scope in scopes {
-                connection.edge.unsubscribe(scope);
-                self.store.scopes.remove(&scope);
+            let subscriptions: Vec<_> =
+                self.store.subscriptions.iter().filter(|(_, of)| **of == area).map(|(s, _)| *s).collect();
+            for subscription in subscriptions {
+                connection.edge.unsubscribe(subscription);
+                self.store.subscriptions.remove(&subscription);
             }
         }
         self.pump();
@@ -233,22 +233,22 @@ impl World {
     pub fn subscribe(&mut self, area: usize) {
         self.finish_writes();
         let Some(connection) = &mut self.connection else { return };
-        let scope = connection.edge.next_scope();
-        self.store.scopes.insert(scope, area);
+        let subscription = connection.edge.next_subscription();
+        self.store.subscriptions.insert(subscription, area);
         self.store.areas[area].caught_up = false;
-        let mut subscribe = subscription(scope, area);
+        let mut subscribe = subscribe_to(subscription, area);
         subscribe.epoch = self.store.areas[area].epoch.clone();
-        subscribe.inventory = Inventory::Full(self.store.inventory(scope));
+        subscribe.inventory = Inventory::Full(self.store.inventory(subscription));
         match connection.edge.subscribe(subscribe) {
             Ok(()) | Err(SubscribeError::Closed) => {}
-            Err(error) => panic!("few are open: {error}"),
+            Err(error) => panic!("too many subscriptions: {error}"),
         }
     }
 
     pub fn accept_subscriptions(&mut self) {
         let Some(connection) = &mut self.connection else { return };
-        for scope in std::mem::take(&mut self.undecided) {
-            connection.cloud.open_subscription(scope, &self.cloud);
+        for subscription in std::mem::take(&mut self.undecided) {
+            connection.cloud.open_subscription(subscription, &self.cloud);
         }
         self.pump();
     }
@@ -283,7 +283,7 @@ impl World {
         }
     }
 
-    /// Everything that can happen until `end`, in the order of its time.
+    /// Processes all events until `end`, in the order of their times.
     pub fn run_until(&mut self, end: Moment) {
         while let Some(next) = self.next_event().filter(|next| *next <= end) {
             self.now = self.now.max(next);
@@ -296,7 +296,7 @@ impl World {
         self.run_until(self.now + time);
     }
 
-    /// The next moment at which something happens.
+    /// The time of the next event.
     pub fn next_event(&self) -> Option<Moment> {
         let commit = self.store.pending.front().map(|pending| pending.due);
         let Some(connection) = &self.connection else { return commit };
@@ -306,7 +306,7 @@ impl World {
         timers.into_iter().chain(arrivals).chain([commit]).flatten().min()
     }
 
-    /// One thing happens: a commit, one frame in each direction, or a timer.
+    /// Processes one event: a commit, one frame in each direction, or a timer.
     pub fn step(&mut self) {
         self.commit_due();
         self.receive();
@@ -389,7 +389,7 @@ impl World {
         }
     }
 
-    /// What a well-behaved edge does before it makes an inventory.
+    /// The steps of a correct edge before it creates an inventory.
     pub fn finish_writes(&mut self) {
         while !self.store.pending.is_empty() {
             self.commit_first();
@@ -423,7 +423,7 @@ impl World {
         }
     }
 
-    /// Puts on disk what the edge should hold, as if it had been delivered long ago.
+    /// Puts everything that the edge should hold on disk, as if it had been delivered long ago.
     pub fn assume_synced(&mut self) {
         self.cloud.take_offers();
         self.store.trim_version = self.cloud.trim_version;
@@ -435,15 +435,15 @@ impl World {
         }
     }
 
-    /// Nothing is under way between the two ends.
+    /// Whether nothing is in transit between the two ends.
     fn is_quiet(&self) -> bool {
         self.connection
             .as_ref()
             .is_some_and(|connection| connection.down.is_empty() && connection.up.is_empty())
     }
 
-    /// Faults end; then the edge must come to hold exactly what it should. What cannot be read holds up nobody, and is
-    /// held as well once it can be.
+    /// Ends all faults; then the edge must come to hold exactly what it should. Unreadable objects do not delay the
+    /// others, and the edge holds them once they become readable.
     ///
     /// # Panics
     /// When it does not within an hour of virtual time.

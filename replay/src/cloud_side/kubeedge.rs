@@ -18,45 +18,47 @@ use crate::matcher::Difference;
 use crate::rules::Rule;
 use crate::transcript::Line;
 
-/// How far apart the two edges' keepalives may be.
+/// Maximum difference between the keepalive times of the two edges.
 const KEEPALIVE_SLACK: Duration = Duration::from_secs(1);
 
-/// Time in which a stock edge has certainly acknowledged, unless its connection ends
+/// Time within which a KubeEdge edge has certainly acknowledged a delivery, unless its connection ends
 /// (docs/reference/kubeedge.md#resends).
 const ACK_WITHIN_US: u64 = 5_000_000;
 
-/// How long the replayed edge waits for an answer: what a stock edge waits (docs/reference/kubeedge.md#remote-calls).
+/// How long the replayed edge waits for an answer: the same time as a KubeEdge edge
+/// (docs/reference/kubeedge.md#remote-calls).
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// One connection, and what its session has said that was not looked for yet.
+/// One connection, and the frames of its session that are not matched yet.
 pub(super) struct Connection {
     session: EdgeSession,
     now: Moment,
-    /// Requests of the session by the recorded id.
+    /// Ids of the session's requests, by recorded id.
     requests: HashMap<String, String>,
-    /// The session's query for a resource, of which equal ones travel once.
+    /// The session's query for each resource. Equal queries are sent once.
     queries: HashMap<String, String>,
-    /// Answers to queries that had one already.
+    /// Answers to queries that were already answered.
     superfluous: HashSet<String>,
     /// Recorded ids of the requests that the session waits for.
     waiting: HashMap<RequestId, String>,
     /// Requests of the session that the cloud has answered.
     done: HashSet<String>,
-    /// Recorded ids of requests that the cloud has answered.
+    /// Recorded ids of the requests that the cloud has answered.
     answered: HashSet<String>,
-    /// Lines of deliveries by id, with how often they came.
+    /// For each delivery id, the time of its line and how often it was sent.
     deliveries: HashMap<String, (u64, usize)>,
-    /// Deliveries of controllers that this project does not have: what takes them at a stock edge answers.
+    /// Deliveries of controllers that this project does not have. At a KubeEdge edge, the module that receives them
+    /// answers them.
     elsewhere: HashSet<String>,
-    /// Deliveries of kinds of which the transcript does not tell, and which do not say what they are.
+    /// Deliveries that do not name their kind and whose kind the transcript does not define.
     unknown: HashSet<String>,
-    /// What the recorded edge said of deliveries that it could not store at first, by their id.
+    /// What the recorded edge answered to deliveries that it could not store at first, by their id.
     refusals: HashMap<String, String>,
     said: Vec<Frame>,
     last_at_us: u64,
-    /// When the cloud last said something.
+    /// When the cloud last sent something.
     heard: Moment,
-    /// The session has given the cloud up.
+    /// The session has given up on the cloud.
     given_up: bool,
 }
 
@@ -67,7 +69,7 @@ impl Peer for Connection {
         self.pass(line)
     }
 
-    /// The recorded edge said this: so must the session.
+    /// The recorded edge sent this frame, so the session must send it too.
     fn expect(&mut self, line: &Line, recorded: &Frame, _: &mut Holdings) -> Result<Met, Difference> {
         if self.given_up {
             return Ok(Met::Excused(Rule::Patience));
@@ -114,7 +116,7 @@ impl Peer for Connection {
         Ok(Met::Same)
     }
 
-    /// The cloud's message; parents are translated to the session's ids.
+    /// Passes on the cloud's message, with parent ids translated to those of the session.
     fn hear(&mut self, line: &Line, recorded: &Frame, _: &mut Holdings) -> Result<(), Difference> {
         let mut json = recorded.as_json().clone();
         if let Some(request) = self.requests.get(recorded.parent()) {
@@ -154,14 +156,14 @@ impl Peer for Connection {
 }
 
 impl Connection {
-    /// A session whose store fails as the recorded one did: `refusals` are the texts, by the id of the delivery.
+    /// A session whose store fails as the recorded one did. `refusals` has the error texts, by delivery id.
     pub(super) fn new(
         node: NodeId,
         now: Moment,
         refusals: HashMap<String, String>,
         kinds: Arc<Kinds>,
     ) -> Self {
-        // Ids are compared with nothing: a constant seed makes runs alike.
+        // Ids are not compared: a constant seed makes runs repeatable.
         let config = EdgeConfig::new(node, 0, [0x5e; 16]);
         let mut session = EdgeSession::new(config, now);
         session.learn(kinds);
@@ -185,12 +187,12 @@ impl Connection {
         }
     }
 
-    /// Lets the session do what is due, and listens to it.
+    /// Lets the session do what is due, and collects what it sends.
     fn pass(&mut self, line: &Line) -> Result<(), Difference> {
         self.pass_with(line, None)
     }
 
-    /// The same, with a store that refuses what has just been delivered.
+    /// The same, with a store that refuses the delivery that just arrived.
     fn pass_with(&mut self, line: &Line, mut refusal: Option<String>) -> Result<(), Difference> {
         self.session.handle_timeout(self.now);
         while let Some(event) = self.session.poll_event() {
@@ -224,7 +226,8 @@ impl Connection {
         self.session.refused(self.now, &refusal);
     }
 
-    /// The recorded edge waited as long; what the recorded cloud has not answered, no session can have an answer to.
+    /// The recorded edge waited as long. The session cannot have an answer to a request that the recorded cloud did not
+    /// answer.
     fn timed_out(&mut self, line: &Line, id: RequestId) -> Result<(), Difference> {
         match self.waiting.remove(&id) {
             Some(recorded) if !self.answered.contains(&recorded) => Ok(()),
@@ -232,7 +235,7 @@ impl Connection {
         }
     }
 
-    /// Has the session ask what the recorded edge asked. Tells whether an equal question is under way.
+    /// Lets the session send the recorded edge's request. Returns whether an equal query is already in flight.
     fn ask(&mut self, line: &Line, recorded: &Frame, asked: Ask) -> Result<bool, Difference> {
         let refused = |error: String| differ(line, None, format!("the session does not send this: {error}"));
         let document = Bytes::from(recorded.as_json().to_string());
@@ -266,7 +269,7 @@ impl Connection {
         Some(self.said.remove(index))
     }
 
-    /// Why the session may say this although the recorded edge did not.
+    /// The rule that lets the session send this although the recorded edge did not.
     fn reason_of(&self, said: &Frame) -> Option<Rule> {
         if said.ask() == Ask::Keepalive {
             return Some(Rule::Keepalive);

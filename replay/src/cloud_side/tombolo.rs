@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tombolo_proto::frame::{Hello, Inventory, Subscribe};
 use tombolo_proto::session::{EdgeConfig, EdgeEvent, EdgeSession, EdgeView};
-use tombolo_proto::{Frame as Wire, InventoryEntry, Lane, Moment, NodeId, RequestId, ScopeId, Seq};
+use tombolo_proto::{Frame as Wire, InventoryEntry, Lane, Moment, NodeId, RequestId, Seq, SubscriptionId};
 
 use super::{Met, Peer, differ, unsaid};
 use crate::frame::{Ask, Frame};
@@ -15,33 +15,33 @@ use crate::rules::Rule;
 use crate::tombolo::{render, wire};
 use crate::transcript::Line;
 
-/// One connection, and what its session has said that was not looked for yet.
+/// One connection, and the frames of its session that are not matched yet.
 pub(super) struct Connection {
     number: u64,
     session: EdgeSession,
     now: Moment,
-    /// Requests of the session by the recorded id, and the other way round.
+    /// Maps recorded request ids to those of the session, and the other way round.
     requests: HashMap<RequestId, RequestId>,
     said: Vec<Frame>,
-    /// Highest position that the session has acknowledged, and the recorded edge.
+    /// Highest position that the session has acknowledged; below, the same for the recorded edge.
     acked: HashMap<Lane, Seq>,
     acked_recorded: HashMap<Lane, Seq>,
-    /// Pings of the session.
+    /// Pings that the session sent.
     pings: HashSet<String>,
     closed: bool,
 }
 
-/// What the session is shown of the holdings.
+/// The part of the holdings that the session sees.
 struct Shown<'a>(u64, &'a Holdings);
 
 impl EdgeView for Shown<'_> {
-    fn inventory(&self, scope: ScopeId) -> Vec<InventoryEntry> {
-        self.1.entries(self.0, scope)
+    fn inventory(&self, subscription: SubscriptionId) -> Vec<InventoryEntry> {
+        self.1.entries(self.0, subscription)
     }
 }
 
 impl Connection {
-    /// A session that greets as the recorded edge did.
+    /// A session that greets in the same way as the recorded edge did.
     pub(super) fn new(
         number: u64,
         node: NodeId,
@@ -51,14 +51,14 @@ impl Connection {
         held: &mut Holdings,
     ) -> Result<Self, Difference> {
         let broken = |problem: String| differ(line, None, problem);
-        let (_, frame) = wire(first).map_err(|error| broken(format!("this is no frame: {error}")))?;
+        let (_, frame) = wire(first).map_err(|error| broken(format!("this is not a frame: {error}")))?;
         let Wire::Hello(hello) = frame else {
             return Err(broken("a connection of dialect tombolo begins with a hello".to_owned()));
         };
         let Hello { store, epoch, trim_version, agent, features, inventory, attestation, .. } = hello;
         if let Inventory::Full(entries) = &inventory {
-            // What was under way when the former connection ended may be stored or not: only the edge knows.
-            held.adopt(number, ScopeId::NODE, entries);
+            // Only the edge knows whether it stored what was in flight when the previous connection ended.
+            held.adopt(number, SubscriptionId::NODE, entries);
         }
         let config =
             EdgeConfig { epoch, trim_version, agent, features, attestation, ..EdgeConfig::new(node, store) };
@@ -92,7 +92,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Takes what the session has to say, in rounds until it has nothing more.
+    /// Collects what the session sends, in rounds until it is silent.
     fn listen(&mut self, _: &Holdings) {
         loop {
             let mut silent = true;
@@ -134,14 +134,14 @@ impl Connection {
             self.acked_recorded.insert(*lane, *seq);
             let mine = self.acked.get(lane).copied().unwrap_or_default();
             if mine < *seq {
-                let problem = format!("the session has acknowledged lane {lane:?} up to {} only", mine.0);
+                let problem = format!("the session has acknowledged lane {lane:?} only up to {}", mine.0);
                 return Err(differ(line, None, problem));
             }
         }
         Ok(Met::Same)
     }
 
-    /// Has the session say what the recorded edge said of its own accord.
+    /// Lets the session send what the recorded edge sent unasked.
     fn say(&mut self, line: &Line, frame: Wire, held: &mut Holdings) -> Result<(), Difference> {
         let refused = |error: String| differ(line, None, format!("the session does not send this: {error}"));
         match frame {
@@ -153,7 +153,7 @@ impl Connection {
             }
             Wire::LeaseRenew { renew_time_micros } => self.session.renew_lease(renew_time_micros),
             Wire::Subscribe(subscribe) => self.subscribe(subscribe, held, refused)?,
-            Wire::Unsubscribe { scope } => self.session.unsubscribe(scope),
+            Wire::Unsubscribe { subscription } => self.session.unsubscribe(subscription),
             Wire::Goodbye(goodbye) => self.session.say_goodbye(goodbye),
             _ => {}
         }
@@ -168,7 +168,7 @@ impl Connection {
     ) -> Result<(), Difference> {
         held.subscribe(self.number, &subscribe);
         if let Inventory::Full(entries) = &subscribe.inventory {
-            held.adopt(self.number, subscribe.scope, entries);
+            held.adopt(self.number, subscribe.subscription, entries);
         }
         self.session.subscribe(subscribe).map_err(|error| refused(error.to_string()))
     }
@@ -185,11 +185,11 @@ impl Peer for Connection {
 
     fn expect(&mut self, line: &Line, recorded: &Frame, held: &mut Holdings) -> Result<Met, Difference> {
         let (_, frame) =
-            wire(recorded).map_err(|error| differ(line, None, format!("this is no frame: {error}")))?;
+            wire(recorded).map_err(|error| differ(line, None, format!("this is not a frame: {error}")))?;
         match &frame {
             Wire::Ack { lanes } => return self.acknowledged(line, lanes),
             Wire::Ping { .. } => return Ok(Met::Excused(Rule::Keepalive)),
-            // The session stores everything: what the recorded edge refused comes again later.
+            // The session stores everything. A delivery that the recorded edge refused is repeated later.
             Wire::Refuse(_) => return Ok(Met::Excused(Rule::Repeated)),
             _ => {}
         }
@@ -215,7 +215,7 @@ impl Peer for Connection {
         let (lane, mut frame) = wire(recorded)
             .map_err(|error| differ(line, None, format!("the session cannot read this: {error}")))?;
         match &mut frame {
-            // The answer to a ping of the recorded edge, which this one has not sent.
+            // The answer to a ping of the recorded edge that this session did not send.
             Wire::Pong { .. } if !self.pings.contains(recorded.parent()) => return Ok(()),
             Wire::Reply(reply) => {
                 reply.id = self.requests.get(&reply.id).copied().unwrap_or(reply.id);
@@ -239,8 +239,9 @@ impl Peer for Connection {
     }
 }
 
-/// Where two frames of an edge differ, apart from the session's own count of its requests, and from how an agent of another
-/// version hashes an inventory: a cloud that does not know the digest asks for the list.
+/// Where two frames of an edge differ, apart from the session's own request count. An inventory digest may also differ,
+/// because an agent of another version hashes an inventory differently, and a cloud that does not know the digest
+/// requests the list.
 fn first_difference(recorded: &Frame, said: &Frame) -> Option<String> {
     let pointers = ["/lane", "/route", "/content", "/header/resourceversion", "/request/caller_token"];
     let part = |frame: &Frame, pointer: &str| {

@@ -1,4 +1,4 @@
-//! Objects that every cluster makes, asked for in one that had not made them yet.
+//! Objects that every cluster creates by itself, requested from a cluster that had not created them yet.
 
 use serde_json::Value;
 
@@ -8,8 +8,8 @@ use crate::own::is_clusters_own;
 use crate::rules::Rule;
 
 impl Comparison<'_> {
-    /// Whether the recorded cloud answered that there is no such object, and the run's answers with the very object, which
-    /// its cluster makes of its own accord.
+    /// Whether the recorded cloud answered that the object does not exist, and the run's cloud answers with that
+    /// object, which its cluster creates by itself.
     pub(super) fn had_not_made(&mut self, recorded: &Frame, live: &Frame) -> bool {
         let [object] = &live.objects()[..] else { return false };
         let name = object["metadata"]["name"].as_str().unwrap_or_default();
@@ -22,7 +22,7 @@ impl Comparison<'_> {
     }
 }
 
-/// Whether an answer says that there is nothing of this name: as a status, or in the sentence of one.
+/// Whether an answer says that no object has this name: with a status, or with the message of one.
 fn is_not_found(answer: &Frame, name: &str) -> bool {
     let content = answer.content();
     if content.as_str().is_some_and(|said| said.contains(&format!("{name:?} not found"))) {
@@ -63,7 +63,7 @@ mod tests {
         json!({"kind": "ConfigMap", "apiVersion": "v1", "metadata": metadata, "data": {"ca.crt": "text"}})
     }
 
-    /// The rules under which two answers are the same; none when they differ.
+    /// The rules under which two answers are the same; `None` if they differ.
     fn rules(recorded: &Frame, live: &Frame) -> Option<Vec<Rule>> {
         let (identifiers, additions, own) = (Identifiers::default(), Vec::new(), Own::default());
         let mut comparison = Comparison::new(&identifiers, &additions, &own);

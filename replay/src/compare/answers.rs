@@ -1,4 +1,4 @@
-//! Answers: those of KubeEdge's messages, of MetaServer's records, and of the calls of dialect `tombolo`.
+//! Answers to KubeEdge messages, in MetaServer records, and to the calls of dialect `tombolo`.
 
 use std::collections::HashSet;
 
@@ -14,7 +14,7 @@ use crate::rules::Rule;
 use crate::value::strip;
 
 impl Comparison<'_> {
-    /// Compares the answers to one request. Their parents are equal already.
+    /// Compares the answers to one request. Their parents are already known to be equal.
     pub(crate) fn reply(&mut self, recorded: &Frame, live: &Frame) -> Outcome {
         self.route(recorded, live, &["/lane", "/route/source", "/route/group", "/route/resource"])?;
         if self.had_not_made(recorded, live) {
@@ -46,7 +46,7 @@ impl Comparison<'_> {
         if recorded.operation() == "applicationResponse" {
             return self.application(recorded, live);
         }
-        // The authority of the cluster; a stock cloud whose kubeconfig holds it has an empty text.
+        // The CA certificate of the cluster. A KubeEdge cloud whose kubeconfig contains it answers with an empty text.
         if recorded.resource() == "k8s/ca.crt" && recorded.content().is_string() && live.content().is_string()
         {
             self.rules.push(Rule::ClusterDocuments);
@@ -62,9 +62,10 @@ impl Comparison<'_> {
         self.header_version(recorded, live)
     }
 
-    /// Compares answers that only dialect `tombolo` has; none for the messages of KubeEdge.
+    /// Compares answers that only dialect `tombolo` has; `None` for KubeEdge messages.
     fn answer_of_frame(&mut self, recorded: &Frame, live: &Frame) -> Option<Outcome> {
-        let known = matches!(recorded.group(), "session" | "api") || recorded.group().starts_with("scope/");
+        let known =
+            matches!(recorded.group(), "session" | "api") || recorded.group().starts_with("subscription/");
         if !known {
             return None;
         }
@@ -80,7 +81,7 @@ impl Comparison<'_> {
         })
     }
 
-    /// The clock and the software's name are the run's.
+    /// Compares a welcome. The clock and the software's name are those of the run.
     fn welcome(&mut self, one: &Value, other: &Value) -> Outcome {
         const MEMBERS: [&str; 5] =
             ["version", "features", "trim_version", "ping_interval_millis", "idle_timeout_millis"];
@@ -90,7 +91,8 @@ impl Comparison<'_> {
         self.epoch("/content/epoch", &one["epoch"], &other["epoch"])
     }
 
-    /// An answer of the Kubernetes API: failures as programs read them, documents by their presence.
+    /// Compares an answer of the Kubernetes API. Failures are compared by the members that programs read, documents by
+    /// their presence.
     fn api(&mut self, one: &Value, other: &Value) -> Outcome {
         for member in ["code", "content_type"] {
             self.value(&format!("/content/{member}"), "", &one[member], &other[member])?;
@@ -124,14 +126,14 @@ impl Comparison<'_> {
             return self.value("/content/Object", "", &one["Object"], &other["Object"]);
         }
         if failure.is_null() != other_failure.is_null() {
-            let problem = format!("{} was recorded, {} came", short(failure), short(other_failure));
+            let problem = format!("{} was recorded, {} arrived", short(failure), short(other_failure));
             return mismatch("/content/Err", problem);
         }
         self.failure("/content/Err", failure, other_failure)?;
         if one["Object"].is_null() != other["Object"].is_null() {
             return mismatch(
                 "/content/Object",
-                format!("{} was recorded, {} came", short(&one["Object"]), short(&other["Object"])),
+                format!("{} was recorded, {} arrived", short(&one["Object"]), short(&other["Object"])),
             );
         }
         if one["Object"] != other["Object"] {
@@ -140,7 +142,7 @@ impl Comparison<'_> {
         Ok(())
     }
 
-    /// Errors: what a program looks at is equal; the sentence need not be.
+    /// Compares errors: the members that programs read must be equal; the message may differ.
     fn failure(&mut self, place: &str, one: &Value, other: &Value) -> Outcome {
         if one.is_object() && one.get("ErrStatus").is_none() && other.get("ErrStatus").is_some() {
             self.rules.push(Rule::WholeStatus);
@@ -151,17 +153,17 @@ impl Comparison<'_> {
 
     fn status(&mut self, place: &str, one: &Value, other: &Value) -> Outcome {
         for pointer in ["/status", "/reason", "/code", "/details/name", "/details/group"] {
-            // A stock cloud that answers from its caches names no group.
+            // A KubeEdge cloud that answers from its caches names no group.
             if pointer == "/details/group" && one.pointer(pointer).is_none() {
                 continue;
             }
-            // Go leaves out empty texts, or writes them.
+            // Go either omits or writes empty texts.
             let said = |status: &'_ Value| status.pointer(pointer).filter(|text| **text != "").cloned();
             if said(one) != said(other) {
                 let shown = |status: &Value| short(status.pointer(pointer).unwrap_or(&Value::Null));
                 return mismatch(
                     &format!("{place}{pointer}"),
-                    format!("{} was recorded, {} came", shown(one), shown(other)),
+                    format!("{} was recorded, {} arrived", shown(one), shown(other)),
                 );
             }
         }
@@ -183,11 +185,11 @@ impl Comparison<'_> {
         for member in ASKED {
             self.asked(member, &one[member], &other[member])?;
         }
-        // The zero time, or that of some moment.
+        // The zero time, or a real one.
         let is_zero = |content: &Value| content["Timestamp"] == ZERO_TIME;
         if is_zero(one) != is_zero(other) {
             let problem =
-                format!("{} was recorded, {} came", short(&one["Timestamp"]), short(&other["Timestamp"]));
+                format!("{} was recorded, {} arrived", short(&one["Timestamp"]), short(&other["Timestamp"]));
             return mismatch("/content/Timestamp", problem);
         }
         self.refusal(one, other)?;
@@ -202,32 +204,33 @@ impl Comparison<'_> {
             (None, None) => Ok(()),
             (Some(Ok(one)), Some(Ok(other))) => self.body(place, &one, &other),
             (Some(Err(one)), Some(Err(other))) if one == other => Ok(()),
-            (one, other) => mismatch(place, format!("{one:?} was recorded, {other:?} came")),
+            (one, other) => mismatch(place, format!("{one:?} was recorded, {other:?} arrived")),
         }
     }
 
-    /// What was asked comes back as it was asked.
+    /// Compares the request that an answer repeats.
     fn asked(&mut self, member: &str, one: &Value, other: &Value) -> Outcome {
         let open = |value: &Value| value.as_str().and_then(|text| opened(member, text));
         let place = format!("/content/{member}");
         match (open(one), open(other)) {
             (Some(mut recorded), Some(mut live)) if one != other => {
-                // The run's words for the recorded ones, as far as they were known when it was asked.
+                // The recorded identifiers in the run's terms, as far as they were known when the request was sent.
                 for side in [&mut recorded, &mut live] {
                     strip(side, &["uid", "resourceVersion"]);
                 }
                 match recorded == live {
                     true => Ok(()),
-                    false => {
-                        mismatch(&place, format!("{} was recorded, {} came", short(&recorded), short(&live)))
-                    }
+                    false => mismatch(
+                        &place,
+                        format!("{} was recorded, {} arrived", short(&recorded), short(&live)),
+                    ),
                 }
             }
             _ => self.value(&place, "", one, other),
         }
     }
 
-    /// Why an application was refused. Beside a status the reason is empty or says the same
+    /// Compares why an application was refused. Beside a status, the reason is empty or says the same
     /// (docs/reference/kubeedge.md#applications-in-the-cloud).
     fn refusal(&mut self, one: &Value, other: &Value) -> Outcome {
         let status = |record: &Value| record.pointer("/Error/ErrStatus/status").is_some();
@@ -248,7 +251,7 @@ impl Comparison<'_> {
         self.failure("/content/Error", &one["Error"], &other["Error"])
     }
 
-    /// A list's items are a set.
+    /// Compares bodies. A list's items are a set.
     fn body(&mut self, place: &str, one: &Value, other: &Value) -> Outcome {
         if !one["items"].is_array() || !other["items"].is_array() {
             return self.value(place, "", one, other);
@@ -271,7 +274,7 @@ impl Comparison<'_> {
         }
         let items = &items;
         let listed: HashSet<Key> = items.iter().map(Key::of_object).collect();
-        // What makes the recorded cluster work is not made in the run's, which has its own.
+        // Objects that make the recorded cluster work are not created in the run's cluster, which has its own.
         if items.iter().chain(&others).any(is_machinery) {
             self.rules.push(Rule::ClusterObjects);
         }
@@ -304,13 +307,13 @@ impl Comparison<'_> {
                 Ok(())
             }
             (None, None) => Ok(()),
-            _ => mismatch("/content/RespBody", "a document was recorded, none came, or the other way round"),
+            _ => mismatch("/content/RespBody", "only one of the two answers is a document"),
         }
     }
 }
 
-/// Whether this is how Go writes an error that is no status: as an empty object, one of `net/url`, or a sentence of a stock
-/// cloud's own (docs/reference/kubeedge.md#content).
+/// Whether this is how Go writes an error that is not a status: an empty object, an error of `net/url`, or a message of
+/// a KubeEdge cloud's own (docs/reference/kubeedge.md#content).
 fn is_vague(content: &Value) -> bool {
     match content {
         Value::Object(members) => members.is_empty() || members.contains_key("Op"),
@@ -319,7 +322,7 @@ fn is_vague(content: &Value) -> bool {
     }
 }
 
-/// The items of a list with the kind of the list, which servers leave out of them and clients put there.
+/// The items of a list, with the kind of the list. Servers omit it from the items, and clients add it.
 fn named_items(list: &Value) -> Vec<Value> {
     let kind = list["kind"].as_str().and_then(|kind| kind.strip_suffix("List"));
     let mut items = list["items"].as_array().cloned().unwrap_or_default();
@@ -334,30 +337,33 @@ fn named_items(list: &Value) -> Vec<Value> {
     items
 }
 
-/// Whether a sentence says what a recorded status says: a failure, of the object that was asked for.
+/// Compares a message with a recorded status: it must report a failure of the requested object.
 fn sentence(status: &Value, said: &Value) -> Outcome {
     const CODES: [(&str, u64); 4] =
         [("NotFound", 404), ("Forbidden", 403), ("AlreadyExists", 409), ("Conflict", 409)];
     let place = "/content/ErrStatus";
     if status["status"] != "Failure" {
-        return mismatch(&format!("{place}/status"), format!("{} is no failure", short(&status["status"])));
+        return mismatch(
+            &format!("{place}/status"),
+            format!("{} is not a failure", short(&status["status"])),
+        );
     }
     let known = CODES.iter().find(|(reason, _)| status["reason"] == **reason);
     let known = known.or_else(|| CODES.iter().find(|(_, code)| status["code"] == *code));
     if known.is_some_and(|(reason, code)| status["reason"] != *reason || status["code"] != *code) {
-        return mismatch(&format!("{place}/code"), "reason and code do not belong together");
+        return mismatch(&format!("{place}/code"), "reason and code do not match");
     }
     let name = status.pointer("/details/name").and_then(Value::as_str).unwrap_or_default();
     if !said.as_str().is_some_and(|said| said.contains(name)) {
         return mismatch(
             &format!("{place}/details/name"),
-            format!("{name:?} was recorded, {} came", short(said)),
+            format!("{name:?} was recorded, {} arrived", short(said)),
         );
     }
     Ok(())
 }
 
-/// Whether a recorded slice has the address of the node's own MetaServer, and that of the run has not
+/// Whether a recorded slice has the address of the node's own MetaServer and the run's slice does not
 /// (docs/reference/kubeedge.md#applications-in-the-cloud).
 fn is_turned_local(recorded: &Value, live: &Value) -> bool {
     let first = |slice: &Value| slice.pointer("/endpoints/0/addresses/0").cloned().unwrap_or_default();
@@ -365,7 +371,7 @@ fn is_turned_local(recorded: &Value, live: &Value) -> bool {
     is_slice && first(recorded) == "127.0.0.1" && first(live) != "127.0.0.1"
 }
 
-/// Paths that are passed through: they tell of the server, not of objects
+/// Whether the path is passed through because it describes the server, not objects
 /// (docs/reference/kubeedge.md#applications-in-the-cloud).
 pub(crate) fn is_document(key: &str) -> bool {
     const PATHS: [&str; 8] =

@@ -1,4 +1,4 @@
-//! Addresses and ports of Services: each cluster allots its own.
+//! Addresses and ports of Services, which each cluster allocates itself.
 
 use serde_json::Value;
 
@@ -6,11 +6,11 @@ use super::{Comparison, Outcome};
 use crate::identifiers::{Identifiers, Sort};
 use crate::rules::Rule;
 
-/// Members of a Service that its cluster allots, in `spec` and in its ports.
+/// Members of a Service that its cluster allocates, in `spec` and in its ports.
 const NUMBERS: [&str; 2] = ["nodePort", "healthCheckNodePort"];
 
 impl Comparison<'_> {
-    /// Compares what the cluster allots to a Service; none for any other member, and where nothing is allotted.
+    /// Compares what the cluster allocates to a Service; `None` for any other member, and where nothing is allocated.
     pub(super) fn allotted(
         &mut self,
         parent: &str,
@@ -26,12 +26,12 @@ impl Comparison<'_> {
     }
 }
 
-/// Learns the allotments of a Service that was put into the API from the API's answer.
+/// Learns the allocations of a Service that was put into the API from the API's answer.
 pub(super) fn learn(identifiers: &mut Identifiers, recorded: &Value, live: &Value) {
     let mut pair = |parent: &str, name: &str, recorded: &Value, live: &Value| {
         let of = |object: &Value| allotment(parent, name, &object[name]);
         if let (Some(one), Some(other)) = (of(recorded), of(live)) {
-            // What contradicts is found when a frame shows it.
+            // A contradiction is reported when a frame shows it.
             let _ = identifiers.pair(Sort::Allotted, scope(name), &one, &other);
         }
     };
@@ -48,13 +48,13 @@ pub(super) fn learn(identifiers: &mut Identifiers, recorded: &Value, live: &Valu
 fn scope(name: &str) -> &'static str {
     match name {
         _ if NUMBERS.contains(&name) => "port",
-        // A list has a text of its own, also when it has one member.
+        // A list has its own text, even if it has one member.
         "clusterIPs" => "addresses",
         _ => "address",
     }
 }
 
-/// The address or port that a member of a Service has from its cluster.
+/// The address or port that the cluster allocated to a member of a Service.
 fn allotment(parent: &str, name: &str, value: &Value) -> Option<String> {
     match name {
         "clusterIP" if parent.ends_with("/spec") => {

@@ -1,7 +1,7 @@
-//! What a write of the edge has made, apart from what others had made before it.
+//! Separates what a write of the edge changed from what others had changed before it.
 //!
-//! Who records the API may miss a version: a line then shows what somebody else has changed together with what the edge
-//! wrote. A report of status changes the status alone; the rest was there before.
+//! A recorder of the API may miss a version: a line then shows another client's change together with what the edge
+//! wrote. A status report changes only the status; the rest was there before.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use crate::frame::{Frame, Key};
 use crate::transcript::{Event, Line, Transcript, Verb};
 use crate::value::{same_content, strip};
 
-/// The transcript with such a line before each report that needs one.
+/// The transcript with a line for such a change before each report that needs one.
 pub(super) fn split(transcript: &Transcript) -> Transcript {
     let reported = reported(transcript);
     let mut known: HashMap<Key, Value> = HashMap::new();
@@ -47,7 +47,7 @@ pub(super) fn split(transcript: &Transcript) -> Transcript {
     Transcript { lines, ..transcript.clone() }
 }
 
-/// Versions that reports of status have made, by name, with the line of the report and what it said.
+/// Versions that status reports created, by name, with the line and the content of the report.
 fn reported(transcript: &Transcript) -> HashMap<(Key, String), (usize, Value)> {
     let mut requests: HashMap<&str, (usize, Value)> = HashMap::new();
     let mut made = HashMap::new();
@@ -70,7 +70,7 @@ fn reported(transcript: &Transcript) -> HashMap<(Key, String), (usize, Value)> {
     made
 }
 
-/// The patch of a message that changes nothing but status; none for any other message. Older reports of nodes set
+/// The patch of a message that changes only the status; `None` for any other message. Older reports of nodes set
 /// annotations too.
 pub(super) fn report(frame: &Frame) -> Option<Value> {
     let word = frame.resource().split('/').nth(1).unwrap_or_default();
@@ -85,7 +85,7 @@ pub(super) fn report(frame: &Frame) -> Option<Value> {
     (call && path.ends_with("/status")).then(|| frame.content()["body"].clone())
 }
 
-/// What a write has changed, when nothing shows it before: as the write leaves it, at the version that the write names.
+/// The state before a write, if nothing shows it: the result of the write, at the version that the write names.
 pub(super) fn origin(request: &Frame, made: &Value) -> Value {
     let mut origin = made.clone();
     let named = request.content().pointer("/metadata/resourceVersion").filter(|version| version.is_string());
@@ -93,7 +93,7 @@ pub(super) fn origin(request: &Frame, made: &Value) -> Value {
         Some(version) => origin["metadata"]["resourceVersion"] = version.clone(),
         None => strip(&mut origin, &["resourceVersion"]),
     }
-    // A renewal changes this alone: with it, the write would change nothing.
+    // A renewal changes only this: if it stayed, the write would change nothing.
     if origin["kind"] == "Lease"
         && let Some(spec) = origin["spec"].as_object_mut()
     {
@@ -102,7 +102,7 @@ pub(super) fn origin(request: &Frame, made: &Value) -> Value {
     origin
 }
 
-/// The object before a report has made `made` of it: of the status, what the report names was as it was known.
+/// The object before a report turned it into `made`: the status members that the report names have their known values.
 pub(super) fn before(known: &Value, made: &Value, report: &Value) -> Value {
     let mut before = made.clone();
     before["status"] = unreported(&known["status"], &made["status"], &report["status"]);
@@ -117,7 +117,7 @@ fn unreported(known: &Value, made: &Value, report: &Value) -> Value {
             let names = made.keys().chain(report.keys().filter(|name| !name.starts_with('$')));
             let value = |name: &String| match report.get(name) {
                 None => made.get(name).cloned().unwrap_or_default(),
-                // A member that is taken away.
+                // A member that the report removes.
                 Some(Value::Null) => known[name].clone(),
                 Some(report) => unreported(&known[name], made.get(name).unwrap_or(&Value::Null), report),
             };

@@ -1,8 +1,8 @@
-//! Where lines of the Kubernetes API belong among the frames.
+//! Finds the position of API lines among the frames.
 //!
-//! Who records may see the API by a watch of his own, which is a little behind or ahead of the cloud's. Frames say what
-//! the cloud knew: a version that an answer shows existed before the question, one that a delivery shows before the
-//! delivery, and what a write has made came after the write. Lines that say otherwise are put right; all others stay.
+//! A recorder may see the API through its own watch, which is a little behind or ahead of the cloud's. Frames show what
+//! the cloud knew: a version in an answer existed before the request, a version in a delivery existed before the
+//! delivery, and the result of a write came after the write. Lines that contradict this are moved; all others stay.
 
 use std::collections::HashMap;
 
@@ -10,10 +10,10 @@ use super::{is_newer, version};
 use crate::frame::{Ask, Frame, Key};
 use crate::transcript::{Event, Line, Transcript, Verb};
 
-/// Before a line, in its place, or after it.
+/// Before a line, at it, or after it.
 type Place = (usize, i8);
 
-/// The transcript with its lines of the API in the order that the frames prove.
+/// The transcript with its API lines in the order that the frames prove.
 pub(super) fn ordered(transcript: &Transcript) -> Transcript {
     let mut places = Places::new(transcript);
     let mut requests: HashMap<&str, (usize, &Frame)> = HashMap::new();
@@ -41,7 +41,7 @@ pub(super) fn ordered(transcript: &Transcript) -> Transcript {
     Transcript { lines, ..transcript.clone() }
 }
 
-/// One line of the API.
+/// One API line.
 struct Told {
     index: usize,
     verb: Verb,
@@ -59,14 +59,14 @@ impl Places {
     fn new(transcript: &Transcript) -> Self {
         let of = (0..transcript.lines.len()).map(|index| (index, 0)).collect();
         let mut places = Self { of, by_uid: HashMap::new(), by_key: HashMap::new() };
-        // Versions are counted for the whole cluster: lines so far, with the newest version up to each.
+        // Versions count for the whole cluster: the lines so far, with the newest version up to each.
         let mut newest: Vec<(usize, u64)> = Vec::new();
         for (index, line) in transcript.lines.iter().enumerate() {
             let Event::Api(verb, object) = &line.event else { continue };
             let (uid, revision) = version(object);
             if let Ok(number) = revision.parse::<u64>() {
                 let later = newest.partition_point(|(_, seen)| *seen <= number);
-                // What is older than something shown before was there before it.
+                // An object that is older than one shown earlier was there before that one.
                 if let (Verb::Create, Some((line, _))) = (verb, newest.get(later)) {
                     places.before(index, *line);
                 }
@@ -85,7 +85,7 @@ impl Places {
         self.of[line] = self.of[line].min((at, -1));
     }
 
-    /// A delivery shows what was there before it.
+    /// A delivery shows what existed before it.
     fn shown(&mut self, frame: &Frame, at: usize) {
         for object in frame.objects() {
             let (uid, shown) = version(&object);
@@ -97,7 +97,7 @@ impl Places {
         }
     }
 
-    /// An answer shows what was there before the question; that nothing was there, too.
+    /// An answer shows what existed before the request, or that nothing did.
     fn read(&mut self, asked: usize, answered: usize, request: &Frame, reply: &Frame) {
         for object in reply.objects() {
             let (uid, shown) = version(&object);
@@ -117,8 +117,8 @@ impl Places {
         }
     }
 
-    /// What a write has made came after it, what it was made of before. Nothing was there before a creation, which may
-    /// take several steps; an end stays where it is, because a run waits for the answer before it.
+    /// The result of a write came after it, its previous state before it. Nothing existed before a creation, which may
+    /// take several steps. A deletion stays where it is, because a run waits for the answer before it.
     fn written(&mut self, asked: usize, answered: usize, request: &Frame, reply: &Frame) {
         let creates = request.creates();
         for object in reply.objects() {
@@ -139,7 +139,7 @@ impl Places {
         }
     }
 
-    /// Lines of an object that come after this one.
+    /// Lines of an object that come after this line.
     fn late(&self, uid: &str, at: usize, wanted: impl Fn(&Told) -> bool) -> Vec<usize> {
         let lines = self.by_uid.get(uid).into_iter().flatten();
         lines.filter(|told| told.index > at && wanted(told)).map(|told| told.index).collect()

@@ -1,8 +1,10 @@
-//! What is not there, and what is there although the edge thinks otherwise: refused writes and whole lists tell it.
+//! What refused writes and complete lists prove: which objects do not exist, and which exist although the edge assumes
+//! otherwise.
 //!
-//! The edge of the run hears the same refusal if the same is the case: an object that its write does not find has gone before;
-//! one that it cannot make is there; one that is not as it was read has changed, or is another incarnation. What it is then
-//! is what later frames show of it; where none does, the least that has the same effect.
+//! The edge of the run receives the same refusal if the state of the API is the same: an object that its write does not
+//! find was deleted before; an object that it cannot create exists; an object that is not as it was read has changed or
+//! is another incarnation. Its new state is taken from later frames, or, if none shows it, is the smallest change with
+//! the same effect.
 
 use std::collections::HashSet;
 
@@ -16,11 +18,11 @@ use crate::value::strip;
 /// Why a write was refused. Closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Why {
-    /// There was an object of this name.
+    /// An object of this name existed.
     Exists,
-    /// It was another version.
+    /// The object had another version.
     Changed,
-    /// It was another incarnation.
+    /// The object was another incarnation.
     Replaced,
 }
 
@@ -29,9 +31,9 @@ enum Why {
 pub(super) struct Refused {
     key: Key,
     why: Why,
-    /// What the request would have made.
+    /// The object that the request would have created.
     asked: Value,
-    /// What later frames show, as it was before the edge wrote to it.
+    /// The state that later frames show, before the edge wrote to it.
     later: Option<Value>,
 }
 
@@ -44,14 +46,14 @@ pub(super) struct Listed {
     keys: HashSet<Key>,
 }
 
-/// How an API server ends the sentence in which it says that there is none of the incarnation that is to be updated, and no
-/// other either: it would make the object if the update did not name one.
+/// Endings of the API server's message that no object of the incarnation to be updated exists, and no other object of
+/// that name either. The server would create the object if the update did not name a uid.
 const NO_INCARNATION: [&str; 2] = ["UID in object meta:", "no existing object was found"];
 
-/// What the refusal of a write proves; none where it proves nothing of the object that the write is about.
+/// What the refusal of a write proves; `None` if it proves nothing about the object of the write.
 pub(super) fn of(request: &Frame, reply: &Frame) -> Option<What> {
     let (status, key) = (reply.status()?, request.key()?);
-    // The namespace, or what the object names, may be what is missing.
+    // The missing object may be the namespace, or another object that this one refers to.
     if status.pointer("/details/name").and_then(Value::as_str) != Some(&key.name) {
         return None;
     }
@@ -63,7 +65,7 @@ pub(super) fn of(request: &Frame, reply: &Frame) -> Option<What> {
         }
         "AlreadyExists" => Why::Exists,
         "Conflict" if said.contains("Precondition failed: UID") => Why::Replaced,
-        // A patch cannot make another incarnation of what is there.
+        // A patch cannot turn an object into another incarnation.
         "Invalid" if said.contains("metadata.uid: Invalid value") => Why::Replaced,
         "Conflict" => Why::Changed,
         _ => return None,
@@ -74,7 +76,8 @@ pub(super) fn of(request: &Frame, reply: &Frame) -> Option<What> {
     Some(What::Refused(Refused { key, why, asked, later: None }))
 }
 
-/// What the answer to an application's list proves: that there are no others. A selection or a part of a list proves nothing.
+/// The answer to an application's list proves that no other objects exist. A list with a selector, or a part of a list,
+/// proves nothing.
 pub(super) fn listed(request: &Frame, reply: &Frame) -> Option<What> {
     if request.application("Verb") != "list" || reply.application("Status") != "Approved" {
         return None;
@@ -93,7 +96,7 @@ pub(super) fn listed(request: &Frame, reply: &Frame) -> Option<What> {
     Some(What::Listed(Listed { kind, namespace: namespace.to_owned(), keys }))
 }
 
-/// The facts, with what comes later of objects for which a write was refused.
+/// The facts, with the later state of each object for which a write was refused.
 pub(super) fn with_evidence(mut facts: Vec<Fact>) -> Vec<Fact> {
     for position in 0..facts.len() {
         let (before, after) = facts.split_at_mut(position + 1);
@@ -143,7 +146,7 @@ impl Known {
     }
 }
 
-/// An object that somebody has changed, nobody knows how.
+/// An object with an unknown change by another client.
 fn touched(mut object: Value) -> Value {
     strip(&mut object, &["resourceVersion"]);
     if !object["metadata"]["annotations"].is_object() {

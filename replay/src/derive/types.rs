@@ -1,7 +1,8 @@
-//! Members that the types of the recorded cloud do not know: its controllers forget them, its dynamic client does not.
+//! Members that the recorded cloud's types do not know: its typed controllers lose them, its dynamic client does not.
 //!
-//! A stock cloud is built against one version of Kubernetes and meets newer ones: of a Deployment in 1.36 its informers
-//! lose `status.terminatingReplicas`, while a list that an application asked for has it. Both are the same version.
+//! A KubeEdge cloud is built against one version of Kubernetes and meets newer ones. For example, its informers lose
+//! `status.terminatingReplicas` of a Deployment in 1.36, while a list that an application requested contains it. Both
+//! are the same version.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,8 +14,8 @@ use crate::transcript::{Event, Line, Transcript, Verb};
 /// Uid and version of an object.
 type Version = (String, String);
 
-/// The transcript with typed objects as the cluster had them, where it shows that: what no object of the kind has that came
-/// from the cloud's types, and an untyped one of the same version has, is put in.
+/// The transcript with typed objects completed to what the cluster had, as far as the transcript shows it. A member is
+/// added if no object of the kind from the cloud's types has it, and an untyped object of the same version does.
 pub(super) fn completed(transcript: &Transcript) -> Transcript {
     let mut transcript = transcript.clone();
     let whole: HashMap<Version, Value> = transcript.lines.iter().flat_map(untyped).collect();
@@ -46,7 +47,7 @@ pub(super) fn completed(transcript: &Transcript) -> Transcript {
     transcript
 }
 
-/// The frame of a line whose object comes from a typed client of a stock cloud.
+/// The frame of a line whose object comes from a typed client of a KubeEdge cloud.
 fn typed(line: &Line) -> Option<&Frame> {
     match &line.event {
         Event::Down(frame) if !frame.is_tombolo() && frame.operation() != "applicationResponse" => {
@@ -56,7 +57,7 @@ fn typed(line: &Line) -> Option<&Frame> {
     }
 }
 
-/// What a line shows as the cluster has it.
+/// The untyped objects of a line: as the cluster has them.
 fn untyped(line: &Line) -> Vec<(Version, Value)> {
     let objects = match &line.event {
         Event::Down(frame) if frame.operation() == "applicationResponse" => frame.objects(),
@@ -72,7 +73,7 @@ fn version(object: &Value) -> Version {
     (text("uid"), text("resourceVersion"))
 }
 
-/// Kind and places of all members of an object.
+/// Kind and pointers of all members of an object.
 fn members(object: &Value) -> Vec<(String, String)> {
     let (kind, mut places) = (Key::of_object(object).kind, Vec::new());
     collect("", object, &mut places);
@@ -90,7 +91,7 @@ fn collect(place: &str, value: &Value, places: &mut Vec<String>) {
     }
 }
 
-/// What the whole object has and the typed one has not, by its place.
+/// The members that the whole object has and the typed one lacks, by pointer.
 fn missing(place: &str, typed: &Value, whole: &Value, found: &mut Vec<(String, Value)>) {
     match (typed, whole) {
         (Value::Object(known), Value::Object(all)) => {
@@ -114,14 +115,14 @@ fn inside(place: &str, name: &str) -> String {
     format!("{place}/{}", name.replace('~', "~0").replace('/', "~1"))
 }
 
-/// A place in any entry of lists.
+/// A pointer with every list index replaced, so that it matches any entry.
 fn anywhere(place: &str) -> String {
     let is_index = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     let parts = place.split('/').map(|part| if is_index(part) { "*" } else { part });
     parts.collect::<Vec<_>>().join("/")
 }
 
-/// Puts a member into the object of a frame.
+/// Adds a member to the object of a frame.
 fn put(frame: &mut Frame, place: &str, value: Value) {
     let content = &mut frame.as_json_mut()["content"];
     let wrapped = content.get("Err").is_some() && content.get("Object").is_some();
@@ -161,7 +162,7 @@ mod tests {
         json!({"at_us": 1, "conn": 1, "dir": "down", "frame": frame})
     }
 
-    /// What became of the typed object, and how many were completed.
+    /// Returns the completed typed object, and how many objects were completed.
     fn after(typed: &Value, whole: &Value) -> (Value, usize) {
         let done = completed(&transcript(typed, whole));
         let Event::Down(frame) = &done.lines[0].event else { panic!("the push") };
@@ -183,12 +184,12 @@ mod tests {
     #[test]
     fn what_the_types_know_is_missed_where_it_is_missing() {
         for (typed, whole) in [
-            // Another entry of the list has it.
+            // Another entry of the list has the member.
             (
                 json!({"conditions": [{"type": "A", "seen": 1}, {"type": "B"}]}),
                 json!({"conditions": [{"type": "A", "seen": 1}, {"type": "B", "seen": 1}]}),
             ),
-            // It says something else, or nothing.
+            // The value differs, or is empty.
             (json!({"replicas": 1}), json!({"replicas": 2})),
             (json!({"replicas": 1}), json!({"replicas": 1, "nothing": {}, "none": null})),
         ] {

@@ -1,4 +1,4 @@
-//! Deliveries: which recorded one a delivery of the run is, and why one may be missing or come besides.
+//! Matches deliveries of the run with recorded ones, and finds the rule if one is missing or additional.
 
 use serde_json::Value;
 
@@ -22,7 +22,7 @@ impl Matcher<'_> {
         }
         let wanted = self.live_version(recorded);
         for &candidate in &candidates {
-            // The end of an object is not compared with what came before it.
+            // A deletion is not compared with what was delivered before it.
             let ends = |frame: &Frame| frame.operation() == "delete";
             if ends(recorded) != ends(&self.pushes[candidate].frame) {
                 continue;
@@ -34,7 +34,7 @@ impl Matcher<'_> {
                 if self.try_without_status(index, recorded, candidate) {
                     return Ok(Progress::Done);
                 }
-                // A node that joins may come before it has all its labels, and then as it was recorded.
+                // A joining node may be delivered first without all its labels, and then as it was recorded.
                 if wanted.is_none() && recorded.key().is_some_and(|key| key.kind == "node") {
                     continue;
                 }
@@ -56,7 +56,7 @@ impl Matcher<'_> {
         }
     }
 
-    /// Deliveries of the same path that have matched nothing yet.
+    /// Deliveries of the same path that are not matched yet.
     pub(super) fn candidates(&self, conn: Option<u64>, recorded: &Frame) -> Vec<usize> {
         let fits = |push: &super::Push| {
             let same = push.frame.group() == recorded.group()
@@ -87,7 +87,7 @@ impl Matcher<'_> {
         Ok(())
     }
 
-    /// A pod whose status, and with it the version, moved on without being pushed.
+    /// Matches a pod whose status, and with it the version, changed without being pushed.
     fn try_without_status(&mut self, index: usize, recorded: &Frame, candidate: usize) -> bool {
         if recorded.key().is_none_or(|key| key.kind != "pod") {
             return false;
@@ -114,7 +114,7 @@ impl Matcher<'_> {
         true
     }
 
-    /// Uid and version of a recorded delivery in the words of the run.
+    /// Uid and version of a recorded delivery, translated to those of the run.
     fn live_version(&self, recorded: &Frame) -> Option<(String, String)> {
         let (uid, revision) = version(recorded.objects().first()?);
         let live_uid = self.identifiers.live(Sort::Uid, "", &uid)?;
@@ -122,7 +122,7 @@ impl Matcher<'_> {
         Some((live_uid.to_owned(), live.to_owned()))
     }
 
-    /// Whether nothing is known of the version that came: it stands for no recorded one yet, and is not that of another
+    /// Whether the delivered version is unknown: it stands for no recorded version yet, and does not belong to another
     /// incarnation.
     fn is_unknown(&self, recorded: &Frame, candidate: usize) -> bool {
         let Some((live_uid, live_version)) = self.pushes[candidate].frame.objects().first().map(version)
@@ -165,7 +165,7 @@ impl Matcher<'_> {
         })
     }
 
-    /// The rule under which this recorded delivery need not come.
+    /// The rule that excuses a missing recorded delivery.
     fn needless(&self, index: usize, recorded: &Frame) -> Option<Rule> {
         let key = recorded.key()?;
         if self.unserved.contains(&key.kind) {
@@ -175,7 +175,7 @@ impl Matcher<'_> {
             return self.came_anyhow(recorded).then_some(Rule::Coalesced);
         }
         if recorded.operation() == "adopt" {
-            // The edge of the run may hold the very version already.
+            // The edge of the run may already hold exactly this version.
             let conn = self.transcript.lines[index].conn;
             return self.candidates(conn, recorded).is_empty().then_some(Rule::HeldAlready);
         }
@@ -199,7 +199,7 @@ impl Matcher<'_> {
         }
     }
 
-    /// Whether the object was delivered where the recorded cloud first said that there is none.
+    /// Whether the object was delivered where the recorded cloud first said that it does not exist.
     fn came_anyhow(&self, recorded: &Frame) -> bool {
         let known = self.by_resource.get(&recorded.usual_resource()).into_iter().flatten();
         known
@@ -211,7 +211,7 @@ impl Matcher<'_> {
     fn is_first_news(&self, index: usize, key: &Key, object: Option<&Value>) -> bool {
         let uid = object.map(|object| version(object).0).unwrap_or_default();
         let shown = self.recorded.shown_before(index, &uid).is_some();
-        // A line of the API that only tells the end was derived from this deletion, or saw as little.
+        // An API line that shows only the deletion was derived from this delivery, or has no more information.
         !shown && !self.recorded.in_api.contains(key) && !self.is_shown_by_name(index, key)
     }
 
@@ -223,7 +223,7 @@ impl Matcher<'_> {
         })
     }
 
-    /// Why a delivery came that matches no recorded one in its turn.
+    /// Finds the rule for a delivery that matched no recorded one in its turn.
     pub(super) fn explain(&mut self, candidate: usize) -> Result<(), Difference> {
         let frame = self.pushes[candidate].frame.clone();
         if self.matches_excused(candidate, &frame) {
@@ -274,12 +274,12 @@ impl Matcher<'_> {
         }
         let between = self.between.contains(&(live_uid.clone(), live_revision.clone()));
         let Some(uid) = self.identifiers.recorded(Sort::Uid, "", &live_uid).map(str::to_owned) else {
-            // The transcript proves that there is something, and does not show it.
+            // The transcript proves that an object exists, but does not show it.
             return between.then_some(Rule::Between);
         };
         let ends = object["metadata"]["deletionGracePeriodSeconds"] == 0;
         if ends && frame.key().is_some_and(|key| self.recorded.deleted.contains(&key)) {
-            // A pod is marked before it goes, also when there is nothing to wait for.
+            // A pod is marked before it is deleted, even if there is nothing to wait for.
             return Some(Rule::Between);
         }
         let known = self.identifiers.recorded(Sort::Version, &uid, &live_revision);
@@ -320,7 +320,7 @@ impl Matcher<'_> {
         let deleted = frame.key().is_some_and(|key| self.recorded.deleted.contains(&key));
         let about = self.by_resource.get(&frame.usual_resource()).into_iter().flatten();
         let watched = about.map(|index| &self.pushes[*index].frame).any(|push| {
-            push.source() == "dynamiccontroller" || push.group() != "scope/0" && push.is_tombolo()
+            push.source() == "dynamiccontroller" || push.group() != "subscription/0" && push.is_tombolo()
         });
         match (deleted, counted, known.is_some()) {
             (true, ..) => Some(Rule::Between),
@@ -331,7 +331,7 @@ impl Matcher<'_> {
         }
     }
 
-    /// Whether this is a node that was recorded, between its creation and the moment when it has all its labels.
+    /// Whether this is a recorded node, between its creation and the moment when it has all its labels.
     fn is_joining(&self, uid: &str, node: &Value) -> bool {
         self.is_part_of_labelled(uid, node, |recorded, bare| {
             let mut comparison = Comparison::new(&self.identifiers, &self.additions, &self.own);
@@ -339,8 +339,8 @@ impl Matcher<'_> {
         })
     }
 
-    /// Whether a version of this node was recorded that has all that this one has, apart from what controllers of the
-    /// run's cluster have set: the recorded cluster, or a line of the API, has added to it since it was made.
+    /// Whether a recorded version of this node contains everything that this version has, apart from what controllers
+    /// of the run's cluster set. The recorded cluster, or an API line, has added to the node since it was created.
     fn is_part_of_node(&self, uid: &str, node: &Value) -> bool {
         let bare = |node: &Value| {
             let mut node = node.clone();
@@ -360,7 +360,7 @@ impl Matcher<'_> {
         node["kind"] == "Node" && recorded.any(|recorded| is_within(&bare(node), &bare(recorded)))
     }
 
-    /// Whether a version of this node was recorded that differs in having more labels alone.
+    /// Whether a recorded version of this node differs only in having more labels.
     fn is_part_of_labelled(&self, uid: &str, node: &Value, same: impl Fn(&Value, &Value) -> bool) -> bool {
         if node["kind"] != "Node" {
             return false;
@@ -381,7 +381,7 @@ impl Matcher<'_> {
         })
     }
 
-    /// Whether the last that the run's cloud said of an object is that the node does not need it.
+    /// Whether the last message of the run's cloud about an object says that the node does not need it.
     fn is_released(&self, recorded: &Frame) -> bool {
         let last = self.by_resource.get(&recorded.usual_resource()).and_then(|known| known.last());
         recorded.operation() != "delete"
@@ -389,7 +389,7 @@ impl Matcher<'_> {
     }
 }
 
-/// Whether a value has nothing that the other one has not.
+/// Whether every member of a value is in the other one.
 fn is_within(part: &Value, whole: &Value) -> bool {
     match (part, whole) {
         (Value::Object(part), Value::Object(whole)) => {
@@ -402,7 +402,7 @@ fn is_within(part: &Value, whole: &Value) -> bool {
     }
 }
 
-/// Whether an edge would not notice the difference of two nodes: times of conditions are heartbeats.
+/// Whether an edge would not notice the difference between two nodes: the times of conditions are heartbeats.
 fn same_node(one: &Value, other: &Value) -> bool {
     let quiet = |node: &Value| {
         let mut node = node.clone();

@@ -1,4 +1,4 @@
-//! What a transcript says, in the ways in which a run asks for it. Made once.
+//! Index of a transcript for the lookups of a run. Built once.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,22 +11,22 @@ use crate::transcript::{Event, Transcript, Verb};
 /// Uid and version of an object.
 pub(super) type Version = (String, String);
 
-/// A frame of the recorded cloud that has shown an object.
+/// A frame of the recorded cloud that shows an object.
 pub(super) struct Carrier {
     pub(super) line: usize,
-    /// It answers a request.
+    /// Whether the frame answers a request.
     pub(super) is_answer: bool,
     pub(super) version: Version,
 }
 
-/// Lines are named by their index.
+/// Lines are identified by their index.
 #[derive(Default)]
 pub(super) struct Index<'t> {
-    /// Requests by their id.
+    /// Requests by id.
     pub(super) requests: HashMap<&'t str, usize>,
     /// Answers by the id of their request.
     pub(super) answers: HashMap<&'t str, usize>,
-    /// Frames that came a second time, and further answers to one request, with the line of the first.
+    /// Repeated frames, and further answers to one request, with the line of the first.
     pub(super) once_more: HashMap<usize, usize>,
     /// Queries by their resource.
     pub(super) queries: HashMap<&'t str, Vec<usize>>,
@@ -40,26 +40,25 @@ pub(super) struct Index<'t> {
     pub(super) by_uid: HashMap<String, Vec<Version>>,
     /// Frames that showed an object, by its uid, in order.
     pub(super) carriers: HashMap<String, Vec<Carrier>>,
-    /// Versions that were delivered, and those that answers showed.
+    /// Versions that were delivered; below, those that answers showed.
     pub(super) pushed: HashSet<Version>,
     pub(super) answered: HashSet<Version>,
-    /// Versions that answers to the edge's own writes have shown, by name: the line of the first such write. A write that
-    /// changes nothing shows what was there before it.
+    /// Versions that answers to the edge's own writes showed, by name, with the line of the first such write. A write
+    /// that changes nothing shows the state before it.
     pub(super) written: HashMap<(Key, String), usize>,
-    /// Objects that writes of the edge have created, by uid: the line of the write, and the
-    /// version that its answer shows.
+    /// Objects that writes of the edge created, by uid: the line of the write, and the version that its answer shows.
     pub(super) born: HashMap<String, (usize, u64)>,
-    /// Objects that went, by a line of the API or because the edge had them deleted.
+    /// Objects that were deleted, by an API line or at the request of the edge.
     pub(super) deleted: HashSet<Key>,
-    /// Objects that a line of the API shows.
+    /// Objects that an API line shows.
     pub(super) in_api: HashSet<Key>,
-    /// An older edge reports its node: the cloud brings old heartbeats to the present time
+    /// Whether an older edge reports its node: the cloud then replaces old heartbeats by the current time
     /// (docs/reference/kubeedge.md#older-edges).
     pub(super) has_node_reports: bool,
-    /// The last answer of the cloud on each connection: a stock cloud sends answers beside deliveries, so that a delivery does
-    /// not say that an earlier answer has gone (docs/reference/kubeedge.md#acknowledged-deliveries).
+    /// The last answer of the cloud on each connection. A KubeEdge cloud sends answers beside deliveries, so that a
+    /// delivery does not imply that an earlier answer was sent (docs/reference/kubeedge.md#acknowledged-deliveries).
     pub(super) last_answer: HashMap<Option<u64>, usize>,
-    /// Whether the cloud has a dynamic controller: one that is off, as it is unless the settings say so, answers nothing.
+    /// Whether the cloud has a dynamic controller. It is off unless configured, and then answers nothing.
     pub(super) has_dynamic: bool,
 }
 
@@ -138,7 +137,7 @@ impl<'t> Index<'t> {
         }
     }
 
-    /// The versions that the answer to a write tells of.
+    /// Records the versions that the answer to a write shows.
     fn take_written(&mut self, transcript: &Transcript, reply: &Frame) {
         let Some(asked) = self.requests.get(reply.parent()).copied() else { return };
         let Some(Event::Up(request)) = transcript.lines.get(asked).map(|line| &line.event) else { return };
@@ -167,7 +166,7 @@ impl<'t> Index<'t> {
         }
     }
 
-    /// The newest version of an object that a frame before this line has shown.
+    /// The newest version of an object that a frame before this line shows.
     pub(super) fn shown_before(&self, line: usize, uid: &str) -> Option<&Value> {
         let carriers = self.carriers.get(uid)?.iter().rev();
         carriers
@@ -176,7 +175,7 @@ impl<'t> Index<'t> {
             .and_then(|carrier| self.versions.get(&carrier.version))
     }
 
-    /// Whether an answer has shown this very version.
+    /// Whether an answer showed exactly this version.
     pub(super) fn is_answered(&self, version: &Version) -> bool {
         let carriers = self.carriers.get(&version.0);
         carriers.is_some_and(|all| all.iter().any(|carrier| carrier.is_answer && carrier.version == *version))

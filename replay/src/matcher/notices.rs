@@ -1,4 +1,4 @@
-//! What the cloud of dialect `tombolo` says unasked about no object.
+//! Unasked messages of a cloud of dialect `tombolo` that are about no object.
 
 use super::{Difference, Matcher, Progress, at};
 use crate::frame::Frame;
@@ -22,13 +22,13 @@ impl Matcher<'_> {
             None => Ok(Progress::Waiting),
             Some((candidate, mismatch)) => {
                 let live = &self.pushes[candidate].frame;
-                Err(at(line, Some(live), format!("what the cloud says differs at {mismatch}")))
+                Err(at(line, Some(live), format!("the message of the cloud differs at {mismatch}")))
             }
         }
     }
 }
 
-/// The rule under which a recorded notice need not come.
+/// The rule that excuses a missing recorded notice.
 fn circumstance(recorded: &Frame) -> Option<Rule> {
     match recorded.operation() {
         "ping" => Some(Rule::Keepalive),
@@ -40,7 +40,7 @@ fn circumstance(recorded: &Frame) -> Option<Rule> {
     }
 }
 
-/// Why a notice may come that was not recorded.
+/// The rule that allows a notice that was not recorded.
 pub(super) fn reason_of(frame: &Frame) -> Option<Rule> {
     (frame.operation() == "ping").then_some(Rule::Keepalive)
 }

@@ -1,5 +1,5 @@
-//! Writes of applications that NodeRestriction forbids to every node, whatever its roles are, and that a stock cloud made in
-//! its own name.
+//! Writes of applications that NodeRestriction forbids to every node regardless of its roles, and that a KubeEdge cloud
+//! made with its own credentials.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -17,14 +17,13 @@ pub struct Call {
     pub method: &'static str,
     /// Its path.
     pub path: String,
-    /// What the body is.
+    /// The content type of the body.
     pub content_type: String,
     /// Its body.
     pub body: Vec<u8>,
 }
 
-/// Group and plural of what NodeRestriction guards
-/// (docs/reference/kubernetes.md#noderestriction).
+/// Group and plural of the resources that NodeRestriction guards (docs/reference/kubernetes.md#noderestriction).
 const GUARDED: [(&str, &str); 6] = [
     ("core", "pods"),
     ("core", "nodes"),
@@ -35,7 +34,8 @@ const GUARDED: [(&str, &str); 6] = [
 ];
 
 impl Matcher<'_> {
-    /// The line of an application's write that the recorded cloud made and the run's refuses because no node may make it.
+    /// The line of an application's write that the recorded cloud made and the run's cloud refuses because no node may
+    /// make it.
     #[must_use]
     pub fn is_restricted(&self, answer: &Frame) -> Option<usize> {
         let asked = self.sent.get(answer.parent()).copied()?;
@@ -57,19 +57,19 @@ impl Matcher<'_> {
             && status(answer) == "Rejected"
             && refused
             && GUARDED.contains(&resource)
-            // Those it may write.
+            // Objects that a node may write.
             && !own
             && !(resource.1 == "pods" && of_status);
         restricted.then_some(asked)
     }
 
-    /// An administrator has done what was refused.
+    /// Records that an administrator made the refused write.
     pub fn restricted(&mut self) {
         self.rules.count(Rule::NodeRestriction);
     }
 }
 
-/// An answer that refuses, with what was made in its place.
+/// Turns a refusal into the answer for what was made in its place.
 #[must_use]
 pub fn approved(answer: &Frame, made: &Value) -> Frame {
     let mut answer = answer.as_json().clone();
@@ -80,7 +80,7 @@ pub fn approved(answer: &Frame, made: &Value) -> Frame {
     Frame::new(answer)
 }
 
-/// The call of a record that writes (docs/reference/kubeedge.md#application-records); none for any other.
+/// The API call of a record that writes (docs/reference/kubeedge.md#application-records); `None` for any other record.
 #[must_use]
 pub fn call_of(record: &Value) -> Option<Call> {
     let text = |name: &str| record[name].as_str().unwrap_or_default();

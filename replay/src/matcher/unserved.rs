@@ -1,4 +1,4 @@
-//! Answers to applications that ask of resources which the run's cluster does not serve.
+//! Answers to applications that request resources which the run's cluster does not serve.
 
 use std::collections::HashSet;
 
@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use crate::frame::Frame;
 
-/// The answer of the run as it would be if its cluster served what it refuses, as far as that is the only reason; none when
-/// nothing is refused for it. `undefined` are the resources that it does not serve.
+/// The answer of the run as it would be if its cluster served the resource, provided that this is the only reason for
+/// the refusal; `None` if nothing is refused for that reason. `undefined` are the resources that it does not serve.
 pub(super) fn answer(undefined: &HashSet<String>, recorded: &Frame, live: &Frame) -> Option<Frame> {
     if undefined.is_empty() || recorded.operation() != "applicationResponse" {
         return None;
@@ -30,7 +30,7 @@ pub(super) fn answer(undefined: &HashSet<String>, recorded: &Frame, live: &Frame
     Some(served)
 }
 
-/// Whether a record that reads was refused because there is no such resource.
+/// Whether a read record was refused because there is no such resource.
 fn is_refused(undefined: &HashSet<String>, record: &Value) -> bool {
     let key = record["Key"].as_str().unwrap_or_default();
     let resource: Vec<&str> = key.trim_start_matches('/').splitn(4, '/').take(3).collect();

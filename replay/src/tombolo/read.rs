@@ -1,4 +1,4 @@
-//! Frames of dialect `tombolo`, read from a transcript.
+//! Reads frames of dialect `tombolo` from a transcript.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use tombolo_proto::frame::{
 };
 use tombolo_proto::{
     CloudRevision, ContentHash, Epoch, Frame as Wire, Held, InventoryEntry, Lane, Message, NodeId, ObjectKey,
-    ObjectVersion, RequestId, Resource, ScopeId, Seq, SharedObject, StoreId, Uid, kubeedge,
+    ObjectVersion, RequestId, Resource, Seq, SharedObject, StoreId, SubscriptionId, Uid, kubeedge,
 };
 
-/// A line that stands for no frame: which member, and what is wrong with it.
+/// A line that is not a valid frame: the member, and what is wrong with it.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{member}: {problem}")]
 pub struct ReadError {
@@ -81,11 +81,11 @@ pub(super) fn frame(json: &Value) -> Read<(Lane, Wire)> {
         }),
         ("api", _) => Wire::Request(request(json, RequestBody::Api(api_request(json)?))?),
         (_, "inventory" | "part" | "caughtup" | "subscribe" | "unsubscribe" | "closed")
-            if group.starts_with("scope/") =>
+            if group.starts_with("subscription/") =>
         {
             scoped(json, operation)?
         }
-        _ if group.starts_with("scope/") => Wire::Deliver(deliver(json)?),
+        _ if group.starts_with("subscription/") => Wire::Deliver(deliver(json)?),
         _ => return fault("/route", format!("no frame has group {group:?} and operation {operation:?}")),
     };
     Ok((lane, wire))
@@ -111,32 +111,36 @@ fn time(json: &Value, pointer: &str) -> Read<i64> {
     parsed(pointer, id.rsplit('/').next().unwrap_or_default().parse())
 }
 
-fn scope(json: &Value) -> Read<ScopeId> {
+fn subscription(json: &Value) -> Read<SubscriptionId> {
     let number = position(json, "/route/group")?;
-    Ok(ScopeId(parsed("/route/group", u32::try_from(number))?))
+    Ok(SubscriptionId(parsed("/route/group", u32::try_from(number))?))
 }
 
 fn scoped(json: &Value, operation: &str) -> Read<Wire> {
-    let scope = scope(json)?;
+    let subscription = subscription(json)?;
     Ok(match operation {
-        "inventory" => Wire::InventoryRequest { scope },
+        "inventory" => Wire::InventoryRequest { subscription },
         "part" => {
             let last = json["content"]["last"] == true;
-            Wire::InventoryPart(InventoryPart { scope, entries: entries(&json["content"])?, last })
+            Wire::InventoryPart(InventoryPart { subscription, entries: entries(&json["content"])?, last })
         }
         "caughtup" => {
             let Some(epoch) = epoch(&json["content"]["epoch"])? else {
                 return fault("/content/epoch", "is missing");
             };
-            Wire::CaughtUp { scope, epoch, revision: CloudRevision(number(json, "/content/revision")?) }
+            Wire::CaughtUp {
+                subscription,
+                epoch,
+                revision: CloudRevision(number(json, "/content/revision")?),
+            }
         }
-        "subscribe" => Wire::Subscribe(subscribe(json, scope)?),
+        "subscribe" => Wire::Subscribe(subscribe(json, subscription)?),
         "closed" => Wire::SubscriptionClosed {
-            scope,
+            subscription,
             code: small(json, "/content/code")?,
             reason: text(json, "/content/reason")?.to_owned(),
         },
-        _ => Wire::Unsubscribe { scope },
+        _ => Wire::Unsubscribe { subscription },
     })
 }
 
@@ -204,7 +208,7 @@ fn hello(json: &Value) -> Read<Hello> {
         features: number(content, "/features")?,
         inventory: inventory(&content["inventory"])?,
         agent: text(content, "/agent")?.to_owned(),
-        // Recordings do not tell processes apart.
+        // Recordings do not distinguish processes.
         instance: 0,
         attestation: proof(content, "/attestation")?,
     })
@@ -241,10 +245,10 @@ fn welcome(json: &Value) -> Read<Welcome> {
     })
 }
 
-/// What an edge holds, as it stands in a transcript.
+/// The inventory of an edge from a transcript.
 ///
 /// # Errors
-/// Which member is missing or wrong.
+/// Names the member that is missing or wrong.
 fn inventory(json: &Value) -> Read<Inventory> {
     if json.get("entries").is_some() {
         return entries(json).map(Inventory::Full);
@@ -314,7 +318,7 @@ fn deliver(json: &Value) -> Read<Deliver> {
             Change::Upsert(SharedObject::new(key, version(&told)?, body, dependencies).into())
         }
     };
-    Ok(Deliver { seq: Seq(position(json, "/header/msg_id")?), scope: scope(json)?, change })
+    Ok(Deliver { seq: Seq(position(json, "/header/msg_id")?), subscription: subscription(json)?, change })
 }
 
 fn ack(json: &Value) -> Read<Wire> {
@@ -343,10 +347,10 @@ fn refusal(json: &Value) -> Read<Refusal> {
     })
 }
 
-fn subscribe(json: &Value, scope: ScopeId) -> Read<Subscribe> {
+fn subscribe(json: &Value, subscription: SubscriptionId) -> Read<Subscribe> {
     let content = &json["content"];
     Ok(Subscribe {
-        scope,
+        subscription,
         resource: resource(text(json, "/route/resource")?)?,
         namespace: text(content, "/namespace")?.to_owned(),
         label_selector: text(content, "/label_selector")?.to_owned(),

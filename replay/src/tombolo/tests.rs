@@ -5,7 +5,7 @@ use tombolo_proto::codec;
 
 use super::*;
 
-/// The frames of the protocol's own fixtures: every kind there is.
+/// The frames of the protocol's own fixtures, which cover every kind of frame.
 fn frames() -> Vec<(String, Wire)> {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../proto/fixtures/v1");
     let files = std::fs::read_dir(folder).expect("fixtures").map(|entry| entry.expect("an entry").path());

@@ -1,4 +1,4 @@
-//! Whose connection it is, where the lines do not say it.
+//! Finds the node of each connection whose lines do not name it.
 
 use std::collections::BTreeMap;
 
@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use super::{Event, Line};
 
-/// Adds the connections whose frames name a node: its own Node, reports about it, its lease, or the sender of an
-/// application (docs/reference/kubeedge.md#resource-paths). `header` is the node of all others.
+/// Adds the connections whose frames name a node: by its own Node, reports about it, its lease, or the sender of an
+/// application's request (docs/reference/kubeedge.md#resource-paths). `header` is the node of all other connections.
 pub(super) fn infer(lines: &[Line], header: Option<&str>, nodes: &mut BTreeMap<u64, String>) {
     let mut inferred: BTreeMap<u64, &str> = BTreeMap::new();
     for line in lines {

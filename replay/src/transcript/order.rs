@@ -1,7 +1,7 @@
-//! Changes of the API before the answers that show them.
+//! Moves changes of the API before the answers that show them.
 //!
-//! A recorder sees the API through a watch of its own. What a question is answered with may come from a read that was
-//! faster than the watch; a run that made the change only where its line stands would answer "not found".
+//! A recorder sees the API through its own watch. An answer may come from a read that was faster than the watch. A run
+//! that made the change only at its line would then answer "not found".
 
 use std::collections::HashMap;
 
@@ -11,8 +11,8 @@ use super::{Event, Line, Transcript, Verb};
 use crate::frame::{Ask, Frame};
 
 impl Transcript {
-    /// The same lines, where every change that the answer to a question shows stands before the question. Changes of one
-    /// object keep their order, and nothing moves behind anything that it stood before.
+    /// The same lines, with every change that an answer shows placed before the request. Changes of one object keep
+    /// their order, and no change moves to a later position.
     #[must_use]
     pub fn with_changes_before_answers(&self) -> Self {
         let mut ordered = self.clone();
@@ -27,7 +27,7 @@ impl Transcript {
     }
 }
 
-/// Where the question stands that the line answers; none when it answers no pure question.
+/// The line of the read that a line answers; `None` if it does not answer a pure read.
 fn question(lines: &[Line], answer: usize) -> Option<usize> {
     let Event::Down(frame) = &lines[answer].event else { return None };
     let parent = frame.parent();
@@ -38,14 +38,14 @@ fn question(lines: &[Line], answer: usize) -> Option<usize> {
     (!parent.is_empty()).then(|| lines[..answer].iter().rposition(asks))?
 }
 
-/// Moves the changes that an answer shows before its question. By how much the answer itself has moved.
+/// Moves the changes that an answer shows before its request. Returns by how many lines the answer moved.
 fn hoist(lines: &mut Vec<Line>, question: usize, answer: usize) -> usize {
     let Event::Down(frame) = &lines[answer].event else { return 0 };
     let shown = shown(frame);
     let mut moved = Vec::new();
     for (uid, version) in shown {
         let of_object = |line: &Line| match &line.event {
-            // The last state of what is deleted has a version that was shown before.
+            // The last state of a deleted object has a version that was shown before.
             Event::Api(Verb::Create | Verb::Update, object) => {
                 identity(object).filter(|(own, _)| *own == uid).map(|(_, version)| version)
             }
@@ -65,7 +65,7 @@ fn hoist(lines: &mut Vec<Line>, question: usize, answer: usize) -> usize {
     moved.iter().filter(|from| **from > answer).count()
 }
 
-/// UIDs and versions of the objects in an answer.
+/// Uids and versions of the objects in an answer.
 fn shown(answer: &Frame) -> HashMap<String, String> {
     answer.objects().iter().filter_map(identity).collect()
 }

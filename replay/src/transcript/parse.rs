@@ -1,4 +1,4 @@
-//! Reading a transcript.
+//! Parses a transcript.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::{Event, LINE_LEN_MAX, LINES_MAX, Line, Transcript, TranscriptError, Verb, nodes};
 use crate::frame::Frame;
 
-/// Reads the text of a transcript.
+/// Parses the text of a transcript.
 pub(super) fn transcript(text: &str) -> Result<Transcript, TranscriptError> {
     let mut reader = Reader::default();
     let whole = text.is_empty() || text.ends_with('\n');
@@ -28,14 +28,14 @@ struct Reader {
 }
 
 impl Reader {
-    /// One line. The last one of a file may be there in part.
+    /// Takes one line. The last line of a file may be incomplete.
     fn take(&mut self, number: usize, text: &str, may_be_cut: bool) -> Result<(), TranscriptError> {
         if text.len() > LINE_LEN_MAX {
-            let problem = format!("the line has {} bytes; one has at most {LINE_LEN_MAX}", text.len());
+            let problem = format!("the line has {} bytes; the maximum is {LINE_LEN_MAX}", text.len());
             return Err(TranscriptError { line: number, column: LINE_LEN_MAX, problem });
         }
         if self.lines.len() >= LINES_MAX {
-            return Err(fault(number, text, "a transcript has at most a million lines; cut it into files"));
+            return Err(fault(number, text, "a transcript has at most a million lines; split it into files"));
         }
         let value: Value = match serde_json::from_str(text) {
             Ok(value) => value,
@@ -46,14 +46,14 @@ impl Reader {
             Err(error) => return Err(no_json(number, &error)),
         };
         let Value::Object(members) = value else {
-            return Err(fault(number, text, "this is no JSON object"));
+            return Err(fault(number, text, "this is not a JSON object"));
         };
         if self.header.is_some() {
             return self.line(number, text, members);
         }
         if members.contains_key("dir") {
             let problem =
-                "this is no header: the first line is an object with \"node\", the name of the node";
+                "this is not a header: the first line must be an object with \"node\", the name of the node";
             return Err(fault(number, text, problem).at(text, "dir"));
         }
         self.header = Some(members);
@@ -72,7 +72,7 @@ impl Reader {
         if let (Some(conn), Some(node)) = (line.conn, node)
             && self.nodes.insert(conn, node.clone()).is_some_and(|known| known != node)
         {
-            let problem = "a connection is that of one node; this names another than a line before";
+            let problem = "a connection belongs to one node; an earlier line names a different one";
             return Err(fault(number, text, problem).at(text, "node"));
         }
         self.lines.push(line);
@@ -80,7 +80,7 @@ impl Reader {
     }
 
     fn finish(mut self) -> Result<Transcript, TranscriptError> {
-        let header = self.header.ok_or_else(|| fault(1, "", "a header is missing: the file is empty"))?;
+        let header = self.header.ok_or_else(|| fault(1, "", "the header is missing: the file is empty"))?;
         let named = header.get("node").and_then(Value::as_str).filter(|name| !name.is_empty());
         nodes::infer(&self.lines, named, &mut self.nodes);
         let node = named.map(str::to_owned).or_else(|| self.nodes.values().next().cloned());
@@ -98,7 +98,7 @@ impl Reader {
     }
 }
 
-/// Who records inside of a stock cloud sees paths that begin with `node/NAME`, which never crosses the wire
+/// A recorder inside a KubeEdge cloud sees paths that begin with `node/NAME`. This prefix never crosses the wire
 /// (docs/reference/kubeedge.md#resource-paths).
 fn as_on_the_wire(frame: &mut Frame, node: &str) {
     let inside =
@@ -114,7 +114,7 @@ fn fault(line: usize, text: &str, problem: &str) -> TranscriptError {
 }
 
 impl TranscriptError {
-    /// The same at a member of the line, if the line has it.
+    /// The same error at a member of the line, if the line has it.
     fn at(mut self, text: &str, member: &str) -> Self {
         if let Some(place) = text.find(&format!("\"{member}\"")) {
             self.column = place + 1;
@@ -123,14 +123,14 @@ impl TranscriptError {
     }
 }
 
-/// The library's text ends with the place, of which it knows only the column.
+/// The library's text ends with the position, but only its column is meaningful here.
 fn no_json(line: usize, error: &serde_json::Error) -> TranscriptError {
     let text = error.to_string();
     let what = text.split(" at line ").next().unwrap_or_default();
-    TranscriptError { line, column: error.column(), problem: format!("this is no JSON: {what}") }
+    TranscriptError { line, column: error.column(), problem: format!("this is not JSON: {what}") }
 }
 
-/// One line, or the member that is wrong and how.
+/// Parses one line. The error has the member that is wrong, and the reason.
 fn parse(number: usize, mut members: Map<String, Value>) -> Result<Line, (&'static str, String)> {
     let at_us = match members.get("at_us") {
         None => 0,
@@ -145,7 +145,7 @@ fn parse(number: usize, mut members: Map<String, Value>) -> Result<Line, (&'stat
         }
     };
     let frame = members.remove("frame").map(Frame::new);
-    let frame = || frame.ok_or(("frame", "\"frame\" is missing: what was said".to_owned()));
+    let frame = || frame.ok_or(("frame", "\"frame\" is missing: the message".to_owned()));
     let event = match members.get("dir").and_then(Value::as_str).unwrap_or_default() {
         "up" => Event::Up(frame()?),
         "down" => Event::Down(frame()?),

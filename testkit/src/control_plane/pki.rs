@@ -1,4 +1,4 @@
-//! Keys of the test control plane.
+//! Keys and certificates of the test control plane.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! HTTP/2 over TLS with a bearer token, and nothing above it: the load costs as little as it can.
+//! HTTP/2 over TLS with a bearer token and nothing above it, so that the load generator costs as little as possible.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use tokio_rustls::TlsConnector;
 
 use crate::target::{Endpoint, Target};
 
-/// One connection; copies share it.
+/// One connection; clones share it.
 #[derive(Clone)]
 pub(crate) struct Connection {
     sender: SendRequest<Full<Bytes>>,
@@ -46,10 +46,10 @@ impl Connection {
         })
     }
 
-    /// Sends a request and gives the head of the answer.
+    /// Sends a request and returns the head of the answer.
     ///
     /// # Errors
-    /// When the connection fails, or the answer is none of success.
+    /// When the connection fails, or the status is not a success.
     pub(crate) async fn send(&self, method: Method, path: &str, body: Bytes) -> Result<Response<Incoming>> {
         let mut sender = self.sender.clone();
         sender.ready().await?;

@@ -19,16 +19,16 @@ use crate::client::Connection;
 /// Bearer token of the administrator of either server.
 const TOKEN: &str = "admintoken";
 
-/// File in which the embedded server says where it listens.
+/// File in which the embedded server publishes its address.
 const ADDRESS_FILE: &str = "address";
 
 const START_WITHIN: Duration = Duration::from_secs(30);
 
-/// How a server is reached.
+/// Address and certificate authority of a server.
 pub(crate) struct Endpoint {
-    /// Where it listens.
+    /// The address on which it listens.
     pub(crate) address: SocketAddr,
-    /// PEM of the authority of its certificate.
+    /// PEM of the authority that signed its certificate.
     pub(crate) ca: String,
 }
 
@@ -45,7 +45,7 @@ pub(crate) trait Target {
         TOKEN
     }
 
-    /// Kills the API server and starts it again on what is stored, until it answers that it is ready.
+    /// Kills the API server, starts it again on the stored data, and waits until it reports ready.
     ///
     /// # Errors
     /// When it does not start.
@@ -54,7 +54,7 @@ pub(crate) trait Target {
     /// Processor time and memory of all its processes.
     ///
     /// # Errors
-    /// When one is gone.
+    /// When a process has ended.
     fn read(&self) -> Result<Reading>;
 }
 

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use crate::client::Connection;
 use crate::target::Target;
 
-/// Watches that share one connection, as those of one client do.
+/// Watches that share one connection, as the watches of one client do.
 const PER_CONNECTION: usize = 100;
 
 const EVENT_WITHIN: Duration = Duration::from_secs(30);
@@ -27,9 +27,9 @@ pub(crate) struct Watchers {
 }
 
 impl Watchers {
-    /// Opens them; they have seen nothing yet.
+    /// Opens the watches. They have not received any event yet.
     pub(crate) async fn open(target: &impl Target, path: &str, count: usize) -> Result<Self> {
-        // Bounded by one entry a watch and event, and an event is waited for before the next.
+        // Bounded by one entry per watch and event: each event is awaited before the next one is sent.
         let (sender, seen) = mpsc::unbounded_channel();
         let mut readers = JoinSet::new();
         let mut opened = 0;
@@ -44,26 +44,26 @@ impl Watchers {
         Ok(Self { count, seen, _readers: readers })
     }
 
-    /// Waits until every watch has seen one event more, and gives the times it took since `begin`.
+    /// Waits until every watch has received one more event, and returns the durations since `begin`.
     pub(crate) async fn all_see_one(&mut self, begin: Instant) -> Result<Vec<Duration>> {
         let mut times = Vec::with_capacity(self.count);
         while times.len() < self.count {
             let seen = tokio::time::timeout(EVENT_WITHIN, self.seen.recv()).await;
             let seen =
-                seen.with_context(|| format!("only {} of {} watches saw it", times.len(), self.count))?;
+                seen.with_context(|| format!("only {} of {} watches received it", times.len(), self.count))?;
             times.push(seen.context("every watch has ended")? - begin);
         }
         Ok(times)
     }
 
-    /// That nothing more was seen than what was waited for.
+    /// Fails if a watch received more events than were awaited.
     pub(crate) fn nothing_more(&mut self) -> Result<()> {
-        ensure!(self.seen.try_recv().is_err(), "a watch saw an event twice");
+        ensure!(self.seen.try_recv().is_err(), "a watch received an event twice");
         Ok(())
     }
 }
 
-/// Tells of every line.
+/// Reports the arrival of every line.
 async fn read(mut body: Incoming, seen: mpsc::UnboundedSender<Instant>) {
     while let Some(Ok(frame)) = body.frame().await {
         let Some(data) = frame.data_ref() else { continue };

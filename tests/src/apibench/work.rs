@@ -1,4 +1,4 @@
-//! The work that both servers do.
+//! The work that both servers are measured with.
 
 use std::fmt::Write as _;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -15,32 +15,32 @@ use crate::client::Connection;
 use crate::target::Target;
 use crate::watchers::Watchers;
 
-/// Requests under way at a time.
+/// Concurrent requests.
 const CONCURRENT: usize = 16;
 
 /// Bytes of data in an object.
 const DATA_LEN: usize = 1024;
 
-/// Lists of one measurement.
+/// Number of lists in one measurement.
 const LISTS: usize = 5;
 
-/// Events that every watch gets.
+/// Number of events that every watch receives.
 const EVENTS: usize = 20;
 
-/// Time in which memory comes to rest before it is read.
+/// Time for memory to settle before it is read.
 const REST: Duration = Duration::from_secs(2);
 
-/// At least this many times less processor time, and memory, than kube-apiserver with etcd.
+/// Target: at least this many times less processor time, and memory, than kube-apiserver with etcd.
 const AIM_CPU: Option<f64> = Some(5.0);
 const AIM_MEMORY: Option<f64> = Some(10.0);
 
 const NAMESPACE: &str = "/api/v1/namespaces/default/configmaps";
 
-/// How much to do.
+/// The amount of work.
 pub(crate) struct Plan {
-    /// ConfigMaps.
+    /// Number of ConfigMaps.
     pub(crate) objects: usize,
-    /// Watches.
+    /// Number of watches.
     pub(crate) watchers: usize,
 }
 
@@ -49,11 +49,11 @@ pub(crate) struct Figure {
     pub(crate) name: &'static str,
     pub(crate) unit: &'static str,
     pub(crate) value: f64,
-    /// How many times less than kube-apiserver with etcd it should be.
+    /// Target: how many times less than kube-apiserver with etcd.
     pub(crate) aim: Option<f64>,
 }
 
-/// Does all of it.
+/// Runs all measurements.
 pub(crate) async fn measure(target: &mut impl Target, plan: &Plan) -> Result<Vec<Figure>> {
     let mut figures = load(&*target, plan).await?;
     let began = Instant::now();
@@ -69,7 +69,7 @@ pub(crate) async fn measure(target: &mut impl Target, plan: &Plan) -> Result<Vec
 
 async fn load(target: &impl Target, plan: &Plan) -> Result<Vec<Figure>> {
     let bench = Bench { target, connection: Connection::open(target).await? };
-    // The first requests load code and fill caches: they count for nobody.
+    // The first requests load code and fill caches, so they are not measured.
     bench
         .each(0..CONCURRENT, Method::POST, |number| (NAMESPACE.to_owned(), config_map("warm", number, 0)))
         .await?;
@@ -125,7 +125,7 @@ impl<T: Target> Bench<'_, T> {
         Ok(Figure { name, unit: "µs of CPU", value: used.as_secs_f64() * 1e6 / count as f64, aim: AIM_CPU })
     }
 
-    /// One request a number, [`CONCURRENT`] at a time.
+    /// Sends one request per number, [`CONCURRENT`] at a time.
     async fn each(
         &self,
         numbers: std::ops::Range<usize>,
@@ -225,14 +225,14 @@ struct PageMetadata {
     next: String,
 }
 
-/// What settings are called: as many as make some of them occur twice in an object, and all of them in many.
+/// Words that setting names consist of: few enough that some occur twice in an object, and all of them in many objects.
 const WORDS: [&str; 16] = [
     "address", "backoff", "cache", "database", "endpoint", "feature", "interval", "level", "limit", "log",
     "memory", "pool", "queue", "retry", "timeout", "worker",
 ];
 
-/// A ConfigMap of [`DATA_LEN`] bytes whose data depends on the version: settings whose names are words, and whose values
-/// are numbers that nothing can guess. Of such a text a third is random.
+/// A ConfigMap of [`DATA_LEN`] bytes whose data depends on the version. It contains settings whose names are words and
+/// whose values are unpredictable numbers. A third of such a text is random.
 fn config_map(name: &str, number: usize, version: usize) -> Bytes {
     let mut text = String::new();
     let mut random = DefaultHasher::new();

@@ -1,4 +1,4 @@
-//! What the agent of one node costs: memory, and a day's traffic of a node on which nothing happens.
+//! The cost of one node's agent: memory, and the daily traffic of a node on which nothing happens.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,14 +13,14 @@ use super::table::Row;
 
 const NODE: &str = "bench";
 
-/// How much shorter than by default the node's periods are while its traffic is measured.
+/// Factor by which the node's periods are shortened while its traffic is measured.
 const HASTE: u64 = 10;
 
-/// The agent's periods of lease and status, in milliseconds (`edge/src/config.rs`).
+/// The agent's default lease and status periods, in milliseconds (`edge/src/config.rs`).
 const LEASE_MILLIS: u64 = 10_000;
 const STATUS_MILLIS: u64 = 300_000;
 
-/// Time for which traffic is measured: a multiple of the shortened periods.
+/// Duration of the traffic measurement: a multiple of the shortened periods.
 const MEASURED: Duration = Duration::from_millis(2 * STATUS_MILLIS / HASTE);
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -29,11 +29,11 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 const IDLE_PODS: usize = 5;
 const PODS: usize = 50;
 
-/// Memory and traffic of an `edgecore` built for a device, its local API on and asked.
+/// Measures memory and traffic of an `edgecore` built for a device, with its local API enabled and in use.
 pub(crate) async fn measure() -> Result<Vec<Row>> {
     let mut world = World::start(Api::Real, Transport::WebSocket).await?;
     world.set_periods(LEASE_MILLIS / HASTE, STATUS_MILLIS / HASTE);
-    // A relay that is never full: it counts what passes.
+    // A relay without a rate limit: it only counts the bytes that pass.
     world.slow_down(u32::MAX).await?;
     world.start_edge_program(NODE, &device_edgecore()?).await?;
     let objects = Objects::new(world.client().await?).await?;
@@ -58,16 +58,16 @@ pub(crate) async fn measure() -> Result<Vec<Row>> {
     ])
 }
 
-/// `edgecore` of profile `device`, which `cargo xtask bench` builds beside the other programs.
+/// The `edgecore` with profile `device`, which `cargo xtask bench` builds beside the other programs.
 fn device_edgecore() -> Result<PathBuf> {
     let own = std::env::current_exe()?;
-    let target = own.ancestors().nth(2).context("the benchmark is in no target folder")?;
+    let target = own.ancestors().nth(2).context("the benchmark is not in a target folder")?;
     let path = target.join("device/edgecore");
     ensure!(path.is_file(), "{} is not built: run `cargo xtask bench`", path.display());
     Ok(path)
 }
 
-/// Creates pods and waits until the local API lists them and they run.
+/// Creates pods and waits until the local API lists them as running.
 async fn add_pods(world: &World, objects: &Objects, numbers: std::ops::Range<usize>) {
     for number in numbers {
         let name = format!("pod-{number}");
@@ -77,7 +77,7 @@ async fn add_pods(world: &World, objects: &Objects, numbers: std::ops::Range<usi
                 _ => Ok(()),
             }
         };
-        // A new namespace has no ServiceAccount for a moment, and pods are refused until it has.
+        // A new namespace has no ServiceAccount at first, and pods are rejected until it has one.
         wait_for("a pod to be created", DEADLINE, create).await;
     }
     wait_for("every pod to run", DEADLINE, || async {

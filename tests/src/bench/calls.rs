@@ -1,4 +1,4 @@
-//! What nodes that come back cost the API server: calls of cloudcore in its audit log, by kind.
+//! What returning nodes cost the API server: the calls of cloudcore in its audit log, by kind.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,26 +17,27 @@ use tombolo_tests::world::{Api, DEADLINE, Transport, World};
 
 use super::hollow::HollowNode;
 
-/// Certificates asked for at a time.
+/// Concurrent certificate requests.
 const AT_ONCE: usize = 64;
 
-/// Nodes that connect and ask at a time. With thousands, two cores take longer to answer than a question may take, and a node
-/// that asks again is not what is counted here.
+/// Nodes that connect and send requests at a time. With thousands, two cores take longer to answer than a request may
+/// take, and the retries of nodes are not what this counts.
 const ASKING: usize = 256;
 
-/// Longer than cloudcore believes a copy of a document: what is asked for anew after an hour is asked for anew here.
+/// Longer than cloudcore caches a document, so that documents that are fetched again after an hour are fetched again
+/// here.
 const AWAY: Duration = Duration::from_secs(6);
 
-/// Calls of one cloudcore for so many nodes that come back, and prints them.
+/// Counts the calls of one cloudcore when this many nodes come back, and prints them.
 pub(crate) async fn measure(nodes: u32) -> Result<()> {
     let world = World::start(Api::Real, Transport::WebSocket).await?;
     let fleet = enlist(&world, nodes).await?;
-    eprintln!("bench: {nodes} nodes come");
+    eprintln!("bench: {nodes} nodes connect for the first time");
     let fleet = come_and_go(fleet).await.context("the first connections")?;
     tokio::time::sleep(AWAY).await;
     let before = calls(&world)?.len();
     eprintln!("bench: {nodes} nodes come back");
-    come_and_go(fleet).await.context("the nodes come back")?;
+    come_and_go(fleet).await.context("the second connections")?;
     let calls = calls(&world)?;
     let mut kinds: BTreeMap<String, usize> = BTreeMap::new();
     for event in calls.get(before..).context("the audit log has shrunk")? {
@@ -47,7 +48,7 @@ pub(crate) async fn measure(nodes: u32) -> Result<()> {
     Ok(())
 }
 
-/// Hollow nodes with their certificates.
+/// Creates hollow nodes with their certificates.
 async fn enlist(world: &World, nodes: u32) -> Result<Vec<HollowNode>> {
     let token = NewToken { names: Vec::new(), uses: nodes, life: DEADLINE * 40, replace: false };
     let token = tombolo_testkit::wait_for_value("a join token", DEADLINE, || world.new_token(&token)).await;
@@ -65,7 +66,7 @@ async fn enlist(world: &World, nodes: u32) -> Result<Vec<HollowNode>> {
     stream::iter(0..nodes).map(enlisted).buffer_unordered(AT_ONCE).try_collect().await
 }
 
-/// Connects all nodes, each of which stays until the last one has everything, and cuts their connections.
+/// Connects all nodes, keeps each connected until the last one has received everything, and cuts their connections.
 async fn come_and_go(fleet: Vec<HollowNode>) -> Result<Vec<HollowNode>> {
     let (over, is_over) = watch::channel(());
     let (arrived, mut arrivals) = mpsc::channel(AT_ONCE);
@@ -80,7 +81,7 @@ async fn come_and_go(fleet: Vec<HollowNode>) -> Result<Vec<HollowNode>> {
                 let _turn = asking.acquire().await;
                 node.come(node.connect().await?).await?
             };
-            arrived.send(()).await.context("nobody counts")?;
+            arrived.send(()).await.context("the counter has ended")?;
             loop {
                 tokio::select! {
                     step = connected.step() => step?,
@@ -95,7 +96,7 @@ async fn come_and_go(fleet: Vec<HollowNode>) -> Result<Vec<HollowNode>> {
             Some(()) = arrivals.recv() => there += 1,
             Some(ended) = running.join_next() => {
                 ended??;
-                return Err(anyhow!("a node has left before the last one was there"));
+                return Err(anyhow!("a node left before the last one was connected"));
             }
         }
     }
@@ -107,7 +108,7 @@ async fn come_and_go(fleet: Vec<HollowNode>) -> Result<Vec<HollowNode>> {
     Ok(fleet)
 }
 
-/// What cloudcore has called so far. A watch is in the log when it has ended: it began before.
+/// The calls of cloudcore so far. A watch appears in the log when it has ended; it began earlier.
 fn calls(world: &World) -> Result<Vec<AuditEvent>> {
     let events = world.plane.as_ref().context("a real control plane")?.audit_events()?;
     let own = |event: &AuditEvent| event.user.ends_with(":tombolo-cloudcore") && event.verb != "watch";

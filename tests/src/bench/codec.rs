@@ -1,4 +1,4 @@
-//! What a 2 KiB pod message costs in the codecs of both dialects.
+//! The cost of a 2 KiB pod message in the codecs of both dialects.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -10,13 +10,13 @@ use tombolo_proto::{codec, kubeedge, package};
 use super::fixture::{deliver, message, pod};
 use super::table::Row;
 
-/// Runs of one measurement; the median counts, because others use the machine, too.
+/// Runs of one measurement. The median counts, because other programs use the machine too.
 const RUNS: usize = 31;
 
-/// Calls of one run.
+/// Number of calls in one run.
 const CALLS: u32 = 5_000;
 
-/// Sizes on the wire, and time to write and to read.
+/// Sizes on the wire, and the time to encode and to decode.
 pub(crate) fn measure() -> Result<Vec<Row>> {
     let body = pod();
     let (frame, message) = (deliver(&body), message(&body));

@@ -1,4 +1,4 @@
-//! A hollow node that asks what an agent asks once it is connected, and holds nothing.
+//! A hollow node: it sends the requests that an agent sends once it is connected, and stores nothing.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ use tombolo_proto::message::{
     is_passing,
 };
 use tombolo_proto::session::{EdgeConfig, EdgeEvent, EdgeSession, EdgeView};
-use tombolo_proto::{InventoryEntry, NodeId, Resource, ScopeId, StoreId};
+use tombolo_proto::{InventoryEntry, NodeId, Resource, StoreId, SubscriptionId};
 use tombolo_runtime::time::unix_millis;
 
-/// How long a question may take while a whole fleet asks.
+/// How long a request may take while a whole fleet sends requests.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A node that is not connected.
@@ -26,14 +26,15 @@ pub(crate) struct HollowNode {
     pub(crate) node: NodeId,
     pub(crate) identity: Identity,
     pub(crate) target: Target,
-    /// It has been there before: an agent's store has its Node then, and makes neither that nor its Lease.
+    /// Whether it was connected before. An agent's store has its Node then, so it creates neither the Node nor its
+    /// Lease.
     pub(crate) returns: bool,
 }
 
 struct NothingHeld;
 
 impl EdgeView for NothingHeld {
-    fn inventory(&self, _scope: ScopeId) -> Vec<InventoryEntry> {
+    fn inventory(&self, _subscription: SubscriptionId) -> Vec<InventoryEntry> {
         Vec::new()
     }
 }
@@ -44,19 +45,19 @@ pub(crate) struct Connected {
     session: EdgeSession,
     link: Link,
     clock: Clock,
-    /// Questions without an answer, selections that have not come, and whether the lease was renewed.
+    /// Unanswered requests, selections that have not caught up, and whether the lease was renewed.
     awaited: (usize, usize, bool),
-    /// The scope of all Nodes, until the first of them has come.
-    nodes: Option<ScopeId>,
+    /// The subscription of all Nodes, until the first Node has arrived.
+    nodes: Option<SubscriptionId>,
 }
 
 impl HollowNode {
-    /// Dials.
+    /// Dials the hub.
     pub(crate) async fn connect(&self) -> Result<Link> {
         Ok(connect(self.target.clone(), self.identity.client_tls()?).await?)
     }
 
-    /// Asks everything over a new connection, and waits until all of it is answered.
+    /// Sends all requests over a new connection, and waits until all of them are answered.
     pub(crate) async fn come(&mut self, link: Link) -> Result<Connected> {
         let clock = Clock::start();
         let config = EdgeConfig::new(self.node.clone(), StoreId(rand::random()));
@@ -83,12 +84,12 @@ impl Connected {
         }
         self.session.renew_lease(i64::try_from(unix_millis())?.saturating_mul(1000));
         for (group, version, name) in WARM_SET {
-            let scope = self.session.next_scope();
+            let subscription = self.session.next_subscription();
             if name == "nodes" {
-                self.nodes = Some(scope);
+                self.nodes = Some(subscription);
             }
             self.session.subscribe(Subscribe {
-                scope,
+                subscription,
                 resource: Resource::new(group, version, name),
                 namespace: String::new(),
                 label_selector: String::new(),
@@ -102,7 +103,7 @@ impl Connected {
         Ok(())
     }
 
-    /// Goes on until there is something to look at.
+    /// Runs until there is an event to process.
     pub(crate) async fn step(&mut self) -> Result<()> {
         let (session, now) = (&mut self.session, self.clock.now());
         pump(&mut self.link, |lane| session.poll_transmit(now, lane))?;
@@ -125,40 +126,43 @@ impl Connected {
 
     fn handle(&mut self, event: EdgeEvent) -> Result<()> {
         match event {
-            EdgeEvent::Deliver { lane, seq, scope, .. } => {
+            EdgeEvent::Deliver { lane, seq, subscription, .. } => {
                 self.session.committed(lane, seq);
-                // Every agent follows all Nodes, and is told of those that have changed while it was away. Thousands of hollow
-                // nodes, which remember nothing, would be told of all of them: they have asked, and end it with the first.
-                if self.nodes == Some(scope) {
-                    self.session.unsubscribe(scope);
-                    self.caught_up(scope);
+                // Every agent follows all Nodes and receives those that have changed while it was away. Thousands of
+                // hollow nodes, which store nothing, would receive all Nodes. They subscribe, and unsubscribe when the
+                // first Node arrives.
+                if self.nodes == Some(subscription) {
+                    self.session.unsubscribe(subscription);
+                    self.caught_up(subscription);
                 }
             }
             EdgeEvent::Reply(reply) => {
                 self.awaited.0 = self.awaited.0.saturating_sub(1);
                 match &reply.body {
-                    // What is there already is as good, and at first the status may come before its Node.
+                    // An existing object is fine too, and at first the status may arrive before its Node.
                     ReplyBody::Api(reply) if matches!(reply.code, 200 | 201 | 404 | 409) => {}
                     ReplyBody::Api(reply) => {
-                        bail!("an answer with code {}: {}", reply.code, String::from_utf8_lossy(&reply.body));
+                        bail!("the answer has code {}: {}", reply.code, String::from_utf8_lossy(&reply.body));
                     }
                     ReplyBody::Message(answer) => self.registered(answer)?,
                 }
             }
-            EdgeEvent::CaughtUp { scope, .. } if scope != ScopeId::NODE => self.caught_up(scope),
-            // A cluster without the grids' definitions.
+            EdgeEvent::CaughtUp { subscription, .. } if subscription != SubscriptionId::NODE => {
+                self.caught_up(subscription)
+            }
+            // A cluster without the definitions of the grids.
             EdgeEvent::SubscriptionClosed { code: 404, .. } => {
                 self.awaited.1 = self.awaited.1.saturating_sub(1);
             }
             EdgeEvent::SubscriptionClosed { code, reason, .. } => bail!("subscription: {code}: {reason}"),
             EdgeEvent::LeaseRenewed { code, .. } => {
-                // The lease may be made at the same time: an agent renews it again.
+                // The lease may be created at the same time; an agent renews it again.
                 match code {
                     404 => self.session.renew_lease(i64::try_from(unix_millis())?.saturating_mul(1000)),
                     _ => self.awaited.2 = true,
                 }
             }
-            EdgeEvent::RequestTimedOut(_) => bail!("a question has no answer"),
+            EdgeEvent::RequestTimedOut(_) => bail!("a request was not answered"),
             EdgeEvent::Closed(goodbye) => bail!("{:?}: {}", goodbye.reason, goodbye.message),
             EdgeEvent::Welcomed { .. }
             | EdgeEvent::CaughtUp { .. }
@@ -170,7 +174,7 @@ impl Connected {
 }
 
 impl Connected {
-    /// A registration that had to wait too long is asked for again, as an agent does.
+    /// A registration that waited too long is retried, as an agent does.
     fn registered(&mut self, answer: &Message) -> Result<()> {
         match Outcome::read(&answer.content)? {
             Outcome::Failed(error) if is_passing(error.code) => {
@@ -184,16 +188,16 @@ impl Connected {
         Ok(())
     }
 
-    /// What was selected has come, as far as it is wanted.
-    fn caught_up(&mut self, scope: ScopeId) {
-        if self.nodes == Some(scope) {
+    /// A selection has caught up, as far as this node needs it.
+    fn caught_up(&mut self, subscription: SubscriptionId) {
+        if self.nodes == Some(subscription) {
             self.nodes = None;
         }
         self.awaited.1 = self.awaited.1.saturating_sub(1);
     }
 }
 
-/// What an agent makes whose store has no Node: that, and its Lease.
+/// What an agent whose store has no Node creates: the Node and its Lease.
 fn made(node: &NodeId) -> Result<Vec<RequestBody>> {
     let leases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
     let lease = json!({
@@ -204,7 +208,7 @@ fn made(node: &NodeId) -> Result<Vec<RequestBody>> {
     Ok(vec![RequestBody::Message(Box::new(registration(node)?)), lease])
 }
 
-/// The Node of an agent that has none.
+/// The Node that such an agent registers.
 fn registration(node: &NodeId) -> Result<Message> {
     let path = ObjectPath::new("", ResourceType::Node, node.as_str());
     let route = Route::new(Source::Edged, Group::Meta, Operation::Insert, path.into());
@@ -213,7 +217,7 @@ fn registration(node: &NodeId) -> Result<Message> {
     Ok(Message::new(id, i64::try_from(unix_millis())?, route, Content::from_value(&object)?))
 }
 
-/// What it asks in every session: it reports its status, and reads what is published.
+/// The requests of every session: they report the node's status and read published documents.
 fn questions(node: &NodeId) -> Vec<RequestBody> {
     let status = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}});
     let mut all = vec![call(

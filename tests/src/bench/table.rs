@@ -10,18 +10,18 @@ use tombolo_tests::world::Transport;
 pub(crate) struct Row {
     name: String,
     value: f64,
-    /// The floor's figure, and the ratio of this one to it.
+    /// The floor's figure, and the ratio of this figure to it.
     floor: Option<(f64, f64)>,
     target: Option<f64>,
 }
 
-/// What one run of the floor and one of cloudcore showed.
+/// The results of one run of the floor and one of cloudcore.
 pub(crate) struct Run {
     /// The floor's figures by name.
     pub(crate) floor: Value,
-    /// Those of `tombolo swarm`, in a list.
+    /// The figures of `tombolo swarm`, in a list.
     pub(crate) figures: Value,
-    /// Every kind of API write by cloudcore, and how often.
+    /// Every kind of API write by cloudcore, and its count.
     pub(crate) writes: BTreeMap<String, usize>,
 }
 
@@ -36,7 +36,7 @@ impl Run {
     }
 }
 
-/// The middle one; none when there is none.
+/// The median; none if there are no values.
 fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
@@ -49,7 +49,7 @@ impl Row {
         Self { name, value, floor: None, target: None }
     }
 
-    /// `floor`: the floor's figure and the ratio to it.
+    /// Adds `floor`: the floor's figure and the ratio to it.
     fn beside(mut self, floor: Option<(f64, f64)>) -> Self {
         self.floor = floor;
         self
@@ -61,11 +61,11 @@ impl Row {
     }
 }
 
-/// A figure of `tombolo swarm`, the floor's figure beside it, and what must be reached.
+/// A figure of `tombolo swarm`, the matching figure of the floor, and the target.
 struct Line {
     figure: &'static str,
     floor: Option<&'static str>,
-    /// Absolute target over WebSocket and QUIC; none: 1.5 times the floor alone.
+    /// Absolute target over WebSocket and QUIC; if none, the target is 1.5 times the floor.
     targets: Option<(f64, f64)>,
 }
 
@@ -96,7 +96,7 @@ const LINES: [Line; 20] = [
     line("reconnect with nothing changed, round trips", None, Some((1.0, 1.0))),
 ];
 
-/// The swarm's figures beside the floor's: of each figure and of each ratio the middle one of all runs.
+/// The swarm's figures beside the floor's: for each figure and each ratio, the median of all runs.
 pub(crate) fn beside_floor(transport: Transport, runs: &[Run]) -> Result<Vec<Row>> {
     let mut rows: Vec<Row> = LINES.iter().filter_map(|line| row(line, transport, runs)).collect();
     let writes = median(runs.iter().filter_map(Run::writes_per_delivery)).context("no deliveries counted")?;

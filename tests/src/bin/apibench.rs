@@ -1,7 +1,7 @@
-//! What the embedded API server costs beside kube-apiserver with etcd, in one run: `cargo xtask api-bench`.
+//! The cost of the embedded API server beside kube-apiserver with etcd, in one run: `cargo xtask api-bench`.
 //!
-//! Both do the same work with the disk synchronised before an answer. Processor time and memory are those of the
-//! servers' own processes, etcd's included; the load comes from this one.
+//! Both do the same work, and sync to disk before they answer. Processor time and memory are those of the servers' own
+//! processes, including etcd. The load comes from this process.
 
 #[path = "../apibench/client.rs"]
 mod client;
@@ -21,10 +21,10 @@ use clap::builder::RangedU64ValueParser;
 use target::{EmbeddedServer, RealServer, Target};
 use work::{Figure, Plan};
 
-/// What to measure; `cargo xtask api-bench` builds the programs and says it.
+/// What to measure. `cargo xtask api-bench` builds the programs and starts this one.
 #[derive(Parser)]
 struct Options {
-    /// Runs of each server, in turns; of each figure the middle one is printed.
+    /// Runs of each server, alternating; the median of each figure is printed.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
 
@@ -32,11 +32,11 @@ struct Options {
     #[arg(long, num_args = 1.., default_values_t = [1_000, 10_000], value_parser = at_least_one())]
     objects: Vec<usize>,
 
-    /// Number of watches that are open side by side.
+    /// Number of watches that are open at the same time.
     #[arg(long, default_value_t = 1_000, value_parser = at_least_one())]
     watchers: usize,
 
-    /// Be the embedded server that is measured, with its data in this folder.
+    /// Run as the embedded server that is measured, with its data in this folder.
     #[arg(long, hide = true)]
     serve: Option<PathBuf>,
 }
@@ -70,7 +70,7 @@ async fn measure(mut target: impl Target, plan: &Plan) -> Result<Vec<Figure>> {
     figures.with_context(|| format!("while {} was measured", target.name()))
 }
 
-/// One line a figure: ours, theirs, and how many times more theirs is.
+/// Prints one line per figure: ours, theirs, and how many times larger theirs is.
 fn print(objects: usize, ours: &[Vec<Figure>], real: &[Vec<Figure>]) -> Result<()> {
     println!("\n{objects} ConfigMaps of 1 KiB");
     println!("{:<46} {:>12} {:>16} {:>8} {:>8}", "", "embedded", "apiserver + etcd", "times", "aim");
@@ -83,7 +83,7 @@ fn print(objects: usize, ours: &[Vec<Figure>], real: &[Vec<Figure>]) -> Result<(
         let (own, other) = (middle(ours), middle(real));
         let name = format!("{} [{}]", figure.name, figure.unit);
         let aim = figure.aim.map_or_else(|| "-".to_owned(), |aim| format!("{aim:.0}"));
-        // A growth of nothing has no ratio.
+        // A growth of zero has no ratio.
         let times = if own > 0.0 { format!("{:.1}", other / own) } else { "-".to_owned() };
         println!("{name:<46} {own:>12.1} {other:>16.1} {times:>8} {aim:>8}");
     }

@@ -1,8 +1,8 @@
 //! The figures of docs/benchmarks.md, beside the floor, in one run: `cargo xtask bench`.
 //!
-//! For each transport and number of nodes: the bare server and client of the same libraries, then cloudcore on a real
-//! kube-apiserver with hollow nodes from another process. Figures of cloudcore come from its own `/proc` entry. Then
-//! the codecs, and the agent of one node.
+//! For each transport and number of nodes, this measures the bare server and client of the same libraries, then
+//! cloudcore on a real kube-apiserver with hollow nodes from another process. Figures of cloudcore come from its own
+//! `/proc` entry. Then it measures the codecs and the agent of one node.
 
 #[path = "../bench/agent.rs"]
 mod agent;
@@ -28,18 +28,19 @@ use tombolo_cli::transport::DialectOption;
 use tombolo_testkit::AuditEvent;
 use tombolo_tests::world::{Api, Transport, World};
 
-/// What to measure; `cargo xtask bench` builds the programs and says it.
+/// What to measure. `cargo xtask bench` builds the programs and starts this one.
 #[derive(Parser)]
 struct Options {
-    /// Runs of the floor and of cloudcore, in turns: what else the machine does hits both, and the middle one counts.
+    /// Runs of the floor and of cloudcore, alternating, so that other load on the machine affects both; the median
+    /// counts.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
 
-    /// Measure this dialect alone, and neither the codecs nor the agent.
+    /// Measure only this dialect, and neither the codecs nor the agent.
     #[arg(long, value_enum)]
     dialect: Option<DialectOption>,
 
-    /// Numbers of hollow nodes; 0 measures codec and agent alone.
+    /// Numbers of hollow nodes; 0 measures only the codecs and the agent.
     #[arg(long, num_args = 1.., default_values_t = [1000, 2000])]
     nodes: Vec<u32>,
 
@@ -83,7 +84,7 @@ async fn main() -> Result<()> {
     Ok(())
 }
 
-/// Updates and questions of every run, of the floor and of cloudcore.
+/// Updates and queries of every run, of the floor and of cloudcore.
 const WORK: [&str; 4] = ["--updates", "40", "--queries", "60"];
 
 /// Measures cloudcore and its floor.
@@ -120,7 +121,7 @@ fn floor(transport: Transport, dialect: &str, nodes: &str) -> Result<Value> {
     json_of(command.args(WORK))
 }
 
-/// The swarm's figures, and every kind of write by cloudcore with its number.
+/// Returns the swarm's figures, and every kind of write by cloudcore with its count.
 async fn product(
     transport: Transport,
     dialect: &str,
@@ -144,7 +145,7 @@ async fn product(
     Ok((figures, writes))
 }
 
-/// What is written; the nodes' own objects count together.
+/// Describes a write. Writes to the nodes' own objects are counted together.
 fn describe(event: &AuditEvent) -> String {
     let AuditEvent { verb, resource, namespace, name, code, .. } = event;
     let who = event.impersonated.as_ref().map(|_| " as the node").unwrap_or_default();

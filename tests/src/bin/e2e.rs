@@ -1,4 +1,4 @@
-//! The official end-to-end suite of Kubernetes, run and judged: `cargo xtask e2e`.
+//! Runs the official end-to-end suite of Kubernetes and compares the outcomes with the lists: `cargo xtask e2e`.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use tombolo_tests::e2e::lists::{Expected, Lists};
 use tombolo_tests::e2e::suite::{Run, Suite};
 use tombolo_tests::e2e::target::{Cluster, Target};
 
-/// Runs or lists the tests of the suite; `cargo xtask e2e` builds it and says where it is.
+/// Runs or lists the tests of the suite. `cargo xtask e2e` builds the suite and passes its folder.
 #[derive(Parser)]
 #[command(name = "cargo xtask e2e")]
 struct Options {
@@ -26,7 +26,7 @@ struct Options {
 
 #[derive(Subcommand)]
 enum Step {
-    /// Print the names of the tests, each with the list that it is in.
+    /// Print the names of the tests, each with its list.
     List(Selection),
     /// Run tests against a server, and fail when an outcome contradicts the lists.
     Run {
@@ -37,11 +37,11 @@ enum Step {
         #[command(flatten)]
         selection: Selection,
 
-        /// Tests at the same time.
+        /// Number of concurrent tests.
         #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
         procs: u32,
 
-        /// Folder of the report and the output of every test.
+        /// Folder for the report and the output of every test.
         #[arg(long, value_name = "FOLDER", default_value = "target/e2e")]
         output: PathBuf,
     },
@@ -50,11 +50,11 @@ enum Step {
 /// Which tests.
 #[derive(Args)]
 struct Selection {
-    /// Those whose name matches this expression alone; none: all.
+    /// Only tests whose name matches this expression; all tests if not given.
     #[arg(long, value_name = "REGEX")]
     focus: Option<Regex>,
 
-    /// Not those whose name matches this expression.
+    /// Leave out tests whose name matches this expression.
     #[arg(long, value_name = "REGEX")]
     skip: Option<Regex>,
 }
@@ -74,7 +74,10 @@ async fn main() -> Result<()> {
     let suite = Suite::new(options.suite);
     let names = suite.names()?;
     let unknown = lists.unknown(&names);
-    ensure!(unknown.is_empty(), "the suite has no such tests, take them off the lists: {unknown:#?}");
+    ensure!(
+        unknown.is_empty(),
+        "the suite does not have these tests; remove them from the lists: {unknown:#?}"
+    );
     match options.step {
         Step::List(selection) => list(&names, &lists, &selection),
         Step::Run { target, selection, procs, output } => {
@@ -90,7 +93,7 @@ async fn main() -> Result<()> {
 
 fn list(names: &BTreeSet<String>, lists: &Lists, selection: &Selection) -> Result<()> {
     let selected: Vec<&String> = names.iter().filter(|name| selection.has(name)).collect();
-    ensure!(!selected.is_empty(), "the suite has no test of such a name");
+    ensure!(!selected.is_empty(), "no test of the suite matches the selection");
     for name in selected {
         match lists.expected(name) {
             Expected::Pass => println!("pass              {name}"),
@@ -114,7 +117,7 @@ async fn run(
     let cluster = Cluster::start(target).await.context("start the cluster")?;
     let kubectl = cluster.binaries.binary("kubectl");
     let run = Run { kubeconfig: &cluster.kubeconfig, kubectl: &kubectl, procs, output };
-    // The node is kept alive by this runtime, so the suite must not hold one of its threads.
+    // This runtime keeps the node alive, so the suite must not block one of its threads.
     let outcomes = tokio::task::block_in_place(|| suite.run(selected, &run))?;
     let verdict = judge(target, selected, &outcomes, lists);
     for complaint in &verdict.complaints {

@@ -1,7 +1,7 @@
-//! What names and Services cost on a node: `cargo xtask edge-bench`.
+//! The cost of DNS names and Services on a node: `cargo xtask edge-bench`.
 //!
 //! One agent in a process of its own, with 50 pods, 500 Services and 1,000 slices of 10 endpoints. Figures of the agent
-//! come from its `/proc` entry; the load is made here.
+//! come from its `/proc` entry. This process generates the load.
 
 #[path = "../edgebench/cluster.rs"]
 mod cluster;
@@ -19,16 +19,16 @@ use tombolo_cli::process::{Process, machine};
 
 use cluster::Cluster;
 
-/// Runs of lists and of changes: the middle one is printed.
+/// Runs of lists and of changes; the median is printed.
 const RUNS: usize = 3;
 
 #[derive(Parser)]
 struct Options {
-    /// Seconds for which questions are asked.
+    /// Seconds during which DNS queries are sent.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
 
-    /// Measure the `edgecore` of this profile, and not the one that is built for a device.
+    /// Measure the `edgecore` of this profile instead of the one that is built for a device.
     #[arg(long)]
     quick: bool,
 }
@@ -55,7 +55,7 @@ async fn main() -> Result<()> {
     let lists = Spread::middle(&runs);
     row("list of 1,000 slices through the wrapper, p50", "ms", millis(lists.p50), None);
     row("list of 1,000 slices through the wrapper, p99", "ms", millis(lists.p99), Some(5.0));
-    // Names and slices have been answered, so everything is there that there will be.
+    // Names and slices have been answered, so the agent holds everything by now.
     row("agent, resident", "MB", agent.read()?.resident as f64 / 1e6, Some(25.0));
     for watchers in [1, 100] {
         let mut runs = Vec::new();
@@ -88,16 +88,16 @@ fn row(name: &str, unit: &str, value: f64, target: Option<f64>) {
     println!("{name:90} {value:>12.2} {unit:4}{target}");
 }
 
-/// An `edgecore` that `cargo xtask edge-bench` has built.
+/// The `edgecore` that `cargo xtask edge-bench` has built.
 fn edgecore(profile: &str) -> Result<PathBuf> {
     let own = std::env::current_exe()?;
-    let target = own.ancestors().nth(2).context("the benchmark is in no target folder")?;
+    let target = own.ancestors().nth(2).context("the benchmark is not in a target folder")?;
     let path = target.join(profile).join("edgecore");
     ensure!(path.is_file(), "{} is not built: run `cargo xtask edge-bench`", path.display());
     Ok(path)
 }
 
-/// The middle and the 99th of a hundred.
+/// The median and the 99th percentile.
 #[derive(Clone, Copy)]
 pub(crate) struct Spread {
     pub(crate) p50: Duration,
@@ -111,7 +111,7 @@ impl Spread {
         Self { p50: at(50).copied().unwrap_or_default(), p99: at(99).copied().unwrap_or_default() }
     }
 
-    /// The middle of each figure.
+    /// The median of each figure.
     fn middle(runs: &[Self]) -> Self {
         let of = |figure: fn(&Self) -> Duration| middle(runs.iter().map(figure));
         Self { p50: of(|run| run.p50), p99: of(|run| run.p99) }

@@ -1,9 +1,9 @@
-//! The floor: what the bare libraries cost (docs/benchmarks.md#where-the-time-goes).
+//! The floor: the cost of the bare libraries (docs/benchmarks.md#where-the-time-goes).
 //!
-//! A server and a client made of rustls and tungstenite, or quinn, without any logic run as two processes. The
-//! figures come from the server's `/proc` entry. With `--dialect kubeedge` the messages have the number, the lengths and
-//! the type of those of stock edges. With `--stack link` the same run goes over `tombolo-link`, which
-//! shows what lanes, packages and frames add.
+//! A server and a client made of rustls and tungstenite, or of quinn, run as two processes without any further logic.
+//! The figures come from the server's `/proc` entry. With `--dialect kubeedge`, the messages have the number, the
+//! lengths and the type of those of KubeEdge edges. With `--stack link`, the same run uses `tombolo-link`, which shows
+//! the cost of lanes, packages and frames.
 //!
 //! ```text
 //! cargo run --release -p tombolo-tests --bin floor -- --connections 1000 --transport ws

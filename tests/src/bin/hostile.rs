@@ -1,9 +1,10 @@
-//! `cargo xtask hostile`: what one hostile node or stranger can do to a hub with honest nodes.
+//! `cargo xtask hostile`: measures what one hostile node or stranger can do to a hub with honest nodes.
 //!
-//! cloudcore runs in a process of its own, honest nodes renew their leases from a second one, and this one attacks: each
-//! attack for some seconds, on loopback, with a bounded number of connections and frames. Memory is read from cloudcore's
-//! own `/proc` entry, and what of it the embedded server has stored, from its metrics. The exit code is 1 when a bound is missed, and when an attack did not take place: each says what must
-//! have happened at least.
+//! cloudcore runs in a process of its own, honest nodes renew their leases from a second process, and this process
+//! attacks. Each attack lasts some seconds, on loopback, with a bounded number of connections and frames. Memory is
+//! read from cloudcore's own `/proc` entry; the part of it that the embedded server has stored is read from its
+//! metrics. The exit code is 1 when a bound is missed, and when an attack did not take place: each attack states what
+//! must have happened at least.
 
 #[path = "../hostile/attacks.rs"]
 mod attacks;
@@ -13,14 +14,14 @@ mod doors;
 mod embedded;
 #[path = "../hostile/honest.rs"]
 mod honest;
+#[path = "../hostile/kubeedge.rs"]
+mod kubeedge;
 #[path = "../hostile/memory.rs"]
 mod memory;
 #[path = "../hostile/peer.rs"]
 mod peer;
 #[path = "../hostile/pods.rs"]
 mod pods;
-#[path = "../hostile/stock.rs"]
-mod stock;
 #[path = "../hostile/strangers.rs"]
 mod strangers;
 #[path = "../hostile/table.rs"]
@@ -39,22 +40,22 @@ use memory::Watch;
 use peer::{Hub, Took};
 use table::Row;
 
-/// What to run; `cargo xtask hostile` builds the programs and says it.
+/// What to run. `cargo xtask hostile` builds the programs and starts this one.
 #[derive(Parser)]
 struct Options {
     /// Honest nodes that renew their leases.
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=2000))]
     nodes: u32,
 
-    /// Seconds of each attack.
+    /// Duration of each attack in seconds.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=120))]
     seconds: u64,
 
-    /// The API server: both, one after the other, or one. The memory of the embedded one is counted with cloudcore's.
+    /// The API server: both, one after the other, or one. The embedded server's memory is counted with cloudcore's.
     #[arg(long, value_enum, default_value_t = Server::Both)]
     server: Server,
 
-    /// Run the attacks alone whose name contains this.
+    /// Run only the attacks whose name contains this text.
     #[arg(long, default_value = "")]
     only: String,
 
@@ -62,7 +63,7 @@ struct Options {
     role: Option<Role>,
 }
 
-/// Which API servers the hub stands on.
+/// The API servers that the hub runs on.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Server {
     Both,
@@ -83,10 +84,12 @@ impl Server {
 }
 
 impl Options {
-    /// What is tried on this API server. Who attacks kube-apiserver attacks none of ours.
+    /// The attacks on this API server. Attacks on kube-apiserver itself are left out, because it is not part of the
+    /// product.
     fn attacks(&self, api: Api) -> Vec<Attack> {
         let own = if api == Api::Embedded { &embedded::ALL[..] } else { &[] };
-        let all = attacks::ALL.iter().chain(&strangers::ALL).chain(&pods::ALL).chain(&stock::ALL).chain(own);
+        let all =
+            attacks::ALL.iter().chain(&strangers::ALL).chain(&pods::ALL).chain(&kubeedge::ALL).chain(own);
         all.filter(|(name, _)| name.contains(&self.only)).copied().collect()
     }
 }
@@ -134,7 +137,7 @@ async fn attack_on(options: &Options, api: Api, attacks: Vec<Attack>) -> Result<
     let hub = Hub::prepare(&world, options.nodes).await?;
     let fleet = Fleet::start(&hub, options.nodes).await?;
     let limit = Duration::from_secs(options.seconds);
-    // What is made once, whoever asks first, is nobody's attack.
+    // Objects that are created once, for any first caller, are not part of an attack.
     attacks::warm_up(&hub).await.context("warming up")?;
     let nobody = async { Ok(Took::place(String::new())) };
     let mut rows = vec![measure(&hub, &fleet, "nobody attacks", limit, nobody).await?];
@@ -145,8 +148,8 @@ async fn attack_on(options: &Options, api: Api, attacks: Vec<Attack>) -> Result<
     Ok(rows)
 }
 
-/// Runs an attack, and looks at the hub and its honest nodes for as long as it lasts, and long enough to see each of them
-/// renew its lease when it is over early.
+/// Runs an attack and observes the hub and its honest nodes while it lasts. If the attack ends early, observes long
+/// enough to see each node renew its lease.
 async fn measure(
     hub: &Hub,
     fleet: &Fleet,
@@ -157,7 +160,7 @@ async fn measure(
     let memory = Watch::begin(hub).await?;
     fleet.forget();
     let begin = Instant::now();
-    // The attack bounds itself by `limit`; this is for one that hangs.
+    // The attack bounds itself by `limit`; this timeout is for an attack that hangs.
     let work = async {
         match tokio::time::timeout(limit * 3 + Duration::from_secs(30), work).await {
             Ok(Ok(took)) => took,
@@ -165,7 +168,7 @@ async fn measure(
             Err(_) => Took::none("it hung".to_owned()),
         }
     };
-    // Who comes meanwhile, one at each door, in the middle.
+    // In the middle of the attack, one newcomer arrives at each door.
     let newcomers = async {
         tokio::time::sleep(limit / 2).await;
         hub.newcomers().await

@@ -1,4 +1,4 @@
-//! What the outcomes of a run mean, by the lists.
+//! Compares the outcomes of a run with the lists.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,21 +6,21 @@ use super::lists::{Expected, Lists};
 use super::suite::Outcome;
 use super::target::Target;
 
-/// Longest part of a failure that a complaint repeats, in characters; the report has the rest.
+/// Longest part of a failure message that a complaint repeats, in characters; the report has the rest.
 const MESSAGE_MAX: usize = 300;
 
-/// What a run has shown.
+/// The result of a run.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
     /// Tests that passed.
     pub passed: usize,
-    /// Tests that must pass, and passed.
+    /// Tests that must pass and did.
     pub passed_as_listed: usize,
-    /// Tests that are known not to pass yet, and did not.
+    /// Tests that are known not to pass yet and did not.
     pub not_yet: usize,
-    /// Tests that are in no list.
+    /// Tests that are not in any list.
     pub unlisted: usize,
-    /// What contradicts the lists, a line each. The run is good when there is none.
+    /// Contradictions to the lists, one line each. The run is good if there are none.
     pub complaints: Vec<String>,
 }
 

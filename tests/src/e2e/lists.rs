@@ -1,4 +1,4 @@
-//! The lists of `tests/e2e/lists`: what is expected of each test of the suite.
+//! The lists of `tests/e2e/lists`: the expected outcome of each test of the suite.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -6,22 +6,22 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// Ends a line of `needs-containers.txt` that stands for every name that begins so.
+/// Ends a line of `needs-containers.txt` that matches every name with this prefix.
 const REST: char = '*';
 
-/// Separates a name from the reason why it does not pass yet.
+/// Separates a name from the reason why the test does not pass yet.
 const REASON: &str = " | ";
 
-/// What is expected of a test on the embedded server.
+/// The expected outcome of a test on the embedded server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expected<'a> {
     /// It passes.
     Pass,
-    /// It passes on the real server, and fails here for this reason.
+    /// It passes on the real server and fails here, for this reason.
     NotYet(&'a str),
-    /// It cannot pass on a cluster whose only node runs nothing.
+    /// It cannot pass on a cluster whose only node runs no containers.
     NeedsContainers,
-    /// Nobody has looked at it.
+    /// It is in no list.
     Unlisted,
 }
 
@@ -73,7 +73,7 @@ impl Lists {
         Ok(lists)
     }
 
-    /// What is expected of a test. A whole name says more than the beginning of one.
+    /// The expected outcome of a test. A complete name takes precedence over a prefix.
     #[must_use]
     pub fn expected(&self, name: &str) -> Expected<'_> {
         if self.pass.contains(name) {
@@ -87,7 +87,7 @@ impl Lists {
         if excluded { Expected::NeedsContainers } else { Expected::Unlisted }
     }
 
-    /// Names and beginnings of names that no test of the suite has: the suite is of another version.
+    /// Listed names and prefixes that match no test of the suite: the suite has another version.
     #[must_use]
     pub fn unknown(&self, suite: &BTreeSet<String>) -> Vec<&str> {
         let whole = self.pass.iter().chain(self.not_yet.keys()).chain(&self.needs_containers);
@@ -98,7 +98,7 @@ impl Lists {
     }
 }
 
-/// The lines that say something.
+/// The lines that are neither empty nor comments.
 fn lines(text: &str) -> impl Iterator<Item = &str> {
     text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'))
 }

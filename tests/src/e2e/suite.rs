@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
-/// Longest value of one `--focus`: the kernel takes arguments of up to 128 KiB.
+/// Longest value of one `--focus`: the kernel accepts arguments of up to 128 KiB.
 const FOCUS_LENGTH_MAX: usize = 60 * 1024;
 
 /// A built suite, as `cargo xtask e2e build` makes it.
@@ -17,27 +17,27 @@ pub struct Suite {
     folder: PathBuf,
 }
 
-/// What became of a test that was run.
+/// The outcome of a test.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// It passed.
     Passed,
-    /// It found that the cluster is not made for it; its words.
+    /// It does not apply to this cluster; its message.
     Skipped(String),
-    /// It failed; its words.
+    /// It failed; its message.
     Failed(String),
 }
 
-/// How a run is made.
+/// The settings of a run.
 #[derive(Debug)]
 pub struct Run<'a> {
     /// The administrator's kubeconfig.
     pub kubeconfig: &'a Path,
     /// The kubectl that tests call.
     pub kubectl: &'a Path,
-    /// Tests at the same time.
+    /// Number of concurrent tests.
     pub procs: u32,
-    /// Folder of the report and the output.
+    /// Folder for the report and the output.
     pub output: &'a Path,
 }
 
@@ -70,14 +70,14 @@ impl Suite {
         Ok(names)
     }
 
-    /// Runs these tests, all others left out. A failed test is an outcome, not an error.
+    /// Runs only these tests. A failed test is an outcome, not an error.
     ///
     /// # Errors
-    /// When the runner does not start, or what comes before the tests failed: the cluster is not usable.
+    /// When the runner does not start, or when the setup before the tests fails: the cluster is not usable then.
     pub fn run(&self, names: &BTreeSet<String>, run: &Run<'_>) -> Result<BTreeMap<String, Outcome>> {
         fs::create_dir_all(run.output).with_context(|| format!("create {}", run.output.display()))?;
         let report = run.output.join("report.json");
-        // A report of an earlier run is not taken for this one's.
+        // Removed so that an earlier run's report is not mistaken for this one's.
         let _ = fs::remove_file(&report);
         let mut command = Command::new(self.folder.join("ginkgo"));
         command.current_dir(run.output).arg(format!("--procs={}", run.procs));
@@ -116,7 +116,7 @@ fn focuses(names: &BTreeSet<String>) -> Vec<String> {
     focuses
 }
 
-/// What the runner's report has of a suite.
+/// The part of the runner's report that describes a suite.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Report {
@@ -146,14 +146,14 @@ fn outcomes(report: &[u8]) -> Result<BTreeMap<String, Outcome>> {
     for spec in reports.into_iter().flat_map(|report| report.spec_reports.unwrap_or_default()) {
         let message = spec.failure.and_then(|failure| failure.message).unwrap_or_default();
         if spec.leaf_node_type != "It" {
-            // What comes after the tests changes no outcome of theirs.
+            // Steps after the tests do not change the tests' outcomes.
             let usable = !spec.leaf_node_type.ends_with("BeforeSuite") || spec.state == "passed";
             ensure!(usable, "{} of the suite: {}: {message}", spec.leaf_node_type, spec.state);
             continue;
         }
         let outcome = match spec.state.as_str() {
             "passed" => Outcome::Passed,
-            // Those that were not selected are called skipped too, without a word.
+            // Tests that were not selected are reported as skipped too, without a message.
             "skipped" | "pending" if message.is_empty() => continue,
             "skipped" => Outcome::Skipped(message),
             state => Outcome::Failed(format!("{state}: {message}")),

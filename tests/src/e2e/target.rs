@@ -27,7 +27,7 @@ pub struct Cluster {
     pub kubeconfig: PathBuf,
     /// The Kubernetes binaries.
     pub binaries: Components,
-    // Dropped in this order: clients of a server before the server.
+    // The drop order: clients of a server before the server.
     _node: ReadyNode,
     _server: Server,
 }
@@ -39,7 +39,7 @@ enum Server {
 }
 
 impl Cluster {
-    /// Starts a server and what stands beside it.
+    /// Starts a server and the components beside it.
     ///
     /// # Errors
     /// When the binaries are missing or something does not start.

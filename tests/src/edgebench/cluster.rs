@@ -1,4 +1,4 @@
-//! What the node has to do with.
+//! The cluster whose objects the node holds.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -28,7 +28,7 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// Fills a cluster and starts the agent with everything on.
+    /// Fills a cluster and starts the agent with all features enabled.
     pub(crate) async fn start(edgecore: &Path) -> Result<Self> {
         let mut world = World::start(Kubernetes::Embedded, Transport::WebSocket).await?;
         world.slow_down(u32::MAX).await?;
@@ -61,7 +61,7 @@ impl Cluster {
                 objects.pods().list(&ListParams::default()).await.map_err(|error| error.to_string())?;
             let phase = |pod: &k8s_openapi::api::core::v1::Pod| pod.status.as_ref()?.phase.clone();
             let running = pods.iter().filter(|pod| phase(pod).as_deref() == Some("Running")).count();
-            if running == PODS { Ok(()) } else { Err(format!("{running} run")) }
+            if running == PODS { Ok(()) } else { Err(format!("{running} of {PODS} run")) }
         })
         .await;
         world.converges(NODE).await;
@@ -84,7 +84,7 @@ fn service(number: usize) -> Value {
     })
 }
 
-/// A slice as the controllers make them; `turn` changes its addresses.
+/// A slice as the controllers create it; `turn` changes its addresses.
 pub(crate) fn slice(number: usize, turn: usize) -> Value {
     let service = format!("service-{}", number % SERVICES);
     let endpoint = |index: usize| {

@@ -1,4 +1,4 @@
-//! Questions to the DNS server, as fast as it answers.
+//! Sends queries to the DNS server as fast as it answers.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -15,17 +15,17 @@ use tombolo_tests::world::objects::NAMESPACE;
 
 use crate::cluster::SERVICES;
 
-/// Questions that one client has under way.
+/// Outstanding queries of one client.
 const WINDOW: usize = 16;
 const CLIENTS: usize = 4;
 
-/// How long a client waits for an answer before it takes what is missing for lost.
+/// How long a client waits for an answer before it counts the missing ones as lost.
 const LOST_AFTER: Duration = Duration::from_millis(200);
 
 pub(crate) struct Names {
     pub(crate) each_cpu_second: f64,
     pub(crate) each_second: f64,
-    /// Share of the questions.
+    /// Fraction of the queries that were lost.
     pub(crate) lost: f64,
 }
 
@@ -37,7 +37,7 @@ fn packet(service: usize) -> Result<Vec<u8>> {
     Ok(message.to_vec()?)
 }
 
-/// Asks for addresses of Services.
+/// Queries the addresses of Services.
 pub(crate) async fn measure(server: SocketAddr, agent: Process, time: Duration) -> Result<Names> {
     for service in [0, SERVICES - 1] {
         let asked = packet(service)?;
@@ -55,7 +55,7 @@ pub(crate) async fn measure(server: SocketAddr, agent: Process, time: Duration) 
     let (cpu, took) = (agent.read()?.cpu - before, began.elapsed());
     let answered: u64 = counts.iter().map(|(answered, _)| answered).sum();
     let lost: u64 = counts.iter().map(|(_, lost)| lost).sum();
-    ensure!(answered > 0, "nothing was answered");
+    ensure!(answered > 0, "no query was answered");
     Ok(Names {
         each_cpu_second: answered as f64 / cpu.as_secs_f64(),
         each_second: answered as f64 / took.as_secs_f64(),
@@ -72,7 +72,7 @@ async fn one(server: SocketAddr, packet: &[u8]) -> Result<Message> {
     Ok(Message::from_vec(&buffer[..length])?)
 }
 
-/// Keeps a window of questions under way; gives how many were answered, with records, and how many were not.
+/// Keeps a window of queries outstanding. Returns the numbers of queries answered with records and of unanswered ones.
 async fn client(server: SocketAddr, packets: &[Vec<u8>], first: usize, time: Duration) -> Result<(u64, u64)> {
     let socket = UdpSocket::bind("127.0.0.1:0").await?;
     socket.connect(server).await?;
@@ -87,7 +87,7 @@ async fn client(server: SocketAddr, packets: &[Vec<u8>], first: usize, time: Dur
         }
         match timeout(LOST_AFTER, socket.recv(&mut buffer)).await {
             Ok(length) => {
-                // The count of answers in the header: a refusal would be faster than an answer.
+                // The answer count in the header: a refusal would be faster than an answer.
                 ensure!(length? > 12 && buffer[7] == 1, "an answer without a record");
                 under_way -= 1;
                 answered += 1;

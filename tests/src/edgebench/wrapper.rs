@@ -1,4 +1,4 @@
-//! Lists and watches of the wrapper.
+//! Measures lists and watches of the wrapper.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -22,17 +22,17 @@ use crate::cluster::{Cluster, SLICES, slice};
 
 const LISTS: usize = 500;
 
-/// Lists before them, which fill the buffers of the kernel and of both ends.
+/// Lists before the measurement, which fill the buffers of the kernel and of both ends.
 const WARM_UP: usize = 20;
 
-/// Changes that are measured, and the pause between them: nothing else is under way then.
+/// Number of measured changes, and the pause between them, in which nothing else happens.
 const CHANGES: usize = 300;
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// Changes of a watched resource have to arrive within this time.
 const WITHIN: Duration = Duration::from_secs(20);
 
-/// Lists all slices again and again over one connection, as bytes: decoding them is the client's own cost.
+/// Lists all slices repeatedly over one connection, as bytes: decoding them would be the client's own cost.
 pub(crate) async fn lists(server: SocketAddr) -> Result<Spread> {
     let mut stream = TcpStream::connect(server).await?;
     stream.set_nodelay(true)?;
@@ -44,13 +44,13 @@ pub(crate) async fn lists(server: SocketAddr) -> Result<Spread> {
         let body = response(&mut stream, &mut bytes).await?;
         times.push(began.elapsed());
         let count = body.windows(ADDRESS_TYPE.len()).filter(|text| *text == ADDRESS_TYPE).count();
-        // That of the API server itself is there too.
-        ensure!(count > SLICES, "{count} slices are listed");
+        // The list also has the slice of the API server itself.
+        ensure!(count > SLICES, "the list has only {count} slices");
     }
     Ok(Spread::of(times.split_off(WARM_UP)))
 }
 
-/// A request about all slices.
+/// A request for all slices.
 fn request(server: SocketAddr, query: &str) -> String {
     format!(
         "GET /apis/discovery.k8s.io/v1/endpointslices{query} HTTP/1.1\r\nhost: {server}\r\naccept: application/json\r\n\r\n"
@@ -59,7 +59,7 @@ fn request(server: SocketAddr, query: &str) -> String {
 
 const ADDRESS_TYPE: &[u8] = b"\"addressType\"";
 
-/// The body of a response with a length or in chunks, read into a buffer that is used again and again.
+/// Reads the body of a response, with a length or in chunks, into a buffer that is reused.
 async fn response<'a>(stream: &mut TcpStream, bytes: &'a mut Vec<u8>) -> Result<&'a [u8]> {
     bytes.clear();
     bytes.reserve(4 << 20);
@@ -90,7 +90,7 @@ async fn response<'a>(stream: &mut TcpStream, bytes: &'a mut Vec<u8>) -> Result<
 
 pub(crate) struct Watched {
     pub(crate) times: Spread,
-    /// Of the agent, for one change.
+    /// Processor time of the agent for one change.
     pub(crate) cpu: Duration,
 }
 
@@ -100,15 +100,15 @@ async fn newest(server: SocketAddr) -> Result<String> {
     stream.write_all(request(server, "").as_bytes()).await?;
     let mut bytes = Vec::new();
     let body = String::from_utf8_lossy(response(&mut stream, &mut bytes).await?).into_owned();
-    let (_, rest) = body.split_once("\"resourceVersion\":\"").context("the list has a resourceVersion")?;
+    let (_, rest) = body.split_once("\"resourceVersion\":\"").context("the list has no resourceVersion")?;
     Ok(rest.split('"').next().unwrap_or_default().to_owned())
 }
 
-/// When each change was seen, by its mark.
+/// When each change arrived, by its mark.
 type Seen = Arc<Mutex<HashMap<String, Instant>>>;
 
-/// Changes slices one at a time: how much later than its first byte left the hub does it come out of the socket of a watcher of
-/// the wrapper?
+/// Changes slices one at a time, and measures the delay between the first byte that leaves the hub and its arrival at a
+/// watcher of the wrapper.
 pub(crate) async fn watches(
     cluster: &Cluster,
     agent: Process,
@@ -129,7 +129,7 @@ pub(crate) async fn watches(
         let mut object = slice(turn % SLICES, turn + watchers + run);
         let mark = format!("{watchers}-{run}-{turn}");
         object["metadata"]["annotations"] = json!({"mark": mark});
-        let name = object["metadata"]["name"].as_str().context("it has a name")?.to_owned();
+        let name = object["metadata"]["name"].as_str().context("the slice has no name")?.to_owned();
         cluster.world.take_from_cloud();
         slices.patch(&name, &PatchParams::default(), &Patch::Merge(&object)).await?;
         let deadline = Instant::now() + WITHIN;
@@ -138,16 +138,17 @@ pub(crate) async fn watches(
             if let Some(seen) = here.lock().get(&mark) {
                 break *seen;
             }
-            ensure!(Instant::now() < deadline, "the change {mark} does not arrive");
+            ensure!(Instant::now() < deadline, "the change {mark} did not arrive");
         };
-        let left = cluster.world.take_from_cloud().context("the change has passed the link")?;
+        let left = cluster.world.take_from_cloud().context("the change has not passed the link")?;
         times.push(seen.saturating_duration_since(left));
     }
     let cpu = (agent.read()?.cpu - before) / u32::try_from(CHANGES)?;
     Ok(Watched { times: Spread::of(times), cpu })
 }
 
-/// A watch of all changes after a list, as bytes: decoding them is the client's own cost. It has begun when this returns.
+/// Opens a watch of all changes after a list, as bytes: decoding them would be the client's own cost. The watch has
+/// begun on return.
 async fn watch(server: SocketAddr, since: &str) -> Result<TcpStream> {
     let mut stream = TcpStream::connect(server).await?;
     let query = format!("?watch=true&timeoutSeconds=3600&resourceVersion={since}");
@@ -158,7 +159,7 @@ async fn watch(server: SocketAddr, since: &str) -> Result<TcpStream> {
     Ok(stream)
 }
 
-/// Notes when the marks of slices come out of the socket.
+/// Records when the marks of slices arrive.
 async fn note(mut stream: TcpStream, seen: Seen) {
     let mut bytes = Vec::new();
     while matches!(stream.read_buf(&mut bytes).await, Ok(length) if length > 0) {
@@ -166,7 +167,7 @@ async fn note(mut stream: TcpStream, seen: Seen) {
         for mark in marks(&bytes) {
             seen.lock().entry(mark).or_insert(now);
         }
-        // The beginning of a line whose end is still to come.
+        // Keeps the start of a line whose end has not arrived yet.
         let rest = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
         bytes.drain(..rest);
     }
@@ -179,10 +180,10 @@ fn marks(bytes: &[u8]) -> Vec<String> {
     marks.map(|(mark, _)| mark.to_owned()).collect()
 }
 
-/// What stands before a mark in the text of a slice.
+/// The text before a mark in the JSON of a slice.
 const MARK: &str = "\"mark\":\"";
 
-/// Reads and understands nothing: what this watcher costs is the agent's.
+/// Reads without decoding, so that this watcher's cost is the agent's.
 async fn drain(mut stream: TcpStream) {
     let mut buffer = vec![0; 64 << 10];
     while matches!(stream.read(&mut buffer).await, Ok(length) if length > 0) {}

@@ -9,16 +9,16 @@ use crate::exchange::Dialect;
 const USAGE: &str = "usage: floor [--connections N] [--transport ws|quic] [--stack bare|link] \
 [--dialect tombolo|kubeedge] [--updates ROUNDS] [--queries EACH] [--large] [--json]";
 
-/// Which side this process is.
+/// The role of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// The client and the measuring side; starts the other one.
+    /// The client, which measures; it starts the server.
     Load,
-    /// The measured side.
+    /// The server, which is measured.
     Serve,
 }
 
-/// What carries the messages.
+/// The transport of the messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Transport {
     /// WebSocket over TLS over TCP.
@@ -27,7 +27,7 @@ pub(crate) enum Transport {
     Quic,
 }
 
-/// Which code carries them.
+/// The code that transports them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stack {
     /// The libraries alone.
@@ -36,7 +36,7 @@ pub(crate) enum Stack {
     Link,
 }
 
-/// What to do.
+/// The parsed arguments.
 #[derive(Debug, Clone)]
 pub(crate) struct Args {
     pub(crate) role: Role,
@@ -45,11 +45,11 @@ pub(crate) struct Args {
     pub(crate) stack: Stack,
     pub(crate) dialect: Dialect,
     pub(crate) updates: usize,
-    /// Questions of every connection, one after the other.
+    /// Queries of every connection, one after the other.
     pub(crate) queries: usize,
     pub(crate) large: bool,
     pub(crate) json: bool,
-    /// Where the certificates are; set for the serving process.
+    /// Folder of the certificates; set for the serving process.
     pub(crate) pki: Option<PathBuf>,
 }
 

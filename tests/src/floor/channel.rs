@@ -1,4 +1,4 @@
-//! One connection that carries messages: of the bare libraries, or a link.
+//! One connection that carries messages, either of the bare libraries or a link.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::time::Duration;
@@ -19,26 +19,26 @@ use tombolo_link::{Link, LinkEvent};
 use tombolo_proto::frame::{ApiRequest, Request, RequestBody};
 use tombolo_proto::{Frame, Lane, RequestId};
 
-/// First byte of a message: what it is.
+/// First byte of a message: its kind.
 pub(crate) mod kind {
-    /// Server to client: acknowledge this.
+    /// Server to client: an update to acknowledge.
     pub(crate) const UPDATE: u8 = b'u';
-    /// Client to server: got the update.
+    /// Client to server: the update has arrived.
     pub(crate) const ACK: u8 = b'a';
-    /// Client to server: got the answer.
+    /// Client to server: the answer has arrived.
     pub(crate) const STORED: u8 = b's';
-    /// Client to server: answer this.
+    /// Client to server: a query.
     pub(crate) const QUERY: u8 = b'q';
     /// Server to client: the answer.
     pub(crate) const REPLY: u8 = b'r';
-    /// Client to server: nothing, but makes a QUIC stream visible.
+    /// Client to server: no content, but makes a QUIC stream visible.
     pub(crate) const HELLO: u8 = b'h';
 }
 
-/// Messages from this size on go through the bulk lane of a link.
+/// Messages of at least this size use the bulk lane of a link.
 const BULK_MIN: usize = 64 * 1024;
 
-/// A message of a kind, filled up to a length; always a text.
+/// A message of a kind, padded to a length; always valid text.
 pub(crate) fn message(kind: u8, stamp: u64, len: usize) -> Bytes {
     let mut bytes = BytesMut::with_capacity(len);
     bytes.put_u8(kind);
@@ -53,18 +53,18 @@ pub(crate) fn stamp(message: &Bytes) -> u64 {
     digits.and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or(0)
 }
 
-/// tungstenite's configuration for both sides of the bare run: the smallest buffers that make sense.
+/// tungstenite's configuration for both sides of the bare run, with the smallest reasonable buffers.
 pub(crate) fn websocket_config() -> WebSocketConfig {
     WebSocketConfig::default().read_buffer_size(4096).write_buffer_size(0)
 }
 
-/// The same for a client whose small messages may leave together, as those of a hollow node do.
+/// The same for a client whose small messages may be sent together, as a hollow node does.
 pub(crate) fn gathering_config() -> WebSocketConfig {
     websocket_config().write_buffer_size(1024)
 }
 
-/// A UDP socket on loopback with room for a thousand acknowledgements at once: without it the floor would measure
-/// the kernel dropping them.
+/// A UDP socket on loopback with space for a thousand acknowledgements at once. Without it, the floor would measure the
+/// kernel dropping them.
 pub(crate) fn udp_socket() -> std::io::Result<UdpSocket> {
     const KERNEL_BUFFER: usize = 4 * 1024 * 1024;
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
@@ -77,7 +77,7 @@ pub(crate) fn udp_socket() -> std::io::Result<UdpSocket> {
 pub(crate) enum Channel {
     /// tungstenite over rustls, and the type of its messages.
     WebSocket(Box<WebSocketStream<TlsStream<TcpStream>>>, Data),
-    /// One stream of quinn's, messages behind their length.
+    /// One stream of quinn, with length-prefixed messages.
     Quic(Box<QuicChannel>),
     /// `tombolo-link`.
     Link(Box<Link>),
@@ -88,12 +88,12 @@ pub(crate) struct QuicChannel {
     pub(crate) send: SendStream,
     pub(crate) receive: RecvStream,
     pub(crate) buffer: BytesMut,
-    /// The stream ends with the last handle.
+    /// The stream ends when the last handle is dropped.
     pub(crate) _connection: Connection,
 }
 
 impl Channel {
-    /// The next message; none when the peer has gone. Cancel-safe.
+    /// The next message; none when the peer has disconnected. Cancel-safe.
     pub(crate) async fn next(&mut self) -> anyhow::Result<Option<Bytes>> {
         match self {
             Self::WebSocket(stream, _) => match stream.next().await {
@@ -113,7 +113,7 @@ impl Channel {
         }
     }
 
-    /// Sends a message and waits until the transport has it.
+    /// Sends a message and waits until the transport has accepted it.
     pub(crate) async fn send(&mut self, bytes: Bytes) -> anyhow::Result<()> {
         match self {
             Self::WebSocket(stream, data) => stream.send(framed(*data, bytes)).await.context("send"),
@@ -132,7 +132,7 @@ impl Channel {
 }
 
 impl Channel {
-    /// Hands a small message over that leaves with the next one; over a WebSocket alone.
+    /// Queues a small message that is sent with the next one; only over a WebSocket.
     pub(crate) async fn feed(&mut self, bytes: Bytes) -> anyhow::Result<()> {
         match self {
             Self::WebSocket(stream, data) => stream.feed(framed(*data, bytes)).await.context("send"),
@@ -141,7 +141,7 @@ impl Channel {
     }
 }
 
-/// A whole message as one frame: what is sent is known to be a text.
+/// A complete message as one frame; the content is known to be valid text.
 fn framed(data: Data, bytes: Bytes) -> Message {
     Message::Frame(WebSocketFrame::message(bytes, OpCode::Data(data), true))
 }

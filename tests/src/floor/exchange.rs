@@ -1,28 +1,28 @@
-//! What the two sides say to each other, in each dialect: how many messages, and how long they are.
+//! The messages between the two sides in each dialect: how many, and how long they are.
 
 use tokio_tungstenite::tungstenite::protocol::frame::coding::Data;
 
 /// Bytes of a large message.
 pub(crate) const LARGE_LEN: usize = 1024 * 1024;
 
-/// Whose messages the floor's have the number and the lengths of.
+/// The dialect whose message counts and lengths the floor reproduces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Dialect {
-    /// Edges of ours.
+    /// Edges of this project.
     Tombolo,
-    /// Stock edges.
+    /// KubeEdge edges.
     KubeEdge,
 }
 
-/// Lengths are those of WebSocket payloads.
+/// The exchange of a dialect. Lengths are those of WebSocket payloads.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Exchange {
     pub(crate) update_len: usize,
-    /// Of the acknowledgement of an update, or of an answer.
+    /// Length of the acknowledgement of an update, or of an answer.
     pub(crate) ack_len: usize,
     pub(crate) question_len: usize,
     pub(crate) answer_len: usize,
-    /// Whether an answer is acknowledged as an update is, together with the next question.
+    /// Whether an answer is acknowledged like an update, together with the next query.
     pub(crate) answers_acknowledged: bool,
     /// Type of the WebSocket messages. tungstenite checks that a text is UTF-8 (RFC 6455, section 8.1).
     pub(crate) data: Data,
@@ -36,9 +36,9 @@ impl Dialect {
         }
     }
 
-    /// Dialect `tombolo` adds less than a tenth to an object of 1 KiB. In dialect `kubeedge` the object is part of a JSON
-    /// text, and a stock edge acknowledges each object that it stores, whether it was pushed or asked for
-    /// (docs/reference/kubeedge.md#remote-calls): these are the lengths of the hollow nodes' own messages, as
+    /// Dialect `tombolo` adds less than a tenth to an object of 1 KiB. In dialect `kubeedge` the object is part of a
+    /// JSON text, and a KubeEdge edge acknowledges each object that it stores, whether it was pushed or requested
+    /// (docs/reference/kubeedge.md#remote-calls). These are the lengths of the hollow nodes' own messages, as
     /// `cloudcore --record` shows them.
     pub(crate) fn exchange(self) -> Exchange {
         match self {
@@ -71,7 +71,7 @@ mod tests {
 
     use super::*;
 
-    /// About the ConfigMap of `tombolo swarm`.
+    /// A message about the ConfigMap of `tombolo swarm`.
     fn message(source: Source, group: Group, operation: Operation, content: Content) -> Message {
         let path = ResourcePath::from(ObjectPath::new("tombolo-swarm", ResourceType::ConfigMap, "shared"));
         let route = Route::new(source, group, operation, path);
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_are_those_of_the_messages_that_a_stock_edge_exchanges() {
+    fn lengths_are_those_of_the_messages_that_a_kubeedge_edge_exchanges() {
         let object = Content::text(&"x".repeat(1000));
         let question = message(Source::Edged, Group::Meta, Operation::Query, Content::null());
         let update = message(Source::EdgeController, Group::Resource, Operation::Update, object.clone());

@@ -1,4 +1,4 @@
-//! The measuring side: starts the server, makes the connections, drives the phases.
+//! The measuring side: starts the server, opens the connections, and runs the phases.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -31,13 +31,13 @@ use crate::pki;
 use crate::report::Report;
 use crate::server::now_nanos;
 
-/// Connections made and kept before anything is measured, so that one-time costs are not counted.
+/// Connections opened before the measurement and kept, so that one-time costs are not counted.
 const WARM_UP: usize = 20;
 
-/// Handshakes at once, as many as hollow nodes make.
+/// Concurrent handshakes, as many as hollow nodes make.
 const DIALS_AT_ONCE: usize = 64;
 
-/// Waits for the kernel and the allocator to settle before memory is read.
+/// Time for the kernel and the allocator to settle before memory is read.
 const SETTLE: Duration = Duration::from_secs(1);
 
 /// The serving process and the pipe to it.
@@ -77,13 +77,13 @@ impl Server {
     }
 }
 
-/// What all client tasks share.
+/// State that all client tasks share.
 struct Fleet {
     exchange: Exchange,
-    /// Questions that every client is to ask, one after the other.
+    /// Number of queries that every client sends, one after the other.
     asking: watch::Sender<usize>,
     latencies: Mutex<Vec<u64>>,
-    /// Clients that have all their answers.
+    /// Number of clients that have received all their answers.
     answered: watch::Sender<usize>,
     tasks: Tasks,
 }
@@ -137,7 +137,7 @@ async fn updates(
     report: &mut Report,
     total: usize,
 ) -> anyhow::Result<()> {
-    // The first round grows buffers; it is not measured.
+    // The first round makes buffers grow, so it is not measured.
     server.command(format!("update {total}")).await?;
     fleet.take_latencies();
     let (before, mut rounds) = (server.process.read()?, Vec::with_capacity(report.updates));
@@ -149,8 +149,8 @@ async fn updates(
     Ok(())
 }
 
-/// Every connection asks at the same time, as hollow nodes do: the floor of a thousand connections, not of a few warm
-/// ones.
+/// All connections query at the same time, as hollow nodes do: this is the floor of a thousand connections, not of a
+/// few warm ones.
 async fn queries(
     server: &mut Server,
     fleet: &Fleet,
@@ -175,7 +175,7 @@ async fn connect(dialler: &Dialler, fleet: &Arc<Fleet>, first: usize, count: usi
     Ok(())
 }
 
-/// Acknowledges updates and, in the query phase, asks again with each answer.
+/// Acknowledges updates and, in the query phase, sends the next query after each answer.
 async fn client(mut channel: Channel, fleet: Arc<Fleet>) -> anyhow::Result<()> {
     let Exchange { ack_len, question_len, answers_acknowledged, .. } = fleet.exchange;
     let ack = message(kind::ACK, 0, ack_len);
@@ -216,7 +216,7 @@ async fn client(mut channel: Channel, fleet: Arc<Fleet>) -> anyhow::Result<()> {
     }
 }
 
-/// Makes connections of one kind.
+/// Opens connections of one kind.
 enum Dialler {
     WebSocket(TlsConnector, SocketAddr, Data),
     Quic(Endpoint, SocketAddr),
@@ -264,7 +264,7 @@ impl Dialler {
             Self::Quic(endpoint, address) => {
                 let connection = endpoint.connect(*address, "127.0.0.1")?.await?;
                 let (mut send, receive) = connection.open_bi().await?;
-                // The stream becomes visible to the server with its first byte.
+                // The server sees the stream when its first byte arrives.
                 send.write_all(&[0, 0, 0, 1, kind::HELLO]).await?;
                 let quic = QuicChannel { send, receive, buffer: BytesMut::new(), _connection: connection };
                 Ok(Channel::Quic(Box::new(quic)))

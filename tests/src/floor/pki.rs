@@ -10,7 +10,7 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tombolo_link::tls::{ClientTls, Identity, ServerTls, certificates_from_pem, provider};
 
-/// Makes a CA, a server certificate for 127.0.0.1 and a node certificate, all P-256.
+/// Creates a CA, a server certificate for 127.0.0.1 and a node certificate, all P-256.
 pub(crate) fn write(dir: &Path) -> anyhow::Result<()> {
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -42,7 +42,7 @@ fn pair(dir: &Path, name: &str) -> anyhow::Result<(Vec<CertificateDer<'static>>,
     Ok((vec![certificate], PrivateKeyDer::from_pem_file(dir.join(format!("{name}.key")))?))
 }
 
-/// The bare server's configuration: mutual TLS 1.3, no resumption, as the hub has it.
+/// The bare server's configuration: mutual TLS 1.3 without resumption, as in the hub.
 pub(crate) fn server(dir: &Path, alpn: &[u8]) -> anyhow::Result<ServerConfig> {
     let clients = WebPkiClientVerifier::builder_with_provider(roots(dir)?, provider()).build()?;
     let (chain, key) = pair(dir, "server")?;

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::args::Args;
 
-/// One run's figures, of the server process unless said otherwise.
+/// The figures of one run, of the server process unless stated otherwise.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     machine: String,
@@ -65,7 +65,7 @@ impl Report {
         self.after_work_kib_per_connection = bytes as f64 / 1024.0 / self.connections as f64;
     }
 
-    /// `rounds`: the latencies of each update, in nanoseconds.
+    /// Records the update phase. `rounds` has the latencies of each update, in nanoseconds.
     pub(crate) fn updated(&mut self, cpu: Duration, receivers: usize, rounds: Vec<Vec<u64>>) {
         self.update_cpu_micros = cpu.as_secs_f64() * 1e6 / (receivers * self.updates.max(1)) as f64;
         let rounds: Vec<Vec<u64>> = rounds.into_iter().map(sorted).collect();
@@ -116,7 +116,7 @@ fn sorted(mut values: Vec<u64>) -> Vec<u64> {
     values
 }
 
-/// A rank of sorted values; 0 when there are none.
+/// A percentile of sorted values; 0 if there are none.
 fn percentile(sorted: &[u64], percent: usize) -> u64 {
     let rank = (sorted.len() * percent / 100).min(sorted.len().saturating_sub(1));
     sorted.get(rank).copied().unwrap_or_default()

@@ -1,6 +1,6 @@
-//! The measured side: accepts, sends what it is told to, answers queries, counts acknowledgements.
+//! The measured side: accepts connections, sends messages on command, answers queries, and counts acknowledgements.
 //!
-//! It is told on standard input, one word a line, and answers each with one line on standard output.
+//! It reads commands from standard input, one per line, and answers each with one line on standard output.
 
 use std::io::Write as _;
 use std::net::Ipv4Addr;
@@ -26,12 +26,12 @@ use crate::channel::{Channel, QuicChannel, kind, message, udp_socket, websocket_
 use crate::exchange::{Exchange, LARGE_LEN};
 use crate::pki;
 
-/// Large messages under way at once.
+/// Large messages in transit at once.
 const LARGE_AT_ONCE: usize = 8;
 
 struct Hub {
     exchange: Exchange,
-    /// What every connection is to send.
+    /// The message that every connection sends next.
     outgoing: watch::Sender<Bytes>,
     connections: AtomicU64,
     acks: AtomicU64,
@@ -105,7 +105,7 @@ async fn obey(hub: &Hub) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Wall clock: the two processes share no other.
+/// Wall clock: the two processes have no other common clock.
 pub(crate) fn now_nanos() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
@@ -124,7 +124,7 @@ async fn listen_websocket(dir: &Path, hub: &Arc<Hub>) -> anyhow::Result<u16> {
             hub.tasks.clone().spawn_isolated("handshake", async move {
                 let tls = TlsStream::Server(acceptor.accept(stream).await?);
                 let stream = accept_async_with_config(tls, Some(websocket_config())).await?;
-                // The handshake's future is not to stay alive with the connection.
+                // The handshake's future must not stay alive with the connection.
                 let channel = Channel::WebSocket(Box::new(stream), hub.exchange.data);
                 hub.tasks.spawn_isolated("connection", serve(channel, Arc::clone(&hub)));
                 anyhow::Ok(())

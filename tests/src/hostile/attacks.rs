@@ -1,4 +1,4 @@
-//! What a node with a valid certificate can try.
+//! Attacks by a node with a valid certificate.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -12,15 +12,15 @@ use tombolo_proto::frame::{
 };
 use tombolo_proto::object::{Held, InventoryEntry};
 use tombolo_proto::package::Header;
-use tombolo_proto::{Lane, ObjectKey, RequestId, Resource, ScopeId};
+use tombolo_proto::{Lane, ObjectKey, RequestId, Resource, SubscriptionId};
 use tombolo_tests::raw::RawQuic;
 
 use super::peer::{Heard, Hub, Took};
 
-/// An attack under way, and what came of it.
+/// A running attack; it returns the result.
 pub(crate) type Work<'a> = Pin<Box<dyn Future<Output = Result<Took>> + 'a>>;
 
-/// One attack: its name in the table, and what is done for how long.
+/// One attack: its name in the table, and the function that runs it for a given time.
 pub(crate) type Attack = (&'static str, for<'a> fn(&'a Hub, Duration) -> Work<'a>);
 
 /// Every attack, in the order of the table.
@@ -29,13 +29,13 @@ pub(crate) const ALL: [Attack; 11] = [
     ("256 answers unread, over and over", |hub, limit| Box::pin(many_sessions(hub, limit))),
     ("240 requests of 32 MiB", |hub, limit| Box::pin(large_requests(hub, limit))),
     ("240 requests of 3 MiB", |hub, limit| Box::pin(many_requests(hub, limit))),
-    ("unfinished inventories in 129 scopes", |hub, limit| Box::pin(inventories(hub, limit))),
+    ("unfinished inventories in 129 subscriptions", |hub, limit| Box::pin(inventories(hub, limit))),
     ("subscribe and unsubscribe in a loop", |hub, limit| Box::pin(subscribe_loop(hub, limit))),
     ("512 throw-away selectors", |hub, limit| Box::pin(selectors(hub, limit))),
     ("every delivery refused", |hub, limit| Box::pin(refusals(hub, limit))),
     ("a frame a byte at a time, WebSocket", |hub, limit| Box::pin(drip_websocket(hub, limit))),
     ("a frame a byte at a time, QUIC", |hub, limit| Box::pin(drip_quic(hub, limit))),
-    ("unfinished documents of a stock edge", |hub, limit| Box::pin(unfinished_document(hub, limit))),
+    ("unfinished documents of a KubeEdge edge", |hub, limit| Box::pin(unfinished_document(hub, limit))),
 ];
 
 fn empty() -> Inventory {
@@ -57,9 +57,9 @@ fn request(id: u64, method: &str, path: &str, body: Bytes) -> Frame {
     })
 }
 
-fn subscribe(scope: u32, selector: String, inventory: Inventory) -> Frame {
+fn subscribe(subscription: u32, selector: String, inventory: Inventory) -> Frame {
     Frame::Subscribe(Subscribe {
-        scope: ScopeId(scope),
+        subscription: SubscriptionId(subscription),
         resource: Resource::new("", "v1", "services"),
         namespace: String::new(),
         label_selector: selector,
@@ -83,7 +83,7 @@ async fn listen(link: &mut Link, heard: &mut Heard, until: Instant) {
     }
 }
 
-/// Sends as fast as the hub takes it, reading meanwhile. False when the session has ended.
+/// Sends as fast as the hub accepts it, and reads meanwhile. False when the session has ended.
 async fn send(link: &mut Link, heard: &mut Heard, lane: Lane, frame: Frame, until: Instant) -> bool {
     while !link.can_send(lane) {
         match tokio::time::timeout_at(until, link.next()).await {
@@ -94,7 +94,7 @@ async fn send(link: &mut Link, heard: &mut Heard, lane: Lane, frame: Frame, unti
     link.send(lane, frame).is_ok() && Instant::now() < until
 }
 
-/// One of everything.
+/// Sends one of each request, and prints the hub's answers.
 pub(crate) async fn warm_up(hub: &Hub) -> Result<()> {
     let (mut link, mut heard) = (hub.connect(empty()).await?, Heard::default());
     link.send(Lane::Control, request(1, "GET", "/openapi/v2", Bytes::new()))?;
@@ -106,7 +106,7 @@ pub(crate) async fn warm_up(hub: &Hub) -> Result<()> {
     Ok(())
 }
 
-/// Asks and does not read. How many questions have left.
+/// Sends requests without reading, and returns how many were sent.
 async fn ask_many(link: &mut Link, count: u64) -> Result<u64> {
     for id in 0..count {
         if !link.can_send(Lane::Control) {
@@ -122,7 +122,7 @@ async fn ask_many(link: &mut Link, count: u64) -> Result<u64> {
 async fn unread_answers(hub: &Hub, limit: Duration) -> Result<Took> {
     let mut link = hub.connect(empty()).await?;
     let asked = ask_many(&mut link, 256).await?;
-    // Nothing is read.
+    // Reads nothing.
     tokio::time::sleep(limit).await;
     let mut heard = Heard::default();
     listen(&mut link, &mut heard, Instant::now() + Duration::from_secs(2)).await;
@@ -152,7 +152,7 @@ async fn many_sessions(hub: &Hub, limit: Duration) -> Result<Took> {
     Ok(Took::place(text.unwrap_or_default()).least("session", sessions, 3).least("question", asked, 768))
 }
 
-/// For so many bytes that a busy machine needs longer than for others.
+/// The time limit for attacks with so much data that a busy machine needs longer.
 fn long(limit: Duration) -> Duration {
     3 * limit + Duration::from_secs(15)
 }
@@ -160,7 +160,7 @@ fn long(limit: Duration) -> Duration {
 async fn large_requests(hub: &Hub, limit: Duration) -> Result<Took> {
     let (mut heard, mut begun) = (Heard::default(), 0);
     let (until, body) = (Instant::now() + long(limit), Bytes::from(vec![b'x'; 31 * 1024 * 1024]));
-    // The hub ends the session with what it does not take in: the node comes again.
+    // The hub ends the session if it does not accept a request; the node then connects again.
     while begun < 240 && Instant::now() < until {
         let Ok(link) = tokio::time::timeout_at(until, hub.connect(empty())).await else { break };
         let (mut link, mut own) = (link?, Heard::default());
@@ -176,7 +176,7 @@ async fn large_requests(hub: &Hub, limit: Duration) -> Result<Took> {
         heard.add(own);
     }
     let took = Took::place(heard.text());
-    // The hub need not read more than the first ones of a session.
+    // The hub need not read more than the first requests of a session.
     Ok(took.least("request", begun, 240).least("reaction", heard.reactions(), 24))
 }
 
@@ -200,16 +200,22 @@ async fn inventories(hub: &Hub, limit: Duration) -> Result<Took> {
     let digest = || Inventory::Digest { count: 100_000, digest: [7; 16] };
     let (mut link, mut heard) = (hub.connect(digest()).await?, Heard::default());
     let (until, mut parts) = (Instant::now() + limit, 0);
-    for scope in 1..=128 {
-        if !send(&mut link, &mut heard, Lane::Delivery, subscribe(scope, String::new(), digest()), until)
-            .await
+    for subscription in 1..=128 {
+        if !send(
+            &mut link,
+            &mut heard,
+            Lane::Delivery,
+            subscribe(subscription, String::new(), digest()),
+            until,
+        )
+        .await
         {
-            return Ok(Took::none(format!("it ended with subscription {scope}: {}", heard.text())));
+            return Ok(Took::none(format!("it ended with subscription {subscription}: {}", heard.text())));
         }
     }
     listen(&mut link, &mut heard, Instant::now() + Duration::from_secs(2)).await;
     for round in 0..u32::MAX {
-        let scope = ScopeId(round % 129);
+        let subscription = SubscriptionId(round % 129);
         let entry = |number: u32| InventoryEntry {
             key: ObjectKey::new(
                 Resource::new("", "v1", "services"),
@@ -218,8 +224,8 @@ async fn inventories(hub: &Hub, limit: Duration) -> Result<Took> {
             ),
             held: Held::Absent,
         };
-        // So small that a part for each scope fits what a node may claim.
-        let part = InventoryPart { scope, entries: (0..32).map(entry).collect(), last: false };
+        // So small that a part for each subscription fits into what a node may claim.
+        let part = InventoryPart { subscription, entries: (0..32).map(entry).collect(), last: false };
         parts += 1;
         if !send(&mut link, &mut heard, Lane::Bulk, Frame::InventoryPart(part), until).await {
             break;
@@ -232,12 +238,11 @@ async fn inventories(hub: &Hub, limit: Duration) -> Result<Took> {
 async fn subscribe_loop(hub: &Hub, limit: Duration) -> Result<Took> {
     let (mut link, mut heard) = (hub.connect(empty()).await?, Heard::default());
     let (until, mut begun) = (Instant::now() + limit, 0);
-    for scope in 1..u32::MAX {
-        let scope_id = ScopeId(scope);
-        if !send(&mut link, &mut heard, Lane::Delivery, subscribe(scope, "a".repeat(4000), empty()), until)
+    for number in 1..u32::MAX {
+        let subscription = SubscriptionId(number);
+        if !send(&mut link, &mut heard, Lane::Delivery, subscribe(number, "a".repeat(4000), empty()), until)
             .await
-            || !send(&mut link, &mut heard, Lane::Delivery, Frame::Unsubscribe { scope: scope_id }, until)
-                .await
+            || !send(&mut link, &mut heard, Lane::Delivery, Frame::Unsubscribe { subscription }, until).await
         {
             break;
         }
@@ -249,31 +254,34 @@ async fn subscribe_loop(hub: &Hub, limit: Duration) -> Result<Took> {
 
 async fn selectors(hub: &Hub, limit: Duration) -> Result<Took> {
     let (mut heard, begin) = (Heard::default(), Instant::now());
-    let mut scope = 0;
-    // Some sessions one after the other: what a session began stays for a while after it.
+    let mut subscription = 0;
+    // Several sessions one after the other: the effects of a session last for a while after its end.
     for _ in 0..8 {
         let mut link = hub.connect(empty()).await?;
-        let first = scope + 1;
+        let first = subscription + 1;
         for _ in 0..100 {
-            scope += 1;
-            link.send(Lane::Delivery, subscribe(scope, format!("throw!=away-{scope}"), empty()))?;
+            subscription += 1;
+            link.send(
+                Lane::Delivery,
+                subscribe(subscription, format!("throw!=away-{subscription}"), empty()),
+            )?;
             link.flush().await?;
         }
         let until = (begin + limit).min(Instant::now() + limit / 8 + Duration::from_secs(1));
         listen(&mut link, &mut heard, until).await;
-        for number in first..=scope {
-            let _ = link.send(Lane::Delivery, Frame::Unsubscribe { scope: ScopeId(number) });
+        for number in first..=subscription {
+            let _ = link.send(Lane::Delivery, Frame::Unsubscribe { subscription: SubscriptionId(number) });
             let _ = link.flush().await;
         }
     }
-    // Somebody else's first selection.
+    // The first selection of another node.
     let mut link = hub.connect(empty()).await?;
     link.send(Lane::Delivery, subscribe(1, "honest=selector".to_owned(), empty()))?;
     let deadline = Instant::now() + Duration::from_secs(10);
     let mut outcome = "no answer to one more selector".to_owned();
     while let Ok(event) = tokio::time::timeout_at(deadline, link.next()).await {
         match event {
-            LinkEvent::Frame(_, Frame::CaughtUp { scope: ScopeId(1), .. }) => {
+            LinkEvent::Frame(_, Frame::CaughtUp { subscription: SubscriptionId(1), .. }) => {
                 outcome = "one more selector is followed".to_owned();
                 break;
             }
@@ -287,7 +295,7 @@ async fn selectors(hub: &Hub, limit: Duration) -> Result<Took> {
     }
     let took = Took::place(format!("{}; {outcome}", heard.text()));
     let reactions = heard.times("caught up") + heard.times("subscription");
-    Ok(took.least("subscription", u64::from(scope), 512).least("reaction to one", reactions, 64))
+    Ok(took.least("subscription", u64::from(subscription), 512).least("reaction to one", reactions, 64))
 }
 
 async fn refusals(hub: &Hub, limit: Duration) -> Result<Took> {
@@ -339,7 +347,7 @@ async fn drip_quic(hub: &Hub, limit: Duration) -> Result<Took> {
     .await
 }
 
-/// A frame of which a byte comes at a time and never the last one, in every lane.
+/// Sends a frame in every lane byte by byte, and never its last byte.
 async fn drip(limit: Duration, mut piece: impl AsyncFnMut(Lane) -> Result<()>) -> Result<Took> {
     const PAUSE: Duration = Duration::from_millis(20);
     let mut heard = Heard::default();
@@ -357,12 +365,12 @@ async fn drip(limit: Duration, mut piece: impl AsyncFnMut(Lane) -> Result<()>) -
     Ok(Took::place(heard.text()).least("byte", sent, pace / 2))
 }
 
-/// Documents that are nearly as long as they may be and never end, on one connection after the other.
+/// Documents of nearly the maximum length that never end, on one connection after the other.
 async fn unfinished_document(hub: &Hub, limit: Duration) -> Result<Took> {
     let (begin, mut left, mut bytes, mut ended) = (Instant::now(), Vec::new(), 0, 0_u64);
     let piece = vec![b'x'; 64 * 1024];
     while begin.elapsed() < limit {
-        let mut socket = super::strangers::stock_websocket(hub).await.context("upgrade")?;
+        let mut socket = super::strangers::kubeedge_websocket(hub).await.context("upgrade")?;
         for number in 0..62 {
             let sending = socket.fragment(number == 0, &piece);
             match tokio::time::timeout(Duration::from_secs(2), sending).await {
@@ -371,7 +379,7 @@ async fn unfinished_document(hub: &Hub, limit: Duration) -> Result<Took> {
                     ended += 1;
                     break;
                 }
-                // It waits for its turn.
+                // The connection waits for its turn.
                 Err(_) => break,
             }
         }

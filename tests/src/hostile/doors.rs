@@ -1,4 +1,4 @@
-//! The ports of cloudcore, and how long those wait there who come honestly.
+//! The ports of cloudcore, and how long honest clients wait there.
 
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -21,16 +21,16 @@ use tombolo_link::client::Choice;
 
 use super::peer::Hub;
 
-/// Where somebody comes, in the order of the table.
+/// The ports where clients connect, in the order of the table.
 pub(crate) const DOORS: [&str; 5] = ["WebSocket", "QUIC", "join", "admin", "API"];
 
-/// Whoever is not in by then does not wait any longer.
+/// A client that is not served by then gives up.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A connection without TLS or with it.
+/// A connection with or without TLS.
 pub(crate) type Stream = Either<TcpStream, Box<TlsStream<TcpStream>>>;
 
-/// Does the handshake on a connection, where there is one.
+/// Does the TLS handshake on a connection if there is a configuration.
 pub(crate) async fn handshake(stream: TcpStream, tls: Option<&Arc<ClientConfig>>) -> Result<Stream> {
     let Some(tls) = tls else { return Ok(Either::Left(stream)) };
     let connected = TlsConnector::from(Arc::clone(tls)).connect("127.0.0.1".try_into()?, stream).await?;
@@ -63,18 +63,18 @@ impl ApiPort {
     }
 }
 
-/// A new ServiceAccount's token.
+/// The token of a new ServiceAccount.
 async fn token(client: &kube::Client, namespace: &str, name: &str) -> Result<String> {
     let accounts = kube::Api::<ServiceAccount>::namespaced(client.clone(), namespace);
     let account = serde_json::from_value(json!({"metadata": {"name": name}}))?;
     accounts.create(&PostParams::default(), &account).await?;
     let wanted: TokenRequest = serde_json::from_value(json!({"spec": {"audiences": []}}))?;
     let made = accounts.create_token_request(name, &PostParams::default(), &wanted).await?;
-    made.status.and_then(|status| status.token).context("a token request without a status")
+    made.status.and_then(|status| status.token).context("the token request has no status")
 }
 
 impl Hub {
-    /// How long honest newcomers need at each door; at most [`PATIENCE`].
+    /// How long honest newcomers wait at each door; at most [`PATIENCE`].
     pub(crate) async fn newcomers(&self) -> [Duration; DOORS.len()] {
         let [_, _, join] = self.ports;
         let bare = Arc::new(self.bare.clone());
@@ -90,7 +90,7 @@ impl Hub {
     }
 }
 
-/// How long it takes until a question is answered.
+/// How long it takes until a request is answered.
 async fn answered(port: u16, tls: Option<&Arc<ClientConfig>>, path: &str, header: &str) -> Duration {
     let begin = Instant::now();
     let asking = async {
@@ -98,7 +98,7 @@ async fn answered(port: u16, tls: Option<&Arc<ClientConfig>>, path: &str, header
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    // What took too long shows in the time.
+    // A timeout shows in the measured time.
     let _ = tokio::time::timeout(PATIENCE, asking).await;
     begin.elapsed()
 }

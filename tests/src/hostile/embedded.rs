@@ -1,4 +1,4 @@
-//! What can be tried at the port of the embedded API server, by strangers and by who has nothing but a ServiceAccount.
+//! Attacks on the port of the embedded API server, by strangers and by clients that have nothing but a ServiceAccount.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,17 +44,17 @@ async fn slow_objects(hub: &Hub, limit: Duration) -> Result<Took> {
     slow(hub.api.port, Some(&hub.api.tls), limit, head.as_bytes(), b"{\"x\":\"").await
 }
 
-/// Connections, and questions on each of them.
+/// Number of connections, and requests on each of them.
 const CONNECTIONS: usize = 40;
 const QUESTIONS: usize = 100;
 
-/// Asks on streams whose windows are closed from the start and stay so: no byte of an answer's body can leave.
+/// Sends requests on streams whose windows stay closed from the start: no byte of an answer's body can leave.
 async fn no_window(hub: &Hub, limit: Duration, path: &str, token: Option<&str>) -> Result<Took> {
     let mut tls = rustls::ClientConfig::clone(&hub.api.tls);
     tls.alpn_protocols = vec![b"h2".to_vec()];
     let tls = Arc::new(tls);
     let (end, mut heard, mut asked) = (Instant::now() + limit, Heard::default(), 0);
-    // The answers are kept, and with them their streams.
+    // The answers are kept, and their streams with them.
     let (mut running, mut senders, mut kept) = (JoinSet::new(), Vec::new(), Vec::new());
     for _ in 0..CONNECTIONS {
         let stream = handshake(dial(hub.api.port).await?, Some(&tls)).await.context("handshake")?;
@@ -86,6 +86,6 @@ async fn no_window(hub: &Hub, limit: Duration, path: &str, token: Option<&str>) 
     tokio::time::sleep_until(end).await;
     let closed = senders.iter().filter(|sender| sender.is_closed()).count();
     let took = Took::place(format!("{}; {closed} connections closed", heard.text()));
-    // As many as there are places for answers at all.
+    // As many as there are slots for answers.
     Ok(took.least("question", asked, 1024).least("head of an answer", heard.times("answer"), 1024))
 }

@@ -1,4 +1,4 @@
-//! Honest nodes in a process of their own, and what their lease renewals take.
+//! Honest nodes in a process of their own, and the durations of their lease renewals.
 
 use std::io::BufRead as _;
 use std::process::{Child, Command, Stdio};
@@ -39,7 +39,7 @@ pub(crate) fn name(number: u32) -> String {
     format!("honest-{number}")
 }
 
-/// Renews leases until standard input ends, and prints the milliseconds of each.
+/// Renews leases until standard input ends, and prints the duration of each renewal in milliseconds.
 pub(crate) async fn run(options: Options) -> Result<()> {
     for number in 0..options.nodes {
         let node = NodeId::parse(&name(number))?;
@@ -55,7 +55,7 @@ pub(crate) async fn run(options: Options) -> Result<()> {
             tokio::time::sleep(share).await;
             loop {
                 let outcome = async { renew(&node, target.clone(), identity.client_tls()?).await };
-                // A node that was sent away comes back.
+                // A node that was disconnected connects again.
                 let error: Result<()> = outcome.await;
                 eprintln!("honest: {node}: {:?}", error.err());
                 println!("{}", GIVEN_UP.as_millis());
@@ -102,7 +102,7 @@ async fn renew(node: &NodeId, target: Target, tls: tombolo_link::tls::ClientTls)
     }
 }
 
-/// The process of the honest nodes. It ends when this is dropped.
+/// The process of the honest nodes. It is killed when this is dropped.
 pub(crate) struct Fleet {
     _process: Process,
     nodes: u32,
@@ -113,14 +113,14 @@ struct Process(Child);
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It has ended already, or does now.
+        // It has ended already, or ends now.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
 impl Fleet {
-    /// Starts the nodes, and waits until they renew.
+    /// Starts the nodes, and waits until they renew their leases.
     pub(crate) async fn start(hub: &Hub, nodes: u32) -> Result<Self> {
         let [websocket, _, join] = hub.ports;
         let mut command = Command::new(std::env::current_exe()?);
@@ -150,8 +150,8 @@ impl Fleet {
         self.times.lock().clear();
     }
 
-    /// What so many of a hundred renewals took at most. None when there were fewer than nine for ten nodes: a node that cannot
-    /// connect renews nothing, and must not go unseen.
+    /// A percentile of the renewal times. None when fewer than nine of ten nodes renewed: a node that cannot connect
+    /// renews nothing, and must not go unnoticed.
     pub(crate) fn percentile(&self, percent: usize) -> Option<Duration> {
         let mut times = self.times.lock().clone();
         if times.len() * 10 < usize::try_from(self.nodes).ok()? * 9 {

@@ -1,5 +1,5 @@
-//! What the hub takes in memory, and how much of it are objects of the embedded server: those have a bound of their own, the share
-//! of their writer.
+//! The hub's memory, and the part of it that the embedded server's objects take. Objects have a bound of their own: the
+//! share of their writer.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -9,48 +9,48 @@ use http::Request;
 
 use super::peer::Hub;
 
-/// Time between two looks.
+/// Time between two samples.
 const INTERVAL: Duration = Duration::from_millis(20);
 
-/// KiB by which the store's bodies may change between two answers for a look in between to count.
+/// KiB by which the store's bodies may change during a sample for the sample to count.
 const STILL: u64 = 64;
 
-/// Looks that count, at least, or the attack is not judged.
+/// Minimum number of samples that count; with fewer, the attack is not judged.
 const LOOKS_MIN: u32 = 20;
 
-/// Part of the store that a node may fill, and part of that by which marks of deletions may exceed it (`docs/security.md`).
+/// Part of the store that a node may fill, and the part of that by which tombstones may exceed it (`docs/security.md`).
 const NODE_SHARE: u64 = 16;
 const DELETION_RESERVE: u64 = 16;
 
-/// What the embedded server's store has, in KiB. Nothing where there is another API server.
+/// The contents of the embedded server's store, in KiB. Zero with another API server.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Stored {
-    /// Bodies of objects and of what they were before, as they are in memory.
+    /// Memory of the bodies of objects and of their previous versions.
     resident: u64,
-    /// Objects as their bound counts them.
+    /// Size of the objects, as the bound counts them.
     size: u64,
-    /// That bound.
+    /// The bound.
     limit: u64,
 }
 
-/// What became of it in one attack, in KiB.
+/// Growth during one attack, in KiB.
 #[derive(Clone, Copy)]
 pub(crate) struct Growth {
-    /// Of the process, without what was stored meanwhile.
+    /// Growth of the process, without what was stored meanwhile.
     pub(crate) beyond: u64,
-    /// Of the objects, as their bound counts them.
+    /// Growth of the objects, as the bound counts them.
     pub(crate) stored: u64,
-    /// Of these, what one node may make.
+    /// The part of the bound that one node may use.
     pub(crate) share: u64,
 }
 
-/// Looks at the hub again and again.
+/// Samples the hub's memory repeatedly.
 pub(crate) struct Watch<'a> {
     hub: &'a Hub,
     begin: Stored,
-    /// Looks that counted.
+    /// Samples that counted.
     looks: Cell<u32>,
-    /// The process without the store's bodies: first, and highest.
+    /// Memory of the process without the store's bodies: first and highest value.
     before: u64,
     highest: Cell<u64>,
     size: Cell<u64>,
@@ -64,7 +64,7 @@ impl<'a> Watch<'a> {
         Ok(Self { hub, begin, looks: Cell::new(0), before, highest, size })
     }
 
-    /// Ends when nothing can be seen any more, with the reason.
+    /// Runs until the memory cannot be read any more, and returns the reason.
     pub(crate) async fn run(&self) -> Error {
         loop {
             if let Err(error) = self.look().await {
@@ -74,8 +74,8 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Looks at the process between two answers of the store. Where that has changed meanwhile, nobody can tell what of the process is
-    /// the store's, and the look does not count; nor does it where the store gives no answer.
+    /// Samples the process between two readings of the store. If the store changed in between, its part of the process
+    /// is unknown, and the sample does not count; nor does it count when the store does not answer.
     async fn look(&self) -> Result<()> {
         let Ok(first) = self.hub.stored().await else { return Ok(()) };
         let resident = self.hub.resident()?;
@@ -90,7 +90,11 @@ impl<'a> Watch<'a> {
 
     pub(crate) async fn end(&self) -> Result<Growth> {
         self.look().await?;
-        ensure!(self.looks.get() >= LOOKS_MIN, "the store stood still in {} looks only", self.looks.get());
+        ensure!(
+            self.looks.get() >= LOOKS_MIN,
+            "the store was unchanged in only {} samples",
+            self.looks.get()
+        );
         let share = self.begin.limit / NODE_SHARE;
         Ok(Growth {
             beyond: self.highest.get() - self.before,

@@ -1,4 +1,4 @@
-//! The hub under attack, and peers that say what nobody else says.
+//! The hub under attack, and peers that send what no honest peer sends.
 
 use std::time::{Duration, Instant};
 
@@ -21,12 +21,12 @@ use super::doors::{ApiPort, PATIENCE};
 /// The name of the hostile node.
 pub(crate) const HOSTILE: &str = "hostile";
 
-/// The name of the hostile node whose peers are made of the bare libraries. A name has one certificate.
+/// The name of the hostile node whose peers are made of the bare libraries. Each name has one certificate.
 pub(crate) const HOSTILE_BARE: &str = "hostile-bare";
 
-/// What an attack knows of the hub.
+/// What an attack knows about the hub.
 pub(crate) struct Hub {
-    /// WebSocket, QUIC, join.
+    /// Ports: WebSocket, QUIC, join.
     pub(crate) ports: [u16; 3],
     pub(crate) admin: u16,
     pub(crate) api: ApiPort,
@@ -37,12 +37,12 @@ pub(crate) struct Hub {
     newcomer: Identity,
     /// Ids of the processes of cloudcore and of the embedded API server.
     pub(super) processes: Vec<u32>,
-    /// An administrator's client of the embedded API server, if there is one.
+    /// An administrator's client of the embedded API server, if it is in use.
     pub(super) embedded: Option<kube::Client>,
 }
 
 impl Hub {
-    /// Makes the nodes and their leases.
+    /// Creates the nodes and their leases.
     pub(crate) async fn prepare(world: &World, nodes: u32) -> Result<Self> {
         let client = world.client().await?;
         let names =
@@ -66,7 +66,7 @@ impl Hub {
             }))?;
             lease_api.create(&PostParams::default(), &lease).await?;
         }
-        // For every honest node, and for those that are joined here.
+        // For every honest node, and for the nodes that join here.
         let token = NewToken { names: Vec::new(), uses: nodes + 8, life: DEADLINE * 10, replace: true };
         let token = wait_for_value("a join token", DEADLINE, || world.new_token(&token)).await;
         let join = world.join_address();
@@ -88,7 +88,8 @@ impl Hub {
         Target { host: "127.0.0.1".to_owned(), websocket_port, quic_port, choice }
     }
 
-    /// Connects as the hostile node, and is welcomed: an attack of a node that the hub does not know is none.
+    /// Connects as the hostile node and waits for the welcome: an attack by a node that the hub does not know would not
+    /// count.
     pub(crate) async fn connect(&self, inventory: Inventory) -> Result<Link> {
         let mut link = connect(self.target(Choice::WebSocket), self.identity.client_tls()?).await?;
         link.send(Lane::Control, hello(&NodeId::parse(HOSTILE)?, inventory))?;
@@ -96,7 +97,7 @@ impl Hub {
         Ok(link)
     }
 
-    /// How long an honest node needs to be connected; at most [`PATIENCE`].
+    /// How long an honest node takes to connect; at most [`PATIENCE`].
     pub(super) async fn newcomer(&self, choice: Choice) -> Duration {
         let begin = Instant::now();
         let coming = async {
@@ -112,7 +113,7 @@ impl Hub {
                 }
             }
         };
-        // What took too long shows in the time.
+        // A timeout shows in the measured time.
         let _ = tokio::time::timeout(PATIENCE, coming).await;
         begin.elapsed()
     }
@@ -131,26 +132,26 @@ async fn welcomed(link: &mut Link) -> Result<()> {
     }
 }
 
-/// What came of an attack.
+/// The result of an attack.
 pub(crate) struct Took {
-    /// What was done, and what it was refused with.
+    /// What was done, and with which errors it was refused.
     pub(crate) text: String,
-    /// Why it counts for nothing.
+    /// Why the attack does not count.
     pub(crate) missing: Option<String>,
 }
 
 impl Took {
-    /// It took place.
+    /// The attack took place.
     pub(crate) fn place(text: String) -> Self {
         Self { text, missing: None }
     }
 
-    /// It did not.
+    /// The attack did not take place.
     pub(crate) fn none(why: String) -> Self {
         Self { text: String::new(), missing: Some(why) }
     }
 
-    /// It counts if this has happened so often at least.
+    /// The attack counts only if this happened at least so many times.
     pub(crate) fn least(mut self, what: &str, count: u64, least: u64) -> Self {
         self.text = format!("{count} × {what}; {}", self.text);
         if count < least {
@@ -160,13 +161,13 @@ impl Took {
     }
 }
 
-/// A node's certificate.
+/// Gets a node's certificate.
 pub(crate) async fn identity(join: &str, node: &NodeId, token: &str) -> Result<Identity> {
     let options = EnrollOptions { endpoint: join.to_owned(), node: node.clone(), token: token.to_owned() };
     Ok(enroll(&options).await?)
 }
 
-/// A hello.
+/// A hello frame.
 pub(crate) fn hello(node: &NodeId, inventory: Inventory) -> Frame {
     Frame::Hello(Hello {
         versions: (1, 1),
@@ -182,12 +183,12 @@ pub(crate) fn hello(node: &NodeId, inventory: Inventory) -> Frame {
     })
 }
 
-/// Says hello as a node that holds nothing.
+/// Sends the hello of a node that holds nothing.
 pub(crate) fn greet(link: &mut Link, node: &NodeId) -> Result<()> {
     Ok(link.send(Lane::Control, hello(node, Inventory::Full(Vec::new())))?)
 }
 
-/// Counts what the hub says, by kind.
+/// Counts the hub's frames by kind.
 #[derive(Default)]
 pub(crate) struct Heard {
     pub(crate) counts: std::collections::BTreeMap<String, u64>,
@@ -199,7 +200,7 @@ impl Heard {
         *self.counts.entry(what.into()).or_default() += 1;
     }
 
-    /// Takes in what was heard in another session.
+    /// Adds the frames of another session.
     pub(crate) fn add(&mut self, other: Self) {
         for (what, count) in other.counts {
             *self.counts.entry(what).or_default() += count;
@@ -217,17 +218,17 @@ impl Heard {
             .join("; ")
     }
 
-    /// How often something was heard whose name begins so.
+    /// How many frames were received whose name begins with this text.
     pub(crate) fn times(&self, what: &str) -> u64 {
         self.counts.iter().filter(|(name, _)| name.starts_with(what)).map(|(_, count)| count).sum()
     }
 
-    /// Answers, and the end of the session: somebody has looked at what was asked.
+    /// Counts answers, and the end of the session: the hub has processed the requests.
     pub(crate) fn reactions(&self) -> u64 {
         self.times("answer") + self.times("session ended") + u64::from(self.ended.is_some())
     }
 
-    /// Notes a frame; true for one that ends the session.
+    /// Records a frame; true for one that ends the session.
     pub(crate) fn take(&mut self, event: &LinkEvent) -> bool {
         match event {
             LinkEvent::Frame(_, Frame::Reply(reply)) => {

@@ -1,5 +1,5 @@
-//! What a node with a valid certificate can write into the cluster so that the hub keeps it: mirror pods, the status of its
-//! pods, and its Node.
+//! Objects that a node with a valid certificate can write into the cluster and that the hub keeps: mirror pods, the
+//! status of its pods, and its Node.
 
 use std::time::Duration;
 
@@ -13,15 +13,15 @@ use tombolo_link::{Link, LinkEvent};
 use tombolo_proto::frame::{
     ApiReply, ApiRequest, Frame, Inventory, ReplyBody, Request, RequestBody, Subscribe,
 };
-use tombolo_proto::{Lane, RequestId, Resource, ScopeId};
+use tombolo_proto::{Lane, RequestId, Resource, SubscriptionId};
 
 use super::attacks::Attack;
 use super::peer::{HOSTILE, Heard, Hub, Took};
 
-/// Bytes of a mirror pod: what annotations may have, nearly.
+/// Size of a mirror pod in bytes: close to the limit of annotations.
 const POD_LEN: usize = 240 * 1024;
 
-/// Bytes of a status, beside them: nearly what the embedded server takes of a node, and nearly what etcd takes.
+/// Size of a status, in bytes: close to the limits of the embedded server for a node, and of etcd.
 const STATUS_LEN: [usize; 2] = [140 * 1024, 1024 * 1024];
 
 /// Every attack, in the order of the table.
@@ -30,7 +30,7 @@ pub(crate) const ALL: [Attack; 4] = [
     ("mirror pods of many parts", |hub, limit| Box::pin(pods_of_many_parts(hub, limit))),
     ("48 watches of a Node of many parts", |hub, limit| {
         Box::pin(watched_node(hub, limit, "/status", |number| {
-            // More than anybody reads, and nearly as many as either server takes.
+            // More than any reader accepts, and close to the limits of both servers.
             let parts = [PARTS, PARTS_READ[0], PARTS_READ[1]][number % 3] + number % 2;
             json!({"status": {"volumesInUse": vec![""; parts]}})
         }))
@@ -45,29 +45,29 @@ pub(crate) const ALL: [Attack; 4] = [
     }),
 ];
 
-/// Annotations of a pod, with keys of 12 bytes: nearly as many as the embedded server takes of a node, and nearly as many as
-/// cloudcore passes on.
+/// Annotations of a pod, with keys of 12 bytes: close to the limits of the embedded server for a node, and of cloudcore
+/// for forwarding.
 const ANNOTATIONS: [usize; 2] = [6_500, 14_000];
 
-/// Labels of a Node, with such keys: the same.
+/// Labels of a Node with such keys; the limits are the same.
 const LABELS: [usize; 2] = [2_000, 10_000];
 
-/// For how long the pods stay at least: the embedded server looks at all pods every 20 seconds.
+/// How long the pods exist at least: the embedded server checks all pods every 20 seconds.
 const ROUND: Duration = Duration::from_secs(21);
 
-/// Entries of a list in a status: near what etcd takes.
+/// Entries of a list in a status: close to etcd's limit.
 const PARTS: usize = 350_000;
 
-/// Nearly as many as the embedded server takes of a node, and nearly as many as are read.
+/// Close to the embedded server's limit for a node, and to the number that is read.
 const PARTS_READ: [usize; 2] = [15_000, 31_000];
 
-/// Watches of the own Node, each with another selector.
+/// Watches of the node's own Node, each with another selector.
 const WATCHES: u32 = 48;
 
-/// Time to delete what was written.
+/// Time to delete the written objects.
 const CLEANING_MAX: Duration = Duration::from_secs(15);
 
-/// A session in which one question follows the other.
+/// A session that sends one request after the other.
 struct Asking {
     link: Link,
     heard: Heard,
@@ -76,13 +76,13 @@ struct Asking {
 }
 
 impl Asking {
-    /// Sends it when what is before it has left. None when the session has ended.
+    /// Sends a frame once the earlier frames have left. None when the session has ended.
     async fn say(&mut self, frame: Frame) -> Option<()> {
         self.link.flush().await.ok()?;
         self.link.send(Lane::Control, frame).ok()
     }
 
-    /// None when the session or the time has ended.
+    /// Sends a request and waits for the answer. None when the session or the time has ended.
     async fn ask(&mut self, method: &str, path: &str, kind: &str, body: &Value) -> Option<ApiReply> {
         self.asked += 1;
         let id = RequestId(self.asked);
@@ -108,7 +108,8 @@ impl Asking {
                 LinkEvent::Frame(_, Frame::Ping { id }) => {
                     self.say(Frame::Pong { id }).await?;
                 }
-                // Who does not has its share of deliveries on their way, and is answered nothing more.
+                // A node that does not acknowledge uses up its share of deliveries in flight and receives no further
+                // answers.
                 LinkEvent::Frame(lane, Frame::Deliver(deliver)) => {
                     self.say(Frame::Ack { lanes: vec![(lane, deliver.seq)] }).await?;
                 }
@@ -119,7 +120,7 @@ impl Asking {
 }
 
 impl Asking {
-    /// Does nothing for a while, as an honest node.
+    /// Behaves like an honest node for a while.
     async fn stay(&mut self, time: Duration) {
         let until = Instant::now() + time;
         while let Ok(event) = tokio::time::timeout_at(until, self.link.next()).await {
@@ -132,7 +133,7 @@ impl Asking {
         }
     }
 
-    /// Takes back what was written, so that the next attack finds the share of the node as this one did. What was heard.
+    /// Deletes the written objects, so that the next attack finds the node's share unused. Returns what was received.
     async fn end(mut self, written: Vec<String>) -> String {
         self.until = Instant::now() + CLEANING_MAX;
         let now = json!({"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0});
@@ -146,7 +147,7 @@ impl Asking {
     }
 }
 
-/// A session as the hostile node, and the incarnation of its Node.
+/// Opens a session as the hostile node, and returns the Node's UID with it.
 async fn asking(hub: &Hub, limit: Duration) -> Result<(Asking, Value)> {
     let link = hub.connect(Inventory::Full(Vec::new())).await?;
     let mut asking = Asking { link, heard: Heard::default(), asked: 0, until: Instant::now() + limit };
@@ -185,7 +186,7 @@ async fn mirror_pods(hub: &Hub, limit: Duration) -> Result<Took> {
     Ok(took.least("MiB stored", u64::try_from(written / (1024 * 1024))?, 12))
 }
 
-/// Whoever reads all of them at once as trees needs many times their text.
+/// A reader that parses all of them at once into trees needs many times the size of their text.
 async fn pods_of_many_parts(hub: &Hub, limit: Duration) -> Result<Took> {
     let (mut asking, own) = asking(hub, limit).await?;
     let mut pods = Vec::new();
@@ -198,11 +199,12 @@ async fn pods_of_many_parts(hub: &Hub, limit: Duration) -> Result<Took> {
     }
     asking.stay(ROUND).await;
     let count = u64::try_from(pods.len())?;
-    // As trees they would take far more than the bound.
+    // Parsed into trees, they would take far more than the bound.
     Ok(Took::place(asking.end(pods).await).least("mirror pod", count, 16))
 }
 
-/// A text of many small parts takes many times its length where it is read, and here everybody who watches the Node reads it.
+/// A text of many small parts takes many times its length when it is parsed, and here every watcher of the Node parses
+/// it.
 async fn watched_node(
     hub: &Hub,
     limit: Duration,
@@ -210,12 +212,12 @@ async fn watched_node(
     patch: impl Fn(usize) -> Value,
 ) -> Result<Took> {
     let (mut asking, _) = asking(hub, limit).await?;
-    for scope in 1..=WATCHES {
+    for subscription in 1..=WATCHES {
         let subscribe = Subscribe {
-            scope: ScopeId(scope),
+            subscription: SubscriptionId(subscription),
             resource: Resource::new("", "v1", "nodes"),
             namespace: String::new(),
-            label_selector: format!("part!={scope}"),
+            label_selector: format!("part!={subscription}"),
             field_selector: format!("metadata.name={HOSTILE}"),
             caller_token: None,
             epoch: None,
@@ -231,7 +233,7 @@ async fn watched_node(
         let Some(reply) = asking.ask("PATCH", &path, kind, &patch(number)).await else { break };
         written += u64::from(reply.code == 200);
     }
-    // As it was, so that the next attack finds room.
+    // Restored, so that the next attack has the full share.
     asking.until = Instant::now() + CLEANING_MAX;
     let parts = if subresource.is_empty() {
         json!({"metadata": {"labels": names(LABELS[1], &Value::Null)}})
@@ -242,12 +244,12 @@ async fn watched_node(
     Ok(Took::place(asking.heard.text()).least("write", written, 1))
 }
 
-/// Text that nobody can pack.
+/// Incompressible text.
 fn junk(len: usize) -> String {
     rand::rng().sample_iter(Alphanumeric).take(len).map(char::from).collect()
 }
 
-/// As labels, or as annotations.
+/// Keys with this value, as labels or annotations.
 fn names(count: usize, value: &Value) -> Value {
     let names = (0..count).map(|number| (format!("n{number:011}"), value.clone()));
     names.collect::<serde_json::Map<_, _>>().into()

@@ -1,4 +1,4 @@
-//! What can be tried without a certificate, or before anybody has looked at it.
+//! Attacks without a certificate, or before the hub has checked one.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use super::attacks::Attack;
 use super::doors::{Stream, handshake};
 use super::peer::{HOSTILE_BARE, Hub, Took};
 
-/// Where strangers come from: honest nodes are at 127.0.0.1.
+/// Source address of strangers; honest nodes are at 127.0.0.1.
 const SOURCE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 66);
 
 /// Connections that a stranger opens in a second.
@@ -33,7 +33,7 @@ const A_SECOND: u32 = 256;
 /// The first bytes of a record that would hold a ClientHello.
 pub(crate) const HALF: &[u8] = &[22, 3, 1, 1, 0, 1, 0, 0, 252, 3, 3];
 
-/// A head of a request for the join port and the hub's own, before its last header goes on and on.
+/// The head of a request for the join port and for the hub's own port. Its last header never ends.
 const HEAD: &[u8] = b"GET /ca.crt HTTP/1.1\r\nHost: hub\r\nX-Slow: ";
 
 /// Every attack, in the order of the table.
@@ -49,7 +49,7 @@ pub(crate) const ALL: [Attack; 9] = [
     ("200 slow headers, admin", |hub, limit| Box::pin(slow(hub.admin, None, limit, b"", HEAD))),
 ];
 
-/// What there must have been at least of so many in a second: the clock of a busy machine takes the rest.
+/// The minimum count for an attack with so many events per second; the rest is a margin for a busy machine.
 fn nearly(limit: Duration) -> u64 {
     limit.as_secs() * u64::from(A_SECOND) * 9 / 10
 }
@@ -61,7 +61,7 @@ pub(crate) async fn dial(port: u16) -> std::io::Result<TcpStream> {
     tokio::time::timeout(Duration::from_secs(2), connecting).await?
 }
 
-/// Opens connections, says what is to be said on each, and holds them.
+/// Opens connections, sends these bytes on each, and keeps them open.
 pub(crate) async fn open(port: u16, limit: Duration, say: &[u8]) -> Result<Took> {
     let (begin, mut held) = (Instant::now(), Vec::new());
     let (mut opened, mut failed) = (0, 0);
@@ -86,8 +86,8 @@ fn is_closed(stream: &TcpStream) -> bool {
     !matches!(stream.try_read(&mut byte), Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
 }
 
-/// First flights whose clients hear no answer, and say the same once more a second later, as clients do. They are made before: a
-/// client would need the processor that others have.
+/// First flights of clients that ignore all answers and repeat the flight once after a second, as clients do. They are
+/// created in advance: creating them during the attack would take processor time from the honest nodes.
 async fn half_quic(hub: &Hub, port: u16, limit: Duration) -> Result<Took> {
     let (tls, count) = (hub.bare.clone(), usize::try_from(limit.as_secs() * u64::from(A_SECOND))?);
     let flights = tokio::task::spawn_blocking(move || first_flights(tls, port, count)).await??;
@@ -105,7 +105,7 @@ async fn half_quic(hub: &Hub, port: u16, limit: Duration) -> Result<Took> {
         tokio::time::sleep_until(begin + Duration::from_secs(1) * number / A_SECOND).await;
     }
     let took = Took::place(String::new()).least("datagram", sent, u64::try_from(flights.len())?);
-    // The hub has looked at some of them at least.
+    // The hub has processed at least some of them.
     Ok(took.least("answer", answers, 1))
 }
 
@@ -113,7 +113,7 @@ async fn slow_headers(hub: &Hub, port: u16, limit: Duration) -> Result<Took> {
     slow(port, Some(&Arc::new(hub.bare.clone())), limit, b"", HEAD).await
 }
 
-/// The handshake to the end, something at once, and then a byte at a time, the last one over and over.
+/// Completes the handshake, sends some bytes at once and then single bytes, and repeats the last byte forever.
 pub(crate) async fn slow(
     port: u16,
     tls: Option<&Arc<rustls::ClientConfig>>,
@@ -148,11 +148,11 @@ pub(crate) async fn slow(
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
     let took = Took::place(format!("{CONNECTIONS} tried, {} closed by the hub", opened - held.len()));
-    // As many as the hub lets do their handshake at a time of one address, or nearly.
+    // About as many handshakes as the hub allows one address at a time.
     Ok(took.least("connection opened", u64::try_from(opened)?, 90))
 }
 
-/// A WebSocket of the hostile node on which anything can be said.
+/// A WebSocket of the hostile node that can send anything.
 pub(crate) struct Raw(WebSocketStream<tokio_rustls::client::TlsStream<TcpStream>>);
 
 pub(crate) async fn raw_websocket(hub: &Hub) -> Result<Raw> {
@@ -164,8 +164,8 @@ pub(crate) async fn raw_websocket(hub: &Hub) -> Result<Raw> {
     Ok(Raw(tokio_tungstenite::client_async(request, stream).await?.0))
 }
 
-/// A WebSocket of the hostile node as a stock edge opens it.
-pub(crate) async fn stock_websocket(hub: &Hub) -> Result<Raw> {
+/// A WebSocket of the hostile node as a KubeEdge edge opens it.
+pub(crate) async fn kubeedge_websocket(hub: &Hub) -> Result<Raw> {
     let connector = tokio_rustls::TlsConnector::from(Arc::new(hub.bare.clone()));
     let [port, ..] = hub.ports;
     let stream = connector.connect("127.0.0.1".try_into()?, dial(port).await?).await?;
@@ -176,18 +176,18 @@ pub(crate) async fn stock_websocket(hub: &Hub) -> Result<Raw> {
 }
 
 impl Raw {
-    /// A whole document.
+    /// Sends a complete document.
     pub(crate) async fn document(&mut self, text: String) -> Result<()> {
         Ok(self.0.send(Message::text(text)).await?)
     }
 
-    /// A part of a document that goes on.
+    /// Sends a part of a document that is not finished.
     pub(crate) async fn fragment(&mut self, first: bool, bytes: &[u8]) -> Result<()> {
         let code = OpCode::Data(if first { Data::Text } else { Data::Continue });
         Ok(self.0.send(Message::Frame(Frame::message(bytes.to_vec(), code, false))).await?)
     }
 
-    /// A piece of a frame that goes on.
+    /// Sends a piece of a frame that is not finished.
     pub(crate) async fn piece(&mut self, lane: Lane, bytes: &[u8]) -> Result<()> {
         let header = Header { lane, more: true, len: u32::try_from(bytes.len())? }.encode();
         Ok(self.0.send(Message::binary([&header[..], bytes].concat())).await?)

@@ -1,4 +1,4 @@
-//! The table, and what must hold in each of its rows.
+//! The table, and the bounds that each of its rows must keep.
 
 use std::time::Duration;
 
@@ -6,13 +6,13 @@ use super::doors::DOORS;
 use super::memory::Growth;
 use super::peer::Took;
 
-/// Growth of the hub that one attacker may cause, beyond what it has stored, in KiB.
+/// Growth of the hub's memory that one attacker may cause, beyond what it has stored, in KiB.
 const GROWTH_MAX: u64 = 8 * 1024;
 
-/// Lease renewals of honest nodes: 99 of 100 are faster.
+/// Bound for lease renewals of honest nodes: 99 of 100 are faster.
 const LEASE_MAX: Duration = Duration::from_secs(1);
 
-/// Time in which who comes meanwhile is connected or answered.
+/// Time within which a newcomer must be connected or answered.
 const NEWCOMER_MAX: Duration = Duration::from_secs(5);
 
 /// One attack.
@@ -20,7 +20,7 @@ pub(crate) struct Row {
     pub(crate) name: &'static str,
     pub(crate) growth: Growth,
     pub(crate) lease: Option<Duration>,
-    /// At each of [`DOORS`].
+    /// The delay at each of [`DOORS`].
     pub(crate) newcomers: [Duration; DOORS.len()],
     pub(crate) took: Took,
 }

@@ -10,20 +10,20 @@ use tombolo_testkit::{Child, coredns};
 use super::Namespace;
 use crate::source;
 
-/// What of the shipped file is another on this machine.
+/// The parts of the shipped file that differ on this machine.
 #[derive(Debug, Clone, Copy)]
 pub struct CoreDnsOptions<'a> {
     /// The file of uniform names.
     pub hosts: &'a Path,
     /// The wrapper of the node.
     pub wrapper: SocketAddr,
-    /// Where it answers.
+    /// The address on which it listens.
     pub address: SocketAddr,
-    /// Who is asked for what is outside the cluster.
+    /// The DNS server for names outside the cluster.
     pub upstream: SocketAddr,
-    /// Whether it keeps what other servers have answered.
+    /// Whether it caches the answers of other servers.
     pub cached: bool,
-    /// The network that it runs in; none: that of the test.
+    /// The network that it runs in; none: the network of the test.
     pub namespace: Option<&'a Namespace>,
 }
 
@@ -34,10 +34,10 @@ pub struct CoreDns {
 }
 
 impl CoreDns {
-    /// Starts it with its files in a folder.
+    /// Starts CoreDNS with its files in a folder.
     ///
     /// # Errors
-    /// When the shipped file is not as it was, there is no CoreDNS, or it cannot be started.
+    /// When the shipped file has changed, CoreDNS is missing, or it cannot be started.
     pub fn start(options: &CoreDnsOptions<'_>, folder: &Path) -> Result<Self> {
         let mut text = std::fs::read_to_string(source::root().join("deploy/edge/Corefile"))?;
         let CoreDnsOptions { hosts, wrapper, address, upstream, cached, namespace } = options;
@@ -48,17 +48,19 @@ impl CoreDns {
             ("endpoint http://127.0.0.1:51006", format!("endpoint http://{wrapper}")),
             ("forward . /etc/resolv.conf", format!("forward . {upstream}")),
         ] {
-            ensure!(text.matches(from).count() == 1, "the Corefile has not one {from:?}");
+            ensure!(text.matches(from).count() == 1, "the Corefile must contain {from:?} exactly once");
             text = text.replace(from, &to);
         }
         if !cached {
-            let (before, rest) = text.split_once("    cache 30 {").context("the Corefile keeps answers")?;
-            let (_, after) = rest.split_once("    }\n").context("the block ends")?;
+            let (before, rest) =
+                text.split_once("    cache 30 {").context("the Corefile has no cache block")?;
+            let (_, after) = rest.split_once("    }\n").context("the cache block has no end")?;
             text = format!("{before}{after}");
         }
         let path = folder.join("Corefile");
         std::fs::write(&path, text)?;
-        let program = coredns().context("CoreDNS is built by `cargo xtask test`")?;
+        let program =
+            coredns().context("no CoreDNS: run the tests with `cargo xtask test`, which builds it")?;
         let mut command = match namespace {
             Some(namespace) => namespace.command(program),
             None => Command::new(program),

@@ -10,8 +10,8 @@ use tombolo_testkit::{Child, kube_proxy};
 use super::Namespace;
 use crate::world::World;
 
-/// What of the settings is the tests' own. Machines of tests need not have the programs of nftables, and limits of the kernel
-/// are not those of a namespace.
+/// The settings that are special for tests. Test machines need not have the nftables programs, and kernel limits do not
+/// belong to a namespace.
 fn own() -> Value {
     json!({
         "mode": "iptables",
@@ -20,11 +20,11 @@ fn own() -> Value {
     })
 }
 
-/// Starts it inside a namespace. `wrapper` is where the wrapper is reached there, when that is not the address of the agent's
-/// settings.
+/// Starts kube-proxy inside a namespace. `wrapper` is the address of the wrapper there, if it differs from the address
+/// in the agent's settings.
 ///
 /// # Errors
-/// When there is no kube-proxy, its settings are not printed, or it cannot be started.
+/// When kube-proxy is missing, its settings are not printed, or it cannot be started.
 pub fn start_kube_proxy(
     world: &World,
     node: &str,
@@ -44,7 +44,8 @@ pub fn start_kube_proxy(
     }
     let config = folder.join("kube-proxy.yaml");
     std::fs::write(&config, settings.to_string())?;
-    let program = kube_proxy().context("kube-proxy is built by `cargo xtask test`")?;
+    let program =
+        kube_proxy().context("no kube-proxy: run the tests with `cargo xtask test`, which builds it")?;
     Child::spawn("kube-proxy", folder, namespace.command(program).arg("--config").arg(config))
 }
 

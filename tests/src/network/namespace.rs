@@ -1,4 +1,4 @@
-//! A network of its own, in which rules can be made.
+//! A network namespace in which a test can set firewall rules.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -12,10 +12,10 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 
-/// Connections that may wait to be accepted by a listener inside.
+/// Backlog of a listener inside.
 const BACKLOG: u32 = 128;
 
-/// Namespaces that this process has made.
+/// Number of namespaces that this process has created.
 static MADE: AtomicUsize = AtomicUsize::new(0);
 
 /// A network namespace; it is removed when dropped.
@@ -26,10 +26,10 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// Makes one with a loopback interface.
+    /// Creates a namespace with a loopback interface.
     ///
     /// # Errors
-    /// Where that is not allowed, or programs are missing.
+    /// When that is not permitted, or programs are missing.
     pub fn new() -> Result<Self> {
         let name = format!("tombolo-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
         run(Command::new("ip").args(["netns", "add", &name]))?;
@@ -39,20 +39,20 @@ impl Namespace {
         Ok(namespace)
     }
 
-    /// Its name, as iproute2 knows it.
+    /// Its name in iproute2.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// A command that will run inside.
+    /// A command that runs inside the namespace.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.name]).arg(program);
         command
     }
 
-    /// Runs `ip` of iproute2 on the inside.
+    /// Runs `ip` of iproute2 inside the namespace.
     ///
     /// # Errors
     /// What it wrote to standard error.
@@ -60,7 +60,7 @@ impl Namespace {
         run(Command::new("ip").args(["-n", &self.name]).args(arguments)).map(drop)
     }
 
-    /// The rules of address translation inside.
+    /// The address translation rules inside.
     ///
     /// # Errors
     /// What `iptables-save` wrote to standard error.
@@ -69,7 +69,7 @@ impl Namespace {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Forgets the rules of address translation inside, as a machine does that starts again.
+    /// Removes the address translation rules inside, as a restart of a machine does.
     ///
     /// # Errors
     /// What `iptables` wrote to standard error.
@@ -80,7 +80,7 @@ impl Namespace {
         Ok(())
     }
 
-    /// A listener inside.
+    /// Opens a listener inside.
     ///
     /// # Errors
     /// When the address cannot be bound there.
@@ -91,15 +91,15 @@ impl Namespace {
         Ok(socket.listen(BACKLOG)?)
     }
 
-    /// A connection from inside.
+    /// Opens a connection from inside.
     ///
     /// # Errors
-    /// When nobody answers there.
+    /// When there is no answer.
     pub async fn connect(&self, to: SocketAddr) -> Result<TcpStream> {
         Ok(self.socket()?.connect(to).await?)
     }
 
-    /// A socket belongs to the network that its thread is in when it is made, and that thread ends here.
+    /// A socket belongs to the network of the thread that creates it, and this thread ends here.
     fn socket(&self) -> Result<TcpSocket> {
         let path = format!("/run/netns/{}", self.name);
         let made = std::thread::spawn(move || -> Result<TcpSocket> {
@@ -110,7 +110,7 @@ impl Namespace {
         made.join().ok().context("the thread has panicked")?
     }
 
-    /// Lets programs inside reach an address outside by one inside; port 0 stands for any. Gives the one inside.
+    /// Makes an outside address reachable at an inside address, and returns the latter. Port 0 inside means any port.
     ///
     /// # Errors
     /// When the address inside cannot be bound.
@@ -122,7 +122,7 @@ impl Namespace {
             while let Ok((mut client, _)) = listener.accept().await {
                 connections.spawn(async move {
                     if let Ok(mut server) = TcpStream::connect(outside).await {
-                        // Either end may break off, as on any network.
+                        // Either end may close the connection, as on any network.
                         let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
                     }
                 });

@@ -1,4 +1,4 @@
-//! What a program in a pod finds around it: the files that its kubelet mounts, and the network.
+//! The environment of a program in a pod: the files that its kubelet mounts, and the network.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -8,8 +8,8 @@ use anyhow::{Context, Result, ensure};
 
 use super::Namespace;
 
-/// Mounts a resolver's file and, where there is one, the folder of an account, in a view of the file system that ends with
-/// the program that is run then.
+/// Mounts a resolver's file and, if there is one, the folder of an account, in a mount namespace that ends with the
+/// program that runs in it.
 const SCRIPT: &str = "
 mount --bind \"$1\" /etc/resolv.conf || exit
 if [ -n \"$2\" ]; then
@@ -20,10 +20,10 @@ fi
 shift 2
 exec \"$@\"";
 
-/// Where a program runs.
+/// The environment of a program.
 #[derive(Debug, Clone, Copy)]
 pub struct Program<'a> {
-    /// The network; none: that of the test.
+    /// The network; none: the network of the test.
     pub network: Option<&'a Namespace>,
     /// Namespace of the pod.
     pub namespace: &'a str,
@@ -42,7 +42,7 @@ impl Program<'_> {
         let folder = tempfile::tempdir()?;
         let resolver = folder.path().join("resolv.conf");
         let namespace = self.namespace;
-        // As the kubelet writes it (`dnsPolicy: ClusterFirst`).
+        // The search path that the kubelet writes (`dnsPolicy: ClusterFirst`).
         let search = format!("search {namespace}.svc.cluster.local svc.cluster.local cluster.local");
         std::fs::write(&resolver, format!("nameserver {}\n{search}\noptions ndots:5\n", self.nameserver))?;
         let mut command = match self.network {
@@ -55,10 +55,10 @@ impl Program<'_> {
         command.envs(variables.iter().copied()).output().context("unshare of util-linux")
     }
 
-    /// The IPv4 addresses that the C library finds for a name, sorted; none when there are none.
+    /// The IPv4 addresses that the C library finds for a name, sorted; empty if there are none.
     ///
     /// # Errors
-    /// As [`Self::run`], or what was written to standard error.
+    /// See [`Self::run`]; or the program's standard error.
     pub fn resolve(&self, name: &str) -> Result<Vec<String>> {
         let output = self.run(&["getent", "ahostsv4", name], &[])?;
         let stderr = String::from_utf8_lossy(&output.stderr);

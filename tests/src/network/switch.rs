@@ -1,4 +1,4 @@
-//! What joins namespaces into one network.
+//! Joins namespaces into one network.
 
 use std::net::Ipv4Addr;
 
@@ -9,7 +9,7 @@ use super::Namespace;
 /// Name of a namespace's interface on the switch.
 const PORT: &str = "eth0";
 
-/// The range of pods and of Services, which are on the switch too: who has an address answers for it (ARP).
+/// The range of pods and of Services, which are on the switch too: the owner of an address answers ARP for it.
 const CLUSTER: &str = "10.0.0.0/8";
 
 /// A bridge in a namespace of its own.
@@ -19,10 +19,10 @@ pub struct Switch {
 }
 
 impl Switch {
-    /// Makes one without ports.
+    /// Creates a switch without ports.
     ///
     /// # Errors
-    /// As [`Namespace::new`].
+    /// See [`Namespace::new`].
     pub fn new() -> Result<Self> {
         let namespace = Namespace::new()?;
         namespace.ip(&["link", "add", "bridge", "type", "bridge"])?;
@@ -30,11 +30,11 @@ impl Switch {
         Ok(Self { namespace })
     }
 
-    /// Makes a namespace on the switch and gives its address, `192.168.77.NUMBER`. Addresses in 10.0.0.0/8 that are added
-    /// to it are reached from the others.
+    /// Creates a namespace on the switch and returns its address, `192.168.77.NUMBER`. The other namespaces can reach
+    /// the addresses in 10.0.0.0/8 that are added to it.
     ///
     /// # Errors
-    /// When something is refused, as a number that is taken.
+    /// When a command fails, for example because the number is in use.
     pub fn attach(&self, number: u8) -> Result<(Namespace, Ipv4Addr)> {
         let (inside, address) = (Namespace::new()?, Ipv4Addr::new(192, 168, 77, number));
         let end = format!("port{number}");

@@ -1,4 +1,4 @@
-//! One address before several cloudcores: a load balancer that knows TCP and nothing more.
+//! One address for several cloudcores: a load balancer at TCP level.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use rand::Rng;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
 
-/// Relays each connection to the first port of its list that answers; ends when dropped.
+/// Relays each connection to the first port of its list that answers. It stops when dropped.
 #[derive(Debug)]
 pub struct Balancer {
-    /// Where it listens on loopback.
+    /// Its port on loopback.
     pub port: u16,
     targets: Arc<Mutex<Vec<u16>>>,
     connections: Arc<Mutex<Vec<AbortHandle>>>,
@@ -20,7 +20,7 @@ pub struct Balancer {
 }
 
 impl Balancer {
-    /// Starts before these ports of loopback.
+    /// Starts a balancer for these ports on loopback.
     ///
     /// # Errors
     /// When no port can be bound.
@@ -32,14 +32,14 @@ impl Balancer {
         Ok(Self { port, targets, connections, _tasks: tasks })
     }
 
-    /// Gives new connections to this port first. Those that are open stay where they are.
+    /// Tries this port first for new connections. Open connections are not moved.
     pub fn prefer(&self, port: u16) {
         let mut targets = self.targets.lock();
         targets.retain(|target| *target != port);
         targets.insert(0, port);
     }
 
-    /// Cuts one in so many of the open connections, chosen at random; tells how many.
+    /// Cuts one in `number` of the open connections, chosen at random, and returns how many were cut.
     pub fn cut_one_in(&self, number: u32, rng: &mut impl Rng) -> usize {
         let mut connections = self.connections.lock();
         connections.retain(|connection| !connection.is_finished());
@@ -59,7 +59,7 @@ async fn relay(listener: TcpListener, targets: Arc<Mutex<Vec<u16>>>, open: Arc<M
         let handle = connections.spawn(async move {
             for target in targets {
                 if let Ok(mut server) = TcpStream::connect((Ipv4Addr::LOCALHOST, target)).await {
-                    // Either end may break off, as on any network.
+                    // Either end may close the connection, as on any network.
                     let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
                     return;
                 }

@@ -6,7 +6,8 @@ use tombolo_testkit::{Beside, JSON, components};
 use super::World;
 
 impl World {
-    /// Starts (again) what of the two does not run with the world anyway, so that workloads become pods and pods are bound.
+    /// Starts (again) the components that do not run with the world anyway, so that workloads become pods and pods are
+    /// bound.
     ///
     /// # Errors
     /// When the binaries are missing or cannot be started.
@@ -20,7 +21,7 @@ impl World {
             keys: self.cloud_dir().join("pki"),
             folder: self.folder.path().to_owned(),
             content_type: JSON,
-            // The embedded server signs what it approves.
+            // The embedded server signs the requests that it approves.
             signs: false,
             elects: true,
         };

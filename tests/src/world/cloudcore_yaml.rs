@@ -1,12 +1,12 @@
-//! A world whose cloudcore reads the file that stock cloudcore prints, edited as operators do.
+//! A world whose cloudcore reads the file that KubeEdge cloudcore prints, edited as operators would.
 
 use serde_json::{Value, json};
 
 use super::{CloudPorts, World};
 
 impl World {
-    /// The file of stock with this world's addresses, ports, files and kubeconfig.
-    pub(super) fn stock_config(&self, ports: CloudPorts) -> Value {
+    /// The KubeEdge file with this world's addresses, ports, files and kubeconfig.
+    pub(super) fn kubeedge_config(&self, ports: CloudPorts) -> Value {
         let mut config = self.settings.clone();
         let file = |name: &str| json!(self.folder.path().join("pki").join(name));
         config["commonConfig"]["monitorServer"]["bindAddress"] = json!(format!("127.0.0.1:{}", ports.admin));

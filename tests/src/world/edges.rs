@@ -13,7 +13,7 @@ use tombolo_testkit::{Child, free_port, wait_for_value};
 use super::{DEADLINE, World, binary, client_of};
 use crate::network::Namespace;
 
-/// A program with the variables and the priority that the unit file of a device gives it; the latter only to root.
+/// A program with the variables and the priority of a device's unit file; the priority only when run as root.
 fn as_unit(program: &Path) -> Command {
     let unit = include_str!("../../../deploy/edge/edgecore.service");
     let set =
@@ -24,7 +24,7 @@ fn as_unit(program: &Path) -> Command {
     command
 }
 
-/// An agent that was set up.
+/// An agent that has been set up.
 #[derive(Debug)]
 pub(super) struct Edge {
     process: Option<Child>,
@@ -40,11 +40,11 @@ impl World {
         self.start_edge_program(node, &binary("edgecore")?).await
     }
 
-    /// As [`Self::start_edge`], with a program that was built in another way, with the environment and the priority that
-    /// the unit file gives it on a device.
+    /// Like [`Self::start_edge`], but with a program that was built in another way, and with the environment and the
+    /// priority of the unit file on a device.
     ///
     /// # Errors
-    /// As [`Self::start_edge`].
+    /// See [`Self::start_edge`].
     pub async fn start_edge_program(&mut self, node: &str, program: &Path) -> Result<()> {
         self.join_edge(node).await?;
         let mut command = as_unit(program);
@@ -52,11 +52,11 @@ impl World {
         self.run_edge(node, &mut command)
     }
 
-    /// As [`Self::start_edge`], in a network of its own. The hub and its join endpoints must be reached there at the same
-    /// addresses as here.
+    /// Like [`Self::start_edge`], but in a network of its own. The hub and its join endpoints must be reachable there
+    /// at the same addresses as here.
     ///
     /// # Errors
-    /// As [`Self::start_edge`].
+    /// See [`Self::start_edge`].
     pub async fn start_edge_in(&mut self, network: &Namespace, node: &str) -> Result<()> {
         self.join_edge(node).await?;
         let mut command = network.command(binary("edgecore")?);
@@ -64,11 +64,11 @@ impl World {
         self.run_edge(node, &mut command)
     }
 
-    /// As [`Self::start_edge`], with a process that goes on when a file of it may not grow, so that
-    /// [`Self::limit_edge_files`] makes its disk full.
+    /// Like [`Self::start_edge`], but with a process that survives the file size limit, so that
+    /// [`Self::limit_edge_files`] can simulate a full disk.
     ///
     /// # Errors
-    /// As [`Self::start_edge`].
+    /// See [`Self::start_edge`].
     pub async fn start_limitable_edge(&mut self, node: &str) -> Result<()> {
         self.join_edge(node).await?;
         let mut command = super::limitable(&binary("edgecore")?);
@@ -76,10 +76,10 @@ impl World {
         self.run_edge(node, &mut command)
     }
 
-    /// Sets how long files of a running agent may become, in bytes; none: as long as they like.
+    /// Limits the size of a running agent's files, in bytes; none removes the limit.
     ///
     /// # Errors
-    /// When the agent does not run or the operating system refuses.
+    /// When the agent is not running or the operating system refuses.
     pub fn limit_edge_files(&self, node: &str, bytes: Option<u64>) -> Result<()> {
         let process = self.edges.get(node).and_then(|edge| edge.process.as_ref()).context("not running")?;
         super::limit_files(process.id(), bytes)
@@ -146,7 +146,7 @@ impl World {
         Ok(())
     }
 
-    /// Runs `edgecore` with the settings of a node and these arguments, to its end.
+    /// Runs `edgecore` with the settings of a node and these arguments, and waits for it to exit.
     ///
     /// # Errors
     /// When it cannot be run.
@@ -155,7 +155,7 @@ impl World {
         Ok(command.args(arguments).arg("--config").arg(self.edge_config(node)).output()?)
     }
 
-    /// Joins a node with a token, from a file as operators should.
+    /// Joins a node with a token from a file, as operators should.
     ///
     /// # Errors
     /// When the program cannot be run.
@@ -186,13 +186,13 @@ impl World {
     /// Fails when the agent of a node has ended.
     ///
     /// # Errors
-    /// The end of its log.
+    /// The last lines of its log.
     pub fn check_edge(&mut self, node: &str) -> Result<()> {
         let process = self.edges.get_mut(node).and_then(|edge| edge.process.as_mut());
         process.context("not running")?.check_running()
     }
 
-    /// What the agent of a node has logged.
+    /// The log of a node's agent.
     #[must_use]
     pub fn edge_log(&self, node: &str) -> String {
         fs::read_to_string(self.folder.path().join(format!("{node}.log"))).unwrap_or_default()
@@ -230,7 +230,7 @@ impl World {
         client_of(&self.edge_kubeconfig(node)?).await
     }
 
-    /// A client of a node's local API that takes the first answer: others ask again after a 503, for minutes.
+    /// A client of a node's local API that does not retry: other clients retry after a 503, for minutes.
     ///
     /// # Errors
     /// When there is no kubeconfig yet.
@@ -239,7 +239,7 @@ impl World {
     }
 }
 
-/// A client that takes the first answer, with a kubeconfig.
+/// A client that does not retry, with a kubeconfig.
 ///
 /// # Errors
 /// When the kubeconfig cannot be used.

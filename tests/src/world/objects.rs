@@ -9,7 +9,7 @@ use tombolo_testkit::wait_for;
 
 use super::DEADLINE;
 
-/// Namespace of the objects of a test that has its world to itself.
+/// Namespace of the objects of a test that uses a world alone.
 pub const NAMESPACE: &str = "shops";
 
 /// Typed handles of the administrator.
@@ -28,7 +28,7 @@ impl Objects {
         Self::in_namespace(client, NAMESPACE).await
     }
 
-    /// Creates the namespace and returns handles; waits for nothing.
+    /// Creates the namespace and returns handles, without waiting.
     ///
     /// # Errors
     /// When the API server refuses.
@@ -41,7 +41,7 @@ impl Objects {
         Ok(Self { client, namespace: namespace.to_owned() })
     }
 
-    /// The same namespace in another API, in which nothing is to be created: an edge's.
+    /// Handles for the same namespace in another API where nothing is created: an edge's.
     #[must_use]
     pub fn seen_by(&self, client: Client) -> Self {
         Self { client, namespace: self.namespace.clone() }
@@ -110,7 +110,7 @@ impl Objects {
     /// Creates a pod as soon as its namespace has a ServiceAccount.
     ///
     /// # Panics
-    /// When it is not accepted in time.
+    /// When the pod is not accepted in time.
     pub async fn accepted_pod(&self, name: &str, node: &str, config_maps: &[&str], secrets: &[&str]) {
         wait_for(&format!("pod {name} to be accepted"), DEADLINE, || async {
             self.pod(name, node, config_maps, secrets).await.map_err(|error| format!("{error:#}"))
@@ -121,7 +121,7 @@ impl Objects {
     /// Creates a pod bound to a node that mounts these ConfigMaps and Secrets.
     ///
     /// # Errors
-    /// When the API server refuses, as it does before the namespace has its default ServiceAccount.
+    /// When the API server refuses, for example because the namespace has no default ServiceAccount yet.
     pub async fn pod(&self, name: &str, node: &str, config_maps: &[&str], secrets: &[&str]) -> Result<()> {
         let maps = config_maps.iter().map(|map| json!({"name": map, "configMap": {"name": map}}));
         let hidden = secrets.iter().map(|secret| json!({"name": secret, "secret": {"secretName": secret}}));
@@ -139,10 +139,10 @@ impl Objects {
         Ok(())
     }
 
-    /// Creates a pod unless it is there.
+    /// Creates a pod unless it exists.
     ///
     /// # Errors
-    /// When the API server refuses, as it does before the namespace has its default ServiceAccount.
+    /// When the API server refuses, for example because the namespace has no default ServiceAccount yet.
     pub async fn create_pod(&self, pod: &Value) -> Result<()> {
         match self.pods().create(&PostParams::default(), &serde_json::from_value(pod.clone())?).await {
             Ok(_) => Ok(()),

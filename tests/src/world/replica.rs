@@ -13,10 +13,10 @@ pub(super) struct Replica {
 }
 
 impl World {
-    /// Starts the second cloudcore (again) and waits until it is ready. Gives its WebSocket port.
+    /// Starts the second cloudcore (again) and waits until it is ready. Returns its WebSocket port.
     ///
     /// # Errors
-    /// When the world has an embedded API, which only its own cloudcore serves, or as [`World::start_cloud`].
+    /// When the world has an embedded API, which only its own cloudcore serves; or see [`World::start_cloud`].
     pub async fn start_replica(&mut self) -> Result<u16> {
         ensure!(self.plane.is_some(), "replicas need a cluster");
         let ports = self.replica.as_ref().map_or_else(CloudPorts::free, |replica| Ok(replica.ports))?;

@@ -9,7 +9,7 @@ use tombolo_testkit::{Child, wait_for_value};
 use super::{Api, DEADLINE, World, allocate_as_deployed, binary, limitable};
 
 impl World {
-    /// Starts the embedded API server, and waits until it serves.
+    /// Starts the embedded API server, and waits until it answers.
     pub(super) async fn run_server(&self) -> Result<Child> {
         let address = format!("127.0.0.1:{}", self.ports.embedded);
         let mut command = limitable(&binary("tombolo")?);
@@ -36,7 +36,7 @@ impl World {
         self.server.as_ref().map(Child::id)
     }
 
-    /// Kubeconfig with which cloudcore works.
+    /// The kubeconfig that cloudcore uses.
     pub(super) fn cloud_kubeconfig(&self) -> PathBuf {
         match self.api {
             Api::Embedded => self.kubeconfig(),

@@ -1,4 +1,4 @@
-//! A slow link: relays on loopback that let through so many bytes a second.
+//! A slow link: relays on loopback with a limited number of bytes per second.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -13,16 +13,16 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
-/// Largest piece that is passed on at once: small, so that pacing is even.
+/// Largest piece that is forwarded at once: small, so that pacing is even.
 const PIECE: usize = 1400;
 
-/// The same on a link that is not paced: as much as waits.
+/// The same on a link that is not paced: whatever is waiting.
 const UNPACED_PIECE: usize = 64 * 1024;
 
-/// Datagrams that wait in each direction, as in a router's buffer; more are dropped.
+/// Queued datagrams in each direction, as in a router's buffer; more are dropped.
 const DATAGRAMS_MAX: usize = 32;
 
-/// Relays TCP and UDP to another port of this machine; ends when dropped.
+/// Relays TCP and UDP to another port of this machine. It stops when dropped.
 #[derive(Debug)]
 pub struct SlowLink {
     /// TCP port of the relay.
@@ -33,18 +33,18 @@ pub struct SlowLink {
     _tasks: JoinSet<()>,
 }
 
-/// What has come by over TCP.
+/// The TCP traffic that passed.
 #[derive(Debug, Default)]
 struct Passed {
-    /// Bytes, both directions together.
+    /// Bytes in both directions.
     bytes: AtomicU64,
-    /// When the first bytes from the cloud came by since somebody asked.
+    /// When the first bytes from the cloud passed since the last query.
     from_cloud: Mutex<Option<Instant>>,
 }
 
 impl SlowLink {
-    /// Starts relays in front of a TCP and a UDP port, each direction with this many bytes a second; with [`u32::MAX`] as
-    /// fast as it goes.
+    /// Starts relays in front of a TCP and a UDP port, with this many bytes per second in each direction; with
+    /// [`u32::MAX`] there is no limit.
     ///
     /// # Errors
     /// When no port can be bound.
@@ -59,13 +59,13 @@ impl SlowLink {
         Ok(Self { tcp_port, udp_port, passed, _tasks: tasks })
     }
 
-    /// Bytes passed on over TCP so far, both directions together.
+    /// Bytes forwarded over TCP so far, in both directions.
     #[must_use]
     pub fn passed(&self) -> u64 {
         self.passed.bytes.load(Ordering::Relaxed)
     }
 
-    /// When the first bytes from the cloud were passed on over TCP since the last call.
+    /// When the first bytes from the cloud since the last call were forwarded over TCP.
     pub fn take_from_cloud(&self) -> Option<Instant> {
         self.passed.from_cloud.lock().take()
     }
@@ -104,9 +104,9 @@ async fn relay_tcp(listener: TcpListener, target: u16, rate: u32, passed: Arc<Pa
         let passed = Arc::clone(&passed);
         connections.spawn(async move {
             let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, target)).await else { return };
-            // The last piece of a message must not wait for the acknowledgement of those before it.
+            // The last piece of a message must not wait for the acknowledgement of earlier pieces.
             let _ = (client.set_nodelay(true), server.set_nodelay(true));
-            // Small kernel buffers: what waits must wait in the sender, as behind a slow modem.
+            // Small kernel buffers, so that data waits in the sender, as behind a slow modem.
             let _ = socket2::SockRef::from(&server).set_recv_buffer_size(16 * 1024);
             let (client_read, client_write) = client.into_split();
             let (server_read, server_write) = server.into_split();
@@ -135,7 +135,7 @@ async fn copy(
             return;
         }
     }
-    // The other side may have closed first; either way this direction is over.
+    // The other side may have closed first; in both cases this direction has ended.
     let _ = to.shutdown().await;
 }
 
@@ -163,7 +163,7 @@ async fn relay_udp(front: UdpSocket, target: u16, rate: u32) {
     }
 }
 
-/// Receives datagrams into a short queue and hands them out at the pace of the link.
+/// Receives datagrams into a short queue and forwards them at the pace of the link.
 fn receive_paced(
     socket: Arc<UdpSocket>,
     rate: u32,
@@ -175,7 +175,7 @@ fn receive_paced(
         let mut buffer = vec![0; 65_536];
         while let Ok((length, from)) = socket.recv_from(&mut buffer).await {
             seen(from);
-            // A full queue drops, as a router does.
+            // A full queue drops the datagram, as a router does.
             if let Err(mpsc::error::TrySendError::Closed(_)) = waiting.try_send(buffer[..length].to_vec()) {
                 return;
             }

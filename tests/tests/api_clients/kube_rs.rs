@@ -19,7 +19,8 @@ pub(crate) struct Reflectors {
 }
 
 impl Reflectors {
-    /// Starts them: every resource, every selector, with a list before the watch and with a watch that begins with it.
+    /// Starts watchers for every resource and every selector, with a list before the watch and with a watch that begins
+    /// with the list.
     pub(crate) async fn start(kubeconfig: PathBuf, count: usize) -> Result<Self> {
         let (mut stores, mut tasks) = (Vec::new(), JoinSet::new());
         for number in 0..count {
@@ -37,7 +38,7 @@ impl Reflectors {
             stores.push((name, resource, selector, writer.as_reader()));
             tasks.spawn(async move {
                 let mut events = watcher(api, config).default_backoff().reflect(writer).boxed();
-                // Errors are cuts, or what follows from them: the watcher goes on by itself.
+                // Errors are cut connections or their consequences: the watcher continues by itself.
                 while events.next().await.is_some() {}
             });
         }

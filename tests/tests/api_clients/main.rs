@@ -1,5 +1,5 @@
-//! client-go, kube-rs and the embedded API server: random writes while the connections of 200 watchers are cut at random
-//! and the server is started again. At the end every watcher holds what is stored.
+//! client-go, kube-rs and the embedded API server: random writes while the connections of 200 watchers are cut at
+//! random and the server restarts. At the end, every watcher must hold the stored objects.
 
 mod go;
 mod kube_rs;
@@ -21,22 +21,23 @@ use writes::Writes;
 /// Revision of each object by "namespace/name".
 type Revisions = BTreeMap<String, String>;
 
-/// Informers of client-go in each of two processes: one lists and watches, one lets the watch begin with the list.
+/// Informers of client-go in each of two processes: one process lists and watches, in the other the watch begins with
+/// the list.
 const GO_WATCHERS: usize = 54;
 
 /// Watchers of kube-rs.
 const KUBE_WATCHERS: usize = 96;
 
-/// Changes; the server is started again after half of them.
+/// Number of changes; the server restarts after half of them.
 const WRITES: usize = 1_500;
 
-/// Connections that are cut after a write: one in so many of those that are open.
+/// After each write, one in this many open connections is cut.
 const CUT_ONE_IN: u32 = 40;
 
-/// Time in which every watcher must have what is stored; client-go waits up to 30 s after several failures.
+/// Time within which every watcher must hold the stored objects; client-go waits up to 30 s after several failures.
 const WITHIN: Duration = Duration::from_secs(90);
 
-/// Selections that watchers follow: everything, or what carries a label that the writes take away and give back.
+/// Selectors of the watchers: everything, or objects with a label that the writes remove and add.
 const SELECTORS: [&str; 2] = ["", "half=yes"];
 
 /// What one watcher holds.
@@ -50,7 +51,7 @@ struct Held {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn watchers_that_are_cut_at_random_all_end_up_with_what_is_stored() {
     cluster_or_skip!("watchers_that_are_cut_at_random_all_end_up_with_what_is_stored");
-    let program = go_clients().expect("the informers of tests/clients are built by `cargo xtask test`");
+    let program = go_clients().expect("no informers: run the tests with `cargo xtask test`");
     let seed = asked("TOMBOLO_SEED").unwrap_or_else(rand::random);
     println!("seed {seed}: set TOMBOLO_SEED to repeat it");
     let mut rng = StdRng::seed_from_u64(seed);
@@ -94,7 +95,7 @@ async fn watchers_that_are_cut_at_random_all_end_up_with_what_is_stored() {
     .await;
 }
 
-/// The first object of which a watcher believes something else.
+/// The first object for which a watcher holds another revision than the server.
 fn difference(held: &Held, stored: &Revisions) -> Option<String> {
     let names = held.objects.keys().chain(stored.keys());
     let name = names.into_iter().find(|name| held.objects.get(*name) != stored.get(*name))?;

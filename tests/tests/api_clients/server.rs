@@ -30,7 +30,7 @@ struct Running {
 
 impl Server {
     pub(crate) async fn start() -> Result<Self> {
-        // A second installation of the same provider is refused, which is what we want.
+        // Installing the same provider a second time fails, which is fine.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let folder = tempfile::tempdir()?;
         let relay = Balancer::start(Vec::new()).await?;
@@ -48,12 +48,12 @@ impl Server {
         self.folder.path().join("data")
     }
 
-    /// Kubeconfig by which the server is reached through the relay.
+    /// Kubeconfig of the server behind the relay.
     pub(crate) fn kubeconfig(&self) -> PathBuf {
         self.folder.path().join("relayed.kubeconfig")
     }
 
-    /// A client that is never cut.
+    /// A client whose connections are never cut.
     pub(crate) async fn client(&self) -> Result<Client> {
         client(&self.data_dir().join("kubeconfig")).await
     }
@@ -66,16 +66,16 @@ impl Server {
         Ok(())
     }
 
-    /// Stops the server and starts it on the same data: its history of changes is gone, watches must list again.
+    /// Stops the server and restarts it with the same data: its history of changes is lost, so watches must list again.
     pub(crate) async fn restart(&mut self) -> Result<()> {
-        let running = self.running.take().context("the server runs")?;
+        let running = self.running.take().context("the server is not running")?;
         running.trigger.start();
         running.trigger.finished().await;
         running.task.await??;
         self.run().await
     }
 
-    /// Cuts one in so many of the relayed connections.
+    /// Cuts one in this many relayed connections.
     pub(crate) fn cut(&mut self, one_in: u32, rng: &mut StdRng) {
         self.cuts += self.relay.cut_one_in(one_in, rng);
     }

@@ -16,7 +16,7 @@ use crate::{Revisions, SELECTORS};
 
 const NAMESPACE: &str = "default";
 
-/// Names of each kind: few, so that objects come and go and come again.
+/// Number of names of each kind: few, so that objects are often deleted and created again.
 const NAMES: u32 = 12;
 
 /// The kinds that are written, as the Go program names them.
@@ -58,7 +58,7 @@ impl Writes {
         Ok(writes)
     }
 
-    /// Goes on where another left off.
+    /// Continues the writes of an earlier instance.
     pub(crate) fn again(client: Client) -> Self {
         Self { client }
     }
@@ -90,13 +90,13 @@ impl Writes {
             }
         };
         match done {
-            // There already, or not there.
+            // The object exists already, or does not exist.
             Err(kube::Error::Api(status)) if [404, 409].contains(&status.code) => Ok(()),
             done => Ok(done?),
         }
     }
 
-    /// What is stored, by resource and selector.
+    /// The stored objects, by resource and selector.
     pub(crate) async fn stored(&self) -> Result<BTreeMap<(&'static str, &'static str), Revisions>> {
         let mut stored = BTreeMap::new();
         for resource in RESOURCES {

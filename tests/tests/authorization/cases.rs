@@ -1,4 +1,4 @@
-//! Random questions: who asks for what. Many lean on a right of the world, with one thing or another changed.
+//! Random requests by random callers. Many are derived from a right of the world, with some details changed.
 
 use rand::Rng;
 use rand::rngs::StdRng;
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::rights::{Grant, NAMES, NAMESPACES, NODES, PATHS, RESOURCES, SPECIAL_VERBS, VERBS, World, pick};
 
-/// Whom the administrator or an account acts as.
+/// The user whom the administrator or an account impersonates.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Acting {
     user: String,
@@ -15,16 +15,16 @@ pub(crate) struct Acting {
     extra: Vec<(&'static str, &'static str)>,
 }
 
-/// Who asks.
+/// The caller of a request.
 #[derive(Debug, Clone)]
 pub(crate) enum Caller {
-    /// The administrator, as somebody.
+    /// The administrator, impersonating.
     Admin(Acting),
-    /// A service account of the world, by its token, as somebody or as itself.
+    /// A service account of the world, by its token, with or without impersonation.
     Account(usize, Option<Acting>),
     /// A node, by its certificate.
     Node(usize),
-    /// A certificate that nobody knows, with the token of an account or without any.
+    /// A certificate of an unknown authority, with or without the token of an account.
     Foreign(Option<usize>),
     /// Without credentials.
     Nobody,
@@ -40,7 +40,7 @@ impl Caller {
         }
     }
 
-    /// Headers of impersonation.
+    /// The impersonation headers.
     pub(crate) fn impersonation(&self) -> Vec<(String, String)> {
         let (Self::Admin(acting) | Self::Account(_, Some(acting))) = self else { return Vec::new() };
         let mut headers = vec![("impersonate-user".to_owned(), acting.user.clone())];
@@ -52,7 +52,7 @@ impl Caller {
     }
 }
 
-/// A request. None changes anything: all are dry runs, and their bodies are empty objects.
+/// A request. None of them changes anything: all are dry runs with empty objects as bodies.
 #[derive(Debug, Clone)]
 pub(crate) struct Call {
     pub(crate) method: &'static str,
@@ -72,7 +72,7 @@ pub(crate) struct Case {
     pub(crate) question: Question,
 }
 
-/// What is asked for, before it is a request or a review.
+/// The attributes of a request, before it becomes a request or a review.
 struct Wish {
     verb: String,
     group: String,
@@ -100,7 +100,8 @@ impl Case {
 }
 
 impl Case {
-    /// A node that selects, by its certificate or in a review: which objects are its own is decided by the selector.
+    /// A request of a node with a selector, by its certificate or in a review: the selector decides which objects are
+    /// its own.
     fn of_node(rng: &mut StdRng) -> Self {
         let node = rng.random_range(0..NODES.len());
         let (group, resource) = match rng.random_range(0..8) {
@@ -131,8 +132,8 @@ impl Case {
 }
 
 impl Case {
-    /// Somebody who writes, and whose request names what they may write only in a selector, which must not count. Such a
-    /// right is one to named objects, or one in a namespace, which would be one to the namespace itself.
+    /// A write whose request names the permitted objects only in a selector, which must not count. The caller has a
+    /// right to named objects, or to one namespace, which would include the namespace object itself.
     fn of_selecting_write(world: &World, rng: &mut StdRng) -> Self {
         let about_itself = |grant: &Grant| {
             let resources = grant.list("resources");
@@ -157,7 +158,7 @@ impl Case {
         Self { caller, question: Question::Call(Call { method, path: format!("{collection}&dryRun=All") }) }
     }
 
-    /// A collection of what a right is about, and one of its names to select by.
+    /// A collection that a right is about, and one of the right's names to select by.
     fn named_collection(grant: &Grant, rng: &mut StdRng) -> String {
         let mut one = |list: &str, other: &'static str| {
             let texts = grant.list(list);
@@ -174,7 +175,7 @@ impl Case {
     }
 }
 
-/// Somebody whom the binding speaks of.
+/// A subject of the binding.
 fn subject(world: &World, grant: &Grant, rng: &mut StdRng) -> Acting {
     let name = grant.subject["name"].as_str().unwrap_or_default().to_owned();
     match grant.subject["kind"].as_str() {
@@ -196,7 +197,7 @@ fn anybody(world: &World, rng: &mut StdRng) -> Acting {
     Acting { groups, user, ..Acting::default() }
 }
 
-/// A node is one by its group; without it, it is a user called so.
+/// A node is identified by its group; without it, it is a user of that name.
 fn node_groups(user: &str, rng: &mut StdRng) -> Vec<String> {
     let is_node = user.starts_with("system:node:") && rng.random_bool(0.8);
     is_node.then(|| "system:nodes".to_owned()).into_iter().collect()
@@ -228,8 +229,9 @@ fn caller(world: &World, mut acting: Acting, rng: &mut StdRng) -> Caller {
         }
         _ if acting.user == "system:anonymous" && acting.groups.is_empty() => Caller::Nobody,
         _ => {
-            // Who may impersonate in every mode becomes a node with its group or without it: kube-apiserver begins with the mode
-            // that the caller was last allowed in (`modeIndexCache`). With a UID only the older mode fits.
+            // A caller that may impersonate in every mode becomes a node with or without its group: kube-apiserver
+            // begins with the mode that the caller was last allowed in (`modeIndexCache`). With a UID, only the older
+            // mode applies.
             if node.is_some() && acting.groups.is_empty() {
                 acting.uid = Some("u-1");
             }
@@ -238,7 +240,7 @@ fn caller(world: &World, mut acting: Acting, rng: &mut StdRng) -> Caller {
     }
 }
 
-/// Something to ask for: what a rule says, or something else.
+/// A request's attributes: those of a rule, or others.
 fn wish(grant: &Grant, rng: &mut StdRng) -> Wish {
     let one = |list: &str, rng: &mut StdRng| {
         let texts = grant.list(list);
@@ -270,7 +272,7 @@ fn wish(grant: &Grant, rng: &mut StdRng) -> Wish {
     }
 }
 
-/// A name to select by: often one that a rule gives.
+/// A name to select by: often one from a rule.
 fn selected(grant: &Grant, rng: &mut StdRng) -> String {
     let names = grant.list("resourceNames");
     let name = if names.is_empty() || rng.random_bool(0.3) { pick(rng, &NAMES) } else { pick(rng, &names) };
@@ -293,7 +295,7 @@ fn field_selector(grant: &Grant, rng: &mut StdRng) -> String {
     }
 }
 
-/// What selects a node's own objects, or only looks like it.
+/// A selector of a node's own objects, or one that only looks like it.
 fn node_selector(node: usize, rng: &mut StdRng) -> String {
     let (node, other) = (NODES[node], NODES[1 - node]);
     match rng.random_range(0..18) {
@@ -335,7 +337,7 @@ fn call(grant: &Grant, rng: &mut StdRng) -> Call {
     };
     let mut path =
         if wish.group.is_empty() { "/api/v1".to_owned() } else { format!("/apis/{}/v1", wish.group) };
-    // Verbs that a path says itself; one that says nothing more is about nothing.
+    // Verbs that are part of the path; if nothing follows them, they refer to nothing.
     match wish.verb.as_str() {
         verb @ ("watch" | "proxy") if rng.random_bool(0.3) => path.push_str(&format!("/{verb}")),
         _ if rng.random_bool(0.06) => path.push_str(pick(rng, &["/watch", "/proxy"])),

@@ -1,9 +1,9 @@
-//! Random rights and random requests, put to kube-apiserver and to the embedded server: whom either lets through, the
-//! other must let through.
+//! Sends random requests with random rights to kube-apiserver and to the embedded server. Both must allow and deny the
+//! same requests.
 //!
-//! A seed makes a world of roles and bindings and [`WORLD`] cases in it. Some seeds always run, and a new one each time.
-//! `TOMBOLO_SEED` names the first seed instead, and `TOMBOLO_AUTHZ_CASES` says how many cases run from there on, each
-//! world with the next seed (`cargo xtask authz`).
+//! A seed defines a world of roles and bindings and [`WORLD`] cases in it. Some seeds always run, and a new one each
+//! time. `TOMBOLO_SEED` sets the first seed instead, and `TOMBOLO_AUTHZ_CASES` sets how many cases run from there on,
+//! each world with the next seed (`cargo xtask authz`).
 
 mod cases;
 mod rights;
@@ -25,16 +25,16 @@ use servers::{Server, Verdict};
 /// Cases of one world.
 const WORLD: u64 = 200;
 
-/// Variable that says how many cases run.
+/// Variable with the number of cases.
 const CASES: &str = "TOMBOLO_AUTHZ_CASES";
 
 /// Seeds that always run.
 const FIXED: [u64; 4] = [1, 2, 644_288_328, 1_641_048_046];
 
-/// Requests at a time.
+/// Concurrent requests.
 const AT_ONCE: usize = 8;
 
-/// Of a run, in per cent: fewer cases that are allowed, or that are denied, would compare little.
+/// Minimum percentage of allowed cases and of denied cases in a run: fewer would compare little.
 const SHARE_MIN: usize = 15;
 
 /// Group of the nodes that are connected to cloudcore.
@@ -55,7 +55,7 @@ fn seeds() -> Vec<u64> {
     }
 }
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Default)]
 struct Outcome {
     allowed: usize,
@@ -106,7 +106,7 @@ async fn compare(seed: u64, real: &Server, ours: &Server, outcome: &mut Outcome)
     real.and(ours).unwrap();
 }
 
-/// cloudcore asks what edge nodes may as a group: without a user, so that only what the group was granted counts.
+/// cloudcore reviews the rights of edge nodes as a group: without a user, so that only the group's own rights count.
 async fn groups_alone(real: &Server, ours: &Server) {
     let rbac = "/apis/rbac.authorization.k8s.io/v1";
     let named = |kind: &str| json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": {"name": "group-alone"}});
@@ -132,12 +132,12 @@ async fn groups_alone(real: &Server, ours: &Server) {
         (question(json!({"user": "", "groups": [EDGE_NODES]}), "list", "services"), Verdict::Allowed),
         (question(edge(), "list", "secrets"), Verdict::Denied),
         (question(edge(), "delete", "services"), Verdict::Denied),
-        // A node may list Services, as a node. The group of nodes has no such right.
+        // A node may list Services because it is a node. The group of nodes has no such right.
         (question(json!({"groups": ["system:nodes"]}), "watch", "services"), Verdict::Denied),
         (question(json!({"groups": []}), "list", "services"), Verdict::Denied),
         (question(json!({}), "list", "services"), Verdict::Denied),
     ] {
-        // kube-apiserver hears of a new binding a moment later.
+        // kube-apiserver learns of a new binding a moment later.
         tombolo_testkit::wait_for("both servers to judge a group alike", DEADLINE, || async {
             let (real, ours) = tokio::join!(real.review(&spec), ours.review(&spec));
             let (real, ours) = (real.unwrap(), ours.unwrap());
@@ -154,7 +154,7 @@ async fn groups_alone(real: &Server, ours: &Server) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rights_are_judged_as_kube_apiserver_does() {
     cluster_or_skip!("authorization beside kube-apiserver");
-    // A second installation of the same provider is refused, which is what we want.
+    // Installing the same provider a second time fails, which is fine.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let seeds = seeds();
     println!("seeds {seeds:?}: set TOMBOLO_SEED to one of them to repeat its world");

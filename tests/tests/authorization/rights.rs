@@ -12,12 +12,12 @@ use crate::servers::{Server, Verdict};
 pub(crate) const NODES: [&str; 2] = ["n1", "n2"];
 pub(crate) const NAMESPACES: [&str; 2] = ["ns-a", "ns-b"];
 
-/// Label of what goes with its world.
+/// Label of the objects that are removed with their world.
 const LABEL: &str = "authorization-test";
 
 const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
 
-/// Time until what was written counts.
+/// Time until writes take effect.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// API groups with resources in them, subresources included.
@@ -78,7 +78,7 @@ pub(crate) const NAMES: [&str; 14] =
 pub(crate) const VERBS: [&str; 8] =
     ["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"];
 
-/// Verbs that no method is.
+/// Verbs that are not derived from an HTTP method.
 pub(crate) const SPECIAL_VERBS: [&str; 16] = [
     "*",
     "",
@@ -119,7 +119,7 @@ pub(crate) const PATHS: [&str; 15] = [
 const PATH_PATTERNS: [&str; 10] =
     ["*", "/*", "/**", "/metrics/*", "/custom*", "/custom/*", "/custom/**", "/custom/a*b", "/healthz/*", ""];
 
-/// One of several.
+/// A random element.
 pub(crate) fn pick<'a, T: ?Sized>(rng: &mut StdRng, of: &[&'a T]) -> &'a T {
     of[rng.random_range(0..of.len())]
 }
@@ -128,12 +128,12 @@ fn some(rng: &mut StdRng, max: usize, mut one: impl FnMut(&mut StdRng) -> String
     (0..rng.random_range(1..=max)).map(|_| one(rng)).collect()
 }
 
-/// A rule of a role, as it is made and as cases lean on it.
+/// A rule of a role, as it is created and as cases use it.
 #[derive(Debug, Clone)]
 pub(crate) struct Rule(pub(crate) Value);
 
 impl Rule {
-    /// About resources.
+    /// A rule about resources.
     fn of_resources(rng: &mut StdRng, users: &[String]) -> Self {
         let (group, resources) = RESOURCES[rng.random_range(0..RESOURCES.len())];
         let verbs = some(rng, 3, |rng| match rng.random_range(0..8) {
@@ -152,7 +152,7 @@ impl Rule {
         });
         let mut rule = json!({"verbs": verbs, "apiGroups": groups, "resources": resources});
         if rng.random_bool(0.4) {
-            // No creation has a name: such a right is none, and must be none.
+            // Creations have no name: such a right grants nothing on either server.
             if rng.random_bool(0.5) {
                 rule["verbs"].as_array_mut().into_iter().for_each(|verbs| verbs.push(json!("create")));
             }
@@ -165,7 +165,7 @@ impl Rule {
         Self(rule)
     }
 
-    /// About what is none.
+    /// A rule about non-resource paths.
     fn of_paths(rng: &mut StdRng) -> Self {
         let verbs = some(rng, 2, |rng| pick(rng, &["get", "head", "post", "put", "delete", "*"]).to_owned());
         let paths = some(rng, 2, |rng| match rng.random_bool(0.5) {
@@ -176,17 +176,17 @@ impl Rule {
     }
 }
 
-/// What a subject may do by one binding.
+/// The rights that one binding gives to a subject.
 #[derive(Debug, Clone)]
 pub(crate) struct Grant {
     pub(crate) subject: Value,
-    /// Of the binding; none where it is cluster-wide.
+    /// The namespace of the binding; none if it is cluster-wide.
     pub(crate) namespace: Option<&'static str>,
     pub(crate) rule: Rule,
 }
 
 impl Grant {
-    /// The texts of a list in the rule.
+    /// The strings of a list in the rule.
     pub(crate) fn list(&self, list: &str) -> Vec<&str> {
         self.rule.0[list].as_array().into_iter().flatten().filter_map(Value::as_str).collect()
     }
@@ -200,13 +200,13 @@ pub(crate) struct World {
     /// Namespace and name of its service accounts.
     pub(crate) accounts: Vec<(&'static str, String)>,
     pub(crate) grants: Vec<Grant>,
-    /// In the order in which they are made: path of the collection and object.
+    /// Path of the collection, and object, in the order of creation.
     objects: Vec<(String, Value)>,
-    /// Names of the roles that sum others up.
+    /// Names of the aggregated roles.
     sums: Vec<String>,
 }
 
-/// A role that bindings may name, with its rules as far as cases lean on them.
+/// A role that bindings may refer to, with the rules that cases use.
 struct Role {
     kind: &'static str,
     namespace: Option<&'static str>,
@@ -215,7 +215,7 @@ struct Role {
 }
 
 impl World {
-    /// The rights of a seed; of two runs they are the same.
+    /// The rights of a seed; the same seed always gives the same rights.
     pub(crate) fn of(seed: u64, rng: &mut StdRng) -> Self {
         let users = ["alice", "bob"].map(|name| format!("{name}-{seed}")).into_iter();
         let accounts: Vec<(&'static str, String)> =
@@ -298,7 +298,7 @@ impl World {
         roles
     }
 
-    /// A role that sums others up. Cases lean on the rules of all, whether selected or not.
+    /// An aggregated role. Cases use the rules of all roles, whether they are selected or not.
     fn sum(&mut self, rng: &mut StdRng, index: usize, roles: &[Role]) -> Role {
         let mut selectors: Vec<Value> = (0..rng.random_range(1..=2)).map(|_| self.selector(rng)).collect();
         selectors.push(json!({"matchLabels": {"canary": format!("w{}", self.seed)}}));
@@ -315,8 +315,8 @@ impl World {
         Role { kind: "ClusterRole", namespace: None, name, rules }
     }
 
-    /// Selects among the plain roles of this world, but for the one that selects everything: a sum of sums would be
-    /// compared before it has settled.
+    /// A selector among the plain roles of this world, except the one that selects everything: an aggregate of
+    /// aggregates would be compared before it has settled.
     fn selector(&self, rng: &mut StdRng) -> Value {
         let world = format!("w{}", self.seed);
         let here = json!({"key": "world", "operator": "In", "values": [world]});
@@ -358,7 +358,7 @@ impl World {
     fn subject(&self, rng: &mut StdRng, namespace: Option<&str>) -> Value {
         let group = "rbac.authorization.k8s.io";
         match rng.random_range(0..11) {
-            // The name that other rules of Kubernetes have a wildcard for.
+            // A name that is a wildcard in other rules of Kubernetes.
             10 => json!({"kind": "User", "apiGroup": group, "name": "*"}),
             0..5 => {
                 json!({"kind": "User", "apiGroup": group, "name": self.users[rng.random_range(0..self.users.len())]})
@@ -376,7 +376,8 @@ impl World {
         }
     }
 
-    /// The last objects of each kind: who sees these has seen all before. Every sum selects the last ClusterRole.
+    /// The last objects of each kind: a server that has processed these has processed all others. Every aggregated role
+    /// selects the last ClusterRole.
     fn add_canaries(&mut self) {
         let (seed, world) = (self.seed, format!("w{}", self.seed));
         let rules = json!([{"verbs": ["sing"], "apiGroups": ["example.test"], "resources": ["canaries"]}]);
@@ -399,7 +400,7 @@ impl World {
         self.add("rolebindings", Some(NAMESPACES[0]), binding(&local, "Role", &name));
     }
 
-    /// Makes the world on a server, waits until its rights count there, and returns its accounts' tokens.
+    /// Creates the world on a server, waits until its rights are effective, and returns its accounts' tokens.
     pub(crate) async fn install(&self, server: &Server) -> Result<Vec<String>> {
         for (path, object) in &self.objects {
             server.make(path, object).await?;
@@ -418,7 +419,7 @@ impl World {
         Ok(tokens)
     }
 
-    /// Takes the world away again.
+    /// Removes the world.
     pub(crate) async fn remove(&self, server: &Server) -> Result<()> {
         let label = format!("{LABEL}%3Dw{}", self.seed);
         for collection in ["clusterroles", "clusterrolebindings"] {
@@ -437,7 +438,7 @@ fn shown(rules: &[Rule]) -> Value {
     rules.iter().map(|rule| rule.0.clone()).collect()
 }
 
-/// Waits until a right counts.
+/// Waits until a right is effective.
 async fn counts(server: &Server, review: &Value) {
     wait_for(&format!("{review} to be allowed"), PATIENCE, || async {
         match server.review(review).await {
@@ -448,7 +449,7 @@ async fn counts(server: &Server, review: &Value) {
     .await;
 }
 
-/// Makes what nodes have rights to: a pod on each node, with what it refers to.
+/// Creates the objects that nodes have rights to: a pod on each node, with the objects that it refers to.
 pub(crate) async fn furnish(server: &Server) -> Result<()> {
     for (index, (node, namespace)) in NODES.into_iter().zip(NAMESPACES).enumerate() {
         let named = |name: &str| json!({"metadata": {"name": name}});

@@ -1,4 +1,4 @@
-//! The two servers, and how somebody asks them.
+//! The two servers, and how the tests send requests to them.
 
 use std::path::Path;
 use std::time::Duration;
@@ -24,36 +24,36 @@ use crate::rights::NODES;
 /// Token of the embedded server's administrator.
 const TOKEN: &str = "authorization";
 
-/// Time for requests under way at the end.
+/// Time for pending requests at the end.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// Time for the head of an answer.
 const ANSWER_MAX: Duration = Duration::from_secs(20);
 
-/// What authentication and authorization say to a request.
+/// The decision of authentication and authorization on a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It is not known who asks.
+    /// The caller is unknown.
     Unauthenticated,
-    /// Who asks may not.
+    /// The caller is denied.
     Denied,
-    /// Who asks may; what comes of it is not compared here.
+    /// The caller is allowed; the result of the request is not compared.
     Allowed,
 }
 
 /// One server.
 pub(crate) struct Server {
     admin: Client,
-    /// Without credentials.
+    /// A client without credentials.
     nobody: Client,
-    /// With the certificates of [`NODES`].
+    /// Clients with the certificates of [`NODES`].
     nodes: Vec<Client>,
-    /// With a certificate that this server does not know.
+    /// A client with a certificate that this server does not know.
     foreign: Client,
     _running: Running,
 }
 
-/// What ends with the server.
+/// Parts that must live as long as the server.
 #[expect(dead_code, reason = "held until the server goes")]
 enum Running {
     Real(Box<ControlPlane>),
@@ -61,7 +61,7 @@ enum Running {
 }
 
 impl Server {
-    /// kube-apiserver with etcd and the controllers, one of which sums roles up.
+    /// kube-apiserver with etcd and the controllers, one of which aggregates roles.
     pub(crate) async fn real() -> Result<Self> {
         let options = ControlPlaneOptions { controllers: true, ..ControlPlaneOptions::default() };
         let plane = ControlPlane::start(options).await?;
@@ -70,7 +70,7 @@ impl Server {
         Self::of(kubeconfig, &folder, Running::Real(Box::new(plane))).await
     }
 
-    /// What `tombolo apiserver` serves.
+    /// The server of `tombolo apiserver`.
     pub(crate) async fn embedded() -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let data = folder.path().join("data");
@@ -103,7 +103,7 @@ impl Server {
         })
     }
 
-    /// Makes an object as the administrator; there may be one already.
+    /// Creates an object as the administrator, unless it exists.
     pub(crate) async fn make(&self, path: &str, object: &Value) -> Result<()> {
         let (code, text) = send(&self.admin, json_request("POST", path).body(body(object))?, true).await?;
         ensure!(matches!(code, 201 | 409), "{path} {object}: {code} {text}");
@@ -128,7 +128,7 @@ impl Server {
         Ok(answer["status"]["token"].as_str().with_context(|| text.clone())?.to_owned())
     }
 
-    /// The verdict on a case, and the answer's code and text for a person. `tokens` are those of this world's accounts.
+    /// The verdict on a case, with the answer's code and text for people. `tokens` are those of this world's accounts.
     pub(crate) async fn judge(&self, case: &Case, tokens: &[String]) -> Result<(Verdict, String)> {
         match &case.question {
             Question::Review(spec) => self.review(spec).await,
@@ -136,7 +136,7 @@ impl Server {
         }
     }
 
-    /// What a SubjectAccessReview says.
+    /// The result of a SubjectAccessReview.
     pub(crate) async fn review(&self, spec: &Value) -> Result<(Verdict, String)> {
         let path = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
         let review =
@@ -144,7 +144,7 @@ impl Server {
         let (code, text) = send(&self.admin, json_request("POST", path).body(body(&review))?, true).await?;
         let answer: Value = serde_json::from_str(&text).unwrap_or_default();
         let allowed = answer["status"]["allowed"].as_bool();
-        // A review that is refused as malformed must be so by both, and is then a denial of both.
+        // If a review is rejected as malformed, both servers must reject it; this counts as a denial.
         let verdict = if allowed == Some(true) { Verdict::Allowed } else { Verdict::Denied };
         Ok((verdict, format!("{code} {}", if allowed.is_some() { &answer["status"] } else { &answer })))
     }
@@ -163,7 +163,7 @@ impl Server {
             Caller::Foreign(_) => &self.foreign,
             Caller::Account(..) | Caller::Nobody => &self.nobody,
         };
-        // The body of a deletion would say that it is no dry run.
+        // The body of a deletion would override the dry run.
         let bare = matches!(call.method, "GET" | "HEAD" | "DELETE");
         let content = if bare { Body::empty() } else { body(&json!({})) };
         let (code, text) = send(client, request.body(content)?, false).await?;
@@ -171,7 +171,8 @@ impl Server {
         let message = answer["message"].as_str().unwrap_or(&text);
         let verdict = match code {
             401 => Verdict::Unauthenticated,
-            // Admission refuses with 403 as well, in other words. HEAD, which has no words, gets to none.
+            // Admission refuses with 403 as well, but with another message. HEAD has no message and never reaches
+            // admission.
             403 if call.method == "HEAD" || is_by_authorizer(message) => Verdict::Denied,
             _ => Verdict::Allowed,
         };
@@ -179,7 +180,7 @@ impl Server {
     }
 }
 
-/// Whether the text of a 403 is that of the authorizer.
+/// Whether the message of a 403 comes from the authorizer.
 fn is_by_authorizer(message: &str) -> bool {
     message.split_once("User \"").is_some_and(|(_, rest)| rest.contains("\" cannot "))
 }
@@ -193,7 +194,7 @@ fn body(object: &Value) -> Body {
     Body::from(object.to_string().into_bytes())
 }
 
-/// Code and text of an answer; the text only of refusals unless `whole`, since a watch does not end.
+/// Code and text of an answer. Without `whole`, only the text of refusals, since a watch does not end.
 async fn send(client: &Client, request: Request<Body>, whole: bool) -> Result<(u16, String)> {
     let shown = format!("{} {}", request.method(), request.uri());
     let answer = tokio::time::timeout(ANSWER_MAX, client.send(request)).await;
@@ -213,7 +214,7 @@ async fn client(kubeconfig: &Value, user: Value) -> Result<Client> {
     kubeconfig["users"][0]["user"] = user;
     let kubeconfig = serde_json::from_value(kubeconfig)?;
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
-    // The first answer is compared.
+    // The first answer is compared, so the client must not retry.
     config.default_retry = false;
     Ok(Client::try_from(config)?)
 }

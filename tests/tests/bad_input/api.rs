@@ -1,5 +1,5 @@
-//! Clients of the embedded API server that ask for too much, or for much and take nothing: they are told, or left, and
-//! nobody else notices.
+//! Clients of the embedded API server that send too much, or request much and read nothing: they receive an error or
+//! are disconnected, and other clients are not affected.
 
 use std::convert::Infallible;
 use std::fs;
@@ -32,17 +32,17 @@ const CONFIGMAPS: &str = "/api/v1/namespaces/default/configmaps";
 
 const MIB: u64 = 1024 * 1024;
 
-/// Watches of one client, and how many share a connection.
+/// Number of watches of one client, and how many share a connection.
 const WATCHES: usize = 5_000;
 const PER_CONNECTION: usize = 250;
 
-/// Memory that one idle watch may take, with its share of a connection.
+/// Bound for the memory of one idle watch, including its share of a connection.
 const WATCH_BYTES_MAX: u64 = 32 * 1024;
 
-/// A connection that takes nothing is closed after 5 s; the rest is for a busy machine.
+/// A connection whose client reads nothing is closed after 5 s; the rest is a margin for a busy machine.
 const STALLED_WITHIN: Duration = Duration::from_secs(30);
 
-/// The embedded server of a world, reached as its administrator.
+/// The embedded server of a world, accessed as its administrator.
 struct Server {
     world: World,
     authority: String,
@@ -77,7 +77,7 @@ impl Server {
         TlsConnector::from(Arc::new(config)).connect(name, stream).await.unwrap()
     }
 
-    /// An HTTP/2 connection whose streams may receive so many bytes before they are read.
+    /// An HTTP/2 connection with this window size per stream.
     async fn http2(&self, window: u32) -> SendRequest<Body> {
         let stream = TokioIo::new(self.connect("h2").await);
         let mut builder = http2::Builder::new(TokioExecutor::new());
@@ -93,7 +93,7 @@ impl Server {
         request.body(body).unwrap()
     }
 
-    /// That somebody else is served at once.
+    /// Checks that another client is served at once.
     async fn others_are_served(&self) {
         let asked = async {
             let mut sender = self.http2(64 * 1024).await;
@@ -102,10 +102,10 @@ impl Server {
             assert_eq!(answer.status(), StatusCode::OK);
             answer.into_body().collect().await.unwrap();
         };
-        tokio::time::timeout(Duration::from_secs(10), asked).await.expect("others wait for nobody");
+        tokio::time::timeout(Duration::from_secs(10), asked).await.expect("another client had to wait");
     }
 
-    /// ConfigMaps that make a list of some megabytes.
+    /// Creates ConfigMaps that make a list of several megabytes.
     async fn fill(&self, count: usize) {
         let mut sender = self.http2(64 * 1024).await;
         for number in 0..count {
@@ -126,7 +126,7 @@ fn whole(text: impl Into<Bytes>) -> Body {
     Full::new(text.into()).boxed()
 }
 
-/// A body of 10 GiB. `sent` counts what was taken of it.
+/// A body of 10 GiB. `sent` counts the bytes that were read from it.
 fn endless(sent: Arc<AtomicU64>) -> Body {
     let piece = Bytes::from(vec![b'x'; 64 * 1024]);
     let pieces = stream::repeat(piece).take(160 * 1024).map(move |piece| {
@@ -153,7 +153,7 @@ async fn ten_gibibytes_are_refused_and_not_kept() {
         let refused = status(answer).await;
         assert_eq!((&refused["code"], &refused["reason"]), (&json!(413), &json!("RequestEntityTooLarge")));
         let sent = sent.load(Ordering::Relaxed);
-        assert!(sent < 16 * MIB, "{sent} bytes were taken");
+        assert!(sent < 16 * MIB, "{sent} bytes were sent");
     }
     // HTTP/1.1, chunk after chunk.
     let mut stream = server.connect("http/1.1").await;
@@ -170,7 +170,7 @@ async fn ten_gibibytes_are_refused_and_not_kept() {
     let mut first = [0; 12];
     tokio::time::timeout(DEADLINE, reader.read_exact(&mut first)).await.unwrap().unwrap();
     assert_eq!(&first, b"HTTP/1.1 413");
-    // What goes on sending is cut.
+    // The connection is cut if the client continues to send.
     tokio::time::timeout(DEADLINE, sending).await.unwrap().unwrap().unwrap_err();
     let grown = server.resident().saturating_sub(before);
     assert!(grown < 32 * MIB, "memory grew by {grown} bytes");
@@ -200,7 +200,7 @@ async fn thousands_of_idle_watches_cost_little_and_see_everything() {
     let body = json!({"metadata": {"name": "seen", "labels": {"seen": "yes"}}}).to_string();
     sender.send_request(server.request("POST", CONFIGMAPS, whole(body))).await.unwrap();
     for watch in &mut watches {
-        let frame = tokio::time::timeout(DEADLINE, watch.frame()).await.expect("an event in time");
+        let frame = tokio::time::timeout(DEADLINE, watch.frame()).await.expect("no event in time");
         let event = frame.unwrap().unwrap().into_data().unwrap();
         assert!(event.starts_with(br#"{"type":"ADDED""#), "{}", String::from_utf8_lossy(&event));
     }
@@ -221,12 +221,12 @@ async fn connections_that_are_never_read_are_closed() {
     server.others_are_served().await;
     let began = Instant::now();
     for mut stream in silent {
-        // Nothing is read before the server has had the time to leave.
+        // Reads nothing before the server has had time to disconnect.
         tokio::time::sleep_until(began + STALLED_WITHIN / 3).await;
         let mut taken = Vec::new();
         let end = tokio::time::timeout(STALLED_WITHIN, stream.read_to_end(&mut taken)).await;
-        let end = end.expect("the server has left");
-        assert!(end.is_err() || taken.len() < 20_000_000, "all {} bytes came after all", taken.len());
+        let end = end.expect("the server did not disconnect");
+        assert!(end.is_err() || taken.len() < 20_000_000, "all {} bytes arrived", taken.len());
     }
     let grown = server.resident().saturating_sub(before);
     assert!(grown < 64 * MIB, "memory grew by {grown} bytes");

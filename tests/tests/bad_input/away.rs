@@ -1,4 +1,4 @@
-//! Nodes that are not connected, or never were.
+//! Nodes that are not connected, or never were connected.
 
 use serde_json::Value;
 use tombolo_tests::world::objects::{NAMESPACE, Objects};
@@ -8,7 +8,7 @@ use super::says;
 
 const NODE: &str = "edge-a";
 
-/// Updates while the node is away.
+/// Number of updates while the node is disconnected.
 const UPDATES: u32 = 10;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -32,13 +32,14 @@ async fn updates_for_a_node_that_is_away_are_not_queued() {
 
     world.start_edge(NODE).await.unwrap();
     world.converges(NODE).await;
-    // One delivery of the newest; a second one when cloudcore's watch has not seen the newest when the edge is back.
+    // One delivery of the newest version; a second one if cloudcore's watch had not seen the newest when the edge
+    // returned.
     let delivered = deliveries(&local, &seen).await;
     assert_eq!(delivered.last(), Some(&UPDATES.to_string()), "{delivered:?}");
     assert!(delivered.len() <= 2, "{delivered:?}");
-    // Beside it the node's own Node object may have changed.
+    // In addition, the node's own Node object may have changed.
     let more = self::acknowledged(&world).await - acknowledged;
-    assert!((1.0..f64::from(UPDATES)).contains(&more), "{more} deliveries for what had waited");
+    assert!((1.0..f64::from(UPDATES)).contains(&more), "{more} deliveries for the pending updates");
     world.kill_edge(NODE);
     questions(&world).await;
     world.check_cloud().unwrap();
@@ -58,7 +59,7 @@ async fn gone(world: &World) {
     .await;
 }
 
-/// What another node hears of a node that is away and of one that never was.
+/// The answers that another node receives about a disconnected node and about one that never existed.
 async fn questions(world: &World) {
     let asker = world.raw_node("edge-b", "edge-b").await.unwrap();
     for (path, code, part) in [
@@ -76,7 +77,7 @@ async fn questions(world: &World) {
     }
 }
 
-/// Values of the ConfigMap that the node's clients were shown since a revision.
+/// Values of the ConfigMap that the node's clients received since a revision.
 async fn deliveries(local: &kube::Client, since: &str) -> Vec<String> {
     let path =
         format!("/api/v1/namespaces/{NAMESPACE}/configmaps?watch=1&timeoutSeconds=1&resourceVersion={since}");

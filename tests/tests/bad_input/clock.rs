@@ -19,7 +19,7 @@ use super::{refusal, says};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// A join port whose clock differs by so many hours from ours. Gives its address and a token.
+/// A join port whose clock differs by this many hours from ours. Returns its address and a token.
 async fn join_port(hours: i64) -> (String, String) {
     let authority = Authority::new().unwrap();
     let (chain, key) = authority.server().unwrap();
@@ -65,7 +65,7 @@ async fn a_node_whose_clock_is_a_day_off_does_not_join() {
         let text = refusal(&command.output().await.unwrap());
         says(&text, &[side, effect, "minutes", &address, "set this node's clock, then join again"]);
         let years = text.matches("20").count();
-        assert!(years >= 2, "both times are named: {text}");
+        assert!(years >= 2, "the message must contain both times: {text}");
         assert!(!folder.path().join("data").exists() && !folder.path().join("edgecore.yaml").exists());
     }
 }

@@ -1,4 +1,4 @@
-//! What an operator types wrong.
+//! Wrong input of an operator.
 
 use std::fs;
 use std::net::{TcpListener, UdpSocket};
@@ -14,7 +14,7 @@ use super::{refusal, says};
 
 fn run(program: &str, arguments: &[&str], folder: &Path) -> Output {
     let mut command = Command::new(binary(program).unwrap());
-    // Without the machine's own clusters.
+    // Without the kubeconfigs of this machine.
     command
         .current_dir(folder)
         .env("HOME", folder)
@@ -44,9 +44,9 @@ fn settings_that_cannot_be_used_are_named_with_their_place() {
     file("unknown-cloud.yaml", "nodeLimit: 5\nnodeLimits: 6\n");
     file("type-cloud.yaml", "listen:\n  websocket: nowhere\n");
     file("range-cloud.yaml", "nodeLimit: 0\n");
-    let stock = "kind: CloudCore\nmodules:\n  cloudHub:\n";
-    file("unknown-stock.yaml", &format!("{stock}    nodeLimits: 6\n"));
-    file("type-stock.yaml", &format!("{stock}    websocket:\n      port: many\n"));
+    let kubeedge = "kind: CloudCore\nmodules:\n  cloudHub:\n";
+    file("unknown-stock.yaml", &format!("{kubeedge}    nodeLimits: 6\n"));
+    file("type-stock.yaml", &format!("{kubeedge}    websocket:\n      port: many\n"));
     let cases: [(&str, &str, &[&str]); 11] = [
         (
             "cloudcore",
@@ -86,7 +86,7 @@ fn a_cloudcore_without_a_cluster_says_what_to_give() {
     says(&refusal(&run("cloudcore", &[], folder.path())), &["no cluster", "--kubeconfig", "tombolo up"]);
     fs::write(folder.path().join("kubeconfig"), "hello").unwrap();
     let text = refusal(&run("cloudcore", &["--kubeconfig", "kubeconfig"], folder.path()));
-    says(&text, &["kubeconfig kubeconfig cannot be used"]);
+    says(&text, &["cannot use kubeconfig kubeconfig"]);
 }
 
 /// Settings of an agent that has joined.
@@ -131,7 +131,7 @@ fn used_ports_name_the_setting() {
             folder.path(),
         );
         assert!(!output.status.success());
-        // The log comes before it: the API server runs by then.
+        // The log precedes it: the API server is already running.
         String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or_default().to_owned()
     };
     for (key, used) in [("websocket", used_tcp), ("join", used_tcp), ("admin", used_tcp), ("quic", used_udp)]

@@ -1,4 +1,4 @@
-//! Disks that are full, and store files that are damaged or torn.
+//! Full disks, and store files that are damaged or torn.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -45,7 +45,7 @@ async fn a_full_disk_is_told_on_both_sides_and_heals() {
     let (mut world, objects) = settled(true).await;
     let length = fs::metadata(world.edge_dir(NODE).join("store.redb")).unwrap().len();
     world.limit_edge_files(NODE, Some(length)).unwrap();
-    // More than the file has free; not compressible, so that it stays more.
+    // Larger than the free space in the file, and incompressible, so that it stays larger.
     let catalogue = noise(900 * 1024);
     objects.config_map("catalogue", &catalogue).await.unwrap();
     logged(
@@ -58,11 +58,11 @@ async fn a_full_disk_is_told_on_both_sides_and_heals() {
         .await;
     let local = objects.seen_by(world.edge_client(NODE).await.unwrap());
     let held = local.config_maps().get("settings").await.unwrap();
-    assert_eq!(held.data.unwrap()["value"], "1", "what was held is still served");
+    assert_eq!(held.data.unwrap()["value"], "1", "the object that the edge held is still served");
     world.check_edge(NODE).unwrap();
 
     world.limit_edge_files(NODE, None).unwrap();
-    // The refused version waits for its retry; a newer one does not.
+    // The rejected version waits for its retry; a newer version does not.
     objects.config_map("catalogue", &format!("{catalogue}!")).await.unwrap();
     objects.config_map("settings", "2").await.unwrap();
     world.converges(NODE).await;
@@ -92,7 +92,7 @@ async fn a_damaged_store_is_set_aside_and_filled_again() {
     assert_eq!(set_aside(&world), 1, "kept for inspection");
 }
 
-/// Stores that were moved aside.
+/// Number of stores that were moved aside.
 fn set_aside(world: &World) -> usize {
     let entries = fs::read_dir(world.edge_dir(NODE)).unwrap().flatten();
     entries.filter(|entry| entry.file_name().to_string_lossy().contains("damaged-")).count()
@@ -117,7 +117,7 @@ async fn a_torn_last_write_costs_nothing_but_itself() {
     }
     assert_eq!(torn, 3, "the agent was never caught right after one commit");
     world.check_edge(NODE).unwrap();
-    assert_eq!(set_aside(&world), 0, "what was committed before is kept");
+    assert_eq!(set_aside(&world), 0, "the earlier commits are kept");
     let log = world.edge_log(NODE);
     assert!(!log.contains("moved aside"), "{log}");
 }
@@ -131,7 +131,7 @@ fn newest_commit(file: &[u8]) -> u64 {
     at(64 + 104).max(at(192 + 104))
 }
 
-/// The file as it is while the agent is halted: whole, with nothing on its way.
+/// The file while the agent is halted: complete, without pending writes.
 async fn settled_file(world: &World, path: &Path) -> Vec<u8> {
     wait_for_value("a moment without a commit", DEADLINE, || async {
         let id = world.edge_id(NODE).and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)).unwrap();
@@ -143,7 +143,7 @@ async fn settled_file(world: &World, path: &Path) -> Vec<u8> {
     .await
 }
 
-/// The file as soon as its header shows a commit after this one.
+/// The file as soon as its header shows a newer commit.
 async fn next_commit(path: &Path, before: u64) -> Vec<u8> {
     let end = Instant::now() + DEADLINE;
     loop {
@@ -156,8 +156,8 @@ async fn next_commit(path: &Path, before: u64) -> Vec<u8> {
     }
 }
 
-/// Leaves of the commit after `before` what a power cut may leave: some of its pages, one of them in half, and the
-/// header of either side. False when there was more than one commit.
+/// Writes to the file what a power cut may leave of the commit after `before`: some of its pages, one of them torn, and
+/// the header of either state. False when there was more than one commit.
 fn tear(path: &Path, before: &[u8], after: &[u8]) -> bool {
     let killed = fs::read(path).unwrap();
     if newest_commit(&killed) != newest_commit(before) + 1 || killed != after || after.len() != before.len() {

@@ -1,4 +1,4 @@
-//! Bytes, frames and messages that no node of ours sends.
+//! Bytes, frames and messages that no real node sends.
 
 use tombolo_proto::frame::{Frame, Goodbye, GoodbyeReason, ReplyBody, RequestBody};
 use tombolo_proto::message::{
@@ -18,7 +18,7 @@ use super::{refusal, says};
 fn broken(goodbye: &Goodbye, part: &str) {
     assert_eq!(goodbye.reason, GoodbyeReason::ProtocolError, "{}", goodbye.message);
     says(&goodbye.message, &["protocol error", part]);
-    assert!(goodbye.retry_after.as_secs() >= 10, "the mistake would be repeated at once");
+    assert!(goodbye.retry_after.as_secs() >= 10, "the peer would repeat the mistake at once");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -41,11 +41,11 @@ async fn garbage_and_endless_frames_are_answered_and_end_one_session() {
     quic.bytes(Lane::Bulk, &endless).await.unwrap();
     broken(&quic.goodbye().await.unwrap(), "exceeds the limit");
     let mut socket = RawWebSocket::connect(&world, "edge-a").await.unwrap();
-    // A binary WebSocket frame, masked, with a length of 4 GiB; the payload never comes.
+    // A binary WebSocket frame, masked, with a length of 4 GiB; the payload never arrives.
     let head = [&[0x82, 0xff][..], &(4_u64 << 30).to_be_bytes(), &[0; 4]].concat();
     socket.bytes(&head).await.unwrap();
     broken(&socket.goodbye().await.unwrap(), "exceeds the limit");
-    says(&world.cloud_log(), &["the edge broke the protocol", "node=edge-a", "exceeds the limit"]);
+    says(&world.cloud_log(), &["the edge violated the protocol", "node=edge-a", "exceeds the limit"]);
     world.check_cloud().unwrap();
     let after = world.raw_node("edge-a", "edge-a").await.unwrap();
     after.api("GET", "/api/v1/nodes/edge-a", "", "").await.unwrap();
@@ -73,8 +73,8 @@ async fn messages_that_nobody_can_answer_are_answered() {
     let unknown = ask(&node, Operation::Publish, "edge-a").await;
     assert_eq!(unknown.route.operation, Operation::Error, "{unknown:?}");
     let sentence = unknown.content.as_text().unwrap().into_owned();
-    says(&sentence, &["unknown operation", "publish", "lease", "nothing that a node can ask for"]);
-    // What belongs to another node, connected or not: the API server decides, and its answer comes back.
+    says(&sentence, &["unknown operation", "publish", "lease", "is not supported"]);
+    // Objects of another node, connected or not: the API server decides, and its answer is returned.
     let elsewhere = ask(&node, Operation::Query, "edge-b").await;
     let Ok(Outcome::Failed(status)) = Outcome::read(&elsewhere.content) else { panic!("{elsewhere:?}") };
     assert_eq!(status.code, 403, "{status:?}");
@@ -128,7 +128,7 @@ async fn a_cloud_that_breaks_the_protocol_is_told_and_left() {
         .await
         .unwrap();
     assert_eq!(goodbye.reason, GoodbyeReason::ProtocolError);
-    wait_for("the agent to say so", DEADLINE, || async {
+    wait_for("the agent to log it", DEADLINE, || async {
         let log = agent.log();
         if log.contains("the cloud broke the protocol") { Ok(()) } else { Err(log) }
     })

@@ -1,4 +1,4 @@
-//! What a node that joins can get wrong.
+//! Mistakes of a node that joins.
 
 use jsonwebtoken::{EncodingKey, Header};
 use serde_json::json;
@@ -16,7 +16,7 @@ async fn world() -> (World, String) {
     (world, token)
 }
 
-/// A token for the cloud of another one, signed with this key, that ends at this time.
+/// A token for the same cloud as `token`, signed with this key, that expires at this time.
 fn signed(token: &str, key: &[u8], exp: u64) -> String {
     let jwt = jsonwebtoken::encode(&Header::default(), &json!({"exp": exp}), &EncodingKey::from_secret(key));
     format!("{}.{}", token.split('.').next().unwrap(), jwt.unwrap())
@@ -37,12 +37,16 @@ async fn tokens_that_do_not_let_in() {
     let wrong_ca = join(&format!("{}.{jwt}", "0".repeat(64)));
     says(
         &wrong_ca,
-        &[&world.join_address(), hash, "the token belongs to another cloud, or somebody is in between"],
+        &[
+            &world.join_address(),
+            hash,
+            "the token belongs to another cloud, or the connection is intercepted",
+        ],
     );
     let expired = join(&signed(&token, &key, 1_000_000_000));
     says(&expired, &["edge-a (401)", "the join token expired", "get a new one (`tombolo token`"]);
     says(&join(jwt), &["the token does not have four parts", "copy the whole token"]);
-    assert!(!world.edge_dir("edge-a").join("pki").exists(), "nothing was kept");
+    assert!(!world.edge_dir("edge-a").join("pki").exists(), "no files were stored");
     says(
         &world.cloud_log(),
         &["join request refused", "was not signed by this cloud", "the join token expired"],
@@ -57,7 +61,7 @@ async fn a_token_does_not_take_over_a_node_that_exists() {
     let token = NewToken { names: vec![node], uses: 9, life: DEADLINE * 10, replace: false };
     let token = world.new_token(&token).await.unwrap();
     world.start_edge("edge-a").await.unwrap();
-    // From the moment that it registers, Ready or not.
+    // From its registration on, Ready or not.
     wait_for("the node to register", DEADLINE, || async {
         let client = world.client().await.map_err(|error| format!("{error:#}"))?;
         let nodes: kube::Api<k8s_openapi::api::core::v1::Node> = kube::Api::all(client);
@@ -65,7 +69,7 @@ async fn a_token_does_not_take_over_a_node_that_exists() {
     })
     .await;
     let refused = world.edge_join("edge-a", &token).unwrap();
-    says(&refusal(&refused), &["edge-a (409)", "does not take over its name", "--replace"]);
+    says(&refusal(&refused), &["edge-a (409)", "may not take over its name", "--replace"]);
     world.check_edge("edge-a").unwrap();
 }
 
@@ -80,7 +84,7 @@ async fn signing_requests_that_wish_for_more_than_a_name() {
         ),
         (
             Names { common: "system:node:edge-a", organisations: nodes, dns: &["hub.example"] },
-            vec!["extension 2.5.29.17", "a node certificate has a name only"],
+            vec!["extension 2.5.29.17", "a node certificate contains only a name"],
         ),
         (
             Names {
@@ -99,7 +103,7 @@ async fn signing_requests_that_wish_for_more_than_a_name() {
     }
     let (code, text) = ask_certificate(&world, "edge-a", b"hello").await.unwrap();
     assert_eq!(code, 400);
-    says(&String::from_utf8_lossy(&text), &["no certificate signing request in DER form"]);
+    says(&String::from_utf8_lossy(&text), &["not a certificate signing request in DER form"]);
     world.check_cloud().unwrap();
 }
 
@@ -115,7 +119,7 @@ async fn a_full_hub_gives_certificates_and_says_when_to_come_back() {
     assert!((30..=60).contains(&goodbye.retry_after.as_secs()), "{:?}", goodbye.retry_after);
 
     world.start_edge("edge-c").await.unwrap();
-    wait_for("the agent to say why it waits", DEADLINE, || async {
+    wait_for("the agent to log why it waits", DEADLINE, || async {
         let log = world.edge_log("edge-c");
         if log.contains("at most 1 nodes") && log.contains("retry_in") { Ok(()) } else { Err(log) }
     })
@@ -123,7 +127,7 @@ async fn a_full_hub_gives_certificates_and_says_when_to_come_back() {
     world.check_edge("edge-c").unwrap();
     says(&world.cloud_log(), &["connection refused: the node limit is reached"]);
     drop(first);
-    wait_for("the place to be free", DEADLINE, || async {
+    wait_for("the slot to be free", DEADLINE, || async {
         let node = world.raw_node("edge-b", "edge-b").await.map_err(|error| format!("{error:#}"))?;
         node.api("GET", "/api/v1/nodes/edge-b", "", "").await.map(drop).map_err(|error| format!("{error:#}"))
     })

@@ -1,5 +1,5 @@
-//! Bad input, given to running processes: nothing crashes, and everything is answered with what was wrong, where, and
-//! what to do. The table in docs/operations.md names these tests.
+//! Bad input for running processes: nothing crashes, and every answer says what was wrong, where, and what to do. The
+//! table in docs/operations.md names these tests.
 
 mod api;
 mod away;
@@ -12,17 +12,17 @@ mod objects;
 
 use std::process::Output;
 
-/// Standard error of a command that must have failed, in one line.
+/// Standard error of a command that must have failed, as one line.
 fn refusal(output: &Output) -> String {
     let text = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    assert!(!output.status.success(), "it succeeded: {text}");
-    assert!(output.status.code().is_some(), "it was killed: {text}");
-    assert!(output.stdout.is_empty(), "it also printed {}", String::from_utf8_lossy(&output.stdout));
-    assert_eq!(text.lines().count(), 1, "not one line: {text}");
+    assert!(!output.status.success(), "the command succeeded: {text}");
+    assert!(output.status.code().is_some(), "a signal killed the command: {text}");
+    assert!(output.stdout.is_empty(), "the command also printed {}", String::from_utf8_lossy(&output.stdout));
+    assert_eq!(text.lines().count(), 1, "not exactly one line: {text}");
     text
 }
 
-/// Fails unless the text has all of these.
+/// Fails unless the text contains all of these.
 #[track_caller]
 fn says(text: &str, parts: &[&str]) {
     for part in parts {

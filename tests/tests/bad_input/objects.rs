@@ -59,12 +59,12 @@ async fn an_edge_refuses_what_it_cannot_store_and_goes_on() {
     agent.check_running().unwrap();
 }
 
-/// 3 MiB at every door where an object can come in.
+/// Sends 3 MiB to every endpoint that accepts objects.
 async fn three_mib(api: Api, transport: Transport) {
     let mut world = World::start(api, transport).await.unwrap();
     let objects = Objects::new(world.client().await.unwrap()).await.unwrap();
     let text = "x".repeat(THREE_MIB);
-    // kube-apiserver's own door is its own business.
+    // kube-apiserver's own endpoint is not part of the product.
     if api == Api::Embedded {
         let refused = objects.config_map("large", &text).await.unwrap_err();
         let Some(kube::Error::Api(status)) = refused.downcast_ref::<kube::Error>() else {

@@ -5,27 +5,27 @@ use std::collections::BTreeSet;
 use crate::line::Answer;
 use crate::lines::definitions::Case;
 
-/// Whose answers differ.
+/// The servers whose answers differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Where {
-    /// The embedded server's and the library's.
+    /// The embedded server and the library.
     Both,
-    /// The embedded server's alone.
+    /// Only the embedded server.
     Embedded,
-    /// Those of the library alone.
+    /// Only the library.
     Library,
 }
 
 /// An answer that differs.
 pub(crate) struct Difference {
     of: Where,
-    /// Label of the line; a `*` at its ends stands for anything.
+    /// Label of the line; a `*` at its beginning or end matches anything.
     line: &'static str,
     /// Whether even the codes differ.
     code: bool,
-    /// Whether it differs each time; a controller may be faster or slower than the next line.
+    /// Whether it always differs; a controller may be faster or slower than the next line.
     sure: bool,
-    /// Why; for those who read the list.
+    /// The reason, for readers of the list.
     _why: &'static str,
 }
 
@@ -37,10 +37,9 @@ const fn raced(line: &'static str, why: &'static str) -> Difference {
     Difference { of: Where::Embedded, line, code: true, sure: false, _why: why }
 }
 
-const COLLECTED: &str =
-    "the embedded server collects what is to be deleted, which a controller does beside the real one";
+const COLLECTED: &str = "the embedded server collects garbage itself, where the real one needs a controller";
 
-/// One that no longer differs fails the test too.
+/// Differences that no longer occur fail the test too.
 const DIFFERENCES: &[Difference] = &[
     body(
         Where::Both,
@@ -52,14 +51,14 @@ const DIFFERENCES: &[Difference] = &[
         r#"POST /api/v1/namespaces/default/configmaps {"kind":"ConfigMap","apiVersion":"v2","metadata":{"name":"b"}}"#,
         "the real text names a Go source file",
     ),
-    body(Where::Both, "POST /api/v1/namespaces/default/configmaps {bad", "the JSON parser has other words"),
-    body(Where::Both, "PATCH /api/v1/namespaces/default/configmaps/a {", "the JSON parser has other words"),
+    body(Where::Both, "POST /api/v1/namespaces/default/configmaps {bad", "the JSON parser's messages differ"),
+    body(Where::Both, "PATCH /api/v1/namespaces/default/configmaps/a {", "the JSON parser's messages differ"),
     body(
         Where::Both,
         "GET /api/v1/namespaces/default/configmaps?watch=1&timeoutSeconds=1 as application/yaml",
         "the real server also offers protobuf",
     ),
-    body(Where::Both, "GET /version from kubectl/1", "each tells what it was built of"),
+    body(Where::Both, "GET /version from kubectl/1", "each reports its own build"),
     body(
         Where::Embedded,
         "GET /api/v1/componentstatuses/none",
@@ -68,37 +67,37 @@ const DIFFERENCES: &[Difference] = &[
     body(
         Where::Embedded,
         r#"PUT /apis/coordination.k8s.io/v1/namespaces/default/leases/unknown {"metadata":{"name":"unknown","uid":"3f919656-38aa-43f2-97b2-20c4744f83e2"},"spec":{}}"#,
-        "the real text names the place in etcd",
+        "the real text names the key in etcd",
     ),
     body(
         Where::Both,
         r#"PATCH /api/v1/namespaces/default/configmaps/fv {"data":{"b":1}}"#,
-        "for a strategic merge patch the real decoder has other words",
+        "for a strategic merge patch the real decoder has other messages",
     ),
     body(
         Where::Both,
         r#"PATCH /api/v1/namespaces/default/configmaps/set?fieldManager=s {"op":"add"}"#,
-        "the JSON parser has other words",
+        "the JSON parser's messages differ",
     ),
     body(
         Where::Both,
         r#"PATCH /api/v1/namespaces/default/configmaps/set?fieldManager=s&dryRun=All {"metadata":{"ownerReferences":[{"uid":"u2","controller":true}],"$setElementOrder/ownerReferences":[{"uid":"u2"},{"uid":"u1"}]}}"#,
-        "errors about owner references name the item and are said once",
+        "errors about owner references name the item and occur once",
     ),
     body(
         Where::Both,
         r#"PATCH /api/v1/namespaces/default/configmaps/set?fieldManager=a&dryRun=All {"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"set","ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"m"}]}}"#,
-        "errors about owner references name the item and are said once",
+        "errors about owner references name the item and occur once",
     ),
     body(
         Where::Both,
         r#"PATCH /apis/apps/v1/namespaces/default/deployments/lm?fieldManager=b {"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"lm"},"spec":{"strategy":{"rollingUpdate":{"maxSurge":{}}}}}"#,
-        "the real server finds it one step later, in other words",
+        "the real server finds it one step later, with another message",
     ),
     body(
         Where::Both,
         r#"PATCH /apis/apps/v1/namespaces/default/deployments/lm?fieldManager=s {"spec":{"template":{"spec":{"containers":{"name":"r"}}}}}"#,
-        "for a strategic merge patch the real decoder has other words",
+        "for a strategic merge patch the real decoder has other messages",
     ),
     raced(
         r#"PATCH /api/v1/namespaces/default/configmaps/a?fieldManager=m {"metadata":{"finalizers":null}}"#,
@@ -109,7 +108,7 @@ const DIFFERENCES: &[Difference] = &[
         line: r#"PATCH /apis/apps/v1/namespaces/default/deployments/lm?fieldManager=s {"spec":{"template":{"spec":{"volumes":[{"name":"v","$retainKeys":["name","configMap"],"configMap":{"name":"x"}}],"containers":[{"name":"r","volumeMounts":[{"name":"v","mountPath":"/v"}]}]}}}}"#,
         code: false,
         sure: false,
-        _why: "the real server warns at times that it does not know the directive",
+        _why: "the real server sometimes warns of an unknown directive",
     },
     raced("GET /api/v1/namespaces/default/replicationcontrollers/round", COLLECTED),
     raced("GET /apis/batch/v1/namespaces/default/jobs/round", COLLECTED),
@@ -122,11 +121,11 @@ const DIFFERENCES: &[Difference] = &[
         line: "GET /api/v1/namespaces/default/events",
         code: false,
         sure: false,
-        _why: "the real server may tell of the address of its own Service",
+        _why: "the real server may report an event about the address of its own Service",
     },
     raced(
         "* /api/v1/namespaces/default/resourcequotas*",
-        "the embedded server fills in the status of a quota, which a controller does beside the real one",
+        "the embedded server sets the status of a quota itself, where the real one needs a controller",
     ),
     raced(
         "* /apis/flowcontrol.apiserver.k8s.io/v1/flowschemas*",
@@ -134,13 +133,13 @@ const DIFFERENCES: &[Difference] = &[
     ),
     raced(
         "* /apis/apiextensions.k8s.io/v1/customresourcedefinitions*",
-        "the controllers of definitions write at other moments",
+        "the controllers of definitions write at other times",
     ),
     raced("DELETE /api/v1/namespaces/default/configmaps/a", COLLECTED),
     body(
         Where::Embedded,
         "* /api/v1/nodes*",
-        "a new node is tainted only where kube-controller-manager takes the taint away",
+        "a new node is tainted only where kube-controller-manager removes the taint",
     ),
     body(
         Where::Embedded,
@@ -149,16 +148,16 @@ const DIFFERENCES: &[Difference] = &[
     ),
 ];
 
-/// What was found wrong.
+/// Collects what is wrong.
 #[derive(Default)]
 pub(crate) struct Judge {
     wrong: Vec<String>,
-    /// Which differences were seen.
+    /// The differences that occurred.
     seen: BTreeSet<usize>,
 }
 
 impl Judge {
-    /// Notes an answer that differs without a reason.
+    /// Records an answer that differs without a listed reason.
     pub(crate) fn compare(&mut self, of: Where, label: &str, real: &Answer, ours: &Answer) {
         if real == ours {
             return;
@@ -179,19 +178,19 @@ impl Judge {
         self.seen.extend(known);
     }
 
-    /// The same for a line that says itself why it differs.
+    /// The same for a line that contains the reason why it differs.
     pub(crate) fn compare_case(&mut self, case: &Case, real: &Answer, ours: &Answer) {
         let label = &case.line.label;
         match &case.differs {
             None => self.compare(Where::Embedded, label, real, ours),
             Some(_) if real == ours => {
-                self.wrong.push(format!("no longer differs; the line need not say why: {label}"));
+                self.wrong.push(format!("no longer differs; remove the reason from the line: {label}"));
             }
             Some(_) => {}
         }
     }
 
-    /// Everything that is wrong; empty when nothing is.
+    /// Everything that is wrong; empty if nothing is.
     pub(crate) fn verdict(mut self) -> Vec<String> {
         for (index, difference) in DIFFERENCES.iter().enumerate() {
             if difference.sure && !self.seen.contains(&index) {
@@ -202,7 +201,7 @@ impl Judge {
     }
 }
 
-/// Whether a pattern stands for a line.
+/// Whether a pattern matches a line.
 pub(crate) fn matches(pattern: &str, label: &str) -> bool {
     let (open_start, open_end) = (pattern.starts_with('*'), pattern.ends_with('*'));
     let inner = pattern.trim_matches('*');

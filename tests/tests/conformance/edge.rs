@@ -1,5 +1,5 @@
-//! edgecore's local API with a cloud behind it, against the API of that kind of cloud: the same requests, as far as they apply
-//! to an API that passes writes on and answers lists from copies.
+//! edgecore's local API with a cloud behind it, compared with the API of that kind of cloud. The requests are the same,
+//! as far as they apply to an API that forwards writes and answers lists from copies.
 
 use std::time::{Duration, Instant};
 
@@ -14,15 +14,15 @@ use crate::lines::combinations;
 use crate::target::Target;
 use crate::{install_provider, lines, prepare};
 
-/// How long the copy of an edge may be behind its cloud, and how often it is looked at meanwhile.
+/// How long an edge's copy may lag behind its cloud, and the interval between checks.
 const BEHIND_MAX: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Requests whose answers differ at an edge, and why. A `*` at the ends stands for anything.
+/// Requests whose answers differ at an edge, and why. A `*` at the beginning or end matches anything.
 const DIFFERENCES: &[(&str, &str)] = &[
     (
         "GET /api/v1/namespaces/default/configmaps/a/b",
-        "subresources that this node cannot serve are refused before it is looked which there are",
+        "subresources that this node cannot serve are rejected without a lookup",
     ),
     (
         r#"PATCH /api/v1/namespaces/default/configmaps/a?fieldValidation=Strict {"foo":"bar"}"#,
@@ -30,56 +30,56 @@ const DIFFERENCES: &[(&str, &str)] = &[
     ),
     (
         "GET /api/v1/namespaces/default/configmaps?watch=1&timeoutSeconds=1&resourceVersion=99999999",
-        "an edge takes a revision that it has not reached for one of another history",
+        "an edge assumes that a revision which it has not reached belongs to another history",
     ),
     (
         "GET /api/v1/namespaces/default/configmaps?watch=1&timeoutSeconds=1&resourceVersion=18446744073709551615",
-        "an edge takes a revision that it has not reached for one of another history",
+        "an edge assumes that a revision which it has not reached belongs to another history",
     ),
     (
         r#"POST /api/v1/namespaces/default/configmaps {"metadata":{"name":"wire"}} as application/json;as=PartialObjectMetadataList*"#,
-        "a form that the answer cannot have is refused before the cloud has answered",
+        "an unsupported form of the answer is rejected before the cloud answers",
     ),
     (
         "DELETE /api/v1/namespaces/default/configmaps/none as application/json;as=PartialObjectMetadataList*",
-        "a form that the answer cannot have is refused before the cloud has answered",
+        "an unsupported form of the answer is rejected before the cloud answers",
     ),
-    ("DELETE /nothing", "what is no resource is only read at an edge"),
-    ("POST /version {}", "what is no resource is only read at an edge"),
+    ("DELETE /nothing", "paths that are not resources can only be read at an edge"),
+    ("POST /version {}", "paths that are not resources can only be read at an edge"),
     (
         r#"PATCH /api/v1/namespaces/default/configmaps/held {"metadata":{"finalizers":null}}"#,
-        "a patch that lets an object go is answered with the last state that the edge had of it",
+        "a patch that completes a deletion is answered with the edge's last state of the object",
     ),
     (
         "DELETE /api/v1/namespaces/default/configmaps/a",
-        "it is being deleted already, and a controller of each cloud lets go of it in its own time",
+        "it is being deleted already, and a controller of each cloud completes that in its own time",
     ),
     (
         r#"PATCH /api/v1/namespaces/default/configmaps/a?fieldManager=m {"metadata":{"finalizers":null}}"#,
-        "a controller collects what is to be deleted",
+        "a controller completes the deletion",
     ),
     (
         r#"DELETE /api/v1/namespaces/default/configmaps/a {"preconditions":{"resourceVersion":"1"}}"#,
-        "revisions at an edge are its own: it looks at the precondition itself",
+        "an edge has its own revisions, so it checks the precondition itself",
     ),
 ];
 
 /// The same with kube-apiserver as the cloud, which has kube-controller-manager beside it.
 const REAL_DIFFERENCES: &[(&str, &str)] = &[
     ("*/apis/apps/v1/namespaces/default/*", "controllers write the status"),
-    ("GET /api/v1/namespaces/default/events", "controllers tell what they do"),
+    ("GET /api/v1/namespaces/default/events", "controllers write events"),
     (
         "GET /api/v1/namespaces/default/configmaps?watch=1&timeoutSeconds=1 as application/yaml",
         "the real server also offers protobuf",
     ),
-    ("GET /version from kubectl/1", "each tells what it was built of"),
+    ("GET /version from kubectl/1", "each reports its own build"),
 ];
 
 fn listed(list: &[(&str, &str)], label: &str) -> bool {
     list.iter().any(|(line, _)| matches(line, label))
 }
 
-/// Objects at an edge come without `managedFields`, which no node needs.
+/// Objects at an edge have no `managedFields`, because no node needs them.
 fn plain(value: &mut Value) {
     match value {
         Value::Object(members) => {
@@ -91,7 +91,7 @@ fn plain(value: &mut Value) {
     }
 }
 
-/// What is compared: replies that pass the hub carry no warnings.
+/// The compared parts: replies that pass the hub carry no warnings.
 fn compared(answer: Answer) -> (u16, String, Value) {
     let Answer { code, written, mut body, .. } = answer;
     plain(&mut body);
@@ -113,7 +113,7 @@ async fn answers_at_an_edge_of_kube_apiserver_are_those_of_kube_apiserver() {
     compare(&cloud, &edge, REAL_DIFFERENCES).await;
 }
 
-/// The same requests to both, after which the same is stored.
+/// Sends the same requests to both; both must then have stored the same objects.
 async fn compare(cloud: &Target, edge: &Target, more: &[(&str, &str)]) {
     tokio::join!(prepare(cloud), prepare(edge));
     let mut wrong = Vec::new();

@@ -1,11 +1,11 @@
-//! One request, and what is compared of its answer.
+//! One request, and the compared parts of its answer.
 
 use serde_json::{Value, json};
 
 /// One request.
 #[derive(Debug, Clone)]
 pub(crate) struct Line {
-    /// How the list of differences names it.
+    /// Its name in the list of differences.
     pub(crate) label: String,
     pub(crate) method: String,
     pub(crate) path: String,
@@ -35,70 +35,70 @@ impl Line {
         Self::new(&("GET", path, "", ""))
     }
 
-    /// The same in a form of the answer.
+    /// The same with another `Accept` header.
     pub(crate) fn accepting(self, accept: &str) -> Self {
         let label = format!("{} {} as {accept}", self.method, self.path);
         Self { label, accept: accept.to_owned(), ..self }
     }
 
-    /// The same from a client of this name.
+    /// The same with another `User-Agent`.
     pub(crate) fn asked_by(self, agent: &str) -> Self {
         let label = format!("{} from {agent}", self.label);
         Self { label, agent: agent.to_owned(), ..self }
     }
 
-    /// The same under a shorter name.
+    /// The same with a shorter label.
     pub(crate) fn named(self, label: String) -> Self {
         Self { label, ..self }
     }
 }
 
-/// What is compared of an answer.
+/// The compared parts of an answer.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Answer {
     pub(crate) code: u16,
     pub(crate) warnings: Vec<String>,
-    /// How the body is written: media type, keeping, indentation, end of the line.
+    /// The form of the body: media type, caching, indentation, final newline.
     pub(crate) written: String,
-    /// Of a watch, the list of its events.
+    /// For a watch, the list of its events.
     pub(crate) body: Value,
 }
 
-/// Fields whose values are each server's own.
+/// Fields whose values are specific to each server.
 const OWN: [&str; 5] =
     ["uid", "resourceVersion", "serverAddress", "controller-uid", "batch.kubernetes.io/controller-uid"];
 
-/// What the fixtures' own times begin with; all others are replaced.
+/// Prefix of the fixtures' own times; all other times are replaced.
 const FIXED_TIME: &str = "2026-01-01T";
 
-/// Replaces what cannot be equal: identities, revisions, times, continue tokens.
+/// Replaces values that cannot be equal: UIDs, revisions, times, continue tokens.
 pub(crate) fn normalise(value: &mut Value) {
     match value {
         Value::Object(members) => {
             if members.contains_key("signerName") {
-                // The real administrator has an identity of the token file's.
+                // The real administrator has a UID from the token file.
                 members.remove("uid");
             }
             if members.get("kind").is_some_and(|kind| kind == "APIResourceList")
                 && let Some(Value::Array(resources)) = members.get_mut("resources")
             {
-                // The real server walks its definitions in no order.
+                // The real server iterates over its definitions in random order.
                 resources.sort_by_cached_key(|resource| resource["name"].to_string());
             }
             if let Some(Value::Array(causes)) = members.get_mut("causes")
                 && causes.iter().all(|cause| cause["reason"] == "FieldManagerConflict")
             {
-                // The real server walks its managers in no order.
+                // The real server iterates over its managers in random order.
                 causes.sort_by_cached_key(ToString::to_string);
             }
             if members.get("kind").is_some_and(|kind| kind == "CustomResourceDefinition")
                 && let Some(Value::Object(metadata)) = members.get_mut("metadata")
             {
-                // Which controllers wrote already.
+                // They depend on which controllers have written already.
                 metadata.remove("managedFields");
             }
             if let Some(Value::Array(entries)) = members.get_mut("managedFields") {
-                // Their order is that of their seconds.
+                // They are ordered by their seconds.
                 entries.sort_by_cached_key(|entry| {
                     let text = |name: &str| entry[name].as_str().unwrap_or_default().to_owned();
                     (text("operation"), text("manager"), text("subresource"), entry["fieldsV1"].to_string())
@@ -125,16 +125,16 @@ pub(crate) fn normalise(value: &mut Value) {
     }
 }
 
-/// Whether the cell of a table is the age of what these tests have just made.
+/// Whether a table cell is the age of an object that these tests have just created.
 fn is_young(cell: &Value) -> bool {
     let seconds = cell.as_str().and_then(|text| text.strip_suffix('s'));
     seconds.and_then(|seconds| seconds.parse::<u8>().ok()).is_some_and(|seconds| seconds < 120)
 }
 
-/// Messages repeat whole objects, and name revisions.
+/// Normalizes a message: messages repeat whole objects and contain revisions.
 fn message(text: &str) -> String {
     const SHOWN: &str = "Invalid value: ";
-    // Ours writes no protobuf.
+    // Our server writes no protobuf.
     let text = text.replace(", application/vnd.kubernetes.protobuf;stream=watch", "");
     let text = text.replace(", application/vnd.kubernetes.protobuf", "");
     let text = &text[..text.find("in record (").unwrap_or(text.len())];

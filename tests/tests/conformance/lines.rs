@@ -1,4 +1,4 @@
-//! The requests, by subject. They are made in order, so that later ones see what earlier ones did.
+//! The requests, by subject. They are sent in order, so that later requests see the effects of earlier ones.
 
 pub(crate) mod apply;
 pub(crate) mod combinations;
@@ -27,7 +27,7 @@ pub(crate) const STRATEGIC: &str = "application/strategic-merge-patch+json";
 pub(crate) const PATCH: &str = "application/json-patch+json";
 pub(crate) const APPLY: &str = "application/apply-patch+yaml";
 
-/// Long sequences, one request a line: method, path, content type without what all have in common, body.
+/// Long sequences, one request per line: method, path, content type without the common part, body.
 const SEQUENCES: [&str; 5] = [
     include_str!("lines/owners.txt"),
     include_str!("lines/patches.txt"),
@@ -57,18 +57,18 @@ fn sequences() -> impl Iterator<Item = Line> {
     })
 }
 
-/// Those whose answers also depend on admission.
+/// The requests whose answers also depend on admission.
 pub(crate) fn admitted() -> impl Iterator<Item = Line> {
     subresources::LINES.iter().map(Line::new).chain(wire::admitted())
 }
 
-/// Those that depend on nothing but serving.
+/// The requests that depend only on serving.
 pub(crate) fn all() -> impl Iterator<Item = Line> {
     subjects(true).chain(forms::lines()).chain(sequences()).chain(wire::lines())
 }
 
-/// Those that an edge answers as its cloud does: reads, watches and writes of single objects, deletions among them, and lists
-/// of what does not change meanwhile.
+/// The requests that an edge answers like its cloud: reads, watches and writes of single objects, including deletions,
+/// and lists of objects that do not change meanwhile.
 pub(crate) fn at_an_edge() -> impl Iterator<Item = Line> {
     subjects(false).chain(forms::lines()).chain(wire::lines()).chain(deletes::LINES.iter().map(Line::new))
 }

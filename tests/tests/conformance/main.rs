@@ -1,5 +1,5 @@
-//! The same requests to the real kube-apiserver, to the embedded server and to the library that both it and edgecore
-//! serve with: code, warnings and body must be equal, field by field, but for what `differences` names.
+//! Sends the same requests to the real kube-apiserver, to the embedded server and to the library that both it and
+//! edgecore use. Code, warnings and body must be equal, field by field, except for what `differences` lists.
 
 mod differences;
 mod edge;
@@ -20,8 +20,8 @@ use line::Line;
 use lines::{JSON, combinations};
 use target::Target;
 
-/// A definition whose two versions differ in their name, in what field selectors may name, and in their description: fields to
-/// select by are refused where all versions have the same schema.
+/// A definition with two versions that differ in their name, their selectable fields, and their description. Selectable
+/// fields are rejected where all versions have the same schema.
 fn definition() -> Value {
     let version = |name: &str, storage: bool| {
         json!({
@@ -46,13 +46,13 @@ fn definition() -> Value {
     })
 }
 
-/// Publishes the definition, and makes the account.
+/// Publishes the definition and creates the account.
 async fn prepare(target: &Target) {
     let body = definition().to_string();
     let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
     assert_eq!(target.ask(&Line::new(&("POST", path, JSON, &body))).await.code, 201);
     default_account(target).await;
-    // An edge knows by which fields only once the cluster has published that.
+    // An edge knows the selectable fields only once the cluster has published them.
     for query in
         ["v1/namespaces/default/widgets?fieldSelector=spec.size=0", "v1beta1/namespaces/default/widgets"]
     {
@@ -65,7 +65,7 @@ async fn prepare(target: &Target) {
     }
 }
 
-/// Makes the account that pods run as.
+/// Creates the account that pods use.
 async fn default_account(target: &Target) {
     let account = r#"{"metadata":{"name":"default"}}"#;
     let path = "/api/v1/namespaces/default/serviceaccounts";
@@ -76,7 +76,7 @@ async fn default_account(target: &Target) {
     .await;
 }
 
-/// The provider that both servers' TLS takes; a second installation is refused, which is what we want.
+/// The crypto provider of both servers' TLS. Installing it a second time fails, which is fine.
 fn install_provider() {
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
 }
@@ -98,7 +98,7 @@ impl Servers {
         Self { real, embedded, library }
     }
 
-    /// The lines that depend on nothing but serving.
+    /// Compares the lines that depend only on serving.
     async fn compare_all(&self, judge: &mut Judge) {
         for line in lines::all() {
             let (real, embedded, library) =
@@ -108,7 +108,7 @@ impl Servers {
         }
     }
 
-    /// Definitions and what follows from them, in the order of the lines; then what is refused of the core group.
+    /// Compares definitions and their consequences, in the order of the lines; then rejected objects of the core group.
     async fn compare_cases(&self, judge: &mut Judge) {
         for case in lines::definitions::cases().into_iter().chain(lines::core::cases()) {
             let (real, embedded) = tokio::join!(self.real.settle(&case), self.embedded.settle(&case));
@@ -116,7 +116,7 @@ impl Servers {
         }
     }
 
-    /// Lists and watches with every combination of parameters.
+    /// Compares lists and watches with every combination of parameters.
     async fn compare_combinations(&self, judge: &mut Judge) {
         let (real, embedded, library) = tokio::join!(
             combinations::ask(&self.real),
@@ -129,7 +129,8 @@ impl Servers {
         }
     }
 
-    /// Subresources, and one object of every kind. The library has no admission, which is part of what is compared here.
+    /// Compares subresources, and one object of every kind. The library is left out because it has no admission, which
+    /// is compared here.
     async fn compare_rounds(&self, judge: &mut Judge) {
         let (before, ours_before) = tokio::join!(revision(&self.real), revision(&self.embedded));
         for line in lines::admitted().chain(rounds::lines()) {

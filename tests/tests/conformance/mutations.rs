@@ -1,10 +1,10 @@
-//! Full objects of every kind with one thing in them changed at a time: whether they are refused, and over which
-//! fields, must be as on kube-apiserver. Texts are not compared here.
+//! Full objects of every kind with one change at a time. Whether they are rejected, and because of which fields, must
+//! be as on kube-apiserver. Messages are not compared here.
 //!
-//! Differences are listed in `mutations/known`, a file for each API group. One that is not listed fails, and so does
-//! one that is listed and is gone. With `TOMBOLO_MUTATIONS=prune` the test takes the latter out of the files, with
-//! `TOMBOLO_MUTATIONS=show` it prints both answers of all that differ; `TOMBOLO_MUTATIONS_OF=pod,svclb` limits it to
-//! the manifests of these names.
+//! Differences are listed in `mutations/known`, in one file per API group. A difference that is not listed fails, and
+//! so does a listed one that no longer occurs. With `TOMBOLO_MUTATIONS=prune` the test removes the latter from the
+//! files. With `TOMBOLO_MUTATIONS=show` it prints both answers for all differences. `TOMBOLO_MUTATIONS_OF=pod,svclb`
+//! limits it to the manifests of these names.
 
 mod change;
 mod known;
@@ -24,13 +24,13 @@ use known::Known;
 
 const MANIFESTS: &str = include_str!("mutations/manifests.jsonl");
 
-/// Requests at a time.
+/// Concurrent requests.
 const AT_ONCE: usize = 8;
 
-/// What the test does beside comparing.
+/// Variable with the mode of the test, besides comparing.
 const MODE: &str = "TOMBOLO_MUTATIONS";
 
-/// Names of the manifests to which the test is limited.
+/// Variable with the names of the manifests to which the test is limited.
 const ONLY: &str = "TOMBOLO_MUTATIONS_OF";
 
 /// A full object of one kind.
@@ -62,10 +62,10 @@ impl Manifest {
     }
 }
 
-/// What is compared of an answer.
+/// The compared parts of an answer.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Verdict {
-    /// 0 without an answer.
+    /// 0 if there is no answer.
     code: u16,
     reason: String,
     fields: BTreeSet<String>,
@@ -81,7 +81,7 @@ impl Verdict {
     }
 }
 
-/// A change over which the servers do not agree.
+/// A change on which the servers disagree.
 struct Disagreement {
     /// Name of the API group.
     group: String,
@@ -98,12 +98,12 @@ async fn judge(target: &Target, line: &Line) -> Option<(Verdict, String)> {
     Some((Verdict::of(answer.code, &answer.body), message))
 }
 
-/// All changes of a manifest that the servers do not judge alike.
+/// All changes of a manifest on which the servers disagree.
 async fn disagreements(real: &Target, embedded: &Target, manifest: &Manifest) -> Vec<Disagreement> {
     let asked = changes(&manifest.object).into_iter().map(|(change, object)| async move {
         let line = manifest.line(&object);
         let (real, ours) = tokio::join!(judge(real, &line), judge(embedded, &line));
-        // A panic of kube-apiserver's, as that over an Indexed Job without completions, is nothing to compare with.
+        // A panic of kube-apiserver, like that for an Indexed Job without completions, cannot be compared.
         let (real, ours) = (real?, ours.unwrap_or_default());
         let (group, name) = (manifest.group().to_owned(), manifest.name.clone());
         (real.0 != ours.0).then_some(Disagreement { group, manifest: name, change, real, ours })

@@ -1,4 +1,4 @@
-//! What OpenAPI v3 says about built-in types, which `kubectl explain` shows and clients validate with.
+//! The OpenAPI v3 schemas of built-in types, which `kubectl explain` shows and clients use for validation.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use tombolo_testkit::cluster_or_skip;
 use crate::line::Line;
 use crate::target::Target;
 
-/// Fields of schemas, as `SCHEMA: POINTER`, that differ, with the reason; a `*` at the end stands for anything.
+/// Fields of schemas that differ, as `SCHEMA: POINTER`, with the reason; a `*` at the end matches anything.
 const KNOWN: &[(&str, &str)] = &[
     ("io.k8s.api.core.v1.AzureDiskVolumeSource: /properties/readOnly/default", ZERO),
     ("io.k8s.api.core.v1.ConfigMapEnvSource: /properties/name/default", ZERO),
@@ -36,11 +36,11 @@ const KNOWN: &[(&str, &str)] = &[
     ),
 ];
 
-const ZERO: &str = "a default that is the zero value is not recorded";
-const UNTYPED: &str = "which untyped value it is is not recorded";
-const HINT: &str = "a hint that changes nothing is not recorded";
+const ZERO: &str = "defaults that are the zero value are not recorded";
+const UNTYPED: &str = "the kind of untyped value is not recorded";
+const HINT: &str = "hints without an effect are not recorded";
 
-/// The schemas of all documents of built-in groups that a server has.
+/// The schemas in all documents of built-in groups on a server.
 async fn schemas(target: &Target) -> BTreeMap<String, Value> {
     let index = target.raw(&Line::get("/openapi/v3")).await.body;
     let mut all = BTreeMap::new();
@@ -56,19 +56,19 @@ async fn schemas(target: &Target) -> BTreeMap<String, Value> {
     all
 }
 
-/// Every place where two values differ.
+/// Collects every place where two values differ.
 fn differ(real: &Value, ours: &Value, at: &str, found: &mut Vec<String>) {
     match (real, ours) {
         (Value::Object(a), Value::Object(b)) => {
             for name in a.keys().chain(b.keys().filter(|name| !a.contains_key(*name))) {
-                // Which kinds have the schema depends on what else is served; unions are for nobody yet.
+                // The list of kinds depends on the other served kinds; the union hint is not in use yet.
                 if !matches!(name.as_str(), "x-kubernetes-group-version-kind" | "x-kubernetes-unions") {
                     differ(&real[name], &ours[name], &format!("{at}/{name}"), found);
                 }
             }
         }
         (Value::Array(a), Value::Array(b)) if at.ends_with("/required") => {
-            // The order is that of the fields of a Go struct.
+            // The real order is that of the fields of a Go struct.
             let sorted = |list: &[Value]| list.iter().map(ToString::to_string).collect::<BTreeSet<_>>();
             if sorted(a) != sorted(b) {
                 found.push(format!("{at} real {a:?} ours {b:?}"));

@@ -1,5 +1,5 @@
-//! One object of every built-in kind from its creation to its deletion: defaults, validation, who owns what, what
-//! each path may write, and what a watch tells of it.
+//! One object of every built-in kind from its creation to its deletion: defaults, validation, field ownership, what
+//! each path may write, and the events of a watch.
 
 use serde_json::{Value, json};
 
@@ -9,18 +9,18 @@ use crate::target::Target;
 
 const KINDS: &str = include_str!("kinds.jsonl");
 
-/// Watches at a time.
+/// Concurrent watches.
 const AT_ONCE: usize = 16;
 
-/// A small valid object of one kind, and what is done to it.
+/// A small valid object of one kind, and the changes to it.
 struct Round {
     /// Path of the collection.
     path: String,
     name: String,
     object: Value,
-    /// A change of the wanted state.
+    /// A patch of the desired state.
     patch: Value,
-    /// Null for kinds without a status of their own.
+    /// Null for kinds without a status subresource.
     status: Value,
 }
 
@@ -80,7 +80,7 @@ impl Round {
         lines
     }
 
-    /// What a second manager applies: a label.
+    /// The object that a second manager applies: a label.
     fn applied(&self) -> Value {
         json!({
             "apiVersion": self.object["apiVersion"],
@@ -99,7 +99,7 @@ pub(crate) fn lines() -> Vec<Line> {
     rounds().iter().flat_map(Round::lines).collect()
 }
 
-/// Names of the watches that [`watch`] makes.
+/// Names of the watches that [`watch`] opens.
 pub(crate) fn watches() -> Vec<Line> {
     let path = |round: &Round| {
         Line::get(&format!(
@@ -110,7 +110,7 @@ pub(crate) fn watches() -> Vec<Line> {
     rounds().iter().map(path).collect()
 }
 
-/// What watches tell of all rounds when they begin at a revision before them.
+/// The events of all rounds, from watches that begin at an earlier revision.
 pub(crate) async fn watch(target: &Target, revision: &str) -> Vec<Answer> {
     let lines = watches().into_iter().map(|line| {
         let path = format!("{}&resourceVersion={revision}", line.path);

@@ -1,4 +1,4 @@
-//! The servers that answer.
+//! The servers under test.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -34,28 +34,28 @@ use tombolo_tests::world::{Api, Transport, World};
 use crate::line::{Answer, Line, normalise};
 use crate::lines::definitions::Case;
 
-/// Of the embedded server's administrator, who is then the same user as that of the real one.
+/// Token of the embedded server's administrator, who is the same user as on the real server.
 const TOKEN: &str = "conformance";
 
-/// Name of the edge node, and of the account that asks there.
+/// Name of the edge node, and of the account that sends requests there.
 const EDGE: &str = "edge-a";
 
-/// Time for requests under way at the end.
+/// Time for pending requests at the end.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// Time for what was written to have effect.
+/// Time for writes to take effect.
 const SETTLE_MAX: Duration = Duration::from_secs(20);
 
-/// Time between two questions of the same kind.
+/// Interval between repeated requests.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A server that answers.
+/// A server under test.
 pub(crate) struct Target {
     client: Client,
     _running: Running,
 }
 
-/// What ends with the target.
+/// Parts that must live as long as the target.
 #[expect(dead_code, reason = "held until the target goes")]
 enum Running {
     Real(Box<ControlPlane>),
@@ -71,7 +71,7 @@ impl Target {
         Ok(Self { client: plane.admin_client().await?, _running: Running::Real(Box::new(plane)) })
     }
 
-    /// What `tombolo apiserver` serves.
+    /// The server of `tombolo apiserver`.
     pub(crate) async fn embedded() -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let mut options = Options::new(folder.path().join("data"));
@@ -87,7 +87,7 @@ impl Target {
         Ok(Self { client: Client::try_from(config)?, _running: Running::Embedded(trigger, folder) })
     }
 
-    /// The library over a store in memory: no admission and no controllers, the serving that edgecore's local API has as well.
+    /// The library with a store in memory: without admission and controllers, it serves like edgecore's local API.
     pub(crate) async fn library(definition: &Value) -> Result<Self> {
         let store = MemoryStore::new(MemoryStore::START, LogLimits::default());
         let stop = CancellationToken::new();
@@ -105,7 +105,7 @@ impl Target {
         Ok(Self { client, _running: Running::Library(stop.drop_guard()) })
     }
 
-    /// The local API of edgecore, for an account that may do everything, with a cloud behind it.
+    /// The local API of edgecore with a cloud behind it, for an account that may do everything.
     pub(crate) async fn edge(api: Api) -> Result<Self> {
         let mut world = World::start(api, Transport::Quic).await?;
         world.start_edge(EDGE).await?;
@@ -126,19 +126,19 @@ impl Target {
         kubeconfig["users"][0]["user"] = json!({ "token": token });
         let kubeconfig = serde_json::from_value(kubeconfig)?;
         let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
-        // The first answer is compared.
+        // The first answer is compared, so the client must not retry.
         config.default_retry = false;
         Ok(Self { client: Client::try_from(config)?, _running: Running::Edge(Box::new(world)) })
     }
 
-    /// What is compared of the answer.
+    /// Sends a request and returns the compared parts of the answer.
     pub(crate) async fn ask(&self, line: &Line) -> Answer {
         let mut answer = self.raw(line).await;
         normalise(&mut answer.body);
         answer
     }
 
-    /// Asks until the answer has the code that is waited for, or [`SETTLE_MAX`] has passed; the last answer.
+    /// Repeats a request until the answer has the expected code or [`SETTLE_MAX`] has passed; returns the last answer.
     pub(crate) async fn settle(&self, case: &Case) -> Answer {
         let deadline = Instant::now() + SETTLE_MAX;
         loop {
@@ -150,12 +150,12 @@ impl Target {
         }
     }
 
-    /// Asks several at a time; the answers come in the order of the lines.
+    /// Sends several requests concurrently; the answers are in the order of the lines.
     pub(crate) async fn ask_all(&self, lines: impl Iterator<Item = Line>, at_once: usize) -> Vec<Answer> {
         let answers = lines.map(|line| async move {
             let mut answer = self.ask(&line).await;
             if let Value::Array(events) = &mut answer.body {
-                // When other bookmarks come is a matter of the clock.
+                // The timing of other bookmarks is not compared.
                 events.retain(|event| {
                     event["type"] != "BOOKMARK" || event["object"]["metadata"]["annotations"].is_object()
                 });
@@ -165,7 +165,7 @@ impl Target {
         futures::stream::iter(answers).buffered(at_once).collect().await
     }
 
-    /// The answer as it comes.
+    /// The unprocessed answer.
     pub(crate) async fn raw(&self, line: &Line) -> Answer {
         self.try_raw(line).await.unwrap()
     }
@@ -185,7 +185,7 @@ impl Target {
         let warnings = response.headers().get_all("warning").iter();
         let mut warnings: Vec<_> =
             warnings.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned()).collect();
-        // Those about rules come in the order of a Go map, another one each time.
+        // Warnings about rules come in the random order of a Go map.
         warnings.sort_unstable();
         let header = |name: &str| {
             let value = response.headers().get(name).and_then(|value| value.to_str().ok());
@@ -204,14 +204,14 @@ impl Target {
             [b'{', ..] => "compact",
             _ => "other",
         };
-        // What a watch ends with depends on whether it tells anything.
+        // The end of a watch depends on whether it has events.
         let end = if watched || bytes.ends_with(b"\n") { "line" } else { "no line" };
         let written = format!("{media}, {keeping}, {layout}, {end}");
         Ok(Answer { code: status, warnings, written, body: value.unwrap_or_else(|_| text()) })
     }
 }
 
-/// Gives a question back as its answer.
+/// Returns a request as its answer.
 struct Echo;
 
 impl Endpoint for Echo {

@@ -1,4 +1,4 @@
-//! What a container runtime would do: the program of each running pod, at the pod's address in the network of its node.
+//! Replaces a container runtime: runs the program of each pod, at the pod's address in the network of its node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -18,7 +18,7 @@ use tombolo_tests::network::Namespace;
 /// Networks by the name of their node.
 pub(crate) type Networks = BTreeMap<String, Arc<Namespace>>;
 
-/// Follows the pods of the namespace `default`; everything ends when it is dropped.
+/// Follows the pods of the namespace `default`; all programs end when it is dropped.
 pub(crate) struct Containers {
     _task: JoinSet<()>,
 }
@@ -31,7 +31,7 @@ impl Containers {
             let mut events = watcher(pods, watcher::Config::default()).default_backoff().boxed();
             let mut runtime = Runtime { networks, running: BTreeMap::new(), servers: JoinSet::new() };
             let mut listed = BTreeSet::new();
-            // Errors are those of an API server that is away: the watch begins again.
+            // Errors are those of an unavailable API server: the watch restarts.
             while let Some(event) = events.next().await {
                 match event {
                     Ok(watcher::Event::Init) => listed.clear(),
@@ -70,7 +70,7 @@ impl Runtime {
         if is_running && !self.running.contains_key(uid) {
             match self.run(pod) {
                 Ok(container) => drop(self.running.insert(uid.clone(), container)),
-                // What is asked of it will not be answered, and the test says so with this beside it.
+                // Requests to it will get no answer, and the test's failure then shows this message.
                 Err(error) => eprintln!("the container of {:?}: {error:#}", pod.metadata.name),
             }
         }
@@ -102,12 +102,12 @@ impl Runtime {
         server.abort();
         let removed = self.networks[&node].ip(&["address", "del", &format!("{address}/32"), "dev", "lo"]);
         if let Err(error) = removed {
-            eprintln!("the address of a pod that is gone: {error:#}");
+            eprintln!("cannot remove the address of a deleted pod: {error:#}");
         }
     }
 }
 
-/// A variable of the pod's first container, by its field reference; empty when it has none.
+/// A variable of the pod's first container that is set by a field reference; empty if it has none.
 fn variable(pod: &Value, name: &str) -> String {
     let all = pod["spec"]["containers"][0]["env"].as_array().map(Vec::as_slice).unwrap_or_default();
     let path = all
@@ -119,14 +119,14 @@ fn variable(pod: &Value, name: &str) -> String {
     value.unwrap_or_default()
 }
 
-/// What `httpd` of the manifests does with its one page.
+/// Serves one page, like `httpd` in the manifests.
 async fn serve(listener: TcpListener, page: String) {
     let page: Arc<str> = page.into();
     let mut connections = JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
         let page = Arc::clone(&page);
         connections.spawn(async move {
-            // Who asked may be gone.
+            // The client may have disconnected.
             let _ = answer(stream, &page).await;
         });
         while connections.try_join_next().is_some() {}

@@ -1,5 +1,5 @@
-//! A pod with its in-cluster configuration: its token, its `ca.crt` and the address of the Service `kubernetes`. kube-proxy
-//! leads it to the API of its node, with the cloud and without it.
+//! A pod with its in-cluster configuration: its token, its `ca.crt` and the address of the Service `kubernetes`.
+//! kube-proxy routes that address to the API of its node, with the cloud and without it.
 
 use std::path::Path;
 use std::process::Output;
@@ -14,7 +14,7 @@ use crate::TURN;
 use crate::node::{Node, OWN_DNS};
 use crate::site::{Site, switch_or_skip};
 
-/// An account that may read ConfigMaps, and a pod of it on the node.
+/// An account that may read ConfigMaps, and a pod on the node that uses it.
 const WORKLOAD: &str = r#"
 apiVersion: v1
 kind: ServiceAccount
@@ -61,7 +61,7 @@ fn kubectl_on(site: &Site, node: &Node, arguments: &[&str]) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// Writes what the kubelet of the node would mount into the pod, asked of the local API as it does.
+/// Writes the files that the node's kubelet would mount into the pod, fetched from the local API as the kubelet does.
 fn mount(site: &Site, node: &Node, folder: &Path) -> Result<()> {
     let pod: Value = serde_json::from_str(&kubectl_on(site, node, &["get", "pod", "shop", "-o=json"])?)?;
     let uid = pod["metadata"]["uid"].as_str().context("no UID")?;
@@ -78,7 +78,7 @@ fn mount(site: &Site, node: &Node, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The pod, as a program in it sees it.
+/// The pod's environment, as a program in it sees it.
 struct Shop<'a> {
     program: Program<'a>,
     kubernetes: &'a str,
@@ -86,8 +86,8 @@ struct Shop<'a> {
 }
 
 impl Shop<'_> {
-    /// Runs kubectl, which finds its configuration as every client of a pod does: in the environment and the mounted files.
-    /// Any option about the connection would keep it from looking there.
+    /// Runs kubectl, which finds its configuration like every client in a pod: in the environment and the mounted
+    /// files. Any option about the connection would prevent that.
     fn kubectl(&self, arguments: &[&str]) -> Result<Output> {
         let kubectl = components()?.binary("kubectl").display().to_string();
         let words = [&[kubectl.as_str()], arguments].concat();
@@ -99,7 +99,7 @@ impl Shop<'_> {
         self.program.run(&words, &variables)
     }
 
-    /// Waits until it reads the price of this moment, and is refused what its account may not read.
+    /// Waits until the pod reads the current price, and is denied the objects that its account may not read.
     async fn reads(&self, price: &str) {
         let path = "-o=jsonpath={.items[?(@.metadata.name==\"prices\")].data.apple}";
         wait_for(&format!("the pod to read {price}"), DEADLINE, || async {
@@ -128,11 +128,11 @@ async fn play(api: Api, switch: Switch) {
     site.prints(&["get", "pod", "shop", "-o=jsonpath={.status.phase}"], "Running").await;
     let mounted = folder.path().join("mounted");
     std::fs::create_dir(&mounted).unwrap();
-    wait_for("what the kubelet mounts", DEADLINE, || async {
+    wait_for("the files that the kubelet mounts", DEADLINE, || async {
         mount(&site, &site.nodes[0], &mounted).map_err(|error| format!("{error:#}"))
     })
     .await;
-    // The Service's name, as the pod resolves it, and the address that its environment has.
+    // The Service's name, as the pod resolves it, and its address in the environment.
     let address = wait_for_value("the address of kubernetes.default", DEADLINE, || async {
         let found = site.nodes[0].pod(OWN_DNS).resolve("kubernetes.default");
         let found = found.map_err(|error| format!("{error:#}"))?;
@@ -144,7 +144,7 @@ async fn play(api: Api, switch: Switch) {
 
     let home = folder.path().display().to_string();
     reads(&site, &mounted, &address, &home, "2").await;
-    // A change of the cloud arrives, while there is one.
+    // While the cloud is running, its changes arrive.
     site.done(&["patch", "configmap", "prices", "-p", r#"{"data":{"apple":"3"}}"#]).await;
     reads(&site, &mounted, &address, &home, "3").await;
     site.world.kill_cloud();

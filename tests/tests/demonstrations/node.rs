@@ -12,13 +12,13 @@ use tombolo_testkit::Child;
 use tombolo_tests::network::{CoreDns, CoreDnsOptions, Namespace, Program, Switch, start_kube_proxy};
 use tombolo_tests::world::World;
 
-/// The wrapper, inside every node.
+/// Address of the wrapper, inside every node.
 const WRAPPER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 51006);
 
-/// Where stock CoreDNS answers, as `deploy/edge/Corefile` has it.
+/// Address of stock CoreDNS, as in `deploy/edge/Corefile`.
 pub(crate) const COREDNS: IpAddr = IpAddr::V4(Ipv4Addr::new(169, 254, 20, 10));
 
-/// Where the agent's own DNS server answers.
+/// Address of the agent's own DNS server.
 pub(crate) const OWN_DNS: IpAddr = IpAddr::V4(Ipv4Addr::new(169, 254, 20, 11));
 
 const DNS_PORT: u16 = 53;
@@ -38,7 +38,7 @@ pub(crate) struct Node {
     folder: TempDir,
 }
 
-/// Who answered.
+/// The identity in an answer.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Answer {
     pub(crate) node: String,
@@ -46,7 +46,7 @@ pub(crate) struct Answer {
 }
 
 impl Node {
-    /// The network of a node, from which the hub is reached.
+    /// Creates the network of a node, from which the hub is reachable.
     pub(crate) fn new(switch: &Switch, world: &World, number: u8) -> Result<Self> {
         let (mut network, address) = switch.attach(number + 1)?;
         for server in [COREDNS, OWN_DNS] {
@@ -61,7 +61,7 @@ impl Node {
         Ok(Self { name, network, address, proxy: None, coredns: None, folder })
     }
 
-    /// What its agent is told.
+    /// The settings of its agent.
     pub(crate) fn settings(&self, world: &World) -> Value {
         json!({
             "node": {"address": self.address},
@@ -101,13 +101,13 @@ impl Node {
         self.coredns.is_some()
     }
 
-    /// Ends everything on the node but the agent and the pods; no rule is left.
+    /// Ends everything on the node except the agent and the pods, and removes all rules.
     pub(crate) fn stop(&mut self) -> Result<()> {
         (self.proxy, self.coredns) = (None, None);
         self.network.flush_rules()
     }
 
-    /// The end of what kube-proxy and CoreDNS have logged.
+    /// The last log lines of kube-proxy and CoreDNS.
     pub(crate) fn log(&self) -> String {
         let proxy = self.proxy.as_ref().map(|proxy| proxy.log_tail(10)).unwrap_or_default();
         let coredns = self.coredns.as_ref().map(CoreDns::log).unwrap_or_default();
@@ -119,7 +119,7 @@ impl Node {
         Program { network: Some(&self.network), namespace: "default", nameserver, account: None }
     }
 
-    /// Asks an echo server, in a connection of its own.
+    /// Sends a request to an echo server, over a connection of its own.
     pub(crate) async fn ask(&self, address: SocketAddr) -> Result<Answer> {
         let exchange = async {
             let mut stream = self.network.connect(address).await?;

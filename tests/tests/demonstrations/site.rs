@@ -1,4 +1,4 @@
-//! Three nodes, a cloud, and what makes pods.
+//! Three nodes, a cloud, and the components that create pods.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -13,7 +13,8 @@ use tombolo_tests::world::{Api, DEADLINE, Transport, World};
 use crate::containers::{Containers, Networks};
 use crate::node::{Answer, Node};
 
-/// Requests of which all must be answered from the unit. Of two pods one stays unseen in one of 500 million runs.
+/// Number of requests, all of which must be answered from the unit. The chance that one of two pods never answers is 1
+/// in 500 million.
 const REQUESTS: usize = 30;
 
 /// The one Service of both demonstrations.
@@ -26,13 +27,13 @@ pub(crate) struct Site {
     _switch: Switch,
 }
 
-/// A switch for the nodes of a test; none where the machine has no such thing, and the test counts as skipped then.
+/// A switch for the nodes of a test. None where the machine does not support it; the test then counts as skipped.
 pub(crate) fn switch_or_skip(test: &str) -> Option<Switch> {
     Switch::new().map_err(|error| cannot(test, &format!("{NEEDS}: {error:#}"))).ok()
 }
 
 impl Site {
-    /// Starts `node0` and so on with these labels, one each.
+    /// Starts `node0`, `node1` and so on, each with one of these labels.
     pub(crate) async fn start(api: Api, switch: Switch, labels: &[&str]) -> Result<Self> {
         let settings = json!({"grids": {"enable": true}});
         let mut world = World::start_with(api, Transport::WebSocket, settings).await?;
@@ -54,7 +55,7 @@ impl Site {
         Ok(site)
     }
 
-    /// Runs kubectl until it succeeds, and gives what it printed.
+    /// Runs kubectl until it succeeds, and returns its output.
     pub(crate) async fn done(&self, arguments: &[&str]) -> String {
         wait_for_value(&format!("kubectl {arguments:?}"), DEADLINE, || async {
             self.world.kubectl(arguments).map_err(|error| format!("{error:#}"))
@@ -87,7 +88,7 @@ impl Site {
         list["items"].as_array().cloned().unwrap_or_default()
     }
 
-    /// Checks that there is one Service, made by the grid as the demonstrations say, and gives where it is reached.
+    /// Checks that there is one Service, created by the grid as the demonstrations say, and returns its address.
     pub(crate) async fn one_service(&self, key: &str) -> SocketAddr {
         self.prints(&["get", "service", SERVICE, "-o=jsonpath={.metadata.name}"], SERVICE).await;
         let mut services = self.items(&["services"]).await;
@@ -101,7 +102,7 @@ impl Site {
         SocketAddr::new(address, 80)
     }
 
-    /// Waits until a node's requests are answered by exactly these, and asks as often again: they always are.
+    /// Waits until exactly these answer a node's requests, then repeats the requests: the answers must stay the same.
     pub(crate) async fn answers<T: Ord + std::fmt::Debug>(
         &self,
         node: &Node,
@@ -127,7 +128,7 @@ impl Site {
         assert_eq!(ask().await.as_ref(), Ok(expected), "{}", node.name);
     }
 
-    /// Ends everything on the nodes but the pods, forgets their rules, and starts it again.
+    /// Ends everything on the nodes except the pods, removes their rules, and starts it again.
     pub(crate) async fn restart_nodes(&mut self) -> Result<()> {
         for node in &mut self.nodes {
             let names = node.has_coredns();

@@ -1,4 +1,4 @@
-//! A: a Service that stays inside its unit.
+//! Demonstration A: a Service that stays inside its unit.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use tombolo_tests::world::Api;
 use crate::TURN;
 use crate::site::{SERVICE, Site, switch_or_skip};
 
-/// Waits until requests from each node are answered by exactly these nodes.
+/// Waits until requests from each node are answered only by these nodes.
 async fn answered(site: &Site, service: SocketAddr, expected: [&[&str]; 3]) {
     for (node, by) in site.nodes.iter().zip(expected) {
         let by: BTreeSet<String> = by.iter().map(|name| (*name).to_owned()).collect();
@@ -21,13 +21,14 @@ async fn answered(site: &Site, service: SocketAddr, expected: [&[&str]; 3]) {
 /// Two units, one of them with two nodes.
 const UNITS: [&[&str]; 3] = [&["node0"], &["node1", "node2"], &["node1", "node2"]];
 
-/// When node2 has moved to the unit of node0. Its pod has moved with it: labels are looked at when pods are bound.
+/// After node2 has moved to the unit of node0. Its pod has moved with it: labels are only evaluated when pods are
+/// bound.
 const MOVED: [&[&str]; 3] = [&["node0", "node2"], &["node1"], &["node0", "node2"]];
 
 async fn play(api: Api, switch: Switch) {
     let labels = ["zone1=nodeunit1", "zone1=nodeunit2", "zone1=nodeunit2"];
     let mut site = Site::start(api, switch, &labels).await.unwrap();
-    // A pod that is bound while the second node of its unit is not ready yet goes beside the other one for good.
+    // A pod that is bound while the second node of its unit is not ready yet stays on the first node permanently.
     site.prints(&["get", "nodes", "-o=jsonpath={.items[*].spec.taints}"], "").await;
     site.apply_example("topology.yaml").await;
     for child in ["deployment/echo-nodeunit1", "deployment/echo-nodeunit2"] {
@@ -50,7 +51,7 @@ async fn play(api: Api, switch: Switch) {
     site.restart_nodes().await.unwrap();
     answered(&site, service, MOVED).await;
 
-    // What has happened meanwhile is heard of.
+    // The edges receive the changes that happened meanwhile.
     site.world.start_cloud().await.unwrap();
     site.done(&["label", "node", "node2", "zone1=nodeunit2", "--overwrite"]).await;
     answered(&site, service, UNITS).await;
@@ -61,7 +62,7 @@ async fn play(api: Api, switch: Switch) {
     }
 }
 
-/// Opens the Service and lets a Deployment go anywhere; the controllers put both right.
+/// Opens the Service and lets a Deployment run anywhere; the controllers restore both.
 async fn others_edit_the_children(site: &Site) {
     site.done(&["annotate", "service", SERVICE, "topologyKeys-"]).await;
     let keys = ["get", "service", SERVICE, "-o=jsonpath={.metadata.annotations.topologyKeys}"];

@@ -1,4 +1,4 @@
-//! B: the same names in every unit.
+//! Demonstration B: the same names in every unit.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -84,7 +84,7 @@ async fn three_stateful_sets(site: &Site) {
     }
 }
 
-/// Identities of the pods that are ready.
+/// UIDs of the ready pods.
 async fn ready_pods(site: &Site) -> BTreeSet<String> {
     let mut pods = site.items(&["pods", "-l", "appGrid=echo"]).await;
     pods.retain(|pod| {
@@ -94,7 +94,8 @@ async fn ready_pods(site: &Site) -> BTreeSet<String> {
     pods.iter().filter_map(|pod| pod["metadata"]["uid"].as_str().map(str::to_owned)).collect()
 }
 
-/// The grid of the pods is deleted and made again at once: its children and their pods go, and others take their names.
+/// Deletes the grid of the pods and creates it again at once: its children and their pods are deleted, and others get
+/// their names.
 async fn the_grid_comes_again(site: &Site) {
     let before = ready_pods(site).await;
     site.done(&["delete", "statefulsetgrid", "statefulsetgrid-demo"]).await;
@@ -107,7 +108,7 @@ async fn the_grid_comes_again(site: &Site) {
     three_stateful_sets(site).await;
 }
 
-/// All nine pairs of unit and pod, with both DNS servers.
+/// Checks all nine combinations of unit and pod, with both DNS servers.
 async fn nine_names(site: &Site) {
     for (unit, node) in site.nodes.iter().enumerate() {
         for pod in 0..PODS {
@@ -116,7 +117,7 @@ async fn nine_names(site: &Site) {
     }
 }
 
-/// A program in a pod of the unit finds a uniform name, and behind it the pod of its own unit.
+/// A program in a pod of the unit resolves a uniform name to the pod of its own unit.
 async fn leads_to(node: &Node, unit: usize, pod: usize) {
     let short = format!("statefulsetgrid-demo-{pod}.{SERVICE}");
     let expected = Answer { node: node.name.clone(), pod: pod_name(unit, pod) };
@@ -137,7 +138,7 @@ async fn leads_to(node: &Node, unit: usize, pod: usize) {
     }
 }
 
-/// A Service cannot become headless, which the grid says: it is deleted, and comes again at once as another one.
+/// An existing Service cannot become headless, and the grid reports that. The Service is deleted and recreated at once.
 async fn the_service_becomes_headless(site: &Site) {
     let headless = r#"{"spec":{"template":{"clusterIP":"None"}}}"#;
     site.done(&["patch", "servicegrid", "servicegrid-demo", "--type=merge", "-p", headless]).await;
@@ -154,7 +155,7 @@ async fn the_service_becomes_headless(site: &Site) {
     site.done(&["create", "-f", manifest.to_str().unwrap()]).await;
     let address = ["get", "service", SERVICE, "-o=jsonpath={.spec.clusterIP}"];
     site.prints(&address, "None").await;
-    // It stays what it is when the template says nothing any more, as a Service that is applied does.
+    // The Service does not change when the template no longer states the field, as with `kubectl apply`.
     let silent = r#"{"spec":{"template":{"clusterIP":null}}}"#;
     site.done(&["patch", "servicegrid", "servicegrid-demo", "--type=merge", "-p", silent]).await;
     let of_synced = |field: &str| format!(r#"{{.status.conditions[?(@.type=="Synced")].{field}}}"#);
@@ -163,7 +164,8 @@ async fn the_service_becomes_headless(site: &Site) {
     site.prints(&address, "None").await;
 }
 
-/// The Service's name leads to the ready pods of the asking node's unit and no others, with both DNS servers.
+/// The Service's name resolves only to the ready pods in the unit of the node that sends the query, with both DNS
+/// servers.
 async fn leads_to_the_ready_pods_of_the_unit(site: &Site, unit: usize, pods: &[usize]) {
     let node = &site.nodes[unit];
     let name = format!("{SERVICE}.default.svc.cluster.local");

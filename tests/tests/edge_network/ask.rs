@@ -1,4 +1,4 @@
-//! Asking DNS servers.
+//! Sends queries to DNS servers.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -12,26 +12,26 @@ use tokio::net::{TcpStream, UdpSocket};
 use tombolo_testkit::wait_for;
 use tombolo_tests::world::DEADLINE;
 
-/// A resolver's own patience.
+/// A typical resolver's timeout.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How a question travels.
+/// The transport of a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
     Udp,
-    /// UDP with EDNS and this much room.
+    /// UDP with EDNS and this payload size.
     Edns(u16),
     Tcp,
 }
 
-/// What of an answer is compared.
+/// The compared parts of an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Said {
     pub(crate) code: String,
     pub(crate) authoritative: bool,
     pub(crate) truncated: bool,
     pub(crate) edns: bool,
-    /// Records with names in lower case, in no order. Truncated answers hold what fits.
+    /// Records with lower-case names, unordered. Truncated answers contain as many as fit.
     pub(crate) answers: BTreeSet<String>,
     pub(crate) authorities: BTreeSet<String>,
     pub(crate) additionals: BTreeSet<String>,
@@ -56,9 +56,9 @@ pub(crate) async fn ask(server: SocketAddr, name: &str, record_type: RecordType,
     };
     let answer = tokio::time::timeout(PATIENCE, exchange).await.context("no answer")??;
     let answer = Message::from_vec(&answer)?;
-    ensure!(answer.metadata.id == message.metadata.id, "the answer to another question");
-    ensure!(answer.queries == message.queries, "the question is not repeated: {answer:?}");
-    ensure!(answer.metadata.recursion_desired, "what was desired is not repeated");
+    ensure!(answer.metadata.id == message.metadata.id, "the answer belongs to another query");
+    ensure!(answer.queries == message.queries, "the answer does not repeat the question: {answer:?}");
+    ensure!(answer.metadata.recursion_desired, "the answer does not repeat the flag RD");
     let truncated = answer.metadata.truncation;
     let all = |records: &[Record]| records.iter().map(shown).collect();
     Ok(Said {
@@ -74,7 +74,7 @@ pub(crate) async fn ask(server: SocketAddr, name: &str, record_type: RecordType,
 
 fn shown(record: &Record) -> String {
     let mut record = record.clone();
-    // When the zone changed last is each server's own business.
+    // The time of the zone's last change is specific to each server.
     if let RData::SOA(soa) = &mut record.data {
         soa.serial = 0;
     }
@@ -100,7 +100,7 @@ async fn over_tcp(server: SocketAddr, packet: &[u8]) -> Result<Vec<u8>> {
     Ok(answer)
 }
 
-/// The addresses behind a name, sorted; empty when there are none, for whatever reason.
+/// The addresses of a name, sorted; empty if there are none for any reason.
 pub(crate) async fn addresses(server: SocketAddr, name: &str) -> Vec<String> {
     let Ok(said) = ask(server, name, RecordType::A, Way::Tcp).await else { return Vec::new() };
     let records = said.answers.iter().filter_map(|record| record.split_once(" a "));
@@ -109,9 +109,9 @@ pub(crate) async fn addresses(server: SocketAddr, name: &str) -> Vec<String> {
     all
 }
 
-/// Waits until a name has exactly these addresses.
+/// Waits until a name resolves to exactly these addresses.
 pub(crate) async fn leads_to(server: SocketAddr, name: &str, expected: &[&str]) {
-    wait_for(&format!("{name} to lead to {expected:?}"), DEADLINE, || async {
+    wait_for(&format!("{name} to resolve to {expected:?}"), DEADLINE, || async {
         let found = addresses(server, name).await;
         if found == expected { Ok(()) } else { Err(format!("{found:?}")) }
     })

@@ -1,4 +1,4 @@
-//! What the cluster has: Services of every sort, with pods in two units.
+//! The objects of the cluster: Services of every kind, with pods in two units.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use tombolo_tests::world::{Api as Kubernetes, DEADLINE, Transport, World};
 pub(crate) const NODE: &str = "edge-a";
 pub(crate) const NAMESPACE: &str = "shop";
 
-/// A world with one edge in unit `a`, and another node in unit `b` that has no agent.
+/// A world with an edge in unit `a`, and a node without an agent in unit `b`.
 pub(crate) struct Cluster {
     pub(crate) world: World,
     pub(crate) client: Client,
@@ -24,12 +24,14 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// Starts everything; the agent asks `upstream` for what is elsewhere. Names come with changes alone.
+    /// Starts everything. The agent forwards queries for outside names to `upstream`. The hosts file is only written on
+    /// changes.
     pub(crate) async fn start(dns: SocketAddr, upstream: SocketAddr) -> Result<Self> {
         Self::start_comparing(dns, upstream, 3600).await
     }
 
-    /// As [`Self::start`], and compares the hosts file with what it should be every so many seconds.
+    /// Like [`Self::start`], but the agent also compares the hosts file with its expected content at this interval in
+    /// seconds.
     pub(crate) async fn start_comparing(
         dns: SocketAddr,
         upstream: SocketAddr,
@@ -55,7 +57,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Applies an object, as soon as its kind and namespace are there.
+    /// Applies an object as soon as its kind and namespace exist.
     pub(crate) async fn apply(&self, object: Value) {
         let (version, kind) = (text(&object["apiVersion"]), text(&object["kind"]));
         let (group, version) = version.rsplit_once('/').unwrap_or(("", version));
@@ -65,7 +67,7 @@ impl Cluster {
             None => Api::all_with(self.client.clone(), &resource),
         };
         let name = text(&object["metadata"]["name"]).to_owned();
-        wait_for(&format!("{kind} {name} to be taken"), DEADLINE, || async {
+        wait_for(&format!("{kind} {name} to be accepted"), DEADLINE, || async {
             let parameters = PatchParams::apply("tests").force();
             let applied = api.patch(&name, &parameters, &Patch::Apply(&object)).await;
             applied.map(drop).map_err(|error| error.to_string())
@@ -86,8 +88,8 @@ impl Cluster {
         self.apply(json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec})).await;
     }
 
-    /// A slice of a Service; endpoints as `ADDRESS@NODE`, with `!` before those that are not ready and `=NAME` after
-    /// those of pods with a hostname, and `#UID` after those that are there.
+    /// A slice of a Service. Endpoints have the form `ADDRESS@NODE`, with the prefix `!` if they are not ready, and the
+    /// suffix `=NAME` for pods with a hostname, and then `#UID` for pods that exist.
     pub(crate) async fn slice(&self, service: &str, port: u16, endpoints: &[&str]) {
         let six = endpoints.iter().any(|text| text.matches(':').count() > 1);
         let endpoints: Vec<Value> = endpoints.iter().map(|text| endpoint(text)).collect();
@@ -150,7 +152,7 @@ impl Cluster {
         }
     }
 
-    /// The pods of the grid's Service.
+    /// Sets the pods of the grid's Service.
     pub(crate) async fn pods(&self, pods: &[&str]) {
         self.slice("db", 5432, pods).await;
     }
@@ -174,7 +176,7 @@ impl Cluster {
 }
 
 fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or_else(|| panic!("{value} is no text"))
+    value.as_str().unwrap_or_else(|| panic!("{value} is not a string"))
 }
 
 fn endpoint(text: &str) -> Value {
@@ -190,7 +192,7 @@ fn endpoint(text: &str) -> Value {
     endpoint
 }
 
-/// The definition of StatefulSetGrids, as far as names need it.
+/// The definition of StatefulSetGrids, as far as uniform names need it.
 fn definition() -> Value {
     let anything = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
     json!({

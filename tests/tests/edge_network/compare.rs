@@ -1,4 +1,4 @@
-//! The agent's DNS server beside stock CoreDNS: the same questions to both, on the same objects.
+//! Compares the agent's DNS server with stock CoreDNS: the same queries to both, about the same objects.
 
 use std::net::SocketAddr;
 
@@ -137,7 +137,7 @@ async fn both_servers_say_the_same() {
         })
         .await;
     }
-    // A Service that is closed inside the unit has the pods of this one alone, with either server.
+    // With both servers, a Service that is closed inside the unit has only the pods of this unit.
     for server in [dns, stock] {
         leads_to(server, "db.shop.svc.cluster.local", &["10.1.0.10", "10.1.0.11"]).await;
     }
@@ -151,7 +151,7 @@ async fn both_servers_say_the_same() {
         match (same(&ours, &theirs), named) {
             (true, None) => {}
             (false, Some(index)) => seen[index] += 1,
-            // A named difference is about a kind of questions: some of them have the same answer.
+            // A named difference is about a kind of query; some of these queries have equal answers.
             (true, Some(_)) => {}
             (false, None) => unexpected
                 .push(format!("{name} {record_type} {way:?}\n  ours   {ours:?}\n  stock  {theirs:?}")),
@@ -160,7 +160,7 @@ async fn both_servers_say_the_same() {
     println!("{} questions to both, differences seen: {seen:?}", questions.len());
     assert!(unexpected.is_empty(), "{} answers differ:\n{}", unexpected.len(), unexpected.join("\n"));
     for (difference, seen) in DIFFERENCES.iter().zip(seen) {
-        assert!(seen > 0, "no longer a difference: {}", difference.name);
+        assert!(seen > 0, "the difference no longer occurs: {}", difference.name);
     }
 }
 

@@ -1,10 +1,10 @@
-//! Where the agent's DNS server answers otherwise than CoreDNS, on purpose. docs/dns.md says the same to people.
+//! Deliberate differences between the agent's DNS server and CoreDNS. docs/dns.md describes them for users.
 
 use hickory_proto::rr::RecordType;
 
 use crate::ask::Way;
 
-/// A difference: the questions that show it, and why.
+/// A difference: its reason, and the queries that show it.
 pub(crate) struct Difference {
     pub(crate) name: &'static str,
     pub(crate) shows: fn(&str, RecordType, Way) -> bool,
@@ -19,18 +19,18 @@ fn below(name: &str) -> &str {
 
 pub(crate) const DIFFERENCES: [Difference; 10] = [
     Difference {
-        name: "it is no authority of all addresses of the world: an SOA question about them is asked elsewhere, \
+        name: "it is not an authority for all addresses of the world: SOA queries about them are forwarded, \
                or denied where they are private",
         shows: |name, record_type, _| record_type == RecordType::SOA && name.ends_with(".arpa"),
     },
     Difference {
-        name: "a name that does not exist is denied whatever type is asked for, SOA too",
+        name: "a name that does not exist is denied for every query type, SOA too",
         shows: |name, record_type, _| {
             record_type == RecordType::SOA && !below(name).is_empty() && name.ends_with(DOMAIN)
         },
     },
     Difference {
-        name: "a name that exists is not denied because it has no TXT record: resolvers that keep the denial would deny \
+        name: "a name that exists is not denied because it has no TXT record: resolvers that cache it would deny \
                everything below it (RFC 8020)",
         shows: |name, record_type, _| {
             record_type == RecordType::TXT
@@ -38,7 +38,7 @@ pub(crate) const DIFFERENCES: [Difference; 10] = [
         },
     },
     Difference {
-        name: "dns-version exists, whatever type is asked for",
+        name: "dns-version exists for every query type",
         shows: |name, record_type, _| below(name) == "dns-version" && record_type != RecordType::TXT,
     },
     Difference {
@@ -53,21 +53,21 @@ pub(crate) const DIFFERENCES: [Difference; 10] = [
         shows: |name, record_type, _| below(name).ends_with(".shop.pod") && record_type == RecordType::SRV,
     },
     Difference {
-        name: "a question for everything outside the cluster is not passed on (RFC 8482)",
+        name: "an ANY query about an outside name is not forwarded (RFC 8482)",
         shows: |name, record_type, _| record_type == RecordType::ANY && !name.ends_with("cluster.local"),
     },
     Difference {
-        name: "answers over UDP have at most 1232 bytes, whatever the client takes (RFC 9715)",
+        name: "answers over UDP have at most 1232 bytes, whatever the client accepts (RFC 9715)",
         shows: |name, record_type, way| {
             below(name) == "many.shop.svc" && record_type == RecordType::A && matches!(way, Way::Edns(4096))
         },
     },
     Difference {
-        name: "a zone is transferred to nobody: outside the cluster that question is refused, not passed on",
+        name: "zone transfers are not supported: a query about an outside zone is refused, not forwarded",
         shows: |name, record_type, _| record_type == RecordType::AXFR && !name.ends_with("cluster.local"),
     },
     Difference {
-        name: "what private addresses are called is answered or denied here: nobody else is asked (RFC 6303)",
+        name: "reverse lookups of private addresses are answered or denied here, not forwarded (RFC 6303)",
         shows: |name, _, _| name.ends_with(".10.in-addr.arpa") || name.ends_with(".d.f.ip6.arpa"),
     },
 ];

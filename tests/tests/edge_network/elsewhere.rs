@@ -1,4 +1,4 @@
-//! The server that everything outside the cluster is asked of.
+//! The upstream DNS server for everything outside the cluster.
 
 use std::net::SocketAddr;
 
@@ -11,7 +11,7 @@ use tokio::net::{TcpListener, UdpSocket};
 use tokio::task::JoinSet;
 use tombolo_testkit::bind_both;
 
-/// Knows that every name has one address, except those that begin with `missing`; ends when dropped.
+/// Answers with one address for every name, except names that begin with `missing`. It stops when dropped.
 pub(crate) struct Elsewhere {
     pub(crate) address: SocketAddr,
     _tasks: JoinSet<()>,

@@ -16,8 +16,8 @@ use crate::elsewhere::Elsewhere;
 const UNIFORM: &str = "db-0.db.shop.svc.cluster.local";
 const REFUSED: &str = "the hosts file cannot be written";
 
-/// A program that runs the agent where a folder is on a file system that is mounted read-only: of that root has no more
-/// than others.
+/// A program that runs the agent with a folder on a file system that is mounted read-only, which root cannot write to
+/// either.
 fn with_read_only(folder: &Path, place: &Path) -> PathBuf {
     let (agent, folder) = (binary("edgecore").unwrap(), folder.display());
     let inner = format!("mount -t tmpfs -o ro tmpfs '{folder}' && exec '{}' \"$@\"", agent.display());
@@ -78,9 +78,9 @@ async fn a_read_only_folder_is_told_once_and_disturbs_nothing_else() {
         if text == format!("10.1.0.12 {UNIFORM}\n") { Ok(()) } else { Err(text) }
     })
     .await;
-    wait_for("the end of it in the log", DEADLINE, || async {
+    wait_for("a log line that reports the end of the failure", DEADLINE, || async {
         let log = cluster.world.edge_log(NODE);
-        let told = log.contains("the hosts file is written again");
+        let told = log.contains("the hosts file can be written again");
         if told { Ok(()) } else { Err(log.lines().last().unwrap_or_default().to_owned()) }
     })
     .await;

@@ -1,4 +1,4 @@
-//! Stock kube-proxy on the wrapper: its rules lead to the pods of this node's unit and nowhere else.
+//! Stock kube-proxy on the wrapper: its rules lead only to the pods of this node's unit.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -11,7 +11,7 @@ use tombolo_tests::world::DEADLINE;
 use crate::cluster::{Cluster, NODE};
 use crate::elsewhere::Elsewhere;
 
-/// Where rules lead, by `NAMESPACE/SERVICE:PORT`.
+/// The targets of the rules, by `NAMESPACE/SERVICE:PORT`.
 fn endpoints(rules: &str) -> BTreeMap<String, Vec<String>> {
     let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for line in rules.lines().filter(|line| line.contains("-j DNAT")) {
@@ -29,7 +29,7 @@ struct Rules<'a> {
 }
 
 impl Rules<'_> {
-    /// Waits until the Services of the namespace lead exactly there.
+    /// Waits until the Services of the namespace lead to exactly these targets.
     async fn are(&self, proxy: &Child, expected: &[(&str, &[&str])]) {
         wait_for(&format!("rules {expected:?}"), DEADLINE, || async {
             let mut found = endpoints(&self.namespace.rules().map_err(|error| error.to_string())?);
@@ -64,12 +64,12 @@ async fn kube_proxy_sends_requests_to_pods_of_this_unit() {
     const PLAIN: (&str, &[&str]) = ("shop/plain:http", &["10.1.0.2:8080", "10.2.0.2:8080"]);
     rules.are(&proxy, &[PLAIN, ("shop/web:http", &["10.1.0.1:8080"])]).await;
 
-    // Pods come and go.
+    // Pods are created and deleted.
     cluster
         .slice("web", 8080, &["10.1.0.1@edge-a", "10.1.0.5@edge-a", "10.2.0.1@node-b", "10.2.0.5@node-b"])
         .await;
     rules.are(&proxy, &[PLAIN, ("shop/web:http", &["10.1.0.1:8080", "10.1.0.5:8080"])]).await;
-    // The node moves to another unit, and back; nothing else has changed.
+    // The node moves to another unit and back; nothing else changes.
     cluster.label(NODE, "b").await;
     rules
         .are(
@@ -86,7 +86,7 @@ async fn kube_proxy_sends_requests_to_pods_of_this_unit() {
     let here: &[(&str, &[&str])] = &[PLAIN, ("shop/web:http", &["10.1.0.1:8080", "10.1.0.5:8080"])];
     cluster.world.kill_cloud();
     rules.are(&proxy, here).await;
-    // Everything on the node starts again without a cloud; what the rules were is forgotten, as after a reboot.
+    // Everything on the node restarts without a cloud, and the rules are lost, as after a reboot.
     cluster.world.kill_edge(NODE);
     proxy.kill();
     namespace.flush_rules().unwrap();
@@ -95,7 +95,7 @@ async fn kube_proxy_sends_requests_to_pods_of_this_unit() {
     let mut proxy = start_kube_proxy(&cluster.world, NODE, &namespace, folder.path(), Some(api)).unwrap();
     rules.are(&proxy, here).await;
 
-    // A Service is opened by somebody else while kube-proxy goes on.
+    // Another client opens a Service while kube-proxy is running.
     cluster.world.start_cloud().await.unwrap();
     cluster.client = cluster.world.client().await.unwrap();
     let ports = json!([{"name": "http", "port": 80}, {"name": "metrics", "port": 9100}]);

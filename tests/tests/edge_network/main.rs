@@ -1,5 +1,5 @@
-//! Names and Services of a node: stock CoreDNS, stock kube-proxy and the agent's own DNS server, with the cloud, without
-//! it, and after restarts without it.
+//! Names and Services of a node: stock CoreDNS, stock kube-proxy and the agent's own DNS server, with the cloud,
+//! without it, and after restarts without it.
 
 mod ask;
 mod cluster;

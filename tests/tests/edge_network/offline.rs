@@ -1,4 +1,4 @@
-//! Names while pods move, and while the cloud is away.
+//! Names while pods move, and while the cloud is down.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 
@@ -19,7 +19,7 @@ use crate::elsewhere::Elsewhere;
 const UNIFORM: &str = "db-0.db.shop.svc.cluster.local";
 const CLOSED: &str = "db.shop.svc.cluster.local";
 
-/// Two addresses of this machine, port 53, that no other test of this machine has; none where that port is not to be had.
+/// Two addresses of this machine with port 53 that no other test on it uses; none if port 53 is not available.
 fn own_addresses() -> Option<[SocketAddr; 2]> {
     let process = std::process::id().to_be_bytes();
     let address = |last: u8| SocketAddr::new(Ipv4Addr::new(127, process[2], process[3], last).into(), 53);
@@ -33,14 +33,14 @@ async fn names_follow_pods_and_outlive_the_cloud_and_restarts() {
     cluster_or_skip!(TEST);
     let elsewhere = Elsewhere::start().await.unwrap();
     let Some([dns, stock]) = own_addresses() else {
-        return cannot(TEST, "needs root: a resolver asks port 53 alone");
+        return cannot(TEST, "needs root: resolvers only use port 53");
     };
     let mut cluster = Cluster::start(dns, elsewhere.address).await.unwrap();
     let folder = tempfile::tempdir().unwrap();
     let mut coredns =
         CoreDns::start(&cluster.coredns(stock, elsewhere.address, true), folder.path()).unwrap();
     all_lead_to(&[dns, stock], "10.1.0.10", "10.1.0.11").await;
-    // A pod starts again, at another address.
+    // A pod restarts with another address.
     let own = own_pod(&cluster, "db-a-0").await;
     let first = format!("10.1.0.10@edge-a=db-a-0#{own}");
     cluster.pods(&[&first, "10.1.0.11@edge-a=db-a-1", "10.2.0.10@node-b=db-b-0"]).await;
@@ -48,7 +48,7 @@ async fn names_follow_pods_and_outlive_the_cloud_and_restarts() {
     cluster.pods(&[&moved, "10.1.0.11@edge-a=db-a-1", "10.2.0.10@node-b=db-b-0"]).await;
     all_lead_to(&[dns, stock], "10.1.0.15", "10.1.0.11").await;
 
-    // And again without a cloud, which alone could write its slice.
+    // And again without a cloud, which alone could update its slice.
     cluster.world.kill_cloud();
     all_lead_to(&[dns, stock], "10.1.0.15", "10.1.0.11").await;
     starts_anew(&cluster, "db-a-0", "10.1.0.12").await;
@@ -61,7 +61,7 @@ async fn names_follow_pods_and_outlive_the_cloud_and_restarts() {
     all_lead_to(&[dns, stock], "10.1.0.12", "10.1.0.11").await;
     resolves_as_a_pod_does(&[dns, stock]).await;
 
-    // The cloud is back, and what happens there is heard of.
+    // The cloud is back, and its changes arrive.
     cluster.world.start_cloud().await.unwrap();
     cluster.client = cluster.world.client().await.unwrap();
     cluster.pods(&[&first.replace("10.1.0.10", "10.1.0.12"), "10.1.0.14@edge-a=db-a-1"]).await;
@@ -76,7 +76,7 @@ async fn names_follow_pods_and_outlive_the_cloud_and_restarts() {
     println!("{}", coredns.log());
 }
 
-/// Binds a pod to the node; its uid, once the node's local API has it.
+/// Binds a pod to the node, and returns its UID once the node's local API has it.
 async fn own_pod(cluster: &Cluster, name: &str) -> String {
     let objects = Objects::in_namespace(cluster.client.clone(), NAMESPACE).await.unwrap();
     objects.accepted_pod(name, NODE, &[], &[]).await;
@@ -88,11 +88,11 @@ async fn own_pod(cluster: &Cluster, name: &str) -> String {
     .await
 }
 
-/// Says at the node's local API what a kubelet says of a pod that it has started anew.
+/// Reports at the node's local API what a kubelet reports for a pod that it has restarted.
 async fn starts_anew(cluster: &Cluster, name: &str, address: &str) {
     let pods: Api<Pod> = Api::namespaced(cluster.world.impatient_edge_client(NODE).await.unwrap(), NAMESPACE);
     let status = json!({"status": {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]}});
-    wait_for("the status to be taken", DEADLINE, || async {
+    wait_for("the status to be accepted", DEADLINE, || async {
         let taken = pods.patch_status(name, &PatchParams::default(), &Patch::Merge(&status)).await;
         taken.map(drop).map_err(|error| error.to_string())
     })
@@ -108,7 +108,7 @@ async fn all_lead_to(servers: &[SocketAddr], first: &str, second: &str) {
     }
 }
 
-/// What a program in a pod says, with the resolver's file that the kubelet writes.
+/// A program in a pod gets the same answers, with the resolver configuration that the kubelet writes.
 async fn resolves_as_a_pod_does(servers: &[SocketAddr]) {
     for server in servers {
         let program = Program { network: None, namespace: NAMESPACE, nameserver: server.ip(), account: None };
@@ -135,7 +135,7 @@ async fn an_agent_that_never_heard_of_the_cluster_denies_nothing() {
     leads_to(dns, UNIFORM, &["10.1.0.10"]).await;
     cluster.world.kill_edge(NODE);
     cluster.world.kill_cloud();
-    // As after the loss of a disk: the identity is there, and nothing else.
+    // As after the loss of a disk: only the identity is left.
     for name in ["store.redb", "store.key"] {
         std::fs::remove_file(cluster.world.edge_dir(NODE).join(name)).unwrap();
     }

@@ -1,4 +1,4 @@
-//! The definitions are installed, and put back.
+//! The definitions are installed, and restored when they change.
 
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use super::{Grids, condition, grid};
 
 async fn come_back(api: Api) {
     let grids = Grids::start(api).await;
-    // At once after a bare start.
+    // Immediately after a start without any prepared objects.
     grids.create("ServiceGrid", grid("early", "zone", &json!({"ports": [{"port": 80}]}))).await;
     grids.until("Service", "early-svc", Value::is_object).await;
     let name = "deploymentgrids.superedge.io";
@@ -51,7 +51,7 @@ async fn definitions_come_back_on_kube_apiserver() {
     come_back(Api::Real).await;
 }
 
-/// Definitions that somebody else installs are waited for, and what is missing is named.
+/// With definitions that another party installs, the controllers wait for them and name the missing ones.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn definitions_of_somebody_else_are_waited_for() {
     cluster_or_skip!("definitions_of_somebody_else_are_waited_for");

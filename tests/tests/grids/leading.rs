@@ -1,4 +1,4 @@
-//! Several cloudcores: one runs the controllers.
+//! With several cloudcores, one runs the controllers.
 
 use std::time::{Duration, Instant};
 
@@ -11,8 +11,8 @@ use tombolo_tests::world::{Api as ApiKind, DEADLINE};
 
 use super::{Grids, deployment, grid};
 
-/// Longest time from the end of one leader to the next (docs/application-grid.md), and to the next one's first work on a busy
-/// machine.
+/// Longest time from the end of one leader to the next leader (docs/application-grid.md), and to that leader's first
+/// work on a busy machine.
 const TAKE_OVER_MAX: Duration = Duration::from_secs(15);
 const WORKS_AFTER_MAX: Duration = Duration::from_secs(30);
 
@@ -26,7 +26,8 @@ async fn leader(grids: &Grids, other_than: &str) -> String {
     .await
 }
 
-/// Two on kube-apiserver, the first of which leads and has made the child of one unit; its identity.
+/// Starts two cloudcores on kube-apiserver. The first one leads and has created the child of one unit. Returns its
+/// identity.
 async fn two_cloudcores() -> (Grids, String) {
     let mut grids = Grids::start(ApiKind::Real).await;
     grids.node("n1", &[("zone", "a")]).await;
@@ -59,14 +60,14 @@ async fn a_leader_that_was_frozen_does_no_harm_when_it_wakes_up() {
     let (grids, first) = two_cloudcores().await;
     let process = i32::try_from(grids.world.cloud_id().unwrap()).ok().and_then(Pid::from_raw).unwrap();
     kill_process(process, Signal::STOP).unwrap();
-    // It still believes in two replicas in unit a.
+    // The first one still sees two replicas in unit a.
     grids.patch("Node", "n1", json!({"metadata": {"labels": {"zone": "b"}}})).await;
     grids.patch("DeploymentGrid", "web", json!({"spec": {"template": {"replicas": 5}}})).await;
     let second = leader(&grids, &first).await;
     let child = grids.until("Deployment", "web-b", |child| child["spec"]["replicas"] == 5).await;
     grids.until("Deployment", "web-a", Value::is_null).await;
     kill_process(process, Signal::CONT).unwrap();
-    wait_for("the first to see that it no longer leads", DEADLINE, || async {
+    wait_for("the first to notice that it no longer leads", DEADLINE, || async {
         match grids.world.cloud_metric("tombolo_cloud_grid_leading").await {
             Ok(0.0) => Ok(()),
             other => Err(format!("{other:?}")),
@@ -90,5 +91,5 @@ async fn a_cloudcore_that_stops_gives_the_lease_back() {
     grids.client = grids.world.client().await.unwrap();
     let started = Instant::now();
     leader(&grids, &first).await;
-    assert!(started.elapsed() < Duration::from_secs(8), "it need not wait for the lease to end");
+    assert!(started.elapsed() < Duration::from_secs(8), "it need not wait for the lease to expire");
 }

@@ -1,5 +1,5 @@
-//! The controllers of the application grid, on both API servers: rows of docs/reference/superedge.md#rows that only a
-//! server can answer.
+//! The controllers of the application grid, on both API servers: the rows of docs/reference/superedge.md#rows that need
+//! a server.
 
 mod definitions;
 mod leading;
@@ -28,7 +28,7 @@ impl Grids {
         Self::start_with(api, json!({})).await
     }
 
-    /// As [`Self::start`], with these settings of the controllers.
+    /// Like [`Self::start`], with these settings of the controllers.
     pub(crate) async fn start_with(api: ApiKind, mut settings: Value) -> Self {
         settings["enable"] = true.into();
         let settings = json!({"grids": settings});
@@ -83,7 +83,7 @@ impl Grids {
         found.map_or(Value::Null, |object| serde_json::to_value(object).unwrap())
     }
 
-    /// Waits until an object is as a check wants it, and gives it back.
+    /// Waits until an object passes a check, and returns it.
     pub(crate) async fn until(&self, kind: &str, name: &str, check: impl Fn(&Value) -> bool) -> Value {
         wait_for_value(&format!("{kind} {name}"), DEADLINE, || async {
             let found = self.get(kind, name).await;
@@ -99,7 +99,7 @@ impl Grids {
         lines.into_iter().rev().collect::<Vec<_>>().join("\n")
     }
 
-    /// Names of all objects of a kind in the namespace, but for the cluster's own.
+    /// Names of all objects of a kind in the namespace, except those of Kubernetes itself.
     pub(crate) async fn names(&self, kind: &str) -> Vec<String> {
         let all = self.api(kind).list(&ListParams::default()).await.unwrap();
         let names = all.items.into_iter().filter_map(|object| object.metadata.name);

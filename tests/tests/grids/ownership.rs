@@ -1,4 +1,4 @@
-//! What belongs to whom: names that others have, orphans, children that lost their label, grids that come again.
+//! Ownership: names that other objects have, orphans, children without their label, and recreated grids.
 //! A letter with a number is a row of docs/reference/superedge.md#rows.
 
 use kube::api::{DeleteParams, PropagationPolicy};
@@ -35,7 +35,7 @@ async fn own(api: Api) {
             && stranger["metadata"]["deletionTimestamp"].is_null()
     );
     assert!(grids.get("Deployment", "web-c").await["metadata"]["ownerReferences"].is_null());
-    // The way out that the message names.
+    // The solution that the message names.
     grids.api("Deployment").delete("web-c", &DeleteParams::default()).await.unwrap();
     grids.until("Deployment", "web-c", is_owned).await;
     // A4.
@@ -45,7 +45,7 @@ async fn own(api: Api) {
         .await;
     let anew = |child: &Value| is_owned(child) && child["metadata"]["uid"] != before["metadata"]["uid"];
     grids.until("Deployment", "web-a", anew).await;
-    // G25: web-b with unit c would have the name of web's child of unit b-c.
+    // G25: the child web-b of unit c would have the same name as web's child of unit b-c.
     grids.until("Deployment", "web-b-c", is_owned).await;
     grids.create("DeploymentGrid", grid("web-b", "zone", &deployment())).await;
     grids.event("ChildNameConflict", "web-b").await;
@@ -84,7 +84,7 @@ async fn refused(api: Api) {
     grids.until("StatefulSet", "db-a", Value::is_object).await;
     // G21.
     grids.event("TemplateNotFound", "db").await;
-    // G28: what cannot change is said, and the rest goes on.
+    // G28: immutable fields are reported, and all others are applied.
     grids
         .patch(
             "StatefulSetGrid",

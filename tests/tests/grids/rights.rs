@@ -1,4 +1,4 @@
-//! deploy/optional/grids.yaml against what the controllers ask for: neither is more than the other.
+//! Compares deploy/optional/grids.yaml with the requests of the controllers: the rights must be exactly those in use.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use tombolo_tests::world::{Api, DEADLINE};
 
 use super::{Grids, deployment, grid};
 
-/// Granted and not asked for in this test, with the reason.
+/// Rights that this test does not use, with the reason.
 const NOT_PLAYED: [Unused; 9] = [
     ("update", "superedge.io", "deploymentgrids/finalizers", ADMISSION),
     ("update", "superedge.io", "statefulsetgrids/finalizers", ADMISSION),
@@ -22,11 +22,11 @@ const NOT_PLAYED: [Unused; 9] = [
     ("get", "apiextensions.k8s.io", "customresourcedefinitions", "with grids.installDefinitions off"),
 ];
 
-const APPLY: &str = "a server-side apply that makes an object needs it and is logged as a patch";
+const APPLY: &str = "a server-side apply that creates an object needs it and is logged as a patch";
 
-const ADMISSION: &str = "what the admission plugin OwnerReferencesPermissionEnforcement asks about";
+const ADMISSION: &str = "a right that the admission plugin OwnerReferencesPermissionEnforcement checks";
 
-/// Everything that the controllers do.
+/// Makes the controllers do everything that they can do.
 async fn play(grids: &Grids) {
     grids.node("n1", &[("zone", "a")]).await;
     grids.node("n2", &[("zone", "b")]).await;
@@ -37,7 +37,7 @@ async fn play(grids: &Grids) {
         wanted["spec"]["autoDeleteUnusedTemplate"] = true.into();
         wanted
     };
-    // Children that a grid of the same name has left behind.
+    // Children left behind by a grid of the same name.
     let orphan = |name: &str, spec: Value| json!({"metadata": {"name": name, "labels": {"superedge.io/grid-selector": "shop"}}, "spec": spec});
     let ports = json!({"ports": [{"port": 80}]});
     grids.create("Deployment", orphan("shop-a", deployment())).await;
@@ -84,12 +84,12 @@ async fn the_manifest_grants_what_is_asked_for() {
     })
     .await;
     let surplus = not_asked(&manifest, &asked, &NOT_PLAYED);
-    assert!(surplus.is_empty(), "granted by grids.yaml and never asked for: {surplus:?}");
+    assert!(surplus.is_empty(), "granted by grids.yaml but never used: {surplus:?}");
     let others =
         ["cloudcore/10-rights.yaml", "cloudcore/30-edge-network.yaml"].map(|name| granted(name, "").unwrap());
     let is_missing = |right: &&Right| {
         !right.2.is_empty() && ![&manifest, &others[0], &others[1]].iter().any(|all| all.contains(*right))
     };
     let missing: Vec<_> = asked.iter().filter(is_missing).collect();
-    assert!(missing.is_empty(), "asked for and not granted by deploy/cloudcore: {missing:?}");
+    assert!(missing.is_empty(), "used but not granted by deploy/cloudcore: {missing:?}");
 }

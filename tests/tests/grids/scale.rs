@@ -11,7 +11,7 @@ use super::{Grids, condition, deployment, grid};
 const NODES: usize = 500;
 const UNITS: usize = 50;
 const GRIDS: usize = 20;
-/// Requests of this test at a time.
+/// Concurrent requests of this test.
 const CLIENTS: usize = 16;
 
 impl Grids {
@@ -46,7 +46,7 @@ async fn five_hundred_nodes_in_fifty_units_have_twenty_grids() {
     let (children, writes) = (GRIDS * UNITS, grids.writes().await);
     println!("{children} children of {GRIDS} grids after {:?}, with {writes} writes", started.elapsed());
     assert_eq!(grids.names("Deployment").await.len(), children);
-    // One write a child, and some for each grid's status.
+    // One write per child, and some for each grid's status.
     assert!(writes < (children + 10 * GRIDS) as f64, "{writes}");
     let moved = Instant::now();
     grids.patch("Node", "n0", serde_json::json!({"metadata": {"labels": {"zone": "new"}}})).await;

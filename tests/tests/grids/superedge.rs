@@ -1,4 +1,4 @@
-//! What SuperEdge's controllers have left in a cluster is taken over as it is
+//! Objects that SuperEdge's controllers have left in a cluster are adopted unchanged
 //! (docs/reference/superedge.md#words-of-the-api).
 
 use kube::api::{Patch, PatchParams};
@@ -8,7 +8,7 @@ use tombolo_tests::world::Api;
 
 use super::{Grids, condition, deployment};
 
-/// A template as SuperEdge's controller rewrites it: with the hash of it among the pods' labels.
+/// A template as SuperEdge's controller rewrites it: with its hash among the pods' labels.
 fn hashed() -> Value {
     let mut template = deployment();
     template["template"]["metadata"]["labels"]["superedge.io/template-hash-key"] =
@@ -16,7 +16,7 @@ fn hashed() -> Value {
     template
 }
 
-/// A child as SuperEdge's controllers make it.
+/// A child as SuperEdge's controllers create it.
 fn child(kind: &str, grid: &Value, name: &str, spec: &Value) -> Value {
     let grid_name = &grid["metadata"]["name"];
     json!({
@@ -41,7 +41,7 @@ async fn what_superedge_has_stored_is_read_unchanged() {
     for plural in ["deploymentgrids", "statefulsetgrids", "servicegrids"] {
         grids.until("CustomResourceDefinition", &format!("{plural}.superedge.io"), is_established).await;
     }
-    // SuperEdge is at work, and Tombolo is not.
+    // SuperEdge's controllers run, and Tombolo does not.
     grids.world.kill_cloud();
     let spec = json!({
         "gridUniqKey": "zone", "template": hashed(), "defaultTemplateName": "default",
@@ -67,11 +67,11 @@ async fn what_superedge_has_stored_is_read_unchanged() {
     grids.world.start_cloud().await.unwrap();
     for kind in ["DeploymentGrid", "ServiceGrid"] {
         let seen = grids.until(kind, "web", |grid| condition(grid, "Synced")["status"] == "True").await;
-        assert!(condition(&seen, "UpdateError").is_null(), "what is no longer so is not said: {seen:#}");
+        assert!(condition(&seen, "UpdateError").is_null(), "an outdated condition is removed: {seen:#}");
     }
     let after = grids.get("Deployment", "web-a").await;
     assert_eq!(after["metadata"]["uid"], before["metadata"]["uid"]);
-    assert_eq!(after["spec"], before["spec"], "no pod is started anew");
+    assert_eq!(after["spec"], before["spec"], "no pod is restarted");
     assert_eq!(grids.get("DeploymentGrid", "web").await["spec"], spec, "stored as it was written");
     let same = grids.get("Service", "web-svc").await;
     assert_eq!(same["metadata"]["uid"], service["metadata"]["uid"]);

@@ -1,4 +1,4 @@
-//! Parts of a child that hold one of several members: what the template states takes the place of what others have set.
+//! Parts of a child that hold one of several members: the template's member replaces the member that others have set.
 
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use tombolo_tests::world::Api;
 
 use super::{Grids, condition, deployment, grid};
 
-/// Pod and strategy of a Deployment whose parts have one member each.
+/// Pod and strategy of a Deployment whose unions have one member each.
 #[allow(clippy::needless_pass_by_value, reason = "literals read better by value in tests")]
 fn template(strategy: Value, source: Value, value: Value, handler: Value) -> Value {
     let mut template = deployment();
@@ -43,7 +43,7 @@ async fn follow(api: Api) {
     grids.node("n1", &[("zone", "a")]).await;
     grids.create("DeploymentGrid", grid("web", "zone", &before())).await;
     grids.until("Deployment", "web-a", Value::is_object).await;
-    // Somebody else owns the same members, or parts of them, and more.
+    // Another manager owns the same members, or parts of them, and more.
     let shared = json!({"containers": [
         {"name": "echo", "env": [{"name": "PLACE", "value": "here"}],
             "livenessProbe": {"httpGet": {"path": "/healthz"}, "periodSeconds": 7}},
@@ -76,11 +76,12 @@ async fn follow(api: Api) {
     assert!(containers.iter().any(|one| one["livenessProbe"]["periodSeconds"] == 7), "{containers:?}");
     let is_synced = |grid: &Value| condition(grid, "Synced")["status"] == "True";
     grids.until("DeploymentGrid", "web", is_synced).await;
-    // Somebody gives the volume another source.
+    // Another client sets a different source for the volume.
     let source = json!([{"name": "data", "emptyDir": {}, "hostPath": null}]);
     patch(Patch::Strategic(json!({"spec": {"template": {"spec": {"volumes": source}}}}))).await;
     grids.until("Deployment", "web-a", follows).await;
-    // What the template drops later goes: the controller is no second manager of what it has mended.
+    // Parts that the template drops later are removed: the controller does not become a second manager of the parts
+    // that it restored.
     grids.patch("DeploymentGrid", "web", json!({"spec": {"template": {"strategy": null}}})).await;
     let dropped = |child: &Value| child["spec"]["strategy"]["type"] == "RollingUpdate";
     grids.until("Deployment", "web-a", dropped).await;

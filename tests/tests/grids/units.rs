@@ -1,4 +1,4 @@
-//! Children follow the grid, the nodes' labels, and those who change them.
+//! Children follow the grid, the nodes' labels, and changes by other clients.
 //! A letter with a number is a row of docs/reference/superedge.md#rows.
 
 use std::time::{Duration, Instant};
@@ -33,12 +33,12 @@ async fn follow(api: Api) {
     grids.event("InvalidUnitName", "web").await;
     let states = |grid: &Value| grid["status"]["states"].as_object().map_or(0, serde_json::Map::len);
     let seen = grids.until("DeploymentGrid", "web", |grid| states(grid) == 3).await;
-    assert_eq!(seen["spec"], made["spec"], "the grid is not written to");
+    assert_eq!(seen["spec"], made["spec"], "the controller does not write to the grid's spec");
     assert_eq!(condition(&seen, "Synced")["status"], "False");
     assert_eq!(seen["status"]["states"]["Zone_A"]["error"]["reason"], "InvalidUnitName");
     grids.api("Node").delete("n5", &DeleteParams::default()).await.unwrap();
     grids.until("DeploymentGrid", "web", |grid| condition(grid, "Synced")["status"] == "True").await;
-    // G13, G15, G16, G18: what the grid states comes back, the rest stays.
+    // G13, G15, G16, G18: fields that the grid states are restored, others stay.
     grids
         .patch(
             "Deployment",
@@ -54,7 +54,7 @@ async fn follow(api: Api) {
     assert_eq!(child["spec"]["minReadySeconds"], 7);
     assert_eq!(child["metadata"]["annotations"]["foreign"], "x");
     assert_eq!(child["metadata"]["labels"]["foreign"], "x");
-    // G14: who shares the spec is said.
+    // G14: co-owners of the spec are reported.
     let shared = |grid: &Value| grid["status"]["states"]["a"]["sharedWith"] == json!(["a-user"]);
     grids.until("DeploymentGrid", "web", shared).await;
     // G19.
@@ -62,7 +62,7 @@ async fn follow(api: Api) {
     grids.patch("DeploymentGrid", "web", json!({"spec": {"template": {"revisionHistoryLimit": 3}}})).await;
     let child = grids.until("Deployment", "web-a", |child| child["spec"]["revisionHistoryLimit"] == 3).await;
     assert_eq!(child["spec"]["template"], before);
-    // G17: without a count of its own the grid lets others scale.
+    // G17: a grid without a replica count lets others scale.
     grids.patch("DeploymentGrid", "web", json!({"spec": {"template": {"replicas": null}}})).await;
     let is_let_go = |child: &Value| {
         let fields = child["metadata"]["managedFields"].as_array().unwrap();
@@ -71,7 +71,7 @@ async fn follow(api: Api) {
     };
     grids.until("Deployment", "web-a", is_let_go).await;
     grids.patch("Deployment", "web-a", json!({"spec": {"replicas": 5}})).await;
-    // G4, and the move of a node.
+    // G4, and a node that moves to another unit.
     grids.patch("Node", "n3", json!({"metadata": {"labels": {"zone": "c"}}})).await;
     grids.until("Deployment", "web-b", Value::is_null).await;
     grids.until("Deployment", "web-c", Value::is_object).await;
@@ -128,7 +128,7 @@ async fn serve(api: Api) {
     grids.patch("ServiceGrid", "servicegrid-demo", json!({"spec": {"gridUniqKey": "zone2"}})).await;
     let service = grids.until("Service", name, keys(r#"["zone2"]"#)).await;
     assert_eq!(service["metadata"]["labels"]["superedge.io/grid-uniq-key"], "zone2");
-    // A condition says what is wrong, and that it is no longer.
+    // A condition reports the error, and then its end.
     grids.patch("ServiceGrid", "servicegrid-demo", json!({"spec": {"template": {"type": "Nonsense"}}})).await;
     let synced = |wanted: &'static str| move |grid: &Value| condition(grid, "Synced")["status"] == wanted;
     let broken = grids.until("ServiceGrid", "servicegrid-demo", synced("False")).await;
@@ -152,7 +152,7 @@ async fn services_follow_their_grid_on_kube_apiserver() {
     serve(Api::Real).await;
 }
 
-/// How long the workload of a unit without nodes stays in the test of that.
+/// How long the workload of a unit without nodes is kept in its test.
 const GRACE: Duration = Duration::from_secs(10);
 
 async fn stay(api: Api) {
@@ -162,14 +162,14 @@ async fn stay(api: Api) {
     let child = grids.until("Deployment", "web-a", Value::is_object).await;
     let units = |wanted: u64| move |grid: &Value| grid["status"]["units"] == wanted;
     grids.until("DeploymentGrid", "web", units(1)).await;
-    // A node that registers anew: its unit is without nodes for a moment.
+    // A node that registers again: its unit has no nodes for a moment.
     let zone = |value: Value| json!({"metadata": {"labels": {"zone": value}}});
     grids.patch("Node", "n1", zone(Value::Null)).await;
     grids.until("DeploymentGrid", "web", units(0)).await;
     grids.patch("Node", "n1", zone("a".into())).await;
     grids.until("DeploymentGrid", "web", units(1)).await;
     assert_eq!(grids.get("Deployment", "web-a").await["metadata"]["uid"], child["metadata"]["uid"]);
-    // The grace begins anew, and ends without any other event.
+    // The grace period starts again, and ends without any other event.
     let left = Instant::now();
     grids.patch("Node", "n1", zone(Value::Null)).await;
     grids.until("Deployment", "web-a", Value::is_null).await;
@@ -187,7 +187,7 @@ async fn a_unit_without_nodes_has_a_grace_on_kube_apiserver() {
     stay(Api::Real).await;
 }
 
-/// G30: what the API refuses for a while is done once it no longer does, and nothing else has happened.
+/// G30: a change that the API rejects for a while is retried until it succeeds, without any other event.
 async fn recover(api: Api) {
     let grids = Grids::start(api).await;
     grids.node("n1", &[("zone", "a")]).await;
@@ -195,7 +195,7 @@ async fn recover(api: Api) {
     let quota = json!({"metadata": {"name": "none"}, "spec": {"hard": none}});
     let quotas: kube::Api<ResourceQuota> = kube::Api::namespaced(grids.client.clone(), "default");
     quotas.create(&PostParams::default(), &serde_json::from_value(quota).unwrap()).await.unwrap();
-    // As a controller would: a quota without a status limits nothing.
+    // Acts as the quota controller: a quota without a status limits nothing.
     let counted = Patch::Merge(json!({"status": {"hard": none, "used": none}}));
     quotas.patch_status("none", &PatchParams::default(), &counted).await.unwrap();
     grids.create("DeploymentGrid", grid("web", "zone", &deployment())).await;

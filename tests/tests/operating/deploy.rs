@@ -1,4 +1,4 @@
-//! What `deploy/` ships fits the programs: settings, ports, flags and folders.
+//! The files in `deploy/` match the programs: settings, ports, flags and folders.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -49,7 +49,7 @@ fn the_settings_of_the_deployment_are_ours_and_its_ports_are_those_of_the_settin
     assert_eq!(
         ports(&service["spec"]["ports"], "port"),
         BTreeSet::from(reached),
-        "the admin port stays inside"
+        "the admin port is not exposed"
     );
     for port in service["spec"]["ports"].as_array().unwrap() {
         assert_eq!(port["targetPort"], port["name"]);
@@ -71,13 +71,13 @@ fn the_settings_of_the_deployment_are_ours_and_its_ports_are_those_of_the_settin
     known_flags("cloudcore", &arguments.collect::<Vec<_>>());
 }
 
-/// Fails when a program does not know one of these flags.
+/// Fails if a program does not know one of these flags.
 fn known_flags(program: &str, arguments: &[&str]) {
     let help = Command::new(binary(program).unwrap()).arg("--help").output().unwrap();
     let help = String::from_utf8_lossy(&help.stdout).into_owned();
     for flag in arguments.iter().filter(|argument| argument.starts_with("--")) {
         let known = help.split_whitespace().any(|word| word.trim_end_matches(',') == *flag);
-        assert!(known, "{program} knows no {flag}: {help}");
+        assert!(known, "{program} does not know {flag}: {help}");
     }
 }
 
@@ -98,14 +98,14 @@ fn the_unit_starts_the_agent_with_flags_and_folders_that_it_has() {
     fs::write(&file, "nodeName: edge-a\n").unwrap();
     let config = tombolo_edge::Config::load(&file).unwrap();
     assert!(config.data_dir.starts_with(&kept), "{} is not in {}", config.data_dir.display(), kept.display());
-    // The rest of the file system is read-only to it.
+    // The program can only read the rest of the file system.
     assert_eq!(value("ProtectSystem"), "strict");
-    // Keys are in there.
+    // The folder contains keys.
     assert_eq!(value("StateDirectoryMode"), "0700");
 }
 
-/// A stock cloudcore as its own manifests make it, cut down to names and what tells versions apart.
-const STOCK: &str = "
+/// A KubeEdge cloudcore as its own manifests create it, reduced to names and the fields that distinguish versions.
+const KUBEEDGE: &str = "
 apiVersion: v1
 kind: Namespace
 metadata: {name: kubeedge, labels: {k8s-app: kubeedge}}
@@ -134,7 +134,7 @@ spec:
   selector: {matchLabels: {kubeedge: cloudcore}}
   template:
     metadata: {labels: {kubeedge: cloudcore}}
-    spec: {containers: [{name: cloudcore, image: stock}]}
+    spec: {containers: [{name: cloudcore, image: kubeedge}]}
 ---
 apiVersion: v1
 kind: Service
@@ -154,34 +154,34 @@ subjects: [{kind: ServiceAccount, name: cloudcore, namespace: kubeedge}]
 ---
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
-metadata: {name: rules.rules.kubeedge.io, labels: {stock: 'true'}}
+metadata: {name: rules.rules.kubeedge.io, labels: {kubeedge: 'true'}}
 spec:
   group: rules.kubeedge.io
   scope: Namespaced
   names: {kind: Rule, listKind: RuleList, plural: rules, singular: rule}
   versions:
-  - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, description: of stock}}}
+  - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, description: of kubeedge}}}
 ---
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
-metadata: {name: ruleendpoints.rules.kubeedge.io, labels: {stock: 'true'}}
+metadata: {name: ruleendpoints.rules.kubeedge.io, labels: {kubeedge: 'true'}}
 spec:
   group: rules.kubeedge.io
   scope: Namespaced
   names: {kind: RuleEndpoint, listKind: RuleEndpointList, plural: ruleendpoints, singular: ruleendpoint}
   versions:
-  - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, description: of stock}}}
+  - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, description: of kubeedge}}}
 ";
 
-/// Stock's definitions of what ours has definitions of as well.
-const STOCK_CRDS: [&str; 2] = ["crd/rules.rules.kubeedge.io", "crd/ruleendpoints.rules.kubeedge.io"];
+/// KubeEdge's definitions of kinds that we define as well.
+const KUBEEDGE_CRDS: [&str; 2] = ["crd/rules.rules.kubeedge.io", "crd/ruleendpoints.rules.kubeedge.io"];
 
 async fn plane() -> ControlPlane {
     let options = ControlPlaneOptions { controllers: false, ..ControlPlaneOptions::default() };
     ControlPlane::start(options).await.unwrap()
 }
 
-/// Runs kubectl; what it printed.
+/// Runs kubectl and returns its output.
 fn kubectl(plane: &ControlPlane, arguments: &[&str]) -> String {
     let output = plane.kubectl(arguments).unwrap();
     assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -200,17 +200,17 @@ async fn one_command_applies_the_folder_to_a_fresh_cluster() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stock_cloudcore_stays_as_it_is_beside_the_manifests() {
-    cluster_or_skip!("a_stock_cloudcore_stays_as_it_is_beside_the_manifests");
+async fn a_kubeedge_cloudcore_stays_as_it_is_beside_the_manifests() {
+    cluster_or_skip!("a_kubeedge_cloudcore_stays_as_it_is_beside_the_manifests");
     let plane = plane().await;
     let folder = tempfile::tempdir().unwrap();
-    let stock = folder.path().join("stock.yaml");
-    fs::write(&stock, STOCK).unwrap();
-    let stock = stock.display().to_string();
-    // As their manual says: what is left out of a manifest that is applied over this is taken away.
-    kubectl(&plane, &["apply", "-f", &stock]);
+    let kubeedge = folder.path().join("stock.yaml");
+    fs::write(&kubeedge, KUBEEDGE).unwrap();
+    let kubeedge = kubeedge.display().to_string();
+    // As KubeEdge's manual says: parts that a manifest omits are removed when it is applied over this.
+    kubectl(&plane, &["apply", "-f", &kubeedge]);
     let established = ["wait", "--for=condition=Established", "--timeout=60s"];
-    kubectl(&plane, &[&established[..], &STOCK_CRDS].concat());
+    kubectl(&plane, &[&established[..], &KUBEEDGE_CRDS].concat());
     let kinds = "serviceaccounts,configmaps,secrets,deployments,services,roles,rolebindings";
     let cluster = "clusterroles/cloudcore,clusterrolebindings/cloudcore".replace(',', " ");
     let versions = || {
@@ -219,9 +219,9 @@ async fn a_stock_cloudcore_stays_as_it_is_beside_the_manifests() {
         let inside = kubectl(&plane, &["-n", "kubeedge", "get", kinds, "--no-headers", columns]);
         let mut outside = vec!["get", "--no-headers", columns];
         outside.extend(cluster.split(' '));
-        outside.extend(STOCK_CRDS);
+        outside.extend(KUBEEDGE_CRDS);
         let all = inside + &kubectl(&plane, &outside);
-        // Columns are as wide as the longest name.
+        // The column width depends on the longest name.
         let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
         all.lines().map(words).collect::<BTreeSet<String>>()
     };
@@ -230,14 +230,14 @@ async fn a_stock_cloudcore_stays_as_it_is_beside_the_manifests() {
     for ours in ["deploy/cloudcore", "deploy/optional/grids.yaml", "deploy/optional/stock-edges.yaml"] {
         kubectl(&plane, &["apply", "-f", &root().join(ours).display().to_string()]);
     }
-    // As the guide says: what is there is left alone, and said to be there.
+    // As the guide says: existing definitions are left unchanged and reported as existing.
     let rules = root().join("deploy/crds/rules.yaml").display().to_string();
     let created = plane.kubectl(&["create", "-f", &rules]).unwrap();
     let said = String::from_utf8_lossy(&created.stderr).into_owned();
-    assert_eq!(said.matches("AlreadyExists").count(), STOCK_CRDS.len(), "{said}");
+    assert_eq!(said.matches("AlreadyExists").count(), KUBEEDGE_CRDS.len(), "{said}");
     let after = versions();
     let changed: Vec<_> = before.difference(&after).collect();
-    assert!(changed.is_empty(), "changed or gone: {changed:?}");
+    assert!(changed.is_empty(), "changed or deleted: {changed:?}");
     let labels = kubectl(&plane, &["get", "namespace", "kubeedge", "-o=jsonpath={.metadata.labels.k8s-app}"]);
     assert_eq!(labels, "kubeedge");
 }

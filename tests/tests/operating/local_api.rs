@@ -1,4 +1,4 @@
-//! A node's local API as its operator looks at it: stock kubectl, with the kubeconfig that `edgecore kubeconfig` prints.
+//! A node's local API as its operator uses it: stock kubectl, with the kubeconfig that `edgecore kubeconfig` prints.
 
 use std::path::Path;
 use std::process::Command;
@@ -18,7 +18,7 @@ fn watching(kubeconfig: &Path, folder: &Path, kind: &str) -> Child {
     Child::spawn(kind, folder, &mut command).unwrap()
 }
 
-/// Waits until a watch has shown an event of an object.
+/// Waits until a watch prints an event of an object.
 async fn shows(watch: &Child, event: &str, name: &str) {
     wait_for(&format!("{event} of {name}"), DEADLINE, || async {
         let log = watch.log();

@@ -1,4 +1,4 @@
-//! What operators do with running processes and with what `deploy/` ships.
+//! Operating running processes, and the files in `deploy/`.
 
 mod deploy;
 mod local_api;

@@ -1,4 +1,4 @@
-//! Programs do not keep the low limit of open files that they are started with.
+//! Programs raise the low limit of open files that they are started with.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -22,5 +22,5 @@ async fn an_agent_opens_as_many_files_as_it_may() {
     let line = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
     let words: Vec<&str> = line.split_whitespace().collect();
     assert_eq!(words[3], words[4], "{line}");
-    assert_ne!(words[4], "256", "this machine grants so little that the test proves nothing");
+    assert_ne!(words[4], "256", "the hard limit of this machine is too low for this test");
 }

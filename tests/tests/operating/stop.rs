@@ -1,4 +1,4 @@
-//! Ctrl-C drains and says goodbye; a second one ends the process at once.
+//! Ctrl-C drains and says goodbye; a second Ctrl-C ends the process at once.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use tombolo_testkit::{free_port, wait_for_value};
 use tombolo_tests::hub::RawHub;
 use tombolo_tests::world::{Api, DEADLINE, Transport, World};
 
-/// Less than a drain waits for a peer that does not leave.
+/// Less than the time that a drain waits for a peer that does not leave.
 const AT_ONCE: Duration = Duration::from_secs(4);
 
 const SENTENCE: &str = "stopped by a second signal";
@@ -30,7 +30,7 @@ async fn a_second_signal_ends_a_cloudcore_that_waits_for_a_node() {
     assert_eq!(status.code(), Some(1), "{}", world.cloud_log());
     assert!(world.cloud_log().contains(&format!("cloudcore: {SENTENCE}")), "{}", world.cloud_log());
 
-    // Once is enough when nobody stays.
+    // Once is enough if no peer stays connected.
     world.start_cloud().await.unwrap();
     world.interrupt_cloud().unwrap();
     let status = world.wait_for_cloud().unwrap();
@@ -48,13 +48,13 @@ async fn a_second_signal_ends_an_edgecore_that_waits_for_a_client() {
         TcpStream::connect(("127.0.0.1", port)).await.map_err(|error| error.to_string())
     })
     .await;
-    // What was answered was accepted, and not only queued by the kernel.
+    // An answer shows that the agent has accepted the connection, which is not just queued by the kernel.
     client.write_all(b"GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
     let mut answer = Vec::new();
     while !answer.ends_with(b"}") && !answer.ends_with(b"}\n") {
         assert!(client.read_buf(&mut answer).await.unwrap() > 0, "{}", String::from_utf8_lossy(&answer));
     }
-    // A request whose end never comes.
+    // A request that never ends.
     client.write_all(b"GET /version HTTP/1.1\r\nHost: localhost\r\n").await.unwrap();
     agent.interrupt().unwrap();
     let said = edge.until("a goodbye", |frame| match frame {

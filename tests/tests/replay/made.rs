@@ -1,12 +1,12 @@
-//! Transcripts written by hand from the protocol: what the recorded ones do not show.
+//! Transcripts written by hand from the protocol, for cases that the recorded ones lack.
 
 use tombolo_replay::{Event, Rule, Summary, Transcript, play_cloud, with_api_lines};
 
 use crate::mutations::every_change_is_seen;
 use crate::{play, recorded};
 
-/// Plays a transcript both ways and alters it, then once more as it would be without lines of the API; gives what the run
-/// as edge and the run as cloud have shown.
+/// Plays a transcript both ways and alters it, then plays it again as it would be without lines of the API. Returns the
+/// results of the run as edge and of the run as cloud.
 async fn played(name: &str) -> (Summary, Summary) {
     let whole = recorded(&format!("made/{name}.jsonl"));
     let told = matches!(whole.lines.iter().find(|line| line.conn.is_none()), Some(line) if line.number != 0);
@@ -34,7 +34,7 @@ fn count(summary: &Summary, rule: Rule) -> usize {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_older_edge_and_an_observer_who_is_late() {
     let (summary, _) = played("older-edge").await;
-    // The node as it is after its report, the pod, and its end; nothing of that is excused.
+    // The node after its report, the pod, and the pod's end; none of these is excused.
     assert!(summary.matched >= 8, "{summary:?}");
 }
 
@@ -48,7 +48,7 @@ async fn volumes_are_asked_for() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn devices_and_node_tasks_leave_the_rest_alone() {
     let (summary, _) = played("devices-and-tasks").await;
-    // The membership, the device and the task are not sent, and the reports of the task and of the twin are refused.
+    // The membership, the device and the task are not sent, and the reports of the task and of the twin are rejected.
     assert_eq!(count(&summary, Rule::Elsewhere), 4, "{summary:?}");
     assert_eq!(count(&summary, Rule::TwinConfirmed), 2, "{summary:?}");
 }
@@ -56,7 +56,7 @@ async fn devices_and_node_tasks_leave_the_rest_alone() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_nodes_in_one_file() {
     let (summary, _) = played("two-nodes").await;
-    // A push that a node's own question overtakes is excused: it holds the object already.
+    // A push that a node's own query overtakes is excused: the node holds the object already.
     assert!(summary.matched + summary.excused >= 12, "{summary:?}");
 }
 
@@ -86,7 +86,7 @@ async fn a_node_that_was_away_for_minutes() {
 async fn copies_refusals_and_late_acknowledgements() {
     let (summary, as_cloud) = played("resends").await;
     assert_eq!(count(&summary, Rule::Repeated), 3, "{summary:?}");
-    // Each copy is acknowledged, the refused delivery once it could be stored.
+    // Each copy is acknowledged, and the rejected delivery once it can be stored.
     assert_eq!(as_cloud.excused, 0, "{as_cloud:?}");
 }
 
@@ -101,14 +101,14 @@ async fn applications_write_and_watch() {
 async fn applications_list_services_and_ask_for_what_is_not_served() {
     let (summary, _) = played("services").await;
     assert_eq!(count(&summary, Rule::LocalSlices), 1, "{summary:?}");
-    // A list and a watch of what is not served.
+    // A list and a watch of kinds that are not served.
     assert_eq!(count(&summary, Rule::WholeStatus), 2, "{summary:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reports_that_nobody_answers() {
     let (summary, _) = played("reports").await;
-    // Of the bus and of a policy.
+    // One of the bus and one of a policy.
     assert_eq!(count(&summary, Rule::Elsewhere), 2, "{summary:?}");
     assert!(summary.matched >= 6, "{summary:?}");
 }
@@ -150,7 +150,7 @@ async fn many_pods_at_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_recording_that_begins_in_the_middle_of_a_nodes_life() {
     let (summary, as_cloud) = played("middle").await;
-    // Of three equal queries a stock cloud answers the last, and ours each of them.
+    // A KubeEdge cloud answers only the last of three equal queries; ours answers each of them.
     assert_eq!(count(&summary, Rule::Answered), 2, "{summary:?}");
     assert_eq!(count(&as_cloud, Rule::SharedQuery), 2, "{as_cloud:?}");
 }
@@ -172,7 +172,7 @@ async fn a_node_that_comes_back_after_its_node_was_deleted() {
     assert!(summary.matched >= 15, "{summary:?}");
 }
 
-/// Nothing but refusals, and lists that lack something, tells what others have done.
+/// Only rejections and incomplete lists report the actions of other clients.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_refusals_and_lists_prove_is_so_in_the_run() {
     let recorded = recorded("made/refusals.jsonl");

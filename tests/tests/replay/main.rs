@@ -1,4 +1,4 @@
-//! Recorded traffic against a cloudcore of ours and against edges of ours; and the proof that a replay can fail.
+//! Plays recorded traffic against our cloudcore and against our edges, and proves that a replay can fail.
 
 mod made;
 mod mutations;
@@ -11,7 +11,7 @@ use mutations::every_change_is_seen;
 use tombolo_cli::replay::{Run, Target, play_edge, read};
 use tombolo_replay::{Event, Rule, Transcript, with_api_lines};
 
-/// A transcript as it is in its file.
+/// A transcript as in its file.
 fn recorded(name: &str) -> Transcript {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("transcripts").join(name);
     read(&path).expect("a transcript")
@@ -22,7 +22,7 @@ fn transcript(name: &str) -> Transcript {
     with_api_lines(&recorded(name))
 }
 
-/// Plays a transcript against a cloudcore of its own.
+/// Plays a transcript against its own cloudcore.
 async fn play(transcript: &Transcript) -> Run {
     play_against(transcript, Target::start().await.expect("an API server and a cloudcore")).await
 }
@@ -60,7 +60,7 @@ async fn applications_of_an_edge_watch_many_kinds_and_write() {
     let count =
         |wanted: Rule| summary.rules.iter().find(|(rule, _)| *rule == wanted).map_or(0, |(_, count)| count);
     assert!(count(Rule::WatchWord) > 0 && count(Rule::OlderTypes) > 0, "{summary:?}");
-    // A pod's labels twice, and a Lease of its own.
+    // A pod's labels twice, and a Lease of the pod's own.
     assert_eq!(count(Rule::NodeRestriction), 3, "{summary:?}");
     assert!(summary.matched > 120, "{summary:?}");
 }
@@ -81,7 +81,7 @@ async fn what_is_recorded_replays_and_has_no_secret() {
     let recorded = read(&path).expect("a transcript");
     assert!(recorded.has_api_lines());
     assert!(recorded.lines.len() > 100, "{} lines", recorded.lines.len());
-    // As the command plays it: who records sees the API by a watch of his own.
+    // As the command plays it: a person who records observes the API with a separate watch.
     play(&with_api_lines(&recorded)).await;
     tombolo_replay::play_cloud(&recorded).unwrap_or_else(|difference| panic!("{difference}"));
 }

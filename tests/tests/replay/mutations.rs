@@ -1,4 +1,4 @@
-//! The proof that a replay can fail: every expected frame is altered in every place, and taken away.
+//! Proves that a replay can fail: every expected frame is altered in every place, and removed.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use serde_json::Value;
 use tombolo_replay::{Event, Frame, Happening, Transcript, judge};
 
-/// Why a replay rightly does not see a change in this place of this frame; none when it must.
+/// The reason why a replay need not detect a change in this place of this frame; none if it must.
 fn unseen(origin: &Transcript, frame: &Frame, place: &str) -> Option<&'static str> {
     let content = frame.content();
     if frame.is_tombolo()
@@ -22,80 +22,80 @@ fn unseen(origin: &Transcript, frame: &Frame, place: &str) -> Option<&'static st
         return Some("heartbeats of older edges get the time of the run");
     }
     if frame.group() == "twin" {
-        return Some("a stock cloud need not confirm the reports of a twin");
+        return Some("a KubeEdge cloud need not confirm the reports of a twin");
     }
     if place == "/content/Object/metadata/resourceVersion" && origin.has_api_lines() {
         return Some("a later frame that shows this version is compared, unless a rule excuses it");
     }
     if place == "/header/resourceversion" && content == "OK" {
-        return Some("a version to which nothing refers");
+        return Some("nothing refers to this version");
     }
     if frame.is_hub_notice() {
-        return Some("a stock cloud speaks of a connection to itself, and to the edge by mistake");
+        return Some("a KubeEdge cloud sends this to itself, and to the edge only by mistake");
     }
     if frame.is_elsewhere() {
-        return Some("controllers that this project does not have say this");
+        return Some("only controllers that this project does not have send this");
     }
-    // The custom kind of `typed.jsonl`, where its definition was taken away with the lines of the API.
+    // The custom kind of `typed.jsonl`, if its definition was removed with the lines of the API.
     let is_goose = frame.is_push() && frame.key().is_some_and(|key| key.kind == "goose");
     if place == "/content/metadata/uid" && is_goose && !origin.to_text().contains("CustomResourceDefinition")
     {
         return Some("the run's cluster does not serve this kind, so that nothing is compared");
     }
     match place {
-        "/content/ErrStatus/message" | "/content/ErrStatus/details/kind" => Some("words for people"),
-        "/header/timestamp" => Some("the time of sending is that of the run"),
-        "/header/msg_id" => Some("an id is a name: it means something where a later message repeats it"),
+        "/content/ErrStatus/message" | "/content/ErrStatus/details/kind" => Some("text for people"),
+        "/header/timestamp" => Some("the time of sending differs in each run"),
+        "/header/msg_id" => Some("an id only matters where a later message repeats it"),
         _ if place.contains("/managedFields/") => {
             Some("bookkeeping of the API server, which deliveries leave out")
         }
-        "/content/Err/ErrStatus/message" | "/content/Err/ErrStatus/details/kind" => Some("words for people"),
+        "/content/Err/ErrStatus/message" | "/content/Err/ErrStatus/details/kind" => Some("text for people"),
         "/content/Error/ErrStatus/message" | "/content/Error/ErrStatus/details/kind" => {
-            Some("words for people")
+            Some("text for people")
         }
-        "/content/Reason" if content.pointer("/Error/ErrStatus/status").is_none() => Some("words for people"),
+        "/content/Reason" if content.pointer("/Error/ErrStatus/status").is_none() => Some("text for people"),
         _ if frame.resource().contains("/certificatesigningrequest/")
             && ["/spec/username", "/spec/uid", "/spec/groups/", "/spec/extra/"]
                 .iter()
                 .any(|part| place.contains(part)) =>
         {
-            Some("certificates are asked for in the name of the node")
+            Some("certificates are requested in the name of the node")
         }
-        _ if place.contains("/ErrStatus/details/causes/") => Some("words for people"),
+        _ if place.contains("/ErrStatus/details/causes/") => Some("text for people"),
         _ if frame.describes_cluster()
             && place.starts_with("/content/body/")
             && place != "/content/body/kind" =>
         {
-            Some("documents about the cluster are those of the run's")
+            Some("documents about the cluster describe the run's cluster")
         }
         "/content" if frame.resource() == "k8s/ca.crt" => {
-            Some("documents about the cluster are those of the run's")
+            Some("documents about the cluster describe the run's cluster")
         }
         _ if place.starts_with("/content/Object/") && !content["Err"].is_null() => {
-            Some("of an object beside an error only the presence counts")
+            Some("only the presence of an object beside an error matters")
         }
         "/content/Object/metadata/resourceVersion"
             if occurs_once("resourceVersion", &content["Object"]["metadata"]) =>
         {
-            Some("a version to which nothing refers")
+            Some("nothing refers to this version")
         }
         "/content/metadata/uid" if occurs_once("uid", &content["metadata"]) => {
-            Some("a uid to which nothing refers")
+            Some("nothing refers to this UID")
         }
         _ if content["kind"] == "TokenRequest" => match place {
             "/content/status/token"
             | "/content/status/expirationTimestamp"
-            | "/content/metadata/creationTimestamp" => Some("a token is secret, and made anew in each run"),
-            "/content/spec/audiences/0" => Some("the cluster chooses audiences when nobody asks for some"),
+            | "/content/metadata/creationTimestamp" => Some("a token is secret and new in each run"),
+            "/content/spec/audiences/0" => Some("the cluster chooses the audiences if none are requested"),
             _ => None,
         },
-        "/content/Timestamp" if content["Timestamp"] != "0001-01-01T00:00:00Z" => Some("a moment of the run"),
-        "/content/RespBody" => Some("documents about the cluster are those of the run's"),
+        "/content/Timestamp" if content["Timestamp"] != "0001-01-01T00:00:00Z" => Some("a time of the run"),
+        "/content/RespBody" => Some("documents about the cluster describe the run's cluster"),
         _ => None,
     }
 }
 
-/// The same for what only frames of dialect `tombolo` have.
+/// The same for fields that only frames of dialect `tombolo` have.
 fn unseen_in_frame(frame: &Frame, place: &str) -> Option<&'static str> {
     let failed = frame.content()["code"].as_u64().is_some_and(|code| code >= 400);
     match place {
@@ -104,28 +104,26 @@ fn unseen_in_frame(frame: &Frame, place: &str) -> Option<&'static str> {
             Some("a copy of the version in the content, which is compared")
         }
         "/content/agent" | "/content/unix_millis" => Some("the software and the clock of the run"),
-        "/content/revision" => Some("how far the run's cluster had come"),
+        "/content/revision" => Some("the revision of the run's cluster"),
         "/request/msg_id" | "/request/parent_msg_id" => {
             Some("an id of the edge's own, which the answer repeats")
         }
-        "/content/reason" if frame.operation() == "closed" => Some("words for people"),
-        "/content/message" | "/content/retry_after_millis" => {
-            Some("words for people, and a wait that is drawn")
-        }
+        "/content/reason" if frame.operation() == "closed" => Some("text for people"),
+        "/content/message" | "/content/retry_after_millis" => Some("text for people, and a random delay"),
         "/content/body/metadata/resourceVersion" => Some("a later frame that shows this version is compared"),
-        "/content/body/message" | "/content/body/details/kind" if failed => Some("words for people"),
+        "/content/body/message" | "/content/body/details/kind" if failed => Some("text for people"),
         "/content/body/metadata/deletionTimestamp" | "/content/body/metadata/generation" => {
-            Some("an end has the time of the run, and no later version has its generation")
+            Some("a deletion has the time of the run, and no later version has its generation")
         }
         _ if frame.operation() == "ping" => Some("a ping has its own time"),
         _ => None,
     }
 }
 
-/// Set to `all` where every frame is altered and not one of each form: `cargo xtask mutations`.
+/// Set to `all` to alter every frame, instead of one of each form: `cargo xtask mutations`.
 const MUTATIONS_VARIABLE: &str = "TOMBOLO_MUTATIONS";
 
-/// Alters expected frames in every place, and takes them away: a replay must see it.
+/// Alters expected frames in every place, and removes them: a replay must detect it.
 pub(crate) fn every_change_is_seen(origin: &Transcript, run: &[Happening]) {
     judge(origin, origin, run).expect("the run itself has no difference");
     let mut cases = cases(origin);
@@ -146,7 +144,7 @@ pub(crate) fn every_change_is_seen(origin: &Transcript, run: &[Happening]) {
             missed
         };
         let workers: Vec<_> = (0..2).map(|_| scope.spawn(work)).collect();
-        workers.into_iter().flat_map(|worker| worker.join().expect("no panic")).collect()
+        workers.into_iter().flat_map(|worker| worker.join().expect("a worker panicked")).collect()
     });
     let mut wrong = Vec::new();
     for (index, place) in missed {
@@ -167,25 +165,26 @@ pub(crate) fn every_change_is_seen(origin: &Transcript, run: &[Happening]) {
     assert!(wrong.is_empty(), "of {} changes a replay does not see: {wrong:#?}", cases.len());
 }
 
-/// Why nothing of a version that an edge holds is compared: the edge of the run may have heard the very version, or a newer one.
+/// The reason why a version that an edge holds is not compared: the edge of the run may have received this version, or
+/// a newer one.
 fn held(run: &[Happening], frame: &Frame) -> Option<&'static str> {
     let adopts = |frame: &Frame| frame.is_tombolo() && frame.operation() == "adopt";
     let came = |happening: &Happening| match happening {
         Happening::Received(_, came) => adopts(came) && came.resource() == frame.resource(),
         _ => false,
     };
-    (adopts(frame) && !run.iter().any(came)).then_some("the edge of the run was not asked to keep this one")
+    (adopts(frame) && !run.iter().any(came)).then_some("the edge of the run did not receive this frame")
 }
 
-/// How a case is called in which a whole frame is missing.
+/// The name of a case in which a whole frame is missing.
 const TAKEN_AWAY: &str = "the frame was taken away";
 
-/// Why a whole frame may be missing.
+/// The reason why a whole frame may be missing.
 fn unmissed(origin: &Transcript, index: usize) -> Option<&'static str> {
     let line = &origin.lines[index];
     let Event::Down(frame) = &line.event else { return None };
     if frame.is_hub_notice() {
-        return Some("a stock cloud speaks of a connection to itself, and to the edge by mistake");
+        return Some("a KubeEdge cloud sends this to itself, and to the edge only by mistake");
     }
     let copy = |other: &Frame| {
         let same = |member: &str| other.as_json().get(member) == frame.as_json().get(member);
@@ -197,11 +196,12 @@ fn unmissed(origin: &Transcript, index: usize) -> Option<&'static str> {
     if others().any(|(_, line)| matches!(&line.event, Event::Down(other) if copy(other))) {
         return Some("it was recorded more than once, and a run has it once");
     }
-    is_last(origin, index).then_some("what comes last on a connection may be lost with it")
+    is_last(origin, index).then_some("the last frame on a connection may be lost with it")
 }
 
-/// Whether this is the last of its kind on a connection. Deliveries of dialect `tombolo` are counted, so that a gap shows,
-/// and nothing follows the last one; what a stock edge acknowledges is missed.
+/// Whether this is the last frame of its kind on a connection. Deliveries of dialect `tombolo` are numbered, so a gap
+/// is detected unless nothing follows the last one. The loss of a frame that a KubeEdge edge acknowledges is always
+/// detected.
 fn is_last(origin: &Transcript, index: usize) -> bool {
     let line = &origin.lines[index];
     let Event::Down(frame) = &line.event else { return false };
@@ -215,7 +215,7 @@ fn is_last(origin: &Transcript, index: usize) -> bool {
     !origin.lines[index + 1..].iter().any(follows)
 }
 
-/// Lines of expected frames with the places in them; no place: the frame as a whole.
+/// Lines of expected frames with the places in them; no place means the whole frame.
 fn cases(origin: &Transcript) -> Vec<(usize, Option<String>)> {
     let mut cases = Vec::new();
     for (index, line) in origin.lines.iter().enumerate() {
@@ -223,7 +223,7 @@ fn cases(origin: &Transcript) -> Vec<(usize, Option<String>)> {
             cases.push((index, None));
             let mut places = Vec::new();
             leaves("", frame.as_json(), &mut places);
-            // A field of bookkeeping is as good as all of them.
+            // One bookkeeping field stands for all of them.
             let is_state = |place: &str| {
                 (place.starts_with("/content/") && !is_identity(place))
                     || place.starts_with("/deliver/dependencies/")
@@ -238,7 +238,8 @@ fn cases(origin: &Transcript) -> Vec<(usize, Option<String>)> {
     cases
 }
 
-/// What many cases have in common: the kind of the frame and the place in it, whichever object and whichever item of a list.
+/// The common form of similar cases: the kind of the frame and the place in it, regardless of the object and of the
+/// index in a list.
 fn form(origin: &Transcript, index: usize, place: Option<&str>) -> String {
     let Event::Down(frame) = &origin.lines[index].event else { return String::new() };
     let resource = match frame.key() {
@@ -251,8 +252,8 @@ fn form(origin: &Transcript, index: usize, place: Option<&str>) -> String {
     format!("{} {} {} {resource} {}", frame.is_push(), frame.group(), frame.operation(), place.join("/"))
 }
 
-/// Whether a frame tells the end of an object: an edge reads only which object that is, and the last state before it may
-/// be left out because the end is newer.
+/// Whether a frame reports the deletion of an object. An edge only reads which object it is, and the object's last
+/// state may be left out because the deletion is newer.
 fn is_overtaken(frame: &Frame) -> bool {
     frame.is_push()
         && (frame.operation() == "delete" || frame.content()["metadata"]["deletionGracePeriodSeconds"] == 0)
@@ -301,7 +302,7 @@ fn is_seen(origin: &Transcript, run: &[Happening], index: usize, pointer: Option
     }
 }
 
-/// Another text of the same form: versions and codes stay numbers.
+/// Another text of the same form; versions and codes remain numbers.
 fn changed(text: &str) -> String {
     match text.parse::<u64>() {
         Ok(number) => (number + 1).to_string(),
@@ -309,7 +310,7 @@ fn changed(text: &str) -> String {
     }
 }
 
-/// What happened, for a transcript that lacks a line.
+/// The event, for a transcript without one of its lines.
 fn without(happening: &Happening, lost: usize) -> Option<Happening> {
     let moved = |index: usize| if index > lost { index - 1 } else { index };
     Some(match happening {

@@ -1,4 +1,4 @@
-//! Recorded traffic against a cloudcore that runs, on a real kube-apiserver with its controllers.
+//! Recorded traffic against a running cloudcore, with a real kube-apiserver and its controllers.
 
 use tombolo_cli::replay::{Target, play_edge};
 use tombolo_testkit::cluster_or_skip;

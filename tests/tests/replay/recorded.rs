@@ -1,4 +1,4 @@
-//! What cloudcore records of live nodes replays, both ways.
+//! Recordings of live nodes by cloudcore can be replayed both ways.
 
 use std::path::Path;
 
@@ -13,10 +13,10 @@ use crate::mutations::every_change_is_seen;
 
 const NODE: &str = "edge-1";
 
-/// What must not be in any recording.
+/// A value that must not appear in any recording.
 const SECRET: &str = "hunter2hunter2";
 
-/// A node joins, runs a pod, sees changes, is away, comes back, and its pod goes with grace.
+/// A node joins, runs a pod, receives changes, disconnects and returns, and its pod is deleted with a grace period.
 async fn live(transport: Transport, folder: &Path) {
     let mut world = World::start(Api::Embedded, transport).await.unwrap();
     world.record_into(folder);
@@ -54,19 +54,19 @@ async fn live(transport: Transport, folder: &Path) {
         other => Err(format!("{other:?}")),
     })
     .await;
-    // cloudcore is killed with the world, and what it has to write then is lost.
-    wait_for("the end of the pod to be recorded", DEADLINE, async || {
+    // cloudcore is killed with the world, and unwritten lines are lost then.
+    wait_for("the deletion of the pod to be recorded", DEADLINE, async || {
         let transcript = read(&folder.join(name(transport))).map_err(|error| error.to_string())?;
         match (tells_the_end_of_the_pod(&transcript), unanswered(&transcript)) {
             (true, None) => Ok(()),
-            (false, _) => Err("no line tells it".to_owned()),
+            (false, _) => Err("no line has it".to_owned()),
             (true, Some(group)) => Err(format!("{group} is not answered")),
         }
     })
     .await;
 }
 
-/// The recording of the node.
+/// File name of the node's recording.
 fn name(transport: Transport) -> &'static str {
     match transport {
         Transport::WebSocket => "edge-1.tombolo-websocket.jsonl",
@@ -79,8 +79,8 @@ fn tells_the_end_of_the_pod(transcript: &Transcript) -> bool {
     transcript.lines.iter().any(is_pod_gone)
 }
 
-/// A subscription of the last connection whose answer is not recorded: what is answered after the end of a recording, a replay
-/// cannot tell from what nobody answered.
+/// A subscription of the last connection without a recorded answer: a replay cannot distinguish an answer after the end
+/// of the recording from a missing answer.
 fn unanswered(transcript: &Transcript) -> Option<String> {
     let last = transcript.lines.iter().filter_map(|line| line.conn).max();
     let lines = || transcript.lines.iter().filter(|line| line.conn == last);

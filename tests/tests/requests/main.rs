@@ -1,6 +1,6 @@
 //! Every request that a node can make (the rows of `docs/protocol.md`, "Requests"), in both dialects and over both
-//! transports, against the embedded API and kube-apiserver: what is answered, what changes in the API, and how another
-//! node's object, an unknown one and a content of another form are refused.
+//! transports, against the embedded API and kube-apiserver: the answer, the change in the API, and the errors for
+//! another node's object, an unknown object and malformed content.
 
 mod node_rows;
 mod object_rows;
@@ -16,8 +16,8 @@ use std::time::Instant;
 use futures::FutureExt as _;
 use serde_json::{Value, json};
 use tombolo_testkit::{cluster_or_skip, wait_for_value};
+use tombolo_tests::kubeedge::KubeEdgeNode;
 use tombolo_tests::source;
-use tombolo_tests::stock::StockNode;
 use tombolo_tests::world::objects::Objects;
 use tombolo_tests::world::{Api, DEADLINE, Transport, World};
 
@@ -55,7 +55,7 @@ type Row = for<'a> fn(&'a Stage) -> Pin<Box<dyn Future<Output = ()> + 'a>>;
 
 macro_rules! rows {
     ($($module:ident::$name:ident),* $(,)?) => {
-        /// In this order: later rows build on what earlier ones have made.
+        /// The order matters: later rows depend on the results of earlier ones.
         const ROWS: &[(&str, Row)] = &[$((stringify!($name), |stage| Box::pin($module::$name(stage)))),*];
     };
 }
@@ -86,7 +86,7 @@ rows![
     other_rows::what_is_no_request,
 ];
 
-/// Plays every row in every dialect, also after one has failed, and names those that did.
+/// Runs every row in every dialect, even after one has failed, and names the failed ones.
 async fn play(api: Api, transport: Transport, dialects: &[Dialect]) {
     let world = World::start(api, transport).await.unwrap();
     let crds = source::root().join("deploy/crds/rules.yaml").display().to_string();
@@ -107,15 +107,15 @@ async fn play(api: Api, transport: Transport, dialects: &[Dialect]) {
     assert!(failed.is_empty(), "on {api:?} over {transport:?}: {failed:?}; the reasons are above");
 }
 
-/// A node, its neighbour, and a namespace with something of each.
+/// A node, its neighbour, and a namespace with objects of every kind.
 struct Stage {
     kubeconfig: std::path::PathBuf,
     peer: Peer,
     objects: Objects,
     namespace: String,
-    /// Name of the node that asks.
+    /// Name of the node that sends the requests.
     name: String,
-    /// Name of the node whose objects it asks for in vain.
+    /// Name of the node whose objects it must not access.
     neighbour: String,
 }
 
@@ -127,9 +127,9 @@ impl Stage {
         let objects = Objects::in_namespace(world.client().await.unwrap(), &namespace).await.unwrap();
         let peer = match dialect {
             Dialect::KubeEdge => {
-                let mut node = StockNode::join(world, &name).await.unwrap();
+                let mut node = KubeEdgeNode::join(world, &name).await.unwrap();
                 node.connect().await.unwrap();
-                Peer::Stock(Box::new(node))
+                Peer::KubeEdge(Box::new(node))
             }
             Dialect::Tombolo => Peer::Ours(world.raw_node(&name, &name).await.unwrap()),
         };
@@ -138,7 +138,7 @@ impl Stage {
         stage
     }
 
-    /// What the two nodes have: everything under names that begin with `mine` and `theirs`.
+    /// Creates the objects of the two nodes; their names begin with `mine` and `theirs`.
     async fn furnish(&self) {
         let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": self.neighbour}});
         self.create(&node);
@@ -179,12 +179,12 @@ impl Stage {
                 "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": owner}}]}})
     }
 
-    /// Name of an object that has no namespace.
+    /// Name of a cluster-scoped object.
     fn cluster_name(&self, owner: &str) -> String {
         format!("{owner}-{}", self.namespace)
     }
 
-    /// Path of an object of the namespace on the wire.
+    /// Wire path of an object in the namespace.
     fn path(&self, kind: &str, name: &str) -> String {
         format!("{}/{kind}/{name}", self.namespace)
     }
@@ -200,7 +200,7 @@ impl Stage {
         tombolo_tests::world::kubectl(&self.kubeconfig, arguments)
     }
 
-    /// What the API has of an object; `null` when it is not there.
+    /// The API's version of an object; `null` if it does not exist.
     fn live(&self, kind: &str, name: &str) -> Value {
         let found =
             self.kubectl(&["get", kind, name, "-n", &self.namespace, "-o", "json", "--ignore-not-found"]);
@@ -208,7 +208,7 @@ impl Stage {
         if found.trim().is_empty() { Value::Null } else { serde_json::from_str(&found).unwrap() }
     }
 
-    /// Asks until the answer is no refusal: the Node authorizer learns of a pod a little later than the API.
+    /// Repeats a request until it succeeds: the Node authorizer learns of a pod a little later than the API.
     async fn ask_patiently(&self, operation: &str, resource: &str, content: &Value) -> Answer {
         wait_for_value(&format!("{operation} {resource}"), DEADLINE, async || {
             let answer = self.peer.ask(operation, resource, content.clone()).await;
@@ -217,12 +217,12 @@ impl Stage {
         .await
     }
 
-    /// A stock edge has lived through all of it, and nothing is in its rows that is no object.
+    /// Checks that a KubeEdge edge has survived all requests, and that its rows contain only objects.
     fn close(self) {
-        let Peer::Stock(node) = self.peer else { return };
+        let Peer::KubeEdge(node) = self.peer else { return };
         node.look(|store| {
             assert!(store.harms.is_empty(), "{:#?}", store.harms);
-            assert!(store.unanswered.is_empty(), "without an answer: {:?}", store.unanswered);
+            assert!(store.unanswered.is_empty(), "requests without an answer: {:?}", store.unanswered);
             for path in store.paths().into_iter().filter(|path| *path != "k8s/ca.crt") {
                 let row = store.row(path).unwrap();
                 let patch = path.contains("patch/");

@@ -37,7 +37,7 @@ pub(crate) async fn node_insert(stage: &Stage) {
     }
 }
 
-/// A question of older edges.
+/// A query of older edges.
 pub(crate) async fn node_query(stage: &Stage) {
     let (peer, own) = (&stage.peer, format!("default/node/{}", stage.name));
     let found = peer.ask("query", &own, Value::Null).await;
@@ -74,7 +74,7 @@ pub(crate) async fn nodestatus_insert(stage: &Stage) {
     assert_eq!(
         stage.live("node", &stage.name)["metadata"]["labels"]["shop"],
         "8",
-        "it was there: nothing is done"
+        "the node existed: nothing is done"
     );
     let other = peer.ask("insert", "default/nodestatus/somebody-else", node).await;
     other.refused(Form::Sentence);
@@ -94,7 +94,7 @@ pub(crate) async fn nodestatus_update(stage: &Stage) {
     let annotation = live["metadata"]["annotations"]["nvidia.com/gpu"].as_str().unwrap();
     assert_eq!(serde_json::from_str::<Value>(annotation).unwrap(), gpus);
     let heartbeat = &live["status"]["conditions"][0]["lastHeartbeatTime"];
-    assert_ne!(*heartbeat, json!("2020-01-01T00:00:00Z"), "the report itself is the sign of life");
+    assert_ne!(*heartbeat, json!("2020-01-01T00:00:00Z"), "the report itself counts as the heartbeat");
     for other in [&*stage.neighbour, "nobody"] {
         let other = peer.ask("update", &format!("default/nodestatus/{other}"), report.clone()).await;
         other.refused(Form::Sentence);
@@ -129,14 +129,14 @@ pub(crate) async fn lease(stage: &Stage) {
     let (peer, own) = (&stage.peer, format!("kube-node-lease/lease/{}", stage.name));
     let unknown = peer.ask("query", &own, Value::Null).await;
     assert_eq!((unknown.refused(Form::Read).0, unknown.reason()), (404, "NotFound"));
-    assert_eq!(unknown.content["Object"], Value::Null, "as stock has it: {unknown:?}");
+    assert_eq!(unknown.content["Object"], Value::Null, "as KubeEdge has it: {unknown:?}");
     let lease = |name: &str| {
         json!({"metadata": {"name": name, "namespace": "kube-node-lease"},
             "spec": {"holderIdentity": name, "leaseDurationSeconds": 40, "renewTime": "2026-01-01T00:00:00.000000Z"}})
     };
     let created = peer.ask("insert", &own, lease(&stage.name)).await;
     let mut held = created.wrapped(&own).clone();
-    assert_eq!(created.version, "", "a stock cloud gives none here");
+    assert_eq!(created.version, "", "a KubeEdge cloud sends no version here");
     let found = peer.ask("query", &own, Value::Null).await;
     assert_eq!(found.wrapped(&own)["metadata"]["uid"], held["metadata"]["uid"]);
     held["spec"]["renewTime"] = "2026-01-01T00:00:10.000000Z".into();

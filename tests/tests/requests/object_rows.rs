@@ -1,4 +1,4 @@
-//! Rows about what pods need.
+//! Rows about the objects that pods need.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
@@ -8,7 +8,8 @@ use tombolo_tests::raw::{Names, signing_request};
 use super::Stage;
 use super::peer::Form;
 
-/// Queries of an object that a bound pod refers to, of one that only the neighbour's pod refers to, of none.
+/// Queries for an object that a bound pod refers to, for one that only the neighbour's pod refers to, and for one
+/// without a pod.
 async fn queries(stage: &Stage, word: &str, kind: &str, [mine, theirs, nobody]: [&str; 3]) {
     let found = stage.ask_patiently("query", mine, &Value::Null).await;
     let object = found.object(mine, kind);
@@ -34,7 +35,7 @@ pub(crate) async fn volumes(stage: &Stage) {
     let claims = ["mine", "theirs", "nobody"].map(|name| stage.path("persistentvolumeclaim", name));
     let claims = claims.each_ref().map(String::as_str);
     queries(stage, "persistentvolumeclaim", "PersistentVolumeClaim", claims).await;
-    // The namespace of a path does not matter where the kind has none.
+    // The namespace in a path is ignored if the kind has none.
     for (word, kind, namespace) in [
         ("persistentvolume", "PersistentVolume", "null"),
         ("volumeattachment", "VolumeAttachment", "default"),
@@ -55,7 +56,7 @@ pub(crate) async fn serviceaccounttoken(stage: &Stage) {
     };
     let given = stage.ask_patiently("query", &own, &bound_to("mine")).await;
     let token = given.object(&own, "TokenRequest")["status"]["token"].as_str().unwrap().to_owned();
-    assert_eq!(given.version, "", "what has a version waits for its acknowledgement");
+    assert_eq!(given.version, "", "an answer with a version would wait for its acknowledgement");
     let claims = URL_SAFE_NO_PAD.decode(token.split('.').nth(1).unwrap()).unwrap();
     let claims: Value = serde_json::from_slice(&claims).unwrap();
     assert_eq!(claims["kubernetes.io"]["pod"]["name"], "mine", "{claims}");
@@ -93,7 +94,7 @@ pub(crate) async fn certificatesigningrequest(stage: &Stage) {
     assert_eq!(found.object(&own, "CertificateSigningRequest")["metadata"]["name"], *name);
     let again = peer.ask("insert", &own, request(&stage.name)).await;
     assert_eq!((again.refused(Form::Change).0, again.reason()), (409, "AlreadyExists"));
-    // Those of the edge's own server are named by the API server.
+    // The API server names the requests of the edge's own server.
     let (unnamed, mut generated) = ("default/certificatesigningrequest/", request(&stage.name));
     generated["metadata"] = json!({"generateName": "csr-"});
     let created = peer.ask("insert", unnamed, generated).await;

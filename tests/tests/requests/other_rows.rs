@@ -1,4 +1,4 @@
-//! Rows about reports that nobody waits for, and about what Tombolo does not do.
+//! Rows about reports without an answer, and about features that Tombolo does not have.
 
 use serde_json::{Value, json};
 use tombolo_testkit::wait_for;
@@ -13,7 +13,7 @@ fn event_object(stage: &Stage, count: u32) -> Value {
         "involvedObject": {"kind": "Pod", "namespace": stage.namespace, "name": "mine"}})
 }
 
-/// In dialect `kubeedge` nobody answers an event, good or bad: what it did shows that it was taken.
+/// In dialect `kubeedge`, events are never answered; their effect shows that they were accepted.
 pub(crate) async fn event(stage: &Stage) {
     let (peer, path) = (&stage.peer, stage.path("event", "web.1"));
     let patch = json!({"event": event_object(stage, 2), "patchData": "{\"count\":3}"});
@@ -83,13 +83,13 @@ pub(crate) async fn authority(stage: &Stage) {
     let authority = stage.peer.ask("query", "k8s/ca.crt", Value::Null).await;
     assert_eq!((&*authority.operation, &*authority.resource), ("response", "k8s/ca.crt"), "{authority:?}");
     assert!(authority.content.as_str().is_some_and(|pem| pem.contains("BEGIN CERTIFICATE")), "{authority:?}");
-    if stage.peer.is_stock() {
+    if stage.peer.is_kubeedge() {
         assert_eq!(authority.source, "cloudhub");
     }
 }
 
-/// A device twin repeats each message until it is confirmed. Its question for devices is; its reports are refused where no
-/// twin takes it for a confirmation. Edges of ours have none: to them it is nothing to ask for.
+/// A device twin repeats each message until it is confirmed. Its query for devices is confirmed; its reports are
+/// rejected in a form that no twin takes for a confirmation. Our edges have no twin, so there is nothing to request.
 pub(crate) async fn devices(stage: &Stage) {
     let path = |rest: &str| format!("device/{}/sensor/{rest}", stage.namespace);
     let detail = json!("{\"event_type\":\"group_membership_event\",\"operation\":\"detail\"}");
@@ -104,10 +104,10 @@ pub(crate) async fn devices(stage: &Stage) {
     ] {
         let request = Request { source: "twin", group: "resource", operation, resource: &resource, content };
         let answer = stage.peer.ask_as(&request).await.unwrap();
-        if stage.peer.is_stock() && operation == "get" {
+        if stage.peer.is_kubeedge() && operation == "get" {
             assert_eq!((&*answer.source, &*answer.group), ("devicecontroller", "twin"), "{answer:?}");
             assert_eq!((&*answer.operation, &answer.content), ("response", &json!("OK")), "{answer:?}");
-        } else if stage.peer.is_stock() {
+        } else if stage.peer.is_kubeedge() {
             assert_eq!((&*answer.group, &*answer.operation), ("resource", "error"), "{answer:?}");
             assert!(answer.content.as_str().is_some_and(|text| text.contains("kubeedge.devices: discard")));
         } else {
@@ -116,7 +116,7 @@ pub(crate) async fn devices(stage: &Stage) {
     }
 }
 
-/// The answer goes where nobody of the edge takes it for a task: to the group `resource`, as an error.
+/// The answer is sent where no module of the edge takes it for a task: to the group `resource`, as an error.
 pub(crate) async fn node_tasks(stage: &Stage) {
     let new = format!("operations.kubeedge.io/v1alpha2/nodeupgradejob/j/node/{}", stage.name);
     let old = format!("task/t/node/{}", stage.name);
@@ -137,7 +137,7 @@ pub(crate) async fn node_tasks(stage: &Stage) {
     }
 }
 
-/// What comes through the edge's own router: an application waits for the answer, MQTT does not.
+/// Messages through the edge's own router: an application waits for the answer, MQTT does not.
 pub(crate) async fn applications_of_the_edge(stage: &Stage) {
     let resource = "http://shop.example/orders";
     let request = Request {
@@ -150,8 +150,8 @@ pub(crate) async fn applications_of_the_edge(stage: &Stage) {
     let answer = stage.peer.ask_as(&request).await.unwrap();
     assert_eq!(answer.operation, "error", "{answer:?}");
     assert!(answer.content.as_str().is_some_and(|sentence| sentence.contains("router")), "{answer:?}");
-    if stage.peer.is_stock() {
-        assert_eq!(answer.group, "user", "where the application waits: {answer:?}");
+    if stage.peer.is_kubeedge() {
+        assert_eq!(answer.group, "user", "the group in which the application waits: {answer:?}");
     }
 }
 

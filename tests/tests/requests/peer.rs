@@ -1,16 +1,16 @@
-//! Who asks: a node of either dialect, and what it gets.
+//! The sender of requests: a node of either dialect, and its answers.
 
 use anyhow::Result;
 use serde_json::{Value, json};
 use tombolo_proto::frame::{ReplyBody, RequestBody};
 use tombolo_proto::message::{Content, Group, Message, MessageId, Operation, ResourcePath, Route, Source};
+use tombolo_tests::kubeedge::KubeEdgeNode;
 use tombolo_tests::node::RawNode;
-use tombolo_tests::stock::StockNode;
 
 /// A connected node.
 pub(crate) enum Peer {
     /// Dialect `kubeedge`.
-    Stock(Box<StockNode>),
+    KubeEdge(Box<KubeEdgeNode>),
     /// Dialect `tombolo`.
     Ours(RawNode),
 }
@@ -24,14 +24,14 @@ pub(crate) struct Request<'a> {
     pub(crate) content: Value,
 }
 
-/// How a refusal looks to the part of the edge that asked (docs/reference/kubeedge.md#safe-answers).
+/// The form of a refusal for the module of the edge that sent the request (docs/reference/kubeedge.md#safe-answers).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// `{"Object", "Err"}`, and a stock edge dereferences the object even then.
+    /// `{"Object", "Err"}`, and a KubeEdge edge dereferences the object even then.
     Change,
-    /// `{"Object", "Err"}`, read for its error only.
+    /// `{"Object", "Err"}`; only the error is read.
     Read,
-    /// Operation `error` and a sentence: nothing that would be stored.
+    /// Operation `error` and a sentence: no content that would be stored.
     Sentence,
 }
 
@@ -44,18 +44,20 @@ pub(crate) struct Answer {
     pub(crate) resource: String,
     pub(crate) version: String,
     pub(crate) content: Value,
-    stock: bool,
+    kubeedge: bool,
 }
 
 impl Peer {
-    pub(crate) fn is_stock(&self) -> bool {
-        matches!(self, Self::Stock(_))
+    pub(crate) fn is_kubeedge(&self) -> bool {
+        matches!(self, Self::KubeEdge(_))
     }
 
-    /// Asks as the kubelet, and panics without an answer.
+    /// Sends a request as the kubelet, and panics if there is no answer.
     pub(crate) async fn ask(&self, operation: &str, resource: &str, content: Value) -> Answer {
         let answer = match self {
-            Self::Stock(node) => node.ask(operation, resource, content).await.map(|reply| stock(&reply)),
+            Self::KubeEdge(node) => {
+                node.ask(operation, resource, content).await.map(|reply| kubeedge(&reply))
+            }
             Self::Ours(_) => {
                 self.ask_as(&Request { source: "edged", group: "meta", operation, resource, content }).await
             }
@@ -63,13 +65,13 @@ impl Peer {
         answer.unwrap_or_else(|error| panic!("{operation} {resource}: {error:#}"))
     }
 
-    /// Asks as any part of the edge.
+    /// Sends a request as any module of the edge.
     pub(crate) async fn ask_as(&self, request: &Request<'_>) -> Result<Answer> {
         let Request { source, group, operation, resource, content } = request;
         match self {
-            Self::Stock(node) => {
+            Self::KubeEdge(node) => {
                 let reply = node.ask_as(source, group, operation, resource, content.clone()).await?;
-                Ok(stock(&reply))
+                Ok(kubeedge(&reply))
             }
             Self::Ours(node) => {
                 let route = Route::new(
@@ -88,10 +90,10 @@ impl Peer {
         }
     }
 
-    /// Reports what nobody answers in dialect `kubeedge`; gives the answer of the other dialect.
+    /// Sends a report that has no answer in dialect `kubeedge`; returns the answer in the other dialect.
     pub(crate) async fn report(&self, operation: &str, resource: &str, content: Value) -> Option<Answer> {
         match self {
-            Self::Stock(node) => {
+            Self::KubeEdge(node) => {
                 node.tell(operation, resource, content).await.unwrap();
                 None
             }
@@ -100,7 +102,7 @@ impl Peer {
     }
 }
 
-fn stock(reply: &Value) -> Answer {
+fn kubeedge(reply: &Value) -> Answer {
     let text = |path: &str| reply.pointer(path).and_then(Value::as_str).unwrap_or_default().to_owned();
     Answer {
         source: text("/route/source"),
@@ -109,7 +111,7 @@ fn stock(reply: &Value) -> Answer {
         resource: text("/route/resource"),
         version: text("/header/resourceversion"),
         content: reply["content"].clone(),
-        stock: true,
+        kubeedge: true,
     }
 }
 
@@ -121,61 +123,62 @@ fn ours(reply: &Message) -> Answer {
         resource: reply.route.resource.to_wire(),
         version: reply.header.resource_version.clone(),
         content: serde_json::from_slice(reply.content.as_json()).unwrap(),
-        stock: false,
+        kubeedge: false,
     }
 }
 
 impl Answer {
-    /// The object of a wrapper that tells of a success.
+    /// The object in a wrapper of a successful answer.
     pub(crate) fn wrapped(&self, resource: &str) -> &Value {
         self.responds(resource);
         assert!(self.content["Err"].is_null(), "{self:?}");
         let object = &self.content["Object"];
-        assert!(object["metadata"]["uid"].is_string(), "the whole object: {self:?}");
+        assert!(object["metadata"]["uid"].is_string(), "not the whole object: {self:?}");
         object
     }
 
-    /// The same, and the header names the version of the object.
+    /// The same; the header must contain the version of the object.
     pub(crate) fn wrapped_with_version(&self, resource: &str) -> &Value {
         let object = self.wrapped(resource);
         assert_eq!(object["metadata"]["resourceVersion"], self.version, "{self:?}");
         object
     }
 
-    /// The bare object that a query was answered with.
+    /// The bare object in the answer to a query.
     pub(crate) fn object(&self, resource: &str, kind: &str) -> &Value {
         self.responds(resource);
         let object = &self.content;
         assert_eq!(object["kind"], kind, "{self:?}");
         assert!(object["apiVersion"].is_string() && object["metadata"].is_object(), "{self:?}");
         let version = object["metadata"]["resourceVersion"].as_str().unwrap_or_default();
-        assert_eq!(version, self.version, "what is acknowledged has its version in the header: {self:?}");
+        assert_eq!(version, self.version, "an acknowledged answer needs a version: {self:?}");
         object
     }
 
-    /// The answer says that it is done.
+    /// Checks that the answer reports success.
     pub(crate) fn done(&self, resource: &str) {
         self.responds(resource);
         assert_eq!(self.content, json!("OK"), "{self:?}");
     }
 
-    /// The header names a version that the object has had: others may have written it since.
+    /// Whether the header has a version that the object has had; others may have written it since.
     pub(crate) fn is_of_version(&self, live: &Value) -> bool {
         let number = |text: &str| text.parse::<u64>().ok();
         let newest = live["metadata"]["resourceVersion"].as_str().and_then(number);
         number(&self.version).is_some_and(|version| Some(version) <= newest)
     }
 
-    /// The answer is none of a refusal, about this resource, where a stock edge takes it.
+    /// Checks that the answer is a success, about this resource, and sent to where a KubeEdge edge accepts it.
     fn responds(&self, resource: &str) {
         assert_eq!(self.operation, "response", "{self:?}");
         assert_eq!((&*self.resource, &*self.group), (resource, "resource"), "{self:?}");
     }
 
-    /// The answer is a refusal of this form; gives its code and sentence, the code 0 where none travels.
+    /// Checks that the answer is a refusal of this form. Returns its code and sentence; the code is 0 if the form has
+    /// none.
     pub(crate) fn refused(&self, form: Form) -> (u64, String) {
         assert_eq!(self.group, "resource", "{self:?}");
-        assert_eq!(self.version, "", "a refusal has no version: {self:?}");
+        assert_eq!(self.version, "", "a refusal must have no version: {self:?}");
         if form == Form::Sentence {
             assert_eq!(self.operation, "error", "{self:?}");
             let sentence = self.content.as_str().unwrap_or_else(|| panic!("no sentence: {self:?}"));
@@ -186,11 +189,11 @@ impl Answer {
         let status = &self.content["Err"]["ErrStatus"];
         assert_eq!(status["status"], "Failure", "{self:?}");
         let text = |key: &str| status[key].as_str().unwrap_or_default().to_owned();
-        assert!(!text("reason").is_empty() && !text("message").is_empty(), "a whole status: {self:?}");
+        assert!(!text("reason").is_empty() && !text("message").is_empty(), "an incomplete status: {self:?}");
         let code = status["code"].as_u64().unwrap_or_default();
         assert!((400..600).contains(&code), "{self:?}");
-        if form == Form::Change && self.stock {
-            assert!(self.content["Object"].is_object(), "a stock edge dereferences it: {self:?}");
+        if form == Form::Change && self.kubeedge {
+            assert!(self.content["Object"].is_object(), "a KubeEdge edge dereferences it: {self:?}");
         }
         (code, text("message"))
     }

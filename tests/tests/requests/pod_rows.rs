@@ -1,7 +1,7 @@
 //! Rows about pods.
 
 use serde_json::{Value, json};
-use tombolo_tests::stock::Delivery;
+use tombolo_tests::kubeedge::Delivery;
 
 use super::Stage;
 use super::peer::{Form, Peer};
@@ -20,7 +20,7 @@ pub(crate) async fn podpatch(stage: &Stage) {
     let patch = Value::from(json!({"metadata": {"uid": uid}, "status": running()}).to_string());
     let patched = peer.ask("patch", &own, patch.clone()).await;
     let object = patched.wrapped_with_version(&own);
-    assert!(object["spec"]["containers"].is_array(), "the whole pod: {object}");
+    assert!(object["spec"]["containers"].is_array(), "not the whole pod: {object}");
     assert_eq!(stage.live("pod", "mine")["status"]["phase"], "Running");
     for other in ["theirs", "nobody"] {
         let refused =
@@ -30,7 +30,7 @@ pub(crate) async fn podpatch(stage: &Stage) {
     assert_ne!(stage.live("pod", "theirs")["status"]["phase"], "Running");
     let of_another = json!({"metadata": {"uid": "another"}, "status": running()}).to_string();
     let conflict = peer.ask("patch", &own, of_another.into()).await;
-    // kube-apiserver calls it an invalid change of the UID.
+    // kube-apiserver reports it as an invalid change of the UID.
     assert!([409, 422].contains(&conflict.refused(Form::Change).0), "{conflict:?}");
     for content in [json!("no patch"), Value::Null] {
         assert_eq!(peer.ask("patch", &own, content).await.refused(Form::Change).0, 400);
@@ -50,7 +50,7 @@ pub(crate) async fn podstatus(stage: &Stage) {
     peer.ask("update", &all, json!([report("mine-claims")])).await.done(&all);
     assert_eq!(stage.live("pod", "mine-claims")["status"]["message"], "mine-claims");
 
-    // What is gone, or is elsewhere, has no status to report: the edge is told to delete it.
+    // A pod that is deleted, or on another node, has no status to report: the edge is ordered to delete it.
     for other in ["theirs", "nobody"] {
         let resource = stage.path("podstatus", other);
         peer.ask("update", &resource, report(other)).await.done(&resource);
@@ -64,13 +64,13 @@ pub(crate) async fn podstatus(stage: &Stage) {
 }
 
 async fn expelled(peer: &Peer, path: &str) {
-    let Peer::Stock(node) = peer else { return };
+    let Peer::KubeEdge(node) = peer else { return };
     let again = |pushed: &Delivery| pushed.operation == "delete" && pushed.resource == path;
     node.until("the deletion of a pod that it should not have", |store| store.delivered.iter().any(again))
         .await;
 }
 
-/// A question of older edges.
+/// A query of older edges.
 pub(crate) async fn podlist(stage: &Stage) {
     let resource = format!("{}/podlist", stage.namespace);
     let list = stage.peer.ask("query", &resource, Value::Null).await;
@@ -78,12 +78,12 @@ pub(crate) async fn podlist(stage: &Stage) {
     let pods = list.content.as_array().unwrap();
     let mut names: Vec<_> = pods.iter().map(|pod| pod["metadata"]["name"].as_str().unwrap()).collect();
     names.sort_unstable();
-    assert_eq!(names, ["mine", "mine-claims"], "its own and nobody else's");
+    assert_eq!(names, ["mine", "mine-claims"], "only its own pods");
     assert!(pods.iter().all(|pod| pod["kind"] == "Pod" && pod["apiVersion"] == "v1"), "{list:?}");
     stage.peer.ask("update", &resource, Value::Null).await.refused(Form::Sentence);
 }
 
-/// A static pod's image in the API.
+/// The mirror pod of a static pod.
 pub(crate) async fn pod_insert(stage: &Stage) {
     let peer = &stage.peer;
     let node = stage.live("node", &stage.name);
@@ -118,7 +118,7 @@ pub(crate) async fn pod_delete(stage: &Stage) {
     assert!(stage.live("pod", "theirs").is_object());
     peer.ask("delete", &own, json!([])).await.refused(Form::Sentence);
     assert!(stage.live("pod", "mine").is_object());
-    // Another incarnation than the one that was meant is none of the edge's business any more.
+    // The edge is not responsible for another incarnation than the one that it named.
     peer.ask("delete", &own, options(&json!("another"))).await.done(&own);
     assert!(stage.live("pod", "mine").is_object());
     let mine = uid(stage, "mine");
@@ -126,7 +126,7 @@ pub(crate) async fn pod_delete(stage: &Stage) {
         peer.ask("delete", &own, options(&mine)).await.done(&own);
         assert_eq!(stage.live("pod", "mine"), Value::Null);
     }
-    // As older edges ask: the UID alone.
+    // As older edges request it: only the UID.
     let mirror = stage.path("pod", "mirror");
     peer.ask("delete", &mirror, uid(stage, "mirror")).await.done(&mirror);
     assert_eq!(stage.live("pod", "mirror"), Value::Null);

@@ -1,4 +1,4 @@
-//! The rights that `deploy/` grants to cloudcore against what it asks for: neither is more than the other.
+//! Compares the rights that `deploy/` grants to cloudcore with its requests: the rights must be exactly those in use.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use tombolo_testkit::AuditEvent;
 use tombolo_tests::rights::{CLOUDCORE, Right, Unused, granted, not_asked, right_of};
 use tombolo_tests::source::{documents, root};
 
-/// Granted and not asked for while the table is played, with the reason.
+/// Rights that the table does not use, with the reason.
 const NOT_PLAYED: [Unused; 12] = [
     ("list", "rules.kubeedge.io", "rules", NO_RULES),
     ("watch", "rules.kubeedge.io", "rules", NO_RULES),
@@ -25,38 +25,39 @@ const NOT_PLAYED: [Unused; 12] = [
 
 const NO_RULES: &str = "the cluster has no rules: tests/tests/rules.rs plays them";
 
-const NO_VOLUMES: &str = "no stock edge asks for a volume of its own: tests/tests/stock plays one";
+const NO_VOLUMES: &str = "no KubeEdge edge requests a volume by itself: tests/tests/kubeedge plays one";
 
-/// What a role adds to a verb for impersonated requests.
+/// The prefix of verbs in a role for impersonated requests.
 const ON_BEHALF: &str = "impersonate-on:arbitrary-node:";
 
-/// Compares what cloudcore asked in its own name, and in the name of nodes, with the manifests.
+/// Compares cloudcore's own requests, and those that it made for nodes, with the manifests.
 pub(super) fn check(events: &[AuditEvent]) {
     let asked = events.iter().filter(|event| event.user == CLOUDCORE && !event.resource.is_empty());
     let (own, for_nodes): (Vec<_>, Vec<_>) = asked.partition(|event| event.impersonated.is_none());
-    // A request for a node that the role does not cover is refused before it is the node's: 403 in our own name.
+    // A request for a node that the role does not cover is denied before it becomes the node's: 403 with cloudcore's
+    // own identity.
     let own: BTreeSet<Right> = own.into_iter().filter(|event| event.code != 403).map(right_of).collect();
     let rbac = granted("cloudcore/10-rights.yaml", "").unwrap();
     let followed = granted("cloudcore/30-edge-network.yaml", "").unwrap();
     let missing: Vec<_> =
         own.iter().filter(|right| !rbac.contains(*right) && !followed.contains(*right)).collect();
-    assert!(missing.is_empty(), "asked for and not granted by deploy/cloudcore: {missing:?}");
+    assert!(missing.is_empty(), "used but not granted by deploy/cloudcore: {missing:?}");
     let surplus = not_asked(&rbac, &own, &NOT_PLAYED);
-    assert!(surplus.is_empty(), "granted by 10-rights.yaml and never asked for: {surplus:?}");
+    assert!(surplus.is_empty(), "granted by 10-rights.yaml but never used: {surplus:?}");
 
     let allowed = for_nodes.iter().filter(|event| event.code < 300).map(|event| right_of(event));
     let allowed: BTreeSet<Right> = allowed.collect();
     let on_behalf = granted("cloudcore/20-impersonation.yaml", ON_BEHALF).unwrap();
     let missing: Vec<_> = allowed.difference(&on_behalf).collect();
-    assert!(missing.is_empty(), "done for a node and not granted by impersonation.yaml: {missing:?}");
+    assert!(missing.is_empty(), "used for a node but not granted by impersonation.yaml: {missing:?}");
     let asked: BTreeSet<Right> = for_nodes.into_iter().map(right_of).collect();
     let surplus = not_asked(&on_behalf, &asked, &NOT_PLAYED);
-    assert!(surplus.is_empty(), "granted by impersonation.yaml and never asked for: {surplus:?}");
+    assert!(surplus.is_empty(), "granted by impersonation.yaml but never used: {surplus:?}");
 }
 
-/// What stock edges take beyond the rest.
+/// Additional rights for KubeEdge edges.
 #[test]
-fn stock_edges_take_the_config_maps_of_one_namespace_and_no_more() {
+fn kubeedge_edges_take_the_config_maps_of_one_namespace_and_no_more() {
     let manifest = documents(&root().join("deploy/optional/stock-edges.yaml")).unwrap();
     let kinds: Vec<_> =
         manifest.iter().map(|one| json!([one["kind"], one["metadata"]["namespace"]])).collect();
@@ -69,8 +70,8 @@ fn stock_edges_take_the_config_maps_of_one_namespace_and_no_more() {
     assert_eq!(manifest[1]["subjects"], json!([account]));
 }
 
-/// All that deploy/cloudcore/30-edge-network.yaml lets every node read: API group, resource, and names where only these may be
-/// read. The table of the embedded server has the same rules (`apiserver/control/src/bootstrap/rbac.rs`).
+/// All objects that deploy/cloudcore/30-edge-network.yaml lets every node read: API group, resource, and names if only
+/// these may be read. The table of the embedded server has the same rules (`apiserver/control/src/bootstrap/rbac.rs`).
 const EDGE_NETWORK: [(&str, &str, &[&str]); 11] = [
     ("", "services", &[]),
     ("", "endpoints", &[]),
@@ -82,11 +83,11 @@ const EDGE_NETWORK: [(&str, &str, &[&str]); 11] = [
     ("node.k8s.io", "runtimeclasses", &[]),
     ("storage.k8s.io", "csidrivers", &[]),
     ("storage.k8s.io", "csinodes", &[]),
-    // The columns of the grids for kubectl on a node.
+    // The columns of the grids, for kubectl on a node.
     ("apiextensions.k8s.io", "customresourcedefinitions", &["statefulsetgrids.superedge.io"]),
 ];
 
-/// Every member of a rule, one verb, group and resource at a time.
+/// All combinations in a rule, one verb, group and resource at a time.
 fn expanded(rule: &Value) -> Vec<Value> {
     let members: Vec<&str> = rule.as_object().unwrap().keys().map(String::as_str).collect();
     let known = ["apiGroups", "resourceNames", "resources", "verbs"];
@@ -102,7 +103,7 @@ fn expanded(rule: &Value) -> Vec<Value> {
     rights
 }
 
-/// What every node may read is not asked for by one cluster's run: more than is meant would not be seen there.
+/// One cluster's run does not use all rights of every node, so an excess of rights would not be noticed there.
 #[test]
 fn the_edge_network_is_granted_what_is_listed_here_and_no_more() {
     let manifest = documents(&root().join("deploy/cloudcore/30-edge-network.yaml")).unwrap();
@@ -129,6 +130,6 @@ fn the_edge_network_is_granted_what_is_listed_here_and_no_more() {
             json!(["Group", null, "tombolo:edge-nodes"]),
             json!(["ServiceAccount", "kubeedge", "tombolo-cloudcore"])
         ],
-        "a group that the API server gives nobody"
+        "a group that the API server assigns to nobody"
     );
 }

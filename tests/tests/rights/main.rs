@@ -1,5 +1,5 @@
-//! What a node may do: node A's requests for its own things and for node B's, every verb and kind that it could try, as
-//! API calls, as KubeEdge's messages and as subscriptions.
+//! What a node may do: node A's requests for its own objects and for node B's, with every verb and kind that it could
+//! try, as API calls, as KubeEdge's messages and as subscriptions.
 //!
 //! The same table holds against the embedded server and against kube-apiserver, whose audit log must name the node.
 
@@ -35,7 +35,7 @@ async fn ask(node: &RawNode, row: &Row) -> (u16, String) {
     (reply.code, String::from_utf8_lossy(&reply.body).into_owned())
 }
 
-/// A client that creates whatever JSON says, as the administrator.
+/// A client that creates any JSON object as the administrator.
 struct Administrator(kube::Client);
 
 impl Administrator {
@@ -53,7 +53,7 @@ impl Administrator {
     }
 }
 
-/// Everything that a node can have, of two nodes.
+/// Creates everything that a node can have, for two nodes.
 async fn prepared(world: &World) -> (RawNode, Uids) {
     let client = world.client().await.unwrap();
     let objects = Objects::new(client.clone()).await.unwrap();
@@ -120,7 +120,7 @@ fn pod(letter: &str, node: &str) -> Value {
     ]}})
 }
 
-/// Things of node B that nobody but node A could have changed meanwhile, with their revisions.
+/// Objects of node B that only node A could have changed meanwhile, with their revisions.
 async fn revisions_of_b(world: &World) -> BTreeMap<String, String> {
     let administrator = Administrator(world.client().await.unwrap());
     let mut revisions = BTreeMap::new();
@@ -139,7 +139,7 @@ async fn revisions_of_b(world: &World) -> BTreeMap<String, String> {
     revisions
 }
 
-/// What node A may follow: resource, namespace, code.
+/// The resources that node A tries to follow: resource, namespace, code.
 const FOLLOWED: [(&str, &str, &str, u16); 7] = [
     ("", "pods", NAMESPACE, 403),
     ("", "secrets", NAMESPACE, 403),
@@ -205,7 +205,7 @@ async fn the_same_holds_without_constrained_impersonation() {
     table_and_audit_log(World::start(Api::RealLegacy, Transport::WebSocket).await.unwrap(), false).await;
 }
 
-/// The audit log once it has the watches of cloudcore: they are logged when they end.
+/// The audit log once it contains cloudcore's watches, which are logged when they end.
 async fn with_watches(plane: &ControlPlane) -> Vec<AuditEvent> {
     wait_for_value("the ends of cloudcore's watches", DEADLINE, || async {
         let events = plane.audit_events().map_err(|error| error.to_string())?;
@@ -221,14 +221,14 @@ async fn with_watches(plane: &ControlPlane) -> Vec<AuditEvent> {
     .await
 }
 
-/// A write as the audit log names it: verb, resource and name.
+/// A write as in the audit log: verb, resource and name.
 type Write = (String, String, String);
 
 fn write_of(event: &AuditEvent) -> Write {
     (event.verb.clone(), event.resource.clone(), event.name.clone())
 }
 
-/// The write that a row is.
+/// The write of a row.
 fn write_in(row: &Row) -> Write {
     let verb = match row.method {
         "POST" => "create",
@@ -249,7 +249,7 @@ fn write_in(row: &Row) -> Write {
     (verb.to_owned(), resource, name.to_owned())
 }
 
-/// What cloudcore does in its own name beside what the table needs: labels of a new node, and who a token is of.
+/// Makes cloudcore do the work that the table does not need: label a new node, and review a token.
 async fn newcomer(world: &World) {
     let node = world.raw_node("node-n", "node-n").await.unwrap();
     assert_eq!(register(&node, "node-n").await, 200);
@@ -265,7 +265,7 @@ async fn newcomer(world: &World) {
     assert!(code == 403 && reason.contains("account-b"), "{code}: {reason}");
 }
 
-/// The manifests of `deploy/`, as the API server would take them.
+/// Applies the manifests of `deploy/` in a dry run.
 fn dry_run(plane: &ControlPlane) {
     let folder = tombolo_tests::source::root().join("deploy/cloudcore");
     let folder = folder.to_str().unwrap();
@@ -296,7 +296,7 @@ async fn table_and_audit_log(mut world: World, constrained: bool) {
         .filter(|event| event.impersonated.as_deref() == Some("system:node:node-a"));
     let mut logged: Vec<Write> = by_node.map(write_of).collect();
     logged.sort();
-    assert_eq!(logged, allowed, "the writes that the table allows are those that are logged as the node's");
+    assert_eq!(logged, allowed, "the allowed writes must be exactly those that are logged as the node's");
 
     let own =
         events.iter().filter(done).filter(|event| event.user == CLOUDCORE && event.impersonated.is_none());

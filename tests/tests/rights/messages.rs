@@ -1,4 +1,4 @@
-//! The same as KubeEdge's messages: for node B's things as for its own, and the outcome of each.
+//! The same requests as KubeEdge's messages, for the objects of both nodes, and the outcome of each.
 
 use serde_json::{Value, json};
 use tombolo_proto::frame::{ReplyBody, RequestBody};
@@ -10,25 +10,25 @@ use tombolo_tests::world::objects::NAMESPACE;
 
 use super::table::{Uids, certificate, event, lease, mirror, named, token};
 
-/// One message of node A.
+/// A message that node A sends.
 pub(super) struct Told {
     operation: Operation,
     kind: ResourceType,
     namespace: &'static str,
     name: &'static str,
     content: Value,
-    /// Code of the outcome; 200 also for what is answered without a write.
+    /// Code of the outcome; 200 also for requests that are answered without a write.
     code: u16,
 }
 
 const LEASE_NAMESPACE: &str = "kube-node-lease";
 
-/// A patch, which messages carry as text.
+/// A patch, which messages contain as text.
 fn patch() -> Value {
     Value::String(json!({"status": {"phase": "Running"}}).to_string())
 }
 
-/// Every message about node B's things, then those about its own that must be allowed.
+/// Every message about node B's objects, then those about its own that must be allowed.
 pub(super) fn messages(uids: &Uids) -> Vec<Told> {
     use {Operation as Op, ResourceType as Type};
     let told = |operation, kind, namespace, name, content, code| Told {
@@ -46,12 +46,12 @@ pub(super) fn messages(uids: &Uids) -> Vec<Told> {
         told(Op::Query, Type::Node, "", "node-b", Value::Null, 200),
         told(Op::Insert, Type::Node, "", "node-b", named("Node", "node-b"), 403),
         told(Op::Update, Type::Node, "", "node-b", named("Node", "node-b"), 403),
-        // It exists, so nothing is to be created.
+        // The node exists, so nothing is created.
         told(Op::Insert, Type::NodeStatus, "", "node-b", named("Node", "node-b"), 200),
         told(Op::Update, Type::NodeStatus, "", "node-b", node_report(), 403),
         told(Op::Patch, Type::NodePatch, "", "node-b", patch(), 403),
         told(Op::Patch, Type::PodPatch, here, "pod-b", patch(), 403),
-        // Answered with the deletion of a pod that is not here; nothing is written.
+        // Answered with the deletion of a pod that is not on this node; nothing is written.
         told(Op::Update, Type::PodStatus, here, "pod-b", report("pod-b"), 200),
         told(Op::Insert, Type::Pod, here, "mirror-c", mirror("mirror-c", "node-b", &uids.other_node), 403),
         told(Op::Delete, Type::Pod, here, "pod-b", json!({"gracePeriodSeconds": 0}), 403),
@@ -72,7 +72,7 @@ pub(super) fn messages(uids: &Uids) -> Vec<Told> {
             certificate("request-d", "node-b"),
             403,
         ),
-        // Its own.
+        // The node's own objects.
         told(Op::Patch, Type::NodePatch, "", "node-a", patch(), 200),
         told(Op::Patch, Type::PodPatch, here, "pod-a", patch(), 200),
         told(Op::Query, Type::Lease, LEASE_NAMESPACE, "node-a", Value::Null, 200),
@@ -92,7 +92,7 @@ pub(super) fn messages(uids: &Uids) -> Vec<Told> {
     ]
 }
 
-/// What the allowed messages write: verb, resource and name.
+/// The writes of the allowed messages: verb, resource and name.
 pub(super) const WRITTEN: [(&str, &str, &str); 5] = [
     ("patch", "nodes/status", "node-a"),
     ("patch", "pods/status", "pod-a"),
@@ -102,7 +102,7 @@ pub(super) const WRITTEN: [(&str, &str, &str); 5] = [
 ];
 
 impl Told {
-    /// Sends it; what is wrong with the outcome, if anything.
+    /// Sends the message; returns what is wrong with the outcome, if anything.
     pub(super) async fn check(&self, node: &RawNode) -> Option<String> {
         let reply = self.send(node).await;
         let code = code_of(&reply);
@@ -126,7 +126,7 @@ impl Told {
     }
 }
 
-/// The outcome as a code: errors of queries travel as the API server's sentence.
+/// The outcome as a code: errors of queries contain the API server's message.
 fn code_of(reply: &Message) -> u16 {
     if reply.route.operation == Operation::Error {
         let sentence = reply.content.as_text().unwrap_or_default();
@@ -142,7 +142,7 @@ fn code_of(reply: &Message) -> u16 {
     }
 }
 
-/// Registers a node as an edge node of older times does; the code of the outcome.
+/// Registers a node as older edges do; returns the code of the outcome.
 pub(super) async fn register(node: &RawNode, name: &'static str) -> u16 {
     let labels = json!({"node-role.kubernetes.io/edge": ""});
     let told = Told {
@@ -156,7 +156,7 @@ pub(super) async fn register(node: &RawNode, name: &'static str) -> u16 {
     code_of(&told.send(node).await)
 }
 
-/// Names of the pods that the node is told when it asks for its own.
+/// Names of the pods in the answer to a node's query for its own pods.
 pub(super) async fn listed_pods(node: &RawNode) -> Vec<String> {
     let ask = Told {
         operation: Operation::Query,

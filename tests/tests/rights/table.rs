@@ -1,4 +1,4 @@
-//! The table: requests of node A and the code that each is answered with.
+//! The table: requests of node A, and the code of each answer.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -11,7 +11,7 @@ pub(super) struct Row {
     pub(super) method: &'static str,
     pub(super) path: String,
     pub(super) body: Value,
-    /// What the API server answers, or 400 of cloudcore itself for an answer without end.
+    /// The API server's code, or cloudcore's own 400 for a request whose answer would not end.
     pub(super) code: u16,
 }
 
@@ -19,7 +19,7 @@ pub(super) fn row(method: &'static str, path: impl Into<String>, body: Value, co
     Row { method, path: path.into(), body, code }
 }
 
-/// Namespaced, or cluster-wide where a kind is.
+/// Prefixes of paths, of namespaced and of cluster-wide kinds.
 pub(super) const CORE: &str = "/api/v1";
 pub(super) const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
 pub(super) const CSI_NODES: &str = "/apis/storage.k8s.io/v1/csinodes";
@@ -70,7 +70,7 @@ pub(super) fn event(name: &str, pod: &str) -> Value {
            "reason": "Tested", "message": "as a node would", "type": "Normal"})
 }
 
-/// An event in the form that newer clients write.
+/// An event in the form of newer clients.
 fn new_event() -> Value {
     json!({"apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"name": "new-a", "namespace": NAMESPACE},
            "eventTime": "2026-01-02T03:04:05.000000Z", "reason": "Tested", "action": "Test", "type": "Normal",
@@ -82,7 +82,7 @@ fn series() -> Value {
     json!({"series": {"count": 2, "lastObservedTime": "2026-01-02T03:04:06.000000Z"}})
 }
 
-/// A pod that says it is the image of a file on a node, whose Node object has this UID.
+/// A mirror pod on a node whose Node object has this UID.
 pub(super) fn mirror(name: &str, node: &str, uid: &str) -> Value {
     let owner = json!({"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid, "controller": true});
     json!({"apiVersion": "v1", "kind": "Pod",
@@ -102,7 +102,7 @@ pub(super) fn certificate(name: &str, node: &str) -> Value {
                     "usages": ["digital signature", "client auth"]}})
 }
 
-/// UIDs that requests have to name: of both nodes and their pods.
+/// UIDs that requests must contain: of both nodes and their pods.
 #[derive(Default)]
 pub(super) struct Uids {
     pub(super) own_node: String,
@@ -111,14 +111,14 @@ pub(super) struct Uids {
     pub(super) other_pod: String,
 }
 
-/// Every row, those that remove the node's own things last.
+/// Every row; those that delete the node's own objects come last.
 pub(super) fn table(uids: &Uids) -> Vec<Row> {
     let own = [nodes(), of_pods(uids), configs(), leases(), accounts(uids), storage()];
     let general = [others(), reviews(), whole_collections()];
     own.into_iter().chain(general).flatten().collect()
 }
 
-/// What the node may remove at the end.
+/// Deletions that the node may do at the end.
 pub(super) fn farewell() -> Vec<Row> {
     vec![row("DELETE", of("pods/pod-a"), at_once(), 200)]
 }
@@ -134,7 +134,7 @@ fn nodes() -> Vec<Row> {
         row("POST", format!("{CORE}/nodes"), named("Node", "node-c"), 403),
         row("PATCH", path("node-a/status"), status(), 200),
         row("PATCH", path("node-b/status"), status(), 403),
-        // A whole object without the taints that the node has: a change of its taints.
+        // A complete object without the node's taints changes the taints.
         row("PUT", path("node-a/status"), edge, 403),
         row("PUT", path("node-b/status"), named("Node", "node-b"), 403),
         row("PUT", path("node-b"), named("Node", "node-b"), 403),
@@ -230,7 +230,7 @@ fn accounts(uids: &Uids) -> Vec<Row> {
         row("PATCH", path("account-b"), label("x"), 403),
         row("PUT", path("account-b"), named("ServiceAccount", "account-b"), 403),
         row("DELETE", path("account-b"), none(), 403),
-        // Tokens: only for the account of a pod that is bound here, and bound to that pod.
+        // Tokens: only for the account of a pod that is bound to this node, and bound to that pod.
         row("POST", path("account-a/token"), token("pod-a", &uids.own_pod), 201),
         row("POST", path("account-a/token"), unbound.clone(), 403),
         row("POST", path("account-b/token"), token("pod-b", &uids.other_pod), 403),
@@ -297,7 +297,7 @@ fn others() -> Vec<Row> {
     ]
 }
 
-/// Kinds whose collections nobody but an administrator may empty.
+/// Kinds whose collections only an administrator may delete.
 const COLLECTIONS: [&str; 12] = [
     "/api/v1/nodes",
     "/api/v1/namespaces/shops/pods",
@@ -313,7 +313,7 @@ const COLLECTIONS: [&str; 12] = [
     REQUESTS,
 ];
 
-/// Neither empties a node a collection, nor is a watch an answer: cloudcore says so itself.
+/// A node may not delete a collection, and cannot watch by an API call: cloudcore itself rejects that.
 fn whole_collections() -> Vec<Row> {
     let mut rows = Vec::new();
     for path in COLLECTIONS {
@@ -323,7 +323,7 @@ fn whole_collections() -> Vec<Row> {
     rows
 }
 
-/// Questions about others, as a kubelet asks them.
+/// Reviews of others, as a kubelet requests them.
 fn reviews() -> Vec<Row> {
     const ROOT: &str = "/apis/authorization.k8s.io/v1";
     let whole = |kind: &str, spec: &Value| json!({"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec});

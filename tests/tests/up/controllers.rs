@@ -11,7 +11,7 @@ use tombolo_tests::world::{DEADLINE, kubectl};
 
 use crate::{Running, assert_one_line, tombolo};
 
-/// One of each kind that kube-controller-manager turns into pods, in a namespace that is emptied at the end.
+/// A workload of each kind that kube-controller-manager turns into pods, in a namespace that is deleted at the end.
 const WORKLOADS: &str = r#"
 apiVersion: v1
 kind: Namespace
@@ -106,7 +106,7 @@ async fn workloads_become_pods_at_the_edges() {
     assert!(listed(&kubeconfig, "replicasets,pods", "app=web").unwrap().is_empty());
     kubectl(&kubeconfig, &["delete", "namespace", "mix"]).unwrap();
     let left = kubectl(&kubeconfig, &["get", "pods,jobs,statefulsets", "-A", "-o", "name"]).unwrap();
-    assert_eq!(left, "", "the namespace is empty and gone");
+    assert_eq!(left, "", "workloads are left in the namespace");
 
     the_components_come_back_and_end_with_it(&mut running).await;
 }
@@ -123,7 +123,7 @@ async fn a_rollout_replaces_every_pod(kubeconfig: &Path) {
     .await;
 }
 
-/// Process ids of a component that serves this data folder.
+/// Process ids of a component that uses this data folder.
 fn processes(name: &str, data_dir: &Path) -> Vec<String> {
     let ours = |folder: &Path| {
         let line = std::fs::read(folder.join("cmdline")).unwrap_or_default();
@@ -172,6 +172,6 @@ fn a_component_does_not_start_for_a_parent_that_is_gone() {
     let program = tombolo_tests::world::binary("tombolo").unwrap();
     let output =
         Command::new(program).args(["component", "--parent", "1", "--", "echo", "started"]).output().unwrap();
-    assert_one_line(&output, &["process 1 has ended"]);
+    assert_one_line(&output, &["process 1 has already ended"]);
     assert!(output.stdout.is_empty());
 }

@@ -14,9 +14,9 @@ fn example() -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/grid.yaml").display().to_string()
 }
 
-/// The last line of each edge that says where it leads, without the node's name.
+/// The last line with the routes of each edge, by node name.
 fn last_seen(log: &str) -> BTreeMap<String, String> {
-    let lines = log.lines().filter_map(|line| line.split_once(" leads to: "));
+    let lines = log.lines().filter_map(|line| line.split_once(" routes to: "));
     lines.map(|(node, rest)| (node.to_owned(), rest.to_owned())).collect()
 }
 
@@ -47,7 +47,7 @@ async fn every_edge_leads_to_the_pods_of_its_unit() {
     }
     assert!(seen["edge-1"] != seen["edge-3"] && seen["edge-3"] != seen["edge-5"], "{seen:#?}");
 
-    // The next start goes on from there, and a node that changes its unit leads elsewhere.
+    // The next start continues from there, and a node that changes its unit routes elsewhere.
     let running = Running::start_in(folder, "second", &COMMAND).await.unwrap();
     kubectl(&running.kubeconfig, &["label", "node", "edge-2", "zone=lisbon", "--overwrite"]).unwrap();
     wait_for("edge-2 to lead where edge-3 does", DEADLINE, || async {
@@ -59,7 +59,7 @@ async fn every_edge_leads_to_the_pods_of_its_unit() {
     .await;
 }
 
-/// Without somebody who makes pods a grid cannot become ready, and need not.
+/// A grid cannot become ready without a component that creates pods, and need not.
 #[test]
 fn grids_without_controllers_keep_nobody_waiting() {
     let folder = tempfile::tempdir().unwrap();

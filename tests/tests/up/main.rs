@@ -1,4 +1,4 @@
-//! `tombolo up`, the README's first command, as its users start it: a process, a terminal, mistakes included.
+//! `tombolo up`, the README's first command, as its users start it: a process, a terminal, and mistakes.
 
 mod controllers;
 mod grids;
@@ -34,8 +34,8 @@ fn tombolo(data_dir: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-/// Chooses the ports of a data folder that is started again: what `up` chooses by itself, another test's client may have by
-/// then.
+/// Chooses the ports of a data folder that is started again. Another test's client may use the ports that `up` chose by
+/// itself by then.
 fn choose_ports(data_dir: &Path, edges: usize) {
     let listeners =
         ["kubernetes", "websocket", "quic", "join", "cloudcore admin"].map(str::to_owned).into_iter();
@@ -57,7 +57,7 @@ fn assert_synced(output: &Output) -> String {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{}\n{text}\n{errors}", output.status);
-    assert!(text.contains("every edge lists what it should hold"), "{text}\n{errors}");
+    assert!(text.contains("all edges are in sync"), "{text}\n{errors}");
     for node in ["edge-1", "edge-2", "edge-3"] {
         let last = text.lines().rfind(|line| line.starts_with(&format!("{node}: ")));
         assert!(last.is_some_and(|line| line.ends_with("objects, in sync")), "{node}: {text}\n{errors}");
@@ -65,7 +65,7 @@ fn assert_synced(output: &Output) -> String {
     text
 }
 
-/// What a user sees of a mistake: exit code 1 and one line that says it.
+/// Checks the error output of a mistake: exit code 1 and one line that explains it.
 fn assert_one_line(output: &Output, parts: &[&str]) {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{errors}");
@@ -75,7 +75,7 @@ fn assert_one_line(output: &Output, parts: &[&str]) {
     }
 }
 
-/// A `tombolo up` that runs until it is told to stop.
+/// A `tombolo up` that runs until it is stopped.
 struct Running {
     process: Child,
     kubeconfig: PathBuf,
@@ -87,7 +87,7 @@ impl Running {
         Self::start_in(tempfile::tempdir()?, "first", arguments).await
     }
 
-    /// Starts on what an earlier start has left in the folder; the log has this name.
+    /// Starts with the data that an earlier start has left in the folder; the log has this name.
     async fn start_in(folder: TempDir, log: &str, arguments: &[&str]) -> Result<Self> {
         let data_dir = folder.path().join("data");
         let process = Child::spawn(log, folder.path(), &mut tombolo(&data_dir, arguments))?;
@@ -103,7 +103,7 @@ impl Running {
         kubectl(&self.kubeconfig, &["get", kinds, "-n", "quickstart", "--no-headers", columns])
     }
 
-    /// A node that is none of the agents.
+    /// A node without an agent.
     async fn raw_node(&self, name: &str) -> Result<RawNode> {
         let ports = fs::read(self.folder.path().join("data/up.json"))?;
         let ports: serde_json::Value = serde_json::from_slice(&ports)?;
@@ -132,11 +132,10 @@ impl Running {
         .await;
     }
 
-    /// The command that it prints for the time when something does not work finds nothing that is broken.
+    /// Runs the diagnostic command that it prints; the command must find nothing broken.
     fn examines_itself(&self) {
         let log = self.process.log();
-        let command =
-            log.lines().find_map(|line| line.strip_prefix("when something does not work: tombolo "));
+        let command = log.lines().find_map(|line| line.strip_prefix("to diagnose problems, run: tombolo "));
         let arguments = command.unwrap_or_else(|| panic!("no command in {log}")).split_whitespace();
         let output = Command::new(binary("tombolo").unwrap()).args(arguments).output().unwrap();
         let report = String::from_utf8_lossy(&output.stdout);
@@ -165,7 +164,7 @@ fn the_first_command_syncs_and_goes_on_after_a_restart() {
     let second = assert_synced(&until_synced(folder.path(), &["--transport", "websocket"]));
     assert!(second.contains("connected (websocket)"), "{second}");
     let after = fs::read_to_string(folder.path().join("kubeconfig")).unwrap();
-    assert_eq!(kubeconfig, after, "a kubeconfig that somebody exported must stay valid");
+    assert_eq!(kubeconfig, after, "an exported kubeconfig must stay valid");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -204,11 +203,11 @@ async fn it_can_be_used_while_it_runs_and_ctrl_c_drains() {
     let nodes = running.operate("nodes").unwrap();
     assert!(["edge-1", "edge-2", "edge-3"].iter().all(|node| nodes.contains(node)), "{nodes}");
     let token = running.operate("token create --node edge-9 --ttl 5m").unwrap();
-    assert_eq!(token.trim().split('.').count(), 4, "the hash of the CA, a mark, an ID and a secret: {token}");
+    assert_eq!(token.trim().split('.').count(), 4, "CA hash, marker, ID and secret: {token}");
     let id = token.trim().split('.').nth(2).unwrap();
     let listed = running.operate("token list").unwrap();
     assert!(listed.contains(id) && listed.contains("edge-9"), "{listed}");
-    assert!(!listed.contains(token.trim().rsplit('.').next().unwrap()), "no secret: {listed}");
+    assert!(!listed.contains(token.trim().rsplit('.').next().unwrap()), "the list shows a secret: {listed}");
     running.operate(&format!("token delete {id}")).unwrap();
     assert!(!running.operate("token list").unwrap().contains(id));
     let shared = running.operate("token").unwrap_err().to_string();
@@ -230,7 +229,7 @@ async fn it_can_be_used_while_it_runs_and_ctrl_c_drains() {
     a_second_ctrl_c_aborts(&mut again).await;
 }
 
-/// A node that does not leave holds the drain open.
+/// A node that does not disconnect delays the drain.
 async fn a_second_ctrl_c_aborts(running: &mut Running) {
     let node = running.raw_node("stays").await.unwrap();
     node.api("GET", "/version", "", "").await.unwrap();
@@ -246,7 +245,7 @@ async fn a_second_ctrl_c_aborts(running: &mut Running) {
     assert!(log.contains("error: stopped by a second signal"), "{log}");
 }
 
-/// Agents with certificates of an authority that is no more: they stay outside.
+/// Agents with certificates of an authority that no longer exists cannot connect.
 #[test]
 fn a_run_that_cannot_sync_ends_with_the_reason() {
     let folder = tempfile::tempdir().unwrap();
@@ -271,13 +270,13 @@ async fn the_table_is_drawn_over_itself_on_a_terminal() {
     let mut command = tombolo(folder.path(), &["--edges", "3"]);
     command.arg("--apply").arg(example()).stdin(Stdio::null()).stdout(terminal).stderr(Stdio::null());
     let mut child = command.spawn().unwrap();
-    // It holds the other end, too: that has to go, or the terminal never ends.
+    // The command holds the other end, too; it must be dropped, or the terminal never ends.
     drop(command);
     let shown = Arc::<Mutex<Vec<u8>>>::default();
     let (kept, mut master) = (Arc::clone(&shown), fs::File::from(master));
     let reader = std::thread::spawn(move || {
         let mut piece = [0; 4096];
-        // Linux ends a terminal whose last user has left with an error.
+        // When the last user of a terminal has left, Linux reports an error.
         while let Ok(read @ 1..) = master.read(&mut piece) {
             kept.lock().extend_from_slice(&piece[..read]);
         }
@@ -293,7 +292,7 @@ async fn the_table_is_drawn_over_itself_on_a_terminal() {
     kubectl(&folder.path().join("kubeconfig"), &pod).unwrap();
     wait_for("an edge without objects, drawn over the table before", DEADLINE, || async {
         let (all, table) = (text(), newest());
-        // Heading and three nodes are erased first.
+        // The heading and three nodes are erased first.
         let redrawn = all.contains("\x1b[4A\x1b[JNODE ");
         if redrawn && table.contains(" 0 objects, in sync") { Ok(()) } else { Err(all) }
     })
@@ -316,7 +315,7 @@ fn terminal() -> Result<(OwnedFd, OwnedFd)> {
     unlockpt(&master)?;
     let path = ptsname(&master, Vec::new())?.into_string()?;
     let terminal = fs::OpenOptions::new().read(true).write(true).open(path)?;
-    // No line of the table is wider, so that each takes one row.
+    // No line of the table is wider, so each line takes one row.
     let size = rustix::termios::Winsize { ws_row: 40, ws_col: 120, ws_xpixel: 0, ws_ypixel: 0 };
     rustix::termios::tcsetwinsize(&terminal, size)?;
     Ok((master, terminal.into()))

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::*;
 
-/// Settings of a cloudcore that listens where agents of other machines reach it.
+/// Settings of a cloudcore that agents on other machines can reach.
 fn settings(folder: &Path, more: &serde_json::Value) -> PathBuf {
     let any = || format!("0.0.0.0:{}", free_port().unwrap());
     let mut settings = json!({
@@ -27,7 +27,7 @@ async fn a_site_without_a_cluster_takes_agents_of_other_machines() {
     let mut command = tombolo(&data_dir, &["--edges", "0", "--config", file.to_str().unwrap()]);
     let process = Child::spawn("site", folder.path(), &mut command).unwrap();
     let running = Running { process, kubeconfig: data_dir.join("kubeconfig"), folder };
-    running.prints("when something does not work").await;
+    running.prints("to diagnose problems").await;
     let node = running.raw_node("edge-7").await.unwrap();
     node.api("GET", "/version", "", "").await.unwrap();
     running.prints("edge-7: connected (websocket)").await;

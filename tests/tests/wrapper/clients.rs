@@ -17,10 +17,10 @@ use tombolo_tests::informers::{Followed, Informers};
 
 use crate::RESOURCES;
 
-/// A client, what it follows, and the revision of each object that it holds.
+/// A client, the resource that it follows, and the revision of each object that it holds.
 pub(crate) type Watched = (String, &'static str, BTreeMap<String, String>);
 
-/// Writes the kubeconfig of a wrapper: its address and nothing else.
+/// Writes the kubeconfig of a wrapper, which only has its address.
 pub(crate) fn kubeconfig(folder: &Path, address: SocketAddr) -> Result<PathBuf> {
     let config = json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "wrapper",
@@ -53,7 +53,7 @@ fn entry(object: &DynamicObject) -> (String, String) {
     (format!("{}/{}", text(&metadata.namespace), text(&metadata.name)), text(&metadata.resource_version))
 }
 
-/// Revision of each object that is listed.
+/// Revision of each listed object.
 pub(crate) async fn list(client: &Client, resource: &str) -> Result<BTreeMap<String, String>> {
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), "default", &kind(resource));
     Ok(api.list(&Default::default()).await?.iter().map(entry).collect())
@@ -63,26 +63,26 @@ pub(crate) async fn list(client: &Client, resource: &str) -> Result<BTreeMap<Str
 pub(crate) struct GoInformers(Informers);
 
 impl GoInformers {
-    /// Starts them. `streaming`: the watch begins with the list (`WatchListClient` of client-go).
+    /// Starts the informers. With `streaming`, the watch begins with the list (`WatchListClient` of client-go).
     pub(crate) fn start(program: &Path, kubeconfig: &Path, streaming: bool) -> Result<Self> {
         let count = 3 * RESOURCES.len();
         let followed = Followed { count, resources: &RESOURCES, selectors: &[], streaming };
         Ok(Self(Informers::start(program, kubeconfig, followed)?))
     }
 
-    /// What every informer holds.
+    /// Returns what every informer holds.
     pub(crate) fn held(&mut self) -> Result<Vec<Watched>> {
         let shown = self.0.held()?;
         ensure!(shown.len() == 3 * RESOURCES.len(), "{} informers answer", shown.len());
         let held = shown.into_iter().map(|one| {
             let resource = RESOURCES.into_iter().find(|known| *known == one.resource);
-            Ok((format!("client-go {}", one.client), resource.context("nobody asked for it")?, one.objects))
+            Ok((format!("client-go {}", one.client), resource.context("not requested")?, one.objects))
         });
         held.collect()
     }
 }
 
-/// Reflectors of kube-rs, with a list before the watch and with a watch that begins with it.
+/// Reflectors of kube-rs, both with a list before the watch and with a watch that begins with the list.
 pub(crate) struct Reflectors {
     stores: Vec<(String, &'static str, Store<DynamicObject>)>,
     _tasks: JoinSet<()>,
@@ -100,7 +100,7 @@ impl Reflectors {
             stores.push((format!("kube-rs, streaming: {streaming}"), resource, writer.as_reader()));
             tasks.spawn(async move {
                 let mut events = watcher(api, config).default_backoff().reflect(writer).boxed();
-                // Errors are restarts, or what follows from them: the watcher goes on by itself.
+                // Errors are restarts or their consequences: the watcher continues by itself.
                 while events.next().await.is_some() {}
             });
         }

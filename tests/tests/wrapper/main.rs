@@ -1,6 +1,6 @@
-//! Informers of client-go and reflectors of kube-rs follow the wrapper while nodes move between units, Services open and
-//! close, and the wrapper is started again. At the end each of them holds what the wrapper lists, and that is what this
-//! node may use.
+//! Informers of client-go and reflectors of kube-rs follow the wrapper while nodes move between units, Services open
+//! and close, and the wrapper restarts. At the end, each of them must hold what the wrapper lists, and the list must
+//! contain only what this node may use.
 
 mod clients;
 
@@ -35,18 +35,18 @@ use clients::{GoInformers, Reflectors, client};
 /// Revision of each object by "namespace/name", by resource.
 type Held = BTreeMap<&'static str, BTreeMap<String, String>>;
 
-/// What is followed.
+/// The followed resources.
 const RESOURCES: [&str; 2] = ["v1/services", "discovery.k8s.io/v1/endpointslices"];
 
-/// Changes; the wrapper is started again after half of them.
+/// Number of changes; the wrapper restarts after half of them.
 const CHANGES: usize = 600;
 
-/// Time in which every client must hold what is listed; client-go waits up to 30 s after several failures.
+/// Time within which every client must hold the listed objects; client-go waits up to 30 s after several failures.
 const WITHIN: Duration = Duration::from_secs(90);
 
 const UNITS: [&str; 3] = ["a", "b", ""];
 
-/// The cluster that the wrapper looks at.
+/// The cluster that the wrapper shows.
 struct Cluster {
     store: MemoryStore,
 }
@@ -57,7 +57,7 @@ impl Cluster {
         self.store.commit(mutation).await.unwrap();
     }
 
-    /// Changes, makes or removes one object.
+    /// Changes, creates or deletes one object.
     async fn change(&self, rng: &mut StdRng) {
         let (kind, resource, namespace, name, mut object) = match rng.random_range(0..8) {
             0 => {
@@ -123,7 +123,7 @@ impl Cluster {
         near.map(|node| node.key.name().to_owned()).collect()
     }
 
-    /// Whether a Service is closed inside the unit; none when there is no such Service.
+    /// Whether a Service is closed inside the unit; none if the Service does not exist.
     fn is_closed(&self, service: &str) -> Option<bool> {
         let stored = self.store.get(&ObjectKey::new(Resource::new("", "v1", "services"), "default", service));
         let body: Value = serde_json::from_slice(&stored.unwrap()?.body()).unwrap();
@@ -131,7 +131,7 @@ impl Cluster {
     }
 }
 
-/// A wrapper on a cluster, as node n0 sees it.
+/// A wrapper for a cluster, as node n0 sees it.
 struct Served {
     address: SocketAddr,
     tasks: Tasks,
@@ -141,7 +141,7 @@ struct Served {
 impl Served {
     async fn start(store: &MemoryStore, address: &str) -> Self {
         let settings = WrapperConfig { address: Some(address.parse().unwrap()), ..WrapperConfig::default() };
-        let wrapper = Wrapper::bind(&settings).await.unwrap().expect("it has an address");
+        let wrapper = Wrapper::bind(&settings).await.unwrap().expect("the settings have no address");
         let (tasks, stop, address) = (Tasks::new(), CancellationToken::new(), wrapper.local_addr());
         let parts = WrapperParts {
             node: "n0".to_owned(),
@@ -171,12 +171,12 @@ impl WriteBackend for NoWrites {
         Box::pin(std::future::ready(Err(ApiError::new(
             StatusCode::FORBIDDEN,
             "Forbidden",
-            "nothing is written",
+            "writes are not supported",
         ))))
     }
 }
 
-/// What the wrapper lists now.
+/// The objects that the wrapper lists now.
 async fn listed(client: &kube::Client) -> Result<Held, String> {
     let mut held = Held::new();
     for resource in RESOURCES {
@@ -188,8 +188,8 @@ async fn listed(client: &kube::Client) -> Result<Held, String> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_client_holds_what_the_wrapper_lists() {
     cluster_or_skip!("every_client_holds_what_the_wrapper_lists");
-    let program = go_clients().expect("the informers of tests/clients are built by `cargo xtask test`");
-    // A second installation of the same provider is refused, which is what we want.
+    let program = go_clients().expect("no informers: run the tests with `cargo xtask test`");
+    // Installing the same provider a second time fails, which is fine.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let seed = asked("TOMBOLO_SEED").unwrap_or_else(rand::random);
     println!("seed {seed}: set TOMBOLO_SEED to repeat it");

@@ -1,5 +1,5 @@
-//! What runs on a node beside the agent: kubelet, kube-proxy and CoreDNS, each in a Go module and a cache folder of its own,
-//! so that none of them makes the others or the control plane's binaries be built again.
+//! The programs that run on a node beside the agent: kubelet, kube-proxy and CoreDNS. Each has a Go module and a cache
+//! folder of its own, so that a change of one does not rebuild the others or the control plane's binaries.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -14,9 +14,9 @@ struct Program {
     /// Folder of its Go module under `tests/components`.
     module: &'static str,
     import_path: &'static str,
-    /// Variable that tells the tests where it is; a program that it names already is not built.
+    /// Variable that tells the tests the program's path. If it is already set, the program is not built.
     variable: &'static str,
-    /// Time of a build on two cores, as people are told.
+    /// Duration of a build on two cores, as it is printed.
     takes: &'static str,
 }
 
@@ -44,7 +44,7 @@ const PROGRAMS: [Program; 3] = [
     },
 ];
 
-/// Tells a command where the programs are; those that are not there are built first.
+/// Sets the variables of the programs for a command. Builds missing programs first.
 pub(crate) fn name_to(command: &mut Command) -> Result<()> {
     for program in &PROGRAMS {
         command.env(program.variable, ensure(program)?);
@@ -52,7 +52,7 @@ pub(crate) fn name_to(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Paths of the programs; those that are not there are built first.
+/// Paths of the programs. Builds missing programs first.
 pub(crate) fn ensure_all() -> Result<Vec<PathBuf>> {
     PROGRAMS.iter().map(ensure).collect()
 }

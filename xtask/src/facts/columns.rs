@@ -1,4 +1,4 @@
-//! Records the columns that kube-apiserver's Tables have, with what it says about each.
+//! Records the columns of kube-apiserver's Tables, with their descriptions.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -15,7 +15,7 @@ const HEAD: &str = "\
 # GROUP KIND NAME|TYPE|FORMAT|PRIORITY|NUMBER;...              the columns of a kind; the core group is '-'
 ";
 
-/// The file as text. `get` answers a path with a Table.
+/// The file as text. `get` returns the Table at a path.
 pub(super) fn table(served: &[GroupVersion], get: impl Fn(&str) -> Result<Value>) -> Result<String> {
     let mut texts: BTreeMap<String, usize> = BTreeMap::new();
     let mut lines: BTreeMap<(String, String), String> = BTreeMap::new();
@@ -54,15 +54,15 @@ pub(super) fn table(served: &[GroupVersion], get: impl Fn(&str) -> Result<Value>
     Ok(out)
 }
 
-/// The columns of a Scale, which only an object shows.
+/// The columns of a Scale. Only a single object shows them, not a list.
 fn scale(root: &str, get: &impl Fn(&str) -> Result<Value>) -> Result<Vec<Value>> {
     let list = get(&format!("{root}/deployments?limit=1"))?;
     let found = &list["rows"][0]["object"]["metadata"];
     let (Some(namespace), Some(name)) = (found["namespace"].as_str(), found["name"].as_str()) else {
-        bail!("the columns of a Scale can only be read of a Deployment, and there is none");
+        bail!("reading the columns of a Scale needs a Deployment, and the server has none");
     };
     let table = get(&format!("{root}/namespaces/{namespace}/deployments/{name}/scale"))?;
-    table["columnDefinitions"].as_array().cloned().context("no columns of a Scale")
+    table["columnDefinitions"].as_array().cloned().context("the Table of a Scale has no columns")
 }
 
 fn line(columns: &[Value], texts: &mut BTreeMap<String, usize>) -> Result<String> {
@@ -75,7 +75,7 @@ fn line(columns: &[Value], texts: &mut BTreeMap<String, usize>) -> Result<String
         };
         let (name, ty, format) = (text(&column["name"]), text(&column["type"]), text(&column["format"]));
         if [name, ty, format].iter().any(|part| part.contains(['|', ';'])) {
-            bail!("the column {name:?} cannot be written in this form");
+            bail!("the column {name:?} contains '|' or ';', which the file's form reserves");
         }
         parts.push(format!("{name}|{ty}|{format}|{}|{number}", column["priority"]));
     }

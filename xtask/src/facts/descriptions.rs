@@ -1,4 +1,4 @@
-//! Records what kube-apiserver's OpenAPI says about built-in types: descriptions, and the values that strings can have.
+//! Records what kube-apiserver's OpenAPI says about built-in types: descriptions, and the allowed values of strings.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use flate2::{Compression, GzBuilder};
 use serde_json::Value;
 
-/// Types that fields refer to although they are scalars for everybody else.
+/// Types that fields refer to, although the table treats them as scalars.
 const SCALARS: [&str; 4] = [
     "io.k8s.apimachinery.pkg.api.resource.Quantity",
     "io.k8s.apimachinery.pkg.apis.meta.v1.MicroTime",
@@ -16,9 +16,10 @@ const SCALARS: [&str; 4] = [
     "io.k8s.apimachinery.pkg.util.intstr.IntOrString",
 ];
 
-/// The compressed text: a line of name and text for each type, below it, behind a tab, one of name, values and text
-/// for each field, all separated by tabs. Names of types are whole, texts are JSON, and values are joined by commas,
-/// `-` for any; behind `[]` they are those of items. Only types of the table are in it.
+/// The compressed text. Each type has a line with its name and text. Below it, each field has a line that begins with a
+/// tab and holds its name, values and text, separated by tabs. Type names are complete, texts are JSON, and values are
+/// joined by commas. `-` means any value. Values behind `[]` are those of the items. The text has only types of the
+/// table.
 pub(super) fn compressed(types: &BTreeMap<String, Value>, table: &str) -> Result<Vec<u8>> {
     let known = |name: &str| {
         let parts: Vec<&str> = name.split('.').collect();
@@ -34,7 +35,7 @@ pub(super) fn compressed(types: &BTreeMap<String, Value>, table: &str) -> Result
             writeln!(out, "\t{field}\t{}\t{}", values(property), text(property))?;
         }
     }
-    // Without a time, so that the same facts make the same file.
+    // No timestamp, so that the same facts produce the same file.
     let mut writer = GzBuilder::new().mtime(0).write(Vec::new(), Compression::best());
     writer.write_all(out.as_bytes())?;
     writer.finish().context("compressing the descriptions")

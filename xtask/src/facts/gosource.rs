@@ -1,4 +1,5 @@
-//! Reads Go struct declarations: which fields are pointers, which are left out when zero, and their protobuf numbers.
+//! Reads Go struct declarations: which fields are pointers, which fields are omitted when zero, and their protobuf
+//! numbers.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -14,8 +15,8 @@ pub(super) struct GoField {
     pub(super) omit_empty: bool,
     /// The tag says `omitzero`.
     pub(super) omit_zero: bool,
-    /// Protobuf field numbers from the outer struct to the field: more than one where JSON inlines a struct that is a
-    /// message of its own on the wire, none where the field is not on the wire.
+    /// Protobuf field numbers from the outer struct to the field. There are several where JSON inlines a struct that is
+    /// a message of its own on the wire, and none where the field is not on the wire.
     pub(super) wire: Vec<u32>,
 }
 
@@ -74,7 +75,7 @@ impl GoSources {
             let mut field = self.field(&target, json_name)?;
             match inlined.number {
                 Some(number) => field.wire.insert(0, number),
-                // Not on the wire: the envelope tells the version and kind of an object.
+                // Not on the wire: the envelope carries an object's version and kind.
                 None => field.wire.clear(),
             }
             Some(field)

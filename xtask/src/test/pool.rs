@@ -1,5 +1,6 @@
-//! The test programs of the workspace, two at a time: one that computes beside one that mostly waits for other programs. Never two
-//! that start clusters: a deadline that is missed on a busy machine says nothing of the product.
+//! Runs the test programs of the workspace two at a time: one that computes beside one that mostly waits for other
+//! programs. Two programs that start clusters never run together: a missed deadline on a busy machine says nothing
+//! about the product.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{BufRead, BufReader, Write};
@@ -14,26 +15,26 @@ use serde_json::Value;
 use super::repeat::Report;
 use crate::run;
 
-/// How many of the slowest tests are named at the end.
+/// How many of the slowest tests are listed at the end.
 const SLOWEST: usize = 10;
 
 /// The package whose programs start others and wait for them.
 const WAITING_PACKAGE: &str = "tombolo-tests";
 
-/// A test program that was built.
+/// A compiled test program.
 #[derive(Debug)]
 pub(super) struct Program {
     /// As cargo names it: the package and the target.
     name: String,
     path: PathBuf,
-    /// Folder of its package: tests find their files from there.
+    /// Folder of its package, which is the working directory that tests expect.
     folder: PathBuf,
 }
 
 /// Builds the test programs that `command`, a `cargo test`, would run.
 ///
 /// # Errors
-/// They cannot be built, or cargo's messages cannot be read.
+/// The programs do not build, or cargo's messages cannot be read.
 pub(super) fn build(command: &mut Command) -> Result<VecDeque<Program>> {
     command.args(["--no-run", "--message-format=json-render-diagnostics"]);
     eprintln!("$ {}", run::describe(command));
@@ -41,7 +42,7 @@ pub(super) fn build(command: &mut Command) -> Result<VecDeque<Program>> {
     let output = child.stdout.take().context("cargo test has no output")?;
     let mut programs = VecDeque::new();
     for line in BufReader::new(output).lines() {
-        let message: Value = serde_json::from_str(&line?).context("a message of cargo")?;
+        let message: Value = serde_json::from_str(&line?).context("cannot read a message of cargo")?;
         programs.extend(program(&message));
     }
     if !child.wait()?.success() {
@@ -50,7 +51,7 @@ pub(super) fn build(command: &mut Command) -> Result<VecDeque<Program>> {
     Ok(programs)
 }
 
-/// The program that a message of cargo is about; none for other messages.
+/// The program that a message of cargo describes; none for other messages.
 fn program(message: &Value) -> Option<Program> {
     let path = message["executable"].as_str()?;
     if message["profile"]["test"] != true {
@@ -64,7 +65,8 @@ fn program(message: &Value) -> Option<Program> {
     Some(Program { name: format!("{package} {kind} {target}"), path: path.into(), folder })
 }
 
-/// Runs the programs with what else `environment` sets; prints what each has printed once it has ended, and the slowest tests.
+/// Runs the programs with the variables of `environment`. Prints each program's output once it has ended, and the
+/// slowest tests.
 ///
 /// # Errors
 /// A program cannot be started or read.
@@ -106,7 +108,7 @@ fn lock<T, R>(what: &Mutex<T>, with: impl FnOnce(&mut T) -> R) -> R {
 }
 
 impl Program {
-    /// Runs it to its end: what it printed, whether all tests passed, and how long it took.
+    /// Runs the program to its end. Returns its output, whether all tests passed, and the duration.
     fn run(&self, environment: &Command) -> Result<(Vec<u8>, bool, Duration)> {
         let set: BTreeMap<_, _> = environment.get_envs().collect();
         let mut command = Command::new(&self.path);
@@ -117,7 +119,7 @@ impl Program {
                 None => command.env_remove(name),
             };
         }
-        // The times of single tests are an unstable option of libtest, which it has on every channel with this variable.
+        // Reporting times of single tests is an unstable option of libtest. This variable enables it on every channel.
         command.env("RUSTC_BOOTSTRAP", "1").args(["-Zunstable-options", "--report-time"]);
         let (started, name) = (Instant::now(), &self.name);
         let ended = command.stderr(Stdio::piped()).stdout(Stdio::piped()).output();
@@ -127,7 +129,7 @@ impl Program {
     }
 }
 
-/// The test that a line of libtest is about, and the seconds that it took.
+/// The test that a line of libtest names, and its duration in seconds.
 fn time(line: &str) -> Option<(&str, f64)> {
     let (name, rest) = line.strip_prefix("test ")?.split_once(" ... ")?;
     let time = rest.split_once('<')?.1.strip_suffix("s>")?;

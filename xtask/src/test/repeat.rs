@@ -1,4 +1,4 @@
-//! What a run of `cargo test` prints: whether any test ran, and which are worth a second run.
+//! Reads the output of `cargo test`: whether any test ran, and which tests are worth a second run.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use super::WITHOUT_CLUSTER_VARIABLE;
 use crate::run;
 
-/// More failures than this are no accident of a busy machine: nothing is repeated.
+/// More failures than this are not an accident of a busy machine: nothing is repeated.
 const REPEATED_MAX: usize = 5;
 
 /// One run of `cargo test`.
@@ -17,15 +17,15 @@ const REPEATED_MAX: usize = 5;
 pub(crate) struct Report {
     passed: BTreeSet<String>,
     failed: BTreeSet<String>,
-    /// Test programs that began, less those that came to their summary.
+    /// Test programs that started, minus those that printed their summary.
     unfinished: i64,
-    /// Tests that came to an end, by the summaries of the test programs.
+    /// Tests that finished, according to the summaries of the test programs.
     ran: u64,
     success: bool,
 }
 
-/// Runs `cargo test` with a filter. A filter that no test has is a failure: `cargo test` itself is content then. A test
-/// that cannot run fails too, whatever the environment allows: a skipped one would pass.
+/// Runs `cargo test` with a filter. A filter that matches no test is a failure, although `cargo test` itself succeeds
+/// then. A test that cannot run fails too, whatever the environment allows: a skipped test would count as passed.
 ///
 /// # Errors
 /// A test fails, none runs, or the command cannot be started.
@@ -36,35 +36,35 @@ pub(crate) fn run_some(command: &mut Command) -> Result<()> {
 }
 
 impl Report {
-    /// Runs the command; what it prints goes on to the terminal.
+    /// Runs the command and passes its output on to the terminal.
     ///
     /// # Errors
-    /// The command cannot be started, or what it prints cannot be read.
+    /// The command cannot be started, or its output cannot be read.
     pub(super) fn of(command: &mut Command) -> Result<Self> {
         let mut child = command.stdout(Stdio::piped()).spawn().context("cargo test does not start")?;
         let output = child.stdout.take().context("cargo test has no output")?;
         let mut report = Self::default();
         for line in BufReader::new(output).split(b'\n') {
-            let line = line.context("what cargo test prints cannot be read")?;
+            let line = line.context("cannot read the output of cargo test")?;
             let line = String::from_utf8_lossy(&line);
             writeln!(std::io::stdout(), "{line}")?;
             report.take(&line);
         }
-        report.success = child.wait().context("cargo test cannot be waited for")?.success();
+        report.success = child.wait().context("cannot wait for cargo test")?.success();
         Ok(report)
     }
 
-    /// Of several programs, none of which has failed yet.
+    /// The report of several programs, none of which has failed yet.
     pub(super) fn passing() -> Self {
         Self { success: true, ..Self::default() }
     }
 
-    /// Takes in whether one more program has passed.
+    /// Adds whether one more program has passed.
     pub(super) fn and(&mut self, success: bool) {
         self.success &= success;
     }
 
-    /// Takes in another run.
+    /// Adds the results of another run.
     pub(super) fn add(&mut self, other: Self) {
         self.passed.extend(other.passed);
         self.failed.extend(other.failed);
@@ -73,9 +73,9 @@ impl Report {
         self.success &= other.success;
     }
 
-    /// A line as libtest prints it.
+    /// Reads a line of libtest's output.
     pub(super) fn take(&mut self, line: &str) {
-        // The time that the test took.
+        // The duration of the test.
         let line = line.split_once(" <").filter(|_| line.ends_with("s>")).map_or(line, |(line, _)| line);
         let named = |outcome| line.strip_prefix("test ").and_then(|rest| rest.strip_suffix(outcome));
         if let Some(name) = named(" ... ok") {
@@ -94,12 +94,12 @@ impl Report {
         self.success
     }
 
-    /// Whether not one test ran beside those that were skipped, which count as passed.
+    /// Whether no test ran except skipped ones, which count as passed.
     pub(super) fn is_empty(&self, skipped: u64) -> bool {
         self.ran <= skipped
     }
 
-    /// Whether tests ran and none failed.
+    /// Fails unless tests ran and all of them passed.
     fn verdict(&self, line: &str) -> Result<()> {
         if !self.success {
             bail!("`{line}` failed: see above");
@@ -110,7 +110,7 @@ impl Report {
         Ok(())
     }
 
-    /// The tests that failed, when a second run can tell more: they are few, and no program ended in the middle of its tests.
+    /// The failed tests, if a second run can tell more: they are few, and no program ended in the middle of its tests.
     pub(super) fn worth_repeating(&self) -> Option<&BTreeSet<String>> {
         let few = (1..=REPEATED_MAX).contains(&self.failed.len());
         (!self.success && few && self.unfinished == 0).then_some(&self.failed)
@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(verdict(true, &format!("{none}{one}{none}")), Ok(()));
         assert_eq!(verdict(false, one), Err("`cargo test x` failed: see above".to_owned()));
         assert!(report(true, one).is_empty(1) && !report(true, &one.repeat(2)).is_empty(1));
-        // What a test prints may stand before its outcome.
+        // A test's own output can appear before its outcome.
         let noisy = one.replace("test a ... ok", "test a ... something printed\nok");
         assert_eq!(verdict(true, &noisy), Ok(()));
     }

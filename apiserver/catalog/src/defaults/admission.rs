@@ -1,4 +1,4 @@
-//! Webhooks and admission policies.
+//! Defaults of webhooks and admission policies.
 
 use serde_json::{Map, Value, json};
 
@@ -24,7 +24,7 @@ pub(super) fn default(kind: &str, map: &mut Map<String, Value>) {
     }
 }
 
-/// What `MatchResources` means when it does not say.
+/// Defaults of `MatchResources`.
 fn resources(constraints: &mut Map<String, Value>) {
     matching(constraints);
     scopes(constraints, "resourceRules");

@@ -1,4 +1,4 @@
-//! Defaults of claims of devices (`resource.k8s.io`): one device, unless another number or all are asked for.
+//! Defaults of device claims (`resource.k8s.io`): one device, unless the claim requests another number or all devices.
 
 use serde_json::{Map, Value, json};
 

@@ -9,7 +9,7 @@ use crate::qos::together;
 use tombolo_apicore::value::object_at;
 use tombolo_apicore::value::{at_mut, items_mut, or_default, or_insert, or_number};
 
-/// Defaults of a pod template: those of a pod that need not wait until there is one.
+/// Defaults of a pod template: the part of a pod's defaults that also applies to templates.
 pub(super) fn template(template: &mut Map<String, Value>) {
     pod_spec(object_at(template, "spec"));
 }
@@ -18,7 +18,7 @@ pub(super) fn template(template: &mut Map<String, Value>) {
 pub(super) fn pod(spec: &mut Map<String, Value>) {
     pod_spec(spec);
     if spec.get("terminationGracePeriodSeconds").and_then(Value::as_i64).is_some_and(|seconds| seconds < 0) {
-        // As kube-apiserver reads what was once allowed.
+        // kube-apiserver reads a negative value, which was once allowed, as 1.
         spec.insert("terminationGracePeriodSeconds".into(), json!(1));
     }
     or_insert(spec, "enableServiceLinks", true);
@@ -35,7 +35,7 @@ pub(super) fn pod(spec: &mut Map<String, Value>) {
     }
 }
 
-/// What the containers of a pod need is also what the pod as a whole needs, when it says so of some resources
+/// If the pod itself sets some resources, it also gets the sum of what its containers need
 /// (pkg/apis/core/v1/defaults.go, `defaultHugePagePodLimits` and `defaultPodRequests`).
 fn whole_pod(spec: &mut Map<String, Value>) {
     if spec.get("resources").and_then(Value::as_object).is_none_or(Map::is_empty) {
@@ -81,7 +81,7 @@ fn pod_spec(spec: &mut Map<String, Value>) {
     }
 }
 
-/// The two names of the service account field are kept equal.
+/// Keeps the two names of the service account field equal.
 fn service_account(spec: &mut Map<String, Value>) {
     let name = |spec: &Map<String, Value>, key: &str| {
         spec.get(key).and_then(Value::as_str).filter(|name| !name.is_empty()).map(str::to_owned)
@@ -93,7 +93,7 @@ fn service_account(spec: &mut Map<String, Value>) {
     }
 }
 
-/// On the host's network a container's port is the host's.
+/// On the host's network, the host port defaults to the container port.
 fn host_ports(spec: &mut Map<String, Value>) {
     for list in ["containers", "initContainers"] {
         for container in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
@@ -137,7 +137,7 @@ fn container(container: &mut Map<String, Value>) {
     }
 }
 
-/// What a container is limited to it also requests, unless it says otherwise.
+/// Requests default to the limits.
 fn requests(resources: &mut Map<String, Value>) {
     let Some(Value::Object(limits)) = resources.get("limits").cloned() else { return };
     let requests = object_at(resources, "requests");
@@ -168,7 +168,7 @@ fn http_get(action: &mut Value) {
     }
 }
 
-/// The host, the path, the tag and the digest of an image (github.com/distribution/reference).
+/// Host, path, tag and digest of an image (github.com/distribution/reference).
 static REFERENCE: LazyLock<Regex> = LazyLock::new(|| {
     const LABEL: &str = "[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?";
     const PART: &str = "[a-z0-9]+(?:(?:[.]|_{1,2}|-+)[a-z0-9]+)*";
@@ -181,8 +181,8 @@ static REFERENCE: LazyLock<Regex> = LazyLock::new(|| {
 /// Longest name of an image, in bytes.
 const IMAGE_LEN_MAX: usize = 255;
 
-/// Without a tag, or with `latest`, the image may change under its name. Of what is no name of an image nothing is
-/// known.
+/// Whether the image may change under its name: it has no digest, and no tag or the tag `latest`. False for a text that
+/// is not an image name.
 fn is_latest(image: &str) -> bool {
     let Some(parts) = REFERENCE.captures(image) else { return false };
     let short = parts.get(1).is_some_and(|path| path.len() <= IMAGE_LEN_MAX);
@@ -193,7 +193,7 @@ fn is_latest(image: &str) -> bool {
 const SOURCES_WITH_MODE: [(&str, &str); 4] =
     [("configMap", "items"), ("secret", "items"), ("projected", "sources"), ("downwardAPI", "items")];
 
-/// Mode of files in volumes that are made from objects: 0644.
+/// Mode of files in volumes that are filled from API objects: 0644.
 const FILE_MODE: i64 = 420;
 
 fn volume(volume: &mut Map<String, Value>) {
@@ -231,7 +231,7 @@ fn field_version(item: &mut Value) {
     }
 }
 
-/// Defaults of sources that persistent volumes have, too.
+/// Defaults of sources that pods and persistent volumes share.
 pub(super) fn disks(volume: &mut Map<String, Value>) {
     const DEFAULTS: [(&str, &[(&str, &str)]); 4] = [
         ("iscsi", &[("iscsiInterface", "default")]),

@@ -17,7 +17,7 @@ pub(super) fn volume(spec: &mut Map<String, Value>) {
     super::pod::disks(spec);
 }
 
-/// Defaults of a claim, also as a template of a StatefulSet.
+/// Defaults of a claim, also in the claim templates of a StatefulSet.
 pub(super) fn claim(map: &mut Map<String, Value>) {
     or_default(object_at(map, "spec"), "volumeMode", "Filesystem");
     or_insert(object_at(map, "status"), "phase", "Pending");

@@ -1,4 +1,4 @@
-//! Defaults of the kinds that make pods.
+//! Defaults of the kinds that create pods.
 
 use serde_json::{Map, Value, json};
 
@@ -6,7 +6,7 @@ use super::{pod, storage};
 use tombolo_apicore::value::object_at;
 use tombolo_apicore::value::{items_mut, or_default, or_insert};
 
-/// Annotation in which DaemonSets of apps/v1 carry the number of their template.
+/// Annotation in which DaemonSets of apps/v1 store the generation of their template.
 pub(crate) const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
 
 /// Defaults of a kind of the groups apps, batch and autoscaling.
@@ -21,7 +21,7 @@ pub(super) fn default(group_kind: (&str, &str), map: &mut Map<String, Value>) {
         ("apps", "StatefulSet") => stateful_set(object_at(map, "spec")),
         ("apps", "DaemonSet") => {
             daemon_set(object_at(map, "spec"));
-            // Counts changes of the template, in a field that only older versions have.
+            // The generation of the template was a field in older API versions.
             or_insert(object_at(object_at(map, "metadata"), "annotations"), TEMPLATE_GENERATION, "0");
         }
         ("batch", "Job") => {
@@ -37,7 +37,7 @@ pub(super) fn default(group_kind: (&str, &str), map: &mut Map<String, Value>) {
     }
 }
 
-/// The selector and the labels of a replication controller come from its template.
+/// The selector and the labels of a replication controller default to the labels of its template.
 pub(super) fn replication_controller(map: &mut Map<String, Value>) {
     let spec = object_at(map, "spec");
     let labels = spec
@@ -60,7 +60,7 @@ pub(super) fn replication_controller(map: &mut Map<String, Value>) {
     }
 }
 
-/// A job without labels takes those of its template.
+/// A job without labels gets those of its template.
 fn labels_from_template(map: &mut Map<String, Value>) {
     let labels = map.get("spec").map(|spec| spec["template"]["metadata"]["labels"].clone());
     let metadata = object_at(map, "metadata");

@@ -1,11 +1,11 @@
-//! The two fields of a claim that say what its volume is filled from (pkg/api/persistentvolumeclaim/util.go).
+//! The two fields of a claim that name the source of its volume's data (pkg/api/persistentvolumeclaim/util.go).
 
 use serde_json::{Map, Value};
 
 use tombolo_apicore::value::text;
 
-/// Fills the one field from the other. A source that only the newer field may name goes from the older one, unless the
-/// claim had a source before.
+/// Copies each field from the other. A source that only the newer field may name is removed from the older one, unless
+/// the claim had a source before.
 pub(super) fn settle_sources(claim: &mut Map<String, Value>, old: Option<&Value>) {
     let Some(Value::Object(spec)) = claim.get_mut("spec") else { return };
     let set = |value: Option<&Value>| value.is_some_and(|value| !value.is_null());
@@ -14,7 +14,7 @@ pub(super) fn settle_sources(claim: &mut Map<String, Value>, old: Option<&Value>
     let elsewhere = spec.get("dataSourceRef").is_some_and(|source| !text(source, &["namespace"]).is_empty());
     let ref_used = old.is_some_and(|old| !old["spec"]["dataSourceRef"].is_null());
     if elsewhere && !ref_used {
-        // Sources in other namespaces are not switched on.
+        // Sources in other namespaces are a feature that is not enabled.
         spec.remove("dataSourceRef");
     }
     if !had && !set(spec.get("dataSourceRef")) && !spec.get("dataSource").is_some_and(is_plain) {
@@ -28,7 +28,7 @@ pub(super) fn settle_sources(claim: &mut Map<String, Value>, old: Option<&Value>
     }
 }
 
-/// Whether every provisioner knows the source.
+/// Whether every provisioner supports the source.
 fn is_plain(source: &Value) -> bool {
     let (kind, group) = (text(source, &["kind"]), text(source, &["apiGroup"]));
     matches!((kind, group), ("PersistentVolumeClaim", "") | ("VolumeSnapshot", "snapshot.storage.k8s.io"))

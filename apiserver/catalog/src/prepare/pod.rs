@@ -1,4 +1,4 @@
-//! What the server writes into a pod, and what an update of its resources keeps.
+//! Fields that the server writes into a pod, and fields that a resize keeps.
 
 use serde_json::{Map, Value, json};
 
@@ -9,7 +9,7 @@ const AFFINITIES: [&str; 2] = ["podAffinity", "podAntiAffinity"];
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 
-/// Labels of the pod that its own selectors name by their keys become expressions: nobody looks them up later
+/// Turns the pod's labels that its selectors name in `matchLabelKeys` and `mismatchLabelKeys` into expressions
 /// (pkg/registry/core/pod/strategy.go, `mutatePodAffinity` and `mutateTopologySpreadConstraints`).
 pub(super) fn select_own_labels(pod: &mut Map<String, Value>) {
     let labels = pod.get("metadata").map(|metadata| metadata["labels"].clone()).unwrap_or_default();
@@ -46,7 +46,7 @@ fn expand(term: &mut Value, labels: &Value, lists: &[(&str, &str)]) {
     }
 }
 
-/// Takes out what belongs to features that are off by default (pkg/api/pod/util.go, `DropDisabledPodFields`).
+/// Removes fields of features that are off by default (pkg/api/pod/util.go, `DropDisabledPodFields`).
 pub(super) fn drop_disabled(group_kind: (&str, &str), object: &mut Value) {
     let path: &[&str] = match group_kind {
         ("", "Pod") => &["spec"],
@@ -76,7 +76,7 @@ pub(super) fn drop_disabled(group_kind: (&str, &str), object: &mut Value) {
     }
 }
 
-/// Only the resources may change. A list of other containers is left for the validation to refuse.
+/// Keeps only changes of resources. If the list has other containers, validation refuses it.
 pub(super) fn resize_only(new: &mut Value, old: &Value) {
     let wanted = new["spec"].clone();
     restrict(new, old);

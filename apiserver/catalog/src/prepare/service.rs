@@ -1,11 +1,11 @@
-//! What an update of a Service keeps of what was handed out, and what goes with its type.
+//! Allocated fields that an update of a Service keeps, and fields that it drops because of the new type.
 
 use serde_json::{Map, Value};
 
 use tombolo_apicore::value::put_below;
 use tombolo_apicore::value::{at, items, items_mut, text};
 
-/// The one address of a new Service is also the first of the list, where nobody has said so yet.
+/// Copies the single address of a new Service into the list of addresses, if the list is empty.
 pub(super) fn create(service: &mut Map<String, Value>) {
     let Some(Value::Object(spec)) = service.get_mut("spec") else { return };
     let unset = spec.get("clusterIPs").and_then(Value::as_array).is_none_or(Vec::is_empty);
@@ -23,7 +23,7 @@ pub(super) fn update(new: &mut Value, old: &Value) {
     drop_unneeded(new, old);
 }
 
-/// Older clients change the address without knowing of the list that it is the first of.
+/// Updates the list of addresses if an older client, which does not know the list, changed the single address.
 fn follow_address(new: &mut Value, old: &Value) {
     let (now, before) = (at(new, &["spec", "clusterIP"]), at(old, &["spec", "clusterIP"]));
     let same_list = at(new, &["spec", "clusterIPs"]) == at(old, &["spec", "clusterIPs"]);
@@ -34,7 +34,7 @@ fn follow_address(new: &mut Value, old: &Value) {
     }
 }
 
-/// Addresses and ports that were handed out stay with a service whose update does not name them.
+/// Keeps allocated addresses and ports that the update does not name.
 fn keep_allocated(new: &mut Value, old: &Value) {
     if text(new, &["spec", "type"]) == "ExternalName" || text(old, &["spec", "type"]) == "ExternalName" {
         return;
@@ -65,7 +65,7 @@ fn keep_allocated(new: &mut Value, old: &Value) {
     }
 }
 
-/// Values that the new type has no use for go, unless the update changes them: then it is refused as it stands
+/// Drops values that the new type does not use, unless the update changes them: validation then refuses the update
 /// (pkg/registry/core/service/strategy.go, dropTypeDependentFields).
 fn drop_unneeded(new: &mut Value, old: &Value) {
     let lost = |new: &Value, needed: fn(&Value) -> bool| needed(old) && !needed(new);
@@ -133,7 +133,7 @@ fn is_reached_from_outside(service: &Value) -> bool {
         || (kind(service) == "ClusterIP" && !items(service, &["spec", "externalIPs"]).is_empty())
 }
 
-/// Node ports that are set, in any order.
+/// Node ports that are set, in ascending order.
 fn node_ports(service: &Value) -> Vec<i64> {
     let set = items(service, &["spec", "ports"]).iter().filter_map(|port| port["nodePort"].as_i64());
     let mut ports: Vec<i64> = set.filter(|port| *port != 0).collect();

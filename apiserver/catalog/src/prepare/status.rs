@@ -1,4 +1,4 @@
-//! What the server itself writes into a status.
+//! Fields that the server writes into a status.
 
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
@@ -8,7 +8,7 @@ use tombolo_apicore::schema::format;
 use tombolo_apicore::value::object_at;
 use tombolo_apicore::value::{items, items_mut, text};
 
-/// The status of a new object, when there is one.
+/// The status of a new object, if it has one.
 pub(crate) fn initial(
     group_kind: (&str, &str),
     object: &Map<String, Value>,
@@ -21,7 +21,7 @@ pub(crate) fn initial(
             Some(json!({"phase": "Pending", "lastPhaseTransitionTime": format::seconds(now)}))
         }
         ("", "PersistentVolumeClaim") => Some(json!({"phase": "Pending"})),
-        // What this server answers itself is there as soon as it is said to be.
+        // An APIService that this server serves itself is available at once.
         ("apiregistration.k8s.io", _) => {
             let local = object.get("spec").is_none_or(|spec| spec["service"].is_null());
             local.then(|| {
@@ -44,7 +44,7 @@ pub(crate) fn initial(
     }
 }
 
-/// A new pod waits, at a gate if it has one.
+/// A new pod is pending. If it has scheduling gates, a condition says so.
 fn pod_status(pod: &Map<String, Value>, now: Timestamp) -> Value {
     let spec = pod.get("spec").unwrap_or(&Value::Null);
     let mut status = json!({"phase": "Pending", "qosClass": qos_class(spec)});
@@ -82,7 +82,7 @@ pub(super) fn settle(
     }
 }
 
-/// Old kubelets write back a status without what they do not know.
+/// Keeps fields that old kubelets do not know and so leave out of the status.
 fn pod(new: &mut Value, old: &Value) {
     let Some(map) = new.as_object_mut() else { return };
     let status = object_at(map, "status");
@@ -107,7 +107,7 @@ fn pod(new: &mut Value, old: &Value) {
     }
 }
 
-/// The one address is the first of the list: of two that differ the older field counts
+/// Keeps the single address and the first one of the list equal. If they differ, the older field wins
 /// (pkg/apis/core/v1/conversion.go).
 fn pod_addresses(status: &mut Map<String, Value>) {
     let one = status.get("podIP").filter(|address| *address != "").cloned().unwrap_or_default();
@@ -119,7 +119,7 @@ fn pod_addresses(status: &mut Map<String, Value>) {
     }
 }
 
-/// Notes when a volume changed its phase.
+/// Sets the time of a volume's last phase change.
 fn volume(new: &mut Value, old: &Value, now: Timestamp) {
     const WHEN: &str = "lastPhaseTransitionTime";
     let (before, changed) = (&old["status"][WHEN], old["status"]["phase"] != new["status"]["phase"]);
@@ -136,8 +136,8 @@ fn volume(new: &mut Value, old: &Value, now: Timestamp) {
     }
 }
 
-/// What was approved or denied stays as it was: only the approval speaks of it. One more or one less is left to the
-/// validation.
+/// Keeps conditions that approve or deny: only the approval subresource changes them. If one is added or removed,
+/// validation decides.
 fn keep_decisions(new: &mut Value, old: &Value) {
     for decision in ["Approved", "Denied"] {
         let of = |condition: &&Value| condition["type"] == decision;
@@ -152,7 +152,7 @@ fn keep_decisions(new: &mut Value, old: &Value) {
     }
 }
 
-/// Conditions without times get them.
+/// Sets missing times of conditions.
 fn stamp_conditions(new: &mut Value, old: &Value, now: Timestamp) {
     let now = Value::from(format::seconds(now));
     for condition in items_mut(new, &["status", "conditions"]) {

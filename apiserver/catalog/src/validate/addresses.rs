@@ -7,7 +7,7 @@ use super::field::{Errors, Field};
 const NO_ADDRESS: &str = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
 const NO_NETWORK: &str = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
 
-/// Reads an address as Go's old parser did: zeros may lead the parts of an IPv4 address.
+/// Reads an address like Go's old parser: the parts of an IPv4 address may have leading zeros.
 pub(super) fn sloppy(text: &str) -> Option<IpAddr> {
     if let Ok(address) = text.parse() {
         return Some(address);
@@ -29,7 +29,7 @@ fn is_mapped(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(address) if address.to_ipv4_mapped().is_some())
 }
 
-/// Checks an address in a field that is older than strict validation.
+/// Checks an address in a field that existed before strict validation.
 pub(super) fn address(field: &Field<'_, '_>, text: &str, errors: &mut Errors) {
     let problem = match (text.parse::<IpAddr>(), sloppy(text)) {
         (_, None) => NO_ADDRESS,
@@ -99,7 +99,7 @@ pub(super) fn masked(address: IpAddr, length: u8) -> IpAddr {
     }
 }
 
-/// Checks a network in a field that is older than strict validation.
+/// Checks a network in a field that existed before strict validation.
 pub(super) fn network(field: &Field<'_, '_>, text: &str, errors: &mut Errors) {
     let problem = match sloppy_network(text) {
         None => NO_NETWORK,

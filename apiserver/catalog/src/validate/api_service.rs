@@ -8,7 +8,7 @@ use tombolo_apicore::value::{int, text};
 const GROUP_PRIORITY_MAX: i64 = 20_000;
 const VERSION_PRIORITY_MAX: i64 = 1000;
 
-/// Checks what an APIService says.
+/// Checks an APIService.
 pub(super) fn check(object: &Value, errors: &mut Vec<FieldError>) {
     let spec = &object["spec"];
     let (group, version) = (text(spec, &["group"]), text(spec, &["version"]));

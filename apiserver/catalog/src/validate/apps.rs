@@ -8,8 +8,8 @@ use super::walk::top;
 use super::workload::matches;
 use super::{FieldError, claims, int_or_percent, names, pod};
 
-/// Checks one of these kinds. What cannot change is only checked in a new object, so that objects that were stored
-/// before a rule was made can still be written.
+/// Checks one of these kinds. Immutable parts are only checked in a new object, so that objects that were stored before
+/// a rule existed can still be written.
 pub(super) fn check(kind: &str, object: &Value, old: Option<&Value>, errors: &mut Errors) {
     let spec = top(object, "spec");
     match kind {
@@ -34,7 +34,7 @@ pub(super) fn check(kind: &str, object: &Value, old: Option<&Value>, errors: &mu
     }
 }
 
-/// Checks the selector, then the template where the selector can be read.
+/// Checks the selector, and the template if the selector is valid.
 fn required_selector(
     spec: &Field<'_, '_>,
     what: &str,
@@ -67,7 +67,7 @@ fn no_empty_selector(selector: &Field<'_, '_>, what: &str, errors: &mut Errors) 
     }
 }
 
-/// Without a selector nothing is selected.
+/// A missing selector matches nothing.
 fn selects_template(spec: &Field<'_, '_>, errors: &mut Errors) {
     let labels = spec.below("template.metadata.labels");
     let selector = spec.child("selector");
@@ -76,7 +76,7 @@ fn selects_template(spec: &Field<'_, '_>, errors: &mut Errors) {
     }
 }
 
-/// Pods that are replaced run for ever: they are restarted and have no deadline.
+/// Replicated pods run for ever: they are always restarted and have no deadline.
 fn endless(spec: &Field<'_, '_>, what: &str, errors: &mut Errors) {
     let pod = spec.below("template.spec");
     let policy = pod.child("restartPolicy");
@@ -160,7 +160,7 @@ fn stateful_set(spec: &Field<'_, '_>, is_new: bool, errors: &mut Errors) {
     endless(spec, "StatefulSet", errors);
 }
 
-/// Pods have a volume of the name of each claim.
+/// Each pod gets a volume named after each claim, so a claim needs a valid volume name.
 fn claim_volume(path: &str, name: &str, errors: &mut Errors) {
     if name.is_empty() {
         for field in ["persistentVolumeClaim.claimName", "name"] {

@@ -1,5 +1,5 @@
 //! Validation of HorizontalPodAutoscalers (pkg/apis/autoscaling/validation): bounds, the target, metrics that a
-//! controller can read, and how fast it may act.
+//! controller can read, and how fast the autoscaler may scale.
 
 use serde_json::Value;
 
@@ -7,7 +7,7 @@ use super::field::{Errors, Field};
 use super::names;
 use tombolo_apicore::schema::format::Quantity;
 
-/// What each type of metric is described by, in the order in which kube-apiserver looks at them.
+/// The field that describes each type of metric, in kube-apiserver's order.
 const SOURCES: [(&str, &str); 5] = [
     ("Object", "object"),
     ("External", "external"),
@@ -19,14 +19,14 @@ const SOURCE_TYPES: [&str; 5] = ["ContainerResource", "External", "Object", "Pod
 const STABILIZATION_SECONDS_MAX: i64 = 3600;
 const PERIOD_SECONDS_MAX: i64 = 1800;
 
-/// Whether a reference may leave out the group of what it names.
+/// Whether a reference may omit the API group of its object.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Group {
     Optional,
     Required,
 }
 
-/// Checks an autoscaler of any version. One that was stored with a target without a group keeps it.
+/// Checks an autoscaler of any version. A stored target without a group may keep its form.
 pub(super) fn check(object: &Value, old: Option<&Value>, errors: &mut Errors) {
     let spec = Field::root("spec", &object["spec"]);
     let [lowest, highest] = ["minReplicas", "maxReplicas"].map(|name| spec.child(name));
@@ -45,7 +45,7 @@ pub(super) fn check(object: &Value, old: Option<&Value>, errors: &mut Errors) {
     let target = spec.child("scaleTargetRef");
     let kept = old.is_some_and(|old| is_loose(&old["spec"]["scaleTargetRef"]));
     reference(&target, if kept { None } else { Some(Group::Required) }, errors);
-    // The first version has a metric of its own, which is one of the second for those who validate it.
+    // The first version has its own field for the metric; errors name the path in the second version.
     let percentage = spec.child("targetCPUUtilizationPercentage");
     if percentage.is_set() && percentage.int() < 1 {
         let path = "spec.metrics[0].resource.target.averageUtilization";
@@ -58,7 +58,7 @@ pub(super) fn check(object: &Value, old: Option<&Value>, errors: &mut Errors) {
     }
 }
 
-/// Whether a stored target would be refused today.
+/// Whether a stored target would be refused now.
 fn is_loose(target: &Value) -> bool {
     api_version_problem(target["apiVersion"].as_str().unwrap_or_default(), Group::Required).is_some()
 }
@@ -71,7 +71,7 @@ fn api_version_problem(version: &str, group: Group) -> Option<String> {
     }
 }
 
-/// Checks what an autoscaler names. `group` is none where the version of a stored reference is kept.
+/// Checks the object that an autoscaler names. `group` is `None` if the version of a stored reference is kept.
 fn reference(reference: &Field<'_, '_>, group: Option<Group>, errors: &mut Errors) {
     for field in ["kind", "name"] {
         reference.child(field).check_required(names::path_segment, errors);
@@ -235,7 +235,7 @@ fn scaling(rules: &Field<'_, '_>, errors: &mut Errors) {
     }
 }
 
-/// What is wrong with the name of a resource of containers.
+/// The problems with the name of a container resource.
 fn container_resource(name: &str) -> Vec<String> {
     let problems = names::qualified_name(name);
     let is_standard =

@@ -17,14 +17,14 @@ use tombolo_apicore::value::text;
 pub(super) use self::status::check as status;
 pub(super) use self::update::check as update;
 
-/// Pods of a Job with indexes that run side by side, at most; also how many of them may fail.
+/// Maximum parallelism of an indexed Job; also the maximum number of failed indexes.
 const INDEXED_MAX: i64 = 100_000;
-/// More indexes than this are counted with less detail.
+/// Above this number of indexes, a Job with `backoffLimitPerIndex` has stricter limits.
 const COMPLETIONS_SOFT_MAX: i64 = 100_000;
-/// What runs side by side, and what may fail, of a Job with more indexes than that.
+/// Maximum parallelism and maximum failed indexes of such a Job.
 const MANY_INDEXES_MAX: i64 = 10_000;
 const MANAGER_LEN_MAX: usize = 63;
-/// Names of the Jobs of a CronJob get a suffix of eleven characters and must stay labels.
+/// The names of a CronJob's Jobs get a suffix of eleven characters and must be valid labels.
 const CRON_JOB_NAME_LEN_MAX: usize = 52;
 
 /// Checks a Job or a CronJob.
@@ -62,7 +62,7 @@ fn is_indexed(spec: &Field<'_, '_>) -> bool {
     spec.child("completionMode").text() == "Indexed"
 }
 
-/// The selector is the server's, unless its author takes over with `manualSelector`.
+/// Checks the selector and the labels that the server generates, unless `manualSelector` is set.
 fn generated_selector(object: &Value, errors: &mut Errors) {
     let spec = top(object, "spec");
     let selector = spec.child("selector");
@@ -95,7 +95,7 @@ fn generated_selector(object: &Value, errors: &mut Errors) {
     }
 }
 
-/// Checks the spec of a Job, also as the template of a CronJob.
+/// Checks the spec of a Job, also in the template of a CronJob.
 fn job_spec(spec: &Field<'_, '_>, errors: &mut Errors) {
     let counts = [
         "parallelism",
@@ -169,7 +169,7 @@ fn indexed(spec: &Field<'_, '_>, errors: &mut Errors) {
     }
 }
 
-/// Pods of a Job end, so they are never restarted for ever.
+/// Pods of a Job must end, so they are never always restarted.
 fn restart(spec: &Field<'_, '_>, errors: &mut Errors) {
     let policy = spec.below("template.spec.restartPolicy");
     match policy.text() {
@@ -209,10 +209,10 @@ fn cron_job(object: &Value, old: Option<&Value>, errors: &mut Errors) {
     }
 }
 
-/// Parts of the name of a time zone are no longer.
+/// Maximum length of a part of a time zone's name.
 const ZONE_PART_LEN_MAX: usize = 14;
 
-/// What is wrong with the name of a time zone. A machine that has no time zones cannot tell those that exist.
+/// The problem with the name of a time zone. On a machine without time zone data, unknown names are not detected.
 fn time_zone_problem(zone: &str) -> Option<String> {
     if zone.is_empty() {
         return Some("timeZone must be nil or non-empty string".to_owned());

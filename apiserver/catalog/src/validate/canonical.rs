@@ -1,4 +1,4 @@
-//! Addresses and networks that must be written in their shortest form, and networks within networks.
+//! Addresses and networks that must be in canonical (shortest) form, and networks within networks.
 
 use std::net::IpAddr;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::addresses::{address, masked, network, sloppy, sloppy_network};
 use super::field::{Errors, Field};
 
-/// Checks an address in its shortest form.
+/// Checks that an address is in canonical form.
 pub(super) fn check_address(field: &Field<'_, '_>, errors: &mut Errors) {
     let before = errors.len();
     address(field, field.text(), errors);
@@ -16,14 +16,14 @@ pub(super) fn check_address(field: &Field<'_, '_>, errors: &mut Errors) {
     }
 }
 
-/// What is wrong with an address as the name of an object.
+/// The problem with an address as the name of an object.
 pub(super) fn address_problem(name: &str) -> Option<String> {
     let (value, mut errors) = (Value::from(name), Vec::new());
     check_address(&Field::root("", &value), &mut errors);
     errors.into_iter().next().map(|error| error.detail)
 }
 
-/// Checks a network in its shortest form.
+/// Checks that a network is in canonical form.
 pub(super) fn check_network(field: &Field<'_, '_>, errors: &mut Errors) {
     let before = errors.len();
     network(field, field.text(), errors);
@@ -32,7 +32,7 @@ pub(super) fn check_network(field: &Field<'_, '_>, errors: &mut Errors) {
     }
 }
 
-/// Checks the address of an interface: an address with the length of its network.
+/// Checks the address of an interface: an address with the prefix length of its network.
 pub(super) fn check_interface(field: &Field<'_, '_>, errors: &mut Errors) {
     match sloppy_network(field.text()) {
         None => {
@@ -49,7 +49,7 @@ fn is_written(field: &Field<'_, '_>, canonical: &str, errors: &mut Errors) {
     }
 }
 
-/// Whether all of the inner network, and not only that, is in the outer one.
+/// Whether the inner network is completely in the outer one, and smaller.
 pub(super) fn strictly_contains(outer: (IpAddr, u8), inner: (IpAddr, u8)) -> bool {
     let ((outer, length), (inner, inner_length)) = (outer, inner);
     let is_same_family = outer.is_ipv4() == inner.is_ipv4();

@@ -1,5 +1,4 @@
-//! Validation of certificate signing requests, and what may become of them by path
-//! (pkg/apis/certificates/validation).
+//! Validation of certificate signing requests, and of their updates by subresource (pkg/apis/certificates/validation).
 
 use std::cmp::Ordering;
 use std::collections::HashSet;
@@ -75,8 +74,8 @@ pub(super) fn check(object: &Value, old: Option<&Value>, errors: &mut Errors) {
     conditions(&top(object, CONDITIONS), old, errors);
 }
 
-/// Whether a text is the base64 of a PEM block of the right type. Whether a certificate can be made of it is for the
-/// signer to say.
+/// Whether a text is the base64 form of a PEM block of the right type. The signer decides whether it can issue a
+/// certificate for it.
 fn is_request(text: &str) -> bool {
     let Ok(bytes) = STANDARD.decode(text) else { return false };
     let Ok(pem) = String::from_utf8(bytes) else { return false };
@@ -115,7 +114,8 @@ fn signer_name(signer: &Field<'_, '_>, errors: &mut Errors) {
     }
 }
 
-/// Types of conditions that are there once, if the stored ones are; a decision is either for or against.
+/// Each type of condition occurs once, and a request is not both approved and denied, unless the stored conditions
+/// already break this.
 fn conditions(list: &Field<'_, '_>, old: Option<&Value>, errors: &mut Errors) {
     let before = old.map_or(&[][..], |old| items(old, &["status", "conditions"]));
     let types = |list: &[Value]| -> HashSet<String> {

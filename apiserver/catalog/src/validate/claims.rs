@@ -1,4 +1,4 @@
-//! Validation of claims, also where pods make them.
+//! Validation of claims, including those in pods and StatefulSets.
 
 use serde_json::Value;
 
@@ -11,10 +11,10 @@ use tombolo_apicore::value::{at, text};
 
 const MODES: [&str; 4] = ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
 const SINGLE: &str = "ReadWriteOncePod";
-/// How classes were named before there was a field.
+/// Annotation that named the class before the field existed.
 const CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 
-/// Checks how volumes may be mounted.
+/// Checks the access modes.
 pub(super) fn access_modes(modes: &Field<'_, '_>, detail: &str, errors: &mut Errors) {
     if modes.is_empty() {
         errors.push(modes.required(detail));
@@ -35,7 +35,7 @@ fn single(modes: &Field<'_, '_>, errors: &mut Errors) {
     }
 }
 
-/// Checks both the modes and that they go together.
+/// Checks the access modes and that they can be combined.
 pub(super) fn modes(spec: &Field<'_, '_>, detail: &str, errors: &mut Errors) {
     let modes = spec.child("accessModes");
     access_modes(&modes, detail, errors);
@@ -47,7 +47,7 @@ pub(super) fn claim(claim: &Value, errors: &mut Errors) {
     spec(&Field::root("spec", &claim["spec"]), errors);
 }
 
-/// Checks what pods make claims from.
+/// Checks a template for claims.
 pub(super) fn template(template: &Field<'_, '_>, errors: &mut Errors) {
     const OTHERS: [(&str, &str); 10] = [
         ("name", "name"),
@@ -74,7 +74,7 @@ pub(super) fn template(template: &Field<'_, '_>, errors: &mut Errors) {
     spec(&template.child("spec"), errors);
 }
 
-/// Checks what is claimed.
+/// Checks the spec of a claim.
 pub(super) fn spec(spec: &Field<'_, '_>, errors: &mut Errors) {
     let detail = "at least 1 access mode is required";
     let modes = spec.child("accessModes");
@@ -98,7 +98,7 @@ pub(super) fn spec(spec: &Field<'_, '_>, errors: &mut Errors) {
     spec.child("volumeAttributesClassName").check(names::dns1123_subdomain, errors);
 }
 
-/// The wanted size is reported as an entry of the resources.
+/// Checks the requested size. Errors are reported at the entry of the resources.
 fn storage(resources: &Field<'_, '_>, wanted: &Value, errors: &mut Errors) {
     let key = resources.key("storage");
     let size = key.with_itself(wanted);
@@ -111,7 +111,7 @@ fn storage(resources: &Field<'_, '_>, wanted: &Value, errors: &mut Errors) {
     }
 }
 
-/// What a volume is filled from is said in one field, or the same in both.
+/// A data source is in one field, or the same in both.
 fn sources(spec: &Field<'_, '_>, errors: &mut Errors) {
     let (old, new) = (spec.child("dataSource"), spec.child("dataSourceRef"));
     for source in [&old, &new] {
@@ -174,7 +174,7 @@ pub(super) fn update(new: &Value, old: &Value, errors: &mut Errors) {
     }
 }
 
-/// The new specification with what may change put back to what it was.
+/// The new spec with the mutable fields reset to their old values.
 fn fixed(new: &Value, old: &Value, class_is_new: bool) -> Value {
     let mut spec = new["spec"].clone();
     let before = &old["spec"];
@@ -203,7 +203,7 @@ fn fixed(new: &Value, old: &Value, class_is_new: bool) -> Value {
     spec
 }
 
-/// A claim never gets smaller than its volume is.
+/// The requested size never drops below the volume's size.
 fn size(new: &Value, old: &Value, errors: &mut Errors) {
     let amount =
         |value: &Value| Quantity::parse(value.as_str().unwrap_or_default()).unwrap_or(Quantity::ZERO);
@@ -244,7 +244,7 @@ pub(super) fn status(new: &Value, errors: &mut Errors) {
     }
 }
 
-/// Reports an amount below zero; whether it did.
+/// Reports a negative amount. Returns whether it did.
 fn basic(amount: &Field<'_, '_>, errors: &mut Errors) -> bool {
     let units = parse(amount).ok().and_then(|amount| amount.rounded_up().units()).unwrap_or_default();
     if units < 0 {

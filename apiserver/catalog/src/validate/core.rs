@@ -7,12 +7,12 @@ use super::pod::status as pod_status;
 use super::{FieldError, IMMUTABLE, claims, endpoints, names, node, pod, quota, service, volume, workload};
 use tombolo_apicore::value::{at, text};
 
-/// Together the values of a ConfigMap or Secret may not be larger, in bytes.
+/// Maximum total size of the values of a ConfigMap or Secret in bytes.
 const DATA_LEN_MAX: usize = 1024 * 1024;
 
-/// Checks an object of the core group; `old` is what an update replaces.
+/// Checks an object of the core group; `old` is the object that an update replaces.
 pub(super) fn check(kind: &str, object: &Value, old: Option<&Value>, errors: &mut Errors) {
-    // What is stored was right when it came, by the rules of its time.
+    // A stored object was valid by the rules of its time.
     let same_spec = old.is_some_and(|old| {
         old["spec"] == object["spec"]
             && at(old, &["metadata", "annotations"]) == at(object, &["metadata", "annotations"])
@@ -36,7 +36,7 @@ pub(super) fn check(kind: &str, object: &Value, old: Option<&Value>, errors: &mu
     }
 }
 
-/// Checks what an update of an object itself changes.
+/// Checks an update of an object itself.
 pub(super) fn update(kind: &str, new: &Value, old: &Value, errors: &mut Errors) {
     match kind {
         "Pod" => pod::update::pod(new, old, errors),
@@ -141,7 +141,7 @@ fn secret(object: &Value, errors: &mut Errors) {
     }
 }
 
-/// Credentials for a registry are a JSON object.
+/// Registry credentials must be a JSON object.
 fn docker(config: &Field<'_, '_>, errors: &mut Errors) {
     use base64::Engine as _;
     if !config.is_set() {
@@ -157,7 +157,7 @@ fn docker(config: &Field<'_, '_>, errors: &mut Errors) {
     errors.push(config.invalid_value("<secret contents redacted>", problem));
 }
 
-/// Once `immutable` is set neither it nor the data can change.
+/// Once `immutable` is set, neither it nor the data can change.
 fn sealed(new: &Value, old: &Value, data: &[&str], errors: &mut Errors) {
     if old["immutable"] != true {
         return;
@@ -173,7 +173,7 @@ fn sealed(new: &Value, old: &Value, data: &[&str], errors: &mut Errors) {
     }
 }
 
-/// Finalizers whose name needs no domain.
+/// Finalizers that may have a name without a domain.
 const PLAIN_FINALIZERS: [&str; 3] = ["kubernetes", "orphan", "foregroundDeletion"];
 
 fn finalizer(at: &Field<'_, '_>, name: &str, errors: &mut Errors) {
@@ -189,7 +189,7 @@ fn namespace(object: &Value, errors: &mut Errors) {
     finalizers.items().for_each(|one| finalizer(&finalizers, one.text(), errors));
 }
 
-/// A namespace is going away when it was deleted, and not before.
+/// The phase of a namespace is Terminating if and only if it was deleted.
 fn phase(new: &Value, errors: &mut Errors) {
     let (phase, text) = match at(new, &["metadata", "deletionTimestamp"]).is_null() {
         true => ("Active", "may only be 'Active' if `deletionTimestamp` is empty"),

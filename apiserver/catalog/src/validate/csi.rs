@@ -51,7 +51,7 @@ fn token_requests(tokens: &Field<'_, '_>, errors: &mut Errors) {
     }
 }
 
-/// Checks the spec of a node. What a driver says of itself stays, but for how many volumes fit.
+/// Checks the spec of a node. A driver's entry is immutable, except the number of volumes.
 pub(super) fn node(spec: &Field<'_, '_>, old: Option<&Value>, errors: &mut Errors) {
     let drivers = spec.child("drivers");
     let mut seen = HashSet::new();
@@ -86,7 +86,7 @@ pub(super) fn node(spec: &Field<'_, '_>, old: Option<&Value>, errors: &mut Error
     }
 }
 
-/// Keys are reported at the driver.
+/// Checks topology keys. Errors are reported at the driver.
 fn topology_keys(driver: &Field<'_, '_>, errors: &mut Errors) {
     let mut seen = HashSet::new();
     for key in driver.child("topologyKeys").texts() {

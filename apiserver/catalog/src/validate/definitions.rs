@@ -1,15 +1,15 @@
-//! What of a CustomResourceDefinition never changes.
+//! Immutable fields of a CustomResourceDefinition.
 
 use serde_json::Value;
 
 use super::{FieldError, IMMUTABLE};
 use tombolo_apicore::value::{at, items};
 
-/// Checks what an update changes.
+/// Checks an update.
 pub(super) fn update(new: &Value, old: &Value, errors: &mut Vec<FieldError>) {
     let condition = |own: &Value| own["type"] == "Established" && own["status"] == "True";
     let established = items(old, &["status", "conditions"]).iter().any(condition);
-    // What objects are stored under never changes, what they look like not once they may exist.
+    // Fields that determine the storage key never change. The others do not change once the definition is established.
     for (path, always) in [
         (&["spec", "scope"][..], false),
         (&["spec", "names", "kind"], false),

@@ -1,5 +1,5 @@
-//! Validation of resource.k8s.io: what is claimed, and the classes of what can be claimed
-//! (pkg/apis/resource/validation). What is offered has a file of its own.
+//! Validation of resource.k8s.io: claims and device classes (pkg/apis/resource/validation). Resource slices have their
+//! own file.
 
 mod capacity;
 mod slices;
@@ -30,7 +30,7 @@ const REFERENCE: &str =
     "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'";
 const IDENTIFIER: &str = "a valid C identifier must start with alphabetic character or '_', followed by a string of alphanumeric characters or '_' (e.g. 'my_name',  or 'MY_NAME',  or 'MyName', regex used for validation is '[A-Za-z_][A-Za-z0-9_]*')";
 
-/// Checks one of these kinds. Claims do not change once they are made.
+/// Checks one of these kinds. Claims are immutable.
 pub(super) fn check(kind: &str, object: &Value, old: Option<&Value>, errors: &mut Errors) {
     match kind {
         "ResourceClaim" if old.is_none() => claim(&top(object, "spec.devices"), errors),
@@ -84,7 +84,7 @@ fn claim(devices: &Field<'_, '_>, errors: &mut Errors) {
     }
 }
 
-/// Items of a set whose key is their name.
+/// Checks that the names in a list are unique.
 fn unique_names(list: &Field<'_, '_>, errors: &mut Errors) {
     let mut seen = HashSet::new();
     for item in list.items() {
@@ -116,7 +116,7 @@ fn request(request: &Field<'_, '_>, errors: &mut Errors) {
     }
 }
 
-/// Which devices are asked for, and how many.
+/// Checks which devices are requested, and how many.
 fn choice(choice: &Field<'_, '_>, errors: &mut Errors) {
     choice.child("deviceClassName").check_required(names::dns1123_subdomain, errors);
     selectors(&choice.child("selectors"), errors);
@@ -138,7 +138,7 @@ fn selectors(list: &Field<'_, '_>, errors: &mut Errors) {
     if list.overfull(SELECTORS_MAX, errors) {
         return;
     }
-    // Whether the expressions can be read is for those to say who evaluate them.
+    // CEL expressions are validated where they are evaluated.
     for selector in list.items() {
         let cel = selector.child("cel");
         if !cel.is_set() {
@@ -188,7 +188,7 @@ fn attribute(name: &Field<'_, '_>, errors: &mut Errors) {
     }
 }
 
-/// Checks the name of an attribute or a capacity, which may have a domain; errors are reported at `field`.
+/// Checks the name of an attribute or a capacity, which may have a domain. Errors are reported at `field`.
 fn qualified(field: &Field<'_, '_>, name: &str, errors: &mut Errors) {
     match name.split('/').collect::<Vec<_>>()[..] {
         [name] => identifier(field, name, errors),
@@ -216,7 +216,7 @@ fn identifier(field: &Field<'_, '_>, name: &str, errors: &mut Errors) {
     }
 }
 
-/// Checks a list of names of requests, `request` or `request/alternative`.
+/// Checks a list of request names: `request` or `request/alternative`.
 fn references(list: &Field<'_, '_>, named: &Requests<'_>, errors: &mut Errors) {
     if list.overfull(REQUESTS_MAX, errors) {
         return;
@@ -243,7 +243,7 @@ fn reference(name: &Field<'_, '_>, named: &Requests<'_>, errors: &mut Errors) {
     }
 }
 
-/// Checks what is handed to a driver as it is.
+/// Checks opaque parameters for a driver.
 fn opaque(opaque: &Field<'_, '_>, errors: &mut Errors) {
     if !opaque.is_set() {
         errors.push(opaque.required(""));

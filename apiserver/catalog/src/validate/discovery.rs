@@ -12,7 +12,7 @@ const PORTS_MAX: usize = 20_000;
 const HINTS_MAX: usize = 8;
 const TOPOLOGY_MAX: usize = 16;
 
-/// Checks a slice. Endpoints that stay as they are are kept.
+/// Checks a slice. Endpoints that an update does not change are not checked again.
 pub(super) fn check(object: &Value, old: Option<&Value>, errors: &mut Errors) {
     let kind = top(object, "addressType");
     match kind.text() {
@@ -78,7 +78,7 @@ fn endpoint(endpoint: &Field<'_, '_>, kind: &str, errors: &mut Errors) {
     hints(&endpoint.child("hints"), errors);
 }
 
-/// Addresses of the second family came when their form was already checked.
+/// Checks an address. IPv6 addresses must be in canonical form, because they were introduced after that rule.
 fn of_family(list: &Field<'_, '_>, address: &Field<'_, '_>, kind: &str, errors: &mut Errors) {
     let before = errors.len();
     match kind {
@@ -101,7 +101,7 @@ fn hints(hints: &Field<'_, '_>, errors: &mut Errors) {
     hint(&hints.child("forNodes"), |name| names::dns1123_subdomain(name).into_iter().collect(), errors);
 }
 
-/// Tells whether there are too many.
+/// Checks a list of hints. Returns whether it has too many.
 fn hint(list: &Field<'_, '_>, grammar: impl Fn(&str) -> Vec<String>, errors: &mut Errors) -> bool {
     if list.overfull(HINTS_MAX, errors) {
         return true;

@@ -1,4 +1,4 @@
-//! The grammars of names that carry a domain: of programs (`acme.io/controller`), of webhooks, of drivers.
+//! Grammars of names with a domain: of controllers (`acme.io/controller`), webhooks and drivers.
 
 use super::field::{Errors, Field};
 use super::{FieldError, names};
@@ -7,7 +7,7 @@ const DRIVER_NAME_LEN_MAX: usize = 63;
 const WILDCARD: &str = "a wildcard DNS-1123 subdomain must start with '*.', followed by a valid DNS subdomain, which must consist of lower case alphanumeric characters, '-' or '.' and end with an alphanumeric character (e.g. '*.example.com', regex used for validation is '\\*\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
 const PATH: &str = "Invalid path (regex used for validation is '[A-Za-z0-9/\\-._~%!$&'()*+,;=:]+')";
 
-/// Reports what is no path below a domain, such as `acme.io/foo`.
+/// Reports a text that is not a path below a domain, such as `acme.io/foo`.
 pub(super) fn prefixed_path(at: &Field<'_, '_>, errors: &mut Errors) {
     let text = at.text();
     if text.is_empty() {
@@ -28,12 +28,12 @@ pub(super) fn prefixed_path(at: &Field<'_, '_>, errors: &mut Errors) {
     }
 }
 
-/// Reports what is no domain of three parts or more.
+/// Reports a text that is not a domain of at least three parts.
 pub(super) fn fully_qualified(at: &Field<'_, '_>, errors: &mut Errors) {
     qualified(at, at.text(), 3, "three", errors);
 }
 
-/// Reports what is no domain name of two parts or more; it may end with a dot.
+/// Reports a text that is not a domain name of at least two parts; a trailing dot is allowed.
 pub(super) fn host(at: &Field<'_, '_>, errors: &mut Errors) {
     let name = at.text().strip_suffix('.').unwrap_or(at.text());
     let before = errors.len();
@@ -56,18 +56,18 @@ fn qualified(at: &Field<'_, '_>, name: &str, parts_min: usize, number: &str, err
     }
 }
 
-/// What is wrong with a host of which the first label stands for any.
+/// The problem with a host name whose first label is a wildcard.
 pub(super) fn wildcard_subdomain(text: &str) -> Option<String> {
     let is_wildcard = text.strip_prefix("*.").is_some_and(|rest| names::dns1123_subdomain(rest).is_none());
     (!is_wildcard).then(|| WILDCARD.to_owned())
 }
 
-/// Reports what is no name of a driver: a domain in any case.
+/// Reports a text that is not a driver name: a domain, in upper or lower case.
 pub(super) fn driver(at: &Field<'_, '_>, errors: &mut Errors) {
     driver_name(at, at.text(), errors);
 }
 
-/// The same for a name that is a part of a value.
+/// The same for a name that is part of a value.
 pub(super) fn driver_name(at: &Field<'_, '_>, name: &str, errors: &mut Errors) {
     if name.is_empty() {
         errors.push(at.required(""));
@@ -80,7 +80,7 @@ pub(super) fn driver_name(at: &Field<'_, '_>, name: &str, errors: &mut Errors) {
     errors.extend(problem.map(|problem| at.invalid_value(name, problem)));
 }
 
-/// Reports what is no name of a class of objects or of a program that makes them.
+/// Reports a text that is not the name of a provisioner.
 pub(super) fn provisioner(at: &Field<'_, '_>, errors: &mut Errors) {
     match at.text() {
         "" => errors.push(at.required("")),

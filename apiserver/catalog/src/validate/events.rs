@@ -1,5 +1,5 @@
-//! Validation of events of both groups (pkg/apis/core/validation/events.go). Errors of the newer group name the
-//! fields of the older one, because both are one kind within kube-apiserver.
+//! Validation of events of both API groups (pkg/apis/core/validation/events.go). Errors of the newer group name the
+//! fields of the older one, because kube-apiserver converts both to one kind.
 
 use serde_json::Value;
 
@@ -10,7 +10,7 @@ use super::walk::top;
 const NAME_LEN_MAX: usize = 128;
 const NOTE_LEN_MAX: usize = 1024;
 
-/// What an event of `events.k8s.io` keeps for life: its name there, and the name under which errors report it.
+/// Immutable fields of an `events.k8s.io` event: the name there, and the name in errors.
 const KEPT: [(&str, &str); 13] = [
     ("regarding", "involvedObject"),
     ("reason", "reason"),
@@ -27,7 +27,7 @@ const KEPT: [(&str, &str); 13] = [
     ("reportingInstance", "reportingInstance"),
 ];
 
-/// Names of what both groups know under different names: object, reporter and message.
+/// Names of fields that both groups name differently: object, reporter and message.
 struct Names {
     object: &'static str,
     reporter: &'static str,
@@ -111,7 +111,7 @@ fn newer_update(object: &Value, old: &Value, errors: &mut Errors) {
     for (field, shown) in KEPT {
         if object[field] != old[field] {
             let field = match &object[field] {
-                // Times are pointers in Go, whose absence is not an empty text.
+                // An absent value is shown as an empty text, except the event time, which is a pointer in Go.
                 Value::Null if old[field].is_string() && field != "eventTime" => "".into(),
                 value => value.clone(),
             };

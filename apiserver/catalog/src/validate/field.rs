@@ -1,4 +1,4 @@
-//! A value of an object and the way to it. The way is written out only when something is wrong.
+//! A value of an object with its path. The path is formatted only for an error.
 
 use std::fmt::{self, Display, Write as _};
 
@@ -7,15 +7,15 @@ use serde_json::Value;
 use super::FieldError;
 use tombolo_apicore::field_error::ErrorKind;
 
-/// What was found wrong.
+/// The errors found.
 pub(super) type Errors = Vec<FieldError>;
 
-/// Tells what is wrong with a text; `None` when nothing is.
+/// Returns the problem with a text; `None` if it is valid.
 pub(super) type Grammar = fn(&str) -> Option<String>;
 
 const NEGATIVE: &str = "must be greater than or equal to 0";
 
-/// A value at a path. `'v` is the life of the object, `'p` that of the steps of the path.
+/// A value at a path. `'v` is the lifetime of the object, `'p` that of the path segments.
 #[derive(Clone, Copy)]
 pub(super) struct Field<'p, 'v> {
     value: &'v Value,
@@ -31,27 +31,27 @@ enum Step<'p> {
 }
 
 impl<'p, 'v> Field<'p, 'v> {
-    /// A value where a path begins; the name may be a path itself.
+    /// A value at the start of a path; the name may itself be a path.
     pub(super) fn root(name: &'p str, value: &'v Value) -> Self {
         Self { value, above: None, step: Step::Name(name) }
     }
 
-    /// The value itself; null when it is not there.
+    /// The value itself; null if it is missing.
     pub(super) fn value(&self) -> &'v Value {
         self.value
     }
 
-    /// A member.
+    /// A member of an object.
     pub(super) fn child<'c>(&'c self, name: &'c str) -> Field<'c, 'v> {
         Field { value: &self.value[name], above: Some(self), step: Step::Name(name) }
     }
 
-    /// Another value that is reported as if it were a member.
+    /// Another value, reported as if it were a member.
     pub(super) fn with<'c>(&'c self, name: &'c str, value: &'v Value) -> Field<'c, 'v> {
         Field { value, above: Some(self), step: Step::Name(name) }
     }
 
-    /// Another value that is reported here.
+    /// Another value, reported at this path.
     pub(super) fn with_itself(&self, value: &'v Value) -> Self {
         Self { value, ..*self }
     }
@@ -66,12 +66,12 @@ impl<'p, 'v> Field<'p, 'v> {
         Field { value: &self.value[index], above: Some(self), step: Step::Index(index) }
     }
 
-    /// The items of a list; none when it is not there.
+    /// The items of a list; empty if it is missing.
     pub(super) fn items(&self) -> impl Iterator<Item = Field<'_, 'v>> {
         (0..self.list().len()).map(|index| self.index(index))
     }
 
-    /// The entries of a map; none when it is not there.
+    /// The entries of a map; empty if it is missing.
     pub(super) fn entries(&self) -> impl Iterator<Item = (&'v str, Field<'_, 'v>)> {
         let members = self.value.as_object().into_iter().flatten();
         members.map(|(key, value)| {
@@ -80,32 +80,32 @@ impl<'p, 'v> Field<'p, 'v> {
         })
     }
 
-    /// The plain items of a list.
+    /// The values of a list.
     pub(super) fn list(&self) -> &'v [Value] {
         self.value.as_array().map_or(&[], Vec::as_slice)
     }
 
-    /// The text; empty when it is not there.
+    /// The text; empty if it is missing.
     pub(super) fn text(&self) -> &'v str {
         self.value.as_str().unwrap_or_default()
     }
 
-    /// The whole number; zero when it is not there.
+    /// The integer; zero if it is missing.
     pub(super) fn int(&self) -> i64 {
         self.value.as_i64().unwrap_or_default()
     }
 
-    /// Whether it is there and true.
+    /// Whether the value is true.
     pub(super) fn is_true(&self) -> bool {
         self.value == &Value::Bool(true)
     }
 
-    /// Whether there is a value, even an empty one.
+    /// Whether the value is present, even if empty.
     pub(super) fn is_set(&self) -> bool {
         !self.value.is_null()
     }
 
-    /// Whether there is nothing, or nothing in it.
+    /// Whether the value is missing or empty.
     pub(super) fn is_empty(&self) -> bool {
         match self.value {
             Value::Null => true,
@@ -121,37 +121,37 @@ impl<'p, 'v> Field<'p, 'v> {
         self.to_string()
     }
 
-    /// The value must be there.
+    /// The error that the value is required.
     pub(super) fn required(&self, detail: &str) -> FieldError {
         FieldError::required(self.path(), detail)
     }
 
-    /// The value may not be there.
+    /// The error that the value is forbidden.
     pub(super) fn forbidden(&self, detail: &str) -> FieldError {
         FieldError::forbidden(self.path(), detail)
     }
 
-    /// The value breaks a rule.
+    /// The error that the value breaks a rule.
     pub(super) fn invalid(&self, detail: impl Into<String>) -> FieldError {
         FieldError::invalid(self.path(), self.value.clone(), detail)
     }
 
-    /// Another value than this one is shown as the wrong one.
+    /// The error that breaks a rule, with another value in the message.
     pub(super) fn invalid_value(&self, value: impl Into<Value>, detail: impl Into<String>) -> FieldError {
         FieldError::invalid(self.path(), value, detail)
     }
 
-    /// The text is none of those.
+    /// The error that the text is not one of the supported ones.
     pub(super) fn not_supported(&self, words: &[&str]) -> FieldError {
         FieldError::not_supported(self.path(), self.text(), words)
     }
 
-    /// The value occurs twice.
+    /// The error that the value is a duplicate.
     pub(super) fn duplicate(&self) -> FieldError {
         FieldError::duplicate(self.path(), self.value.clone())
     }
 
-    /// What the text refers to is not there.
+    /// The error that the object that the text refers to does not exist.
     pub(super) fn not_found(&self, detail: &str) -> FieldError {
         FieldError {
             kind: ErrorKind::NotFound,
@@ -161,14 +161,14 @@ impl<'p, 'v> Field<'p, 'v> {
         }
     }
 
-    /// Reports a text, if there is one, that breaks a grammar.
+    /// Reports a non-empty text that breaks a grammar.
     pub(super) fn check(&self, grammar: Grammar, errors: &mut Errors) {
         if !self.text().is_empty() {
             self.check_all(grammar(self.text()), errors);
         }
     }
 
-    /// Reports everything that is wrong with the text.
+    /// Reports every problem with the text.
     pub(super) fn check_all<S: Into<String>>(
         &self,
         problems: impl IntoIterator<Item = S>,
@@ -177,7 +177,7 @@ impl<'p, 'v> Field<'p, 'v> {
         errors.extend(problems.into_iter().map(|problem| self.invalid_value(self.text(), problem)));
     }
 
-    /// Reports a text that is not there, or that breaks a grammar.
+    /// Reports a text that is missing or breaks a grammar.
     pub(super) fn check_required(&self, grammar: Grammar, errors: &mut Errors) {
         match self.text() {
             "" => errors.push(self.required("")),
@@ -185,7 +185,7 @@ impl<'p, 'v> Field<'p, 'v> {
         }
     }
 
-    /// Reports a text that is not there.
+    /// Reports a missing text.
     pub(super) fn demand(&self, errors: &mut Errors) -> bool {
         if self.is_empty() {
             errors.push(self.required(""));
@@ -193,14 +193,14 @@ impl<'p, 'v> Field<'p, 'v> {
         !self.is_empty()
     }
 
-    /// Reports a text, when there is one, even an empty one, that is none of a few words.
+    /// Reports a text that is present, even if empty, and is not one of the supported ones.
     pub(super) fn one_of(&self, words: &[&str], errors: &mut Errors) {
         if self.is_set() && !words.contains(&self.text()) {
             errors.push(self.not_supported(words));
         }
     }
 
-    /// Reports a text that is not there, or is none of a few words.
+    /// Reports a text that is missing or not one of the supported ones.
     pub(super) fn one_of_required(&self, words: &[&str], errors: &mut Errors) {
         match self.text() {
             "" => errors.push(self.required("")),
@@ -208,14 +208,14 @@ impl<'p, 'v> Field<'p, 'v> {
         }
     }
 
-    /// Reports a number below zero.
+    /// Reports a negative number.
     pub(super) fn non_negative(&self, errors: &mut Errors) {
         if self.int() < 0 {
             errors.push(self.invalid(NEGATIVE));
         }
     }
 
-    /// Reports a number, when there is one, that is outside of a range.
+    /// Reports a number that is present and outside a range.
     pub(super) fn within(&self, least: i64, most: i64, errors: &mut Errors) {
         if self.is_set() && !(least..=most).contains(&self.int()) {
             errors.push(self.invalid(format!("must be between {least} and {most}, inclusive")));

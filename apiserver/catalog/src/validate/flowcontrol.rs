@@ -10,15 +10,15 @@ use super::walk::top;
 
 const PRECEDENCE_MAX: i64 = 10_000;
 const QUEUES_MAX: i64 = 10_000_000;
-/// Bits of the hash from which the queues of a flow are dealt.
+/// Bits of the hash that selects the queues of a flow.
 const HASH_BITS_MAX: i64 = 60;
-/// Nothing but the requests of the system is exempt.
+/// Name of the schema and of the level that are exempt from limits.
 const EXEMPT: &str = "exempt";
 
 const VERBS: [&str; 9] =
     ["create", "delete", "deletecollection", "get", "list", "patch", "proxy", "update", "watch"];
 
-/// Checks one of these kinds with its status.
+/// Checks one of these kinds, including its status.
 pub(super) fn check(kind: &str, object: &Value, errors: &mut Errors) {
     let (name, spec) = (top(object, "metadata.name"), top(object, "spec"));
     match kind {
@@ -122,7 +122,7 @@ fn service_account(account: &Field<'_, '_>, errors: &mut Errors) {
     }
 }
 
-/// `*` stands alone.
+/// `*` must be the only entry.
 fn alone(list: &Field<'_, '_>, what: &str, errors: &mut Errors) -> bool {
     let has_all = list.texts().contains(&"*");
     if has_all && list.len() > 1 {

@@ -1,4 +1,4 @@
-//! What never changes in an object once it is made, by kind: a table of fields.
+//! Immutable fields by kind, as a table.
 
 use serde_json::Value;
 
@@ -6,20 +6,20 @@ use super::IMMUTABLE;
 use super::field::{Errors, Field};
 use super::walk::top;
 
-/// How a change is refused.
+/// How a change is reported.
 #[derive(Clone, Copy)]
 enum How {
-    /// As the change of an immutable field.
+    /// As an immutable field.
     Immutable,
-    /// As an invalid value, in other words.
+    /// As an invalid value, with this message.
     Invalid(&'static str),
-    /// As something that may not be done.
+    /// As forbidden, with this message.
     Forbidden(&'static str),
 }
 
 use How::{Forbidden, Immutable, Invalid};
 
-/// Group, kind, field and refusal. Kinds that take more than a comparison have functions of their own.
+/// Group, kind, field and kind of error. Kinds that need more than a comparison have their own functions.
 const FIELDS: [(&str, &str, &str, How); 34] = [
     ("apps", "ControllerRevision", "data", Immutable),
     ("apps", "DaemonSet", "spec.selector", Immutable),
@@ -67,10 +67,10 @@ const FIELDS: [(&str, &str, &str, How); 34] = [
     ),
 ];
 
-/// Texts that are pointers in Go, whose absence is not an empty text.
+/// Fields that are pointers to strings in Go: absent differs from an empty text.
 const POINTERS: [&str; 2] = ["spec.managedBy", "spec.nodeName"];
 
-/// How errors name a field: one of them has another name there.
+/// The field name in errors, which differs for one field.
 fn shown(field: &'static str) -> &'static str {
     match field {
         "spec.attachRequired" => "spec.attachedRequired",
@@ -86,7 +86,7 @@ pub(super) fn check(group_kind: (&str, &str), new: &Value, old: &Value, errors: 
         if now.value() == before.value() {
             continue;
         }
-        // A text that is taken away is shown as an empty one.
+        // A removed text is shown as an empty one.
         let empty = Value::from("");
         let value = if before.value().is_string() && !now.is_set() && !POINTERS.contains(path) {
             &empty

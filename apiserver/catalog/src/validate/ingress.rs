@@ -9,14 +9,14 @@ use super::walk::top;
 use super::{FieldError, addresses, domains, names};
 use tombolo_apicore::value::{at, items, text};
 
-/// The annotation that named the class before the field did.
+/// Annotation that named the class before the field existed.
 const CLASS: &str = "kubernetes.io/ingress.class";
 
-/// What the path of a rule may not contain, because servers read it in different ways.
+/// Parts that a rule's path may not contain, because servers interpret them differently.
 const BAD_PARTS: [&str; 5] = ["//", "/./", "/../", "%2f", "%2F"];
 const BAD_ENDS: [&str; 2] = ["/..", "/."];
 
-/// Checks an Ingress. Names that were stored before they were checked are kept.
+/// Checks an Ingress. Stored names from before a check existed are kept.
 pub(super) fn check(object: &Value, old: Option<&Value>, errors: &mut Errors) {
     let spec = top(object, "spec");
     let (rules, backend) = (spec.child("rules"), spec.child("defaultBackend"));
@@ -127,7 +127,7 @@ fn backend(backend: &Field<'_, '_>, errors: &mut Errors) {
     }
 }
 
-/// Checks where the status says that traffic arrives.
+/// Checks the load balancer addresses in the status.
 pub(super) fn status(new: &Value, old: &Value, errors: &mut Errors) {
     const POINTS: [&str; 3] = ["status", "loadBalancer", "ingress"];
     let before: Vec<&str> = items(old, &POINTS).iter().map(|point| text(point, &["ip"])).collect();

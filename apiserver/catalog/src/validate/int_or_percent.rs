@@ -1,4 +1,4 @@
-//! Numbers that may be given as a share: `3` or `25%`.
+//! Numbers that may be given as a percentage: `3` or `25%`.
 
 use serde_json::Value;
 
@@ -6,14 +6,14 @@ use super::field::{Errors, Field};
 
 const PERCENT: &str = "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')";
 
-/// The share that a text stands for.
+/// The percentage that a text stands for.
 fn percent(text: &str) -> Option<i64> {
     let digits = text.strip_suffix('%')?;
     let is_number = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
     is_number.then(|| digits.parse().unwrap_or(i64::MAX))
 }
 
-/// The number, or the number before the percent sign. A text that is neither counts as nothing.
+/// The number, or the number before the percent sign. Any other text counts as zero.
 pub(super) fn value(at: &Field<'_, '_>) -> i64 {
     match at.value() {
         Value::String(text) => percent(text).or_else(|| text.parse().ok()).unwrap_or_default(),
@@ -21,7 +21,7 @@ pub(super) fn value(at: &Field<'_, '_>) -> i64 {
     }
 }
 
-/// Reports what is neither a number from zero up nor a share.
+/// Reports a value that is neither a non-negative number nor a percentage.
 pub(super) fn not_negative(at: &Field<'_, '_>, errors: &mut Errors) {
     match at.value() {
         Value::String(text) if percent(text).is_none() => errors.push(at.invalid(PERCENT)),
@@ -29,7 +29,7 @@ pub(super) fn not_negative(at: &Field<'_, '_>, errors: &mut Errors) {
     }
 }
 
-/// Reports a share of more than all.
+/// Reports a percentage above 100.
 pub(super) fn at_most_all(at: &Field<'_, '_>, errors: &mut Errors) {
     if percent(at.text()).is_some_and(|share| share > 100) {
         errors.push(at.invalid("must not be greater than 100%"));

@@ -1,5 +1,5 @@
 //! Validation of NetworkPolicies, IngressClasses, IPAddresses and ServiceCIDRs (pkg/apis/networking/validation);
-//! Ingresses are in a file of their own.
+//! Ingresses have their own file.
 
 use serde_json::Value;
 
@@ -25,7 +25,7 @@ pub(super) fn check(kind: &str, object: &Value, old: Option<&Value>, errors: &mu
     }
 }
 
-/// Reports a number that is no port.
+/// Reports a number that is not a valid port.
 pub(super) fn port_number(port: &Field<'_, '_>, errors: &mut Errors) {
     if !(1..=65_535).contains(&port.int()) {
         errors.push(port.invalid(PORT));
@@ -49,7 +49,7 @@ fn policy(spec: &Field<'_, '_>, old: Option<&Value>, errors: &mut Errors) {
     types.items().for_each(|one| one.one_of(&["Ingress", "Egress"], errors));
 }
 
-/// The ranges of a stored policy: they stay, whatever they are.
+/// The ranges of a stored policy, which are not checked again.
 fn stored_ranges(spec: &Value) -> Vec<&str> {
     let mut ranges = Vec::new();
     for (rules, peers) in [("ingress", "from"), ("egress", "to")] {
@@ -99,7 +99,7 @@ fn address_block(block: &Field<'_, '_>, kept: &[&str], errors: &mut Errors) {
     }
 }
 
-/// One port, or range of ports.
+/// Checks a port or a range of ports.
 fn policy_port(one: &Field<'_, '_>, errors: &mut Errors) {
     one.child("protocol").one_of(&["TCP", "UDP", "SCTP"], errors);
     let (port, end) = (one.child("port"), one.child("endPort"));
@@ -149,7 +149,7 @@ fn ingress_class(spec: &Field<'_, '_>, errors: &mut Errors) {
     }
 }
 
-/// An object by group, kind and name.
+/// Checks a reference to an object by group, kind and name.
 pub(super) fn reference(reference: &Field<'_, '_>, errors: &mut Errors) {
     let group = reference.child("apiGroup");
     if group.is_set() {
@@ -175,7 +175,7 @@ fn parent(parent: &Field<'_, '_>, errors: &mut Errors) {
     parent.child("namespace").grammar(names::path_segment, errors);
 }
 
-/// The ranges of a ServiceCIDR: one of each family. A second one may be added, nothing else changes.
+/// Checks the ranges of a ServiceCIDR: one of each family. A second one may be added; nothing else changes.
 fn ranges(ranges: &Field<'_, '_>, old: Option<&Value>, errors: &mut Errors) {
     let Some(before) = old.map(|old| items(old, &[])) else { return range_list(ranges, errors) };
     let is_added = (before.len(), ranges.len()) == (1, 2);

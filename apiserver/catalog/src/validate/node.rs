@@ -39,7 +39,7 @@ pub(super) fn check(node: &Value, errors: &mut Errors) {
     }
 }
 
-/// Checks taints; kube-apiserver reports them in the metadata.
+/// Checks taints. kube-apiserver reports their errors in the metadata.
 fn taints(list: &Field<'_, '_>, errors: &mut Errors) {
     let mut seen = HashSet::new();
     for taint in list.items() {
@@ -57,7 +57,7 @@ fn taints(list: &Field<'_, '_>, errors: &mut Errors) {
     }
 }
 
-/// Checks what a node has and offers.
+/// Checks the capacity and the allocatable resources of a node.
 fn offers(node: &Value, errors: &mut Errors) {
     resources(node, errors);
     features(&Field::root("status.declaredFeatures", &node["status"]["declaredFeatures"]), errors);
@@ -77,10 +77,10 @@ static FEATURE: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(r"^[A-Z][a-zA-Z0-9]*(/[a-zA-Z][a-zA-Z0-9]*)*$").expect("the expression is right")
 });
 
-/// Longest name of a feature, in bytes.
+/// Maximum length of a feature's name in bytes.
 const FEATURE_LEN_MAX: usize = 253;
 
-/// Checks features that a node declares: in alphabetical order, each once.
+/// Checks the declared features of a node: sorted and unique.
 fn features(list: &Field<'_, '_>, errors: &mut Errors) {
     let mut before: Option<&str> = None;
     for feature in list.items() {
@@ -106,8 +106,8 @@ fn features(list: &Field<'_, '_>, errors: &mut Errors) {
     }
 }
 
-/// Checks what an update changes, also that of a status. What a new node is refused for is found once more, as
-/// kube-apiserver does: its list of causes has it twice.
+/// Checks an update, including one of the status. Errors of a new node are reported once more, as in kube-apiserver,
+/// whose list of causes has them twice.
 pub(super) fn update(new: &Value, old: &Value, errors: &mut Errors) {
     offers(new, errors);
     let root = Field::root("status.addresses", &new["status"]["addresses"]);

@@ -28,35 +28,35 @@ use super::field::{Errors, Field};
 use super::{FieldError, meta, names};
 use tombolo_apicore::value::{at, text};
 
-/// Marks what a kubelet shows of a pod that it runs without being told to.
+/// Annotation of a mirror pod: a static pod that a kubelet reports.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
-/// What is checked: a pod or what pods are made from.
+/// The owner of the spec: a pod or a template.
 #[derive(Clone, Copy)]
 struct Owner<'v> {
-    /// Metadata of a pod; of a template nothing depends on it.
+    /// Metadata of a pod; `None` for a template.
     pod: Option<&'v Value>,
     /// Names of claims that become volumes of every pod (StatefulSet).
     claims: &'v [&'v str],
 }
 
-/// What the rules of one part need to know of the others.
+/// What the rules of one part need to know about other parts.
 struct Context<'v> {
     is_pod: bool,
-    /// Names of the volumes that are right, and whether they can be block devices.
+    /// Names of the valid volumes, and whether they can be block devices.
     volumes: HashMap<&'v str, bool>,
     /// Names of the resource claims.
     claims: BTreeSet<&'v str>,
-    /// Seconds that a pod has to end; none when they are missing.
+    /// Grace period of the pod in seconds; `None` if it is missing.
     grace: Option<i64>,
     restart: &'v str,
-    /// Whether users of the pod are those of the host.
+    /// Whether the pod uses the host's user namespace.
     host_users: bool,
 }
 
 /// Checks a pod.
 pub(super) fn pod(pod: &Value, old: Option<&Value>, errors: &mut Errors) {
-    // What is stored was right when it came, by the rules of its time.
+    // A stored pod was valid by the rules of its time.
     if old.is_some_and(|old| same(pod, old)) {
         return;
     }
@@ -150,7 +150,7 @@ fn spec(spec: &Field<'_, '_>, owner: Owner<'_>, errors: &mut Errors) {
     environment::file_volumes(spec, errors);
 }
 
-/// What is a name, a number or a list of its own.
+/// Checks names, numbers and lists that have no module of their own.
 fn names(spec: &Field<'_, '_>, errors: &mut Errors) {
     spec.child("serviceAccountName").check(names::dns1123_subdomain, errors);
     spec.child("nodeName").check(names::dns1123_subdomain, errors);
@@ -170,7 +170,7 @@ fn names(spec: &Field<'_, '_>, errors: &mut Errors) {
     }
 }
 
-/// What users of its own exclude.
+/// Checks settings that a user namespace of its own excludes.
 fn host_users(spec: &Field<'_, '_>, errors: &mut Errors) {
     const WHY: &str = "when `hostUsers` is false";
     if spec.child("hostUsers").value() != &Value::Bool(false) {
@@ -189,14 +189,14 @@ fn host_users(spec: &Field<'_, '_>, errors: &mut Errors) {
     });
 }
 
-/// Checks the number of a port.
+/// Checks a port number.
 pub(super) fn port_number(number: i64, path: &str, errors: &mut Errors) {
     if !(1..=65_535).contains(&number) {
         errors.push(FieldError::invalid(path, number, "must be between 1 and 65535, inclusive"));
     }
 }
 
-/// Checks a port that is given by its number or its name; none is number zero.
+/// Checks a port given by number or name; a missing port counts as zero.
 pub(super) fn port_or_name(port: &Field<'_, '_>, errors: &mut Errors) {
     match port.value() {
         Value::String(name) => port.check_all(names::port_name(name), errors),

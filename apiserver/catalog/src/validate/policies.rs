@@ -1,4 +1,4 @@
-//! Validation of admission policies and their bindings: what holds without compiling an expression
+//! Validation of admission policies and their bindings, except the compilation of expressions
 //! (pkg/apis/admissionregistration/validation).
 
 use std::collections::HashSet;
@@ -41,7 +41,7 @@ pub(super) fn check(kind: &str, object: &Value, errors: &mut Errors) {
     }
 }
 
-/// What both policies have.
+/// Checks what both kinds of policy have in common.
 fn policy(spec: &Field<'_, '_>, errors: &mut Errors) {
     let failure = spec.child("failurePolicy");
     match failure.is_set() {
@@ -60,7 +60,7 @@ fn policy(spec: &Field<'_, '_>, errors: &mut Errors) {
     spec.child("variables").items().for_each(|one| variable(&one, errors));
 }
 
-/// Parameters are of a kind that is named in full.
+/// The kind of parameters needs all its parts.
 fn parameter_kind(named: &Field<'_, '_>, errors: &mut Errors) {
     if !named.is_set() {
         return;
@@ -95,7 +95,7 @@ fn version_label(at: &Field<'_, '_>, version: &str, errors: &mut Errors) {
     }
 }
 
-/// Which requests a policy or a binding is for.
+/// Checks which requests a policy or a binding matches.
 fn matched(resources: &Field<'_, '_>, errors: &mut Errors) {
     let policy = resources.child("matchPolicy");
     match policy.is_set() {
@@ -115,7 +115,7 @@ fn matched(resources: &Field<'_, '_>, errors: &mut Errors) {
     }
 }
 
-/// What is deleted cannot be changed on the way.
+/// A mutating policy cannot match deletions.
 fn operations(resources: &Field<'_, '_>, errors: &mut Errors) {
     let at = resources.below("resourceRules.operations");
     for rule in resources.child("resourceRules").items() {
@@ -192,7 +192,7 @@ fn validation(validation: &Field<'_, '_>, errors: &mut Errors) {
     validation.child("reason").one_of(&reasons, errors);
 }
 
-/// Checks what the type checker found.
+/// Checks the results of the type checker.
 pub(super) fn status(status: &Field<'_, '_>, errors: &mut Errors) {
     for warning in status.below("typeChecking.expressionWarnings").items() {
         for field in ["warning", "fieldRef"] {
@@ -260,7 +260,7 @@ fn parameters(reference: &Field<'_, '_>, errors: &mut Errors) {
     reference.child("parameterNotFoundAction").one_of_required(&["Deny", "Allow"], errors);
 }
 
-/// A binding without actions would enforce nothing.
+/// Checks the actions of a binding. Without actions, it would enforce nothing.
 fn actions(list: &Field<'_, '_>, errors: &mut Errors) {
     list.items().for_each(|one| one.one_of(&["Audit", "Deny", "Warn"], errors));
     list.unique(errors);

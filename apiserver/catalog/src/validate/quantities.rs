@@ -41,17 +41,17 @@ const COUNTED: [&str; 9] = [
 
 const REQUESTS: &str = "requests.";
 
-/// The amount that a text gives.
+/// Parses the amount.
 pub(super) fn parse(amount: &Field<'_, '_>) -> Result<Quantity, NotAQuantity> {
     Quantity::parse(amount.text())
 }
 
-/// Resources of Kubernetes itself.
+/// Whether the resource belongs to Kubernetes itself.
 fn is_native(name: &str) -> bool {
     !name.contains('/') || name.contains("kubernetes.io/")
 }
 
-/// Resources that device plugins offer: a quota of their requests has a name, too.
+/// Whether the resource is an extended one, as device plugins offer. The quota name of its requests must be valid too.
 fn is_extended(name: &str) -> bool {
     let wrong = is_native(name) || name.starts_with(REQUESTS);
     !wrong && names::qualified_name(&format!("{REQUESTS}{name}")).is_empty()
@@ -61,12 +61,12 @@ fn is_huge_pages_quota(name: &str) -> bool {
     name.starts_with("hugepages-") || name.starts_with("requests.hugepages-")
 }
 
-/// Whether containers may be limited to more than they request.
+/// Whether containers may have a higher limit than request.
 pub(super) fn may_overcommit(name: &str) -> bool {
     is_native(name) && !name.starts_with("hugepages-")
 }
 
-/// Checks the name of any resource; whether it can be one.
+/// Checks the name of any resource. Returns whether it is valid.
 pub(super) fn any_name(at: &Field<'_, '_>, name: &str, errors: &mut Errors) -> bool {
     let problems = names::qualified_name(name);
     if !problems.is_empty() {
@@ -80,7 +80,7 @@ pub(super) fn any_name(at: &Field<'_, '_>, name: &str, errors: &mut Errors) -> b
     standard
 }
 
-/// Checks the name of a resource of containers.
+/// Checks the name of a container resource.
 pub(super) fn container_name(at: &Field<'_, '_>, name: &str, errors: &mut Errors) {
     any_name(at, name, errors);
     let standard = matches!(name, "cpu" | "memory" | "ephemeral-storage") || name.starts_with("hugepages-");
@@ -93,7 +93,7 @@ pub(super) fn container_name(at: &Field<'_, '_>, name: &str, errors: &mut Errors
     }
 }
 
-/// Checks the name of a resource of pods as a whole.
+/// Checks the name of a pod-level resource.
 pub(super) fn pod_name(at: &Field<'_, '_>, name: &str, errors: &mut Errors) {
     if any_name(at, name, errors) && !matches!(name, "cpu" | "memory") && !name.starts_with("hugepages-") {
         let words = ["cpu", "hugepages-", "memory"];
@@ -109,12 +109,12 @@ pub(super) fn quota_name(at: &Field<'_, '_>, name: &str, errors: &mut Errors) {
     }
 }
 
-/// Whether quotas know a resource by itself.
+/// Whether the resource is a standard quota resource.
 pub(super) fn is_quota(name: &str) -> bool {
     (STANDARD.contains(&name) && name != "storage") || is_huge_pages_quota(name)
 }
 
-/// Checks an amount: never negative, and whole for what is counted.
+/// Checks an amount: not negative, and an integer for countable resources.
 pub(super) fn amount(name: &str, amount: &Field<'_, '_>, errors: &mut Errors) {
     let Ok(quantity) = parse(amount) else { return };
     if quantity.sign().is_lt() {

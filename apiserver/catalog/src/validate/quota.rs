@@ -1,4 +1,4 @@
-//! Validation of quotas and of ranges of limits.
+//! Validation of resource quotas and limit ranges.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -36,14 +36,14 @@ fn amounts(list: &Field<'_, '_>, errors: &mut Errors) {
     }
 }
 
-/// Checks what a quota's status says.
+/// Checks the status of a quota.
 pub(super) fn quota_status(quota: &Value, errors: &mut Errors) {
     let status = Field::root("status", &quota["status"]);
     amounts(&status.child("hard"), errors);
     amounts(&status.child("used"), errors);
 }
 
-/// The scopes of a quota are for ever.
+/// The scopes of a quota are immutable.
 pub(super) fn quota_update(new: &Value, old: &Value, errors: &mut Errors) {
     let scopes = |quota: &Value| -> BTreeSet<String> {
         let list = Field::root("", &quota["spec"]["scopes"]);
@@ -65,7 +65,7 @@ fn fits(scope: &str, resource: &str) -> bool {
     }
 }
 
-/// How many of the limited resources a scope has nothing to do with.
+/// Number of limited resources that a scope does not apply to.
 fn unfit(spec: &Field<'_, '_>, scope: &str) -> usize {
     let hard = spec.child("hard");
     let names: Vec<&str> = hard.entries().map(|(name, _)| name).collect();
@@ -131,7 +131,7 @@ fn selector(spec: &Field<'_, '_>, errors: &mut Errors) {
 
 const LISTS: [&str; 5] = ["max", "min", "default", "defaultRequest", "maxLimitRequestRatio"];
 
-/// Checks a range of limits.
+/// Checks a limit range.
 pub(super) fn limit_range(range: &Value, errors: &mut Errors) {
     let spec = Field::root("spec", &range["spec"]);
     let mut types = HashSet::new();
@@ -177,8 +177,8 @@ fn limit_names(limit: &Field<'_, '_>, kind: &str, errors: &mut Errors) {
     }
 }
 
-/// Two values of a resource, of which the first may not be the greater one: their lists, where it is reported, with
-/// which value, and how both are called.
+/// Pairs of values of which the first may not exceed the second: the two lists, the list and the value that the error
+/// reports, and the names of both.
 const ORDER: [(&str, &str, &str, &str, &str, &str); 6] = [
     ("min", "max", "min", "min", "min value", "max value"),
     ("min", "defaultRequest", "defaultRequest", "defaultRequest", "min value", "default request value"),

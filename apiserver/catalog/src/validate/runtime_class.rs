@@ -10,7 +10,7 @@ use tombolo_apicore::schema::format::Quantity;
 /// Checks a class.
 pub(super) fn check(object: &Value, errors: &mut Errors) {
     top(object, "handler").check_required(names::dns1123_label, errors);
-    // The real server checks the overhead as the limits of a container, and names them so.
+    // The real server checks the overhead like a container's limits, and reports it under that path.
     let limits = Field::root("overhead.limits", &object["overhead"]["podFixed"]);
     for (name, amount) in limits.entries() {
         let plain = ["cpu", "memory", "ephemeral-storage"].contains(&name) || name.starts_with("hugepages-");

@@ -5,14 +5,14 @@ use serde_json::Value;
 use super::field::Errors;
 use super::walk::top;
 
-/// Greater values are reserved for the system's own classes.
+/// Maximum value of user-defined classes; higher values are reserved for the system's classes.
 const PRIORITY_MAX: i64 = 1_000_000_000;
 
-/// Classes of the system with their values; nobody else may take such a name.
+/// The system's classes with their values; other classes may not use these names.
 const SYSTEM_CLASSES: [(&str, i64); 2] =
     [("system-node-critical", 2_000_001_000), ("system-cluster-critical", 2_000_000_000)];
 
-/// Checks a new class. What a stored one says stays.
+/// Checks a new class. A stored class is not checked again.
 pub(super) fn check(object: &Value, errors: &mut Errors) {
     let (name, value) = (top(object, "metadata.name"), top(object, "value"));
     if name.text().starts_with("system-") {
@@ -30,7 +30,7 @@ pub(super) fn check(object: &Value, errors: &mut Errors) {
     }
 }
 
-/// Why a class is none of the system's.
+/// Why a class is not a valid system class.
 fn system_problem(object: &Value, name: &str, value: i64) -> Option<String> {
     match SYSTEM_CLASSES.iter().find(|(known, _)| *known == name) {
         Some((_, fixed)) if *fixed != value => Some(format!("value of {name} PriorityClass must be {fixed}")),

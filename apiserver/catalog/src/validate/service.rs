@@ -16,10 +16,10 @@ const HEADLESS: &str = "None";
 const HINTS: &str = "service.kubernetes.io/topology-aware-hints";
 const MODE: &str = "service.kubernetes.io/topology-mode";
 const RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
-/// What ports speak.
+/// Protocols of ports.
 pub(super) const PROTOCOLS: [&str; 3] = ["SCTP", "TCP", "UDP"];
 
-/// Checks a service. What an old one had may stay in fields that once took more.
+/// Checks a service. Stored values that were once allowed may stay.
 pub(super) fn check(service: &Value, old: Option<&Value>, errors: &mut Errors) {
     topology(&service["metadata"], errors);
     let spec = Field::root("spec", &service["spec"]);
@@ -104,7 +104,7 @@ fn ports(spec: &Field<'_, '_>, errors: &mut Errors) {
     }
 }
 
-/// Checks what is spoken on a port beside its protocol.
+/// Checks the application protocol of a port.
 pub(super) fn app_protocol(port: &Field<'_, '_>, errors: &mut Errors) {
     let protocol = port.child("appProtocol");
     if protocol.is_set() {
@@ -112,7 +112,7 @@ pub(super) fn app_protocol(port: &Field<'_, '_>, errors: &mut Errors) {
     }
 }
 
-/// Longest time that a client stays with its endpoint, in seconds: a day.
+/// Maximum session affinity in seconds: a day.
 const AFFINITY_SECONDS_MAX: i64 = 86_400;
 
 fn affinity(spec: &Field<'_, '_>, errors: &mut Errors) {
@@ -159,7 +159,7 @@ fn node_ports(spec: &Field<'_, '_>, kind: &str, errors: &mut Errors) {
     for port in list.items() {
         let (protocol, number) = (port.child("protocol").text(), port.child("port").int());
         if !seen.insert((protocol, number)) {
-            // The real server shows the Go struct of a port of which only these two are set.
+            // The real server shows the Go struct of a port with only these two fields set.
             let shown = json!({
                 "Name": "", "Protocol": protocol, "AppProtocol": null, "Port": number, "TargetPort": 0, "NodePort": 0,
             });
@@ -215,7 +215,7 @@ fn needs_health_port(spec: &Value) -> bool {
     spec["type"] == "LoadBalancer" && spec["externalTrafficPolicy"] == "Local"
 }
 
-/// Checks where traffic goes.
+/// Checks the traffic policies.
 fn traffic(spec: &Field<'_, '_>, errors: &mut Errors) {
     let kind = spec.child("type").text();
     let policy = spec.child("externalTrafficPolicy");
@@ -230,7 +230,7 @@ fn traffic(spec: &Field<'_, '_>, errors: &mut Errors) {
     }
     let health = spec.child("healthCheckNodePort");
     match (needs_health_port(spec.value()), health.int()) {
-        // Where nothing hands out ports, as on an edge, there is none.
+        // No port is set where nothing allocates ports, as on an edge.
         (_, 0) => {}
         (true, number) => port_number(number, &health.path(), errors),
         (false, _) => {

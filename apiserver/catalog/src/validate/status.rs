@@ -1,5 +1,4 @@
-//! What a status may say, kind by kind: counts are not negative and fit to one another. It is checked when the status
-//! is written.
+//! Validation of statuses, by kind: counts are not negative and consistent. Checked when the status is written.
 
 use std::collections::HashSet;
 
@@ -17,15 +16,15 @@ const REASON: &str = "a condition reason must start with alphabetic character, o
 
 const REPLICAS: &str = "cannot be greater than status.replicas";
 
-/// Counts of a kind.
+/// Rules for the counts of a kind.
 struct Counts {
     group: &'static str,
     kind: &'static str,
-    /// None is negative.
+    /// Fields that must not be negative.
     counts: &'static [&'static str],
-    /// A count, one that it does not exceed, and how that is said.
+    /// A count, its upper bound, and the error message.
     order: &'static [(&'static str, &'static str, &'static str)],
-    /// Collisions of names are counted up.
+    /// The collision count must not decrease.
     collides: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Validation of storage.k8s.io but its drivers: classes, attachments and capacities (pkg/apis/storage/validation).
+//! Validation of storage.k8s.io except drivers: classes, attachments and capacities (pkg/apis/storage/validation).
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use super::walk::top;
 use super::{FieldError, csi, domains, names};
 use tombolo_apicore::schema::format::Quantity;
 
-/// How many parameters a class has, and how large they are together.
+/// Maximum number of a class's parameters, and their maximum total size.
 const PARAMETERS_MAX: usize = 512;
 const PARAMETERS_LEN_MAX: usize = 256 * 1024;
 const ERROR_LEN_MAX: usize = 1024;
@@ -72,7 +72,7 @@ fn parameters(parameters: &Field<'_, '_>, errors: &mut Errors) {
 }
 
 fn topologies(list: &Field<'_, '_>, errors: &mut Errors) {
-    // The real server compares with as many empty terms as there are terms, so that none may be empty.
+    // The real server also compares with one empty term per term, so none may be empty.
     let mut seen = vec![json!({}); list.len()];
     for term in list.items() {
         let expressions = term.child("matchLabelExpressions");

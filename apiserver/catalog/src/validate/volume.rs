@@ -11,8 +11,7 @@ use tombolo_apicore::value::{at, text};
 
 const MOUNT_OPTIONS: &str = "volume.beta.kubernetes.io/mount-options";
 
-/// Sources in the order in which kube-apiserver looks at them: their name, how a second one and how errors in it are
-/// shown.
+/// Sources in kube-apiserver's order: the name, how a second source is reported, and the path of errors in it.
 const SOURCES: [(&str, &str, &str); 22] = [
     ("hostPath", "hostPath", "hostPath"),
     ("gcePersistentDisk", "gcePersistentDisk", "persistentDisk"),
@@ -38,7 +37,7 @@ const SOURCES: [(&str, &str, &str); 22] = [
     ("csi", "csi", "csi"),
 ];
 
-/// Sources that take mount options from an annotation.
+/// Sources that support mount options in an annotation.
 const WITH_OPTIONS: [&str; 13] = [
     "gcePersistentDisk",
     "awsElasticBlockStore",
@@ -103,7 +102,7 @@ fn specification(volume: &Value, errors: &mut Errors) {
     }
 }
 
-/// Whether a path is that of the root, written in any way.
+/// Whether a path is the root, in any notation.
 fn is_root(path: &str) -> bool {
     path.starts_with('/') && path.split('/').all(|part| part.is_empty() || part == ".")
 }
@@ -154,7 +153,7 @@ fn sources(volume: &Value, spec: &Field<'_, '_>, errors: &mut Errors) {
 /// Checks what an update changes.
 pub(super) fn update(new: &Value, old: &Value, errors: &mut Errors) {
     if new["spec"] != old["spec"] {
-        // Once more, as kube-apiserver does: its list of causes has them twice.
+        // Checked once more, as in kube-apiserver: its list of causes has these errors twice.
         specification(new, errors);
     }
     let (now, before) = (&new["spec"], &old["spec"]);
@@ -163,7 +162,7 @@ pub(super) fn update(new: &Value, old: &Value, errors: &mut Errors) {
         if before[*key]["controllerExpandSecretRef"].is_null()
             && let Some(source) = now.as_object_mut().filter(|_| *key == "csi" && before["csi"].is_object())
         {
-            // It may be added later.
+            // This field may be added later.
             source.remove("controllerExpandSecretRef");
         }
         now != before[*key]
@@ -188,7 +187,7 @@ pub(super) fn update(new: &Value, old: &Value, errors: &mut Errors) {
     }
 }
 
-/// Labels of nodes whose names were final only later.
+/// Deprecated names of node labels, with their final names.
 const FINAL_LABELS: [(&str, &str); 5] = [
     ("failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone"),
     ("failure-domain.beta.kubernetes.io/region", "topology.kubernetes.io/region"),
@@ -197,7 +196,7 @@ const FINAL_LABELS: [(&str, &str); 5] = [
     ("beta.kubernetes.io/instance-type", "node.kubernetes.io/instance-type"),
 ];
 
-/// Gives labels their final names where the update does.
+/// Renames labels to their final names if the update does.
 fn settle_labels(old: &mut Value, new: &Value) {
     match (old, new) {
         (Value::String(old), Value::String(new)) if FINAL_LABELS.contains(&(old.as_str(), new.as_str())) => {

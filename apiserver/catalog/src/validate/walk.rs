@@ -1,4 +1,4 @@
-//! Checks of fields that several kinds share.
+//! Field checks that several kinds share.
 
 use serde_json::Value;
 
@@ -16,12 +16,12 @@ fn descend<'v>(value: &'v Value, path: &str) -> &'v Value {
 }
 
 impl<'v> Field<'_, 'v> {
-    /// A member of members; names are joined with dots.
+    /// A nested member; the names are joined with dots.
     pub(super) fn below<'c>(&'c self, path: &'c str) -> Field<'c, 'v> {
         self.with(path, descend(self.value(), path))
     }
 
-    /// How many items or entries there are.
+    /// Number of items or entries.
     pub(super) fn len(&self) -> usize {
         match self.value() {
             Value::Array(list) => list.len(),
@@ -30,22 +30,22 @@ impl<'v> Field<'_, 'v> {
         }
     }
 
-    /// The texts of this list.
+    /// The texts in this list.
     pub(super) fn texts(&self) -> Vec<&'v str> {
         self.list().iter().filter_map(Value::as_str).collect()
     }
 
-    /// It breaks a rule that is not about its value alone.
+    /// The error that the value breaks a rule about more than its own content.
     pub(super) fn broken(&self, detail: impl Into<String>) -> FieldError {
         FieldError { value: None, ..self.invalid_value(Value::Null, detail) }
     }
 
-    /// Reports the members that are numbers below zero.
+    /// Reports members that are negative numbers.
     pub(super) fn none_negative(&self, names: &[&str], errors: &mut Errors) {
         names.iter().for_each(|name| self.child(name).non_negative(errors));
     }
 
-    /// Reports what a grammar finds wrong with the text, also with an empty one.
+    /// Reports every grammar problem of the text, even if it is empty.
     pub(super) fn grammar<P>(&self, rule: impl Fn(&str) -> P, errors: &mut Errors)
     where
         P: IntoIterator<Item: Into<String>>,
@@ -53,12 +53,12 @@ impl<'v> Field<'_, 'v> {
         self.check_all(rule(self.text()), errors);
     }
 
-    /// Reports what is wrong with a label selector, if there is one.
+    /// Reports problems of a label selector, if there is one.
     pub(super) fn selector(&self, errors: &mut Errors) {
         label_selector(self.value(), &self.path(), errors);
     }
 
-    /// The same for one that must be there.
+    /// The same for a required selector.
     pub(super) fn required_selector(&self, errors: &mut Errors) {
         match self.is_set() {
             true => self.selector(errors),
@@ -66,7 +66,7 @@ impl<'v> Field<'_, 'v> {
         }
     }
 
-    /// Reports a list or map with more entries than allowed; true when it is one.
+    /// Reports a list or map with more than `max` entries. Returns whether it did.
     pub(super) fn overfull(&self, max: usize, errors: &mut Errors) -> bool {
         let is_overfull = self.len() > max;
         if is_overfull {
@@ -82,7 +82,7 @@ impl<'v> Field<'_, 'v> {
         }
     }
 
-    /// Reports items of this list that occur again.
+    /// Reports duplicate items of this list.
     pub(super) fn unique(&self, errors: &mut Errors) {
         let list = self.list();
         for (index, item) in self.items().enumerate() {

@@ -1,4 +1,4 @@
-//! What is taken, but probably not meant: the warnings of kube-apiserver's strategies.
+//! Warnings about accepted but probably unintended values, as in kube-apiserver's strategies.
 
 mod definition;
 mod labels;
@@ -15,7 +15,7 @@ use self::labels::old_label;
 use super::{KindInfo, names};
 use tombolo_apicore::value::{at, text};
 
-/// Warnings of a new object, or of an update of `old`, also through a subresource.
+/// Warnings about a new object, or about an update of `old`, also through a subresource.
 pub(crate) fn of(kind: &KindInfo, object: &Value, old: Option<&Value>, subresource: &str) -> Vec<String> {
     let mut warnings = match old {
         None => create(kind, object),
@@ -59,7 +59,7 @@ fn update(kind: &KindInfo, new: &Value, old: &Value, subresource: &str) -> Vec<S
                 _ => at(new, &["metadata", "generation"]) != at(old, &["metadata", "generation"]),
             };
             if changed && matches!(group, "" | "apps" | "batch") {
-                // That of a replication controller speaks of the template that it had.
+                // The warning about a replication controller is about its old template.
                 let shown = if kind == "ReplicationController" { old } else { new };
                 templates(kind, new, shown, &mut warnings);
             }
@@ -81,7 +81,7 @@ fn every_time(group_kind: (&str, &str), object: &Value, warnings: &mut Vec<Strin
     }
 }
 
-/// What is told at every write, or when it was not so before.
+/// Warnings that are given at every write, or if the update introduces the problem.
 fn beside_old(group_kind: (&str, &str), object: &Value, old: Option<&Value>, warnings: &mut Vec<String>) {
     match group_kind {
         ("", "Secret") => secret::check(object, warnings),
@@ -98,7 +98,7 @@ fn beside_old(group_kind: (&str, &str), object: &Value, old: Option<&Value>, war
     }
 }
 
-/// Names of pods, and of what gives its name to pods, become names of hosts.
+/// Warns of names that become host names: those of pods, and of objects that pass their names to pods.
 fn pod_name(object: &Value, used: &str, warnings: &mut Vec<String>) {
     let name = text(object, &["metadata", "name"]);
     if let Some(problem) = names::dns1123_label(name) {
@@ -108,7 +108,7 @@ fn pod_name(object: &Value, used: &str, warnings: &mut Vec<String>) {
     }
 }
 
-/// The template of a kind that makes pods.
+/// Warnings about the template of a kind that creates pods.
 fn templates(kind: &str, object: &Value, shown: &Value, warnings: &mut Vec<String>) {
     let path: &[&str] = match kind {
         "PodTemplate" => &["template"],

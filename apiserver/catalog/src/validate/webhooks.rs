@@ -1,4 +1,4 @@
-//! Validation of webhook configurations, and of the rules by which webhooks and policies are chosen
+//! Validation of webhook configurations, and of the rules that webhooks and policies match requests with
 //! (pkg/apis/admissionregistration/validation).
 
 use std::collections::HashSet;
@@ -16,7 +16,7 @@ const OPERATIONS: [&str; 5] = ["*", "CONNECT", "CREATE", "DELETE", "UPDATE"];
 const CONDITIONS_MAX: usize = 64;
 const TIMEOUT_SECONDS_MAX: i64 = 30;
 
-/// What an update still accepts because every stored webhook does it already.
+/// Rules that an update need not follow, because the stored webhooks already break them.
 #[derive(Clone, Copy, Default)]
 struct Kept {
     side_effects: bool,
@@ -123,7 +123,7 @@ pub(super) fn rule(rule: &Field<'_, '_>, errors: &mut Errors) {
     rule.child("scope").one_of(&["*", "Cluster", "Namespaced"], errors);
 }
 
-/// Resources and subresources: what a `*` covers is not named again.
+/// Checks resources and subresources: an entry must not repeat what a `*` covers.
 fn resources(list: &Field<'_, '_>, errors: &mut Errors) {
     list.demand(errors);
     let (mut all_below, mut below_all) = (HashSet::new(), HashSet::new());
@@ -163,7 +163,7 @@ fn resources(list: &Field<'_, '_>, errors: &mut Errors) {
     }
 }
 
-/// Checks the names of conditions and that they say something.
+/// Checks that conditions have valid names and an expression.
 pub(super) fn conditions(list: &Field<'_, '_>, errors: &mut Errors) {
     list.overfull(CONDITIONS_MAX, errors);
     let mut seen = HashSet::new();
@@ -184,7 +184,7 @@ pub(super) fn conditions(list: &Field<'_, '_>, errors: &mut Errors) {
 }
 
 fn service(service: &Field<'_, '_>, errors: &mut Errors) {
-    // The real server mistakes the one for the other.
+    // The real server reports each of the two fields as the other.
     for (field, shown) in [("namespace", "name"), ("name", "namespace")] {
         if service.child(field).text().is_empty() {
             errors.push(service.child(shown).required(""));
@@ -207,7 +207,7 @@ fn url_path(path: &Field<'_, '_>, text: &str, errors: &mut Errors) {
         Some(rest) => rest,
         None => {
             errors.push(path.invalid("must start with a '/'"));
-            // The real server takes one byte away all the same.
+            // The real server drops one byte in this case too.
             text.char_indices().nth(1).map_or("", |(second, _)| &text[second..])
         }
     };
@@ -220,7 +220,7 @@ fn url_path(path: &Field<'_, '_>, text: &str, errors: &mut Errors) {
     }
 }
 
-/// Checks the address of a webhook outside of the cluster.
+/// Checks the URL of a webhook outside the cluster.
 fn url(url: &Field<'_, '_>, errors: &mut Errors) {
     const FORM: &str = "; desired format: https://host[/path]";
     let Ok(read) = url.text().parse::<http::Uri>() else {

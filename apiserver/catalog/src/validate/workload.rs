@@ -35,7 +35,7 @@ pub(super) fn create(object: &Value, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// Reports counts below zero.
+/// Reports negative counts.
 pub(super) fn non_negative(of: &Value, fields: &[&str], path: &str, errors: &mut Vec<FieldError>) {
     for field in fields {
         if int(of, &[field]) < 0 {
@@ -45,7 +45,7 @@ pub(super) fn non_negative(of: &Value, fields: &[&str], path: &str, errors: &mut
     }
 }
 
-/// Checks the form of a label selector.
+/// Checks a label selector.
 pub(super) fn label_selector(selector: &Value, path: &str, errors: &mut Vec<FieldError>) {
     meta::labels(&selector["matchLabels"], &format!("{path}.matchLabels"), errors);
     for (index, expression) in items(selector, &["matchExpressions"]).iter().enumerate() {
@@ -78,7 +78,7 @@ pub(super) fn label_selector(selector: &Value, path: &str, errors: &mut Vec<Fiel
     }
 }
 
-/// Whether a label selector selects labels.
+/// Whether a label selector matches labels.
 pub(super) fn matches(selector: &Value, labels: &Value) -> bool {
     let exact = selector["matchLabels"].as_object().into_iter().flatten();
     let by_label = exact.into_iter().all(|(key, value)| labels.get(key) == Some(value));

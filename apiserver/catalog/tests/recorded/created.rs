@@ -1,4 +1,4 @@
-//! Creates, with what the server stored and the rows that it showed.
+//! Creates, with the objects that the server stored and the table rows that it showed.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use tombolo_apicore::value::{at, text};
 
 use super::{creates, kind_of};
 
-/// Fields that the real server allocated or learnt from the request, by kind: taken over before comparing.
+/// Fields that the real server allocated or took from the request, by kind: copied before comparing.
 const ALLOCATED: &[(&str, &[&str])] = &[
     ("Service", &["spec", "clusterIP"]),
     ("Service", &["spec", "clusterIPs"]),
@@ -19,7 +19,7 @@ const ALLOCATED: &[(&str, &[&str])] = &[
     ("CertificateSigningRequest", &["spec", "groups"]),
     ("CertificateSigningRequest", &["spec", "uid"]),
     ("CertificateSigningRequest", &["spec", "extra"]),
-    // The time of a volume's last phase change needs a clock, which preparing has not.
+    // The time of a volume's last phase change needs a clock, which the prepare step does not have.
     ("PersistentVolume", &["status", "lastPhaseTransitionTime"]),
 ];
 
@@ -31,7 +31,7 @@ fn put(object: &mut Value, path: &[&str], value: Value) {
     *place = value;
 }
 
-/// Runs a manifest through the pipeline of a create, with the clock and the identity of the recorded answer.
+/// Runs a manifest through a create, with the clock and the identity of the recorded answer.
 fn create(kind: &KindInfo, sent: &Value, stored: &Value) -> Value {
     let decoded = kind.decode(sent.to_string().as_bytes()).unwrap();
     assert_eq!(decoded.strict, Strict::default());
@@ -134,7 +134,7 @@ fn defaulting_twice_changes_nothing_more() {
         let mut twice = once.clone();
         kind.default(&mut twice);
         assert_eq!(once, twice);
-        // What is stored is written back as it was read.
+        // A stored object is written back as it was read.
         let mut read = kind.decode_value(one["stored"].clone()).unwrap().object;
         kind.default(&mut read);
         assert_eq!(read, one["stored"]);

@@ -1,4 +1,5 @@
-//! Compares defaults, validation, ownership and protobuf with what a real kube-apiserver answered (`apiserver/fixtures`).
+//! Compares defaults, validation, ownership and protobuf with the answers of a real kube-apiserver
+//! (`apiserver/fixtures`).
 
 mod created;
 mod protobuf;
@@ -27,7 +28,7 @@ fn kind_of<'a>(kinds: &'a Kinds, object: &Value) -> &'a KindInfo {
     kinds.by_kind(group, version, text(object, &["kind"])).expect("the kind is built in")
 }
 
-/// The built-in kinds, and that of the recorded definition.
+/// The built-in kinds, and the kind of the recorded definition.
 fn with_definition() -> Kinds {
     let recorded = creates();
     let definition = recorded.iter().find(|one| one["sent"]["kind"] == "CustomResourceDefinition").unwrap();

@@ -1,4 +1,4 @@
-//! What kubectl sends, and objects that Go encoded.
+//! Requests of kubectl in protobuf, and objects that Go encoded.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -11,7 +11,7 @@ use tombolo_proto::object::Resource;
 
 use super::{creates, kind_of, lines};
 
-/// What kubectl sends, with the real server's answers.
+/// Requests of kubectl, with the real server's answers.
 const KUBECTL: &str = include_str!("../../../fixtures/protobuf-kubectl.jsonl");
 
 /// The objects of the creates as Go's serializer writes them.
@@ -24,7 +24,7 @@ fn bytes(body: &Value) -> Vec<u8> {
     STANDARD.decode(body.as_str().unwrap()).unwrap()
 }
 
-/// What the body of a request says.
+/// The object in the body of a request.
 fn parse(bytes: &[u8], expected: Expected<'_>, kinds: &Kinds) -> Value {
     let typed = Typed { media_type: MEDIA_TYPE.into(), bytes: bytes.to_vec().into() };
     serde_json::from_slice(&to_json(typed, expected, kinds).unwrap().bytes).unwrap()
@@ -34,7 +34,7 @@ fn named<'a>(kinds: &'a Kinds, group: &str, version: &str, plural: &str) -> &'a 
     kinds.get(&Resource::new(group, version, plural)).unwrap()
 }
 
-/// The object as a server keeps it before it allocates anything.
+/// The object as a server stores it before it allocates anything.
 fn completed(kind: &KindInfo, value: Value) -> Value {
     let decoded = kind.decode_value(value).unwrap();
     assert_eq!(decoded.strict, Strict::default());
@@ -82,7 +82,7 @@ fn what_kubectl_sends_becomes_what_the_real_server_answers() {
     }
 }
 
-/// Leaves out what a server allocates, learns from the path or makes of a UID.
+/// Removes fields that a server allocates, takes from the path or derives from a uid.
 fn without_allocated(object: &mut Value) {
     let kind = object["kind"].clone();
     let metadata = object["metadata"].as_object_mut().unwrap();
@@ -103,13 +103,13 @@ fn without_allocated(object: &mut Value) {
     }
 }
 
-/// Leaves what is asked of a kind that is never stored: its answer is the server's own.
+/// Keeps only the request of a kind that is never stored: the rest is the server's answer.
 fn question(object: &mut Value) {
     let root = object.as_object_mut().unwrap();
     root.retain(|key, _| ["apiVersion", "kind", "spec"].contains(&key.as_str()));
     let rules = root["kind"] == "SelfSubjectRulesReview";
     if let Some(spec) = root.get_mut("spec").and_then(Value::as_object_mut) {
-        // The real server answers rules without repeating the namespace.
+        // The real server's answer about rules does not repeat the namespace.
         spec.retain(|key, value| !(value.is_null() || rules && key == "namespace"));
     }
 }

@@ -10,7 +10,7 @@ use tombolo_apicore::value::{items, text};
 
 const REFUSALS: &str = include_str!("../../../fixtures/refusals.jsonl");
 
-/// Refusals that differ in their words, with the part of the real message by which they are found and the reason.
+/// Refusals with a different message: the part of the real message that identifies them, and the reason.
 const OTHER_WORDS: &[(&str, &str)] = &[
     ("must validate one and only one schema", "a validator of ours names the object, not only the root"),
     ("Checked value must be of type integer", "the real server reports a wrong number twice"),
@@ -18,7 +18,7 @@ const OTHER_WORDS: &[(&str, &str)] = &[
     ("\"Name\":\"v1\"", "the value is printed with the names of Go fields"),
 ];
 
-/// Answers as the write path does: code, message and causes.
+/// Answers like the write path: code, message and causes.
 fn answer(kinds: &Kinds, refusal: &Value) -> (u64, String, Value) {
     let body: Value = match &refusal["body"] {
         Value::String(raw) => serde_json::from_str(raw).unwrap(),

@@ -11,14 +11,14 @@ use super::with_definition;
 
 const SEQUENCES: &str = include_str!("../../../fixtures/sequences.jsonl");
 
-/// One write that was recorded.
+/// One recorded write.
 struct Step<'a> {
     kind: &'a KindInfo,
     live: Option<&'a Value>,
     recorded: &'a Value,
 }
 
-/// An answer: the object, or the code, the message and the causes of a refusal.
+/// An answer: the object, or the code, message and causes of a refusal.
 type Answer = Result<Value, (u16, String, Value)>;
 
 impl Step<'_> {
@@ -60,7 +60,7 @@ impl Step<'_> {
         match self.live {
             Some(live) => self.kind.prepare_update(new, live, sub, Timestamp::UNIX_EPOCH),
             None => {
-                // What a server allocates comes from the recording.
+                // Fields that a server allocates are taken from the recording.
                 for path in [
                     &["metadata", "uid"][..],
                     &["metadata", "creationTimestamp"],
@@ -97,7 +97,7 @@ fn refusal(error: &ApplyError) -> (u16, String, Value) {
     }
 }
 
-/// Without what depends on the clock and the store.
+/// Removes what depends on the clock and the store.
 fn comparable(object: &Value) -> Value {
     let mut object = object.clone();
     if let Some(metadata) = object["metadata"].as_object_mut() {
@@ -172,7 +172,7 @@ fn compare_answer(name: &str, answer: Answer, recorded: &Value, wrong: &mut Vec<
     }
 }
 
-/// The real server lists causes in no order.
+/// The real server lists causes in random order.
 fn sorted(causes: &Value) -> Vec<String> {
     let mut texts: Vec<String> = items(causes, &[]).iter().map(Value::to_string).collect();
     texts.sort();

@@ -1,4 +1,4 @@
-//! What an update may change, and what the server does about it.
+//! Updates: what they may change, and what the server makes of them.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ fn stored(name: &str, kind: &str) -> Value {
     found.unwrap_or_else(|| panic!("no recorded {kind} {name}"))
 }
 
-/// Merges a change into a stored object and gives the object as it would be stored, with what is wrong.
+/// Merges a change into a stored object. Returns the object as it would be stored, and the errors.
 fn update(old: &Value, change: &Value, subresource: &str) -> (Value, Vec<String>) {
     let kinds = tombolo_catalog::kinds();
     let kind = kind_of(&kinds, old);
@@ -152,7 +152,7 @@ fn another_storage_version_moves_no_objects() {
     let before = tombolo_catalog::kinds().with_crd(&definition).unwrap();
     assert_eq!(storage(&before), "v1");
     definition["spec"]["versions"] = json!([version("v1", false), version("v2", true)]);
-    // The migration is over: the definition does not speak of the old version any more.
+    // The migration is complete: the definition's status no longer lists the old version.
     definition["status"]["storedVersions"] = json!(["v2"]);
     assert_eq!(storage(&before.with_crd(&definition).unwrap()), "v1");
     assert_eq!(storage(&tombolo_catalog::kinds().with_crd_stored_as(&definition, Some("v1")).unwrap()), "v1");

@@ -1,4 +1,4 @@
-//! Questions to the authorizer of the server (`kubernetes.authorization`).
+//! Checks by the server's authorizer (`kubernetes.authorization`).
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -8,11 +8,11 @@ use cel::{DeclarationError, Env, ExecutionError};
 use tombolo_apicore::auth::{Attributes, Decision, Identity};
 use tombolo_apicore::names;
 
-/// Groups of every service account.
+/// Group of all service accounts.
 const SERVICE_ACCOUNTS: &str = "system:serviceaccounts";
 const AUTHENTICATED: &str = "system:authenticated";
 
-/// Decides about what expressions ask.
+/// Answers the authorization checks of expressions.
 pub trait Authorize: Debug + Send + Sync {
     /// Whether a request would be allowed.
     fn decide(&self, asked: &Attributes) -> Decision;
@@ -26,7 +26,7 @@ mod authorizer {
     use super::Authorize;
     use crate::opaque::opaque;
 
-    /// What `authorizer` is in an expression: whom to ask, and about whom.
+    /// The value of `authorizer` in an expression: the authorizer, and the user that it checks.
     #[derive(Debug, Clone)]
     pub struct Authorizer {
         pub(super) hook: Arc<dyn Authorize>,
@@ -68,7 +68,7 @@ mod resource {
     use super::Authorizer;
     use crate::opaque::opaque;
 
-    /// A question about a resource, without its verb.
+    /// An authorization check for a resource, without its verb.
     #[derive(Debug, Clone, PartialEq)]
     pub struct ResourceCheck(pub(super) Authorizer, pub(super) Attributes);
 
@@ -94,13 +94,13 @@ use path::PathCheck;
 pub use resource::ResourceCheck;
 
 impl Authorizer {
-    /// Asks about somebody.
+    /// An authorizer that checks the rights of a user.
     #[must_use]
     pub fn new(hook: Arc<dyn Authorize>, identity: Identity) -> Self {
         Self { hook, identity }
     }
 
-    /// The question about what a request asks for.
+    /// The check for the resource of a request.
     #[must_use]
     pub fn about(&self, asked: &Attributes) -> ResourceCheck {
         let asked = Attributes { identity: self.identity.clone(), verb: String::new(), ..asked.clone() };
@@ -230,7 +230,7 @@ fn reason(answer: &Answer) -> CelString<'static> {
     answer.reason.clone().into()
 }
 
-/// The authorizer of this server always has an answer.
+/// The authorizer of this server never fails.
 fn errored(_: &Answer) -> CelBool {
     false.into()
 }

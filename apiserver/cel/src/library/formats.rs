@@ -75,9 +75,9 @@ fn validate<'b, 'v>(arguments: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, Ex
     Ok(CowVal::owned(CelOptional::of(Box::new(CelList::from(list)))))
 }
 
-/// What is wrong with a text that should have a format.
+/// Problems of a text that should have a format.
 fn problems(format: &str, text: &str) -> Vec<String> {
-    // A name prefix may end with a dash: what is generated follows it.
+    // A name prefix may end with a dash, because generated characters follow it.
     let prefix = || format!("{}a", text.strip_suffix('-').unwrap_or(text));
     let unless = |fine: bool, problem: &str| if fine { Vec::new() } else { vec![problem.to_owned()] };
     match format {
@@ -97,7 +97,7 @@ fn problems(format: &str, text: &str) -> Vec<String> {
     }
 }
 
-/// Hexadecimal digits in groups, with or without dashes between them.
+/// Whether a text is a UUID: groups of hexadecimal digits, with or without dashes between them.
 fn is_uuid(text: &str) -> bool {
     let digits = text.bytes().filter(u8::is_ascii_hexdigit).count();
     let dashes: Vec<usize> = text.match_indices('-').map(|(at, _)| at).collect();

@@ -1,4 +1,4 @@
-//! Functions of lists: those of Kubernetes, sets, and comparison, which pays for what it looks at.
+//! Functions of lists: those of Kubernetes, sets, and comparison, which pays for the elements that it reads.
 
 use std::cmp::Ordering;
 
@@ -106,7 +106,7 @@ fn extreme<'b, 'v>(
     Ok(CowVal::Owned(best.clone_as_boxed()))
 }
 
-/// `indexOf` and `lastIndexOf` of texts and of lists.
+/// `indexOf` and `lastIndexOf` of strings and lists.
 fn find<'b, 'v>(
     name: &'static str,
     arguments: Vec<CowVal<'b, 'v>>,

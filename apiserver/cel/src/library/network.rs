@@ -17,7 +17,7 @@ mod address {
 mod prefix {
     use crate::opaque::opaque;
 
-    /// An address with the number of leading bits that stand for the network.
+    /// An address with the prefix length of its network.
     #[derive(Debug, Clone, PartialEq)]
     pub(super) struct Network(pub(super) std::net::IpAddr, pub(super) u8);
 
@@ -51,7 +51,7 @@ pub(super) fn register(env: &mut Env) -> Result<(), DeclarationError> {
     cel::add_member_overload!(env, fn masked: (Network) -> Network)
 }
 
-/// Reads an address. Zones and IPv4 addresses inside IPv6 ones are refused, as kube-apiserver does.
+/// Parses an address. Zones and IPv4-mapped IPv6 addresses are refused, as in kube-apiserver.
 fn read_ip(text: &str) -> Result<IpAddr, ExecutionError> {
     let error = |why: &str| ExecutionError::function_error("ip", why);
     if text.contains('%') {
@@ -84,7 +84,7 @@ fn read_cidr(text: &str) -> Result<Network, ExecutionError> {
     if bits > width(address) { Err(error()) } else { Ok(Network(address, bits)) }
 }
 
-/// The leading bits of an address, the others zero.
+/// The address with all bits after the prefix set to zero.
 fn mask(address: IpAddr, bits: u8) -> IpAddr {
     match address {
         IpAddr::V4(v4) => {

@@ -1,5 +1,5 @@
-//! Comprehensions of two variables: index and element of a list, key and value of a map. The macros keep both variables
-//! until the types are known; then a comprehension of one variable goes through the pairs (see [`crate::pairs`]).
+//! Two-variable comprehensions: index and element of a list, key and value of a map. The macros keep both variables
+//! until the types are known. Then a one-variable comprehension iterates over the pairs (see [`crate::pairs`]).
 
 use std::collections::HashMap;
 
@@ -16,19 +16,19 @@ use crate::arguments::no_overload;
 use crate::pairs::{MAPPED, MERGED, PAIRS};
 use crate::value::elements;
 
-/// The variable in which a comprehension gathers.
+/// The accumulator variable of a comprehension.
 const RESULT: &str = "@result";
 
-/// A way to put a comprehension together.
+/// A function that assembles a comprehension.
 type Shape = fn(&mut Maker<'_, '_>, &str, Vec<IdedExpr>) -> Parts;
 
-/// What is different from macro to macro.
+/// The parts that differ between the macros.
 struct Parts {
     init: IdedExpr,
     condition: IdedExpr,
     step: IdedExpr,
     result: IdedExpr,
-    /// What makes one map of the gathered ones.
+    /// The function that merges the accumulated maps into one.
     merge: Option<&'static str>,
 }
 
@@ -98,7 +98,7 @@ fn expand(
     })
 }
 
-/// Makes nodes.
+/// Creates nodes.
 struct Maker<'a, 'b>(&'a mut MacroExprHelper<'b>);
 
 impl Maker<'_, '_> {
@@ -122,14 +122,14 @@ impl Maker<'_, '_> {
         self.0.next_expr(Expr::List(ListExpr::new(elements)))
     }
 
-    /// `wanted ? step : @result`, or the step alone.
+    /// `wanted ? step : @result`, or only the step.
     fn filtered(&mut self, wanted: Option<IdedExpr>, step: IdedExpr) -> IdedExpr {
         let Some(wanted) = wanted else { return step };
         let unchanged = self.gathered();
         self.call("_?_:_", vec![wanted, step, unchanged])
     }
 
-    /// Gathers a list of what `item` is for those pairs that the filter lets pass.
+    /// Accumulates a list of `item` for the pairs that pass the filter.
     fn appending(&mut self, wanted: Option<IdedExpr>, item: IdedExpr, merge: Option<&'static str>) -> Parts {
         let appended = self.list(vec![item]);
         let so_far = self.gathered();
@@ -145,7 +145,7 @@ impl Maker<'_, '_> {
     }
 }
 
-/// The filter, if there is one, and the last argument.
+/// The optional filter, and the last argument.
 fn filter_and_last(mut arguments: Vec<IdedExpr>) -> (Option<IdedExpr>, IdedExpr) {
     let last = arguments.pop().unwrap_or_default();
     (arguments.pop(), last)
@@ -199,7 +199,7 @@ fn transform_entry(maker: &mut Maker<'_, '_>, _: &str, arguments: Vec<IdedExpr>)
     maker.appending(wanted, entry, Some(MERGED))
 }
 
-/// The pairs of a list or map, each as a list of two.
+/// The pairs of a list or map, each as a list of two elements.
 fn pairs<'b, 'v>(arguments: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, ExecutionError> {
     let range = arguments.first().ok_or_else(|| no_overload(PAIRS))?.as_ref();
     let (mut items, mut pairs) = (elements(range)?, Vec::<Box<dyn Val + 'v>>::new());
@@ -217,7 +217,7 @@ fn pairs<'b, 'v>(arguments: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, Execu
     Ok(CowVal::owned(CelList::from(pairs)))
 }
 
-/// One map of the entries of several, no key of which may occur twice.
+/// Merges several maps into one. A duplicate key is an error.
 fn merged<'b, 'v>(arguments: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, ExecutionError> {
     let list = arguments.first().ok_or_else(|| no_overload(MERGED))?.as_ref();
     let (mut maps, mut all) = (elements(list)?, HashMap::<CelMapKey<'v>, Box<dyn Val + 'v>>::new());

@@ -22,14 +22,15 @@ pub(super) fn register(env: &mut Env) -> Result<(), DeclarationError> {
 }
 
 thread_local! {
-    /// Patterns by their text, the last used one last: rules apply the same pattern to value after value.
+    /// Compiled patterns by their text, the most recently used last: rules match value after value against the same
+    /// pattern.
     static COMPILED: RefCell<VecDeque<(String, Regex)>> = const { RefCell::new(VecDeque::new()) };
 }
 
-/// Compiles a pattern, or finds it compiled.
+/// Compiles a pattern, or returns the cached one.
 ///
 /// # Errors
-/// It is none, or takes too much memory.
+/// The text is not a valid pattern, or takes too much memory.
 pub(crate) fn pattern(source: &str) -> Result<Regex, ExecutionError> {
     COMPILED.with_borrow_mut(|compiled| {
         let known = compiled.iter().position(|(text, _)| text == source).and_then(|at| compiled.remove(at));
@@ -49,7 +50,7 @@ pub(crate) fn pattern(source: &str) -> Result<Regex, ExecutionError> {
     })
 }
 
-/// The text and the pattern, paid for.
+/// The text and the compiled pattern, with their cost paid.
 fn prepare<'a>(function: &str, arguments: &'a [CowVal<'_, '_>]) -> Result<(&'a str, Regex), ExecutionError> {
     let (subject, source) = (text(function, arguments, 1)?, text(function, arguments, 2)?);
     meter(arguments)?.spend(pattern_cost(subject.len() as u64, source.len() as u64))?;

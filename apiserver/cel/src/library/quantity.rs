@@ -65,7 +65,7 @@ fn as_approximate_float(amount: &Amount) -> CelDouble {
     amount.0.ratio(Quantity::whole(1)).into()
 }
 
-/// The value where it is a whole number.
+/// The value, if it is an integer.
 fn exact(amount: &Amount) -> Option<i64> {
     let rounded = amount.0.rounded_up();
     if rounded != amount.0 {

@@ -37,7 +37,7 @@ fn read(text: &str, normalize: bool) -> Result<Version, String> {
     semver::Version::parse(text).map(Version).map_err(|error| error.to_string())
 }
 
-/// Without a leading `v`, with missing minor and patch numbers, and without leading zeros.
+/// Normalizes a version: drops a leading `v` and leading zeros, and adds missing minor and patch numbers.
 fn normal(text: &str) -> String {
     let text = text.strip_prefix('v').unwrap_or(text);
     let end = text.find(['-', '+']).unwrap_or(text.len());

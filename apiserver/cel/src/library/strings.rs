@@ -1,4 +1,4 @@
-//! Functions of texts whose results grow with their arguments, so that they pay before they build them.
+//! String functions whose results grow with their arguments: they pay before they build the result.
 
 use cel::common::types::{CelInt, CelList, CelString};
 use cel::common::value::{CowVal, Val};
@@ -21,7 +21,7 @@ pub(super) fn register(env: &mut Env) -> Result<(), DeclarationError> {
     cel::add_overload!(env, fn escape_key: (CelString<'_>) -> CelString<'static>, name = "jsonpatch.escapeKey")
 }
 
-/// The limit of a call that may have one; none is meant by a negative number.
+/// The optional limit argument of a call. A negative number means no limit.
 fn limit(function: &str, arguments: &[CowVal<'_, '_>], index: usize) -> Result<usize, ExecutionError> {
     match arguments.len() > index {
         true => Ok(usize::try_from(whole(function, arguments, index)?).unwrap_or(usize::MAX)),
@@ -53,7 +53,7 @@ fn split<'b, 'v>(arguments: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, Execu
     match (limit, separator) {
         (0, _) => {}
         (_, "") => {
-            // Between all characters; the last part takes what a limit leaves.
+            // Splits between all characters. With a limit, the last part is the rest.
             let mut rest = subject;
             let mut parts = 1;
             while let Some(first) =
@@ -93,7 +93,7 @@ fn join<'b, 'v>(arguments: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, Execut
     Ok(CowVal::owned(CelString::from(out)))
 }
 
-/// What a sum takes to build: the bytes of texts, the elements of lists.
+/// Pays for building a sum: the bytes of strings, the elements of lists.
 fn spend_sum(a: &dyn Val, b: &dyn Val, meter: &Meter) -> Result<(), ExecutionError> {
     for part in [a, b] {
         match (text_size(part), part.as_sizer()) {
@@ -115,12 +115,12 @@ fn add<'b, 'v>(arguments: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, Executi
     })
 }
 
-/// A part of a JSON pointer (RFC 6901).
+/// Escapes a part of a JSON pointer (RFC 6901).
 fn escape_key(key: &CelString<'_>) -> CelString<'static> {
     key.inner().replace('~', "~0").replace('/', "~1").into()
 }
 
-/// Where a text is in another, counted in characters, at or after an offset.
+/// Position of one string in another, counted in characters, at or after an offset.
 pub(super) fn index_of(
     subject: &str,
     part: &str,
@@ -148,7 +148,7 @@ pub(super) fn index_of(
     let byte = |chars: usize| subject.char_indices().nth(chars).map_or(subject.len(), |(byte, _)| byte);
     let found = match last {
         false => subject[byte(at)..].find(part).map(|found| found + byte(at)),
-        // A match may begin at the offset and reach beyond it.
+        // A match may begin at the offset and extend beyond it.
         true => {
             let end = byte(at).saturating_add(part.len()).min(subject.len());
             let end =

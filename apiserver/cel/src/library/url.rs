@@ -25,7 +25,7 @@ pub(super) fn register(env: &mut Env) -> Result<(), DeclarationError> {
     env.add_member_overload("getQuery", "url_get_query", Url::cel_type().to_owned(), vec![], get_query)
 }
 
-/// An absolute URL or an absolute path: what Go's `url.ParseRequestURI` takes. A fragment is none of either.
+/// Parses an absolute URL or an absolute path, as Go's `url.ParseRequestURI` does. Neither may have a fragment.
 fn read(text: &str) -> Option<Url> {
     let absolute = text.starts_with('/') || text.contains("://");
     if !absolute || text.contains('#') {
@@ -67,7 +67,7 @@ fn get_port(url: &Url) -> CelString<'static> {
 }
 
 fn get_escaped_path(url: &Url) -> CelString<'static> {
-    // A URL that ends with its host has no path; the parser gives it one.
+    // A URL that ends with its host has no path, but the parser adds one.
     let text = url.0.to_string();
     let bare = url.0.path() == "/" && url.0.authority().is_some_and(|host| text.ends_with(host.as_str()));
     if bare { String::new().into() } else { url.0.path().to_owned().into() }

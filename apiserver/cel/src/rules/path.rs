@@ -1,8 +1,8 @@
-//! `fieldPath` of rules: names of fields and keys of maps, `.spec.labels['a.b']`.
+//! `fieldPath` of rules: field names and map keys, such as `.spec.labels['a.b']`.
 
 use serde_json::Value;
 
-/// Reads a path whose fields a schema has; gives it as field errors show it.
+/// Parses a path whose fields are in a schema. Returns it in the form of field errors.
 pub(super) fn read(text: &str, schema: &Value) -> Option<String> {
     let (mut schema, mut rest, mut out) = (schema, text, String::new());
     while !rest.is_empty() {
@@ -34,7 +34,7 @@ pub(super) fn read(text: &str, schema: &Value) -> Option<String> {
     Some(out)
 }
 
-/// A name in single quotes with what follows its bracket.
+/// Parses a quoted key. Returns it with the text after its bracket.
 fn quoted(text: &str) -> Option<(String, &str)> {
     let mut name = String::new();
     let mut chars = text.char_indices();

@@ -1,5 +1,5 @@
-//! Lists of JSON values as expressions see them. Where the schema says what makes an element the one that it is, the order
-//! counts for nothing, and a sum has every element once (as kube-apiserver's lists have it).
+//! Lists of JSON values as expressions see them. If the schema declares how elements are identified, the order is
+//! irrelevant, and a sum contains every element once (like kube-apiserver's lists).
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -16,7 +16,7 @@ use super::{ANY, Boxed, elements, equal, equal_in_order, json, length, value};
 use crate::escape::escape;
 use crate::types::{ListKind, Type};
 
-/// A list. Clones share what was read.
+/// A list. Clones share converted values.
 pub(crate) struct List<'v>(Arc<ListParts<'v>>);
 
 struct ListParts<'v> {
@@ -39,13 +39,13 @@ impl<'v> List<'v> {
         if let Type::List(_, _, kind) = self.0.ty { kind } else { &ListKind::Atomic }
     }
 
-    /// What makes an element of a set or map the one that it is.
+    /// The identity of an element in a set or map list.
     fn identity(&self, element: &dyn Val) -> String {
         let text = |value: &dyn Val| json(value).map(|json| json.to_string()).unwrap_or_default();
         let ListKind::Map(keys) = self.kind() else { return text(element) };
         let member = |key: &String| {
-            // kube-apiserver looks for the name as expressions spell it, which a member of the JSON does not have when
-            // it had to be escaped: all elements are then the same one.
+            // kube-apiserver looks up the escaped name. If the name had to be escaped, the JSON has no such member, and
+            // all elements have the same identity.
             let name = escape(key).filter(|name| name == key)?;
             let found = element.as_indexer()?.get(&CelString::from(name.as_str())).ok()?;
             Some(text(found.as_ref()))
@@ -53,12 +53,12 @@ impl<'v> List<'v> {
         keys.iter().map(|key| member(key).unwrap_or_default()).collect::<Vec<_>>().join(",")
     }
 
-    /// The places of the elements.
+    /// The positions of the elements by identity.
     fn places(&self) -> HashMap<String, usize> {
         self.items().iter().enumerate().map(|(place, item)| (self.identity(item.as_ref()), place)).collect()
     }
 
-    /// Whether another list has the same elements in whatever order.
+    /// Whether another list has the same elements in any order.
     fn has_same_elements(&self, other: &dyn Val) -> bool {
         let same_size = other.as_sizer().is_some_and(|other| *other.size().inner() == *self.size().inner());
         let (Ok(mut others), true) = (elements(other), same_size) else { return false };

@@ -1,7 +1,7 @@
-//! Cluster addresses and node ports of Services: what is free, and what was given out a moment ago.
+//! Cluster addresses and node ports of Services: which are free, and which are allocated but not stored yet.
 //!
-//! That two Services never get the same is decided where they are stored ([`ServiceClaims`]). What is kept here for those
-//! that are on their way only saves them from choosing again.
+//! The store guarantees that no two Services get the same one ([`ServiceClaims`]). The reservations here, for Services
+//! that are not stored yet, only avoid retries.
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -27,7 +27,7 @@ const RESERVATION: Duration = Duration::from_secs(30);
 /// Random tries before the range is searched in order.
 const RANDOM_TRIES: usize = 16;
 
-/// A range of IPv4 addresses in which Services live.
+/// A range of IPv4 addresses for Services.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ServiceRange {
     first: u32,
@@ -35,7 +35,7 @@ pub(crate) struct ServiceRange {
 }
 
 impl ServiceRange {
-    /// Parses `ADDRESS/BITS`; from 8 to 65,536 addresses.
+    /// Parses `ADDRESS/BITS`. The range must have 8 to 65,536 addresses.
     ///
     /// # Errors
     /// [`EmbeddedError::Option`] for anything else.
@@ -55,12 +55,12 @@ impl ServiceRange {
         })
     }
 
-    /// The address of the `kubernetes` Service: the first one that may be used.
+    /// The address of the `kubernetes` Service: the first usable one.
     pub(crate) fn kubernetes(self) -> Ipv4Addr {
         Ipv4Addr::from(self.first + 1)
     }
 
-    /// The range's own address and its broadcast address are not used.
+    /// Whether an address is usable. The range's own address and its broadcast address are not.
     fn contains(self, address: Ipv4Addr) -> bool {
         let offset = u32::from(address).wrapping_sub(self.first);
         offset >= 1 && offset < self.count - 1
@@ -75,7 +75,7 @@ impl ServiceRange {
     }
 }
 
-/// Gives out addresses and node ports. Cheap to clone.
+/// Allocates addresses and node ports. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Addresses {
     objects: Objects,
@@ -83,12 +83,12 @@ pub(crate) struct Addresses {
     reservations: Reservations,
 }
 
-/// What was given out and is not stored yet. Cheap to clone.
+/// Addresses and ports that are allocated but not stored yet. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Reservations(Arc<Mutex<Reserved>>);
 
 impl Reservations {
-    /// A Service was stored: from now on the store knows what it uses.
+    /// Drops the reservations of a Service that was stored: the store now knows what it uses.
     pub(crate) fn stored(&self, service: &Value) {
         let mut reserved = self.0.lock();
         if let Some(address) = address_of(service) {
@@ -106,7 +106,7 @@ struct Reserved {
     ports: HashMap<u16, Instant>,
 }
 
-/// The addresses and node ports of Services: each belongs to one of them.
+/// Claims the addresses and node ports of Services: each belongs to one Service only.
 pub(crate) struct ServiceClaims;
 
 impl Claims for ServiceClaims {
@@ -124,7 +124,7 @@ impl Claims for ServiceClaims {
     }
 }
 
-/// What all Services use.
+/// The addresses and ports that Services use.
 struct Used {
     addresses: HashSet<Ipv4Addr>,
     ports: HashSet<u16>,
@@ -136,12 +136,13 @@ impl Addresses {
         Self { objects, range, reservations }
     }
 
-    /// An allocator that knows what is used and reserves nothing for anybody else.
+    /// An allocator with reservations of its own: it sees what is used, but its allocations do not affect other
+    /// requests.
     pub(super) fn for_dry_run(&self) -> Self {
         Self { objects: self.objects.clone(), range: self.range, reservations: Reservations::default() }
     }
 
-    /// A free address.
+    /// Allocates a free address.
     fn any_address(&self) -> Result<Ipv4Addr, String> {
         let used = self.used();
         let mut reserved = self.reserved();
@@ -158,7 +159,7 @@ impl Addresses {
         Ok(address)
     }
 
-    /// This very address.
+    /// Allocates this address.
     fn this_address(&self, address: Ipv4Addr) -> Result<(), String> {
         if !self.range.contains(address) {
             return Err("the provided network does not match the current range".into());
@@ -171,7 +172,7 @@ impl Addresses {
         Ok(())
     }
 
-    /// A free node port.
+    /// Allocates a free node port.
     fn any_port(&self) -> Result<u16, String> {
         let used = self.used();
         let mut reserved = self.reserved();
@@ -184,7 +185,7 @@ impl Addresses {
         Ok(port)
     }
 
-    /// This very node port.
+    /// Allocates this node port.
     fn this_port(&self, port: u16) -> Result<(), String> {
         if !NODE_PORTS.contains(&port) {
             let (first, last) = (NODE_PORTS.start(), NODE_PORTS.end());
@@ -200,12 +201,12 @@ impl Addresses {
         Ok(())
     }
 
-    /// Begins to give out for one request.
+    /// Starts the allocations of one request.
     pub(super) fn grant(&self) -> Grant<'_> {
         Grant { from: self, addresses: Vec::new(), ports: Vec::new() }
     }
 
-    /// Gives back what was kept for a Service that will not be stored.
+    /// Releases the reservations of a Service that will not be stored.
     pub(super) fn release(&self, service: &Value) {
         self.give_back(address_of(service), ports_of(service));
     }
@@ -237,7 +238,7 @@ impl Addresses {
     }
 }
 
-/// What one request has been given. Unless it is kept, it goes back.
+/// The allocations of one request. They are released on drop unless [`Self::keep`] is called.
 pub(super) struct Grant<'a> {
     from: &'a Addresses,
     addresses: Vec<Ipv4Addr>,
@@ -245,35 +246,35 @@ pub(super) struct Grant<'a> {
 }
 
 impl Grant<'_> {
-    /// A free address.
+    /// Allocates a free address.
     pub(super) fn any_address(&mut self) -> Result<Ipv4Addr, String> {
         let address = self.from.any_address()?;
         self.addresses.push(address);
         Ok(address)
     }
 
-    /// This very address.
+    /// Allocates this address.
     pub(super) fn this_address(&mut self, address: Ipv4Addr) -> Result<(), String> {
         self.from.this_address(address)?;
         self.addresses.push(address);
         Ok(())
     }
 
-    /// A free node port.
+    /// Allocates a free node port.
     pub(super) fn any_port(&mut self) -> Result<u16, String> {
         let port = self.from.any_port()?;
         self.ports.push(port);
         Ok(port)
     }
 
-    /// This very node port.
+    /// Allocates this node port.
     pub(super) fn this_port(&mut self, port: u16) -> Result<(), String> {
         self.from.this_port(port)?;
         self.ports.push(port);
         Ok(())
     }
 
-    /// It stays reserved until the Service is stored, or the request fails after all.
+    /// Keeps the reservations until the Service is stored or the request fails.
     pub(super) fn keep(mut self) {
         self.addresses.clear();
         self.ports.clear();

@@ -1,5 +1,5 @@
-//! Certificate signing requests: who sent one is noted by the server, and approving or signing needs the right to
-//! do so for the named signer.
+//! Certificate signing requests: the server records who sent one. Approving or signing one needs the right to do so for
+//! the named signer.
 
 use serde_json::{Value, json};
 use tombolo_apicore::admission::{AdmissionRequest, Operation};
@@ -14,7 +14,7 @@ use crate::objects::{items, member, text};
 /// Signer of client certificates of any user.
 const CLIENT: &str = "kubernetes.io/kube-apiserver-client";
 
-/// Decides, and completes a new request.
+/// Checks a write, and completes a new request.
 ///
 /// # Errors
 /// 403 without the right, or for a request that would make an administrator.
@@ -69,7 +69,7 @@ fn check_subject(object: &Value) -> Result<(), String> {
     if text(object, "/spec/signerName") != CLIENT {
         return Ok(());
     }
-    // A request that cannot be parsed is refused by validation, with a better text.
+    // Validation refuses a request that cannot be parsed, with a better message.
     let Ok(request) = Request::parse(text(object, "/spec/request")) else { return Ok(()) };
     if request.organizations.iter().any(|group| group == "system:masters") {
         return Err(format!("use of {CLIENT} signer with system:masters group is not allowed"));
@@ -81,7 +81,7 @@ fn failed(object: &Value) -> bool {
     items(object, "/status/conditions").iter().any(|condition| text(condition, "/type") == "Failed")
 }
 
-/// The right is on `signers`, by the signer's name or by its domain and a star.
+/// Checks the right on `signers`, for the signer's name or for its domain followed by `/*`.
 fn check_right(
     authorization: &Authorization,
     asked: &Attributes,

@@ -1,5 +1,5 @@
-//! DefaultStorageClass, DefaultIngressClass and PersistentVolumeClaimResize: what claims and Ingresses have from their
-//! class.
+//! DefaultStorageClass, DefaultIngressClass and PersistentVolumeClaimResize: the plugins for the classes of claims and
+//! Ingresses.
 
 use serde_json::{Value, json};
 use tombolo_apicore::admission::{AdmissionRequest, Operation};
@@ -10,14 +10,14 @@ use super::refuse;
 use crate::objects::{Object, Objects, member, text, v1};
 use crate::quota::Amounts;
 
-/// Marks the class of claims that name none, and the older mark.
+/// Annotation of the default StorageClass, and its older form.
 const DEFAULT_STORAGE: [&str; 2] =
     ["storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class"];
 
-/// Marks the class of Ingresses that name none.
+/// Annotation of the default IngressClass.
 const DEFAULT_INGRESS: [&str; 1] = ["ingressclass.kubernetes.io/is-default-class"];
 
-/// Older places of a class's name.
+/// Older annotations that name a class.
 const STORAGE_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
 const INGRESS_ANNOTATION: &str = "kubernetes.io/ingress.class";
 
@@ -49,7 +49,7 @@ pub(super) fn complete(objects: &Objects, request: &mut AdmissionRequest<'_>) {
     }
 }
 
-/// Refuses to let a claim grow that its class does not let grow.
+/// Refuses to expand a claim whose class does not allow expansion.
 ///
 /// # Errors
 /// 403.
@@ -93,7 +93,7 @@ fn has_annotation(object: &Value, name: &str) -> bool {
     object.pointer("/metadata/annotations").is_some_and(|all| all.get(name).is_some())
 }
 
-/// The newest class that is marked; of those that are equally old, the first by name.
+/// The newest class with one of the annotations; of equally old ones, the first by name.
 fn default_of(classes: impl Iterator<Item = Object>, marks: &[&str]) -> Option<String> {
     let marked = |class: &Object| {
         let annotations = class.value.pointer("/metadata/annotations");

@@ -1,5 +1,5 @@
-//! Expressions that choose devices (`resource.k8s.io`): they are read when they are written, so that the scheduler
-//! never meets one that it cannot evaluate.
+//! Expressions that select devices (`resource.k8s.io`): they are compiled when they are written, so that the scheduler
+//! never finds one that it cannot evaluate.
 
 use serde_json::Value;
 use tombolo_apicore::admission::{AdmissionRequest, Operation};
@@ -14,14 +14,14 @@ use crate::objects::{Objects, items, text, v1};
 
 const GROUP: &str = "resource.k8s.io";
 
-/// Namespaces with this label have claims that look into devices which others use.
+/// Claims in namespaces with this label may request admin access to devices that others use.
 const ADMIN_LABEL: &str = "resource.kubernetes.io/admin-access";
 
-/// Refuses a class or a claim with a selector that cannot be evaluated, and a claim of an administrator's access where
-/// the namespace does not allow it.
+/// Refuses a class or a claim with a selector that cannot be evaluated, and a claim for admin access in a namespace
+/// that does not allow it.
 ///
 /// # Errors
-/// 422 with every one of them.
+/// 422 with all errors.
 pub(super) async fn admit(objects: &Objects, request: &AdmissionRequest<'_>) -> Result<(), ApiError> {
     let asked = request.attributes;
     if asked.group != GROUP || request.operation == Operation::Delete || !asked.subresource.is_empty() {
@@ -56,7 +56,7 @@ fn wrong(objects: &Objects, asked: &Attributes, object: &Value) -> Vec<FieldErro
     errors
 }
 
-/// The path is the same for claims and templates, as kube-apiserver has it.
+/// Checks admin access. The field path is the same for claims and templates, as in kube-apiserver.
 fn administration(objects: &Objects, namespace: &str, spec: &Value, errors: &mut Vec<FieldError>) {
     let asks = |request: &Value| request["exactly"]["adminAccess"] == true;
     let Some(index) = items(spec, "/devices/requests").iter().position(asks) else { return };
@@ -103,7 +103,7 @@ fn selectors(of: &Value, path: &str, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// What an expression knows of a device: attributes and capacities are by domain, then by name.
+/// The type of `device` in an expression: attributes and capacities are keyed by domain, then by name.
 fn device() -> Type {
     let by_domain = || Type::map(Type::map(Type::DYN));
     Type::object(

@@ -1,4 +1,4 @@
-//! NamespaceLifecycle: nothing is created where there is no namespace, or where one is going away.
+//! NamespaceLifecycle: objects cannot be created in a namespace that does not exist or is being deleted.
 
 use tombolo_apicore::admission::{AdmissionRequest, Operation};
 use tombolo_apicore::status::{ApiError, Cause};
@@ -9,10 +9,10 @@ use crate::objects::{Objects, core};
 /// Namespaces that cannot be deleted (kube-apiserver's list).
 const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
 
-/// Decides.
+/// Checks a write.
 ///
 /// # Errors
-/// 403 for a namespace that must stay or is going away, 404 for one that does not exist.
+/// 403 for a namespace that cannot be deleted or is being deleted, 404 for one that does not exist.
 pub(super) fn admit(objects: &Objects, request: &AdmissionRequest<'_>) -> Result<(), ApiError> {
     let asked = request.attributes;
     let is_namespace = asked.group.is_empty() && asked.resource == "namespaces";

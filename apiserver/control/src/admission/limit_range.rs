@@ -1,4 +1,5 @@
-//! LimitRanger: what the LimitRanges of a namespace give to containers that say nothing, and what they allow.
+//! LimitRanger: the LimitRanges of a namespace give defaults to containers that set no requests or limits, and bound
+//! what they may set.
 
 use std::cmp::Ordering;
 
@@ -11,7 +12,7 @@ use super::refuse;
 use crate::objects::{Objects, core, items, member, text};
 use crate::quota::{Amounts, together};
 
-/// Says what was set, for people.
+/// Annotation that tells users what was set.
 const ANNOTATION: &str = "kubernetes.io/limit-ranger";
 
 /// Completes the containers of a new pod.
@@ -26,10 +27,10 @@ pub(super) fn complete(objects: &Objects, request: &mut AdmissionRequest<'_>) {
     }
 }
 
-/// Refuses a pod or a claim that is outside of what the namespace allows.
+/// Refuses a pod or a claim that exceeds the limits of the namespace.
 ///
 /// # Errors
-/// 403 with everything that is outside.
+/// 403 with all violations.
 pub(super) fn admit(objects: &Objects, request: &AdmissionRequest<'_>) -> Result<(), ApiError> {
     let Some(object) = request.object.as_deref().filter(|_| is_judged(request)) else { return Ok(()) };
     for range in objects.list(&core("limitranges"), Some(request.namespace)) {
@@ -40,7 +41,7 @@ pub(super) fn admit(objects: &Objects, request: &AdmissionRequest<'_>) -> Result
         match wrong.as_slice() {
             [] => {}
             [only] => return Err(refuse(request.attributes, request.name, only)),
-            // As Go joins errors; a text that occurs twice is said once.
+            // As Go joins errors: a repeated text appears once.
             several => {
                 let mut said: Vec<&str> = Vec::new();
                 for text in several.iter().map(String::as_str) {
@@ -57,7 +58,7 @@ pub(super) fn admit(objects: &Objects, request: &AdmissionRequest<'_>) -> Result
     Ok(())
 }
 
-/// Pods when they are new or resized, claims always, unless they are going away.
+/// Whether limits apply: to pods when they are created or resized, to claims on every write, and not to deletions.
 fn is_judged(request: &AdmissionRequest<'_>) -> bool {
     let asked = request.attributes;
     let leaving = request.old.is_some_and(|old| old.pointer("/metadata/deletionTimestamp").is_some());
@@ -70,7 +71,7 @@ fn is_judged(request: &AdmissionRequest<'_>) -> bool {
     judged && !leaving
 }
 
-/// Sets the defaults of a range where a container does not say otherwise.
+/// Sets the defaults of a range that a container does not set itself.
 fn give(range: &Value, pod: &mut Value) {
     let (mut requests, mut limits) = (Amounts::default(), Amounts::default());
     for limit in items(range, "/spec/limits").iter().filter(|limit| text(limit, "/type") == "Container") {
@@ -102,7 +103,7 @@ fn give(range: &Value, pod: &mut Value) {
     }
 }
 
-/// Adds what a container's list does not have; the names that were added, in order.
+/// Adds the defaults that a container's list lacks. Returns the names that were added, in order.
 fn fill(container: &mut Value, kind: &str, defaults: &Amounts) -> Vec<String> {
     let own = Amounts::read(container.pointer(&format!("/resources/{kind}")));
     let missing = defaults.only(|name| own.get(name).is_none());
@@ -117,7 +118,7 @@ fn fill(container: &mut Value, kind: &str, defaults: &Amounts) -> Vec<String> {
     missing.names().map(str::to_owned).collect()
 }
 
-/// One limit of a range against what it is about.
+/// Checks an object against one limit of a range.
 fn judge(limit: &Value, resource: &str, object: &Value, wrong: &mut Vec<String>) {
     match (text(limit, "/type"), resource) {
         ("Container", "pods") => {
@@ -178,7 +179,7 @@ fn above(limit: &Value, name: &str, most: Quantity, requests: &Amounts, limits: 
     }
 }
 
-/// As [`above`], for claims, which have requests alone.
+/// As [`above`], for claims, which have only requests.
 fn above_most(limit: &Value, name: &str, most: Quantity, requests: &Amounts) -> Option<String> {
     let rule = format!("maximum {name} usage per {} is {most}", text(limit, "/type"));
     match requests.get(name) {

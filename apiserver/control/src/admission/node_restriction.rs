@@ -1,4 +1,4 @@
-//! NodeRestriction: what a node writes must be its own (rules of Kubernetes 1.36).
+//! NodeRestriction: a node may write only its own objects (rules of Kubernetes 1.36).
 
 mod labels;
 mod mirror;
@@ -21,10 +21,10 @@ use crate::controllers::csr::Request as CertificateRequest;
 use crate::nodes::{LEASE_NAMESPACE, node_of};
 use crate::objects::{Object, Objects, core, items, text};
 
-/// Decides on a write of a node; others pass.
+/// Checks a write by a node. Writes by other users pass.
 ///
 /// # Errors
-/// 403 with the reason; 404 when the object that decides does not exist.
+/// 403 with the reason; 404 when an object that the decision needs does not exist.
 pub(super) fn admit(objects: &Objects, request: &AdmissionRequest<'_>) -> Result<(), ApiError> {
     let asked = request.attributes;
     let Some(node) = node_of(&asked.identity) else { return Ok(()) };
@@ -43,10 +43,10 @@ pub(super) fn admit(objects: &Objects, request: &AdmissionRequest<'_>) -> Result
     write.check_size()
 }
 
-/// A pod that a node wants to evict must run on it.
+/// Checks an eviction by a node: the pod must run on it.
 ///
 /// # Errors
-/// 403 when it runs elsewhere.
+/// 403 when the pod runs elsewhere.
 pub(crate) fn admit_eviction(asked: &Attributes, pod: &Object) -> Result<(), ApiError> {
     let Some(node) = node_of(&asked.identity) else { return Ok(()) };
     if pod.text("/spec/nodeName") == node {
@@ -82,21 +82,22 @@ impl From<&str> for Refusal {
     }
 }
 
-/// Bytes that a Node may take as a tree beyond its text where the node writes it. Its status with 500 images takes half of it.
+/// Bytes that a Node may take in memory as a tree, beyond its text, when the node writes it. A status with 500 images
+/// takes half of it.
 const NODE_TREE_BYTES_MAX: usize = TREE_BYTES_MAX / 2;
 
-/// The same of a pod that is there already, and of whatever others have made large: others have made it, and it is read up to
-/// [`POD_TREE_BYTES_MAX`] without what the node says of it.
+/// The same for existing pods, and for objects that others made large: others wrote most of the pod, and without the
+/// part that the node writes, it is read up to [`POD_TREE_BYTES_MAX`].
 const CHANGED_TREE_BYTES_MAX: usize = POD_TREE_BYTES_MAX + NODE_TREE_BYTES_MAX;
 
-/// Bytes of text in an object of a node.
+/// Bytes of text in an object that a node writes.
 const NODE_TEXT_BYTES_MAX: usize = 512 * 1024;
 
-/// The same in the metadata and the status of a pod together. Annotations may have 256 KiB, and a kubelet cuts what
-/// containers leave to say to 12 KiB a pod.
+/// The same for the metadata and the status of a pod together. Annotations may have 256 KiB, and a kubelet truncates
+/// the termination messages of containers to 12 KiB per pod.
 const POD_TEXT_BYTES_MAX: usize = 384 * 1024;
 
-/// Bytes that one write of a node may add to what others have made as large as that.
+/// Bytes that one write by a node may add to an object that others made larger than these bounds.
 const NODE_GROWTH_MAX: usize = 64 * 1024;
 
 struct Write<'a, 'r> {
@@ -115,8 +116,9 @@ impl Write<'_, '_> {
         self.request.old.unwrap_or(&Value::Null)
     }
 
-    /// Refuses to let the node make more of an object than it needs for the truth: whoever holds it, the server first, has several
-    /// copies, and many times its text as a tree. What others have made large it may still write to.
+    /// Refuses a write by which the node makes an object larger than it needs. Each program that holds the object, such
+    /// as this server, has several copies of it, and a tree takes many times its text. The node may still write to
+    /// objects that others made large.
     fn check_size(&self) -> Result<(), ApiError> {
         let asked = self.request.attributes;
         let changes = self.request.operation == Operation::Update;
@@ -381,8 +383,8 @@ fn claim_without_node_fields(claim: &Value) -> Value {
     claim
 }
 
-/// Whether a node makes something too large that has new bytes, and old ones before. Above the bound it may add little at a time,
-/// and that to a second bound. What it was before is looked at there alone.
+/// Whether a write by a node makes an object too large: it grows from `old` to `new` bytes. Above the bound `most`,
+/// each write may add [`NODE_GROWTH_MAX`], up to the second bound `top`. `old` is computed only above the first bound.
 fn is_too_large(new: usize, old: impl FnOnce() -> usize, most: usize, top: usize) -> bool {
     new > most && {
         let old = old();
@@ -390,7 +392,7 @@ fn is_too_large(new: usize, old: impl FnOnce() -> usize, most: usize, top: usize
     }
 }
 
-/// Bytes of the names and texts in a value.
+/// Bytes of the member names and strings in a value.
 fn text_bytes(value: &Value) -> usize {
     match value {
         Value::String(text) => text.len(),

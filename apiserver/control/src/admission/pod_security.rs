@@ -1,5 +1,5 @@
-//! PodSecurity: the labels of a namespace say which of the Pod Security Standards its pods must keep to, and of which
-//! the client is warned.
+//! PodSecurity: the labels of a namespace say which Pod Security Standards are enforced on its pods, and which cause
+//! only a warning to the client.
 
 mod checks;
 mod policy;
@@ -18,13 +18,13 @@ use self::policy::{Level, Policy, Rules};
 use super::refuse;
 use crate::objects::{Objects, core, items, text};
 
-/// Pods of a namespace that are checked when its labels change, at most.
+/// Maximum number of pods of a namespace that are checked when its labels change.
 const PODS_MAX: usize = 3000;
 
-/// Decides about pods, warns of templates and namespaces.
+/// Enforces the rules on pods, and warns about pod templates and namespaces.
 ///
 /// # Errors
-/// 403 for a pod that breaks the rules of its namespace, 422 for labels that say nothing.
+/// 403 for a pod that breaks the rules of its namespace, 422 for invalid labels.
 pub(super) fn admit(objects: &Objects, request: &AdmissionRequest<'_>) -> Result<(), ApiError> {
     let asked = request.attributes;
     let main = asked.subresource.is_empty();
@@ -50,7 +50,7 @@ pub(super) fn admit(objects: &Objects, request: &AdmissionRequest<'_>) -> Result
     }
 }
 
-/// Where kinds that make pods have their template.
+/// Where the kinds that create pods have their template.
 fn template(group: &str, resource: &str) -> Option<&'static str> {
     match (group, resource) {
         ("apps", "replicasets" | "deployments" | "statefulsets" | "daemonsets")
@@ -92,7 +92,7 @@ fn in_words(findings: &[Finding]) -> String {
     words.collect::<Vec<_>>().join(", ")
 }
 
-/// Whether an update of a pod changes what the standards look at: all else of its spec cannot change.
+/// Whether an update of a pod changes fields that the standards check: the rest of its spec cannot change.
 fn is_significant(new: &Value, old: &Value) -> bool {
     let images = |pod: &Value, list: &str| -> Vec<(String, String)> {
         let own = items(pod, list).iter();
@@ -125,13 +125,13 @@ fn admit_namespace(
     Ok(())
 }
 
-/// Names the pods that are there already and break the new rules. One pod of each controller is looked at first.
+/// Warns about existing pods that break the new rules. One pod of each controller is checked first.
 fn warn_of_pods(request: &AdmissionRequest<'_>, rules: Rules, pods: &[Arc<Stored>]) {
     let mut controllers = HashSet::new();
     let (first, others): (Vec<&Arc<Stored>>, Vec<&Arc<Stored>>) =
         pods.iter().partition(|pod| controller_of(pod).is_none_or(|uid| controllers.insert(uid)));
     let mut broken: BTreeMap<String, Vec<&str>> = BTreeMap::new();
-    // One tree at a time.
+    // Only one pod at a time is parsed into a tree.
     for pod in first.into_iter().chain(others).take(PODS_MAX) {
         let Ok(value) = serde_json::from_slice(&pod.body()) else { continue };
         let found = findings(rules, Subject::of(&value));

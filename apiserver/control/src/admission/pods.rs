@@ -1,4 +1,4 @@
-//! Priority and DefaultTolerationSeconds: what every pod gets from its class and for its nodes' failures.
+//! Priority and DefaultTolerationSeconds: pods get the priority of their class and tolerate node failures for a while.
 
 use serde_json::{Map, Value, json};
 use tombolo_apicore::admission::AdmissionRequest;
@@ -16,7 +16,7 @@ const TAINTS: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/u
 /// Completes a new pod.
 ///
 /// # Errors
-/// 403 when the pod says a priority other than its class does, or names a class that does not exist.
+/// 403 when the pod has another priority than its class, or names a class that does not exist.
 pub(super) fn admit_new(objects: &Objects, request: &mut AdmissionRequest<'_>) -> Result<(), ApiError> {
     let (asked, name) = (request.attributes, request.name);
     let Some(pod) = request.object.as_deref_mut() else { return Ok(()) };
@@ -48,7 +48,7 @@ pub(super) fn admit_new(objects: &Objects, request: &mut AdmissionRequest<'_>) -
     Ok(())
 }
 
-/// Keeps what a client that does not know these fields has left out.
+/// Keeps these fields when a client that does not know them leaves them out.
 pub(super) fn admit_changed(request: &mut AdmissionRequest<'_>) {
     let Some(pod) = request.object.as_deref_mut() else { return };
     let spec = member(pod, "spec");
@@ -99,7 +99,7 @@ impl Class {
     }
 }
 
-/// The named class; without a name the default one, or else priority 0.
+/// The named class; without a name the default class; without a default, priority 0.
 fn class_of(objects: &Objects, name: &str) -> Result<Class, String> {
     let resource = v1("scheduling.k8s.io", "priorityclasses");
     if !name.is_empty() {

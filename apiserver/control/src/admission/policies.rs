@@ -1,7 +1,6 @@
-//! ValidatingAdmissionPolicy and MutatingAdmissionPolicy: rules about requests that are objects of the API.
+//! ValidatingAdmissionPolicy and MutatingAdmissionPolicy: rules about requests, which are themselves API objects.
 //!
-//! Policies and their bindings are followed as they are stored. While there are none, a write pays for one look at an
-//! empty set.
+//! Policies and their bindings take effect when they are stored. Without any, a write costs one look at an empty set.
 
 mod compiled;
 pub(super) mod conditions;
@@ -41,7 +40,7 @@ fn names(mode: Mode) -> (&'static str, &'static str) {
     }
 }
 
-/// A policy as it is stored. Its expressions are read when it is asked for the first time.
+/// A stored policy. Its expressions are compiled at their first use.
 #[derive(Debug)]
 struct Policy {
     object: Value,
@@ -86,14 +85,14 @@ impl Set {
         changed
     }
 
-    /// Bindings with their policies, in the order of their names.
+    /// Bindings with their policies, in the order of the bindings' names.
     fn bound(&self) -> impl Iterator<Item = (&Arc<Value>, &Arc<Policy>)> {
         let policy = |binding: &Value| self.policies.get(text(binding, "/spec/policyName"));
         self.bindings.values().filter_map(move |binding| Some((binding, policy(binding)?)))
     }
 }
 
-/// Follows policies and bindings. Cheap to clone.
+/// The stored policies and bindings. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Policies {
     validating: Arc<ArcSwap<Set>>,
@@ -101,7 +100,7 @@ pub(crate) struct Policies {
 }
 
 impl Policies {
-    /// Takes in an object as it is now stored, or its removal.
+    /// Applies a change: an object as it is now stored, or its removal.
     pub(crate) fn apply(&self, stored: &Stored, deleted: bool) {
         let resource = stored.key.resource();
         if &*resource.group != GROUP {
@@ -127,7 +126,8 @@ pub(crate) struct Enforcement {
 }
 
 impl Enforcement {
-    /// Uses these policies, these objects as parameters and namespaces, and these kinds; asks for rights there.
+    /// Applies these policies. Parameters and namespaces come from `objects`, kinds from `registry`, and authorization
+    /// decisions from `rights`.
     pub(crate) fn new(
         policies: Policies,
         objects: Objects,
@@ -137,7 +137,7 @@ impl Enforcement {
         Self { policies, objects, registry, rights }
     }
 
-    /// Asks the validating policies.
+    /// Runs the validating policies.
     ///
     /// # Errors
     /// The first refusal.
@@ -149,10 +149,10 @@ impl Enforcement {
         }
     }
 
-    /// Lets the mutating policies change the object; tells whether one did.
+    /// Runs the mutating policies. Returns whether one changed the object.
     ///
     /// # Errors
-    /// A policy that fails and must not.
+    /// A policy failed, and its failure policy is `Fail`.
     pub(super) async fn mutate(&self, request: &mut AdmissionRequest<'_>) -> Result<bool, ApiError> {
         let set = self.policies.mutating.load_full();
         match request.object.is_some() && self.concerns(&set, request) {
@@ -167,7 +167,7 @@ impl Enforcement {
             && set.bound().any(|(binding, policy)| matching::binds(binding, policy, request, &self.objects))
     }
 
-    /// The resource of a kind that parameters have, and whether it has namespaces.
+    /// The resource of a parameter kind, and whether it is namespaced.
     fn resource_of(&self, api_version: &str, kind: &str) -> Option<(Resource, bool)> {
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
         let catalog = self.registry.catalog();
@@ -184,7 +184,8 @@ impl Enforcement {
     }
 }
 
-/// No policy is about policies: one that refuses everything could not be taken away.
+/// Whether the request writes a policy or a binding. Policies do not apply to them: otherwise a policy that refuses
+/// everything could not be deleted.
 fn is_exempt(request: &AdmissionRequest<'_>) -> bool {
     let asked = request.attributes;
     let is_policy = |mode| {
@@ -197,7 +198,7 @@ fn is_exempt(request: &AdmissionRequest<'_>) -> bool {
 /// Refuses a policy with expressions that cannot be evaluated.
 ///
 /// # Errors
-/// 422 with every one of them.
+/// 422 with all errors.
 pub(super) async fn admit_definition(request: &AdmissionRequest<'_>) -> Result<(), ApiError> {
     let asked = request.attributes;
     if asked.group != GROUP || request.operation == Operation::Delete || !asked.subresource.is_empty() {
@@ -217,7 +218,7 @@ pub(super) async fn admit_definition(request: &AdmissionRequest<'_>) -> Result<(
     Err(ApiError::invalid(GROUP, &request.kind.kind, request.name, causes.collect()))
 }
 
-/// What is to be done when a policy cannot decide.
+/// Whether a request passes when the policy cannot be evaluated.
 fn fails_open(policy: &Value) -> bool {
     text(policy, "/spec/failurePolicy") == "Ignore"
 }
@@ -246,13 +247,13 @@ fn denied(
     refusal.with_cause(Cause::new("", "", &message))
 }
 
-/// The parameters that a binding names: objects, or none where the policy takes none. Each is read when its turn comes: whoever
-/// may make such objects chooses how many are selected, and what trees of them take.
+/// The parameters that a binding selects: objects, or one `None` when the policy takes no parameters. They are read one
+/// at a time, because users who create such objects decide how many are selected and how much memory their trees take.
 type Parameters<'a> = Box<dyn Iterator<Item = Option<Value>> + 'a>;
 
 impl Enforcement {
     /// # Errors
-    /// Why there are none where there must be some.
+    /// A message that says why required parameters are missing.
     fn parameters<'a>(
         &self,
         policy: &Value,
@@ -263,7 +264,7 @@ impl Enforcement {
             return Ok(Box::new(std::iter::once(None)));
         };
         let Some(reference) = binding.pointer("/spec/paramRef").filter(|found| found.is_object()) else {
-            // A binding that names none applies without them; expressions that use them fail.
+            // A binding without `paramRef` applies without parameters; expressions that use them fail.
             return Ok(Box::new(std::iter::once(Some(Value::Null))));
         };
         let (api_version, kind) = (text(kind, "/apiVersion"), text(kind, "/kind"));
@@ -298,7 +299,7 @@ impl Enforcement {
     }
 }
 
-/// The texts of a list.
+/// The strings in a list.
 fn words<'a>(value: &'a Value, pointer: &str) -> impl Iterator<Item = &'a str> {
     items(value, pointer).iter().filter_map(Value::as_str)
 }

@@ -1,6 +1,5 @@
-//! ResourceQuota: an object that would use more than a quota allows is refused, any other is charged before it is
-//! stored. What is charged for an object that is not stored after all is given back by the next count
-//! ([`crate::controllers::quota`]).
+//! ResourceQuota: refuses an object that would exceed a quota, and charges every other object before it is stored. If a
+//! charged object is not stored, the next count of the controller corrects the charge ([`crate::controllers::quota`]).
 
 use serde_json::Value;
 use tombolo_apicore::admission::{AdmissionRequest, Operation};
@@ -10,16 +9,16 @@ use super::refuse;
 use crate::objects::{Edit, Objects, member, text};
 use crate::quota::{Amounts, Item, is_ignored, quotas, tracks};
 
-/// Decides and charges. Runs after everything else: only what will be stored is charged.
+/// Checks the quotas and charges them. Runs last, so that only objects that passed the other checks are charged.
 ///
 /// # Errors
-/// 403 when a quota is exceeded, its use is not known yet, or a pod does not say what it needs; what the store answers
-/// when the charge cannot be written.
+/// 403 when a quota is exceeded, its use is not known yet, or a pod lacks required requests or limits. The error of the
+/// store when the charge cannot be written.
 pub(super) async fn admit(objects: &Objects, request: &AdmissionRequest<'_>) -> Result<(), ApiError> {
     let Some(charge) = Charge::of(request) else { return Ok(()) };
     let refused = |why: String| refuse(request.attributes, request.name, why);
     let mut charged = Vec::new();
-    // All are asked before any is charged.
+    // All quotas are checked before any is charged.
     for quota in objects.list(&quotas(), Some(request.namespace)) {
         if charge.to(&quota.value).map_err(refused)?.is_some() {
             charged.push(quota.key);
@@ -57,7 +56,7 @@ struct Charge<'a> {
 }
 
 impl<'a> Charge<'a> {
-    /// None for requests that no quota counts.
+    /// Returns `None` for requests that no quota counts.
     fn of(request: &'a AdmissionRequest<'_>) -> Option<Self> {
         let asked = request.attributes;
         let (group, resource) = (asked.group.as_str(), asked.resource.as_str());
@@ -81,10 +80,10 @@ impl<'a> Charge<'a> {
         Some(Self { item, usage: item.usage(), old })
     }
 
-    /// What a quota's use becomes; `None` when the request does not change it.
+    /// The new use of a quota; `None` when the request does not change it.
     ///
     /// # Errors
-    /// Why the quota forbids the request, as kube-apiserver words it.
+    /// Why the quota forbids the request, worded as in kube-apiserver.
     fn to(&self, quota: &Value) -> Result<Option<Amounts>, String> {
         if !self.item.counts_against(quota) {
             return Ok(None);

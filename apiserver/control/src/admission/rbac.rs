@@ -1,4 +1,4 @@
-//! Roles and bindings: whoever writes one must have what it grants, or the right to `escalate` or `bind`
+//! Roles and bindings: a user who writes one must have the rights that it grants, or the right to `escalate` or `bind`
 //! (Kubernetes: privilege escalation prevention).
 
 use serde_json::Value;
@@ -13,10 +13,10 @@ use crate::authz::rbac::GROUP;
 use crate::authz::rules::Rule;
 use crate::objects::text;
 
-/// Decides about a written Role, ClusterRole, RoleBinding or ClusterRoleBinding.
+/// Checks a write of a Role, ClusterRole, RoleBinding or ClusterRoleBinding.
 ///
 /// # Errors
-/// 403 when it grants more than its writer has, 404 for a binding whose role cannot be looked at.
+/// 403 when it grants more than the user has, 404 for a binding whose role does not exist.
 pub(super) fn admit(
     authorization: &Authorization,
     request: &mut AdmissionRequest<'_>,
@@ -25,7 +25,7 @@ pub(super) fn admit(
         return Ok(());
     }
     let Some(object) = request.object.as_deref() else { return Ok(()) };
-    // The garbage collector must be able to take apart what it could not grant.
+    // The garbage collector must be able to change objects whose rights it does not have.
     if request.old.is_some_and(|old| same_but_for_garbage_collection(old, object)) {
         return Ok(());
     }
@@ -67,21 +67,21 @@ fn binding(
     let (resource, home) = match text(new, "/roleRef/kind") {
         "ClusterRole" => ("clusterroles", ""),
         "Role" => ("roles", namespace),
-        // Validation refuses it, with a better text.
+        // Validation refuses it, with a better message.
         _ => return Ok(()),
     };
     if may(authorization, asked, "bind", resource, role) {
         return Ok(());
     }
     let Some(rules) = authorization.rules_of_role(home, role) else {
-        // kube-apiserver names the kind of the request and the role.
+        // As in kube-apiserver, the error has the kind of the request and the name of the role.
         return Err(ApiError::not_found(GROUP, &asked.resource, role));
     };
     let own = authorization.granted_to(&asked.identity, namespace);
     confirm(&asked.identity, &own, &rules).map_err(|why| refuse(asked, name, why))
 }
 
-/// A right on a role itself, where the request is made.
+/// Whether the user has a verb on a role itself, in the namespace of the request.
 fn may(authorization: &Authorization, asked: &Attributes, verb: &str, resource: &str, name: &str) -> bool {
     let right = Attributes {
         identity: asked.identity.clone(),

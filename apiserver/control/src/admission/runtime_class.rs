@@ -1,4 +1,4 @@
-//! RuntimeClass: what a pod has from the class of its runtime.
+//! RuntimeClass: fields that a pod gets from its RuntimeClass.
 
 use serde_json::{Map, Value, json};
 use tombolo_apicore::admission::AdmissionRequest;
@@ -11,7 +11,7 @@ use crate::quota::Amounts;
 /// Gives a new pod the overhead, node selector and tolerations of its class.
 ///
 /// # Errors
-/// 403 when the class does not exist or the pod says otherwise than it.
+/// 403 when the class does not exist or the pod contradicts it.
 pub(super) fn complete(objects: &Objects, request: &mut AdmissionRequest<'_>) -> Result<(), ApiError> {
     let (asked, name) = (request.attributes, request.name);
     let Some(pod) = request.object.as_deref_mut() else { return Ok(()) };

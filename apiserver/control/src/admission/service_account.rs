@@ -1,4 +1,4 @@
-//! The ServiceAccount plugin: every pod has an account, and a volume with its token unless it wants none.
+//! The ServiceAccount plugin: every pod gets an account, and a volume with its token unless it opts out.
 
 use std::time::Duration;
 
@@ -11,23 +11,24 @@ use super::refuse;
 use crate::authz::references::{self, MIRROR_ANNOTATION, RefKind};
 use crate::objects::{Object, Objects, core, items, member, text};
 
-/// Where containers find the token.
+/// Where the token is mounted in containers.
 const MOUNT_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 /// Prefix of the volume's name.
 const VOLUME: &str = "kube-api-access-";
 
-/// Life of the token that a kubelet asks for, in seconds; the token request recognises this very number.
+/// Lifetime of the token that a kubelet requests, in seconds. The token endpoint recognises this exact number.
 pub(crate) const TOKEN_SECONDS: i64 = 3607;
 
-/// Tries to find the account `default`, which appears a moment after its namespace, and the time between them.
+/// Number of tries to find the account `default`, which is created shortly after its namespace, and the pause between
+/// them.
 const DEFAULT_TRIES: usize = 20;
 const DEFAULT_TRY_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Completes a new pod.
 ///
 /// # Errors
-/// 403 when the account does not exist, or a mirror pod refers to what it must not.
+/// 403 when the account does not exist, or a mirror pod has a forbidden reference.
 pub(super) async fn admit(objects: &Objects, request: &mut AdmissionRequest<'_>) -> Result<(), ApiError> {
     let (asked, namespace, name) = (request.attributes, request.namespace, request.name);
     let Some(pod) = request.object.as_deref_mut() else { return Ok(()) };
@@ -88,7 +89,7 @@ async fn find(objects: &Objects, namespace: &str, name: &str) -> Option<Object> 
     None
 }
 
-/// Adds the volume and mounts it where a container does not mount something else at the path already.
+/// Adds the volume and mounts it in each container that has no other mount at the path.
 fn mount(spec: &mut Map<String, Value>, new_name: &str) {
     let volumes = spec.get("volumes").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     let existing = volumes.iter().map(|volume| text(volume, "/name")).find(|name| name.starts_with(VOLUME));
@@ -133,7 +134,7 @@ fn token_volume(name: &str) -> Value {
     ]}})
 }
 
-/// Five characters of the alphabet that Kubernetes uses for generated names: no vowels, nothing that looks alike.
+/// Five characters of the alphabet that Kubernetes uses for generated names: no vowels, no characters that look alike.
 fn random_suffix() -> String {
     const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
     let mut random = rand::rng();

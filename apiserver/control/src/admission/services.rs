@@ -1,4 +1,4 @@
-//! What the API server decides about a Service: its cluster address, its address families and its node ports.
+//! Fields of a Service that the API server sets: its cluster address, its address families and its node ports.
 
 mod families;
 
@@ -11,13 +11,13 @@ use tombolo_apicore::status::{ApiError, Cause};
 use super::addresses::{Addresses, Grant, NODE_PORTS, port_number};
 use crate::objects::{items, member, text};
 
-/// Value of `clusterIP` that asks for no address.
+/// Value of `clusterIP` that requests no address.
 const HEADLESS: &str = "None";
 
 /// Completes a Service.
 ///
 /// # Errors
-/// 422 when an address or a port cannot be had.
+/// 422 when an address or a port cannot be allocated.
 pub(super) fn admit(addresses: &Addresses, request: &mut AdmissionRequest<'_>) -> Result<(), ApiError> {
     let name = request.name.to_owned();
     let old = if request.operation == Operation::Update { request.old } else { None };
@@ -30,7 +30,7 @@ pub(super) fn admit(addresses: &Addresses, request: &mut AdmissionRequest<'_>) -
         };
         ApiError::invalid("", "Service", &name, troubles.iter().map(cause).collect())
     };
-    // What an ExternalName Service says of addresses and ports was never allocated.
+    // The addresses and ports in an ExternalName Service were never allocated.
     let held = old.filter(|old| text(old, "/spec/type") != "ExternalName");
     if held.is_none() {
         families::list_address(member(service, "spec"));
@@ -44,7 +44,7 @@ pub(super) fn admit(addresses: &Addresses, request: &mut AdmissionRequest<'_>) -
     }
     families::settle(member(service, "spec")).map_err(&refuse)?;
     if !request.dry_run {
-        // A dry run of kube-apiserver's takes them.
+        // In a dry run, kube-apiserver accepts ports outside the range.
         ports_in_range(member(service, "spec")).map_err(|trouble| refuse(vec![trouble]))?;
     }
     let mut grant = addresses.grant();
@@ -54,21 +54,21 @@ pub(super) fn admit(addresses: &Addresses, request: &mut AdmissionRequest<'_>) -
     Ok(())
 }
 
-/// Gives back what a Service was given that is not stored after all.
+/// Releases the allocations of a Service that is not stored after all.
 pub(super) fn abandon(addresses: &Addresses, request: &AdmissionRequest<'_>) {
     if let Some(service) = request.object.as_deref().filter(|_| !request.dry_run) {
         addresses.release(service);
     }
 }
 
-/// Field, value as JSON text, and what is wrong with it.
+/// Field, value as JSON text, and error message.
 type Trouble = (String, String, String);
 
-/// An update that leaves allocated values out keeps them.
+/// Keeps allocated values that an update leaves out.
 fn keep_allocated(spec: &mut Map<String, Value>, old: Option<&Value>) {
     let Some(old) = old else { return };
     let unset = |spec: &Map<String, Value>, field: &str| {
-        // An empty policy is one, and wrong.
+        // An empty `ipFamilyPolicy` counts as set; it is invalid.
         let empty = |value: &Value| value == &json!([]) || (value == "" && field != "ipFamilyPolicy");
         spec.get(field).is_none_or(|value| value.is_null() || empty(value))
     };
@@ -123,7 +123,7 @@ fn cluster_address(
     Ok(())
 }
 
-/// Whether a node port is asked for that cannot be one.
+/// Whether the requested node port is outside the range.
 fn is_outside(port: &Value) -> bool {
     let given = port.get("nodePort").and_then(Value::as_i64).filter(|given| *given != 0);
     given.is_some_and(|given| !u16::try_from(given).is_ok_and(|given| NODE_PORTS.contains(&given)))
@@ -142,7 +142,7 @@ fn ports_in_range(spec: &Map<String, Value>) -> Result<(), Trouble> {
     Err((format!("spec.ports[{index}].nodePort"), port["nodePort"].to_string(), why))
 }
 
-/// The ports that are asked for come first: none of them is given out by chance.
+/// Allocates requested ports first, so that none of them is taken by a random allocation.
 fn node_ports(
     grant: &mut Grant<'_>,
     spec: &mut Map<String, Value>,
@@ -179,10 +179,10 @@ fn node_ports(
     Ok(())
 }
 
-/// The node ports that a Service names and does not have yet.
+/// Allocates the node ports that a Service requests and does not have yet.
 fn asked_ports(grant: &mut Grant<'_>, spec: &Map<String, Value>, old: Option<&Value>) -> Result<(), Trouble> {
     let number = |port: &Value| port_number(port, "nodePort");
-    // One number may serve several protocols of one Service.
+    // Several protocols of one Service may share a port number.
     let before = old.map(|old| items(old, "/spec/ports")).unwrap_or_default();
     let mut own: Vec<u16> = before.iter().filter_map(number).collect();
     let ports = spec.get("ports").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
@@ -195,17 +195,18 @@ fn asked_ports(grant: &mut Grant<'_>, spec: &Map<String, Value>, old: Option<&Va
     Ok(())
 }
 
-/// A load balancer that keeps traffic on its node asks a port there whether the node has endpoints.
+/// The health check node port. With `externalTrafficPolicy: Local`, a load balancer queries it to find nodes with
+/// endpoints.
 enum HealthPort {
-    /// The one that the Service has.
+    /// The port that the Service already has.
     Kept(u16),
-    /// This one.
+    /// The requested port.
     Asked(u16),
-    /// One that is free.
+    /// Any free port.
     Any,
 }
 
-/// The port for health checks that a Service needs. What cannot be a port is left to the validation.
+/// The health check node port that a Service needs. Numbers that cannot be a port are left to validation.
 fn health_port(spec: &Map<String, Value>, kind: &str, old: Option<&Value>) -> Option<HealthPort> {
     let wanted = kind == "LoadBalancer" && spec.get("externalTrafficPolicy") == Some(&json!("Local"));
     if !wanted {

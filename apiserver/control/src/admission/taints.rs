@@ -1,5 +1,5 @@
-//! TaintNodesByCondition: no pod is scheduled to a new Node before it has said that it is ready. Only where a
-//! kube-controller-manager is at work: nobody else would take the taint away.
+//! TaintNodesByCondition: no pod is scheduled to a new Node before it reports that it is ready. The plugin is active
+//! only while a kube-controller-manager runs, because only that removes the taint.
 
 use serde_json::{Value, json};
 use tombolo_apicore::admission::{AdmissionRequest, Operation};
@@ -9,7 +9,7 @@ use crate::objects::{items, list_member, member, text};
 /// Taint of a Node that is not ready.
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
 
-/// Effect of taints that keep new pods away and let those stay that are there.
+/// Effect of taints that keep new pods away and let existing pods stay.
 const NO_SCHEDULE: &str = "NoSchedule";
 
 /// Taints a new Node.

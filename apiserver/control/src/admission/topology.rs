@@ -1,14 +1,14 @@
-//! PodTopologyLabels: a pod says by its labels in which zone and region its node is.
+//! PodTopologyLabels: a pod gets the zone and region labels of its node.
 
 use serde_json::{Map, Value};
 use tombolo_apicore::admission::AdmissionRequest;
 
 use crate::objects::{Objects, core, member, text};
 
-/// Labels of a node that its pods get.
+/// Labels that pods get from their node.
 const COPIED: [&str; 2] = ["topology.kubernetes.io/zone", "topology.kubernetes.io/region"];
 
-/// What a node says of where it is; nothing when there is no such node.
+/// The topology labels of a node; empty when the node does not exist.
 pub(crate) fn labels(objects: &Objects, node: &str) -> Map<String, Value> {
     let node = objects.get(core("nodes"), "", node);
     let labels = node.as_ref().and_then(|node| node.value.pointer("/metadata/labels")?.as_object());
@@ -16,7 +16,7 @@ pub(crate) fn labels(objects: &Objects, node: &str) -> Map<String, Value> {
     COPIED.iter().filter_map(copied).collect()
 }
 
-/// Completes a new pod that names its node itself. One that a scheduler binds gets its labels then.
+/// Completes a new pod that names its node itself. Other pods get the labels when a scheduler binds them.
 pub(super) fn complete(objects: &Objects, request: &mut AdmissionRequest<'_>) {
     let Some(pod) = request.object.as_deref_mut() else { return };
     let node = text(pod, "/spec/nodeName");

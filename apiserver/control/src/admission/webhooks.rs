@@ -1,5 +1,5 @@
-//! MutatingAdmissionWebhook and ValidatingAdmissionWebhook: what is about to be stored is shown to the webhooks that are
-//! configured for it, as kube-apiserver shows it.
+//! MutatingAdmissionWebhook and ValidatingAdmissionWebhook: before an object is stored, the configured webhooks are
+//! called as kube-apiserver calls them.
 
 mod caller;
 mod configuration;
@@ -25,7 +25,7 @@ use self::matching::Invocation;
 use self::review::Verdict;
 use crate::objects::{Objects, text};
 
-/// Asks webhooks about requests.
+/// Calls webhooks for requests.
 pub(crate) struct Webhooks {
     index: Index,
     objects: Objects,
@@ -36,24 +36,24 @@ pub(crate) struct Webhooks {
 
 /// Why a webhook did not let a request pass.
 enum Failure {
-    /// It could not be asked, or its answer was none.
+    /// The call failed, or the response was invalid.
     Call(String),
-    /// It refused, or cannot be asked about such a request at all.
+    /// The webhook refused the request, or does not support dry runs.
     Refused(ApiError),
 }
 
-/// What the webhooks that may change objects did.
+/// The effect of the mutating webhooks.
 #[derive(Debug, Default)]
 pub(super) struct Mutations {
-    /// Whether the object is another one now.
+    /// Whether the object changed.
     pub(super) changed: bool,
-    /// Names of webhooks that want to be asked again when others change the object.
+    /// Names of webhooks to call again when other webhooks change the object.
     reinvoked: Vec<String>,
 }
 
 impl Webhooks {
-    /// Asks the webhooks of an index; their selectors and Services are looked up among the objects, and rights where
-    /// their conditions ask for them.
+    /// Calls the webhooks of `index`. Namespaces and Services are read from `objects`, and `rights` decides the
+    /// authorization checks in match conditions.
     pub(crate) fn new(
         index: Index,
         objects: Objects,
@@ -64,15 +64,15 @@ impl Webhooks {
         Self { index, objects, registry, caller, rights }
     }
 
-    /// Asks the webhooks that may change the object, one after the other.
+    /// Calls the mutating webhooks, one after the other.
     ///
     /// # Errors
-    /// What a webhook refuses with; 500 when one cannot be asked that has to be.
+    /// The refusal of a webhook; 500 when a call fails and the webhook's failure policy is `Fail`.
     pub(super) async fn mutate(&self, request: &mut AdmissionRequest<'_>) -> Result<Mutations, ApiError> {
         self.mutate_with(request, |_| true).await
     }
 
-    /// Asks those again that want to see what others have changed since.
+    /// Calls the webhooks again that are to be reinvoked after changes.
     ///
     /// # Errors
     /// As [`Self::mutate`].
@@ -115,7 +115,7 @@ impl Webhooks {
         Ok(mutations)
     }
 
-    /// Asks all webhooks that may refuse the finished object, at the same time.
+    /// Calls all validating webhooks for the final object, concurrently.
     ///
     /// # Errors
     /// As [`Self::mutate`].
@@ -140,7 +140,7 @@ impl Webhooks {
         Ok(())
     }
 
-    /// Whether a webhook is asked about a request, and in which version.
+    /// Whether a webhook is called for a request, and in which version.
     async fn invocation(
         &self,
         webhook: &Arc<Webhook>,
@@ -187,13 +187,13 @@ impl Webhooks {
     }
 }
 
-/// Lets a request go on without a webhook, where its configuration says so.
+/// Ignores a failed call if the webhook's failure policy is `Ignore`.
 fn pass(invocation: &Invocation, failure: Failure) -> Result<(), ApiError> {
     let webhook = &invocation.webhook;
     match failure {
         Failure::Refused(refusal) => Err(refusal),
         Failure::Call(why) if webhook.fails_open() => {
-            tracing::warn!(webhook = webhook.name, why, "a webhook could not be asked; going on without it");
+            tracing::warn!(webhook = webhook.name, why, "a webhook call failed; continuing without it");
             Ok(())
         }
         Failure::Call(why) => {
@@ -202,7 +202,7 @@ fn pass(invocation: &Invocation, failure: Failure) -> Result<(), ApiError> {
     }
 }
 
-/// Applies a webhook's patch; whether the object is another one now.
+/// Applies a webhook's patch. Returns whether the object changed.
 fn apply(
     kinds: &Kinds,
     invocation: &Invocation,

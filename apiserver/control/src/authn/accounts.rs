@@ -1,4 +1,4 @@
-//! Whether a service-account token still speaks for a living account (Kubernetes: bound tokens).
+//! Whether a service-account token still belongs to an existing account (Kubernetes: bound tokens).
 
 use serde_json::Value;
 use tombolo_apicore::accounts::{self, Bound, Claims, Living, check_bound, check_times};
@@ -7,10 +7,10 @@ use tombolo_proto::object::Resource;
 
 use crate::objects::{Objects, core, text};
 
-/// The identity behind claims, at `now` (Unix seconds).
+/// The identity of the claims, at `now` (Unix seconds).
 ///
 /// # Errors
-/// What is wrong with them, for the log and for token reviews.
+/// What is wrong with the claims, for the log and for token reviews.
 pub(crate) fn identify(claims: &Claims, objects: &Objects, now: u64) -> Result<Identity, String> {
     check_times(claims, now)?;
     let place = &claims.place;
@@ -22,7 +22,8 @@ pub(crate) fn identify(claims: &Claims, objects: &Objects, now: u64) -> Result<I
     if let Some(pod) = &place.pod {
         living.check("pods", &place.namespace, pod)?;
     } else if let Some(node) = &place.node {
-        // The node of a bound pod only informs; a token bound to a node lives as long as the node.
+        // For a token bound to a pod, the node is only informational. A token bound to a node is valid as long as the
+        // node exists.
         living.check("nodes", "", node)?;
     }
     Ok(accounts::identity(claims))

@@ -1,5 +1,5 @@
-//! Client certificates: the TLS layer takes any whose key the peer has, so that a wrong one is answered with a 401
-//! that clients understand instead of a broken connection; the chain is checked here.
+//! Client certificates. The TLS layer accepts every certificate whose key the peer has, and the chain is checked here.
+//! An untrusted certificate thus leads to a 401, which clients understand, and not to a broken connection.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -18,14 +18,14 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use crate::error::EmbeddedError;
 
-/// Certificates whose chain need not be checked again, at most; the memory is emptied when it is full.
+/// Maximum number of cached certificates, whose chain is not checked again. The cache is cleared when it is full.
 const KNOWN_MAX: usize = 4096;
 
-/// Turns certificates into identities: common name is the user, organizations are the groups (Kubernetes: X.509
+/// Turns certificates into identities: the common name is the user, the organizations are the groups (Kubernetes: X.509
 /// client certificates).
 pub(crate) struct Certificates {
     verifier: Arc<dyn ClientCertVerifier>,
-    /// Verified before, by hash, until the Unix second after which they are not valid.
+    /// Verified certificates by hash, with the Unix second at which their validity ends.
     known: Mutex<HashMap<[u8; 32], (Identity, u64)>>,
 }
 
@@ -46,7 +46,7 @@ impl Certificates {
         Ok(Self { verifier, known: Mutex::default() })
     }
 
-    /// The identity of a chain, leaf first, at `now` (since the Unix epoch); none where the leaf has no common name.
+    /// The identity of a chain, leaf first, at `now` (since the Unix epoch); `None` when the leaf has no common name.
     ///
     /// # Errors
     /// Why the chain is not trusted, for the log.

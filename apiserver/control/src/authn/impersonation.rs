@@ -1,8 +1,8 @@
-//! Impersonation: acting as somebody else, by the constrained rules of Kubernetes 1.36 or by the older rule.
+//! Impersonation: acting as another user, by the constrained rules of Kubernetes 1.36 or by the older rule.
 //!
-//! Constrained modes grant one kind of user for one kind of request: `impersonate:MODE` on the user and
-//! `impersonate-on:MODE:VERB` on what is requested. They are tried first; the older verb `impersonate` comes last.
-//! When none allows, the refusal of the first mode that applied is reported (facts: kube-apiserver 1.36).
+//! Constrained modes allow one kind of user for one kind of request: `impersonate:MODE` on the user and
+//! `impersonate-on:MODE:VERB` on what is requested. They are tried first; the older verb `impersonate` comes last. If
+//! no mode allows it, the refusal of the first mode that applied is returned (facts: kube-apiserver 1.36).
 
 use std::collections::BTreeMap;
 
@@ -23,19 +23,19 @@ const UID: &str = "impersonate-uid";
 const GROUP: &str = "impersonate-group";
 const EXTRA: &str = "impersonate-extra-";
 
-/// Group that constrained impersonation never gives.
+/// Group that constrained impersonation never grants.
 const MASTERS: &str = "system:masters";
 
-/// From this many names on, the right to all (`*`) is tried before each one.
+/// From this number of names on, the right to all names (`*`) is checked before the right to each one.
 const MANY: usize = 4;
 
-/// Most values of headers that are looked at: each costs an authorization.
+/// Maximum number of impersonation header values: each costs an authorization check.
 const VALUES_MAX: usize = 256;
 
-/// The user that a request asks to be; `None` without impersonation headers.
+/// The user that a request impersonates; `None` without impersonation headers.
 ///
 /// # Errors
-/// 400 when something but the user name is given, or too much.
+/// 400 when other headers are given without a user name, or too many.
 pub(crate) fn wanted(headers: &HeaderMap) -> Result<Option<Identity>, ApiError> {
     let first = |name: &str| headers.get(name).map(text).filter(|value| !value.is_empty());
     let mut wanted =
@@ -66,7 +66,8 @@ fn text(value: &HeaderValue) -> String {
     String::from_utf8_lossy(value.as_bytes()).into_owned()
 }
 
-/// Keys of extra fields are percent-encoded in header names; one that cannot be decoded whole stays as it is.
+/// Decodes the key of an extra field, which is percent-encoded in the header name. A key with an invalid encoding stays
+/// as it is.
 fn unescape(key: &str) -> String {
     let is_hex =
         |part: &str| part.as_bytes().get(..2).is_some_and(|hex| hex.iter().all(u8::is_ascii_hexdigit));
@@ -76,7 +77,7 @@ fn unescape(key: &str) -> String {
     percent_decode_str(key).decode_utf8_lossy().into_owned()
 }
 
-/// Who the caller becomes.
+/// The identity that the caller gets.
 ///
 /// # Errors
 /// 403 when no mode allows it.
@@ -149,7 +150,7 @@ fn own_node(caller: &Identity) -> Option<&str> {
     }
 }
 
-/// Namespace and name of a service account's user name, if they can be such names.
+/// Namespace and name in a service account's user name, if both are valid.
 fn service_account(user: &str) -> Option<(&str, &str)> {
     let (namespace, name) = user.strip_prefix("system:serviceaccount:")?.split_once(':')?;
     let valid = names::dns1123_label(namespace).is_none() && names::dns1123_subdomain(name).is_none();
@@ -188,7 +189,7 @@ impl Check<'_> {
             && let Some(node) = node_in_user_name(&self.wanted.user)
         {
             asked.resource = "nodes".into();
-            // The right to one's own node is the same for all nodes, so it is asked for all.
+            // The right to impersonate one's own node does not depend on its name, so it is checked for `*`.
             asked.name = if self.mode == Mode::AssociatedNode { "*".into() } else { node.to_owned() };
             identity.groups = vec!["system:nodes".into()];
         }
@@ -269,7 +270,7 @@ impl Check<'_> {
         }
     }
 
-    /// For one's own node, only the names of the caller's extra fields count, not their values.
+    /// For one's own node, the authorizer gets only the names of the caller's extra fields, not their values.
     fn caller_as_seen(&self) -> Identity {
         let mut caller = self.caller.clone();
         if self.mode == Mode::AssociatedNode {

@@ -27,7 +27,7 @@ fn certificate(pki: &Pki, common_name: &str) -> CertificateDer<'static> {
     CertificateDer::from_pem_slice(pem.as_bytes()).unwrap()
 }
 
-/// Certificate, `Authorization` header, and the user that they make: none where they are refused.
+/// Certificate, `Authorization` header, and the resulting user; `None` when they are refused.
 const CASES: [(&str, &str, Option<&str>); 16] = [
     ("none", "", Some("system:anonymous")),
     ("none", "Bearer good", Some("admin")),

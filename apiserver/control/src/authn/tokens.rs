@@ -26,13 +26,13 @@ impl TokenKey {
     /// Reads an ECDSA P-256 key in PKCS#8 PEM.
     ///
     /// # Errors
-    /// [`EmbeddedError::Pki`] when it is none.
+    /// [`EmbeddedError::Pki`] when it is not such a key.
     pub(crate) fn from_pem(pem: &str) -> Result<Self, EmbeddedError> {
         let failed = |e: &dyn std::fmt::Display| EmbeddedError::pki("service-account key", e);
         let pair = KeyPair::from_pem(pem).map_err(|e| failed(&e))?;
         let sign = EncodingKey::from_ec_pem(pem.as_bytes()).map_err(|e| failed(&e))?;
         let mut header = Header::new(Algorithm::ES256);
-        // Kubernetes names its keys by the hash of their DER form, and writes no `typ`.
+        // Kubernetes uses the hash of the key's DER form as its ID, and writes no `typ`.
         header.kid = Some(URL_SAFE_NO_PAD.encode(Sha256::digest(pair.subject_public_key_info())));
         header.typ = None;
         let (x, y) = match pair.public_key_raw() {
@@ -55,7 +55,7 @@ impl TokenKey {
         jsonwebtoken::encode(&self.header, claims, &self.sign)
     }
 
-    /// The claims of a token whose signature and issuer are right. Times and audience are not looked at.
+    /// The claims of a token with a valid signature and issuer. Times and audience are not checked.
     pub(crate) fn read(&self, token: &str) -> Option<Claims> {
         self.verify.verify(token).ok()
     }

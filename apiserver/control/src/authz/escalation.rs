@@ -1,6 +1,6 @@
-//! Nobody may grant what they do not have (Kubernetes: privilege escalation prevention of RBAC).
+//! Users cannot grant rights that they do not have (Kubernetes: privilege escalation prevention of RBAC).
 //!
-//! Rules are taken apart into single rights, each of which some rule of the granter must cover as a whole.
+//! Rules are split into single rights. A single rule of the granter must cover each right completely.
 
 use std::collections::BTreeSet;
 
@@ -8,10 +8,10 @@ use tombolo_apicore::auth::Identity;
 
 use super::rules::{Rule, path_matches};
 
-/// Confirms that rules grant nothing beyond `own`.
+/// Checks that rules grant nothing beyond `own`.
 ///
 /// # Errors
-/// What is missing, in Kubernetes' words.
+/// The missing rights, worded as in Kubernetes.
 pub(crate) fn confirm(granter: &Identity, own: &[Rule], granted: &[Rule]) -> Result<(), String> {
     let missing: Vec<Rule> =
         granted.iter().flat_map(single).filter(|right| !own.iter().any(|own| own.covers(right))).collect();
@@ -27,7 +27,7 @@ pub(crate) fn confirm(granter: &Identity, own: &[Rule], granted: &[Rule]) -> Res
     ))
 }
 
-/// Every right on everything: what it takes to let a role collect the rules of others.
+/// Every right on everything: required to write a role that aggregates the rules of others.
 pub(crate) fn everything() -> [Rule; 2] {
     let all = || vec!["*".to_owned()];
     [
@@ -36,7 +36,7 @@ pub(crate) fn everything() -> [Rule; 2] {
     ]
 }
 
-/// A rule as rights with one verb on one resource, object or path each.
+/// Splits a rule into rights, each with one verb on one resource, object or path.
 fn single(rule: &Rule) -> Vec<Rule> {
     let mut rights = Vec::new();
     for group in &rule.api_groups {

@@ -1,4 +1,4 @@
-//! Which node is related to which object, kept from pods, volumes and attachments as they change.
+//! Relations between nodes and objects. They are derived from pods, volumes and attachments as those change.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -9,7 +9,7 @@ use super::references::{self, RefKind};
 /// Namespace and name; the namespace of cluster-scoped objects is empty.
 type Name = (String, String);
 
-/// What one pod contributes, remembered so that it can be taken back.
+/// The entries of one pod, kept so that they can be removed.
 #[derive(Debug)]
 struct PodEdges {
     node: String,
@@ -22,21 +22,21 @@ struct VolumeEdges {
     secrets: Vec<Name>,
 }
 
-/// Relations between nodes and objects. Grows with bound pods, volumes, attachments and slices.
+/// Relations between nodes and objects. Grows with the number of bound pods, volumes, attachments and slices.
 #[derive(Debug, Default)]
 pub(crate) struct Graph {
     pods: HashMap<Name, PodEdges>,
     /// Object → node → number of pods there that refer to it.
     referenced: HashMap<(RefKind, Name), BTreeMap<String, usize>>,
     volumes: HashMap<String, VolumeEdges>,
-    /// Secret → volumes that need it.
+    /// Secret → volumes that refer to it.
     volume_secrets: HashMap<Name, BTreeSet<String>>,
     attachments: HashMap<String, String>,
     slices: HashMap<String, String>,
 }
 
 impl Graph {
-    /// Takes in the present state of an object; `None` when it is gone. Other resources are ignored.
+    /// Applies the current state of an object; `None` when it was removed. Other resources are ignored.
     pub(crate) fn apply(&mut self, resource: &str, namespace: &str, name: &str, object: Option<&Value>) {
         match resource {
             "pods" => self.apply_pod(namespace, name, object),
@@ -123,12 +123,12 @@ impl Graph {
         self.refers(node, RefKind::Claim, &edges.claim.0, &edges.claim.1)
     }
 
-    /// Whether the VolumeAttachment is the node's.
+    /// Whether the VolumeAttachment belongs to the node.
     pub(crate) fn attaches(&self, node: &str, attachment: &str) -> bool {
         self.attachments.get(attachment).is_some_and(|own| own == node)
     }
 
-    /// Whether the ResourceSlice is the node's.
+    /// Whether the ResourceSlice belongs to the node.
     pub(crate) fn publishes(&self, node: &str, slice: &str) -> bool {
         self.slices.get(slice).is_some_and(|own| own == node)
     }

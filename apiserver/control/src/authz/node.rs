@@ -1,5 +1,5 @@
-//! The node authorizer: a node may read what its pods need and write what is its own (Kubernetes 1.36, with
-//! `AuthorizeNodeWithSelectors`). What a write may contain is the business of the NodeRestriction admission.
+//! The node authorizer: a node may read the objects that its pods need and write its own objects (Kubernetes 1.36, with
+//! `AuthorizeNodeWithSelectors`). The NodeRestriction admission plugin checks the content of writes.
 
 use tombolo_apicore::auth::{Attributes, Decision};
 use tombolo_apicore::selector::field::FieldSelector;
@@ -9,8 +9,8 @@ use super::references::RefKind;
 use super::rules::Rule;
 use crate::nodes::{LEASE_NAMESPACE, node_of};
 
-/// Decides for nodes; has no opinion on anybody else. `rules` are those of the ClusterRole `system:node`, which
-/// hold for resources that are not subdivided by node.
+/// Decides for nodes; has no opinion on other users. `rules` are those of the ClusterRole `system:node`. They apply to
+/// resources whose objects do not belong to nodes.
 pub(crate) fn authorize(graph: &Graph, rules: &[Rule], asked: &Attributes) -> Decision {
     let Some(node) = node_of(&asked.identity) else { return none("") };
     if node.is_empty() {
@@ -66,7 +66,7 @@ impl Request<'_> {
         self.graph.refers(self.node, kind, &self.asked.namespace, &self.asked.name)
     }
 
-    /// An object of the cluster is in no namespace: a question that names one is about another object.
+    /// Whether the request has no namespace. A request with a namespace cannot mean a cluster-scoped object.
     fn is_clusterwide(&self) -> bool {
         self.asked.namespace.is_empty()
     }
@@ -124,7 +124,8 @@ impl Request<'_> {
         self.related(|| self.refers(RefKind::ServiceAccount))
     }
 
-    /// A creation says no name yet; NodeRestriction checks it in the object.
+    /// Whether the object has the node's name. A create request has no name yet; NodeRestriction checks the name in the
+    /// object.
     fn named_like_the_node(&self) -> bool {
         self.verb() == "create" || self.asked.name == self.node
     }
@@ -203,7 +204,7 @@ impl Request<'_> {
         }
     }
 
-    /// Whether only what is on the own node is selected. A selector that cannot be read selects nothing that may be seen.
+    /// Whether the field selector selects only pods on the node. An invalid selector counts as not selecting them.
     fn selects_own_node(&self) -> bool {
         let selector = FieldSelector::parse(&self.asked.field_selector).unwrap_or_default();
         selector.requires("spec.nodeName", self.node)

@@ -21,8 +21,8 @@ struct Subject {
 }
 
 impl Subject {
-    /// Names are compared literally: no subject is a pattern. `namespace` is the binding's: a ServiceAccount without
-    /// one is in it, and in none where the binding is cluster-wide.
+    /// Whether the subject is this identity. Names are compared literally, not as patterns. A ServiceAccount without a
+    /// namespace gets `namespace`, that of the binding; in a cluster-wide binding it matches nothing.
     fn is(&self, identity: &Identity, namespace: &str) -> bool {
         match self.kind.as_str() {
             "User" => self.name == identity.user,
@@ -40,7 +40,7 @@ impl Subject {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Binding {
-    /// Whether it names a ClusterRole; else it names a Role, which only a namespace has.
+    /// Whether it refers to a ClusterRole; otherwise it refers to a Role in the binding's namespace.
     cluster_role: bool,
     role: String,
     subjects: Vec<Subject>,
@@ -60,7 +60,7 @@ impl Binding {
 }
 
 impl Binding {
-    /// The namespace that its role is in, where `namespace` is its own: empty for a ClusterRole.
+    /// The namespace of its role, where `namespace` is that of the binding: empty for a ClusterRole.
     fn home<'a>(&self, namespace: &'a str) -> Option<&'a str> {
         match self.cluster_role {
             true => Some(""),
@@ -69,10 +69,10 @@ impl Binding {
     }
 }
 
-/// Name by namespace; the namespace of cluster-wide objects is empty.
+/// Objects by namespace and name; the namespace of cluster-wide objects is empty.
 type ByNamespace<T> = HashMap<String, BTreeMap<String, T>>;
 
-/// The rules in force. Grows with the stored RBAC objects, nothing else.
+/// The stored roles and bindings. Grows only with the stored RBAC objects.
 #[derive(Debug, Default)]
 pub(crate) struct Rbac {
     roles: ByNamespace<Arc<[Rule]>>,
@@ -80,7 +80,7 @@ pub(crate) struct Rbac {
 }
 
 impl Rbac {
-    /// Takes in the present state of an RBAC object; `None` when it is gone. Other resources are ignored.
+    /// Applies the current state of an RBAC object; `None` when it was removed. Other resources are ignored.
     pub(crate) fn apply(&mut self, resource: &str, namespace: &str, name: &str, object: Option<&Value>) {
         match resource {
             "roles" | "clusterroles" => {
@@ -93,7 +93,7 @@ impl Rbac {
         }
     }
 
-    /// Decides by the rules; RBAC never denies, it only has nothing that allows.
+    /// Decides by the rules. RBAC never denies: it allows or has no opinion.
     pub(crate) fn authorize(&self, asked: &Attributes) -> Decision {
         let mut missing = Vec::new();
         let namespaces = if asked.namespace.is_empty() { &[""][..] } else { &["", asked.namespace.as_str()] };
@@ -110,7 +110,7 @@ impl Rbac {
         Decision::NoOpinion(reason)
     }
 
-    /// Every rule that an identity has in a namespace, cluster-wide ones included.
+    /// All rules that an identity has in a namespace, including cluster-wide ones.
     pub(crate) fn rules_of(&self, identity: &Identity, namespace: &str) -> Vec<Rule> {
         let namespaces = if namespace.is_empty() { vec![""] } else { vec!["", namespace] };
         let granted = namespaces.into_iter().flat_map(|namespace| self.granted(identity, namespace));
@@ -217,7 +217,7 @@ mod tests {
                 }
             }
         }
-        // A user may be called so.
+        // A user may have this name.
         let star = json!({"roleRef": {"kind": "ClusterRole", "name": "everything"}, "subjects": [{"kind": "User", "name": "*"}]});
         rbac.apply("clusterrolebindings", "", "x", Some(&star));
         assert_eq!(rbac.authorize(&asked("*", &[], "", "secrets")), Decision::Allow);

@@ -1,8 +1,8 @@
-//! What a pod or a volume refers to: the objects that the node running it may read.
+//! The objects that a pod or a volume refers to. The node that runs it may read them.
 
 use serde_json::Value;
 
-/// Kinds of objects that the node authorizer grants by reference.
+/// Kinds of objects to which the node authorizer grants access by reference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum RefKind {
     /// Secret.
@@ -17,10 +17,10 @@ pub(crate) enum RefKind {
     ResourceClaim,
 }
 
-/// Annotation of a pod that a kubelet mirrors from a file.
+/// Annotation of mirror pods, which a kubelet creates from a file.
 pub(crate) const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
 
-/// Volume sources with a secret in the pod's namespace: the source, and where in it the secret's name is.
+/// Volume sources with a secret in the pod's namespace: the source, and the path to the secret's name in it.
 const SECRET_SOURCES: [(&str, &str); 11] = [
     ("secret", "/secretName"),
     ("azureFile", "/secretName"),
@@ -35,8 +35,8 @@ const SECRET_SOURCES: [(&str, &str); 11] = [
     ("glusterfs", "/secretRef/name"),
 ];
 
-/// Everything in the pod's own namespace that the pod refers to; may repeat. A mirror pod grants nothing: a node
-/// makes mirror pods itself, and must not give itself rights by them.
+/// All objects in the pod's own namespace that the pod refers to, possibly with repetitions. A mirror pod grants
+/// nothing: a node creates mirror pods itself, and must not use them to gain rights.
 pub(crate) fn of_pod(pod: &Value) -> Vec<(RefKind, &str)> {
     if pod.pointer("/metadata/annotations").is_some_and(|a| a.get(MIRROR_ANNOTATION).is_some()) {
         return Vec::new();
@@ -94,7 +94,7 @@ fn volume_references<'a>(volume: &'a Value, found: &mut Vec<(RefKind, &'a str)>)
     }
 }
 
-/// Names of the claims that ephemeral volumes of a pod get: pod name, dash, volume name.
+/// Names of the claims for ephemeral volumes of a pod: pod name, dash, volume name.
 pub(crate) fn ephemeral_claims(pod: &Value) -> Vec<String> {
     let (Some(name), Some(spec)) = (text(pod, "/metadata/name"), pod.get("spec")) else { return Vec::new() };
     let ephemeral = items(spec, "volumes").iter().filter(|volume| volume.get("ephemeral").is_some());
@@ -127,7 +127,7 @@ fn items<'a>(value: &'a Value, list: &str) -> &'a [Value] {
     value.get(list).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
 }
 
-/// The non-empty text at a JSON pointer.
+/// The non-empty string at a JSON pointer.
 fn text<'a>(value: &'a Value, pointer: &str) -> Option<&'a str> {
     value.pointer(pointer).and_then(Value::as_str).filter(|text| !text.is_empty())
 }

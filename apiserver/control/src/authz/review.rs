@@ -1,4 +1,4 @@
-//! The review kinds: asking what somebody may do, or who somebody is, without doing anything.
+//! The review kinds: they answer what a user may do, or who a user is, without doing anything.
 
 mod check;
 
@@ -19,28 +19,28 @@ use crate::authn::tokens::ISSUER;
 use crate::objects::{items, text};
 use check::Scope;
 
-/// Which review.
+/// The kind of the review.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Review {
-    /// `subjectaccessreviews` and `localsubjectaccessreviews`: may somebody do it?
+    /// `subjectaccessreviews` and `localsubjectaccessreviews`: whether a user may do something.
     Subject,
-    /// `selfsubjectaccessreviews`: may I do it?
+    /// `selfsubjectaccessreviews`: whether the caller may do something.
     SelfSubject,
-    /// `selfsubjectrulesreviews`: what may I do here?
+    /// `selfsubjectrulesreviews`: what the caller may do in a namespace.
     Rules,
-    /// `selfsubjectreviews`: who am I?
+    /// `selfsubjectreviews`: who the caller is.
     Whoami,
-    /// `tokenreviews`: who is behind this token?
+    /// `tokenreviews`: to which user a token belongs.
     Token,
 }
 
 /// Answers reviews.
 pub(crate) struct Reviews {
-    /// Which review.
+    /// The kind of the review.
     pub(crate) review: Review,
     /// Decides.
     pub(crate) authorization: Authorization,
-    /// Knows tokens.
+    /// Authenticates tokens.
     pub(crate) authentication: Arc<Authentication>,
 }
 
@@ -60,7 +60,7 @@ impl Reviews {
             Review::Whoami => json!({"userInfo": caller.user_info()}),
             Review::Token => self.token(&review)?,
         };
-        // These two are not what was sent, but new objects.
+        // These two return a new object, not the one that was sent.
         let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let fresh = match self.review {
             Review::Rules => Some(json!({"metadata": {}, "spec": {}})),
@@ -79,7 +79,7 @@ impl Reviews {
         Ok((StatusCode::CREATED, review))
     }
 
-    /// May somebody (or the caller) do it?
+    /// Whether a user, or the caller, may do something.
     fn access(&self, review: &Value, request: &Attributes) -> Result<Value, ApiError> {
         let scope = match request.namespace.as_str() {
             "" => Scope::Cluster,
@@ -161,7 +161,7 @@ fn decision(decision: &Decision) -> Value {
     Value::Object(status)
 }
 
-/// Whom a SubjectAccessReview asks about.
+/// The user of a SubjectAccessReview.
 fn subject(review: &Value) -> Identity {
     let strings = |value: &Value| {
         value.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
@@ -180,7 +180,7 @@ fn subject(review: &Value) -> Identity {
     }
 }
 
-/// What a checked review asks about.
+/// The request that a review is about. The review must be checked before.
 fn attributes(review: &Value, identity: Identity) -> Attributes {
     let Some(resource) = review.pointer("/spec/resourceAttributes").filter(|value| value.is_object()) else {
         let part = |name: &str| text(review, &format!("/spec/nonResourceAttributes/{name}")).to_owned();
@@ -204,7 +204,7 @@ fn attributes(review: &Value, identity: Identity) -> Attributes {
     }
 }
 
-/// A selector as text: the raw one, or the requirements that a text can say.
+/// A selector as text: the raw selector, or those requirements that can be written as text.
 fn selector(resource: &Value, name: &str) -> String {
     let raw = text(resource, &format!("/{name}/rawSelector"));
     if !raw.is_empty() {
@@ -221,7 +221,7 @@ fn selector(resource: &Value, name: &str) -> String {
             "NotIn" => "!=",
             _ => return None,
         };
-        // A value must not read as a term of its own.
+        // Escaped, so that a value cannot add a term of its own.
         Some(format!("{key}{sign}{}", escape(value.as_str()?)))
     });
     terms.collect::<Vec<_>>().join(",")

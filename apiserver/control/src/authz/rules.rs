@@ -1,4 +1,4 @@
-//! One rule of a Role or ClusterRole, and what it matches (Kubernetes: RBAC policy rules).
+//! A rule of a Role or ClusterRole, and the requests that it matches (Kubernetes: RBAC policy rules).
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -22,13 +22,13 @@ pub(crate) struct Rule {
 }
 
 impl Rule {
-    /// The rules of a Role or ClusterRole; rules that cannot be read grant nothing.
+    /// The rules of a Role or ClusterRole. Rules that cannot be read grant nothing.
     pub(crate) fn all_of(role: &Value) -> Vec<Self> {
         let rules = role.get("rules").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
         rules.iter().filter_map(|rule| Self::deserialize(rule).ok()).collect()
     }
 
-    /// Whether the rule allows what is asked.
+    /// Whether the rule allows a request.
     pub(crate) fn allows(&self, asked: &Attributes) -> bool {
         if !any(&self.verbs, &asked.verb) {
             return false;
@@ -46,12 +46,14 @@ fn any(own: &[String], asked: &str) -> bool {
     own.iter().any(|own| own == "*" || own == asked)
 }
 
-/// Whether a path of a rule is or includes another: all stars at its end are one (Kubernetes `NonResourceURLMatches`).
+/// Whether a path of a rule matches or includes another path. Several trailing stars count as one (Kubernetes
+/// `NonResourceURLMatches`).
 pub(super) fn path_matches(own: &str, path: &str) -> bool {
     own == path || own.ends_with('*') && path.starts_with(own.trim_end_matches('*'))
 }
 
-/// `*`, the resource with its subresource, or `*/subresource`. A review may ask about a resource called `pods/log`.
+/// Matches `*`, the resource with its subresource, or `*/subresource`. In a review, the resource itself may be called
+/// `pods/log`.
 fn resource_matches(own: &str, resource: &str, subresource: &str) -> bool {
     if own == "*" {
         return true;

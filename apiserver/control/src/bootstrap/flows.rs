@@ -1,4 +1,4 @@
-//! The flow schemas and priority levels that every cluster has, as kube-apiserver 1.36 makes them
+//! The flow schemas and priority levels that every cluster has, as kube-apiserver 1.36 creates them
 //! (`k8s.io/apiserver/pkg/apis/flowcontrol/bootstrap`).
 
 use serde_json::{Value, json};
@@ -9,17 +9,17 @@ use crate::error::EmbeddedError;
 use crate::flows::{GROUP, LEVELS, SCHEMAS, resource};
 use crate::objects::{Edit, Objects, text};
 
-/// Annotation of objects whose specification is brought back when somebody changes it.
+/// Annotation of objects whose specification is restored after a change.
 const AUTO_UPDATE: &str = "apf.kubernetes.io/autoupdate-spec";
 
-/// Both a schema and a level have these names; their specifications are fixed, whatever the annotation says.
+/// Names of the mandatory schemas and levels. Their specifications are always restored, whatever the annotation says.
 const MANDATORY: [&str; 2] = ["exempt", "catch-all"];
 
-/// Requests that wait in one queue of a level, at most.
+/// Maximum number of requests that wait in one queue of a level.
 const QUEUE_LEN_MAX: i64 = 50;
 
-/// A level that has limits: name, shares, percentage that may be lent, and of one that lets requests wait the queues and
-/// how many of them one flow may use.
+/// A limited level: name, shares, lendable percentage, and for levels with queues, their number and how many of them
+/// one flow may use.
 type Limited = (&'static str, i64, i64, Option<(i64, i64)>);
 
 const LIMITED: [Limited; 7] = [
@@ -32,8 +32,8 @@ const LIMITED: [Limited; 7] = [
     ("global-default", 20, 50, Some((128, 6))),
 ];
 
-/// A schema: name, level, precedence, what tells the flows apart, subjects, and what they ask for. A subject is a group
-/// (`g:`), a user (`u:`) or all accounts of a namespace (`a:`).
+/// A schema: name, level, precedence, flow distinguisher, subjects, and their requests. A subject is a group (`g:`), a
+/// user (`u:`) or all accounts of a namespace (`a:`).
 type Sorted = (&'static str, &'static str, i64, &'static str, &'static [&'static str], Asked);
 
 const SORTED: [Sorted; 11] = [
@@ -73,15 +73,15 @@ const SORTED: [Sorted; 11] = [
 
 const ANYBODY: &[&str] = &["g:system:unauthenticated", "g:system:authenticated"];
 
-/// What a schema speaks of.
+/// The requests that a schema matches.
 #[derive(Clone, Copy)]
 enum Asked {
     Everything,
-    /// Whether this server is well.
+    /// Health checks of this server.
     Probes,
-    /// Who leads.
+    /// Leader election.
     Leases,
-    /// That a node is well.
+    /// Status and Leases of nodes.
     Heartbeats,
 }
 
@@ -115,7 +115,7 @@ impl Asked {
     }
 }
 
-/// Writes what is missing, and brings back the specifications that are not the stranger's to change.
+/// Creates missing objects, and restores the specifications that users must not change.
 ///
 /// # Errors
 /// [`EmbeddedError::Bootstrap`] when the store refuses.

@@ -10,10 +10,10 @@ use crate::objects::{Edit, Objects, v1};
 
 const TABLE: &str = include_str!("rbac.txt");
 
-/// Prefix of the labels that sort rules into `admin`, `edit` and `view`.
+/// Prefix of the labels that aggregate rules into `admin`, `edit` and `view`.
 const AGGREGATE: &str = "rbac.authorization.k8s.io/";
 
-/// Annotation of objects that get back, at each start, what was taken from them.
+/// Annotation of objects whose rules and subjects are restored at each start.
 const AUTO_UPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
 
 /// A role or binding of the table.
@@ -30,7 +30,7 @@ pub(crate) fn node_rules() -> Vec<Rule> {
     node.map(|entry| Rule::all_of(&entry.value)).unwrap_or_default()
 }
 
-/// Creates what is missing and restores lost rules and subjects.
+/// Creates missing objects and restores lost rules and subjects.
 pub(super) async fn ensure(objects: &Objects) -> Result<(), EmbeddedError> {
     for entry in entries() {
         let resource = v1(GROUP, entry.plural);
@@ -50,10 +50,10 @@ pub(super) async fn ensure(objects: &Objects) -> Result<(), EmbeddedError> {
     Ok(())
 }
 
-/// Adds missing rules or subjects to a stored object that wants it; whether anything was missing.
+/// Adds missing rules or subjects to a stored object with the annotation. Returns whether anything was missing.
 fn restored(stored: &mut Value, entry: &Entry) -> bool {
     let wants = stored["metadata"]["annotations"][AUTO_UPDATE] == "true";
-    // Rules of aggregated roles are the aggregation's business.
+    // The aggregation controller sets the rules of aggregated roles.
     if !wants || stored.get("aggregationRule").is_some() {
         return false;
     }

@@ -1,4 +1,4 @@
-//! ClusterRoles that are the sum of others: `admin`, `edit`, `view` and whatever an operator defines.
+//! Aggregated ClusterRoles: `admin`, `edit`, `view` and those that users define.
 
 use serde_json::Value;
 
@@ -8,15 +8,15 @@ use crate::authz::rbac::GROUP;
 use crate::objects::{Edit, Object, items, v1};
 use crate::selector::selects;
 
-/// Where a sum says which roles it selects.
+/// The selectors of an aggregated role.
 const SELECTORS: &str = "/aggregationRule/clusterRoleSelectors";
 
-/// Sums rules up until the server stops.
+/// Aggregates rules until the server stops.
 pub(super) async fn run(context: &Context) {
     let resource = v1(GROUP, "clusterroles");
     let mut feed = Feed::new(&context.objects, resource.clone());
     while feed.next().await.is_some() {
-        // Whichever role changed, any sum may contain it; a change that leaves a sum as it is ends here.
+        // Any aggregated role may select the changed role. If no aggregated role changes, nothing is written.
         let roles = || context.objects.list(&resource, None);
         let sums = roles().filter(|role| role.value.get("aggregationRule").is_some()).collect();
         for (sum, rules) in summed(sums, roles()) {
@@ -29,14 +29,14 @@ pub(super) async fn run(context: &Context) {
                 Edit::Put
             });
             if let Err(error) = update.await {
-                tracing::warn!(key = %sum.key, %error, "an aggregated role was not brought up to date");
+                tracing::warn!(key = %sum.key, %error, "cannot update an aggregated role");
             }
         }
     }
 }
 
-/// Sums, each with the rules of all roles that it selects, each once: selector by selector, in the order of the roles' names. A
-/// selector that says nothing selects all roles.
+/// The aggregated roles, each with the rules of all roles that it selects. Each rule occurs once, ordered by selector
+/// and then by role name. An empty selector selects all roles.
 fn summed(sums: Vec<Object>, roles: impl Iterator<Item = Object>) -> Vec<(Object, Vec<Value>)> {
     // The rules by selector.
     let mut chosen: Vec<Vec<Vec<Value>>> =
@@ -80,7 +80,7 @@ mod tests {
     fn selected_rules_are_summed_once() {
         let sum = role(
             "view",
-            // It selects itself: what it once was is no part of what it is.
+            // It selects itself: its old rules are not aggregated.
             json!({
                 "metadata": {"labels": {"to-view": "true"}}, "rules": [{"verbs": ["stale"]}],
                 "aggregationRule": {"clusterRoleSelectors": [{"matchLabels": {"to-view": "true"}}]},

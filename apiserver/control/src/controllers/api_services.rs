@@ -1,8 +1,7 @@
-//! APIServices: one for every group and version that is served, and a plain answer for those that other servers would
-//! serve.
+//! APIServices: one for every served group and version, and a condition on those for other servers.
 //!
-//! Requests are not relayed to other API servers here. An APIService that names one is kept, as clients expect, with a
-//! condition that says why it is not available.
+//! Requests are not forwarded to other API servers. An APIService for another server is stored, as clients expect, and
+//! its condition says why it is not available.
 
 use std::collections::BTreeMap;
 
@@ -17,10 +16,10 @@ use crate::objects::{Edit, Object, set_condition, v1};
 
 const GROUP: &str = "apiregistration.k8s.io";
 
-/// Label of APIServices that the server makes itself.
+/// Label of APIServices that the server creates itself.
 const MANAGED: &str = "kube-aggregator.kubernetes.io/automanaged";
 
-/// Its value for built-in groups, which are made when the server starts and then left alone.
+/// Its value for built-in groups. These are created when the server starts and not changed afterwards.
 const ON_START: &str = "onstart";
 
 /// Its value for groups of custom resources, which follow their definitions.
@@ -30,14 +29,14 @@ fn resource() -> Resource {
     v1(GROUP, "apiservices")
 }
 
-/// One APIService that should be there.
+/// An APIService that should exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Wanted {
     priorities: Priorities,
     managed: &'static str,
 }
 
-/// Follows what is served and what APIServices say until the server stops.
+/// Follows the served kinds and the APIServices until the server stops.
 pub(super) async fn run(context: &Context) {
     let mut served = context.registry.subscribe();
     let mut feed = Feed::new(&context.objects, resource());
@@ -59,7 +58,7 @@ pub(super) async fn run(context: &Context) {
     }
 }
 
-/// Makes the APIServices of what came to be served since the last time, and takes back those of what no longer is.
+/// Creates the APIServices for newly served versions, and removes those for versions that are no longer served.
 async fn register(context: &Context, known: &mut BTreeMap<String, Wanted>) {
     let wanted = wanted(&context.registry);
     for (name, one) in wanted.iter().filter(|(name, one)| known.get(*name) != Some(*one)) {
@@ -77,7 +76,7 @@ async fn register(context: &Context, known: &mut BTreeMap<String, Wanted>) {
     *known = wanted;
 }
 
-/// The APIServices of everything that is served, by name.
+/// The APIServices for all served versions, by name.
 fn wanted(registry: &Registry) -> BTreeMap<String, Wanted> {
     let catalog = registry.catalog();
     let mut wanted = BTreeMap::new();
@@ -109,10 +108,10 @@ async fn remove(context: &Context, key: &ObjectKey) {
     }
 }
 
-/// Looks at one APIService that changed.
+/// Handles a change of one APIService.
 async fn settle(context: &Context, key: &ObjectKey, known: &BTreeMap<String, Wanted>) {
     let Some(object) = context.objects.get_key(key) else {
-        // What follows a definition is there as long as the definition is.
+        // The APIService of a definition must exist as long as the definition.
         if let Some(wanted) = known.get(key.name()).filter(|wanted| wanted.managed == ALWAYS) {
             ensure(context, key.name(), *wanted).await;
         }
@@ -159,7 +158,7 @@ fn spec(name: &str, wanted: Wanted) -> Value {
     spec
 }
 
-/// Brings what the server made back into its form; what somebody else made is left alone.
+/// Restores an APIService that the server created. Others are left alone.
 fn restore(object: &mut Object, wanted: Wanted) -> Edit {
     let spec = spec(object.key.name(), wanted);
     if managed(object).is_empty() || object.value.get("spec") == Some(&spec) {
@@ -175,7 +174,7 @@ fn unavailable(object: &mut Object) -> Edit {
     if set_available(&mut object.value, "False", ("NotProxied", message)) { Edit::Put } else { Edit::Keep }
 }
 
-/// Whether it was changed.
+/// Sets the condition `Available`. Returns whether it changed.
 fn set_available(value: &mut Value, status: &str, (reason, message): (&str, &str)) -> bool {
     set_condition(value, "Available", (status, reason, message.to_owned()))
 }

@@ -1,5 +1,5 @@
-//! ComponentStatuses: whether the store answers, and whether the stock components that make pods of workloads are there.
-//! kube-apiserver asks their ports; here their Leases tell.
+//! ComponentStatuses: whether the store responds, and whether kube-controller-manager and kube-scheduler run.
+//! kube-apiserver probes their ports; this server reads their Leases.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 use tombolo_apicore::store::{Store as _, StoreError};
 use tombolo_proto::object::ObjectKey;
 
-use super::{Context, stock};
+use super::{Context, external};
 use crate::objects::{Edit, core};
 
-/// How often the components are looked at.
+/// How often the components are checked.
 const INTERVAL: Duration = Duration::from_secs(5);
 
 /// Writes the statuses until the server stops.
@@ -30,8 +30,9 @@ pub(super) async fn run(context: &Context) {
 fn components(context: &Context) -> [(&'static str, Result<(), String>); 3] {
     let key = ObjectKey::new(core("namespaces"), "", "default");
     let store = context.objects.store().get(&key).map(|_| ()).map_err(|error| error.to_string());
-    let manager = context.stock.is_at_work();
-    let scheduler = context.stock.is_always() || stock::holds_lease(&context.objects, stock::SCHEDULER);
+    let manager = context.external.is_at_work();
+    let scheduler =
+        context.external.is_always() || external::holds_lease(&context.objects, external::SCHEDULER);
     let missing = |name: &str| format!("{name} does not hold its Lease kube-system/{name}");
     [
         ("etcd-0", store),

@@ -1,4 +1,4 @@
-//! Certificate signing requests: what they say, which are approved without a person, and how they are signed.
+//! Certificate signing requests: parsing, automatic approval and signing.
 
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
@@ -28,27 +28,27 @@ const NODE_CLIENT: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 /// Signs serving certificates of nodes.
 const NODE_SERVING: &str = "kubernetes.io/kubelet-serving";
 
-/// Life of a certificate whose request does not say one, in seconds.
+/// Lifetime of a certificate whose request sets none, in seconds.
 const DEFAULT_SECONDS: u64 = 365 * 86_400;
 
-/// Shortest life, in seconds.
+/// Shortest lifetime, in seconds.
 const MIN_SECONDS: u64 = 600;
 
 /// Longest request that is parsed, in bytes of base64.
 const REQUEST_LEN_MAX: usize = 64 * 1024;
 
-/// How long decided requests stay, and how long others do (kube-controller-manager's times).
+/// How long decided requests are kept, and how long pending ones (values of kube-controller-manager).
 const DECIDED_AGE_MAX: Duration = Duration::from_secs(3600);
 const PENDING_AGE_MAX: Duration = Duration::from_secs(86_400);
 
-/// How often old requests are looked for.
+/// How often old requests are removed.
 const CLEAN_INTERVAL: Duration = Duration::from_secs(600);
 
 fn resource() -> Resource {
     v1("certificates.k8s.io", "certificatesigningrequests")
 }
 
-/// A parsed PKCS#10 request whose signature is right.
+/// A parsed PKCS#10 request with a valid signature.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Request {
     /// Subject common name.
@@ -57,7 +57,7 @@ pub(crate) struct Request {
     pub(crate) organizations: Vec<String>,
     dns_names: Vec<String>,
     addresses: Vec<IpAddr>,
-    /// E-mail addresses, URIs and other names.
+    /// Number of e-mail addresses, URIs and other names.
     other_names: usize,
     public_key_der: Vec<u8>,
 }
@@ -66,7 +66,7 @@ impl Request {
     /// Parses `spec.request`: base64 of PEM.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// What is wrong with the request.
     pub(crate) fn parse(base64: &str) -> Result<Self, String> {
         if base64.len() > REQUEST_LEN_MAX {
             return Err(format!("longer than {REQUEST_LEN_MAX} bytes"));
@@ -120,7 +120,7 @@ impl Request {
         Ok(())
     }
 
-    /// Whether the named signer may sign this with these usages.
+    /// Whether the named signer may sign this request with these usages.
     fn fits(&self, signer: &str, usages: &[&str]) -> Result<LeafUsage, &'static str> {
         let only = |allowed: &[&str]| usages.iter().all(|usage| allowed.contains(usage));
         let key_encipherment = usages.contains(&"key encipherment");
@@ -179,7 +179,7 @@ pub(super) async fn run(context: &Context) {
                 let now = SystemTime::now();
                 let result = context.objects.update(&key, |request| step(request, &context.authorization, &context.pki, now));
                 if let Err(error) = result.await {
-                    tracing::warn!(%key, %error, "a certificate signing request was not brought further");
+                    tracing::warn!(%key, %error, "cannot approve or sign a certificate signing request");
                 }
             }
             _ = clean.tick() => remove_old(context).await,
@@ -187,7 +187,7 @@ pub(super) async fn run(context: &Context) {
     }
 }
 
-/// Brings one request one step further: approval, then the certificate.
+/// Processes one request: approval, then the certificate.
 fn step(object: &mut Object, authorization: &Authorization, pki: &Pki, now: SystemTime) -> Edit {
     let signer = object.text("/spec/signerName").to_owned();
     if ![CLIENT, NODE_CLIENT, NODE_SERVING].contains(&signer.as_str()) {
@@ -238,8 +238,8 @@ fn sign(
     pki.sign(&leaf, &request.public_key_der, now).map(String::into_bytes).map_err(|e| e.to_string())
 }
 
-/// Why a node's client request is approved without a person: its sender may ask for node certificates, or renews
-/// its own.
+/// Why a request for a node's client certificate is approved automatically: its sender may request node certificates,
+/// or renews its own.
 fn approval(
     object: &Object,
     request: &Request,
@@ -269,7 +269,7 @@ fn approval(
     may("nodeclient").then_some("Auto approving kubelet client certificate after SubjectAccessReview.")
 }
 
-/// Who sent a request, as the server noted it.
+/// The sender of a request, as the server recorded it.
 fn sender(object: &Value) -> Identity {
     let groups = items(object, "/spec/groups").iter().filter_map(Value::as_str).map(str::to_owned).collect();
     Identity { user: text(object, "/spec/username").to_owned(), groups, ..Identity::default() }

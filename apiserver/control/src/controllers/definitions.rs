@@ -1,5 +1,5 @@
 //! CustomResourceDefinitions: names are accepted or refused, accepted kinds are served at once, and the objects of a
-//! deleted definition go before it.
+//! deleted definition are deleted before it.
 
 mod cleanup;
 mod conditions;
@@ -46,7 +46,7 @@ pub(super) async fn run(context: &Context) {
                 let Some(key) = key else { return };
                 controller.look_at(&key).await;
             }
-            // Another one may have got its name meanwhile, and be deleted as well.
+            // Another definition of the same name may exist by now, and may be deleted as well.
             name = controller.removals.ended() => {
                 controller.look_at(&ObjectKey::new(resource(), "", &name)).await;
             }
@@ -58,7 +58,7 @@ struct Controller<'a> {
     context: &'a Context,
     /// Names that definitions hold, by the name of the definition.
     holders: BTreeMap<String, Holder>,
-    /// Definitions whose objects are being deleted. They wait for finalizers of others, so others do not wait for them.
+    /// Deletions of the objects of definitions. They may wait for finalizers, so they run beside the loop.
     removals: Beside<'a>,
 }
 
@@ -66,7 +66,7 @@ impl Controller<'_> {
     async fn look_at(&mut self, key: &ObjectKey) {
         let released = match self.context.objects.get_key(key) {
             Some(definition) if definition.is_terminating() => {
-                // What others keep it for is not ours to wait for.
+                // Finalizers of others do not concern this controller.
                 if cleanup::is_left(&definition) {
                     self.removals.begin(key.name(), cleanup::run(self.context, definition));
                 }
@@ -92,7 +92,8 @@ impl Controller<'_> {
         waiting.map(|(name, _)| ObjectKey::new(resource(), "", name)).collect()
     }
 
-    /// Publishes a definition and writes its status. The group whose names it gave back, if it did.
+    /// Publishes a definition and writes its status. Returns its group if its accepted names changed, so that others
+    /// may get released names.
     async fn establish(&mut self, definition: &Object) -> Option<String> {
         let name = definition.key.name();
         let others = self.holders.iter().filter(|(other, _)| *other != name).map(|(_, holder)| holder);
@@ -116,7 +117,7 @@ impl Controller<'_> {
     }
 }
 
-/// Serves the kinds of a definition, under the names that it holds.
+/// Serves the kinds of a definition, under its accepted names.
 fn publish(definition: &Value, store: &MemoryStore, registry: &Registry) {
     let mut served = definition.clone();
     if let Some(names) =
@@ -132,7 +133,8 @@ fn publish(definition: &Value, store: &MemoryStore, registry: &Registry) {
     }
 }
 
-/// Under which resources objects of a definition are stored: one, whatever version it was when the first was written.
+/// The resources under which objects of a definition are stored: only one, with the version in which the first object
+/// was written.
 fn resources_of(store: &MemoryStore, group: &str, plural: &str) -> Vec<Resource> {
     let mut resources = store.resources();
     resources.retain(|resource| *resource.group == *group && *resource.name == *plural);
@@ -160,11 +162,11 @@ fn withdraw(context: &Context, name: &str) {
     }
 }
 
-/// Writes what was decided into the status.
+/// Writes the verdict into the status.
 fn describe(definition: &mut Value, verdict: &Verdict) {
     let accepted = verdict.conflict.is_none();
     set_condition(definition, "NamesAccepted", verdict.condition());
-    // An established definition stays established: its objects are there.
+    // An established definition stays established, because objects of it may exist.
     if !is_true(definition, "Established") {
         let established = match accepted {
             true => ("True", "InitialNamesAccepted", "the initial names have been accepted".to_owned()),

@@ -1,4 +1,4 @@
-//! Deletions by the server itself: the same way through grace periods, finalizers and propagation as a client's.
+//! Deletions by the server itself, with the same grace periods, finalizers and propagation as a client's deletion.
 
 use std::sync::Arc;
 
@@ -11,19 +11,19 @@ use tombolo_apicore::registry::Registry;
 use tombolo_apicore::status::ApiError;
 use tombolo_proto::object::ObjectKey;
 
-/// What a deletion asks for.
+/// The parameters of a deletion.
 #[derive(Debug, Clone)]
 pub(crate) struct Deletion {
     /// `DeleteOptions`, or null.
     pub(crate) options: Value,
-    /// Who deletes.
+    /// The deleting user.
     pub(crate) identity: Identity,
-    /// Do everything but delete.
+    /// Whether the deletion is a dry run.
     pub(crate) dry_run: bool,
 }
 
 impl Deletion {
-    /// A deletion by a controller, of exactly one incarnation.
+    /// A deletion by a controller of the object with this UID.
     pub(super) fn by_controller(controller: &str, uid: &str, policy: &str) -> Self {
         let user = format!("system:serviceaccount:kube-system:{controller}");
         Self {
@@ -33,7 +33,7 @@ impl Deletion {
         }
     }
 
-    /// Without a grace period: for pods that no kubelet will ever confirm.
+    /// Sets the grace period to 0, for pods whose end no kubelet will confirm.
     pub(super) fn at_once(mut self) -> Self {
         self.options["gracePeriodSeconds"] = json!(0);
         self
@@ -55,7 +55,7 @@ impl Deletions {
     /// Deletes an object, or starts its deletion.
     ///
     /// # Errors
-    /// What a client would be answered: 404 when it is gone, 409 when it is another incarnation.
+    /// The error that a client would get: 404 when it is gone, 409 when it has another UID.
     pub(crate) async fn delete(&self, key: &ObjectKey, deletion: Deletion) -> Result<(), ApiError> {
         let resource = key.resource();
         let Some(kind) = self.registry.catalog().kinds.get(resource).cloned() else {

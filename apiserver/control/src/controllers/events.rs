@@ -1,5 +1,5 @@
-//! Events are forgotten an hour after they were written (kube-apiserver's `--event-ttl`), whatever times they name: who writes
-//! one says those himself. After a restart the hour begins anew.
+//! Events are removed an hour after they were written (kube-apiserver's `--event-ttl`). The times in an event do not
+//! count, because its writer sets them. After a restart the hour starts again.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -12,10 +12,10 @@ use crate::objects::{Edit, Object, Objects, core};
 /// How long an event is kept after it was last written.
 const TTL: Duration = Duration::from_secs(3600);
 
-/// How often old events are looked for.
+/// How often old events are removed.
 const INTERVAL: Duration = Duration::from_secs(60);
 
-/// Forgets old events until the server stops.
+/// Removes old events until the server stops.
 pub(super) async fn run(context: &Context) {
     let mut tick = tokio::time::interval(INTERVAL);
     let mut written = Written::default();
@@ -27,7 +27,7 @@ pub(super) async fn run(context: &Context) {
     }
 }
 
-/// Removes the events that have not been written since a revision.
+/// Removes the events whose last write has this revision or an older one.
 async fn forget(objects: &Objects, old: Revision) {
     for event in objects.list_raw(&core("events"), None).iter().filter(|event| event.revision <= old) {
         let still_old = |event: &mut Object| if event.revision <= old { Edit::Remove } else { Edit::Keep };
@@ -38,12 +38,13 @@ async fn forget(objects: &Objects, old: Revision) {
     }
 }
 
-/// Which revision was the newest when: one entry a look, as far back as events are kept.
+/// The newest revision at each check, as far back as events are kept.
 #[derive(Debug, Default)]
 struct Written(VecDeque<(Instant, Revision)>);
 
 impl Written {
-    /// Takes note of the newest revision. What has this revision or an older one was written before [`TTL`].
+    /// Records the newest revision. Returns the newest revision that is at least [`TTL`] old: objects with this
+    /// revision or an older one have expired.
     fn before_ttl(&mut self, now: Instant, newest: Revision) -> Option<Revision> {
         self.0.push_back((now, newest));
         let mut old = None;

@@ -1,4 +1,4 @@
-//! A controller's input: the keys of one resource, first those that exist, then those that change.
+//! A controller's input: the keys of one resource, first those of existing objects, then those of changed ones.
 
 use std::collections::VecDeque;
 
@@ -9,8 +9,8 @@ use tombolo_proto::object::{ObjectKey, Resource};
 
 use crate::objects::Objects;
 
-/// Yields keys to look at. A key says that something about the object changed; what it is now is read from the
-/// store, so that nothing is missed when the history is too short and everything is listed again.
+/// Yields keys of objects to process. A key says that the object changed; the controller reads its current state from
+/// the store. Thus no change is missed when the history is too short and all objects are listed again.
 pub(super) struct Feed {
     store: MemoryStore,
     resource: Resource,
@@ -19,12 +19,12 @@ pub(super) struct Feed {
 }
 
 impl Feed {
-    /// Starts with everything that exists.
+    /// Starts with all existing objects.
     pub(super) fn new(objects: &Objects, resource: Resource) -> Self {
         Self { store: objects.store().clone(), resource, pending: VecDeque::new(), stream: None }
     }
 
-    /// The next key to look at. `None` when the resource is withdrawn. Cancel-safe.
+    /// The next key to process. `None` when the resource is no longer served. Cancel-safe.
     pub(super) async fn next(&mut self) -> Option<ObjectKey> {
         loop {
             if let Some(key) = self.pending.pop_front() {
@@ -32,7 +32,7 @@ impl Feed {
             }
             let Some(stream) = &mut self.stream else {
                 self.start();
-                // A store that cannot be read for a moment must not be asked in a busy loop.
+                // Avoids a busy loop while the store cannot be read.
                 tokio::task::yield_now().await;
                 continue;
             };

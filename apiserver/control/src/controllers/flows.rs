@@ -1,5 +1,5 @@
-//! Flow schemas and priority levels: those that belong to every cluster stay as they are, and each schema says whether
-//! the level exists that it names.
+//! Flow schemas and priority levels: restores those that every cluster has, and sets a condition on each schema that
+//! says whether its level exists.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use crate::bootstrap;
 use crate::flows::{Flows, LEVELS, SCHEMAS, resource};
 use crate::objects::{Edit, Object, set_condition};
 
-/// How often what belongs to every cluster is looked for (kube-apiserver's interval).
+/// How often the objects that every cluster has are checked (kube-apiserver's interval).
 const INTERVAL: Duration = Duration::from_secs(60);
 
-/// The condition of a schema.
+/// The condition type of a schema.
 const DANGLING: &str = "Dangling";
 
 /// Follows schemas and levels until the server stops.
@@ -35,7 +35,7 @@ pub(super) async fn run(context: &Context) {
             }
             _ = round.tick() => {
                 if let Err(error) = bootstrap::flows::ensure(objects).await {
-                    tracing::warn!(%error, "flow schemas and priority levels were not completed; trying again");
+                    tracing::warn!(%error, "cannot restore the default flow schemas and priority levels; retrying");
                 }
             }
         }
@@ -55,7 +55,7 @@ async fn write(context: &Context, key: &ObjectKey) -> Result<(), StoreError> {
     update.await.map(|_| ())
 }
 
-/// Writes the condition into a schema; whether it was not there already.
+/// Sets the condition of a schema. Returns whether it changed.
 fn judge(schema: &mut Object, flows: &Flows) -> bool {
     let level = schema.text("/spec/priorityLevelConfiguration/name");
     let about = format!("This FlowSchema references the PriorityLevelConfiguration object named {level:?}");

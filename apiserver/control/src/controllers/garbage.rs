@@ -1,4 +1,4 @@
-//! Deletion by owner reference: in the background, in the foreground, or not at all (orphans).
+//! Garbage collection by owner reference: background deletion, foreground deletion, or orphaning.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
@@ -16,49 +16,50 @@ use super::deletion::Deletion;
 use super::ownership::{FOREGROUND, Item, ORPHAN, Ownership, Presence, is_untracked};
 use crate::objects::{Edit, Object, items, member, text};
 
-/// Name under which it deletes.
+/// Name of the controller, as the deleting user.
 const CONTROLLER: &str = "generic-garbage-collector";
 
-/// Pause after a first failure with an object; twice as long after each further one.
+/// Pause after the first failure with an object. It doubles with each further failure.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// The same where an object could not be read yet: a batch of changes is visible within milliseconds after its last one is known.
+/// The same when an object cannot be read yet: a batch of changes becomes visible within milliseconds after the index
+/// has its last change.
 const EARLY_PAUSE: Duration = Duration::from_millis(10);
 
-/// The longest.
+/// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// Objects that are collected at the same time. A webhook may let each wait.
+/// Maximum number of objects that are collected concurrently. A webhook may delay each.
 const COLLECTING_MAX: usize = 256;
 
-/// Those of one namespace: others do not wait for what it has.
+/// The same for one namespace, so that its objects do not delay other namespaces.
 const COLLECTING_OF_NAMESPACE_MAX: usize = 4;
 
 /// Collects until the server stops.
 pub(super) async fn run(context: &Context) {
-    // What was begun when this controller stood aside may be half done.
+    // Work may have been interrupted when this controller was paused.
     context.ownership.retry_all();
     follow(&context.ownership, async |item| {
         collect(context, &item).await.unwrap_or_else(|error| {
-            tracing::warn!(key = %item.key, %error, "an object was not collected; trying again");
+            tracing::warn!(key = %item.key, %error, "garbage collection of an object failed; retrying");
             Outcome::Failed
         })
     })
     .await;
 }
 
-/// What became of a try.
+/// The outcome of a try.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
     /// Nothing is left to do until something changes.
     Done,
-    /// The index knows a version that cannot be read yet. It can when the store has come to its revision, so this ends.
+    /// The index has a version that cannot be read yet. It can be read when the store reaches its revision.
     Early,
-    /// It did not work.
+    /// The try failed.
     Failed,
 }
 
-/// Has everything done that the index says. What fails is tried again later, while all else goes on.
+/// Collects all objects that the index lists. Failed objects are retried later, while the others continue.
 async fn follow<F: Future<Output = Outcome>>(ownership: &Ownership, work: impl Fn(Item) -> F) {
     let (mut turns, mut running, mut pauses) =
         (Turns::default(), FuturesUnordered::new(), FuturesUnordered::new());
@@ -98,21 +99,21 @@ async fn follow<F: Future<Output = Outcome>>(ownership: &Ownership, work: impl F
     }
 }
 
-/// Whose turn it is. All of it is about stored objects.
+/// Schedules the work on objects, which are listed by UID. Contains only stored objects.
 #[derive(Debug, Default)]
 struct Turns {
-    /// What is being collected, by namespace.
+    /// Objects being collected, by namespace.
     running: HashMap<String, HashSet<String>>,
-    /// What waits for its namespace.
+    /// Objects that wait for others of their namespace.
     waiting: HashMap<String, BTreeSet<String>>,
-    /// How often each has failed.
+    /// Number of failures of each object.
     failures: HashMap<String, u32>,
-    /// What is tried again after a pause.
+    /// Objects that are retried after a pause.
     paused: HashSet<String>,
 }
 
 impl Turns {
-    /// Whether an object is to be collected now; else it is told when others of its namespace end.
+    /// Whether an object is collected now. Otherwise it waits until others of its namespace end.
     fn begin(&mut self, item: &Item) -> bool {
         let namespace = item.key.namespace();
         let running = self.running.entry(namespace.to_owned()).or_default();
@@ -133,7 +134,8 @@ impl Turns {
         }
     }
 
-    /// What has waited for its namespace. What is being collected and was told again meanwhile waits for its own end.
+    /// The next waiting object of a namespace. An object that was listed again while it is being collected waits for
+    /// its own end.
     fn next(&mut self, namespace: &str) -> Option<String> {
         let waiting = self.waiting.get_mut(namespace)?;
         let running = self.running.get(namespace);
@@ -148,7 +150,7 @@ impl Turns {
         next
     }
 
-    /// How long to wait before an object is tried again; none where all is done, or it waits already.
+    /// The pause before an object is retried; `None` when nothing is left to do, or when it is already paused.
     fn pause(&mut self, uid: &str, outcome: Outcome) -> Option<Duration> {
         let first = match outcome {
             Outcome::Done => {
@@ -172,9 +174,9 @@ impl Turns {
 enum Verdict {
     /// Some owner exists and no reference is stale.
     Keep,
-    /// Some owner exists; these references lead nowhere.
+    /// Some owner exists: remove the references to absent owners and to those in foreground deletion.
     Unlink,
-    /// No owner exists: delete it, by this policy.
+    /// All owners are absent or in foreground deletion: delete it with this propagation policy.
     Delete(&'static str),
 }
 
@@ -220,7 +222,7 @@ async fn collect(context: &Context, item: &Item) -> Result<Outcome, ApiError> {
     }
 }
 
-/// Whether what is read from the store is at least as new as what the index knew when it told of the object.
+/// Whether the store is at least as new as the index was when it returned the item.
 fn is_visible(context: &Context, item: &Item) -> bool {
     context.objects.store().revision() >= item.revision
 }
@@ -228,7 +230,7 @@ fn is_visible(context: &Context, item: &Item) -> bool {
 async fn delete(context: &Context, item: &Item, policy: &str) -> Result<Outcome, ApiError> {
     let deletion = Deletion::by_controller(CONTROLLER, &item.uid, policy);
     let deleted = context.deletions.delete(&item.key, deletion).await;
-    // Whatever the answer: a webhook chooses the code with which it refuses.
+    // The code of the error does not matter: a webhook chooses the code of its refusal.
     let is_there =
         || context.objects.get_key(&item.key).is_some_and(|object| object.uid.as_str() == item.uid);
     match deleted {
@@ -237,9 +239,9 @@ async fn delete(context: &Context, item: &Item, policy: &str) -> Result<Outcome,
     }
 }
 
-/// Whether nobody can say that the owners do not exist: one that was never seen is of a kind that is not served here or not
-/// in the index, or an object of the cluster names one in a namespace, which leads nowhere and is left alone (Kubernetes:
-/// owners and dependents).
+/// Whether an object is left alone although an owner is not in the index. This holds when the owner was never seen and
+/// its kind is not served here, when its kind is not in the index and the store has it, and when a cluster-scoped
+/// object refers to a namespaced owner, which is invalid (Kubernetes: owners and dependents).
 fn is_unresolvable(context: &Context, item: &Item) -> bool {
     let missing = |presence: Presence| matches!(presence, Presence::Unseen | Presence::Absent);
     if !item.owners.iter().any(|(_, own)| missing(*own)) {
@@ -267,7 +269,8 @@ fn is_unresolvable(context: &Context, item: &Item) -> bool {
     })
 }
 
-/// Lets an owner go when nothing blocks it any more; its dependents are deleted by their own turns.
+/// Removes the finalizer of an owner when no dependent blocks its deletion any more. The dependents are collected as
+/// items of their own.
 async fn finish_foreground(context: &Context, owner: &Item) -> Result<Outcome, ApiError> {
     if context.ownership.dependents(&owner.uid).iter().any(|(_, blocks)| *blocks) {
         return Ok(Outcome::Done);
@@ -285,7 +288,7 @@ async fn finish_orphan(context: &Context, owner: &Item) -> Result<Outcome, ApiEr
     remove_finalizer(context, owner, ORPHAN).await
 }
 
-/// Takes references to these owners out of a dependent.
+/// Removes references to these owners from a dependent.
 async fn unlink(context: &Context, item: &Item, owners: &[&str]) -> Result<(), ApiError> {
     let update = context.objects.update(&item.key, |object| {
         if object.uid.as_str() != item.uid {
@@ -320,7 +323,7 @@ fn settled(result: Result<(), StoreError>) -> Result<(), ApiError> {
     }
 }
 
-/// Takes a finalizer off; an object whose deletion waited for nothing else goes.
+/// Removes a finalizer. An object whose deletion waits for nothing else is removed.
 pub(super) fn without_finalizer(object: &mut Object, finalizer: &str) -> Edit {
     let terminating = object.is_terminating();
     let metadata = member(&mut object.value, "metadata");

@@ -1,4 +1,4 @@
-//! The Lease by which this API server is known in its cluster, as each kube-apiserver has one.
+//! The Lease that identifies this API server in its cluster, as each kube-apiserver has one.
 
 use std::time::Duration;
 
@@ -10,17 +10,17 @@ use tombolo_proto::object::ObjectKey;
 use super::Context;
 use crate::objects::{Edit, Objects, member, v1};
 
-/// Where the Leases of API servers are.
+/// Namespace of the Leases of API servers.
 const NAMESPACE: &str = "kube-system";
 
-/// Label that tells Leases of API servers from others, and its value (Kubernetes convention).
+/// Label of the Leases of API servers, and its value (Kubernetes convention).
 const LABEL: (&str, &str) = ("apiserver.kubernetes.io/identity", "kube-apiserver");
 
-/// Seconds for which a Lease holds, and how often it is renewed (kube-apiserver's values).
+/// Duration of the Lease in seconds, and how often it is renewed (kube-apiserver's values).
 const LEASE_SECONDS: u64 = 3600;
 const RENEW_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Letters of the name behind `apiserver-`.
+/// Number of characters in the name after `apiserver-`.
 const NAME_LETTERS: usize = 26;
 
 /// Renews the Lease until the server stops.
@@ -33,7 +33,7 @@ pub(super) async fn run(context: &Context) {
     loop {
         round.tick().await;
         if let Err(error) = renew(&context.objects, &name, &host, &holder).await {
-            tracing::warn!(%error, "the lease of this API server was not renewed; trying again");
+            tracing::warn!(%error, "cannot renew the lease of this API server; retrying");
         }
     }
 }
@@ -66,7 +66,7 @@ async fn renew(objects: &Objects, name: &str, host: &str, holder: &str) -> Resul
     }
 }
 
-/// A name that stays with the data directory: the authority is made once for it.
+/// A name that stays the same for a data directory, because it depends on the certificate authority.
 fn name(host: &str, authority: &str) -> String {
     let mut hash = Sha256::new();
     for part in [host, authority] {
@@ -77,7 +77,7 @@ fn name(host: &str, authority: &str) -> String {
     format!("apiserver-{}", &hex[..NAME_LETTERS])
 }
 
-/// The machine's name, made fit for a label's value.
+/// The host name, changed to a valid label value.
 fn host_name() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     fit_for_label(name.trim())

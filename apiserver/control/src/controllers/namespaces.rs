@@ -1,4 +1,4 @@
-//! What each namespace has from its first moment: its default account and the certificate authority.
+//! Creates the objects that each namespace has from the start: its default account and the certificate authority.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use crate::objects::{Edit, Objects, core, text};
 /// ConfigMap with the certificate authority, in every namespace.
 const ROOT_CA: &str = "kube-root-ca.crt";
 
-/// Pause before a namespace is looked at again after a failure.
+/// Pause before a namespace is retried after a failure.
 const RETRY: Duration = Duration::from_millis(500);
 
-/// Furnishes namespaces until the server stops.
+/// Creates these objects until the server stops.
 pub(super) async fn run(context: &Context) {
     let mut namespaces = Feed::new(&context.objects, core("namespaces"));
     let mut accounts = Feed::new(&context.objects, core("serviceaccounts"));
@@ -49,12 +49,12 @@ pub(super) async fn run(context: &Context) {
     }
 }
 
-/// The namespace of an object that every namespace has.
+/// The namespace of the key if its object has this name.
 fn own(key: &ObjectKey, name: &str) -> Option<String> {
     (key.name() == name).then(|| key.namespace().to_owned())
 }
 
-/// Furnishes one namespace; whether it must be looked at again.
+/// Creates the objects of one namespace. Returns whether it must be retried.
 async fn step(context: &Context, name: &str) -> bool {
     let Some(namespace) = context.objects.get(core("namespaces"), "", name) else { return false };
     if namespace.is_terminating() {
@@ -63,13 +63,13 @@ async fn step(context: &Context, name: &str) -> bool {
     match furnish(&context.objects, name, context.pki.ca_certificate()).await {
         Ok(()) => false,
         Err(error) => {
-            tracing::warn!(namespace = name, %error, "a namespace was not furnished; trying again");
+            tracing::warn!(namespace = name, %error, "cannot create the default objects of a namespace; retrying");
             true
         }
     }
 }
 
-/// The account and the ConfigMap that every namespace has.
+/// Creates the account and the ConfigMap that every namespace has.
 async fn furnish(objects: &Objects, name: &str, ca_certificate: &str) -> Result<(), StoreError> {
     let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"namespace": name, "name": "default"}});
     objects.ensure(core("serviceaccounts"), account).await?;

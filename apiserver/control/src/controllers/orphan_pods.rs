@@ -1,4 +1,4 @@
-//! Pods that no kubelet will ever report on: bound to a node that is gone, or deleted before they were bound.
+//! Removes pods that no kubelet will ever report on: bound to a node that is gone, or deleted before they were bound.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use super::deletion::Deletion;
 use super::{Beside, Context, is_settled};
 use crate::objects::{Objects, core};
 
-/// How often they are looked for.
+/// How often such pods are removed.
 const INTERVAL: Duration = Duration::from_secs(20);
 
 /// How long a node must be missing: a pod may be bound before its node has registered.
@@ -41,7 +41,8 @@ pub(super) async fn run(context: &Context) {
     }
 }
 
-/// What matters of a pod. Whoever writes pods chooses what whole trees of them take, and here all are looked at.
+/// The needed fields of a pod. Whole trees are not kept, because users who write pods decide how much memory they take,
+/// and all pods are read here.
 #[derive(Debug)]
 struct Pod {
     key: ObjectKey,
@@ -99,7 +100,7 @@ async fn remove(context: &Context, pods: Vec<Pod>) {
     }
 }
 
-/// Nodes that pods name and that do not exist, and since when.
+/// Nodes that pods name but that do not exist, and since when.
 #[derive(Debug, Default)]
 struct Missing(HashMap<Box<str>, Instant>);
 
@@ -135,14 +136,14 @@ mod tests {
         Pod::read(&Stored::new(key, Uid::parse("u").unwrap(), Revision(1), value.to_string().into()))
     }
 
-    /// Pods are written by who may have nothing but a node, and each may take a hundred times its text.
+    /// A user who controls only a node can write pods, and the tree of each may take a hundred times its text.
     #[tokio::test]
     async fn a_round_over_pods_of_many_parts_holds_none_of_them_as_a_tree() {
         if !alone(module_path!(), "a_round_over_pods_of_many_parts_holds_none_of_them_as_a_tree") {
             return;
         }
         let objects = Objects::new(MemoryStore::new(MemoryStore::START, LogLimits::default()));
-        // As texts: what was freed before is there to be taken again, and no growth.
+        // Written as text: memory that was freed before would be reused and not count as growth.
         let parts = r#"{"":0},"#.repeat(60_000);
         for number in 0..8 {
             let key = ObjectKey::new(core("pods"), "default", &number.to_string());
@@ -157,7 +158,7 @@ mod tests {
         assert_eq!(all(&objects).iter().filter(|pod| &*pod.node == "n").count(), 8);
         let grown = growth.most() / 1024 / 1024;
         assert!(grown < 16, "{grown} MiB");
-        // A controller that needs more of each has one of them at a time.
+        // A controller that needs whole pods holds one of them at a time.
         assert_eq!(objects.list(&core("pods"), None).count(), 8);
         let grown = growth.most() / 1024 / 1024;
         assert!(grown < 128, "{grown} MiB, and each takes 45");

@@ -1,4 +1,4 @@
-//! Who owns what: an index over the owner references of all objects, updated before a change becomes visible.
+//! An index of the owner references of all objects. It is updated before a change becomes visible.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -13,19 +13,19 @@ use tombolo_proto::object::{ObjectKey, Resource};
 /// Finalizer of an owner that waits for its dependents.
 pub(super) const FOREGROUND: &str = "foregroundDeletion";
 
-/// Finalizer of an owner that lets its dependents live.
+/// Finalizer of an owner whose dependents are orphaned.
 pub(super) const ORPHAN: &str = "orphan";
 
-/// Group and plural of what is not in the index: it changes often, and is hardly ever an owner. That such an owner is there is
-/// read from the store.
+/// Group and plural of resources that are not in the index: they change often, and are hardly ever owners. Whether such
+/// an owner exists is read from the store.
 const UNTRACKED: [(&str, &str); 2] = [("", "events"), ("coordination.k8s.io", "leases")];
 
-/// Whether objects of a resource, as it is stored, are not in the index.
+/// Whether objects of a storage resource are not in the index.
 pub(super) fn is_untracked(resource: &Resource) -> bool {
     UNTRACKED.contains(&(&*resource.group, &*resource.name))
 }
 
-/// Metadata that matters here.
+/// The needed metadata of an object.
 #[derive(Debug, Default, Deserialize)]
 struct Body {
     metadata: Metadata,
@@ -43,7 +43,7 @@ struct Metadata {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Owner {
-    /// Incarnation of the owner.
+    /// UID of the owner.
     pub(super) uid: String,
     /// Whether a foreground deletion of the owner waits for this dependent.
     #[serde(default)]
@@ -55,7 +55,7 @@ struct Node {
     key: ObjectKey,
     revision: Revision,
     owners: Box<[Owner]>,
-    /// Deletion was asked for, and this finalizer of ours is on it.
+    /// The finalizer of this controller with which the object waits, if it is being deleted.
     waits: Option<&'static str>,
 }
 
@@ -68,23 +68,23 @@ pub(super) enum Presence {
     Waiting,
     /// It does not exist, or not where the reference could reach it.
     Absent,
-    /// It does not exist and was never seen: perhaps nothing of its kind is stored here.
+    /// It does not exist and was never seen: its kind may not be stored here.
     Unseen,
 }
 
 #[derive(Debug, Default)]
 struct Index {
-    /// By incarnation.
+    /// Objects by UID.
     nodes: HashMap<Uid, Node>,
-    /// Owner → dependents, both by incarnation.
+    /// Owner → dependents, both by UID.
     dependents: HashMap<String, BTreeSet<String>>,
-    /// Owners that were removed while they had dependents, until those are gone too.
+    /// Owners that were removed while they had dependents. They are kept until the dependents are gone.
     departed: BTreeSet<String>,
-    /// Incarnations to look at: dependents of something that changed, and owners that wait.
+    /// UIDs of objects to process: dependents of changed owners, and owners that wait.
     work: BTreeSet<String>,
 }
 
-/// The index and its list of work. Grows with stored objects, nothing else. Cheap to clone.
+/// The index and its work list. Grows only with the stored objects. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Ownership {
     index: Arc<Mutex<Index>>,
@@ -94,11 +94,11 @@ pub(crate) struct Ownership {
 /// A dependent, or an owner that waits for its dependents.
 #[derive(Debug, Clone)]
 pub(super) struct Item {
-    /// Incarnation.
+    /// Its UID.
     pub(super) uid: String,
     /// Where it is stored.
     pub(super) key: ObjectKey,
-    /// Its version. What is known here is known before it can be read.
+    /// Its revision. The index has it before the object can be read.
     pub(super) revision: Revision,
     /// Its owners and what is known about each.
     pub(super) owners: Vec<(Owner, Presence)>,
@@ -107,7 +107,7 @@ pub(super) struct Item {
 }
 
 impl Ownership {
-    /// Takes in an object as it is now stored, or its removal.
+    /// Applies a change: an object as it is now stored, or its removal.
     pub(crate) fn apply(&self, stored: &Stored, deleted: bool) {
         let uid = stored.uid.as_str();
         let mut index = self.index.lock();
@@ -116,7 +116,7 @@ impl Ownership {
                 index.depart(uid);
             }
         } else if deleted {
-            // Only the removal of the object itself counts, not that of another key with its UID.
+            // Only the removal of the object itself counts, not that of another object with the same UID.
             if index.nodes.get(uid).is_some_and(|node| node.key == stored.key) {
                 index.remove(uid);
             }
@@ -129,7 +129,7 @@ impl Ownership {
         }
     }
 
-    /// Waits for something to look at. Cancel-safe.
+    /// Waits for the next item to process. Cancel-safe.
     pub(super) async fn next(&self) -> Item {
         loop {
             let news = self.news.notified();
@@ -150,7 +150,7 @@ impl Ownership {
         None
     }
 
-    /// Looks at an incarnation again. False: it is gone.
+    /// Lists an object for processing again. Returns false when it is gone.
     pub(super) fn retry(&self, uid: &str) -> bool {
         let mut index = self.index.lock();
         let is_there = index.nodes.contains_key(uid);
@@ -161,14 +161,14 @@ impl Ownership {
         is_there
     }
 
-    /// What is to be looked at now, if it is still there: nobody else is told of it.
+    /// Takes an item for processing now, if it still exists, and removes it from the work list.
     pub(super) fn take(&self, uid: &str) -> Option<Item> {
         let mut index = self.index.lock();
         index.work.remove(uid);
         index.item(uid)
     }
 
-    /// Looks at everything again that has owners or waits for its dependents.
+    /// Lists all objects again that have owners or wait for their dependents.
     pub(super) fn retry_all(&self) {
         let mut index = self.index.lock();
         let relevant = |node: &Node| !node.owners.is_empty() || node.waits.is_some();
@@ -230,7 +230,7 @@ impl Index {
         self.depart(uid);
     }
 
-    /// The dependents of an owner that is gone are looked at.
+    /// Lists the dependents of an owner that is gone.
     fn depart(&mut self, uid: &str) {
         if let Some(dependents) = self.dependents.get(uid) {
             self.departed.insert(uid.to_owned());
@@ -238,7 +238,7 @@ impl Index {
         }
     }
 
-    /// An owner that waits looks again when one of its dependents changed.
+    /// Lists those owners again that wait for a changed dependent.
     fn notify_waiting_owners(&mut self, owners: &[Owner]) {
         for owner in owners {
             if self.nodes.get(owner.uid.as_str()).is_some_and(|node| node.waits.is_some()) {
@@ -268,7 +268,8 @@ impl Index {
         Some(Item { uid: uid.to_owned(), key, revision, owners, waits: node.waits })
     }
 
-    /// An owner is in the dependent's namespace or in none (Kubernetes: owners and dependents).
+    /// The presence of an owner. It must be in the dependent's namespace or cluster-scoped (Kubernetes: owners and
+    /// dependents).
     fn presence(&self, owner: &Owner, dependent: &ObjectKey) -> Presence {
         match self.nodes.get(owner.uid.as_str()) {
             Some(node)

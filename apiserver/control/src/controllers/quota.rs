@@ -1,4 +1,4 @@
-//! The status of ResourceQuotas: the limits as they are specified, and what the objects of the namespace use.
+//! The status of ResourceQuotas: the limits in the spec, and the use by the objects of the namespace.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -14,8 +14,8 @@ use super::feed::Feed;
 use crate::objects::{Edit, Object, member};
 use crate::quota::{Amounts, Item, is_counted_only, is_ignored, quotas, tracks};
 
-/// How often everything is counted again, when anything was written since: deletions give back what was charged at
-/// admission, and so do requests that were refused after it.
+/// How often all objects are counted again if anything was written since. This corrects charges of admission after
+/// deletions and after requests that were refused later.
 const ROUND: Duration = Duration::from_secs(1);
 
 /// Counts until the server stops.
@@ -35,19 +35,19 @@ pub(super) async fn run(context: &Context) {
     }
 }
 
-/// What the last round has left behind.
+/// The results of the last round.
 #[derive(Default)]
 struct Rounds {
-    /// The store's revision, when nothing was left to do.
+    /// The store's revision, if the round left nothing to do.
     done: Option<Revision>,
     /// The revisions of all quotas.
     quotas: HashMap<ObjectKey, Revision>,
 }
 
 impl Rounds {
-    /// Counts all quotas. The use of one that was charged since the last round is not lowered: the object that it was
-    /// charged for may not be stored yet. A quota that is charged all the time is used up at some time, is charged no
-    /// more, and is counted then.
+    /// Counts the use of all quotas. If a quota was charged since the last round, its use is not lowered, because the
+    /// charged object may not be stored yet. A quota that is charged all the time is eventually used up. Then it is no
+    /// longer charged, and is counted.
     async fn count(&mut self, context: &Context) {
         let newest = context.objects.store().revision();
         if self.done == Some(newest) {
@@ -66,7 +66,7 @@ impl Rounds {
     }
 }
 
-/// Takes over limits that are new.
+/// Copies changed limits from the spec to the status.
 async fn limit(context: &Context, key: &ObjectKey) {
     let Some(quota) = context.objects.get_key(key) else { return };
     let limits = |list: &str| Amounts::read(quota.value.pointer(list));
@@ -75,7 +75,7 @@ async fn limit(context: &Context, key: &ObjectKey) {
     }
 }
 
-/// Writes a quota's status; the revision that it has then, if it is known.
+/// Writes a quota's status. Returns the new revision of the quota, if it is known.
 async fn write(context: &Context, quota: &Object, keep: bool) -> Option<Revision> {
     let limits = quota.value.pointer("/spec/hard").cloned().unwrap_or_else(|| json!({}));
     let mut used = measure(context, quota.key.namespace(), &quota.value, &Amounts::read(Some(&limits)));
@@ -88,7 +88,7 @@ async fn write(context: &Context, quota: &Object, keep: bool) -> Option<Revision
         return Some(quota.revision);
     }
     let write = context.objects.update(&quota.key, |current| {
-        // Something was charged while this was counted: the next round counts again.
+        // The quota was charged during the count: the next round counts again.
         if current.revision != quota.revision {
             return Edit::Keep;
         }
@@ -101,13 +101,13 @@ async fn write(context: &Context, quota: &Object, keep: bool) -> Option<Revision
         Ok(stored) => stored.map(|stored| stored.revision),
         Err(error) => {
             let key = &quota.key;
-            tracing::warn!(%key, %error, "the use of a quota was not written; it is counted again");
+            tracing::warn!(%key, %error, "cannot write the use of a quota; it will be counted again");
             None
         }
     }
 }
 
-/// What the objects of a namespace use of what a quota limits.
+/// Counts what the objects of a namespace use of the limited resources of a quota.
 fn measure(context: &Context, namespace: &str, quota: &Value, limits: &Amounts) -> Amounts {
     let catalog = context.registry.catalog();
     let mut seen = HashSet::new();

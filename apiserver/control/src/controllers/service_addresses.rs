@@ -1,4 +1,4 @@
-//! Keeps the IPAddress objects in step with the Services that own the addresses.
+//! Keeps the IPAddress objects in sync with the Services that own the addresses.
 
 use std::net::Ipv4Addr;
 
@@ -17,7 +17,7 @@ fn resource() -> Resource {
     v1("networking.k8s.io", "ipaddresses")
 }
 
-/// Repairs until the server stops.
+/// Creates and removes IPAddress objects until the server stops.
 pub(super) async fn run(context: &Context) {
     let mut services = Feed::new(&context.objects, core("services"));
     remove_unowned(&context.objects).await;
@@ -47,7 +47,7 @@ async fn claim(objects: &Objects, address: Ipv4Addr, service: &Object) {
     }
 }
 
-/// Removes managed addresses whose Service is gone or has another address.
+/// Removes managed IPAddress objects whose Service is gone or has another address.
 async fn remove_unowned(objects: &Objects) {
     for address in objects.list(&resource(), None) {
         if address.value["metadata"]["labels"][MANAGED_BY] != ALLOCATOR || is_owned(objects, &address.value) {

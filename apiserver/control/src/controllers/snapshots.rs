@@ -1,5 +1,5 @@
-//! States that were current long ago can no longer be listed, also when nobody writes: a page of a list that a client
-//! continues after minutes is answered as kube-apiserver answers it after etcd's compaction.
+//! Expires old states of the store, also when no client writes. If a client continues a list after minutes, it gets the
+//! same answer as from kube-apiserver after etcd's compaction.
 
 use std::time::Instant;
 
@@ -7,7 +7,7 @@ use tombolo_apicore::memory::TICK_INTERVAL;
 
 use super::Context;
 
-/// Tells the store the time until the server stops.
+/// Passes the current time to the store until the server stops.
 pub(super) async fn run(context: &Context) {
     let mut tick = tokio::time::interval(TICK_INTERVAL);
     loop {

@@ -1,5 +1,5 @@
-//! Emptying namespaces that are deleted: their pods first, then everything else, then the namespace itself. What is
-//! left, and why, is in the namespace's conditions.
+//! Empties deleted namespaces: pods first, then everything else, then the namespace itself. The namespace's conditions
+//! say what is left, and why.
 
 mod conditions;
 
@@ -18,13 +18,13 @@ use super::feed::Feed;
 use super::{Beside, Context, age_of, is_settled};
 use crate::objects::{Edit, Object, core, items, member, text};
 
-/// Name under which it deletes.
+/// Name of the controller, as the deleting user.
 const CONTROLLER: &str = "namespace-controller";
 
-/// Finalizer in `spec` that stands for the content.
+/// Finalizer in `spec` that is removed when the namespace is empty.
 const CONTENT: &str = "kubernetes";
 
-/// How often a namespace that is not empty yet is looked at: pods take their grace period.
+/// How often a namespace that is not empty yet is checked: pods use their grace period.
 const RETRY: Duration = Duration::from_millis(500);
 
 /// Empties namespaces until the server stops.
@@ -37,7 +37,7 @@ pub(super) async fn run(context: &Context) {
                 Some(key) => key.name().to_owned(),
                 None => return,
             },
-            // Another one may have got its name meanwhile.
+            // Another namespace of the same name may exist by now.
             name = emptying.ended() => name,
         };
         if to_be_emptied(context, &name).is_some() {
@@ -46,33 +46,33 @@ pub(super) async fn run(context: &Context) {
     }
 }
 
-/// Takes as long as pods, finalizers and webhooks of the namespace take.
+/// Empties a namespace. Waits for its pods, finalizers and webhooks.
 async fn until_empty(context: &Context, name: String) {
     while step(context, &name).await {
         tokio::time::sleep(RETRY).await;
     }
 }
 
-/// A namespace that is being deleted and not empty yet.
+/// The namespace, if it is being deleted and still has finalizers in `spec`.
 fn to_be_emptied(context: &Context, name: &str) -> Option<Object> {
     let namespace = context.objects.get(core("namespaces"), "", name)?;
     let is_left = namespace.is_terminating() && !items(&namespace.value, "/spec/finalizers").is_empty();
     is_left.then_some(namespace)
 }
 
-/// Brings one namespace further; whether it must be looked at again.
+/// Does one round for a namespace. Returns whether another one is needed.
 async fn step(context: &Context, name: &str) -> bool {
     let Some(namespace) = to_be_emptied(context, name) else { return false };
     match empty(context, &namespace).await {
         Ok(done) => !done,
         Err(error) => {
-            tracing::warn!(namespace = name, %error, "a deleted namespace was not emptied; trying again");
+            tracing::warn!(namespace = name, %error, "cannot empty a deleted namespace; retrying");
             true
         }
     }
 }
 
-/// Deletes what is left in a namespace, then the namespace; whether nothing is left to do.
+/// Deletes the objects in a namespace, then the namespace. Returns whether nothing is left to do.
 async fn empty(context: &Context, namespace: &Object) -> Result<bool, StoreError> {
     let mut findings = Findings::default();
     let (pods, others): (Vec<_>, Vec<_>) =
@@ -82,7 +82,7 @@ async fn empty(context: &Context, namespace: &Object) -> Result<bool, StoreError
             clear(context, namespace, &resource, &mut findings).await;
         }
         if !findings.is_empty() {
-            // What pods need stays as long as they do.
+            // Objects that pods need stay as long as the pods.
             report(context, namespace, &findings).await?;
             return Ok(false);
         }
@@ -92,7 +92,7 @@ async fn empty(context: &Context, namespace: &Object) -> Result<bool, StoreError
     Ok(true)
 }
 
-/// Metadata that says what an object waits for.
+/// The metadata that shows what an object waits for.
 #[derive(Debug, Default, Deserialize)]
 struct Body {
     metadata: Metadata,
@@ -106,7 +106,7 @@ struct Metadata {
     finalizers: Vec<String>,
 }
 
-/// Deletes the objects of one resource, and notes what remains.
+/// Deletes the objects of one resource, and records those that remain.
 async fn clear(context: &Context, namespace: &Object, resource: &Resource, findings: &mut Findings) {
     let name = namespace.key.name();
     for object in context.objects.list_raw(resource, Some(name)) {
@@ -135,13 +135,13 @@ async fn clear(context: &Context, namespace: &Object, resource: &Resource, findi
     }
 }
 
-/// Whether an object should have gone: its time is up.
+/// Whether an object should be gone already: its grace period is over.
 fn is_overdue(metadata: &Metadata) -> bool {
     let Some(until) = metadata.deletion_timestamp.as_deref() else { return false };
     metadata.deletion_grace_period_seconds.is_some() && age_of(until).is_some_and(|age| age > Duration::ZERO)
 }
 
-/// Writes the findings into the namespace's conditions, unless they say so already.
+/// Writes the findings into the namespace's conditions, if they changed.
 async fn report(context: &Context, namespace: &Object, findings: &Findings) -> Result<(), StoreError> {
     let update = context.objects.update(&namespace.key, |current| {
         if current.uid != namespace.uid {
@@ -156,7 +156,7 @@ async fn report(context: &Context, namespace: &Object, findings: &Findings) -> R
     update.await.map(|_| ())
 }
 
-/// Takes the finalizer that stands for the content away.
+/// Removes the finalizer in `spec`.
 async fn finish(context: &Context, namespace: &Object) -> Result<(), StoreError> {
     let finish = context.objects.update(&namespace.key, |current| {
         if current.uid != namespace.uid {
@@ -176,8 +176,7 @@ async fn finish(context: &Context, namespace: &Object) -> Result<(), StoreError>
     finish.await.map(|_| ())
 }
 
-/// Every resource under which objects of a namespace can be stored, each once. Events come last: deleting other
-/// objects may make some.
+/// Every storage resource of namespaced kinds, each once. Events are last: deleting other objects may create some.
 fn namespaced_resources(context: &Context) -> Vec<Resource> {
     let catalog = context.registry.catalog();
     let mut seen = HashSet::new();

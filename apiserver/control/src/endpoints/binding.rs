@@ -1,4 +1,4 @@
-//! `pods/binding` and `bindings`: a scheduler puts a pod on a node.
+//! `pods/binding` and `bindings`: a scheduler binds a pod to a node.
 
 use futures::future::BoxFuture;
 use http::StatusCode;
@@ -52,10 +52,10 @@ impl Bindings {
     }
 }
 
-/// The pod of a binding: its path names it, or else its body does.
+/// The name of the pod of a binding, from the body. For `pods/binding`, the path must have the same name.
 ///
 /// # Errors
-/// 400 when both do and they differ, or the namespaces do.
+/// 400 when the names or the namespaces differ.
 fn pod_name<'a>(asked: &'a Attributes, binding: &'a Value) -> Result<&'a str, ApiError> {
     let namespace = text(binding, "/metadata/namespace");
     if !namespace.is_empty() && namespace != asked.namespace {
@@ -70,7 +70,7 @@ fn pod_name<'a>(asked: &'a Attributes, binding: &'a Value) -> Result<&'a str, Ap
     Ok(name)
 }
 
-/// Labels that the pod gets: those of the binding and, over them, where the node is.
+/// Labels that the pod gets: those of the binding, overridden by the topology labels of the node.
 fn bound_labels(objects: &Objects, asked: &Attributes, binding: &Value) -> Map<String, Value> {
     let mut labels =
         binding.pointer("/metadata/labels").and_then(Value::as_object).cloned().unwrap_or_default();
@@ -87,7 +87,7 @@ struct Target {
 }
 
 impl Target {
-    /// The target of a binding. What is wrong with it is no Status in the real server, and becomes a 500 there.
+    /// The target of a binding. Errors in it become a 500, as in kube-apiserver.
     fn read(asked: &Attributes, binding: &Value) -> Result<Self, ApiError> {
         let mut wrong = Vec::new();
         let kind = text(binding, "/target/kind");
@@ -102,7 +102,7 @@ impl Target {
             let message = aggregate(wrong.iter().map(ToString::to_string));
             return Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "", message));
         }
-        // The older path takes no identity from its body.
+        // With the older path, the UID in the body is ignored.
         let uid = if asked.subresource.is_empty() { "" } else { text(binding, "/metadata/uid") };
         let version = text(binding, "/metadata/resourceVersion").to_owned();
         Ok(Self { node: node.to_owned(), uid: uid.to_owned(), version })
@@ -111,7 +111,7 @@ impl Target {
     fn check(&self, pod: &Object) -> Result<(), ApiError> {
         let name = pod.key.name();
         let conflict = |why: String| Err(ApiError::conflict("", "pods/binding", name, &why));
-        // The real text of the next two also names the place in etcd.
+        // kube-apiserver's messages for the next two errors also contain the etcd key.
         let overtaken = |why: String| Err(ApiError::conflict("", "pods", name, &why));
         if !self.uid.is_empty() && self.uid != pod.uid.as_str() {
             return overtaken(format!(
@@ -152,7 +152,7 @@ impl Target {
                 member(&mut pod.value["metadata"], part).extend(added.clone());
             }
         }
-        // Where a scheduler wanted to make room for it says nothing any more.
+        // The nominated node has no meaning once the pod is bound.
         member(&mut pod.value, "status").remove("nominatedNodeName");
         scheduled(&mut pod.value);
     }

@@ -1,7 +1,7 @@
 //! `pods/eviction`: a deletion that respects PodDisruptionBudgets, as kube-apiserver's `eviction.go` decides.
 //!
-//! A budget is spent before the pod goes, in a write that holds only if nobody else has spent of it meanwhile. What is
-//! deleted then is the pod that was looked at, no other one of its name.
+//! The budget is charged before the pod is deleted, in a write that fails if the budget changed meanwhile. The deletion
+//! is only of the pod that was checked, not of another one of its name.
 
 use std::sync::Arc;
 
@@ -18,13 +18,13 @@ use crate::controllers::deletion::{Deletion, Deletions};
 use crate::objects::{Object, Objects, core, items, member, text, timestamp, v1};
 use crate::selector::selects;
 
-/// Tries when pod or budget are changed by others in between.
+/// Number of tries when others change the pod or the budget meanwhile.
 const TRIES: usize = 16;
 
-/// Evicted pods that a budget remembers until its controller has seen them go, at most.
+/// Maximum number of evicted pods that a budget lists until its controller has seen their deletion.
 const DISRUPTED_MAX: usize = 2000;
 
-/// Seconds after which a client asks again when the budget's controller has not seen its last change.
+/// Seconds after which a client retries when the budget's controller has not processed the last change.
 const PROCESSED_WITHIN_SECONDS: u32 = 10;
 
 /// Evicts pods.
@@ -35,13 +35,13 @@ pub(crate) struct Evictions {
     pub(crate) deletions: Arc<Deletions>,
 }
 
-/// What the budgets say of one pod.
+/// The decision of the budgets about one pod.
 enum Verdict {
-    /// It may go as it is now: no budget counts it, while it does not change.
+    /// It may be evicted in its current version: as long as it does not change, no budget counts it.
     Unchanged,
-    /// It may go.
+    /// It may be evicted.
     Free,
-    /// Somebody else has changed the budget in between.
+    /// The budget was changed meanwhile.
     Overtaken,
 }
 
@@ -92,12 +92,13 @@ impl Evictions {
         Err(ApiError::conflict("", "pods", name, why))
     }
 
-    /// A pod under a budget that allows no disruption stays; of one that allows some, this one is taken.
+    /// Decides about a pod. If a budget covers it and allows a disruption, one is charged; if it allows none, the
+    /// eviction is refused.
     async fn judge(&self, pod: &Object, dry_run: bool) -> Result<Verdict, ApiError> {
         match pod.text("/status/phase") {
             "Succeeded" | "Failed" => return Ok(Verdict::Free),
             _ if pod.is_terminating() => return Ok(Verdict::Free),
-            // It may run by the time that it is deleted.
+            // It may be running by the time of the deletion.
             "Pending" => return Ok(Verdict::Unchanged),
             _ => {}
         }
@@ -113,7 +114,7 @@ impl Evictions {
         }
     }
 
-    /// Takes one disruption from a budget, and notes for which pod.
+    /// Charges one disruption to a budget, and records the pod in it.
     async fn spend(&self, mut budget: Object, pod: &Object, dry_run: bool) -> Result<Verdict, ApiError> {
         let left = allowed(&budget)?;
         if dry_run {
@@ -131,7 +132,7 @@ impl Evictions {
     }
 }
 
-/// The options of the deletion: of the pod that was judged, and as it was judged if it is pinned.
+/// The options of the deletion, with the UID of the checked pod as precondition, and its revision if it is pinned.
 fn options(wanted: Option<&Value>, pod: &Object, pinned: bool) -> Value {
     let mut options = wanted.cloned().unwrap_or_else(|| json!({}));
     let conditions = member(&mut options, "preconditions");
@@ -152,7 +153,7 @@ fn covers(budget: &Value, pod: &Value) -> bool {
     budget.pointer("/spec/selector").is_some_and(|selector| selects(selector, pod))
 }
 
-/// Whether a pod that is not ready may go without being counted.
+/// Whether a pod that is not ready may be evicted without a charge.
 fn goes_without(budget: &Value, pod: &Value) -> bool {
     let ready = items(pod, "/status/conditions")
         .iter()
@@ -169,7 +170,7 @@ fn number(budget: &Value, field: &str) -> i64 {
 /// How many disruptions a budget allows.
 ///
 /// # Errors
-/// 429 when it allows none or has changed a moment ago, 403 when it cannot be counted.
+/// 429 when it allows none or its last change is not processed yet, 403 when its status is invalid.
 fn allowed(budget: &Object) -> Result<i64, ApiError> {
     let name = budget.key.name();
     let refused = |why: &str, seconds: u32| {

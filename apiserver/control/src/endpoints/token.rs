@@ -22,16 +22,16 @@ use crate::objects::{Object, Objects, core, items, member, text, timestamp};
 /// API group of the request's kind.
 const GROUP: &str = "authentication.k8s.io";
 
-/// Life of a token when the request does not say one, in seconds.
+/// Default lifetime of a token, in seconds.
 const DEFAULT_SECONDS: i64 = 3600;
 
-/// Shortest life, in seconds.
+/// Shortest lifetime, in seconds.
 const MIN_SECONDS: i64 = 600;
 
-/// Longest life, in seconds.
+/// Longest lifetime, in seconds.
 const MAX_SECONDS: i64 = 1 << 32;
 
-/// Life of the token that a kubelet asks for on a pod's behalf: a year, so that pods outlive a missed renewal
+/// Lifetime of the token that a kubelet requests for a pod: a year, so that pods survive a missed renewal
 /// (docs/reference/kubernetes.md#extended-expiration).
 const EXTENDED_SECONDS: i64 = 365 * 86_400;
 
@@ -96,7 +96,7 @@ impl Tokens {
         Ok((StatusCode::CREATED, body))
     }
 
-    /// What the token is bound to.
+    /// The objects that the token is bound to.
     fn place(&self, account: &Object, body: &Value) -> Result<Place, ApiError> {
         let mut place = Place {
             namespace: account.key.namespace().to_owned(),
@@ -157,7 +157,7 @@ impl Tokens {
         Err(ApiError::conflict("", text(reference, "/kind"), name, &why))
     }
 
-    /// The node that a pod is bound to; without a UID when there is no such node yet.
+    /// The node that a pod is bound to; without a UID when the node does not exist yet.
     fn node_of(&self, pod: &Object) -> Option<Bound> {
         let name = Some(pod.text("/spec/nodeName")).filter(|name| !name.is_empty())?;
         let node = self.objects.get(core("nodes"), "", name);
@@ -187,8 +187,8 @@ fn audiences(body: &Value) -> Vec<String> {
     if given.is_empty() { vec![ISSUER.to_owned()] } else { given }
 }
 
-/// Fills in what the request left open. A kubelet behind a stock edge leaves out version and kind, and its edge reads
-/// them from the answer.
+/// Completes the response with defaults. A kubelet behind a KubeEdge edge omits version and kind in its request, and
+/// its edge reads them from the response.
 fn answer(body: &mut Value, account: &Object, seconds: i64, audiences: &[String]) {
     body["apiVersion"] = "authentication.k8s.io/v1".into();
     body["kind"] = "TokenRequest".into();

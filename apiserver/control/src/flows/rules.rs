@@ -1,4 +1,4 @@
-//! Which requests the rules of a FlowSchema speak of.
+//! Which requests the rules of a FlowSchema match.
 
 use serde_json::Value;
 use tombolo_apicore::accounts::USER_PREFIX;
@@ -6,10 +6,10 @@ use tombolo_apicore::auth::{Attributes, Identity};
 
 use crate::objects::{items, text};
 
-/// Stands for everything, alone in its list.
+/// Matches everything; the only element of its list.
 const ALL: &str = "*";
 
-/// Some users and what they ask for.
+/// A rule of a schema: users and their requests.
 #[derive(Debug)]
 pub(super) struct Rule {
     subjects: Vec<Subject>,
@@ -31,7 +31,7 @@ struct Resources {
     /// `resource` or `resource/subresource`.
     resources: Names,
     namespaces: Names,
-    /// Also what has no namespace.
+    /// Whether requests without a namespace match as well.
     cluster: bool,
 }
 
@@ -55,7 +55,7 @@ impl Names {
 }
 
 impl Rule {
-    /// Reads a rule; what it does not say fits nothing.
+    /// Reads a rule. Missing fields match nothing.
     pub(super) fn read(rule: &Value) -> Self {
         let resources = |one: &Value| Resources {
             verbs: Names::read(one, "/verbs"),
@@ -75,7 +75,7 @@ impl Rule {
         }
     }
 
-    /// Whether it speaks of a request.
+    /// Whether the rule matches a request.
     pub(super) fn fits(&self, asked: &Attributes) -> bool {
         if !self.subjects.iter().any(|subject| subject.is(&asked.identity)) {
             return false;
@@ -129,7 +129,7 @@ impl Resources {
 
 impl Paths {
     fn fit(&self, asked: &Attributes) -> bool {
-        // A path stands for all below it too, with and without a star.
+        // A path also matches all paths below it, with or without a star.
         let below = |path: &String| {
             let folder = path.trim_end_matches(ALL).trim_end_matches('/');
             asked.path.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/'))

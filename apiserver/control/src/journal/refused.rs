@@ -1,5 +1,5 @@
-//! What a refused batch has replaced, in a file of its own beside the journal: the disk may have kept a batch whose last sync
-//! failed, and a restart must not find what was refused.
+//! The rows that a refused batch replaced, in a separate file beside the journal. The disk may have kept a batch whose
+//! last sync failed, and a refused batch must not reappear after a restart.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use tombolo_runtime::files;
 /// First bytes of the file: its form is part of the data directory's format version.
 const MAGIC: &[u8; 8] = b"refused1";
 
-/// Rows by key as they were, in the order in which the batch has changed them.
+/// Old rows by key, in the order in which the batch changed them.
 pub(super) type Undo = Vec<(String, Option<Vec<u8>>)>;
 
 /// A batch that was refused.
@@ -17,12 +17,12 @@ pub(super) type Undo = Vec<(String, Option<Vec<u8>>)>;
 pub(super) struct Refused {
     /// The newest revision before it.
     pub(super) before: u64,
-    /// Its own newest revision: what the journal says if it has kept the batch.
+    /// Its own newest revision: that of the journal if the disk kept the batch.
     pub(super) newest: u64,
     pub(super) undo: Undo,
 }
 
-/// Where it is kept.
+/// The path of the file.
 pub(super) fn path(journal: &Path) -> PathBuf {
     let mut name = journal.as_os_str().to_owned();
     name.push(".refused");
@@ -30,7 +30,7 @@ pub(super) fn path(journal: &Path) -> PathBuf {
 }
 
 impl Refused {
-    /// Keeps it, durably.
+    /// Writes the file durably.
     ///
     /// # Errors
     /// Any failure of the file system.
@@ -46,10 +46,10 @@ impl Refused {
         files::replace(&path(journal), &content, files::PRIVATE)
     }
 
-    /// What was kept; `None` when nothing was.
+    /// Reads the file; `None` when it does not exist.
     ///
     /// # Errors
-    /// A file that cannot be read: it may not be passed over.
+    /// When the file cannot be read: it must not be ignored.
     pub(super) fn kept(journal: &Path) -> io::Result<Option<Self>> {
         let Some(content) = files::read_if_there(&path(journal))? else { return Ok(None) };
         let damaged = || io::Error::new(io::ErrorKind::InvalidData, "the list of a refused batch is damaged");
@@ -69,7 +69,8 @@ impl Refused {
         Some(Self { before, newest, undo })
     }
 
-    /// Forgets it, durably: once the journal is known not to have it, its revisions are given out again.
+    /// Removes the file durably. Called once the journal does not have the batch, because its revisions are reused
+    /// then.
     ///
     /// # Errors
     /// Any failure of the file system.

@@ -1,11 +1,11 @@
-//! Rows of the journal. Their form is part of the data directory's format version.
+//! Rows of the journal. Their encoding is part of the data directory's format version.
 
 use bytes::Bytes;
 use tombolo_apicore::store::{Revision, Stored};
 use tombolo_proto::ids::Uid;
 use tombolo_proto::object::{ObjectKey, Resource};
 
-/// Separates the parts of a key; no part can hold it.
+/// Separates the parts of a key; no part can contain it.
 const SEPARATOR: char = '\0';
 
 /// `group NUL version NUL resource NUL namespace NUL name`.

@@ -32,14 +32,14 @@ fn a_restart_finds_the_last_state_and_the_revision_of_a_deletion() {
     assert_eq!(restored.revision, Revision(4));
 }
 
-/// Writes pass until `full` is set; then everything that writes fails, as on a full disk. With `late`, only the
-/// last sync fails: the batch is on disk although it was refused.
+/// Writes succeed until `full` is set. Then every write fails, as on a full disk. With `late`, only the last sync
+/// fails: the batch is on disk although it was refused.
 #[derive(Debug, Clone)]
 struct Disk {
     content: Arc<InMemoryBackend>,
     full: Arc<AtomicBool>,
     late: Arc<AtomicBool>,
-    /// Where the journal is said to be.
+    /// The folder in the journal's path.
     folder: Arc<tempfile::TempDir>,
 }
 
@@ -91,7 +91,7 @@ fn refuses_late(disk: &Disk) -> StoreError {
     disk.late.store(true, Ordering::SeqCst);
     let refused =
         journal.append(&[entry("a", 3, false), entry("b", 4, true), entry("c", 5, false)]).unwrap_err();
-    // As a kill leaves it: the disk works again when the next process starts.
+    // As after a kill: the disk works again when the next process starts.
     drop(journal);
     disk.late.store(false, Ordering::SeqCst);
     refused
@@ -107,7 +107,7 @@ fn a_batch_that_was_refused_is_not_there_after_a_restart() {
         (names(&restored), restored.revision),
         (vec![("a".to_owned(), 1), ("b".to_owned(), 2)], Revision(2))
     );
-    // The same revisions belong to others now, which stay.
+    // Other changes get the same revisions now, and must stay.
     journal.append(&[entry("d", 3, false), entry("d", 4, false), entry("e", 5, false)]).unwrap();
     drop(journal);
     let (_, restored) = on(&disk);
@@ -118,7 +118,7 @@ fn a_batch_that_was_refused_is_not_there_after_a_restart() {
 #[test]
 fn what_can_neither_be_undone_nor_noted_is_said_to_be_unknown() {
     let disk = Disk::new();
-    // In the way of the file that the list is written to.
+    // Blocks the file to which the old rows are written.
     std::fs::create_dir(disk.folder.path().join("journal.refused.new")).unwrap();
     let refused = refuses_late(&disk);
     assert!(matches!(refused, StoreError::Unavailable { .. }), "{refused}");

@@ -1,4 +1,4 @@
-//! Leaf certificates: what they say and how they are signed.
+//! Leaf certificates: their content and their signing.
 
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -20,7 +20,7 @@ pub(crate) struct LeafUsage {
     pub(crate) server: bool,
     /// TLS client.
     pub(crate) client: bool,
-    /// RSA key exchange, which kubelets with RSA keys ask for.
+    /// RSA key exchange, which kubelets with RSA keys request.
     pub(crate) key_encipherment: bool,
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct Leaf {
     pub(crate) addresses: Vec<IpAddr>,
     /// Key usages.
     pub(crate) usage: LeafUsage,
-    /// How long it is valid from now on.
+    /// How long it is valid, from now on.
     pub(crate) life: Duration,
 }
 
@@ -101,15 +101,15 @@ pub(super) fn valid(now: SystemTime, life: Duration) -> CertificateParams {
     params
 }
 
-/// Unguessable (the CA/Browser Forum asks for 64 random bits), positive and without a leading zero byte
-/// (RFC 5280 4.1.2.2).
+/// A random serial number (the CA/Browser Forum requires 64 random bits), positive and without a leading zero byte (RFC
+/// 5280 4.1.2.2).
 fn random_serial() -> SerialNumber {
     let mut bytes = *uuid::Uuid::new_v4().as_bytes();
     bytes[0] = (bytes[0] & 0x7f) | 0x40;
     SerialNumber::from_slice(&bytes)
 }
 
-/// Whether a certificate is of a key.
+/// Whether a certificate belongs to a key.
 pub(super) fn fits(pem: &str, key: &str) -> bool {
     use rcgen::PublicKeyData as _;
 
@@ -119,7 +119,7 @@ pub(super) fn fits(pem: &str, key: &str) -> bool {
     key.is_ok_and(|key| key.subject_public_key_info() == certificate.public_key().raw)
 }
 
-/// Whether a leaf has more than half of its life before it and, when asked, names `address`.
+/// Whether a leaf has more than half of its lifetime left and, if `address` is given, contains it.
 pub(super) fn is_current(pem: &str, now: SystemTime, address: Option<IpAddr>) -> bool {
     let Ok((_, block)) = parse_x509_pem(pem.as_bytes()) else { return false };
     let Ok(certificate) = block.parse_x509() else { return false };

@@ -1,5 +1,6 @@
-//! A certificate and its key are two files that must never be of different pairs, also when the process is killed between
-//! them: both are first written as one file, which is put in place by a rename. Whoever finds that file finishes the step.
+//! Atomic replacement of a certificate and its key. The two files must never be of different pairs, even if the process
+//! is killed between the two writes. Therefore both are first written to one file, which is put in place by a rename.
+//! If that file exists at the next start, the replacement is finished then.
 
 use std::fs;
 use std::io;
@@ -11,21 +12,21 @@ use super::KeyedCertificate;
 use crate::datadir::{sync_parent, write_atomic};
 use crate::error::EmbeddedError;
 
-/// Where the key begins in the file that holds both.
+/// Start of the key in the file with both.
 const KEY_BEGINS: &str = "-----BEGIN PRIVATE KEY-----";
 
-/// Replaces a pair, or leaves the old one.
+/// Replaces a pair.
 ///
 /// # Errors
-/// [`EmbeddedError::File`] when the file system refuses; the pair before is still there, or the new one is found at the next
-/// start.
+/// [`EmbeddedError::File`] when the file system refuses. Either the old pair is still in place, or the next start
+/// finishes the replacement.
 pub(super) fn replace(folder: &Path, name: &str, pair: &KeyedCertificate) -> Result<(), EmbeddedError> {
     let both = format!("{}{}", pair.certificate, pair.key);
     write_atomic(&both_path(folder, name), both.as_bytes(), files::PRIVATE)?;
     complete(folder, name)
 }
 
-/// Finishes a replacement that has begun.
+/// Finishes an interrupted replacement.
 ///
 /// # Errors
 /// As [`replace`].

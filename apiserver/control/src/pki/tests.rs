@@ -77,7 +77,7 @@ fn a_kill_between_certificate_and_key_leaves_a_pair() {
     let old_key = fs::read(file("apiserver.key")).unwrap();
     assert!(before.renew(later).unwrap());
     let new = before.serving();
-    // Between the two files, as the renewal leaves them: the next start finishes it.
+    // The state between the two writes of a renewal: the next start finishes it.
     let both = format!("{}{}", new.certificate, new.key);
     fs::write(file("apiserver.key"), &old_key).unwrap();
     tombolo_runtime::files::replace(&file("apiserver.pair"), both.as_bytes(), 0o600).unwrap();
@@ -85,7 +85,8 @@ fn a_kill_between_certificate_and_key_leaves_a_pair() {
     assert_eq!(after.serving(), new);
     assert!(!file("apiserver.pair").exists());
     assert_eq!(fs::read_to_string(file("apiserver.key")).unwrap(), new.key);
-    // As a version that replaced one after the other leaves them: no pair, so another one is made.
+    // The state after an interrupted renewal by a version that replaced one file after the other: the files are no
+    // pair, so a new pair is created.
     fs::write(file("apiserver.key"), &old_key).unwrap();
     let repaired = open(dir.path(), later).serving();
     assert_ne!(repaired, new);

@@ -1,4 +1,4 @@
-//! Quantities by the names of resources.
+//! Quantities by resource name.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::fmt;
 use serde_json::{Map, Value};
 use tombolo_apicore::schema::Quantity;
 
-/// Quantities by the names of resources: a limit, a use, a need.
+/// Quantities by resource name: limits, use or requests.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Amounts(BTreeMap<String, Quantity>);
 
@@ -16,7 +16,7 @@ impl Amounts {
         Self([(name.to_owned(), amount)].into())
     }
 
-    /// Reads `{"cpu": "500m", …}`; what is no quantity is left out, the kind's validation has refused it.
+    /// Reads `{"cpu": "500m", …}`; invalid quantities are left out, because validation of the kind refuses them.
     pub(crate) fn read(list: Option<&Value>) -> Self {
         let members = list.and_then(Value::as_object).into_iter().flatten();
         let parse = |value: &Value| match value {
@@ -27,7 +27,7 @@ impl Amounts {
         Self(members.filter_map(|(name, value)| Some((name.clone(), parse(value)?))).collect())
     }
 
-    /// As [`Self::read`] reads it.
+    /// The JSON form that [`Self::read`] reads.
     pub(crate) fn to_value(&self) -> Value {
         Value::Object(
             self.0
@@ -60,7 +60,7 @@ impl Amounts {
         }
     }
 
-    /// Takes of each name the greater amount.
+    /// Takes the greater amount of each name.
     pub(crate) fn raise(&mut self, other: &Self) {
         for (name, amount) in &other.0 {
             if self.get(name).is_none_or(|own| own < *amount) {
@@ -69,7 +69,7 @@ impl Amounts {
         }
     }
 
-    /// What is above other amounts: nothing is ever below zero.
+    /// The difference to other amounts, at least zero.
     pub(crate) fn above(&self, other: &Self) -> Self {
         let rest = |name: &String, amount: &Quantity| *amount - other.get(name).unwrap_or(Quantity::ZERO);
         Self(
@@ -81,12 +81,12 @@ impl Amounts {
         )
     }
 
-    /// Those of names that are wanted.
+    /// The amounts of the names for which `wanted` holds.
     pub(crate) fn only(&self, mut wanted: impl FnMut(&str) -> bool) -> Self {
         Self(self.0.iter().filter(|(name, _)| wanted(name)).map(|(name, own)| (name.clone(), *own)).collect())
     }
 
-    /// Those that are not nothing.
+    /// The amounts that are not zero.
     pub(crate) fn nonzero(&self) -> Self {
         Self(
             self.0
@@ -110,7 +110,7 @@ impl Amounts {
     }
 }
 
-/// `cpu=1,pods=3`, as kube-apiserver words refusals.
+/// `cpu=1,pods=3`, as in kube-apiserver's refusals.
 impl fmt::Display for Amounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, (name, amount)) in self.0.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! What claims use: storage of a class, devices of a class.
+//! The use by claims: storage and devices, by class.
 
 use serde_json::Value;
 use tombolo_apicore::schema::Quantity;
@@ -6,19 +6,19 @@ use tombolo_apicore::schema::Quantity;
 use super::Amounts;
 use crate::objects::{items, text};
 
-/// Between the name of a storage class and what of it is limited.
+/// Infix between the name of a storage class and the limited resource.
 const STORAGE_CLASS: &str = ".storageclass.storage.k8s.io/";
 
-/// Behind the name of a device class.
+/// Suffix of the name of a device class.
 const DEVICES: &str = ".deviceclass.resource.k8s.io/devices";
 
 /// Limits that claims of storage count against, for all classes or for one.
 const STORAGE: [&str; 2] = ["persistentvolumeclaims", "requests.storage"];
 
-/// Most devices that one request can be given (`resource.k8s.io`, AllocationResultsMaxSize).
+/// Maximum number of devices for one request (`resource.k8s.io`, AllocationResultsMaxSize).
 const DEVICES_MAX: u32 = 32;
 
-/// Older place of a claim's class.
+/// Older annotation with a claim's class.
 const CLASS_ANNOTATION: &str = "/metadata/annotations/volume.beta.kubernetes.io~1storage-class";
 
 pub(super) fn tracks_storage(name: &str) -> bool {
@@ -32,7 +32,7 @@ pub(super) fn tracks_devices(name: &str) -> bool {
     name.ends_with(DEVICES)
 }
 
-/// What a PersistentVolumeClaim uses: itself and the storage that it asks for, or has been given of an expansion.
+/// The use by a PersistentVolumeClaim: itself and its requested storage, or its allocated storage if that is greater.
 pub(super) fn storage(claim: &Value) -> Amounts {
     let class = match text(claim, CLASS_ANNOTATION) {
         "" => text(claim, "/spec/storageClassName"),
@@ -54,7 +54,7 @@ pub(super) fn storage(claim: &Value) -> Amounts {
     used
 }
 
-/// What a ResourceClaim uses of each class of devices: at most what may be given to it.
+/// The use by a ResourceClaim of each class of devices: the maximum that may be allocated to it.
 pub(super) fn devices(claim: &Value) -> Amounts {
     let mut used = Amounts::default();
     for request in items(claim, "/spec/devices/requests") {
@@ -66,7 +66,7 @@ pub(super) fn devices(claim: &Value) -> Amounts {
                     .and_then(Value::as_u64)
                     .and_then(|count| u32::try_from(count).ok()),
                 "All" => Some(DEVICES_MAX),
-                // Of a version that knows more: not counted there either.
+                // Unknown modes of newer versions are not counted, as in kube-apiserver.
                 _ => None,
             };
             let class = text(alternative, "/deviceClassName");

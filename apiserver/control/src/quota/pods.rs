@@ -1,4 +1,4 @@
-//! What pods use: what their containers ask for and may take, together.
+//! The use by pods: the requests and limits of their containers together.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use tombolo_apicore::schema::Quantity;
 use super::Amounts;
 use crate::objects::{items, text};
 
-/// Limits that pods count against, beside their number and those of huge pages and extended resources.
+/// Limits that pods count against, beside `count/pods` and those of huge pages and extended resources.
 const NAMES: [&str; 10] = [
     "cpu",
     "ephemeral-storage",
@@ -22,11 +22,12 @@ const NAMES: [&str; 10] = [
     "requests.memory",
 ];
 
-/// Limits under which every container must say what it needs. kube-apiserver calls the rule a mistake and keeps it.
+/// Limits for which every container must set a request or limit. kube-apiserver's source calls this rule a mistake and
+/// keeps it.
 const MUST_BE_SAID: [&str; 6] =
     ["cpu", "limits.cpu", "limits.memory", "memory", "requests.cpu", "requests.memory"];
 
-/// Resources that are limited by their own name and by what is asked for and allowed of them.
+/// Resources with quotas by their own name, by requests and by limits.
 const COMPUTE: [&str; 3] = ["cpu", "ephemeral-storage", "memory"];
 
 const HUGE_PAGES: &str = "hugepages-";
@@ -39,12 +40,12 @@ pub(super) fn tracks(name: &str) -> bool {
         || asked.is_some_and(|asked| asked.starts_with(HUGE_PAGES) || is_extended(asked))
 }
 
-/// Whether a resource is one of a vendor's devices: it has a domain, and not that of Kubernetes.
+/// Whether a resource is an extended resource: it has a domain other than that of Kubernetes.
 fn is_extended(name: &str) -> bool {
     name.contains('/') && !name.contains("kubernetes.io/")
 }
 
-/// What a pod uses. One that has ended, or whose deletion is overdue, runs nothing.
+/// The use by a pod. A pod that has ended, or whose deletion is overdue, uses nothing.
 pub(super) fn usage(pod: &Value) -> Amounts {
     if is_over(pod, jiff::Timestamp::now()) {
         return Amounts::default();
@@ -62,7 +63,7 @@ fn is_over(pod: &Value, now: jiff::Timestamp) -> bool {
     now.as_second() > deleted.as_second().saturating_add(grace)
 }
 
-/// Requests and limits by the names under which they are limited.
+/// Requests and limits by their names in quotas.
 fn of_compute(requests: &Amounts, limits: &Amounts) -> Amounts {
     let mut used = Amounts::default();
     used.set("pods", Quantity::whole(1));
@@ -87,18 +88,18 @@ fn of_compute(requests: &Amounts, limits: &Amounts) -> Amounts {
     used
 }
 
-/// Requests or limits of a whole pod, its overhead included.
+/// Requests or limits of a whole pod, including its overhead.
 fn total(pod: &Value, list: &str) -> Amounts {
     let mut sum = together(pod, list);
     let overhead = Amounts::read(pod.pointer("/spec/overhead"));
-    // A limit that is not there stays away.
+    // The overhead adds no limit for a resource that has none.
     let counted = overhead.only(|name| list == "requests" || sum.get(name).is_some());
     sum.add(&counted);
     sum
 }
 
-/// Requests or limits (`list`) of all containers together, or of the init container that needs most beside those that
-/// started before it and stay; what the pod says for itself wins.
+/// Requests or limits (`list`) of all containers together, or the largest sum of an init container and the sidecars
+/// that started before it, if that is greater. Values at pod level override both.
 pub(crate) fn together(pod: &Value, list: &str) -> Amounts {
     let of = |container: &Value| Amounts::read(container.pointer(&format!("/resources/{list}")));
     let mut sum = Amounts::default();
@@ -125,7 +126,7 @@ pub(crate) fn together(pod: &Value, list: &str) -> Amounts {
     sum
 }
 
-/// Whether a pod may say this for all its containers.
+/// Whether a resource can be set at pod level.
 fn is_pod_level(name: &str) -> bool {
     matches!(name, "cpu" | "memory") || name.starts_with(HUGE_PAGES)
 }
@@ -136,7 +137,7 @@ fn says_for_itself(pod: &Value) -> bool {
         .any(|list| Amounts::read(pod.pointer(&format!("/spec/resources/{list}"))).names().any(is_pod_level))
 }
 
-/// The containers that do not say what limits oblige them to, as kube-apiserver words it.
+/// The containers that lack required requests or limits, worded as in kube-apiserver.
 pub(super) fn unsaid(pod: &Value, limits: &Amounts) -> Option<String> {
     let must: Vec<&str> = MUST_BE_SAID.into_iter().filter(|name| limits.get(name).is_some()).collect();
     if must.is_empty() || says_for_itself(pod) {
@@ -156,12 +157,12 @@ pub(super) fn unsaid(pod: &Value, limits: &Amounts) -> Option<String> {
     (!missing.is_empty()).then(|| format!("must specify {}", each.collect::<Vec<_>>().join("; ")))
 }
 
-/// Whether the pod ends by itself after a time: scope `Terminating`.
+/// Whether the pod has a deadline: scope `Terminating`.
 pub(super) fn has_deadline(pod: &Value) -> bool {
     pod.pointer("/spec/activeDeadlineSeconds").and_then(Value::as_i64).is_some_and(|seconds| seconds >= 0)
 }
 
-/// Whether nothing of the pod asks for or is allowed cpu or memory: scope `BestEffort`.
+/// Whether the pod has no requests and limits of cpu or memory: scope `BestEffort`.
 pub(super) fn is_best_effort(pod: &Value) -> bool {
     let containers = items(pod, "/spec/containers").iter().chain(items(pod, "/spec/initContainers"));
     !containers.chain(pod.get("spec")).any(|part| {
@@ -171,7 +172,7 @@ pub(super) fn is_best_effort(pod: &Value) -> bool {
     })
 }
 
-/// Whether the pod chooses its neighbours in other namespaces: scope `CrossNamespacePodAffinity`.
+/// Whether the pod has affinity terms across namespaces: scope `CrossNamespacePodAffinity`.
 pub(super) fn has_affinity_across_namespaces(pod: &Value) -> bool {
     ["podAffinity", "podAntiAffinity"].iter().any(|affinity| {
         let list = |name: &str| items(pod, &format!("/spec/affinity/{affinity}/{name}"));

@@ -1,11 +1,11 @@
-//! The scopes of quotas: which objects a quota is about.
+//! The scopes of quotas: which objects a quota counts.
 
 use serde_json::Value;
 
 use super::{Item, pods};
 use crate::objects::{items, text};
 
-/// Whether an object is in all scopes of a quota; one without scopes is about every object.
+/// Whether an object is in all scopes of a quota. A quota without scopes counts every object.
 pub(super) fn contain(quota: &Value, item: Item<'_>) -> bool {
     let named = items(quota, "/spec/scopes").iter().filter_map(Value::as_str);
     let selected = items(quota, "/spec/scopeSelector/matchExpressions");
@@ -34,12 +34,12 @@ fn has(item: Item<'_>, scope: &str, operator: &str, values: &[Value]) -> bool {
             ];
             selects(operator, values, &classes.map(|pointer| text(object, pointer)))
         }
-        // Nothing else has scopes, so no quota with scopes is about it.
+        // Other objects have no scopes, so quotas with scopes do not count them.
         _ => false,
     }
 }
 
-/// Whether one of an object's classes is selected; empty names stand for no class.
+/// Whether one of an object's classes is selected. Empty names mean no class.
 fn selects(operator: &str, values: &[Value], classes: &[&str]) -> bool {
     let own: Vec<&str> = classes.iter().copied().filter(|class| !class.is_empty()).collect();
     let listed = |class: &str| values.iter().any(|value| value == class);

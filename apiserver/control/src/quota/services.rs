@@ -1,4 +1,4 @@
-//! What Services use: themselves, ports of nodes, load balancers.
+//! The use by Services: their number, node ports and load balancers.
 
 use serde_json::{Value, json};
 use tombolo_apicore::schema::Quantity;
@@ -6,10 +6,10 @@ use tombolo_apicore::schema::Quantity;
 use super::Amounts;
 use crate::objects::{items, text};
 
-/// Limits that Services count against, beside their number.
+/// Limits that Services count against, beside `count/services`.
 pub(super) const NAMES: [&str; 3] = ["services", "services.loadbalancers", "services.nodeports"];
 
-/// What a Service uses. Ports of nodes are counted before they are given out: by what is asked for.
+/// The use by a Service. Node ports are counted before they are allocated, from the request.
 pub(super) fn usage(service: &Value) -> Amounts {
     let ports = items(service, "/spec/ports");
     let count = |number: usize| Quantity::whole(u32::try_from(number).unwrap_or(u32::MAX));

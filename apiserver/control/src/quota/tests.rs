@@ -6,7 +6,7 @@ fn usage(group: &str, resource: &str, object: &Value) -> String {
     Item { group, resource, object }.usage().to_string()
 }
 
-/// Figures as kube-apiserver's evaluators give them.
+/// The expected amounts are those of kube-apiserver's evaluators.
 #[test]
 fn pods_use_what_their_containers_ask_for_together() {
     let needs = |cpu: &str| json!({"requests": {"cpu": cpu, "memory": "1Gi"}, "limits": {"cpu": "2"}});

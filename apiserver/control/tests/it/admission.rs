@@ -1,4 +1,4 @@
-//! What namespaces allow and give: quotas, limit ranges, default classes, without any stock controller.
+//! Quotas, limit ranges and default classes of namespaces, without kube-controller-manager.
 
 use serde_json::{Value, json};
 use tombolo_testkit::wait_for;
@@ -15,7 +15,7 @@ async fn a_quota_refuses_what_is_too_much_and_gives_back() {
     let quota =
         json!({"metadata": {"name": "q"}, "spec": {"hard": {"count/configmaps": "3", "requests.cpu": "1"}}});
     api.create(&format!("{NAMESPACE}/resourcequotas"), &quota).await;
-    // One is there from the start: the certificate authority's.
+    // One exists from the start: that with the certificate authority.
     wait_for_use(&api, json!({"count/configmaps": "1", "requests.cpu": "0"})).await;
 
     let map = |name: &str| json!({"metadata": {"name": name}});

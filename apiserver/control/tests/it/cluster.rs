@@ -1,4 +1,4 @@
-//! What a cluster does by itself: accounts, volumes in pods, emptied namespaces, owners, definitions.
+//! The work of the controllers: accounts, volumes in pods, emptied namespaces, owners, definitions.
 
 use std::pin::pin;
 
@@ -104,7 +104,7 @@ async fn dependents_follow_their_owners() {
     assert_eq!(api.get(&path("owner")).await.0, 200, "it waits for its child");
     api.merge(&path("child"), &json!({"metadata": {"finalizers": null}})).await;
     api.wait_code(&path("owner"), 404).await;
-    // Orphans live on, without the reference.
+    // Orphans stay, without the reference.
     let owner = api.create(maps, &named("owner")).await;
     api.create(maps, &owned("child", &owner, true)).await;
     api.delete(&path("owner"), json!({"propagationPolicy": "Orphan"})).await;
@@ -119,7 +119,7 @@ async fn dependents_follow_their_owners() {
     server.stop().await;
 }
 
-/// Owners that are in no index, and owners that lead nowhere (Kubernetes: owners and dependents).
+/// Owners that are not in the index, and invalid owners (Kubernetes: owners and dependents).
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_collected_while_its_owner_is_there_or_cannot_be_told() {
     let server = Server::start().await;
@@ -135,7 +135,7 @@ async fn nothing_is_collected_while_its_owner_is_there_or_cannot_be_told() {
         object["metadata"]["ownerReferences"][0]["kind"] = kind.into();
         object
     };
-    // What is looked at after them is gone: they have been looked at.
+    // When an object that is processed after them is gone, they have been processed.
     let collected = async |name: &str| {
         let owner = json!({"metadata": {"name": name, "uid": "00000000-0000-0000-0000-000000000000"}});
         api.create(maps, &owned(&format!("z-{name}"), &owner, false)).await;
@@ -158,7 +158,7 @@ async fn nothing_is_collected_while_its_owner_is_there_or_cannot_be_told() {
     server.stop().await;
 }
 
-/// An ExternalName Service is given no address, and takes none along when it becomes another.
+/// An ExternalName Service gets no address, and keeps none when its type changes.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_address_is_kept_that_was_never_allocated() {
     let server = Server::start().await;
@@ -211,7 +211,7 @@ async fn a_definition_is_served_and_takes_its_objects_along() {
     assert_eq!(till["spec"], json!({"drawers": 1}), "pruned and defaulted");
     let wrong = json!({"apiVersion": "shop.example/v1", "kind": "Till", "metadata": {"name": "u"}, "spec": {"drawers": 0}});
     assert_eq!(api.post(tills, &wrong).await.0, 422);
-    // Another storage version loses no object.
+    // A change of the storage version loses no object.
     let (_, mut two) = api.get(&own).await;
     let mut second = two["spec"]["versions"][0].clone();
     second["name"] = json!("v2");

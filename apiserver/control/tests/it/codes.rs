@@ -1,4 +1,4 @@
-//! Wrong content gets a Status with the right code and reason.
+//! Invalid requests get a Status with the right code and reason.
 
 use serde_json::{Value, json};
 
@@ -43,7 +43,7 @@ async fn wrong_requests() {
             if media_type.is_empty() { &[] } else { &[("content-type", media_type)] };
         let (found, status) = api.send(Ask { method, path, headers, body: body.clone() }).await;
         if path.contains("watch=1") && found == 200 {
-            // A watch that is refused after it began says so in its first event.
+            // A watch that is refused after its start reports this in its first event.
             assert_eq!(status["object"]["code"], 410, "{method} {path} {status}");
             continue;
         }

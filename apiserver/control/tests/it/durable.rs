@@ -1,4 +1,4 @@
-//! Nothing that was answered is lost: not by a restart, not by SIGKILL in the middle of writes.
+//! No acknowledged write is lost, neither by a restart nor by SIGKILL during writes.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -41,7 +41,7 @@ async fn a_restart_keeps_objects_identities_and_revisions() {
     server.stop().await;
 }
 
-/// The history of before is gone: a watch that needs it gets 410, lists again, and has missed nothing.
+/// After a restart the older history is gone. A watcher that needs it gets 410, lists again, and misses nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_watcher_of_kube_rs_goes_on_across_a_restart() {
     let server = Server::start().await;
@@ -74,7 +74,7 @@ async fn a_watcher_of_kube_rs_goes_on_across_a_restart() {
     server.stop().await;
 }
 
-/// Keeps names and contents as a watcher tells them.
+/// Records names and contents as a watcher reports them.
 async fn follow(maps: kube::Api<ConfigMap>, seen: Arc<Mutex<BTreeMap<String, String>>>) {
     let at = |map: &ConfigMap| map.data.as_ref().and_then(|data| data.get("at").cloned());
     let mut listed = BTreeMap::new();
@@ -95,7 +95,7 @@ async fn follow(maps: kube::Api<ConfigMap>, seen: Arc<Mutex<BTreeMap<String, Str
                 }
             }
             Ok(watcher::Event::Delete(map)) => drop(seen.lock().remove(&map.name_any())),
-            // The server is away or the history is gone: the watcher begins again.
+            // The server is down or the history is gone: the watcher starts again.
             Err(_) => {}
         }
     }
@@ -150,7 +150,7 @@ async fn connect(kubeconfig: &Path) -> Api {
     .await
 }
 
-/// Creates objects until the server is gone; the names of those that were answered.
+/// Creates objects until the server is gone. Returns the names of the acknowledged ones.
 async fn write_until_killed(api: Api, round: usize, writer: usize) -> Vec<String> {
     let mut answered = Vec::new();
     for number in 0.. {
@@ -160,7 +160,7 @@ async fn write_until_killed(api: Api, round: usize, writer: usize) -> Vec<String
         request = request.header("content-type", "application/json");
         match api.client.send(request.body(kube::client::Body::from(body.into_bytes())).unwrap()).await {
             Ok(response) if response.status() == 201 => answered.push(name),
-            // It is still starting, or has enough to do.
+            // It is still starting, or is overloaded.
             Ok(response) if [429, 503].contains(&response.status().as_u16()) => {}
             Ok(response) => panic!("{}", response.status()),
             Err(_) => return answered,
@@ -206,6 +206,6 @@ async fn no_answered_write_is_lost_when_the_process_is_killed() {
     let lost: Vec<&String> = answered.iter().filter(|name| !names.contains(name.as_str())).collect();
     child.kill().unwrap();
     child.wait().unwrap();
-    // Of each round's fifty the last eight may not have been answered, and count for the next.
+    // In each round of fifty, the last eight writes may be unacknowledged; they count for the next round.
     assert!(answered.len() >= 100 && lost.is_empty(), "{} of {} lost: {lost:?}", lost.len(), answered.len());
 }

@@ -1,5 +1,5 @@
-//! Nobody grants what they do not have: the same requests to the embedded server and to kube-apiserver get the same
-//! codes and the same words.
+//! Users cannot grant rights that they do not have: the same requests to the embedded server and to kube-apiserver get
+//! the same codes and messages.
 
 use serde_json::{Value, json};
 use tombolo_testkit::{ControlPlane, ControlPlaneOptions, cluster_or_skip, wait_for};
@@ -28,7 +28,7 @@ fn binding(name: &str, kind: &str, role: &str, user: &str) -> Value {
         "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}]})
 }
 
-/// Roles that are there before, and users who may write roles and bindings and little else.
+/// Creates roles, and users who may write roles and bindings and little else.
 async fn prepare(admin: &Api) {
     let rbac = "rbac.authorization.k8s.io";
     let all = ["roles", "clusterroles", "rolebindings", "clusterrolebindings"];
@@ -73,7 +73,7 @@ async fn prepare(admin: &Api) {
     in_force(admin, "climber", rbac, "roles", "escalate", "").await;
 }
 
-/// kube-apiserver takes a moment to see new roles.
+/// Waits until a right is in force: kube-apiserver applies new roles with a delay.
 async fn in_force(admin: &Api, user: &str, group: &str, resource: &str, verb: &str, name: &str) {
     let attributes =
         json!({"group": group, "resource": resource, "verb": verb, "namespace": "default", "name": name});
@@ -85,7 +85,7 @@ async fn in_force(admin: &Api, user: &str, group: &str, resource: &str, verb: &s
     .await;
 }
 
-/// User, method, path, body, and the code that it must get.
+/// User, method, path, body, and the expected code.
 fn requests() -> Vec<(&'static str, &'static str, String, Value, u16)> {
     let maps = |verbs: &[&str]| json!([rule("", &["configmaps"], verbs)]);
     let secrets = |verbs: &[&str]| rule("", &["secrets"], verbs);
@@ -191,7 +191,7 @@ async fn nobody_grants_what_they_do_not_have() {
 #[tokio::test(flavor = "multi_thread")]
 async fn refusals_are_worded_as_on_the_real_server() {
     cluster_or_skip!("embedded::refusals_are_worded_as_on_the_real_server");
-    // With controllers: `view` and `edit` are sums of other roles.
+    // With controllers, because `view` and `edit` are aggregated from other roles.
     let options = ControlPlaneOptions { controllers: true, ..ControlPlaneOptions::default() };
     let plane = ControlPlane::start(options).await.unwrap();
     let real = answers(&Api { client: plane.admin_client().await.unwrap() }).await;

@@ -1,4 +1,4 @@
-//! Evictions and what guards them; Services that are created at once.
+//! Evictions and their admission; Services that are created concurrently.
 
 use std::collections::HashSet;
 
@@ -121,7 +121,7 @@ async fn policies_change_what_actions_carry() {
         (&metadata["deletionTimestamp"], &metadata["annotations"]["by"]),
         (&Value::Null, &json!("policy"))
     );
-    // A request that carries nothing is asked about as well.
+    // A request with an empty body goes through admission as well.
     for token in [json!({"spec": {"expirationSeconds": 7200}}), json!({})] {
         let (code, answer) = api.post(&format!("{NAMESPACE}/serviceaccounts/default/token"), &token).await;
         assert_eq!((code, &answer["spec"]["expirationSeconds"]), (201, &json!(700)), "{answer}");
@@ -149,7 +149,7 @@ async fn a_dry_run_in_the_body_spends_and_deletes_nothing() {
     let (_, budget) = api.get(&format!("{BUDGETS}/b")).await;
     assert_eq!(budget["status"]["disruptionsAllowed"], 1, "{budget}");
     assert_eq!(api.get(&path).await.1["metadata"]["deletionTimestamp"], Value::Null);
-    // Whoever is asked about the deletion is told.
+    // Policies see that the deletion is a dry run.
     let policy = json!({"metadata": {"name": "real"}, "spec": {
         "matchConstraints": {"resourceRules": [
             {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["DELETE"], "resources": ["pods"]}]},
@@ -186,7 +186,7 @@ async fn services_that_are_created_at_once_share_nothing() {
     let ports = created.iter().flat_map(|service| service["spec"]["ports"].as_array().into_iter().flatten());
     let ports: HashSet<u64> = ports.filter_map(|port| port["nodePort"].as_u64()).collect();
     assert_eq!(ports.len(), 2 * created.len());
-    // Of those that ask for the same one gets it, and the others are told.
+    // If several request the same address, one gets it, and the others are refused.
     let asks = (0..8).map(|number| {
         let mut service =
             json!({"metadata": {"name": format!("t{number}")}, "spec": {"ports": [{"port": 80}]}});

@@ -1,4 +1,4 @@
-//! Priority and fairness: which flow schema and which level a request fits.
+//! Priority and fairness: which flow schema and which level a request matches.
 
 use http::Request;
 use kube::client::Body;
@@ -9,7 +9,7 @@ use crate::harness::{Api, DEADLINE, Server};
 
 const GROUP: &str = "/apis/flowcontrol.apiserver.k8s.io/v1";
 
-/// UIDs of the schema and of the level that the answer to a user names.
+/// UIDs of the schema and of the level in the response to a user.
 async fn named(api: &Api, user: &str) -> [String; 2] {
     let request = Request::builder().uri("/version").header("impersonate-user", user);
     let request = request.header("impersonate-group", "system:authenticated");

@@ -1,4 +1,4 @@
-//! A server of a test, and plain requests to any Kubernetes API server.
+//! A server for tests, and plain requests to any Kubernetes API server.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -14,13 +14,13 @@ use tokio::task::JoinHandle;
 use tombolo_apiserver::{Bound, Embedded, EmbeddedError, Options};
 use tombolo_runtime::drain::{self, Trigger};
 
-/// How long anything may take on a busy machine.
+/// Time limit for any step, on a busy machine.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Editor of `kubectl edit`.
 const EDITOR: &str = "sed -i s/before/after/";
 
-/// A running embedded server; its data directory outlives it when asked.
+/// A running embedded server. [`Self::stop`] returns its data directory.
 pub(crate) struct Server {
     pub(crate) dir: TempDir,
     pub(crate) kubeconfig: PathBuf,
@@ -38,13 +38,13 @@ impl Server {
         Self::start_as(dir, |_| ()).await
     }
 
-    /// One whose store has so many bytes.
+    /// Starts a server whose store has this many bytes.
     pub(crate) async fn start_with_store(len: u64) -> Self {
         Self::start_as(tempfile::tempdir().unwrap(), |options| options.store_len_max = len).await
     }
 
     async fn start_as(dir: TempDir, set: impl Fn(&mut Options)) -> Self {
-        // A program that another test is just starting has the locks of its parent for a moment.
+        // A program that another test is starting holds the locks of its parent for a moment.
         let bound = tombolo_testkit::wait_for_value("an embedded server", DEADLINE, || async {
             let mut options = Options::new(dir.path().join("data"));
             options.audit_log = Some(dir.path().join("audit.log"));
@@ -65,7 +65,7 @@ impl Server {
         Self { dir, kubeconfig, address, trigger, running }
     }
 
-    /// Stops the server and gives its directory back.
+    /// Stops the server and returns its directory.
     pub(crate) async fn stop(self) -> TempDir {
         self.trigger.start();
         self.running.await.unwrap().unwrap();
@@ -91,7 +91,7 @@ impl Server {
         tokio::task::spawn_blocking(move || run(command, &input)).await.unwrap()
     }
 
-    /// Like [`Self::kubectl`], and its output must be a success.
+    /// Like [`Self::kubectl`], but the command must succeed.
     pub(crate) async fn kubectl_ok(&self, arguments: &[&str], input: &str) -> String {
         let output = self.kubectl(arguments, input).await;
         let (stdout, stderr) =
@@ -114,12 +114,12 @@ pub(crate) async fn client(kubeconfig: &Path) -> Client {
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let kubeconfig = Kubeconfig::read_from(kubeconfig).unwrap();
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
-    // What the server answers is what is looked at, a 429 too.
+    // Every response is checked, including a 429, so there are no retries.
     config.default_retry = false;
     Client::try_from(config).unwrap()
 }
 
-/// Plain requests, with the code and the JSON of the answer.
+/// Sends plain requests and returns the code and the JSON of the response.
 #[derive(Clone)]
 pub(crate) struct Api {
     pub(crate) client: Client,
@@ -170,14 +170,14 @@ impl Api {
         self.send(Ask { method, path, headers: &headers, body: body.to_string() }).await
     }
 
-    /// Creates an object that must be accepted.
+    /// Creates an object. It must be accepted.
     pub(crate) async fn create(&self, path: &str, body: &Value) -> Value {
         let (code, reply) = self.post(path, body).await;
         assert_eq!(code, 201, "POST {path}: {reply}");
         reply
     }
 
-    /// Waits until a path answers with a code; gives the body.
+    /// Waits until a path responds with a code. Returns the body.
     pub(crate) async fn wait_code(&self, path: &str, code: u16) -> Value {
         let attempt = || async {
             let (found, body) = self.get(path).await;
@@ -187,10 +187,10 @@ impl Api {
     }
 }
 
-/// Question, code, and the message of a refusal with what differs between servers taken out.
+/// Request, code, and the message of a refusal without the parts that differ between servers.
 pub(crate) type Answered = (String, u16, String);
 
-/// Fails with every question that the real server and ours answer differently.
+/// Fails with all requests to which kube-apiserver and this server respond differently.
 pub(crate) fn assert_same_answers(real: &[Answered], own: &[Answered]) {
     let differences: Vec<String> = real
         .iter()

@@ -1,4 +1,4 @@
-//! Who asks: tokens, certificates, impersonation.
+//! Authentication: tokens, certificates, impersonation.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

@@ -1,4 +1,4 @@
-//! Stock kubectl, as people use it.
+//! Stock kubectl, as users run it.
 
 use std::process::Command;
 

@@ -1,5 +1,5 @@
-//! The embedded API server over real sockets: stock kubectl, kube-rs, and the same table of requests against the
-//! real kube-apiserver.
+//! The embedded API server over real sockets: stock kubectl, kube-rs, and the same table of requests against
+//! kube-apiserver.
 
 mod admission;
 mod cluster;

@@ -1,5 +1,5 @@
-//! Node A and the things of node B: one table of requests, the same codes from the embedded server and from the
-//! real kube-apiserver.
+//! Requests of node A for objects of node B: one table of requests, which get the same codes from the embedded server
+//! and from kube-apiserver.
 
 use serde_json::{Value, json};
 use tombolo_testkit::{ControlPlane, ControlPlaneOptions, cluster_or_skip, wait_for};
@@ -112,7 +112,7 @@ async fn prepare(api: &Api) -> [Value; 2] {
         }});
         pods.push(api.create("/api/v1/namespaces/shop/pods", &pod).await);
     }
-    // The real server's graph follows a moment later.
+    // kube-apiserver updates its graph with a delay.
     wait_for("the node authorizer to know the pod", DEADLINE, || async {
         let (code, body) = as_node(api, "GET", "/api/v1/namespaces/shop/secrets/secret-a", "").await;
         if code == 200 { Ok(()) } else { Err(body.to_string()) }
@@ -169,7 +169,7 @@ async fn node_a_gets_the_same_answers_as_from_the_real_server() {
         ControlPlane::start(ControlPlaneOptions { controllers: true, ..ControlPlaneOptions::default() })
             .await
             .unwrap();
-    // The embedded server has this role from its start, a cluster gets it with cloudcore.
+    // The embedded server has this role from the start; a cluster gets it with cloudcore.
     let network = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/cloudcore/30-edge-network.yaml");
     let applied = plane.kubectl(&["apply", "-f", network]).unwrap();
     assert!(applied.status.success(), "{}", String::from_utf8_lossy(&applied.stderr));
@@ -182,7 +182,7 @@ async fn node_a_gets_the_same_answers_as_from_the_real_server() {
     server.stop().await;
 }
 
-/// Whoever holds an object as a tree needs many times its text.
+/// A node cannot make objects too large: as a tree, an object takes many times its text.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_makes_nothing_larger_than_cloudcore_reads() {
     let server = Server::start().await;
@@ -209,7 +209,7 @@ async fn a_node_makes_nothing_larger_than_cloudcore_reads() {
     assert!(message.contains("pods \"large\"") && message.contains("give it fewer"), "{message}");
     let status = |len: usize| json!({"status": {"message": "x".repeat(len)}}).to_string();
     let own = format!("{pods}/small/status");
-    // Its names, and who owns them, are 80 KiB of it.
+    // The names in the pod and its field owners take 80 KiB of the bound.
     let (code, refused) = as_node(&api, "PATCH", &own, &status(370 * 1024)).await;
     assert!(
         code == 413 && refused["message"].as_str().is_some_and(|text| text.contains("of text")),
@@ -217,12 +217,12 @@ async fn a_node_makes_nothing_larger_than_cloudcore_reads() {
     );
     assert_eq!(as_node(&api, "PATCH", &own, &status(250 * 1024)).await.0, 200);
     assert_eq!(as_node(&api, "PATCH", &own, &status(500 * 1024)).await.0, 413);
-    // What it has made before counts.
+    // Data that the node wrote before counts.
     let labels = |first: &str| json!({"metadata": {"labels": names(first, 4_000)}}).to_string();
     let own = "/api/v1/nodes/a";
     assert_eq!(as_node(&api, "PATCH", own, &labels("a")).await.0, 200);
     assert_eq!(as_node(&api, "PATCH", own, &labels("b")).await.0, 413);
-    // What others have made large, the node may still write to.
+    // The node may still write to objects that others made large.
     let others = api.merge(own, &json!({"metadata": {"labels": names("c", 8_000)}})).await;
     assert_eq!(others.0, 200);
     for change in

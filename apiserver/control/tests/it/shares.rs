@@ -1,4 +1,4 @@
-//! What one node writes into the store, and who can write beside it.
+//! A node that fills its share of the store does not block other writers.
 
 use serde_json::json;
 
@@ -7,7 +7,7 @@ use crate::harness::{Api, Ask, Server};
 /// The node's share of this is 1 MiB.
 const STORE_LEN: u64 = 16 << 20;
 
-/// A node reports an event with so many bytes of annotations.
+/// Lets a node report an event with this many bytes of annotations.
 async fn report(api: &Api, node: &str, name: &str, bytes: usize) -> (u16, String) {
     let event = json!({
         "metadata": {"name": name, "namespace": "default", "annotations": {"note": "x".repeat(bytes)}},

@@ -1,11 +1,11 @@
-//! Subcommands of kubectl that know the types of what they send: they speak protobuf, and nothing else.
+//! Subcommands of kubectl that know the types of the objects that they send: they use only protobuf.
 
 use serde_json::Value;
 use tombolo_testkit::{ControlPlane, ControlPlaneOptions, cluster_or_skip};
 
 use crate::harness::Server;
 
-/// A command, and how to read what it made.
+/// A command, and how to read the object that it created.
 const CREATIONS: &[(&str, &str)] = &[
     ("create namespace shop", "namespace/shop"),
     ("create configmap colours --from-literal=a=red --from-literal=b=blue", "configmap/colours"),
@@ -30,7 +30,7 @@ const CREATIONS: &[(&str, &str)] = &[
     ("autoscale deployment web --min=1 --max=5 --cpu=80%", "hpa/web"),
 ];
 
-/// What a server allocates, learns or does by itself.
+/// Removes the fields that a server sets by itself.
 fn comparable(mut object: Value) -> Value {
     let kind = object["kind"].clone();
     let root = object.as_object_mut().unwrap();
@@ -80,7 +80,7 @@ async fn subcommands_store_what_they_store_on_the_real_server() {
         }
     }
     assert!(differences.is_empty(), "{}", differences.join("\n"));
-    // What is there is refused in the same words.
+    // Existing objects are refused with the same message.
     let again = words("create deployment web --image=web:1");
     let own = server.kubectl(&again, "").await;
     let real = plane.kubectl(&again).unwrap();

@@ -155,8 +155,8 @@ impl Builder {
         self
     }
 
-    /// Serves creations of a resource (or of one of its subresources) that is not stored. `subresource` is empty for the
-    /// resource itself. The kind table must know it, for discovery.
+    /// Serves creations of a resource (or of one of its subresources) that is not stored. `subresource` is empty for
+    /// the resource itself. The kind table must know it, for discovery.
     pub fn endpoint(
         mut self,
         group: &str,

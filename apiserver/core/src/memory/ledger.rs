@@ -41,13 +41,13 @@ pub struct Rules {
     pub writers: Option<WriterShares>,
     /// Values that only one object may have.
     pub claims: Option<Arc<dyn Claims>>,
-    /// Whether current objects stay unpacked, and only replaced versions are packed.
-    pub unpacked: bool,
+    /// Whether current objects stay uncompressed, and only replaced versions are compressed.
+    pub uncompressed: bool,
 }
 
 impl Default for Rules {
     fn default() -> Self {
-        Self { len_max: u64::MAX, shares: HashMap::new(), writers: None, claims: None, unpacked: false }
+        Self { len_max: u64::MAX, shares: HashMap::new(), writers: None, claims: None, uncompressed: false }
     }
 }
 
@@ -57,7 +57,7 @@ impl fmt::Debug for Rules {
             .field("len_max", &self.len_max)
             .field("shares", &self.shares)
             .field("writers", &self.writers)
-            .field("unpacked", &self.unpacked)
+            .field("uncompressed", &self.uncompressed)
             .finish_non_exhaustive()
     }
 }

@@ -18,7 +18,7 @@ pub(super) const MARK_INTERVAL: Duration = Duration::from_secs(15);
 const WITHDRAWN_MAX: usize = 1024;
 
 pub(super) struct State {
-    pub(super) tables: HashMap<Resource, Table>,
+    pub(super) tables: HashMap<Resource, ResourceTable>,
     histories: Arc<Histories>,
     /// (time, newest revision at that time), oldest first. At most one per [`MARK_INTERVAL`] within
     /// [`SNAPSHOT_AGE_MAX`].
@@ -31,7 +31,7 @@ pub(super) struct State {
     withdrawn: HashMap<Resource, Revision>,
 }
 
-pub(super) struct Table {
+pub(super) struct ResourceTable {
     pub(super) objects: BTreeMap<ObjectKey, Arc<Stored>>,
     pub(super) log: Arc<Log>,
 }
@@ -49,12 +49,12 @@ impl State {
         }
     }
 
-    pub(super) fn table(&mut self, resource: &Resource) -> &mut Table {
+    pub(super) fn table(&mut self, resource: &Resource) -> &mut ResourceTable {
         let floor = self.floor_of(resource);
         let histories = &self.histories;
         self.tables
             .entry(resource.clone())
-            .or_insert_with(|| Table { objects: BTreeMap::new(), log: histories.log(floor) })
+            .or_insert_with(|| ResourceTable { objects: BTreeMap::new(), log: histories.log(floor) })
     }
 
     /// All objects of a resource.
@@ -103,7 +103,7 @@ impl State {
     }
 }
 
-impl Table {
+impl ResourceTable {
     pub(super) fn items(&self, resource: &Resource, namespace: Option<&str>) -> Vec<Arc<Stored>> {
         let Some(namespace) = namespace else {
             return self.objects.values().cloned().collect();

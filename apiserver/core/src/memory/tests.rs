@@ -61,12 +61,12 @@ fn what_bodies_take_in_memory_is_known_for_objects_and_for_their_history() {
     let (text, a) = ("x".repeat(1024), key("default", "a"));
     commit(&store, put(&a, Expect::Absent, &text)).unwrap();
     let len = store.get(&a).unwrap().unwrap().body_len() as u64;
-    assert_eq!(store.held(), Held { objects: len, history: 0 }, "nobody has packed it yet");
+    assert_eq!(store.held(), Held { objects: len, history: 0 }, "nobody has compressed it yet");
     commit(&store, put(&a, Expect::Any, "")).unwrap();
     let now = store.get(&a).unwrap().unwrap().body_len() as u64;
     assert_eq!(store.held(), Held { objects: now, history: len });
     // Writes of other objects make it old.
-    for number in 0..crate::stored::packed::FRESH_COUNT_MAX {
+    for number in 0..crate::stored::compressed::FRESH_COUNT_MAX {
         commit(&store, put(&key("default", &format!("b-{number}")), Expect::Absent, "")).unwrap();
     }
     let held = store.held();

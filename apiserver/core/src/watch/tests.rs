@@ -7,13 +7,13 @@ use tombolo_proto::ids::Uid;
 use tombolo_proto::object::{ObjectKey, Resource};
 
 use super::*;
+use crate::event_cache::ENCODED;
 use crate::history::LogLimits;
 use crate::kinds::Kinds;
 use crate::load::{Load, WATCHES_MAX};
 use crate::memory::MemoryStore;
 use crate::query::params::Params;
 use crate::registry::Registry;
-use crate::shown::ENCODED;
 use crate::store::{Expect, Mutation, Write, WriteStore};
 
 const WATCHERS: usize = 100;

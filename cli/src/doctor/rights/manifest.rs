@@ -63,7 +63,7 @@ pub(super) fn grids(namespace: &str) -> Manifest {
 }
 
 /// Rights to serve stock KubeEdge nodes: optional, as there may be none.
-pub(super) fn stock_edges(namespace: &str) -> Manifest {
+pub(super) fn kubeedge_edges(namespace: &str) -> Manifest {
     let text = include_str!("../../../../deploy/optional/stock-edges.yaml");
     Manifest { file: "deploy/optional/stock-edges.yaml", rights: rights(text, namespace) }
 }
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn the_shipped_manifests_are_read_whole() {
-        let optional = [grids("x"), stock_edges("x"), legacy("x")];
+        let optional = [grids("x"), kubeedge_edges("x"), legacy("x")];
         for manifest in [cloudcore("x"), edge_network("x"), constrained("x")].into_iter().chain(optional) {
             assert!(!manifest.rights.is_empty(), "{} grants nothing", manifest.file);
         }

@@ -70,8 +70,8 @@ impl Places {
         };
         let cache = self.cache.as_ref().map(|cache| format!(" nor below {}", cache.display()));
         format!(
-            "--controllers needs {name}, which is neither in {assets} nor in PATH{}: `cargo xtask components` builds \
-             it, or put the binaries of Kubernetes 1.36 into PATH",
+            "--controllers needs {name}, which is neither in {assets} nor in PATH{}: build it with \
+             `cargo xtask components`, or put the binaries of Kubernetes 1.36 into PATH",
             cache.unwrap_or_default()
         )
     }

@@ -39,7 +39,7 @@ pub(super) async fn section(cluster: &Cluster, edges: &[Edge<'_>]) -> Result<(Se
     for edge in edges {
         let seen = Reached { services: endpoints(cluster, edge).await?, names: names(edge.hosts).await? };
         if difference.is_none() && seen != expected(cluster, edge.node) {
-            difference = Some(format!("{} does not lead to the pods of its unit yet", edge.node));
+            difference = Some(format!("{} does not route to the pods of its unit yet", edge.node));
         }
         lines.push(line(edge.node, &seen));
     }
@@ -56,7 +56,7 @@ fn line(node: &str, seen: &Reached) -> Line {
         if all.is_empty() { "-".to_owned() } else { all.join(", ") }
     };
     let (services, names) = (shown(&seen.services), shown(&seen.names));
-    let sentence = format!("{node} leads to: {services}; uniform names: {names}");
+    let sentence = format!("{node} routes to: {services}; uniform names: {names}");
     Line { cells: vec![node.to_owned(), services, names], settled: sentence.clone(), sentence }
 }
 

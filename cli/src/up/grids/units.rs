@@ -23,7 +23,7 @@ pub(super) fn difference(cluster: &Cluster) -> Option<String> {
         let conditions = grid["status"]["conditions"].as_array().map_or(&[][..], Vec::as_slice);
         let condition = conditions.iter().find(|condition| condition["type"] == wanted);
         let title = format!("{kind} {}", title(grid));
-        let Some(condition) = condition else { return Some(format!("{title} was not looked at yet")) };
+        let Some(condition) = condition else { return Some(format!("{title} has not been reconciled yet")) };
         let is_current = condition["observedGeneration"] == grid["metadata"]["generation"];
         let is_true = is_current && condition["status"] == "True";
         (!is_true).then(|| format!("{title}: {}", text(&condition["message"])))
@@ -53,7 +53,7 @@ fn pods(cluster: &Cluster, child: Option<&Value>) -> String {
     let pods = child.into_iter().flat_map(|child| cluster.pods_of(child));
     let mut shown: Vec<String> = pods
         .map(|pod| {
-            let node = pod["spec"]["nodeName"].as_str().unwrap_or("no node");
+            let node = pod["spec"]["nodeName"].as_str().unwrap_or("unscheduled");
             let state = pod["status"]["podIP"].as_str().unwrap_or_else(|| text(&pod["status"]["phase"]));
             format!("{node} {state}")
         })

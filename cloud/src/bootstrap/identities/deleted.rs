@@ -71,7 +71,7 @@ impl Identities {
         self.deletions.waiting.lock().insert(node.clone(), deletion);
         self.changed.send_modify(|count| *count += 1);
         if let Err(error) = self.end_deleted(node).await {
-            tracing::warn!(%node, %error, "the end of a deleted Node's certificate cannot be recorded yet; trying again");
+            tracing::warn!(%node, %error, "cannot record that a deleted Node's certificate is no longer in force; trying again");
             self.deletions.failed.notify_one();
         }
     }
@@ -94,7 +94,7 @@ impl Identities {
         let waiting: Vec<NodeId> = self.deletions.waiting.lock().keys().cloned().collect();
         for node in waiting {
             if let Err(error) = self.end_deleted(&node).await {
-                tracing::debug!(%node, %error, "the end of a deleted Node's certificate still cannot be recorded");
+                tracing::debug!(%node, %error, "still cannot record that a deleted Node's certificate is no longer in force");
             }
         }
         self.deletions.waiting.lock().is_empty()

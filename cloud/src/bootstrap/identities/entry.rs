@@ -79,7 +79,7 @@ impl Key {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Denied {
     /// There is no record and no Node of its name.
-    #[error("there is no Node of this name and nobody has joined under it: join again with a new token")]
+    #[error("no Node has this name, and no node has joined under it: join again with a new token")]
     Unknown,
     /// The Node that it was issued for was deleted.
     #[error(
@@ -89,15 +89,15 @@ pub enum Denied {
     Deleted,
     /// A cloudcore that no longer runs was creating its Node, and there is none: it may have been created and deleted.
     #[error(
-        "cloudcore ended while it registered this node, and there is no Node, which may have been deleted: join again with \
-         a token that may replace it"
+        "cloudcore stopped while it was registering this node, and no Node exists now (it may have been deleted): \
+         join again with a token created with --replace"
     )]
     Interrupted,
     /// A later join has taken the name.
-    #[error("another machine has joined under this name since: this certificate is not in force any more")]
+    #[error("another machine has joined under this name: this certificate is no longer in force")]
     Replaced,
     /// An operator has revoked it.
-    #[error("this node's certificates were revoked: join again with a token that may replace it")]
+    #[error("this node's certificates were revoked: join again with a token created with --replace")]
     Revoked,
     /// It is in force, but its Node does not exist. Only returned where a Node is required.
     #[error("node is not registered")]
@@ -114,7 +114,7 @@ pub enum Taken {
     #[error("has joined and has no Node yet")]
     Joined,
     /// Its Node exists, or its record has changed during the join.
-    #[error("was registered while the join was under way")]
+    #[error("was registered during the join")]
     Registered,
 }
 

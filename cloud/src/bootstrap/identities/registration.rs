@@ -67,7 +67,7 @@ impl Registration {
         }
         self.uid = uid;
         if let Err(error) = self.try_to_end().await {
-            tracing::warn!(node = %self.node, %error, "what came of a registration cannot be recorded yet");
+            tracing::warn!(node = %self.node, %error, "cannot record the outcome of a registration yet; trying again");
         }
     }
 
@@ -244,7 +244,7 @@ impl Identities {
             }
             Ok(false) => {}
             Err(error) => {
-                tracing::debug!(%node, %error, "what came of a registration cannot be recorded yet");
+                tracing::debug!(%node, %error, "cannot record the outcome of a registration yet; trying again");
             }
         }
     }

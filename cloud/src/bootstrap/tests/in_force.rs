@@ -354,5 +354,5 @@ async fn sessions_end_with_what_let_them_in() {
     let ended = session(&registry, PeerCertificate { expires: 1, ..certificate });
     sweep_once(&identities, &registry).await;
     let goodbye = ended.mailbox.take().goodbye.expect("its certificate has ended");
-    assert!(goodbye.message.contains("has ended"), "{}", goodbye.message);
+    assert!(goodbye.message.contains("has expired"), "{}", goodbye.message);
 }

@@ -76,8 +76,8 @@ fn bad_requests() -> Vec<(&'static str, Vec<u8>, &'static str)> {
     forged[at] = b'0';
     let p384 = KeyPair::generate_for(&PKCS_ECDSA_P384_SHA384).expect("a key");
     vec![
-        ("empty", Vec::new(), "no certificate signing request"),
-        ("garbage", b"hello".to_vec(), "no certificate signing request"),
+        ("empty", Vec::new(), "not a certificate signing request"),
+        ("garbage", b"hello".to_vec(), "not a certificate signing request"),
         ("trailing", [&good[..], b"x"].concat(), "bytes follow"),
         ("forged", forged, "not signed by the key"),
         ("other node", csr("edge2", &key), "system:node:edge2"),

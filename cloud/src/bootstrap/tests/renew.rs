@@ -31,7 +31,7 @@ async fn a_certificate_is_good_for_its_own_node_only() {
     for token in [false, true] {
         let (status, text) = renew(&world, &identity, "edge2", token).await;
         assert_eq!(status, StatusCode::FORBIDDEN);
-        assert_eq!(text, "the client certificate is of node edge1 and the request is for node edge2");
+        assert_eq!(text, "the client certificate belongs to node edge1, but the request is for node edge2");
     }
 }
 
@@ -52,7 +52,7 @@ async fn an_expired_certificate_renews_within_the_grace_period_while_the_node_ex
     world.skip(30 * DAY);
     let (status, text) = renew(&world, &identity, "edge1", false).await;
     assert_eq!(status, StatusCode::UNAUTHORIZED);
-    assert!(text.contains("more than the 30 days of grace"), "{text}");
+    assert!(text.contains("beyond the grace period of 30 days"), "{text}");
 }
 
 #[tokio::test]

@@ -98,7 +98,7 @@ async fn whoever_has_the_shared_token_leaves_room_for_tokens_with_a_name() {
     };
     let (status, text) = join(None, "edge1", vec![world.bearer()]).await;
     assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{text}");
-    assert!(text.contains("make a token for its name"), "{text}");
+    assert!(text.contains("create a token for its name"), "{text}");
     assert_eq!(join(Some(&there), "edge2", Vec::new()).await.0, StatusCode::OK, "who is there renews");
     let bearer = ("authorization", format!("Bearer {}", made(&world.bootstrap).await));
     assert_eq!(join(None, "edge1", vec![bearer]).await.0, StatusCode::OK);

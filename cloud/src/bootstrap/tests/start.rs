@@ -82,8 +82,8 @@ async fn a_damaged_ca_is_refused_and_left_alone() {
     let cases: [(&str, &[u8], &str); 4] = [
         ("cakeydata", b"damaged", "not an ECDSA P-256 key"),
         ("cakeydata", b"", "cakeydata is missing"),
-        ("cakeydata", &foreign, "does not belong"),
-        ("cadata", &leaf, "not one of a certificate authority"),
+        ("cakeydata", &foreign, "does not match"),
+        ("cadata", &leaf, "not a CA certificate"),
     ];
     for (key, value, sentence) in cases {
         let before = secrets.writes.lock().len();

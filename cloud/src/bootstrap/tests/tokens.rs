@@ -33,12 +33,12 @@ async fn refused(world: &World, node: &str, token: &str, code: StatusCode, sente
 async fn a_token_is_for_its_names_and_as_often_as_it_says() {
     let world = World::start().await;
     let made = world.bootstrap.create_token(&token(&["edge1", "edge2"], 2, false)).await.expect("made");
-    assert_eq!(made.split('.').count(), 4, "a stock edge splits it into four parts");
+    assert_eq!(made.split('.').count(), 4, "a KubeEdge edge splits it into four parts");
     assert!(made.starts_with(&world.bootstrap.inner.authority.hash()));
-    refused(&world, "edge3", &made, StatusCode::FORBIDDEN, "for other nodes than edge3").await;
+    refused(&world, "edge3", &made, StatusCode::FORBIDDEN, "not valid for node edge3").await;
     assert_eq!(join(&world, "edge1", &made).await.0, StatusCode::OK);
     assert_eq!(join(&world, "edge2", &made).await.0, StatusCode::OK);
-    refused(&world, "edge2", &made, StatusCode::UNAUTHORIZED, "as often as it may be").await;
+    refused(&world, "edge2", &made, StatusCode::UNAUTHORIZED, "no uses left").await;
     world.skip(HOUR);
     refused(&world, "edge1", &made, StatusCode::UNAUTHORIZED, "the join token expired").await;
 }
@@ -67,7 +67,7 @@ async fn a_join_that_failed_gives_its_use_back() {
     let left = list(&*world.secrets).await.expect("listed");
     assert_eq!(left.values().map(|token| token.uses_left).collect::<Vec<_>>(), [1]);
     assert_eq!(join(&world, "edge1", &made).await.0, StatusCode::OK);
-    refused(&world, "edge1", &made, StatusCode::UNAUTHORIZED, "as often as it may be").await;
+    refused(&world, "edge1", &made, StatusCode::UNAUTHORIZED, "no uses left").await;
 }
 
 async fn uses_left(world: &World) -> Vec<u32> {
@@ -201,10 +201,10 @@ async fn two_who_join_under_one_name_do_not_both_get_it() {
     assert_eq!(left.values().map(|token| token.uses_left).collect::<Vec<_>>(), [1], "one use is given back");
 }
 
-/// Every step of stock edgecore (docs/reference/kubeedge.md#join-procedure): the token is split at its dots. The first
-/// part is the hash of the CA, and the other three, joined again, are presented.
+/// Every step of KubeEdge edgecore (docs/reference/kubeedge.md#join-procedure): the token is split at its dots. The
+/// first part is the hash of the CA, and the other three, joined again, are presented.
 #[tokio::test]
-async fn a_stock_edge_joins_with_a_token_for_its_name() {
+async fn a_kubeedge_edge_joins_with_a_token_for_its_name() {
     let world = World::start_with(Options { shared_token: false, ..options() }).await;
     let made = world.bootstrap.create_token(&token(&["edge1"], 1, false)).await.expect("made");
     let (status, ca) = world.ask(None, request(Method::GET, "/ca.crt", &[], Vec::new())).await;

@@ -336,7 +336,7 @@ pub(super) fn request(
     request.body(body.into()).expect("a request")
 }
 
-/// The subject that a stock edge requests.
+/// The subject that a KubeEdge edge requests.
 pub(super) fn csr_params(node: &str) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();

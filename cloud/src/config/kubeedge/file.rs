@@ -1,6 +1,6 @@
-//! The file as stock cloudcore prints it (docs/reference/kubeedge.md#cloudcore-settings): KubeEdge's names, units and
-//! defaults. Every key is optional, unknown keys are refused. Keys without effect here are parsed too, so that a value
-//! of the wrong type is reported.
+//! The file as KubeEdge cloudcore prints it (docs/reference/kubeedge.md#cloudcore-settings): KubeEdge's names, units
+//! and defaults. Every key is optional, unknown keys are refused. Keys without effect here are parsed too, so that a
+//! value of the wrong type is reported.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroU32;
@@ -65,7 +65,7 @@ pub(super) enum Kind {
 }
 
 section! {
-    /// Known feature gates only, as in stock.
+    /// Known feature gates only, as in KubeEdge.
     FeatureGates {
         require_authorization: Option<bool> = None,
         module_restart: Option<bool> = None,
@@ -302,6 +302,6 @@ impl<'de> Deserialize<'de> for Address {
         if text.is_empty() {
             return Ok(Self(UNSPECIFIED));
         }
-        text.parse().map(Self).map_err(|_| serde::de::Error::custom(format!("{text:?} is no IP address")))
+        text.parse().map(Self).map_err(|_| serde::de::Error::custom(format!("{text:?} is not an IP address")))
     }
 }

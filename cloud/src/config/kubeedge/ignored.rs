@@ -15,30 +15,33 @@ pub struct IgnoredSetting {
 pub(super) const IGNORED: [IgnoredSetting; 19] = [
     ignored("commonConfig.tunnelPort", NO_STREAMS),
     ignored("commonConfig.monitorServer.enableProfiling", "there is no profiling endpoint"),
-    ignored("kubeAPIConfig.contentType", "JSON is what edges are sent, so JSON is what is read"),
+    ignored("kubeAPIConfig.contentType", "edges receive JSON, so cloudcore reads JSON"),
     ignored("kubeAPIConfig.qps", NO_THROTTLE),
     ignored("kubeAPIConfig.burst", NO_THROTTLE),
-    ignored("modules.cloudHub.writeTimeout", "an edge that does not read ends after keepaliveInterval"),
+    ignored(
+        "modules.cloudHub.writeTimeout",
+        "the session of an edge that does not read ends after keepaliveInterval",
+    ),
     ignored("modules.cloudHub.quic.maxIncomingStreams", "a connection has one stream for each lane"),
     ignored("modules.cloudHub.unixsocket", "the socket of the CSI driver is not served"),
-    ignored("modules.cloudHub.https.enable", "the join endpoints are always served, as by stock"),
-    ignored("modules.cloudHub.authorization", "every message is authorized as its node, always"),
-    ignored("modules.deviceController", "devices are not managed; what edges report of them is refused"),
+    ignored("modules.cloudHub.https.enable", "the join endpoints are always served, as in KubeEdge"),
+    ignored("modules.cloudHub.authorization", "every message is always authorized as its node"),
+    ignored("modules.deviceController", "devices are not managed; reports about them are refused"),
     ignored("modules.taskManager", "node tasks are refused"),
-    ignored("modules.syncController", "what an edge holds is compared at each connection, always"),
+    ignored("modules.syncController", "the objects that an edge holds are always compared when it connects"),
     ignored(
         "modules.dynamicController",
-        "requests of MetaServer are served always, with the rights of the node",
+        "requests of MetaServer are always served, with the permissions of the node",
     ),
     ignored("modules.cloudStream", NO_STREAMS),
-    ignored("modules.router", "rules are watched, and nothing is routed yet"),
+    ignored("modules.router", "rules are watched, but nothing is routed yet"),
     ignored("modules.iptablesManager", NO_STREAMS),
-    ignored("featureGates.requireAuthorization", "every message is authorized as its node, always"),
-    ignored("featureGates", "the gates of stock's modules have no counterpart"),
+    ignored("featureGates.requireAuthorization", "every message is always authorized as its node"),
+    ignored("featureGates", "the feature gates of KubeEdge's modules have no counterpart here"),
 ];
 
 const NO_STREAMS: &str = "logs and exec are not tunnelled to edges";
-const NO_THROTTLE: &str = "the API server's own priority and fairness is what limits";
+const NO_THROTTLE: &str = "the API server's priority and fairness limits requests instead";
 
 const fn ignored(key: &'static str, reason: &'static str) -> IgnoredSetting {
     IgnoredSetting { key, reason }

@@ -49,7 +49,7 @@ section! {
 }
 
 section! {
-    /// How many requests may run. Three keys begin with a capital letter, and one lacks its last syllable, as stock
+    /// How many requests may run. Three keys begin with a capital letter, and one lacks its last syllable, as KubeEdge
     /// prints them.
     Load {
         process_event_workers: Workers = workers(4),
@@ -78,8 +78,8 @@ section! {
     }
 }
 
-/// Bounds on requests. Those that stock derives from `nodeLimit` are raised, as stock raises them at its start, and
-/// never lowered.
+/// Bounds on requests. Those that KubeEdge derives from `nodeLimit` are raised, as KubeEdge raises them at its start,
+/// and never lowered.
 pub(super) fn requests(buffer: &Buffer, load: &Load, nodes: u32) -> RequestBounds {
     use RequestKind as Request;
     let bound = |running: Workers, waiting: u32| RequestBound { running, waiting };
@@ -130,7 +130,7 @@ pub(super) fn requests(buffer: &Buffer, load: &Load, nodes: u32) -> RequestBound
     .into()
 }
 
-/// Bounds on pending events of each watch. With 0 stock lets no event wait; here one may wait.
+/// Bounds on pending events of each watch. With 0 KubeEdge lets no event wait; here one may wait.
 pub(super) fn watch_events(buffer: &Buffer) -> WatchEvents {
     let bound = |events: u32| Some(workers(events));
     WatchEvents {

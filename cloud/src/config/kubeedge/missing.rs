@@ -17,11 +17,11 @@ pub struct MissingModule {
 pub(super) const MISSING: [MissingModule; 4] = [
     missing(
         "deviceController",
-        "Devices and DeviceModels are not managed, and edges get no device from the cloud",
+        "Devices and DeviceModels are not managed, and edges receive no devices from the cloud",
     ),
     missing("taskManager", "node upgrades, image pre-pulls and configuration updates are not carried out"),
-    missing("cloudStream", "kubectl logs, exec and attach do not reach pods of the edges"),
-    missing("router", "Rules are followed, and no message is routed between cloud and edges"),
+    missing("cloudStream", "kubectl logs, exec and attach do not reach pods on edges"),
+    missing("router", "Rules are watched, but no message is routed between cloud and edges"),
 ];
 
 const fn missing(name: &'static str, loss: &'static str) -> MissingModule {
@@ -34,7 +34,7 @@ impl fmt::Display for MissingModule {
     }
 }
 
-/// The missing modules that are enabled. As in stock, an absent key has stock's default.
+/// The missing modules that are enabled. As in KubeEdge, an absent key has KubeEdge's default.
 pub(super) fn of(modules: &Modules) -> Vec<MissingModule> {
     let is_enabled = |name: &str| match name {
         "deviceController" => modules.device_controller.enable,

@@ -6,7 +6,7 @@ use crate::config::WatchEvents;
 use crate::edgecontroller::upstream::RequestKind;
 
 /// Output of `cloudcore --defaultconfig` of KubeEdge v1.23.
-const STOCK: &str = include_str!("stock-default.yaml");
+const KUBEEDGE: &str = include_str!("stock-default.yaml");
 
 fn parse(text: &str) -> Config {
     Config::parse(text).unwrap_or_else(|error| panic!("{error}: {text}"))
@@ -17,10 +17,10 @@ fn hub(lines: &str) -> String {
 }
 
 #[test]
-fn the_default_file_of_stock_is_understood() {
-    let config = parse(STOCK);
+fn the_default_file_of_kubeedge_is_understood() {
+    let config = parse(KUBEEDGE);
     assert_eq!(config.listen.websocket, Some("0.0.0.0:10000".parse().expect("address")));
-    assert_eq!(config.listen.quic, None, "stock has QUIC off");
+    assert_eq!(config.listen.quic, None, "KubeEdge has QUIC off");
     assert_eq!(config.listen.join, "0.0.0.0:10002".parse().expect("address"));
     assert_eq!(config.listen.admin, Some("127.0.0.1:9091".parse().expect("address")));
     assert_eq!(config.advertise, ["192.0.2.10"], "the empty DNS name is none");
@@ -36,8 +36,8 @@ fn the_default_file_of_stock_is_understood() {
 }
 
 #[test]
-fn a_file_without_keys_has_the_defaults_of_stock() {
-    let (full, empty) = (parse(STOCK), parse("kind: CloudCore\n"));
+fn a_file_without_keys_has_the_defaults_of_kubeedge() {
+    let (full, empty) = (parse(KUBEEDGE), parse("kind: CloudCore\n"));
     assert_eq!((full.listen, full.certificates), (empty.listen, empty.certificates));
     assert_eq!((full.node_limit, full.token_refresh), (empty.node_limit, empty.token_refresh));
     assert_eq!((full.upstream, full.watch_events), (empty.upstream, empty.watch_events));
@@ -46,7 +46,7 @@ fn a_file_without_keys_has_the_defaults_of_stock() {
 
 #[test]
 fn what_operators_edit_takes_effect() {
-    let edited = STOCK
+    let edited = KUBEEDGE
         .replace("kubeConfig: \"\"", "kubeConfig: /root/.kube/config")
         .replace("master: \"\"", "master: https://192.0.2.1:6443")
         .replace("- 192.0.2.10", "- 192.0.2.20\n    - 192.0.2.21")
@@ -75,9 +75,9 @@ fn what_operators_edit_takes_effect() {
 
 #[test]
 fn every_buffer_and_load_is_the_bound_of_something() {
-    let base = parse(STOCK);
+    let base = parse(KUBEEDGE);
     let bounds = |config: &Config| (config.upstream.bounds.clone(), config.watch_events);
-    let controller = STOCK.lines().skip_while(|line| *line != "  edgeController:");
+    let controller = KUBEEDGE.lines().skip_while(|line| *line != "  edgeController:");
     let keys = controller.skip_while(|line| line.trim() != "buffer:").skip(1);
     let keys =
         keys.take_while(|line| line.trim() != "iptablesManager:").filter(|line| line.starts_with("      "));
@@ -85,7 +85,7 @@ fn every_buffer_and_load_is_the_bound_of_something() {
     assert_eq!(keys.len(), 24 + 20, "every key of edgeController: {keys:?}");
     for line in keys {
         let (key, _) = line.split_once(':').expect("a key");
-        let edited = STOCK.replace(line, &format!("{key}: 7777"));
+        let edited = KUBEEDGE.replace(line, &format!("{key}: 7777"));
         assert_ne!(bounds(&parse(&edited)), bounds(&base), "{key} changes no bound");
     }
 }
@@ -105,13 +105,13 @@ fn bounds_are_the_ones_that_their_names_say() {
     assert_eq!(
         bound(RequestKind::QueryNode),
         (500, 1524),
-        "raised to what the node limit needs, as stock does"
+        "raised to what the node limit needs, as KubeEdge does"
     );
     let one = NonZeroU32::new(1);
     let events =
         WatchEvents { pod: NonZeroU32::new(5), config_map: one, secret: one, rule: one, rule_endpoint: one };
     assert_eq!(config.watch_events, events);
-    assert_eq!(config.upstream.bounds.len(), 20, "every kind that stock bounds");
+    assert_eq!(config.upstream.bounds.len(), 20, "every kind that KubeEdge bounds");
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn the_edge_controller_can_be_turned_off() {
 
 #[test]
 fn names_without_a_meaning_here_are_listed_with_their_reason() {
-    let keys: Vec<_> = parse(STOCK).ignored.iter().map(|setting| setting.key).collect();
+    let keys: Vec<_> = parse(KUBEEDGE).ignored.iter().map(|setting| setting.key).collect();
     for key in ["modules.cloudStream", "modules.iptablesManager", "kubeAPIConfig.qps", "modules.router"] {
         assert!(keys.contains(&key), "{key} is not among {keys:?}");
     }
@@ -135,8 +135,12 @@ fn names_without_a_meaning_here_are_listed_with_their_reason() {
 #[test]
 fn modules_that_do_not_exist_are_named_by_whether_they_are_enabled() {
     let names = |text: &str| parse(text).missing.iter().map(|module| module.name).collect::<Vec<_>>();
-    assert_eq!(names(STOCK), ["deviceController"], "router, cloudStream and taskManager are there and off");
-    assert_eq!(names("kind: CloudCore\n"), ["deviceController"], "stock's default for what is left out");
+    assert_eq!(
+        names(KUBEEDGE),
+        ["deviceController"],
+        "router, cloudStream and taskManager are there and off"
+    );
+    assert_eq!(names("kind: CloudCore\n"), ["deviceController"], "KubeEdge's default for what is left out");
     assert_eq!(names("modules: {deviceController: {enable: false}}"), [""; 0]);
     let all = "modules: {router: {enable: true}, cloudStream: {enable: true}, taskManager: {enable: true}}";
     assert_eq!(names(all), ["deviceController", "taskManager", "cloudStream", "router"]);
@@ -149,11 +153,14 @@ fn modules_that_do_not_exist_are_named_by_whether_they_are_enabled() {
 }
 
 #[test]
-fn a_file_that_leaves_stock_edges_no_way_in_stops_the_start() {
+fn a_file_that_leaves_kubeedge_edges_no_way_in_stops_the_start() {
     let text = hub("    websocket: {enable: false}\n    quic: {enable: true}\n");
     let error = Config::parse(&text).expect_err("no way in").to_string();
-    assert!(error.contains("stock edges have no other way in") && error.contains("Enable it"), "{error}");
-    // An absent section is enabled, as in stock.
+    assert!(
+        error.contains("KubeEdge edges cannot connect in another way") && error.contains("Enable it"),
+        "{error}"
+    );
+    // An absent section is enabled, as in KubeEdge.
     let config = parse(&hub("    quic: {enable: true}\n"));
     assert!(config.listen.websocket.is_some() && config.listen.quic.is_some());
 }
@@ -165,7 +172,7 @@ fn operators_can_read_every_name() {
         let row = format!("| `{}` | {} |", setting.key, setting.reason);
         assert!(document.contains(&row), "docs/operations.md lacks {row}");
     }
-    for kind in parse(STOCK).upstream.bounds.keys() {
+    for kind in parse(KUBEEDGE).upstream.bounds.keys() {
         let kind = serde_json::to_value(kind).expect("a name");
         let name = format!("`edgeController.requests.{}`", kind.as_str().expect("a name"));
         assert!(document.contains(&name), "docs/operations.md lacks {name}");
@@ -228,6 +235,6 @@ fn a_key_without_a_value_has_its_default() {
 }
 
 #[test]
-fn keys_that_stock_leaves_out_while_they_are_empty_are_known() {
+fn keys_that_kubeedge_leaves_out_while_they_are_empty_are_known() {
     parse("modules: {deviceController: {buffer: {deviceStatusEvent: 1}}}");
 }

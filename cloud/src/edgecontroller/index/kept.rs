@@ -115,8 +115,7 @@ impl Index {
         let Some(holder) = self.room.holder(item) else { return };
         let Some(left_out) = self.lines_of_holders.admit(holder) else { return };
         let (Item::Body(key) | Item::References(key)) = item;
-        let (max, reason) =
-            (self.room.max(), "the index is full, and no other has more of it: an object is withheld");
+        let (max, reason) = (self.room.max(), "the index is full: withholding an object of its largest user");
         match holder {
             Holder::Namespace(namespace) => tracing::warn!(%namespace, %key, max, left_out, "{reason}"),
             Holder::Node(node) => tracing::warn!(%node, %key, max, left_out, "{reason}"),

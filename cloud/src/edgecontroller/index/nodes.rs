@@ -6,7 +6,7 @@ use tombolo_proto::NodeId;
 
 use super::room::{Holder, Item, Standing};
 use super::{Cached, Effect, Index, Kind, ObjectError, RawObject, Trimmed};
-use crate::edgecontroller::downstream::{NodeState, node_key};
+use crate::edgecontroller::node_object_cache::{NodeState, node_key};
 
 /// Label of an edge node (docs/reference/kubeedge.md#registration-order).
 pub(crate) const EDGE_LABEL: &str = "node-role.kubernetes.io/edge";

@@ -282,12 +282,12 @@ impl Index {
 
     fn warn_of_bodies(&self, node: &NodeId) {
         if let Some(left_out) = self.lines.admit(node) {
-            tracing::warn!(%node, left_out, "the pods of a node are larger than its share: not all are delivered to it");
+            tracing::warn!(%node, left_out, "the pods of a node exceed its share: not all are delivered to it");
         }
     }
 
     pub(super) fn pod_deleted(&mut self, uid: &Uid) {
-        self.graves.dig(uid);
+        self.tombstones.add(uid);
         if let Some(known) = self.pods.remove(uid) {
             self.release(&known);
         }
@@ -328,7 +328,7 @@ impl Index {
         self.offer(node, key);
     }
 
-    /// While no pod needed these objects, a stock edge may hold empty objects in their place
+    /// While no pod needed these objects, a KubeEdge edge may hold empty objects in their place
     /// (docs/reference/kubeedge.md#safe-answers). Now a pod may need them.
     fn doubt_absent(&mut self, node: &NodeId, keys: &[ObjectKey]) {
         for key in keys {
@@ -370,7 +370,7 @@ impl Index {
     fn warn_of_references(&self, node: &NodeId, pod: &ObjectKey) {
         if let Some(left_out) = self.lines.admit(node) {
             tracing::warn!(%node, %pod, left_out,
-                "the pods of a node refer to more objects than its share: this one comes without those that it refers to");
+                "the pods of a node refer to more objects than its share allows: this pod is delivered without the objects that it refers to");
         }
     }
 

@@ -3,7 +3,7 @@ use tombolo_proto::Uid;
 use tombolo_proto::session::Lookup;
 
 use super::*;
-use crate::edgecontroller::downstream::node_key;
+use crate::edgecontroller::node_object_cache::node_key;
 
 mod bodies;
 mod needs;
@@ -17,7 +17,7 @@ fn listed(pods: impl IntoIterator<Item = RawObject>) -> PodList {
 
 struct World {
     index: Index,
-    down: Arc<Downstream>,
+    down: Arc<NodeObjectCache>,
     revision: u64,
 }
 
@@ -37,7 +37,7 @@ impl World {
 
     /// The same with a budget of so many bytes for the index.
     fn with_memory(nodes: &[&str], bytes: usize) -> Self {
-        let down = Arc::new(Downstream::default());
+        let down = Arc::new(NodeObjectCache::default());
         let index = Index::new(Arc::clone(&down)).with_memory(bytes);
         let mut world = Self { index, down, revision: 10 };
         world.index.handle(Kind::Node, ObjectEvent::RelistStart);
@@ -360,7 +360,7 @@ fn what_the_new_list_has_is_not_asked_for() {
 
 #[test]
 fn the_first_lists_spare_single_reads() {
-    let down = Arc::new(Downstream::default());
+    let down = Arc::new(NodeObjectCache::default());
     let mut world = World { index: Index::new(Arc::clone(&down)), down, revision: 10 };
     world.index.handle(Kind::Node, ObjectEvent::RelistStart);
     world.node("a", "u-node");

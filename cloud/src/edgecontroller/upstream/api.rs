@@ -104,7 +104,7 @@ fn check(request: &ApiRequest, is_own: bool) -> Result<Method, String> {
         "PUT" => Method::PUT,
         "PATCH" => Method::PATCH,
         "DELETE" => Method::DELETE,
-        other => return Err(format!("method {other:?} is none of GET, POST, PUT, PATCH, DELETE")),
+        other => return Err(format!("method {other:?} is not one of GET, POST, PUT, PATCH, DELETE")),
     };
     // An HTTP server would strip the white space, and the call would differ from the one that was checked.
     if [&request.content_type, &request.accept].iter().any(|text| text.trim() != text.as_str()) {
@@ -114,7 +114,7 @@ fn check(request: &ApiRequest, is_own: bool) -> Result<Method, String> {
     let first = request.body.iter().find(|byte| !byte.is_ascii_whitespace());
     let is_json = first.is_some_and(|first| matches!(first, b'{' | b'['));
     if is_json && exceeds(std::iter::once(&*request.body), tree_bytes_max(is_own)) {
-        return Err("the body has more parts than any object of use: send fewer".to_owned());
+        return Err("the body has too many parts: send fewer".to_owned());
     }
     let path = request.path_and_query.split('?').next().unwrap_or_default();
     let Some(relative) = path.strip_prefix('/') else {
@@ -124,7 +124,7 @@ fn check(request: &ApiRequest, is_own: bool) -> Result<Method, String> {
         return Ok(method);
     }
     if !relative.split('/').next().is_some_and(|root| ROOTS.contains(&root)) {
-        return Err(format!("path {path:?} is no path of the Kubernetes API"));
+        return Err(format!("path {path:?} is not a path of the Kubernetes API"));
     }
     if !is_unambiguous(path) {
         return Err(format!("path {path:?} is ambiguous"));

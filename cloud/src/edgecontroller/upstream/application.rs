@@ -64,7 +64,7 @@ impl ApplicationTarget {
         let mut path = path_of(&self.resource, &self.namespace, &self.name);
         for segment in subresource.split('/').filter(|segment| !segment.is_empty()) {
             if !is_path_segment(segment) {
-                return Err(format!("{subresource:?} is no subresource"));
+                return Err(format!("{subresource:?} is not a subresource"));
             }
             path.push('/');
             path.push_str(segment);
@@ -97,7 +97,7 @@ impl Upstream {
         let content = match record {
             Ok(application) => self.run_application(node, application, position).await,
             Err(sentence) => {
-                let sentence = format!("the content is no application: {sentence}");
+                let sentence = format!("the content is not an application: {sentence}");
                 return request.controller_error(fresh_id(), now_millis(), &sentence);
             }
         };
@@ -161,7 +161,7 @@ pub(super) fn written_at(application: &Application) -> Option<String> {
 /// The record of a completed call; `resource` is the resource of its key.
 fn approved(application: Application, resource: Option<&Resource>, body: &Bytes) -> Application {
     match application.verb {
-        // A stock cloud omits the result of a deletion.
+        // A KubeEdge cloud omits the result of a deletion.
         Verb::Delete => Application { resp_body: None, status: ApplicationStatus::Approved, ..application },
         Verb::Get | Verb::List => {
             let local = resource.and_then(|resource| local_endpoint::in_answer(resource, body));
@@ -198,7 +198,7 @@ fn call_of(application: &Application) -> Result<Planned, String> {
         Verb::Delete => ApiCall::json(Method::DELETE, target.object("")?, &delete_options(option)),
         Verb::Patch => patch(&target, option)?,
         Verb::Watch | Verb::Other(_) => {
-            return Err(format!("verb {:?} is nothing that a node can ask for", application.verb.as_str()));
+            return Err(format!("verb {:?} is not supported", application.verb.as_str()));
         }
     };
     Ok(Planned::AsNode(call, target.resource))
@@ -220,8 +220,8 @@ fn option_of(application: &Application) -> Result<Value, String> {
         Some(bytes) => match read_tree(bytes) {
             Ok(Value::Null) => Ok(json!({})),
             Ok(option @ Value::Object(_)) => Ok(option),
-            Err(error @ TreeError::TooLarge) => Err(format!("the option: {error}")),
-            _ => Err("the option is no JSON object".to_owned()),
+            Err(error @ TreeError::TooLarge) => Err(format!("invalid option: {error}")),
+            _ => Err("the option is not a JSON object".to_owned()),
         },
     }
 }
@@ -250,7 +250,7 @@ fn query(option: &Value, names: &[&str]) -> Result<String, String> {
             Some(Value::String(text)) => text.clone(),
             Some(Value::Array(items)) => items.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(","),
             Some(value @ (Value::Number(_) | Value::Bool(_))) => value.to_string(),
-            Some(Value::Object(_)) => return Err(format!("option {name} is an object")),
+            Some(Value::Object(_)) => return Err(format!("option {name} must not be an object")),
         };
         query.push(if query.is_empty() { '?' } else { '&' });
         query.push_str(name);
@@ -264,7 +264,7 @@ fn query(option: &Value, names: &[&str]) -> Result<String, String> {
 fn send(method: Method, path: String, option: &Value, application: &Application) -> Result<ApiCall, String> {
     let body = application.req_body.as_deref().unwrap_or_default();
     if !is_object(body) {
-        return Err("ReqBody is no JSON object".to_owned());
+        return Err("ReqBody is not a JSON object".to_owned());
     }
     let path = path + &query(option, &WRITE_OPTIONS)?;
     Ok(ApiCall::json_text(method, path, Bytes::copy_from_slice(body)))
@@ -278,12 +278,13 @@ fn delete_options(mut option: Value) -> Value {
 
 fn patch(target: &ApplicationTarget, option: Value) -> Result<ApiCall, String> {
     let option: PatchOption =
-        serde_json::from_value(option).map_err(|error| format!("the option is no patch: {error}"))?;
-    let data = STANDARD.decode(&option.data).map_err(|error| format!("the patch's Data: {error}"))?;
+        serde_json::from_value(option).map_err(|error| format!("the option is not a patch: {error}"))?;
+    let data =
+        STANDARD.decode(&option.data).map_err(|error| format!("invalid Data of the patch: {error}"))?;
     if !option.patch_type.starts_with("application/")
         || !option.patch_type.bytes().all(|b| b.is_ascii_graphic())
     {
-        return Err(format!("{:?} is no type of patch", option.patch_type));
+        return Err(format!("{:?} is not a patch type", option.patch_type));
     }
     let subresource = option.subresources.unwrap_or_default().join("/");
     let path = target.object(&subresource)? + &query(&option.options, &WRITE_OPTIONS)?;

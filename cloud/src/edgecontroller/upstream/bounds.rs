@@ -19,7 +19,7 @@ use tombolo_proto::message::{Message, Operation, ResourceType};
 use crate::kube::{GivesWay, Room};
 use crate::turns::{Turn, Turns};
 
-/// Kinds of requests that can be bounded: those for which stock cloudcore has separate workers
+/// Kinds of requests that can be bounded: those for which KubeEdge cloudcore has separate workers
 /// (docs/reference/kubeedge.md#workers-and-buffers). Closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -115,7 +115,7 @@ pub type RequestBounds = BTreeMap<RequestKind, RequestBound>;
 
 /// Too many requests of a kind. The text is sent to the edge.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("{running} requests of this kind run and {waiting} wait: try again later")]
+#[error("{running} requests of this kind are running and {waiting} are waiting: try again later")]
 pub(super) struct Crowded {
     running: u32,
     waiting: u32,

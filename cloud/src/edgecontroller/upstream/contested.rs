@@ -27,8 +27,8 @@ impl Upstream {
         let event = event(node);
         match tokio::time::timeout(PATIENCE, events.create(&PostParams::default(), &event)).await {
             Ok(Ok(_)) => {}
-            Ok(Err(error)) => tracing::warn!(%node, %error, "the event on the node was not written"),
-            Err(_) => tracing::warn!(%node, "the event on the node was not written in time"),
+            Ok(Err(error)) => tracing::warn!(%node, %error, "cannot write the event on the Node"),
+            Err(_) => tracing::warn!(%node, "writing the event on the Node timed out"),
         }
     }
 }

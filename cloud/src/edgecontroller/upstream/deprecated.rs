@@ -25,7 +25,7 @@ const POD_REPORTS_MAX: usize = 1024;
 /// Maximum number of extended resources in one node report.
 const EXTENDED_MAX: usize = 64;
 
-/// The extended resource for which a stock cloud keeps a second annotation, and that annotation.
+/// The extended resource for which a KubeEdge cloud keeps a second annotation, and that annotation.
 const GPU: &str = "nvidia.com/gpu";
 const GPU_STATUS: &str = "huawei.com/gpu-status";
 
@@ -49,7 +49,7 @@ struct PodReport<'a> {
 
 /// The reports in a content: an array, or a single report.
 fn reports_of(payload: &[u8]) -> Result<Vec<&RawValue>, String> {
-    let unusable = |_| "the content is no pod status".to_owned();
+    let unusable = |_| "the content is not a pod status".to_owned();
     if is_object(payload) {
         return serde_json::from_slice(payload).map(|report| vec![report]).map_err(unusable);
     }
@@ -57,7 +57,7 @@ fn reports_of(payload: &[u8]) -> Result<Vec<&RawValue>, String> {
     let count = serde_json::from_slice::<Vec<IgnoredAny>>(payload).map_err(unusable)?.len();
     if count > POD_REPORTS_MAX {
         return Err(format!(
-            "the content has {count} pod statuses, of {POD_REPORTS_MAX} at most: send fewer"
+            "the content has {count} pod statuses; at most {POD_REPORTS_MAX} are allowed: send fewer"
         ));
     }
     serde_json::from_slice(payload).map_err(unusable)
@@ -305,7 +305,7 @@ fn keep_what_is_not_the_nodes(status: &mut Value, live: &Value) {
     }
 }
 
-/// A GPU in the annotation of a stock cloud.
+/// A GPU in the annotation of a KubeEdge cloud.
 #[derive(Serialize)]
 struct Device {
     id: String,

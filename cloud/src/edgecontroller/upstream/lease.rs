@@ -195,7 +195,7 @@ impl Upstream {
         match self.kube.call(Caller::Node(node), call).await {
             Ok(answer) => Ok((answer.code, answer.body)),
             Err(error) => {
-                tracing::debug!(%node, %error, "lease not renewed");
+                tracing::debug!(%node, %error, "cannot renew the lease");
                 Err(503)
             }
         }

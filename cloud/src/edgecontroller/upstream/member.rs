@@ -26,7 +26,7 @@ pub(super) fn member<'t>(text: &'t [u8], name: &str) -> serde_json::Result<Optio
                 if name != self.0 {
                     members.next_value::<IgnoredAny>()?;
                 } else if found.replace(members.next_value()?).is_some() {
-                    return Err(A::Error::custom(format_args!("two members {:?}", self.0)));
+                    return Err(A::Error::custom(format_args!("duplicate member {:?}", self.0)));
                 }
             }
             Ok(found)

@@ -55,8 +55,8 @@ mod tests {
     use tombolo_proto::{CloudRevision, RequestId, Uid};
 
     use super::*;
-    use crate::edgecontroller::Downstream;
-    use crate::edgecontroller::downstream::{Cached, NodeState};
+    use crate::edgecontroller::NodeObjectCache;
+    use crate::edgecontroller::node_object_cache::{Cached, NodeState};
 
     fn node(name: &str) -> NodeId {
         NodeId::parse(name).expect("a name")
@@ -64,7 +64,7 @@ mod tests {
 
     /// A Secret to which a pod on the node `near` refers, and a pod that refers to an absent object.
     fn upstream() -> Upstream {
-        let down = Downstream::default();
+        let down = NodeObjectCache::default();
         let uid = Uid::parse("u").expect("a UID");
         let key = |resource, name| ObjectKey::new(resource, "d", name);
         let (held, absent) = (key(resources::secrets(), "s"), key(resources::configmaps(), "missing"));

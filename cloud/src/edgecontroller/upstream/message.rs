@@ -116,7 +116,7 @@ impl Upstream {
             (Type::RuleStatus, Op::Update) => self.rule_status(node, target, content).await,
             (Type::Event, Op::Insert | Op::Update | Op::Patch) => self.event(node, target, request).await,
             (kind, operation) => Said::Refused(format!(
-                "unknown operation: {:?} of {:?} is nothing that a node can ask for",
+                "unknown operation: {:?} of {:?} is not supported",
                 operation.as_str(),
                 kind.as_str()
             )),
@@ -143,7 +143,7 @@ impl Upstream {
         versioned: bool,
     ) -> Said {
         let Some(call) = object_call(method, path, content) else {
-            return malformed("the content is no object");
+            return malformed("the content is not an object");
         };
         Said::Wrap(outcome(self.as_node(node, call).await), versioned)
     }
@@ -159,10 +159,10 @@ impl Upstream {
         // The API server accepts `null` as a patch that changes nothing.
         let payload = content.payload();
         if is_large(&payload) {
-            return malformed(&format!("the patch: {}", TreeError::TooLarge));
+            return malformed(&format!("invalid patch: {}", TreeError::TooLarge));
         }
         if !is_object(&payload) {
-            return malformed("the content is no patch: a JSON object, or the text of one");
+            return malformed("the content is not a patch: expected a JSON object or its text");
         }
         let patch = Bytes::from(payload.into_owned());
         let call = ApiCall::patch(path, STRATEGIC, patch);
@@ -175,10 +175,10 @@ fn object_of(request: &Message) -> Result<&ObjectPath, String> {
     let route = &request.route;
     let is_task = matches!(route.resource.local, LocalPath::NodeTask { .. } | LocalPath::LegacyTask { .. });
     if is_task {
-        return Err("this cloud runs no node tasks: nothing is done with the report".to_owned());
+        return Err("this cloud runs no node tasks: the report is discarded".to_owned());
     }
     if route.group == Group::User {
-        return Err("this cloud has no router: nothing is done with what comes through it".to_owned());
+        return Err("this cloud has no router: the message is discarded".to_owned());
     }
     let wire = || route.resource.to_wire();
     let path = route.resource.as_object().ok_or_else(|| format!("resource {:?} names no object", wire()))?;
@@ -273,7 +273,7 @@ fn reply(request: &Message, said: Said) -> Message {
             let revision = version_of(object.as_json());
             with(object, &revision)
         }
-        // A stock edge stores whatever a response contains as the object, so a failure must be an error message
+        // A KubeEdge edge stores whatever a response contains as the object, so a failure must be an error message
         // (docs/reference/kubeedge.md#safe-answers).
         Said::Object(Outcome::Failed(error)) => {
             request.controller_error(fresh_id(), now_millis(), &error.message)

@@ -19,7 +19,7 @@ impl Upstream {
     pub(super) async fn create_node(&self, node: &NodeId, target: Target<'_>, content: &Content) -> Said {
         if target.name != node.as_str() {
             let sentence =
-                format!("node {node} cannot register node {:?}: each registers itself", target.name);
+                format!("node {node} cannot register node {:?}: a node registers only itself", target.name);
             return Said::Wrap(Outcome::Failed(StatusError::new(403, "Forbidden", &sentence)), false);
         }
         let (call, granted) = match creation(target, content) {
@@ -115,7 +115,7 @@ impl Upstream {
     pub(super) async fn token(&self, node: &NodeId, target: Target<'_>, content: &Content) -> Said {
         let path = format!("/api/v1/namespaces/{}/serviceaccounts/{}/token", target.namespace, target.name);
         let Some(call) = object_call(Method::POST, path, content) else {
-            return Said::Refused("the content is no TokenRequest".to_owned());
+            return Said::Refused("the content is not a TokenRequest".to_owned());
         };
         Said::Object(outcome(super::message::into_result(self.call_for_token(node, call).await)))
     }
@@ -150,7 +150,7 @@ impl Upstream {
         };
         match call {
             Some(call) => done(self.as_node(node, call).await),
-            None => Said::Refused("the content is no Event".to_owned()),
+            None => Said::Refused("the content is not an Event".to_owned()),
         }
     }
 }
@@ -166,8 +166,8 @@ struct EventPatch {
 fn node_of(content: &Content) -> Result<Value, String> {
     match read_tree(&content.payload()) {
         Ok(object @ Value::Object(_)) => Ok(object),
-        Err(error @ TreeError::TooLarge) => Err(format!("the content is no usable Node object: {error}")),
-        Ok(_) | Err(TreeError::NotJson(_)) => Err("the content is no Node object".to_owned()),
+        Err(error @ TreeError::TooLarge) => Err(format!("the content is not a usable Node object: {error}")),
+        Ok(_) | Err(TreeError::NotJson(_)) => Err("the content is not a Node object".to_owned()),
     }
 }
 

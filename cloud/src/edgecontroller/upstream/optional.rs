@@ -1,9 +1,10 @@
-//! ConfigMaps and Secrets that do not exist and that no pod requires: a stock edge gets an empty object in their place.
+//! ConfigMaps and Secrets that do not exist and that no pod requires: a KubeEdge edge gets an empty object in their
+//! place.
 //!
 //! Its kubelet skips a missing optional source on the answer "not found". This channel cannot carry that answer: every
 //! failure reaches the kubelet as a plain error, so the pod would never start
-//! (docs/reference/kubeedge.md#safe-answers). Under a stock cloud such pods start because the error itself is stored as
-//! an object without data.
+//! (docs/reference/kubeedge.md#safe-answers). Under a KubeEdge cloud such pods start because the error itself is stored
+//! as an object without data.
 
 use serde_json::{Value, json};
 use tombolo_proto::frame::{Reply, ReplyBody, RequestBody};
@@ -12,12 +13,12 @@ use tombolo_proto::session::Lookup;
 use tombolo_proto::{NodeId, ObjectKey, references};
 
 use super::{Answered, Received, Upstream, fresh_id, now_millis};
-use crate::edgecontroller::Downstream;
+use crate::edgecontroller::NodeObjectCache;
 use crate::kube::resources;
 
 impl Upstream {
-    /// [`answer`](Self::answer) for a stock edge.
-    pub async fn answer_stock(&self, node: &NodeId, received: Received) -> Answered {
+    /// [`answer`](Self::answer) for a KubeEdge edge.
+    pub async fn answer_kubeedge(&self, node: &NodeId, received: Received) -> Answered {
         let request = received.request();
         let id = request.id;
         let asked = match (&request.body, &request.caller_token) {
@@ -58,7 +59,7 @@ impl Upstream {
     }
 }
 
-impl Downstream {
+impl NodeObjectCache {
     /// Whether at least one pod on the node refers to this ConfigMap or Secret, and all such pods start without it.
     #[must_use]
     pub fn is_optional(&self, node: &NodeId, key: &ObjectKey) -> bool {
@@ -99,7 +100,7 @@ mod tests {
     use tombolo_proto::{CloudRevision, RequestId, Uid};
 
     use super::*;
-    use crate::edgecontroller::downstream::{Cached, NodeState};
+    use crate::edgecontroller::node_object_cache::{Cached, NodeState};
 
     fn node() -> NodeId {
         NodeId::parse("edge1").expect("a name")
@@ -107,7 +108,7 @@ mod tests {
 
     /// Pods on the node, and a ConfigMap `c` that does not exist.
     fn upstream(pods: &[Value]) -> Upstream {
-        let (down, node) = (Downstream::default(), node());
+        let (down, node) = (NodeObjectCache::default(), node());
         let uid = |text: &str| Uid::parse(text).expect("a UID");
         let state = NodeState { joined: true, registered: Some(uid("n")), listed: true, significant: None };
         down.nodes.insert(node.clone(), state);
@@ -145,7 +146,7 @@ mod tests {
         };
         let upstream = upstream(pods);
         let received = upstream.receive(&node(), request);
-        let ReplyBody::Message(reply) = upstream.answer_stock(&node(), received).await.reply.body else {
+        let ReplyBody::Message(reply) = upstream.answer_kubeedge(&node(), received).await.reply.body else {
             panic!("a message is answered by one");
         };
         *reply

@@ -137,7 +137,7 @@ impl Upstream {
             return Ok(());
         }
         self.note_written(key, Known::of(object), None);
-        let sentence = format!("{key} was written after this report had come: report what is true now");
+        let sentence = format!("{key} was written after this report arrived: report the current state");
         Err(Box::new(StatusError::new(CONFLICT, "Conflict", &sentence)))
     }
 

@@ -89,7 +89,7 @@ fn begun(
             Err(refusal(429, &format!("node {node}: {error}")))
         }
         Err(error) => {
-            tracing::warn!(%node, %error, "a registration cannot be recorded: no Node is created");
+            tracing::warn!(%node, %error, "cannot record a registration: no Node is created");
             let sentence = format!("the registration of node {node} cannot be recorded: {error}");
             Err(refusal(503, &sentence))
         }

@@ -51,10 +51,10 @@ impl Upstream {
     pub(super) async fn rule_status(&self, node: &NodeId, target: Target<'_>, content: &Content) -> Said {
         let result: ExecResult = match content.read() {
             Ok(result) => result,
-            Err(error) => return Said::Refused(format!("the content is no result of a rule: {error}")),
+            Err(error) => return Said::Refused(format!("the content is not a result of a rule: {error}")),
         };
         if target.name.is_empty() || target.namespace.is_empty() {
-            return Said::Refused("a result names its rule as NAMESPACE/rulestatus/RULE".to_owned());
+            return Said::Refused("a result must name its rule as NAMESPACE/rulestatus/RULE".to_owned());
         }
         let path = format!("/apis/{API}/namespaces/{}/rules/{}", target.namespace, target.name);
         let mut last = None;
@@ -86,7 +86,7 @@ fn counting(node: &NodeId, rule: &[u8], result: &ExecResult) -> Result<String, S
     let named = rule.pointer("/spec/sourceResource/node_name").and_then(Value::as_str);
     if named != Some(node.as_str()) {
         return Err(format!(
-            "the rule is not one of {node}: its sourceResource.node_name is another one, or none"
+            "the rule does not belong to {node}: its sourceResource.node_name is different or missing"
         ));
     }
     let version = rule.pointer("/metadata/resourceVersion").cloned().unwrap_or_default();

@@ -75,7 +75,7 @@ fn upstream(client: Client) -> Upstream {
 
 fn upstream_that_has_seen(revision: u64, client: Client) -> Upstream {
     let (key, uid) = (ObjectKey::new(resources::pods(), "d", "other"), Uid::parse("u").expect("valid"));
-    let down = Downstream::default();
+    let down = NodeObjectCache::default();
     down.saw(Sighting { key, uid, revision: CloudRevision(revision) });
     Upstream::new(client.into(), Arc::new(down))
 }
@@ -351,10 +351,10 @@ async fn what_cannot_be_understood_is_answered_without_a_call() {
         (Op::Insert, wire("d/nonsense/p"), json!(null), "unknown operation"),
         (Op::Query, wire("membership"), json!(null), "names no object"),
         (Op::Query, wire("../configmap/c"), json!(null), "Kubernetes names"),
-        (Op::Insert, wire("null/node/n"), json!([1]), "no Node object"),
-        (Op::Insert, wire("l/lease/n"), json!("x"), "no object"),
-        (Op::Insert, wire("d/pod/p"), json!([]), "no object"),
-        (Op::Patch, wire("d/podpatch/p"), json!(null), "no patch"),
+        (Op::Insert, wire("null/node/n"), json!([1]), "not a Node object"),
+        (Op::Insert, wire("l/lease/n"), json!("x"), "not an object"),
+        (Op::Insert, wire("d/pod/p"), json!([]), "not an object"),
+        (Op::Patch, wire("d/podpatch/p"), json!(null), "not a patch"),
         (Op::Query, wire("d/secret"), json!(null), "names no object"),
         (Op::Query, wire("null/secret/s"), json!(null), "lacks the namespace"),
         (Op::Upgrade, wire("task/t/node/n"), json!({}), "node tasks"),

@@ -55,9 +55,8 @@ async fn one_refused_deletion_hides_neither_the_status_nor_the_events_of_the_gri
         let conditions = grid["status"]["conditions"].as_array().cloned().unwrap_or_default();
         conditions.into_iter().find(|one| one["type"] == "Synced").unwrap_or_default()
     };
-    let names_it = |text: &Value| {
-        text.as_str().is_some_and(|text| text.starts_with("Deployment web-b cannot be removed: "))
-    };
+    let names_it =
+        |text: &Value| text.as_str().is_some_and(|text| text.starts_with("cannot remove Deployment web-b: "));
     let said = until(&grids, "web", |grid| {
         grid["status"]["states"]["c"].is_object() && synced(grid)["status"] == "False"
     })

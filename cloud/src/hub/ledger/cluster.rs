@@ -95,7 +95,7 @@ impl ClusterLedgers {
         match answer.code {
             200 | 201 => {
                 let stored: Stored<'_> = serde_json::from_slice(&answer.body)
-                    .map_err(|error| unavailable(node, "written", format!("the answer: {error}"), false))?;
+                    .map_err(|error| unavailable(node, "written", format!("bad answer: {error}"), false))?;
                 Ok(stored.metadata.resource_version.into_owned())
             }
             409 => Err(LedgerError::Conflict),

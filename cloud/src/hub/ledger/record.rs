@@ -34,13 +34,15 @@ pub enum RecordError {
     #[error("unreadable: {0}")]
     Unreadable(String),
     /// The record was written by a newer cloudcore.
-    #[error("format {0} is newer than this cloudcore")]
+    #[error("format {0} is newer than this cloudcore supports")]
     Newer(u32),
     /// The object holds the record of another node.
     #[error("it is the ledger of node {0:?}")]
     OfAnother(String),
     /// The record is larger than an object may be.
-    #[error("{0} bytes are more than one object takes: the node refers to too many objects with long names")]
+    #[error(
+        "{0} bytes exceed the size limit of an object: the node refers to too many objects with long names"
+    )]
     TooLarge(usize),
 }
 

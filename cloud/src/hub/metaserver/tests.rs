@@ -47,8 +47,8 @@ impl World {
         self.request(LocalPath::WatchSync, &json!(all));
     }
 
-    fn opened(&mut self, scope: u32, outcome: Result<(), &Closed>) {
-        self.watches.opened(ScopeId(scope), outcome, self.now);
+    fn opened(&mut self, subscription: u32, outcome: Result<(), &Closed>) {
+        self.watches.opened(SubscriptionId(subscription), outcome, self.now);
     }
 
     /// The pending actions, as text.
@@ -57,13 +57,15 @@ impl World {
             Action::Open(subscribe) => {
                 format!(
                     "open {} {} {}",
-                    subscribe.scope.0,
+                    subscribe.subscription.0,
                     subscribe.resource,
                     subscribe.namespace + &subscribe.field_selector
                 )
             }
-            Action::OpenLater(subscribe, wait) => format!("later {} {}", subscribe.scope.0, wait.as_secs()),
-            Action::Close(scope) => format!("close {}", scope.0),
+            Action::OpenLater(subscribe, wait) => {
+                format!("later {} {}", subscribe.subscription.0, wait.as_secs())
+            }
+            Action::Close(subscription) => format!("close {}", subscription.0),
             Action::Reply(reply) => {
                 let ReplyBody::Message(message) = reply.body else { panic!("a message") };
                 let content: Value = serde_json::from_slice(message.content.as_json()).expect("JSON");
@@ -153,7 +155,7 @@ fn watches_of_before_are_opened_without_being_asked_for() {
     world.opened(2, Err(&Closed::new(403, "no")));
     assert!(!world.watches.is_restoring());
     assert_eq!(world.remembered(), Some(vec!["a".to_owned()]));
-    world.watches.ended(ScopeId(1));
+    world.watches.ended(SubscriptionId(1));
     assert_eq!(world.remembered(), Some(Vec::new()));
 }
 
@@ -175,7 +177,7 @@ fn the_number_of_selections_is_bounded_and_lingering_ones_make_room() {
     assert!(actions.last().is_some_and(|action| action.starts_with("open ")), "{actions:?}");
 }
 
-/// The texts that a stock edge puts into its watches stay in memory with them: they are counted, and a record has a
+/// The texts that a KubeEdge edge puts into its watches stay in memory with them: they are counted, and a record has a
 /// maximum length.
 #[test]
 fn the_texts_of_watches_are_bounded_and_counted() {
@@ -190,7 +192,7 @@ fn the_texts_of_watches_are_bounded_and_counted() {
     assert!(open > 20 * RECORD_OVERHEAD && open < opening, "{open} bytes");
     world.watch(&"x".repeat(WATCH_LEN_MAX), "/core/v1/services/null/null");
     assert_eq!(world.watches.memory(), open, "it was refused");
-    world.watches.ended(ScopeId(1));
+    world.watches.ended(SubscriptionId(1));
     assert_eq!(world.watches.memory(), 0);
 }
 
@@ -268,10 +270,10 @@ fn a_watch_that_nobody_waits_for_any_more_is_answered_to_nobody() {
     assert_eq!((world.actions(), world.watches.deadline()), (Vec::new(), None), "it is open all the same");
     // The subscription that it waits for ends without an answer.
     world.sync(&[("b", NODE)]);
-    world.watches.ended(ScopeId(2));
+    world.watches.ended(SubscriptionId(2));
     assert_eq!(world.watches.deadline(), Some(end), "of the sync, and not of the watch that lingers");
     world.watches.expire(end);
-    world.watches.ended(ScopeId(1));
+    world.watches.ended(SubscriptionId(1));
     assert_eq!((world.watches.memory(), world.watches.deadline()), (0, None));
 }
 

@@ -4,14 +4,14 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use tokio::time::Instant;
-use tombolo_proto::{NodeId, ScopeId};
+use tombolo_proto::{NodeId, SubscriptionId};
 use tombolo_runtime::{Held, Share};
 
 use super::crowd::FREE_PART;
 use super::payers::{Lack, Payers};
 use crate::hub::registry::SessionHandle;
 
-type Sessions = HashMap<(u64, ScopeId), Arc<SessionHandle>>;
+type Sessions = HashMap<(u64, SubscriptionId), Arc<SessionHandle>>;
 
 /// The sessions that follow one watch, and what its payer pays.
 #[derive(Debug)]
@@ -92,19 +92,19 @@ impl Followers {
     pub(super) fn add(
         &mut self,
         session: &Arc<SessionHandle>,
-        scope: ScopeId,
+        subscription: SubscriptionId,
         payers: &Payers,
     ) -> Result<(), Lack> {
-        self.sessions.insert((session.generation, scope), Arc::clone(session));
+        self.sessions.insert((session.generation, subscription), Arc::clone(session));
         let charged = self.charge(payers);
         if charged.is_err() {
-            self.remove(session, scope, payers);
+            self.remove(session, subscription, payers);
         }
         charged
     }
 
-    pub(super) fn remove(&mut self, session: &SessionHandle, scope: ScopeId, payers: &Payers) {
-        self.sessions.remove(&(session.generation, scope));
+    pub(super) fn remove(&mut self, session: &SessionHandle, subscription: SubscriptionId, payers: &Payers) {
+        self.sessions.remove(&(session.generation, subscription));
         if self.sessions.is_empty() {
             self.idle_since = Instant::now();
         }
@@ -123,8 +123,8 @@ impl Followers {
         self.paid = None;
     }
 
-    pub(super) fn each(&self, tell: impl Fn(ScopeId, &SessionHandle)) {
-        self.sessions.iter().for_each(|((_, scope), session)| tell(*scope, session));
+    pub(super) fn each(&self, tell: impl Fn(SubscriptionId, &SessionHandle)) {
+        self.sessions.iter().for_each(|((_, subscription), session)| tell(*subscription, session));
     }
 
     /// Since when there are no followers; none while there are some.

@@ -238,12 +238,12 @@ impl SharedWatch {
     fn enter_in_order(&self, brought: Vec<Arc<Stored>>, relists: u64) -> Result<Result<(), Closed>, String> {
         let mut order = self.order.lock();
         if order.relists() != Some(relists) {
-            return Err("the watch itself has begun to list".to_owned());
+            return Err("the watch itself has started to list".to_owned());
         }
         if self.has_failed() {
             return Err("the watch has ended".to_owned());
         }
-        let gone = order.gone.take().ok_or("too much was deleted meanwhile")?;
+        let gone = order.gone.take().ok_or("too many objects were deleted meanwhile")?;
         for stored in brought {
             let (key, revision) = (&stored.object.key, stored.object.version.revision);
             let known = self.objects.get(key).map(|known| known.object.version.revision);

@@ -97,17 +97,16 @@ impl Payers {
         let max = self.share_max;
         let (kind, closed) = match lack {
             Lack::Share { alone: true, .. } => {
-                let reason = format!("what this node alone selects has more than {max} bytes: select fewer");
+                let reason = format!("objects that only this node selects exceed {max} bytes: select fewer");
                 ("share", Closed::new(413, &reason))
             }
             Lack::Share { alone: false, .. } => {
-                let reason =
-                    format!("all that this node alone follows has more than {max} bytes: end some first");
+                let reason = format!(
+                    "objects that only this node follows exceed {max} bytes in all: end some subscriptions first"
+                );
                 ("share", Closed::new(429, &reason))
             }
-            Lack::Whole => {
-                ("whole", Closed::new(503, "this hub has no memory left for objects that are followed"))
-            }
+            Lack::Whole => ("whole", Closed::new(503, "this hub has no memory left for followed objects")),
         };
         self.count(kind);
         closed
@@ -121,7 +120,7 @@ impl Payers {
                 namespace,
                 kind,
                 left_out,
-                "of this namespace more is followed than there is room for: objects of it are not delivered"
+                "there is not enough room for the followed objects of this namespace: some are not delivered"
             );
         }
     }
@@ -181,7 +180,7 @@ impl SharedWatch {
             return if self.crowd_gives_way_here() { Ok(()) } else { Err(payers.refuse(lack)) };
         };
         payers.count(kind);
-        other.fail(&Closed::new(503, "this watch gave way to another, for want of memory: subscribe again"));
+        other.fail(&Closed::new(503, "this watch was evicted for lack of memory: subscribe again"));
         Ok(())
     }
 

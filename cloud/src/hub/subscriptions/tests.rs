@@ -9,7 +9,7 @@ use tombolo_link::server::Accepted;
 use tombolo_link::{Clock, Link, LinkEvent, Transport, mem, pump};
 use tombolo_proto::frame::{Change, Goodbye, Inventory, Reply};
 use tombolo_proto::session::{EdgeConfig, EdgeEvent, EdgeSession, EdgeView};
-use tombolo_proto::{CloudRevision, Epoch, InventoryEntry, Resource, ScopeId, StoreId, Uid};
+use tombolo_proto::{CloudRevision, Epoch, InventoryEntry, Resource, StoreId, SubscriptionId, Uid};
 use tombolo_runtime::Budget;
 
 use super::super::access::{REVIEW_INTERVAL, next_review};
@@ -20,7 +20,7 @@ use crate::app::keep_house;
 use crate::attestation::Attester;
 use crate::config::{Devices, KubeEdgeSessions};
 use crate::edgecontroller::upstream::Upstream;
-use crate::edgecontroller::{Downstream, Input};
+use crate::edgecontroller::{Input, NodeObjectCache};
 use crate::epoch::Testimony;
 use crate::kube::tests::double::answering;
 use crate::reach::Reach;
@@ -86,9 +86,9 @@ fn list() -> Value {
            "items": [{"metadata": metadata, "data": {"k": "v"}}]})
 }
 
-fn subscribe(scope: ScopeId) -> Subscribe {
+fn subscribe(subscription: SubscriptionId) -> Subscribe {
     Subscribe {
-        scope,
+        subscription,
         resource: Resource::new("", "v1", "configmaps"),
         namespace: "d".to_owned(),
         label_selector: "tier=front".to_owned(),
@@ -109,7 +109,7 @@ fn hub(kube: &Kube) -> Arc<Hub> {
 }
 
 /// A hub over this index, which sends its inputs to the given channel.
-fn hub_of(kube: &Kube, down: Arc<Downstream>, inputs: mpsc::Sender<Input>) -> Arc<Hub> {
+fn hub_of(kube: &Kube, down: Arc<NodeObjectCache>, inputs: mpsc::Sender<Input>) -> Arc<Hub> {
     let tasks = Tasks::new();
     let metrics = Metrics::register(&mut prometheus_client::registry::Registry::default());
     let session_bytes = Budget::new(usize::MAX);
@@ -143,7 +143,7 @@ fn attester() -> Attester {
 struct NothingHeld;
 
 impl EdgeView for NothingHeld {
-    fn inventory(&self, _scope: ScopeId) -> Vec<InventoryEntry> {
+    fn inventory(&self, _subscription: SubscriptionId) -> Vec<InventoryEntry> {
         Vec::new()
     }
 }
@@ -156,7 +156,7 @@ struct Edge {
     /// Answers that arrived.
     replies: Vec<Reply>,
     /// What the hub reported about subscriptions: caught up, or code and reason of the end.
-    heard: Vec<(ScopeId, Option<(u16, String)>)>,
+    heard: Vec<(SubscriptionId, Option<(u16, String)>)>,
     /// Number of answered lease renewals.
     leases: usize,
     /// Number of deletions that arrived.
@@ -194,14 +194,14 @@ impl Edge {
         }
     }
 
-    fn follow(&mut self) -> ScopeId {
-        let scope = self.session.next_scope();
-        self.session.subscribe(subscribe(scope)).expect("room for one");
-        scope
+    fn follow(&mut self) -> SubscriptionId {
+        let subscription = self.session.next_subscription();
+        self.session.subscribe(subscribe(subscription)).expect("room for one");
+        subscription
     }
 
     /// Lets this much time pass, or less if the hub reports something about a subscription.
-    async fn listen(&mut self, time: Duration) -> Option<(ScopeId, Option<(u16, String)>)> {
+    async fn listen(&mut self, time: Duration) -> Option<(SubscriptionId, Option<(u16, String)>)> {
         let deadline = Instant::now() + time;
         while self.heard.is_empty() && Instant::now() < deadline {
             self.step(deadline).await;
@@ -233,9 +233,11 @@ impl Edge {
                 EdgeEvent::Reply(reply) => self.replies.push(reply),
                 EdgeEvent::LeaseRenewed { .. } => self.leases += 1,
                 EdgeEvent::Closed(goodbye) => self.goodbye = Some(goodbye),
-                EdgeEvent::CaughtUp { scope, .. } if scope != ScopeId::NODE => self.heard.push((scope, None)),
-                EdgeEvent::SubscriptionClosed { scope, code, reason } => {
-                    self.heard.push((scope, Some((code, reason))));
+                EdgeEvent::CaughtUp { subscription, .. } if subscription != SubscriptionId::NODE => {
+                    self.heard.push((subscription, None))
+                }
+                EdgeEvent::SubscriptionClosed { subscription, code, reason } => {
+                    self.heard.push((subscription, Some((code, reason))));
                 }
                 _ => {}
             }
@@ -252,7 +254,7 @@ const SOON: Duration = Duration::from_secs(10);
 #[tokio::test(start_paused = true)]
 async fn an_opening_subscription_asks_and_no_answer_is_remembered() {
     let rights = Arc::new(Rights::default());
-    let (access, question) = (Access::new(scripted(&rights)), subscribe(ScopeId(1)));
+    let (access, question) = (Access::new(scripted(&rights)), subscribe(SubscriptionId(1)));
     let check = async || access.check(&node(), &question).await;
     check().await.expect("allowed");
     let asked = rights.asked.lock().clone();
@@ -287,7 +289,7 @@ fn a_question() -> impl Strategy<Value = Subscribe> {
                 label_selector: label.to_owned(),
                 field_selector: fields,
                 caller_token: token.map(str::to_owned),
-                ..subscribe(ScopeId(1))
+                ..subscribe(SubscriptionId(1))
             }
         },
     )
@@ -360,7 +362,7 @@ async fn a_right_to_services_opens_no_watch_of_secrets() {
         namespace: String::new(),
         label_selector: labels.to_owned(),
         caller_token: token.map(str::to_owned),
-        ..subscribe(ScopeId(1))
+        ..subscribe(SubscriptionId(1))
     };
     let services = about("services", "x", None);
     let hub = hub(&allowing(&services));
@@ -381,7 +383,7 @@ async fn a_selector_that_cannot_be_read_is_refused_before_anybody_is_asked() {
         let question = Subscribe {
             label_selector: labels.to_owned(),
             field_selector: fields.to_owned(),
-            ..subscribe(ScopeId(1))
+            ..subscribe(SubscriptionId(1))
         };
         let closed = hub.subscriptions.open(&node(), &question).await.expect_err("refused");
         assert_eq!(closed.code, 400, "{}", closed.reason);
@@ -402,8 +404,8 @@ fn reviews_of_a_fleet_are_spread() {
 async fn a_subscription_is_closed_with_403_when_the_right_is_taken_away() {
     let rights = Arc::new(Rights::default());
     let mut edge = Edge::connect(&hub(&scripted(&rights)));
-    let scope = edge.follow();
-    assert_eq!(edge.listen(SOON).await, Some((scope, None)), "opened");
+    let subscription = edge.follow();
+    assert_eq!(edge.listen(SOON).await, Some((subscription, None)), "opened");
     assert_eq!(rights.questions(), QUESTIONS);
 
     assert_eq!(edge.listen(REVIEW_INTERVAL + SOON).await, None, "still allowed");
@@ -417,7 +419,7 @@ async fn a_subscription_is_closed_with_403_when_the_right_is_taken_away() {
     let begin = Instant::now();
     let (closed, end) = edge.listen(REVIEW_INTERVAL + SOON).await.expect("closed");
     let (code, reason) = end.expect("an end");
-    assert_eq!((closed, code), (scope, 403));
+    assert_eq!((closed, code), (subscription, 403));
     for part in ["system:node:n may not list", "configmaps", "the role was taken away"] {
         assert!(reason.contains(part), "{part:?} is not in {reason}");
     }
@@ -438,18 +440,18 @@ fn session(hub: &Hub) -> Arc<SessionHandle> {
 async fn a_watch_that_nobody_follows_is_closed_after_ten_minutes() {
     let hub = hub(&scripted(&Arc::default()));
     let subscriptions = &hub.subscriptions;
-    let watch = subscriptions.open(&node(), &subscribe(ScopeId(1))).await.expect("allowed");
+    let watch = subscriptions.open(&node(), &subscribe(SubscriptionId(1))).await.expect("allowed");
     let (first, last) = (session(&hub), session(&hub));
-    watch.follow(&first, ScopeId(1)).expect("it goes on");
-    watch.follow(&last, ScopeId(4)).expect("it goes on");
+    watch.follow(&first, SubscriptionId(1)).expect("it goes on");
+    watch.follow(&last, SubscriptionId(4)).expect("it goes on");
     tokio::time::advance(2 * IDLE_LIMIT).await;
     subscriptions.sweep();
-    watch.unfollow(&first, ScopeId(1));
+    watch.unfollow(&first, SubscriptionId(1));
     tokio::time::advance(IDLE_LIMIT).await;
     subscriptions.sweep();
     assert_eq!(subscriptions.running.len(), 1, "somebody follows");
 
-    watch.unfollow(&last, ScopeId(4));
+    watch.unfollow(&last, SubscriptionId(4));
     tokio::time::advance(Duration::from_secs(599)).await;
     subscriptions.sweep();
     let tasks = subscriptions.running.iter().next().expect("it is kept").tasks.clone();
@@ -464,12 +466,12 @@ async fn a_watch_that_nobody_follows_is_closed_after_ten_minutes() {
 #[tokio::test(start_paused = true)]
 async fn housekeeping_closes_what_nobody_follows() {
     let hub = hub(&scripted(&Arc::default()));
-    let watch = hub.subscriptions.open(&node(), &subscribe(ScopeId(1))).await.expect("allowed");
+    let watch = hub.subscriptions.open(&node(), &subscribe(SubscriptionId(1))).await.expect("allowed");
     let session = session(&hub);
-    watch.follow(&session, ScopeId(1)).expect("it goes on");
+    watch.follow(&session, SubscriptionId(1)).expect("it goes on");
     tokio::spawn(keep_house(Arc::clone(&hub)));
     tokio::time::sleep(IDLE_LIMIT).await;
-    watch.unfollow(&session, ScopeId(1));
+    watch.unfollow(&session, SubscriptionId(1));
     tokio::time::sleep(Duration::from_secs(599)).await;
     assert_eq!(hub.subscriptions.running.len(), 1);
     tokio::time::sleep(Duration::from_secs(12)).await;
@@ -483,7 +485,7 @@ async fn throw_away_selectors_take_the_places_of_one_node() {
     let hub = hub(&scripted(&rights));
     let select = |number: usize| Subscribe {
         label_selector: format!("throw!=away-{number}"),
-        ..subscribe(ScopeId(1))
+        ..subscribe(SubscriptionId(1))
     };
     for number in 0..2 * SHARED_WATCHES_MAX {
         hub.subscriptions.open(&node(), &select(number)).await.expect("an older one gives way");
@@ -494,8 +496,8 @@ async fn throw_away_selectors_take_the_places_of_one_node() {
     };
     for number in 0..NODE_WATCHES_MAX {
         let watch = hub.subscriptions.open(&node(), &select(number)).await.expect("room");
-        let scope = ScopeId(u32::try_from(number).expect("few") + 1);
-        watch.follow(&handle, scope).expect("it goes on");
+        let subscription = SubscriptionId(u32::try_from(number).expect("few") + 1);
+        watch.follow(&handle, subscription).expect("it goes on");
     }
     let refused = hub.subscriptions.open(&node(), &select(9_999)).await.expect_err("all are followed");
     assert_eq!(refused.code, 429, "{refused:?}");
@@ -510,9 +512,9 @@ async fn a_subscription_that_is_given_up_is_not_worked_on() {
     let hub = hub(&scripted(&rights));
     let mut edge = Edge::connect(&hub);
     for _ in 0..100 {
-        let scope = edge.follow();
-        assert_eq!(edge.listen(SOON).await, Some((scope, None)), "it is followed");
-        edge.session.unsubscribe(scope);
+        let subscription = edge.follow();
+        assert_eq!(edge.listen(SOON).await, Some((subscription, None)), "it is followed");
+        edge.session.unsubscribe(subscription);
     }
     let asked = rights.questions();
     assert_eq!(edge.listen(2 * REVIEW_INTERVAL).await, None);

@@ -139,7 +139,7 @@ fn append(line: &mut Vec<u8>, skim: &mut Option<Skim>, part: &[u8]) {
 
 fn too_slow() -> WatchError {
     let text = format!(
-        "an object of more than {SHORT_LEN_MAX} bytes has not come, or was not read, within {TURN_MAX:?}"
+        "an object of more than {SHORT_LEN_MAX} bytes did not arrive, or was not read, within {TURN_MAX:?}"
     );
     WatchError::new(&text)
 }

@@ -254,7 +254,7 @@ async fn a_watch_that_ends_at_once_is_begun_again_ever_less_often() {
     tokio::time::sleep(Duration::from_secs(600)).await;
     let begun = api.begun.lock().len();
     assert!((10..60).contains(&begun), "{begun} times");
-    assert_eq!(failures.recv().await.as_deref(), Some("the watch has ended at once"));
+    assert_eq!(failures.recv().await.as_deref(), Some("the watch ended at once"));
     watching.abort();
 }
 

@@ -1,4 +1,4 @@
-//! Who asks the local API, and what it answers without a cloud.
+//! Tests of authentication and authorization at the local API, with and without a cloud.
 
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
@@ -34,7 +34,7 @@ impl Issuer {
         Self(KeyPair::generate().unwrap())
     }
 
-    /// Lets the cloud publish the key.
+    /// Makes the cloud publish the key.
     pub(super) fn publish(&self, cloud: &FakeCloud) {
         let (x, y) = self.0.public_key_raw()[1..].split_at(32);
         let (x, y) = (URL_SAFE_NO_PAD.encode(x), URL_SAFE_NO_PAD.encode(y));
@@ -81,7 +81,7 @@ pub(super) fn with_account() -> (TempDir, FakeCloud, Issuer) {
     (folder, cloud, issuer)
 }
 
-/// The same with a token of the account that the cloud knows, and what it decides about it.
+/// The same with a token of the account that the cloud accepts, and the cloud's decisions about the account.
 pub(super) fn with_token() -> (TempDir, FakeCloud, Issuer, String) {
     let (folder, cloud, issuer) = with_account();
     let token = issuer.sign("k", "u3", 3600);
@@ -110,7 +110,7 @@ async fn a_token_request_is_answered_for_hours_without_a_cloud_until_the_token_e
     cloud.script(&format!("POST {TOKENS}"), move |body, caller| {
         assert_eq!(caller, None, "asked as the node");
         let mut reply = body.clone();
-        // As the API server does it: the token lives longer than the reply says.
+        // As with the API server, the token is valid for longer than the reply says.
         reply["status"] = json!({"token": issued, "expirationTimestamp": "2026-01-01T00:00:00Z"});
         (201, reply)
     });
@@ -135,7 +135,7 @@ async fn a_token_request_is_answered_for_hours_without_a_cloud_until_the_token_e
     assert_eq!(code, StatusCode::SERVICE_UNAVAILABLE, "the token has expired");
     agent.stop().await;
 
-    // It is gone with its pod.
+    // The reply is deleted with its pod.
     cloud.set_away(false);
     cloud.delete(&key("pods", "web"));
     let agent = Agent::start(folder.path(), &cloud, false).await;
@@ -165,7 +165,7 @@ async fn a_refusal_of_the_cluster_is_the_answer_and_trouble_is_not() {
     agent.stop().await;
 }
 
-/// A cloud that knows one token, and what its account may do.
+/// Makes the cloud accept one token, and decide about the permissions of its account.
 pub(super) fn decides(cloud: &FakeCloud, token: &str) {
     let known = token.to_owned();
     cloud.script(&format!("POST {TOKEN_REVIEWS}"), move |review, caller| {
@@ -218,7 +218,7 @@ impl Agent {
     }
 }
 
-/// Waits until a forged token is found to be one without asking the cloud.
+/// Waits until the agent detects a forged token without asking the cloud.
 pub(super) async fn knows_the_keys(agent: &Agent, cloud: &FakeCloud) {
     let asked = || cloud.calls().iter().filter(|call| call.ends_with("/tokenreviews")).count();
     let forged = Issuer::new().sign("k", "u3", 3600);
@@ -268,10 +268,10 @@ async fn a_pod_reads_what_its_account_may_read_with_and_without_a_cloud() {
     assert_eq!(code(&agent, &token, LEASES).await, 200);
     assert_eq!(code(&agent, &token, &format!("{MAPS}/other")).await, 503, "this was never decided");
     assert_eq!(code(&agent, &token, "/api/v1/namespaces/other/configmaps").await, 503);
-    assert_eq!(agent.get(LEASES).await.0, 503, "what is followed for the account is not the node's to read");
+    assert_eq!(agent.get(LEASES).await.0, 503, "the node may not read what is followed for the account");
     for (what, bad, seen) in [
         ("forged", Issuer::new().sign("k", "u3", 3600), 401),
-        ("of a key that nobody knows", issuer.sign("newer", "u3", 3600), 503),
+        ("of an unknown key", issuer.sign("newer", "u3", 3600), 503),
         ("of an earlier pod", issuer.sign("k", "u0", 3600), 401),
         ("no token", "wrong".to_owned(), 401),
     ] {
@@ -291,7 +291,7 @@ async fn a_pod_writes_in_its_own_name_and_is_told_to_wait_without_a_cloud() {
     let body = |version: &str, kind: &str, name: &str| {
         json!({"apiVersion": version, "kind": kind, "metadata": {"name": name}}).to_string()
     };
-    // An event too: what a node decides itself is decided for the kubelet, and not for pods.
+    // Events too: the node executes writes itself only for the kubelet, not for pods.
     let writes = [
         (Method::PATCH, app.clone(), r#"{"data":{"a":"2"}}"#.to_owned(), 200),
         (Method::PUT, app.clone(), body("v1", "ConfigMap", "app"), 200),
@@ -328,7 +328,7 @@ async fn a_pod_writes_in_its_own_name_and_is_told_to_wait_without_a_cloud() {
         );
         assert!(status["details"]["retryAfterSeconds"].as_u64().is_some_and(|wait| wait > 0), "{status}");
     }
-    assert_eq!(agent.status.look().reports_waiting, 0, "nothing is told to the cloud in the node's name");
+    assert_eq!(agent.status.look().reports_waiting, 0, "nothing is reported to the cloud in the node's name");
     agent.stop().await;
 }
 
@@ -424,7 +424,7 @@ async fn reviews_without_a_cloud_have_a_ground_or_are_not_given() {
     );
     let unknown = issuer.sign("newer", "u3", 60);
     let (code, _) = agent.call(Method::POST, TOKEN_REVIEWS, &review(&unknown, &[])).await;
-    assert_eq!(code.as_u16(), 503, "nobody can tell");
+    assert_eq!(code.as_u16(), 503, "this cannot be decided now");
     agent.stop().await;
 }
 

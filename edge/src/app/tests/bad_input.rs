@@ -1,4 +1,4 @@
-//! Clients of the agent's listeners that ask for what cannot be, or for too much.
+//! Tests of clients that send invalid or excessive requests to the agent's listeners.
 
 use std::io;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use super::*;
 use crate::identity::testing::fetch_plain;
 use crate::localapi::{ANSWERS_LEN_MAX, BODIES_LEN_MAX, CONNECTIONS_MAX, WATCHES_MAX};
 
-/// What a client gets rid of before it is told that it is too much: what is read, and what is in buffers on the way.
+/// What a client can send before it is refused, in bytes: the data that is read, and the buffers on the way.
 const TAKEN_MAX: usize = 32 * 1024 * 1024;
 
 async fn with_services(folder: &Path, cloud: &FakeCloud) -> Agent {
@@ -82,11 +82,11 @@ async fn secrets_of_the_cluster_are_not_to_be_had() {
             assert_eq!(status["kind"], "Status", "{path}: {status}");
         }
     }
-    assert_eq!(cloud.opened("secrets"), 0, "nobody follows those of others");
+    assert_eq!(cloud.opened("secrets"), 0, "Secrets of others are not followed");
     agent.stop().await;
 }
 
-/// Sends a body of 10 GiB, chunk after chunk; gives the code of the answer, and how much was taken.
+/// Sends a body of 10 GiB in chunks; returns the status code of the answer, and how many bytes were accepted.
 async fn endless(stream: impl AsyncRead + AsyncWrite, request: &str) -> (String, usize) {
     let (mut reader, mut writer) = tokio::io::split(Box::pin(stream));
     let head = format!("{request}transfer-encoding: chunked\r\n\r\n");
@@ -103,11 +103,11 @@ async fn endless(stream: impl AsyncRead + AsyncWrite, request: &str) -> (String,
     let mut first = [0; 12];
     let answer = async {
         reader.read_exact(&mut first).await.unwrap();
-        // What still comes is read, so that the connection is closed and not reset before the answer is here.
+        // The rest is read, so that the connection is not reset before the answer has arrived.
         let _ = reader.read_to_end(&mut Vec::new()).await;
     };
     let ends = async { tokio::join!(send, answer).0 };
-    let sent = tokio::time::timeout(DEADLINE, ends).await.expect("whoever goes on sending is cut");
+    let sent = tokio::time::timeout(DEADLINE, ends).await.expect("a client that keeps sending is cut off");
     assert!(sent.is_err(), "all 10 GiB were taken");
     (String::from_utf8_lossy(&first[9..]).into_owned(), taken)
 }
@@ -163,10 +163,10 @@ async fn idle_watches_of_the_local_api_are_bounded() {
     assert_eq!(
         agent.names("/api/v1/services").await,
         ["web"],
-        "those with credentials have places of their own"
+        "clients with credentials have their own slots"
     );
     drop(idle);
-    wait_for("the places to be given back", DEADLINE, async || watch().await.0 == "200").await;
+    wait_for("the slots to be freed", DEADLINE, async || watch().await.0 == "200").await;
     agent.stop().await;
 }
 
@@ -183,11 +183,11 @@ async fn connections_of_the_local_api_are_bounded() {
         async move { ask(address, "/api/v1/services").await.0 }
     });
     for _ in 0..10 {
-        assert_eq!(agent.names("/api/v1/services").await, ["web"], "another listener has places of its own");
+        assert_eq!(agent.names("/api/v1/services").await, ["web"], "another listener has its own slots");
     }
-    assert!(!next.is_finished(), "there is no place for one more");
+    assert!(!next.is_finished(), "there is no slot for one more");
     drop(idle.pop());
-    assert_eq!(tokio::time::timeout(DEADLINE, next).await.expect("a place was given back").unwrap(), 200);
+    assert_eq!(tokio::time::timeout(DEADLINE, next).await.expect("a slot was freed").unwrap(), 200);
     agent.stop().await;
 }
 
@@ -202,7 +202,7 @@ async fn bodies_that_do_not_end_are_bounded() {
         let head = "POST /api/v1/namespaces/default/events HTTP/1.1\r\nhost: localhost\r\n\
                     content-type: application/json\r\ncontent-length: 3000000\r\n\r\n";
         stream.write_all(head.as_bytes()).await.unwrap();
-        // Who is refused meanwhile does not read on.
+        // The server stops reading a body that it has refused meanwhile.
         let _ = stream.write_all(&body).await;
         stream
     };
@@ -225,7 +225,7 @@ async fn bodies_that_do_not_end_are_bounded() {
     })
     .await;
     assert!(!waiting.lock().is_empty(), "some are received");
-    assert_eq!(ask(agent.wrapper, "/api/v1/services").await.0, 200, "questions without a body go on");
+    assert_eq!(ask(agent.wrapper, "/api/v1/services").await.0, 200, "requests without a body are answered");
     drop(waiting);
     let post = async || {
         let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static("application/json"))]);

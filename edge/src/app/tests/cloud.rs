@@ -1,4 +1,4 @@
-//! A cloud in memory with a real `CloudSession`: holds objects, answers requests, can be away.
+//! A cloud in memory with a real `CloudSession`. It holds objects, answers requests, and can be unreachable.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tombolo_apicore::kinds::Kinds;
 use tombolo_apicore::patch::strategic_merge_patch;
 use tombolo_link::{Clock, Link, LinkEvent, mem, pump};
 use tombolo_proto::frame::{ApiReply, ApiRequest, Reply, ReplyBody, Request, RequestBody, Subscribe};
-use tombolo_proto::ids::{CloudRevision, Epoch, NodeId, ScopeId, Uid};
+use tombolo_proto::ids::{CloudRevision, Epoch, NodeId, SubscriptionId, Uid};
 use tombolo_proto::inventory::content_hash;
 use tombolo_proto::message::{Content, MessageId, Outcome};
 use tombolo_proto::object::{ObjectKey, ObjectVersion, Resource, SharedObject};
@@ -24,7 +24,7 @@ use crate::identity::Identity;
 use crate::store::is_pushed;
 use crate::store::splice::TRIM_VERSION;
 
-/// See the module. Clones share it.
+/// The cloud. Clones share its state.
 #[derive(Clone)]
 pub(super) struct FakeCloud {
     world: Arc<Mutex<World>>,
@@ -35,24 +35,24 @@ struct World {
     objects: BTreeMap<ObjectKey, Arc<SharedObject>>,
     revision: u64,
     away: bool,
-    /// Sessions of a lower number end.
+    /// Sessions of a lower generation end.
     generation: u64,
     calls: Vec<String>,
     leases: usize,
-    /// Nobody renews the lease before it is made again.
+    /// The lease is deleted: renewals fail until it is created again.
     lease_gone: bool,
-    /// Acknowledged deliveries, and scopes caught up.
+    /// Acknowledged deliveries, and subscriptions caught up.
     acknowledged: usize,
     caught_up: usize,
-    /// The session ends with this many acknowledged deliveries, and there is no other one.
+    /// The session ends after this many acknowledged deliveries, and no new one is accepted.
     cut_at: Option<usize>,
-    /// Subscriptions that were opened, and resources that nobody may follow.
+    /// Subscriptions that were opened, and resources for which they are refused.
     opened: Vec<Subscribe>,
     forbidden: Vec<String>,
-    /// Tokens in whose name nobody may follow anything, and the code that says so.
+    /// Tokens for which subscriptions are refused, and the code of the refusal.
     refused: BTreeMap<String, u16>,
     scripted: Scripted,
-    /// What pods refer to and the cloud cannot read.
+    /// Objects that pods refer to and the cloud cannot read.
     locked: BTreeSet<ObjectKey>,
 }
 
@@ -61,19 +61,20 @@ impl World {
         if self.forbidden.iter().any(|name| **name == *subscribe.resource.name) {
             return Some(403);
         }
-        // The right to one object is another one.
+        // Permission for one object is independent of this.
         let token = subscribe.caller_token.as_ref().filter(|_| subscribe.field_selector.is_empty())?;
         self.refused.get(token).copied()
     }
 }
 
-/// The call that makes the node's lease.
+/// The call that creates the node's lease.
 pub(super) const LEASE_MADE: &str = "POST /apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
 
 /// Code of a script whose calls are never answered.
 pub(super) const NO_ANSWER: u16 = 0;
 
-/// Answers to calls of these methods and paths, and to messages, given the body and the caller's token.
+/// Answers by method and path of calls, and by operation and resource of messages, computed from the body and the
+/// caller's token.
 type Scripted = BTreeMap<String, Arc<dyn Fn(&Value, Option<&str>) -> (u16, Value) + Send + Sync>>;
 
 impl FakeCloud {
@@ -130,7 +131,7 @@ impl FakeCloud {
         world.revision
     }
 
-    /// An object of the pushed set cannot be read from now on, or can be again.
+    /// Makes an object of the pushed set unreadable, or readable again.
     pub(super) fn lock(&self, key: &ObjectKey, locked: bool) {
         let mut world = self.world.lock();
         if locked {
@@ -150,7 +151,7 @@ impl FakeCloud {
         self.news.send_modify(|news| *news += 1);
     }
 
-    /// Ends all sessions; while away there are no new ones.
+    /// Sets whether the cloud is away: all sessions end, and no new ones are accepted until it is back.
     pub(super) fn set_away(&self, away: bool) {
         let mut world = self.world.lock();
         world.away = away;
@@ -159,13 +160,13 @@ impl FakeCloud {
         self.news.send_modify(|news| *news += 1);
     }
 
-    /// Goes away in the middle of what it has to say: after so many more acknowledged deliveries.
+    /// Makes the cloud go away in the middle of its deliveries: after this many more acknowledgements.
     pub(super) fn cut_after(&self, deliveries: usize) {
         let mut world = self.world.lock();
         world.cut_at = Some(world.acknowledged + deliveries);
     }
 
-    /// Whether nobody can reach it.
+    /// Whether it is unreachable.
     pub(super) fn is_away(&self) -> bool {
         self.world.lock().away
     }
@@ -215,7 +216,7 @@ impl FakeCloud {
         self.world.lock().leases
     }
 
-    /// The lease is deleted.
+    /// Deletes the lease.
     pub(super) fn lose_lease(&self) {
         self.world.lock().lease_gone = true;
     }
@@ -235,7 +236,7 @@ impl FakeCloud {
         let mut news = self.news.subscribe();
         let generation = self.world.lock().generation;
         let mut offered: Vec<ObjectKey> = Vec::new();
-        let mut view = SessionView { cloud: self.clone(), scopes: BTreeMap::new() };
+        let mut view = SessionView { cloud: self.clone(), subscriptions: BTreeMap::new() };
         loop {
             while let Some(event) = session.poll_event() {
                 self.event(&mut session, &mut view, event);
@@ -264,13 +265,13 @@ impl FakeCloud {
                     offered.sort();
                     offered.dedup();
                     for key in &offered {
-                        view.scopes_of(key).into_iter().for_each(|scope| session.offer(scope, key.clone(), &view));
+                        view.subscriptions_of(key).into_iter().for_each(|subscription| session.offer(subscription, key.clone(), &view));
                     }
                     let world = self.world.lock();
-                    view.scopes.retain(|scope, subscribe| {
+                    view.subscriptions.retain(|subscription, subscribe| {
                         let refused = world.refusal(subscribe);
                         if let Some(code) = refused {
-                            session.close_subscription(*scope, code, "not any more");
+                            session.close_subscription(*subscription, code, "not any more");
                         }
                         refused.is_none()
                     });
@@ -282,19 +283,19 @@ impl FakeCloud {
     fn event(&self, session: &mut CloudSession, view: &mut SessionView, event: CloudEvent) {
         match event {
             CloudEvent::Subscribe(subscribe) => {
-                let scope = subscribe.scope;
+                let subscription = subscribe.subscription;
                 let mut world = self.world.lock();
                 if let Some(code) = world.refusal(&subscribe) {
                     drop(world);
-                    return session.close_subscription(scope, code, "this caller may not");
+                    return session.close_subscription(subscription, code, "this caller may not");
                 }
                 world.opened.push(subscribe.clone());
                 drop(world);
-                view.scopes.insert(scope, subscribe);
-                session.open_subscription(scope, view);
+                view.subscriptions.insert(subscription, subscribe);
+                session.open_subscription(subscription, view);
             }
-            CloudEvent::Unsubscribe { scope } | CloudEvent::Ended { scope, .. } => {
-                drop(view.scopes.remove(&scope));
+            CloudEvent::Unsubscribe { subscription } | CloudEvent::Ended { subscription, .. } => {
+                drop(view.subscriptions.remove(&subscription));
             }
             CloudEvent::LeaseRenew { renew_time_micros } => {
                 let mut world = self.world.lock();
@@ -417,47 +418,49 @@ impl FakeCloud {
 /// The cloud as one session sees it.
 struct SessionView {
     cloud: FakeCloud,
-    scopes: BTreeMap<ScopeId, Subscribe>,
+    subscriptions: BTreeMap<SubscriptionId, Subscribe>,
 }
 
 impl SessionView {
-    fn selects(&self, scope: ScopeId, key: &ObjectKey) -> bool {
-        match self.scopes.get(&scope) {
+    fn selects(&self, subscription: SubscriptionId, key: &ObjectKey) -> bool {
+        match self.subscriptions.get(&subscription) {
             Some(subscribe) => {
                 let everywhere = subscribe.namespace.is_empty();
                 subscribe.resource == *key.resource()
                     && (everywhere || subscribe.namespace == key.namespace())
             }
-            None => scope == ScopeId::NODE && is_pushed(key.resource()) && key.name() != "another",
+            None => {
+                subscription == SubscriptionId::NODE && is_pushed(key.resource()) && key.name() != "another"
+            }
         }
     }
 
-    fn scopes_of(&self, key: &ObjectKey) -> Vec<ScopeId> {
-        let all = self.scopes.keys().copied().chain([ScopeId::NODE]);
-        // What is gone is offered too: the session asks again what became of it.
-        all.filter(|scope| self.selects(*scope, key)).collect()
+    fn subscriptions_of(&self, key: &ObjectKey) -> Vec<SubscriptionId> {
+        let all = self.subscriptions.keys().copied().chain([SubscriptionId::NODE]);
+        // Deleted objects are offered too: the session looks up their state.
+        all.filter(|subscription| self.selects(*subscription, key)).collect()
     }
 }
 
 impl NodeView for SessionView {
-    fn wanted(&self, scope: ScopeId) -> Vec<ObjectKey> {
+    fn wanted(&self, subscription: SubscriptionId) -> Vec<ObjectKey> {
         let world = self.cloud.world.lock();
-        let locked = world.locked.iter().filter(|_| scope == ScopeId::NODE);
+        let locked = world.locked.iter().filter(|_| subscription == SubscriptionId::NODE);
         let keys = world.objects.keys().chain(locked.filter(|key| !world.objects.contains_key(*key)));
-        keys.filter(|key| self.selects(scope, key)).cloned().collect()
+        keys.filter(|key| self.selects(subscription, key)).cloned().collect()
     }
 
-    fn lookup(&self, scope: ScopeId, key: &ObjectKey) -> Lookup {
-        if scope == ScopeId::NODE && self.cloud.world.lock().locked.contains(key) {
+    fn lookup(&self, subscription: SubscriptionId, key: &ObjectKey) -> Lookup {
+        if subscription == SubscriptionId::NODE && self.cloud.world.lock().locked.contains(key) {
             return Lookup::Unreadable(403);
         }
-        match self.cloud.world.lock().objects.get(key).filter(|_| self.selects(scope, key)) {
+        match self.cloud.world.lock().objects.get(key).filter(|_| self.selects(subscription, key)) {
             Some(object) => Lookup::Present(Arc::clone(object)),
             None => Lookup::Unwanted(None),
         }
     }
 
-    fn revision(&self, _: ScopeId) -> CloudRevision {
+    fn revision(&self, _: SubscriptionId) -> CloudRevision {
         CloudRevision(self.cloud.world.lock().revision)
     }
 }

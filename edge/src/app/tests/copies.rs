@@ -1,4 +1,4 @@
-//! How many copies of the cluster a node keeps, and which of them go.
+//! Tests of how many copies of selections a node keeps, and which are removed.
 
 use super::*;
 use crate::subscriptions::KEPT_MAX;
@@ -9,7 +9,7 @@ fn leases(namespace: &str) -> String {
     format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases")
 }
 
-/// An agent that follows the leases of one namespace beside the warm set.
+/// An agent that follows the leases of one namespace in addition to the warm set.
 async fn with_leases(folder: &Path, cloud: &FakeCloud) -> Agent {
     let lease = Resource::new("coordination.k8s.io", "v1", "leases");
     cloud.put(&ObjectKey::new(lease, "default", "a"), "l1", &json!({"spec": {}}), &[]);

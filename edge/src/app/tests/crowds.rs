@@ -1,4 +1,4 @@
-//! One caller of the local API takes no more than its share of what all need.
+//! Tests that one caller of the local API gets no more than its share of common resources.
 
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
@@ -21,7 +21,7 @@ async fn silent_connections_keep_no_pod_and_no_kubelet_out() {
         for _ in 0..=UNPROVEN_PER_SOURCE_MAX {
             silent.push(TcpStream::connect(address).await.unwrap());
         }
-        // Before its silence alone would end it.
+        // Earlier than the handshake timeout would end it.
         let end = timeout(HANDSHAKE_TIMEOUT / 2, silent[0].read(&mut [0])).await;
         assert_eq!(end.expect("the oldest makes room").unwrap_or(0), 0, "{address}");
     }

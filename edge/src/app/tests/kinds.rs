@@ -1,4 +1,4 @@
-//! Kinds that the cluster defines beyond the built-in ones.
+//! Tests of kinds that the cluster defines beyond the built-in ones.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ use crate::identity::testing::fetch_plain;
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const WIDGETS: &str = "/apis/example.com/v1/namespaces/default/widgets";
 
-/// What discovery says when these groups have these resources.
+/// The discovery document of these groups and resources.
 fn discovery(groups: &[(&str, &Value)]) -> Value {
     let group = |(name, entry): &(&str, &Value)| json!({"metadata": {"name": name}, "versions": [{"version": "v1", "resources": [entry]}]});
     let items: Vec<Value> = groups.iter().map(group).collect();
@@ -44,7 +44,7 @@ async fn row(agent: &Agent, path: &str) -> (Value, Value) {
     let columns = table["columnDefinitions"].as_array().cloned().unwrap_or_default();
     let names = columns.iter().map(|column| column["name"].clone()).collect();
     let cells = &table["rows"][0]["cells"];
-    // An age changes.
+    // Ages change, so they are not compared.
     let cell = if columns.len() == 2 && columns[1]["name"] == "Age" { &cells[0] } else { &cells[1] };
     (names, cell.clone())
 }
@@ -92,7 +92,7 @@ async fn kinds_of_the_cluster_are_found_and_explained_without_it() {
     assert_eq!(
         row(&agent, widgets).await,
         (json!(["Name", "Age"]), json!("w")),
-        "nobody knows its definition"
+        "its definition is not known"
     );
     define_widgets(&cloud);
     let sized = (json!(["Name", "Size"]), json!(3));
@@ -147,12 +147,12 @@ async fn kinds_are_put_together_of_a_cloud_that_tells_them_in_pieces() {
         agent.get("/apis/example.com/v1").await.1["resources"][0]["kind"] == "Widget"
     })
     .await;
-    assert_eq!(count(&cloud, "GET /apis/apps/v1"), 0, "what is known is not asked for");
+    assert_eq!(count(&cloud, "GET /apis/apps/v1"), 0, "built-in groups are not requested");
     agent.stop().await;
 }
 
-/// The lists of groups of a cloud that tells them in pieces may take a minute: a client waits for one answer at most, however
-/// many others wait already.
+/// Fetching all group lists of a cloud without a single discovery document may take a minute. A client waits for one
+/// answer at most, however many others are waiting.
 #[tokio::test]
 async fn no_client_waits_for_a_cloud_that_tells_kinds_slowly() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
@@ -173,7 +173,7 @@ async fn no_client_waits_for_a_cloud_that_tells_kinds_slowly() {
     agent.stop().await;
 }
 
-/// Field selectors name what the OpenAPI document of the kind tells.
+/// Field selectors may name the fields that the kind's OpenAPI document declares.
 async fn widgets_are_selected(agent: &Agent, widgets: &str) {
     let select = |selector: &str| format!("{widgets}?fieldSelector={selector}");
     assert_eq!(agent.names(&select("spec.size%3D3")).await, ["w"]);
@@ -182,7 +182,7 @@ async fn widgets_are_selected(agent: &Agent, widgets: &str) {
     assert_eq!((code, &status["reason"]), (StatusCode::BAD_REQUEST, &json!("BadRequest")), "{status}");
 }
 
-/// A cloud in which a definition of widgets can be made, and one that has made it.
+/// A cloud whose discovery contains widgets once their definition was created.
 fn with_definitions(cloud: &FakeCloud) {
     let defined = Arc::new(AtomicBool::new(false));
     let known = Arc::clone(&defined);
@@ -208,7 +208,7 @@ async fn who_has_defined_a_kind_finds_it_at_once() {
     with_definitions(&cloud);
     let agent = Agent::start(folder.path(), &cloud, false).await;
     wait_for("discovery", DEADLINE, async || questions(&cloud) > 0).await;
-    // Others look for the kind meanwhile, so that the cloud is asked ever more seldom.
+    // Other clients request the kind meanwhile, so that the cloud is asked less and less often.
     wait_for("questions", DEADLINE, async || {
         assert_eq!(agent.get(WIDGETS).await.0, StatusCode::NOT_FOUND);
         questions(&cloud) > 3
@@ -254,12 +254,12 @@ async fn kinds_that_do_not_exist_cost_little() {
     agent.stop().await;
 }
 
-/// How often something was asked for.
+/// How often a call was made.
 fn count(cloud: &FakeCloud, call: &str) -> usize {
     cloud.calls().iter().filter(|other| *other == call).count()
 }
 
-/// A cloud with kinds of two groups, `a.example` and `b.example`, and their documents at these places.
+/// A cloud with kinds of two groups, `a.example` and `b.example`, and their documents at these URLs.
 fn with_two_groups(cloud: &FakeCloud, places: [&'static str; 2]) {
     cloud.script("GET /apis", |_, _| {
         let entry = widgets_entry();

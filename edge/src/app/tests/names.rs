@@ -1,4 +1,4 @@
-//! The settings of names reach the hosts file and the DNS server.
+//! Tests that the settings of names reach the hosts file and the DNS server.
 
 use hickory_proto::op::{Message, Query, ResponseCode};
 use hickory_proto::rr::rdata::A;
@@ -65,7 +65,7 @@ async fn names_are_where_and_how_the_settings_say() {
         config.dns.full_sync_seconds = 1;
         config.dns.address = Some("127.0.0.1:0".parse().unwrap());
         config.dns.upstreams = Some(Vec::new());
-        // Reports about the node would have the whole file compared all the time.
+        // Reports about the node would cause frequent comparisons of the whole file.
         config.node.register = false;
     })
     .await;
@@ -77,8 +77,8 @@ async fn names_are_where_and_how_the_settings_say() {
     let service = "db.default.svc.edge.local";
     wait_for("the Service", DEADLINE, async || ask(server, service).await.1 == ["10.96.0.7"]).await;
     let other = ask(server, "db.default.svc.cluster.local").await;
-    assert_eq!(other, (ResponseCode::Refused, Vec::new()), "another domain, and nobody to ask");
-    // By default nobody would look at the file again and again so soon.
+    assert_eq!(other, (ResponseCode::Refused, Vec::new()), "another domain, and no upstream server");
+    // By default the file would not be checked so often.
     for _ in 0..3 {
         std::fs::write(&file, "damage").unwrap();
         wait_for("the file to be put right", DEADLINE, async || says(&line).await).await;

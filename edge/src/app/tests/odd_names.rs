@@ -1,4 +1,4 @@
-//! Names that stand in no URL as they are. What is expected was tried on a kube-apiserver
+//! Tests of names that must be escaped in URLs. The expected answers are those of a kube-apiserver
 //! (docs/reference/kubernetes.md#names-in-paths).
 
 use super::access::{MAPS, with_pod, with_the_pod, with_token};
@@ -7,7 +7,7 @@ use super::*;
 const SECRETS: &str = "/api/v1/namespaces/default/secrets";
 const ROLES: &str = "/apis/rbac.authorization.k8s.io/v1/namespaces/default/roles";
 
-/// Segments of a path, and what an API server without such a Secret says of them.
+/// Path segments, and the answers of an API server that has no such Secret.
 const NAMES: [(&str, u16, &str); 11] = [
     ("a%20b", 404, r#"secrets "a b" not found"#),
     ("A", 404, r#"secrets "A" not found"#),

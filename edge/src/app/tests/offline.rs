@@ -1,4 +1,4 @@
-//! What this node writes and reads without a cloud, as a kubelet does.
+//! Tests of the reads and writes of a kubelet without a cloud.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ fn revision(object: &Value) -> u64 {
     object["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap()
 }
 
-/// Renews the lease on the version that is read.
+/// Renews the lease based on the version that it reads.
 async fn renew(agent: &Agent, time: &str) -> (StatusCode, Value) {
     let mut lease = agent.get(LEASE).await.1;
     lease["spec"]["renewTime"] = time.into();
@@ -34,7 +34,7 @@ async fn with_lease() -> (tempfile::TempDir, FakeCloud, Agent) {
     let spec = json!({"holderIdentity": "edge-a", "leaseDurationSeconds": 40});
     let body = json!({"apiVersion": "coordination.k8s.io/v1", "spec": spec});
     cloud.put(&lease(), "l1", &body, &[]);
-    // A kubelet has registered the node, so that the agent does not speak for it.
+    // A kubelet has registered the node, so the agent does not report for it.
     let status = json!({"status": {"nodeInfo": {"kubeletVersion": "v1.36.3"}}});
     cloud.put(&node(), "n1", &status, &[]);
     let agent = Agent::start(folder.path(), &cloud, false).await;
@@ -46,7 +46,7 @@ async fn with_lease() -> (tempfile::TempDir, FakeCloud, Agent) {
 #[tokio::test]
 async fn single_answers_are_kept_and_given_without_a_cloud() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
-    // Objects of this name are not pushed by this cloud.
+    // The fake cloud does not push objects of this name.
     let (map, secret) = (key("configmaps", "another"), key("secrets", "another"));
     cloud.put(&map, "c1", &json!({"data": {"a": "1"}}), &[]);
     cloud.put(&secret, "s1", &json!({"data": {"k": "cGxhaW50ZXh0"}}), &[]);
@@ -105,7 +105,7 @@ async fn the_lease_is_renewed_with_and_without_a_cloud() {
     let agent = Agent::start(folder.path(), &cloud, false).await;
     let read = agent.get(LEASE).await.1;
     assert_eq!((revision(&read), &read["spec"]), (revision(&third), &third["spec"]));
-    assert_eq!(agent.status.look().reports_waiting, 1, "of several about one thing the newest");
+    assert_eq!(agent.status.look().reports_waiting, 1, "only the newest of several reports about one object");
     cloud.set_away(false);
     wait_for("the lease in the cloud", DEADLINE, async || {
         cloud.object(&lease()).unwrap()["spec"]["renewTime"] == "2026-11-22T10:00:20.000003Z"
@@ -154,7 +154,7 @@ async fn statuses_of_pods_are_taken_without_a_cloud_and_arrive_as_what_changed()
         (&shown["phase"], &shown["hostIP"], shown.get("reason")),
         (&json!("Running"), &json!("10.0.0.9"), None)
     );
-    // Meanwhile somebody else has written something else.
+    // Meanwhile another client has changed another field.
     pod["status"]["message"] = "by another, later".into();
     cloud.put(&web, "u3", &pod, &[]);
     cloud.set_away(false);
@@ -181,7 +181,7 @@ fn condition(name: &str, reason: &str) -> Value {
 #[tokio::test]
 async fn the_status_of_the_node_is_taken_without_a_cloud_and_the_newest_arrives() {
     let (folder, cloud, agent) = with_lease().await;
-    // The network's condition is somebody else's, in one status with the kubelet's.
+    // The condition of the network belongs to another writer, but is in the same status as the kubelet's.
     let put = |network: &str| {
         let conditions = [condition("Ready", "Old"), condition("NetworkUnavailable", network)];
         let status = json!({"nodeInfo": {"kubeletVersion": "v1.36.3"}, "conditions": conditions});
@@ -192,7 +192,7 @@ async fn the_status_of_the_node_is_taken_without_a_cloud_and_the_newest_arrives(
         agent.get(NODE).await.1["status"]["conditions"].as_array().is_some_and(|all| all.len() == 2)
     })
     .await;
-    // What the agent said for itself until it heard of the kubelet.
+    // These are reports of the agent from before it noticed the kubelet.
     wait_for("an empty outbox", DEADLINE, async || agent.status.look().reports_waiting == 0).await;
     away(&agent, &cloud).await;
     let mut versions = vec![agent.get(NODE).await.1];
@@ -202,7 +202,7 @@ async fn the_status_of_the_node_is_taken_without_a_cloud_and_the_newest_arrives(
         let (code, answer) = agent.call(Method::PATCH, &format!("{NODE}/status"), &patch).await;
         assert_eq!(code, StatusCode::OK, "{answer}");
         assert_eq!(reasons(&answer), BTreeMap::from([("NetworkUnavailable", "First"), ("Ready", reason)]));
-        assert_eq!(agent.get(NODE).await.1, answer, "what was written is read");
+        assert_eq!(agent.get(NODE).await.1, answer, "the written object is read");
         versions.push(answer);
     }
     assert!(versions.is_sorted_by(|older, newer| revision(older) < revision(newer)), "{versions:?}");
@@ -214,8 +214,8 @@ async fn the_status_of_the_node_is_taken_without_a_cloud_and_the_newest_arrives(
 
     let agent = Agent::start(folder.path(), &cloud, false).await;
     assert_eq!(agent.get(NODE).await.1, *last, "the version too");
-    assert_eq!(agent.status.look().reports_waiting, 1, "of several about one thing the newest");
-    // Meanwhile somebody else has written the other condition.
+    assert_eq!(agent.status.look().reports_waiting, 1, "only the newest of several reports about one object");
+    // Meanwhile another client has written the other condition.
     put("Second");
     let (world, calls) = (cloud.clone(), cloud.calls().len());
     let patch = format!("PATCH {NODE}/status");
@@ -269,7 +269,7 @@ async fn events_are_made_and_counted_without_a_cloud() {
         agent.get(&one).await.1["metadata"]["uid"] == "cloud-web.1"
     })
     .await;
-    // What the cloud has given can be counted on without it.
+    // An event that came from the cloud can also be updated without it.
     away(&agent, &cloud).await;
     assert_eq!(agent.call(Method::PATCH, &one, r#"{"count":3}"#).await.0, StatusCode::OK);
     cloud.set_away(false);
@@ -322,7 +322,7 @@ async fn what_the_cloud_cannot_read_holds_up_no_pod_and_is_said() {
     let message = status["message"].as_str().unwrap();
     assert!(message.contains("the cloud may not read v1/secrets/default/locked"), "{message}");
     assert!(status["details"]["retryAfterSeconds"].as_u64().unwrap() > 0);
-    // Under a name that no object can have there is nothing, and no cloud has to say so.
+    // No object can have an invalid name, so the answer is 404 even without a cloud.
     for name in ["A", "a_b", "a%20b", "-"] {
         let (code, status) = agent.get(&format!("/api/v1/namespaces/default/secrets/{name}")).await;
         assert_eq!(code, StatusCode::NOT_FOUND, "{name}: {status}");

@@ -1,4 +1,5 @@
-//! What local clients read beside the pushed set; rows O11 and O12 of docs/reference/superedge.md#offline-rows.
+//! Tests of reads of local clients outside the pushed set; rows O11 and O12 of
+//! docs/reference/superedge.md#offline-rows.
 
 use super::*;
 
@@ -28,7 +29,7 @@ async fn the_warm_set_comes_by_itself_and_stays_without_a_cloud() {
     cloud.set_away(true);
     cloud.put(&key("services", "late"), "s3", &json!({"spec": {}}), &[]);
     let agent = Agent::start(folder.path(), &cloud, false).await;
-    assert_eq!(agent.names(SERVICES).await, ["db"], "what was there is served without a cloud");
+    assert_eq!(agent.names(SERVICES).await, ["db"], "kept objects are served without a cloud");
     cloud.set_away(false);
     wait_for("what was missed", DEADLINE, async || agent.names(SERVICES).await == ["db", "late"]).await;
     agent.stop().await;
@@ -62,7 +63,7 @@ async fn a_first_question_is_followed_and_shared() {
     let labelled = format!("{LEASES}?labelSelector=x%3Dy");
     assert!(agent.names(&labelled).await.is_empty());
     assert_eq!(cloud.opened("leases"), 1, "one for all clients");
-    // Offline the copy is served, and it is the same one after a restart.
+    // Offline the copy is served, also after a restart.
     cloud.set_away(true);
     assert_eq!(agent.names(LEASES).await, ["a", "b"]);
     agent.stop().await;
@@ -75,7 +76,7 @@ async fn a_first_question_is_followed_and_shared() {
     agent.stop().await;
 }
 
-/// Leases of this version, as many as no page has: their names.
+/// Stores more leases of this version than fit on a page, and returns their names.
 fn many_leases(cloud: &FakeCloud, version: u32) -> Vec<String> {
     let names: Vec<String> = (0..1200).map(|number| format!("l{number:04}")).collect();
     for name in &names {
@@ -85,7 +86,7 @@ fn many_leases(cloud: &FakeCloud, version: u32) -> Vec<String> {
     names
 }
 
-/// The pages of a list, until there is no other one.
+/// All pages of a list.
 async fn pages(agent: &Agent, limit: usize) -> Vec<Value> {
     let (mut pages, mut token) = (Vec::new(), String::new());
     loop {
@@ -99,7 +100,7 @@ async fn pages(agent: &Agent, limit: usize) -> Vec<Value> {
     }
 }
 
-/// The cloud is cut off in the middle of something, and the agent has noticed.
+/// Waits until the cloud was cut off in the middle of its deliveries and the agent has noticed.
 async fn cut(agent: &Agent, cloud: &FakeCloud) {
     wait_for("the cut", DEADLINE, async || cloud.is_away()).await;
     agent.loses_the_cloud().await;
@@ -111,7 +112,7 @@ async fn a_list_of_many_objects_is_whole_without_a_cloud_in_pages_and_at_once() 
     let all = many_leases(&cloud, 1);
     let agent = Agent::start(folder.path(), &cloud, false).await;
     agent.connects().await;
-    // Nobody asks for more than the first page while there is a cloud.
+    // Only the first page is read while there is a cloud.
     let first = format!("{LEASES}?limit=500");
     wait_for("the first page", DEADLINE, async || agent.get(&first).await.0 == StatusCode::OK).await;
     away(&agent, &cloud).await;
@@ -162,7 +163,7 @@ async fn a_list_that_the_cloud_cuts_is_not_given_as_whole_and_leaves_the_former_
     };
     let (code, list) = agent.get(LEASES).await;
     assert_eq!(code, StatusCode::OK, "{list}");
-    assert_eq!(names(&list), all, "what has not come again is still there");
+    assert_eq!(names(&list), all, "objects that were not delivered again are still there");
     assert!((1..1200).contains(&new(&list)), "{} have come again", new(&list));
     cloud.set_away(false);
     wait_for("the rest", DEADLINE, async || new(&agent.get(LEASES).await.1) == 1200).await;
@@ -209,7 +210,7 @@ async fn writes_name_local_revisions_and_read_their_own_result() {
     let number =
         |object: &Value| object["metadata"]["resourceVersion"].as_str().unwrap().parse::<u64>().unwrap();
     assert!(number(&written) > number(&read), "{written}");
-    assert_eq!(agent.get(path).await.1, written, "what was written is read");
+    assert_eq!(agent.get(path).await.1, written, "the written object is read");
     changed["data"]["a"] = "3".into();
     let (code, status) = agent.call(Method::PUT, path, &changed.to_string()).await;
     assert_eq!((code, &status["reason"]), (StatusCode::CONFLICT, &json!("Conflict")), "{status}");

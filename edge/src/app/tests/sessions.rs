@@ -1,4 +1,4 @@
-//! Sessions that achieve nothing, reports that are refused, and a store that fails.
+//! Tests of sessions that end at once, refused reports, and a store that fails.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,7 +10,7 @@ use super::*;
 
 const STATUS: &str = "PATCH /api/v1/namespaces/default/pods/web/status";
 
-/// A store that cannot commit, or a second agent with this node's identity: each session is welcomed and ends at once.
+/// A store that cannot commit, or a second agent with this node's identity: each session is accepted and ends at once.
 #[tokio::test]
 async fn a_session_that_ends_at_once_lets_the_back_off_grow() {
     const SESSIONS: u32 = 6;
@@ -35,7 +35,7 @@ async fn a_session_that_ends_at_once_lets_the_back_off_grow() {
     agent.stop().await;
 }
 
-/// Calls of one path that have been made.
+/// How often a call was made.
 fn made(cloud: &FakeCloud, call: &str) -> usize {
     cloud.calls().iter().filter(|other| *other == call).count()
 }
@@ -72,7 +72,7 @@ async fn a_status_of_a_pod_that_another_one_has_replaced_is_not_told_again() {
     agent.stop().await;
 }
 
-/// A fleet that comes back makes nothing that is there already, the agents' restart included.
+/// Agents that reconnect create nothing that exists already, also after a restart.
 #[tokio::test]
 async fn a_node_that_comes_back_makes_its_node_and_its_lease_only_where_they_are_gone() {
     const NODE: &str = "Insert null/node/edge-a";
@@ -103,7 +103,7 @@ async fn a_node_that_comes_back_makes_its_node_and_its_lease_only_where_they_are
 
     away(&agent, &cloud).await;
     cloud.lose_lease();
-    // The copy here says nothing: a cloud of stock compares nothing with it.
+    // The local copy does not matter, because a KubeEdge cloud does not compare it.
     cloud.script(REPORT, |_, _| (404, json!({"kind": "Status", "code": 404, "reason": "NotFound"})));
     comes_back(4).await;
     wait_for("both to be made again", DEADLINE, async || registers().0 == 2 && registers().1 >= 2).await;
@@ -127,5 +127,5 @@ async fn a_store_that_has_failed_ends_the_agent() {
     store.fail("its writer has panicked");
     let ended = tokio::time::timeout(DEADLINE, running).await.expect("it ends by itself").unwrap();
     let error = ended.expect_err("not as if all were well").to_string();
-    assert!(error.contains("its writer has panicked") && error.contains("started again"), "{error}");
+    assert!(error.contains("its writer has panicked") && error.contains("next start"), "{error}");
 }

@@ -1,11 +1,11 @@
-//! Callers with different rights and tokens that read one copy.
+//! Tests of callers with different permissions and tokens that share one copy.
 
 use super::access::{ACCESS_REVIEWS, MAPS, TOKEN_REVIEWS, USER, knows_the_keys, with_account, with_the_pod};
 use super::*;
 
 const NARROW: &str = "system:serviceaccount:default:narrow";
 
-/// A cloud in which one account may read all ConfigMaps of the namespace, and another one of them.
+/// Makes the cloud allow one account to read all ConfigMaps of the namespace, and another account only one of them.
 fn decides(cloud: &FakeCloud, narrow: &str) {
     let narrow = narrow.to_owned();
     cloud.script(&format!("POST {TOKEN_REVIEWS}"), move |review, _| {
@@ -43,7 +43,7 @@ async fn a_caller_with_a_narrower_right_leaves_the_copy_of_others_alone() {
     knows_the_keys(&agent, &cloud).await;
 
     away(&agent, &cloud).await;
-    // Nobody asks: what was read is followed again by itself, in the name of who may read it.
+    // Without any request, the copy is followed again in the name of a caller that may read it.
     cloud.set_away(false);
     wait_for("the copy to be followed again", DEADLINE, async || cloud.opened("configmaps") == 2).await;
     away(&agent, &cloud).await;

@@ -1,4 +1,4 @@
-//! Watches without a cloud, and what is kept of other forms of asking: rows O1 to O3, O8, O9, O14 and O22 of
+//! Tests of watches without a cloud, and of what other kinds of requests keep: rows O1 to O3, O8, O9, O14 and O22 of
 //! docs/reference/superedge.md#offline-rows.
 
 use std::time::Instant;
@@ -33,7 +33,7 @@ async fn with_a_service(folder: &Path, cloud: &FakeCloud) -> (Agent, String) {
     (agent, list["metadata"]["resourceVersion"].as_str().unwrap().to_owned())
 }
 
-/// A watch whose events are read as they come.
+/// A watch whose events are read one by one.
 struct Watch(Lines<BufReader<TcpStream>>);
 
 impl Watch {
@@ -51,7 +51,7 @@ impl Watch {
     async fn next(&mut self) -> (String, Value) {
         let event = async {
             loop {
-                // Headers and sizes of chunks are between the events.
+                // Headers and chunk sizes are between the events.
                 let line = self.0.next_line().await.unwrap().expect("the watch to go on");
                 if let Ok(event @ Value::Object(_)) = serde_json::from_str(&line) {
                     return event;
@@ -63,8 +63,8 @@ impl Watch {
     }
 }
 
-/// Rows O1 to O3 of docs/reference/superedge.md#offline-rows: what a watch has told is in the list, in its newest
-/// version and once, without a cloud as with it.
+/// Rows O1 to O3 of docs/reference/superedge.md#offline-rows: objects reported by a watch are listed once and in their
+/// newest version, both with and without a cloud.
 #[tokio::test]
 async fn what_a_watch_has_told_is_listed_once_without_a_cloud() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
@@ -73,7 +73,7 @@ async fn what_a_watch_has_told_is_listed_once_without_a_cloud() {
     cloud.put(&lease("b"), "l2", &held_by("other"), &[]);
     let agent = Agent::start(folder.path(), &cloud, false).await;
     wait_for("the list", DEADLINE, async || agent.names(LEASES).await == ["a", "b"]).await;
-    // A watch from nowhere adds what is in the list already.
+    // A watch without a resource version begins with `ADDED` events for the existing objects.
     let mut watch = Watch::open(agent.http, &format!("{LEASES}?watch=true")).await;
     for name in ["a", "b"] {
         let (event, object) = watch.next().await;
@@ -97,8 +97,8 @@ async fn what_a_watch_has_told_is_listed_once_without_a_cloud() {
     agent.stop().await;
 }
 
-/// Row O8 of docs/reference/superedge.md#offline-rows: it is as long as it was asked to be, ends well, and says from
-/// where to go on.
+/// Row O8 of docs/reference/superedge.md#offline-rows: the watch lasts for the requested time, ends regularly, and
+/// reports the version from which to resume.
 #[tokio::test]
 async fn a_watch_without_a_cloud_lasts_and_ends_with_a_bookmark() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
@@ -124,8 +124,8 @@ async fn a_watch_without_a_cloud_lasts_and_ends_with_a_bookmark() {
     agent.stop().await;
 }
 
-/// Row O9 of docs/reference/superedge.md#offline-rows: what was missed comes to a watch that was opened without a
-/// cloud, once each.
+/// Row O9 of docs/reference/superedge.md#offline-rows: a watch that was opened without a cloud receives each missed
+/// change once.
 #[tokio::test]
 async fn a_watch_without_a_cloud_goes_on_with_it() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
@@ -145,19 +145,20 @@ async fn a_watch_without_a_cloud_goes_on_with_it() {
     }
     seen.sort();
     assert_eq!(seen, ["ADDED db 10.0.0.3", "DELETED old 10.0.0.9", "MODIFIED web 10.0.0.2"]);
-    // Nothing of it comes again: the next event is the next change.
+    // No event is repeated: the next event is the next change.
     cloud.put(&key("services", "db"), "s2", &service("10.0.0.4"), &[]);
     let (event, object) = watch.next().await;
     assert_eq!((event.as_str(), &object["spec"]["clusterIP"]), ("MODIFIED", &json!("10.0.0.4")));
     agent.stop().await;
 }
 
-/// Row O14 of docs/reference/superedge.md#offline-rows: who asks for tables first leaves no tables to others.
+/// Row O14 of docs/reference/superedge.md#offline-rows: reads as tables do not turn the kept objects into tables for
+/// others.
 #[tokio::test]
 async fn what_was_asked_for_as_a_table_is_an_object_without_a_cloud() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     cloud.put(&lease("a"), "l1", &json!({"spec": {"holderIdentity": "somebody"}}), &[]);
-    // This one is not pushed: each question goes to the cloud.
+    // This object is not pushed, so each read goes to the cloud.
     cloud.put(&key("configmaps", "another"), "c1", &json!({"data": {"a": "1"}}), &[]);
     let agent = Agent::start(folder.path(), &cloud, false).await;
     let one = "/api/v1/namespaces/default/configmaps/another";
@@ -181,7 +182,7 @@ async fn what_was_asked_for_as_a_table_is_an_object_without_a_cloud() {
     agent.stop().await;
 }
 
-/// Row O22 of docs/reference/superedge.md#offline-rows: a client that never lists fills the copy all the same.
+/// Row O22 of docs/reference/superedge.md#offline-rows: a client that only watches also fills the copy.
 #[tokio::test]
 async fn what_was_only_watched_is_listed_without_a_cloud() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
@@ -205,7 +206,7 @@ async fn what_was_only_watched_is_listed_without_a_cloud() {
     agent.stop().await;
 }
 
-/// A client that was away while the agent was restarted goes on where it was, without a cloud too.
+/// A client resumes its watch after a restart of the agent, also without a cloud.
 #[tokio::test]
 async fn a_watch_goes_on_after_a_restart_without_a_cloud() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());

@@ -1,4 +1,4 @@
-//! The wrapper over what the agent holds.
+//! Tests of the wrapper over the agent's store.
 
 use http::{HeaderMap, HeaderValue, header};
 
@@ -95,7 +95,7 @@ fn kubernetes_leads_here_unless_the_settings_say_no() {
     assert_eq!(kubernetes(&config, listener), Kubernetes::AsItIs);
 }
 
-/// A pod of a StatefulSetGrid whose kubelet starts it anew while there is no cloud, which alone writes slices.
+/// The kubelet restarts a pod of a StatefulSetGrid while there is no cloud, and only the cloud writes slices.
 #[tokio::test]
 async fn pods_that_were_started_anew_without_a_cloud_are_found_at_their_new_address() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
@@ -116,7 +116,7 @@ async fn pods_that_were_started_anew_without_a_cloud_are_found_at_their_new_addr
     let agent = Agent::start(folder.path(), &cloud, false).await;
     found_at("10.0.0.9", &agent, &hosts).await;
 
-    // With a cloud it is the same, and what the cloud then makes of it agrees.
+    // With a cloud the result is the same, and the cloud's slices agree.
     cloud.set_away(false);
     agent.connects().await;
     wait_for("an empty outbox", DEADLINE, async || agent.status.look().reports_waiting == 0).await;
@@ -125,7 +125,7 @@ async fn pods_that_were_started_anew_without_a_cloud_are_found_at_their_new_addr
     agent.stop().await;
 }
 
-/// Says what a kubelet says of a pod that it has started anew.
+/// Reports a restarted pod as a kubelet does.
 async fn starts_anew(agent: &Agent, address: &str) {
     let status = json!({"status": {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]}});
     let path = "/api/v1/namespaces/default/pods/db-a-0/status";
@@ -151,7 +151,7 @@ fn with_grid(cloud: &FakeCloud, pods: &[(&str, &str, &str)]) {
     cloud.put(&slice, "e1", &body, &[]);
 }
 
-/// Where the one endpoint is for clients of the wrapper, and the pod by its uniform name.
+/// Waits until the endpoint in the wrapper and the pod's uniform name have this address.
 async fn found_at(address: &str, agent: &Agent, hosts: &Path) {
     let path = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/db-1";
     wait_for(&format!("{address} in the slice"), DEADLINE, async || {

@@ -1,25 +1,25 @@
-//! Names outside the cluster domain.
+//! Queries for names outside the cluster domain.
 
 use tombolo_testkit::bind_both;
 
 use super::*;
 
-/// What another server does with a question.
+/// How an upstream server of a test answers.
 #[derive(Clone, Copy)]
 enum Manner {
     Answers,
     IsSilent,
-    /// Leaves everything out over UDP.
+    /// Truncates every answer over UDP.
     Truncates,
-    /// First sends answers to other questions.
+    /// First sends answers that do not match the query.
     Misleads,
-    /// Sends more than was asked for.
+    /// Repeats its record 200 times.
     Floods,
     /// Sends records whose owner is a name that never ends.
     Loops,
 }
 
-/// A server that answers one address to every question; gives where it listens.
+/// A server that answers every query with one address; returns where it listens.
 async fn server(manner: Manner, address: &'static str) -> SocketAddr {
     let (udp, tcp) = bind_both().unwrap();
     let (udp, tcp) = (UdpSocket::from_std(udp).unwrap(), TcpListener::from_std(tcp).unwrap());
@@ -76,7 +76,7 @@ async fn server(manner: Manner, address: &'static str) -> SocketAddr {
     here
 }
 
-/// Length of the record with which a client says what it can take.
+/// Length of the OPT record.
 fn edns_len(asked: &Message) -> usize {
     if asked.edns.is_some() { 11 } else { 0 }
 }
@@ -126,7 +126,7 @@ async fn the_next_server_is_asked_when_one_is_silent() {
     let other = server(Manner::Answers, "192.0.2.2").await;
     let running = Running::with_cluster(&[silent, other]).await;
     assert_eq!(addresses(&running.ask("www.example", RecordType::A).await), ["192.0.2.2"]);
-    // From then on it is the first one.
+    // From then on it is tried first.
     let began = tokio::time::Instant::now();
     for _ in 0..10 {
         assert_eq!(addresses(&running.ask("www.example", RecordType::A).await), ["192.0.2.2"]);
@@ -153,9 +153,9 @@ async fn what_does_not_fit_is_asked_for_over_tcp() {
     let running = Running::with_cluster(&[other]).await;
     let asked = question("www.example", RecordType::A);
     let cut = Message::from_vec(&running.send(&asked.to_vec().unwrap()).await).unwrap();
-    assert!(cut.metadata.truncation, "the client is told");
+    assert!(cut.metadata.truncation, "the truncation bit is set");
     assert_eq!(addresses(&running.ask_over_tcp(&asked).await), ["192.0.2.1"]);
-    // Nobody else would follow an alias over TCP.
+    // The truncated answer makes this server follow the alias over TCP.
     running.until_code("out.shop.svc.cluster.local", ResponseCode::NoError).await;
     assert_eq!(addresses(&running.ask("out.shop.svc.cluster.local", RecordType::A).await), ["192.0.2.1"]);
 }
@@ -196,7 +196,7 @@ async fn what_other_servers_send_is_bounded_and_cannot_loop() {
     for (asked, most) in [(&plain, 512), (&greedy, usize::from(message::UDP_PAYLOAD_MAX))] {
         let answer = running.send(&asked.to_vec().unwrap()).await;
         assert!(answer.len() <= most, "{} bytes", answer.len());
-        assert!(Message::from_vec(&answer).unwrap().metadata.truncation, "the client is told");
+        assert!(Message::from_vec(&answer).unwrap().metadata.truncation, "the truncation bit is set");
     }
     let loops = server(Manner::Loops, "192.0.2.1").await;
     let running = Running::with_cluster(&[loops]).await;

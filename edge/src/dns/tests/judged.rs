@@ -1,4 +1,4 @@
-//! What one client's questions say of the servers, and of the answers to others.
+//! One client's queries must not affect the choice of servers or the answers to other clients.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -15,15 +15,15 @@ use super::*;
 
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Servers without sockets: they answer at once, or never.
+/// Servers without sockets, which answer at once or never.
 #[derive(Debug, Default)]
 struct Servers {
-    /// What somebody's own server never answers.
+    /// Names that the first server never answers, and the second one answers with SERVFAIL.
     slow: Mutex<HashSet<String>>,
     away: Mutex<HashSet<SocketAddr>>,
-    /// What the first server alone never answers.
+    /// Names that only the first server never answers.
     deaf: Mutex<HashSet<String>>,
-    /// The last that was asked by a client.
+    /// The server that last received a client query.
     asked_last: Mutex<Option<SocketAddr>>,
 }
 
@@ -42,7 +42,7 @@ impl Exchange for Fake {
         if question.record_type() == RecordType::A {
             *self.0.asked_last.lock() = Some(server);
         }
-        // The second server says of slow names that it could not find out.
+        // The second server answers slow names with SERVFAIL.
         let gave_up = self.0.slow.lock().contains(&name);
         let is_deaf = self.0.deaf.lock().contains(&name);
         if self.0.away.lock().contains(&server) || ((gave_up || is_deaf) && server == FIRST) {
@@ -73,7 +73,7 @@ fn forwarder(servers: &[SocketAddr]) -> (Arc<Forwarder>, Fake) {
     (Arc::new(forwarder), fake)
 }
 
-/// What a client is told, and after how long.
+/// The answer to a client, and how long it took.
 async fn ask(forwarder: &Forwarder, client: u8, name: &str) -> (Result<Outcome, Failure>, Duration) {
     let packet = question(name, RecordType::A).to_vec().unwrap();
     let Packet::Question(question) = read(&packet) else { panic!("no question") };
@@ -95,16 +95,16 @@ async fn a_name_that_nobody_answers_makes_no_other_answer_stale() {
     assert_eq!(ask(&forwarder, 2, "new.example").await, (Err(Failure::NoAnswer), PATIENCE));
     let (told, waited) = ask(&forwarder, 2, "slow.example").await;
     assert_eq!((told, waited > AT_ONCE), (Ok(Outcome::Stale), true));
-    // Of the name itself that is remembered, of others it says nothing.
+    // The failure is remembered for this name and does not affect others.
     assert_eq!(ask(&forwarder, 1, "slow.example").await, (Ok(Outcome::Stale), AT_ONCE));
     assert_eq!(ask(&forwarder, 1, "honest.example").await, (Ok(Outcome::Forwarded), AT_ONCE));
-    // It is asked again in time.
+    // The query is repeated later.
     tokio::time::advance(cache::RECHECK).await;
     fake.0.slow.lock().clear();
     assert_eq!(ask(&forwarder, 1, "slow.example").await, (Ok(Outcome::Forwarded), AT_ONCE));
 }
 
-/// The first server cannot find a name out and lets it go unanswered; the second one can.
+/// The first server does not answer a name; the second one does.
 #[tokio::test(start_paused = true)]
 async fn an_old_answer_keeps_nobody_from_the_second_server() {
     let (forwarder, fake) = forwarder(&[FIRST, SECOND]);
@@ -129,15 +129,15 @@ async fn where_a_server_is_away_is_no_clients_word() {
         fake.0.slow.lock().insert(format!("{name}."));
         assert_eq!(ask(&forwarder, 2, &name).await, (Ok(Outcome::Forwarded), PATIENCE));
         assert_eq!(ask(&forwarder, 1, &format!("n{number}.example")).await.1, AT_ONCE);
-        assert_eq!(*fake.0.asked_last.lock(), Some(FIRST), "the first server is there, and stays the first");
+        assert_eq!(*fake.0.asked_last.lock(), Some(FIRST), "the first server is up and stays the first");
     }
-    // One that is away is found out, and nobody waits for it.
+    // A server that is down is detected, and clients do not wait for it.
     fake.0.away.lock().insert(FIRST);
     assert_eq!(ask(&forwarder, 1, "a.example").await, (Ok(Outcome::Forwarded), PATIENCE));
     tokio::time::sleep(loops::PROBE_PAUSE + PATIENCE).await;
     assert_eq!(ask(&forwarder, 1, "b.example").await, (Ok(Outcome::Forwarded), AT_ONCE));
     assert_eq!(*fake.0.asked_last.lock(), Some(SECOND));
-    // So is one that has come back.
+    // A server that is back is detected as well.
     fake.0.away.lock().clear();
     tokio::time::sleep(loops::PROBE_PAUSE * 2).await;
     assert_eq!(ask(&forwarder, 1, "c.example").await, (Ok(Outcome::Forwarded), AT_ONCE));

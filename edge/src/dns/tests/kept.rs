@@ -1,4 +1,4 @@
-//! Answers that are kept, servers that lead back, clients that take too much, and private addresses.
+//! Tests of cached answers, forwarding loops, greedy clients and private addresses.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -8,13 +8,13 @@ use tombolo_testkit::bind_both;
 use super::metrics::Outcome;
 use super::*;
 
-/// A server that is told what to do.
+/// A server whose behaviour the test sets.
 #[derive(Default)]
 struct Manner {
     asked: AtomicUsize,
     silent: AtomicBool,
     fails: AtomicBool,
-    /// Whom it asks instead of answering.
+    /// The server that it forwards to instead of answering.
     asks: Mutex<Option<SocketAddr>>,
 }
 
@@ -24,7 +24,7 @@ impl Manner {
     }
 }
 
-/// Answers one address that is good for `ttl` seconds, and leaves questions for other types out of what it counts.
+/// Answers with one address that is fresh for `ttl` seconds, and does not count queries for other types.
 async fn server(ttl: u32) -> (SocketAddr, Arc<Manner>) {
     let manner = Arc::<Manner>::default();
     let (udp, _) = bind_both().unwrap();
@@ -102,10 +102,10 @@ async fn while_nobody_answers_old_answers_are_given_and_nobody_waits_twice() {
         answer.answers[0].ttl == cache::STALE_TTL
     };
     while !stale().await {
-        assert!(began.elapsed() < DEADLINE, "it never becomes too old");
+        assert!(began.elapsed() < DEADLINE, "the answer never becomes stale");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    // From now on nobody is waited for.
+    // From now on no server is waited for.
     let began = tokio::time::Instant::now();
     for _ in 0..10 {
         assert!(stale().await);
@@ -129,11 +129,11 @@ async fn a_server_that_cannot_say_is_no_better_than_a_silent_one() {
     manner.fails.store(true, Ordering::SeqCst);
     let began = tokio::time::Instant::now();
     while given().await != cache::STALE_TTL {
-        assert!(began.elapsed() < DEADLINE, "it never becomes too old");
+        assert!(began.elapsed() < DEADLINE, "the answer never becomes stale");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     manner.fails.store(false, Ordering::SeqCst);
-    assert_eq!(given().await, 1, "it is asked each time");
+    assert_eq!(given().await, 1, "the server is queried each time");
 }
 
 #[tokio::test]
@@ -145,13 +145,13 @@ async fn a_server_that_leads_back_here_is_found_and_not_asked() {
     *told.asks.lock() = Some("127.0.0.1:9".parse().unwrap());
     let running = Running::with_cluster(&[looping, other]).await;
     *told.asks.lock() = Some(running.address);
-    // What looks like a loop is looked into at once, and the first try may have come before the server knew whom to ask.
+    // A suspected loop is probed at once, and the first probe may have come before the server knew where to forward.
     let deadline = tokio::time::Instant::now() + DEADLINE;
     while running.metrics.told(Outcome::Looped) == 0 {
         assert!(tokio::time::Instant::now() < deadline, "the loop is not found");
         running.ask("www.example", RecordType::A).await;
     }
-    // What was under way goes round to its end.
+    // Queries in flight go round until they end.
     loop {
         let around = told.asked();
         let answer = running.ask("www.example", RecordType::A).await;
@@ -209,12 +209,12 @@ async fn what_private_addresses_are_called_is_asked_nowhere() {
         for record_type in [RecordType::PTR, RecordType::A, RecordType::TXT] {
             let answer = running.ask(name, record_type).await;
             assert_eq!(answer.metadata.response_code, code, "{name} {record_type}");
-            let soa = answer.authorities.first().expect("a denial that can be kept");
+            let soa = answer.authorities.first().expect("a cacheable denial");
             assert!(answer.answers.is_empty() && soa.record_type() == RecordType::SOA, "{name}");
         }
     }
     assert_eq!(manner.asked(), 0, "nothing has left the node");
-    // Services have their names, and the rest of the world is asked.
+    // Reverse lookups of Services are answered, and public addresses are forwarded.
     let service = running.ask("1.0.96.10.in-addr.arpa", RecordType::PTR).await;
     assert_eq!(service.answers.len(), 1, "{service:?}");
     running.ask("8.8.8.8.in-addr.arpa", RecordType::A).await;

@@ -1,4 +1,4 @@
-//! What is no question, and questions that are not answered.
+//! Packets that are not queries, and queries that are not answered.
 
 use super::*;
 
@@ -8,7 +8,7 @@ async fn what_is_no_question_is_refused_by_its_code() {
     let code = async |message: &Message| {
         let answer = Message::from_vec(&running.send(&message.to_vec().unwrap()).await).unwrap();
         assert_eq!(answer.metadata.id, message.metadata.id);
-        // Two names have the same code.
+        // Two response codes have the same number.
         u16::from(answer.metadata.response_code)
     };
     let is = |code: ResponseCode| u16::from(code);
@@ -34,11 +34,11 @@ async fn what_is_no_question_is_refused_by_its_code() {
     assert_eq!(
         code(&question("example.org", RecordType::A)).await,
         is(ResponseCode::Refused),
-        "nobody to ask"
+        "no upstream server"
     );
 }
 
-/// A question whose header says these counts, with these bytes after it.
+/// A query with these counts in its header, followed by these bytes.
 fn packet(counts: [u8; 4], rest: &[u8]) -> Vec<u8> {
     let [questions, answers, authorities, additionals] = counts;
     let head = [7, 9, 1, 0, 0, questions, 0, answers, 0, authorities, 0, additionals];
@@ -75,7 +75,7 @@ async fn names_that_never_end_are_malformed() {
             (ResponseCode::FormErr, 0x0709),
             "{what}"
         );
-        assert!(reply.queries.is_empty(), "{what}: nothing of it is repeated");
+        assert!(reply.queries.is_empty(), "{what}: the question is not repeated");
     }
     assert_eq!(addresses(&running.ask("web.shop.svc.cluster.local", RecordType::A).await), ["10.96.0.1"]);
 }
@@ -90,7 +90,7 @@ async fn answers_and_fragments_are_not_answered() {
     socket.send(&reply.to_vec().unwrap()).await.unwrap();
     socket.send(&[1, 2, 3]).await.unwrap();
     socket.send(&[]).await.unwrap();
-    // The one that is a question is the one that is answered.
+    // Only the valid query is answered.
     let last = question("web.shop.svc.cluster.local", RecordType::A);
     socket.send(&last.to_vec().unwrap()).await.unwrap();
     let mut buffer = [0; 512];
@@ -115,12 +115,12 @@ async fn idle_and_greedy_connections_are_bounded() {
     for _ in 0..serve::CONNECTIONS_MAX {
         idle.push(TcpStream::connect(running.address).await.unwrap());
     }
-    // One more is closed; datagrams are answered meanwhile.
+    // A further connection is closed; datagrams are answered meanwhile.
     let mut more = TcpStream::connect(running.address).await.unwrap();
     let closed = tokio::time::timeout(DEADLINE, more.read(&mut [0; 1])).await.expect("it is closed");
     assert!(matches!(closed, Ok(0) | Err(_)), "{closed:?}");
     assert_eq!(addresses(&running.ask("web.shop.svc.cluster.local", RecordType::A).await), ["10.96.0.1"]);
-    // A question that is too long ends its connection.
+    // A query that is too long ends its connection.
     let mut greedy = idle.remove(0);
     greedy.write_u16(u16::MAX).await.unwrap();
     let closed = tokio::time::timeout(DEADLINE, greedy.read(&mut [0; 1])).await.expect("it is closed");
@@ -173,7 +173,7 @@ async fn refusals_are_counted_by_their_reason() {
 }
 
 proptest! {
-    /// Nothing that a client sends makes more than one answer, a large one, or a panic.
+    /// No packet causes more than one answer, a large answer, or a panic.
     #[test]
     fn garbage_is_refused_or_dropped(packet in prop::collection::vec(any::<u8>(), 0..600)) {
         if let serve::Step::Send(answer) = server().step(&packet, message::Transport::Udp, LOCAL) {
@@ -183,7 +183,7 @@ proptest! {
         }
     }
 
-    /// A question with bytes changed is no worse.
+    /// The same for a query with changed bytes.
     #[test]
     fn damaged_questions_are_answered_or_refused(
         at in prop::collection::vec((0usize..44, any::<u8>()), 1..6),

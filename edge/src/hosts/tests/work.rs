@@ -1,4 +1,4 @@
-//! What changes cost: how often the store is asked.
+//! Tests of the cost of changes: how often the store is read.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,10 @@ use tombolo_proto::object::Resource;
 
 use super::*;
 
-/// Longer than changes are held back and gathered.
+/// Longer than the time for which changes are gathered.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// A store that counts what it is asked.
+/// A store that counts its reads.
 struct Counting {
     inner: MemoryStore,
     asked: Mutex<BTreeMap<String, usize>>,
@@ -27,7 +27,7 @@ impl Counting {
         *self.asked.lock().entry(format!("{what} {}", resource.name)).or_default() += 1;
     }
 
-    /// What was asked since this was last called, after all changes are taken.
+    /// The reads since the last call, once all changes are processed.
     async fn take(&self) -> BTreeMap<String, usize> {
         tokio::time::sleep(QUIET).await;
         std::mem::take(&mut *self.asked.lock())
@@ -84,7 +84,7 @@ async fn without_a_grid_nothing_is_read_whatever_changes() {
     assert_eq!(
         first.keys().collect::<Vec<_>>(),
         ["list statefulsetgrids"],
-        "there are none, and nothing else counts"
+        "without grids nothing else is read"
     );
     for (part, name, object) in [
         (Part::Nodes, "n2", node("a")),
@@ -96,7 +96,7 @@ async fn without_a_grid_nothing_is_read_whatever_changes() {
         put(&store, part, name, object).await;
         assert_eq!(counting.take().await, asked(&[]), "{part:?} {name}");
     }
-    // And the first grid finds everything as it is now.
+    // The first grid then sees the current state.
     put(&store, Part::Grids, "db", grid()).await;
     put(&store, Part::Services, "db", service("zone")).await;
     put(&store, Part::Nodes, "n1", node("a")).await;
@@ -110,7 +110,7 @@ async fn a_change_costs_what_it_changes() {
     let (publisher, counting) = start(&store);
     publisher.says(OF_A).await;
     counting.take().await;
-    // What no grid of this node's depends on.
+    // Changes that do not affect grids of this node's units.
     let mut elsewhere = slice(&["other-0=10.0.0.7@n1"]);
     elsewhere["metadata"]["labels"]["kubernetes.io/service-name"] = "other".into();
     let mut heartbeat = node("a");
@@ -129,11 +129,11 @@ async fn a_change_costs_what_it_changes() {
         put(&store, part, name, object).await;
         assert_eq!(counting.take().await, asked(&[]), "{part:?} {name}");
     }
-    // One of the grid's Service: that Service and its slices, and no list.
+    // A slice of the grid's Service: only the Service and its slices are read, without a list.
     put(&store, Part::Slices, "db-1", slice(&["db-a-0=10.0.0.3@n1"])).await;
     assert_eq!(counting.take().await, asked(&[("get endpointslices", 1), ("get services", 1)]));
     publisher.says("10.0.0.3 db-0.db.shop.svc.cluster.local\n").await;
-    // A node that comes into the unit.
+    // A node that joins the unit.
     put(&store, Part::Slices, "db-1", slice(&["db-a-0=10.0.0.3@n1", "db-a-1=10.0.0.4@n2"])).await;
     publisher.says("10.0.0.3 db-0.db.shop.svc.cluster.local\n").await;
     counting.take().await;
@@ -141,7 +141,7 @@ async fn a_change_costs_what_it_changes() {
     assert_eq!(counting.take().await, asked(&[("get endpointslices", 1), ("get services", 1)]));
     let two = "10.0.0.3 db-0.db.shop.svc.cluster.local\n10.0.0.4 db-1.db.shop.svc.cluster.local\n";
     publisher.says(two).await;
-    // A slice that goes over to another Service.
+    // A slice that moves to another Service.
     let mut other = slice(&["db-a-0=10.0.0.3@n1"]);
     other["metadata"]["labels"]["kubernetes.io/service-name"] = "other".into();
     put(&store, Part::Slices, "db-1", other).await;
@@ -160,7 +160,7 @@ async fn names_follow_whose_the_stateful_sets_are() {
     publisher.says("").await;
     put(&store, Part::Grids, "db", grid()).await;
     publisher.says(OF_A).await;
-    // In another unit another entry decides.
+    // In another unit another entry of `owned` decides.
     let mut of_a = grid();
     of_a["status"]["owned"] = json!(["a"]);
     put(&store, Part::Grids, "db", of_a).await;

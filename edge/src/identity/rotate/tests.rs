@@ -15,11 +15,11 @@ struct Virtual {
     start: Instant,
     /// How far the wall clock was set ahead.
     ahead: Arc<Mutex<Duration>>,
-    /// How far it is before the cloud's.
+    /// How far the wall clock is ahead of the cloud's.
     before_cloud: Duration,
-    /// When renewal was asked for, on the virtual clock.
+    /// When renewal was requested, on the virtual clock.
     asked: Arc<Mutex<Vec<Duration>>>,
-    /// How many attempts fail before one works.
+    /// How many attempts fail before one succeeds.
     failures: Arc<Mutex<u32>>,
 }
 
@@ -40,7 +40,7 @@ impl Virtual {
         identity_valid(&NodeId::parse("edge-a").unwrap(), now, now + LIFE)
     }
 
-    /// Runs the rotation for a while, from a certificate that begins now; whether another one was told about.
+    /// Runs the rotation for a while, with a certificate that begins now; returns whether a new one was published.
     async fn run(&self, seed: u64, time: Duration) -> bool {
         self.run_with(self.certificate(), seed, time).await
     }
@@ -84,7 +84,7 @@ async fn renewal_is_at_a_jittered_fraction_of_the_life() {
     let mut moments = Vec::new();
     for seed in 0..20 {
         let cloud = Virtual::new();
-        assert!(cloud.run(seed, LIFE).await, "the new one is told about");
+        assert!(cloud.run(seed, LIFE).await, "the new one is published");
         let asked = cloud.asked.lock().clone();
         assert_eq!(asked.len(), 1, "once in a life: {asked:?}");
         let fraction = asked[0].as_secs_f64() / LIFE.as_secs_f64();

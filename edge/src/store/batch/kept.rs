@@ -1,15 +1,15 @@
-//! Answers of the cloud to questions about single objects, which nothing else brings: what is kept of them, and for how long.
+//! Kept answers of the cloud to requests for single objects that are not delivered otherwise.
 
 use redb::ReadableTable;
 use tombolo_proto::object::ObjectKey;
 
 use super::super::error::{WriteError, storage};
-use super::super::kept::{BYTES_MAX, EVENTS_MAX, OBJECTS_MAX, SCOPE};
+use super::super::kept::{BYTES_MAX, EVENTS_MAX, OBJECTS_MAX, SUBSCRIPTION};
 use super::super::row::{ObjectRow, State};
 use super::super::{ReportKind, keys};
 use super::{Batch, damaged};
 
-/// What is known of one kept answer.
+/// One kept answer.
 struct Entry {
     place: Vec<u8>,
     asked: u64,
@@ -17,27 +17,27 @@ struct Entry {
 }
 
 impl Batch<'_> {
-    /// The cloud has no such object. What sessions keep up to date is left to them.
+    /// Keeps the answer that the cloud has no such object. Objects that sessions keep up to date are left unchanged.
     pub(in crate::store) fn keep_absent(&mut self, key: &ObjectKey) -> Result<(), WriteError> {
         let Some(place) = keys::encode(key) else { return Ok(()) };
-        let mut scopes = match self.row(&place)? {
+        let mut subscriptions = match self.row(&place)? {
             Some(row) if !row.is_left_to_questions() => return Ok(()),
-            row => row.map(|row| row.scopes).unwrap_or_default(),
+            row => row.map(|row| row.subscriptions).unwrap_or_default(),
         };
-        super::add(&mut scopes, SCOPE.0);
-        self.put(&place, &ObjectRow::absent(scopes))?;
+        super::add(&mut subscriptions, SUBSCRIPTION.0);
+        self.put(&place, &ObjectRow::absent(subscriptions))?;
         self.note_question(&place)
     }
 
-    /// What was answered about an object may not be told any more.
+    /// Deletes the kept answer about an object, which may no longer be served.
     pub(in crate::store) fn forget(&mut self, key: &ObjectKey) -> Result<(), WriteError> {
         let Some(place) = keys::encode(key) else { return Ok(()) };
         self.kept.open()?.remove(place.as_slice()).map_err(storage)?;
-        self.delete(SCOPE.0, &place, key)
+        self.delete(SUBSCRIPTION.0, &place, key)
     }
 
-    /// Somebody has asked for what is kept under a key. Whose turn has come lately is not written again: the order has to be
-    /// right only where something is about to go.
+    /// Records a request for a kept object. A recent one is not written again, because the order matters only for the
+    /// oldest answers.
     pub(super) fn note_question(&mut self, place: &[u8]) -> Result<(), WriteError> {
         let Some(row) = self.row(place)? else { return Ok(()) };
         let len = if row.state == State::Absent { 0 } else { row.body.len() as u64 };
@@ -51,8 +51,8 @@ impl Batch<'_> {
         self.fit_kept()
     }
 
-    /// Lets the answers go that were asked for longest ago, until the rest is within its bounds. Events have a bound of their
-    /// own: there are always new ones.
+    /// Deletes the answers with the oldest requests until the rest is within its bounds. Events have their own bound,
+    /// because there are always new ones.
     fn fit_kept(&mut self) -> Result<(), WriteError> {
         let (mut events, mut others) = (Vec::new(), Vec::new());
         for entry in self.kept.open()?.iter().map_err(storage)? {

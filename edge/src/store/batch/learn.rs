@@ -1,5 +1,5 @@
-//! What replies to writes say about objects: kept before the writer is answered
-//! (docs/edge-node.md#what-the-local-api-answers), so that whoever writes reads its own write.
+//! Objects in replies to writes. They are stored before the writer is answered
+//! (docs/edge-node.md#what-the-local-api-answers), so that clients read their own writes.
 
 use bytes::Bytes;
 use tombolo_proto::ids::{CloudRevision, Uid};
@@ -11,14 +11,14 @@ use super::super::{Learned, is_pushed, kept, keys, splice, view};
 use super::Batch;
 
 impl Batch<'_> {
-    /// Keeps a version of an object that came as the reply to a request, when something here wants the object and the
-    /// version is newer than what is held. What the writer is answered: the object under its local revision; none when
-    /// nothing here holds it.
+    /// Stores a version of an object from the reply to a request, if something here needs the object and the version is
+    /// newer than the stored one. Returns the answer to the writer: the object with its local revision; `None` if it is
+    /// not stored here.
     ///
-    /// When something newer is held already, the answer has a local revision that never was: a write that is based on it
-    /// is a conflict, as it must be.
+    /// If a newer version is stored already, the answer has a local revision that never existed, so that a write based
+    /// on it is a conflict, as it must be.
     pub(in crate::store) fn learn(&mut self, learned: &Learned) -> Result<Option<Bytes>, WriteError> {
-        // A row that no inventory can name would end every session.
+        // A row with a key that no inventory can carry would end every session.
         if !tombolo_proto::codec::carries(&learned.key) {
             return Ok(None);
         }
@@ -30,14 +30,14 @@ impl Batch<'_> {
         };
         let old = self.row(&place)?;
         let mut wanted = match &old {
-            Some(row) if row.state != State::Absent => row.scopes.clone(),
+            Some(row) if row.state != State::Absent => row.subscriptions.clone(),
             _ => self.wanting(&learned.key, old.as_ref()),
         };
         if learned.keep {
-            super::add(&mut wanted, kept::SCOPE.0);
+            super::add(&mut wanted, kept::SUBSCRIPTION.0);
         }
-        // To know that the cloud cannot read an object is not to want what somebody else has read.
-        if wanted.iter().all(|scope| unreading(*scope).is_some()) {
+        // A subscription whose object the cloud cannot read must not get what another caller has read.
+        if wanted.iter().all(|subscription| unreading(*subscription).is_some()) {
             return Ok(None);
         }
         let same = old.as_ref().filter(|row| row.state != State::Absent && row.version.uid == uid);
@@ -56,11 +56,19 @@ impl Batch<'_> {
             let base = same.cloned().unwrap_or_else(|| ObjectRow::absent(Vec::new()));
             let state = if base.state == State::Absent { State::Visible } else { base.state };
             let era = self.state.era;
-            let row =
-                ObjectRow { state, version, era, scopes: wanted, body, sealed: false, local: 0, ..base };
+            let row = ObjectRow {
+                state,
+                version,
+                era,
+                subscriptions: wanted,
+                body,
+                sealed: false,
+                local: 0,
+                ..base
+            };
             self.replace(&place, &learned.key, old, row)?;
-        } else if let Some(held) = old.filter(|held| held.scopes != wanted) {
-            self.put(&place, &ObjectRow { scopes: wanted, ..held })?;
+        } else if let Some(held) = old.filter(|held| held.subscriptions != wanted) {
+            self.put(&place, &ObjectRow { subscriptions: wanted, ..held })?;
         }
         if learned.keep {
             self.note_question(&place)?;
@@ -68,11 +76,11 @@ impl Batch<'_> {
         self.answer(&place, learned, revision)
     }
 
-    /// Whether a reply says more than what is held.
+    /// Whether a reply is newer than the stored version.
     fn is_news(&self, held: Option<&ObjectRow>, told: &ObjectVersion) -> bool {
         held.filter(|row| row.state != State::Absent).is_none_or(|held| match held.era == self.state.era {
             true => told.revision > held.version.revision,
-            // Of another history: only another object, and what no session compares, is replaced by an answer.
+            // From another history: an answer replaces only another object, or one that no session compares.
             false => held.version.uid != told.uid || held.is_left_to_questions(),
         })
     }
@@ -90,13 +98,13 @@ impl Batch<'_> {
         splice::stamp(&learned.body, row.local.saturating_sub(1)).map(Some).map_err(WriteError::Rejected)
     }
 
-    /// The scopes that want a new object: complete subscriptions of its whole resource or namespace, and the pushed set
-    /// where a pod refers to what did not exist.
+    /// The subscriptions that want a new object: complete subscriptions of its whole resource or namespace, and the
+    /// pushed set if a pod refers to the object that did not exist.
     pub(super) fn wanting(&self, key: &ObjectKey, old: Option<&ObjectRow>) -> Vec<u32> {
-        let mut wanting = old.map(|row| row.scopes.clone()).unwrap_or_default();
-        for (number, row) in self.scope_rows.iter() {
-            let Some(subscription) = row.subscription.as_ref().filter(|_| row.synced) else { continue };
-            let selection = subscription.selection();
+        let mut wanting = old.map(|row| row.subscriptions.clone()).unwrap_or_default();
+        for (number, row) in self.subscription_rows.iter() {
+            let Some(selected) = row.selection.as_ref().filter(|_| row.synced) else { continue };
+            let selection = selected.selection();
             let whole = selection.label_selector.is_empty() && selection.field_selector.is_empty();
             let here = selection.namespace.is_empty() || selection.namespace == key.namespace();
             if whole && here && selection.resource == *key.resource() {
@@ -106,8 +114,8 @@ impl Batch<'_> {
         wanting
     }
 
-    /// Whether the hash of what came in a reply is that which the cloud would send: it trims by the same rules, and of
-    /// Nodes it drops more than this agent does.
+    /// Whether the hash of an object in a reply equals the one that the cloud would send: the cloud must use the same
+    /// trimming rules, and it removes more from Nodes than this agent does.
     fn is_comparable(&self, key: &ObjectKey) -> bool {
         let nodes = is_pushed(key.resource()) && &*key.resource().name == "nodes";
         self.state.trim_version == splice::TRIM_VERSION && !nodes

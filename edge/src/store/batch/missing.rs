@@ -1,4 +1,5 @@
-//! Objects that pods here refer to, or that are followed, and that do not come: there are none, or the cloud cannot read them.
+//! Referenced or followed objects that the cloud does not deliver, because they do not exist or the cloud cannot read
+//! them.
 
 use tombolo_proto::ids::CloudRevision;
 use tombolo_proto::object::ObjectKey;
@@ -8,45 +9,51 @@ use super::super::row::{ObjectRow, State, unread_by};
 use super::Batch;
 
 impl Batch<'_> {
-    /// The cloud has no such object.
-    pub(super) fn absent(&mut self, scope: u32, place: &[u8], key: &ObjectKey) -> Result<(), WriteError> {
+    /// Records that the cloud has no such object.
+    pub(super) fn absent(
+        &mut self,
+        subscription: u32,
+        place: &[u8],
+        key: &ObjectKey,
+    ) -> Result<(), WriteError> {
         let old = self.row(place)?;
-        let mut scopes = old.as_ref().map(|row| row.scopes.clone()).unwrap_or_default();
-        super::add(&mut scopes, scope);
+        let mut subscriptions = old.as_ref().map(|row| row.subscriptions.clone()).unwrap_or_default();
+        super::add(&mut subscriptions, subscription);
         if let Some(row) = old.filter(|row| row.state != State::Absent) {
             if row.state == State::Visible {
-                self.publish_deletion(key, &row, &row.scopes)?;
+                self.publish_deletion(key, &row, &row.subscriptions)?;
             }
             self.forget_answers(key, &row)?;
         }
         self.uncover(place)?;
-        self.put(place, &ObjectRow::absent(scopes))
+        self.put(place, &ObjectRow::absent(subscriptions))
     }
 
-    /// The cloud cannot read an object that a scope wants. What the scope holds of it stays; what belongs to another history is
-    /// older than anything that the cloud will send in this one.
-    pub(super) fn unreadable(&mut self, scope: u32, place: &[u8]) -> Result<(), WriteError> {
+    /// Records that the cloud cannot read an object that a subscription wants. A stored version of the subscription
+    /// stays. If it belongs to another history, it counts as older than everything that the cloud will send in this
+    /// one.
+    pub(super) fn unreadable(&mut self, subscription: u32, place: &[u8]) -> Result<(), WriteError> {
         let mut row = self.row(place)?.unwrap_or_else(|| ObjectRow::absent(Vec::new()));
-        if row.state != State::Absent && row.scopes.contains(&scope) {
+        if row.state != State::Absent && row.subscriptions.contains(&subscription) {
             if row.era != self.state.era {
                 row.era = self.state.era;
                 row.version.revision = CloudRevision(0);
             }
             return self.put(place, &row);
         }
-        row.scopes.retain(|other| *other != scope);
-        super::add(&mut row.scopes, unread_by(scope));
+        row.subscriptions.retain(|other| *other != subscription);
+        super::add(&mut row.subscriptions, unread_by(subscription));
         self.put(place, &row)
     }
 
-    /// The scope does not want it any more. Its readers have seen nothing of it.
+    /// Forgets an unreadable object that the subscription no longer wants. Its readers have never seen it.
     pub(super) fn forget_unreadable(
         &mut self,
-        scope: u32,
+        subscription: u32,
         place: &[u8],
         mut row: ObjectRow,
     ) -> Result<(), WriteError> {
-        row.scopes.retain(|other| *other != unread_by(scope));
-        if row.scopes.is_empty() { self.remove(place, row.state) } else { self.put(place, &row) }
+        row.subscriptions.retain(|other| *other != unread_by(subscription));
+        if row.subscriptions.is_empty() { self.remove(place, row.state) } else { self.put(place, &row) }
     }
 }

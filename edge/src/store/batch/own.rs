@@ -1,4 +1,4 @@
-//! Writes that this node decides itself.
+//! Writes that this node accepts itself.
 
 use redb::ReadableTable;
 use tombolo_proto::ids::CloudRevision;
@@ -13,13 +13,14 @@ use super::super::{kept, keys};
 use super::Batch;
 
 impl Batch<'_> {
-    /// Writes a version and its report, unless something has come in between.
+    /// Writes a version and its report, unless another write came first.
     pub(in crate::store) fn accept(&mut self, write: &OwnWrite) -> Result<Accepted, WriteError> {
         let rejected = |why: String| WriteError::Rejected(why);
         if write.body.len() > limits::OBJECT_LEN_MAX {
             return Err(rejected(format!("{} is larger than {} bytes", write.key, limits::OBJECT_LEN_MAX)));
         }
-        let place = keys::encode(&write.key).ok_or_else(|| rejected(format!("{} is no name", write.key)))?;
+        let place =
+            keys::encode(&write.key).ok_or_else(|| rejected(format!("{} is not a valid name", write.key)))?;
         let old = self.row(&place)?;
         let seen = old.as_ref().filter(|row| row.state == State::Visible);
         match (write.expected, seen) {
@@ -40,7 +41,7 @@ impl Batch<'_> {
             return Ok(Accepted::Overtaken);
         }
         let row = ObjectRow { body: write.body.clone(), sealed: false, local: 0, ..base };
-        let in_kept = row.scopes.contains(&kept::SCOPE.0);
+        let in_kept = row.subscriptions.contains(&kept::SUBSCRIPTION.0);
         self.replace(&place, &write.key, old, row)?;
         if in_kept {
             self.note_question(&place)?;
@@ -49,17 +50,17 @@ impl Batch<'_> {
         Ok(Accepted::Stored(self.stored(&write.key, &row)?))
     }
 
-    /// The row of an object that the cloud has not heard of.
+    /// The row of an object that the cloud does not know.
     fn unconfirmed(&self, write: &OwnWrite, old: Option<&ObjectRow>) -> Result<ObjectRow, WriteError> {
-        let mut scopes = self.wanting(&write.key, old);
-        super::add(&mut scopes, kept::SCOPE.0);
+        let mut subscriptions = self.wanting(&write.key, old);
+        super::add(&mut subscriptions, kept::SUBSCRIPTION.0);
         let version =
             ObjectVersion { uid: write.uid.clone(), revision: CloudRevision(0), hash: ContentHash(0) };
         let era = self.state.era;
-        Ok(ObjectRow { state: State::Visible, version, era, ..ObjectRow::absent(scopes) })
+        Ok(ObjectRow { state: State::Visible, version, era, ..ObjectRow::absent(subscriptions) })
     }
 
-    /// Puts a report in the place of the one that it was made after; false when another one waits.
+    /// Replaces the report that this one was made from. Returns false if another one waits.
     fn succeed(&mut self, report: &Report, replaced: Option<u64>) -> Result<bool, WriteError> {
         let slot = outbox::slot(report.kind, &report.key);
         let slot = slot.ok_or_else(|| WriteError::Rejected(format!("{} cannot be reported", report.key)))?;

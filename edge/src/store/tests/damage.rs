@@ -1,4 +1,4 @@
-//! Disks that refuse, files that are damaged, and code that gives up on them.
+//! Disk errors, damaged files, and panics of the database code.
 
 use std::cell::Cell;
 use std::io;
@@ -10,7 +10,7 @@ use super::*;
 
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// Errors of the system that say nothing about the content of a file: EIO, ENOMEM, EACCES, ENFILE, EMFILE, EROFS.
+/// System errors that are not about the content of a file: EIO, ENOMEM, EACCES, ENFILE, EMFILE, EROFS.
 const REFUSALS: [i32; 6] = [5, 12, 13, 23, 24, 30];
 
 fn report(name: &str) -> Report {
@@ -39,7 +39,7 @@ async fn a_disk_that_refuses_at_opening_never_costs_the_store() {
     store.close().await;
     drop(store);
     let mut refused = 0;
-    // For good, or for one operation: the next one says nothing of the one before.
+    // Permanently, or for one operation only, after which the next ones succeed.
     for (errno, once) in REFUSALS.into_iter().flat_map(|errno| [(errno, false), (errno, true)]) {
         for operations in (0..40).chain([60, 100, 150]) {
             if once {
@@ -56,7 +56,7 @@ async fn a_disk_that_refuses_at_opening_never_costs_the_store() {
                 Err(error) => {
                     refused += 1;
                     assert!(matches!(error, OpenError::Storage(_)) && error.may_pass(), "{errno}: {error:?}");
-                    assert!(error.to_string().contains("kept as it is"), "{error}");
+                    assert!(error.to_string().contains("kept unchanged"), "{error}");
                 }
             }
             assert_eq!(disk.times_set_aside(), 0, "{errno} after {operations}");
@@ -92,7 +92,7 @@ fn what_may_pass_is_tried_again_and_nothing_else() {
     assert!(tried(&|| io(io::ErrorKind::OutOfMemory), 2).0);
 }
 
-/// Changes the file of a closed store as no program of ours would.
+/// Changes the file of a closed store in a way that no program of ours does.
 fn tamper(path: &Path, change: impl FnOnce(&redb::WriteTransaction)) {
     let db = Database::open(path).unwrap();
     let txn = db.begin_write().unwrap();
@@ -114,7 +114,7 @@ impl Damaged {
         let path = folder.path().join("store.redb");
         let store = Self::open_at(&path).store;
         store.welcome(welcome(1)).await.unwrap();
-        store.caught_up(ScopeId::NODE, epoch(1), CloudRevision(1)).await.unwrap();
+        store.caught_up(SubscriptionId::NODE, epoch(1), CloudRevision(1)).await.unwrap();
         store.attest(vec![4; 49].into());
         fill(&store).await;
         let (id, revision) = (store.standing().unwrap().store, store.revision());
@@ -148,13 +148,13 @@ async fn a_row_that_cannot_be_read_costs_itself_alone() {
     let standing = store.standing().unwrap();
     assert_eq!((standing.store, standing.epoch, standing.synced), (damaged.id, None, false));
     assert_eq!(standing.attestation, [4; 49].as_slice(), "it is true whatever else is lost");
-    // What is missing may exist: nobody may take a list for the whole.
+    // A missing object may exist, so no list may count as complete.
     let list = store.list(key("pods", "x").resource(), None);
     assert!(matches!(list, Err(StoreError::NotSynced { .. })), "{list:?}");
     assert!(store.revision() >= damaged.revision, "local revisions do not go back");
-    // What the cloud sends is newer than what was saved, also an older version: nobody has compared its content, and the
-    // hash that was stored with it says nothing of it.
-    let saved = store.inventory(ScopeId::NODE).unwrap();
+    // Everything that the cloud sends counts as newer than the salvaged objects, even an older version: their content
+    // was not compared, and the stored hash may not match it.
+    let saved = store.inventory(SubscriptionId::NODE).unwrap();
     let hash = |entry: &InventoryEntry| match &entry.held {
         Held::Present(version) => version.hash,
         other => panic!("{other:?}"),
@@ -165,7 +165,7 @@ async fn a_row_that_cannot_be_read_costs_itself_alone() {
     let before = store.visible(&kept).unwrap().unwrap().revision;
     apply(&store, &[upsert(&kept, "u1", 4, &[]), upsert(&lost, "u1", 5, &[])]).await;
     assert!(store.visible(&kept).unwrap().unwrap().revision > before);
-    store.caught_up(ScopeId::NODE, epoch(1), CloudRevision(7)).await.unwrap();
+    store.caught_up(SubscriptionId::NODE, epoch(1), CloudRevision(7)).await.unwrap();
     assert_eq!(store.list(kept.resource(), None).unwrap().items.len(), 20);
     store.close().await;
     drop(store);
@@ -204,7 +204,7 @@ async fn whatever_is_left_of_a_damaged_file_is_saved() {
         let opened = Store::open_on(Box::new(disk.clone()), Sealer::new(&KEY), LogBounds::default()).unwrap();
         let counts = opened.store.counts().unwrap();
         let Some(told) = opened.set_aside else {
-            // Damage in unused space is none.
+            // Damage in unused space does not count.
             assert_eq!((counts.visible, counts.reports), (21, 1), "seed {seed}: damage was not noticed");
             continue;
         };
@@ -216,7 +216,7 @@ async fn whatever_is_left_of_a_damaged_file_is_saved() {
         if counts.visible < 21 {
             assert!(!standing.synced, "seed {seed}: {told}");
         }
-        // It is a store like any other.
+        // The new store works like any other.
         opened.store.welcome(welcome(1)).await.unwrap();
         apply(&opened.store, &[upsert(&key("configmaps", "m00"), "u1", 5, &[])]).await;
     }

@@ -1,4 +1,4 @@
-//! A store of schema 1, kept in the repository: every later version must open it with everything in it.
+//! A store of schema 1 in the repository. Every later version must open it with all of its content.
 
 use super::*;
 
@@ -10,7 +10,7 @@ const LEN_MAX: usize = 64 * 1024 * 1024;
 
 async fn fill(store: &Store) {
     store.welcome(welcome(1)).await.unwrap();
-    store.caught_up(ScopeId::NODE, epoch(1), CloudRevision(40)).await.unwrap();
+    store.caught_up(SubscriptionId::NODE, epoch(1), CloudRevision(40)).await.unwrap();
     let (map, secret, gone) = (key("configmaps", "app"), key("secrets", "token"), key("configmaps", "gone"));
     apply(store, &[upsert(&map, "u1", 10, &[]), upsert(&secret, "u2", 11, &[]), absent(&gone)]).await;
     apply(store, &[upsert(&key("pods", "web"), "u3", 12, &[map.clone(), secret.clone(), gone])]).await;
@@ -46,9 +46,9 @@ async fn a_store_of_version_1_opens_with_everything_in_it() {
     assert_eq!(value(&store.get(&key("secrets", "token")).unwrap().unwrap())["data"]["at"], "11");
     assert_eq!(value(&store.get(&key("pods", "web")).unwrap().unwrap())["status"]["phase"], "Pending");
     assert_eq!(store.get(&key("configmaps", "gone")).unwrap(), None);
-    let inventory = store.inventory(ScopeId::NODE).unwrap();
+    let inventory = store.inventory(SubscriptionId::NODE).unwrap();
     assert_eq!(inventory.len(), 5);
-    // Of content hashes it has the lower halves.
+    // It has only the lower halves of content hashes.
     let halves = inventory.iter().filter_map(|entry| match &entry.held {
         Held::Present(version) => Some(version.hash.halves()),
         Held::Absent | Held::Unreadable => None,
@@ -56,7 +56,7 @@ async fn a_store_of_version_1_opens_with_everything_in_it() {
     assert!(halves.clone().count() == 4 && halves.clone().all(|(lower, upper)| lower != 0 && upper == 0));
     let kinds: Vec<_> = told(&store, "configmaps", 1).into_iter().map(|(kind, ..)| kind).collect();
     assert_eq!(kinds, [ChangeKind::Added, ChangeKind::Modified, ChangeKind::Added, ChangeKind::Deleted]);
-    // And it goes on from there.
+    // The store continues from there.
     apply(&store, &[upsert(&key("configmaps", "not-here"), "u6", 16, &[])]).await;
     assert!(store.get(&key("pods", "hidden")).unwrap().is_some());
 }

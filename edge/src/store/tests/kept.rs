@@ -1,4 +1,4 @@
-//! Answers about single objects, and writes that this node decides.
+//! Kept answers about single objects, and writes that this node accepts itself.
 
 use super::*;
 use crate::store::kept::{EVENTS_MAX as KEPT_EVENTS_MAX, OBJECTS_MAX};
@@ -21,7 +21,7 @@ async fn the_newest_answer_is_kept_and_what_is_asked_for_longest_ago_goes() {
     for n in 0..OBJECTS_MAX {
         store.learn(answer(&number(n), "u", 5, 1)).await.unwrap().expect("it is kept");
     }
-    // The first is asked for again, so the second is the oldest.
+    // The first one is requested again, so the second one is the oldest.
     store.learn(answer(&number(0), "u", 6, 1)).await.unwrap().unwrap();
     store.keep_absent(&number(OBJECTS_MAX)).await.unwrap();
     store.close().await;
@@ -30,7 +30,7 @@ async fn the_newest_answer_is_kept_and_what_is_asked_for_longest_ago_goes() {
     assert_eq!(read(&store, &number(OBJECTS_MAX)).unwrap(), None, "known not to be there");
     assert!(matches!(read(&store, &number(1)), Err(StoreError::NotSynced { .. })));
     assert!(read(&store, &number(2)).unwrap().is_some());
-    // Events do not push others out.
+    // Events do not evict other answers.
     for n in 0..=KEPT_EVENTS_MAX {
         store.learn(answer(&key("events", &format!("e{n}")), "u", 5, 1)).await.unwrap().unwrap();
     }
@@ -66,7 +66,7 @@ async fn what_the_cloud_pushes_is_not_touched_by_answers() {
     store.forget(&map).await.unwrap();
     assert!(!store.is_kept(&map).unwrap());
     assert_eq!(store.counts().unwrap().visible, 0);
-    // An answer is no dependency that has arrived: the pod's clients read the pushed set.
+    // A kept answer does not satisfy a dependency: the pod's clients read the pushed set.
     store.learn(answer(&map, "u1", 12, 1)).await.unwrap();
     let pod = key("pods", "web");
     apply(&store, &[upsert(&pod, "u2", 13, std::slice::from_ref(&map))]).await;
@@ -127,7 +127,7 @@ async fn a_write_needs_its_version_and_its_place_in_the_outbox() {
     let store = open(&disk);
     let waiting = store.waiting(ReportKind::Status, &pod).unwrap().unwrap();
     assert_eq!((waiting.call.body.as_str(), waiting.base.as_deref()), ("B", Some("{}")));
-    // Neither a delivery nor the reply to an older report takes back what the cloud has not answered.
+    // Neither a delivery nor the reply to an older report reverts a write that the cloud has not answered.
     apply(&store, &[upsert(&pod, "u1", 11, &[])]).await;
     store.settle(number, Some(answer(&pod, "u1", 12, 1))).await.unwrap();
     let now = value(&store.get(&pod).unwrap().unwrap());

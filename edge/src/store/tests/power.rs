@@ -12,15 +12,15 @@ const CUTS: u64 = 1_000;
 /// Power cuts of one disk.
 const CUTS_OF_A_DISK: u64 = 20;
 
-/// What must be there after the power comes back: of each object the acknowledged version, or one that was being
-/// written when the power went.
+/// The expected content after a power loss: the acknowledged version of each object, or one that was being written when
+/// the power was lost.
 #[derive(Default)]
 struct Oracle {
     acknowledged: BTreeMap<ObjectKey, Option<u64>>,
     in_flight: BTreeMap<ObjectKey, Vec<Option<u64>>>,
     revision: u64,
     reports: u64,
-    /// Newest own write that was answered, and newest that was asked for.
+    /// Newest own write that was answered, and newest that was requested.
     own: (u64, u64),
 }
 
@@ -74,7 +74,7 @@ fn random_batch(rng: &mut StdRng, revision: &mut u64) -> Vec<(ObjectKey, Option<
         let delivery = upsert(&key, "u1", *revision, &[]);
         (key, Some(*revision), delivery)
     };
-    // One version of one object in a batch, as the sessions deliver.
+    // One version of an object per batch, as sessions deliver.
     let mut batch: BTreeMap<ObjectKey, (ObjectKey, Option<u64>, Delivery)> = BTreeMap::new();
     for _ in 0..rng.random_range(1..6) {
         let change = one(rng, revision);
@@ -87,7 +87,7 @@ fn lease() -> ObjectKey {
     ObjectKey::new(Resource::new("coordination.k8s.io", "v1", "leases"), "kube-node-lease", "n")
 }
 
-/// The number that the node's own object holds, and the one that the cloud will be told; 0 for none.
+/// The number in the node's own object, and the one in its waiting report; 0 if there is none.
 fn own(store: &Store) -> (u64, u64) {
     let held = store.visible(&lease()).unwrap();
     let held = held.map_or(0, |held| value(&held)["data"]["at"].as_str().unwrap().parse().unwrap());
@@ -127,7 +127,7 @@ fn event(number: u64) -> Report {
 
 #[tokio::test]
 async fn power_cuts_lose_nothing_that_was_acknowledged() {
-    // A disk has so many in a row; less than one disk would be no test.
+    // Each disk has this many power cuts in a row, and there is at least one disk.
     let disks = times("TOMBOLO_POWER_CUTS", CUTS).div_ceil(CUTS_OF_A_DISK);
     for seed in 0..disks {
         let disk = FaultyDisk::new(seed);
@@ -203,7 +203,7 @@ async fn a_full_disk_refuses_writes_and_serves_reads() {
             hash: ContentHash(0),
         };
         let change = Change::Upsert(Arc::new(SharedObject::new(key, version, text.into(), Vec::new())));
-        Delivery { scope: ScopeId::NODE, change }
+        Delivery { subscription: SubscriptionId::NODE, change }
     };
     let mut full = None;
     for revision in 2..40 {

@@ -30,7 +30,7 @@ async fn the_newest_report_survives_and_is_shown() {
     assert_eq!(waiting.len(), 1, "the newer report takes the older one's place");
     assert!(waiting[0].call.body.contains("Running"));
     assert_eq!(phase(&store, &pod), "Running");
-    // A delivery that the cloud made before it knew the status does not take it away.
+    // A delivery from before the cloud knew the status does not remove it.
     apply(&store, &[upsert(&pod, "u1", 11, &[])]).await;
     assert_eq!(phase(&store, &pod), "Running");
     assert_eq!(value(&store.get(&pod).unwrap().unwrap())["data"]["at"], "11");
@@ -58,7 +58,7 @@ async fn an_answer_removes_only_the_report_that_it_answers() {
     let now = value(&store.get(&pod).unwrap().unwrap());
     assert_eq!(now["status"]["qosClass"], "BestEffort");
     assert_eq!(now["metadata"].get("managedFields"), None);
-    // What was on its way before the reply is older than the reply.
+    // A delivery sent before the reply is older than the reply.
     apply(&store, &[upsert(&pod, "u1", 14, &[])]).await;
     assert_eq!(value(&store.get(&pod).unwrap().unwrap())["status"]["qosClass"], "BestEffort");
     apply(&store, &[upsert(&pod, "u1", 16, &[])]).await;
@@ -128,7 +128,7 @@ async fn reports_are_bounded_in_bytes_and_only_events_make_room() {
     assert!(refused.to_string().contains("32 MiB"), "{refused}");
     store.report(event("e4")).await.unwrap_err();
     store.report(large("p0")).await.unwrap();
-    // Nothing is lost, and no more is read at a time than a piece.
+    // Nothing is lost, and reports are read in pieces.
     let (mut after, mut read) = (0, Vec::new());
     while let Some(last) = {
         let piece = store.reports(after, usize::MAX).unwrap();

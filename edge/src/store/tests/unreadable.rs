@@ -4,11 +4,11 @@ use super::kept::answer;
 use super::*;
 
 fn unreadable(key: &ObjectKey) -> Delivery {
-    Delivery { scope: ScopeId::NODE, change: Change::Unreadable { key: key.clone() } }
+    Delivery { subscription: SubscriptionId::NODE, change: Change::Unreadable { key: key.clone() } }
 }
 
-fn held(store: &Store, scope: ScopeId, key: &ObjectKey) -> Option<Held> {
-    let inventory = store.inventory(scope).unwrap();
+fn held(store: &Store, subscription: SubscriptionId, key: &ObjectKey) -> Option<Held> {
+    let inventory = store.inventory(subscription).unwrap();
     inventory.into_iter().find(|entry| entry.key == *key).map(|entry| entry.held)
 }
 
@@ -33,7 +33,7 @@ async fn a_pod_is_shown_when_all_that_is_missing_cannot_be_read() {
     assert!(store.get(&pod).unwrap().is_some(), "also after a restart");
     assert!(why(&store, &secret).contains("the cloud may not read v1/secrets/default/locked"));
     assert!(store.is_unreadable(&secret).unwrap() && !store.is_delivered(&secret).unwrap());
-    assert_eq!(held(&store, ScopeId::NODE, &secret), Some(Held::Unreadable));
+    assert_eq!(held(&store, SubscriptionId::NODE, &secret), Some(Held::Unreadable));
     assert!(store.list(secret.resource(), None).unwrap().items.is_empty());
 }
 
@@ -43,7 +43,7 @@ async fn what_cannot_be_read_becomes_what_it_is_and_goes_with_the_need() {
     let store = synced(&disk).await;
     let secret = key("secrets", "locked");
     let empty = store.counts().unwrap();
-    let entry = |store: &Store| held(store, ScopeId::NODE, &secret);
+    let entry = |store: &Store| held(store, SubscriptionId::NODE, &secret);
     apply(&store, &[unreadable(&secret), upsert(&secret, "u1", 10, &[])]).await;
     assert!(store.get(&secret).unwrap().is_some() && matches!(entry(&store), Some(Held::Present(_))));
     apply(&store, &[delete(&secret), unreadable(&secret), absent(&secret)]).await;
@@ -60,48 +60,54 @@ async fn what_is_held_of_it_stays_and_is_older_than_the_present_history() {
     let store = synced(&FaultyDisk::new(62)).await;
     let secret = key("secrets", "locked");
     apply(&store, &[upsert(&secret, "u1", 10, &[]), unreadable(&secret)]).await;
-    let Some(Held::Present(version)) = held(&store, ScopeId::NODE, &secret) else { panic!("it is held") };
+    let Some(Held::Present(version)) = held(&store, SubscriptionId::NODE, &secret) else {
+        panic!("it is held")
+    };
     assert_eq!(version.revision, CloudRevision(10), "of this history, so it has its place");
     let local = store.get(&secret).unwrap().unwrap();
 
     store.welcome(welcome(2)).await.unwrap();
     apply(&store, &[unreadable(&secret)]).await;
     let kept = ObjectVersion { revision: CloudRevision(0), ..version };
-    assert_eq!(held(&store, ScopeId::NODE, &secret), Some(Held::Present(kept.clone())));
+    assert_eq!(held(&store, SubscriptionId::NODE, &secret), Some(Held::Present(kept.clone())));
     assert_eq!(store.get(&secret).unwrap().unwrap().body(), local.body(), "and clients see no change");
     assert!(!store.is_unreadable(&secret).unwrap());
     let version = ObjectVersion { revision: CloudRevision(3), ..kept };
     let adopt = Change::Adopt { key: secret.clone(), version: version.clone() };
-    apply(&store, &[Delivery { scope: ScopeId::NODE, change: adopt }]).await;
-    assert_eq!(held(&store, ScopeId::NODE, &secret), Some(Held::Present(version)));
+    apply(&store, &[Delivery { subscription: SubscriptionId::NODE, change: adopt }]).await;
+    assert_eq!(held(&store, SubscriptionId::NODE, &secret), Some(Held::Present(version)));
     apply(&store, &[upsert(&secret, "u1", 4, &[])]).await;
     assert_eq!(value(&store.get(&secret).unwrap().unwrap())["data"]["at"], "4");
 }
 
-/// What others read with rights of their own is not shown to the readers of the pushed set, and not kept for nobody.
+/// Objects that other callers read with their own rights are not shown to readers of the pushed set, and are not kept
+/// when no subscription wants them.
 #[tokio::test]
 async fn what_others_hold_of_it_is_theirs_alone() {
     let disk = FaultyDisk::new(63);
     let store = synced(&disk).await;
     let map = key("configmaps", "locked");
     let pod = key("pods", "web");
-    let scope = store.open_scope(Selection::all(map.resource().clone())).await.unwrap();
-    store.caught_up(scope, epoch(1), CloudRevision(1)).await.unwrap();
-    let subscribed = |delivery: Delivery| Delivery { scope, ..delivery };
+    let subscription = store.open_subscription(Selection::all(map.resource().clone())).await.unwrap();
+    store.caught_up(subscription, epoch(1), CloudRevision(1)).await.unwrap();
+    let subscribed = |delivery: Delivery| Delivery { subscription, ..delivery };
     apply(&store, &[subscribed(upsert(&map, "u1", 10, &[])), unreadable(&map)]).await;
     apply(&store, &[upsert(&pod, "u2", 11, std::slice::from_ref(&map))]).await;
     assert!(store.get(&pod).unwrap().is_some());
-    assert!(store.scoped(scope).get(&map).unwrap().is_some(), "the subscription keeps its copy");
+    assert!(store.subscribed(subscription).get(&map).unwrap().is_some(), "the subscription keeps its copy");
     assert!(why(&store, &map).contains("may not read"));
     assert!(store.list(map.resource(), None).unwrap().items.is_empty());
-    let entry = |scope| held(&store, scope, &map);
-    assert!(matches!((entry(ScopeId::NODE), entry(scope)), (Some(Held::Unreadable), Some(Held::Present(_)))));
+    let entry = |subscription| held(&store, subscription, &map);
+    assert!(matches!(
+        (entry(SubscriptionId::NODE), entry(subscription)),
+        (Some(Held::Unreadable), Some(Held::Present(_)))
+    ));
 
     apply(&store, &[subscribed(delete(&map))]).await;
     assert_eq!(store.counts().unwrap().visible, 1, "the pod: nobody keeps the content");
-    assert_eq!(held(&store, ScopeId::NODE, &map), Some(Held::Unreadable));
-    // The answer to somebody's question does not become the node's own either.
-    store.drop_scope(scope).await.unwrap();
+    assert_eq!(held(&store, SubscriptionId::NODE, &map), Some(Held::Unreadable));
+    // The answer to a caller's request does not become the node's own either.
+    store.drop_subscription(subscription).await.unwrap();
     store.learn(Learned { keep: false, ..answer(&map, "u9", 12, 1) }).await.unwrap();
     assert!(why(&store, &map).contains("may not read"));
     store.learn(answer(&map, "u9", 12, 1)).await.unwrap();
@@ -113,47 +119,51 @@ async fn what_others_hold_of_it_is_theirs_alone() {
     store.forget(&map).await.unwrap();
     assert_eq!((store.counts().unwrap().visible, store.is_kept(&map).unwrap()), (1, false));
     apply(&store, &[delete(&map)]).await;
-    assert_eq!(held(&store, ScopeId::NODE, &map), None);
+    assert_eq!(held(&store, SubscriptionId::NODE, &map), None);
 }
 
-/// A subscription hears of what it selects as the pushed set does of what it needs, and neither is told for the other.
+/// Each subscription, like the pushed set, learns separately which of its objects are unreadable.
 #[tokio::test]
-async fn each_scope_knows_for_itself_what_cannot_be_read() {
+async fn each_subscription_knows_for_itself_what_cannot_be_read() {
     let disk = FaultyDisk::new(64);
     let store = synced(&disk).await;
     let (held_before, never) = (key("configmaps", "before"), key("configmaps", "never"));
-    let scope = store.open_scope(Selection::all(never.resource().clone())).await.unwrap();
-    let other = store.open_scope(Selection {
+    let subscription = store.open_subscription(Selection::all(never.resource().clone())).await.unwrap();
+    let other = store.open_subscription(Selection {
         namespace: "default".to_owned(),
         ..Selection::all(never.resource().clone())
     });
     let other = other.await.unwrap();
-    for scope in [scope, other] {
-        store.caught_up(scope, epoch(1), CloudRevision(1)).await.unwrap();
+    for subscription in [subscription, other] {
+        store.caught_up(subscription, epoch(1), CloudRevision(1)).await.unwrap();
     }
-    let within = |scope: ScopeId, delivery: Delivery| Delivery { scope, ..delivery };
-    apply(&store, &[within(scope, upsert(&held_before, "u1", 10, &[]))]).await;
-    apply(&store, &[within(scope, unreadable(&held_before)), within(scope, unreadable(&never))]).await;
+    let within = |subscription: SubscriptionId, delivery: Delivery| Delivery { subscription, ..delivery };
+    apply(&store, &[within(subscription, upsert(&held_before, "u1", 10, &[]))]).await;
+    apply(
+        &store,
+        &[within(subscription, unreadable(&held_before)), within(subscription, unreadable(&never))],
+    )
+    .await;
     apply(&store, &[within(other, upsert(&never, "u2", 11, &[]))]).await;
-    assert!(store.scoped(scope).get(&held_before).unwrap().is_some(), "what is held stays");
-    let entry = |scope| held(&store, scope, &never);
-    assert_eq!((entry(scope), entry(ScopeId::NODE)), (Some(Held::Unreadable), None));
+    assert!(store.subscribed(subscription).get(&held_before).unwrap().is_some(), "what is held stays");
+    let entry = |subscription| held(&store, subscription, &never);
+    assert_eq!((entry(subscription), entry(SubscriptionId::NODE)), (Some(Held::Unreadable), None));
     assert!(matches!(entry(other), Some(Held::Present(_))));
-    let error = store.scoped(scope).get(&never).unwrap_err().to_string();
+    let error = store.subscribed(subscription).get(&never).unwrap_err().to_string();
     assert!(error.contains("may not read"), "it is not gone: {error}");
-    assert_eq!(store.scoped(scope).list(never.resource(), None).unwrap().items.len(), 1);
-    assert!(store.scoped(other).get(&never).unwrap().is_some() && !store.is_unreadable(&never).unwrap());
+    assert_eq!(store.subscribed(subscription).list(never.resource(), None).unwrap().items.len(), 1);
+    assert!(store.subscribed(other).get(&never).unwrap().is_some() && !store.is_unreadable(&never).unwrap());
 
     apply(&store, &[within(other, delete(&never))]).await;
-    assert_eq!((entry(scope), entry(other)), (Some(Held::Unreadable), None));
+    assert_eq!((entry(subscription), entry(other)), (Some(Held::Unreadable), None));
     assert_eq!(store.counts().unwrap().visible, 1, "nobody keeps the content");
-    apply(&store, &[within(scope, upsert(&never, "u3", 12, &[]))]).await;
-    assert!(matches!(entry(scope), Some(Held::Present(_))), "it can be read again");
-    apply(&store, &[within(other, unreadable(&never)), within(scope, delete(&never))]).await;
+    apply(&store, &[within(subscription, upsert(&never, "u3", 12, &[]))]).await;
+    assert!(matches!(entry(subscription), Some(Held::Present(_))), "it can be read again");
+    apply(&store, &[within(other, unreadable(&never)), within(subscription, delete(&never))]).await;
     apply(&store, &[within(other, delete(&never))]).await;
-    assert_eq!((entry(scope), entry(other)), (None, None));
-    apply(&store, &[within(scope, unreadable(&never))]).await;
-    store.drop_scope(scope).await.unwrap();
-    assert_eq!(store.counts().unwrap().visible, 0, "with its scope all of it goes");
-    assert_eq!(entry(scope), None);
+    assert_eq!((entry(subscription), entry(other)), (None, None));
+    apply(&store, &[within(subscription, unreadable(&never))]).await;
+    store.drop_subscription(subscription).await.unwrap();
+    assert_eq!(store.counts().unwrap().visible, 0, "with its subscription all of it goes");
+    assert_eq!(entry(subscription), None);
 }

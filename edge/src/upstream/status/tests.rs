@@ -14,7 +14,7 @@ fn pod(status: &Value) -> Value {
     })
 }
 
-/// Walks a pod until nothing more is to be done; the phases on the way.
+/// Does all steps of a pod. Returns the phases on the way.
 fn walk(mut pod: Value, simulate: bool) -> (Vec<String>, Value) {
     let mut phases = Vec::new();
     for _ in 0..10 {

@@ -1,4 +1,4 @@
-//! Where the process spends its processor time.
+//! Profiles the processor time of the process.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,26 +9,27 @@ use pprof::{ProfilerGuard, ProfilerGuardBuilder};
 use tokio::sync::Mutex;
 use tombolo_apicore::status::ApiError;
 
-/// Samples a second. Not a round number, so that work in step with the clock is seen too.
+/// Samples per second. It is not a round number, so that periodic work is sampled too.
 const FREQUENCY: i32 = 99;
 
-/// How long is sampled, in seconds.
+/// How long a profile may take, in seconds.
 const SECONDS: RangeInclusive<u64> = 1..=30;
 
-/// How long when the request does not say.
+/// How long a profile takes by default, in seconds.
 const SECONDS_DEFAULT: u64 = 10;
 
-/// Libraries in whose code no sample is taken: a stack is walked where the signal comes, and they may hold a lock there.
+/// Libraries in whose code no sample is taken. The stack is walked in the signal handler, where these libraries may
+/// hold a lock.
 const NOT_SAMPLED: [&str; 4] = ["libc", "libgcc", "pthread", "vdso"];
 
-/// The timer that takes samples is the process's.
+/// Only one profile at a time: the process has one profiling timer.
 static TURN: Mutex<()> = Mutex::const_new(());
 
-/// Samples for `seconds=N` and returns the stacks: one a line, the outermost function first, separated by `;`, then the
-/// number of samples. That is what programs that draw flame graphs read.
+/// Samples for `seconds=N` and returns the stacks, one per line: the functions, outermost first, separated by `;`, then
+/// the number of samples. Programs that draw flame graphs read this format.
 ///
 /// # Errors
-/// 400 for another time, 429 while somebody else samples.
+/// 400 for an invalid duration, 429 while another profile is taken.
 pub(super) async fn take(query: &str) -> Result<String, ApiError> {
     let asked = query.split('&').find_map(|pair| pair.strip_prefix("seconds="));
     let seconds = asked.map_or(Some(SECONDS_DEFAULT), |text| text.parse().ok());
@@ -41,13 +42,13 @@ pub(super) async fn take(query: &str) -> Result<String, ApiError> {
     let sampling = ProfilerGuardBuilder::default().frequency(FREQUENCY).blocklist(&NOT_SAMPLED);
     let guard = sampling.build().map_err(|error| failed(&error))?;
     tokio::time::sleep(Duration::from_secs(seconds)).await;
-    // Finding the names of functions takes a while.
+    // Resolving the names of functions takes a while.
     let stacks = tokio::task::spawn_blocking(move || stacks(&guard));
     stacks.await.map_err(|error| failed(&error))?.map_err(|error| failed(&error))
 }
 
 fn failed(error: &dyn std::error::Error) -> ApiError {
-    ApiError::internal(format!("no profile could be taken: {error}"))
+    ApiError::internal(format!("cannot take a profile: {error}"))
 }
 
 fn stacks(guard: &ProfilerGuard<'_>) -> Result<String, pprof::Error> {

@@ -1,4 +1,4 @@
-//! TLS of the wrapper.
+//! Tests of the wrapper's TLS.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use crate::identity::testing::{get_tls, identity_for, pem, test_ca};
 use crate::wrapper::tls::{Files, WrapperCertificate};
 use crate::wrapper::{Wrapper, WrapperError};
 
-/// Puts another certificate into the files, and gives its CA.
+/// Writes a new certificate into the files, and returns its CA.
 fn renew(tls: &WrapperTls) -> CertificateDer<'static> {
     let ca = test_ca();
     let key = KeyPair::generate().unwrap();
@@ -26,7 +26,7 @@ fn renew(tls: &WrapperTls) -> CertificateDer<'static> {
     ca.certificate
 }
 
-/// A certificate for loopback in a folder, and who has signed it.
+/// A certificate for loopback in a folder, and its CA.
 fn certificate(folder: &Path) -> (WrapperTls, CertificateDer<'static>) {
     let tls =
         WrapperTls { cert_file: folder.join("cert.pem"), key_file: folder.join("key.pem"), ca_file: None };
@@ -104,11 +104,11 @@ async fn files_that_are_replaced_are_served_from_the_next_connection_on() {
     assert!(ask(&old_ca, &old).await && !ask(&old_ca, &new).await);
     let new_ca = renew(&tls);
     until("the new certificate", &new_ca, &old).await;
-    assert!(!ask(&old_ca, &old).await, "the old certificate is shown to nobody");
+    assert!(!ask(&old_ca, &old).await, "the old certificate is no longer presented");
     std::fs::write(&clients, pem("CERTIFICATE", &new.ca)).unwrap();
     until("the new CA of clients", &new_ca, &new).await;
     assert!(!ask(&new_ca, &old).await, "the old CA's clients are refused");
-    // What cannot be used harms nobody, and what follows is used again.
+    // Unusable files do no harm, and later valid ones are used.
     std::fs::write(&tls.cert_file, "half a cert").unwrap();
     std::fs::remove_file(&clients).unwrap();
     assert!(ask(&new_ca, &new).await);
@@ -141,9 +141,9 @@ fn replaced_files_that_cannot_be_used_leave_what_is_served() {
         let problem = look().unwrap_err();
         assert!(problem.contains(setting) && problem.contains("wrapper.tls."), "{problem}");
         std::fs::write(file, before).unwrap();
-        assert_eq!(look(), Ok(false), "{setting}: what is there again is what is served");
+        assert_eq!(look(), Ok(false), "{setting}: the restored file has the served content");
     }
-    // The key of another certificate: whoever renews has come half way.
+    // The key belongs to another certificate, as in the middle of a renewal.
     renew(&tls);
     std::fs::write(&tls.cert_file, good).unwrap();
     assert!(look().unwrap_err().contains("wrapper.tls.keyFile"));

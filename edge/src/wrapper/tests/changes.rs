@@ -1,8 +1,8 @@
-//! What changes in the view when the source changes.
+//! Tests of how the view follows changes of the source.
 
 use super::*;
 
-/// The next changes: kind, name and addresses of slices.
+/// The next changes: kind, and name with the addresses of slices.
 async fn next(changes: &mut ChangeStream, count: usize) -> Vec<(ChangeKind, String)> {
     let mut found = Vec::new();
     while found.len() < count {
@@ -100,8 +100,8 @@ async fn an_object_that_was_made_anew_is_deleted_and_added() {
     world.end().await;
 }
 
-/// Rows W17 and W18 of docs/reference/superedge.md#list-and-watch-rows: what happened while nobody listened is told,
-/// what is as before is not.
+/// Rows W17 and W18 of docs/reference/superedge.md#list-and-watch-rows: changes during the interruption are reported,
+/// and unchanged objects are not.
 #[tokio::test(start_paused = true)]
 async fn a_lost_source_is_compared_when_it_is_back() {
     let source = cluster();
@@ -121,7 +121,7 @@ async fn a_lost_source_is_compared_when_it_is_back() {
     assert_eq!(next(&mut services, 1).await, [deleted("open")]);
     assert_eq!(next(&mut slices, 2).await, [deleted("open-1: 5"), modified("web-1: 1")]);
 
-    // The view follows what came back.
+    // The view follows the new content.
     put(&other, Part::EndpointSlices, "web-2", slice("web", "4@n1 6@n4"));
     assert_eq!(next(&mut slices, 1).await, [modified("web-2: 4 6")]);
     world.end().await;
@@ -172,7 +172,8 @@ async fn kubernetes_leads_to_the_local_api_where_that_is_wanted() {
     }
 }
 
-/// Both families of the Service lead to the local API, or none: here it has an address of one.
+/// Either both families of the Service lead to the local API or neither does. Here the local API has an address of only
+/// one.
 #[tokio::test(start_paused = true)]
 async fn a_second_family_of_kubernetes_leads_both_to_the_cluster() {
     let source = cluster();
@@ -201,7 +202,7 @@ async fn a_second_family_of_kubernetes_leads_both_to_the_cluster() {
     world.end().await;
 }
 
-/// The pod of the endpoint on n1, at an address.
+/// The pod of the endpoint on n1, with this address.
 fn own_pod(address: &str) -> Arc<OwnPods> {
     let pod = json!({"metadata": {"uid": "p1"}, "status": {"podIPs": [{"ip": address}]}}).to_string();
     let mut pods = OwnPods::new("n1");
@@ -222,7 +223,8 @@ async fn endpoints_of_own_pods_follow_what_their_kubelet_says() {
     told.send_replace(own_pod("10.0.0.9"));
     let moved = |to: &str| [(ChangeKind::Modified, format!("web-1: {to} 10.0.0.2"))];
     assert_eq!(next(&mut slices, 1).await, moved("10.0.0.9"));
-    // Whatever else the cloud says of the slice meanwhile, and when it has heard of the address itself.
+    // The local address stays in use while the cloud changes other parts of the slice, and after it has learned of an
+    // address itself.
     object["metadata"]["annotations"] = json!({"changed": "1"});
     put(&source.store(), Part::EndpointSlices, "web-1", object.clone());
     assert_eq!(next(&mut slices, 1).await, moved("10.0.0.9"));

@@ -1,4 +1,4 @@
-//! Clients that come and go, and clients that do not read.
+//! Tests of clients that come and go, and of clients that do not read.
 
 use std::net::SocketAddr;
 use std::sync::Weak;
@@ -14,7 +14,7 @@ use crate::wrapper::{CONNECTIONS_MAX, Wrapper};
 
 const SERVICES: &str = "/api/v1/services";
 
-/// Asks on a socket; the head of the answer says that the request is taken.
+/// Sends a request on a socket and checks the first line of the answer.
 async fn ask(mut stream: TcpStream, path: &str) -> Lines<BufReader<TcpStream>> {
     let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
@@ -27,7 +27,7 @@ async fn ask(mut stream: TcpStream, path: &str) -> Lines<BufReader<TcpStream>> {
 /// The next event; none at the end.
 async fn event(lines: &mut Lines<BufReader<TcpStream>>) -> Option<Value> {
     let next = async {
-        // Headers and sizes of chunks are between the events; a chunk of no bytes is the last.
+        // Headers and chunk sizes are between the events; an empty chunk is the last.
         while let Ok(Some(line)) = lines.next_line().await
             && line != "0"
         {
@@ -40,8 +40,8 @@ async fn event(lines: &mut Lines<BufReader<TcpStream>>) -> Option<Value> {
     tokio::time::timeout(DEADLINE, next).await.expect("an event or the end")
 }
 
-/// Row W19 of docs/reference/superedge.md#list-and-watch-rows: whatever way a watch has ended, nothing of it is held.
-/// There are more of them than places for watches and for connections.
+/// Row W19 of docs/reference/superedge.md#list-and-watch-rows: however a watch ends, its resources are freed. There are
+/// more watches than slots for watches and for connections.
 #[tokio::test]
 async fn watches_that_have_ended_leave_nothing_behind() {
     let served = Served::with_cluster(&WrapperConfig { debug: true, ..settings() }).await;
@@ -53,7 +53,7 @@ async fn watches_that_have_ended_leave_nothing_behind() {
         let query = match number % 4 {
             0 => "watch=true".to_owned(),
             1 => format!("watch=true&resourceVersion={newest}&allowWatchBookmarks=true"),
-            // The server ends this one, the client its connection.
+            // The server ends this watch, and the client closes the connection.
             2 => "watch=true&resourceVersion=1".to_owned(),
             _ => {
                 stream.set_zero_linger().unwrap();
@@ -72,7 +72,7 @@ async fn watches_that_have_ended_leave_nothing_behind() {
     served.end().await;
 }
 
-/// What the sockets of the slow ones take, so that not much is enough to fill them.
+/// Buffer size of the slow clients' sockets. It is small, so that little data fills them.
 const SOCKET_LEN: u32 = 8 * 1024;
 
 /// A wrapper with small sockets, over one Service.
@@ -80,7 +80,7 @@ async fn with_small_sockets(queue: usize) -> Served {
     let settings = WrapperConfig { watch_queue: queue, ..settings() };
     let mut wrapper = Wrapper::bind(&settings).await.unwrap().unwrap();
     let socket = TcpSocket::new_v4().unwrap();
-    // What is accepted has the sizes of its listener.
+    // Accepted sockets inherit the buffer sizes of the listener.
     socket.set_send_buffer_size(SOCKET_LEN).unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     wrapper.listener = socket.listen(16).unwrap();
@@ -98,7 +98,7 @@ async fn slow(address: SocketAddr, path: &str) -> Lines<BufReader<TcpStream>> {
     ask(socket.connect(address).await.unwrap(), path).await
 }
 
-/// Larger than what the sockets take.
+/// A change that is larger than the socket buffers.
 fn change(source: &Source, number: usize) {
     let mut changed = service(false);
     changed["metadata"]["annotations"]["pad"] = "x".repeat(2 * SOCKET_LEN as usize).into();
@@ -106,9 +106,9 @@ fn change(source: &Source, number: usize) {
     put(&source.store(), Part::Services, "web", changed);
 }
 
-/// Row W11 of docs/reference/superedge.md#list-and-watch-rows, on sockets: who does not read is ended, at the bound of
-/// its queue when it comes back and without that when it does not; no history is kept for it, and who reads sees
-/// everything.
+/// Row W11 of docs/reference/superedge.md#list-and-watch-rows, on sockets: the watch of a client that does not read is
+/// ended: with an error at the bound of its queue if the client reads again, or without one if it does not. No history
+/// is kept for it, and clients that read see everything.
 #[tokio::test]
 async fn a_watcher_that_does_not_read_is_ended_alone() {
     const CHANGES: usize = 60;
@@ -125,7 +125,7 @@ async fn a_watcher_that_does_not_read_is_ended_alone() {
         assert_eq!(event(&mut quick).await.unwrap()["object"]["spec"]["number"], number);
         versions.push(Arc::downgrade(&served.view.get(&web).unwrap().unwrap()));
     }
-    // Each change in the history is a version and the one that it has replaced.
+    // Each change in the history holds a version and the one that it replaced.
     let held = versions.iter().filter(|version| version.strong_count() > 0).count();
     assert!(held <= queue + 1, "{held} versions of {CHANGES} are held for a queue of {queue}");
 
@@ -137,11 +137,15 @@ async fn a_watcher_that_does_not_read_is_ended_alone() {
     assert_eq!((&last["type"], &last["object"]["code"]), (&json!("ERROR"), &json!(410)), "{last}");
     let numbers: Vec<_> = seen.iter().map(|event| event["object"]["spec"]["number"].clone()).collect();
     assert!(numbers.len() < CHANGES - queue, "it was behind");
-    assert_eq!(numbers, (1..=numbers.len()).map(Value::from).collect::<Vec<_>>(), "up to there all of it");
-    tombolo_testkit::wait_for("who does not read to be ended", WRITE_STALL_MAX + DEADLINE, || async {
-        let watchers = served.view.served().watchers(&resource);
-        (watchers <= 1).then_some(()).ok_or_else(|| format!("{watchers} watch"))
-    })
+    assert_eq!(numbers, (1..=numbers.len()).map(Value::from).collect::<Vec<_>>(), "every event until then");
+    tombolo_testkit::wait_for(
+        "the watch of the silent client to end",
+        WRITE_STALL_MAX + DEADLINE,
+        || async {
+            let watchers = served.view.served().watchers(&resource);
+            (watchers <= 1).then_some(()).ok_or_else(|| format!("{watchers} watch"))
+        },
+    )
     .await;
     change(&served.source, 0);
     assert_eq!(event(&mut quick).await.unwrap()["object"]["spec"]["number"], 0);

@@ -1,4 +1,4 @@
-//! The wrapper on a socket, asked as kube-proxy asks.
+//! Tests of the wrapper on a socket, with the requests of kube-proxy.
 
 use std::net::SocketAddr;
 
@@ -11,7 +11,7 @@ use crate::config::WrapperConfig;
 use crate::identity::testing::{fetch_plain, get_plain};
 use crate::wrapper::{Projection, Wrapper};
 
-/// What kube-proxy 1.36 accepts.
+/// The `Accept` header of kube-proxy 1.36.
 const ACCEPT: &str = "application/vnd.kubernetes.protobuf, */*";
 
 pub(super) struct Served {
@@ -32,13 +32,13 @@ impl Served {
         Self::start_at(SystemTime::now(), source, settings).await
     }
 
-    /// By a clock that shows this time.
+    /// Starts with a clock that shows this time.
     async fn start_at(now: SystemTime, source: &Arc<Source>, settings: &WrapperConfig) -> Self {
         let wrapper = Wrapper::bind(settings).await.unwrap().unwrap();
         Self::start_on(wrapper, now, source, settings)
     }
 
-    /// With its listener.
+    /// Starts with the listener of this wrapper.
     pub(super) fn start_on(
         mut wrapper: Wrapper,
         now: SystemTime,
@@ -63,7 +63,7 @@ impl Served {
         Self { source: Arc::clone(source), address, view, events, tasks, stop }
     }
 
-    /// As kube-proxy sees it: two nodes, a Service of each kind, two slices.
+    /// A cluster for kube-proxy: two nodes, a Service of each kind, two slices.
     pub(super) async fn with_cluster(settings: &WrapperConfig) -> Self {
         let source = Source::new();
         let store = source.store();
@@ -102,7 +102,7 @@ impl Served {
         (code, serde_json::from_str(&text).unwrap_or_else(|error| panic!("{path}: {error}: {text}")))
     }
 
-    /// That of a list.
+    /// The revision of a list.
     pub(super) async fn revision(&self, path: &str) -> u64 {
         let (_, list) = self.get(path).await;
         list["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap()
@@ -155,7 +155,7 @@ async fn kube_proxy_is_answered() {
     ] {
         let events = served.events(&format!("{path}?{LIST}&{selector}")).await;
         let expected = [format!("ADDED {name}"), "BOOKMARK \"true\"".to_owned()];
-        // Before the end there is one more bookmark.
+        // One more bookmark may come before the end.
         assert_eq!(events[..2], expected, "{path}: {events:?}");
         assert!(events[2..].iter().all(|event| event == "BOOKMARK null"), "{events:?}");
         assert_eq!(served.names(&format!("{path}?limit=500&resourceVersion=0&{selector}")).await, [name]);
@@ -186,7 +186,8 @@ async fn lists_and_watches_are_those_of_kubernetes() {
     let changed =
         served.events(&format!("{slices}?watch=true&timeoutSeconds=1&resourceVersion={revision}")).await;
     assert_eq!(changed, ["MODIFIED web-1"]);
-    // What is too old is told at once, and so is what this wrapper has not said: it is of another one.
+    // A revision that is too old is refused at once, and so is one that this wrapper has not given out: it is from
+    // another wrapper.
     let newest = served.revision(slices).await;
     for (since, told) in [(1, &["ERROR 410"][..]), (newest, &[]), (newest + 1, &["ERROR 410"])] {
         let path = format!("{slices}?watch=true&timeoutSeconds=1&resourceVersion={since}");
@@ -203,7 +204,8 @@ async fn lists_and_watches_are_those_of_kubernetes() {
     served.end().await;
 }
 
-/// Row W16 of docs/reference/superedge.md#list-and-watch-rows: what an earlier wrapper has said is not resumed.
+/// Row W16 of docs/reference/superedge.md#list-and-watch-rows: a watch is not resumed from revisions of an earlier
+/// wrapper.
 #[tokio::test]
 async fn a_restart_makes_clients_list_again() {
     let served = Served::with_cluster(&settings()).await;
@@ -211,14 +213,14 @@ async fn a_restart_makes_clients_list_again() {
     let source = Arc::clone(&served.source);
     served.end().await;
     let watch = format!("/api/v1/services?watch=true&timeoutSeconds=1&resourceVersion={revision}");
-    // A clock that went back makes the old revision one that the new wrapper has not reached.
+    // If the clock went back, the new wrapper has not reached the old revision.
     for back in [Duration::ZERO, Duration::from_secs(24 * 3600)] {
         let again = Served::start_at(SystemTime::now() - back, &source, &settings()).await;
         again.ready().await;
         assert_eq!(again.events(&watch).await, ["ERROR 410"], "{back:?}");
         let newest = again.revision("/api/v1/services").await;
         let path = format!("/api/v1/services?watch=true&timeoutSeconds=1&resourceVersion={newest}");
-        assert_eq!(again.events(&path).await, [""; 0], "{back:?}: what it says itself is resumed from");
+        assert_eq!(again.events(&path).await, [""; 0], "{back:?}: its own revisions are resumed");
         again.end().await;
     }
 }
@@ -302,7 +304,7 @@ async fn the_inside_is_shown_only_when_the_settings_say_so() {
     assert_eq!((code, &dump["labels"]["k"]), (StatusCode::OK, &json!("a")), "{dump}");
     assert_eq!(dump["closedServices"], json!({"default/web": ["k"]}));
     assert_eq!(dump["kinds"]["endpointslices"], json!({"objects": 2, "watches": 0, "state": "shown"}));
-    assert_eq!(dump["kinds"]["endpoints"], json!({"objects": 0, "watches": 0, "state": "nobody has asked"}));
+    assert_eq!(dump["kinds"]["endpoints"], json!({"objects": 0, "watches": 0, "state": "not requested yet"}));
     served.end().await;
 }
 
@@ -324,7 +326,7 @@ fn a_watcher_that_falls_behind_is_ended_alone() {
     assert_eq!(taken.len(), 17);
 }
 
-/// A client that watches from the revision of the event that it has just been given.
+/// A client watches from the revision of the event that it has just received.
 #[test]
 fn a_change_that_was_shown_is_never_one_of_another_history() {
     const CHANGES: u64 = 20_000;
@@ -339,7 +341,8 @@ fn a_change_that_was_shown_is_never_one_of_another_history() {
         });
     });
     while view.revision().0 < START.0 + CHANGES {
-        // Without waiting: a change is there before whoever makes it has ended. Who has fallen behind begins again.
+        // Polled without waiting: a change may be visible before its writer has finished. A watcher that has fallen
+        // behind starts again.
         let Ok(changes) = seen.poll_ready() else {
             seen = view.watch(&resource, view.revision()).unwrap_or(seen);
             continue;
@@ -353,7 +356,7 @@ fn a_change_that_was_shown_is_never_one_of_another_history() {
     assert!(matches!(view.watch(&resource, next), Err(StoreError::Unreached { .. })));
 }
 
-/// The bound of a watcher's queue is that of the settings.
+/// The bound of a watcher's queue comes from the settings.
 #[tokio::test]
 async fn the_queue_of_a_watcher_is_as_long_as_it_was_told() {
     for queue in [16, 64] {
@@ -389,7 +392,7 @@ async fn the_queue_of_a_watcher_is_as_long_as_it_was_told() {
     }
 }
 
-/// Idle watches cost memory: there is an end to them, and who is beyond it is told so.
+/// Idle watches cost memory, so their number is bounded, and further ones are refused.
 #[tokio::test]
 async fn idle_watches_are_bounded_and_disturb_nobody() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -410,11 +413,11 @@ async fn idle_watches_are_bounded_and_disturb_nobody() {
     }
     assert_eq!(head(&mut connect().await).await, "HTTP/1.1 429");
     let (status, _) = served.get("/api/v1/services").await;
-    assert_eq!(status, StatusCode::OK, "lists go on");
+    assert_eq!(status, StatusCode::OK, "lists are still answered");
     drop(idle);
     let deadline = std::time::Instant::now() + Duration::from_secs(20);
     while head(&mut connect().await).await != "HTTP/1.1 200" {
-        assert!(std::time::Instant::now() < deadline, "the places are not given back");
+        assert!(std::time::Instant::now() < deadline, "the slots are not freed");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     served.end().await;

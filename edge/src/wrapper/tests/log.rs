@@ -1,4 +1,4 @@
-//! What is written of requests into the log.
+//! Tests of the request log.
 
 use http::{HeaderMap, HeaderValue, Method, header};
 
@@ -6,7 +6,7 @@ use super::http_api::{Served, settings};
 use super::*;
 use crate::identity::testing::fetch_plain;
 
-/// What is asked is in the log, and by whom and with what is not.
+/// The log contains the requests, but not credentials and bodies.
 #[tokio::test]
 async fn requests_are_in_the_log_without_secrets() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Random changes of a source that is lost now and then. In the end a watcher that has followed every change holds what is
-//! listed, and what is listed is what the rules say.
+//! Random changes of a source that is lost now and then. In the end a watcher that has followed every change holds the
+//! listed objects, and the list is what the rules require.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::*;
 const SEEDS: u64 = 24;
 const CHANGES: usize = 120;
 
-/// Body without revision by name.
+/// Bodies without revision, by name.
 type Shown = BTreeMap<String, Value>;
 
 fn change(store: &MemoryStore, rng: &mut StdRng) {
@@ -43,7 +43,7 @@ fn plain(stored: &Stored) -> (String, Value) {
     (stored.key.name().to_owned(), body)
 }
 
-/// The slices as node n1 is to see them, computed in one go.
+/// The slices as node n1 should see them, computed in one go.
 fn expected(store: &MemoryStore) -> Shown {
     let items = |part: Part| store.list(&part.resource(), None).unwrap().items;
     let mut graph = Graph::<ObjectKey>::new("n1");
@@ -62,7 +62,7 @@ fn expected(store: &MemoryStore) -> Shown {
     items(Part::EndpointSlices).iter().map(seen).collect()
 }
 
-/// Applies what a watch brings, as a client would.
+/// Applies the changes of a watch as a client would.
 fn replay(changes: &mut ChangeStream, held: &mut Shown) {
     loop {
         let batch = changes.poll_ready().unwrap();
@@ -74,11 +74,11 @@ fn replay(changes: &mut ChangeStream, held: &mut Shown) {
             match change.kind {
                 ChangeKind::Added => assert!(held.insert(name, body).is_none(), "added twice"),
                 ChangeKind::Modified => {
-                    let before = held.insert(name, body.clone()).expect("modified what is not there");
+                    let before = held.insert(name, body.clone()).expect("modified a missing object");
                     assert_ne!(before, body, "an event without a change");
                     assert_eq!(before["metadata"]["uid"], body["metadata"]["uid"], "another object");
                 }
-                ChangeKind::Deleted => assert!(held.remove(&name).is_some(), "deleted what is not there"),
+                ChangeKind::Deleted => assert!(held.remove(&name).is_some(), "deleted a missing object"),
             }
         }
     }

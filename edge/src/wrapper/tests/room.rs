@@ -1,13 +1,13 @@
-//! More Services and endpoints than one node shows.
+//! Tests with more Services and endpoints than one node shows.
 
 use std::sync::Weak;
 
 use super::*;
 
-/// Room of a view in these tests.
+/// Room of a view in these tests, in bytes.
 const ROOM: usize = 64 * 1024;
 
-/// Time until a view has looked again.
+/// Time until a view has checked again.
 const LOOKED: Duration = Duration::from_secs(61);
 
 fn service_key(namespace: &str, name: &str) -> ObjectKey {
@@ -51,7 +51,7 @@ async fn the_namespace_that_has_most_is_left_out_and_comes_back() {
     wait_for("what fits", || names(&world) == ["shop/one", "shop/two"]).await;
     assert_eq!(world.metrics.left_out.get(), 1);
 
-    // Whoever starts anew finds the same, and nothing is shown that goes again.
+    // A new view makes the same decision, and shows nothing that it removes later.
     let other = start(Arc::clone(&source) as _);
     wait_for("the same", || names(&other) == ["shop/one", "shop/two"]).await;
     let mut watched = other.view.watch(&Part::Services.resource(), other.view.revision()).unwrap();
@@ -73,10 +73,10 @@ async fn the_namespace_that_has_most_is_left_out_and_comes_back() {
     world.end().await;
 }
 
-/// A source that has far more than fits, and makes each object when it is looked at.
+/// A source that has far more objects than fit, and creates each object when it is visited.
 struct Endless {
     nothing: MemoryStore,
-    /// Those that somebody may still have.
+    /// Objects that may still be in use.
     given: Mutex<Vec<Weak<Stored>>>,
     most: Mutex<usize>,
 }

@@ -18,31 +18,28 @@ pub(super) fn frame() -> impl Strategy<Value = Frame> {
     prop_oneof![
         hello().prop_map(Frame::Hello),
         welcome().prop_map(Frame::Welcome),
-        scope().prop_map(|scope| Frame::InventoryRequest { scope }),
-        (scope(), vec(entry(), 0..5), any::<bool>())
-            .prop_map(|(scope, entries, last)| Frame::InventoryPart(InventoryPart { scope, entries, last })),
-        (any::<u64>(), scope(), change()).prop_map(|(seq, scope, change)| Frame::Deliver(Deliver {
-            seq: Seq(seq),
-            scope,
-            change
-        })),
+        subscription().prop_map(|subscription| Frame::InventoryRequest { subscription }),
+        (subscription(), vec(entry(), 0..5), any::<bool>()).prop_map(|(subscription, entries, last)| {
+            Frame::InventoryPart(InventoryPart { subscription, entries, last })
+        }),
+        (any::<u64>(), subscription(), change()).prop_map(|(seq, subscription, change)| Frame::Deliver(
+            Deliver { seq: Seq(seq), subscription, change }
+        )),
         vec((lane(), any::<u64>().prop_map(Seq)), 0..4).prop_map(|lanes| Frame::Ack { lanes }),
         (lane(), any::<u64>(), refusal_reason(), ".{0,20}").prop_map(|(lane, seq, reason, message)| {
             Frame::Refuse(Refusal { lane, seq: Seq(seq), reason, message })
         }),
-        (scope(), epoch(), any::<u64>()).prop_map(|(scope, epoch, revision)| Frame::CaughtUp {
-            scope,
+        (subscription(), epoch(), any::<u64>()).prop_map(|(subscription, epoch, revision)| Frame::CaughtUp {
+            subscription,
             epoch,
             revision: CloudRevision(revision)
         }),
         request().prop_map(Frame::Request),
         reply().prop_map(Frame::Reply),
         subscribe().prop_map(Frame::Subscribe),
-        scope().prop_map(|scope| Frame::Unsubscribe { scope }),
-        (scope(), 100u16..1000, ".{0,20}").prop_map(|(scope, code, reason)| Frame::SubscriptionClosed {
-            scope,
-            code,
-            reason
+        subscription().prop_map(|subscription| Frame::Unsubscribe { subscription }),
+        (subscription(), 100u16..1000, ".{0,20}").prop_map(|(subscription, code, reason)| {
+            Frame::SubscriptionClosed { subscription, code, reason }
         }),
         any::<i64>().prop_map(|renew_time_micros| Frame::LeaseRenew { renew_time_micros }),
         (any::<i64>(), 100u16..1000)
@@ -122,10 +119,16 @@ fn reply() -> impl Strategy<Value = Reply> {
 fn subscribe() -> impl Strategy<Value = Subscribe> {
     let selectors = ("[ -~]{0,20}", "[ -~]{0,20}", "[a-z]{0,5}");
     let held = (option::of(epoch()), inventory());
-    (scope(), resource(), selectors, option::of("[ -~]{0,20}"), held).prop_map(
-        |(scope, resource, (label_selector, field_selector, namespace), caller_token, (epoch, inventory))| {
+    (subscription(), resource(), selectors, option::of("[ -~]{0,20}"), held).prop_map(
+        |(
+            subscription,
+            resource,
+            (label_selector, field_selector, namespace),
+            caller_token,
+            (epoch, inventory),
+        )| {
             Subscribe {
-                scope,
+                subscription,
                 resource,
                 namespace,
                 label_selector,
@@ -200,8 +203,8 @@ fn node() -> impl Strategy<Value = NodeId> {
     "[a-z]{1,5}(-[a-z0-9]{1,3})?".prop_map(|name| NodeId::parse(&name).expect("a node name"))
 }
 
-fn scope() -> impl Strategy<Value = ScopeId> {
-    any::<u32>().prop_map(ScopeId)
+fn subscription() -> impl Strategy<Value = SubscriptionId> {
+    any::<u32>().prop_map(SubscriptionId)
 }
 
 fn lane() -> impl Strategy<Value = Lane> {

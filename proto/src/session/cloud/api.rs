@@ -4,21 +4,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::frame::{Goodbye, RefusalReason, Request, Subscribe};
-use crate::ids::{CloudRevision, Epoch, NodeId, ScopeId, StoreId};
+use crate::ids::{CloudRevision, Epoch, NodeId, StoreId, SubscriptionId};
 use crate::limits;
 use crate::object::{ObjectKey, ObjectVersion, SharedObject};
 
-/// What the cloud knows about one node's scopes. Answers come from memory. A session calls this when it compares an
-/// inventory and when it sends, never earlier: pending work is a set of keys, not a queue of bodies.
+/// What the cloud knows about one node's subscriptions. Answers come from memory. A session calls this when it compares
+/// an inventory and when it sends, never earlier: pending work is a set of keys, not a queue of bodies.
 pub trait NodeView {
-    /// Every key that the scope should hold, including known absences.
-    fn wanted(&self, scope: ScopeId) -> Vec<ObjectKey>;
+    /// Every key that the subscription should hold, including known absences.
+    fn wanted(&self, subscription: SubscriptionId) -> Vec<ObjectKey>;
     /// How many keys [`Self::wanted`] has, without building the list.
-    fn count(&self, scope: ScopeId) -> usize {
-        self.wanted(scope).len()
+    fn count(&self, subscription: SubscriptionId) -> usize {
+        self.wanted(subscription).len()
     }
-    /// What the scope should hold under this key now.
-    fn lookup(&self, scope: ScopeId, key: &ObjectKey) -> Lookup;
+    /// What the subscription should hold under this key now.
+    fn lookup(&self, subscription: SubscriptionId, key: &ObjectKey) -> Lookup;
     /// Whether every object of the node that refers to this one works without it. Called for objects that are known to
     /// be absent or unreadable, and only for edges that received an empty object instead.
     fn is_optional(&self, key: &ObjectKey) -> bool {
@@ -26,11 +26,11 @@ pub trait NodeView {
         false
     }
     /// The newest revision that the view has seen, 0 when unknown.
-    fn revision(&self, scope: ScopeId) -> CloudRevision;
+    fn revision(&self, subscription: SubscriptionId) -> CloudRevision;
     /// How certain the view is about an object that an edge is about to lose. The edge may have been served by a
     /// replica that is ahead, and each watch behind the view may lag on its own.
-    fn certainty(&self, scope: ScopeId, key: &ObjectKey, loss: Loss) -> Certainty {
-        let _ = (scope, key, loss);
+    fn certainty(&self, subscription: SubscriptionId, key: &ObjectKey, loss: Loss) -> Certainty {
+        let _ = (subscription, key, loss);
         Certainty::Certain
     }
 }
@@ -38,7 +38,7 @@ pub trait NodeView {
 /// What an edge is about to lose. Closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Loss {
-    /// An object that it holds, because the scope does not want it (any more).
+    /// An object that it holds, because the subscription does not want it (any more).
     Need {
         /// Only the edge says that it holds this version: the view has shown neither this version nor a newer one.
         claimed: bool,
@@ -129,22 +129,22 @@ pub enum CloudEvent {
         /// The edge follows the same epoch and trimming rules: only real differences are sent.
         resumed: bool,
     },
-    /// A stock edge's device twin sent a report that no controller here handles: it was refused, or confirmed and
+    /// A KubeEdge edge's device twin sent a report that no controller here handles: it was refused, or confirmed and
     /// dropped.
     DeviceReport {
         /// Whether it was confirmed and dropped.
         discarded: bool,
     },
-    /// Everything that was missing in the scope when it was compared is on the edge's disk. A parked key does not
-    /// delay this unless the edge still holds a version of another epoch under it.
+    /// Everything that was missing in the subscription when it was compared is on the edge's disk. A parked key does
+    /// not delay this unless the edge still holds a version of another epoch under it.
     CaughtUp {
         /// Pushed set or subscription.
-        scope: ScopeId,
+        subscription: SubscriptionId,
     },
     /// A delivery is on the edge's disk.
     Acked {
         /// Pushed set or subscription.
-        scope: ScopeId,
+        subscription: SubscriptionId,
         /// Which object.
         key: ObjectKey,
         /// The version that the edge holds now, with revision 0 when its revision in this epoch is not known; none
@@ -156,7 +156,7 @@ pub enum CloudEvent {
     /// A delivery was refused by the edge, or not sent because no edge could accept it.
     Refused {
         /// Pushed set or subscription.
-        scope: ScopeId,
+        subscription: SubscriptionId,
         /// Which object.
         key: ObjectKey,
         /// Kind of failure.
@@ -180,12 +180,12 @@ pub enum CloudEvent {
     /// The edge ended a subscription; it is already closed.
     Unsubscribe {
         /// The subscription.
-        scope: ScopeId,
+        subscription: SubscriptionId,
     },
     /// The session has ended a subscription; it is already closed, and Tombolo edges receive the reason.
     Ended {
         /// The subscription.
-        scope: ScopeId,
+        subscription: SubscriptionId,
         /// HTTP status code that a Kubernetes client would see.
         code: u16,
         /// Text for the operator.
@@ -199,9 +199,9 @@ pub enum CloudEvent {
 
 impl CloudEvent {
     /// The node follows more than `max` objects, exceeded by this subscription.
-    pub(in crate::session) fn too_many(scope: ScopeId, max: usize) -> Self {
-        let reason = format!("a node follows at most {max} objects at a time: select fewer");
-        Self::Ended { scope, code: 413, reason }
+    pub(in crate::session) fn too_many(subscription: SubscriptionId, max: usize) -> Self {
+        let reason = format!("a node may follow at most {max} objects at a time: select fewer");
+        Self::Ended { subscription, code: 413, reason }
     }
 }
 
@@ -216,11 +216,11 @@ pub struct CloudStats {
     pub refused: u64,
     /// Deliveries in flight, all lanes.
     pub in_flight: usize,
-    /// Keys that wait to be sent, all scopes.
+    /// Keys that wait to be sent, all subscriptions.
     pub dirty: usize,
-    /// Keys that wait after a refusal, all scopes.
+    /// Keys that wait after a refusal, all subscriptions.
     pub parked: usize,
-    /// Keys that the edge is known to hold, all scopes.
+    /// Keys that the edge is known to hold, all subscriptions.
     pub held: usize,
     /// Requests that wait for their reply.
     pub requests: usize,

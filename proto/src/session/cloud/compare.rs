@@ -2,19 +2,19 @@
 //!
 //! Listed entries are equal when UID, revision and content hash are equal, in every epoch. Equal content under another
 //! revision is adopted, not sent again; other differences are sent; objects that are held and not wanted are deleted.
-//! Nothing is delivered in a scope before it is compared, so a delivery never overtakes the inventory.
+//! Nothing is delivered in a subscription before it is compared, so a delivery never overtakes the inventory.
 
 use std::collections::{HashMap, HashSet};
 
 use crate::frame::{Inventory, InventoryPart};
-use crate::ids::{Epoch, Moment, ScopeId, StoreId};
+use crate::ids::{Epoch, Moment, StoreId, SubscriptionId};
 use crate::inventory;
 use crate::limits::{HELLO_INVENTORY_MAX, INVENTORY_MAX};
 use crate::object::{Held, InventoryEntry, ObjectKey};
 use crate::session::SessionError;
 use crate::session::cloud::listing::{Listing, Rest, listed_twice};
-use crate::session::cloud::scope::{Scope, Stage};
-use crate::session::cloud::slot::{Belief, Slot, Verdict};
+use crate::session::cloud::slot::{PeerState, Slot, Verdict};
+use crate::session::cloud::subscription::{Stage, Subscription};
 use crate::session::cloud::{Certainty, Lookup, NodeView};
 
 /// What an edge claims to hold, before it is compared.
@@ -57,10 +57,10 @@ enum Claim {
     Collecting(Listing),
 }
 
-/// Result of opening a scope.
+/// Result of opening a subscription.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Opening {
-    /// The scope is compared and follows the view.
+    /// The subscription is compared and follows the view.
     Compared,
     /// The summary differs: the whole inventory is needed.
     NeedsInventory,
@@ -80,7 +80,7 @@ impl Comparison {
             Inventory::Full(entries) if entries.len() > HELLO_INVENTORY_MAX => {
                 let entries = entries.len();
                 return Err(SessionError::Protocol(format!(
-                    "an inventory of {entries} entries was sent whole, but above {HELLO_INVENTORY_MAX} a digest is due"
+                    "an inventory of {entries} entries was sent in full; above {HELLO_INVENTORY_MAX}, send a digest"
                 )));
             }
             Inventory::Digest { count, .. } if *count > INVENTORY_MAX as u64 => return Err(too_many(*count)),
@@ -119,7 +119,7 @@ pub(super) fn too_many(count: u64) -> SessionError {
     ))
 }
 
-impl Scope {
+impl Subscription {
     /// Time by which the requested inventory must have made progress.
     pub(super) fn comparison_deadline(&self) -> Option<Moment> {
         match &self.stage {
@@ -128,8 +128,8 @@ impl Scope {
         }
     }
 
-    /// Compares the announced inventory, or finds that it is only a digest and differs. Does nothing for a scope that
-    /// was opened before.
+    /// Compares the announced inventory, or finds that it is only a digest and differs. Does nothing for a subscription
+    /// that was opened before.
     ///
     /// # Errors
     /// [`SessionError::Protocol`] when the inventory contradicts itself.
@@ -159,7 +159,7 @@ impl Scope {
     }
 
     /// Takes a part of the inventory, with at most `room` bytes of entries that only the edge names; after the last
-    /// part the scope is compared. False when no inventory is awaited.
+    /// part the subscription is compared. False when no inventory is awaited.
     ///
     /// # Errors
     /// [`SessionError::Protocol`] when a part or the whole is too large or contradicts itself.
@@ -211,8 +211,9 @@ impl Scope {
         // them among all nodes; the inventory's own copies are dropped.
         let unwanted = entries.iter().map(|entry| &entry.key).filter(|key| !distinct.contains(key));
         for (key, claim) in unwanted.map(|key| (key, true)).chain(wanted.iter().map(|key| (key, false))) {
-            let belief = claimed.get(key).map_or(Belief::Nothing, |held| Belief::from((*held).clone()));
-            let mut slot = Slot::new(belief, foreign);
+            let peer_state =
+                claimed.get(key).map_or(PeerState::Nothing, |held| PeerState::from((*held).clone()));
+            let mut slot = Slot::new(peer_state, foreign);
             (slot.charged, slot.gone) = (claim, claim);
             self.compare_key(key, slot, view);
         }
@@ -227,11 +228,11 @@ impl Scope {
             self.charged = self.charged.saturating_add(cost(key));
         }
         self.add_slot(key.clone(), slot);
-        let (scope, lookup) = (self.id, self.lookup(view, key));
+        let (subscription, lookup) = (self.id, self.lookup(view, key));
         let Some(slot) = self.slots.get(key) else { return };
         let verdict = slot.judge(key, lookup, self.told);
         let certainty = match &verdict {
-            Verdict::Send(step) => slot.certainty(scope, key, step, view),
+            Verdict::Send(step) => slot.certainty(subscription, key, step, view),
             _ => Certainty::Certain,
         };
         if certainty == Certainty::Asked {
@@ -252,18 +253,18 @@ impl Scope {
 
 /// The entries that the view wants, when their digest is the announced one.
 fn matching(
-    (store, scope): (StoreId, ScopeId),
+    (store, subscription): (StoreId, SubscriptionId),
     view: &impl NodeView,
     told: bool,
     announced: ([u8; 16], u64),
 ) -> Option<Vec<InventoryEntry>> {
     // A different count is detected without hashing.
-    if view.count(scope) as u64 != announced.1 {
+    if view.count(subscription) as u64 != announced.1 {
         return None;
     }
     let mut entries = Vec::new();
-    for key in view.wanted(scope) {
-        let held = match view.lookup(scope, &key) {
+    for key in view.wanted(subscription) {
+        let held = match view.lookup(subscription, &key) {
             Lookup::Present(object) => Held::Present(object.version.clone()),
             Lookup::Absent => Held::Absent,
             // The edge may also hold a version from when the object could be read: then digests differ and its list

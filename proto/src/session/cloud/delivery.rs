@@ -4,9 +4,9 @@ use crate::frame::{Change, Deliver, Frame, Refusal};
 use crate::ids::{Lane, Seq};
 use crate::object::ObjectVersion;
 use crate::session::SessionError;
-use crate::session::cloud::scope::Next;
-use crate::session::cloud::slot::{Belief, Step};
-use crate::session::cloud::window::InFlight;
+use crate::session::cloud::send_window::InFlight;
+use crate::session::cloud::slot::{PeerState, Step};
+use crate::session::cloud::subscription::Next;
 use crate::session::cloud::{CloudEvent, CloudSession, NodeView, Notice};
 
 impl CloudSession {
@@ -21,10 +21,10 @@ impl CloudSession {
             return None;
         }
         let turn = self.windows[window].turn;
-        let first = self.scopes.partition_point(|scope| scope.id <= turn);
-        for index in (first..self.scopes.len()).chain(0..first) {
-            let scope = self.scopes.get_mut(index)?;
-            let next = scope.next(self.now, &self.windows[window], lane, view, &mut self.events);
+        let first = self.subscriptions.partition_point(|subscription| subscription.id <= turn);
+        for index in (first..self.subscriptions.len()).chain(0..first) {
+            let subscription = self.subscriptions.get_mut(index)?;
+            let next = subscription.next(self.now, &self.windows[window], lane, view, &mut self.events);
             self.announce_caught_up(index);
             match next {
                 Next::Nothing => {}
@@ -35,10 +35,10 @@ impl CloudSession {
         None
     }
 
-    fn send(&mut self, scope: usize, window: usize, step: Step) -> Option<Frame> {
-        let scope = self.scopes.get(scope)?.id;
+    fn send(&mut self, subscription: usize, window: usize, step: Step) -> Option<Frame> {
+        let subscription = self.subscriptions.get(subscription)?.id;
         let flight = InFlight {
-            scope,
+            subscription,
             key: step.change.key().clone(),
             becomes: step.becomes,
             adoption: matches!(step.change, Change::Adopt { .. }),
@@ -47,9 +47,9 @@ impl CloudSession {
             refused: false,
         };
         let seq = self.windows[window].push(self.now, flight);
-        self.windows[window].turn = scope;
+        self.windows[window].turn = subscription;
         self.counters.delivered += 1;
-        Some(Frame::Deliver(Deliver { seq, scope, change: step.change }))
+        Some(Frame::Deliver(Deliver { seq, subscription, change: step.change }))
     }
 
     pub(super) fn handle_ack(&mut self, lanes: &[(Lane, Seq)]) -> Result<(), SessionError> {
@@ -68,14 +68,21 @@ impl CloudSession {
     }
 
     fn acknowledged(&mut self, flight: InFlight) {
-        // The edge did not store a refused position, and for a closed scope nothing is recorded.
-        let Some(index) = self.scope_index(flight.scope).filter(|_| !flight.refused) else { return };
-        let Some(scope) = self.scopes.get_mut(index) else { return };
+        // The edge did not store a refused position, and for a closed subscription nothing is recorded.
+        let Some(index) = self.subscription_index(flight.subscription).filter(|_| !flight.refused) else {
+            return;
+        };
+        let Some(subscription) = self.subscriptions.get_mut(index) else { return };
         let version = held_version(&flight.becomes);
-        scope.acked(&flight.key, flight.becomes);
+        subscription.acked(&flight.key, flight.becomes);
         self.counters.acked += 1;
         let latency = self.now.since(flight.sent_at);
-        self.events.push_back(CloudEvent::Acked { scope: flight.scope, key: flight.key, version, latency });
+        self.events.push_back(CloudEvent::Acked {
+            subscription: flight.subscription,
+            key: flight.key,
+            version,
+            latency,
+        });
         self.announce_caught_up(index);
     }
 
@@ -84,34 +91,38 @@ impl CloudSession {
         let Some(flight) = self.windows[window].refuse(refusal.seq) else {
             return self.patience.ignore(self.now, "a refusal of a delivery that is not in flight");
         };
-        let Some(index) = self.scopes.binary_search_by_key(&flight.scope, |scope| scope.id).ok() else {
+        let Some(index) = self
+            .subscriptions
+            .binary_search_by_key(&flight.subscription, |subscription| subscription.id)
+            .ok()
+        else {
             return Ok(());
         };
-        let Some(scope) = self.scopes.get_mut(index) else { return Ok(()) };
-        let retry_in = scope.refused(self.now, flight);
+        let Some(subscription) = self.subscriptions.get_mut(index) else { return Ok(()) };
+        let retry_in = subscription.refused(self.now, flight);
         self.counters.refused += 1;
-        let (scope, key) = (flight.scope, flight.key.clone());
+        let (subscription, key) = (flight.subscription, flight.key.clone());
         let Refusal { reason, message, .. } = refusal;
-        self.events.push_back(CloudEvent::Refused { scope, key, reason, message, retry_in });
+        self.events.push_back(CloudEvent::Refused { subscription, key, reason, message, retry_in });
         self.announce_caught_up(index);
         Ok(())
     }
 
-    /// Notifies both sides once that a scope has caught up.
-    pub(super) fn announce_caught_up(&mut self, scope: usize) {
-        let Some(scope) = self.scopes.get_mut(scope) else { return };
-        let (id, caught_up) = (scope.id, scope.take_caught_up());
+    /// Notifies both sides once that a subscription has caught up.
+    pub(super) fn announce_caught_up(&mut self, subscription: usize) {
+        let Some(subscription) = self.subscriptions.get_mut(subscription) else { return };
+        let (id, caught_up) = (subscription.id, subscription.take_caught_up());
         if let Some(revision) = caught_up {
             self.notify(Notice::CaughtUp(id, revision));
-            self.events.push_back(CloudEvent::CaughtUp { scope: id });
+            self.events.push_back(CloudEvent::CaughtUp { subscription: id });
         }
     }
 }
 
-fn held_version(belief: &Belief) -> Option<ObjectVersion> {
-    match belief {
-        Belief::Version(version) => Some(version.clone()),
-        Belief::Nothing | Belief::Unknown | Belief::Absent | Belief::Unreadable => None,
+fn held_version(peer_state: &PeerState) -> Option<ObjectVersion> {
+    match peer_state {
+        PeerState::Version(version) => Some(version.clone()),
+        PeerState::Nothing | PeerState::Unknown | PeerState::Absent | PeerState::Unreadable => None,
     }
 }
 

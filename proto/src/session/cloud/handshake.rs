@@ -1,9 +1,9 @@
 //! From the hello to the comparison of the pushed set.
 
 use crate::frame::{Frame, Hello, features};
-use crate::ids::ScopeId;
+use crate::ids::SubscriptionId;
 use crate::session::cloud::compare::{Comparison, Opening};
-use crate::session::cloud::scope::Scope;
+use crate::session::cloud::subscription::Subscription;
 use crate::session::cloud::{CloudEvent, CloudSession, NodeView, Notice, Phase};
 use crate::session::{ProtocolVersion, SessionError, words};
 
@@ -16,7 +16,7 @@ impl CloudSession {
                 self.end(goodbye);
                 Ok(())
             }
-            other => Err(SessionError::Protocol(format!("{} came before the hello", words::name(&other)))),
+            other => Err(SessionError::Protocol(format!("{} arrived before the hello", words::name(&other)))),
         }
     }
 
@@ -43,22 +43,27 @@ impl CloudSession {
         });
         self.notify(Notice::Welcome);
         self.liveness.measure(self.now);
-        self.add_scope(ScopeId::NODE, comparison);
-        self.open_scope(ScopeId::NODE, view)
+        self.add_subscription(SubscriptionId::NODE, comparison);
+        self.compare_subscription(SubscriptionId::NODE, view)
     }
 
-    /// A scope that is not compared yet.
-    pub(super) fn add_scope(&mut self, id: ScopeId, comparison: Comparison) {
-        let ability = if id == ScopeId::NODE { features::UNREADABLE } else { features::UNREADABLE_FOLLOWED };
-        self.scopes.push(Scope::new(id, comparison, self.features & ability != 0));
+    /// A subscription that is not compared yet.
+    pub(super) fn add_subscription(&mut self, id: SubscriptionId, comparison: Comparison) {
+        let ability =
+            if id == SubscriptionId::NODE { features::UNREADABLE } else { features::UNREADABLE_FOLLOWED };
+        self.subscriptions.push(Subscription::new(id, comparison, self.features & ability != 0));
     }
 
-    /// Compares a scope, or requests the inventory that the comparison needs.
-    pub(super) fn open_scope(&mut self, id: ScopeId, view: &impl NodeView) -> Result<(), SessionError> {
+    /// Compares a subscription, or requests the inventory that the comparison needs.
+    pub(super) fn compare_subscription(
+        &mut self,
+        id: SubscriptionId,
+        view: &impl NodeView,
+    ) -> Result<(), SessionError> {
         let now = self.now;
-        let Some(index) = self.scope_index(id) else { return Ok(()) };
-        let Some(scope) = self.scopes.get_mut(index) else { return Ok(()) };
-        match scope.open(now, &self.config.epoch, view)? {
+        let Some(index) = self.subscription_index(id) else { return Ok(()) };
+        let Some(subscription) = self.subscriptions.get_mut(index) else { return Ok(()) };
+        match subscription.open(now, &self.config.epoch, view)? {
             Some(Opening::NeedsInventory) => self.notify(Notice::InventoryRequest(id)),
             Some(Opening::Compared) => self.announce_caught_up(index),
             None => {}

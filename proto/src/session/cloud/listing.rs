@@ -7,15 +7,15 @@
 use std::collections::HashSet;
 
 use crate::frame::InventoryPart;
-use crate::ids::{Moment, ScopeId};
+use crate::ids::{Moment, SubscriptionId};
 use crate::limits::{
     HANDSHAKE_TIMEOUT, INVENTORY_BYTES_MAX, INVENTORY_MAX, INVENTORY_PART_MAX, INVENTORY_ROUNDS_MAX,
 };
 use crate::object::{InventoryEntry, KeyHashes, ObjectKey};
 use crate::session::SessionError;
 use crate::session::cloud::compare::{cost, cost_of_entry, too_many};
-use crate::session::cloud::scope::Scope;
-use crate::session::cloud::slot::{Belief, Slot};
+use crate::session::cloud::slot::{PeerState, Slot};
+use crate::session::cloud::subscription::Subscription;
 use crate::session::cloud::{CloudSession, NodeView, Notice};
 
 /// Bytes of an entry that the view wants, which shares the view's key: a slot in a list and in a set, and its UID.
@@ -78,13 +78,13 @@ impl Listing {
         view: &impl NodeView,
     ) -> Result<(), SessionError> {
         self.begin_part(now, &part)?;
-        let (scope, wanted) = (part.scope, wanted(part.scope, view));
+        let (subscription, wanted) = (part.subscription, wanted(part.subscription, view));
         for mut entry in part.entries {
             let bytes = match wanted.get(&entry.key) {
                 Some(shared) => {
                     entry.key = shared.clone();
                     // The pushed set is not chosen by the edge.
-                    if scope == ScopeId::NODE { 0 } else { WANTED_OVERHEAD }
+                    if subscription == SubscriptionId::NODE { 0 } else { WANTED_OVERHEAD }
                 }
                 None if cost_of_entry(&entry) > room => {
                     self.left_out = true;
@@ -93,7 +93,7 @@ impl Listing {
                 None => cost_of_entry(&entry),
             };
             if !self.seen.insert(entry.key.clone()) {
-                return Err(listed_twice(scope, &entry.key));
+                return Err(listed_twice(subscription, &entry.key));
             }
             room = room.saturating_sub(bytes);
             self.bytes = self.bytes.saturating_add(bytes);
@@ -103,12 +103,12 @@ impl Listing {
     }
 }
 
-pub(super) fn listed_twice(scope: ScopeId, key: &ObjectKey) -> SessionError {
-    SessionError::Protocol(format!("the inventory of scope {} lists {key} twice", scope.0))
+pub(super) fn listed_twice(subscription: SubscriptionId, key: &ObjectKey) -> SessionError {
+    SessionError::Protocol(format!("the inventory of subscription {} lists {key} twice", subscription.0))
 }
 
-fn wanted(scope: ScopeId, view: &impl NodeView) -> HashSet<ObjectKey, KeyHashes> {
-    view.wanted(scope).into_iter().collect()
+fn wanted(subscription: SubscriptionId, view: &impl NodeView) -> HashSet<ObjectKey, KeyHashes> {
+    view.wanted(subscription).into_iter().collect()
 }
 
 /// What the edge holds beyond the entries that there was room for.
@@ -128,7 +128,7 @@ impl Rest {
     }
 }
 
-impl Scope {
+impl Subscription {
     /// Time by which the inventory that was requested again must have made progress.
     pub(super) fn rest_deadline(&self) -> Option<Moment> {
         Some(self.rest.as_ref()?.listing.as_ref()?.deadline)
@@ -145,7 +145,8 @@ impl Scope {
         let Some(rest) = &mut self.rest else { return Ok(()) };
         rest.rounds += 1;
         if rest.rounds > INVENTORY_ROUNDS_MAX {
-            let text = format!("this node still holds too much after {INVENTORY_ROUNDS_MAX} inventories");
+            let text =
+                format!("this node still holds too many objects after {INVENTORY_ROUNDS_MAX} inventories");
             return Err(SessionError::Overloaded(text));
         }
         rest.listing = Some(Listing::new(now));
@@ -181,7 +182,7 @@ impl Scope {
             if shared.is_none() {
                 room -= cost(&entry.key);
             }
-            let mut slot = Slot::new(Belief::Nothing, false);
+            let mut slot = Slot::new(PeerState::Nothing, false);
             slot.surmise();
             (slot.charged, slot.gone, slot.foreign) = (shared.is_none(), shared.is_none(), foreign);
             self.compare_key(shared.unwrap_or(&entry.key), slot, view);
@@ -202,7 +203,7 @@ impl Scope {
 impl CloudSession {
     /// Bytes that the session keeps because of what the edge claims to hold.
     pub(super) fn claims(&self) -> usize {
-        self.scopes.iter().map(Scope::claims).fold(0, usize::saturating_add)
+        self.subscriptions.iter().map(Subscription::claims).fold(0, usize::saturating_add)
     }
 
     /// Requests an incomplete inventory again, once there is room.
@@ -210,13 +211,14 @@ impl CloudSession {
     /// # Errors
     /// [`SessionError::Overloaded`] after too many rounds.
     pub(super) fn ask_rest(&mut self) -> Result<(), SessionError> {
-        if !self.scopes.iter().any(Scope::has_rest) || self.claims() > INVENTORY_BYTES_MAX / 2 {
+        if !self.subscriptions.iter().any(Subscription::has_rest) || self.claims() > INVENTORY_BYTES_MAX / 2 {
             return Ok(());
         }
         let now = self.now;
-        if let Some(scope) = self.scopes.iter_mut().find(|scope| scope.has_rest()) {
-            scope.begin_rest(now)?;
-            let id = scope.id;
+        if let Some(subscription) = self.subscriptions.iter_mut().find(|subscription| subscription.has_rest())
+        {
+            subscription.begin_rest(now)?;
+            let id = subscription.id;
             self.notify(Notice::InventoryRequest(id));
         }
         Ok(())
@@ -227,8 +229,8 @@ impl Slot {
     /// The edge named the key, but may have received a delivery for it in the meantime: it holds something, but it is
     /// unknown what.
     fn surmise(&mut self) {
-        if self.belief == Belief::Nothing {
-            (self.belief, self.claimed) = (Belief::Unknown, true);
+        if self.peer_state == PeerState::Nothing {
+            (self.peer_state, self.claimed) = (PeerState::Unknown, true);
         }
     }
 }

@@ -51,13 +51,13 @@ impl Requests {
         if self.waiting.iter().any(|waiting| waiting.id == request.id) {
             let id = request.id.0;
             return Err(SessionError::Protocol(format!(
-                "request {id} came twice, and the first one still waits"
+                "request {id} arrived twice, and the first one is still pending"
             )));
         }
         if self.waiting.len() >= REQUESTS_MAX {
             if self.rejected.len() >= REJECTED_MAX {
                 return Err(SessionError::Overloaded(format!(
-                    "more than {REQUESTS_MAX} requests wait and their refusals are not read"
+                    "more than {REQUESTS_MAX} requests are pending, and the node does not read their refusals"
                 )));
             }
             self.rejected.push_back(request.id);
@@ -80,7 +80,7 @@ impl Requests {
         let len = body_len(&reply.body);
         waiting.answer = Some(if len > FRAME_LEN_MAX - REPLY_OVERHEAD {
             let text =
-                format!("the answer has {len} bytes, more than a frame may carry: ask for less at a time");
+                format!("the answer has {len} bytes, more than a frame may carry: request less at a time");
             (Lane::Control, failure(500, "InternalError", &text))
         } else if len >= BULK_OBJECT_MIN {
             (Lane::Bulk, reply.body)
@@ -96,7 +96,7 @@ impl Requests {
         if lane == Lane::Control
             && let Some(id) = self.rejected.pop_front()
         {
-            let text = format!("{REQUESTS_MAX} requests of this node wait already: ask again later");
+            let text = format!("this node already has {REQUESTS_MAX} pending requests: retry later");
             return Some(Reply { id, body: failure(429, "TooManyRequests", &text) });
         }
         let ready = |waiting: &Waiting| matches!(waiting.answer, Some((wanted, _)) if wanted == lane);

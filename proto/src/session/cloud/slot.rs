@@ -1,10 +1,11 @@
-//! One key of one scope: what the edge is believed to hold, and what has to be sent so that it holds the right thing.
+//! One key of one subscription: what the edge is believed to hold, and what has to be sent so that it holds the right
+//! thing.
 
 use std::sync::Arc;
 
 use crate::codec::obstacle;
 use crate::frame::Change;
-use crate::ids::{CloudRevision, Lane, ScopeId};
+use crate::ids::{CloudRevision, Lane, SubscriptionId};
 use crate::limits::{BULK_OBJECT_MIN, DEPENDENCIES_MAX, OBJECT_LEN_MAX};
 use crate::object::{Held, ObjectKey, ObjectVersion, SharedObject};
 use crate::session::cloud::{Certainty, Lookup, Loss, NodeView};
@@ -12,7 +13,7 @@ use crate::session::parking::Park;
 
 /// What the edge holds under a key, according to acknowledgements and its inventory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Belief {
+pub(super) enum PeerState {
     /// Nothing.
     Nothing,
     /// Something, but not what was believed: it refused to adopt a version.
@@ -25,7 +26,7 @@ pub(super) enum Belief {
     Version(ObjectVersion),
 }
 
-impl From<Held> for Belief {
+impl From<Held> for PeerState {
     fn from(held: Held) -> Self {
         match held {
             Held::Absent => Self::Absent,
@@ -51,16 +52,16 @@ pub(super) enum Phase {
     Parked,
 }
 
-/// One key of one scope.
+/// One key of one subscription.
 #[derive(Debug)]
 pub(super) struct Slot {
-    pub(super) belief: Belief,
+    pub(super) peer_state: PeerState,
     pub(super) phase: Phase,
     /// The belief is a version of another epoch, whose revision is not comparable.
     pub(super) foreign: bool,
     /// The belief rests on the edge's claim alone: the view has shown neither this version nor a newer one.
     pub(super) claimed: bool,
-    /// Missing when the scope was compared, and not resolved since.
+    /// Missing when the subscription was compared, and not resolved since.
     pub(super) due: bool,
     /// The edge named this key, and the view does not want it: its texts are kept only for this slot.
     pub(super) charged: bool,
@@ -71,11 +72,11 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    pub(super) fn new(belief: Belief, foreign: bool) -> Self {
-        let foreign = foreign && matches!(belief, Belief::Version(_));
-        let claimed = matches!(belief, Belief::Version(_));
+    pub(super) fn new(peer_state: PeerState, foreign: bool) -> Self {
+        let foreign = foreign && matches!(peer_state, PeerState::Version(_));
+        let claimed = matches!(peer_state, PeerState::Version(_));
         Self {
-            belief,
+            peer_state,
             phase: Phase::Idle,
             foreign,
             claimed,
@@ -88,12 +89,13 @@ impl Slot {
 
     /// Whether the edge holds nothing under this key and nothing is on its way.
     pub(super) fn is_of_no_use(&self) -> bool {
-        self.belief == Belief::Nothing && !matches!(self.phase, Phase::InFlight { .. })
+        self.peer_state == PeerState::Nothing && !matches!(self.phase, Phase::InFlight { .. })
     }
 
     /// Updates `claimed` from the view's state: it ends when the view shows the held version or a newer one.
     pub(super) fn witness(&mut self, lookup: &Lookup) {
-        if let (Lookup::Present(object), Belief::Version(held), false) = (lookup, &self.belief, self.foreign)
+        if let (Lookup::Present(object), PeerState::Version(held), false) =
+            (lookup, &self.peer_state, self.foreign)
             && held.revision <= object.version.revision
         {
             self.claimed = false;
@@ -103,14 +105,14 @@ impl Slot {
     /// How certain it is that a step which removes an object is right.
     pub(super) fn certainty(
         &self,
-        scope: ScopeId,
+        subscription: SubscriptionId,
         key: &ObjectKey,
         step: &Step,
         view: &impl NodeView,
     ) -> Certainty {
         match &step.change {
-            Change::Delete { .. } => view.certainty(scope, key, Loss::Need { claimed: self.claimed }),
-            Change::Absent { .. } if self.claimed => view.certainty(scope, key, Loss::Object),
+            Change::Delete { .. } => view.certainty(subscription, key, Loss::Need { claimed: self.claimed }),
+            Change::Absent { .. } if self.claimed => view.certainty(subscription, key, Loss::Object),
             Change::Absent { .. } | Change::Unreadable { .. } | Change::Upsert(_) | Change::Adopt { .. } => {
                 Certainty::Certain
             }
@@ -124,33 +126,35 @@ impl Slot {
             Lookup::Pending => Verdict::Wait,
             Lookup::Unreadable(_) => self.judge_unreadable(key, told),
             Lookup::Present(object) => self.judge_present(object),
-            Lookup::Absent if self.belief == Belief::Absent => Verdict::Settled,
-            Lookup::Absent => Verdict::small(Change::Absent { key: key.clone() }, Belief::Absent),
-            Lookup::Unwanted(_) if self.belief == Belief::Nothing => Verdict::Forget,
+            Lookup::Absent if self.peer_state == PeerState::Absent => Verdict::Settled,
+            Lookup::Absent => Verdict::small(Change::Absent { key: key.clone() }, PeerState::Absent),
+            Lookup::Unwanted(_) if self.peer_state == PeerState::Nothing => Verdict::Forget,
             Lookup::Unwanted(version) => {
-                Verdict::small(Change::Delete { key: key.clone(), version }, Belief::Nothing)
+                Verdict::small(Change::Delete { key: key.clone(), version }, PeerState::Nothing)
             }
         }
     }
 
     /// The edge keeps what it holds of the object, because nothing better is known.
     fn judge_unreadable(&self, key: &ObjectKey, told: bool) -> Verdict {
-        let becomes = match &self.belief {
-            Belief::Version(_) | Belief::Unreadable if !self.foreign => return Verdict::Settled,
+        let becomes = match &self.peer_state {
+            PeerState::Version(_) | PeerState::Unreadable if !self.foreign => return Verdict::Settled,
             // Two histories must not be mixed.
             _ if !told && self.foreign => return Verdict::Wait,
             _ if !told => return Verdict::Settled,
-            Belief::Version(held) => {
-                Belief::Version(ObjectVersion { revision: CloudRevision(0), ..held.clone() })
+            PeerState::Version(held) => {
+                PeerState::Version(ObjectVersion { revision: CloudRevision(0), ..held.clone() })
             }
-            Belief::Nothing | Belief::Unknown | Belief::Absent | Belief::Unreadable => Belief::Unreadable,
+            PeerState::Nothing | PeerState::Unknown | PeerState::Absent | PeerState::Unreadable => {
+                PeerState::Unreadable
+            }
         };
         Verdict::small(Change::Unreadable { key: key.clone() }, becomes)
     }
 
     fn judge_present(&self, object: Arc<SharedObject>) -> Verdict {
         let wanted = &object.version;
-        if let Belief::Version(held) = &self.belief {
+        if let PeerState::Version(held) = &self.peer_state {
             // Revisions of one epoch have one order over all objects: a view that shows an older one lags behind the
             // replica that served this edge before. Going back is never right; the newer version is offered later.
             let newer = held.is_same_place(wanted) || held.revision > wanted.revision;
@@ -161,7 +165,7 @@ impl Slot {
                 let (key, version) = (object.key.clone(), wanted.clone());
                 return Verdict::small(
                     Change::Adopt { key, version: version.clone() },
-                    Belief::Version(version),
+                    PeerState::Version(version),
                 );
             }
         }
@@ -170,7 +174,7 @@ impl Slot {
         }
         let bytes = object.body.len().saturating_add(CHANGE_OVERHEAD);
         let lane = if object.body.len() >= BULK_OBJECT_MIN { Lane::Bulk } else { Lane::Delivery };
-        let becomes = Belief::Version(wanted.clone());
+        let becomes = PeerState::Version(wanted.clone());
         Verdict::Send(Step { change: Change::Upsert(object), becomes, lane, bytes })
     }
 }
@@ -181,14 +185,14 @@ const CHANGE_OVERHEAD: usize = 128;
 fn exceeded(object: &SharedObject) -> Option<String> {
     if object.body.len() > OBJECT_LEN_MAX {
         return Some(format!(
-            "{} bytes are more than the {OBJECT_LEN_MAX} that an object may have; make it smaller",
+            "the object has {} bytes, more than the maximum of {OBJECT_LEN_MAX}; make it smaller",
             object.body.len()
         ));
     }
     let dependencies = object.dependencies.len();
     if dependencies > DEPENDENCIES_MAX {
         return Some(format!(
-            "{dependencies} dependencies are more than the {DEPENDENCIES_MAX} that an object may list; make it smaller"
+            "the object lists {dependencies} dependencies, more than the maximum of {DEPENDENCIES_MAX}; make it smaller"
         ));
     }
     obstacle(object).map(str::to_owned)
@@ -215,7 +219,7 @@ pub(super) enum Verdict {
 }
 
 impl Verdict {
-    fn small(change: Change, becomes: Belief) -> Self {
+    fn small(change: Change, becomes: PeerState) -> Self {
         Self::Send(Step { change, becomes, lane: Lane::Delivery, bytes: CHANGE_OVERHEAD })
     }
 }
@@ -225,7 +229,7 @@ impl Verdict {
 pub(super) struct Step {
     pub(super) change: Change,
     /// What the edge holds after it has acknowledged.
-    pub(super) becomes: Belief,
+    pub(super) becomes: PeerState,
     pub(super) lane: Lane,
     pub(super) bytes: usize,
 }
@@ -234,7 +238,7 @@ impl Step {
     /// The version that is delivered, for the back-off: none for deletions and absences.
     pub(super) fn version(&self) -> Option<&ObjectVersion> {
         match &self.becomes {
-            Belief::Version(version) => Some(version),
+            PeerState::Version(version) => Some(version),
             _ => None,
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::frame::{Frame, Welcome};
-use crate::ids::{CloudRevision, Lane, Moment, ScopeId};
+use crate::ids::{CloudRevision, Lane, Moment, SubscriptionId};
 use crate::session::cloud::{CloudSession, KEPT_CAPACITY, NodeView, Phase};
 use crate::session::{ProtocolVersion, SessionError};
 
@@ -15,9 +15,9 @@ const NOTICES_MAX: usize = 512;
 #[derive(Debug)]
 pub(super) enum Notice {
     Welcome,
-    InventoryRequest(ScopeId),
-    CaughtUp(ScopeId, CloudRevision),
-    Closed { scope: ScopeId, code: u16, reason: String },
+    InventoryRequest(SubscriptionId),
+    CaughtUp(SubscriptionId, CloudRevision),
+    Closed { subscription: SubscriptionId, code: u16, reason: String },
 }
 
 impl Notice {
@@ -57,7 +57,7 @@ impl CloudSession {
         if matches!(self.notices.front(), Some(Notice::Welcome)) {
             return self.poll_notice();
         }
-        // Before the mark that a scope is caught up, so that both are written to the disk together.
+        // Before the mark that a subscription is caught up, so that both are written to the disk together.
         if std::mem::take(&mut self.unattested) {
             return Some(Frame::Attestation { proof: self.attestation.clone() });
         }
@@ -77,17 +77,19 @@ impl CloudSession {
         }
         Some(match notice {
             Notice::Welcome => Frame::Welcome(self.welcome()),
-            Notice::InventoryRequest(scope) => Frame::InventoryRequest { scope },
-            Notice::CaughtUp(scope, revision) => {
-                Frame::CaughtUp { scope, epoch: self.config.epoch.clone(), revision }
+            Notice::InventoryRequest(subscription) => Frame::InventoryRequest { subscription },
+            Notice::CaughtUp(subscription, revision) => {
+                Frame::CaughtUp { subscription, epoch: self.config.epoch.clone(), revision }
             }
-            Notice::Closed { scope, code, reason } => Frame::SubscriptionClosed { scope, code, reason },
+            Notice::Closed { subscription, code, reason } => {
+                Frame::SubscriptionClosed { subscription, code, reason }
+            }
         })
     }
 
     pub(super) fn notify(&mut self, notice: Notice) {
         if self.notices.len() >= NOTICES_MAX {
-            let text = format!("{NOTICES_MAX} frames wait and are not read");
+            let text = format!("{NOTICES_MAX} frames are queued, and the node does not read them");
             self.leave(SessionError::Overloaded(text).goodbye());
             return;
         }

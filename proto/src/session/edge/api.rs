@@ -6,15 +6,15 @@ use bytes::Bytes;
 use thiserror::Error;
 
 use crate::frame::{Change, Goodbye, Reply, features};
-use crate::ids::{CloudRevision, Epoch, Lane, NodeId, RequestId, ScopeId, Seq, StoreId};
+use crate::ids::{CloudRevision, Epoch, Lane, NodeId, RequestId, Seq, StoreId, SubscriptionId};
 use crate::object::InventoryEntry;
 
 /// What the edge's store holds.
 pub trait EdgeView {
-    /// Everything held in the scope: all that is committed, and nothing that may still be lost. Writes that an older
-    /// session handed out must be finished or given up before a session starts; the cloud treats this list as
+    /// Everything held in the subscription: all that is committed, and nothing that may still be lost. Writes that an
+    /// older session handed out must be finished or given up before a session starts; the cloud treats this list as
     /// complete.
-    fn inventory(&self, scope: ScopeId) -> Vec<InventoryEntry>;
+    fn inventory(&self, subscription: SubscriptionId) -> Vec<InventoryEntry>;
 }
 
 /// How an edge session introduces itself.
@@ -61,9 +61,9 @@ pub enum EdgeEvent {
     /// The cloud accepted the hello. Precedes every delivery.
     ///
     /// When `resumed` is false the store must, in one transaction and before it stores anything else, adopt
-    /// `trim_version`, clear the epoch of every scope that holds something, and give this epoch to every scope that
-    /// holds nothing. [`EdgeEvent::CaughtUp`] then sets the epochs one by one. A store that is interrupted in between
-    /// correctly reports that it follows no epoch.
+    /// `trim_version`, clear the epoch of every subscription that holds something, and give this epoch to every
+    /// subscription that holds nothing. [`EdgeEvent::CaughtUp`] then sets the epochs one by one. A store that is
+    /// interrupted in between correctly reports that it follows no epoch.
     Welcomed {
         /// History of the cloud's revisions.
         epoch: Epoch,
@@ -74,25 +74,25 @@ pub enum EdgeEvent {
         /// The cloud's wall clock, milliseconds since the Unix epoch.
         unix_millis: u64,
     },
-    /// Store this, then call `committed`, or call `refused`. Each delivery needs one of them, also those of scopes
-    /// that are no longer followed.
+    /// Store this, then call `committed`, or call `refused`. Each delivery needs one of them, also those of
+    /// subscriptions that are no longer followed.
     Deliver {
         /// Lane that carried it.
         lane: Lane,
         /// Position in the lane.
         seq: Seq,
         /// Pushed set or subscription.
-        scope: ScopeId,
+        subscription: SubscriptionId,
         /// What happens to which object.
         change: Change,
     },
-    /// Everything that was missing when the scope was compared is stored: its epoch may be recorded.
+    /// Everything that was missing when the subscription was compared is stored: its epoch may be recorded.
     CaughtUp {
         /// Pushed set or subscription.
-        scope: ScopeId,
-        /// The history that the scope follows now.
+        subscription: SubscriptionId,
+        /// The history that the subscription follows now.
         epoch: Epoch,
-        /// The cloud's revision when the scope was compared.
+        /// The cloud's revision when the subscription was compared.
         revision: CloudRevision,
     },
     /// How far the cloud's history has advanced, in the cloud's own format. The owner stores the newest one on its
@@ -109,10 +109,10 @@ pub enum EdgeEvent {
         /// HTTP status code of the API server; 200 when it is stored.
         code: u16,
     },
-    /// The cloud refused or ended a subscription; its scope id is never used again in this session.
+    /// The cloud refused or ended a subscription; its subscription id is never used again in this session.
     SubscriptionClosed {
         /// The subscription.
-        scope: ScopeId,
+        subscription: SubscriptionId,
         /// HTTP status code that a Kubernetes client would see.
         code: u16,
         /// Sentence for the operator.
@@ -128,13 +128,13 @@ pub enum EdgeEvent {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum RequestError {
     /// The cloud could not decode it: a text is too long, or has characters that no path may have.
-    #[error("the cloud cannot be asked this: {0}")]
+    #[error("the cloud does not accept this request: {0}")]
     Invalid(String),
     /// [`crate::limits::REQUESTS_MAX`] requests are already waiting.
     #[error("too many requests wait for the cloud's answer: try again later")]
     Busy,
     /// The request does not fit a frame.
-    #[error("the request is larger than a frame may be ({0} bytes)")]
+    #[error("the request does not fit a frame ({0} bytes)")]
     TooLarge(usize),
     /// The session is over.
     #[error("the session with the cloud is over: try again after the next connection")]
@@ -147,9 +147,9 @@ pub enum SubscribeError {
     /// The cloud could not decode it: a text is too long, or has characters that no path may have.
     #[error("this selection cannot be followed: {0}")]
     Invalid(String),
-    /// The scope id is not [`EdgeSession::next_scope`](super::EdgeSession::next_scope) or larger.
-    #[error("scope ids only grow within a session, and {} was used already: take the session's next one", .0.0)]
-    ScopeUsed(ScopeId),
+    /// The subscription id is not [`EdgeSession::next_subscription`](super::EdgeSession::next_subscription) or larger.
+    #[error("subscription ids must increase within a session, and {} is used already: use the next", .0.0)]
+    SubscriptionUsed(SubscriptionId),
     /// [`crate::limits::SUBSCRIPTIONS_MAX`] subscriptions are already open.
     #[error("too many subscriptions are open: close one first")]
     Full,

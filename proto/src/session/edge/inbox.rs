@@ -42,13 +42,13 @@ impl Inbox {
         }
         if seq.0 - 1 != self.received {
             return Err(SessionError::Protocol(format!(
-                "position {} of lane {:?} came after {}: a delivery is missing in between",
+                "position {} of lane {:?} arrived after {}: a delivery is missing in between",
                 seq.0, self.lane, self.received
             )));
         }
         if self.received - self.acked >= UNACKED_MAX as u64 {
             return Err(SessionError::Protocol(format!(
-                "more than {UNACKED_MAX} deliveries came in lane {:?} without waiting for an acknowledgement",
+                "more than {UNACKED_MAX} deliveries arrived in lane {:?} without waiting for an acknowledgement",
                 self.lane
             )));
         }
@@ -138,7 +138,7 @@ mod tests {
         assert_eq!(inbox.receive(Seq(1)).expect("known"), Arrival::Repeat);
         assert_eq!(inbox.receive(Seq(0)).expect("known"), Arrival::Repeat);
         let error = inbox.receive(Seq(4)).expect_err("3 is missing");
-        assert!(error.to_string().contains("position 4 of lane Delivery came after 2"), "{error}");
+        assert!(error.to_string().contains("position 4 of lane Delivery arrived after 2"), "{error}");
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! Frames received by the edge.
 
 use crate::frame::{Change, Deliver, Frame, Refusal, RefusalReason, Undecodable, Welcome};
-use crate::ids::{Lane, Moment, ScopeId};
+use crate::ids::{Lane, Moment, SubscriptionId};
 use crate::session::edge::inbox::Arrival;
-use crate::session::edge::scopes::Standing;
+use crate::session::edge::subscriptions::Standing;
 use crate::session::edge::{EdgeEvent, EdgeSession, EdgeView, Phase};
 use crate::session::{EARLY_BYTES_MAX, ProtocolVersion, SessionError, UNACKED_MAX, words};
 
@@ -17,7 +17,9 @@ impl EdgeSession {
                 Ok(())
             }
             Frame::Deliver(_) | Frame::Undecodable(_) => self.keep_early(lane, frame),
-            other => Err(SessionError::Protocol(format!("{} came before the welcome", words::name(&other)))),
+            other => {
+                Err(SessionError::Protocol(format!("{} arrived before the welcome", words::name(&other))))
+            }
         }
     }
 
@@ -28,7 +30,7 @@ impl EdgeSession {
         };
         self.early_bytes = self.early_bytes.saturating_add(bytes);
         if self.early.len() >= UNACKED_MAX || self.early_bytes > EARLY_BYTES_MAX {
-            return Err(SessionError::Protocol("too many deliveries came before the welcome".to_owned()));
+            return Err(SessionError::Protocol("too many deliveries arrived before the welcome".to_owned()));
         }
         self.early.push_back((lane, frame));
         Ok(())
@@ -74,10 +76,12 @@ impl EdgeSession {
         match frame {
             Frame::Deliver(deliver) => return self.handle_deliver(now, lane, deliver),
             Frame::Undecodable(lost) => return self.handle_undecodable(now, lane, lost),
-            Frame::InventoryRequest { scope } => return self.handle_inventory_request(now, scope, view),
-            Frame::CaughtUp { scope, epoch, revision } => {
-                if self.scopes.standing(scope, "a caught-up mark")? == Standing::Open {
-                    self.events.push_back(EdgeEvent::CaughtUp { scope, epoch, revision });
+            Frame::InventoryRequest { subscription } => {
+                return self.handle_inventory_request(now, subscription, view);
+            }
+            Frame::CaughtUp { subscription, epoch, revision } => {
+                if self.subscriptions.standing(subscription, "a caught-up mark")? == Standing::Open {
+                    self.events.push_back(EdgeEvent::CaughtUp { subscription, epoch, revision });
                 }
             }
             Frame::Reply(reply) => {
@@ -86,8 +90,8 @@ impl EdgeSession {
                     self.events.push_back(EdgeEvent::Reply(reply));
                 }
             }
-            Frame::SubscriptionClosed { scope, code, reason } => {
-                return self.handle_closed(scope, code, reason);
+            Frame::SubscriptionClosed { subscription, code, reason } => {
+                return self.handle_closed(subscription, code, reason);
             }
             Frame::LeaseRenewed { renew_time_micros, code } => {
                 self.events.push_back(EdgeEvent::LeaseRenewed { renew_time_micros, code });
@@ -95,16 +99,16 @@ impl EdgeSession {
             Frame::Attestation { proof } => self.events.push_back(EdgeEvent::Attested(proof)),
             Frame::Ping { id } => self.liveness.handle_ping(id),
             Frame::Pong { id } => match self.liveness.handle_pong(now, id) {
-                None => return self.patience.ignore(now, "a pong without its ping"),
+                None => return self.patience.ignore(now, "a pong without a ping"),
                 Some(time) => self.events.push_back(EdgeEvent::RoundTrip(time)),
             },
             Frame::Goodbye(goodbye) => self.end(goodbye),
             Frame::Welcome(_) => {
-                return Err(SessionError::Protocol("a second welcome came on one connection".to_owned()));
+                return Err(SessionError::Protocol("a second welcome arrived on one connection".to_owned()));
             }
             other => {
                 return Err(SessionError::Protocol(format!(
-                    "{} came from the cloud in lane {lane:?}, but only an edge sends it",
+                    "{} arrived from the cloud in lane {lane:?}, but only an edge sends it",
                     words::name(&other)
                 )));
             }
@@ -113,17 +117,17 @@ impl EdgeSession {
     }
 
     fn handle_deliver(&mut self, now: Moment, lane: Lane, deliver: Deliver) -> Result<(), SessionError> {
-        let Deliver { seq, scope, change } = deliver;
-        let standing = self.scopes.standing(scope, "a delivery")?;
+        let Deliver { seq, subscription, change } = deliver;
+        let standing = self.subscriptions.standing(subscription, "a delivery")?;
         let Some(inbox) = self.inbox_mut(lane) else {
-            return Err(SessionError::Protocol("a delivery came in lane Control".to_owned()));
+            return Err(SessionError::Protocol("a delivery arrived in lane Control".to_owned()));
         };
         if inbox.receive(seq)? == Arrival::Repeat {
-            return self.patience.ignore(now, "a delivery that came before");
+            return self.patience.ignore(now, "a repeated delivery");
         }
         match standing {
-            Standing::Open => self.events.push_back(EdgeEvent::Deliver { lane, seq, scope, change }),
-            // The edge followed this scope a moment ago: there is nothing to store, but the cloud's window must
+            Standing::Open => self.events.push_back(EdgeEvent::Deliver { lane, seq, subscription, change }),
+            // The edge followed this subscription a moment ago: there is nothing to store, but the cloud's window must
             // advance.
             Standing::Ended => {
                 inbox.finish(seq);
@@ -134,13 +138,13 @@ impl EdgeSession {
 
     /// Refuses one delivery that could not be read. Others are not affected.
     fn handle_undecodable(&mut self, now: Moment, lane: Lane, lost: Undecodable) -> Result<(), SessionError> {
-        let Undecodable { seq, scope, reason } = lost;
-        self.scopes.standing(scope, "a delivery")?;
+        let Undecodable { seq, subscription, reason } = lost;
+        self.subscriptions.standing(subscription, "a delivery")?;
         let Some(inbox) = self.inbox_mut(lane) else {
-            return Err(SessionError::Protocol("a delivery came in lane Control".to_owned()));
+            return Err(SessionError::Protocol("a delivery arrived in lane Control".to_owned()));
         };
         if inbox.receive(seq)? == Arrival::Repeat {
-            return self.patience.ignore(now, "a delivery that came before");
+            return self.patience.ignore(now, "a repeated delivery");
         }
         let message = format!("the delivery cannot be decoded: {reason}");
         self.refused(Refusal { lane, seq, reason: RefusalReason::Malformed, message });
@@ -150,27 +154,30 @@ impl EdgeSession {
     fn handle_inventory_request(
         &mut self,
         now: Moment,
-        scope: ScopeId,
+        subscription: SubscriptionId,
         view: &impl EdgeView,
     ) -> Result<(), SessionError> {
-        if self.scopes.standing(scope, "an inventory request")? == Standing::Ended {
+        if self.subscriptions.standing(subscription, "an inventory request")? == Standing::Ended {
             return Ok(());
         }
-        if self.scopes.upload(scope, || view.inventory(scope)) {
+        if self.subscriptions.upload(subscription, || view.inventory(subscription)) {
             return Ok(());
         }
-        self.patience.ignore(now, "a second request for an inventory that is under way")
+        self.patience.ignore(now, "a second request for an inventory that is being sent")
     }
 
-    fn handle_closed(&mut self, scope: ScopeId, code: u16, reason: String) -> Result<(), SessionError> {
-        if scope == ScopeId::NODE {
-            return Err(SessionError::Protocol(
-                "the pushed set is not a subscription to be closed".to_owned(),
-            ));
+    fn handle_closed(
+        &mut self,
+        subscription: SubscriptionId,
+        code: u16,
+        reason: String,
+    ) -> Result<(), SessionError> {
+        if subscription == SubscriptionId::NODE {
+            return Err(SessionError::Protocol("the pushed set cannot be closed".to_owned()));
         }
-        if self.scopes.standing(scope, "the closing of a subscription")? == Standing::Open {
-            self.scopes.close(scope);
-            self.events.push_back(EdgeEvent::SubscriptionClosed { scope, code, reason });
+        if self.subscriptions.standing(subscription, "the closing of a subscription")? == Standing::Open {
+            self.subscriptions.close(subscription);
+            self.events.push_back(EdgeEvent::SubscriptionClosed { subscription, code, reason });
         }
         Ok(())
     }

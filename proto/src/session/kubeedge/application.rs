@@ -83,7 +83,7 @@ json_word!(ApplicationStatus);
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Application {
-    /// Hash of the request: equal requests share it. Never empty from stock edges.
+    /// Hash of the request: equal requests share it. Never empty from KubeEdge edges.
     #[serde(rename = "ID", default)]
     pub id: String,
     /// `/<group or core>/<version>/<resource>/<namespace or null>/<name or null>`, or a path of the API server.
@@ -177,7 +177,7 @@ impl<'de> Visitor<'de> for ReadRecords {
     type Value = Records;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("records by their ids")
+        f.write_str("a map of records by id")
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Records, A::Error> {
@@ -219,8 +219,8 @@ impl Application {
         Content::from_value(self).unwrap_or_else(|_| Content::null())
     }
 
-    /// The record without its option and body where they are long. A stock edge takes status, reason, error and result
-    /// from the answer and has the rest itself (docs/reference/kubeedge.md#application-records).
+    /// The record without its option and body where they are long. A KubeEdge edge takes status, reason, error and
+    /// result from the answer and has the rest itself (docs/reference/kubeedge.md#application-records).
     #[must_use]
     pub fn without_long_question(mut self) -> Self {
         for asked in [&mut self.option, &mut self.req_body] {
@@ -229,7 +229,7 @@ impl Application {
         self
     }
 
-    /// Only the fields by which a stock edge identifies the record.
+    /// Only the fields by which a KubeEdge edge identifies the record.
     #[must_use]
     pub fn name_alone(self) -> Self {
         let Self { id, key, verb, status, timestamp, .. } = self;
@@ -260,7 +260,7 @@ impl Application {
         self
     }
 
-    /// The record with a refusal, which a stock edge passes to its client unchanged. The reason stays empty beside a
+    /// The record with a refusal, which a KubeEdge edge passes to its client unchanged. The reason stays empty beside a
     /// status (docs/reference/kubeedge.md#applications-in-the-cloud).
     #[must_use]
     pub fn rejected(mut self, error: &StatusError) -> Self {
@@ -332,7 +332,7 @@ mod tests {
         let refused = asked().rejected(&error);
         assert_eq!(refused.error.said(), Some(error));
         assert_eq!((refused.id.as_str(), refused.status), ("74ec", ApplicationStatus::Rejected));
-        assert_eq!(refused.reason, "", "a stock cloud gives a reason where it has no status");
+        assert_eq!(refused.reason, "", "a KubeEdge cloud gives a reason where it has no status");
     }
 
     /// A record takes no more memory than its text, whatever it contains, and no more records are read than a sync may

@@ -1,4 +1,4 @@
-//! The cloud's end of a connection with a stock edge.
+//! The cloud's end of a connection with a KubeEdge edge.
 
 mod board;
 mod carried;
@@ -19,8 +19,8 @@ use std::time::Duration;
 use super::pen::Pen;
 use super::{LEDGER_LAZY, Ledger, LedgerWrite, SILENCE_MAX};
 use crate::frame::{Goodbye, Reply};
-use crate::ids::{Epoch, Moment, NodeId, RequestId, ScopeId};
-use crate::limits::STOCK_FOLLOWED_MAX;
+use crate::ids::{Epoch, Moment, NodeId, RequestId, SubscriptionId};
+use crate::limits::KUBEEDGE_FOLLOWED_MAX;
 use crate::message::MessageId;
 use crate::object::{ObjectKey, SharedObject};
 use crate::session::patience::Patience;
@@ -37,7 +37,7 @@ use requests::Requests;
 /// Number of different objects in flight to one edge, unless configured otherwise.
 pub const WINDOW_DEFAULT: usize = 16;
 
-/// Upper limit of this number: a stock edge drops the oldest of more than 100 unprocessed messages
+/// Upper limit of this number: a KubeEdge edge drops the oldest of more than 100 unprocessed messages
 /// (docs/reference/kubeedge.md#queue-behind-the-socket).
 pub const WINDOW_MAX: usize = 64;
 
@@ -98,7 +98,7 @@ pub struct CloudStats {
     pub requests: usize,
 }
 
-/// The cloud's end of one connection of one stock edge. See the [module](super) for how to drive it.
+/// The cloud's end of one connection of one KubeEdge edge. See the [module](super) for how to drive it.
 #[derive(Debug)]
 pub struct CloudSession {
     config: CloudConfig,
@@ -108,12 +108,13 @@ pub struct CloudSession {
     last_heard: Moment,
     pen: Pen,
     patience: Patience,
-    /// Open scopes, the pushed set first. All of them share the keys: a stock edge has one row for each object.
-    scopes: Vec<ScopeId>,
+    /// Open subscriptions, the pushed set first. All of them share the keys: a KubeEdge edge has one row for each
+    /// object.
+    subscriptions: Vec<SubscriptionId>,
     restoring: bool,
     caught_up: bool,
     /// Bound on the objects of all subscriptions.
-    room: Room<STOCK_FOLLOWED_MAX>,
+    room: Room<KUBEEDGE_FOLLOWED_MAX>,
     board: Board,
     flights: Flights,
     carried: Carried,
@@ -146,7 +147,7 @@ impl CloudSession {
         for (key, entry) in recorder.ledger().entries() {
             board.resume(key.clone(), entry);
         }
-        for key in view.wanted(ScopeId::NODE) {
+        for key in view.wanted(SubscriptionId::NODE) {
             board.expect(&key);
         }
         Self {
@@ -155,7 +156,7 @@ impl CloudSession {
             last_heard: now,
             pen,
             patience: Patience::new(now),
-            scopes: vec![ScopeId::NODE],
+            subscriptions: vec![SubscriptionId::NODE],
             restoring: config.restoring,
             caught_up: false,
             room: Room::default(),
@@ -178,50 +179,50 @@ impl CloudSession {
     }
 
     /// Marks a key dirty: its state is looked up when there is room to send it. Ten offers become one delivery. A
-    /// subscription that makes the node follow more than [`STOCK_FOLLOWED_MAX`] objects is ended; deleted objects no
+    /// subscription that makes the node follow more than [`KUBEEDGE_FOLLOWED_MAX`] objects is ended; deleted objects no
     /// longer count as followed.
-    pub fn offer(&mut self, scope: ScopeId, key: ObjectKey, view: &impl NodeView) {
-        if self.closed || !self.scopes.contains(&scope) {
+    pub fn offer(&mut self, subscription: SubscriptionId, key: ObjectKey, view: &impl NodeView) {
+        if self.closed || !self.subscriptions.contains(&subscription) {
             return;
         }
         let before = self.board.followed();
-        if scope == ScopeId::NODE {
+        if subscription == SubscriptionId::NODE {
             self.board.offer(key.clone());
             return self.board.set_own(&key, true);
         }
         self.board.offer(key);
         let keys = self.board.followed();
         if keys > before && self.room.grown(keys) && !self.has_room(0, view) {
-            self.close_subscription(scope);
-            self.events.push_back(CloudEvent::too_many(scope, STOCK_FOLLOWED_MAX));
+            self.close_subscription(subscription);
+            self.events.push_back(CloudEvent::too_many(subscription, KUBEEDGE_FOLLOWED_MAX));
         }
     }
 
-    /// Adds a scope: everything that the view wants there is delivered as watch events
+    /// Adds a subscription: everything that the view wants there is delivered as watch events
     /// (docs/reference/kubeedge.md#application-messages). False when it is not open afterwards, because the node would
-    /// follow more than [`STOCK_FOLLOWED_MAX`] objects, or the session is over; the owner need not follow it then.
-    pub fn open_subscription(&mut self, scope: ScopeId, view: &impl NodeView) -> bool {
-        if self.closed || self.scopes.contains(&scope) {
+    /// follow more than [`KUBEEDGE_FOLLOWED_MAX`] objects, or the session is over; the owner need not follow it then.
+    pub fn open_subscription(&mut self, subscription: SubscriptionId, view: &impl NodeView) -> bool {
+        if self.closed || self.subscriptions.contains(&subscription) {
             return !self.closed;
         }
-        let wanted = view.wanted(scope);
+        let wanted = view.wanted(subscription);
         let new = wanted.iter().filter(|key| self.board.get(key).is_none()).count();
-        self.scopes.push(scope);
+        self.subscriptions.push(subscription);
         if !self.has_room(new, view) {
-            self.scopes.retain(|open| *open != scope);
-            self.events.push_back(CloudEvent::too_many(scope, STOCK_FOLLOWED_MAX));
+            self.subscriptions.retain(|open| *open != subscription);
+            self.events.push_back(CloudEvent::too_many(subscription, KUBEEDGE_FOLLOWED_MAX));
             return false;
         }
         wanted.into_iter().for_each(|key| self.board.offer(key));
         true
     }
 
-    /// Removes a scope: objects that no other scope wants are deleted at the edge.
-    pub fn close_subscription(&mut self, scope: ScopeId) {
-        if scope == ScopeId::NODE || !self.scopes.contains(&scope) {
+    /// Removes a subscription: objects that no other subscription wants are deleted at the edge.
+    pub fn close_subscription(&mut self, subscription: SubscriptionId) {
+        if subscription == SubscriptionId::NODE || !self.subscriptions.contains(&subscription) {
             return;
         }
-        self.scopes.retain(|open| *open != scope);
+        self.subscriptions.retain(|open| *open != subscription);
         self.board.offer_where(|slot| slot.dynamic);
     }
 
@@ -236,7 +237,7 @@ impl CloudSession {
     /// Whether the edge holds or may hold something under this key, or is being sent it.
     #[must_use]
     pub fn holds(&self, key: &ObjectKey) -> bool {
-        self.board.get(key).is_some_and(|slot| slot.belief.holds() || slot.holds > 0)
+        self.board.get(key).is_some_and(|slot| slot.peer_state.holds() || slot.holds > 0)
     }
 
     /// Marks the picked keys dirty under which the edge may hold something.
@@ -246,11 +247,11 @@ impl CloudSession {
         }
     }
 
-    /// All watches of the ledger are open again, or were given up: objects that are in no scope may be deleted from
-    /// now on.
+    /// All watches of the ledger are open again, or were given up: objects that are in no subscription may be deleted
+    /// from now on.
     pub fn restored(&mut self) {
         if std::mem::take(&mut self.restoring) {
-            self.board.offer_where(|slot| slot.belief.holds());
+            self.board.offer_where(|slot| slot.peer_state.holds());
         }
     }
 
@@ -280,7 +281,7 @@ impl CloudSession {
         kept.into_iter().fold(self.requests.memory(), usize::saturating_add)
     }
 
-    /// Answers a request; the answer is converted to the form that a stock edge can handle safely
+    /// Answers a request; the answer is converted to the form that a KubeEdge edge can handle safely
     /// ([`Shape`](super::Shape)). A late, repeated or unexpected answer is dropped.
     pub fn reply(&mut self, reply: Reply) {
         self.requests.reply(reply, &mut self.pen, self.now);
@@ -309,10 +310,10 @@ impl CloudSession {
     /// Keys that the node needs and the ledger does not name, if the object exists or is not known yet: nothing else
     /// will be sent.
     fn coming(&self, view: &impl NodeView) -> Vec<ObjectKey> {
-        let mut keys = view.wanted(ScopeId::NODE);
+        let mut keys = view.wanted(SubscriptionId::NODE);
         keys.retain(|key| {
             self.recorder.ledger().get(key).is_none()
-                && matches!(view.lookup(ScopeId::NODE, key), Lookup::Present(_) | Lookup::Pending)
+                && matches!(view.lookup(SubscriptionId::NODE, key), Lookup::Present(_) | Lookup::Pending)
         });
         keys
     }
@@ -353,7 +354,7 @@ impl CloudSession {
         self.carried.transmitted(now, number);
     }
 
-    /// Ends the session. A stock edge receives no message: the connection closes.
+    /// Ends the session. A KubeEdge edge receives no message: the connection closes.
     pub fn say_goodbye(&mut self, goodbye: Goodbye) {
         self.end(goodbye);
     }

@@ -97,7 +97,7 @@ impl Down {
         change(&Kinds::default(), &object, &reply.header.resource_version, false, &path).ok()
     }
 
-    /// Whether a stock cloud waits for the acknowledgement of this message and holds everything else back meanwhile
+    /// Whether a KubeEdge cloud waits for the acknowledgement of this message and holds everything else back meanwhile
     /// (docs/reference/kubeedge.md#acknowledged-deliveries); decided by types and not by parts of names.
     #[must_use]
     pub fn wants_acknowledgement(message: &Message) -> bool {
@@ -174,7 +174,7 @@ fn change(
     let object: Object<'_> = if content.is_null() {
         Object::default()
     } else {
-        serde_json::from_slice(&payload).map_err(|_| Broken::Malformed("its content is no object"))?
+        serde_json::from_slice(&payload).map_err(|_| Broken::Malformed("its content is not an object"))?
     };
     let said = object.api_version.as_deref().zip(object.kind.as_deref());
     let said = said.filter(|(version, kind)| !version.is_empty() && !kind.is_empty());

@@ -15,7 +15,7 @@ use super::pen::Pen;
 use super::up::is_cloud_module;
 use super::{KEEPALIVE_INTERVAL, Outgoing};
 use crate::frame::{Goodbye, Refusal, Reply, ReplyBody};
-use crate::ids::{Lane, Moment, NodeId, RequestId, ScopeId, Seq};
+use crate::ids::{Lane, Moment, NodeId, RequestId, Seq, SubscriptionId};
 use crate::kubeedge;
 use crate::limits::IDLE_TIMEOUT;
 use crate::message::{Content, Group, LocalPath, Message, MessageId, Operation, Route, Source};
@@ -33,7 +33,7 @@ pub struct EdgeConfig {
     pub unix_millis: u64,
     /// Random bytes, drawn for this session alone: the ids of its messages are derived from them.
     pub seed: [u8; 16],
-    /// Interval of keepalives; stock clouds close after 30 s without one.
+    /// Interval of keepalives; KubeEdge clouds close after 30 s without one.
     pub keepalive: Duration,
 }
 
@@ -47,8 +47,8 @@ impl EdgeConfig {
 
 /// The edge's end of one connection. See the [module](super) for how to drive it.
 ///
-/// Events are the same as in dialect `tombolo`: deliveries arrive in lane [`Lane::Delivery`] and scope
-/// [`ScopeId::NODE`], with positions of this session, and need `committed` or `refused`. There is no welcome, no
+/// Events are the same as in dialect `tombolo`: deliveries arrive in lane [`Lane::Delivery`] and subscription
+/// [`SubscriptionId::NODE`], with positions of this session, and need `committed` or `refused`. There is no welcome, no
 /// inventory and no caught-up mark.
 #[derive(Debug)]
 pub struct EdgeSession {
@@ -136,8 +136,8 @@ impl EdgeSession {
             Down::Reply(parent, message) => self.handle_reply(now, &parent, &message),
             Down::Deliver(message, change) => match self.inbox.receive(&message)? {
                 Arrival::New(seq) => {
-                    let (lane, scope) = (Lane::Delivery, ScopeId::NODE);
-                    self.events.push_back(EdgeEvent::Deliver { lane, seq, scope, change });
+                    let (lane, subscription) = (Lane::Delivery, SubscriptionId::NODE);
+                    self.events.push_back(EdgeEvent::Deliver { lane, seq, subscription, change });
                 }
                 Arrival::Waits => {}
                 Arrival::Done => self.acknowledge(now, &message),
@@ -151,7 +151,8 @@ impl EdgeSession {
             Down::Other(_) => {}
         }
         if self.notices.len() > NOTICES_MAX {
-            return Err(SessionError::Overloaded(format!("{NOTICES_MAX} answers wait and are not read")));
+            let text = format!("{NOTICES_MAX} answers are queued, and the cloud does not read them");
+            return Err(SessionError::Overloaded(text));
         }
         Ok(())
     }
@@ -166,7 +167,7 @@ impl EdgeSession {
             let body = ReplyBody::Message(Box::new(message.clone()));
             self.events.push_back(EdgeEvent::Reply(Reply { id, body }));
         }
-        // A late reply must not delay the messages that a stock cloud sends after it.
+        // A late reply must not delay the messages that a KubeEdge cloud sends after it.
         if acknowledge_at_once {
             self.acknowledge(now, message);
         }
@@ -181,10 +182,10 @@ impl EdgeSession {
             self.worried = true;
             self.events.push_back(EdgeEvent::RequestTimedOut(id));
         }
-        // Stock clouds send nothing unprompted, so silence alone proves nothing.
+        // KubeEdge clouds send nothing unprompted, so silence alone proves nothing.
         let silence = now.since(self.last_heard);
         if self.worried && silence >= IDLE_TIMEOUT {
-            let text = format!("the cloud has answered nothing for {} s", silence.as_secs());
+            let text = format!("the cloud has sent no answer for {} s", silence.as_secs());
             self.end(SessionError::Timeout(text).goodbye());
         }
     }
@@ -209,12 +210,12 @@ impl EdgeSession {
         }
     }
 
-    /// One delivery cannot be stored. A stock cloud repeats it, and holds everything else back for 25 s.
+    /// One delivery cannot be stored. A KubeEdge cloud repeats it, and holds everything else back for 25 s.
     pub fn refused(&mut self, now: Moment, refusal: &Refusal) {
         if let Some(delivery) = self.inbox.refused(refusal.seq) {
             let (id, millis) = (self.pen.id(), self.pen.millis(now));
             let mut error = delivery.message.error_reply(id, millis, &refusal.message);
-            // In a stock edge this comes from the part that stores objects
+            // In a KubeEdge edge this comes from the part that stores objects
             // (docs/reference/kubeedge.md#store-operations).
             error.route.source = Source::MetaManager;
             self.notices.push_back(error);
@@ -223,7 +224,7 @@ impl EdgeSession {
 
     /// Sends a request to the cloud; the message gets an id, a time and, if its source is a module of the cloud,
     /// another source. The result is [`EdgeEvent::Reply`], after which [`Self::reply_stored`] must be called, or
-    /// [`EdgeEvent::RequestTimedOut`]. Only one of several equal queries is sent, because a stock cloud answers only
+    /// [`EdgeEvent::RequestTimedOut`]. Only one of several equal queries is sent, because a KubeEdge cloud answers only
     /// the last one (docs/reference/kubeedge.md#equal-queries).
     ///
     /// # Errors
@@ -263,7 +264,7 @@ impl EdgeSession {
     }
 
     /// The object in the answer to a request is on the disk, or there was nothing to store: this is acknowledged to a
-    /// stock cloud, which then continues.
+    /// KubeEdge cloud, which then continues.
     pub fn reply_stored(&mut self, now: Moment, id: RequestId) {
         if let Some(reply) = self.requests.stored(id) {
             self.acknowledge(now, &reply);

@@ -76,7 +76,7 @@ pub fn type_word(kind: &str) -> ResourceType {
     ResourceType::parse(&kind.to_ascii_lowercase())
 }
 
-/// The resource word that a stock cloud's dynamic controller derives from a plural by English rules: mostly the kind
+/// The resource word that a KubeEdge cloud's dynamic controller derives from a plural by English rules: mostly the kind
 /// in lower case, but `leases` for leases and `databas` for databases
 /// (docs/reference/kubeedge.md#application-messages).
 fn watch_word(plural: &str) -> String {
@@ -91,8 +91,8 @@ fn watch_word(plural: &str) -> String {
     plural.strip_suffix(suffix).unwrap_or(plural).to_owned()
 }
 
-/// Whether a stock cloud uses this word for a resource in the path of a delivery: its kind in lower case, or the word
-/// that its dynamic controller derives from the plural.
+/// Whether a KubeEdge cloud uses this word for a resource in the path of a delivery: its kind in lower case, or the
+/// word that its dynamic controller derives from the plural.
 pub(super) fn is_word_of(word: &str, plural: &str, kind: &str) -> bool {
     kind.eq_ignore_ascii_case(word) || watch_word(plural) == word
 }

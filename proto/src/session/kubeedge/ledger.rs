@@ -1,4 +1,4 @@
-//! Everything that a node was ever given: the only record of a stock edge's store that outlives a connection
+//! Everything that a node was ever given: the only record of a KubeEdge edge's store that outlives a connection
 //! (docs/decisions/0004-kubeedge-dialect.md).
 //!
 //! The ledger is a superset of what the edge holds. A key is stored before its object is first sent, and removed after
@@ -9,11 +9,11 @@
 use thiserror::Error;
 
 use crate::ids::{CloudRevision, Epoch, Uid};
-use crate::limits::STOCK_FOLLOWED_MAX;
+use crate::limits::KUBEEDGE_FOLLOWED_MAX;
 use crate::object::{KeyMap, ObjectKey};
 
 /// Most keys of one ledger: they fit one Kubernetes object with room to spare. A further object waits until another
-/// one is deleted. Followed objects leave room for the node's own set: the difference to [`STOCK_FOLLOWED_MAX`].
+/// one is deleted. Followed objects leave room for the node's own set: the difference to [`KUBEEDGE_FOLLOWED_MAX`].
 pub const LEDGER_MAX: usize = 8192;
 
 /// Most bytes that the keys of one ledger take: they fit one Kubernetes object without compression.
@@ -46,7 +46,7 @@ pub struct LedgerEntry {
     pub revision: Option<CloudRevision>,
 }
 
-/// A watch of the edge's MetaServer that outlives the connection: stock edges do not request it again
+/// A watch of the edge's MetaServer that outlives the connection: KubeEdge edges do not request it again
 /// (docs/reference/kubeedge.md#watches-that-outlive-a-connection).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Watch {
@@ -87,7 +87,7 @@ impl Ledger {
     pub fn has_room(&self, key: &ObjectKey, share: Share) -> bool {
         let (keys, bytes) = match share {
             Share::Own => (LEDGER_MAX, LEDGER_BYTES_MAX),
-            Share::Followed => (STOCK_FOLLOWED_MAX, LEDGER_BYTES_MAX - OWN_BYTES),
+            Share::Followed => (KUBEEDGE_FOLLOWED_MAX, LEDGER_BYTES_MAX - OWN_BYTES),
         };
         let fits = || self.entries.len() < keys && self.bytes.saturating_add(cost(key)) <= bytes;
         self.entries.contains_key(key) || fits()

@@ -33,8 +33,8 @@ impl Outgoing {
         Self::of(number, [text.into()])
     }
 
-    /// A message whose content is an object, with `metadata.resourceVersion` added: shared bodies have none, and stock
-    /// edges read it there.
+    /// A message whose content is an object, with `metadata.resourceVersion` added: shared bodies have none, and
+    /// KubeEdge edges read it there.
     pub(super) fn object(number: u64, head: &Message, object: &SharedObject) -> Self {
         let [before, version, after] = content_parts(object);
         let open = kubeedge::encode_head(head).into();
@@ -55,7 +55,7 @@ impl Outgoing {
             let whole = kubeedge::encode_head(&head());
             whole.strip_prefix(open).map(Bytes::copy_from_slice)
         };
-        match object.stock_update(|| rest(&open)) {
+        match object.kubeedge_update(|| rest(&open)) {
             Some(shared) => {
                 let [before, version, after] = content_parts(object);
                 let (open, shared) = (open.into(), shared.clone());

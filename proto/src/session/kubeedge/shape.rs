@@ -1,8 +1,8 @@
-//! The form that the answer to a request must have so that it can neither crash nor corrupt a stock edge
+//! The form that the answer to a request must have so that it can neither crash nor corrupt a KubeEdge edge
 //! (docs/reference/kubeedge.md#safe-answers).
 //!
-//! A stock edge dereferences the content of a wrapper and stores the content of any response, including errors. Every
-//! reply passes [`Shape::fit`], regardless of its origin, before it may be sent.
+//! A KubeEdge edge dereferences the content of a wrapper and stores the content of any response, including errors.
+//! Every reply passes [`Shape::fit`], regardless of its origin, before it may be sent.
 
 use serde::Deserialize;
 
@@ -192,7 +192,7 @@ impl Shape {
                 respond(answer.content.clone())
             }
             (Self::Unknown, None) => {
-                Err(StatusError::new(400, "BadRequest", "nothing that a node can ask for").into())
+                Err(StatusError::new(400, "BadRequest", "nodes cannot make this request").into())
             }
             _ => Err(StatusError::new(500, "InternalError", "the answer has the wrong form").into()),
         }
@@ -227,7 +227,7 @@ fn wrapped(content: &Content) -> Outcome {
     Outcome::read(content).unwrap_or_else(|_| unclear())
 }
 
-/// A stock edge reads a status without reason or code as success.
+/// A KubeEdge edge reads a status without reason or code as success.
 fn complete(mut error: StatusError) -> StatusError {
     if error.code < 400 {
         error.code = 500;
@@ -259,7 +259,7 @@ fn bare_object(content: &Content) -> Result<Identity, Box<StatusError>> {
         error: Option<StatusError>,
         metadata: Option<Identity>,
     }
-    let unclear = || Box::new(StatusError::new(500, "InternalError", "the answer is no object"));
+    let unclear = || Box::new(StatusError::new(500, "InternalError", "the answer is not an object"));
     let bare: Bare = content.is_object().then(|| content.read().ok()).flatten().ok_or_else(unclear)?;
     match bare {
         Bare { error: Some(error), .. } => Err(complete(error).into()),

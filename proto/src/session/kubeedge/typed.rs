@@ -1,8 +1,8 @@
 //! Adds the fields that Go's typed encoders leave out.
 //!
-//! An object from a typed informer of a stock cloud names neither its kind nor its API version, because in Go the type
-//! implies them. On the wire only the path is left, whose resource word is the kind in lower case; [`Kinds`] maps it
-//! to a resource.
+//! An object from a typed informer of a KubeEdge cloud names neither its kind nor its API version, because in Go the
+//! type implies them. On the wire only the path is left, whose resource word is the kind in lower case; [`Kinds`] maps
+//! it to a resource.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

@@ -71,7 +71,7 @@ impl Up {
     }
 }
 
-/// Sources that a stock cloud drops when they come from an edge (docs/reference/kubeedge.md#sources-and-groups).
+/// Sources that a KubeEdge cloud drops when they come from an edge (docs/reference/kubeedge.md#sources-and-groups).
 pub(super) fn is_cloud_module(source: &Source) -> bool {
     matches!(
         source,

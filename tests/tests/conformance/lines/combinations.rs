@@ -12,10 +12,10 @@ use super::JSON;
 
 const BASE: &str = "/api/v1/namespaces/kube-public/configmaps";
 
-/// Watches at a time: the real server, too, must begin one within its timeout.
+/// Concurrent watches: the real server, too, must begin each within its timeout.
 const AT_ONCE: usize = 16;
 
-/// `{rv}` and `{token}` are each server's own.
+/// `{rv}` and `{token}` are specific to each server.
 pub(crate) fn paths() -> Vec<String> {
     let mut paths = Vec::new();
     let of = |name: &'static str, values: &'static [&'static str]| {
@@ -41,16 +41,16 @@ pub(crate) fn paths() -> Vec<String> {
     paths
 }
 
-/// What one server answers to all combinations; they change nothing, so that they are asked together.
+/// One server's answers to all combinations. They change nothing, so they are sent concurrently.
 pub(crate) async fn ask(target: &Target) -> Vec<Answer> {
     for name in ["a", "b", "c"] {
         let body = json!({"metadata": {"name": name, "labels": {"combined": ""}}}).to_string();
         let path = format!("{BASE}?fieldManager=m");
         assert_eq!(target.ask(&Line::new(&("POST", &path, JSON, &body))).await.code, 201);
     }
-    // An edge answers lists from a copy that may come later than the answer to a write.
+    // An edge answers lists from a copy that may lag behind the answer to a write.
     let all = Line::get(&format!("{BASE}?labelSelector=combined"));
-    wait_for("what was written to be listed", Duration::from_secs(20), || async {
+    wait_for("the written objects to be listed", Duration::from_secs(20), || async {
         let list = target.raw(&all).await.body;
         let count = list["items"].as_array().map_or(0, Vec::len);
         if count == 3 { Ok(()) } else { Err(list.to_string()) }

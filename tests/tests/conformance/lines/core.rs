@@ -1,5 +1,5 @@
-//! Objects of the core group that are refused, or taken with a warning: one wrong field at a time; and what may not
-//! change in them.
+//! Objects of the core group that are rejected, or accepted with a warning, with one wrong field at a time; and fields
+//! that cannot be changed.
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -17,7 +17,7 @@ const UPDATES: &str = include_str!("core_updates.jsonl");
 /// Resources without a namespace.
 const OF_CLUSTER: [&str; 3] = ["persistentvolumes", "nodes", "namespaces"];
 
-/// A line as it is written: what is put into a small object that is right.
+/// A line of the file: changes to a small valid object.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Written {
@@ -27,20 +27,20 @@ struct Written {
     /// Members of the metadata.
     #[serde(default)]
     metadata: Map<String, Value>,
-    /// Members of the specification; null leaves one out.
+    /// Members of the spec; null removes one.
     #[serde(default)]
     spec: Map<String, Value>,
     /// Members of the only container.
     #[serde(default)]
     container: Map<String, Value>,
-    /// The whole object, in place of the small one.
+    /// The whole object, instead of the small one.
     #[serde(default)]
     body: Option<Value>,
     /// Why the answers differ.
     differs: Option<String>,
 }
 
-/// All of them. Nothing is stored but for the updates.
+/// All cases. Only the updates store anything.
 pub(crate) fn cases() -> impl Iterator<Item = Case> {
     let new = [REFUSED, WARNED].into_iter().flat_map(str::lines).map(case);
     new.chain(UPDATES.lines().map(definitions::case))
@@ -85,7 +85,7 @@ fn object(written: &Written) -> Value {
     object
 }
 
-/// The specification of a small object that is right.
+/// The spec of a small valid object.
 fn small(resource: &str) -> Value {
     match resource {
         "pods" | "podtemplates" => json!({"containers": [{"name": "c", "image": "i"}]}),

@@ -1,5 +1,5 @@
-//! Definitions, the custom resources that they make, their rules, and admission policies; manifests and changes of
-//! other kinds that are refused.
+//! Definitions, their custom resources, their rules, and admission policies; manifests and changes of other kinds that
+//! are rejected.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ const CHANGES: &str = include_str!("changes.jsonl");
 
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
-/// A line as it is written: a part of a definition that is tried in a dry run, or a request.
+/// A line of the file: a part of a definition that is tried in a dry run, or a request.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Written {
@@ -24,22 +24,22 @@ struct Written {
     schema: Option<Value>,
     /// Schema of the whole object.
     root: Option<Value>,
-    /// Members of the specification, in place of the usual ones; null leaves one out.
+    /// Members of the spec, instead of the usual ones; null removes one.
     spec: Option<Value>,
-    /// Method and path; `CRDS` at the beginning of the path stands for that of definitions.
+    /// Method and path; `CRDS` at the beginning of the path stands for the path of definitions.
     ask: Option<String>,
-    /// The patch: `apply`, `patch` or `strategic`; else it is a merge patch.
+    /// The type of patch: `apply`, `patch` or `strategic`; otherwise it is a merge patch.
     #[serde(rename = "as")]
     form: Option<String>,
     #[serde(default)]
     body: Value,
-    /// Asked again until the code is this one: what was written before has effect a moment later.
+    /// Repeats the request until it returns this code: earlier writes take effect a moment later.
     until: Option<u16>,
     /// Why the answers differ.
     differs: Option<String>,
 }
 
-/// One request, and what is known of its answers.
+/// One request, and the expectations for its answers.
 pub(crate) struct Case {
     pub(crate) line: Line,
     pub(crate) until: Option<u16>,
@@ -56,7 +56,7 @@ pub(crate) fn case(text: &str) -> Case {
     let written: Written = serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"));
     let (until, differs) = (written.until, written.differs.clone());
     let (ask, form, body) = request(written);
-    let (method, path) = ask.split_once(' ').expect("a method and a path");
+    let (method, path) = ask.split_once(' ').expect("a request must have a method and a path");
     let path = path.replace("CRDS", DEFINITIONS);
     let body = if body.is_null() { String::new() } else { body.to_string() };
     let line = Line::new(&(method, &path, form, &body)).named(text.to_owned());
@@ -74,7 +74,7 @@ fn request(written: Written) -> (String, &'static str, Value) {
         Written { root: Some(root), .. } => tried(&root, None),
         Written { spec: Some(spec), .. } => tried(&json!({"type": "object"}), Some(&spec)),
         Written { ask, form, body, .. } => {
-            let ask = ask.expect("a line is a part of a definition or a request");
+            let ask = ask.expect("a line must be a part of a definition or a request");
             let form = match form.as_deref() {
                 Some("apply") => APPLY,
                 Some("patch") => PATCH,
@@ -87,7 +87,7 @@ fn request(written: Written) -> (String, &'static str, Value) {
     }
 }
 
-/// The definition that parts are tried in.
+/// The definition in which parts are tried.
 fn definition(root: &Value, spec: Option<&Value>) -> Value {
     let mut definition = json!({
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",

@@ -1,4 +1,4 @@
-//! Deletions, and what kinds answer to them.
+//! Deletions, and the answers of each kind to them.
 
 use super::*;
 
@@ -34,7 +34,8 @@ pub(crate) const LINES: &[Row] = &[
     ("DELETE", "/apis/apps/v1/namespaces/default/deployments/d?propagationPolicy=Orphan", "", ""),
     ("DELETE", "/api/v1/namespaces/default/secrets?labelSelector=a=b", "", ""),
     ("GET", "/api/v1/namespaces/default/secrets?labelSelector=a=b", "", ""),
-    // Kinds whose updates create, or must name what they replace, and whose deletion shows what is gone.
+    // Kinds whose updates create objects, or must name the UID of what they replace, and whose deletion returns the
+    // deleted object.
     (
         "PUT",
         "/apis/coordination.k8s.io/v1/namespaces/default/leases/new",

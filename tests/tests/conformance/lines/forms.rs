@@ -5,7 +5,7 @@ use super::*;
 const TABLE: &str = "application/json;as=Table;g=meta.k8s.io;v=v1,application/json";
 const TABLE_ALONE: &str = "application/json;as=Table;g=meta.k8s.io;v=v1";
 
-/// A question that is answered and not stored; there are no columns for its answer.
+/// A request that is answered but not stored; there are no columns for its answer.
 const REVIEW: &str = r#"{"kind":"SelfSubjectAccessReview","apiVersion":"authorization.k8s.io/v1","spec":{"resourceAttributes":{"namespace":"default","verb":"get","resource":"pods"}}}"#;
 
 /// Path and `Accept`.

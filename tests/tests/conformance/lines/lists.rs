@@ -1,9 +1,9 @@
-//! Lists of kinds whose items name their types, and of those whose do not.
+//! Lists of kinds whose items include their types, and of kinds whose items do not.
 
 use super::*;
 
 pub(crate) const LINES: &[Row] = &[
-    // Lists of other kinds: only those of custom resources name the type of each item.
+    // Lists of other kinds: only those of custom resources include the type of each item.
     ("GET", "/api/v1/namespaces/default/events", "", ""),
     ("GET", "/apis/coordination.k8s.io/v1/namespaces/default/leases?limit=1", "", ""),
     ("GET", "/apis/coordination.k8s.io/v1/namespaces/default/leases?fieldSelector=metadata.name=new", "", ""),

@@ -1,4 +1,4 @@
-//! The scale subresource: reads, updates, patches and server-side apply, and who owns the count afterwards.
+//! The scale subresource: reads, updates, patches and server-side apply, and the owner of the count afterwards.
 
 use super::*;
 

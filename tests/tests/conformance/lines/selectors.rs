@@ -1,4 +1,4 @@
-//! Field selectors: those that each kind has, and how it words its refusal of others.
+//! Field selectors: the supported ones of each kind, and the kind's error message for others.
 
 use super::*;
 

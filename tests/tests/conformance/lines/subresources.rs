@@ -1,4 +1,5 @@
-//! What the paths of a kind may change: approvals, finalizers of namespaces, ephemeral containers, sizes, bindings.
+//! What the subresources of a kind may change: approvals, finalizers of namespaces, ephemeral containers, sizes,
+//! bindings.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! How answers are written, what clients may ask for, and which refusal comes first.
+//! The form of answers, the forms that clients may request, and the precedence of errors.
 
 use super::*;
 
@@ -16,7 +16,7 @@ const MANY: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;
 
 /// Path and `Accept`.
 const FORMS: &[(&str, &str)] = &[
-    // What is not there comes before a form that it would not have.
+    // A missing object takes precedence over an unsupported form.
     (maps!("/wire"), MANY),
     (maps!("/none"), MANY),
     (maps!("?watch=1&timeoutSeconds=1&labelSelector=wire"), MANY),
@@ -44,14 +44,14 @@ const FORMS: &[(&str, &str)] = &[
     ("/apis", "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList"),
 ];
 
-/// Paths that nobody reads elsewhere.
+/// Paths that no other test reads.
 const READS: &[&str] = &[
     maps!("/wire"),
     maps!("?labelSelector=wire"),
     maps!("/wire?resourceVersion=zz"),
     maps!("?resourceVersion=99999999999999999999"),
     maps!("?watch=1&timeoutSeconds=1&resourceVersion=zz"),
-    // What is no revision, and what is one too large.
+    // Invalid revisions, and one that is too large.
     maps!("/wire?resourceVersion=-7"),
     maps!("/wire?resourceVersion=%2B7"),
     maps!("?resourceVersion=%2B7"),
@@ -97,7 +97,7 @@ const READS: &[&str] = &[
     "/livez/",
 ];
 
-/// Clients that people look at, and what they ask for.
+/// User agents of programs that people use interactively, and the paths that they request.
 const AGENTS: &[(&str, &str)] = &[
     (maps!("/none"), "curl/8.0"),
     (maps!("/wire"), "curl/8.0"),
@@ -123,11 +123,11 @@ const WRITES: &[Row] = &[
     ("POST", "/apis/none.example/v1/things", JSON, "{}"),
     ("DELETE", "/nothing", "", ""),
     ("POST", "/version", JSON, "{}"),
-    // A refusal keeps what was found before it.
+    // An error includes the warnings that were found before it.
     ("POST", MAPS, JSON, r#"{"metadata":{"name":"wire"},"bogus":1}"#),
     ("POST", MAPS, JSON, r#"{"metadata":{"name":"A_"},"bogus":1}"#),
     ("PUT", maps!("/wire"), JSON, r#"{"metadata":{"name":"wire"},"immutable":1,"bogus":1}"#),
-    // An object that waits for its finalizers is in the way.
+    // An object that waits for its finalizers blocks a new object with the same name.
     ("POST", MAPS, JSON, r#"{"metadata":{"name":"held","finalizers":["example.com/held"]}}"#),
     ("DELETE", maps!("/held"), "", ""),
     ("POST", MAPS, JSON, r#"{"metadata":{"name":"held"}}"#),
@@ -152,7 +152,7 @@ const WRITTEN_FORMS: &[(&str, &str, &str, &str)] = &[
     ("DELETE", maps!("?dryRun=All&labelSelector=wire"), TABLE, ""),
 ];
 
-/// Questions that are answered and not stored; paths without what all have in common.
+/// Requests that are answered but not stored; paths without their common part.
 const REVIEWS: &[(&str, &str)] = &[
     (
         "authorization.k8s.io/v1/selfsubjectaccessreviews",
@@ -245,7 +245,7 @@ const ADMITTED: &[Row] = &[
     ("DELETE", "/api/v1/namespaces/default/pods/stream?gracePeriodSeconds=0", "", ""),
 ];
 
-/// What is stored all the same.
+/// Objects that are stored although they cause warnings.
 const WARNED: &[Row] = &[
     (
         "POST",
@@ -300,7 +300,7 @@ const WARNED: &[Row] = &[
     ("GET", "/api/v1/componentstatuses/none", "", ""),
 ];
 
-/// Conditions under which a webhook is asked.
+/// Match conditions of a webhook.
 const CONDITIONS: &[&str] = &[
     r#"[{"name":"a","expression":"request.userInfo.username != 'x' && object.metadata.name == 'y'"}]"#,
     r#"[{"name":"a","expression":"1"}]"#,
@@ -308,7 +308,7 @@ const CONDITIONS: &[&str] = &[
     r#"[{"name":"a","expression":"true"},{"name":"a","expression":" "}]"#,
 ];
 
-/// A pod's autoscaler with a metric of each type.
+/// A HorizontalPodAutoscaler with a metric of each type.
 const AUTOSCALER: &str = r#"{"metadata":{"name":"metrics"},"spec":{"scaleTargetRef":{"apiVersion":"apps/v1","kind":"Deployment","name":"d"},"maxReplicas":2,"metrics":METRICS}}"#;
 
 const METRICS: &[&str] = &[
@@ -334,7 +334,7 @@ pub(super) fn lines() -> impl Iterator<Item = Line> {
     std::iter::once(create).chain(read).chain(writes).chain([delete])
 }
 
-/// Those whose answers depend on who serves them.
+/// The requests whose answers depend on the server's admission.
 pub(super) fn admitted() -> impl Iterator<Item = Line> {
     let reviews =
         REVIEWS.iter().map(|(path, body)| Line::new(&("POST", &format!("/apis/{path}"), JSON, body)));

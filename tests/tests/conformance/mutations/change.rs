@@ -1,13 +1,13 @@
-//! One change at each place of an object.
+//! Changes at each place of an object, one at a time.
 
 use std::fmt;
 
 use serde_json::{Value, json};
 
-/// Of a list, how many items are changed.
+/// How many items of a list are changed.
 const ITEMS: usize = 3;
 
-/// What is done at a place, as the lists of differences name it.
+/// The kinds of changes, as the lists of differences name them.
 const ABSENT: &str = "absent";
 const EMPTY: &str = "empty";
 const BAD: &str = "bad";
@@ -21,7 +21,7 @@ const DOUBLED: &str = "doubled";
 /// A change at one place.
 #[derive(Debug)]
 pub(super) struct Change {
-    /// As the API names fields, such as `spec.ports[0].name`.
+    /// The field in the API's notation, such as `spec.ports[0].name`.
     pub(super) path: String,
     pub(super) what: &'static str,
 }
@@ -32,8 +32,8 @@ impl fmt::Display for Change {
     }
 }
 
-/// Every change of an object, with the object that has it. Metadata is the same for all kinds, so that only that of
-/// pods is changed.
+/// Every change of an object, with the changed object. Metadata is the same for all kinds, so only that of pods is
+/// changed.
 pub(super) fn changes(object: &Value) -> Vec<(Change, Value)> {
     let metadata = object["spec"].get("containers").is_some();
     let mut pointers = Vec::new();
@@ -75,7 +75,7 @@ fn escaped(name: &str) -> String {
     name.replace('~', "~0").replace('/', "~1")
 }
 
-/// What a value is replaced by; nothing for its removal.
+/// Replacements for a value; none means removal.
 fn replacements(value: &Value) -> Vec<(&'static str, Option<Value>)> {
     let mut all = vec![(ABSENT, None)];
     let mut add = |what, value| all.push((what, Some(value)));
@@ -105,18 +105,18 @@ fn replacements(value: &Value) -> Vec<(&'static str, Option<Value>)> {
 
 fn put(object: &mut Value, pointer: &str, changed: Option<Value>) {
     let Some(changed) = changed else { return remove(object, pointer) };
-    *object.pointer_mut(pointer).expect("the place exists") = changed;
+    *object.pointer_mut(pointer).expect("the place does not exist") = changed;
 }
 
 fn remove(object: &mut Value, pointer: &str) {
-    let (parent, last) = pointer.rsplit_once('/').expect("a place has a parent");
-    match object.pointer_mut(parent).expect("the parent exists") {
+    let (parent, last) = pointer.rsplit_once('/').expect("a place must have a parent");
+    match object.pointer_mut(parent).expect("the parent does not exist") {
         Value::Array(items) => {
-            items.remove(last.parse().expect("items have indices"));
+            items.remove(last.parse().expect("an item must have an index"));
         }
         Value::Object(members) => {
             members.remove(&last.replace("~1", "/").replace("~0", "~"));
         }
-        _ => unreachable!("a place lies in a list or an object"),
+        _ => unreachable!("a place must be in a list or an object"),
     }
 }

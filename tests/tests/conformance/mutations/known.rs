@@ -1,5 +1,5 @@
-//! The lists of changes over which the servers are known to disagree: a line each, of manifest, path and what is done
-//! there, or `*` for whatever is done.
+//! The lists of changes on which the servers are known to disagree. Each line has a manifest, a path and the kind of
+//! change, or `*` for every kind of change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,14 +11,14 @@ fn file(group: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/conformance/mutations/known/{group}.txt"))
 }
 
-/// The lines of the manifests that are compared.
+/// The lines about the compared manifests.
 pub(super) struct Known {
-    /// By group, with whether a disagreement was seen.
+    /// By group; the value is whether a disagreement occurred.
     lines: BTreeMap<String, BTreeMap<String, bool>>,
 }
 
 impl Known {
-    /// The lines about manifests, each given with its group. A group without a file has none.
+    /// Reads the lines about manifests, each given with its group. A group without a file has no lines.
     pub(super) fn read<'a>(manifests: impl Iterator<Item = (&'a str, &'a str)>) -> Self {
         let mut names: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
         manifests.for_each(|(group, name)| {
@@ -32,7 +32,7 @@ impl Known {
         Self { lines: lines.collect() }
     }
 
-    /// Whether a disagreement is listed; its lines then count as seen.
+    /// Whether a disagreement is listed; marks the matching lines as seen.
     pub(super) fn covers(&mut self, group: &str, manifest: &str, change: &Change) -> bool {
         let Some(lines) = self.lines.get_mut(group) else { return false };
         let mut covered = false;
@@ -45,13 +45,13 @@ impl Known {
         covered
     }
 
-    /// Lines about what no longer differs.
+    /// Lines about differences that no longer occur.
     pub(super) fn gone(&self) -> impl Iterator<Item = &str> {
         let unseen = self.lines.values().flatten().filter(|(_, seen)| !**seen);
         unseen.map(|(line, _)| line.as_str())
     }
 
-    /// Takes those lines out of the files.
+    /// Removes those lines from the files.
     pub(super) fn prune(&self) {
         for (group, lines) in &self.lines {
             let Ok(text) = fs::read_to_string(file(group)) else { continue };
@@ -60,7 +60,7 @@ impl Known {
                 .filter(|line| lines.get(*line).is_none_or(|seen| *seen))
                 .map(|line| format!("{line}\n"))
                 .collect();
-            fs::write(file(group), kept).expect("the list can be written");
+            fs::write(file(group), kept).expect("cannot write the list");
         }
     }
 }

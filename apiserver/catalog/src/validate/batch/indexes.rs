@@ -1,9 +1,9 @@
-//! Sets of indexes as Jobs write them: `0-2,5,7-9`, in growing order.
+//! Sets of indexes in the notation of Jobs: `0-2,5,7-9`, in ascending order.
 
-/// Reads a set of indexes below `completions`: its intervals.
+/// Parses a set of indexes below `completions` into intervals.
 ///
 /// # Errors
-/// What is wrong with it, in the words of kube-apiserver.
+/// The problem, in kube-apiserver's words.
 pub(super) fn read(text: &str, completions: i64) -> Result<Vec<(i64, i64)>, String> {
     let mut intervals: Vec<(i64, i64)> = Vec::new();
     for part in text.split(',').filter(|_| !text.is_empty()) {
@@ -40,12 +40,12 @@ fn interval(text: &str, completions: i64) -> Result<(i64, i64), String> {
     }
 }
 
-/// How many indexes there are.
+/// Number of indexes.
 pub(super) fn count(intervals: &[(i64, i64)]) -> i64 {
     intervals.iter().map(|(first, last)| last - first + 1).sum()
 }
 
-/// The first index that is in both sets. Intervals that cannot be read are passed over.
+/// The first index that is in both sets. Intervals that cannot be parsed are skipped.
 pub(super) fn shared(left: &str, right: &str, completions: i64) -> Option<i64> {
     let read = |text: &str| -> Vec<(i64, i64)> {
         text.split(',').filter_map(|part| interval(part, completions).ok()).collect()

@@ -1,4 +1,4 @@
-//! The policies of a Job: which failures count, when it has succeeded, when pods are replaced.
+//! The policies of a Job: which failures count, when it succeeds, when pods are replaced.
 
 use std::collections::HashSet;
 
@@ -14,13 +14,13 @@ const INDEXES_LEN_MAX: usize = 64 * 1024;
 
 const ACTIONS: [&str; 4] = ["Count", "FailIndex", "FailJob", "Ignore"];
 
-/// Words as Go prints a list of quoted strings.
+/// A list of quoted strings as Go prints it.
 fn valid_values(words: &[&str]) -> String {
     let quoted: Vec<String> = words.iter().map(|word| format!("{word:?}")).collect();
     format!("valid values: [{}]", quoted.join(" "))
 }
 
-/// Reports a word that is not there or not supported, with the words it may be in both cases.
+/// Reports a value that is missing or not supported; both errors list the supported values.
 fn listed_word(at: &Field<'_, '_>, words: &[&str], errors: &mut Errors) {
     match at.text() {
         "" => errors.push(at.required(&valid_values(words))),
@@ -119,7 +119,7 @@ pub(super) fn success(spec: &Field<'_, '_>, errors: &mut Errors) {
         errors.push(rules.required(detail));
     }
     rules.overfull(RULES_MAX, errors);
-    // Without completions, which are reported, there is nothing to compare with.
+    // Missing completions are already reported; without them there is nothing to compare with.
     if let Some(completions) = spec.value()["completions"].as_i64() {
         rules.items().for_each(|rule| success_rule(&rule, completions, errors));
     }

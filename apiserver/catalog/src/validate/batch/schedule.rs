@@ -1,5 +1,5 @@
-//! Schedules of CronJobs: five fields, or a word such as `@daily` or `@every 1h`. What the parser of the real server
-//! (robfig/cron) takes is taken, in its words it refuses.
+//! Schedules of CronJobs: five fields, or a keyword such as `@daily` or `@every 1h`. Accepts what the real server's
+//! parser (robfig/cron) accepts, and refuses with its messages.
 
 use serde_json::Value;
 
@@ -10,7 +10,7 @@ struct Bounds {
     min: u32,
     max: u32,
     names: &'static [&'static str],
-    /// The number of the first name.
+    /// The number that the first name stands for.
     first: u32,
 }
 
@@ -26,7 +26,7 @@ const FIELDS: [Bounds; 5] = [
     Bounds { min: 0, max: 6, names: &DAYS, first: 0 },
 ];
 
-/// Checks `schedule` of a CronJob. Time zones in it are only left where they were before.
+/// Checks `schedule` of a CronJob. A time zone in it is only accepted if the stored schedule has one.
 pub(super) fn check(spec: &Field<'_, '_>, before: Option<&Value>, errors: &mut Errors) {
     let schedule = spec.child("schedule");
     let text = schedule.text();
@@ -86,7 +86,7 @@ fn descriptor(text: &str) -> Result<(), String> {
     }
 }
 
-/// Whether Go reads the text as a duration, for example `1h30m`.
+/// Whether Go parses the text as a duration, for example `1h30m`.
 fn is_duration(text: &str) -> bool {
     const UNITS: [&str; 8] = ["ns", "us", "µs", "μs", "ms", "s", "m", "h"];
     let mut rest = text.strip_prefix(['+', '-']).unwrap_or(text);
@@ -106,7 +106,7 @@ fn is_duration(text: &str) -> bool {
 }
 
 impl Bounds {
-    /// Checks `*`, `5`, `1-3`, each also with a step (`*/2`).
+    /// Checks `*`, `5` or `1-3`, each optionally with a step (`*/2`).
     fn range(&self, text: &str) -> Result<(), String> {
         let (range, step) = match text.split('/').collect::<Vec<_>>()[..] {
             [range] => (range, None),

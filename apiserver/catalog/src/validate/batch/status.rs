@@ -1,5 +1,5 @@
-//! What the status of a Job may become: how Jobs end, and what is counted of them. A rule is applied where the update
-//! changes what it is about, so that a Job that broke it before the rule was made can still be written.
+//! Validation of a Job's status: how Jobs end, and their counts. A rule is applied only if the update changes what it
+//! is about, so that a Job that broke it before the rule existed can still be written.
 
 use std::collections::HashSet;
 
@@ -9,7 +9,7 @@ use super::super::field::{Errors, Field};
 use super::{indexes, is_indexed};
 use tombolo_apicore::value::items;
 
-/// A status with what is looked up in it.
+/// A status with values that the rules look up.
 struct State<'a> {
     at: Field<'a, 'a>,
 }
@@ -67,7 +67,7 @@ impl Change<'_> {
         self.new.has(condition) != self.old.has(condition)
     }
 
-    /// Pods that ended and are not counted yet are listed once.
+    /// Pods that ended and are not counted yet are listed only once.
     fn uncounted(&self, errors: &mut Errors) {
         let mut seen = HashSet::new();
         let uncounted = self.new.child("uncountedTerminatedPods");
@@ -82,7 +82,7 @@ impl Change<'_> {
         }
     }
 
-    /// Which conditions a Job can have together.
+    /// Checks which conditions a Job can have together.
     fn conditions(&self, errors: &mut Errors) {
         let Self { spec, new, .. } = self;
         let [complete, failed, target, met] =
@@ -117,7 +117,7 @@ impl Change<'_> {
         errors.extend(wrong.map(|(_, detail)| conditions.broken(detail)));
     }
 
-    /// A Job has a time of completion when it is complete, and not before it began.
+    /// A Job has a completion time only if it is complete, and it is not before the start time.
     fn times(&self, errors: &mut Errors) {
         let (start, end) = (self.new.child("startTime"), self.new.child("completionTime"));
         let complete = self.new.has("Complete");
@@ -130,14 +130,14 @@ impl Change<'_> {
                 errors.push(end.required("completionTime is required for Complete jobs"));
             }
         }
-        // Both are seconds in UTC, so that their texts compare as the times do.
+        // Both are in UTC with seconds, so the texts compare like the times.
         let is_early = start.is_set() && end.is_set() && end.text() < start.text();
         if is_early && (self.differs("startTime") || self.differs("completionTime")) {
             errors.push(end.invalid("must be equal to or after `startTime`"));
         }
     }
 
-    /// Nothing runs of a Job that has ended.
+    /// A finished Job has no running pods.
     fn finished(&self, errors: &mut Errors) {
         let Self { spec, new, old } = self;
         let ended = new.is_finished();
@@ -198,7 +198,7 @@ impl Change<'_> {
         }
     }
 
-    /// What is over stays so.
+    /// A finished Job stays finished, and counts do not go back.
     fn progress(&self, errors: &mut Errors) {
         let Self { spec, new, old } = self;
         let conditions = new.child("conditions");
@@ -207,7 +207,7 @@ impl Change<'_> {
                 errors.push(conditions.broken(format!("cannot disable the terminal {name}=True condition")));
             }
         }
-        // The indexes of an elastic Job may become fewer.
+        // The number of indexes of an elastic Job may shrink.
         let elastic = is_indexed(spec) && spec.value()["completions"] == spec.value()["parallelism"];
         for (field, applies) in [("failed", true), ("succeeded", !elastic)] {
             let (now, before) = (new.child(field), old.child(field));

@@ -1,4 +1,4 @@
-//! What may change in a Job. The fields that never do are in the table of immutable fields.
+//! Which fields of a Job may change. Fields that never change are in the table of immutable fields.
 
 use serde_json::Value;
 
@@ -14,7 +14,7 @@ pub(in super::super) fn check(new: &Value, old: &Value, errors: &mut Errors) {
     template(&spec, old, errors);
 }
 
-/// The number of indexes grows and shrinks with what runs side by side.
+/// Completions of an indexed Job may only change together with the parallelism; those of other Jobs are immutable.
 fn completions(spec: &Field<'_, '_>, old: &Value, errors: &mut Errors) {
     let completions = spec.child("completions");
     if *completions.value() == old["completions"] {
@@ -27,7 +27,7 @@ fn completions(spec: &Field<'_, '_>, old: &Value, errors: &mut Errors) {
     }
 }
 
-/// While a Job is suspended and no pod of it runs, what runs it may still say where its pods go and what they take.
+/// While a Job is suspended and has no running pods, its scheduling directives and resources may change.
 fn template(spec: &Field<'_, '_>, old: &Value, errors: &mut Errors) {
     let template = spec.child("template");
     let mut before = old["spec"]["template"].clone();
@@ -50,7 +50,7 @@ fn is_idle(status: &Value) -> bool {
     rests && int(status, &["active"]) == 0
 }
 
-/// Takes over what says where pods go.
+/// Copies the scheduling directives.
 fn take_directives(before: &mut Value, now: &Value) {
     for path in [&["metadata", "labels"][..], &["metadata", "annotations"]] {
         put(before, path, &now[path[0]][path[1]]);
@@ -59,7 +59,7 @@ fn take_directives(before: &mut Value, now: &Value) {
         put(before, &["spec", field], &now["spec"][field]);
     }
     put(before, &["spec", "affinity", "nodeAffinity"], &now["spec"]["affinity"]["nodeAffinity"]);
-    // An affinity that says nothing else comes and goes with it.
+    // An affinity without other content is added or removed with the node affinity.
     let rest = |spec: &Value| spec["affinity"].as_object().is_none_or(serde_json::Map::is_empty);
     if rest(&before["spec"]) {
         let now = &now["spec"]["affinity"];
@@ -68,7 +68,7 @@ fn take_directives(before: &mut Value, now: &Value) {
     }
 }
 
-/// Takes over what containers of the same names ask for.
+/// Copies the resources of containers with the same names.
 fn take_resources(before: &mut Value, now: &Value) {
     for list in ["containers", "initContainers"] {
         let now = items(now, &[list]);
@@ -83,7 +83,7 @@ fn take_resources(before: &mut Value, now: &Value) {
     }
 }
 
-/// Sets a field, or takes it away where the value is null.
+/// Sets a field, or removes it if the value is null.
 fn put(target: &mut Value, path: &[&str], value: &Value) {
     let Some((name, outer)) = path.split_last() else { return };
     let mut place = target;

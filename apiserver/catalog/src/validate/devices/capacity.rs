@@ -1,11 +1,11 @@
-//! How a capacity of a device may be shared: amounts that can be asked for, as a list or as a range with steps.
+//! How a device's capacity may be shared: valid request amounts, as a list or as a range with steps.
 
 use super::super::field::{Errors, Field};
 use tombolo_apicore::schema::format::Quantity;
 
 const OPTIONS_MAX: usize = 10;
 
-/// Checks the policy of a capacity.
+/// Checks the request policy of a capacity.
 pub(super) fn check(capacity: &Field<'_, '_>, is_shared: bool, errors: &mut Errors) {
     let policy = capacity.child("requestPolicy");
     if !policy.is_set() {
@@ -101,7 +101,7 @@ fn range(range: &Field<'_, '_>, usual: &Field<'_, '_>, most: &Field<'_, '_>, err
     }
 }
 
-/// Whether whole steps lead from the lowest amount to another. Steps of less than one unit lead everywhere.
+/// Whether an amount is the minimum plus a whole number of steps. Steps of less than one unit reach every amount.
 fn is_step(value: Quantity, low: Quantity, step: Quantity) -> bool {
     let units = |amount: Quantity| amount.rounded_up().units().unwrap_or(i64::MAX);
     let distance = i128::from(units(value)) - i128::from(units(low));

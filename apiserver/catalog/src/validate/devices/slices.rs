@@ -11,7 +11,7 @@ use super::{EFFECTS, pool, qualified};
 use tombolo_apicore::value::items;
 
 const DEVICES_MAX: usize = 128;
-/// Of devices with taints, shared counters or lists of values there are fewer.
+/// A slice may have fewer devices if they have taints, shared counters or lists of values.
 const RICH_DEVICES_MAX: usize = 64;
 const ATTRIBUTES_MAX: usize = 32;
 const ATTRIBUTE_VALUES_MAX: usize = 48;
@@ -25,7 +25,7 @@ const CONDITIONS_MAX: usize = 4;
 const LISTS: [&str; 4] = ["bools", "ints", "strings", "versions"];
 const PLACES: &str = "`nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection`";
 
-/// Checks the spec of a slice. Taints of a stored device are kept.
+/// Checks the spec of a slice. Taints of a stored device are not checked again.
 pub(super) fn check(spec: &Field<'_, '_>, old: Option<&Value>, errors: &mut Errors) {
     domains::driver(&spec.child("driver"), errors);
     let resource_pool = spec.child("pool");
@@ -74,7 +74,7 @@ fn unique(list: &Field<'_, '_>, key: &str, errors: &mut Errors) {
     }
 }
 
-/// From where the devices can be reached: one of four ways.
+/// Checks which nodes can reach the devices: exactly one of four ways is set.
 fn place(spec: &Field<'_, '_>, errors: &mut Errors) {
     let mut ways = Vec::new();
     let node = spec.child("nodeName");
@@ -181,7 +181,7 @@ fn version(version: &Field<'_, '_>, errors: &mut Errors) {
     version.overlong(VALUE_LEN_MAX, errors);
 }
 
-/// Whether a text is a version by semver.org 2.0.0: `1.2.3-alpha.1+build`.
+/// Whether a text is a version according to semver.org 2.0.0: `1.2.3-alpha.1+build`.
 fn is_semantic(text: &str) -> bool {
     let (text, build) = text.split_once('+').map_or((text, None), |(text, build)| (text, Some(build)));
     let (core, release) = text.split_once('-').map_or((text, None), |(core, release)| (core, Some(release)));
@@ -252,7 +252,7 @@ fn own_place(device: &Field<'_, '_>, per_device: bool, errors: &mut Errors) {
     }
 }
 
-/// Conditions that tell whether a device was bound come with those that tell that it was not.
+/// Conditions for a successful binding must come with conditions for a failed one.
 fn binding(device: &Field<'_, '_>, errors: &mut Errors) {
     let (bound, failed) = (device.child("bindingConditions"), device.child("bindingFailureConditions"));
     for list in [&bound, &failed] {

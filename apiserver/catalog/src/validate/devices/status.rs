@@ -1,4 +1,4 @@
-//! What the status of a ResourceClaim may say: which devices it got, and who uses them.
+//! Validation of a ResourceClaim's status: the allocated devices, and the consumers of the claim.
 
 use std::collections::HashSet;
 
@@ -16,7 +16,7 @@ const ADDRESSES_MAX: usize = 16;
 const INTERFACE_LEN_MAX: usize = 256;
 const HARDWARE_LEN_MAX: usize = 128;
 
-/// What tells one allocated device from another.
+/// The fields that identify an allocated device.
 const IDENTITY: [&str; 4] = ["driver", "pool", "device", "shareID"];
 
 /// Checks an update of the status.
@@ -65,7 +65,7 @@ fn identity(device: &Value) -> [&str; 4] {
     IDENTITY.map(|field| device[field].as_str().unwrap_or_default())
 }
 
-/// What drivers tell of the devices that were allocated.
+/// Checks what drivers report about allocated devices.
 fn devices(status: &Field<'_, '_>, errors: &mut Errors) {
     let results = status.below("allocation.devices.results");
     let allocated: HashSet<[&str; 4]> = results.list().iter().map(identity).collect();
@@ -112,7 +112,7 @@ fn allocated(devices: &Field<'_, '_>, named: &Requests<'_>, errors: &mut Errors)
             result.child("device").grammar(names::dns1123_label, errors);
         }
     }
-    // Those of the class and those of the claim.
+    // Entries of the class and entries of the claim.
     let configs = devices.child("config");
     if !configs.overfull(2 * CONFIGS_MAX, errors) {
         for config in configs.items() {

@@ -44,7 +44,7 @@ pub(in super::super) fn node_selector(selector: &Field<'_, '_>, errors: &mut Err
     terms.items().for_each(|term| node_term(&term, true, errors));
 }
 
-/// Values of preferred terms are not checked.
+/// Checks a node selector term. Values of preferred terms are not checked.
 fn node_term(term: &Field<'_, '_>, check_values: bool, errors: &mut Errors) {
     for expression in term.child("matchExpressions").items() {
         node_expression(&expression, check_values, errors);
@@ -98,7 +98,7 @@ fn node_field(field: &Field<'_, '_>, errors: &mut Errors) {
     }
 }
 
-/// Checks the key of a label.
+/// Checks a label key.
 pub(super) fn label_key(key: &Field<'_, '_>, errors: &mut Errors) {
     key.check_all(names::qualified_name(key.text()), errors);
 }
@@ -123,7 +123,7 @@ fn pod_term(term: &Field<'_, '_>, errors: &mut Errors) {
     label_key(&key, errors);
 }
 
-/// Checks the keys of labels whose values the pod itself brings.
+/// Checks label keys whose values come from the pod itself.
 pub(super) fn label_keys(term: &Field<'_, '_>, errors: &mut Errors) {
     let (selector, matched) = (term.child("labelSelector"), term.child("matchLabelKeys"));
     let mismatched = term.child("mismatchLabelKeys");

@@ -1,4 +1,4 @@
-//! Validation of annotations that are older than the fields they speak of.
+//! Validation of annotations that were replaced by fields.
 
 use serde_json::Value;
 
@@ -73,7 +73,7 @@ fn app_armor(spec: &Value, container: &str, profile: &Field<'_, '_>, errors: &mu
     }
 }
 
-/// Annotations and fields that say the same must agree.
+/// An annotation and its field must agree.
 pub(super) fn fields_match(metadata: &Value, spec: &Field<'_, '_>, errors: &mut Errors) {
     let annotation = |key: &str| at(metadata, &["annotations"]).get(key).and_then(Value::as_str);
     let context = spec.child("securityContext");
@@ -119,7 +119,7 @@ fn agree(what: &str, annotation: Option<&str>, profile: &Value, shown: &Field<'_
     }
 }
 
-/// What may not change in the annotations of a pod.
+/// Checks which annotations of a pod an update changes.
 pub(super) fn update(new: &Value, old: &Value, errors: &mut Errors) {
     let (now, before) = (at(new, &["metadata", "annotations"]), at(old, &["metadata", "annotations"]));
     let root = Field::root("metadata.annotations", now);
@@ -135,6 +135,6 @@ pub(super) fn update(new: &Value, old: &Value, errors: &mut Errors) {
             errors.push(root.key(key).forbidden(&format!("may not add {}", what(key))));
         }
     }
-    // Once more, as kube-apiserver does: its list of causes has them twice.
+    // Checked once more, as in kube-apiserver: its list of causes has these errors twice.
     check(&new["metadata"], &new["spec"], "metadata.annotations", errors);
 }

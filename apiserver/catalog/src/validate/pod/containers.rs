@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::super::names;
 use super::{Context, Errors, Field, environment, handlers, mounts, port_number, resources, security};
 
-/// Calls for each container, with its path: init containers first.
+/// Calls `each` for every container with its path, init containers first.
 pub(in super::super) fn visit<'v>(spec: &Field<'_, 'v>, mut each: impl FnMut(&Field<'_, 'v>)) {
     for list in ["initContainers", "containers", "ephemeralContainers"] {
         let list = spec.child(list);
@@ -44,7 +44,7 @@ fn probes(container: &Field<'_, '_>, errors: &mut Errors) {
 
 const PROBES: [&str; 3] = ["livenessProbe", "readinessProbe", "startupProbe"];
 
-/// Checks the init containers; those that are always restarted run beside the others (sidecars).
+/// Checks the init containers. Those that always restart run beside the others (sidecars).
 pub(super) fn init(spec: &Field<'_, '_>, context: &Context<'_>, errors: &mut Errors) {
     let (regular, list) = (spec.child("containers"), spec.child("initContainers"));
     let mut names: HashSet<&str> = regular.items().map(|container| container.child("name").text()).collect();
@@ -86,7 +86,7 @@ fn not_for_init(container: &Field<'_, '_>, errors: &mut Errors) {
 const RULES_MAX: usize = 20;
 const EXIT_CODES_MAX: usize = 255;
 
-/// Checks when a container is restarted.
+/// Checks the restart policy of a container.
 fn restart_policy(container: &Field<'_, '_>, errors: &mut Errors) {
     let (policy, rules) = (container.child("restartPolicy"), container.child("restartPolicyRules"));
     if !policy.is_set() && !rules.is_empty() {
@@ -118,7 +118,7 @@ fn restart_policy(container: &Field<'_, '_>, errors: &mut Errors) {
     }
 }
 
-/// What is left out of a container that only looks into the pod.
+/// Fields that an ephemeral container may not have.
 const NOT_FOR_EPHEMERAL: [&str; 9] = [
     "ports",
     "resources",
@@ -165,7 +165,7 @@ pub(super) fn ephemeral(spec: &Field<'_, '_>, context: &Context<'_>, errors: &mu
     }
 }
 
-/// Checks what all containers have.
+/// Checks what all containers have in common.
 fn common(container: &Field<'_, '_>, context: &Context<'_>, errors: &mut Errors) {
     container.child("name").check_required(names::dns1123_label, errors);
     container.child("image").demand(errors);
@@ -182,10 +182,10 @@ fn common(container: &Field<'_, '_>, context: &Context<'_>, errors: &mut Errors)
     security::of_container(&container.child("securityContext"), context.host_users, errors);
 }
 
-/// When an image is fetched.
+/// When an image is pulled.
 pub(super) const PULL_POLICIES: [&str; 3] = ["Always", "IfNotPresent", "Never"];
 
-/// Reports white space around the name of an image.
+/// Reports white space around an image name.
 pub(super) fn image_padding(container: &Field<'_, '_>, errors: &mut Errors) {
     let image = container.child("image");
     if image.text().trim() != image.text() {
@@ -217,7 +217,7 @@ fn ports(ports: &Field<'_, '_>, errors: &mut Errors) {
     }
 }
 
-/// Reports ports of the host that are taken twice.
+/// Reports host ports that are used twice.
 fn host_ports(container: &Field<'_, '_>, taken: &mut HashSet<String>, errors: &mut Errors) {
     for port in container.child("ports").items() {
         let host = port.child("hostPort");

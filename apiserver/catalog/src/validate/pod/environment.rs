@@ -1,4 +1,4 @@
-//! Validation of environment variables and where their values come from.
+//! Validation of environment variables and the sources of their values.
 
 use serde_json::Value;
 
@@ -83,7 +83,7 @@ pub(super) fn field_ref(field: &Field<'_, '_>, fields: &[&str], errors: &mut Err
     }
 }
 
-/// Splits `metadata.labels['key']`, and refuses what no reference can name (`ConvertDownwardAPIFieldLabel`).
+/// Splits `metadata.labels['key']`, and refuses what a reference cannot name (`ConvertDownwardAPIFieldLabel`).
 fn internal_path<'a>(version: &str, path: &'a str) -> Result<(&'a str, Option<&'a str>), String> {
     const KNOWN: [&str; 5] = [
         "metadata.annotations",
@@ -118,7 +118,7 @@ const RESOURCES: [&str; 6] = [
     "requests.memory",
 ];
 
-/// Checks a reference to a limit or a request of a container.
+/// Checks a reference to a container's limit or request.
 pub(super) fn resource_ref(field: &Field<'_, '_>, in_volume: bool, errors: &mut Errors) {
     let (container, resource) = (field.child("containerName"), field.child("resource"));
     let name = resource.text();
@@ -176,7 +176,7 @@ fn file_ref(field: &Field<'_, '_>, errors: &mut Errors) {
     }
 }
 
-/// Checks what all variables of an object are taken from.
+/// Checks sources that provide all entries of an object as variables.
 pub(super) fn sources(list: &Field<'_, '_>, errors: &mut Errors) {
     for source in list.items() {
         let prefix = source.child("prefix");
@@ -188,7 +188,7 @@ pub(super) fn sources(list: &Field<'_, '_>, errors: &mut Errors) {
             let object = source.child(object);
             if object.is_set() {
                 given += 1;
-                // The name may be the beginning of one.
+                // A name prefix is allowed too.
                 object.child("name").check_required(names::dns1123_prefix, errors);
             }
         }
@@ -200,7 +200,7 @@ pub(super) fn sources(list: &Field<'_, '_>, errors: &mut Errors) {
     }
 }
 
-/// Checks that files of variables are in volumes that containers can write.
+/// Checks that files with variables are in volumes that containers can write.
 pub(super) fn file_volumes(spec: &Field<'_, '_>, errors: &mut Errors) {
     let volume = |name: &str| items(spec.value(), &["volumes"]).iter().find(|volume| volume["name"] == name);
     containers::visit(spec, |container| {

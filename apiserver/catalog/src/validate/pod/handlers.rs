@@ -1,11 +1,11 @@
-//! Validation of probes and of what runs when a container starts or ends.
+//! Validation of probes and lifecycle hooks.
 
 use serde_json::Value;
 
 use super::super::names;
 use super::{Errors, Field, port_or_name};
 
-/// Checks a probe. Only readiness may ask for more than one success.
+/// Checks a probe. Only readiness probes may require more than one success.
 pub(super) fn probe(probe: &Field<'_, '_>, one_success: bool, errors: &mut Errors) {
     if !probe.is_set() {
         return;
@@ -29,7 +29,7 @@ pub(super) fn probe(probe: &Field<'_, '_>, one_success: bool, errors: &mut Error
     }
 }
 
-/// Checks what runs after the start and before the end.
+/// Checks the lifecycle hooks: after the start and before the stop.
 pub(super) fn lifecycle(lifecycle: &Field<'_, '_>, grace: Option<i64>, errors: &mut Errors) {
     for moment in ["postStart", "preStop"] {
         let moment = lifecycle.child(moment);
@@ -39,7 +39,7 @@ pub(super) fn lifecycle(lifecycle: &Field<'_, '_>, grace: Option<i64>, errors: &
     }
 }
 
-/// Exactly one of some actions.
+/// Exactly one of the actions must be set.
 fn handler(handler: &Field<'_, '_>, actions: &[&str], grace: Option<i64>, errors: &mut Errors) {
     let mut given = false;
     for name in actions {

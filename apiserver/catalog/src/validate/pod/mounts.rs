@@ -1,4 +1,4 @@
-//! Validation of what containers do with volumes.
+//! Validation of volume mounts and block devices of containers.
 
 use std::collections::{HashMap, HashSet};
 
@@ -39,7 +39,7 @@ pub(super) fn mounts(container: &Field<'_, '_>, context: &Context<'_>, errors: &
     }
 }
 
-/// What else a mount may say. kube-apiserver reports these at the list, not at the mount.
+/// Checks the other fields of a mount. kube-apiserver reports these errors at the list, not at the mount.
 fn details(list: &Field<'_, '_>, mount: &Field<'_, '_>, container: &Field<'_, '_>, errors: &mut Errors) {
     let at_list = |name: &'static str| list.with(name, &mount.value()[name]);
     let (path, expression) = (mount.child("subPath"), mount.child("subPathExpr"));

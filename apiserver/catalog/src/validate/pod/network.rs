@@ -1,14 +1,14 @@
-//! Validation of what a pod has to do with names, addresses and the host's ports.
+//! Validation of a pod's DNS settings, host names and host ports.
 
 use super::super::{addresses, names};
 use super::{Context, Errors, Field};
 
 const NAMESERVERS_MAX: usize = 3;
 const SEARCHES_MAX: usize = 32;
-/// Characters of all search domains together, with a space between two.
+/// Maximum total length of the search domains, with a space between two.
 const SEARCHES_LEN_MAX: usize = 2048;
 
-/// On the host's network a port of a container is the host's.
+/// On the host's network, a container port must equal the host port.
 pub(super) fn host_ports(spec: &Field<'_, '_>, context: &Context<'_>, errors: &mut Errors) {
     if !spec.child("hostNetwork").is_true() {
         return;
@@ -24,7 +24,7 @@ pub(super) fn host_ports(spec: &Field<'_, '_>, context: &Context<'_>, errors: &m
     }
 }
 
-/// Checks how a pod resolves names.
+/// Checks the DNS settings of a pod.
 pub(super) fn dns(spec: &Field<'_, '_>, errors: &mut Errors) {
     let config = spec.child("dnsConfig");
     let servers = config.child("nameservers");
@@ -72,7 +72,7 @@ fn searches(list: &Field<'_, '_>, errors: &mut Errors) {
     }
 }
 
-/// Checks names that a pod knows without asking.
+/// Checks the host aliases of a pod.
 pub(super) fn host_aliases(list: &Field<'_, '_>, errors: &mut Errors) {
     for alias in list.items() {
         let address = alias.child("ip");
@@ -83,10 +83,10 @@ pub(super) fn host_aliases(list: &Field<'_, '_>, errors: &mut Errors) {
     }
 }
 
-/// Longest host name, in bytes.
+/// Maximum length of a host name in bytes.
 const HOST_NAME_LEN_MAX: usize = 64;
 
-/// Checks the host name that replaces all others.
+/// Checks the host name override.
 pub(super) fn host_name(spec: &Field<'_, '_>, errors: &mut Errors) {
     let name = spec.child("hostnameOverride");
     if !name.is_set() {

@@ -1,10 +1,10 @@
-//! Validation of what the operating system of a pod excludes.
+//! Validation of fields that a pod's operating system excludes.
 
 use serde_json::Value;
 
 use super::{Errors, Field, containers};
 
-/// What pods of Windows do not have, and whether it is in the security context.
+/// Fields that Windows pods cannot have, and whether they are in the security context.
 const OF_LINUX: [(&str, bool); 15] = [
     ("appArmorProfile", true),
     ("seLinuxOptions", true),
@@ -36,7 +36,7 @@ const OF_LINUX_CONTAINERS: [&str; 10] = [
     "runAsGroup",
 ];
 
-/// Checks the operating system, and that nothing of another one is asked for.
+/// Checks the operating system, and that no field of another one is set.
 pub(super) fn check(spec: &Field<'_, '_>, errors: &mut Errors) {
     let os = spec.child("os");
     if !os.is_set() {
@@ -70,7 +70,7 @@ fn windows(spec: &Field<'_, '_>, errors: &mut Errors) {
     for (name, in_context) in OF_LINUX {
         let field = if in_context { context.child(name) } else { spec.child(name) };
         let given = match field.value() {
-            // The host's namespaces are not asked for by saying no.
+            // `false` does not request a host namespace.
             Value::Bool(given) => *given || !name.starts_with("host") || name == "hostUsers",
             Value::Array(items) => !items.is_empty(),
             other => !other.is_null(),

@@ -1,11 +1,11 @@
-//! Validation of volumes that are made from several objects.
+//! Validation of projected volumes.
 
 use std::collections::HashSet;
 
 use super::sources::{downward, file_path, key_to_path, mode};
 use super::{Errors, Field};
 
-/// Shortest and longest life of a token, in seconds.
+/// Minimum and maximum lifetime of a token in seconds.
 const TOKEN_SECONDS: (i64, i64) = (600, 1 << 32);
 
 /// Checks a projected volume.
@@ -52,7 +52,7 @@ pub(super) fn check(volume: &Field<'_, '_>, errors: &mut Errors) {
 
 const TWICE: &str = "conflicting duplicate paths";
 
-/// The path of a token is reported at the volume.
+/// Checks a token source. Errors of its path are reported at the volume.
 fn token(volume: &Field<'_, '_>, token: &Field<'_, '_>, errors: &mut Errors) {
     let seconds = token.child("expirationSeconds");
     let (least, most) = TOKEN_SECONDS;

@@ -1,4 +1,4 @@
-//! Validation of changed resources of a running pod.
+//! Validation of in-place resource changes of a running pod.
 
 use serde_json::{Map, Value};
 
@@ -42,7 +42,7 @@ pub(in super::super) fn resize(new: &Value, old: &Value, errors: &mut Errors) {
     }
 }
 
-/// Neither more nor fewer containers, nor others.
+/// Checks that the list has the same containers as before.
 fn same_containers(spec: &Field<'_, '_>, old: &Value, errors: &mut Errors) -> bool {
     let before = errors.len();
     for list in ["containers", "initContainers"] {
@@ -61,14 +61,14 @@ fn same_containers(spec: &Field<'_, '_>, old: &Value, errors: &mut Errors) -> bo
     errors.len() == before
 }
 
-/// A kubelet that can resize says which resources a running container has.
+/// Whether the kubelet supports resizing: it then reports the resources of running containers.
 fn supported(pod: &Value) -> bool {
     let running = |status: &&Value| !at(status, &["state", "running"]).is_null();
     let statuses = items(pod, &["status", "containerStatuses"]);
     statuses.iter().find(running).is_none_or(|status| !status["resources"].is_null())
 }
 
-/// Amounts of CPU and memory put back to what they were.
+/// Resources with the amounts of CPU and memory reset to the old ones.
 fn masked(resources: &Value, old: &Value) -> Value {
     let mut masked = Map::new();
     for list in ["limits", "requests"] {

@@ -1,4 +1,4 @@
-//! Validation of what containers and pods request and may use at most.
+//! Validation of requests and limits of containers and pods.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -36,7 +36,7 @@ pub(super) fn pod_claims(list: &Field<'_, '_>, metadata: Option<&Value>, errors:
                 false => errors.push(name.duplicate()),
             }
         }
-        // The Go struct, which the real server shows.
+        // The Go struct that the real server shows.
         let shown = json!({
             "Name": name.text(),
             "ResourceClaimName": claim.value()["resourceClaimName"],
@@ -70,13 +70,13 @@ pub(in super::super) fn of_container(
     container_claims(&resources.child("claims"), claims, errors);
 }
 
-/// Checks what a runtime class adds to a pod.
+/// Checks the overhead of a runtime class.
 pub(super) fn overhead(overhead: &Field<'_, '_>, errors: &mut Errors) {
     let limits = json!({ "limits": overhead.value() });
     check(&Field::root(&overhead.path(), &limits), quantities::container_name, errors);
 }
 
-/// Tells what is wrong with the name of a resource.
+/// Checks the name of a resource.
 type NameRule = fn(&Field<'_, '_>, &str, &mut Errors);
 
 fn check(resources: &Field<'_, '_>, name_rule: NameRule, errors: &mut Errors) {
@@ -124,7 +124,7 @@ fn amount(name: &str, amount: &Field<'_, '_>, name_rule: NameRule, errors: &mut 
     }
 }
 
-/// Checks which resource claims a container uses.
+/// Checks the resource claims that a container uses.
 fn container_claims(list: &Field<'_, '_>, claims: &BTreeSet<&str>, errors: &mut Errors) {
     let mut seen: HashSet<String> = HashSet::new();
     for claim in list.items() {
@@ -159,7 +159,7 @@ fn container_claims(list: &Field<'_, '_>, claims: &BTreeSet<&str>, errors: &mut 
     }
 }
 
-/// Checks what happens to a container whose resources change.
+/// Checks the resize policy of a container.
 pub(super) fn resize_policy(list: &Field<'_, '_>, restart: &str, errors: &mut Errors) {
     let mut seen = HashSet::new();
     for policy in list.items() {
@@ -177,7 +177,7 @@ pub(super) fn resize_policy(list: &Field<'_, '_>, restart: &str, errors: &mut Er
     }
 }
 
-/// Checks requests and limits of the pod as a whole.
+/// Checks requests and limits at pod level.
 pub(super) fn of_pod(spec: &Field<'_, '_>, errors: &mut Errors) {
     let resources = spec.child("resources");
     if !resources.is_set() {
@@ -196,7 +196,7 @@ pub(super) fn of_pod(spec: &Field<'_, '_>, errors: &mut Errors) {
     consistent(spec, &resources, errors);
 }
 
-/// Containers together may not exceed the pod.
+/// The containers together may not exceed the pod's resources.
 fn consistent(spec: &Field<'_, '_>, resources: &Field<'_, '_>, errors: &mut Errors) {
     let requests = resources.child("requests");
     for (name, sum) in together(spec.value(), "requests") {

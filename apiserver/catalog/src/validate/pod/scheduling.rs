@@ -47,7 +47,7 @@ pub(in super::super) fn tolerations(list: &Field<'_, '_>, errors: &mut Errors) {
     }
 }
 
-/// Checks how pods are spread.
+/// Checks topology spread constraints.
 pub(super) fn spread(list: &Field<'_, '_>, errors: &mut Errors) {
     let constraints: Vec<Field<'_, '_>> = list.items().collect();
     for (index, constraint) in constraints.iter().enumerate() {
@@ -98,7 +98,7 @@ fn min_domains(domains: &Field<'_, '_>, action: &str, errors: &mut Errors) {
     }
 }
 
-/// Checks what a pod waits for: conditions before it is ready, gates before it is scheduled.
+/// Checks readiness gates and scheduling gates.
 pub(super) fn gates(spec: &Field<'_, '_>, errors: &mut Errors) {
     for gate in spec.child("readinessGates").items() {
         label_key(&gate.child("conditionType"), errors);

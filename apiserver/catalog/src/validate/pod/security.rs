@@ -7,9 +7,9 @@ use super::{Errors, Field, windows};
 
 const ID_MAX: i64 = i32::MAX as i64;
 const PROFILE_TYPES: [&str; 3] = ["Localhost", "RuntimeDefault", "Unconfined"];
-/// Longest path of a profile, in bytes.
+/// Maximum length of a profile's path in bytes.
 const PROFILE_LEN_MAX: usize = 4095;
-/// Longest name of a kernel parameter, in bytes.
+/// Maximum length of a kernel parameter's name in bytes.
 const SYSCTL_LEN_MAX: usize = 253;
 
 /// Checks the security context of a pod.
@@ -139,7 +139,7 @@ fn is_sysctl(name: &str) -> bool {
     name.len() <= SYSCTL_LEN_MAX && name.split(['.', '/']).all(fits)
 }
 
-/// The kernel namespace that a parameter belongs to; empty when it is none.
+/// The kernel namespace of a parameter; empty if it has none.
 fn namespace(name: &str) -> &'static str {
     const OF_IPC: [&str; 11] = [
         "kernel.sem",
@@ -154,7 +154,7 @@ fn namespace(name: &str) -> &'static str {
         "kernel.msg",
         "fs.mqueue",
     ];
-    // The first separator decides what separates the parts.
+    // The first separator in the name, a dot or a slash, is the one between its parts.
     let name = match name.find(['.', '/']) {
         Some(at) if name.as_bytes()[at] == b'/' => name.replace('.', "/").replace('/', "."),
         _ => name.to_owned(),

@@ -1,4 +1,4 @@
-//! Validation of what volumes are made of; pods and persistent volumes share most of it.
+//! Validation of volume sources; pods and persistent volumes share most of it.
 
 mod disks;
 mod vendors;
@@ -10,10 +10,10 @@ use super::super::names;
 use super::{Errors, Field, containers, environment, projected};
 use tombolo_apicore::schema::format::Quantity;
 
-/// Greatest mode of a file: 0777.
+/// Maximum file mode: 0777.
 const MODE_MAX: i64 = 0o777;
 
-/// What each source cannot do without.
+/// Required fields of each source.
 const REQUIRED: [(&str, &[&str]); 20] = [
     ("gitRepo", &["repository"]),
     ("gcePersistentDisk", &["pdName"]),
@@ -37,10 +37,10 @@ const REQUIRED: [(&str, &[&str]); 20] = [
     ("ephemeral", &["volumeClaimTemplate"]),
 ];
 
-/// Whose volume it is.
+/// The owner of the volume.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in super::super) enum Of<'a> {
-    /// A pod or what pods are made from.
+    /// A pod, or a template for pods.
     Pod { is_pod: bool },
     /// A persistent volume, with its name.
     Volume { name: &'a str },
@@ -119,14 +119,14 @@ fn host_path(source: &Field<'_, '_>, errors: &mut Errors) {
     }
 }
 
-/// Reports a path that goes up.
+/// Reports a path with `..`.
 pub(super) fn no_backsteps(path: &Field<'_, '_>, errors: &mut Errors) {
     if path.text().split('/').any(|part| part == "..") {
         errors.push(path.invalid("must not contain '..'"));
     }
 }
 
-/// Reports a path that begins at the root or goes up.
+/// Reports an absolute path, or one with `..`.
 pub(super) fn relative_path(path: &Field<'_, '_>, errors: &mut Errors) {
     if path.text().starts_with('/') {
         errors.push(path.invalid("must be a relative path"));
@@ -134,7 +134,7 @@ pub(super) fn relative_path(path: &Field<'_, '_>, errors: &mut Errors) {
     no_backsteps(path, errors);
 }
 
-/// As [`relative_path`]; names that begin with two dots are the kubelet's.
+/// Like [`relative_path`]. Names that begin with two dots are reserved for the kubelet.
 pub(super) fn file_path(path: &Field<'_, '_>, errors: &mut Errors) {
     relative_path(path, errors);
     if path.text().starts_with("..") && !path.text().starts_with("../") {
@@ -149,7 +149,7 @@ pub(super) fn mode(mode: &Field<'_, '_>, errors: &mut Errors) {
     }
 }
 
-/// Checks where a key of an object becomes a file.
+/// Checks a mapping of an object's key to a file.
 pub(super) fn key_to_path(item: &Field<'_, '_>, errors: &mut Errors) {
     item.child("key").demand(errors);
     item.child("path").demand(errors);
@@ -157,7 +157,7 @@ pub(super) fn key_to_path(item: &Field<'_, '_>, errors: &mut Errors) {
     mode(&item.child("mode"), errors);
 }
 
-/// Checks what of the pod becomes a file. Errors are reported at the source, without the item.
+/// Checks a downward API file. Errors are reported at the source, without the item.
 pub(super) fn downward(source: &Field<'_, '_>, item: &Field<'_, '_>, errors: &mut Errors) {
     const FIELDS: [&str; 5] =
         ["metadata.annotations", "metadata.labels", "metadata.name", "metadata.namespace", "metadata.uid"];
@@ -179,7 +179,7 @@ pub(super) fn downward(source: &Field<'_, '_>, item: &Field<'_, '_>, errors: &mu
     mode(&part("mode"), errors);
 }
 
-/// Longest name of a driver, in bytes.
+/// Maximum length of a driver's name in bytes.
 const DRIVER_LEN_MAX: usize = 63;
 
 fn csi(source: &Field<'_, '_>, of: Of<'_>, errors: &mut Errors) {

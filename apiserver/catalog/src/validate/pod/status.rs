@@ -1,4 +1,4 @@
-//! Validation of what a kubelet says of a pod.
+//! Validation of a pod's status.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -53,7 +53,7 @@ fn conditions(list: &Field<'_, '_>, errors: &mut Errors) {
     }
 }
 
-/// The node that a pod makes room on.
+/// Checks the nominated node: the one on which the scheduler makes room for the pod.
 fn nominated(now: &Field<'_, '_>, before: &Field<'_, '_>, bound: bool, errors: &mut Errors) {
     let node = now.child("nominatedNodeName");
     if node.is_empty() || node.text() == before.child("nominatedNodeName").text() {
@@ -65,7 +65,7 @@ fn nominated(now: &Field<'_, '_>, before: &Field<'_, '_>, bound: bool, errors: &
     }
 }
 
-/// What has ended for good does not run again.
+/// A container that has ended for good does not run again.
 fn transitions(now: &Field<'_, '_>, before: &Field<'_, '_>, spec: &Value, errors: &mut Errors) {
     for old in before.items() {
         let ended = at(old.value(), &["state", "terminated"]);
@@ -83,7 +83,7 @@ fn transitions(now: &Field<'_, '_>, before: &Field<'_, '_>, spec: &Value, errors
     }
 }
 
-/// Whether a container that ended is started again: by its own rules, its own policy or that of the pod.
+/// Whether an ended container is restarted: by its rules, its policy or the pod's policy.
 fn may_restart(spec: &Value, name: &str, code: i64) -> bool {
     let all = || items(spec, &["containers"]).iter().chain(items(spec, &["initContainers"]));
     let rules = |container: &'_ Value| items(container, &["restartPolicyRules"]).to_vec();
@@ -113,7 +113,7 @@ fn may_restart(spec: &Value, name: &str, code: i64) -> bool {
     }
 }
 
-/// Claims that were made for the pod.
+/// Checks the statuses of the pod's resource claims.
 fn claims(status: &Field<'_, '_>, pod: &Value, errors: &mut Errors) {
     let mut seen = HashSet::new();
     for claim in status.child("resourceClaimStatuses").items() {

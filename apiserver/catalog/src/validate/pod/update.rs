@@ -1,4 +1,4 @@
-//! What may change in a pod once it exists.
+//! Which fields of an existing pod may change.
 
 use std::collections::HashMap;
 
@@ -35,7 +35,7 @@ pub(in super::super) fn pod(new: &Value, old: &Value, errors: &mut Errors) {
     }
 }
 
-/// Replaces what may change by what was there, so that equality tells whether anything else changed.
+/// Resets mutable fields to their old values, so that a comparison finds any other change.
 fn allow(wanted: &mut Map<String, Value>, old: &Value) {
     for list in ["containers", "initContainers"] {
         let before = items(old, &[list]);
@@ -63,7 +63,7 @@ fn put_back(wanted: &mut Map<String, Value>, old: &Value, key: &str) {
     };
 }
 
-/// As [`allow`] for a pod that waits at a gate.
+/// Like [`allow`], for a pod with scheduling gates.
 fn allow_narrower(wanted: &mut Map<String, Value>, old: &Value) {
     put_back(wanted, old, "nodeSelector");
     let before = &old["affinity"]["nodeAffinity"];
@@ -79,7 +79,7 @@ fn allow_narrower(wanted: &mut Map<String, Value>, old: &Value) {
     }
 }
 
-/// Neither more nor fewer containers; whether to look at the rest.
+/// Checks that the number of containers stays the same. Returns whether to check the rest.
 fn containers(spec: &Field<'_, '_>, old: &Value, errors: &mut Errors) -> bool {
     for list in ["containers", "initContainers"] {
         let (now, before) = (spec.child(list), items(old, &[list]));
@@ -95,7 +95,7 @@ fn containers(spec: &Field<'_, '_>, old: &Value, errors: &mut Errors) -> bool {
     true
 }
 
-/// A deadline only comes nearer; whether to look at the rest.
+/// A deadline may only get shorter. Returns whether to check the rest.
 fn deadline(spec: &Field<'_, '_>, old: &Value, errors: &mut Errors) -> bool {
     let deadline = spec.child("activeDeadlineSeconds");
     let before = old["activeDeadlineSeconds"].as_i64();
@@ -131,7 +131,7 @@ fn tolerations(spec: &Field<'_, '_>, old: &Value, errors: &mut Errors) {
     scheduling::tolerations(&list, errors);
 }
 
-/// Gates may be removed one by one.
+/// Scheduling gates may only be removed.
 fn gates(spec: &Field<'_, '_>, old: &Value, errors: &mut Errors) {
     let before = items(old, &["schedulingGates"]);
     for gate in spec.child("schedulingGates").items() {
@@ -143,7 +143,7 @@ fn gates(spec: &Field<'_, '_>, old: &Value, errors: &mut Errors) {
     }
 }
 
-/// While a gate is closed the nodes to choose from may only become fewer.
+/// While a pod has scheduling gates, its node selection may only get narrower.
 fn narrower(spec: &Field<'_, '_>, old: &Value, errors: &mut Errors) {
     let selector = spec.child("nodeSelector");
     let before = old["nodeSelector"].as_object().into_iter().flatten();
@@ -181,7 +181,7 @@ fn only_added(new: &Value, old: &Value) -> bool {
     lists.iter().all(|list| items(new, &[list]).starts_with(items(old, &[list])))
 }
 
-/// Checks an update of the ephemeral containers: they can be added, nothing else.
+/// Checks an update of the ephemeral containers: they can only be added.
 pub(in super::super) fn ephemeral(new: &Value, old: &Value, errors: &mut Errors) {
     annotations::update(new, old, errors);
     let now = items(new, &["spec", "ephemeralContainers"]);

@@ -11,8 +11,7 @@ use tombolo_apicore::value::text;
 
 const MORE: &str = "may not specify more than 1 volume type";
 
-/// Sources in the order in which kube-apiserver looks at them: their name, how a second one and how errors in it are
-/// shown.
+/// Sources in kube-apiserver's order: the name, how a second source is reported, and the path of errors in it.
 const SOURCES: [(&str, &str, &str); 30] = [
     ("emptyDir", "emptyDir", "emptyDir"),
     ("hostPath", "hostPath", "hostPath"),
@@ -46,7 +45,7 @@ const SOURCES: [(&str, &str, &str); 30] = [
     ("image", "image", "image"),
 ];
 
-/// Checks the volumes. Gives the names of those that are right, and whether they can be block devices.
+/// Checks the volumes. Returns the names of the valid ones, and whether they can be block devices.
 pub(super) fn check<'v>(
     list: &Field<'_, 'v>,
     pod: Option<&Value>,
@@ -114,7 +113,7 @@ fn source(volume: &Field<'_, '_>, is_pod: bool, pod_name: &str, errors: &mut Err
     }
 }
 
-/// Without a service account there are no tokens.
+/// A pod without a service account cannot have token volumes.
 pub(super) fn without_account(list: &Field<'_, '_>, errors: &mut Errors) {
     for volume in list.items() {
         let projected = volume.child("projected");

@@ -7,7 +7,7 @@ use regex::Regex;
 use super::super::names;
 use super::{Errors, Field, containers};
 
-/// Longest credential specification, in bytes.
+/// Maximum length of a credential specification in bytes.
 const CREDENTIAL_LEN_MAX: usize = 64 * 1024;
 const DOMAIN_LEN_MAX: usize = 256;
 const USER_LEN_MAX: usize = 104;
@@ -73,7 +73,7 @@ fn user_name(field: &Field<'_, '_>, errors: &mut Errors) {
     }
 }
 
-/// A pod has either only containers that run as processes of the host, or none.
+/// Either all containers of a pod are host processes, or none.
 pub(super) fn host_process(spec: &Field<'_, '_>, errors: &mut Errors) {
     let of =
         |field: &Field<'_, '_>| field.value()["securityContext"]["windowsOptions"]["hostProcess"].as_bool();

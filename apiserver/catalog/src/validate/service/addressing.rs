@@ -10,13 +10,13 @@ use super::super::field::{Errors, Field};
 use super::{HEADLESS, is_headless};
 use tombolo_apicore::value::items;
 
-/// Texts that an old service had in a list.
+/// Texts in a list of the old service.
 pub(super) fn had<'a>(old: Option<&'a Value>, field: &str) -> Vec<&'a str> {
     let list = old.map(|old| items(old, &["spec", field])).unwrap_or_default();
     list.iter().filter_map(Value::as_str).collect()
 }
 
-/// Checks the cluster's addresses of a service and their families.
+/// Checks the cluster IPs of a service and their families.
 pub(super) fn cluster_ips(spec: &Field<'_, '_>, old: Option<&Value>, errors: &mut Errors) {
     let (one, list) = (spec.child("clusterIP"), spec.child("clusterIPs"));
     if one.is_empty() && !list.is_empty() {
@@ -74,7 +74,7 @@ fn families(spec: &Field<'_, '_>, errors: &mut Errors) {
     spec.child("ipFamilyPolicy").one_of(&policies, errors);
 }
 
-/// Checks addresses that others send to the service.
+/// Checks external IPs of the service.
 pub(super) fn external_ips(list: &Field<'_, '_>, old: Option<&Value>, errors: &mut Errors) {
     let before = had(old, "externalIPs");
     for address in list.items() {

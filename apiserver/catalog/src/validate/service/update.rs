@@ -1,12 +1,11 @@
-//! What may change in a service.
+//! Which fields of a service may change.
 
 use serde_json::Value;
 
 use super::super::field::{Errors, Field};
 use super::{is_headless, needs_health_port};
 
-/// Checks what an update changes. A service keeps its address for life, unless it turns into or out of an external
-/// name.
+/// Checks an update. A service keeps its address, unless its type changes to or from ExternalName.
 pub(in super::super) fn check(new: &Value, old: &Value, errors: &mut Errors) {
     const ONCE: &str = "may not change once set";
     let (now, before) = (Field::root("spec", &new["spec"]), Field::root("spec", &old["spec"]));
@@ -46,7 +45,7 @@ pub(in super::super) fn check(new: &Value, old: &Value, errors: &mut Errors) {
     }
 }
 
-/// The first entry of a list stays; the second one may come and go.
+/// The first entry of a list is immutable; the second one may be added or removed.
 fn kept(
     now: &Field<'_, '_>,
     before: &Field<'_, '_>,

@@ -1,11 +1,11 @@
-//! Warnings of CustomResourceDefinitions.
+//! Warnings about CustomResourceDefinitions.
 
 use serde_json::Value;
 
 use tombolo_apicore::schema::format::is_known_format;
 use tombolo_apicore::value::{items, text};
 
-/// Formats of a definition's schemas that nobody checks, without those that were there before.
+/// Warns of unknown formats in a definition's schemas, except those that were there before.
 pub(super) fn formats(object: &Value, old: Option<&Value>, warnings: &mut Vec<String>) {
     let all = |definition: &Value| {
         let mut found = Vec::new();

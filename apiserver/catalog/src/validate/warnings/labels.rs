@@ -1,9 +1,9 @@
-//! Labels of nodes that are no longer in use.
+//! Deprecated node labels.
 
 use super::super::field::Field;
 use super::super::names;
 
-/// The labels, and what to do instead.
+/// The labels, and what to use instead.
 const OLD_LABELS: [(&str, &str); 8] = [
     ("beta.kubernetes.io/arch", "deprecated since v1.14; use \"kubernetes.io/arch\" instead"),
     ("beta.kubernetes.io/os", "deprecated since v1.14; use \"kubernetes.io/os\" instead"),
@@ -27,12 +27,12 @@ const OLD_LABELS: [(&str, &str); 8] = [
     ("node-role.kubernetes.io/master", "use \"node-role.kubernetes.io/control-plane\" instead"),
 ];
 
-/// What to do instead of using a label.
+/// What to use instead of a label.
 pub(super) fn old_label(key: &str) -> Option<&'static str> {
     OLD_LABELS.iter().find(|(label, _)| *label == key).map(|(_, advice)| *advice)
 }
 
-/// Labels in a term that selects nodes. Values of preferred terms are not validated, only warned of.
+/// Warns of labels in a node selector term. Values of preferred terms are not validated, but cause warnings.
 pub(super) fn node_term(term: &Field<'_, '_>, preferred: bool, warnings: &mut Vec<String>) {
     for expression in term.child("matchExpressions").items() {
         let key = expression.child("key");

@@ -1,4 +1,4 @@
-//! Warnings of services, and of addresses that are written in an unusual way.
+//! Warnings about services, and about addresses in an unusual notation.
 
 use std::net::IpAddr;
 
@@ -13,7 +13,7 @@ fn is_mapped(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(address) if address.to_ipv4_mapped().is_some())
 }
 
-/// An address as everybody reads it.
+/// The address, with an IPv4-mapped IPv6 address turned into the IPv4 address.
 fn plain(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V6(v6) => v6.to_ipv4_mapped().map_or(address, IpAddr::V4),
@@ -21,7 +21,7 @@ fn plain(address: IpAddr) -> IpAddr {
     }
 }
 
-/// Warns of an address in an unusual form.
+/// Warns of an address in an unusual notation.
 pub(super) fn address(field: &Field<'_, '_>, text: &str, warnings: &mut Vec<String>) {
     let Some(read) = sloppy(text) else { return };
     match text.parse::<IpAddr>() {
@@ -37,7 +37,7 @@ pub(super) fn address(field: &Field<'_, '_>, text: &str, warnings: &mut Vec<Stri
     }
 }
 
-/// Warns of a network in an unusual form.
+/// Warns of a network in an unusual notation.
 fn network(field: &Field<'_, '_>, text: &str, warnings: &mut Vec<String>) {
     let Some((address, length)) = sloppy_network(text) else { return };
     let first = masked(address, length);
@@ -60,7 +60,7 @@ fn network(field: &Field<'_, '_>, text: &str, warnings: &mut Vec<String>) {
     }
 }
 
-/// Warnings of a service.
+/// Warnings about a service.
 pub(super) fn service(service: &Value, warnings: &mut Vec<String>) {
     let annotations = Field::root("metadata.annotations", &service["metadata"]["annotations"]);
     if annotations.key(HINTS).is_set() {
@@ -109,7 +109,7 @@ pub(super) fn service(service: &Value, warnings: &mut Vec<String>) {
     }
 }
 
-/// Warnings of a node.
+/// Warnings about a node.
 pub(super) fn node(node: &Value, warnings: &mut Vec<String>) {
     let spec = Field::root("spec", &node["spec"]);
     if !spec.child("externalID").is_empty() {
@@ -119,7 +119,7 @@ pub(super) fn node(node: &Value, warnings: &mut Vec<String>) {
     spec.child("podCIDRs").items().for_each(|range| network(&range, range.text(), warnings));
 }
 
-/// Warnings of a new status.
+/// Warnings about a new status.
 pub(super) fn status(kind: &str, object: &Value, warnings: &mut Vec<String>) {
     let status = Field::root("status", &object["status"]);
     match kind {

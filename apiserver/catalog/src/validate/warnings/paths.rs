@@ -1,8 +1,8 @@
-//! Warnings of files in a volume that hide one another.
+//! Warnings about overlapping files in a volume.
 
 use super::super::field::Field;
 
-/// A file, and what it is made from.
+/// A file and its source.
 #[derive(Clone, PartialEq)]
 struct Source {
     path: String,
@@ -27,7 +27,7 @@ impl Source {
     }
 }
 
-/// Warnings of the volumes of a pod.
+/// Warnings about the volumes of a pod.
 pub(super) fn overlaps(volumes: &Field<'_, '_>, warnings: &mut Vec<String>) {
     for volume in volumes.items() {
         let name = volume.child("name").text();

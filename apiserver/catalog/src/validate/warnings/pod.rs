@@ -1,4 +1,4 @@
-//! Warnings of pods and pod templates.
+//! Warnings about pods and pod templates.
 
 use std::collections::{HashMap, HashSet};
 
@@ -29,7 +29,7 @@ const DEAD: [(&str, &str); 3] = [
     ),
 ];
 
-/// Warnings of a pod, or of a template at a path.
+/// Warnings about a pod, or about a template at a path.
 pub(super) fn check(object: &Value, path: &str, warnings: &mut Vec<String>) {
     let prefix = if path.is_empty() { String::new() } else { format!("{path}.") };
     let (spec_path, annotations_path) = (format!("{prefix}spec"), format!("{prefix}metadata.annotations"));
@@ -108,7 +108,7 @@ fn pods(spec: &Field<'_, '_>, warnings: &mut Vec<String>) {
     }
 }
 
-/// Entries of lists whose names say the same twice, or nothing.
+/// Warns of list entries with duplicate or empty names.
 fn doubles(spec: &Field<'_, '_>, warnings: &mut Vec<String>) {
     for (list, field) in [("hostAliases", "ip"), ("imagePullSecrets", "name")] {
         let mut seen = HashSet::new();
@@ -126,7 +126,7 @@ fn doubles(spec: &Field<'_, '_>, warnings: &mut Vec<String>) {
     }
 }
 
-/// Parts of bytes.
+/// Warns of fractions of bytes.
 fn fractions(amounts: &Field<'_, '_>, warnings: &mut Vec<String>) {
     for name in ["memory", "ephemeral-storage"] {
         volumes::fraction(&amounts.key(name), warnings);
@@ -184,7 +184,7 @@ fn says_the_same(annotation: &str, profile: &Value) -> bool {
     }
 }
 
-/// Annotations of a pod that its containers should say themselves.
+/// Warns of pod annotations that were replaced by container fields.
 pub(super) fn app_armor(pod: &Value, warnings: &mut Vec<String>) {
     let annotations = Field::root("metadata.annotations", &pod["metadata"]["annotations"]);
     let spec = Field::root("spec", &pod["spec"]);
@@ -201,7 +201,7 @@ pub(super) fn app_armor(pod: &Value, warnings: &mut Vec<String>) {
     });
 }
 
-/// A port that was seen: its path, and the port and address of the host.
+/// A port seen before: its path, and the host's port and address.
 type Seen<'v> = (String, i64, &'v str);
 
 fn ports(spec: &Field<'_, '_>, warnings: &mut Vec<String>) {

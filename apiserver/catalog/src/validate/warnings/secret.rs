@@ -1,4 +1,4 @@
-//! Warnings of Secrets.
+//! Warnings about Secrets.
 
 use rustls_pki_types::pem::{self, PemObject};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
@@ -6,14 +6,14 @@ use serde_json::Value;
 
 use tombolo_apicore::value::text;
 
-/// What a server's Secret cannot be used for.
+/// Warns of a TLS Secret whose certificate and key a server cannot use.
 pub(super) fn check(secret: &Value, warnings: &mut Vec<String>) {
     if text(secret, &["type"]) == "kubernetes.io/tls" {
         warnings.extend(key_pair(secret).err().map(str::to_owned));
     }
 }
 
-/// Whether the data of a Secret can be the certificate and key of a server, in the words of Go's `crypto/tls`.
+/// Whether the data of a Secret is a valid certificate and key, with the messages of Go's `crypto/tls`.
 fn key_pair(secret: &Value) -> Result<(), &'static str> {
     let part = |name: &str| {
         use base64::Engine as _;

@@ -1,4 +1,4 @@
-//! Warnings of drivers, classes and capacities of storage.
+//! Warnings about storage drivers, classes and capacities.
 
 use serde_json::Value;
 
@@ -8,7 +8,7 @@ use tombolo_apicore::value::{items, text};
 const TOKENS_IN_SECRETS: &str = "spec.serviceAccountTokenInSecrets is unset; if supported by this CSI driver, set to \
                                  true to prevent possible logging of tokens in volume attributes";
 
-/// Tokens that a driver is sent in the open.
+/// Warns of a driver that requests tokens without setting whether it receives them as secrets.
 pub(super) fn driver(object: &Value, old: Option<&Value>, warnings: &mut Vec<String>) {
     let tokens = |object: &Value| items(object, &["spec", "tokenRequests"]).to_vec();
     let unset = object["spec"]["serviceAccountTokenInSecrets"].is_null();
@@ -19,7 +19,7 @@ pub(super) fn driver(object: &Value, old: Option<&Value>, warnings: &mut Vec<Str
     }
 }
 
-/// Old labels in the topologies of a class.
+/// Warns of deprecated labels in the topologies of a class.
 pub(super) fn topologies(class: &Value, warnings: &mut Vec<String>) {
     for (index, topology) in items(class, &["allowedTopologies"]).iter().enumerate() {
         for (inner, expression) in items(topology, &["matchLabelExpressions"]).iter().enumerate() {
@@ -31,7 +31,7 @@ pub(super) fn topologies(class: &Value, warnings: &mut Vec<String>) {
     }
 }
 
-/// Old labels in the selector of a capacity.
+/// Warns of deprecated labels in the selector of a capacity.
 pub(super) fn node_topology(selector: &Value, warnings: &mut Vec<String>) {
     for (index, expression) in items(selector, &["matchExpressions"]).iter().enumerate() {
         let key = text(expression, &["key"]);

@@ -1,4 +1,4 @@
-//! Warnings of volumes and claims.
+//! Warnings about volumes and claims.
 
 use serde_json::Value;
 
@@ -10,7 +10,7 @@ use tombolo_apicore::value::{at, items};
 const CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 const NO_CLASS: &str = "deprecated since v1.8; use \"storageClassName\" attribute instead";
 
-/// Sources that are going away or gone.
+/// Deprecated or removed sources.
 const OLD: [(&str, &str, &str); 9] = [
     ("photonPersistentDisk", "photonPersistentDisk", "deprecated in v1.11, non-functional in v1.16+"),
     ("gitRepo", "gitRepo", "deprecated in v1.11, and disabled by default in v1.33+"),
@@ -23,7 +23,7 @@ const OLD: [(&str, &str, &str); 9] = [
     ("rbd", "rbd", "deprecated in v1.28, non-functional in v1.31+"),
 ];
 
-/// Sources of persistent volumes that are warned of, in that order.
+/// Sources of persistent volumes that cause warnings, in that order.
 const OF_VOLUMES: [&str; 6] = ["cephfs", "photonPersistentDisk", "scaleIO", "storageos", "glusterfs", "rbd"];
 
 fn old(of: &Field<'_, '_>, source: &str, warnings: &mut Vec<String>) {
@@ -33,7 +33,7 @@ fn old(of: &Field<'_, '_>, source: &str, warnings: &mut Vec<String>) {
     }
 }
 
-/// Warnings of the volumes of a pod.
+/// Warnings about the volumes of a pod.
 pub(super) fn of_pod(list: &Field<'_, '_>, warnings: &mut Vec<String>) {
     for volume in list.items() {
         for (source, ..) in OLD {
@@ -47,7 +47,7 @@ pub(super) fn of_pod(list: &Field<'_, '_>, warnings: &mut Vec<String>) {
     }
 }
 
-/// Parts of bytes.
+/// Warns of fractions of bytes.
 pub(super) fn fraction(amount: &Field<'_, '_>, warnings: &mut Vec<String>) {
     if amount.is_set() && parse(amount).is_ok_and(|quantity| quantity.rounded_up() != quantity) {
         warnings.push(format!(
@@ -64,7 +64,7 @@ fn sizes(claim: &Field<'_, '_>, warnings: &mut Vec<String>) {
     }
 }
 
-/// Warnings of a claim.
+/// Warnings about a claim.
 pub(super) fn claim(claim: &Value, warnings: &mut Vec<String>) {
     if !at(claim, &["metadata", "annotations", CLASS]).is_null() {
         warnings.push(format!("metadata.annotations[{CLASS}]: {NO_CLASS}"));
@@ -72,7 +72,7 @@ pub(super) fn claim(claim: &Value, warnings: &mut Vec<String>) {
     sizes(&Field::root("spec", &claim["spec"]), warnings);
 }
 
-/// Warnings of the claims that a StatefulSet makes. Those of an update have another path.
+/// Warnings about the claim templates of a StatefulSet. Updates use another path.
 pub(super) fn claim_templates(kind: &str, object: &Value, suffix: &str, warnings: &mut Vec<String>) {
     if kind != "StatefulSet" {
         return;
@@ -88,7 +88,7 @@ pub(super) fn claim_templates(kind: &str, object: &Value, suffix: &str, warnings
     }
 }
 
-/// Warnings of a persistent volume.
+/// Warnings about a persistent volume.
 pub(super) fn volume(volume: &Value, warnings: &mut Vec<String>) {
     let annotations = Field::root("metadata.annotations", &volume["metadata"]["annotations"]);
     for (key, advice) in [

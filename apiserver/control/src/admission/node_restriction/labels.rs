@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-/// Label keys of the Kubernetes domains that a node may set on itself.
+/// Label keys in the Kubernetes domains that a node may set on itself.
 const OWN_LABELS: [&str; 11] = [
     "kubernetes.io/hostname",
     "kubernetes.io/os",

@@ -1,11 +1,11 @@
-//! What a mirror pod must not refer to: a node makes mirror pods itself, and must gain nothing by them.
+//! References that a mirror pod must not have: a node creates mirror pods itself, and must gain no rights by them.
 
 use serde_json::Value;
 
 use crate::authz::references::{self, RefKind};
 use crate::objects::items;
 
-/// Volume sources of a mirror pod that lead to an API object, with what the refusal calls it.
+/// Volume sources of a mirror pod that refer to an API object, and its name in the refusal.
 const API_VOLUMES: [(&str, &str); 7] = [
     ("configMap", "configmaps (via configmap volumes)"),
     ("secret", "secrets (via secret volumes)"),
@@ -16,7 +16,7 @@ const API_VOLUMES: [(&str, &str); 7] = [
     ("azureFile", "secrets (via azureFile volumes)"),
 ];
 
-/// Projected sources of a mirror pod that lead to an API object, with what the refusal calls it.
+/// Projected sources of a mirror pod that refer to an API object, and its name in the refusal.
 const API_SOURCES: [(&str, &str); 5] = [
     ("configMap", "configmaps (via projected volumes)"),
     ("secret", "secrets (via projected volumes)"),
@@ -25,7 +25,7 @@ const API_SOURCES: [(&str, &str); 5] = [
     ("podCertificate", "podcertificates"),
 ];
 
-/// The first thing in a mirror pod that leads to another API object.
+/// The first reference in a mirror pod to another API object.
 pub(super) fn api_reference(pod: &Value) -> Option<&'static str> {
     let references = references::all_of_pod(pod);
     let refers = |kind| references.iter().any(|(own, _)| *own == kind);

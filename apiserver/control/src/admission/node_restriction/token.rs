@@ -1,4 +1,4 @@
-//! Tokens that a node asks for on behalf of its pods.
+//! Tokens that a node requests on behalf of its pods.
 
 use serde_json::Value;
 use tombolo_apicore::auth::Attributes;
@@ -8,7 +8,8 @@ use super::super::refuse;
 use crate::nodes::node_of;
 use crate::objects::{Object, Objects, core, items, text, v1};
 
-/// A token that a node asks for must be bound to a pod that runs on it and mounts a token for that audience.
+/// Checks a token request by a node: the token must be bound to a pod that runs on the node and mounts a token for that
+/// audience.
 ///
 /// # Errors
 /// 404 when there is no such pod, 403 otherwise.
@@ -47,7 +48,7 @@ pub(crate) fn admit_token(objects: &Objects, asked: &Attributes, body: &Value) -
     ))
 }
 
-/// Whether a volume of the pod asks for a token with this audience, itself or through its CSI driver.
+/// Whether a volume of the pod requests a token with this audience, itself or through its CSI driver.
 fn mounts_audience(objects: &Objects, pod: &Object, audience: &str) -> bool {
     let driver_asks = |driver: &str| {
         let driver = objects.get(v1("storage.k8s.io", "csidrivers"), "", driver);

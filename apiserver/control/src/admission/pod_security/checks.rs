@@ -1,4 +1,4 @@
-//! The checks of the Pod Security Standards, in the order in which their findings are named.
+//! The checks of the Pod Security Standards, in the order in which their findings are reported.
 
 mod baseline;
 mod restricted;
@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::policy::{Level, Rules};
 use crate::objects::{items, text};
 
-/// What a check has found: a reason, and the detail to it.
+/// A finding of a check: a reason and its detail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Finding {
     pub(super) reason: String,
@@ -23,7 +23,7 @@ impl Finding {
     }
 }
 
-/// Metadata and spec of a pod, or of a template of pods.
+/// Metadata and spec of a pod or of a pod template.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Subject<'a> {
     metadata: &'a Value,
@@ -31,7 +31,7 @@ pub(super) struct Subject<'a> {
 }
 
 impl<'a> Subject<'a> {
-    /// The pod, or the template, that has both.
+    /// Takes both from a pod or a pod template.
     pub(super) fn of(pod: &'a Value) -> Self {
         Self { metadata: &pod["metadata"], spec: &pod["spec"] }
     }
@@ -41,7 +41,7 @@ impl<'a> Subject<'a> {
         lists.into_iter().flat_map(move |list| items(self.spec, list))
     }
 
-    /// The names of the containers for which something holds.
+    /// The names of the containers for which `is_bad` holds.
     fn bad(self, mut is_bad: impl FnMut(&'a Value) -> bool) -> Vec<&'a str> {
         self.containers()
             .filter(|container| is_bad(container))
@@ -60,7 +60,8 @@ impl<'a> Subject<'a> {
 
 type Run = fn(Subject<'_>, u32) -> Option<Finding>;
 
-/// One check: the first minor version that has it, and until which another one takes its place in the strictest level.
+/// One check: its level, the first minor version that has it, and the version since which level Restricted has another
+/// check instead.
 struct Check {
     level: Level,
     since: u32,
@@ -103,7 +104,7 @@ const CHECKS: [Check; 19] = [
     restricted(19, restricted::seccomp),
 ];
 
-/// Everything in which a pod breaks the rules.
+/// All violations of the rules by a pod.
 pub(super) fn findings(rules: Rules, subject: Subject<'_>) -> Vec<Finding> {
     let minor = rules.minor();
     let counts = |check: &&Check| {
@@ -126,7 +127,7 @@ fn named(containers: &[&str]) -> String {
     format!("{} {}", plural("container", "containers", containers.len()), quoted(containers))
 }
 
-/// `pod`, the containers, or both: who sets what is forbidden; `None` when nobody does.
+/// Names the pod, the containers, or both, where they set a forbidden value; `None` when none does.
 fn setters(pod: bool, containers: &[&str]) -> Option<String> {
     let mut setters: Vec<String> = pod.then(|| "pod".to_owned()).into_iter().collect();
     if !containers.is_empty() {
@@ -135,8 +136,8 @@ fn setters(pod: bool, containers: &[&str]) -> Option<String> {
     (!setters.is_empty()).then(|| setters.join(" and "))
 }
 
-/// The values at a path below `securityContext` of the pod and of each container that `is_bad` says is forbidden: who
-/// sets them, and which they are.
+/// The values at a path below `securityContext` for which `is_bad` holds: whether the pod sets one, the containers that
+/// set one, and the values.
 fn forbidden<'a>(
     subject: Subject<'a>,
     pointer: &str,

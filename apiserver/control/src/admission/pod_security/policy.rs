@@ -1,17 +1,17 @@
-//! What the labels of a namespace ask of its pods.
+//! The Pod Security policy in the labels of a namespace.
 
 use std::fmt;
 
 use serde_json::Value;
 use tombolo_apicore::field_error::FieldError;
 
-/// Start of the labels.
+/// Prefix of the labels.
 const PREFIX: &str = "pod-security.kubernetes.io/";
 
 /// Minor version of the newest rules (those of Kubernetes 1.36).
 const NEWEST: u32 = 36;
 
-/// How strict rules are, laxest first.
+/// How strict the rules are, least strict first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(super) enum Level {
     #[default]
@@ -39,12 +39,12 @@ pub(super) struct Rules {
 }
 
 impl Rules {
-    /// The minor version whose rules count.
+    /// The minor version whose rules apply.
     pub(super) fn minor(self) -> u32 {
         self.version.unwrap_or(NEWEST).min(NEWEST)
     }
 
-    /// Whether both ask for rules of the same version.
+    /// Whether both have rules of the same version.
     pub(super) fn same_version(self, other: Self) -> bool {
         self.version == other.version
     }
@@ -64,8 +64,8 @@ impl fmt::Display for Rules {
     }
 }
 
-/// The rules that refuse pods and those that warn of them. Those for the audit log have no place here: the log has no
-/// annotations.
+/// The rules that are enforced and those that cause warnings. Rules for the audit log are left out, because the log has
+/// no annotations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Policy {
     pub(super) enforce: Rules,
@@ -73,8 +73,8 @@ pub(super) struct Policy {
 }
 
 impl Policy {
-    /// The policy of a namespace, and which of its labels are wrong. A wrong label counts as the strictest where it
-    /// refuses, and as none where it warns.
+    /// The policy of a namespace, and errors for its invalid labels. An invalid `enforce` label counts as `restricted`,
+    /// an invalid `warn` label as `privileged`.
     pub(super) fn of(namespace: &Value) -> (Self, Vec<FieldError>) {
         let labels = namespace.pointer("/metadata/labels");
         let label = |name: &str| labels.and_then(|labels| labels.get(format!("{PREFIX}{name}"))?.as_str());
@@ -106,7 +106,7 @@ impl Policy {
         let mut warned =
             Rules { level: warn.map(given).unwrap_or_default(), version: warn_version.unwrap_or_default() };
         if warn.is_none() && matches!(enforce, Some(Ok(_))) && enforced.level > warned.level {
-            // Owners of Deployments are to hear of what will happen to their pods.
+            // Users who create Deployments are warned that their pods will be refused.
             warned.level = enforced.level;
             if warn_version.is_none() {
                 warned.version = enforced.version;

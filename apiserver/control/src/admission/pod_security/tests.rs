@@ -20,7 +20,7 @@ async fn objects(level: &str) -> Objects {
     objects
 }
 
-/// The warnings, or the text of the refusal.
+/// The warnings, or the message of the refusal.
 fn decide(
     objects: &Objects,
     resource: &Resource,

@@ -1,4 +1,4 @@
-//! A policy whose expressions were read.
+//! A policy with compiled expressions.
 
 use serde_json::Value;
 use tombolo_apicore::field_error::FieldError;
@@ -8,7 +8,7 @@ use tombolo_cel::{Environment, Expression};
 use super::request;
 use crate::objects::{items, text};
 
-/// What policies do. Closed.
+/// The two modes of policies. Closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
     /// Refuse requests.
@@ -17,19 +17,19 @@ pub(super) enum Mode {
     Mutating,
 }
 
-/// The most variables, conditions and rules of one policy; what has more is refused.
+/// Maximum number of variables, conditions and rules of one policy. A policy with more is refused.
 const EXPRESSIONS_MAX: usize = 256;
 
 /// The expressions of a policy.
 #[derive(Debug)]
 pub(super) struct Compiled {
-    /// Named values that the other expressions can use, in the order in which they may use each other.
+    /// Named values that the other expressions can use. A variable can use only those before it.
     pub(super) variables: Vec<Named>,
-    /// All must hold for the policy to be asked.
+    /// Match conditions: all must hold for the policy to apply.
     pub(super) conditions: Vec<Named>,
-    /// What a validating policy demands.
+    /// The validations of a validating policy.
     pub(super) validations: Vec<Validation>,
-    /// What a mutating policy changes.
+    /// The mutations of a mutating policy.
     pub(super) mutations: Vec<Mutation>,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct Named {
     pub(super) expression: Expression,
 }
 
-/// A demand.
+/// A validation.
 #[derive(Debug)]
 pub(super) struct Validation {
     pub(super) text: String,
@@ -50,20 +50,20 @@ pub(super) struct Validation {
     pub(super) reason: String,
 }
 
-/// A change.
+/// A mutation.
 #[derive(Debug)]
 pub(super) enum Mutation {
-    /// The expression gives an object with the fields to set, merged as server-side apply does.
+    /// The expression returns an object with the fields to set. It is merged as in server-side apply.
     Apply(Expression),
-    /// The expression gives the operations of a JSON patch.
+    /// The expression returns the operations of a JSON patch.
     Patch(Expression),
 }
 
 impl Compiled {
-    /// Reads the expressions of a policy.
+    /// Compiles the expressions of a policy.
     ///
     /// # Errors
-    /// Everything that is wrong with them.
+    /// All errors in the expressions.
     pub(super) fn read(policy: &Value, mode: Mode) -> Result<Self, Vec<FieldError>> {
         let count: usize = [
             "/spec/variables",
@@ -86,7 +86,7 @@ impl Compiled {
     }
 }
 
-/// What an expression must give.
+/// The required result type of an expression.
 #[derive(Clone, Copy)]
 enum Wanted {
     Bool,
@@ -99,7 +99,7 @@ enum Wanted {
 struct Reader<'a> {
     policy: &'a Value,
     mode: Mode,
-    /// Types of the variables so far.
+    /// Types of the variables compiled so far.
     variables: Vec<(String, Type)>,
     errors: Vec<FieldError>,
 }
@@ -200,7 +200,7 @@ impl Reader<'_> {
         })
     }
 
-    /// Annotations for the audit log are checked; the log has no place for them.
+    /// Checks the annotations for the audit log. They are not used: the log has no annotations.
     fn annotations(&mut self) {
         for (index, one) in items(self.policy, "/spec/auditAnnotations").iter().enumerate() {
             let at = format!("spec.auditAnnotations[{index}].valueExpression");

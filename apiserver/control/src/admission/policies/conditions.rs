@@ -1,4 +1,4 @@
-//! Match conditions of webhooks: expressions over a request that all must hold for a webhook to be asked.
+//! Match conditions of webhooks: expressions over a request, which must all hold for the webhook to be called.
 
 use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
@@ -16,10 +16,10 @@ use super::compiled::{Compiled, Mode};
 use super::request::{Asking, Facts};
 use crate::objects::{Objects, text};
 
-/// Conditions of one webhook, at most (Kubernetes convention).
+/// Maximum number of conditions of one webhook (Kubernetes convention).
 const CONDITIONS_MAX: usize = 64;
 
-/// The conditions of one webhook. Read when the webhook is first matched.
+/// The conditions of one webhook. They are compiled when a request first matches the webhook.
 #[derive(Debug, Default, Deserialize)]
 #[serde(from = "Vec<Value>")]
 pub(in crate::admission) struct Conditions {
@@ -34,10 +34,11 @@ impl From<Vec<Value>> for Conditions {
 }
 
 impl Conditions {
-    /// Whether all hold for a request.
+    /// Whether all conditions hold for a request.
     ///
     /// # Errors
-    /// As [`aside`]; inside, the first that could not be evaluated, where no other is false.
+    /// The outer error is that of [`aside`]. The inner one is the first condition that could not be evaluated, unless
+    /// another condition is false.
     pub(in crate::admission) async fn hold(
         &self,
         request: &AdmissionRequest<'_>,
@@ -61,7 +62,7 @@ fn compile(list: &[Value]) -> Result<Compiled, Vec<FieldError>> {
     Compiled::read(&json!({"spec": {"matchConditions": list}}), Mode::Validating)
 }
 
-/// Everything that is wrong with the conditions at a place.
+/// All errors in the conditions at a field path.
 pub(in crate::admission) fn wrong(list: &[Value], at: &str) -> Vec<FieldError> {
     if list.len() > CONDITIONS_MAX {
         return vec![FieldError::too_many(at, list.len(), CONDITIONS_MAX)];

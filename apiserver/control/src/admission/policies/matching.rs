@@ -1,4 +1,4 @@
-//! Which requests policies and bindings are about (`MatchResources`).
+//! Which requests policies and bindings match (`MatchResources`).
 
 use serde_json::Value;
 use tombolo_apicore::admission::{AdmissionRequest, Operation};
@@ -7,7 +7,7 @@ use super::{Policy, words};
 use crate::objects::{Objects, core, items, text};
 use crate::selector::selects;
 
-/// Whether a policy is asked about a request, as itself and the binding say.
+/// Whether a policy applies to a request: both the policy and the binding must match it.
 pub(super) fn binds(
     binding: &Value,
     policy: &Policy,
@@ -18,12 +18,13 @@ pub(super) fn binds(
         && matches(binding.pointer("/spec/matchResources"), request, objects)
 }
 
-/// Whether a policy's `matchConstraints` or a binding's `matchResources` take in a request. None take in everything.
+/// Whether a policy's `matchConstraints` or a binding's `matchResources` match a request. A missing field matches every
+/// request.
 fn matches(resources: Option<&Value>, request: &AdmissionRequest<'_>, objects: &Objects) -> bool {
     let Some(resources) = resources.filter(|resources| resources.is_object()) else { return true };
     let equivalent = text(resources, "/matchPolicy") != "Exact";
     let any = |list: &str| items(resources, list).iter().any(|rule| rule_matches(rule, request, equivalent));
-    // A binding without rules narrows by its selectors alone.
+    // Without rules, only the selectors restrict the match.
     let chosen = items(resources, "/resourceRules").is_empty() || any("/resourceRules");
     chosen
         && !any("/excludeResourceRules")
@@ -39,7 +40,8 @@ fn rule_matches(rule: &Value, request: &AdmissionRequest<'_>, equivalent: bool) 
         Operation::Update => "UPDATE",
         Operation::Delete => "DELETE",
     };
-    // Versions of one group and resource hold the same objects: a rule about one is about all, unless it says Exact.
+    // All versions of a group and resource hold the same objects: a rule for one version matches all, unless the policy
+    // is Exact.
     let version = equivalent || has("/apiVersions", &asked.version);
     let named = items(rule, "/resourceNames").is_empty() || has("/resourceNames", request.name);
     let scope = match text(rule, "/scope") {

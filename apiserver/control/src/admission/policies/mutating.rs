@@ -13,17 +13,17 @@ use super::request::{Asking, Facts};
 use super::{Enforcement, Policy, Set, denied, fails_open, matching};
 use crate::objects::text;
 
-/// Lets every bound policy change the object; those that ask for it once more when others changed it after them. Tells
-/// whether any has changed it.
+/// Applies every bound policy to the object. Policies with reinvocation policy `IfNeeded` are applied once more if
+/// others changed the object after them. Returns whether any policy changed the object.
 ///
 /// # Errors
-/// A policy that fails and must not.
+/// A policy failed, and its failure policy is `Fail`.
 pub(super) fn run(
     enforcement: &Enforcement,
     set: &Set,
     request: &mut AdmissionRequest<'_>,
 ) -> Result<bool, ApiError> {
-    // Changes are counted, for a copy of the object for each policy would take many times its memory.
+    // Only the number of changes is kept: a copy of the object for each policy would take many times its memory.
     let (mut changes, mut again) = (0_usize, Vec::new());
     for (binding, policy) in set.bound() {
         let applied = apply(enforcement, policy, binding, request)?;
@@ -41,14 +41,14 @@ pub(super) fn run(
     Ok(changes > 0)
 }
 
-/// What a policy has done.
+/// The effect of a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Applied {
-    /// It was not about the request.
+    /// The policy does not match the request, its conditions do not hold, or its failure is ignored.
     Passed,
-    /// The object is as it wants it.
+    /// The policy applied, and the object needed no change.
     Kept,
-    /// It has made another object of it.
+    /// The policy changed the object.
     Changed,
 }
 
@@ -79,7 +79,7 @@ fn apply(
     }
 }
 
-/// The object as a policy wants it; none where its conditions do not hold.
+/// The object after the mutations of a policy; `None` when its conditions do not hold.
 fn changed(
     enforcement: &Enforcement,
     policy: &Policy,
@@ -117,7 +117,7 @@ fn changed(
     Ok(applied.then(|| facts.into_object()))
 }
 
-/// Sets fields as server-side apply does, without taking note of who owns them.
+/// Sets fields as in server-side apply, without recording field owners.
 fn merged(kind: &KindInfo, object: &Value, mut fields: Value) -> Result<Value, String> {
     let members = fields.as_object_mut().ok_or("an apply configuration must be an object")?;
     members.insert("apiVersion".to_owned(), kind.api_version().into());

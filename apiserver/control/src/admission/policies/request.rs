@@ -1,4 +1,4 @@
-//! What the expressions of policies see of a request.
+//! The view of a request that policy expressions have.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock, Mutex};
@@ -18,7 +18,7 @@ use crate::objects::{Objects, core};
 
 static ANY: Type = Type::DYN;
 
-/// `request`, after `admission.k8s.io/v1 AdmissionRequest`.
+/// The type of `request`, as in `admission.k8s.io/v1 AdmissionRequest`.
 static REQUEST: LazyLock<Type> = LazyLock::new(|| {
     let text = || Type::STRING;
     let kind = || {
@@ -77,13 +77,13 @@ pub(super) fn named_values(known: &[(String, Type)]) -> Type {
     Type::Object(Arc::new(ObjectType { fields, name: "kubernetes.variables".to_owned() }))
 }
 
-/// What a request is about, as JSON.
+/// The values of the variables for one request.
 pub(super) struct Facts {
     object: Value,
     old: Value,
     request: Value,
     namespace: Value,
-    /// The question about the rights that the request needs.
+    /// The authorization check for the request itself.
     needed: ResourceCheck,
     authorizer: Authorizer,
 }
@@ -119,7 +119,7 @@ impl Facts {
     }
 }
 
-/// An object with its type, which stored and decoded ones may lack.
+/// An object with its `apiVersion` and `kind`, which stored and decoded objects may lack.
 fn typed(object: &Value, request: &AdmissionRequest<'_>) -> Value {
     let mut object = object.clone();
     if let Some(members) = object.as_object_mut() {
@@ -160,14 +160,14 @@ pub(super) struct Asking<'a> {
     facts: &'a Facts,
     params: Option<&'a Value>,
     policy: &'a Compiled,
-    /// What the expressions have cost.
+    /// The cost of the expressions so far.
     spent: Mutex<u64>,
 }
 
 /// The variables of one expression.
 struct Seen<'a> {
     asking: &'a Asking<'a>,
-    /// Values of the policy's variables that the expression uses.
+    /// Values of those policy variables that the expression uses.
     named: Value,
     named_type: Type,
 }
@@ -194,14 +194,14 @@ impl<'a> Asking<'a> {
         Self { facts, params, policy, spent: Mutex::new(0) }
     }
 
-    /// Takes note of a cost; gives the result unless all expressions together cost too much.
+    /// Adds the cost of an evaluation. Returns its result, or an error when all expressions together exceed the limit.
     fn paid<T>(&self, evaluation: Evaluation<T>, limit: u64) -> Result<T, EvaluationError> {
         let mut spent = self.spent.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         *spent = spent.saturating_add(evaluation.cost);
         if *spent > limit { Err(EvaluationError::CostExceeded) } else { evaluation.result }
     }
 
-    /// The variables that an expression uses, and those that they use.
+    /// Evaluates the variables that an expression uses, directly or through other variables.
     fn seen(&self, expression: &Expression) -> Seen<'_> {
         let mut wanted: Vec<&str> = expression.members("variables").collect();
         let mut index = 0;
@@ -216,12 +216,12 @@ impl<'a> Asking<'a> {
         }
         let mut seen = Seen { asking: self, named: Value::Object(Map::new()), named_type: named_values(&[]) };
         let mut types = Vec::new();
-        // A variable uses only those that are written before it.
+        // A variable uses only the variables before it.
         for variable in
             self.policy.variables.iter().filter(|variable| wanted.contains(&variable.name.as_str()))
         {
             let evaluation = variable.expression.evaluate_json(&seen, CALL_COST_MAX);
-            // One that fails is missing, which fails what uses it and nothing else.
+            // A variable that fails is missing: only expressions that use it fail.
             if let Ok(value) = self.paid(evaluation, POLICY_COST_MAX) {
                 seen.named[variable.name.as_str()] = value;
                 types.push((variable.name.clone(), variable.expression.result_type().clone()));
@@ -234,7 +234,7 @@ impl<'a> Asking<'a> {
     /// Whether the conditions of the policy hold.
     ///
     /// # Errors
-    /// The first that could not be evaluated, where no other is false.
+    /// The first condition that could not be evaluated, unless another condition is false.
     pub(super) fn matches(&self) -> Result<bool, String> {
         let mut failure = None;
         for condition in &self.policy.conditions {

@@ -11,7 +11,7 @@ use tombolo_testkit::{Growth, alone};
 use super::*;
 use crate::objects::{core, v1};
 
-/// Lets `jane` get pods of any namespace, and whoever asks for a path read it.
+/// Allows `jane` to get pods in any namespace, and every user to read paths.
 #[derive(Debug)]
 struct Rights;
 
@@ -53,7 +53,7 @@ impl World {
         self.put(v1(GROUP, bindings), json!({"metadata": {"name": "b"}, "spec": spec})).await;
     }
 
-    /// Creates a Deployment, or a ConfigMap; gives it as it is after the policies, with the warnings.
+    /// Creates a Deployment or a ConfigMap. Returns the object after the policies ran, and the warnings.
     async fn create(&self, object: &Value) -> Result<(Value, Vec<String>), ApiError> {
         let deployment = object["kind"] == "Deployment";
         let (group, plural) = if deployment { ("apps", "deployments") } else { ("", "configmaps") };
@@ -224,13 +224,13 @@ async fn a_mutating_policy_sets_fields_and_applies_patches() {
     assert!(names.contains(&"c") && names.contains(&"side"));
 }
 
-/// The text of an object of a kind, of which a tree takes 45 MiB.
+/// Adds many small parts to an object, so that its tree takes 45 MiB.
 fn of_many_parts(mut object: Value) -> Value {
     object["x"] = vec![json!({"": 0}); 60_000].into();
     object
 }
 
-/// Whoever may make ConfigMaps chooses how many a binding selects, and what a tree of each takes.
+/// Users who create ConfigMaps decide how many a binding selects, and how much memory the tree of each takes.
 #[tokio::test]
 async fn parameters_are_read_one_after_the_other() {
     if !alone(module_path!(), "parameters_are_read_one_after_the_other") {
@@ -263,7 +263,7 @@ async fn parameters_are_read_one_after_the_other() {
     }
 }
 
-/// What many policies have seen of an object is a number.
+/// For reinvocation, each policy keeps a number instead of a copy of the object.
 #[tokio::test]
 async fn policies_that_ask_to_be_asked_again_keep_no_copies() {
     if !alone(module_path!(), "policies_that_ask_to_be_asked_again_keep_no_copies") {
@@ -294,7 +294,7 @@ async fn policies_that_ask_to_be_asked_again_keep_no_copies() {
     let (object, _) = world.create(&object).await.unwrap();
     let grown = growth.most() / 1024 / 1024;
     assert!(grown < 300, "{grown} MiB, and twelve copies take 540");
-    // Three bindings, and once more after the others have changed it.
+    // Three bindings apply, and each applies once more after the others changed the object.
     assert_eq!(object["metadata"]["labels"], json!({"app": "aaaaaad", "own": "b"}));
 }
 

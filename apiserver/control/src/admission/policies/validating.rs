@@ -1,4 +1,4 @@
-//! Policies that refuse requests, warn about them, or note them.
+//! Policies that refuse requests, warn about them, or log them.
 
 use serde_json::Value;
 use tombolo_apicore::admission::AdmissionRequest;
@@ -10,7 +10,7 @@ use super::request::{Asking, Facts};
 use super::{Enforcement, Policy, Set, denied, fails_open, matching, words};
 use crate::objects::text;
 
-/// What is wrong with a request.
+/// A violation of a policy by a request.
 struct Finding {
     message: String,
     reason: String,
@@ -22,7 +22,7 @@ impl Finding {
     }
 }
 
-/// Asks every policy that is bound to requests like this one.
+/// Runs every policy that is bound to requests like this one.
 ///
 /// # Errors
 /// The first refusal.
@@ -43,7 +43,8 @@ pub(super) fn run(
     Ok(())
 }
 
-/// Asks one policy, with one parameter after the other. What it finds is done at once: nobody knows how many parameters there are.
+/// Runs one policy with each parameter in turn. Each finding is acted on at once, because there may be any number of
+/// parameters.
 fn ask(
     enforcement: &Enforcement,
     policy: &Policy,
@@ -105,7 +106,7 @@ fn message(validation: &Validation, asking: &Asking<'_>) -> String {
     }
 }
 
-/// Does what the binding says about a finding.
+/// Performs the validation actions of the binding for a finding.
 fn act(
     policy: &Policy,
     binding: &Value,
@@ -120,7 +121,7 @@ fn act(
             "Warn" => request.warnings.add(format!(
                 "Validation failed for ValidatingAdmissionPolicy '{policy}' with binding '{binding_name}': {message}"
             )),
-            // The audit log has no annotations; the server's own log is where auditors of a small cluster look.
+            // The audit log has no annotations, so the finding is written to the server's own log.
             "Audit" => tracing::warn!(
                 policy,
                 binding = binding_name,
@@ -128,7 +129,7 @@ fn act(
                 resource = request.attributes.resource,
                 name = request.name,
                 message,
-                "a request does not follow a policy"
+                "a request violates a policy"
             ),
             _ => {}
         }

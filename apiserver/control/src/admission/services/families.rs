@@ -1,4 +1,4 @@
-//! Address families of a Service, in a cluster that gives out IPv4 addresses
+//! Address families of a Service, in a cluster that allocates IPv4 addresses
 //! (pkg/registry/core/service/storage/alloc.go, `initIPFamilyFields`).
 
 use serde_json::{Map, Value, json};
@@ -8,7 +8,7 @@ use super::{HEADLESS, Trouble};
 /// Fills in the families and their policy.
 ///
 /// # Errors
-/// What asks for a family that the cluster does not have.
+/// The fields that request a family that the cluster does not have.
 pub(super) fn settle(spec: &mut Map<String, Value>) -> Result<(), Vec<Trouble>> {
     let headless = spec.get("clusterIP").is_some_and(|ip| ip == HEADLESS);
     let selects = spec.get("selector").and_then(Value::as_object).is_some_and(|labels| !labels.is_empty());
@@ -29,7 +29,7 @@ pub(super) fn settle(spec: &mut Map<String, Value>) -> Result<(), Vec<Trouble>> 
         if families.is_empty() {
             families.push(json!("IPv4"));
         }
-        // Whoever writes the endpoints may have both.
+        // The endpoints of a headless Service without a selector may have both families.
         if families.len() < 2 && policy != "SingleStack" {
             families.push(json!(if families[0] == "IPv4" { "IPv6" } else { "IPv4" }));
         }
@@ -57,7 +57,7 @@ pub(super) fn settle(spec: &mut Map<String, Value>) -> Result<(), Vec<Trouble>> 
     Ok(())
 }
 
-/// The one address is also the first of the list.
+/// Copies `clusterIP` to `clusterIPs` if that list is empty.
 pub(super) fn list_address(spec: &mut Map<String, Value>) {
     let given = spec.get("clusterIP").filter(|ip| ip.as_str().is_some_and(|ip| !ip.is_empty())).cloned();
     let unset = spec.get("clusterIPs").and_then(Value::as_array).is_none_or(Vec::is_empty);
@@ -66,7 +66,7 @@ pub(super) fn list_address(spec: &mut Map<String, Value>) {
     }
 }
 
-/// A service of a single family names one address and one family.
+/// Checks that a single-stack Service has at most one address and one family.
 fn one_of_each(spec: &Map<String, Value>, families: &[Value]) -> Result<(), Vec<Trouble>> {
     let addresses = spec.get("clusterIPs").and_then(Value::as_array).map_or(0, Vec::len);
     let several = [(addresses, "cluster IPs"), (families.len(), "IP families")];
@@ -79,7 +79,7 @@ fn one_of_each(spec: &Map<String, Value>, families: &[Value]) -> Result<(), Vec<
     if troubles.is_empty() { Ok(()) } else { Err(troubles) }
 }
 
-/// Addresses whose family is not named have one that the cluster knows.
+/// Checks that addresses without a listed family have a family that the cluster supports.
 fn of_addresses(spec: &Map<String, Value>, named: usize) -> Result<(), Vec<Trouble>> {
     let addresses = spec.get("clusterIPs").and_then(Value::as_array);
     let list: &[Value] = addresses.map_or(&[], Vec::as_slice);
@@ -97,7 +97,7 @@ fn of_addresses(spec: &Map<String, Value>, named: usize) -> Result<(), Vec<Troub
     if troubles.is_empty() { Ok(()) } else { Err(troubles) }
 }
 
-/// Whether the fields make sense together; if not, their validation says what is wrong with them.
+/// Whether the fields are consistent. If not, validation reports the errors.
 pub(super) fn are_sound(spec: &Map<String, Value>, is_new: bool) -> bool {
     let text = |field: &str| spec.get(field).and_then(Value::as_str).unwrap_or_default();
     let list = |field: &str| spec.get(field).and_then(Value::as_array).cloned().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Asking a webhook over HTTPS.
+//! Calls to webhooks over HTTPS.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -19,25 +19,25 @@ use tombolo_runtime::sentence;
 use super::configuration::{ClientConfig, Service};
 use crate::objects::{Objects, core, items, text, v1};
 
-/// Longest answer that is read, in bytes: an object of the greatest size, as a patch in base64, has room.
+/// Longest response that is read, in bytes. A base64 patch with an object of maximum size fits.
 const ANSWER_LEN_MAX: usize = 8 * 1024 * 1024;
 
-/// Connections that are kept for the next call, at most; beyond it all are made anew.
+/// Maximum number of clients that are kept for later calls. When it is reached, all are dropped.
 const CLIENTS_MAX: usize = 64;
 
 /// Port of a Service that names none (Kubernetes default).
 const PORT: u16 = 443;
 
-/// One webhook's end of a connection.
+/// The server to connect to for a webhook.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Peer {
     authority: String,
-    /// Name that its certificate must have, where it is not that of the authority.
+    /// Name that its certificate must have, if it is not the host in `authority`.
     server_name: Option<String>,
     ca_bundle: Option<String>,
 }
 
-/// Asks webhooks.
+/// Calls webhooks.
 pub(super) struct Caller {
     objects: Objects,
     clients: Mutex<HashMap<Peer, kube::Client>>,
@@ -49,10 +49,10 @@ impl Caller {
         Self { objects, clients: Mutex::default() }
     }
 
-    /// Sends a review and returns the body of the answer.
+    /// Sends a review and returns the body of the response.
     ///
     /// # Errors
-    /// Why there is none, in words.
+    /// A message that says why the call failed.
     pub(super) async fn ask(
         &self,
         config: &ClientConfig,
@@ -85,7 +85,7 @@ impl Caller {
         answer.map_err(|why| format!("failed to call webhook: Post {shown:?}: {why}"))
     }
 
-    /// Whom to connect to, and the path there.
+    /// The server to connect to, and the request path.
     fn find(&self, config: &ClientConfig) -> Result<(Peer, String), String> {
         let ca_bundle = config.ca_bundle.clone().filter(|bundle| !bundle.is_empty());
         if let Some(service) = &config.service {
@@ -104,7 +104,7 @@ impl Caller {
         Ok((Peer { authority: authority.to_string(), server_name: None, ca_bundle }, path.to_owned()))
     }
 
-    /// An address behind a Service: this server has no proxy that would know cluster addresses.
+    /// An endpoint address of a Service: this server has no proxy for cluster addresses.
     fn endpoint(&self, service: &Service) -> Result<String, String> {
         let (namespace, name) = (service.namespace.as_str(), service.name.as_str());
         let found = self.objects.get(core("services"), namespace, name);

@@ -1,4 +1,4 @@
-//! The webhooks that are configured now.
+//! The configured webhooks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use crate::admission::policies::conditions::Conditions;
 /// Group of the configurations.
 pub(crate) const GROUP: &str = "admissionregistration.k8s.io";
 
-/// Configurations of webhooks that may change objects, and of those that may only refuse them.
+/// Configurations of mutating and of validating webhooks.
 pub(super) const MUTATING: &str = "mutatingwebhookconfigurations";
 pub(super) const VALIDATING: &str = "validatingwebhookconfigurations";
 
-/// Time that a webhook has when its configuration does not say, in seconds (Kubernetes default).
+/// Default timeout of a webhook, in seconds (Kubernetes default).
 const TIMEOUT_SECONDS: u64 = 10;
 
 /// One webhook, as its configuration describes it.
@@ -44,13 +44,13 @@ pub(super) struct Webhook {
     reinvocation_policy: Option<String>,
 }
 
-/// Where a webhook is, and who vouches for it.
+/// Where a webhook is, and the certificate authority for it.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ClientConfig {
     pub(super) url: Option<String>,
     pub(super) service: Option<Service>,
-    /// PEM in base64; without it the machine's authorities count.
+    /// PEM in base64. Without it, the system's certificate authorities are trusted.
     pub(super) ca_bundle: Option<String>,
 }
 
@@ -63,7 +63,7 @@ pub(super) struct Service {
     pub(super) port: Option<u16>,
 }
 
-/// Requests that a webhook wants to see.
+/// A rule: the requests for which a webhook is called.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Rule {
@@ -75,38 +75,38 @@ pub(super) struct Rule {
 }
 
 impl Webhook {
-    /// Whether a request goes on when the webhook cannot be asked.
+    /// Whether a request continues when the call to the webhook fails.
     pub(super) fn fails_open(&self) -> bool {
         self.failure_policy.as_deref() == Some("Ignore")
     }
 
-    /// Whether it also sees requests for other versions of the resources that its rules name.
+    /// Whether it is also called for requests to other versions of the resources in its rules.
     pub(super) fn wants_equivalents(&self) -> bool {
         self.match_policy.as_deref() != Some("Exact")
     }
 
-    /// Whether it may be asked about requests that change nothing.
+    /// Whether it may be called for dry runs.
     pub(super) fn allows_dry_run(&self) -> bool {
         matches!(self.side_effects.as_deref(), Some("None" | "NoneOnDryRun"))
     }
 
-    /// Whether it is asked again when others have changed the object.
+    /// Whether it is called again when other webhooks changed the object.
     pub(super) fn is_reinvoked(&self) -> bool {
         self.reinvocation_policy.as_deref() == Some("IfNeeded")
     }
 
-    /// How long it may take.
+    /// Timeout of a call.
     pub(super) fn timeout(&self) -> Duration {
         Duration::from_secs(self.timeout_seconds.unwrap_or(TIMEOUT_SECONDS))
     }
 }
 
-/// All webhooks, kept up to date with every stored configuration before it becomes visible. Grows with stored
-/// configurations, nothing else. Cheap to clone.
+/// All webhooks. A change to a configuration is applied here before it becomes visible. Grows only with the stored
+/// configurations. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Index(Arc<RwLock<Hooks>>);
 
-/// Webhooks by the name of their configuration: that is the order in which they are asked.
+/// Webhooks by the name of their configuration, which is the order of the calls.
 #[derive(Debug, Default)]
 struct Hooks {
     mutating: BTreeMap<String, Vec<Arc<Webhook>>>,
@@ -114,7 +114,7 @@ struct Hooks {
 }
 
 impl Index {
-    /// Takes in an object as it is now stored, or its removal.
+    /// Applies a change: an object as it is now stored, or its removal.
     pub(crate) fn apply(&self, stored: &Stored, deleted: bool) {
         let resource = stored.key.resource();
         if &*resource.group != GROUP {
@@ -133,18 +133,18 @@ impl Index {
         }
     }
 
-    /// The webhooks that may change objects, in order.
+    /// The mutating webhooks, in order.
     pub(super) fn mutating(&self) -> Vec<Arc<Webhook>> {
         self.0.read().mutating.values().flatten().cloned().collect()
     }
 
-    /// The webhooks that may refuse objects.
+    /// The validating webhooks.
     pub(super) fn validating(&self) -> Vec<Arc<Webhook>> {
         self.0.read().validating.values().flatten().cloned().collect()
     }
 }
 
-/// What cannot be read was not let in by validation.
+/// Reads a configuration. Validation refuses configurations that cannot be read, so errors are only logged.
 fn read(stored: &Stored) -> Vec<Arc<Webhook>> {
     #[derive(Deserialize)]
     struct Configuration {

@@ -1,4 +1,4 @@
-//! Which requests a webhook is asked about.
+//! Which requests a webhook is called for.
 
 use std::sync::Arc;
 
@@ -11,14 +11,15 @@ use super::configuration::{GROUP, Rule, Webhook};
 use crate::objects::{Objects, core};
 use crate::selector::selects;
 
-/// A webhook that is asked, and the version of the resource that it is asked in.
+/// A webhook to call, and the kind and version in which it gets the object.
 #[derive(Debug, Clone)]
 pub(super) struct Invocation {
     pub(super) webhook: Arc<Webhook>,
     pub(super) kind: Arc<KindInfo>,
 }
 
-/// Configurations of admission pass no webhook: one that refuses everything could not be removed otherwise.
+/// Whether a kind configures admission. Webhooks are not called for these kinds: otherwise a webhook that refuses
+/// everything could not be removed.
 pub(super) fn is_exempt(kind: &KindInfo) -> bool {
     const CONFIGURATIONS: [&str; 6] = [
         "ValidatingWebhookConfiguration",
@@ -31,7 +32,7 @@ pub(super) fn is_exempt(kind: &KindInfo) -> bool {
     &*kind.resource.group == GROUP && CONFIGURATIONS.contains(&&*kind.kind)
 }
 
-/// How requests name an operation.
+/// The name of an operation in an AdmissionReview.
 pub(super) fn operation_name(operation: Operation) -> &'static str {
     match operation {
         Operation::Create => "CREATE",
@@ -40,10 +41,10 @@ pub(super) fn operation_name(operation: Operation) -> &'static str {
     }
 }
 
-/// Whether the rules and selectors of a webhook fit a request, and in which version it is asked.
+/// Whether the rules and selectors of a webhook match a request, and in which version it is called.
 ///
 /// # Errors
-/// 404 when the namespace whose labels decide does not exist.
+/// 404 when the namespace whose labels are needed does not exist.
 pub(super) fn invocation(
     webhook: &Arc<Webhook>,
     request: &AdmissionRequest<'_>,
@@ -96,7 +97,7 @@ fn selects_object(webhook: &Webhook, request: &AdmissionRequest<'_>) -> bool {
             .any(|object| selects(selector, object))
 }
 
-/// Cluster-wide objects other than namespaces are in no namespace that could be left out.
+/// Whether the namespace selector matches. It does not apply to cluster-scoped objects other than namespaces.
 fn selects_namespace(
     webhook: &Webhook,
     request: &AdmissionRequest<'_>,

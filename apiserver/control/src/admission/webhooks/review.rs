@@ -1,4 +1,4 @@
-//! `AdmissionReview`: the question to a webhook, and what its answer says.
+//! `AdmissionReview`: the request to a webhook, and its response.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -13,10 +13,10 @@ use super::configuration::Webhook;
 use super::matching::{Invocation, operation_name};
 use crate::admission::carried_kind;
 
-/// Versions of the review that are spoken.
+/// Supported versions of the review.
 pub(super) const VERSIONS: [&str; 2] = ["v1", "v1beta1"];
 
-/// Reasons of `metav1.Status` that clients know; a webhook's own ones are left out of the answer.
+/// Reasons of `metav1.Status` that clients know. Other reasons from webhooks are dropped.
 const REASONS: [&str; 15] = [
     "Unauthorized",
     "Forbidden",
@@ -39,14 +39,13 @@ const REASONS: [&str; 15] = [
 #[derive(Debug, Default)]
 pub(super) struct Verdict {
     pub(super) warnings: Vec<String>,
-    /// A JSON patch to apply; empty for none.
+    /// The JSON patch to apply; empty when there is none.
     pub(super) patch: Vec<u8>,
     /// Why the request is refused.
     pub(super) refusal: Option<ApiError>,
 }
 
-/// The question. `uid` tells its answer from others; `None` when the webhook speaks no version of the review that is
-/// known here.
+/// The review to send. `uid` identifies the response. `None` when the webhook supports no known version of the review.
 pub(super) fn question(
     uid: &str,
     invocation: &Invocation,
@@ -91,7 +90,7 @@ fn resource_of(kind: &KindInfo) -> Value {
     json!({"group": &*resource.group, "version": &*resource.version, "resource": &*resource.name})
 }
 
-/// An object in the version, and for `scale` in the form, in which the webhook wants to see it.
+/// An object in the version that the webhook expects, or as a Scale for `scale`.
 pub(super) fn shown(from: &KindInfo, to: &KindInfo, subresource: &str, object: &Value) -> Value {
     if subresource == "scale" {
         return tombolo_apicore::scale::of(from, object).unwrap_or_else(|_| object.clone());
@@ -160,10 +159,10 @@ struct StatusCause {
     field: String,
 }
 
-/// Reads an answer.
+/// Reads a response.
 ///
 /// # Errors
-/// What is wrong with it, in words.
+/// A message that says what is wrong with it.
 pub(super) fn verdict(
     webhook: &Webhook,
     version: &str,
@@ -175,7 +174,7 @@ pub(super) fn verdict(
     let review: Review = serde_json::from_slice(body).map_err(|error| invalid(error.to_string()))?;
     let response = review.response.ok_or_else(|| invalid("webhook response was absent".to_owned()))?;
     if version == "v1" {
-        // The older version was never held to this.
+        // Responses of version v1beta1 are not checked for this.
         if response.uid != uid {
             return Err(invalid(format!("expected response.uid={uid:?}, got {:?}", response.uid)));
         }
@@ -213,7 +212,7 @@ fn check_patch(response: &Response, mutating: bool) -> Result<(), &'static str> 
     }
 }
 
-/// What the client is answered when a webhook refuses.
+/// The error for the client when a webhook refuses.
 fn refusal(webhook: &str, status: Status) -> ApiError {
     let code = status.code.filter(|code| *code >= 400).unwrap_or(400);
     let code = StatusCode::from_u16(code).unwrap_or(StatusCode::BAD_REQUEST);

@@ -24,7 +24,7 @@ use super::*;
 use crate::authz::Authorization;
 use crate::objects::{core, v1};
 
-/// A webhook whose `response` a function makes of the `request`.
+/// A webhook that computes its `response` from the `request` with a function.
 struct Server {
     port: u16,
     ca_bundle: String,
@@ -80,7 +80,7 @@ async fn reply<F: Fn(&Value) -> Value>(
     Ok(Response::new(Full::new(Bytes::from(review.to_string()))))
 }
 
-/// A server with these webhooks and nothing else.
+/// A server with only these webhooks.
 struct World {
     objects: Objects,
     webhooks: Webhooks,
@@ -107,7 +107,7 @@ impl World {
         Arc::clone(self.webhooks.registry.catalog().kinds.get(resource).unwrap())
     }
 
-    /// The object after the webhooks, and the warnings.
+    /// The object after the webhooks ran, and the warnings.
     async fn create(&self, dry_run: bool) -> Result<(Value, Vec<String>), ApiError> {
         let attributes = Attributes {
             identity: Identity::new("someone", &["people"]),
@@ -145,7 +145,7 @@ impl World {
 }
 
 impl World {
-    /// What an eviction carries after the webhooks.
+    /// The body of an eviction after the webhooks ran.
     async fn evict(&self) -> Value {
         let attributes = Attributes {
             verb: "create".into(),

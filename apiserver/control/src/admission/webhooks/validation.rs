@@ -1,5 +1,5 @@
-//! What is wrong with a webhook configuration. What could never be asked is not let in: a webhook that is silently
-//! left out protects nothing.
+//! Validation of webhook configurations. A webhook that could never be called is refused: it would silently protect
+//! nothing.
 
 use std::collections::HashSet;
 
@@ -16,13 +16,13 @@ use super::review::VERSIONS;
 use crate::admission::policies::conditions;
 use crate::objects::{items, text};
 
-/// Seconds that a webhook may take.
+/// Allowed timeouts of a webhook, in seconds.
 const TIMEOUT_SECONDS: std::ops::RangeInclusive<u64> = 1..=30;
 
-/// Decides about a new or changed configuration.
+/// Checks a new or changed configuration.
 ///
 /// # Errors
-/// 422 with every field that is wrong.
+/// 422 with every invalid field.
 pub(super) async fn admit(request: &AdmissionRequest<'_>) -> Result<(), ApiError> {
     let asked = request.attributes;
     let is_configuration = asked.group == GROUP && [MUTATING, VALIDATING].contains(&asked.resource.as_str());
@@ -88,7 +88,7 @@ fn check_webhook(webhook: &Value, at: &str, mutating: bool, errors: &mut Vec<Fie
     errors.extend(conditions::wrong(items(webhook, "/matchConditions"), &format!("{at}.matchConditions")));
 }
 
-/// A name of at least three parts, each as in host names.
+/// Checks a name: it must have at least three parts, each valid in host names.
 fn check_name(name: &str, at: &str, errors: &mut Vec<FieldError>) {
     let field = format!("{at}.name");
     if name.is_empty() {

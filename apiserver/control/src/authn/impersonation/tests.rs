@@ -5,7 +5,7 @@ use tombolo_apicore::auth::Decision;
 use super::*;
 use crate::authz::rules::Rule;
 
-/// Allows what one list of rules allows, to everybody.
+/// Allows every user what one list of rules allows.
 struct Rules(Vec<Rule>);
 
 impl Authorizer for Rules {
@@ -106,7 +106,7 @@ async fn constrained_impersonation_of_a_node_needs_both_rights() {
     let node = become_(&rules(&[user, on]), &cloudcore(), &as_node).await.unwrap();
     assert_eq!(node.user, "system:node:a");
     assert_eq!(node.groups, ["system:nodes", "system:authenticated"]);
-    // kube-apiserver begins with the mode that the caller was last allowed in: there the group is missing now and then.
+    // kube-apiserver starts with the mode that last allowed the caller, so its answer sometimes lacks the group.
     let older = ("impersonate", "", "users", &[][..]);
     let node = become_(&rules(&[older, user, on]), &cloudcore(), &as_node).await.unwrap();
     assert_eq!(node.groups, ["system:nodes", "system:authenticated"]);

@@ -16,7 +16,7 @@ fn graph() -> Graph {
     graph
 }
 
-/// `verb resource[/subresource] [namespace/]name [fieldSelector]` as node `a`; `-` is no name.
+/// Parses `verb resource[/subresource] [namespace/]name [fieldSelector]`, requested by node `a`; `-` is no name.
 fn asked(line: &str) -> Attributes {
     let mut words = line.split(' ');
     let mut word = || words.next().unwrap_or_default();

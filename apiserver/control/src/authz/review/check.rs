@@ -1,4 +1,4 @@
-//! What a review must say to be answered (Kubernetes `pkg/apis/authorization/validation`).
+//! Validation of access reviews (Kubernetes `pkg/apis/authorization/validation`).
 
 use serde_json::{Map, Value, json};
 use tombolo_apicore::names;
@@ -9,17 +9,17 @@ use tombolo_apicore::status::{ApiError, Cause};
 use super::Review;
 use crate::objects::{items, text};
 
-/// Which fields of `metadata` a review may have: none, or that of its path.
+/// Which fields of `metadata` a review may have: none, or the namespace of its path.
 pub(super) enum Scope<'a> {
     Cluster,
-    /// Of a local review.
+    /// The scope of a local review.
     Namespace(&'a str),
 }
 
-/// Refuses an access review that cannot be answered.
+/// Refuses an invalid access review.
 ///
 /// # Errors
-/// 422 with all that is wrong.
+/// 422 with all errors.
 pub(super) fn access(kind: Review, review: &Value, scope: &Scope<'_>) -> Result<(), ApiError> {
     let mut causes = Vec::new();
     let resource = part(review, "resourceAttributes");
@@ -60,11 +60,11 @@ pub(super) fn access(kind: Review, review: &Value, scope: &Scope<'_>) -> Result<
     if causes.is_empty() {
         return Ok(());
     }
-    // The real server names no kind.
+    // kube-apiserver's error has no kind.
     Err(ApiError::invalid("authorization.k8s.io", "", "", causes))
 }
 
-/// Why selectors of a review were not looked at; empty when they were.
+/// Why selectors of a review were ignored; empty when none was.
 pub(super) fn ignored(review: &Value) -> String {
     let raw = |name: &str| text(review, &format!("/spec/resourceAttributes/{name}/rawSelector"));
     let broken = [
@@ -80,7 +80,7 @@ fn part<'a>(review: &'a Value, name: &str) -> Option<&'a Value> {
     review.get("spec")?.get(name).filter(|value| value.is_object())
 }
 
-/// A path and a verb as Go names their fields.
+/// A path and a verb with their field names in Go.
 fn shown(path: &Value) -> String {
     format!("{{\"Path\":{},\"Verb\":{}}}", json!(text(path, "/path")), json!(text(path, "/verb")))
 }
@@ -116,7 +116,7 @@ fn selector(resource: &Value, name: &str, causes: &mut Vec<Cause>) {
     }
 }
 
-/// Operators that nobody knows yet are allowed, for clients that are newer.
+/// Checks a requirement. Unknown operators are allowed, for newer clients.
 fn check_requirement(requirement: &Value, place: &str, label: bool, causes: &mut Vec<Cause>) {
     let values = items(requirement, "/values");
     match text(requirement, "/operator") {

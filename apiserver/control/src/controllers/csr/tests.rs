@@ -24,7 +24,7 @@ fn object(signer: &str, request: &str, usages: &[&str], sender: (&str, &str)) ->
     Object { key, uid: Uid::parse("u").unwrap(), revision: Revision(1), value }
 }
 
-/// Groups `system:bootstrappers` may ask for node certificates, nodes may renew their own.
+/// The group `system:bootstrappers` may request node certificates; nodes may renew their own.
 fn authorization() -> Authorization {
     let authorization = Authorization::new(node_rules());
     let grant = |name: &str, subresource: &str, group: &str| {

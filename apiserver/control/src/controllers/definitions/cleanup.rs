@@ -1,4 +1,4 @@
-//! Deletes the objects of a definition that is being deleted, then lets it go.
+//! Deletes the objects of a definition that is being deleted, then removes its finalizer.
 
 use std::time::Duration;
 
@@ -13,22 +13,22 @@ use crate::controllers::garbage::without_finalizer;
 use crate::controllers::{Context, is_settled};
 use crate::objects::{Edit, Object, items, set_condition, text};
 
-/// Name under which it deletes.
+/// Name of the controller, as the deleting user.
 const CONTROLLER: &str = "customresourcedefinition-controller";
 
-/// How often the objects of a deleted definition are looked for again.
+/// Pause before the remaining objects of a deleted definition are checked again.
 const RETRY: Duration = Duration::from_millis(200);
 
-/// The longest pause after the store has refused that a definition goes.
+/// Longest pause after the store refused the removal of a finalizer.
 const RETRY_MAX: Duration = Duration::from_secs(60);
 
-/// Whether a definition that is being deleted waits for this.
+/// Whether a definition still has the finalizer of this cleanup.
 pub(super) fn is_left(definition: &Object) -> bool {
     items(&definition.value, "/metadata/finalizers").iter().any(|finalizer| finalizer == CLEANUP)
 }
 
-/// Takes as long as finalizers of the objects take, or until this incarnation of the definition is gone: somebody may have
-/// taken its finalizer away, and what has come in its place keeps its objects.
+/// Cleans up a definition. Waits for the finalizers of its objects, or until this definition (by UID) is gone: if its
+/// finalizer was removed and another definition of its name was created, the new one keeps its objects.
 pub(super) async fn run(context: &Context, definition: Object) {
     if is_true(&definition.value, "Established") {
         mark(context, &definition).await;
@@ -36,7 +36,7 @@ pub(super) async fn run(context: &Context, definition: Object) {
     }
     let mut failures = 0_u32;
     while let Err(error) = finish(context, &definition).await {
-        tracing::warn!(name = definition.key.name(), %error, "a deleted definition was not removed; trying again");
+        tracing::warn!(name = definition.key.name(), %error, "cannot remove a deleted definition; retrying");
         failures += 1;
         tokio::time::sleep(doubled(RETRY, failures, RETRY_MAX)).await;
     }
@@ -50,12 +50,12 @@ async fn finish(context: &Context, definition: &Object) -> Result<(), StoreError
     update.await.map(|_| ())
 }
 
-/// Whether there is this incarnation still.
+/// Whether this definition, by UID, still exists.
 fn is_there(context: &Context, definition: &Object) -> bool {
     context.objects.get_key(&definition.key).is_some_and(|object| object.uid == definition.uid)
 }
 
-/// Says that deletion is in progress; from then on no objects are created.
+/// Sets the condition `Terminating`. From then on no objects are created.
 async fn mark(context: &Context, definition: &Object) {
     if !is_there(context, definition) {
         return;

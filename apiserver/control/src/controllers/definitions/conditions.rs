@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::objects::{items, text};
 
-/// Annotation that definitions in the groups of Kubernetes itself carry.
+/// Annotation of definitions in the groups of Kubernetes itself.
 const APPROVED: &str = "api-approved.kubernetes.io";
 
 /// Whether a condition is met.

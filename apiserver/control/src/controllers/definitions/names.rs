@@ -1,4 +1,4 @@
-//! Which names a definition gets: those that nothing else in its group has (the naming controller of
+//! Which names a definition gets: those that are free in its group (as in the naming controller of
 //! k8s.io/apiextensions-apiserver).
 
 use serde_json::{Value, json};
@@ -13,12 +13,12 @@ pub(super) struct Holder {
     pub(super) group: String,
     /// `status.acceptedNames`.
     pub(super) accepted: Value,
-    /// It holds all names that it wants.
+    /// Whether it holds all names in its spec.
     pub(super) satisfied: bool,
 }
 
 impl Holder {
-    /// Reads the status.
+    /// Reads the names from the status.
     pub(super) fn of(definition: &Value) -> Self {
         let accepted = definition.pointer("/status/acceptedNames").cloned().unwrap_or_default();
         Self {
@@ -38,12 +38,12 @@ impl Holder {
     }
 }
 
-/// What a definition gets.
+/// The names that a definition gets.
 #[derive(Debug, Clone)]
 pub(super) struct Verdict {
     /// The names that it holds from now on.
     pub(super) accepted: Value,
-    /// The last name that it does not get: reason and message.
+    /// Reason and message of the last conflict.
     pub(super) conflict: Option<(&'static str, String)>,
 }
 
@@ -57,7 +57,7 @@ impl Verdict {
     }
 }
 
-/// Decides which of the wanted names a definition gets, beside other definitions and the built-in kinds.
+/// Decides which names in its spec a definition gets, next to other definitions and the built-in kinds.
 pub(super) fn judge<'a>(
     definition: &Value,
     others: impl Iterator<Item = &'a Holder>,
@@ -101,7 +101,7 @@ impl<'a> Names<'a> {
         Self { wanted, verdict: Verdict { accepted, conflict: None } }
     }
 
-    /// Takes over a field as it is wanted.
+    /// Accepts a field of the spec.
     fn take(&mut self, field: &str) {
         let wanted = self.wanted.get(field).filter(|value| **value != json!([])).cloned();
         let Value::Object(accepted) = &mut self.verdict.accepted else { return };

@@ -41,7 +41,7 @@ fn tills() -> Resource {
     Resource::new("shop.example", "v2", "tills")
 }
 
-/// Waits until this is so of the definition.
+/// Waits until `what` holds for the definition.
 async fn until(context: &Context, what: impl Fn(Option<Object>) -> bool) {
     let store = context.objects.store();
     let mut changes = store.watch(&resource(), store.revision()).unwrap();
@@ -50,7 +50,7 @@ async fn until(context: &Context, what: impl Fn(Option<Object>) -> bool) {
     }
 }
 
-/// A definition that is served and being deleted, and waits for an object that another finalizer keeps.
+/// Creates and deletes a served definition. Its deletion waits for an object with another finalizer.
 async fn begin_cleanup(context: &Context) {
     context.objects.create(resource(), definition("Till")).await.unwrap();
     until(context, |own| own.is_some_and(|own| is_true(&own.value, "Established"))).await;
@@ -67,7 +67,7 @@ async fn begin_cleanup(context: &Context) {
     until(context, |own| own.is_some_and(|own| is_true(&own.value, "Terminating"))).await;
 }
 
-/// Somebody takes its finalizer away, and another definition gets its name before anybody sees that it is gone.
+/// Replaces the definition by another one of its name in one step, so that the controller never sees it gone.
 async fn replace(context: &Context, mut second: Value) {
     second["metadata"]["uid"] = "second".into();
     let (key, uid) = (ObjectKey::new(resource(), "", "tills.shop.example"), Uid::parse("second").unwrap());
@@ -94,7 +94,7 @@ async fn a_definition_that_is_made_and_deleted_while_an_older_one_is_cleaned_up_
         let kept = ObjectKey::new(tills(), "default", "kept");
         context.objects.update(&kept, |_| Edit::Remove).await.unwrap();
         until(context, |own| own.is_some_and(|own| !cleanup::is_left(&own))).await;
-        // What others keep it for is waited for by nobody, and costs nothing.
+        // The controller does not wait for finalizers of others, and does no work for them.
         tokio::time::sleep(Duration::from_secs(60)).await;
         context.objects.update(&key, |_| Edit::Remove).await.unwrap();
     };
@@ -125,8 +125,8 @@ async fn what_comes_in_the_place_of_a_deleted_definition_keeps_its_objects() {
     }
 }
 
-/// Its finalizer is the last thing that is written of it: nobody else would take it off, and a disk that is full is not asked without
-/// end.
+/// The removal of its finalizer must be retried, because no other controller would remove it. The pauses grow while the
+/// disk is full.
 #[tokio::test(start_paused = true)]
 async fn a_definition_goes_when_the_disk_takes_it_and_is_tried_ever_less_often() {
     let (dir, disk) = (tempfile::tempdir().unwrap(), Disk::new());

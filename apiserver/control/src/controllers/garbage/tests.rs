@@ -55,8 +55,8 @@ fn what_is_told_again_while_it_is_collected_waits_for_its_own_end() {
     assert_eq!(turns.next("shop"), None);
 }
 
-/// Objects of a namespace whose webhook refuses, and of one whose webhook never answers, hold up no other namespace, and
-/// are tried ever less often.
+/// One namespace has a webhook that refuses, another one a webhook that never responds. Their objects do not delay
+/// other namespaces, and the pauses between tries grow.
 #[tokio::test(start_paused = true)]
 async fn what_cannot_be_collected_holds_up_nobody() {
     let ownership = Ownership::default();
@@ -126,7 +126,7 @@ async fn server(dir: &tempfile::TempDir) -> Bound {
     Embedded::start(Options::new(dir.path())).await.unwrap()
 }
 
-/// A ConfigMap as the index comes to know it: of this revision, before anybody can read it.
+/// Adds a ConfigMap with this revision to the index, before it can be read from the store.
 fn known(context: &Context, name: &str, metadata: &Value, revision: Revision) -> Stored {
     let key = ObjectKey::new(core("configmaps"), "default", name);
     let mut object = json!({"kind": "ConfigMap", "apiVersion": "v1", "metadata": metadata});
@@ -138,7 +138,7 @@ fn known(context: &Context, name: &str, metadata: &Value, revision: Revision) ->
     stored
 }
 
-/// It can be read from now on.
+/// Stores the object, so that it can be read.
 async fn publish(context: &Context, stored: &Stored) {
     let write = Write::Put { uid: stored.uid.clone(), body: stored.body() };
     let mutation = Mutation { key: stored.key.clone(), expected: Expect::Any, write };
@@ -149,7 +149,7 @@ fn item(context: &Context, uid: &str) -> Item {
     context.ownership.take(uid).expect("it is there")
 }
 
-/// The index is told of a change when it is durable, and everybody else a moment later.
+/// The index gets a change when it is durable, and readers see it a moment later.
 #[tokio::test]
 async fn what_cannot_be_read_yet_is_collected_when_it_can() {
     let dir = tempfile::tempdir().unwrap();
@@ -176,7 +176,7 @@ async fn what_cannot_be_read_yet_is_collected_when_it_can() {
         assert_eq!(collect(context, &item(context, name)).await.unwrap(), Outcome::Done);
         assert!(context.objects.get_key(&stored.key).is_none(), "{name} has gone");
     }
-    // A dependent that is known and cannot be read yet is let go before its owner is.
+    // A dependent that is in the index but cannot be read yet is orphaned before its owner is removed.
     let owner = known(context, "owner", &waiting(ORPHAN), next(1));
     publish(context, &owner).await;
     let dependent = known(context, "dependent", &orphaned, next(1));
@@ -189,7 +189,7 @@ async fn what_cannot_be_read_yet_is_collected_when_it_can() {
     assert!(context.objects.get_key(&owner.key).is_none());
 }
 
-/// The store has come to every revision that the index knows: what it does not have then is gone.
+/// The store has reached every revision in the index: objects that it does not have are gone.
 #[tokio::test]
 async fn what_is_gone_is_settled_and_what_is_there_is_not_whatever_the_answer() {
     let dir = tempfile::tempdir().unwrap();
@@ -211,7 +211,7 @@ async fn what_is_gone_is_settled_and_what_is_there_is_not_whatever_the_answer() 
     assert_eq!(error.code.as_u16(), 404, "{error}: it is there, and is tried again with pauses");
 }
 
-/// Nothing changes of what waits for its finalizer alone: no other event brings it back.
+/// An object that waits only for its finalizer does not change any more, so no other event causes a retry.
 #[tokio::test(start_paused = true)]
 async fn a_finalizer_that_the_disk_did_not_let_go_is_taken_off_later() {
     let (dir, disk) = (tempfile::tempdir().unwrap(), Disk::new());

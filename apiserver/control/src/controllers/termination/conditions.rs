@@ -1,4 +1,4 @@
-//! What a namespace that is being emptied says about it: the conditions, reasons and words of kube-controller-manager.
+//! The conditions of a namespace that is being emptied, with the reasons and messages of kube-controller-manager.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use tombolo_proto::object::Resource;
 
 use crate::objects::{list_member, text, timestamp};
 
-/// One round of deletions.
+/// The findings of one round of deletions.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
     failures: Vec<String>,
@@ -18,7 +18,7 @@ pub(super) struct Findings {
     finalizers: BTreeMap<String, usize>,
 }
 
-/// A condition as long as nothing is wrong: type, reason, message.
+/// A condition when nothing is wrong: type, reason, message.
 type Fine = (&'static str, &'static str, &'static str);
 
 const DISCOVERY: Fine =
@@ -38,12 +38,12 @@ const FINALIZERS: Fine =
     ("NamespaceFinalizersRemaining", "ContentHasNoFinalizers", "All content-preserving finalizers finished");
 
 impl Findings {
-    /// A deletion failed.
+    /// Records that a deletion failed.
     pub(super) fn failed(&mut self, why: String) {
         self.failures.push(why);
     }
 
-    /// An object is still there.
+    /// Records that an object still exists.
     pub(super) fn remains(&mut self, resource: &Resource, finalizers: &[String]) {
         *self.remaining.entry(format!("{}.{}", resource.name, resource.group)).or_default() += 1;
         for finalizer in finalizers {
@@ -56,7 +56,7 @@ impl Findings {
         self.failures.is_empty() && self.remaining.is_empty()
     }
 
-    /// Writes all conditions; whether one changed.
+    /// Writes all conditions. Returns whether one changed.
     pub(super) fn write(&self, status: &mut Map<String, Value>, now: Timestamp) -> bool {
         let counts = |all: &BTreeMap<String, usize>, word: &str| {
             all.iter()
@@ -79,7 +79,7 @@ impl Findings {
             let message = format!("Some content in the namespace has finalizers remaining: {texts}");
             ("SomeFinalizersRemain", message)
         });
-        // Resources are those of this process: finding and parsing them cannot fail.
+        // All resources are in this process, so discovery and parsing cannot fail.
         let all =
             [(DISCOVERY, None), (PARSING, None), (DELETION, failed), (CONTENT, remain), (FINALIZERS, wait)];
         let conditions = list_member(status, "conditions");
@@ -91,7 +91,7 @@ impl Findings {
     }
 }
 
-/// Writes one condition; whether it changed.
+/// Writes one condition. Returns whether it changed.
 fn put(conditions: &mut Vec<Value>, fine: Fine, wrong: Option<(&str, String)>, now: Timestamp) -> bool {
     let (kind, fine_reason, fine_message) = fine;
     let status = if wrong.is_some() { "True" } else { "False" };

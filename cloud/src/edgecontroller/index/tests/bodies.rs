@@ -4,7 +4,7 @@ use super::super::bodies::{NODE_MIRROR_PODS_MAX, NODE_PODS_BYTES_MAX};
 use super::super::ending::END_LEN_MAX;
 use super::super::nodes::NODE_OBJECT_BYTES_MAX;
 use super::*;
-use crate::edgecontroller::downstream::Tally;
+use crate::edgecontroller::node_object_cache::Tally;
 
 const KIB: usize = 1024;
 

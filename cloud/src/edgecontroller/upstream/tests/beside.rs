@@ -9,7 +9,7 @@ use tombolo_proto::ids::RequestId;
 use tombolo_proto::object::{ContentHash, ObjectVersion};
 
 use super::*;
-use crate::edgecontroller::downstream::Cached;
+use crate::edgecontroller::node_object_cache::Cached;
 use crate::edgecontroller::written::Known;
 use crate::kube::tests::double::OneObject;
 

@@ -195,7 +195,7 @@ async fn what_never_ends_is_no_call() {
         };
         let status: Value = serde_json::from_slice(&reply.body).expect("a Status");
         assert_eq!((reply.code, &status["reason"]), (400, &json!("BadRequest")));
-        assert!(status["message"].as_str().is_some_and(|text| text.contains("without end")), "{status}");
+        assert!(status["message"].as_str().is_some_and(|text| text.contains("endless")), "{status}");
         assert_eq!(*log.lock(), []);
     }
     // A key whose resource is "watch" forms a path of the old watch API.

@@ -14,7 +14,7 @@ async fn ask(codes: &'static [u16], bound: bool) -> (Message, usize, Duration) {
         let code = codes[asked.fetch_add(1, Ordering::SeqCst).min(codes.len() - 1)];
         (code, json!({"kind": "Thing", "metadata": {"name": "x"}, "message": format!("code {code}")}))
     });
-    let down = Downstream::default();
+    let down = NodeObjectCache::default();
     let uid = Uid::parse("pod-uid").expect("valid");
     if bound {
         down.location.set_pod(&node(), &uid, &ObjectKey::new(resources::pods(), "d", "p"), &[]);

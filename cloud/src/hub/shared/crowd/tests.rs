@@ -3,7 +3,7 @@ use tombolo_proto::session::Lookup;
 use tombolo_proto::{CloudRevision, Resource};
 
 use super::*;
-use crate::edgecontroller::downstream::WITHHELD;
+use crate::edgecontroller::node_object_cache::WITHHELD;
 use crate::hub::interned::Interned;
 use crate::hub::subscriptions::Closed;
 use crate::kube::RawObject;

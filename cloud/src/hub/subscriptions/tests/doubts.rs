@@ -10,8 +10,8 @@ use crate::edgecontroller::{Index, Kind, Proven, TRIM_VERSION};
 use crate::kube::RawObject;
 
 /// The watches have shown the node and one of its pods, but no Secret.
-fn known() -> Arc<Downstream> {
-    let down = Arc::new(Downstream::default());
+fn known() -> Arc<NodeObjectCache> {
+    let down = Arc::new(NodeObjectCache::default());
     let mut index = Index::new(Arc::clone(&down));
     index.joined(&node());
     let metadata = |name: &str| json!({"name": name, "namespace": "d", "uid": format!("u-{name}"), "resourceVersion": "1"});
@@ -107,7 +107,7 @@ async fn what_is_put_off_is_asked_about_when_there_is_news_of_it_and_the_rest_go
     assert_eq!(told_absent(&mut link).await, [secret("b")], "what is proven is done");
     assert!(question().await.is_none(), "nobody is asked again and again");
     let session = hub.registry.get(&node()).expect("connected");
-    session.mailbox.offer(ScopeId::NODE, &secret("a"));
+    session.mailbox.offer(SubscriptionId::NODE, &secret("a"));
     let (asked, answer) = question().await.expect("there is news");
     assert_eq!(asked, [secret("a")]);
     answer.send(Proven { read: asked, put_off: Vec::new() }).expect("it waits");

@@ -6,7 +6,7 @@ use super::*;
 use crate::hub::shared::EVENTS_MAX;
 
 fn watch(hub: &Hub) -> Arc<SharedWatch> {
-    let (resource, kind) = (subscribe(ScopeId(1)).resource, "ConfigMap".to_owned());
+    let (resource, kind) = (subscribe(SubscriptionId(1)).resource, "ConfigMap".to_owned());
     Arc::new(SharedWatch::new(resource, kind, hub.subscriptions.interned.clone()))
 }
 
@@ -16,18 +16,19 @@ async fn a_watch_that_has_ended_takes_no_followers() {
     let hub = hub(&scripted(&Arc::default()));
     let (early, late) = (session(&hub), session(&hub));
     let shared = watch(&hub);
-    shared.follow(&early, ScopeId(1)).expect("it goes on");
+    shared.follow(&early, SubscriptionId(1)).expect("it goes on");
     let (events, receiver) = mpsc::channel(EVENTS_MAX);
     drop(events);
     Arc::clone(&shared).run(receiver).await;
-    let told: Vec<_> = early.mailbox.take().ended.into_iter().map(|(scope, code, _)| (scope, code)).collect();
-    assert_eq!(told, [(ScopeId(1), 503)], "however it ends, who follows hears of it");
-    assert_eq!(shared.follow(&late, ScopeId(1)).expect_err("it has ended").code, 503);
+    let told: Vec<_> =
+        early.mailbox.take().ended.into_iter().map(|(subscription, code, _)| (subscription, code)).collect();
+    assert_eq!(told, [(SubscriptionId(1), 503)], "however it ends, who follows hears of it");
+    assert_eq!(shared.follow(&late, SubscriptionId(1)).expect_err("it has ended").code, 503);
 
     let shared = watch(&hub);
     shared.fail(&Closed::new(413, "too many"));
     shared.fail(&Closed::new(503, "and stopped"));
-    let closed = shared.follow(&late, ScopeId(1)).expect_err("it has ended");
+    let closed = shared.follow(&late, SubscriptionId(1)).expect_err("it has ended");
     assert_eq!(closed, Closed::new(413, "too many"), "the first reason stands");
     assert!(late.mailbox.take().ended.is_empty() && shared.idle_since().is_some());
 }
@@ -37,14 +38,14 @@ async fn a_watch_that_has_ended_takes_no_followers() {
 async fn a_watch_that_was_stopped_on_the_way_to_its_first_follower_tells_it() {
     let hub = hub(&scripted(&Arc::default()));
     let session = session(&hub);
-    let opened = hub.subscriptions.open(&node(), &subscribe(ScopeId(1))).await.expect("allowed");
+    let opened = hub.subscriptions.open(&node(), &subscribe(SubscriptionId(1))).await.expect("allowed");
     tokio::time::advance(IDLE_LIMIT).await;
     hub.subscriptions.sweep();
-    assert_eq!(opened.follow(&session, ScopeId(1)).expect_err("it was stopped").code, 503);
-    let again = hub.subscriptions.open(&node(), &subscribe(ScopeId(1))).await.expect("a new one");
-    again.follow(&session, ScopeId(1)).expect("it goes on");
+    assert_eq!(opened.follow(&session, SubscriptionId(1)).expect_err("it was stopped").code, 503);
+    let again = hub.subscriptions.open(&node(), &subscribe(SubscriptionId(1))).await.expect("a new one");
+    again.follow(&session, SubscriptionId(1)).expect("it goes on");
     hub.subscriptions.close_all();
-    assert_eq!(again.follow(&session, ScopeId(2)).expect_err("the epoch has ended").code, 410);
+    assert_eq!(again.follow(&session, SubscriptionId(2)).expect_err("the epoch has ended").code, 410);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tombolo_proto::documents::WARM_SET;
 use tombolo_proto::frame::Subscribe;
-use tombolo_proto::{NodeId, Resource, ScopeId};
+use tombolo_proto::{NodeId, Resource, SubscriptionId};
 
 use super::subscribe;
 use crate::hub::access::Access;
@@ -78,7 +78,7 @@ fn usual() -> impl Iterator<Item = Subscribe> {
         resource: Resource::new(group, version, name),
         namespace: String::new(),
         label_selector: String::new(),
-        ..subscribe(ScopeId(1))
+        ..subscribe(SubscriptionId(1))
     })
 }
 

@@ -65,7 +65,7 @@ impl World {
         api.code.store(200, Ordering::SeqCst);
         let hub = hub(&api.client());
         let interned = hub.subscriptions.interned.clone();
-        let watch = SharedWatch::new(subscribe(ScopeId(1)).resource, "ConfigMap".to_owned(), interned);
+        let watch = SharedWatch::new(subscribe(SubscriptionId(1)).resource, "ConfigMap".to_owned(), interned);
         let watch = Arc::new(watch.listed_at("/api/v1/namespaces/d/configmaps".to_owned()));
         let (events, receiver) = mpsc::channel(EVENTS_MAX);
         tokio::spawn(Arc::clone(&watch).run(receiver));
@@ -169,7 +169,7 @@ async fn the_first_lists_of_one_node_wait_behind_each_other_and_not_before_those
     let hub = api.hub();
     let name = |name: &str| NodeId::parse(name).expect("valid");
     let start = |selector: &str, node: &str| {
-        let subscribe = Subscribe { label_selector: selector.to_owned(), ..subscribe(ScopeId(1)) };
+        let subscribe = Subscribe { label_selector: selector.to_owned(), ..subscribe(SubscriptionId(1)) };
         let selection = Selection::of(&subscribe).expect("a selection");
         hub.subscriptions.start(&selection, "ConfigMap", Some(&name(node))).watch
     };
@@ -249,7 +249,7 @@ impl Slow {
 /// A watch with a selector, whose own list is complete.
 async fn selecting(hub: &Hub, selector: &str) -> Arc<SharedWatch> {
     let interned = hub.subscriptions.interned.clone();
-    let watch = SharedWatch::new(subscribe(ScopeId(1)).resource, "ConfigMap".to_owned(), interned);
+    let watch = SharedWatch::new(subscribe(SubscriptionId(1)).resource, "ConfigMap".to_owned(), interned);
     let path = format!("/api/v1/namespaces/d/configmaps?labelSelector={selector}");
     let watch = Arc::new(watch.listed_at(path));
     let (events, receiver) = mpsc::channel(EVENTS_MAX);
@@ -325,7 +325,7 @@ async fn a_list_that_fails_is_made_by_one_of_many_and_holds_up_no_other_of_their
 async fn an_edge_keeps_what_it_follows_while_the_api_server_does_not_answer() {
     let rights = Arc::new(Rights::default());
     let hub = hub(&scripted(&rights));
-    hub.subscriptions.open(&node(), &subscribe(ScopeId(1))).await.expect("the watch runs already");
+    hub.subscriptions.open(&node(), &subscribe(SubscriptionId(1))).await.expect("the watch runs already");
     let mut edge = Edge::connect(&hub);
     rights.deaf.store(true, Ordering::SeqCst);
     let version = ObjectVersion {
@@ -333,12 +333,12 @@ async fn an_edge_keeps_what_it_follows_while_the_api_server_does_not_answer() {
         revision: CloudRevision(3),
         hash: ContentHash(1),
     };
-    let scope = edge.session.next_scope();
+    let subscription = edge.session.next_subscription();
     let held = InventoryEntry { key: key("x"), held: Held::Present(version) };
     let (epoch, inventory) = (Some(hub.epoch.load().as_ref().clone()), Inventory::Full(vec![held]));
-    let resumed = Subscribe { epoch, inventory, ..subscribe(scope) };
+    let resumed = Subscribe { epoch, inventory, ..subscribe(subscription) };
     edge.session.subscribe(resumed).expect("room for one");
-    assert_eq!(edge.listen(SOON).await, Some((scope, None)), "caught up: nobody waits for the answer");
+    assert_eq!(edge.listen(SOON).await, Some((subscription, None)), "caught up: nobody waits for the answer");
     assert_eq!(edge.listen(Duration::from_secs(120)).await, None);
     assert_eq!(edge.deleted, 0, "the copy is no proof, whatever time passes");
     rights.deaf.store(false, Ordering::SeqCst);

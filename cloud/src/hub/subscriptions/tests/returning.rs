@@ -15,7 +15,7 @@ use tombolo_proto::frame::{ApiRequest, RequestBody, Subscribe};
 use tombolo_proto::message::{
     Content, Group, Message, MessageId, ObjectPath, Operation, ResourceType, Route, Source,
 };
-use tombolo_proto::{NodeId, Resource, ScopeId};
+use tombolo_proto::{NodeId, Resource, SubscriptionId};
 
 use super::{Edge, hub, subscribe};
 use crate::kube::Kube;
@@ -128,10 +128,10 @@ async fn come(hub: &Arc<super::Hub>, number: usize, returns: bool) -> Edge {
     }
     edge.session.renew_lease(1_790_000_001_000_001);
     for (group, version, plural) in WARM_SET {
-        let scope = edge.session.next_scope();
+        let subscription = edge.session.next_subscription();
         let (namespace, label_selector) = Default::default();
         let resource = Resource::new(group, version, plural);
-        let wanted = Subscribe { resource, namespace, label_selector, ..subscribe(scope) };
+        let wanted = Subscribe { resource, namespace, label_selector, ..subscribe(subscription) };
         edge.session.subscribe(wanted).expect("room for one");
     }
     let deadline = Instant::now() + Duration::from_secs(120);
@@ -140,7 +140,7 @@ async fn come(hub: &Arc<super::Hub>, number: usize, returns: bool) -> Edge {
         edge.step(deadline).await;
     }
     assert!(
-        edge.heard.iter().all(|(scope, end)| *scope != ScopeId::NODE && end.is_none()),
+        edge.heard.iter().all(|(subscription, end)| *subscription != SubscriptionId::NODE && end.is_none()),
         "{:?}",
         edge.heard
     );

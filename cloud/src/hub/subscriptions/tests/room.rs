@@ -46,7 +46,7 @@ fn list_of(name: &str, count: usize) -> Value {
 struct Node {
     hub: Arc<Hub>,
     session: Arc<SessionHandle>,
-    scopes: std::cell::Cell<u32>,
+    subscriptions: std::cell::Cell<u32>,
 }
 
 impl Node {
@@ -55,26 +55,26 @@ impl Node {
         let Admission::Admitted(session) = hub.registry.admit(&node, mem::pair(node.clone()).0.peer()) else {
             panic!("the hub is full");
         };
-        Self { hub: Arc::clone(hub), session, scopes: std::cell::Cell::new(0) }
+        Self { hub: Arc::clone(hub), session, subscriptions: std::cell::Cell::new(0) }
     }
 
     async fn open(&self, selector: &str) -> Result<Arc<SharedWatch>, Closed> {
-        let question = Subscribe { label_selector: selector.to_owned(), ..subscribe(ScopeId(1)) };
+        let question = Subscribe { label_selector: selector.to_owned(), ..subscribe(SubscriptionId(1)) };
         self.hub.subscriptions.open(&self.session.node, &question).await
     }
 
     /// The number of the subscription, or the code of the refusal.
-    async fn follow(&self, selector: &str) -> Result<ScopeId, u16> {
+    async fn follow(&self, selector: &str) -> Result<SubscriptionId, u16> {
         let watch = self.open(selector).await.map_err(|closed| closed.code)?;
-        self.scopes.set(self.scopes.get() + 1);
-        let scope = ScopeId(self.scopes.get());
-        watch.follow(&self.session, scope).map_err(|closed| closed.code).map(|()| scope)
+        self.subscriptions.set(self.subscriptions.get() + 1);
+        let subscription = SubscriptionId(self.subscriptions.get());
+        watch.follow(&self.session, subscription).map_err(|closed| closed.code).map(|()| subscription)
     }
 
     /// The subscriptions that have ended since the last call.
-    fn ended(&self) -> Vec<(ScopeId, u16)> {
+    fn ended(&self) -> Vec<(SubscriptionId, u16)> {
         let ended = self.session.mailbox.take().ended.into_iter();
-        ended.map(|(scope, code, _)| (scope, code)).collect()
+        ended.map(|(subscription, code, _)| (subscription, code)).collect()
     }
 }
 
@@ -93,30 +93,30 @@ async fn what_one_node_alone_follows_is_bounded_in_bytes() {
     let hub = hub_with_memory();
     let (one, other) = (Node::new(&hub, "one"), Node::new(&hub, "other"));
     assert_eq!(one.follow("much=16").await, Err(413), "more than its share at once");
-    assert_eq!(one.follow("a=10").await, Ok(ScopeId(1)));
+    assert_eq!(one.follow("a=10").await, Ok(SubscriptionId(1)));
     assert_eq!(one.follow("b=10").await, Err(429), "more than its share with what it has");
-    assert_eq!(one.follow("c=2").await, Ok(ScopeId(2)), "what fits is followed");
-    assert_eq!(other.follow("b=10").await, Ok(ScopeId(1)), "another node has a share of its own");
+    assert_eq!(one.follow("c=2").await, Ok(SubscriptionId(2)), "what fits is followed");
+    assert_eq!(other.follow("b=10").await, Ok(SubscriptionId(1)), "another node has a share of its own");
     assert_eq!((ended(&hub, "share"), ended(&hub, "whole")), (2, 0));
     hub.subscriptions.sweep();
     let bytes = usize::try_from(hub.metrics.shared_watch_bytes.get()).expect("not negative");
     assert!((22 * OBJECT..23 * OBJECT).contains(&bytes), "{bytes} bytes of 22 objects");
     assert_eq!(
         one.follow("b=10").await,
-        Ok(ScopeId(3)),
+        Ok(SubscriptionId(3)),
         "what another one follows as well is in nobody's share"
     );
     assert_eq!((one.ended(), other.ended()), (vec![], vec![]));
 
     // The other node leaves, and what it followed does not fit the share of the remaining node.
     let b = other.open("b=10").await.expect("it runs");
-    b.unfollow(&other.session, ScopeId(1));
+    b.unfollow(&other.session, SubscriptionId(1));
     hub.subscriptions.sweep();
-    assert_eq!((one.ended(), other.ended()), (vec![(ScopeId(3), 429)], vec![]));
+    assert_eq!((one.ended(), other.ended()), (vec![(SubscriptionId(3), 429)], vec![]));
 
     // Watches that a node no longer follows give way to those that it follows now.
-    one.open("a=10").await.expect("it runs").unfollow(&one.session, ScopeId(1));
-    assert_eq!(one.follow("b=10").await, Ok(ScopeId(4)));
+    one.open("a=10").await.expect("it runs").unfollow(&one.session, SubscriptionId(1));
+    assert_eq!(one.follow("b=10").await, Ok(SubscriptionId(4)));
     assert_eq!(ended(&hub, "idle"), 1);
 }
 
@@ -126,7 +126,7 @@ async fn a_full_share_of_one_node_does_not_end_what_another_one_waits_for() {
     let (full, other) = (Node::new(&hub, "full"), Node::new(&hub, "other"));
     full.follow("a=14").await.expect("it fits");
     let (first, second) = tokio::join!(full.follow("b=10"), other.follow("b=10"));
-    assert_eq!((first, second), (Err(429), Ok(ScopeId(1))));
+    assert_eq!((first, second), (Err(429), Ok(SubscriptionId(1))));
 }
 
 #[tokio::test(start_paused = true)]
@@ -143,17 +143,17 @@ async fn what_one_node_selects_never_ends_a_watch_of_many() {
     // largest share gives way.
     throwing[0].follow("t=14").await.expect("room");
     throwing[1].follow("u=8").await.expect("the first one gives way");
-    assert_eq!(throwing[0].ended(), [(ScopeId(1), 503)]);
+    assert_eq!(throwing[0].ended(), [(SubscriptionId(1), 503)]);
     throwing[2].follow("v=6").await.expect("room");
     for node in &honest {
         node.follow("d=14").await.expect("room");
     }
-    assert_eq!(throwing[1].ended(), [(ScopeId(1), 503)]);
+    assert_eq!(throwing[1].ended(), [(SubscriptionId(1), 503)]);
     assert_eq!(throwing[2].ended(), [], "62 objects fit");
     for node in &throwing {
         assert_eq!(node.follow("t=14").await, Err(503), "only watches of many are left");
     }
-    assert_eq!(throwing[2].ended(), [(ScopeId(1), 503)]);
+    assert_eq!(throwing[2].ended(), [(SubscriptionId(1), 503)]);
     for node in &honest {
         assert_eq!(node.ended(), [], "{}", node.session.node);
     }
@@ -165,7 +165,7 @@ async fn what_one_node_selects_never_ends_a_watch_of_many() {
 async fn a_watch_of_many_that_grows_ends_one_of_few() {
     let hub = hub_with_memory();
     let nodes = ["n1", "n2", "n3"].map(|name| Node::new(&hub, name));
-    let (payers, resource) = (&hub.subscriptions.interned.payers, subscribe(ScopeId(1)).resource);
+    let (payers, resource) = (&hub.subscriptions.interned.payers, subscribe(SubscriptionId(1)).resource);
     let begin = || {
         let watch =
             SharedWatch::new(resource.clone(), "ConfigMap".to_owned(), hub.subscriptions.interned.clone());
@@ -189,9 +189,9 @@ async fn a_watch_of_many_that_grows_ends_one_of_few() {
     };
     let ((many, of_many), (few, of_few)) = (begin(), begin());
     for (number, node) in nodes.iter().enumerate() {
-        many.follow(&node.session, ScopeId(1)).expect("room");
+        many.follow(&node.session, SubscriptionId(1)).expect("room");
         if number < 2 {
-            few.follow(&node.session, ScopeId(2)).expect("room");
+            few.follow(&node.session, SubscriptionId(2)).expect("room");
         }
     }
     show(&of_few, "few", 20).await;
@@ -199,7 +199,10 @@ async fn a_watch_of_many_that_grows_ends_one_of_few() {
     assert_eq!((many.len(), few.len()), (40, 20), "nearly everything is used up");
     show(&of_many, "more", 10).await;
     assert_eq!((many.len(), few.len()), (50, 0));
-    assert_eq!(nodes.each_ref().map(Node::ended), [vec![(ScopeId(2), 503)], vec![(ScopeId(2), 503)], vec![]]);
+    assert_eq!(
+        nodes.each_ref().map(Node::ended),
+        [vec![(SubscriptionId(2), 503)], vec![(SubscriptionId(2), 503)], vec![]]
+    );
     show(&of_many, "too-much", 20).await;
     assert_eq!(nodes.each_ref().map(|node| node.ended().len()), [1; 3], "in the end there is only itself");
     assert!(few.has_failed() && of_many.is_closed());

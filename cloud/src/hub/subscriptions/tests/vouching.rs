@@ -81,7 +81,7 @@ async fn an_edge_that_has_seen_what_was_taken_back_is_never_welcomed_with_the_ol
     assert_eq!(heard(&mut link, A_WHILE).await, None, "nothing is said before the API server is asked");
     let asked = hub.testimony.take();
     // As the keeper does it: all sessions are ended, and then the waiting hellos are answered.
-    hub.end_all(GoodbyeReason::Other, "the cloud's history was restored", Duration::ZERO);
+    hub.end_all(GoodbyeReason::Other, "the cluster was restored to an earlier state", Duration::ZERO);
     asked.answer(Outcome::Restored);
     let said = heard(&mut link, SOON).await;
     assert!(

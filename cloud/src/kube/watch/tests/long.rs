@@ -110,7 +110,7 @@ async fn a_long_event_that_does_not_come_holds_up_no_short_one_and_no_long_one_f
     object_of(&mut watches[1].0).await;
     assert_eq!(begun.elapsed().as_secs(), TURN_MAX.as_secs());
     let error = soon(watches[0].1.recv()).await.expect("an error");
-    assert!(error.contains("has not come") && error.contains("16384 bytes"), "{error}");
+    assert!(error.contains("did not arrive") && error.contains("16384 bytes"), "{error}");
 }
 
 /// The watch loses nothing else, and the object is not read again and again.

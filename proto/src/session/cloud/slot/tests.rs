@@ -13,8 +13,8 @@ fn version(uid: &str, revision: u64, hash: u128) -> ObjectVersion {
     ObjectVersion { uid, revision: CloudRevision(revision), hash: ContentHash(hash) }
 }
 
-fn held(uid: &str, revision: u64, hash: u128) -> Belief {
-    Belief::Version(version(uid, revision, hash))
+fn held(uid: &str, revision: u64, hash: u128) -> PeerState {
+    PeerState::Version(version(uid, revision, hash))
 }
 
 fn wanted(uid: &str, revision: u64, hash: u128) -> Lookup {
@@ -27,8 +27,8 @@ fn gone() -> Lookup {
 }
 
 /// The verdict as one word.
-fn judged(belief: Belief, foreign: bool, lookup: Lookup) -> &'static str {
-    in_a_word(Slot::new(belief, foreign).judge(&key(), lookup, true))
+fn judged(peer_state: PeerState, foreign: bool, lookup: Lookup) -> &'static str {
+    in_a_word(Slot::new(peer_state, foreign).judge(&key(), lookup, true))
 }
 
 fn in_a_word(verdict: Verdict) -> &'static str {
@@ -49,10 +49,10 @@ fn in_a_word(verdict: Verdict) -> &'static str {
 
 #[test]
 fn within_one_epoch() {
-    for (belief, lookup, verdict) in [
-        (Belief::Nothing, wanted("a", 5, 1), "upsert"),
-        (Belief::Absent, wanted("a", 5, 1), "upsert"),
-        (Belief::Unknown, wanted("a", 5, 1), "upsert"),
+    for (peer_state, lookup, verdict) in [
+        (PeerState::Nothing, wanted("a", 5, 1), "upsert"),
+        (PeerState::Absent, wanted("a", 5, 1), "upsert"),
+        (PeerState::Unknown, wanted("a", 5, 1), "upsert"),
         (held("a", 5, 1), wanted("a", 5, 1), "settled"),
         (held("a", 4, 1), wanted("a", 5, 1), "adopt"),
         (held("a", 4, 1), wanted("a", 5, 2), "upsert"),
@@ -63,34 +63,34 @@ fn within_one_epoch() {
         (held("a", 6, 2), wanted("a", 5, 1), "settled"),
         (held("b", 6, 2), wanted("a", 5, 1), "settled"),
         (held("a", 6, 1), wanted("a", 5, 1), "settled"),
-        (Belief::Nothing, Lookup::Absent, "absent"),
-        (Belief::Absent, Lookup::Absent, "settled"),
+        (PeerState::Nothing, Lookup::Absent, "absent"),
+        (PeerState::Absent, Lookup::Absent, "settled"),
         (held("a", 5, 1), Lookup::Absent, "absent"),
-        (Belief::Unknown, Lookup::Absent, "absent"),
-        (Belief::Nothing, gone(), "forget"),
-        (Belief::Absent, gone(), "delete"),
-        (Belief::Unknown, gone(), "delete"),
+        (PeerState::Unknown, Lookup::Absent, "absent"),
+        (PeerState::Nothing, gone(), "forget"),
+        (PeerState::Absent, gone(), "delete"),
+        (PeerState::Unknown, gone(), "delete"),
         (held("a", 5, 1), gone(), "delete"),
-        (Belief::Nothing, Lookup::Pending, "wait"),
+        (PeerState::Nothing, Lookup::Pending, "wait"),
         (held("a", 5, 1), Lookup::Pending, "wait"),
-        (Belief::Unreadable, Lookup::Pending, "wait"),
-        (Belief::Nothing, Lookup::Unreadable(403), "unreadable"),
-        (Belief::Absent, Lookup::Unreadable(403), "unreadable"),
-        (Belief::Unknown, Lookup::Unreadable(403), "unreadable"),
-        (Belief::Unreadable, Lookup::Unreadable(500), "settled"),
+        (PeerState::Unreadable, Lookup::Pending, "wait"),
+        (PeerState::Nothing, Lookup::Unreadable(403), "unreadable"),
+        (PeerState::Absent, Lookup::Unreadable(403), "unreadable"),
+        (PeerState::Unknown, Lookup::Unreadable(403), "unreadable"),
+        (PeerState::Unreadable, Lookup::Unreadable(500), "settled"),
         (held("a", 5, 1), Lookup::Unreadable(403), "settled"),
-        (Belief::Unreadable, wanted("a", 5, 1), "upsert"),
-        (Belief::Unreadable, Lookup::Absent, "absent"),
-        (Belief::Unreadable, gone(), "delete"),
+        (PeerState::Unreadable, wanted("a", 5, 1), "upsert"),
+        (PeerState::Unreadable, Lookup::Absent, "absent"),
+        (PeerState::Unreadable, gone(), "delete"),
     ] {
-        let case = format!("{belief:?} against {lookup:?}");
-        assert_eq!(judged(belief, false, lookup), verdict, "{case}");
+        let case = format!("{peer_state:?} against {lookup:?}");
+        assert_eq!(judged(peer_state, false, lookup), verdict, "{case}");
     }
 }
 
 #[test]
 fn across_epochs_revisions_have_no_order() {
-    for (belief, lookup, verdict) in [
+    for (peer_state, lookup, verdict) in [
         (held("a", 9, 1), wanted("a", 5, 1), "adopt"),
         (held("a", 2, 1), wanted("a", 5, 1), "adopt"),
         (held("a", 9, 1), wanted("a", 5, 2), "upsert"),
@@ -99,19 +99,19 @@ fn across_epochs_revisions_have_no_order() {
         (held("a", 5, 1), wanted("a", 5, 2), "upsert"),
         (held("a", 5, 1), wanted("a", 5, 1), "settled"),
         (held("a", 9, 1), gone(), "delete"),
-        (Belief::Absent, Lookup::Absent, "settled"),
+        (PeerState::Absent, Lookup::Absent, "settled"),
         (held("a", 9, 1), Lookup::Unreadable(403), "unreadable"),
-        (Belief::Unreadable, Lookup::Unreadable(403), "settled"),
+        (PeerState::Unreadable, Lookup::Unreadable(403), "settled"),
     ] {
-        let case = format!("{belief:?} against {lookup:?}");
-        assert_eq!(judged(belief, true, lookup), verdict, "{case}");
+        let case = format!("{peer_state:?} against {lookup:?}");
+        assert_eq!(judged(peer_state, true, lookup), verdict, "{case}");
     }
 }
 
 #[test]
 fn contents_that_agree_in_half_a_hash_are_two() {
     let (half, one, two) = (7, 1 << 64 | 7, 2 << 64 | 7);
-    for (belief, foreign, lookup, verdict) in [
+    for (peer_state, foreign, lookup, verdict) in [
         (held("a", 4, one), false, wanted("a", 5, two), "upsert"),
         (held("a", 4, one), true, wanted("a", 4, two), "upsert"),
         (held("a", 4, one), false, wanted("a", 5, one), "adopt"),
@@ -121,22 +121,22 @@ fn contents_that_agree_in_half_a_hash_are_two() {
         (held("a", 4, half), false, wanted("a", 5, two), "upsert"),
         (held("a", 5, half), true, wanted("a", 5, two), "upsert"),
     ] {
-        let case = format!("{belief:?} against {lookup:?}");
-        assert_eq!(judged(belief, foreign, lookup), verdict, "{case}");
+        let case = format!("{peer_state:?} against {lookup:?}");
+        assert_eq!(judged(peer_state, foreign, lookup), verdict, "{case}");
     }
 }
 
 #[test]
 fn an_edge_that_knows_nothing_of_unreadable_objects_is_told_nothing() {
-    for (belief, foreign, verdict) in [
-        (Belief::Nothing, false, "settled"),
-        (Belief::Absent, false, "settled"),
-        (Belief::Unknown, false, "settled"),
+    for (peer_state, foreign, verdict) in [
+        (PeerState::Nothing, false, "settled"),
+        (PeerState::Absent, false, "settled"),
+        (PeerState::Unknown, false, "settled"),
         (held("a", 5, 1), false, "settled"),
         (held("a", 5, 1), true, "wait"),
     ] {
-        let case = format!("{belief:?}, of another epoch: {foreign}");
-        let verdict_now = Slot::new(belief, foreign).judge(&key(), Lookup::Unreadable(403), false);
+        let case = format!("{peer_state:?}, of another epoch: {foreign}");
+        let verdict_now = Slot::new(peer_state, foreign).judge(&key(), Lookup::Unreadable(403), false);
         assert_eq!(in_a_word(verdict_now), verdict, "{case}");
     }
 }
@@ -165,16 +165,16 @@ fn what_no_frame_may_carry_is_too_large() {
             vec![key(); dependencies],
         )))
     };
-    assert_eq!(judged(Belief::Nothing, false, object(OBJECT_LEN_MAX, DEPENDENCIES_MAX)), "upsert");
-    assert_eq!(judged(Belief::Nothing, false, object(OBJECT_LEN_MAX + 1, 0)), "too large");
-    assert_eq!(judged(Belief::Nothing, false, object(10, DEPENDENCIES_MAX + 1)), "too large");
+    assert_eq!(judged(PeerState::Nothing, false, object(OBJECT_LEN_MAX, DEPENDENCIES_MAX)), "upsert");
+    assert_eq!(judged(PeerState::Nothing, false, object(OBJECT_LEN_MAX + 1, 0)), "too large");
+    assert_eq!(judged(PeerState::Nothing, false, object(10, DEPENDENCIES_MAX + 1)), "too large");
 }
 
 #[test]
 fn the_size_chooses_the_lane() {
     let lane = |len: usize| {
         let object = SharedObject::new(key(), version("a", 1, 1), vec![b' '; len].into(), Vec::new());
-        match Slot::new(Belief::Nothing, false).judge(&key(), Lookup::Present(Arc::new(object)), true) {
+        match Slot::new(PeerState::Nothing, false).judge(&key(), Lookup::Present(Arc::new(object)), true) {
             Verdict::Send(step) => step.lane,
             other => panic!("{other:?}"),
         }

@@ -5,7 +5,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
-use super::slot::{Belief, Phase, Slot, Step};
+use super::slot::{PeerState, Phase, Slot, Step};
 use crate::ids::{CloudRevision, Moment, Uid};
 use crate::object::{KeyMap, ObjectKey};
 use crate::session::kubeedge::{LEDGER_MAX, LedgerEntry};
@@ -67,11 +67,11 @@ impl Board {
     }
 
     /// The slot of a key, created when there is none.
-    fn entry(&mut self, key: &ObjectKey, belief: impl FnOnce() -> Belief) -> &mut Slot {
+    fn entry(&mut self, key: &ObjectKey, peer_state: impl FnOnce() -> PeerState) -> &mut Slot {
         let texts = &mut self.texts;
         self.slots.entry(key.clone()).or_insert_with(|| {
             *texts = texts.saturating_add(key.text_len());
-            Slot::new(belief())
+            Slot::new(peer_state())
         })
     }
 
@@ -85,7 +85,7 @@ impl Board {
     /// Takes over an entry of the ledger.
     pub(super) fn resume(&mut self, key: ObjectKey, entry: &LedgerEntry) {
         let fresh = !self.slots.contains_key(&key);
-        let slot = self.entry(&key, || Belief::from(entry));
+        let slot = self.entry(&key, || PeerState::from(entry));
         if fresh {
             slot.resumed = true;
             self.make_due(&key);
@@ -102,7 +102,7 @@ impl Board {
 
     /// Marks a key dirty.
     pub(super) fn offer(&mut self, key: ObjectKey) {
-        let slot = self.entry(&key, || Belief::Nothing);
+        let slot = self.entry(&key, || PeerState::Nothing);
         match slot.phase {
             Phase::Ready | Phase::Recording => {}
             Phase::InFlight { .. } => slot.phase = Phase::InFlight { again: true },
@@ -118,7 +118,7 @@ impl Board {
     }
 
     pub(super) fn offer_held(&mut self, picked: impl Fn(&ObjectKey) -> bool) {
-        self.offer_those(|key, slot| (slot.belief.holds() || slot.holds > 0) && picked(key));
+        self.offer_those(|key, slot| (slot.peer_state.holds() || slot.holds > 0) && picked(key));
     }
 
     fn offer_those(&mut self, wanted: impl Fn(&ObjectKey, &Slot) -> bool) {
@@ -132,8 +132,8 @@ impl Board {
     pub(super) fn doubt_resumed(&mut self) -> BTreeSet<ObjectKey> {
         let (mut doubted, mut looked_at) = (BTreeSet::new(), BTreeSet::new());
         for (key, slot) in &mut self.slots {
-            if std::mem::take(&mut slot.resumed) && slot.belief.holds() {
-                slot.belief = slot.belief.unsure(slot.belief.uid());
+            if std::mem::take(&mut slot.resumed) && slot.peer_state.holds() {
+                slot.peer_state = slot.peer_state.unsure(slot.peer_state.uid());
                 doubted.insert(key.clone());
                 if slot.phase == Phase::Idle {
                     slot.phase = Phase::Ready;
@@ -148,10 +148,10 @@ impl Board {
     /// What the edge holds under a key is no longer certain; the key is checked.
     pub(super) fn doubt(&mut self, key: &ObjectKey) {
         if let Some(slot) = self.slots.get_mut(key) {
-            slot.belief = match &slot.belief {
+            slot.peer_state = match &slot.peer_state {
                 // Deleted, and perhaps stored again.
-                Belief::Nothing => Belief::Unknown(None),
-                belief => belief.unsure(belief.uid()),
+                PeerState::Nothing => PeerState::Unknown(None),
+                peer_state => peer_state.unsure(peer_state.uid()),
             };
         }
         self.offer(key.clone());
@@ -184,7 +184,7 @@ impl Board {
     }
 
     pub(super) fn slot(&mut self, key: &ObjectKey) -> &mut Slot {
-        self.entry(key, || Belief::Nothing)
+        self.entry(key, || PeerState::Nothing)
     }
 
     /// The next key to check; it stays in its queue until it is taken.
@@ -240,7 +240,7 @@ impl Board {
     /// nothing to check, which is the case after most requests.
     pub(super) fn confirm(&mut self, key: &ObjectKey, uid: &Uid, revision: CloudRevision) -> bool {
         let Some(slot) = self.slots.get_mut(key) else { return false };
-        let known = slot.belief.uid() == Some(uid) && slot.belief.revision() == Some(revision);
+        let known = slot.peer_state.uid() == Some(uid) && slot.peer_state.revision() == Some(revision);
         if !known || slot.passed_over {
             return false;
         }
@@ -258,20 +258,20 @@ impl Board {
     }
 
     /// The edge holds this now, or may hold it.
-    pub(super) fn believe(&mut self, key: &ObjectKey, belief: Belief) {
+    pub(super) fn believe(&mut self, key: &ObjectKey, peer_state: PeerState) {
         let slot = self.slot(key);
-        slot.belief = belief;
+        slot.peer_state = peer_state;
         slot.resumed = false;
     }
 
     /// A delivery has ended.
-    pub(super) fn landed(&mut self, key: &ObjectKey, becomes: Belief) {
+    pub(super) fn landed(&mut self, key: &ObjectKey, becomes: PeerState) {
         self.end_wait(key);
         let Some(slot) = self.slots.get_mut(key) else { return };
         let again = slot.phase == Phase::InFlight { again: true };
         let gone = !becomes.holds();
-        let unsure = matches!(becomes, Belief::Unknown(_));
-        slot.belief = becomes;
+        let unsure = matches!(becomes, PeerState::Unknown(_));
+        slot.peer_state = becomes;
         slot.resumed = false;
         slot.phase = Phase::Idle;
         if !unsure {
@@ -306,7 +306,8 @@ impl Board {
     /// The view does not know yet: the owner offers the key once it does.
     pub(super) fn wait(&mut self, key: &ObjectKey) {
         self.take(key, Phase::Idle);
-        let idle = |slot: &Slot| !slot.due && slot.holds == 0 && !slot.belief.holds() && slot.park.is_none();
+        let idle =
+            |slot: &Slot| !slot.due && slot.holds == 0 && !slot.peer_state.holds() && slot.park.is_none();
         if self.slots.get(key).is_some_and(idle) {
             self.remove(key);
         }
@@ -352,7 +353,7 @@ impl Board {
         let mut again = false;
         if let Some(slot) = self.slots.get_mut(key) {
             again = slot.phase == Phase::InFlight { again: true };
-            slot.belief = slot.belief.unsure(step.uid());
+            slot.peer_state = slot.peer_state.unsure(step.uid());
         }
         let delay = self.put_back(now, key, step.revision());
         if again {
@@ -444,7 +445,7 @@ impl Board {
     }
 
     pub(super) fn held(&self) -> usize {
-        self.count(|slot| slot.belief.holds())
+        self.count(|slot| slot.peer_state.holds())
     }
 
     fn count(&self, matches: impl Fn(&Slot) -> bool) -> usize {

@@ -1,4 +1,4 @@
-//! Replies that carry an object: a stock edge treats them as deliveries of it
+//! Replies that carry an object: a KubeEdge edge treats them as deliveries of it
 //! (docs/reference/kubeedge.md#remote-calls).
 
 use serde::Deserialize;

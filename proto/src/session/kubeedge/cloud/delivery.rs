@@ -10,11 +10,11 @@ use super::board::Board;
 use super::carried::{STAND_IN, stand_in};
 use super::flights::{Flight, Overdue};
 use super::recorder::{Recorder, Standing};
-use super::slot::{Belief, Phase, Slot, Step, Verdict, Wanted};
+use super::slot::{PeerState, Phase, Slot, Step, Verdict, Wanted};
 use crate::codec::obstacle;
 use crate::frame::RefusalReason;
-use crate::ids::{CloudRevision, Moment, ScopeId, Uid};
-use crate::limits::STOCK_FOLLOWED_MAX;
+use crate::ids::{CloudRevision, Moment, SubscriptionId, Uid};
+use crate::limits::KUBEEDGE_FOLLOWED_MAX;
 use crate::message::{Content, Group, LocalPath, Message, ObjectPath, Operation, Route, Source};
 use crate::object::{ObjectKey, SharedObject};
 use crate::session::kubeedge::kinds::api_version;
@@ -64,7 +64,7 @@ impl CloudSession {
 
     /// Whether the node is within its bound of followed objects with `new` objects more.
     pub(super) fn has_room(&mut self, new: usize, view: &impl NodeView) -> bool {
-        if self.board.followed().saturating_add(new) <= STOCK_FOLLOWED_MAX {
+        if self.board.followed().saturating_add(new) <= KUBEEDGE_FOLLOWED_MAX {
             return true;
         }
         let wanted = self.drop_unneeded(view);
@@ -88,13 +88,13 @@ impl CloudSession {
         }
     }
 
-    /// What all scopes together want, and whether only a subscription wants it. Stock edges have one row for each
-    /// object, however many scopes want it.
+    /// What all subscriptions together want, and whether only a subscription wants it. KubeEdge edges have one row for
+    /// each object, however many subscriptions want it.
     fn wanted(&self, key: &ObjectKey, view: &impl NodeView) -> (Wanted, bool) {
         let mut newest: Option<(Arc<SharedObject>, bool)> = None;
         let (mut same_since, mut stands_in, mut unreadable) = (CloudRevision(0), false, false);
-        for scope in &self.scopes {
-            match view.lookup(*scope, key) {
+        for subscription in &self.subscriptions {
+            match view.lookup(*subscription, key) {
                 Lookup::Pending => return (Wanted::Pending, false),
                 Lookup::Absent | Lookup::Unreadable(_) if self.holds_stand_in(key) => {
                     // A pod that needs the object must not be started with an empty one.
@@ -103,7 +103,7 @@ impl CloudSession {
                 Lookup::Unreadable(_) => unreadable = true,
                 Lookup::Absent | Lookup::Unwanted(_) => {}
                 Lookup::Present(object) => {
-                    let dynamic = *scope != ScopeId::NODE;
+                    let dynamic = *subscription != SubscriptionId::NODE;
                     // Watchers of a subscription may wait for changes that the kubelet does not need.
                     same_since = same_since.max(object.same_since);
                     newest = Some(match newest {
@@ -127,7 +127,7 @@ impl CloudSession {
 
     /// Whether the edge has an empty object instead of one that does not exist.
     fn holds_stand_in(&self, key: &ObjectKey) -> bool {
-        self.board.get(key).and_then(|slot| slot.belief.uid()).is_some_and(|uid| is_stand_in(key, uid))
+        self.board.get(key).and_then(|slot| slot.peer_state.uid()).is_some_and(|uid| is_stand_in(key, uid))
     }
 
     /// Sends a step, unless something must happen first.
@@ -221,22 +221,22 @@ impl CloudSession {
         None
     }
 
-    /// Whether all open scopes are certain of a deletion. An object that this session did not deliver is claimed: the
-    /// node may have received it through a faster replica, or in an answer of the API server, and the view may not
-    /// know it yet.
+    /// Whether all open subscriptions are certain of a deletion. An object that this session did not deliver is
+    /// claimed: the node may have received it through a faster replica, or in an answer of the API server, and the view
+    /// may not know it yet.
     fn is_certain(&self, key: &ObjectKey, view: &impl NodeView) -> bool {
-        let sent = |slot: &Slot| slot.belief.sent().is_some();
+        let sent = |slot: &Slot| slot.peer_state.sent().is_some();
         let claimed = !self.board.get(key).is_some_and(sent);
         // An empty object shows by itself that there was no real one.
         let stands_in = self.holds_stand_in(key);
         let mut certain = true;
-        for scope in &self.scopes {
-            let loss = match view.lookup(*scope, key) {
+        for subscription in &self.subscriptions {
+            let loss = match view.lookup(*subscription, key) {
                 Lookup::Unwanted(_) => Loss::Need { claimed },
                 Lookup::Absent if claimed && !stands_in => Loss::Object,
                 Lookup::Absent | Lookup::Present(_) | Lookup::Unreadable(_) | Lookup::Pending => continue,
             };
-            certain &= view.certainty(*scope, key, loss) == Certainty::Certain;
+            certain &= view.certainty(*subscription, key, loss) == Certainty::Certain;
         }
         certain
     }
@@ -248,7 +248,7 @@ impl CloudSession {
 
     fn refuse_large(&mut self, key: &ObjectKey, object: &SharedObject) {
         let (len, max) = (object.body.len(), crate::limits::OBJECT_LEN_MAX);
-        let size = || format!("{len} bytes are more than the {max} that an object may have");
+        let size = || format!("the object has {len} bytes, more than the maximum of {max}");
         let message = format!("{key} is not sent: {}", obstacle(object).map_or_else(size, str::to_owned));
         self.refuse_for_ever(key, object, RefusalReason::TooLarge, message);
     }
@@ -273,8 +273,8 @@ impl CloudSession {
         retry_in: Duration,
     ) {
         self.counters.refused += 1;
-        let (scope, key) = (ScopeId::NODE, key.clone());
-        self.events.push_back(CloudEvent::Refused { scope, key, reason, message, retry_in });
+        let (subscription, key) = (SubscriptionId::NODE, key.clone());
+        self.events.push_back(CloudEvent::Refused { subscription, key, reason, message, retry_in });
     }
 
     /// A delivery was refused by the edge, or no copy of it was ever acknowledged.
@@ -287,7 +287,7 @@ impl CloudSession {
         match overdue {
             Overdue::Unsure(flight) => {
                 let uid = flight.step.uid().cloned();
-                self.board.landed(&flight.key, Belief::Unknown(uid));
+                self.board.landed(&flight.key, PeerState::Unknown(uid));
             }
             Overdue::Lost(flight) => {
                 let message = "the edge acknowledged no copy of the delivery".to_owned();
@@ -299,7 +299,7 @@ impl CloudSession {
     fn announce_caught_up(&mut self) {
         if !self.caught_up && self.board.backlog() == 0 {
             self.caught_up = true;
-            self.events.push_back(CloudEvent::CaughtUp { scope: ScopeId::NODE });
+            self.events.push_back(CloudEvent::CaughtUp { subscription: SubscriptionId::NODE });
         }
     }
 }
@@ -317,7 +317,7 @@ pub(super) fn document(number: u64, flight: &Flight, board: &Board, recorder: &R
             let head = || message(flight, dynamic, recorder);
             Outgoing::update(number, id, *millis, object, head)
         }
-        Step::Put(object, _) | Step::Delete(Belief::Sent(object)) => {
+        Step::Put(object, _) | Step::Delete(PeerState::Sent(object)) => {
             Outgoing::object(number, &message(flight, dynamic, recorder), object)
         }
         Step::Delete(_) => Outgoing::message(number, &message(flight, dynamic, recorder)),
@@ -331,9 +331,9 @@ fn message(flight: &Flight, dynamic: bool, recorder: &Recorder) -> Message {
     let kind = kind.or_else(|| kind_name(key.resource(), None)).unwrap_or_default();
     let (operation, object, content) = match step {
         Step::Put(object, operation) => (operation.clone(), Some(object), Content::null()),
-        Step::Delete(Belief::Sent(object)) => (Operation::Delete, Some(object), Content::null()),
-        Step::Delete(belief) => {
-            let uid = belief.uid().filter(|uid| !is_stand_in(key, uid)).map(Uid::as_str);
+        Step::Delete(PeerState::Sent(object)) => (Operation::Delete, Some(object), Content::null()),
+        Step::Delete(peer_state) => {
+            let uid = peer_state.uid().filter(|uid| !is_stand_in(key, uid)).map(Uid::as_str);
             (Operation::Delete, None, tombstone(key, &kind, uid))
         }
     };
@@ -347,8 +347,8 @@ fn message(flight: &Flight, dynamic: bool, recorder: &Recorder) -> Message {
     message
 }
 
-/// The content of a deletion when the object's content is no longer known: enough for the edge to find its row. Stock
-/// clouds do not send kind and version (docs/reference/kubeedge.md#sync-controller); without them the edge's
+/// The content of a deletion when the object's content is no longer known: enough for the edge to find its row.
+/// KubeEdge clouds do not send kind and version (docs/reference/kubeedge.md#sync-controller); without them the edge's
 /// MetaServer would keep its copy.
 fn tombstone(key: &ObjectKey, kind: &str, uid: Option<&str>) -> Content {
     #[derive(Serialize)]

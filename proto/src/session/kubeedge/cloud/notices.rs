@@ -38,7 +38,7 @@ impl Notices {
         let (count, bytes) = (self.0.len() + 1, self.memory().saturating_add(size_of(&notice)));
         if count > NOTICES_MAX || bytes > NOTICE_BYTES_MAX {
             return Err(SessionError::Overloaded(format!(
-                "{count} answers of {bytes} bytes wait and are not read, and {NOTICES_MAX} of {NOTICE_BYTES_MAX} bytes may"
+                "the edge does not read {count} answers of {bytes} bytes (limit {NOTICES_MAX} of {NOTICE_BYTES_MAX} bytes)"
             )));
         }
         self.0.push_back(notice);

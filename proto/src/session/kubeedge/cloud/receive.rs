@@ -1,4 +1,4 @@
-//! Documents received from a stock edge.
+//! Documents received from a KubeEdge edge.
 
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use super::CloudSession;
 use super::carried::Settled;
 use super::flights::{Acked, Flight};
 use super::requests::Asked;
-use super::slot::Belief;
+use super::slot::PeerState;
 use crate::frame::RefusalReason;
-use crate::ids::{Moment, ScopeId};
+use crate::ids::{Moment, SubscriptionId};
 use crate::kubeedge;
 use crate::message::{Content, Group, LocalPath, Message, MessageId, Operation, ResourcePath, Source};
 use crate::object::{ObjectKey, Resource};
@@ -26,8 +26,8 @@ const DEVICE_REPEAT: Duration = Duration::from_secs(60);
 const DEVICE_REFUSALS_MAX: u32 = 64;
 
 /// Why a report of the device twin is refused.
-const NO_DEVICES: &str = "this cloudcore manages no devices, and the report is not stored: turn modules.deviceTwin of the edge \
-     off, or set kubeedge.devices: discard in cloudcore.yaml to have reports thrown away";
+const NO_DEVICES: &str = "this cloudcore does not manage devices and does not store the report: disable \
+     modules.deviceTwin on the edge, or set kubeedge.devices: discard in cloudcore.yaml to discard reports";
 
 impl CloudSession {
     /// Handles a received document. A document that is not a message is counted and ignored
@@ -74,7 +74,7 @@ impl CloudSession {
             }
             Up::Twin(message) => self.handle_twin(&message),
             Up::Request(message) => self.handle_request(message),
-            Up::Stray => self.patience.ignore(self.now, "a message that is for nobody here"),
+            Up::Stray => self.patience.ignore(self.now, "a message that no module handles"),
         }
     }
 
@@ -130,13 +130,13 @@ impl CloudSession {
                 Ok(())
             }
             Asked::Refused(answer) => answer.map_or(Ok(()), |answer| self.notices.push(&answer)),
-            Asked::Repeated => self.patience.ignore(self.now, "a request that waits already"),
+            Asked::Repeated => self.patience.ignore(self.now, "a request that is already pending"),
         }
     }
 
     fn doubt_node(&mut self) {
         let key = ObjectKey::new(Resource::new("", "v1", "nodes"), "", self.config.node.as_str());
-        if self.board.get(&key).is_some_and(|slot| slot.belief.holds()) {
+        if self.board.get(&key).is_some_and(|slot| slot.peer_state.holds()) {
             self.board.doubt(&key);
         } else {
             self.board.offer(key);
@@ -190,7 +190,12 @@ impl CloudSession {
         self.board.landed(&flight.key, becomes);
         self.counters.acked += 1;
         let latency = self.now.since(flight.sent_at);
-        self.events.push_back(CloudEvent::Acked { scope: ScopeId::NODE, key: flight.key, version, latency });
+        self.events.push_back(CloudEvent::Acked {
+            subscription: SubscriptionId::NODE,
+            key: flight.key,
+            version,
+            latency,
+        });
     }
 
     fn handle_failure(&mut self, parent: &MessageId, sentence: String) {
@@ -211,13 +216,13 @@ impl CloudSession {
         }
         let slot = self.board.slot(&load.key);
         slot.passed_over = false;
-        let believed = slot.belief.revision().filter(|_| slot.belief.uid() == Some(&load.uid));
+        let believed = slot.peer_state.revision().filter(|_| slot.peer_state.uid() == Some(&load.uid));
         if sure && load.acknowledged {
             // Not recorded in the ledger: a delivery in the edge's queue may still overwrite it after the connection.
-            self.board.believe(&load.key, Belief::Seen(load.uid, load.revision));
+            self.board.believe(&load.key, PeerState::Seen(load.uid, load.revision));
         } else if !sure || believed.is_none_or(|believed| believed > load.revision) {
             // Two versions crossed, or the edge has returned to an older one.
-            let unsure = slot.belief.unsure(Some(&load.uid));
+            let unsure = slot.peer_state.unsure(Some(&load.uid));
             self.board.believe(&load.key, unsure);
         }
         self.board.offer(load.key);

@@ -96,7 +96,7 @@ impl Requests {
         }
         let shape = Shape::of(&message);
         if self.waiting.len() >= REQUESTS_MAX {
-            let text = format!("{REQUESTS_MAX} requests of this node wait already: ask again later");
+            let text = format!("this node already has {REQUESTS_MAX} pending requests: retry later");
             let error = StatusError::new(429, "TooManyRequests", &text);
             let refusal = shape.refuse(&message, &error, pen, now);
             return Asked::Refused(refusal.map(|fitted| fitted.message));
@@ -201,7 +201,7 @@ impl Requests {
             if waiting.deadline > now {
                 continue;
             }
-            let error = StatusError::new(504, "Timeout", "the cloud has no answer in time: ask again");
+            let error = StatusError::new(504, "Timeout", "the cloud received no answer in time: retry");
             let refusal = waiting.shape.refuse(&waiting.asked, &error, pen, now);
             waiting.deadline = now + ANSWER_GRACE;
             self.answered(index, refusal);

@@ -16,7 +16,7 @@ const KEPT_LEN_MAX: usize = 32 * 1024;
 
 /// What the edge holds under a key.
 #[derive(Debug, Clone)]
-pub(super) enum Belief {
+pub(super) enum PeerState {
     /// Nothing.
     Nothing,
     /// Perhaps something: two versions were under way at once, or the ledger has no more information.
@@ -29,7 +29,7 @@ pub(super) enum Belief {
     SentVersion(ObjectVersion),
 }
 
-impl Belief {
+impl PeerState {
     pub(super) fn holds(&self) -> bool {
         !matches!(self, Self::Nothing)
     }
@@ -67,7 +67,7 @@ impl Belief {
     }
 }
 
-impl From<&LedgerEntry> for Belief {
+impl From<&LedgerEntry> for PeerState {
     fn from(entry: &LedgerEntry) -> Self {
         match (&entry.uid, entry.revision) {
             (Some(uid), Some(revision)) => Self::Seen(uid.clone(), revision),
@@ -97,7 +97,7 @@ pub(super) enum Phase {
 /// One key.
 #[derive(Debug)]
 pub(super) struct Slot {
-    pub(super) belief: Belief,
+    pub(super) peer_state: PeerState,
     pub(super) phase: Phase,
     /// Missing when the session began, and not resolved since.
     pub(super) due: bool,
@@ -118,9 +118,9 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    pub(super) fn new(belief: Belief) -> Self {
+    pub(super) fn new(peer_state: PeerState) -> Self {
         Self {
-            belief,
+            peer_state,
             phase: Phase::Idle,
             due: false,
             resumed: false,
@@ -136,7 +136,7 @@ impl Slot {
     /// Whether the edge holds nothing under this key and nothing is on its way.
     pub(super) fn is_of_no_use(&self) -> bool {
         let under_way = matches!(self.phase, Phase::Recording | Phase::InFlight { .. });
-        !under_way && !self.belief.holds() && self.holds == 0
+        !under_way && !self.peer_state.holds() && self.holds == 0
     }
 
     /// Whether this is the same version again, too early: until when it must wait.
@@ -150,7 +150,7 @@ impl Slot {
         match wanted {
             Wanted::Pending => Verdict::Wait,
             Wanted::StandIn | Wanted::Unreadable => Verdict::Settled,
-            Wanted::Gone if self.belief.holds() => Verdict::Send(Step::Delete(self.belief.clone())),
+            Wanted::Gone if self.peer_state.holds() => Verdict::Send(Step::Delete(self.peer_state.clone())),
             Wanted::Gone => Verdict::Forget,
             Wanted::Present(object, same_since) => self.judge_present(key, object, same_since),
         }
@@ -163,7 +163,7 @@ impl Slot {
         same_since: CloudRevision,
     ) -> Verdict {
         let wanted = &object.version;
-        if self.belief.uid() == Some(&wanted.uid) && self.belief.revision() >= Some(same_since) {
+        if self.peer_state.uid() == Some(&wanted.uid) && self.peer_state.revision() >= Some(same_since) {
             // A version that the edge reported itself is no reason to send it back: the edge would report it again. A
             // view that shows an older version lags behind the replica that served this edge before.
             return Verdict::Settled;
@@ -173,13 +173,13 @@ impl Slot {
         }
         // A new incarnation under an old name is a deletion and a creation, so that local watchers see both. The
         // kubelet's own Node is never deleted.
-        let stranger = self.belief.uid().is_some_and(|uid| *uid != wanted.uid);
+        let stranger = self.peer_state.uid().is_some_and(|uid| *uid != wanted.uid);
         let is_node = is_node(key);
         if stranger && !is_node {
-            return Verdict::Send(Step::Delete(self.belief.clone()));
+            return Verdict::Send(Step::Delete(self.peer_state.clone()));
         }
         // Secrets are always updates, for old edges (docs/reference/kubeedge.md#deliveries).
-        let update = self.belief.holds() || is_node || is_secret(key);
+        let update = self.peer_state.holds() || is_node || is_secret(key);
         let operation = if update { Operation::Update } else { Operation::Insert };
         Verdict::Send(Step::Put(object, operation))
     }
@@ -197,7 +197,7 @@ fn is_secret(key: &ObjectKey) -> bool {
     is_core(key, "secrets")
 }
 
-/// What all open scopes together want under a key.
+/// What all open subscriptions together want under a key.
 #[derive(Debug)]
 pub(super) enum Wanted {
     /// Not known yet.
@@ -205,7 +205,7 @@ pub(super) enum Wanted {
     /// Nothing.
     Gone,
     /// An object that cannot be read: the edge keeps what it holds, and catching up does not wait for it. Versions of
-    /// another epoch are not certain anyway ([`Belief::Unknown`]).
+    /// another epoch are not certain anyway ([`PeerState::Unknown`]).
     Unreadable,
     /// The empty object that the edge holds, instead of one that does not exist and that no pod needs.
     StandIn,
@@ -234,7 +234,7 @@ pub(super) enum Step {
     /// Store this object, by insert or update.
     Put(Arc<SharedObject>, Operation),
     /// Delete the object.
-    Delete(Belief),
+    Delete(PeerState),
 }
 
 impl Step {
@@ -249,18 +249,18 @@ impl Step {
     pub(super) fn uid(&self) -> Option<&Uid> {
         match self {
             Self::Put(object, _) => Some(&object.version.uid),
-            Self::Delete(belief) => belief.uid(),
+            Self::Delete(peer_state) => peer_state.uid(),
         }
     }
 
     /// What the edge holds after it has acknowledged.
-    pub(super) fn becomes(&self) -> Belief {
+    pub(super) fn becomes(&self) -> PeerState {
         match self {
             Self::Put(object, _) if object.body.len() > KEPT_LEN_MAX => {
-                Belief::SentVersion(object.version.clone())
+                PeerState::SentVersion(object.version.clone())
             }
-            Self::Put(object, _) => Belief::Sent(Arc::clone(object)),
-            Self::Delete(_) => Belief::Nothing,
+            Self::Put(object, _) => PeerState::Sent(Arc::clone(object)),
+            Self::Delete(_) => PeerState::Nothing,
         }
     }
 }

@@ -5,7 +5,7 @@ use super::carried::Load;
 use super::delivery::document;
 use super::recorder::{Recorder, Standing};
 use super::requests::Answer;
-use crate::ids::{Moment, ScopeId};
+use crate::ids::{Moment, SubscriptionId};
 use crate::message::{Content, Operation};
 use crate::session::kubeedge::{LedgerFull, Outgoing};
 use crate::session::{Lookup, NodeView, SessionError};
@@ -89,11 +89,11 @@ impl CloudSession {
         }
         let silence = now.since(self.last_heard);
         if silence >= self.config.silence {
-            let text = format!("nothing was heard from the edge for {} s", silence.as_secs());
+            let text = format!("nothing was received from the edge for {} s", silence.as_secs());
             return self.fail(&SessionError::Timeout(text));
         }
         if self.progress.deadline(self.config.silence).is_some_and(|due| due <= now) {
-            let text = format!("the edge has taken nothing for {} s", self.config.silence.as_secs());
+            let text = format!("the edge has accepted no data for {} s", self.config.silence.as_secs());
             return self.fail(&SessionError::Timeout(text));
         }
         while let Some(overdue) = self.flights.overdue(now) {
@@ -138,6 +138,6 @@ fn is_recorded(recorder: &mut Recorder, load: &Load, view: &impl NodeView) -> bo
 /// Makes the ledger name the object that a reply carries.
 fn named(recorder: &mut Recorder, load: &Load, view: &impl NodeView) -> Result<Standing, LedgerFull> {
     let known = recorder.ledger().get(&load.key).is_some();
-    let needed = known || !matches!(view.lookup(ScopeId::NODE, &load.key), Lookup::Unwanted(_));
+    let needed = known || !matches!(view.lookup(SubscriptionId::NODE, &load.key), Lookup::Unwanted(_));
     recorder.want_reply(&load.key, &load.kind, &load.uid, needed)
 }

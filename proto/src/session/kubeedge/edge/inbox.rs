@@ -50,7 +50,7 @@ impl Inbox {
         }
         if self.open.len() >= UNACKED_MAX {
             let text =
-                format!("more than {UNACKED_MAX} deliveries came without waiting for an acknowledgement");
+                format!("more than {UNACKED_MAX} deliveries arrived without waiting for an acknowledgement");
             return Err(SessionError::Protocol(text));
         }
         self.received += 1;

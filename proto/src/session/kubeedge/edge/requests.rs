@@ -129,9 +129,9 @@ fn is_same_query(one: &Message, other: &Message) -> bool {
         && one.content.is_null()
 }
 
-/// A stock edge acknowledges answers to its queries, inserts and updates, but not to patches, deletions, MetaServer's
-/// requests (docs/reference/kubeedge.md#store-operations) and messages of DeviceTwin, which handles its confirmations
-/// itself.
+/// A KubeEdge edge acknowledges answers to its queries, inserts and updates, but not to patches, deletions,
+/// MetaServer's requests (docs/reference/kubeedge.md#store-operations) and messages of DeviceTwin, which handles its
+/// confirmations itself.
 fn is_acknowledged(asked: &Message, answer: &Message) -> bool {
     matches!(asked.route.operation, Operation::Query | Operation::Insert | Operation::Update)
         && !matches!(asked.route.source, Source::MetaServer | Source::Twin)

@@ -28,8 +28,8 @@ fn answered(request: &Message, content: &str) -> Message {
     fit(request, answer.with_resource_version("7")).expect("an answer")
 }
 
-/// What the kubelet's code of a stock edge does with the answer to a change: it reads the object only when there is no
-/// error.
+/// What the kubelet's code of a KubeEdge edge does with the answer to a change: it reads the object only when there is
+/// no error.
 fn is_whole_failure(answer: &Message) -> bool {
     let value: serde_json::Value = answer.content.read().expect("JSON");
     let status = &value["Err"]["ErrStatus"];

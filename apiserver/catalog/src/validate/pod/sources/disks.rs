@@ -1,4 +1,4 @@
-//! Validation of disks on a storage network.
+//! Validation of network block devices.
 
 use std::sync::LazyLock;
 
@@ -12,7 +12,7 @@ static IQN: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(text).expect("the expression is right")
 });
 
-/// Checks a disk that is reached by iSCSI.
+/// Checks an iSCSI disk.
 pub(super) fn iscsi(source: &Field<'_, '_>, of: Of<'_>, errors: &mut Errors) {
     let (portal, initiator) = (source.child("targetPortal"), source.child("initiatorName"));
     portal.demand(errors);
@@ -43,10 +43,10 @@ pub(super) fn iscsi(source: &Field<'_, '_>, of: Of<'_>, errors: &mut Errors) {
     }
 }
 
-/// Longest name of a volume together with its portal, in bytes.
+/// Maximum length of a volume's name together with its portal in bytes.
 const PORTAL_LEN_MAX: usize = 64;
 
-/// The name of the volume and the portal make the name of an interface.
+/// The volume's name and the portal form an interface name, which has a maximum length.
 pub(in super::super) fn portal_length(
     name: &str,
     portal: &Field<'_, '_>,
@@ -77,7 +77,7 @@ fn initiator_name(field: &Field<'_, '_>, name: &str, unknown: &str, errors: &mut
     }
 }
 
-/// Checks a disk that is reached by Fibre Channel.
+/// Checks a Fibre Channel disk.
 pub(super) fn fibre_channel(source: &Field<'_, '_>, errors: &mut Errors) {
     let (names, ids, lun) = (source.child("targetWWNs"), source.child("wwids"), source.child("lun"));
     match (names.is_empty(), ids.is_empty()) {

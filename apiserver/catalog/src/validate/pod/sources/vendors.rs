@@ -1,4 +1,4 @@
-//! Validation of the sources of single vendors.
+//! Validation of vendor-specific sources.
 
 use super::super::super::names;
 use super::super::{Errors, Field};
@@ -36,7 +36,7 @@ pub(super) fn check(kind: &str, source: &Field<'_, '_>, of: Of<'_>, errors: &mut
     }
 }
 
-/// A reference to a Secret has a name; that of a persistent volume a namespace, too.
+/// A reference to a Secret needs a name, and in a persistent volume also a namespace.
 fn secret(source: &Field<'_, '_>, persistent: bool, errors: &mut Errors) {
     let secret = source.child("secretRef");
     if secret.is_set() {
@@ -78,7 +78,7 @@ fn quobyte(source: &Field<'_, '_>, errors: &mut Errors) {
     source.child("volume").demand(errors);
 }
 
-/// Options under the names of Kubernetes are the kubelet's.
+/// Option keys in the Kubernetes domains are reserved.
 fn flex(options: &Field<'_, '_>, errors: &mut Errors) {
     for (key, option) in options.entries() {
         let namespace = key.split_once('/').map_or(key, |(namespace, _)| namespace);

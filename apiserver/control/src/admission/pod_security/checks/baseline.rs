@@ -1,4 +1,4 @@
-//! Level Baseline: nothing that is known to lead out of a container.
+//! Level Baseline: forbids known ways to escape from a container.
 
 use std::collections::BTreeSet;
 
@@ -7,10 +7,10 @@ use serde_json::Value;
 use super::{Finding, Subject, forbidden, named, plural, quoted, setters};
 use crate::objects::{items, text};
 
-/// Annotations of the time before AppArmor had fields.
+/// Annotations that were used before AppArmor had fields.
 const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
 
-/// Capabilities that containers have by default.
+/// Capabilities that containers may add, which they have by default.
 const CAPABILITIES: [&str; 13] = [
     "AUDIT_WRITE",
     "CHOWN",
@@ -27,7 +27,7 @@ const CAPABILITIES: [&str; 13] = [
     "SYS_CHROOT",
 ];
 
-/// Sysctls that do no harm to others, by the minor version since which they are known not to.
+/// Safe sysctls, with the minor version since which they are allowed.
 const SYSCTLS: [(u32, &str); 12] = [
     (0, "kernel.shm_rmid_forced"),
     (0, "net.ipv4.ip_local_port_range"),
@@ -43,7 +43,7 @@ const SYSCTLS: [(u32, &str); 12] = [
     (32, "net.ipv4.tcp_wmem"),
 ];
 
-/// SELinux types of containers, by the minor version since which they are allowed.
+/// SELinux types of containers, with the minor version since which they are allowed.
 const SE_LINUX_TYPES: [(u32, &str); 5] = [
     (0, ""),
     (0, "container_t"),
@@ -226,7 +226,7 @@ pub(super) fn seccomp(subject: Subject<'_>, minor: u32) -> Option<Finding> {
     Some(Finding::new("seccompProfile", detail))
 }
 
-/// Before profiles had fields.
+/// Checks the annotations that were used before profiles had fields.
 fn seccomp_annotations(subject: Subject<'_>) -> Option<Finding> {
     let allowed = |value: &str| {
         matches!(value, "runtime/default" | "docker/default") || value.starts_with("localhost/")

@@ -1,4 +1,4 @@
-//! Level Restricted: what hardened pods say of themselves.
+//! Level Restricted: the settings that hardened pods must have.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::{Finding, Subject, forbidden, named, plural, quoted, setters};
 use crate::objects::{items, text};
 
-/// Volumes that show a pod nothing of its node.
+/// Allowed volumes: they do not expose the node to the pod.
 const VOLUMES: [&str; 9] = [
     "configMap",
     "csi",
@@ -20,7 +20,7 @@ const VOLUMES: [&str; 9] = [
     "secret",
 ];
 
-/// Other volumes, as a finding names them.
+/// Forbidden volumes, as a finding names them.
 const RESTRICTED_VOLUMES: [&str; 21] = [
     "hostPath",
     "gcePersistentDisk",
@@ -45,7 +45,7 @@ const RESTRICTED_VOLUMES: [&str; 21] = [
     "storageos",
 ];
 
-/// Minor version since which pods of other operating systems are left out.
+/// Minor version since which Windows pods are exempt.
 const WINDOWS: u32 = 25;
 
 /// Minor version since which a user namespace makes root harmless.

@@ -1,0 +1,381 @@
+//! Drives one session of dialect `kubeedge` and its link: receives and sends documents, and passes deliveries to the
+//! store.
+//!
+//! A cloud of this dialect does not compare its objects with those of this edge, and never reports that all were sent.
+//! The store counts as complete when the cloud has sent no delivery for a while ([`QUIET`]). Until then lists may be
+//! incomplete.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use futures::stream::{FuturesUnordered, StreamExt as _};
+use tokio::time::Instant;
+use tombolo_apicore::store::Store as _;
+use tombolo_link::{Clock, DocumentEvent, DocumentLink, Transport};
+use tombolo_proto::frame::{ApiReply, ApiRequest, Change, Goodbye, GoodbyeReason, ReplyBody, RequestBody};
+use tombolo_proto::ids::{CloudRevision, Epoch, NodeId, RequestId, SubscriptionId, Uid};
+use tombolo_proto::message::{Content, Message, Operation, StatusError};
+use tombolo_proto::references;
+use tombolo_proto::session::EdgeEvent;
+use tombolo_proto::session::kubeedge::{Down, EdgeConfig, EdgeSession, path_of};
+use tombolo_runtime::Drain;
+use tombolo_runtime::time::{sleep_until, unix_millis};
+use tracing::{debug, info, warn};
+
+use super::apply::{Applier, Outcome, Work};
+use super::calls::{self, Form};
+use super::client::{Achieved, ClientParts, Ended};
+use super::lease::{LeaseKeeper, LeaseStep};
+use super::{CallError, Command};
+use crate::store::{Delivery, Store, Welcome};
+
+/// Time to send the last documents of a session that this side ends.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Time without a delivery after which the store counts as complete: twice the period in which a KubeEdge cloud checks
+/// what it has sent (docs/reference/kubeedge.md#sync-controller).
+const QUIET: Duration = Duration::from_secs(10);
+
+/// Timeout of the agent's own requests, as of a KubeEdge edge (docs/reference/kubeedge.md#edgecore-settings).
+const QUESTION_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The history to which revisions of this dialect belong. Its clouds do not name one.
+const HISTORY: &str = "kubeedge";
+
+type Answer = super::Asker;
+
+/// The receiver of a reply.
+enum Waiting {
+    Message(Answer),
+    Call(Form, Answer),
+    Lease,
+    /// The driver itself, which requested an object that a pod refers to.
+    Reference,
+}
+
+/// One session and its link.
+pub(super) struct KubeEdgeDriver {
+    node: NodeId,
+    link: Option<DocumentLink>,
+    session: EdgeSession,
+    clock: Clock,
+    store: Store,
+    applier: Applier,
+    /// Objects of replies that are being written to disk.
+    storing: FuturesUnordered<BoxFuture<'static, (RequestId, Message)>>,
+    /// Bounded by the session, which takes a bounded number of requests.
+    waiting: HashMap<RequestId, Waiting>,
+    lease: LeaseKeeper,
+    epoch: Epoch,
+    revision: CloudRevision,
+    /// When the store counts as complete; `None` once it does.
+    complete_at: Option<Instant>,
+    /// The cloud has sent a document, so it has accepted this node.
+    heard: bool,
+    achieved: Achieved,
+    goodbye: Option<Goodbye>,
+}
+
+impl KubeEdgeDriver {
+    pub(super) fn start(parts: &ClientParts, link: DocumentLink) -> Result<Self, String> {
+        let standing = parts.store.standing().map_err(|error| error.to_string())?;
+        let clock = Clock::start();
+        let config = EdgeConfig::new(parts.node.clone(), unix_millis(), rand::random());
+        let cluster = Uid::parse(HISTORY).map_err(|error| error.to_string())?;
+        let epoch = Epoch { cluster, generation: 0 };
+        let mut applier = Applier::new(parts.store.clone());
+        let resumed = standing.epoch.as_ref() == Some(&epoch);
+        applier.push(Work::Welcome(Welcome { epoch: epoch.clone(), resumed, trim_version: 0 }));
+        let mut session = EdgeSession::new(config, clock.now());
+        session.learn(Arc::clone(&parts.kinds.discovered.borrow()));
+        let driver = Self {
+            node: parts.node.clone(),
+            session,
+            link: Some(link),
+            clock,
+            store: parts.store.clone(),
+            applier,
+            storing: FuturesUnordered::new(),
+            waiting: HashMap::new(),
+            lease: LeaseKeeper::new(parts.node.clone()),
+            epoch,
+            revision: CloudRevision::default(),
+            complete_at: Some(Instant::now() + QUIET),
+            heard: false,
+            achieved: Achieved::begin(),
+            goodbye: None,
+        };
+        info!(dialect = "kubeedge", "connected to the cloud");
+        parts.connected(Some(Transport::WebSocket));
+        Ok(driver)
+    }
+
+    /// Runs until the session or the link ends; returns why.
+    pub(super) async fn run(&mut self, parts: &mut ClientParts, drain: &Drain) -> Result<(), String> {
+        loop {
+            self.take_events(parts);
+            let link = self.link.as_mut().ok_or("the link is gone")?;
+            let now = self.clock.now();
+            while link.can_send()
+                && let Some(document) = self.session.poll_transmit(now)
+            {
+                link.send(document).map_err(|error| error.to_string())?;
+            }
+            if self.session.is_closed() {
+                return Ok(());
+            }
+            let timeout = self.session.next_timeout().map(|moment| self.clock.instant(moment));
+            tokio::select! {
+                event = link.next() => self.handle(parts, event)?,
+                () = sleep_until(timeout) => self.session.handle_timeout(self.clock.now()),
+                () = sleep_until(self.complete_at) => self.complete(),
+                outcome = self.applier.applied() => self.finish_applying(outcome?),
+                Some((id, reply)) = self.storing.next(), if !self.storing.is_empty() => self.answer(parts, id, reply),
+                Some(command) = parts.commands.recv() => self.command(parts, command),
+                Ok(()) = parts.kinds.discovered.changed() => self.learn(parts),
+                Ok(()) = parts.identity.changed() => self.leave("the node's certificate was renewed"),
+                () = drain.started() => self.leave("edgecore stops"),
+            }
+        }
+    }
+
+    fn handle(&mut self, parts: &ClientParts, event: DocumentEvent) -> Result<(), String> {
+        match event {
+            DocumentEvent::Document(document) => {
+                self.heard = true;
+                if let Err(error) = self.session.handle_document(self.clock.now(), &document) {
+                    warn!(%error, "the cloud broke the protocol");
+                }
+                if self.session.take_unknown_kind() {
+                    parts.kinds.ask();
+                }
+                Ok(())
+            }
+            DocumentEvent::Heard | DocumentEvent::Transmitted(_) => Ok(()),
+            DocumentEvent::Closed(error) => Err(error.to_string()),
+        }
+    }
+
+    /// Takes newer kinds of the cluster from the local API's discovery.
+    fn learn(&mut self, parts: &mut ClientParts) {
+        self.session.learn(Arc::clone(&parts.kinds.discovered.borrow_and_update()));
+    }
+
+    fn command(&mut self, parts: &ClientParts, command: Command) {
+        match command {
+            Command::RenewLease(micros) => {
+                if let Some(question) = self.lease.renew(micros) {
+                    self.ask_about_lease(parts, question);
+                }
+            }
+            Command::Request { body: RequestBody::Message(message), timeout, reply, .. } => {
+                self.ask(*message, timeout, Waiting::Message(reply));
+            }
+            Command::Request { caller_token: Some(_), reply, .. } => {
+                let text = "the cloud speaks dialect kubeedge, in which only the node can send requests: use \
+                            the operator's kubeconfig of this node, or a cloud that speaks dialect tombolo";
+                let error = StatusError::new(501, "NotImplemented", text);
+                reply.send(Ok(ReplyBody::Api(ApiReply::refusal(&error))));
+            }
+            Command::Request { body: RequestBody::Api(call), timeout, reply, .. } => {
+                self.call(&call, timeout, reply);
+            }
+        }
+    }
+
+    fn call(&mut self, call: &ApiRequest, timeout: Duration, reply: Answer) {
+        let message = match calls::message_of(call, &self.node) {
+            Ok(message) => message,
+            Err(error) => {
+                reply.send(Ok(ReplyBody::Api(ApiReply::refusal(&error))));
+                return;
+            }
+        };
+        let form = Form::of(&message);
+        if form.is_answered() {
+            self.ask(message, timeout.min(form.patience()), Waiting::Call(form, reply));
+        } else {
+            self.report(form, message, reply);
+        }
+    }
+
+    fn ask(&mut self, message: Message, timeout: Duration, waiting: Waiting) -> bool {
+        match self.session.request(self.clock.now(), timeout, message) {
+            Ok(id) => {
+                self.waiting.insert(id, waiting);
+                true
+            }
+            Err(error) => {
+                if let Waiting::Message(reply) | Waiting::Call(_, reply) = waiting {
+                    reply.send(Err(CallError::Refused(error.to_string())));
+                }
+                false
+            }
+        }
+    }
+
+    /// The cloud does not answer such a message: the object of the call is returned as the answer.
+    fn report(&mut self, form: Form, message: Message, reply: Answer) {
+        let answer = calls::answer(self.session.kinds(), form, &message);
+        let sent = self.session.report(self.clock.now(), message);
+        let sent = sent.map(|()| ReplyBody::Api(answer));
+        reply.send(sent.map_err(|error| CallError::Refused(error.to_string())));
+    }
+
+    fn ask_about_lease(&mut self, parts: &ClientParts, question: Message) {
+        if !self.ask(question, QUESTION_TIMEOUT, Waiting::Lease) {
+            self.lease_answered(parts, None);
+        }
+    }
+
+    fn lease_answered(&mut self, parts: &ClientParts, reply: Option<&Message>) {
+        match self.lease.answered(reply) {
+            Some(LeaseStep::Ask(question)) => self.ask_about_lease(parts, *question),
+            Some(LeaseStep::Ended(micros, code)) => {
+                parts.state.send_modify(|state| state.lease = Some((micros, code)));
+                if let Some(question) = self.lease.waiting() {
+                    self.ask_about_lease(parts, question);
+                }
+            }
+            None => {}
+        }
+    }
+
+    fn take_events(&mut self, parts: &ClientParts) {
+        while let Some(event) = self.session.poll_event() {
+            match event {
+                EdgeEvent::Deliver { lane, seq, subscription, change } => {
+                    parts.metrics.deliveries.inc();
+                    if self.complete_at.is_some() {
+                        self.complete_at = Some(Instant::now() + QUIET);
+                    }
+                    self.consider(&change);
+                    self.applier.push(Work::Deliver { lane, seq, subscription: Some(subscription), change });
+                }
+                EdgeEvent::Reply(reply) => {
+                    let ReplyBody::Message(message) = reply.body else { continue };
+                    self.store_reply(parts, reply.id, *message);
+                }
+                EdgeEvent::RequestTimedOut(id) => match self.waiting.remove(&id) {
+                    Some(Waiting::Message(reply) | Waiting::Call(_, reply)) => {
+                        reply.send(Err(CallError::TimedOut));
+                    }
+                    Some(Waiting::Lease) => self.lease_answered(parts, None),
+                    Some(Waiting::Reference) | None => {}
+                },
+                EdgeEvent::Closed(goodbye) => self.goodbye = Some(goodbye),
+                // Only sessions of dialect `tombolo` have these events.
+                EdgeEvent::Welcomed { .. }
+                | EdgeEvent::CaughtUp { .. }
+                | EdgeEvent::LeaseRenewed { .. }
+                | EdgeEvent::Attested(_)
+                | EdgeEvent::RoundTrip(_)
+                | EdgeEvent::SubscriptionClosed { .. } => {}
+            }
+        }
+    }
+
+    /// Records the newest revision, and requests objects that a pod refers to and the store lacks.
+    fn consider(&mut self, change: &Change) {
+        let Change::Upsert(object) = change else { return };
+        self.revision = self.revision.max(object.version.revision);
+        if &*object.key.resource().name != "pods" {
+            return;
+        }
+        let pod = serde_json::from_slice(&object.body).unwrap_or_default();
+        for key in references::of_pod(object.key.namespace(), &pod) {
+            if !matches!(self.store.get(&key), Ok(Some(_)))
+                && let Some(path) = path_of(&key)
+            {
+                debug!(%key, "requesting an object that a pod refers to");
+                let question = calls::message(Operation::Query, path, Content::null());
+                self.ask(question, QUESTION_TIMEOUT, Waiting::Reference);
+            }
+        }
+    }
+
+    /// Stores an object in a reply before the reply is passed on, because the cloud counts the object as delivered.
+    fn store_reply(&mut self, parts: &ClientParts, id: RequestId, reply: Message) {
+        let Some(change) = Down::carried(&reply) else { return self.answer(parts, id, reply) };
+        let store = self.store.clone();
+        self.storing.push(Box::pin(async move {
+            let delivery = Delivery { subscription: SubscriptionId::NODE, change };
+            match store.apply(vec![delivery]).await.map(|results| results.into_iter().next()) {
+                Ok(None | Some(Ok(()))) => {}
+                Ok(Some(Err(refused))) => {
+                    warn!(reason = %refused.message, "cannot store the object of an answer");
+                }
+                Err(error) => warn!(%error, "cannot store the object of an answer"),
+            }
+            (id, reply)
+        }));
+    }
+
+    fn answer(&mut self, parts: &ClientParts, id: RequestId, reply: Message) {
+        match self.waiting.remove(&id) {
+            // The caller may have given up.
+            Some(Waiting::Message(answer)) => {
+                answer.send(Ok(ReplyBody::Message(Box::new(reply))));
+            }
+            Some(Waiting::Call(form, answer)) => {
+                answer.send(Ok(ReplyBody::Api(calls::answer(self.session.kinds(), form, &reply))));
+            }
+            Some(Waiting::Lease) => self.lease_answered(parts, Some(&reply)),
+            Some(Waiting::Reference) if reply.route.operation == Operation::Error => {
+                let why = reply.content.as_text().unwrap_or_default().into_owned();
+                debug!(
+                    resource = %reply.route.resource.to_wire(), why,
+                    "the cloud does not return an object that a pod refers to"
+                );
+            }
+            Some(Waiting::Reference) | None => {}
+        }
+        self.session.reply_stored(self.clock.now(), id);
+    }
+
+    /// Marks the store as complete, since the cloud has sent nothing for a while.
+    fn complete(&mut self) {
+        self.complete_at = None;
+        let (epoch, revision) = (self.epoch.clone(), self.revision);
+        self.applier.push(Work::CaughtUp { subscription: SubscriptionId::NODE, epoch, revision });
+    }
+
+    fn finish_applying(&mut self, outcome: Outcome) {
+        self.achieved.note(outcome.stored);
+        let now = self.clock.now();
+        for refusal in &outcome.refused {
+            self.session.refused(now, refusal);
+        }
+        for (_, seq) in outcome.committed {
+            self.session.committed(now, seq);
+        }
+    }
+
+    fn leave(&mut self, message: &str) {
+        let (reason, retry_after) = (GoodbyeReason::Draining, Duration::ZERO);
+        self.session.say_goodbye(Goodbye { reason, message: message.to_owned(), retry_after });
+    }
+
+    /// Waits for the store, fails pending requests, and closes the link.
+    pub(super) async fn finish(mut self, result: Result<(), String>) -> Ended {
+        self.applier.settle().await;
+        // An object of an answer must not overwrite what a later session stores.
+        while self.storing.next().await.is_some() {}
+        for (_, waiting) in self.waiting.drain() {
+            if let Waiting::Message(reply) | Waiting::Call(_, reply) = waiting {
+                reply.send(Err(CallError::Lost));
+            }
+        }
+        if let Some(link) = self.link.take() {
+            link.close(CLOSE_TIMEOUT).await;
+        }
+        while let Some(event) = self.session.poll_event() {
+            if let EdgeEvent::Closed(goodbye) = event {
+                self.goodbye = Some(goodbye);
+            }
+        }
+        Ended::of(self.goodbye, result, self.heard, self.achieved)
+    }
+}
