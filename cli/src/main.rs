@@ -8,18 +8,18 @@ use tombolo_runtime::telemetry;
 
 #[derive(Parser)]
 #[command(name = "tombolo", version, about = "A cloud/edge message hub for Kubernetes")]
-struct Arguments {
+struct CommandLine {
     /// Log filter for standard error, for example `info` or `tombolo_cloud=debug`.
     // The Kubernetes client logs every 5xx as an error, including those that are expected and retried.
     #[arg(long, global = true, default_value = "warn,kube_client::client::builder=off", env = "TOMBOLO_LOG")]
     log: String,
 
     #[command(subcommand)]
-    command: Command,
+    command: TomboloCommand,
 }
 
 #[derive(Subcommand)]
-enum Command {
+enum TomboloCommand {
     /// Run an API server, cloudcore and edge agents on this machine.
     Up(up::UpOptions),
     /// Run the Kubernetes API server alone, for a cloudcore without a cluster.
@@ -42,7 +42,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = CommandLine::parse();
     if let Err(error) = telemetry::init(telemetry::Format::Text, &arguments.log) {
         eprintln!("error: --log: {error}");
         return ExitCode::from(64);
@@ -57,15 +57,15 @@ fn main() -> ExitCode {
     };
     let outcome = runtime.block_on(async {
         match arguments.command {
-            Command::Up(options) => up::run(&options).await,
-            Command::Apiserver(options) => apiserver::run(&options).await,
-            Command::Token(options) => token::token(&options).await,
-            Command::Revoke(options) => token::revoke(&options).await,
-            Command::Nodes(options) => operate::nodes(&options).await,
-            Command::Doctor(options) => doctor::run(&options).await,
-            Command::Swarm(options) => swarm::run(&options).await,
-            Command::Replay(options) => return replay(&options).await,
-            Command::Component(options) => component::run(&options),
+            TomboloCommand::Up(options) => up::run(&options).await,
+            TomboloCommand::Apiserver(options) => apiserver::run(&options).await,
+            TomboloCommand::Token(options) => token::token(&options).await,
+            TomboloCommand::Revoke(options) => token::revoke(&options).await,
+            TomboloCommand::Nodes(options) => operate::nodes(&options).await,
+            TomboloCommand::Doctor(options) => doctor::run(&options).await,
+            TomboloCommand::Swarm(options) => swarm::run(&options).await,
+            TomboloCommand::Replay(options) => return replay(&options).await,
+            TomboloCommand::Component(options) => component::run(&options),
         }
         .map(|()| ExitCode::SUCCESS)
         .map_err(|error| (error, ExitCode::FAILURE))

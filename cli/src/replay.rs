@@ -15,7 +15,7 @@ use clap::{Args, ValueEnum};
 use tombolo_replay::{Difference, Summary, Transcript, play_cloud, with_api_lines};
 
 pub use edge_side::{Run, play_edge};
-pub use target::Target;
+pub use target::ReplayTarget;
 
 /// Maximum size of a transcript, in bytes.
 const FILE_LEN_MAX: u64 = 1024 * 1024 * 1024;
@@ -90,9 +90,9 @@ pub async fn run(options: &ReplayOptions) -> Result<Verdict> {
         Side::Edge => {
             let target = match (&options.cloud, &options.join, &options.kubeconfig) {
                 (Some(cloud), Some(join), Some(kubeconfig)) => {
-                    Target::given(cloud, options.quic.as_deref(), join, kubeconfig).await?
+                    ReplayTarget::given(cloud, options.quic.as_deref(), join, kubeconfig).await?
                 }
-                _ => Target::start().await?,
+                _ => ReplayTarget::start().await?,
             };
             let played = play_edge(&with_api_lines(&transcript), &target).await;
             target.stop().await;

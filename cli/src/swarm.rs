@@ -108,7 +108,7 @@ pub async fn run(options: &SwarmOptions) -> Result<()> {
     let loaded = meter.at_rest().await?;
     figures.add_memory_each("memory per node's objects", bare, loaded, options.nodes);
     let fleet = Fleet::enroll(options, &cluster.join_token().await?).await?;
-    let mut run = Run { options, meter, cluster, fleet, figures };
+    let mut run = SwarmRun { options, meter, cluster, fleet, figures };
     run.warm_up().await.context("the first connections")?;
     let unconnected = run.meter.at_rest().await?;
     run.connect().await.context("connecting")?;
@@ -154,7 +154,7 @@ impl Meter {
     }
 }
 
-struct Run<'a> {
+struct SwarmRun<'a> {
     options: &'a SwarmOptions,
     meter: Meter,
     cluster: Cluster,
@@ -162,7 +162,7 @@ struct Run<'a> {
     figures: Figures,
 }
 
-impl Run<'_> {
+impl SwarmRun<'_> {
     fn progress(&self, text: &str) {
         eprintln!("swarm: {text}");
     }

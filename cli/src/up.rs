@@ -18,7 +18,7 @@ use tombolo_runtime::{Drain, Trigger, drain};
 use crate::manifest::{self, Document};
 use crate::transport::TransportOption;
 use controllers::Binaries;
-use parts::Parts;
+use parts::RunningParts;
 use system::System;
 use table::Table;
 
@@ -108,7 +108,7 @@ async fn serve(
     trigger: &Trigger,
     drain: &Drain,
 ) -> Result<()> {
-    let mut parts = Parts::new();
+    let mut parts = RunningParts::new();
     let started = tokio::select! {
         system = System::start(options, binaries, drain, &mut parts) => system,
         () = drain.started() => Err(anyhow!("stopped during startup")),

@@ -25,7 +25,7 @@ use crate::bootstrap::identities::{self, Identities};
 use crate::bootstrap::{self, Bootstrap, BootstrapError, NewToken, TokenStoreError};
 use crate::config::{Config, WatchEvents};
 use crate::edgecontroller::{DownstreamController, INPUTS_MAX, Index, Input, NodeObjectCache, Upstream};
-use crate::epoch::{CHECK_INTERVAL, EpochError, EpochKeeper, Outcome, Testimony};
+use crate::epoch::{CHECK_INTERVAL, ClaimOutcome, EpochError, EpochKeeper, Testimony};
 use crate::gate::{Gate, sweep};
 use crate::grids;
 use crate::hub::{ClusterLedgers, Hub, Ledgers, Registry, Subscriptions};
@@ -144,10 +144,10 @@ pub struct Bound {
 }
 
 struct Sockets {
-    server: server::Bound,
+    server: server::BoundListeners,
     join: TcpListener,
     join_addr: SocketAddr,
-    admin: Option<admin::Bound>,
+    admin: Option<admin::AdminListener>,
 }
 
 /// State that operators can observe.
@@ -230,7 +230,7 @@ impl Bound {
     /// Address of the admin endpoints.
     #[must_use]
     pub fn admin_addr(&self) -> Option<SocketAddr> {
-        self.sockets.admin.as_ref().map(admin::Bound::local_addr)
+        self.sockets.admin.as_ref().map(admin::AdminListener::local_addr)
     }
 
     /// Makes a join token.
@@ -419,13 +419,13 @@ async fn keep_epoch(
         match keeper.check(&hub.down, asked.claim).await {
             Ok(false) => {
                 hub.testimony.publish(keeper.reach());
-                asked.answer(Outcome::Holds);
+                asked.answer(ClaimOutcome::Holds);
             }
             Ok(true) => {
                 hub.metrics.epochs.inc();
                 running.stop().await;
                 begin_epoch(&hub, &keeper).await;
-                asked.answer(Outcome::Restored);
+                asked.answer(ClaimOutcome::Restored);
                 running = start();
             }
             Err(error) => {

@@ -25,7 +25,7 @@ use crate::kube::{Answer, ApiCall, CallError, Caller, Kube, RawObject, path_of};
 use crate::patience::Trouble;
 use crate::reach::Reach;
 use record::Look;
-pub(crate) use testimony::{Outcome, Testimony, Verdict};
+pub(crate) use testimony::{AttestationCheck, ClaimOutcome, Testimony};
 use witness::Witness;
 
 /// Name of the ConfigMap that stores the generation.

@@ -20,30 +20,30 @@ pub struct Label {
 
 /// The kind of memory that was refused to a node, and the bound that was reached.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Refusal {
+struct RefusalLabels {
     kind: &'static str,
     bound: &'static str,
 }
 
 /// Counters of memory refused to nodes. Clones share the same counters.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Refusals(Family<Refusal, Counter>);
+pub(crate) struct Refusals(Family<RefusalLabels, Counter>);
 
 impl Refusals {
     /// Counts a refusal of `bytes` because the node's share, or the budget of all nodes, is used up.
     pub(crate) fn count(&self, kind: &'static str, share: &Share, bytes: usize) {
         let bound = if share.room() < bytes { "node" } else { "all" };
-        self.0.get_or_create(&Refusal { kind, bound }).inc();
+        self.0.get_or_create(&RefusalLabels { kind, bound }).inc();
     }
 
     /// Counts an item that exceeds the maximum length.
     pub(crate) fn too_long(&self, kind: &'static str) {
-        self.0.get_or_create(&Refusal { kind, bound: "length" }).inc();
+        self.0.get_or_create(&RefusalLabels { kind, bound: "length" }).inc();
     }
 
     #[cfg(test)]
     pub(crate) fn get(&self, kind: &'static str, bound: &'static str) -> u64 {
-        self.0.get_or_create(&Refusal { kind, bound }).get()
+        self.0.get_or_create(&RefusalLabels { kind, bound }).get()
     }
 }
 

@@ -42,7 +42,7 @@ const FINISH_LIMIT: Duration = Duration::from_secs(10);
 
 /// The protocol that a node uses. A transcript has one dialect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Way {
+enum NodeProtocol {
     KubeEdge,
     Tombolo(Transport),
 }
@@ -51,7 +51,7 @@ enum Way {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Who {
     node: NodeId,
-    way: Way,
+    way: NodeProtocol,
 }
 
 /// One recorded message.
@@ -138,15 +138,15 @@ impl Recorder {
 
     /// The recorder of a KubeEdge edge's connection.
     pub(crate) fn kubeedge(self: &Arc<Self>, node: &NodeId) -> Arc<Connection> {
-        self.connection(node, Way::KubeEdge)
+        self.connection(node, NodeProtocol::KubeEdge)
     }
 
     /// The recorder of a connection of a Tombolo edge.
     pub(crate) fn own(self: &Arc<Self>, node: &NodeId, transport: Transport) -> Arc<Connection> {
-        self.connection(node, Way::Tombolo(transport))
+        self.connection(node, NodeProtocol::Tombolo(transport))
     }
 
-    fn connection(self: &Arc<Self>, node: &NodeId, way: Way) -> Arc<Connection> {
+    fn connection(self: &Arc<Self>, node: &NodeId, way: NodeProtocol) -> Arc<Connection> {
         let number = self.connections.fetch_add(1, Ordering::Relaxed) + 1;
         let who = Arc::new(Who { node: node.clone(), way });
         Arc::new(Connection { recorder: Arc::clone(self), who, number })

@@ -59,13 +59,13 @@ pub(crate) fn start(kube: &Kube, hub: &Arc<Hub>, events: WatchEvents) -> Watches
             Kind::ConfigMap => events.config_map,
             Kind::Secret => events.secret,
         };
-        let work = follow(kube.clone(), Arc::clone(hub), Order { kind, after, listed, waiting });
+        let work = follow(kube.clone(), Arc::clone(hub), WatchSetup { kind, after, listed, waiting });
         hub.tasks.spawn_isolated(format!("watch of {}s", kind.name()), work)
     };
     Watches(plan.into_iter().map(spawn).collect())
 }
 
-struct Order {
+struct WatchSetup {
     kind: Kind,
     /// Becomes true when this watch may start.
     after: channel::Receiver<bool>,
@@ -76,10 +76,10 @@ struct Order {
     waiting: Option<NonZeroU32>,
 }
 
-async fn follow(kube: Kube, hub: Arc<Hub>, mut order: Order) {
-    let kind = order.kind;
+async fn follow(kube: Kube, hub: Arc<Hub>, mut setup: WatchSetup) {
+    let kind = setup.kind;
     // An error means that the earlier watch has ended, and with it the whole set.
-    if order.after.wait_for(|ready| *ready).await.is_err() {
+    if setup.after.wait_for(|ready| *ready).await.is_err() {
         return;
     }
     let mut spec = WatchSpec::all(kind.resource());
@@ -92,7 +92,7 @@ async fn follow(kube: Kube, hub: Arc<Hub>, mut order: Order) {
     }
     let into = |event: ObjectEvent| {
         if matches!(event, ObjectEvent::RelistEnd) {
-            order.listed.send_replace(true);
+            setup.listed.send_replace(true);
         }
         Input::Watched(kind, event, None)
     };
@@ -101,7 +101,7 @@ async fn follow(kube: Kube, hub: Arc<Hub>, mut order: Order) {
         hub.metrics.watch_failures.get_or_create(&Label { kind: kind.name() }).inc();
         tracing::warn!(kind = kind.name(), %error, "watch failed; trying again");
     };
-    let Some(waiting) = order.waiting else {
+    let Some(waiting) = setup.waiting else {
         return watch(kube, spec, hub.inputs.clone(), into, failed).await;
     };
     let places = usize::try_from(waiting.get()).unwrap_or(usize::MAX).min(INPUTS_MAX);

@@ -80,19 +80,19 @@ pub struct App;
 /// An agent that is ready to run: store open, listeners bound, kubeconfig written.
 pub struct Bound {
     config: Config,
-    line: Line,
+    line: CloudConnection,
     store: Store,
     subscriptions: Subscriptions,
     local: LocalApi,
     network: Network,
-    admin: Option<admin::Bound>,
+    admin: Option<admin::AdminListener>,
     hub: HubHandle,
     address: NodeAddress,
     clock: WallClock,
 }
 
 /// The parts of the connection to the cloud.
-struct Line {
+struct CloudConnection {
     identity: Identity,
     dialer: Box<dyn Dial>,
     client: ClientEnds,
@@ -129,7 +129,7 @@ impl App {
         let client = ClientEnds { commands, state };
         let store = opened.store;
         let clock = WallClock::system();
-        let line = Line { identity, dialer, client };
+        let line = CloudConnection { identity, dialer, client };
         let network = Network { wrapper, dns, queue: config.wrapper.watch_queue };
         let address = NodeAddress::find(&config).await;
         Ok(Bound { config, line, store, subscriptions, local, network, admin, hub, address, clock })
@@ -188,7 +188,7 @@ impl Bound {
     /// Address of the admin endpoints, when they are on.
     #[must_use]
     pub fn admin_addr(&self) -> Option<SocketAddr> {
-        self.admin.as_ref().map(admin::Bound::local_addr)
+        self.admin.as_ref().map(admin::AdminListener::local_addr)
     }
 
     /// The kubeconfig of the local API, as written to the data folder.
@@ -308,7 +308,7 @@ impl Bound {
     }
 }
 
-impl Line {
+impl CloudConnection {
     fn spawn(
         self,
         tasks: &Tasks,

@@ -47,11 +47,11 @@ struct Arguments {
     #[arg(long, global = true, default_value = CONFIG_FILE)]
     config: PathBuf,
     #[command(subcommand)]
-    command: Option<Command>,
+    command: Option<EdgecoreCommand>,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum EdgecoreCommand {
     /// Get this node's certificate with a join token
     Join(JoinArguments),
     /// Print the kubeconfig of the local API
@@ -115,12 +115,12 @@ pub fn main() -> ExitCode {
 async fn execute(arguments: Arguments) -> anyhow::Result<()> {
     match arguments.command {
         None => run(&arguments.config).await,
-        Some(Command::Join(options)) => join_cloud(&arguments.config, options).await,
-        Some(Command::Kubeconfig) => print(&kubeconfig(&Config::load(&arguments.config)?)?),
-        Some(Command::KubeletConfig(options)) => {
+        Some(EdgecoreCommand::Join(options)) => join_cloud(&arguments.config, options).await,
+        Some(EdgecoreCommand::Kubeconfig) => print(&kubeconfig(&Config::load(&arguments.config)?)?),
+        Some(EdgecoreCommand::KubeletConfig(options)) => {
             print(&kubelet_config(&Config::load(&arguments.config)?, &options)?)
         }
-        Some(Command::Status) => print(&status(&Config::load(&arguments.config)?)?),
+        Some(EdgecoreCommand::Status) => print(&status(&Config::load(&arguments.config)?)?),
     }
 }
 
@@ -302,7 +302,7 @@ mod tests {
     fn join_arguments(words: &[&str]) -> JoinArguments {
         let words = ["edgecore", "join"].iter().chain(words);
         match Arguments::try_parse_from(words).unwrap().command {
-            Some(Command::Join(options)) => options,
+            Some(EdgecoreCommand::Join(options)) => options,
             other => panic!("{other:?}"),
         }
     }

@@ -115,7 +115,7 @@ impl Dns {
         metrics: Arc<DnsMetrics>,
         stop: &CancellationToken,
     ) {
-        let known = Arc::<RwLock<Known>>::default();
+        let known = Arc::<RwLock<ServedZone>>::default();
         let (source, own) = (Arc::clone(&parts.source), self.address.ip());
         let clients = Clients::new(parts.machine.clone(), own, self.settings.clients.clone());
         let follower = follow::Follower::new(parts, Arc::clone(&known));
@@ -153,7 +153,7 @@ impl Dns {
 
 /// The data for answers.
 #[derive(Debug, Default)]
-struct Known {
+struct ServedZone {
     zone: Zone,
     /// Serial of the SOA record: the time of the last change of the zone in seconds since 1970, as in CoreDNS.
     serial: u32,

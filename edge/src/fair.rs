@@ -17,14 +17,14 @@ pub(crate) struct Fair<O, K, V> {
     weight: usize,
     /// Counts uses; their numbers order an owner's claims.
     uses: u64,
-    entries: HashMap<K, Entry<O, V>>,
+    entries: HashMap<K, FairEntry<O, V>>,
     /// Owners with at least one claim.
     owners: HashMap<O, Owned<K>>,
     by_weight: BTreeSet<(usize, O)>,
 }
 
 #[derive(Debug)]
-struct Entry<O, V> {
+struct FairEntry<O, V> {
     weight: usize,
     /// Its owners in sorted order, each with its last use. The weight of claims bounds their number.
     claims: Vec<(O, u64)>,
@@ -75,7 +75,7 @@ impl<O: Clone + Hash + Ord, K: Clone + Hash + Eq, V> Fair<O, K, V> {
         for (owner, used) in &claims {
             self.owe(owner.clone(), *used, key.clone(), weight);
         }
-        self.entries.insert(key.clone(), Entry { weight, claims, value });
+        self.entries.insert(key.clone(), FairEntry { weight, claims, value });
         self.claim(key, owner);
     }
 
@@ -164,7 +164,7 @@ impl<O: Clone + Hash + Ord, K: Clone + Hash + Eq, V> Fair<O, K, V> {
     }
 
     /// Removes an entry with all claims to it.
-    fn detach(&mut self, key: &K) -> Option<Entry<O, V>> {
+    fn detach(&mut self, key: &K) -> Option<FairEntry<O, V>> {
         let entry = self.entries.remove(key)?;
         self.weight -= entry.weight + entry.claims.len().saturating_sub(1) * (self.claim)(key);
         for (owner, used) in &entry.claims {
@@ -249,7 +249,7 @@ mod tests {
             for (owner, key, weight, inserts) in steps {
                 let before: Vec<_> = (0..4).map(|owner| has(&map, owner)).collect();
                 if inserts { map.insert(owner, key, weight, ()) } else { map.touch(&key, &owner) }
-                let weigh = |entry: &Entry<u8, ()>| entry.weight + entry.claims.len() - 1;
+                let weigh = |entry: &FairEntry<u8, ()>| entry.weight + entry.claims.len() - 1;
                 prop_assert_eq!(map.weight, map.entries.values().map(weigh).sum::<usize>());
                 prop_assert!(map.weight <= MAX && map.entries.values().all(|entry| !entry.claims.is_empty()));
                 let claims: usize = map.entries.values().map(|entry| entry.claims.len()).sum();

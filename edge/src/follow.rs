@@ -22,14 +22,14 @@ const STAND_BACK: Duration = Duration::from_millis(2);
 /// The state of following some resources of a store.
 pub(crate) struct Following {
     store: Arc<dyn Store>,
-    followed: Vec<Followed>,
+    followed: Vec<FollowedResource>,
     /// Changes to return at the given time.
     held_back: Option<(Instant, usize, Vec<Arc<Change>>)>,
     /// Whether the objects are listed before their changes.
     lists: bool,
 }
 
-struct Followed {
+struct FollowedResource {
     resource: Resource,
     stream: Option<ChangeStream>,
     /// Earliest time of the next attempt.
@@ -47,7 +47,7 @@ pub(crate) enum News {
 impl Following {
     pub(crate) fn new(store: Arc<dyn Store>, resources: impl IntoIterator<Item = Resource>) -> Self {
         let ask_at = Instant::now();
-        let followed = |resource| Followed { resource, stream: None, ask_at };
+        let followed = |resource| FollowedResource { resource, stream: None, ask_at };
         let followed = resources.into_iter().map(followed).collect();
         Self { store, followed, held_back: None, lists: true }
     }
@@ -86,7 +86,7 @@ impl Following {
 
     fn begin(&mut self) -> Option<(usize, Snapshot)> {
         let now = Instant::now();
-        let due = |one: &Followed| one.stream.is_none() && one.ask_at <= now;
+        let due = |one: &FollowedResource| one.stream.is_none() && one.ask_at <= now;
         while let Some(index) = self.followed.iter().position(due) {
             let one = &mut self.followed[index];
             one.ask_at = now + RETRY;

@@ -25,7 +25,7 @@ mod names;
 mod tests;
 
 use follow::{Affected, Follower};
-use names::Source;
+use names::NameSource;
 
 /// Changes that arrive within this time of the first one are published together.
 const SETTLE: Duration = Duration::from_millis(100);
@@ -51,24 +51,24 @@ pub(crate) struct HostsParts {
 /// Writes the file and publishes the names until the agent stops.
 pub(crate) async fn publish(parts: HostsParts) {
     let follower = Follower::new(Arc::clone(&parts.source));
-    let source = Source::new(parts.source, parts.node, parts.pods);
+    let source = NameSource::new(parts.source, parts.node, parts.pods);
     let file = parts.path.map(|path| HostsFile { path, written: None, unwritten: Fault::default() });
     let hosts = Arc::new(Hosts::new(&parts.domain));
-    let mut writer = Writer { hosts, names: parts.names, file, source, unknown: Fault::default() };
-    writer.run(follower, parts.period).await;
+    let mut publisher = HostsPublisher { hosts, names: parts.names, file, source, unknown: Fault::default() };
+    publisher.run(follower, parts.period).await;
 }
 
-struct Writer {
+struct HostsPublisher {
     /// The last known names. All receivers share this copy.
     hosts: Arc<Hosts>,
     names: watch::Sender<Option<Arc<Hosts>>>,
     file: Option<HostsFile>,
-    source: Source,
+    source: NameSource,
     /// An input is unknown.
     unknown: Fault,
 }
 
-impl Writer {
+impl HostsPublisher {
     async fn run(&mut self, mut follower: Follower, period: Duration) {
         let mut whole_at = Instant::now();
         loop {

@@ -17,6 +17,7 @@ mod client;
 mod clients;
 mod dial;
 mod driver;
+mod failure;
 mod follow;
 mod kinds;
 mod kubeedge;
@@ -25,10 +26,12 @@ mod lease;
 pub(crate) use client::{Client, ClientParts};
 #[cfg(test)]
 pub(crate) use clients::STRANGERS_MAX;
-pub(crate) use clients::{Caller, Held, SharedHub};
+pub(crate) use clients::{Caller, RequestSlots, SharedHub};
 #[cfg(test)]
 pub(crate) use dial::Connection;
 pub(crate) use dial::{Dial, NetworkDialer};
+#[cfg(test)]
+pub(crate) use failure::SessionFailure;
 pub(crate) use kinds::{KindsTeller, KnownKinds};
 
 /// Maximum number of requests queued for the session's owner.
@@ -46,7 +49,7 @@ pub(crate) enum Command {
 pub(crate) struct Asker {
     answer: oneshot::Sender<Result<ReplyBody, CallError>>,
     /// Released when the request ends, not when its client disconnects: the session continues with the request.
-    _held: Option<Box<Held>>,
+    _held: Option<Box<RequestSlots>>,
 }
 
 impl Asker {
@@ -150,7 +153,7 @@ impl HubHandle {
         body: RequestBody,
         timeout: Duration,
         caller_token: Option<String>,
-        held: Option<Held>,
+        held: Option<RequestSlots>,
     ) -> Result<ReplyBody, CallError> {
         if !self.state.borrow().online() {
             return Err(CallError::Offline);
@@ -180,7 +183,7 @@ impl HubHandle {
         call: ApiRequest,
         timeout: Duration,
         caller_token: Option<String>,
-        held: Option<Held>,
+        held: Option<RequestSlots>,
     ) -> Result<ApiReply, CallError> {
         match self.request_holding(RequestBody::Api(call), timeout, caller_token, held).await? {
             ReplyBody::Api(reply) => Ok(reply),

@@ -44,7 +44,7 @@ use keys::Keys;
 use reads::Reads;
 use reviews::Reviews;
 use rights::Rights;
-use serving::{Names, ServingCertificate};
+use serving::{ServingCertificate, SubjectAltNames};
 use tokens::TokenRequests;
 
 mod access;
@@ -190,7 +190,7 @@ impl LocalApi {
         let services = parts.subscriptions.whole();
         let listeners = [Some(&self.https), self.pods.as_ref()].into_iter().flatten();
         let bound = listeners.filter_map(|listener| Some(listener.local_addr().ok()?.ip()));
-        let names = Names::new(&self.domain, bound);
+        let names = SubjectAltNames::new(&self.domain, bound);
         let operator = self.credentials.token().to_owned();
         let certificate = ServingCertificate::new(self.credentials, names, parts.address.clone(), &services)?;
         let (store, hub, clock) = (parts.store.clone(), parts.writer.hub.clone(), parts.clock.clone());

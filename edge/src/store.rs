@@ -38,6 +38,7 @@ mod medium;
 mod open;
 mod outbox;
 mod own;
+mod reserved;
 mod row;
 mod salvage;
 mod schema;
@@ -53,7 +54,7 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
-pub use answers::{Answer, Class, Question};
+pub use answers::{CachedReply, Class, Question};
 pub use error::{OpenError, ReadError, WriteError};
 #[cfg(test)]
 pub(crate) use faulty::FaultyDisk;
@@ -62,13 +63,14 @@ pub use kept::{BYTES_MAX, EVENTS_MAX as KEPT_EVENTS_MAX, OBJECTS_MAX};
 pub use medium::{FileMedium, Medium};
 pub use open::Opened;
 pub use outbox::{Call, EVENTS_MAX, REPORTS_BYTES_MAX, REPORTS_MAX, Report, ReportKind, Waiting};
-pub use own::{Accepted, OwnWrite};
+pub use own::{Accepted, OfflineWrite};
+pub(crate) use reserved::Reserved;
 pub use seal::Sealer;
 pub(crate) use serve::why_unreadable;
-pub use subscription::{Held, Kept, Selection, Subscribed};
+pub use subscription::{Kept, LocalInventory, Selection, Subscribed};
 
 use shared::Shared;
-use view::Tally;
+use view::ObjectCounts;
 use writer::{Command, Done, Job};
 
 /// Memory for pages of the file, in bytes. Small, because the operating system also caches the file, and the agent must
@@ -213,16 +215,21 @@ impl Store {
         open::on_medium(medium, sealer, bounds, Revision(1), None)
     }
 
+    /// Waits for room in the writer's queue. Work is done in the order in which it was submitted. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`WriteError::Closed`] when the store is closed.
+    pub(crate) async fn reserve(&self) -> Result<Reserved, WriteError> {
+        self.jobs.clone().reserve_owned().await.map(Reserved::new).map_err(|_| WriteError::Closed)
+    }
+
     /// Applies deliveries in one transaction, in order. When this returns, those that were not refused are on
     /// disk. There is one inner result for each delivery.
     ///
     /// # Errors
     /// [`WriteError`] when none of them could be written.
     pub async fn apply(&self, deliveries: Vec<Delivery>) -> Result<Vec<Result<(), Refused>>, WriteError> {
-        match self.run(Command::Apply(deliveries)).await? {
-            Done::Applied(outcomes) => Ok(outcomes),
-            _ => Ok(Vec::new()),
-        }
+        self.reserve().await?.apply(deliveries).await
     }
 
     /// Records the start of a session with the cloud's answer to the hello.
@@ -230,7 +237,7 @@ impl Store {
     /// # Errors
     /// [`WriteError`] when that could not be written; nothing may be applied then.
     pub async fn welcome(&self, welcome: Welcome) -> Result<(), WriteError> {
-        self.run(Command::Welcome(welcome)).await.map(drop)
+        self.reserve().await?.welcome(welcome).await
     }
 
     /// A subscription is complete as of a revision of the cloud.
@@ -243,7 +250,7 @@ impl Store {
         epoch: Epoch,
         revision: CloudRevision,
     ) -> Result<(), WriteError> {
-        self.run(Command::CaughtUp { subscription, epoch, revision }).await.map(drop)
+        self.reserve().await?.caught_up(subscription, epoch, revision).await
     }
 
     /// Replaces the attestation of the cloud. It is written with the next commit or at the end of the process. It
@@ -336,7 +343,7 @@ impl Store {
     /// [`ReadError`] when the file cannot be read.
     pub fn counts(&self) -> Result<Counts, ReadError> {
         self.read(|view| {
-            let Tally { visible, hidden, absent } = view.tally;
+            let ObjectCounts { visible, hidden, absent } = view.tally;
             Ok(Counts { visible, hidden, absent, reports: view.reports_waiting()? })
         })
     }
@@ -359,7 +366,10 @@ impl Store {
         self.shared.view().map(|view| view.revision()).unwrap_or_default()
     }
 
-    fn read<T>(&self, read: impl FnOnce(&view::View) -> Result<T, ReadError>) -> Result<T, ReadError> {
+    fn read<T>(
+        &self,
+        read: impl FnOnce(&view::CommittedView) -> Result<T, ReadError>,
+    ) -> Result<T, ReadError> {
         let view = self.shared.view().ok_or_else(|| ReadError::Storage("the store is closed".to_owned()))?;
         // The database may panic on a damaged file.
         let result = std::panic::catch_unwind(AssertUnwindSafe(|| read(&view)));
@@ -376,9 +386,7 @@ impl Store {
     }
 
     async fn run(&self, command: Command) -> Result<Done, WriteError> {
-        let (reply, answer) = oneshot::channel();
-        self.jobs.send(Job { command, reply }).await.map_err(|_| WriteError::Closed)?;
-        answer.await.map_err(|_| WriteError::Closed)?
+        self.reserve().await?.run(command).await
     }
 }
 

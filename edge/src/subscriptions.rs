@@ -30,7 +30,7 @@ pub(crate) use board::{Board, Wanted};
 pub(crate) use entry::Standing;
 pub(crate) use warm::{WholeStore, warm_set};
 
-use board::Place;
+use board::SelectionLookup;
 use entry::Duty;
 use weights::Weights;
 
@@ -140,10 +140,10 @@ impl Subscriptions {
             loop {
                 news.borrow_and_update();
                 match self.board.place(selection) {
-                    Place::At(subscription) => return Ok(subscription),
-                    Place::Nowhere => return self.add(selection, who.map(|who| who.sender)).await,
+                    SelectionLookup::At(subscription) => return Ok(subscription),
+                    SelectionLookup::Nowhere => return self.add(selection, who.map(|who| who.sender)).await,
                     // The board reports when the selection is gone.
-                    Place::Leaving => drop(news.changed().await),
+                    SelectionLookup::Leaving => drop(news.changed().await),
                 }
             }
         };
@@ -355,9 +355,9 @@ impl Subscriptions {
     async fn grant_wishes(&self) {
         for selection in self.board.wishes() {
             let granted = match self.board.place(&selection) {
-                Place::At(subscription) => Ok(Some(subscription)),
-                Place::Leaving => Ok(None),
-                Place::Nowhere => self.grant(&selection).await,
+                SelectionLookup::At(subscription) => Ok(Some(subscription)),
+                SelectionLookup::Leaving => Ok(None),
+                SelectionLookup::Nowhere => self.grant(&selection).await,
             };
             match granted {
                 Ok(Some(subscription)) => {

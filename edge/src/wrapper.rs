@@ -44,8 +44,8 @@ mod tests;
 
 pub use metrics::WrapperMetrics;
 
-use follow::Follower;
-use part::Part;
+use follow::ProjectionFollower;
+use part::ProjectedKind;
 use project::Projector;
 use tls::WrapperCertificate;
 use view::View;
@@ -173,7 +173,7 @@ impl Projection {
         let view = View::new(start(parts.started), watch_queue);
         let projector = Projector::new(&parts, view.served(), metrics);
         let (node, writes) = (parts.node.clone(), Arc::clone(&parts.writes));
-        let follower = Follower::new(parts, view.clone(), projector);
+        let follower = ProjectionFollower::new(parts, view.clone(), projector);
         tasks.spawn("wrapper-view", follower.run(stop.clone()));
         Self { view, node, writes }
     }
@@ -241,7 +241,7 @@ fn start(now: SystemTime) -> Revision {
 /// The kinds that are shown, and events, which are accepted.
 fn kinds() -> Kinds {
     let all = Kinds::builtin();
-    let shown = |resource: &Resource| Part::of(resource).is_some() || access::is_events(resource);
+    let shown = |resource: &Resource| ProjectedKind::of(resource).is_some() || access::is_events(resource);
     let others: Vec<_> = all.iter().map(|kind| kind.resource.clone()).filter(|r| !shown(r)).collect();
     others.iter().fold(all, |kinds, other| kinds.without_group_resource(&other.group, &other.name))
 }

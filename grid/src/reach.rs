@@ -70,16 +70,16 @@ impl TopologyKeys {
     /// Reads a JSON array; none when it is empty. Reading stops at the first invalid item.
     fn read(text: &str) -> Result<Option<Self>, serde_json::Error> {
         let mut reader = serde_json::Deserializer::from_str(text);
-        let keys = reader.deserialize_seq(Keys)?;
+        let keys = reader.deserialize_seq(LabelKeysVisitor)?;
         reader.end()?;
         let separator = BETWEEN.to_string();
         Ok(Some(keys).filter(|keys| !keys.is_empty()).map(|keys| Self(keys.join(&separator).into())))
     }
 }
 
-struct Keys;
+struct LabelKeysVisitor;
 
-impl<'de> Visitor<'de> for Keys {
+impl<'de> Visitor<'de> for LabelKeysVisitor {
     type Value = Vec<String>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -326,12 +326,12 @@ impl DocumentLink {
 /// Documents that wait to be written.
 #[derive(Debug, Default)]
 struct DocumentQueue {
-    documents: VecDeque<Waiting>,
+    documents: VecDeque<QueuedDocument>,
     bytes: usize,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct QueuedDocument {
     document: Outgoing,
     /// Index of the first piece that is not completely written, and how much of it is.
     piece: usize,
@@ -357,7 +357,7 @@ impl DocumentQueue {
 
     fn push(&mut self, document: Outgoing) {
         self.bytes = self.bytes.saturating_add(document.len());
-        self.documents.push_back(Waiting { document, piece: 0, offset: 0 });
+        self.documents.push_back(QueuedDocument { document, piece: 0, offset: 0 });
     }
 
     /// The next part of the oldest document.
@@ -378,7 +378,7 @@ impl DocumentQueue {
     }
 }
 
-impl Waiting {
+impl QueuedDocument {
     /// Takes the next bytes, at most `max`. No copy is made when they belong to one piece.
     fn cut(&mut self, max: usize) -> Bytes {
         self.skip_written();

@@ -50,7 +50,7 @@ impl Way {
 /// `node`, as from a certificate.
 #[must_use]
 pub fn pair(node: NodeId) -> (Link, Link, Faults) {
-    let shared = Arc::new(Mutex::new(State::default()));
+    let shared = Arc::new(Mutex::new(MemoryLinkState::default()));
     let link = |out, node| {
         let wire = MemoryWire { shared: Arc::clone(&shared), out, alarm: None };
         let remote = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
@@ -62,7 +62,7 @@ pub fn pair(node: NodeId) -> (Link, Link, Faults) {
 /// Disturbs a pair. Clones disturb the same pair.
 #[derive(Debug, Clone)]
 pub struct Faults {
-    shared: Arc<Mutex<State>>,
+    shared: Arc<Mutex<MemoryLinkState>>,
 }
 
 impl Faults {
@@ -102,18 +102,18 @@ impl Faults {
     }
 }
 
-fn lock(shared: &Mutex<State>) -> MutexGuard<'_, State> {
+fn lock(shared: &Mutex<MemoryLinkState>) -> MutexGuard<'_, MemoryLinkState> {
     // Each change is complete before the guard is dropped; a panic elsewhere leaves usable state.
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct MemoryLinkState {
     ways: [WayState; 2],
     cut: bool,
 }
 
-impl State {
+impl MemoryLinkState {
     fn cut(&mut self) {
         self.cut = true;
         for way in &mut self.ways {
@@ -193,7 +193,7 @@ impl LaneQueue {
 }
 
 struct MemoryWire {
-    shared: Arc<Mutex<State>>,
+    shared: Arc<Mutex<MemoryLinkState>>,
     out: Way,
     alarm: Option<Pin<Box<Sleep>>>,
 }

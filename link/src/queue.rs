@@ -26,12 +26,12 @@ pub(crate) struct SendQueue {
 }
 
 /// A part of an encoded frame, and whether the frame continues in the next part.
-type Part = (Bytes, bool);
+type FramePart = (Bytes, bool);
 
 #[derive(Debug, Default)]
 struct LaneQueue {
     /// Encoded frames in one or two parts; the beginning of the first may already have been cut off as packages.
-    frames: VecDeque<Part>,
+    frames: VecDeque<FramePart>,
     bytes: usize,
     /// Was found full and has not been reported as free since.
     choked: bool,

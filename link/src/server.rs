@@ -186,7 +186,7 @@ impl ServerStats {
 
 /// Bound listeners that do not accept yet.
 #[derive(Debug)]
-pub struct Bound {
+pub struct BoundListeners {
     websocket: Option<websocket::Listener>,
     quic: Option<quic::Listener>,
     websocket_addr: Option<SocketAddr>,
@@ -198,9 +198,14 @@ pub struct Bound {
 ///
 /// # Errors
 /// [`BindError`], which says what to change.
-pub async fn bind(config: &ServerConfig, tls: &ServerTls) -> Result<Bound, BindError> {
-    let mut bound =
-        Bound { websocket: None, quic: None, websocket_addr: None, quic_addr: None, limits: config.limits };
+pub async fn bind(config: &ServerConfig, tls: &ServerTls) -> Result<BoundListeners, BindError> {
+    let mut bound = BoundListeners {
+        websocket: None,
+        quic: None,
+        websocket_addr: None,
+        quic_addr: None,
+        limits: config.limits,
+    };
     if let Some(listen) = &config.websocket {
         let tcp: TcpListener = listen::tcp(&listen.setting, listen.address).await?;
         bound.websocket_addr = tcp.local_addr().ok();
@@ -214,7 +219,7 @@ pub async fn bind(config: &ServerConfig, tls: &ServerTls) -> Result<Bound, BindE
     Ok(bound)
 }
 
-impl Bound {
+impl BoundListeners {
     /// Address of the WebSocket listener.
     #[must_use]
     pub fn websocket_addr(&self) -> Option<SocketAddr> {
@@ -240,7 +245,7 @@ impl Bound {
         let doors = [Door::new(self.limits.places), Door::new(quic)];
         // Set once: the statistics were created here.
         let _ = stats.doors.set(doors.to_vec());
-        let gate = |door| Gate {
+        let context = |door| HandshakeContext {
             arrivals: arrivals.clone(),
             door,
             limits: self.limits,
@@ -250,10 +255,10 @@ impl Bound {
         };
         let [of_websocket, of_quic] = doors;
         if let Some(listener) = self.websocket {
-            tasks.spawn("websocket listener", listener.run(gate(of_websocket)));
+            tasks.spawn("websocket listener", listener.run(context(of_websocket)));
         }
         if let Some(listener) = self.quic {
-            tasks.spawn("quic listener", listener.run(gate(of_quic)));
+            tasks.spawn("quic listener", listener.run(context(of_quic)));
         }
         Incoming { receiver, stats }
     }
@@ -281,7 +286,7 @@ impl Incoming {
 
 /// State that a listener's handshakes share.
 #[derive(Clone)]
-struct Gate {
+struct HandshakeContext {
     arrivals: mpsc::Sender<Arrival>,
     door: Door,
     limits: Limits,
@@ -290,7 +295,7 @@ struct Gate {
     stats: Arc<ServerStats>,
 }
 
-impl Gate {
+impl HandshakeContext {
     /// Runs one handshake within the time limit; its slot is held until the hub has the link. Boxed: otherwise each of
     /// the futures around it would reserve room for it.
     async fn admit<E: std::fmt::Display>(

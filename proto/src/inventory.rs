@@ -4,7 +4,7 @@
 use sha2::{Digest as _, Sha256};
 
 use crate::ids::StoreId;
-use crate::object::{ContentHash, Held, InventoryEntry, ObjectKey};
+use crate::object::{ContentHash, HeldState, InventoryEntry, ObjectKey};
 
 /// Prefix of the hashed bytes: changing the framing below needs another text.
 const FRAMING: &[u8] = b"tombolo inventory 2\n";
@@ -41,13 +41,13 @@ fn hash_entry(hasher: &mut Sha256, entry: &InventoryEntry) {
     };
     texts(&entry.key).into_iter().for_each(|part| text(hasher, part));
     match &entry.held {
-        Held::Present(version) => {
+        HeldState::Present(version) => {
             text(hasher, version.uid.as_str());
             hasher.update([1]);
             hasher.update(version.revision.0.to_le_bytes());
         }
-        Held::Absent => hasher.update([0]),
-        Held::Unreadable => hasher.update([2]),
+        HeldState::Absent => hasher.update([0]),
+        HeldState::Unreadable => hasher.update([2]),
     }
 }
 
@@ -97,8 +97,8 @@ mod tests {
 
     fn entry(namespace: &str, name: &str, held: Option<(&str, u64)>) -> InventoryEntry {
         let key = ObjectKey::new(Resource::new("", "v1", "configmaps"), namespace, name);
-        let held = held.map_or(Held::Absent, |(uid, revision)| {
-            Held::Present(ObjectVersion {
+        let held = held.map_or(HeldState::Absent, |(uid, revision)| {
+            HeldState::Present(ObjectVersion {
                 uid: Uid::parse(uid).expect(uid),
                 revision: CloudRevision(revision),
                 hash: ContentHash(revision.into()),
@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn what_cannot_be_read_is_not_what_is_known_to_be_absent() {
         let absent = entry("default", "web", None);
-        let unreadable = InventoryEntry { held: Held::Unreadable, ..absent.clone() };
+        let unreadable = InventoryEntry { held: HeldState::Unreadable, ..absent.clone() };
         assert_ne!(digest(STORE, &[absent]), digest(STORE, &[unreadable]));
     }
 

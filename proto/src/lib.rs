@@ -37,5 +37,5 @@ pub use ids::{
 };
 pub use message::Message;
 pub use object::{
-    ContentHash, Held, InventoryEntry, ObjectKey, ObjectVersion, Resource, ResourceParts, SharedObject,
+    ContentHash, HeldState, InventoryEntry, ObjectKey, ObjectVersion, Resource, ResourceParts, SharedObject,
 };

@@ -260,7 +260,7 @@ impl ObjectVersion {
 
 /// What a store holds under a key.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Held {
+pub enum HeldState {
     /// An object.
     Present(ObjectVersion),
     /// The cloud has no such object, and the edge knows: a pod may need to know (docs/protocol.md#lanes).
@@ -275,7 +275,7 @@ pub struct InventoryEntry {
     /// Which object.
     pub key: ObjectKey,
     /// What is held under the key.
-    pub held: Held,
+    pub held: HeldState,
 }
 
 /// One version of one object, trimmed and encoded once, shared by every node that needs it.

@@ -34,7 +34,7 @@ const CONTAINER_LISTS: [&str; 3] = ["/spec/containers", "/spec/initContainers", 
 /// caller requests it.
 #[must_use]
 pub fn of_pod(namespace: &str, pod: &Value) -> Vec<ObjectKey> {
-    let found = Found::of(pod);
+    let found = PodReferences::of(pod);
     let [configmaps, secrets] = ["configmaps", "secrets"].map(|name| Resource::new("", "v1", name));
     let configmaps = found.configmaps.iter().map(|name| ObjectKey::new(configmaps.clone(), namespace, name));
     let secrets = found.secrets.iter().map(|name| ObjectKey::new(secrets.clone(), namespace, name));
@@ -56,7 +56,7 @@ pub fn is_never_there(key: &ObjectKey) -> bool {
 /// it. Also true when there is no reference.
 #[must_use]
 pub fn starts_without(namespace: &str, pod: &Value, key: &ObjectKey) -> bool {
-    let found = Found::of(pod);
+    let found = PodReferences::of(pod);
     let needed = match &*key.resource().name {
         "configmaps" => found.needed_configmaps.contains(key.name()),
         "secrets" => found.needed_secrets.contains(key.name()),
@@ -66,14 +66,14 @@ pub fn starts_without(namespace: &str, pod: &Value, key: &ObjectKey) -> bool {
 }
 
 #[derive(Default)]
-struct Found<'a> {
+struct PodReferences<'a> {
     configmaps: BTreeSet<&'a str>,
     secrets: BTreeSet<&'a str>,
     needed_configmaps: BTreeSet<&'a str>,
     needed_secrets: BTreeSet<&'a str>,
 }
 
-impl<'a> Found<'a> {
+impl<'a> PodReferences<'a> {
     fn of(pod: &'a Value) -> Self {
         let mut found = Self::default();
         for volume in list(pod, "/spec/volumes") {

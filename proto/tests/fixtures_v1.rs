@@ -46,14 +46,14 @@ fn upsert(body: Vec<u8>) -> Frame {
 fn entries() -> Vec<InventoryEntry> {
     let foreign = ObjectVersion { uid: Uid::parse("not-a-uuid").expect("a uid"), ..version() };
     vec![
-        InventoryEntry { key: key("web"), held: Held::Present(version()) },
-        InventoryEntry { key: key("foreign"), held: Held::Present(foreign) },
-        InventoryEntry { key: key("gone"), held: Held::Absent },
+        InventoryEntry { key: key("web"), held: HeldState::Present(version()) },
+        InventoryEntry { key: key("foreign"), held: HeldState::Present(foreign) },
+        InventoryEntry { key: key("gone"), held: HeldState::Absent },
     ]
 }
 
 fn unreadable_part() -> Frame {
-    let entries = vec![InventoryEntry { key: key("locked"), held: Held::Unreadable }];
+    let entries = vec![InventoryEntry { key: key("locked"), held: HeldState::Unreadable }];
     Frame::InventoryPart(InventoryPart { subscription: SubscriptionId(0), entries, last: true })
 }
 

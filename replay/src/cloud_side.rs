@@ -19,7 +19,7 @@ use crate::rules::{Rule, Tally};
 use crate::transcript::{Event, Line, Transcript};
 
 /// An edge session on one connection.
-trait Peer {
+trait EdgePeer {
     /// Lets the session do what is due by the time of this line.
     fn advance(&mut self, line: &Line) -> Result<(), Difference>;
 
@@ -79,7 +79,7 @@ fn refusals(transcript: &Transcript) -> HashMap<u64, HashMap<String, String>> {
 
 #[derive(Default)]
 struct Player {
-    connections: BTreeMap<u64, Box<dyn Peer>>,
+    connections: BTreeMap<u64, Box<dyn EdgePeer>>,
     /// Deliveries that are refused at first, of connections that have not started yet.
     refusals: HashMap<u64, HashMap<String, String>>,
     /// The kinds of the cluster that an edge knows.
@@ -139,13 +139,13 @@ fn connect(
     line: &Line,
     held: &mut Holdings,
     (refusals, kinds): (HashMap<String, String>, &Arc<Kinds>),
-) -> Result<Box<dyn Peer>, Difference> {
+) -> Result<Box<dyn EdgePeer>, Difference> {
     let now = Moment::default() + Duration::from_micros(line.at_us);
     match &line.event {
         Event::Up(frame) | Event::Down(frame) if frame.is_tombolo() => {
-            Ok(Box::new(tombolo::Connection::new(conn, node, now, line, frame, held)?))
+            Ok(Box::new(tombolo::TomboloPeer::new(conn, node, now, line, frame, held)?))
         }
-        _ => Ok(Box::new(kubeedge::Connection::new(node, now, refusals, Arc::clone(kinds)))),
+        _ => Ok(Box::new(kubeedge::KubeEdgePeer::new(node, now, refusals, Arc::clone(kinds)))),
     }
 }
 

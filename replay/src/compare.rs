@@ -69,9 +69,9 @@ impl Learned {
 /// Go's zero time.
 const ZERO_TIME: &str = "0001-01-01T00:00:00Z";
 
-type Outcome = Result<(), Mismatch>;
+type ComparisonResult = Result<(), Mismatch>;
 
-fn mismatch(pointer: &str, problem: impl Into<String>) -> Outcome {
+fn mismatch(pointer: &str, problem: impl Into<String>) -> ComparisonResult {
     Err(Mismatch { pointer: pointer.to_owned(), problem: problem.into() })
 }
 
@@ -94,7 +94,7 @@ impl<'a> Comparison<'a> {
     }
 
     /// Compares a push.
-    pub(crate) fn push(&mut self, recorded: &Frame, live: &Frame) -> Outcome {
+    pub(crate) fn push(&mut self, recorded: &Frame, live: &Frame) -> ComparisonResult {
         const CONTROLLERS: [&str; 2] = ["edgecontroller", "dynamiccontroller"];
         let sources = [recorded.source(), live.source()];
         if sources[0] != sources[1] && sources.iter().all(|source| CONTROLLERS.contains(source)) {
@@ -122,7 +122,7 @@ impl<'a> Comparison<'a> {
 
     /// Compares the path of a delivery. It may use another resource word for the same kind, and a name that the API
     /// server generated.
-    fn resource(&mut self, recorded: &Frame, live: &Frame) -> Outcome {
+    fn resource(&mut self, recorded: &Frame, live: &Frame) -> ComparisonResult {
         let named = |path: &str| self.identifiers.translate(path);
         if named(recorded.resource()) == live.resource() {
             return Ok(());
@@ -137,7 +137,7 @@ impl<'a> Comparison<'a> {
 
     /// Compares the members beside the object in a delivery of dialect `tombolo`. The hash is that of the run's own
     /// bytes.
-    fn beside(&mut self, recorded: &Frame, live: &Frame) -> Outcome {
+    fn beside(&mut self, recorded: &Frame, live: &Frame) -> ComparisonResult {
         let none = Value::Null;
         let beside = |frame: &'_ Frame| frame.as_json().get("deliver").cloned().unwrap_or_default();
         let (one, other) = (beside(recorded), beside(live));
@@ -154,7 +154,7 @@ impl<'a> Comparison<'a> {
     }
 
     /// Compares what the cloud sends unasked about no object.
-    pub(crate) fn notice(&mut self, recorded: &Frame, live: &Frame) -> Outcome {
+    pub(crate) fn notice(&mut self, recorded: &Frame, live: &Frame) -> ComparisonResult {
         self.route(recorded, live, &["/lane", "/route/group", "/route/operation", "/route/resource"])?;
         match recorded.operation() {
             "caughtup" => {
@@ -170,7 +170,7 @@ impl<'a> Comparison<'a> {
     }
 
     /// Compares epochs: an epoch is a cluster and a count within it.
-    fn epoch(&mut self, place: &str, one: &Value, other: &Value) -> Outcome {
+    fn epoch(&mut self, place: &str, one: &Value, other: &Value) -> ComparisonResult {
         let cluster = |epoch: &Value| epoch["cluster"].as_str().unwrap_or_default().to_owned();
         let generation = |epoch: &Value| epoch["generation"].as_u64().unwrap_or_default().to_string();
         self.pair(Sort::Uid, "", &cluster(one), &cluster(other), &format!("{place}/cluster"))?;
@@ -178,7 +178,7 @@ impl<'a> Comparison<'a> {
         self.pair(Sort::Epoch, &cluster(one), &mine, &theirs, &format!("{place}/generation"))
     }
 
-    fn route(&self, recorded: &Frame, live: &Frame, pointers: &[&str]) -> Outcome {
+    fn route(&self, recorded: &Frame, live: &Frame, pointers: &[&str]) -> ComparisonResult {
         for pointer in pointers {
             let member = |frame: &Frame| frame.as_json().pointer(pointer).cloned().unwrap_or(Value::Null);
             let (one, other) = (member(recorded), member(live));
@@ -190,7 +190,7 @@ impl<'a> Comparison<'a> {
     }
 
     /// Compares deletions. A deletion may carry the last object or only its identity.
-    fn deletion(&mut self, recorded: &Frame, live: &Frame) -> Outcome {
+    fn deletion(&mut self, recorded: &Frame, live: &Frame) -> ComparisonResult {
         let (one, other) = (recorded.content(), live.content());
         for pointer in ["/metadata/name", "/metadata/namespace", "/metadata/uid"] {
             let value = |content: &Value| content.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
@@ -225,7 +225,7 @@ impl<'a> Comparison<'a> {
         Ok(())
     }
 
-    fn header_version(&mut self, recorded: &Frame, live: &Frame) -> Outcome {
+    fn header_version(&mut self, recorded: &Frame, live: &Frame) -> ComparisonResult {
         let (one, other) = (recorded.resource_version(), live.resource_version());
         let place = "/header/resourceversion";
         if one.is_empty() || other.is_empty() {
@@ -252,7 +252,7 @@ impl<'a> Comparison<'a> {
     }
 
     /// Compares versions. The version of an object advances when a controller of the run's cluster writes to it.
-    fn version(&mut self, scope: &str, one: &str, other: &str, place: &str) -> Outcome {
+    fn version(&mut self, scope: &str, one: &str, other: &str, place: &str) -> ComparisonResult {
         let paired = self.pair(Sort::Version, scope, one, other, place);
         if paired.is_err() && self.identifiers.advance(scope, one, other) {
             self.rules.push(Rule::ClusterAdds);
@@ -261,11 +261,11 @@ impl<'a> Comparison<'a> {
         paired
     }
 
-    fn content(&mut self, recorded: &Frame, live: &Frame) -> Outcome {
+    fn content(&mut self, recorded: &Frame, live: &Frame) -> ComparisonResult {
         self.value("/content", "", recorded.content(), live.content())
     }
 
-    fn pair(&mut self, sort: Sort, scope: &str, one: &str, other: &str, place: &str) -> Outcome {
+    fn pair(&mut self, sort: Sort, scope: &str, one: &str, other: &str, place: &str) -> ComparisonResult {
         self.identifiers.pair(sort, scope, one, other).map_err(|problem| Mismatch {
             pointer: place.to_owned(),
             problem: format!("{one} was recorded, {other} arrived, but {problem}"),
@@ -273,7 +273,7 @@ impl<'a> Comparison<'a> {
     }
 
     /// Compares two values. `scope` is the recorded uid of the enclosing object.
-    pub(crate) fn value(&mut self, place: &str, scope: &str, one: &Value, other: &Value) -> Outcome {
+    pub(crate) fn value(&mut self, place: &str, scope: &str, one: &Value, other: &Value) -> ComparisonResult {
         match (one, other) {
             (Value::Object(one), Value::Object(other)) => self.members(place, scope, one, other),
             (Value::Array(ones), Value::Array(others)) => {
@@ -312,7 +312,7 @@ impl<'a> Comparison<'a> {
         scope: &str,
         one: &Map<String, Value>,
         other: &Map<String, Value>,
-    ) -> Outcome {
+    ) -> ComparisonResult {
         if self.is_own(other.get("metadata").unwrap_or(&Value::Null)) {
             return self.own_object(place, one, other);
         }
@@ -349,7 +349,12 @@ impl<'a> Comparison<'a> {
     }
 
     /// Compares an object that the cluster manages by itself: it must be the same object, whatever its content.
-    fn own_object(&mut self, place: &str, one: &Map<String, Value>, other: &Map<String, Value>) -> Outcome {
+    fn own_object(
+        &mut self,
+        place: &str,
+        one: &Map<String, Value>,
+        other: &Map<String, Value>,
+    ) -> ComparisonResult {
         self.rules.push(Rule::ClusterObjects);
         let text = |object: &Map<String, Value>, name: &str| {
             object.get("metadata").and_then(|metadata| metadata[name].as_str()).unwrap_or_default().to_owned()
@@ -372,7 +377,7 @@ impl<'a> Comparison<'a> {
         scope: &str,
         one: &Value,
         other: &Value,
-    ) -> Outcome {
+    ) -> ComparisonResult {
         if let Some(rule) = self.allowed(parent, name, one, other) {
             if one != other {
                 self.rules.push(rule);
@@ -427,7 +432,7 @@ impl<'a> Comparison<'a> {
         name: &str,
         scope: &str,
         (one, other): (&Value, &Value),
-    ) -> Option<Outcome> {
+    ) -> Option<ComparisonResult> {
         let in_metadata = parent.ends_with("/metadata");
         if let Some(outcome) = self.allotted(parent, place, name, (one, other)) {
             return Some(outcome);

@@ -45,7 +45,7 @@ enum What {
     /// A list contains these objects, and no others of the kind and the namespace.
     Listed(refusals::Listed),
     /// A write was refused because of the state of the object.
-    Refused(refusals::Refused),
+    Refused(refusals::RefusedWrite),
 }
 
 impl What {
@@ -70,7 +70,7 @@ pub fn with_api_lines(transcript: &Transcript) -> Transcript {
     let transcript = &effects::split(&order::ordered(&types::completed(transcript)));
     let told: HashSet<Key> = transcript.lines.iter().filter_map(told_by_api).collect();
     let mut changes: HashMap<usize, Vec<(Verb, Value)>> = HashMap::new();
-    let mut known = Known::default();
+    let mut known = ObservedApiState::default();
     let facts = refusals::with_evidence(facts(transcript));
     for (position, fact) in facts.iter().enumerate() {
         if let What::Exists(object) | What::Made(object, _) | What::Reported(object, _) = &fact.what {
@@ -253,7 +253,7 @@ fn version(object: &Value) -> (String, String) {
 
 /// The state of the API as far as the transcript shows it.
 #[derive(Default)]
-struct Known {
+struct ObservedApiState {
     objects: HashMap<Key, Value>,
     /// Uids of incarnations that a write deleted.
     ended: HashSet<String>,
@@ -261,7 +261,7 @@ struct Known {
     last_seen: HashMap<String, usize>,
 }
 
-impl Known {
+impl ObservedApiState {
     fn take(&mut self, position: usize, fact: Fact, changes: &mut HashMap<usize, Vec<(Verb, Value)>>) {
         let shown = match fact.what {
             What::Exists(object) => self.exists(object),
@@ -351,7 +351,7 @@ impl Known {
     }
 }
 
-impl Known {
+impl ObservedApiState {
     /// Records that a write of the edge created this, unless a newer version was seen.
     fn made(&mut self, object: Value) {
         let key = Key::of_object(&object);

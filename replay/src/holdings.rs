@@ -4,12 +4,12 @@ use std::collections::HashMap;
 
 use tombolo_proto::frame::{Change, Deliver, Inventory, Subscribe};
 use tombolo_proto::session::summarise;
-use tombolo_proto::{Held, InventoryEntry, ObjectKey, StoreId, SubscriptionId};
+use tombolo_proto::{HeldState, InventoryEntry, ObjectKey, StoreId, SubscriptionId};
 
 /// The objects that one node holds, of the pushed set and of each subscription. Bounded by the transcript.
 #[derive(Debug, Clone, Default)]
 pub struct Holdings {
-    sets: HashMap<String, HashMap<ObjectKey, Held>>,
+    sets: HashMap<String, HashMap<ObjectKey, HeldState>>,
     /// The set that each subscription stands for, on each connection.
     subscriptions: HashMap<(u64, SubscriptionId), String>,
 }
@@ -32,23 +32,23 @@ impl Holdings {
         let held = self.sets.entry(set).or_default();
         match &deliver.change {
             Change::Upsert(object) => {
-                held.insert(object.key.clone(), Held::Present(object.version.clone()));
+                held.insert(object.key.clone(), HeldState::Present(object.version.clone()));
             }
             Change::Adopt { key, version } => {
-                held.insert(key.clone(), Held::Present(version.clone()));
+                held.insert(key.clone(), HeldState::Present(version.clone()));
             }
             Change::Absent { key } => {
-                held.insert(key.clone(), Held::Absent);
+                held.insert(key.clone(), HeldState::Absent);
             }
             Change::Unreadable { key } => {
                 // A held object stays.
                 held.entry(key.clone())
                     .and_modify(|held| {
-                        if *held == Held::Absent {
-                            *held = Held::Unreadable;
+                        if *held == HeldState::Absent {
+                            *held = HeldState::Unreadable;
                         }
                     })
-                    .or_insert(Held::Unreadable);
+                    .or_insert(HeldState::Unreadable);
             }
             Change::Delete { key, .. } => {
                 held.remove(key);

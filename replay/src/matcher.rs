@@ -19,7 +19,7 @@ use crate::kinds;
 use crate::rules::{Rule, Tally};
 use crate::soundness;
 use crate::transcript::{Event, Line, Transcript, Verb};
-use index::{Index, Version};
+use index::{TranscriptIndex, Version};
 pub use restricted::{Call, approved, call_of};
 
 /// The first deviation from the recording.
@@ -69,7 +69,7 @@ pub struct Summary {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum LineState {
     Open,
     Met,
     Excused(Rule),
@@ -84,8 +84,8 @@ struct Push {
 /// Compares a run with a transcript that has its API lines. It must be told everything that happens, in order.
 pub struct Matcher<'t> {
     transcript: &'t Transcript,
-    states: Vec<State>,
-    recorded: Index<'t>,
+    states: Vec<LineState>,
+    recorded: TranscriptIndex<'t>,
     /// Requests of the run, by id.
     sent: HashMap<String, usize>,
     answered: HashSet<usize>,
@@ -131,11 +131,11 @@ impl<'t> Matcher<'t> {
             let line = &transcript.lines[fault.index];
             return Err(at(line, None, fault.problem));
         }
-        let recorded = Index::new(transcript);
+        let recorded = TranscriptIndex::new(transcript);
         let own = Own { moving_heartbeats: recorded.has_node_reports, ..Own::default() };
         Ok(Self {
             transcript,
-            states: vec![State::Open; transcript.lines.len()],
+            states: vec![LineState::Open; transcript.lines.len()],
             recorded,
             sent: HashMap::new(),
             answered: HashSet::new(),
@@ -339,7 +339,7 @@ impl<'t> Matcher<'t> {
         let Event::Down(recorded) = &expected.event else { return Ok(false) };
         if request.source() == "twin" && frame.is_refusal() {
             self.rules.count(Rule::TwinConfirmed);
-            self.states[index] = State::Met;
+            self.states[index] = LineState::Met;
             return Ok(false);
         }
         let served = unserved::answer(&self.undefined, recorded, &frame);
@@ -350,7 +350,7 @@ impl<'t> Matcher<'t> {
                 return Err(at(expected, Some(&frame), format!("the answer differs at {mismatch}")));
             }
         }
-        self.states[index] = State::Met;
+        self.states[index] = LineState::Met;
         if served.is_some() {
             self.excuse(index, Rule::NotServed);
         }
@@ -434,7 +434,7 @@ impl<'t> Matcher<'t> {
     pub fn settle(&mut self, index: usize) -> Result<Progress, Difference> {
         let line = &self.transcript.lines[index];
         let Event::Down(recorded) = &line.event else { return Ok(Progress::Done) };
-        if self.states[index] != State::Open {
+        if self.states[index] != LineState::Open {
             return Ok(Progress::Done);
         }
         if self.unfollowed.contains(&(line.conn, recorded.group().to_owned())) {
@@ -499,7 +499,7 @@ impl<'t> Matcher<'t> {
     }
 
     fn excuse(&mut self, index: usize, rule: Rule) -> Progress {
-        self.states[index] = State::Excused(rule);
+        self.states[index] = LineState::Excused(rule);
         self.rules.count(rule);
         Progress::Done
     }
@@ -536,10 +536,10 @@ impl<'t> Matcher<'t> {
                 self.explain(candidate)?;
             }
         }
-        let count = |wanted: fn(&State) -> bool| self.states.iter().filter(|state| wanted(state)).count();
+        let count = |wanted: fn(&LineState) -> bool| self.states.iter().filter(|state| wanted(state)).count();
         Ok(Summary {
-            matched: count(|state| *state == State::Met),
-            excused: count(|state| matches!(state, State::Excused(_))),
+            matched: count(|state| *state == LineState::Met),
+            excused: count(|state| matches!(state, LineState::Excused(_))),
             besides: self.besides,
             rules: self.rules,
         })

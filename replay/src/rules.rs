@@ -120,7 +120,7 @@ impl Rule {
         self.row().3
     }
 
-    fn row(self) -> &'static Row {
+    fn row(self) -> &'static RuleRow {
         // A test checks that the table has the order of the enum.
         &TABLE[self as usize]
     }
@@ -163,9 +163,9 @@ impl Tally {
 }
 
 /// Rule, name, the difference that it allows, the reason.
-type Row = (Rule, &'static str, &'static str, &'static str);
+type RuleRow = (Rule, &'static str, &'static str, &'static str);
 
-const TABLE: &[Row] = &[
+const TABLE: &[RuleRow] = &[
     (
         Rule::EmptyMessage,
         "empty-message",

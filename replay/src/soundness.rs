@@ -25,7 +25,7 @@ pub(crate) struct Fault {
 pub(crate) fn check(transcript: &Transcript) -> Option<Fault> {
     let frames = || transcript.lines.iter().enumerate();
     let said: HashSet<&str> = frames().filter_map(|(_, line)| down(&line.event)).map(Frame::id).collect();
-    let mut objects = Objects::default();
+    let mut objects = ObservedObjects::default();
     let mut positions = Positions::default();
     for (index, line) in frames() {
         let problem = match &line.event {
@@ -65,7 +65,7 @@ fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
 
 /// What the transcript showed of objects so far.
 #[derive(Default)]
-struct Objects {
+struct ObservedObjects {
     versions: HashMap<(String, String), Value>,
     /// Kind, API version and creation time by uid.
     births: HashMap<String, [String; 3]>,
@@ -73,7 +73,7 @@ struct Objects {
     owners: HashMap<(String, String), String>,
 }
 
-impl Objects {
+impl ObservedObjects {
     /// Takes an object of a frame or an API line. Returns how it contradicts what was shown before.
     fn take(&mut self, object: &Value) -> Option<String> {
         let (uid, revision) = (text(object, "/metadata/uid"), text(object, "/metadata/resourceVersion"));

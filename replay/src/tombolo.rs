@@ -16,7 +16,7 @@ use tombolo_proto::frame::{
 };
 use tombolo_proto::session::kubeedge;
 use tombolo_proto::{
-    Epoch, Frame as Wire, Held, InventoryEntry, Lane, Message, ObjectKey, ObjectVersion, SubscriptionId,
+    Epoch, Frame as Wire, HeldState, InventoryEntry, Lane, Message, ObjectKey, ObjectVersion, SubscriptionId,
 };
 
 use crate::frame::Frame;
@@ -50,16 +50,16 @@ fn word(lane: Lane) -> &'static str {
 }
 
 /// Group, operation and resource of a route.
-type Route<'a> = [&'a str; 3];
+type RouteParts<'a> = [&'a str; 3];
 
-fn told(id: impl Into<Value>, route: Route<'_>, content: impl Into<Value>) -> Value {
+fn told(id: impl Into<Value>, route: RouteParts<'_>, content: impl Into<Value>) -> Value {
     let [group, operation, resource] = route;
     let route = json!({"group": group, "operation": operation, "resource": resource});
     let members = [("header", json!({"msg_id": id.into()})), ("route", route), ("content", content.into())];
     Value::Object(members.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
 }
 
-fn answer(id: String, parent: String, route: Route<'_>, content: impl Into<Value>) -> Value {
+fn answer(id: String, parent: String, route: RouteParts<'_>, content: impl Into<Value>) -> Value {
     let mut json = told(id, route, content);
     json["header"]["parent_msg_id"] = parent.into();
     json
@@ -189,9 +189,9 @@ fn inventory(inventory: &Inventory) -> Value {
 fn entry(entry: &InventoryEntry) -> Value {
     let mut json = key(&entry.key);
     match &entry.held {
-        Held::Present(version) => put_version(&mut json, version),
-        Held::Unreadable => json["unreadable"] = true.into(),
-        Held::Absent => {}
+        HeldState::Present(version) => put_version(&mut json, version),
+        HeldState::Unreadable => json["unreadable"] = true.into(),
+        HeldState::Absent => {}
     }
     json
 }

@@ -60,12 +60,12 @@ const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset
 ///
 /// # Errors
 /// [`ListenError`], which says what to change.
-pub fn bind(setting: &str, address: SocketAddr) -> Result<Bound, ListenError> {
+pub fn bind(setting: &str, address: SocketAddr) -> Result<AdminListener, ListenError> {
     let open = || {
         let listener = StdTcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
         let local = listener.local_addr()?;
-        Ok(Bound { listener, local })
+        Ok(AdminListener { listener, local })
     };
     open().map_err(|source| ListenError { protocol: "TCP", address, setting: setting.to_owned(), source })
 }
@@ -83,12 +83,12 @@ pub struct AdminState {
 
 /// A bound admin listener.
 #[derive(Debug)]
-pub struct Bound {
+pub struct AdminListener {
     listener: StdTcpListener,
     local: SocketAddr,
 }
 
-impl Bound {
+impl AdminListener {
     /// The local address, with the port that the system chose if port 0 was requested.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
@@ -200,7 +200,7 @@ async fn serve_connection(stream: TcpStream, state: &AdminState) {
 
 /// Answers one request. A HEAD is answered as a GET; hyper leaves the body out.
 fn answer(state: &AdminState, method: &Method, path: &str) -> Response<Full<Bytes>> {
-    let make: fn(&AdminState) -> Answer = match path {
+    let make: fn(&AdminState) -> TextResponse = match path {
         "/livez" => |_| (StatusCode::OK, TEXT_TYPE, "ok\n".to_owned()),
         "/readyz" => readyz,
         "/metrics" => metrics,
@@ -216,7 +216,7 @@ fn answer(state: &AdminState, method: &Method, path: &str) -> Response<Full<Byte
     response(code, content_type, text)
 }
 
-type Answer = (StatusCode, &'static str, String);
+type TextResponse = (StatusCode, &'static str, String);
 
 fn response(code: StatusCode, content_type: &'static str, text: String) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::from(text));
@@ -225,7 +225,7 @@ fn response(code: StatusCode, content_type: &'static str, text: String) -> Respo
     response
 }
 
-fn readyz(state: &AdminState) -> Answer {
+fn readyz(state: &AdminState) -> TextResponse {
     if state.drain.is_started() {
         return (StatusCode::SERVICE_UNAVAILABLE, TEXT_TYPE, "draining\n".to_owned());
     }
@@ -241,7 +241,7 @@ fn readyz(state: &AdminState) -> Answer {
     (StatusCode::SERVICE_UNAVAILABLE, TEXT_TYPE, text)
 }
 
-fn metrics(state: &AdminState) -> Answer {
+fn metrics(state: &AdminState) -> TextResponse {
     let mut text = String::new();
     match encode(&mut text, &state.registry) {
         Ok(()) => (StatusCode::OK, METRICS_TYPE, text),

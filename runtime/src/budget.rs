@@ -31,7 +31,7 @@ impl Budget {
     /// A share for one peer: at most `max` bytes.
     #[must_use]
     pub fn share(&self, max: usize) -> Share {
-        Share(Arc::new(Part { within: Within::Whole(self.clone()), max, used: Mutex::new(0) }))
+        Share(Arc::new(ShareInner { within: Within::Whole(self.clone()), max, used: Mutex::new(0) }))
     }
 
     /// Bytes taken from the budget, without the [`OWN_BYTES`] of each share.
@@ -54,10 +54,10 @@ impl Budget {
 
 /// The bytes that one peer may make this process hold. Clones are the same share.
 #[derive(Debug, Clone)]
-pub struct Share(Arc<Part>);
+pub struct Share(Arc<ShareInner>);
 
 #[derive(Debug)]
-struct Part {
+struct ShareInner {
     within: Within,
     max: usize,
     used: Mutex<usize>,
@@ -87,7 +87,7 @@ impl Share {
     /// A share for one purpose of the same peer: at most `max` bytes, which also count against this share.
     #[must_use]
     pub fn part(&self, max: usize) -> Self {
-        Self(Arc::new(Part { within: Within::Share(self.clone()), max, used: Mutex::new(0) }))
+        Self(Arc::new(ShareInner { within: Within::Share(self.clone()), max, used: Mutex::new(0) }))
     }
 
     /// Bytes taken from this share.

@@ -69,19 +69,19 @@ pub enum Crowded {
 
 /// The admission control of a listener. Clones are the same door.
 #[derive(Debug, Clone)]
-pub struct Door(Arc<Shared>);
+pub struct Door(Arc<DoorInner>);
 
 #[derive(Debug)]
-struct Shared {
+struct DoorInner {
     limits: DoorLimits,
-    state: Mutex<State>,
+    state: Mutex<DoorState>,
     evicted: AtomicU64,
     refused: AtomicU64,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    sources: HashMap<Source, Entry>,
+struct DoorState {
+    sources: HashMap<Source, SourceConnections>,
     waiting: usize,
     working: usize,
     next: u64,
@@ -89,7 +89,7 @@ struct State {
 
 /// The connections of one source, oldest first. The entry is removed with its last connection.
 #[derive(Debug, Default)]
-struct Entry {
+struct SourceConnections {
     /// Connections whose peer has not spoken yet.
     silent: BTreeMap<u64, Arc<Signal>>,
     /// Connections whose peer has spoken and that have no working slot yet.
@@ -99,7 +99,7 @@ struct Entry {
     working: BTreeMap<u64, (Instant, Arc<Signal>)>,
 }
 
-impl Entry {
+impl SourceConnections {
     fn waiting(&self) -> usize {
         self.silent.len() + self.spoken.len()
     }
@@ -124,9 +124,9 @@ impl Signal {
     }
 }
 
-impl State {
+impl DoorState {
     /// The source with the highest count, and that count.
-    fn most(&self, of: impl Fn(&Entry) -> usize) -> Option<(Source, usize)> {
+    fn most(&self, of: impl Fn(&SourceConnections) -> usize) -> Option<(Source, usize)> {
         self.sources.iter().map(|(source, entry)| (*source, of(entry))).max_by_key(|(_, count)| *count)
     }
 
@@ -181,11 +181,11 @@ impl State {
 
     /// Makes room for one more waiting connection of a source. Returns whether another was evicted for it.
     fn make_room(&mut self, source: Source, limits: &DoorLimits) -> Result<bool, Crowded> {
-        let own = self.sources.get(&source).map_or(0, Entry::waiting);
+        let own = self.sources.get(&source).map_or(0, SourceConnections::waiting);
         if own >= limits.waiting_per_source {
             self.evict(source, false).then_some(true).ok_or(Crowded::Source)
         } else if self.waiting >= limits.waiting {
-            let most = self.most(Entry::waiting);
+            let most = self.most(SourceConnections::waiting);
             let evicted = most.is_some_and(|(most, count)| self.evict(most, count > own + 1));
             evicted.then_some(true).ok_or(Crowded::Whole)
         } else {
@@ -214,7 +214,7 @@ impl Door {
     #[must_use]
     pub fn new(limits: DoorLimits) -> Self {
         let (state, evicted, refused) = Default::default();
-        Self(Arc::new(Shared { limits, state, evicted, refused }))
+        Self(Arc::new(DoorInner { limits, state, evicted, refused }))
     }
 
     /// Takes a waiting slot for a connection that was just accepted.
@@ -263,7 +263,7 @@ impl Door {
         why
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, DoorState> {
         // Changed by short calls that cannot leave it half-changed.
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

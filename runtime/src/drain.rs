@@ -15,7 +15,7 @@ use tokio::time::Instant;
 /// `grace` is how long [`Trigger::finished`] waits for blockers once the drain has started.
 #[must_use]
 pub fn channel(grace: Duration) -> (Trigger, Drain) {
-    let (phase, _) = watch::channel(Phase::Running);
+    let (phase, _) = watch::channel(DrainPhase::Running);
     let (blockers, _) = watch::channel(0);
     let shared = Arc::new(Shared { phase, blockers, grace });
     (Trigger { shared: Arc::clone(&shared) }, Drain { shared })
@@ -33,15 +33,15 @@ impl Trigger {
         let deadline = Instant::now() + self.shared.grace;
         self.shared.phase.send_modify(|phase| {
             *phase = match *phase {
-                Phase::Running => Phase::Draining { deadline },
-                Phase::Draining { .. } | Phase::Aborted => Phase::Aborted,
+                DrainPhase::Running => DrainPhase::Draining { deadline },
+                DrainPhase::Draining { .. } | DrainPhase::Aborted => DrainPhase::Aborted,
             };
         });
     }
 
     /// Ends the wait for blockers at once.
     pub fn abort(&self) {
-        self.shared.phase.send_replace(Phase::Aborted);
+        self.shared.phase.send_replace(DrainPhase::Aborted);
     }
 
     /// Waits until a drain has started and every [`DrainBlocker`] is gone, the deadline has passed, or the
@@ -77,25 +77,25 @@ impl Drain {
     /// Whether the drain has started.
     #[must_use]
     pub fn is_started(&self) -> bool {
-        !matches!(*self.shared.phase.borrow(), Phase::Running)
+        !matches!(*self.shared.phase.borrow(), DrainPhase::Running)
     }
 
     /// Completes when the drain has started. Cancel-safe.
     pub async fn started(&self) {
-        self.reached(|phase| !matches!(phase, Phase::Running)).await;
+        self.reached(|phase| !matches!(phase, DrainPhase::Running)).await;
     }
 
     /// Completes when the drain is aborted: give up unfinished work. Cancel-safe.
     pub async fn aborted(&self) {
-        self.reached(|phase| matches!(phase, Phase::Aborted)).await;
+        self.reached(|phase| matches!(phase, DrainPhase::Aborted)).await;
     }
 
     /// When unfinished work will be given up; `None` before the drain has started.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         match *self.shared.phase.borrow() {
-            Phase::Draining { deadline } => Some(deadline),
-            Phase::Running | Phase::Aborted => None,
+            DrainPhase::Draining { deadline } => Some(deadline),
+            DrainPhase::Running | DrainPhase::Aborted => None,
         }
     }
 
@@ -127,7 +127,7 @@ impl Drain {
         }
     }
 
-    async fn reached(&self, condition: impl FnMut(&Phase) -> bool) {
+    async fn reached(&self, condition: impl FnMut(&DrainPhase) -> bool) {
         let mut phase = self.shared.phase.subscribe();
         if phase.wait_for(condition).await.is_err() {
             // Unreachable while `self.shared` holds the sender. Never completing is the harmless choice.
@@ -161,13 +161,13 @@ pub enum DrainOutcome {
 
 #[derive(Debug)]
 struct Shared {
-    phase: watch::Sender<Phase>,
+    phase: watch::Sender<DrainPhase>,
     blockers: watch::Sender<usize>,
     grace: Duration,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Phase {
+enum DrainPhase {
     Running,
     Draining { deadline: Instant },
     Aborted,

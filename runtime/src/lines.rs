@@ -16,11 +16,11 @@ const WINDOW: Duration = Duration::from_secs(60);
 pub struct LineLimit<K> {
     of_one: u32,
     of_all: u32,
-    state: Mutex<State<K>>,
+    state: Mutex<LineLimitState<K>>,
 }
 
 #[derive(Debug)]
-struct State<K> {
+struct LineLimitState<K> {
     since: Instant,
     /// Lines of each peer since `since`. There are never more peers than lines.
     peers: HashMap<K, u32>,
@@ -32,7 +32,7 @@ impl<K: Clone + Eq + Hash> LineLimit<K> {
     /// Allows `of_one` lines a minute about one peer and `of_all` about all peers together.
     #[must_use]
     pub fn new(of_one: u32, of_all: u32) -> Self {
-        let state = State { since: Instant::now(), peers: HashMap::new(), lines: 0, left_out: 0 };
+        let state = LineLimitState { since: Instant::now(), peers: HashMap::new(), lines: 0, left_out: 0 };
         Self { of_one, of_all, state: Mutex::new(state) }
     }
 

@@ -164,7 +164,7 @@ impl Tasks {
         F: Future + Send + 'static,
         F::Output: TaskOutcome,
     {
-        let entry = Entry::new(&self.shared, name, essential);
+        let entry = TaskEntry::new(&self.shared, name, essential);
         let cancel = self.shared.cancel.clone();
         // Catches a panic, so that the entry is not dropped without a report. Unwind safety holds, because nothing that
         // the panic could leave half-changed is used afterwards: the future is dropped with everything it owns. The
@@ -221,13 +221,13 @@ impl Shared {
 }
 
 /// The supervisor's entry for one task, removed when the task ends in any way.
-struct Entry {
+struct TaskEntry {
     shared: Arc<Shared>,
     id: u64,
     essential: bool,
 }
 
-impl Entry {
+impl TaskEntry {
     fn new(shared: &Arc<Shared>, name: TaskName, essential: bool) -> Self {
         let id = shared.next_id.fetch_add(1, Ordering::Relaxed);
         shared.names().insert(id, name);
@@ -262,7 +262,7 @@ impl Entry {
     }
 }
 
-impl Drop for Entry {
+impl Drop for TaskEntry {
     fn drop(&mut self) {
         self.shared.names().remove(&self.id);
     }

@@ -23,7 +23,7 @@ pub use control_plane::{AuditEvent, ControlPlane, ControlPlaneOptions};
 pub use fuzz::fuzz;
 pub use process::{Child, bind_both, free_port};
 pub use ready_node::ReadyNode;
-pub use wait::{wait_for, wait_for_value};
+pub use wait::{wait_for, wait_for_value, wait_until};
 
 /// Skips the test if there are no Kubernetes binaries and `cargo xtask test --without-cluster` allows that. If they are
 /// missing otherwise, the test fails. The skip is recorded, so that it never counts as a pass.

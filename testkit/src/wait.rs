@@ -20,6 +20,15 @@ where
     wait_for_value(what, deadline, condition).await;
 }
 
+/// Retries a condition until it is true.
+///
+/// # Panics
+/// The condition is not true within `deadline`. The message contains `what`.
+pub async fn wait_until(what: &str, deadline: Duration, condition: impl AsyncFn() -> bool) {
+    let attempt = async || condition().await.then_some(()).ok_or_else(|| "the condition is false".to_owned());
+    wait_for_value(what, deadline, attempt).await;
+}
+
 /// Retries until there is a value, and returns it.
 ///
 /// # Panics

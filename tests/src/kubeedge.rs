@@ -37,7 +37,7 @@ use tombolo_testkit::wait_for;
 use crate::world::{DEADLINE, World};
 use bus::Bus;
 use client::Client;
-use dial::{Dial, Identity};
+use dial::{Dial, EdgeIdentity};
 use hub::Order;
 
 /// The periods and delays of a node.
@@ -85,7 +85,7 @@ pub struct KubeEdgeNode {
     pub pace: Pace,
     dial: Dial,
     /// None when it dials something other than cloudcore.
-    identity: Option<Identity>,
+    identity: Option<EdgeIdentity>,
     store: Arc<Mutex<Store>>,
     process: Option<Process>,
 }
@@ -103,7 +103,7 @@ impl KubeEdgeNode {
     /// # Errors
     /// When cloudcore refuses the certificate.
     pub async fn join(world: &World, name: &str) -> Result<Self> {
-        let identity = Identity::join(world, name).await?;
+        let identity = EdgeIdentity::join(world, name).await?;
         Ok(Self { identity: Some(identity.clone()), ..Self::over(name, identity.dial()) })
     }
 

@@ -36,12 +36,12 @@ pub struct KubeEdgeCloud {
     pub authority: Arc<Authority>,
     /// Port of its WebSocket listener.
     pub port: u16,
-    shared: Arc<Mutex<Shared>>,
+    shared: Arc<Mutex<KubeEdgeCloudState>>,
     task: JoinHandle<()>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct KubeEdgeCloudState {
     /// Objects by the resource under which an edge requests them.
     objects: BTreeMap<String, Value>,
     /// Every message from edges, keepalives included.
@@ -69,7 +69,7 @@ impl KubeEdgeCloud {
         let acceptor = acceptor(&authority)?;
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let port = listener.local_addr()?.port();
-        let shared = Arc::<Mutex<Shared>>::default();
+        let shared = Arc::<Mutex<KubeEdgeCloudState>>::default();
         let served = Arc::clone(&shared);
         let task = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
@@ -156,7 +156,7 @@ fn is(message: &Value, operation: &str, resource: &str) -> bool {
     message["route"]["operation"] == operation && message["route"]["resource"] == resource
 }
 
-impl Shared {
+impl KubeEdgeCloudState {
     fn message(&mut self, operation: &str, resource: &str, content: &Value) -> Value {
         self.sent += 1;
         json!({
@@ -240,7 +240,11 @@ fn acceptor(authority: &Authority) -> Result<TlsAcceptor> {
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-async fn serve(acceptor: TlsAcceptor, stream: TcpStream, shared: Arc<Mutex<Shared>>) -> Result<()> {
+async fn serve(
+    acceptor: TlsAcceptor,
+    stream: TcpStream,
+    shared: Arc<Mutex<KubeEdgeCloudState>>,
+) -> Result<()> {
     let tls = acceptor.accept(stream).await?;
     let seen = Arc::clone(&shared);
     #[expect(clippy::result_large_err, reason = "the library's type")]

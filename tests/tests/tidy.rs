@@ -85,6 +85,37 @@ fn no_modules_use_each_other_in_a_circle() {
 }
 
 /// The part of a page under one heading.
+/// The names of the types that a product file declares at its top level.
+fn declared_types(lines: &[&str]) -> Vec<String> {
+    let declared = |line: &&str| {
+        let line = line.strip_prefix("pub").map_or(*line, |rest| match rest.split_once(") ") {
+            Some((scope, rest)) if scope.starts_with('(') => rest,
+            _ => rest.trim_start(),
+        });
+        let (keyword, rest) = line.split_once(' ')?;
+        let is_type = matches!(keyword, "struct" | "enum" | "trait" | "type" | "union");
+        let name: String = rest.chars().take_while(|letter| letter.is_alphanumeric()).collect();
+        is_type.then_some(name)
+    };
+    lines.iter().filter_map(declared).collect()
+}
+
+/// Names of parts of Kubernetes objects, of which a module declares the fields that it reads.
+const OBJECT_PARTS: [&str; 4] = ["Metadata", "Object", "Spec", "Status"];
+
+#[test]
+fn no_type_name_stands_for_more_than_three_things() {
+    let mut declarations: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for file in CRATES.into_iter().flat_map(product_files) {
+        let text = fs::read_to_string(&file).unwrap();
+        for name in declared_types(&product_lines(&text)) {
+            declarations.entry(name).or_default().push(relative(&file));
+        }
+    }
+    declarations.retain(|name, files| files.len() > 3 && !OBJECT_PARTS.contains(&name.as_str()));
+    assert!(declarations.is_empty(), "name the concept as well: {declarations:#?}");
+}
+
 fn section(page: &str, heading: &str) -> String {
     let text = fs::read_to_string(root().join(page)).unwrap();
     let (_, rest) = text.split_once(heading).unwrap_or_else(|| panic!("{page} has no section {heading:?}"));
@@ -255,6 +286,18 @@ fn danger_stays_in_tests() {
 #[cfg(test)]
 mod the_rules_can_fail {
     use super::{functions, product_lines};
+
+    #[test]
+    fn types_are_found() {
+        let lines = [
+            "pub(super) struct A<T>(T);",
+            "pub enum B {",
+            "type C = u8;",
+            "    struct Inner;",
+            "pub use x::Y;",
+        ];
+        assert_eq!(super::declared_types(&lines), ["A", "B", "C"]);
+    }
 
     #[test]
     fn functions_are_measured() {

@@ -6,7 +6,7 @@ use clap::Args;
 use crate::{components, run, test};
 
 #[derive(Args)]
-pub(crate) struct Options {
+pub(crate) struct AuthzOptions {
     /// Cases, rounded up to whole worlds of 200.
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
     cases: u64,
@@ -16,7 +16,7 @@ pub(crate) struct Options {
     seed: Option<u64>,
 }
 
-pub(crate) fn run(options: &Options) -> Result<()> {
+pub(crate) fn run(options: &AuthzOptions) -> Result<()> {
     let mut cases = run::cargo();
     cases.args(["test", "--locked", "--package", "tombolo-tests", "--test", "authorization", "--"]);
     cases.args(["--exact", "rights_are_judged_as_kube_apiserver_does", "--nocapture"]);

@@ -8,7 +8,7 @@ use clap::Args;
 use crate::{run, test};
 
 #[derive(Args)]
-pub(crate) struct Options {
+pub(crate) struct CrashOptions {
     /// Kills of edgecore while it writes.
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..))]
     kills: u64,
@@ -18,7 +18,7 @@ pub(crate) struct Options {
     cuts: u64,
 }
 
-pub(crate) fn run(options: &Options) -> Result<()> {
+pub(crate) fn run(options: &CrashOptions) -> Result<()> {
     let started = Instant::now();
     run::check(run::cargo().args(["build", "--locked", "--workspace", "--bins"]))?;
     let mut cuts = run::cargo();

@@ -8,7 +8,7 @@ use clap::Args;
 use crate::run;
 
 #[derive(Args)]
-pub(crate) struct Options {
+pub(crate) struct DeviceOptions {
     /// Target of the compiler; without it, the program is built for this kind of machine.
     #[arg(long)]
     target: Option<String>,
@@ -49,7 +49,7 @@ pub(crate) fn build(target: Option<&str>) -> Result<PathBuf> {
     run::program(&folder, "edgecore")
 }
 
-pub(crate) fn run(options: &Options) -> Result<()> {
+pub(crate) fn run(options: &DeviceOptions) -> Result<()> {
     println!("{}", build(options.target.as_deref())?.display());
     Ok(())
 }

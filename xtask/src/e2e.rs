@@ -14,13 +14,13 @@ const SUITE: (&str, &str) = ("k8s.io/kubernetes/test/e2e", "e2e.test");
 const RUNNER: (&str, &str) = ("github.com/onsi/ginkgo/v2/ginkgo", "ginkgo");
 
 #[derive(Args)]
-pub(crate) struct Options {
+pub(crate) struct E2eOptions {
     #[command(subcommand)]
-    step: Step,
+    step: E2eCommand,
 }
 
 #[derive(Subcommand)]
-enum Step {
+enum E2eCommand {
     /// Build the suite and its runner into the user's cache folder, once.
     Build,
     /// Print the names of the tests, each with its list.
@@ -38,14 +38,14 @@ struct Passed {
     arguments: Vec<OsString>,
 }
 
-pub(crate) fn run(options: &Options) -> Result<()> {
+pub(crate) fn run(options: &E2eOptions) -> Result<()> {
     match &options.step {
-        Step::Build => {
+        E2eCommand::Build => {
             println!("{}", ensure()?.display());
             Ok(())
         }
-        Step::List(passed) => program("list", passed),
-        Step::Run(passed) => program("run", passed),
+        E2eCommand::List(passed) => program("list", passed),
+        E2eCommand::Run(passed) => program("run", passed),
     }
 }
 

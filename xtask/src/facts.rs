@@ -57,7 +57,7 @@ struct GroupVersion {
 }
 
 /// Where the facts come from and where they are written.
-struct Options {
+struct FactsOptions {
     server: String,
     token: String,
     kubectl: String,
@@ -76,7 +76,7 @@ struct Options {
 /// # Errors
 /// An argument is unknown, the server does not answer, or the table's form cannot express a type.
 pub(crate) fn run(args: &[String]) -> Result<()> {
-    let options = Options::parse(args)?;
+    let options = FactsOptions::parse(args)?;
     let sources = GoSources::read(&options.sources)?;
     let mut served = Vec::new();
     let mut types: BTreeMap<String, Value> = BTreeMap::new();
@@ -122,7 +122,7 @@ fn kinds_of(schemas: &serde_json::Map<String, Value>, group_version: &str) -> BT
     kinds
 }
 
-impl Options {
+impl FactsOptions {
     fn parse(args: &[String]) -> Result<Self> {
         let home = std::env::var("HOME").unwrap_or_default();
         let mut options = Self {

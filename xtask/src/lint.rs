@@ -12,13 +12,13 @@ use crate::test::FEATURES;
 const CARGO_DENY_VERSION: &str = "0.20.2";
 
 #[derive(Args)]
-pub(crate) struct Options {
+pub(crate) struct LintOptions {
     /// Install cargo-deny when it is missing (3 minutes).
     #[arg(long)]
     install: bool,
 }
 
-pub(crate) fn run(options: &Options) -> Result<()> {
+pub(crate) fn run(options: &LintOptions) -> Result<()> {
     run::check(run::cargo().args(["fmt", "--all", "--check"]))?;
     let clippy = [
         "clippy",

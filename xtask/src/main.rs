@@ -28,12 +28,12 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Recipe {
     /// Run every test; builds the Kubernetes components first when they are not cached.
-    Test(test::Options),
+    Test(test::TestOptions),
     /// Check the format and run the tests that need neither Go nor other programs, with few random schedules; takes a
     /// minute once it is built.
     Quick,
     /// Run rustfmt, clippy and cargo-deny as CI does.
-    Lint(lint::Options),
+    Lint(lint::LintOptions),
     /// Build etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubectl, kubelet, kube-proxy and CoreDNS
     /// into the user's cache folder.
     Components,
@@ -44,15 +44,15 @@ enum Recipe {
         arguments: Vec<String>,
     },
     /// Run the official end-to-end suite of Kubernetes against the real or the embedded API server.
-    E2e(e2e::Options),
+    E2e(e2e::E2eOptions),
     /// Measure the embedded API server beside kube-apiserver with etcd and print a table.
     ApiBench(measure::Options),
     /// Build edgecore for a device: small, and without shared libraries.
-    Device(device::Options),
+    Device(device::DeviceOptions),
     /// Compare authorization decisions for random rights and requests: the embedded API server beside kube-apiserver.
-    Authz(authz::Options),
+    Authz(authz::AuthzOptions),
     /// Kill edgecore and cut the power of its disk, thousands of times.
-    Crash(crash::Options),
+    Crash(crash::CrashOptions),
     /// Alter recorded traffic in every place, frame by frame: a replay must detect each change. The tests alter one
     /// frame of each form.
     Mutations,

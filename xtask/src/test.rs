@@ -23,7 +23,7 @@ const WITHOUT_CLUSTER_VARIABLE: &str = "TOMBOLO_WITHOUT_CLUSTER";
 pub(crate) const FEATURES: &str = "tombolo-edge/profile";
 
 #[derive(Args)]
-pub(crate) struct Options {
+pub(crate) struct TestOptions {
     /// Leave out the tests that need etcd and kube-apiserver; they are reported as skipped.
     #[arg(long)]
     without_cluster: bool,
@@ -37,7 +37,7 @@ pub(crate) struct Options {
     cargo_arguments: Vec<String>,
 }
 
-pub(crate) fn run(options: &Options) -> Result<()> {
+pub(crate) fn run(options: &TestOptions) -> Result<()> {
     let started = Instant::now();
     prepare(options)?;
     let skip_log = std::env::temp_dir().join(format!("tombolo-skipped-{}", std::process::id()));
@@ -56,7 +56,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 }
 
 /// Reports missing prerequisites immediately, or installs them.
-fn prepare(options: &Options) -> Result<()> {
+fn prepare(options: &TestOptions) -> Result<()> {
     if options.without_cluster {
         return Ok(());
     }
@@ -75,7 +75,7 @@ fn prepare(options: &Options) -> Result<()> {
 
 /// Runs every test once, then repeats the failed tests alone. Whole-system tests start dozens of programs on two cores,
 /// so a missed deadline there says nothing about the product. Both outcomes are printed.
-fn run_tests(options: &Options, mut command: Command, skip_log: &Path) -> Result<()> {
+fn run_tests(options: &TestOptions, mut command: Command, skip_log: &Path) -> Result<()> {
     let first = match options.cargo_arguments.as_slice() {
         [] => everything(&mut command)?,
         arguments => Report::of(command.args(arguments))?,
@@ -140,7 +140,7 @@ fn everything(command: &mut Command) -> Result<Report> {
 }
 
 /// `cargo test` with the environment that the tests need. Builds missing programs first.
-fn cargo_test(options: &Options, skip_log: &Path) -> Result<Command> {
+fn cargo_test(options: &TestOptions, skip_log: &Path) -> Result<Command> {
     let mut command = run::cargo();
     command.args(["test", "--locked", "--no-fail-fast"]).env("TOMBOLO_SKIP_LOG", skip_log);
     if !names_packages(&options.cargo_arguments) {

@@ -113,9 +113,9 @@ pub enum Variable<'a> {
 }
 
 /// Passes the variables to the evaluator.
-struct Bound<'a>(&'a dyn Variables);
+struct VariableBinder<'a>(&'a dyn Variables);
 
-impl<'a> Bound<'a> {
+impl<'a> VariableBinder<'a> {
     fn bind(&self, names: &BTreeSet<String>, context: &mut Context<'_, 'a>) {
         for name in names {
             let bound: Box<dyn Val + 'a> = match self.0.get(name) {
@@ -191,7 +191,7 @@ impl Expression {
         let run = || {
             meter.spend(self.0.cost_first).map_err(|error| describe(&error))?;
             let mut context = Context::with_env(Arc::clone(env()));
-            Bound(variables).bind(&self.0.variables, &mut context);
+            VariableBinder(variables).bind(&self.0.variables, &mut context);
             context.add_variable_as_val(METER, meter.clone_as_boxed());
             let value = cel::Value::resolve_val(&self.0.tree, &context).map_err(|error| describe(&error))?;
             read(value.as_ref())

@@ -128,7 +128,7 @@ impl Reader<'_> {
         }
         let message_cost = message.as_ref().map_or(0, Expression::cost_max);
         let shows_value = !matches!(self.site.schema["type"].as_str(), Some("object" | "array"));
-        let compiled = Rule {
+        let compiled = ValidationRule {
             own,
             expression,
             message,
@@ -200,7 +200,7 @@ impl Reader<'_> {
 
 /// A compiled rule.
 #[derive(Debug)]
-struct Rule {
+struct ValidationRule {
     own: Type,
     expression: Expression,
     message: Option<Expression>,
@@ -216,7 +216,7 @@ struct Rule {
 
 /// The variables of one evaluation.
 struct Selves<'a> {
-    rule: &'a Rule,
+    rule: &'a ValidationRule,
     value: &'a Value,
     old: Option<&'a Value>,
 }
@@ -233,7 +233,7 @@ impl Variables for Selves<'_> {
     }
 }
 
-impl CompiledRule for Rule {
+impl CompiledRule for ValidationRule {
     fn check(&self, value: &Value, old: Option<&Value>, budget: &mut Budget) -> Result<(), RuleFailure> {
         if self.is_transition && old.is_none() && !self.optional_old {
             return Ok(());
@@ -266,7 +266,7 @@ impl CompiledRule for Rule {
     }
 }
 
-impl Rule {
+impl ValidationRule {
     /// The name of the rule in messages: the fixed message or the expression.
     fn shown(&self) -> &str {
         if self.fixed_message.is_empty() { &self.text } else { &self.fixed_message }

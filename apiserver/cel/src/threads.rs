@@ -69,7 +69,7 @@ fn run(waiting: &Receiver<Job>) {
 /// Runs an evaluation on a stack that is large enough for a deep tree. At most [`DEEP_EVALUATIONS_MAX`] run at a time;
 /// others wait. The cost limit bounds each one.
 pub(crate) fn evaluate<T: Send>(run: impl FnOnce() -> T + Send) -> Result<T, ()> {
-    let _place = Place::take();
+    let _slot = EvaluationSlot::take();
     on_stack("cel-evaluator", EVALUATOR_STACK_BYTES, run)
 }
 
@@ -81,11 +81,11 @@ fn on_stack<T: Send>(name: &str, bytes: usize, run: impl FnOnce() -> T + Send) -
 }
 
 /// A slot for a deep evaluation.
-struct Place;
+struct EvaluationSlot;
 
 static PLACES: LazyLock<(Mutex<usize>, Condvar)> = LazyLock::new(|| (Mutex::new(0), Condvar::new()));
 
-impl Place {
+impl EvaluationSlot {
     fn take() -> Self {
         let (taken, freed) = &*PLACES;
         let taken = taken.lock().unwrap_or_else(PoisonError::into_inner);
@@ -95,7 +95,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for EvaluationSlot {
     fn drop(&mut self) {
         let (taken, freed) = &*PLACES;
         *taken.lock().unwrap_or_else(PoisonError::into_inner) -= 1;

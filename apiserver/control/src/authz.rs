@@ -27,11 +27,11 @@ const MASTERS: &str = "system:masters";
 /// The data for authorization decisions. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) struct Authorization {
-    shared: Arc<Shared>,
+    shared: Arc<AuthorizationInner>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct AuthorizationInner {
     rbac: RwLock<Rbac>,
     graph: RwLock<Graph>,
     node_rules: Vec<Rule>,
@@ -40,7 +40,7 @@ struct Shared {
 impl Authorization {
     /// Starts without objects. `node_rules` are the rules that every node has, whatever is stored.
     pub(super) fn new(node_rules: Vec<Rule>) -> Self {
-        let shared = Shared { rbac: RwLock::default(), graph: RwLock::default(), node_rules };
+        let shared = AuthorizationInner { rbac: RwLock::default(), graph: RwLock::default(), node_rules };
         Self { shared: Arc::new(shared) }
     }
 

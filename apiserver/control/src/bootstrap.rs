@@ -21,7 +21,7 @@ const DEFAULT_RANGE: &str = "kubernetes";
 
 /// Facts about this server that bootstrap objects contain.
 #[derive(Debug, Clone)]
-pub(super) struct Facts<'a> {
+pub(super) struct ServerFacts<'a> {
     /// The range of cluster addresses, as text.
     pub(super) service_cidr: &'a str,
     /// The certificate authority, PEM.
@@ -33,7 +33,7 @@ pub(super) struct Facts<'a> {
 ///
 /// # Errors
 /// [`EmbeddedError::Bootstrap`] when the store refuses.
-pub(super) async fn ensure(objects: &Objects, facts: &Facts<'_>) -> Result<(), EmbeddedError> {
+pub(super) async fn ensure(objects: &Objects, facts: &ServerFacts<'_>) -> Result<(), EmbeddedError> {
     for (resource, value) in first_objects(facts) {
         let name = format!("{resource} {}", value["metadata"]["name"].as_str().unwrap_or_default());
         objects.ensure(resource, value).await.map_err(|e| failed(&name, &e))?;
@@ -46,7 +46,7 @@ fn failed(object: &str, error: &dyn std::fmt::Display) -> EmbeddedError {
     EmbeddedError::Bootstrap { object: object.to_owned(), message: error.to_string() }
 }
 
-fn first_objects(facts: &Facts<'_>) -> Vec<(Resource, Value)> {
+fn first_objects(facts: &ServerFacts<'_>) -> Vec<(Resource, Value)> {
     let mut all: Vec<(Resource, Value)> =
         NAMESPACES.iter().map(|name| (core("namespaces"), namespace(name))).collect();
     let classes = [
@@ -169,7 +169,7 @@ mod tests {
     #[tokio::test]
     async fn a_second_start_changes_nothing_and_another_port_only_the_service() {
         let objects = Objects::new(MemoryStore::new(MemoryStore::START, LogLimits::default()));
-        let facts = Facts { service_cidr: "10.0.0.0/16", ca_certificate: "pem" };
+        let facts = ServerFacts { service_cidr: "10.0.0.0/16", ca_certificate: "pem" };
         let start = async |port| {
             ensure(&objects, &facts).await.unwrap();
             ensure_service(&objects, Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::LOCALHOST, port).await.unwrap();

@@ -19,7 +19,7 @@ use super::admission::Plugins;
 use super::objects::text;
 
 /// The result of an action.
-type Answer = Result<(StatusCode, Value), ApiError>;
+type ActionResult = Result<(StatusCode, Value), ApiError>;
 
 /// An action that passes policies and webhooks first, as every other write does.
 pub(super) struct Judged<E> {
@@ -51,7 +51,7 @@ impl<E> Judged<E> {
 }
 
 impl<E: Endpoint> Endpoint for Judged<E> {
-    fn call(&self, mut request: EndpointRequest) -> BoxFuture<'_, Answer> {
+    fn call(&self, mut request: EndpointRequest) -> BoxFuture<'_, ActionResult> {
         boxed(async move {
             let mut body = self.read(&request)?;
             let asked = &request.attributes;
@@ -81,6 +81,6 @@ fn success(code: StatusCode) -> (StatusCode, Value) {
     (code, status)
 }
 
-fn boxed<'a>(answer: impl Future<Output = Answer> + Send + 'a) -> BoxFuture<'a, Answer> {
+fn boxed<'a>(answer: impl Future<Output = ActionResult> + Send + 'a) -> BoxFuture<'a, ActionResult> {
     Box::pin(answer)
 }

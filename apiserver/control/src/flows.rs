@@ -15,7 +15,7 @@ use tombolo_apicore::auth::{Attributes, Classification, Classifier};
 use tombolo_apicore::store::Stored;
 use tombolo_proto::object::Resource;
 
-use self::rules::Rule;
+use self::rules::FlowSchemaRule;
 use super::objects::{items, text, v1};
 
 /// Group of the kinds.
@@ -43,7 +43,7 @@ struct Schema {
     uid: HeaderValue,
     precedence: i64,
     level: String,
-    rules: Vec<Rule>,
+    rules: Vec<FlowSchemaRule>,
 }
 
 impl Schema {
@@ -53,7 +53,7 @@ impl Schema {
             uid,
             precedence: spec["matchingPrecedence"].as_i64().unwrap_or(PRECEDENCE),
             level: text(spec, "/priorityLevelConfiguration/name").to_owned(),
-            rules: items(spec, "/rules").iter().map(Rule::read).collect(),
+            rules: items(spec, "/rules").iter().map(FlowSchemaRule::read).collect(),
         }
     }
 }

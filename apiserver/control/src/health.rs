@@ -48,12 +48,13 @@ impl Started {
 
 /// All checks of a server.
 pub(super) fn checks(objects: &Objects, started: &Started) -> Vec<Arc<dyn Check>> {
-    let step = |name, vital| -> Arc<dyn Check> { Arc::new(Step { name, vital, started: started.clone() }) };
+    let step =
+        |name, vital| -> Arc<dyn Check> { Arc::new(StartupStep { name, vital, started: started.clone() }) };
     // kube-apiserver's informers must fetch objects first. Here that data is derived when the objects are read.
     let first: [Arc<dyn Check>; 4] = [
         Arc::new(Log),
         Arc::new(Reads(objects.clone())),
-        Arc::new(Room(objects.clone())),
+        Arc::new(StorageRoomCheck(objects.clone())),
         step("informer-sync", false),
     ];
     first.into_iter().chain(STEPS.map(|name| step(name, true))).collect()
@@ -96,12 +97,12 @@ impl Check for Reads {
 
 /// Whether the store may grow. It fails before the store is full. Then a user must delete objects; a restart does not
 /// help.
-struct Room(Objects);
+struct StorageRoomCheck(Objects);
 
 /// The store counts as full when at most `1/PARTS` of it is left.
 const PARTS: u64 = 16;
 
-impl Check for Room {
+impl Check for StorageRoomCheck {
     fn name(&self) -> &'static str {
         "storage-room"
     }
@@ -116,13 +117,13 @@ impl Check for Room {
 }
 
 /// A step of the start.
-struct Step {
+struct StartupStep {
     name: &'static str,
     vital: bool,
     started: Started,
 }
 
-impl Check for Step {
+impl Check for StartupStep {
     fn name(&self) -> &str {
         self.name
     }

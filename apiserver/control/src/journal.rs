@@ -67,17 +67,17 @@ pub(super) struct Restored {
 /// The journal of one data directory. Cheap to clone: clones share the file.
 #[derive(Clone)]
 pub(super) struct RedbJournal {
-    shared: Arc<Shared>,
+    shared: Arc<JournalInner>,
 }
 
-struct Shared {
+struct JournalInner {
     path: PathBuf,
     open: Box<OpenStorage>,
-    state: Mutex<State>,
+    state: Mutex<JournalState>,
 }
 
 /// `None` after a failure, until the file is opened again.
-struct State {
+struct JournalState {
     database: Option<Database>,
     /// Newest revision whose batch was reported as stored.
     revision: u64,
@@ -105,9 +105,13 @@ impl RedbJournal {
         if size > SLACK_BYTES_MIN && size / SLACK_FACTOR > live {
             database.compact().map_err(|e| failed(e.to_string()))?;
         }
-        let state =
-            State { database: Some(database), revision: restored.revision.0, refused: None, closed: false };
-        let shared = Shared { path: path.to_owned(), open, state: Mutex::new(state) };
+        let state = JournalState {
+            database: Some(database),
+            revision: restored.revision.0,
+            refused: None,
+            closed: false,
+        };
+        let shared = JournalInner { path: path.to_owned(), open, state: Mutex::new(state) };
         Ok((Self { shared: Arc::new(shared) }, restored))
     }
 }
@@ -150,7 +154,7 @@ impl Journal for RedbJournal {
 
 impl RedbJournal {
     /// Ensures that a batch does not reappear after a restart, and only then reports that it was not stored.
-    fn refuse(&self, state: &mut State, failure: &Failure) -> StoreError {
+    fn refuse(&self, state: &mut JournalState, failure: &Failure) -> StoreError {
         let (path, reason) = (&self.shared.path, failure.to_string());
         let settled = self.reopened(state).map(|database| state.database = Some(database));
         let Err(unsettled) = settled else { return StoreError::NotStored { reason } };
@@ -168,7 +172,7 @@ impl RedbJournal {
     }
 
     /// The database. After a failure it is opened again, and the failed batch is undone.
-    fn reopened(&self, state: &mut State) -> Result<Database, Failure> {
+    fn reopened(&self, state: &mut JournalState) -> Result<Database, Failure> {
         if state.closed {
             return Err(Failure::Closed);
         }

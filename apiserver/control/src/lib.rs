@@ -109,8 +109,10 @@ impl Embedded {
         let disk = Disk { journal, data_dir };
         let data_dir = &disk.data_dir;
         let objects = Objects::new(store);
-        let facts =
-            bootstrap::Facts { service_cidr: &options.service_cidr, ca_certificate: pki.ca_certificate() };
+        let facts = bootstrap::ServerFacts {
+            service_cidr: &options.service_cidr,
+            ca_certificate: pki.ca_certificate(),
+        };
         bootstrap::ensure(&objects, &facts).await?;
         let listener = listen(&options, data_dir).await?;
         let address =
@@ -124,7 +126,7 @@ impl Embedded {
         let kubeconfig =
             kubeconfig::write(&options.data_dir, SocketAddr::from((host, address.port())), &pki)?;
         let stop = CancellationToken::new();
-        let parts = server::Parts {
+        let parts = server::ServerParts {
             objects,
             range,
             pki: Arc::clone(&pki),

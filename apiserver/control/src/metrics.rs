@@ -51,14 +51,14 @@ struct Labels {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Answer {
+struct ResponseLabels {
     #[prometheus(flatten)]
     request: Labels,
     code: u16,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Level {
+struct PriorityLevelLabels {
     priority_level: String,
 }
 
@@ -66,10 +66,10 @@ struct Level {
 pub(super) struct RequestMetrics {
     registry: Registry,
     metrics: Metrics,
-    requests: Family<Answer, Counter>,
+    requests: Family<ResponseLabels, Counter>,
     durations: Family<Labels, Histogram>,
     stored: Gauge,
-    seats: Family<Level, Gauge>,
+    seats: Family<PriorityLevelLabels, Gauge>,
     activity: Vec<(Gauge, Shown)>,
     look: OnceLock<Box<dyn Fn() -> Activity + Send + Sync>>,
     objects: Objects,
@@ -154,7 +154,7 @@ impl RequestMetrics {
         // Removed levels must not keep their series.
         self.seats.clear();
         for (priority_level, seats) in self.flows.nominal_seats().into_iter().take(SERIES_MAX) {
-            self.seats.get_or_create(&Level { priority_level }).set(seats);
+            self.seats.get_or_create(&PriorityLevelLabels { priority_level }).set(seats);
         }
         let mut text = String::new();
         // Writing into a string cannot fail.
@@ -266,7 +266,7 @@ fn scope(asked: &Attributes) -> &'static str {
 impl Observer for RequestMetrics {
     fn observe(&self, observation: &Observation<'_>) {
         let request = self.labels(observation.attributes);
-        let answer = Answer { request: request.clone(), code: observation.code };
+        let answer = ResponseLabels { request: request.clone(), code: observation.code };
         let requests = self.requests.get_or_create(&answer);
         if requests.inc() == 0 {
             self.series.fetch_add(1, Ordering::Relaxed);

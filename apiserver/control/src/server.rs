@@ -47,7 +47,7 @@ use super::serving::Serving;
 const DESCRIPTIONS: &[u8] = include_bytes!("../data/descriptions.gz");
 
 /// The parts of the server.
-pub(super) struct Parts<'a> {
+pub(super) struct ServerParts<'a> {
     pub(super) objects: Objects,
     pub(super) range: ServiceRange,
     pub(super) pki: Arc<Pki>,
@@ -69,9 +69,9 @@ pub(super) struct Built {
 ///
 /// # Errors
 /// [`EmbeddedError`] when a key cannot be used or the audit log cannot be opened.
-pub(super) fn build(parts: Parts<'_>) -> Result<Built, EmbeddedError> {
+pub(super) fn build(parts: ServerParts<'_>) -> Result<Built, EmbeddedError> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let Parts { objects, range, pki, indexes, options, stop } = parts;
+    let ServerParts { objects, range, pki, indexes, options, stop } = parts;
     let authorization = indexes.authorization;
     let registry = Registry::new(kinds_with(Arc::new(CelRules)).described_by(DESCRIPTIONS));
     definitions::publish_stored(objects.list(&definitions::resource(), None), objects.store(), &registry);

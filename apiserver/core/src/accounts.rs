@@ -11,7 +11,7 @@ use jiff::Timestamp;
 
 use crate::auth::{AUTHENTICATED_GROUP, Identity};
 
-pub use claims::{Bound, Claims, Place};
+pub use claims::{BoundObject, Claims, Place};
 pub use keys::{KeySet, Unverified};
 
 /// Allowed clock difference. It is also how long an object stays valid after its deletion was requested (as in
@@ -88,7 +88,12 @@ pub struct Living<'a> {
 ///
 /// # Errors
 /// What happened to the object, for the log and for token reviews.
-pub fn check_bound(plural: &str, bound: &Bound, found: Option<Living<'_>>, now: u64) -> Result<(), String> {
+pub fn check_bound(
+    plural: &str,
+    bound: &BoundObject,
+    found: Option<Living<'_>>,
+    now: u64,
+) -> Result<(), String> {
     let invalidated =
         |why: &str| format!("service account token has been invalidated: {plural} {:?} {why}", bound.name);
     let Some(Living { uid, deletion_timestamp }) = found else { return Err(invalidated("is gone")) };
@@ -111,7 +116,7 @@ mod tests {
 
     #[test]
     fn an_identity_names_account_pod_and_node() {
-        let bound = |name: &str| Some(Bound { name: name.into(), uid: format!("{name}-uid") });
+        let bound = |name: &str| Some(BoundObject { name: name.into(), uid: format!("{name}-uid") });
         let mut claims = claims::tests::claims();
         claims.place.pod = bound("p");
         claims.place.node = bound("n");
@@ -133,7 +138,7 @@ mod tests {
 
     #[test]
     fn an_object_that_is_gone_another_or_long_deleted_ends_a_token() {
-        let bound = Bound { name: "p".into(), uid: "u".into() };
+        let bound = BoundObject { name: "p".into(), uid: "u".into() };
         let check = |found, now| check_bound("pods", &bound, found, now);
         let living = |uid, deletion_timestamp| Some(Living { uid, deletion_timestamp });
         assert!(check(living("u", ""), NOW).is_ok());

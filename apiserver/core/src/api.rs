@@ -20,7 +20,7 @@ use hyper::body::Body as HttpBody;
 use crate::accept::Accepted;
 use crate::auth::{Attributes, AuditRecord, BadCredentials, Identity, Observation, Peer};
 use crate::body::{self, Body};
-use crate::places::Place;
+use crate::places::ConnectionSlot;
 use crate::query::Query;
 use crate::query::path::Target;
 use crate::senders::{Payer, Sender, is_known};
@@ -173,7 +173,7 @@ impl ApiServer {
         identity: &Identity,
     ) -> Option<Slot> {
         let load = &self.parts.load;
-        let connection = head.extensions.get::<Arc<Place>>();
+        let connection = head.extensions.get::<Arc<ConnectionSlot>>();
         let remote = || load.source(peer.remote.map(|address| address.ip()));
         let sender = load.sender(identity, connection.map_or_else(remote, |place| place.source()));
         if load.is_shared() && is_known(identity) && connection.is_some_and(|place| !place.prove(&sender)) {

@@ -250,7 +250,7 @@ impl<'a> Encoder<'a> {
     /// A Table of objects in the served version.
     fn table(&self, version: &str, bodies: &[Bytes], meta: ListMeta, columns: bool) -> Bytes {
         let now = Timestamp::now();
-        let rows: Vec<Row<'_>> = bodies.iter().map(|body| self.row(body, version, now)).collect();
+        let rows: Vec<TableRow<'_>> = bodies.iter().map(|body| self.row(body, version, now)).collect();
         let definitions = if columns { self.columns() } else { Value::Null };
         let table = TableBody {
             kind: "Table",
@@ -275,7 +275,7 @@ impl<'a> Encoder<'a> {
         self.kind.columns().iter().map(definition).collect()
     }
 
-    fn row<'b>(&self, body: &'b Bytes, version: &str, now: Timestamp) -> Row<'b> {
+    fn row<'b>(&self, body: &'b Bytes, version: &str, now: Timestamp) -> TableRow<'b> {
         let parsed = match tree::tree_bytes(body) > ROW_TREE_MAX {
             true => named(body),
             false => serde_json::from_slice(body).unwrap_or_default(),
@@ -287,7 +287,7 @@ impl<'a> Encoder<'a> {
             }
             Include::Object => serde_json::from_slice(body).ok().map(RowObject::Borrowed),
         };
-        Row { cells: self.kind.cells(&parsed, now), object }
+        TableRow { cells: self.kind.cells(&parsed, now), object }
     }
 
     /// The object of a bookmark: a kind, a revision, and possibly the annotation that ends the initial events.
@@ -346,11 +346,11 @@ struct TableBody<'a> {
     api_version: String,
     metadata: ListMeta,
     column_definitions: Value,
-    rows: Vec<Row<'a>>,
+    rows: Vec<TableRow<'a>>,
 }
 
 #[derive(Serialize)]
-struct Row<'a> {
+struct TableRow<'a> {
     cells: Vec<Value>,
     /// Null when the client wants only the cells.
     object: Option<RowObject<'a>>,

@@ -64,18 +64,18 @@ pub(crate) struct EventCache {
 
 #[derive(Debug, Default)]
 struct Lines {
-    by_key: HashMap<ShownKey, Slot>,
+    by_key: HashMap<ShownKey, EventSlot>,
     /// In order of first use.
     order: VecDeque<ShownKey>,
     /// Events that are kept even if no watcher holds them, with their lengths, oldest first.
-    kept: VecDeque<(Slot, usize)>,
+    kept: VecDeque<(EventSlot, usize)>,
     bytes: usize,
 }
 
-type Slot = Arc<Mutex<Line>>;
+type EventSlot = Arc<Mutex<CachedEvent>>;
 
 #[derive(Debug, Default)]
-enum Line {
+enum CachedEvent {
     #[default]
     None,
     Kept(Arc<Bytes>),
@@ -98,7 +98,7 @@ impl EventCache {
         #[cfg(test)]
         ENCODED.set(ENCODED.get() + 1);
         let encoded = Arc::new(encode());
-        *line = Line::Kept(Arc::clone(&encoded));
+        *line = CachedEvent::Kept(Arc::clone(&encoded));
         drop(line);
         self.lines.lock().keep(slot, encoded.len(), self.bytes_max);
         given(encoded)
@@ -120,7 +120,7 @@ fn given(line: Arc<Bytes>) -> Bytes {
     }
 }
 
-impl Line {
+impl CachedEvent {
     fn known(&self) -> Option<Bytes> {
         match self {
             Self::None => None,
@@ -137,7 +137,7 @@ impl Line {
 }
 
 impl Lines {
-    fn slot(&mut self, key: &ShownKey) -> Slot {
+    fn slot(&mut self, key: &ShownKey) -> EventSlot {
         if let Some(slot) = self.by_key.get(key) {
             return Arc::clone(slot);
         }
@@ -151,7 +151,7 @@ impl Lines {
     }
 
     /// Keeps a newly encoded event, in place of the oldest ones.
-    fn keep(&mut self, slot: Slot, len: usize, bytes_max: usize) {
+    fn keep(&mut self, slot: EventSlot, len: usize, bytes_max: usize) {
         self.kept.push_back((slot, len));
         self.bytes += len;
         while (self.bytes > bytes_max || self.kept.len() > LINES_MAX)

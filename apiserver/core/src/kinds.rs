@@ -35,11 +35,11 @@ pub use self::registry::Kinds;
 pub(crate) use self::registry::{scale as scale_kind, type_name};
 use self::rules::Rules;
 use self::strategy::Strategy;
-pub use self::validate::Verdict;
+pub use self::validate::UpdateValidation;
 use crate::field_error::FieldError;
-use crate::schema::decode::{self, DecodeError, Decoded, Target};
+use crate::schema::decode::{self, DecodeError, DecodeTarget, Decoded};
 use crate::schema::default::Nulls;
-use crate::schema::types::Place;
+use crate::schema::types::SchemaPosition;
 use crate::schema::{Schema, canonical};
 
 /// One subresource as discovery shows it.
@@ -186,8 +186,8 @@ impl KindInfo {
         decode::decode_value(&self.target(&self.api_version()), value)
     }
 
-    fn target<'a>(&'a self, api_version: &'a str) -> Target<'a> {
-        Target { api_version, version: &self.resource.version, kind: &self.kind, schema: &self.schema }
+    fn target<'a>(&'a self, api_version: &'a str) -> DecodeTarget<'a> {
+        DecodeTarget { api_version, version: &self.resource.version, kind: &self.kind, schema: &self.schema }
     }
 
     /// Applies defaults, and brings objects of built-in kinds into the form in which the Go types would write them.
@@ -257,7 +257,7 @@ impl KindInfo {
 
     /// Validates an update of `old`.
     #[must_use]
-    pub fn validate_update(&self, new: &Value, old: &Value, subresource: &str) -> Verdict {
+    pub fn validate_update(&self, new: &Value, old: &Value, subresource: &str) -> UpdateValidation {
         validate::update(self, new, old, subresource)
     }
 
@@ -339,8 +339,8 @@ impl KindInfo {
         self.strategy.default_grace(self, object)
     }
 
-    pub(crate) fn place(&self) -> Place<'_> {
-        Place(Some(self.schema.cursor()))
+    pub(crate) fn place(&self) -> SchemaPosition<'_> {
+        SchemaPosition(Some(self.schema.cursor()))
     }
 
     pub(crate) fn definition(&self) -> Option<&Custom> {

@@ -70,17 +70,17 @@ pub trait Journal: Send + Sync + 'static {
 /// The store. Cheap to clone: clones share the content.
 #[derive(Clone)]
 pub struct MemoryStore {
-    shared: Arc<Shared>,
+    shared: Arc<MemoryStoreInner>,
 }
 
-struct Shared {
+struct MemoryStoreInner {
     state: RwLock<State>,
     /// Newest visible revision; written under the state lock.
     revision: AtomicU64,
     journal: Option<Box<dyn Journal>>,
     queue: Mutex<Queue>,
     /// Held while changes are made, so that checks and effects are one step.
-    turn: Mutex<Turn>,
+    turn: Mutex<WriteState>,
     /// Bytes of all objects, for metrics.
     len: AtomicU64,
     rules: Arc<Rules>,
@@ -96,20 +96,20 @@ pub struct Held {
 }
 
 /// State that is needed only to make changes.
-struct Turn {
+struct WriteState {
     compressor: Compressor,
     ledger: Ledger,
 }
 
 #[derive(Default)]
 struct Queue {
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<QueuedChange>,
     draining: bool,
 }
 
-struct Waiting {
-    change: Wanted,
-    answer: oneshot::Sender<Answer>,
+struct QueuedChange {
+    change: ChangeRequest,
+    answer: oneshot::Sender<CommitResult>,
     /// Released when the change is made.
     line: InLine,
 }
@@ -118,7 +118,7 @@ impl Queue {
     /// How many of the oldest waiting changes are written together.
     fn next_batch(&self) -> usize {
         let mut len = 0_usize;
-        let fits = |waiting: &&Waiting| {
+        let fits = |waiting: &&QueuedChange| {
             len = len.saturating_add(waiting.len());
             len <= JOURNAL_BATCH_LEN_MAX
         };
@@ -127,7 +127,7 @@ impl Queue {
     }
 }
 
-impl Waiting {
+impl QueuedChange {
     fn len(&self) -> usize {
         match &self.change.0.write {
             Write::Put { body, .. } => body.len(),
@@ -138,9 +138,9 @@ impl Waiting {
 }
 
 /// A change, and the user who makes it if that user has a share.
-type Wanted = (Mutation, Option<Arc<str>>);
+type ChangeRequest = (Mutation, Option<Arc<str>>);
 
-type Answer = Result<Arc<Stored>, StoreError>;
+type CommitResult = Result<Arc<Stored>, StoreError>;
 
 impl MemoryStore {
     /// An empty store whose first change gets the revision after `start`. Without a journal, a start above every
@@ -172,7 +172,8 @@ impl MemoryStore {
     ) -> Self {
         let rules = Arc::new(rules);
         let mut state = State::new(newest, Histories::new(limits));
-        let mut turn = Turn { compressor: Compressor::default(), ledger: Ledger::new(Arc::clone(&rules)) };
+        let mut turn =
+            WriteState { compressor: Compressor::default(), ledger: Ledger::new(Arc::clone(&rules)) };
         for object in objects {
             turn.ledger.replace(None, Some(&object), None);
             if !rules.uncompressed {
@@ -181,7 +182,7 @@ impl MemoryStore {
             let table = state.table(object.key.resource());
             table.objects.insert(object.key.clone(), Arc::new(object));
         }
-        let shared = Shared {
+        let shared = MemoryStoreInner {
             state: RwLock::new(state),
             revision: AtomicU64::new(newest.0),
             journal,
@@ -307,17 +308,17 @@ impl Store for MemoryStore {
 }
 
 impl WriteStore for MemoryStore {
-    fn commit(&self, mutation: Mutation) -> BoxFuture<'_, Answer> {
+    fn commit(&self, mutation: Mutation) -> BoxFuture<'_, CommitResult> {
         self.change((mutation, None), None)
     }
 
-    fn commit_for(&self, mutation: Mutation, user: &str, line: InLine) -> BoxFuture<'_, Answer> {
+    fn commit_for(&self, mutation: Mutation, user: &str, line: InLine) -> BoxFuture<'_, CommitResult> {
         self.change((mutation, self.shared.rules.writer(user)), line)
     }
 }
 
 impl MemoryStore {
-    fn change(&self, change: Wanted, line: InLine) -> BoxFuture<'_, Answer> {
+    fn change(&self, change: ChangeRequest, line: InLine) -> BoxFuture<'_, CommitResult> {
         if self.shared.journal.is_none() {
             let answer = self.shared.make(vec![change]).pop();
             let answer = answer.unwrap_or_else(|| Err(interrupted()));
@@ -332,13 +333,17 @@ impl MemoryStore {
 
     /// Adds a change to the queue and makes sure that a blocking thread drains it. The thread runs to its end even when
     /// the waiting requests are cancelled.
-    fn enqueue(&self, change: Wanted, line: InLine) -> Result<oneshot::Receiver<Answer>, StoreError> {
+    fn enqueue(
+        &self,
+        change: ChangeRequest,
+        line: InLine,
+    ) -> Result<oneshot::Receiver<CommitResult>, StoreError> {
         let (answer, receiver) = oneshot::channel();
         let mut queue = self.shared.queue.lock();
         if queue.waiting.len() >= JOURNAL_QUEUE_MAX {
             return Err(StoreError::Unavailable { reason: "too many writes wait for the disk".to_owned() });
         }
-        queue.waiting.push_back(Waiting { change, answer, line });
+        queue.waiting.push_back(QueuedChange { change, answer, line });
         if !std::mem::replace(&mut queue.draining, true) {
             let shared = Arc::clone(&self.shared);
             tokio::task::spawn_blocking(move || shared.drain());
@@ -347,12 +352,12 @@ impl MemoryStore {
     }
 }
 
-impl Shared {
+impl MemoryStoreInner {
     fn drain(&self) {
         // A panicking journal must not leave the queue without a thread that drains it.
         let _reset = ResetDraining(&self.queue);
         loop {
-            let batch: Vec<Waiting> = {
+            let batch: Vec<QueuedChange> = {
                 let mut queue = self.queue.lock();
                 let count = queue.next_batch();
                 if count == 0 {
@@ -373,12 +378,12 @@ impl Shared {
     }
 
     /// Makes changes in order: check, journal, publish. Returns one answer per change.
-    fn make(&self, changes: Vec<Wanted>) -> Vec<Answer> {
+    fn make(&self, changes: Vec<ChangeRequest>) -> Vec<CommitResult> {
         let mut turn = self.turn.lock();
-        let Turn { compressor, ledger } = &mut *turn;
+        let WriteState { compressor, ledger } = &mut *turn;
         let mut plan = Plan::new(self, ledger);
-        let add = |(mutation, writer): Wanted| plan.add(mutation, writer.as_ref());
-        let mut answers: Vec<Answer> = changes.into_iter().map(add).collect();
+        let add = |(mutation, writer): ChangeRequest| plan.add(mutation, writer.as_ref());
+        let mut answers: Vec<CommitResult> = changes.into_iter().map(add).collect();
         let Plan { staged, paid, .. } = plan;
         if let (Some(journal), false) = (&self.journal, staged.is_empty()) {
             let entries: Vec<JournalEntry> = staged.iter().map(|change| JournalEntry::of(change)).collect();

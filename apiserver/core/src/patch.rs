@@ -11,7 +11,7 @@ mod tests;
 use serde_json::Value;
 
 use crate::schema::decode::depth_over;
-use crate::schema::types::{Place, json_type};
+use crate::schema::types::{SchemaPosition, json_type};
 use crate::schema::{DEPTH_MAX, Schema};
 use crate::tree::value_bytes;
 
@@ -265,7 +265,8 @@ pub fn strategic_merge_patch(schema: &Schema, object: &Value, patch: &Value) -> 
     if depth_over(patch, DEPTH_MAX) {
         return Err(PatchError::Malformed(format!("nests deeper than {DEPTH_MAX}")));
     }
-    let patched = strategic::merge(Place(Some(schema.cursor())), Some(object.clone()), patch, &mut 0)?;
+    let patched =
+        strategic::merge(SchemaPosition(Some(schema.cursor())), Some(object.clone()), patch, &mut 0)?;
     check_size(&patched)?;
     Ok(patched)
 }
@@ -276,7 +277,7 @@ pub fn strategic_merge_patch(schema: &Schema, object: &Value, patch: &Value) -> 
 pub fn strategic_merge_difference(schema: &Schema, old: &Value, new: &Value) -> Value {
     match (old, new) {
         (Value::Object(old), Value::Object(new)) => {
-            difference::between(Place(Some(schema.cursor())), old, new).into()
+            difference::between(SchemaPosition(Some(schema.cursor())), old, new).into()
         }
         (_, new) => new.clone(),
     }

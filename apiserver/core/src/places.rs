@@ -33,12 +33,12 @@ pub(crate) struct Places {
     max: usize,
     unproven_max: usize,
     load: Arc<Load>,
-    state: Mutex<State>,
+    state: Mutex<OpenConnections>,
     freed: Notify,
 }
 
 #[derive(Default)]
-struct State {
+struct OpenConnections {
     open: usize,
     proven: usize,
     next: u64,
@@ -53,7 +53,7 @@ struct Unproven {
 }
 
 /// The slot of one connection; released when dropped.
-pub(crate) struct Place {
+pub(crate) struct ConnectionSlot {
     places: Arc<Places>,
     number: u64,
     source: Source,
@@ -89,7 +89,7 @@ impl Places {
     }
 
     /// Takes a slot for an accepted connection.
-    pub(crate) fn enter(self: &Arc<Self>, source: Source) -> Arc<Place> {
+    pub(crate) fn enter(self: &Arc<Self>, source: Source) -> Arc<ConnectionSlot> {
         let mut state = self.state.lock();
         let end = CancellationToken::new();
         if self.load.is_shared() {
@@ -108,12 +108,12 @@ impl Places {
         self.count(&state);
         drop(state);
         let (places, proven) = (Arc::clone(self), AtomicBool::new(false));
-        Arc::new(Place { places, number, source, end, proven, sender: Mutex::new(None) })
+        Arc::new(ConnectionSlot { places, number, source, end, proven, sender: Mutex::new(None) })
     }
 
     /// Closes the oldest unproven connection of the given source, or of the sources that have the most. A client with
     /// many sources and one connection each thus replaces its own oldest connections, and newcomers keep their time.
-    fn end_one(&self, state: &mut State, source: Option<Source>) {
+    fn end_one(&self, state: &mut OpenConnections, source: Option<Source>) {
         let most = state.sources.values().max().copied();
         let fits = |unproven: &Unproven| match source {
             Some(source) => unproven.source == source,
@@ -127,13 +127,13 @@ impl Places {
         }
     }
 
-    fn count(&self, state: &State) {
+    fn count(&self, state: &OpenConnections) {
         self.load.connections.open.store(state.open, Ordering::Relaxed);
         self.load.connections.unproven.store(state.unproven.len(), Ordering::Relaxed);
     }
 }
 
-impl State {
+impl OpenConnections {
     fn remove(&mut self, number: u64) -> Option<Unproven> {
         let removed = self.unproven.remove(&number)?;
         if let Some(count) = self.sources.get_mut(&removed.source) {
@@ -146,7 +146,7 @@ impl State {
     }
 }
 
-impl Place {
+impl ConnectionSlot {
     /// Where the connection comes from.
     pub(crate) fn source(&self) -> Source {
         self.source
@@ -179,7 +179,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         let mut state = self.places.state.lock();
         state.open -= 1;

@@ -129,7 +129,7 @@ pub struct Typed {
 /// As [`to_json`], and 415 for unknown media types.
 pub(crate) fn object_to_json(body: Typed, expected: Expected<'_>, kinds: &Kinds) -> Result<Typed, ApiError> {
     let is_text = body.media_type != MEDIA_TYPE && !body.bytes.is_empty();
-    if is_text && Target::of(expected, kinds).is_some() {
+    if is_text && ExpectedMessage::of(expected, kinds).is_some() {
         crate::input::check_text(&body.media_type, MEDIA_TYPE)?;
     }
     to_json(body, expected, kinds)
@@ -150,8 +150,8 @@ pub fn to_json(body: Typed, expected: Expected<'_>, kinds: &Kinds) -> Result<Typ
 
 /// Reads a whole protobuf body.
 fn parse(body: &[u8], expected: Expected<'_>, kinds: &Kinds) -> Result<Value, ApiError> {
-    let target =
-        Target::of(expected, kinds).ok_or_else(|| crate::input::unknown_format(&crate::input::TEXT))?;
+    let target = ExpectedMessage::of(expected, kinds)
+        .ok_or_else(|| crate::input::unknown_format(&crate::input::TEXT))?;
     let envelope = open(body).map_err(|problem| {
         let kind = &target.kind;
         ApiError::bad_request(format!(
@@ -214,7 +214,7 @@ fn envelope(message: &[u8]) -> Result<Envelope<'_>, Malformed> {
 }
 
 /// The type that a body must have.
-struct Target {
+struct ExpectedMessage {
     group: String,
     version: String,
     kind: String,
@@ -223,7 +223,7 @@ struct Target {
     everywhere: bool,
 }
 
-impl Target {
+impl ExpectedMessage {
     /// `None` when the type has no protobuf form.
     fn of(expected: Expected<'_>, kinds: &Kinds) -> Option<Self> {
         let (kind, subresource) = match expected {

@@ -85,10 +85,10 @@ impl OpenApi<'_> {
 /// Holds the current [`Catalog`]. Cheap to clone: clones share it.
 #[derive(Clone)]
 pub struct Registry {
-    shared: Arc<Shared>,
+    shared: Arc<RegistryInner>,
 }
 
-struct Shared {
+struct RegistryInner {
     current: ArcSwap<Catalog>,
     /// Held while a new catalog is derived from the current one.
     change: Mutex<()>,
@@ -101,7 +101,7 @@ impl Registry {
     #[must_use]
     pub fn new(kinds: Kinds) -> Self {
         let current = ArcSwap::new(Catalog::new(kinds));
-        let shared = Shared { current, change: Mutex::new(()), changed: watch::Sender::new(()) };
+        let shared = RegistryInner { current, change: Mutex::new(()), changed: watch::Sender::new(()) };
         Self { shared: Arc::new(shared) }
     }
 

@@ -215,11 +215,11 @@ impl Sender {
 pub(crate) struct Senders {
     /// User without limits, on a server of a node.
     owner: Option<String>,
-    known: Mutex<Known>,
+    known: Mutex<KnownSenders>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct KnownSenders {
     by_name: HashMap<String, Weak<Sender>>,
     /// The number of names at which those of dropped senders are removed.
     look_at: usize,

@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::ApiServer;
 use crate::auth::Peer;
-use crate::places::{Place, Places};
+use crate::places::{ConnectionSlot, Places};
 use crate::unread::Unread;
 use crate::write_coalescer::coalesce_writes;
 use crate::write_timeout::WriteTimeout;
@@ -133,7 +133,7 @@ pub async fn serve(listener: TcpListener, api: ApiServer, serving: Serving) -> i
     Ok(())
 }
 
-async fn connection(stream: TcpStream, place: Arc<Place>, api: ApiServer, serving: Serving) {
+async fn connection(stream: TcpStream, place: Arc<ConnectionSlot>, api: ApiServer, serving: Serving) {
     let remote = stream.peer_addr().ok();
     // Small answers must not wait for an acknowledgement of the previous one.
     let _ = stream.set_nodelay(true);
@@ -167,7 +167,12 @@ async fn connection(stream: TcpStream, place: Arc<Place>, api: ApiServer, servin
 type Channel = Either<WriteTimeout<TcpStream>, Box<TlsStream<WriteTimeout<TcpStream>>>>;
 
 /// Serves HTTP on one stream until it ends.
-async fn http(stream: Channel, (peer, place): (Peer, Arc<Place>), api: ApiServer, stop: CancellationToken) {
+async fn http(
+    stream: Channel,
+    (peer, place): (Peer, Arc<ConnectionSlot>),
+    api: ApiServer,
+    stop: CancellationToken,
+) {
     let remote = peer.remote;
     let (peer, usage) = (Arc::new(peer), Usage::new());
     let asked = Arc::clone(&usage);

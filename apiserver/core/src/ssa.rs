@@ -20,12 +20,12 @@ use jiff::Timestamp;
 use serde_json::{Map, Value};
 
 pub use self::conflict::{ApplyError, Conflict, conflict_causes, conflict_message};
-use self::entries::{Entry, Identity, Managers, Operation};
+use self::entries::{Entry, ManagerIdentity, Managers, Operation};
 use self::path::{Element, describe, group_version_kind};
 use self::set::Set;
 use crate::kinds::KindInfo;
 use crate::kinds::rules::Fields;
-use crate::schema::types::Place;
+use crate::schema::types::SchemaPosition;
 use crate::value::object_at;
 
 /// The writer of a request: manager, endpoint and time.
@@ -133,8 +133,8 @@ fn check_request(kind: &KindInfo, applied: &Value) -> Result<(), ApplyError> {
     Ok(())
 }
 
-fn identity(writer: &Writer<'_>, operation: Operation) -> Identity {
-    Identity {
+fn identity(writer: &Writer<'_>, operation: Operation) -> ManagerIdentity {
+    ManagerIdentity {
         manager: if writer.manager.is_empty() { "unknown" } else { writer.manager }.to_owned(),
         operation,
         subresource: writer.subresource.to_owned(),
@@ -225,7 +225,7 @@ fn stripped(set: Set) -> Set {
 
 /// The ownership of an object during one write.
 struct Merge<'a> {
-    place: Place<'a>,
+    place: SchemaPosition<'a>,
     /// The fields that can be owned through the endpoint.
     owned: &'a Fields,
     managers: Managers,
@@ -233,7 +233,7 @@ struct Merge<'a> {
 
 impl Merge<'_> {
     /// A write that is not an apply: the writer owns what it changed.
-    fn update(&mut self, live: &Value, new: &Value, identity: &Identity, writer: &Writer<'_>) {
+    fn update(&mut self, live: &Value, new: &Value, identity: &ManagerIdentity, writer: &Writer<'_>) {
         let compared = walk::compare(self.place, Some(live), Some(new));
         let changed = compared.modified.union(compared.added).within(self.owned);
         let removed = compared.removed.within(self.owned);
@@ -270,7 +270,7 @@ impl Merge<'_> {
         let allowed =
             live.filter(|_| writer.manager == "kubectl").and_then(|live| self.last_applied(live, writer));
         let Some(allowed) = allowed else { return Err(ApplyError::Conflict(conflict::list(&fields))) };
-        let rest: BTreeMap<Identity, Set> = fields
+        let rest: BTreeMap<ManagerIdentity, Set> = fields
             .into_iter()
             .map(|(identity, set)| (identity, set.difference(&allowed)))
             .filter(|(_, set)| !set.is_empty())
@@ -332,12 +332,17 @@ impl Merge<'_> {
     }
 
     /// The fields that the write changes and others own. Removed fields are taken from their owners at once.
-    fn take_over(&mut self, live: Option<&Value>, new: &Value, own: &Identity) -> BTreeMap<Identity, Set> {
+    fn take_over(
+        &mut self,
+        live: Option<&Value>,
+        new: &Value,
+        own: &ManagerIdentity,
+    ) -> BTreeMap<ManagerIdentity, Set> {
         let compared = walk::compare(self.place, live, Some(new));
         let changed = compared.modified.union(compared.added).within(self.owned);
         let removed = compared.removed.within(self.owned);
         let mut clashes = BTreeMap::new();
-        let others: Vec<Identity> =
+        let others: Vec<ManagerIdentity> =
             self.managers.identities().filter(|other| *other != own).cloned().collect();
         for other in others {
             let Some(entry) = self.managers.get(&other) else { continue };
@@ -366,7 +371,7 @@ impl Merge<'_> {
 
 /// Why an apply failed.
 enum Clash {
-    Fields(BTreeMap<Identity, Set>),
+    Fields(BTreeMap<ManagerIdentity, Set>),
     Invalid(String),
 }
 

@@ -299,7 +299,7 @@ impl ApiError {
     /// The `metav1.Status` as JSON text.
     #[must_use]
     pub fn to_json(&self) -> Bytes {
-        let status = Body {
+        let status = StatusBody {
             kind: "Status",
             api_version: "v1",
             metadata: Metadata { continue_token: self.continue_token.as_deref() },
@@ -361,7 +361,7 @@ impl From<StoreError> for ApiError {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Body<'a> {
+struct StatusBody<'a> {
     kind: &'static str,
     api_version: &'static str,
     metadata: Metadata<'a>,

@@ -15,7 +15,7 @@ use tombolo_replay::{
 };
 use tombolo_runtime::time::unix_millis;
 
-use super::Target;
+use super::ReplayTarget;
 use super::api::{Administrator, Applied};
 use super::grants::granted;
 use super::mouth::Mouth;
@@ -49,7 +49,7 @@ pub struct Run {
 ///
 /// # Errors
 /// When the run cannot be made; a difference is a regular outcome.
-pub async fn play_edge(transcript: &Transcript, target: &Target) -> Result<Run> {
+pub async fn play_edge(transcript: &Transcript, target: &ReplayTarget) -> Result<Run> {
     let transcript = &transcript.with_changes_before_answers();
     let matcher = match Matcher::new(transcript) {
         Ok(matcher) => matcher,
@@ -106,7 +106,7 @@ impl From<anyhow::Error> for Fault {
 
 struct Player<'t> {
     transcript: &'t Transcript,
-    target: &'t Target,
+    target: &'t ReplayTarget,
     identities: BTreeMap<NodeId, Identity>,
     matcher: Matcher<'t>,
     administrator: Administrator,

@@ -16,7 +16,7 @@ use crate::{cluster, token};
 const DRAIN_GRACE: Duration = Duration::from_secs(2);
 
 /// A cloudcore, and an administrator client of its cluster.
-pub struct Target {
+pub struct ReplayTarget {
     pub(super) websocket: String,
     /// `None` if this cloudcore is reached over WebSocket only.
     pub(super) quic: Option<String>,
@@ -28,17 +28,17 @@ pub struct Target {
 
 /// Parts that were started for the run.
 struct Own {
-    cloud: Part,
-    api: Part,
+    cloud: StartedPart,
+    api: StartedPart,
     _folder: tempfile::TempDir,
 }
 
-struct Part {
+struct StartedPart {
     trigger: Trigger,
     tasks: Tasks,
 }
 
-impl Part {
+impl StartedPart {
     fn new() -> (Self, Drain) {
         let (trigger, drain) = drain::channel(DRAIN_GRACE);
         (Self { trigger, tasks: Tasks::new() }, drain)
@@ -53,7 +53,7 @@ impl Part {
     }
 }
 
-impl Target {
+impl ReplayTarget {
     /// An existing cloudcore, by the addresses of its listeners and its join endpoints.
     ///
     /// # Errors
@@ -97,12 +97,12 @@ impl Target {
 
     async fn start_with(record: Option<&Path>) -> Result<Self> {
         let folder = tempfile::tempdir().context("cannot create a temporary folder")?;
-        let (api, api_drain) = Part::new();
+        let (api, api_drain) = StartedPart::new();
         let bound = embedded::Embedded::start(embedded::Options::new(folder.path().join("cluster"))).await?;
         let kube = cluster::config(bound.kubeconfig()).await?;
         api.tasks.spawn("embedded API server", bound.run(api_drain));
         let client = Client::try_from(kube.clone())?;
-        let (cloud, cloud_drain) = Part::new();
+        let (cloud, cloud_drain) = StartedPart::new();
         let mut config = tombolo_cloud::Config::local(&folder.path().join("cloud"));
         config.record = record.map(Path::to_owned);
         // The run's API must contain only what the recording contains, without objects of controllers.

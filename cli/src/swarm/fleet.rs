@@ -15,7 +15,7 @@ use tombolo_proto::{Message, NodeId, StoreId};
 use super::SwarmOptions;
 use super::cluster::node_name;
 use super::figures::Sample;
-use super::node::{Command, HollowNode, Report, Tallies, Way};
+use super::node::{Command, HollowNode, HollowNodeReport, Tallies, Way};
 use super::tally::Tally;
 use super::traffic::{Counts, Traffic};
 use crate::transport::{DialectOption, TransportOption};
@@ -35,7 +35,7 @@ pub(super) struct Fleet {
     idle: Vec<HollowNode>,
     running: JoinSet<()>,
     commands: Vec<mpsc::Sender<Command>>,
-    reports: mpsc::Receiver<Report>,
+    reports: mpsc::Receiver<HollowNodeReport>,
     caught_up: usize,
     tallies: Arc<Tallies>,
     traffic: Arc<Traffic>,
@@ -59,7 +59,7 @@ impl Fleet {
         let dials = Arc::new(Semaphore::new(DIALS_AT_ONCE));
         let make = |number: usize| {
             let (reports, tallies, dials) = (sender.clone(), Arc::clone(&tallies), Arc::clone(&dials));
-            let to = Shared { reports, tallies, dials };
+            let to = FleetContext { reports, tallies, dials };
             let socket = socket.clone();
             async move { hollow_node(options, token, number, to, socket).await }
         };
@@ -84,7 +84,7 @@ impl Fleet {
         let mut times = Vec::with_capacity(nodes);
         let end = Instant::now() + deadline;
         while times.len() < nodes {
-            if let Report::Welcomed { took } =
+            if let HollowNodeReport::Welcomed { took } =
                 self.next(end, || format!("{} of {nodes} nodes welcomed", times.len())).await?
             {
                 times.push(took);
@@ -181,22 +181,22 @@ impl Fleet {
         self.traffic.counts()
     }
 
-    async fn next(&mut self, end: Instant, progress: impl Fn() -> String) -> Result<Report> {
+    async fn next(&mut self, end: Instant, progress: impl Fn() -> String) -> Result<HollowNodeReport> {
         let wait = tokio::time::timeout_at(end.into(), self.reports.recv()).await;
         let report = wait.with_context(|| format!("phase timed out: {}", progress()))?;
         let report = report.context("all nodes have stopped")?;
         match &report {
-            Report::Lost { node, reason } => bail!("{node} lost its connection: {reason}"),
-            Report::CaughtUp => self.caught_up += 1,
-            Report::Welcomed { .. } => {}
+            HollowNodeReport::Lost { node, reason } => bail!("{node} lost its connection: {reason}"),
+            HollowNodeReport::CaughtUp => self.caught_up += 1,
+            HollowNodeReport::Welcomed { .. } => {}
         }
         Ok(report)
     }
 }
 
 /// State that the nodes share: the report channels, and the permits to dial.
-struct Shared {
-    reports: mpsc::Sender<Report>,
+struct FleetContext {
+    reports: mpsc::Sender<HollowNodeReport>,
     tallies: Arc<Tallies>,
     dials: Arc<Semaphore>,
 }
@@ -205,7 +205,7 @@ async fn hollow_node(
     options: &SwarmOptions,
     token: &str,
     number: usize,
-    to: Shared,
+    to: FleetContext,
     socket: QuicSocket,
 ) -> Result<(HollowNode, mpsc::Sender<Command>)> {
     let node = NodeId::parse(&node_name(number))?;

@@ -14,7 +14,9 @@ use tombolo_link::tls::ClientTls;
 use tombolo_link::{Clock, Link, LinkEvent, Tap, pump};
 use tombolo_proto::frame::{Change, ReplyBody, RequestBody};
 use tombolo_proto::session::{EdgeConfig, EdgeEvent, EdgeSession, EdgeView};
-use tombolo_proto::{Held, InventoryEntry, Message, NodeId, ObjectKey, RequestId, StoreId, SubscriptionId};
+use tombolo_proto::{
+    HeldState, InventoryEntry, Message, NodeId, ObjectKey, RequestId, StoreId, SubscriptionId,
+};
 
 use super::cluster::CONFIG_MAP;
 use super::tally::Tally;
@@ -35,7 +37,7 @@ pub(super) enum Command {
 
 /// A report of a hollow node.
 #[derive(Debug)]
-pub(super) enum Report {
+pub(super) enum HollowNodeReport {
     /// The hub accepted the hello.
     Welcomed { took: Duration },
     /// All missing objects have arrived.
@@ -50,14 +52,14 @@ pub(super) struct Tallies {
     /// Times at which a version of the swarm's ConfigMap was stored.
     pub(super) arrivals: Tally<Instant>,
     /// Answers to requests.
-    pub(super) answers: Tally<Answer>,
+    pub(super) answers: Tally<TimedAnswer>,
     /// Deliveries stored.
     pub(super) deliveries: AtomicUsize,
 }
 
 /// An answer.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Answer {
+pub(super) struct TimedAnswer {
     /// Time since the request.
     pub(super) took: Duration,
     /// Whether it contains the object.
@@ -66,12 +68,12 @@ pub(super) struct Answer {
 
 /// The node's map of held objects, in the form that the session needs.
 #[derive(Debug, Default)]
-struct Holdings(HashMap<ObjectKey, Held>);
+struct Holdings(HashMap<ObjectKey, HeldState>);
 
 impl EdgeView for Holdings {
     fn inventory(&self, _subscription: SubscriptionId) -> Vec<InventoryEntry> {
         let entry =
-            |(key, held): (&ObjectKey, &Held)| InventoryEntry { key: key.clone(), held: held.clone() };
+            |(key, held): (&ObjectKey, &HeldState)| InventoryEntry { key: key.clone(), held: held.clone() };
         self.0.iter().map(entry).collect()
     }
 }
@@ -80,22 +82,22 @@ impl Holdings {
     fn store(&mut self, change: &Change) {
         match change {
             Change::Upsert(object) => {
-                self.0.insert(object.key.clone(), Held::Present(object.version.clone()));
+                self.0.insert(object.key.clone(), HeldState::Present(object.version.clone()));
             }
             Change::Absent { key } => {
-                self.0.insert(key.clone(), Held::Absent);
+                self.0.insert(key.clone(), HeldState::Absent);
             }
             Change::Unreadable { key } => {
-                let held = self.0.entry(key.clone()).or_insert(Held::Unreadable);
-                if *held == Held::Absent {
-                    *held = Held::Unreadable;
+                let held = self.0.entry(key.clone()).or_insert(HeldState::Unreadable);
+                if *held == HeldState::Absent {
+                    *held = HeldState::Unreadable;
                 }
             }
             Change::Delete { key, .. } => {
                 self.0.remove(key);
             }
             Change::Adopt { key, version } => {
-                self.0.insert(key.clone(), Held::Present(version.clone()));
+                self.0.insert(key.clone(), HeldState::Present(version.clone()));
             }
         }
     }
@@ -117,7 +119,7 @@ pub(super) struct HollowNode {
     dials: Arc<Semaphore>,
     holdings: Holdings,
     commands: mpsc::Receiver<Command>,
-    reports: mpsc::Sender<Report>,
+    reports: mpsc::Sender<HollowNodeReport>,
     tallies: Arc<Tallies>,
     traffic: Option<Arc<Traffic>>,
 }
@@ -144,7 +146,7 @@ impl HollowNode {
         way: Way,
         dials: Arc<Semaphore>,
         commands: mpsc::Receiver<Command>,
-        reports: mpsc::Sender<Report>,
+        reports: mpsc::Sender<HollowNodeReport>,
         tallies: Arc<Tallies>,
     ) -> Self {
         let config = EdgeConfig::new(node, store);
@@ -165,7 +167,7 @@ impl HollowNode {
                 Ended::Reconnect(asked) => question = Some(asked),
                 Ended::Stopped => return,
                 Ended::Lost(reason) => {
-                    self.report(Report::Lost { node: self.config.node.clone(), reason }).await;
+                    self.report(HollowNodeReport::Lost { node: self.config.node.clone(), reason }).await;
                     return;
                 }
             }
@@ -251,7 +253,7 @@ impl HollowNode {
         match event {
             EdgeEvent::Welcomed { trim_version, .. } => {
                 self.config.trim_version = trim_version;
-                self.report(Report::Welcomed { took: started.elapsed() }).await;
+                self.report(HollowNodeReport::Welcomed { took: started.elapsed() }).await;
             }
             EdgeEvent::Deliver { lane, seq, change, .. } => {
                 self.store(&change);
@@ -259,7 +261,7 @@ impl HollowNode {
             }
             EdgeEvent::CaughtUp { epoch, .. } => {
                 self.config.epoch = Some(epoch);
-                self.report(Report::CaughtUp).await;
+                self.report(HollowNodeReport::CaughtUp).await;
             }
             EdgeEvent::Reply(reply) => {
                 let good = matches!(&reply.body, ReplyBody::Message(message) if message.content.is_object());
@@ -292,11 +294,11 @@ impl HollowNode {
         clock: &Clock,
     ) {
         let Some(present) = asking.take_if(|present| present.waiting == id) else { return };
-        self.tallies.answers.note(Answer { took: present.since.elapsed(), good });
+        self.tallies.answers.note(TimedAnswer { took: present.since.elapsed(), good });
         *asking = ask(session, clock, present.message, present.left);
     }
 
-    async fn report(&self, report: Report) {
+    async fn report(&self, report: HollowNodeReport) {
         // Fails only after the run is over and reports are no longer counted.
         let _ = self.reports.send(report).await;
     }

@@ -35,14 +35,14 @@ pub(super) async fn view(client: &Client, edges: &[Edge<'_>]) -> View {
 }
 
 async fn read_view(client: &Client, edges: &[Edge<'_>]) -> Result<View> {
-    let Some(cluster) = Cluster::read(client).await? else { return Ok(View::default()) };
+    let Some(cluster) = ClusterSnapshot::read(client).await? else { return Ok(View::default()) };
     let (seen, of_edges) = edges::section(&cluster, edges).await?;
     let difference = units::difference(&cluster).or(of_edges);
     Ok(View { sections: vec![units::section(&cluster), seen], difference })
 }
 
 /// Objects of the API server that belong to grids.
-struct Cluster {
+struct ClusterSnapshot {
     /// Kind and object.
     grids: Vec<(&'static str, Value)>,
     /// Deployments, StatefulSets and Services with the label of a grid.
@@ -52,7 +52,7 @@ struct Cluster {
     nodes: Vec<Value>,
 }
 
-impl Cluster {
+impl ClusterSnapshot {
     /// `None` if there is no grid.
     async fn read(client: &Client) -> Result<Option<Self>> {
         let mut grids = Vec::new();

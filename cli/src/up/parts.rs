@@ -8,14 +8,14 @@ use tombolo_runtime::{TaskError, Tasks, Trigger};
 pub(super) const TASK_GRACE: Duration = Duration::from_secs(1);
 
 /// All running parts.
-pub(super) struct Parts {
+pub(super) struct RunningParts {
     /// All but the embedded API server.
     pub(super) tasks: Tasks,
     // Separate from the others, which still write to it while they drain.
     api_server: Option<(Tasks, Trigger)>,
 }
 
-impl Parts {
+impl RunningParts {
     pub(super) fn new() -> Self {
         Self { tasks: Tasks::new(), api_server: None }
     }

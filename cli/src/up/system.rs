@@ -21,7 +21,7 @@ use tombolo_runtime::{Drain, Tasks, drain};
 use super::UpOptions;
 use super::controllers::{self, Binaries, ClusterFiles};
 use super::grids;
-use super::parts::{Parts, TASK_GRACE};
+use super::parts::{RunningParts, TASK_GRACE};
 use super::ports::Ports;
 use super::table::Row;
 use crate::transport::TransportOption;
@@ -61,7 +61,7 @@ impl System {
         options: &UpOptions,
         binaries: Option<&Binaries>,
         drain: &Drain,
-        parts: &mut Parts,
+        parts: &mut RunningParts,
     ) -> Result<Self> {
         let mut ports = Ports::open(&options.data_dir)?;
         let data_dir = options.data_dir.canonicalize()?;
@@ -209,7 +209,7 @@ async fn start_api_server(
     data_dir: &Path,
     ports: &mut Ports,
     external_controllers: bool,
-    parts: &mut Parts,
+    parts: &mut RunningParts,
 ) -> Result<ClusterFiles> {
     let mut options = embedded::Options::new(data_dir.join("cluster"));
     options.external_controllers = external_controllers;

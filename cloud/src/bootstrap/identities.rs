@@ -38,7 +38,7 @@ use super::nodes::{NodeLookup, NodeLookupError, NodeState};
 use super::secrets::{SecretError, SecretStore};
 use crate::metrics::Metrics;
 use deleted::Deletions;
-use entry::Verdict;
+use entry::CertificateStatus;
 use pauses::Pauses;
 use questions::{Memory, Questions};
 use registration::Pending;
@@ -195,13 +195,13 @@ impl Identities {
         entry: Option<&Entry>,
         uid: Option<&str>,
         certificate: &PeerCertificate,
-    ) -> Verdict {
+    ) -> CertificateStatus {
         let entry = entry.map(|entry| self.deletions.applied(node, entry));
         entry::judge(entry.as_deref(), uid, certificate, self.now(), &self.process)
     }
 
     /// The verdict about a certificate from memory; none when the API must be asked.
-    fn known(&self, node: &NodeId, certificate: &PeerCertificate) -> Option<Verdict> {
+    fn known(&self, node: &NodeId, certificate: &PeerCertificate) -> Option<CertificateStatus> {
         let (entry, uid) = self.memory(node);
         let uid = uid.filter(|_| self.shelf.is_known())?;
         Some(self.judge(node, entry.as_ref(), uid.as_deref(), certificate))
@@ -209,7 +209,7 @@ impl Identities {
 
     /// Whether a certificate is in force according to memory.
     pub(crate) fn is_known_good(&self, node: &NodeId, certificate: &PeerCertificate) -> bool {
-        self.known(node, certificate) == Some(Verdict::InForce)
+        self.known(node, certificate) == Some(CertificateStatus::InForce)
     }
 
     /// Sets the known Nodes, as a list of them would.
@@ -333,16 +333,16 @@ impl Identities {
         }
         let (entry, state) = (refreshed?, state?);
         match self.judge(node, entry.as_ref(), state.uid(), certificate) {
-            Verdict::Denied(why) => return Ok(Err((why, entry))),
+            CertificateStatus::Denied(why) => return Ok(Err((why, entry))),
             _ if registered && state.uid().is_none() => return Ok(Err((Denied::Unregistered, entry))),
-            Verdict::InForce => return Ok(Ok(())),
-            Verdict::Record(_) => {}
+            CertificateStatus::InForce => return Ok(Ok(())),
+            CertificateStatus::Record(_) => {}
         }
         let mut refused = None;
         let change = |entry: Option<&Entry>| match self.judge(node, entry, state.uid(), certificate) {
-            Verdict::InForce => Ok(None),
-            Verdict::Record(entry) => Ok(Some(entry)),
-            Verdict::Denied(why) => {
+            CertificateStatus::InForce => Ok(None),
+            CertificateStatus::Record(entry) => Ok(Some(entry)),
+            CertificateStatus::Denied(why) => {
                 refused = entry.cloned();
                 Err(why)
             }

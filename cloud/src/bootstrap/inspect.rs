@@ -83,7 +83,10 @@ pub(super) async fn inspect_store(store: &dyn SecretStore, now: SystemTime) -> I
     Inspection { authority, server, token }
 }
 
-async fn read(store: &dyn SecretStore, place: &storage::Place) -> Result<KeyedCertificate, String> {
+async fn read(
+    store: &dyn SecretStore,
+    place: &storage::CertificateSecret,
+) -> Result<KeyedCertificate, String> {
     match storage::read_pair(store, place).await {
         Ok(Some(Ok(pair))) => Ok(pair),
         Ok(Some(Err(error))) => Err(error.to_string()),

@@ -31,7 +31,7 @@ const CLIENT_AUTH: &[u32] = &[2];
 /// Default retry time.
 const RETRY_AFTER_DEFAULT: Duration = Duration::from_secs(5);
 
-type Answer = Response<Full<Bytes>>;
+type RouteResponse = Response<Full<Bytes>>;
 
 /// A refusal.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ impl Refusal {
         Self { status, sentence: sentence.into(), retry_after }
     }
 
-    fn answer(self) -> Answer {
+    fn answer(self) -> RouteResponse {
         let mut answer = text(self.status, self.sentence);
         if let Some(after) = self.retry_after {
             // Round up: a client that comes back a moment too early would be refused again.
@@ -69,7 +69,7 @@ pub(super) struct Visitor {
 }
 
 /// Answers the request of a connection.
-pub(super) async fn answer<B>(inner: &Arc<Inner>, visitor: &Visitor, request: Request<B>) -> Answer
+pub(super) async fn answer<B>(inner: &Arc<Inner>, visitor: &Visitor, request: Request<B>) -> RouteResponse
 where
     B: Body,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -108,7 +108,7 @@ fn is_task_report(path: &str) -> bool {
 }
 
 /// Reports of node tasks. This cloud starts no tasks, and only a node with a certificate may report one.
-fn task_report(inner: &Inner, chain: &[CertificateDer<'_>]) -> Result<Answer, Refusal> {
+fn task_report(inner: &Inner, chain: &[CertificateDer<'_>]) -> Result<RouteResponse, Refusal> {
     match inner.judge.judge(chain, inner.now()) {
         Peer::Node(..) => Err(Refusal::new(StatusCode::NOT_IMPLEMENTED, "node tasks are not supported")),
         _ => Err(Refusal::new(StatusCode::UNAUTHORIZED, "reports of node tasks need the node's certificate")),
@@ -117,7 +117,11 @@ fn task_report(inner: &Inner, chain: &[CertificateDer<'_>]) -> Result<Answer, Re
 
 /// Tells a node whether it is registered. KubeEdge's installer asks without a certificate, to see whether a name is
 /// taken. Clients without a certificate always get the answer that it is free, and `/edge.crt` refuses the join.
-async fn node_exists(inner: &Inner, chain: &[CertificateDer<'_>], path: &str) -> Result<Answer, Refusal> {
+async fn node_exists(
+    inner: &Inner,
+    chain: &[CertificateDer<'_>],
+    path: &str,
+) -> Result<RouteResponse, Refusal> {
     let name = path.strip_prefix("/node/").unwrap_or_default();
     let node = node_id(name)?;
     let absent = Ok(text(StatusCode::NOT_FOUND, "Node not found".to_owned()));
@@ -136,7 +140,7 @@ async fn edge_certificate<B>(
     inner: &Arc<Inner>,
     visitor: &Visitor,
     request: Request<B>,
-) -> Result<Answer, Refusal>
+) -> Result<RouteResponse, Refusal>
 where
     B: Body,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -352,15 +356,15 @@ where
     }
 }
 
-fn der(bytes: Vec<u8>) -> Answer {
+fn der(bytes: Vec<u8>) -> RouteResponse {
     response(StatusCode::OK, "application/octet-stream", bytes.into())
 }
 
-fn text(status: StatusCode, sentence: String) -> Answer {
+fn text(status: StatusCode, sentence: String) -> RouteResponse {
     response(status, "text/plain; charset=utf-8", sentence.into())
 }
 
-fn response(status: StatusCode, content_type: &'static str, body: Bytes) -> Answer {
+fn response(status: StatusCode, content_type: &'static str, body: Bytes) -> RouteResponse {
     let mut response = Response::new(Full::new(body));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, http::HeaderValue::from_static(content_type));

@@ -12,18 +12,19 @@ use super::pem::PemPair;
 use super::secrets::{self, SecretData, SecretError, SecretStore};
 
 /// Secret and keys of a certificate and its private key (docs/reference/kubeedge.md#certificates-and-keys).
-pub(super) struct Place {
+pub(super) struct CertificateSecret {
     pub(super) secret: &'static str,
     certificate: &'static str,
     key: &'static str,
 }
 
 /// The certificate authority.
-pub(super) const CA: Place = Place { secret: "casecret", certificate: "cadata", key: "cakeydata" };
+pub(super) const CA: CertificateSecret =
+    CertificateSecret { secret: "casecret", certificate: "cadata", key: "cakeydata" };
 
 /// The server certificate.
-pub(super) const SERVER: Place =
-    Place { secret: "tombolo-server", certificate: "cloudcoredata", key: "cloudcorekeydata" };
+pub(super) const SERVER: CertificateSecret =
+    CertificateSecret { secret: "tombolo-server", certificate: "cloudcoredata", key: "cloudcorekeydata" };
 
 /// Secret of the join token, and its key.
 pub(super) const TOKEN_SECRET: &str = "tokensecret";
@@ -169,7 +170,7 @@ pub(super) fn names_of(certificate: &X509Certificate<'_>) -> Vec<String> {
     sorted(&names.value.general_names.iter().filter_map(text).collect::<Vec<_>>())
 }
 
-fn data(pair: &KeyedCertificate, place: &Place) -> SecretData {
+fn data(pair: &KeyedCertificate, place: &CertificateSecret) -> SecretData {
     let entry = |name: &str, value: &[u8]| (name.to_owned(), value.to_vec());
     SecretData::from([entry(place.certificate, &pair.certificate), entry(place.key, &pair.key)])
 }
@@ -179,7 +180,7 @@ pub(super) type StoredPair = Result<KeyedCertificate, BootstrapError>;
 /// `None` when there is no such Secret; an inner error when it exists but is incomplete.
 pub(super) async fn read_pair(
     store: &dyn SecretStore,
-    place: &Place,
+    place: &CertificateSecret,
 ) -> Result<Option<StoredPair>, SecretError> {
     let Some(mut stored) = store.get(place.secret).await? else { return Ok(None) };
     let mut take = |field: &str| {

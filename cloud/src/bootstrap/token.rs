@@ -15,7 +15,7 @@ use super::authority::Authority;
 use super::error::BootstrapError;
 
 #[derive(Serialize, Deserialize)]
-struct Claims {
+struct JoinTokenClaims {
     /// Expiry, in Unix seconds.
     exp: u64,
 }
@@ -41,7 +41,7 @@ pub(super) fn issue(
 ) -> Result<String, BootstrapError> {
     let exp = unix_seconds(now).saturating_add(life.as_secs());
     let key = EncodingKey::from_secret(&authority.pair().key);
-    let jwt = jsonwebtoken::encode(&Header::new(Algorithm::HS256), &Claims { exp }, &key)
+    let jwt = jsonwebtoken::encode(&Header::new(Algorithm::HS256), &JoinTokenClaims { exp }, &key)
         .map_err(|error| BootstrapError::Token { reason: error.to_string() })?;
     Ok(format!("{}.{jwt}", authority.hash()))
 }
@@ -53,9 +53,11 @@ pub(super) fn verify(authority: &Authority, jwt: &str, now: SystemTime) -> Resul
     validation.validate_exp = false;
     let key = DecodingKey::from_secret(&authority.pair().key);
     let token =
-        jsonwebtoken::decode::<Claims>(jwt, &key, &validation).map_err(|error| match error.kind() {
-            ErrorKind::InvalidSignature | ErrorKind::InvalidAlgorithm => TokenError::Signature,
-            _ => TokenError::Malformed(error.to_string().trim_end_matches('.').to_owned()),
+        jsonwebtoken::decode::<JoinTokenClaims>(jwt, &key, &validation).map_err(|error| {
+            match error.kind() {
+                ErrorKind::InvalidSignature | ErrorKind::InvalidAlgorithm => TokenError::Signature,
+                _ => TokenError::Malformed(error.to_string().trim_end_matches('.').to_owned()),
+            }
         })?;
     let now = unix_seconds(now);
     match token.claims.exp.checked_sub(now) {

@@ -74,7 +74,7 @@ pub struct DownstreamController {
     kube: Kube,
     outlet: Arc<dyn Outlet>,
     queue: Reads,
-    reads: FuturesUnordered<BoxFuture<'static, Finding>>,
+    reads: FuturesUnordered<BoxFuture<'static, FinishedRead>>,
     /// Pending requests of sessions, by number.
     proofs: HashMap<u64, Proof>,
     newest_proof: u64,
@@ -91,11 +91,11 @@ struct Proof {
     answer: oneshot::Sender<Proven>,
 }
 
-struct Finding {
+struct FinishedRead {
     era: u64,
     read: Read,
     token: ReadToken,
-    result: Result<Found, ReadError>,
+    result: Result<FetchedObjects, ReadError>,
 }
 
 /// A read of the API, with everything that it asks for.
@@ -107,13 +107,13 @@ struct Question {
 
 /// The answer to a [`Question`].
 #[derive(Default)]
-struct Found {
+struct FetchedObjects {
     pods: PodList,
-    objects: Vec<(ObjectKey, Outcome)>,
+    objects: Vec<(ObjectKey, FetchResult)>,
 }
 
 /// The answer for one object; `None` if it does not exist.
-type Outcome = Result<Option<RawObject>, ReadError>;
+type FetchResult = Result<Option<RawObject>, ReadError>;
 
 /// Why there is no answer, with the status code if there is one.
 #[derive(Clone)]
@@ -160,7 +160,7 @@ impl DownstreamController {
                         self.take(input);
                     }
                 }
-                Some(finding) = self.reads.next() => self.found(finding),
+                Some(finished) = self.reads.next() => self.found(finished),
             }
             self.act();
         }
@@ -195,8 +195,8 @@ impl DownstreamController {
         self.proofs.insert(self.newest_proof, Proof { node, absent, answer });
     }
 
-    fn found(&mut self, finding: Finding) {
-        let Finding { era, read, token, result } = finding;
+    fn found(&mut self, finished: FinishedRead) {
+        let FinishedRead { era, read, token, result } = finished;
         if era != self.era {
             return;
         }
@@ -212,7 +212,7 @@ impl DownstreamController {
         }
     }
 
-    fn take_answer(&mut self, read: Read, token: ReadToken, found: Found) {
+    fn take_answer(&mut self, read: Read, token: ReadToken, found: FetchedObjects) {
         if let (Read::Object(..), [(_, Err(error))]) = (&read, &*found.objects) {
             return self.put_off(read, error);
         }
@@ -254,7 +254,7 @@ impl DownstreamController {
         &mut self,
         node: &NodeId,
         token: ReadToken,
-        objects: Vec<(ObjectKey, Outcome)>,
+        objects: Vec<(ObjectKey, FetchResult)>,
     ) -> Proven {
         let mut proven = Proven::default();
         for (key, outcome) in objects {
@@ -345,7 +345,7 @@ impl DownstreamController {
         let question = Question { read, node, objects };
         self.reads.push(Box::pin(async move {
             let result = perform(&kube, &question).await;
-            Finding { era, read: question.read, token, result }
+            FinishedRead { era, read: question.read, token, result }
         }));
     }
 }
@@ -372,8 +372,8 @@ fn changed_key(input: &Input) -> Option<ObjectKey> {
 }
 
 /// Reads once. A failure is never taken as absence, and each object has its own failure.
-async fn perform(kube: &Kube, question: &Question) -> Result<Found, ReadError> {
-    let mut found = Found::default();
+async fn perform(kube: &Kube, question: &Question) -> Result<FetchedObjects, ReadError> {
+    let mut found = FetchedObjects::default();
     if let Some(node) = &question.node {
         found.pods = list_pods(kube, node).await?;
     }
@@ -390,7 +390,7 @@ async fn perform(kube: &Kube, question: &Question) -> Result<Found, ReadError> {
     Ok(found)
 }
 
-async fn fetch(kube: &Kube, key: &ObjectKey) -> Outcome {
+async fn fetch(kube: &Kube, key: &ObjectKey) -> FetchResult {
     let path = path_of(key.resource(), key.namespace(), key.name());
     let answer = kube.call(Caller::Own, ApiCall::get(path)).await?;
     match answer.code {

@@ -68,7 +68,7 @@ impl BoundPod {
 }
 
 /// References of one pod that no longer count, and those that count instead.
-struct Change {
+struct ReferenceChange {
     uid: Uid,
     before: Arc<[ObjectKey]>,
     after: Arc<[ObjectKey]>,
@@ -84,7 +84,7 @@ impl Pods {
     }
 
     /// Decides again which pods' references count. While all fit, no pod has to be examined.
-    fn settle(&mut self) -> Vec<Change> {
+    fn settle(&mut self) -> Vec<ReferenceChange> {
         if self.waiting.is_empty() {
             return Vec::new();
         }
@@ -103,18 +103,18 @@ impl Pods {
         turned.into_iter().filter_map(|(uid, serve)| self.turn(uid, serve)).collect()
     }
 
-    fn turn(&mut self, uid: Uid, serve: bool) -> Option<Change> {
+    fn turn(&mut self, uid: Uid, serve: bool) -> Option<ReferenceChange> {
         let pod = self.bound.get_mut(&uid)?;
         pod.served = serve;
         let (references, none) = (Arc::clone(&pod.references), Arc::default());
         if serve {
             self.waiting.remove(&uid);
             self.waiting_weight -= pod.weight;
-            return Some(Change { uid, before: none, after: references });
+            return Some(ReferenceChange { uid, before: none, after: references });
         }
         self.waiting.insert(uid.clone());
         self.waiting_weight += pod.weight;
-        Some(Change { uid, before: references, after: none })
+        Some(ReferenceChange { uid, before: references, after: none })
     }
 }
 
@@ -170,22 +170,22 @@ impl LocationCache {
         node: &NodeId,
         uid: &Uid,
         before: Arc<[ObjectKey]>,
-        mut changes: Vec<Change>,
+        mut changes: Vec<ReferenceChange>,
     ) -> Difference {
         let mut difference = Difference::default();
         let others: Vec<_> =
             changes.iter().map(|change| change.uid.clone()).filter(|other| other != uid).collect();
         match changes.iter_mut().find(|change| change.uid == *uid) {
             Some(change) => change.before = before,
-            None => changes.push(Change { uid: uid.clone(), before, after: Arc::default() }),
+            None => changes.push(ReferenceChange { uid: uid.clone(), before, after: Arc::default() }),
         }
-        for Change { uid, before, after } in &changes {
+        for ReferenceChange { uid, before, after } in &changes {
             let before: HashSet<_> = before.iter().collect();
             let new: HashSet<_> = after.iter().filter(|key| !before.contains(key)).collect();
             let gained = new.into_iter().filter(|key| self.refer(key, node, uid));
             difference.gained.extend(gained.cloned());
         }
-        for Change { uid, before, after } in &changes {
+        for ReferenceChange { uid, before, after } in &changes {
             let after: HashSet<_> = after.iter().collect();
             let old: HashSet<_> = before.iter().filter(|key| !after.contains(key)).collect();
             let lost = old.into_iter().filter(|key| self.release(key, node, uid));

@@ -38,7 +38,7 @@ pub(super) enum Read {
 }
 
 #[derive(Debug)]
-struct Known {
+struct ReadState {
     node: NodeId,
     failures: u32,
     running: bool,
@@ -48,7 +48,7 @@ struct Known {
     later: Option<(Instant, u64)>,
 }
 
-impl Known {
+impl ReadState {
     fn of(node: &NodeId) -> Self {
         Self { node: node.clone(), failures: 0, running: false, again: false, later: None }
     }
@@ -57,7 +57,7 @@ impl Known {
 /// The wanted reads. Bounded by the number of references: each read is known once.
 #[derive(Debug, Default)]
 pub(super) struct Reads {
-    known: HashMap<Read, Known>,
+    known: HashMap<Read, ReadState>,
     /// The queued reads of each node.
     lanes: HashMap<NodeId, VecDeque<Read>>,
     /// Nodes with queued reads, in the order of their turns.
@@ -75,7 +75,7 @@ impl Reads {
     pub(super) fn add(&mut self, node: &NodeId, read: Read) {
         match self.known.get_mut(&read) {
             None => {
-                self.known.insert(read.clone(), Known::of(node));
+                self.known.insert(read.clone(), ReadState::of(node));
                 self.line_up(node.clone(), read);
             }
             Some(known) if known.running => known.again = true,
@@ -157,7 +157,7 @@ impl Reads {
     /// Requests a read that has just failed as a part of another one. A read that is already known keeps its schedule.
     pub(super) fn add_failed(&mut self, node: &NodeId, read: Read, now: Instant) {
         if !self.known.contains_key(&read) {
-            self.known.insert(read.clone(), Known::of(node));
+            self.known.insert(read.clone(), ReadState::of(node));
             self.wait(read, now);
         }
     }

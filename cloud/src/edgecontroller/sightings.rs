@@ -24,10 +24,10 @@ pub struct Sighting {
 
 /// The newest sightings, and those that were newest when a watch broke.
 #[derive(Debug, Default)]
-pub struct Sightings(Mutex<State>);
+pub struct Sightings(Mutex<SightingsInner>);
 
 #[derive(Debug, Default)]
-struct State {
+struct SightingsInner {
     recent: VecDeque<Sighting>,
     suspects: Option<Vec<Sighting>>,
 }
@@ -63,7 +63,7 @@ impl Sightings {
     }
 
     pub(super) fn clear(&self) {
-        *self.0.lock() = State::default();
+        *self.0.lock() = SightingsInner::default();
     }
 }
 

@@ -40,7 +40,7 @@ use crate::bootstrap::identities::Identities;
 use crate::kube::{CallError, Kube};
 use crate::turns::Turns;
 use bounds::Gates;
-use order::{Line, Position};
+use order::{Position, ReportQueueKey};
 use outcome::code_of;
 
 pub(crate) use application::ApplicationTarget;
@@ -96,7 +96,7 @@ pub struct Upstream {
     kube: Kube,
     down: Arc<NodeObjectCache>,
     gates: Gates,
-    lines: Turns<Line>,
+    lines: Turns<ReportQueueKey>,
     enabled: bool,
     heartbeat_age_max: Duration,
     /// Notified before a Node is created. `None` when certificates are not tracked.

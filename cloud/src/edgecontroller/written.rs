@@ -29,7 +29,7 @@ pub(crate) struct Known {
 impl Known {
     /// What an answer of the API server shows.
     pub(crate) fn of(object: &[u8]) -> Self {
-        let Some(object) = Shown::read(object) else { return Self::default() };
+        let Some(object) = VersionedStatus::read(object) else { return Self::default() };
         let status = object.status.map(|status| Sha256::digest(status.get()).into());
         Self { revision: CloudRevision::parse(&object.metadata.resource_version).ok(), status }
     }
@@ -37,7 +37,7 @@ impl Known {
 
 /// `metadata.resourceVersion` of an object, or empty text.
 pub(crate) fn version_of(object: &[u8]) -> String {
-    Shown::read(object).map(|object| object.metadata.resource_version).unwrap_or_default()
+    VersionedStatus::read(object).map(|object| object.metadata.resource_version).unwrap_or_default()
 }
 
 /// Whether a kubelet has reported this pod. `status.startTime` is when a kubelet acknowledged it, and only kubelets set
@@ -52,7 +52,8 @@ pub(crate) fn is_acknowledged(pod: &[u8]) -> Option<bool> {
         #[serde(borrow)]
         phase: Option<Cow<'a, str>>,
     }
-    let status = Shown::read(pod)?.status.map(|status| serde_json::from_str::<Status<'_>>(status.get()));
+    let status =
+        VersionedStatus::read(pod)?.status.map(|status| serde_json::from_str::<Status<'_>>(status.get()));
     Some(status.transpose().ok()?.is_some_and(|status| {
         let phase = status.phase.unwrap_or_default();
         status.start_time.is_some()
@@ -63,7 +64,7 @@ pub(crate) fn is_acknowledged(pod: &[u8]) -> Option<bool> {
 
 /// The parts of an object that are read; the rest is ignored.
 #[derive(Deserialize)]
-struct Shown<'a> {
+struct VersionedStatus<'a> {
     metadata: Metadata,
     #[serde(borrow, default)]
     status: Option<&'a RawValue>,
@@ -75,7 +76,7 @@ struct Metadata {
     resource_version: String,
 }
 
-impl<'a> Shown<'a> {
+impl<'a> VersionedStatus<'a> {
     fn read(object: &'a [u8]) -> Option<Self> {
         serde_json::from_slice(object).ok()
     }

@@ -27,7 +27,7 @@ const WAITING_SLACK: usize = 64;
 pub(crate) struct Testimony {
     attester: Attester,
     cluster: Uid,
-    known: ArcSwap<Known>,
+    known: ArcSwap<CheckedReach>,
     pending: Mutex<Pending>,
     asked: Notify,
     complained: Mutex<Option<Instant>>,
@@ -35,7 +35,7 @@ pub(crate) struct Testimony {
 
 /// The result of the keeper's last check.
 #[derive(Debug)]
-struct Known {
+struct CheckedReach {
     reach: Reach,
     /// The attestation given to the edges; somewhat older than the rest.
     proof: Bytes,
@@ -46,15 +46,15 @@ struct Known {
 struct Pending {
     /// The highest claim not yet answered.
     claim: Option<Reach>,
-    waiting: Waiting,
+    waiting: SessionWaiters,
 }
 
 /// The sessions that wait for an answer: of each node only the most recent, because it has replaced earlier ones.
-type Waiting = HashMap<NodeId, oneshot::Sender<Outcome>>;
+type SessionWaiters = HashMap<NodeId, oneshot::Sender<ClaimOutcome>>;
 
 /// First evaluation of an attestation, without asking the keeper. Closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum AttestationCheck {
     /// It contains nothing new.
     Known,
     /// It was not made by a cloudcore of this cluster, or with another CA.
@@ -65,7 +65,7 @@ pub(crate) enum Verdict {
 
 /// The answer to a claim. Closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum ClaimOutcome {
     /// The history has progressed that far.
     Holds,
     /// The history had gone back, and a new epoch has begun. Sessions of the old epoch end.
@@ -77,13 +77,13 @@ pub(crate) enum Outcome {
 pub(crate) struct Asked {
     /// The claim; `None` when the check was due anyway.
     pub(crate) claim: Option<Reach>,
-    waiting: Waiting,
+    waiting: SessionWaiters,
 }
 
 impl Testimony {
     pub(crate) fn new(attester: Attester, cluster: Uid, reach: Reach) -> Self {
         let (proof, made) = (attester.attest(&cluster, reach), Instant::now());
-        let known = ArcSwap::from_pointee(Known { reach, proof, made });
+        let known = ArcSwap::from_pointee(CheckedReach { reach, proof, made });
         let (pending, complained) = (Mutex::default(), Mutex::default());
         Self { attester, cluster, known, pending, asked: Notify::new(), complained }
     }
@@ -103,22 +103,22 @@ impl Testimony {
             true => (known.proof.clone(), known.made),
             false => (self.attester.attest(&self.cluster, reach), Instant::now()),
         };
-        self.known.store(Known { reach, proof, made }.into());
+        self.known.store(CheckedReach { reach, proof, made }.into());
     }
 
     /// Evaluates an attestation. Makes no API call.
-    pub(crate) fn judge(&self, proof: &[u8]) -> Verdict {
+    pub(crate) fn judge(&self, proof: &[u8]) -> AttestationCheck {
         match self.attester.read(&self.cluster, proof) {
-            None => Verdict::Invalid,
-            Some(claim) if claim.exceeds(&self.known.load().reach) => Verdict::News(claim),
-            Some(_) => Verdict::Known,
+            None => AttestationCheck::Invalid,
+            Some(claim) if claim.exceeds(&self.known.load().reach) => AttestationCheck::News(claim),
+            Some(_) => AttestationCheck::Known,
         }
     }
 
     /// Requests an immediate check. All requests before the check begins are answered together. Per node, at most one
     /// request is with the keeper and one waits for its next check; a newer request replaces the waiting one, which
     /// gets no answer.
-    pub(crate) fn ask(&self, node: &NodeId, claim: Reach) -> oneshot::Receiver<Outcome> {
+    pub(crate) fn ask(&self, node: &NodeId, claim: Reach) -> oneshot::Receiver<ClaimOutcome> {
         let (answer, outcome) = oneshot::channel();
         let mut pending = self.pending.lock();
         if pending.waiting.len() >= WAITING_SLACK {
@@ -170,7 +170,7 @@ impl Testimony {
 
 impl Asked {
     /// Answers all waiting sessions.
-    pub(crate) fn answer(self, outcome: Outcome) {
+    pub(crate) fn answer(self, outcome: ClaimOutcome) {
         for waiting in self.waiting.into_values() {
             // A session that has ended needs no answer.
             let _ = waiting.send(outcome);
@@ -209,13 +209,13 @@ mod tests {
     fn only_what_is_newer_than_what_is_known_is_asked_about() {
         let testimony = at(reach(5, 7, 100));
         for known in [reach(5, 7, 100), reach(5, 6, 99), reach(4, 99, 1_000_000), reach(0, 0, 0)] {
-            assert_eq!(testimony.judge(&attested(known)), Verdict::Known, "{known:?}");
+            assert_eq!(testimony.judge(&attested(known)), AttestationCheck::Known, "{known:?}");
         }
         for news in [reach(5, 7, 101), reach(5, 8, 1), reach(6, 0, 1), reach(u64::MAX, 0, u64::MAX)] {
-            assert_eq!(testimony.judge(&attested(news)), Verdict::News(news));
+            assert_eq!(testimony.judge(&attested(news)), AttestationCheck::News(news));
         }
         for odd in [&b""[..], b"x", &[0xff; 57], &[1; 57]] {
-            assert_eq!(testimony.judge(odd), Verdict::Invalid);
+            assert_eq!(testimony.judge(odd), AttestationCheck::Invalid);
         }
     }
 
@@ -237,8 +237,8 @@ mod tests {
             (Some(reach(5, 8, 107)), 2),
             "who has gone is forgotten"
         );
-        asked.answer(Outcome::Holds);
-        assert_eq!((first.await, third.await), (Ok(Outcome::Holds), Ok(Outcome::Holds)));
+        asked.answer(ClaimOutcome::Holds);
+        assert_eq!((first.await, third.await), (Ok(ClaimOutcome::Holds), Ok(ClaimOutcome::Holds)));
         assert_eq!(testimony.take().claim, None);
     }
 
@@ -258,8 +258,8 @@ mod tests {
         assert_eq!(first.try_recv(), Err(TryRecvError::Closed));
         let asked = testimony.take();
         assert_eq!(asked.waiting.len(), 1);
-        asked.answer(Outcome::Holds);
-        assert_eq!(newest.await, Ok(Outcome::Holds));
+        asked.answer(ClaimOutcome::Holds);
+        assert_eq!(newest.await, Ok(ClaimOutcome::Holds));
     }
 
     #[test]
@@ -279,7 +279,7 @@ mod tests {
         assert_eq!(first, attested(reach(5, 7, 100)));
         testimony.publish(reach(5, 7, 101));
         assert_eq!(testimony.proof(), first, "not at each look");
-        assert_eq!(testimony.judge(&attested(reach(5, 7, 101))), Verdict::Known);
+        assert_eq!(testimony.judge(&attested(reach(5, 7, 101))), AttestationCheck::Known);
         testimony.publish(reach(6, 7, 50));
         assert_eq!(testimony.proof(), attested(reach(6, 7, 50)));
         tokio::time::advance(ATTEST_INTERVAL).await;

@@ -21,7 +21,7 @@ const UID_LEN_MAX: usize = 64;
 /// The labelled objects of one kind. Cheap to clone: clones share the content.
 #[derive(Clone)]
 pub(super) struct Cache {
-    known: Arc<RwLock<(Known, Option<Known>)>>,
+    known: Arc<RwLock<(ChildIndex, Option<ChildIndex>)>>,
     complete: watch::Sender<bool>,
 }
 
@@ -36,7 +36,7 @@ enum Tie {
 
 /// Objects by namespace and name, and the names of a grid's objects by namespace and tie.
 #[derive(Default)]
-struct Known {
+struct ChildIndex {
     children: HashMap<(String, String), (Arc<Live>, Vec<Tie>)>,
     of_grids: HashMap<(String, Tie), BTreeSet<String>>,
 }
@@ -51,7 +51,7 @@ impl Cache {
         let mut known = self.known.write();
         let (now, listed) = &mut *known;
         match event {
-            Event::Init => *listed = Some(Known::default()),
+            Event::Init => *listed = Some(ChildIndex::default()),
             Event::InitApply(child) => {
                 if let Some(listed) = listed {
                     listed.put(child);
@@ -89,7 +89,7 @@ impl Cache {
     }
 }
 
-impl Known {
+impl ChildIndex {
     fn put(&mut self, child: &DynamicObject) {
         self.remove(child);
         let (namespace, name) = (child.namespace().unwrap_or_default(), child.name_any());

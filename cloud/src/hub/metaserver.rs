@@ -75,7 +75,7 @@ enum Stage {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct MetaSubscription {
     subscribe: Subscribe,
     applications: VecDeque<Watch>,
     stage: Stage,
@@ -98,7 +98,7 @@ struct Sync {
 #[derive(Debug, Default)]
 pub(super) struct MetaServer {
     /// At most [`SUBSCRIPTIONS_MAX`].
-    entries: Vec<Entry>,
+    entries: Vec<MetaSubscription>,
     newest: u32,
     /// Bounded by the number of open requests of a session.
     syncs: BTreeMap<RequestId, Sync>,
@@ -134,7 +134,8 @@ impl MetaServer {
 
     fn weigh(&mut self) {
         let syncs = self.syncs.values().map(Sync::memory);
-        self.bytes = self.entries.iter().map(Entry::memory).chain(syncs).fold(0, usize::saturating_add);
+        self.bytes =
+            self.entries.iter().map(MetaSubscription::memory).chain(syncs).fold(0, usize::saturating_add);
     }
 
     /// Whether a request is about watches, and therefore not only for the API server. Looks at the verb only; whole
@@ -264,12 +265,12 @@ impl MetaServer {
         })
     }
 
-    fn add(&mut self, mut subscribe: Subscribe) -> Entry {
+    fn add(&mut self, mut subscribe: Subscribe) -> MetaSubscription {
         self.newest += 1;
         self.changed = true;
         subscribe.subscription = SubscriptionId(self.newest);
         self.actions.push_back(Action::Open(Box::new(subscribe.clone())));
-        Entry {
+        MetaSubscription {
             subscribe,
             applications: VecDeque::new(),
             stage: Stage::Opening(Vec::new()),
@@ -280,7 +281,7 @@ impl MetaServer {
 
     /// Makes room by closing the watch that has lingered longest. False when no watch lingers.
     fn drop_lingering(&mut self, now: Instant) -> bool {
-        let until = |entry: &Entry| match entry.stage {
+        let until = |entry: &MetaSubscription| match entry.stage {
             Stage::Lingering(until) => Some(until),
             Stage::Opening(_) | Stage::Open => None,
         };
@@ -357,7 +358,7 @@ impl MetaServer {
 
     /// When to call [`Self::expire`] next.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        let until = |entry: &Entry| match &entry.stage {
+        let until = |entry: &MetaSubscription| match &entry.stage {
             Stage::Lingering(until) => Some(*until),
             Stage::Opening(askers) => askers.first().map(|(asker, _)| asker.until),
             Stage::Open => None,
@@ -377,7 +378,7 @@ impl MetaServer {
     /// The watches to store beyond this connection, one for each selection. None when they have not changed since the
     /// last call.
     pub(super) fn poll_watches(&mut self) -> Option<Vec<Watch>> {
-        let newest = |entry: &Entry| entry.applications.back().cloned();
+        let newest = |entry: &MetaSubscription| entry.applications.back().cloned();
         std::mem::take(&mut self.changed).then(|| self.entries.iter().filter_map(newest).collect())
     }
 
@@ -439,7 +440,7 @@ impl Sync {
     }
 }
 
-impl Entry {
+impl MetaSubscription {
     fn memory(&self) -> usize {
         let watch = |watch: &Watch| RECORD_OVERHEAD + watch.id.len() + watch.key.len() + watch.option.len();
         let opening: usize = match &self.stage {

@@ -35,7 +35,7 @@ use super::volumes::{VolumeKind, is_volume};
 use super::{CLOSE_LIMIT, Hub};
 use crate::edgecontroller::upstream::{Answered, Received, Renewal};
 use crate::edgecontroller::{Input, Proven};
-use crate::epoch::Outcome;
+use crate::epoch::ClaimOutcome;
 use crate::kube::{Room, resources};
 use crate::metrics::Label;
 
@@ -72,7 +72,7 @@ enum Done {
     /// Outcome of checking the history that a hello attests; none without an answer.
     Vouched {
         hello: Box<ChannelEvent>,
-        outcome: Option<Outcome>,
+        outcome: Option<ClaimOutcome>,
     },
     /// The API server has listed the node's pods and was asked about the absent objects; none without an answer.
     PodsListed {

@@ -72,19 +72,19 @@ pub(super) struct Volumes {
     /// Consecutive failures of the kind.
     failures: [u32; 2],
     /// The claims of the node's pods, once they were needed.
-    claims: Mutex<Option<Arc<Claims>>>,
+    claims: Mutex<Option<Arc<ReferencedClaims>>>,
 }
 
 /// The claims that a node's pods refer to.
 #[derive(Debug)]
-struct Claims {
+struct ReferencedClaims {
     /// Namespaces and names.
     names: HashSet<(String, String)>,
     /// Whether these are all claims that a pod of the node may refer to.
     complete: bool,
 }
 
-impl Claims {
+impl ReferencedClaims {
     fn of(on: &PodsOn) -> Self {
         Self { names: on.pods.iter().flat_map(|pod| claims_of(pod)).collect(), complete: on.complete }
     }
@@ -108,10 +108,10 @@ impl Volumes {
         Some(wanted)
     }
 
-    fn claims(&self, pods: impl FnOnce() -> Option<PodsOn>) -> Option<Arc<Claims>> {
+    fn claims(&self, pods: impl FnOnce() -> Option<PodsOn>) -> Option<Arc<ReferencedClaims>> {
         let mut claims = self.claims.lock();
         if claims.is_none() {
-            *claims = Some(Arc::new(Claims::of(&pods()?)));
+            *claims = Some(Arc::new(ReferencedClaims::of(&pods()?)));
         }
         claims.clone()
     }
@@ -172,7 +172,7 @@ impl Volumes {
     pub(super) fn doubt(&self, kind: VolumeKind, key: &ObjectKey) -> Option<SubscriptionId> {
         let followed = self.followed(kind)?;
         let there = matches!(followed.watch.lookup(key), Lookup::Present(_));
-        let may = |claims: &Arc<Claims>| may_have(key, claims) || !claims.complete;
+        let may = |claims: &Arc<ReferencedClaims>| may_have(key, claims) || !claims.complete;
         let may = self.claims.lock().as_ref().is_none_or(may);
         (!there && may && !followed.is_proven()).then_some(SUBSCRIPTIONS[kind.0])
     }
@@ -192,7 +192,7 @@ pub(super) fn is_volume(key: &ObjectKey) -> bool {
 }
 
 /// Whether these claims can give a right to the claim or volume with this key.
-fn may_have(key: &ObjectKey, claims: &Claims) -> bool {
+fn may_have(key: &ObjectKey, claims: &ReferencedClaims) -> bool {
     match key.namespace() {
         "" => !claims.names.is_empty(),
         namespace => claims.contains(namespace, key.name()),
@@ -200,7 +200,7 @@ fn may_have(key: &ObjectKey, claims: &Claims) -> bool {
 }
 
 /// The lookup result, restricted by the node's right to it.
-fn entitled(found: Lookup, key: &ObjectKey, claims: &Claims) -> Lookup {
+fn entitled(found: Lookup, key: &ObjectKey, claims: &ReferencedClaims) -> Lookup {
     let allowed = match &found {
         Lookup::Present(volume) if key.namespace().is_empty() => {
             let body: Value = serde_json::from_slice(&volume.body).unwrap_or_default();
@@ -258,7 +258,7 @@ mod tests {
     }
 
     fn is_told(found: &Arc<SharedObject>, pods: &[Arc<SharedObject>]) -> bool {
-        let claims = Claims::of(&PodsOn { pods: pods.to_vec(), complete: true });
+        let claims = ReferencedClaims::of(&PodsOn { pods: pods.to_vec(), complete: true });
         matches!(entitled(Lookup::Present(Arc::clone(found)), &found.key, &claims), Lookup::Present(_))
     }
 

@@ -167,7 +167,7 @@ impl fmt::Debug for ListTurns {
 }
 
 /// A slot of a call, held until the call is answered or abandoned.
-pub(super) struct Place<'a> {
+pub(super) struct CallPermit<'a> {
     _running: Counted<'a>,
     _permit: Option<SemaphorePermit<'a>>,
 }
@@ -247,7 +247,7 @@ impl Gate {
 
     /// Waits for a slot: a shared one for a node's call, otherwise a reserved one of cloudcore. First come, first
     /// served.
-    pub(super) async fn enter(&self, class: Class, for_node: bool) -> Place<'_> {
+    pub(super) async fn enter(&self, class: Class, for_node: bool) -> CallPermit<'_> {
         let lane = &self.lanes[class as usize];
         let places = if for_node { &lane.nodes } else { &lane.own };
         let waiting = Counted::new(&lane.waiting);
@@ -255,7 +255,7 @@ impl Gate {
         let permit = places.acquire().await.ok();
         drop(waiting);
         lane.calls.inc();
-        Place { _running: Counted::new(&lane.running), _permit: permit }
+        CallPermit { _running: Counted::new(&lane.running), _permit: permit }
     }
 }
 

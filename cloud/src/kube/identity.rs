@@ -28,9 +28,9 @@ pub(crate) const LOOK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Connections with the present certificate. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct Connections(Arc<Shared>);
+pub(super) struct Connections(Arc<ConnectionsInner>);
 
-struct Shared {
+struct ConnectionsInner {
     config: Config,
     /// The file that `config` was read from.
     kubeconfig: Option<PathBuf>,
@@ -50,7 +50,7 @@ impl Connections {
     pub(super) fn new(config: Config, kubeconfig: Option<PathBuf>) -> Result<Self, Error> {
         let shown = Mutex::new(certificate(&config.auth_info));
         let (pool, looked) = (ArcSwap::from_pointee(connections(&config)?), Mutex::new(Instant::now()));
-        Ok(Self(Arc::new(Shared { config, kubeconfig, pool, looked, shown })))
+        Ok(Self(Arc::new(ConnectionsInner { config, kubeconfig, pool, looked, shown })))
     }
 
     /// The present connections. A call never waits for the files, because their disk may hang: a certificate that is
@@ -64,7 +64,7 @@ impl Connections {
     }
 }
 
-impl Shared {
+impl ConnectionsInner {
     fn is_due(&self) -> bool {
         let mut looked = self.looked.lock();
         let is_due = looked.elapsed() >= LOOK_INTERVAL;

@@ -14,7 +14,7 @@ use tombolo_apicore::tree::tree_bytes;
 use tombolo_proto::{CloudRevision, ObjectKey, Resource, Uid};
 
 use super::tree::{LARGE_TREE_BYTES_MAX, exceeds, tree_bytes_of};
-use super::waiting::Place;
+use super::waiting::MemoryPermit;
 
 /// An object as JSON, with the few metadata fields extracted that the watch code needs.
 #[derive(Debug, Clone)]
@@ -27,7 +27,7 @@ pub struct RawObject {
     /// Whether the object's text was skimmed, so that little more than its identity is known.
     in_part: bool,
     /// The object's part of the memory for queued events, if it is from an event.
-    place: Option<Place>,
+    place: Option<MemoryPermit>,
 }
 
 /// Maximum nesting depth of an object that is passed on. serde_json reads 127 levels, and lists and events add some of
@@ -136,12 +136,12 @@ impl RawObject {
 
     /// The object's part of the memory for queued events, for a caller that takes the object apart but is not finished
     /// with it.
-    pub(crate) fn place(&self) -> Option<Place> {
+    pub(crate) fn place(&self) -> Option<MemoryPermit> {
         self.place.clone()
     }
 
     /// Sets the part of memory that the object holds until it is dropped or [consumed](Self::into_value).
-    pub(super) fn set_place(&mut self, place: Option<Place>) {
+    pub(super) fn set_place(&mut self, place: Option<MemoryPermit>) {
         self.place = place;
     }
 

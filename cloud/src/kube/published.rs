@@ -92,7 +92,7 @@ fn is_looked_for_by_all(path: &str) -> bool {
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct DocumentCopy {
     answer: Common<Answer>,
     len: AtomicUsize,
 }
@@ -100,7 +100,7 @@ struct Kept {
 /// Copies, by path with query and by `Accept` value.
 #[derive(Debug, Default)]
 pub(super) struct Published {
-    copies: DashMap<(String, String), Arc<Kept>>,
+    copies: DashMap<(String, String), Arc<DocumentCopy>>,
     answers: Family<Label, Counter>,
     bytes: Gauge,
 }
@@ -121,7 +121,7 @@ impl Published {
     fn keep(
         &self,
         call: &ApiCall,
-        copy: &Kept,
+        copy: &DocumentCopy,
         answer: &Result<Option<Answer>, CallError>,
     ) -> Option<Answer> {
         let Ok(Some(answer)) = answer else { return None };
@@ -199,7 +199,7 @@ impl Kube {
     ) -> Result<Option<Answer>, CallError> {
         let published = &self.published;
         let name = (call.path_and_query.clone(), call.accept.clone());
-        let copy: Arc<Kept> = Arc::clone(&*published.copies.entry(name).or_default());
+        let copy: Arc<DocumentCopy> = Arc::clone(&*published.copies.entry(name).or_default());
         let ask = || {
             copy.len.store(0, Ordering::Relaxed);
             self.attempt(caller, Some(class), call.clone(), room)

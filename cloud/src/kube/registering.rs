@@ -3,14 +3,14 @@
 use tombolo_proto::NodeId;
 
 use super::call::class_of;
-use super::gate::{Class, Place, Turn};
+use super::gate::{CallPermit, Class, Turn};
 use super::{Answer, ApiCall, CallError, Caller, Kube, Room};
 
 /// The one running registration of a node, with its slot among the registrations of all nodes.
 pub(crate) struct Registering<'a> {
     kube: &'a Kube,
     node: &'a NodeId,
-    _place: Place<'a>,
+    _place: CallPermit<'a>,
     _turn: Option<Turn>,
 }
 

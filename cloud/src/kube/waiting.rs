@@ -30,7 +30,7 @@ pub(super) const PAGES_MAX: usize = 4;
 pub(super) type Turns = Arc<Semaphore>;
 
 /// An object's part of these bytes, held until it is dropped.
-pub(super) type Place = Arc<OwnedSemaphorePermit>;
+pub(super) type MemoryPermit = Arc<OwnedSemaphorePermit>;
 
 /// The exclusive right to parse a text into an object.
 pub(super) struct Reading<'a> {

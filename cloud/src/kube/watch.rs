@@ -300,7 +300,7 @@ impl<T: Send, F: Fn(ObjectEvent) -> T> Watch<'_, T, F> {
 
     /// Processes the event of a line. False when the line is incomplete.
     async fn take<R: AsyncBufRead + Unpin>(&mut self, lines: &mut Lines<R>) -> Result<bool, WatchError> {
-        let event: Line<'_> = match serde_json::from_slice(lines.text()) {
+        let event: WatchLine<'_> = match serde_json::from_slice(lines.text()) {
             Ok(event) => event,
             Err(error) if error.is_eof() => return Ok(false),
             Err(error) => return Err(refusal(lines.text()).unwrap_or_else(|| WatchError::new(&error))),
@@ -345,7 +345,7 @@ impl<T: Send, F: Fn(ObjectEvent) -> T> Watch<'_, T, F> {
 
 /// An event of a watch, as it was sent.
 #[derive(Deserialize)]
-struct Line<'a> {
+struct WatchLine<'a> {
     #[serde(rename = "type", borrow)]
     kind: Cow<'a, str>,
     #[serde(borrow)]

@@ -2,7 +2,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::json;
 use tombolo_proto::frame::{Inventory, InventoryPart, Subscribe};
-use tombolo_proto::{Held, InventoryEntry, Resource};
+use tombolo_proto::{HeldState, InventoryEntry, Resource};
 
 use super::*;
 
@@ -51,7 +51,7 @@ async fn every_frame_that_waits_weighs_what_it_is() {
     let connection = recorder.own(&node(), Transport::Quic);
     let entry = |number: usize| {
         let key = ObjectKey::new(Resource::new("", "v1", "pods"), "default", &format!("pod-{number}"));
-        InventoryEntry { key, held: Held::Absent }
+        InventoryEntry { key, held: HeldState::Absent }
     };
     let entries: Vec<_> = (0..500).map(entry).collect();
     let part = InventoryPart { subscription: SubscriptionId(1), entries: entries.clone(), last: true };

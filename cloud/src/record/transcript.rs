@@ -12,7 +12,7 @@ use tombolo_proto::session::kubeedge::kind_name;
 use tombolo_replay::{Event, Frame, Key, Line, TOMBOLO, Verb};
 use tombolo_runtime::files;
 
-use super::{Way, Who};
+use super::{NodeProtocol, Who};
 
 /// Maximum size of a transcript in bytes; the recording of the node ends there.
 const TRANSCRIPT_LEN_MAX: usize = 16 * 1024 * 1024;
@@ -31,8 +31,8 @@ pub(super) struct Recording {
 impl Recording {
     pub(super) async fn open(folder: &Path, who: &Who) -> io::Result<Self> {
         let (end, dialect, transport) = match who.way {
-            Way::KubeEdge => ("jsonl".to_owned(), "kubeedge", "websocket".to_owned()),
-            Way::Tombolo(transport) => {
+            NodeProtocol::KubeEdge => ("jsonl".to_owned(), "kubeedge", "websocket".to_owned()),
+            NodeProtocol::Tombolo(transport) => {
                 (format!("{TOMBOLO}-{transport}.jsonl"), TOMBOLO, transport.to_string())
             }
         };

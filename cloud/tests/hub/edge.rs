@@ -15,7 +15,7 @@ use tombolo_proto::message::{
 };
 use tombolo_proto::session::{EdgeConfig, EdgeEvent, EdgeSession, EdgeView};
 use tombolo_proto::{
-    CloudRevision, Epoch, Held, InventoryEntry, NodeId, ObjectKey, Resource, StoreId, SubscriptionId,
+    CloudRevision, Epoch, HeldState, InventoryEntry, NodeId, ObjectKey, Resource, StoreId, SubscriptionId,
 };
 
 /// How long a test waits for anything. It is longer than the 30 s after which cloudcore gives up a call, because an API
@@ -27,7 +27,7 @@ pub(crate) const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-no
 /// What the edge holds under one key.
 #[derive(Debug, Clone)]
 pub(crate) struct Row {
-    pub(crate) held: Held,
+    pub(crate) held: HeldState,
     pub(crate) body: Value,
     pub(crate) dependencies: Vec<String>,
 }
@@ -167,7 +167,7 @@ impl Edge {
         match change {
             Change::Upsert(object) => {
                 let row = Row {
-                    held: Held::Present(object.version.clone()),
+                    held: HeldState::Present(object.version.clone()),
                     body: serde_json::from_slice(&object.body).unwrap(),
                     dependencies: object.dependencies.iter().map(ToString::to_string).collect(),
                 };
@@ -177,15 +177,15 @@ impl Edge {
                 self.store.rows.remove(&at);
             }
             Change::Absent { key } => {
-                let row = Row { held: Held::Absent, body: Value::Null, dependencies: Vec::new() };
+                let row = Row { held: HeldState::Absent, body: Value::Null, dependencies: Vec::new() };
                 self.store.rows.insert(at, (key, row));
             }
             Change::Unreadable { key } => {
-                let row = Row { held: Held::Unreadable, body: Value::Null, dependencies: Vec::new() };
+                let row = Row { held: HeldState::Unreadable, body: Value::Null, dependencies: Vec::new() };
                 self.store.rows.entry(at).or_insert((key, row));
             }
             Change::Adopt { version, .. } => {
-                self.store.rows.get_mut(&at).unwrap().1.held = Held::Present(version);
+                self.store.rows.get_mut(&at).unwrap().1.held = HeldState::Present(version);
             }
         }
     }
@@ -205,7 +205,7 @@ impl Edge {
     }
 
     pub(crate) fn has(&self, name: &str) -> bool {
-        self.row(0, name).is_some_and(|row| matches!(row.held, Held::Present(_)))
+        self.row(0, name).is_some_and(|row| matches!(row.held, HeldState::Present(_)))
     }
 
     /// Calls the Kubernetes API through the cloud.

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tombolo_proto::object::{ObjectKey, Resource};
 use tombolo_runtime::{Trigger, drain};
+use tombolo_testkit::wait_until;
 
 use super::*;
 use crate::identity::testing::{fetch_local, identity_for};
@@ -30,16 +31,6 @@ const DEADLINE: Duration = Duration::from_secs(20);
 
 fn key(resource: &str, name: &str) -> ObjectKey {
     ObjectKey::new(Resource::new("", "v1", resource), "default", name)
-}
-
-/// Waits until the condition holds.
-async fn wait_for(what: &str, deadline: Duration, condition: impl AsyncFn() -> bool) {
-    let holds = async {
-        while !condition().await {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    tokio::time::timeout(deadline, holds).await.unwrap_or_else(|_| panic!("waited {deadline:?} for {what}"));
 }
 
 /// A running agent.
@@ -114,12 +105,12 @@ impl Agent {
 
     /// Waits until there is a session.
     async fn connects(&self) {
-        wait_for("the first session", DEADLINE, async || self.status.look().transport.is_some()).await;
+        wait_until("the first session", DEADLINE, async || self.status.look().transport.is_some()).await;
     }
 
     /// Waits until there is no session.
     async fn loses_the_cloud(&self) {
-        wait_for("the loss to be noticed", DEADLINE, async || self.status.look().transport.is_none()).await;
+        wait_until("the loss to be noticed", DEADLINE, async || self.status.look().transport.is_none()).await;
     }
 
     async fn stop(self) {
@@ -170,10 +161,10 @@ async fn objects_arrive_change_and_go_across_restarts() {
     cloud.put(&token, "u2", &json!({"data": {}}), &[]);
     cloud.put(&key("pods", "web"), "u3", &pod_spec(), &[app.clone(), token.clone()]);
     let agent = Agent::start(folder.path(), &cloud, false).await;
-    wait_for("the pod", DEADLINE, async || agent.names("/api/v1/pods").await == ["web"]).await;
+    wait_until("the pod", DEADLINE, async || agent.names("/api/v1/pods").await == ["web"]).await;
     assert_eq!(agent.names("/api/v1/namespaces/default/secrets").await, ["token"]);
     cloud.put(&app, "u1", &json!({"data": {"a": "2"}}), &[]);
-    wait_for("the update", DEADLINE, async || {
+    wait_until("the update", DEADLINE, async || {
         agent.get("/api/v1/namespaces/default/configmaps/app").await.1["data"]["a"] == "2"
     })
     .await;
@@ -190,7 +181,7 @@ async fn objects_arrive_change_and_go_across_restarts() {
     assert_eq!(agent.names("/api/v1/pods").await, ["web"]);
     assert!(agent.status.look().revision >= before, "local revisions do not go back");
     cloud.set_away(false);
-    wait_for("the differences", DEADLINE, async || {
+    wait_until("the differences", DEADLINE, async || {
         agent.names("/api/v1/configmaps").await == ["app", "new"]
             && agent.names("/api/v1/secrets").await == [] as [String; 0]
             && agent.get("/api/v1/namespaces/default/configmaps/app").await.1["data"]["a"] == "3"
@@ -209,7 +200,7 @@ async fn before_the_first_word_from_the_cloud_nothing_is_claimed() {
     assert!(status["message"].as_str().unwrap().contains("has not heard from the cloud"), "{status}");
     assert!(status["details"]["retryAfterSeconds"].as_u64().unwrap() > 0);
     cloud.set_away(false);
-    wait_for("an empty list that is true", DEADLINE, async || {
+    wait_until("an empty list that is true", DEADLINE, async || {
         agent.get("/api/v1/pods").await.0 == StatusCode::OK
     })
     .await;
@@ -222,8 +213,8 @@ async fn the_agent_registers_renews_and_reports() {
     let web = key("pods", "web");
     cloud.put(&web, "u3", &pod_spec(), &[]);
     let agent = Agent::start(folder.path(), &cloud, false).await;
-    wait_for("leases", DEADLINE, async || cloud.leases() >= 3).await;
-    wait_for("an honest status in the cloud", DEADLINE, async || {
+    wait_until("leases", DEADLINE, async || cloud.leases() >= 3).await;
+    wait_until("an honest status in the cloud", DEADLINE, async || {
         cloud.object(&web).is_some_and(|pod| pod["status"]["reason"] == "NoContainerRuntime")
     })
     .await;
@@ -235,21 +226,21 @@ async fn the_agent_registers_renews_and_reports() {
         "PATCH /api/v1/nodes/edge-a/status",
         "PATCH /api/v1/namespaces/default/pods/web/status",
     ] {
-        wait_for(call, DEADLINE, async || cloud.calls().iter().any(|made| made == call)).await;
+        wait_until(call, DEADLINE, async || cloud.calls().iter().any(|made| made == call)).await;
     }
-    wait_for("an empty outbox", DEADLINE, async || agent.status.look().reports_waiting == 0).await;
+    wait_until("an empty outbox", DEADLINE, async || agent.status.look().reports_waiting == 0).await;
     // The objects of the answers are held already, so a new session delivers nothing again.
     let (acknowledged, caught_up) = cloud.progress();
     cloud.set_away(true);
     cloud.set_away(false);
-    wait_for("another session", DEADLINE, async || cloud.progress().1 > caught_up).await;
+    wait_until("another session", DEADLINE, async || cloud.progress().1 > caught_up).await;
     assert_eq!(cloud.progress().0, acknowledged, "nothing has changed");
     // Deletion: no kubelet runs the pod, so its object may be removed.
     let mut deleted = pod_spec();
     deleted["metadata"] = json!({"deletionTimestamp": "2026-11-21T05:00:00Z"});
     cloud.put(&web, "u3", &deleted, &[]);
-    wait_for("the removal", DEADLINE, async || cloud.object(&web).is_none()).await;
-    wait_for("the pod to go here", DEADLINE, async || agent.names("/api/v1/pods").await.is_empty()).await;
+    wait_until("the removal", DEADLINE, async || cloud.object(&web).is_none()).await;
+    wait_until("the pod to go here", DEADLINE, async || agent.names("/api/v1/pods").await.is_empty()).await;
     agent.stop().await;
 }
 
@@ -267,7 +258,7 @@ async fn an_agent_without_a_copy_of_its_node_does_not_speak_over_a_kubelet() {
     let agent = Agent::start(folder.path(), &cloud, false).await;
     let asked = |call: &str| cloud.calls().iter().filter(|made| *made == call).count();
     // A second read means that the agent has processed the first one.
-    wait_for("another look", DEADLINE, async || asked("GET /api/v1/nodes/edge-a") >= 2).await;
+    wait_until("another look", DEADLINE, async || asked("GET /api/v1/nodes/edge-a") >= 2).await;
     let writes: Vec<_> = cloud.calls().into_iter().filter(|call| !call.starts_with("GET ")).collect();
     assert!(writes.iter().all(|call| call == "Insert null/node/edge-a"), "{writes:?}");
     assert_eq!(cloud.leases(), 0);
@@ -279,12 +270,12 @@ async fn reports_made_without_a_cloud_arrive_after_a_restart() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     let web = key("pods", "web");
     let agent = Agent::start(folder.path(), &cloud, true).await;
-    wait_for("the first synchronisation", DEADLINE, async || agent.status.look().synced).await;
+    wait_until("the first synchronisation", DEADLINE, async || agent.status.look().synced).await;
     cloud.put(&web, "u3", &pod_spec(), &[]);
-    wait_for("the pod", DEADLINE, async || agent.names("/api/v1/pods").await == ["web"]).await;
+    wait_until("the pod", DEADLINE, async || agent.names("/api/v1/pods").await == ["web"]).await;
     cloud.set_away(true);
     let path = "/api/v1/namespaces/default/pods/web";
-    wait_for("the simulation to go on alone", DEADLINE, async || {
+    wait_until("the simulation to go on alone", DEADLINE, async || {
         agent.get(path).await.1["status"]["phase"] == "Running"
     })
     .await;
@@ -293,7 +284,7 @@ async fn reports_made_without_a_cloud_arrive_after_a_restart() {
     let pod = agent.get(path).await.1;
     assert_eq!((&pod["status"]["phase"], &pod["status"]["reason"]), (&json!("Running"), &json!("Simulated")));
     cloud.set_away(false);
-    wait_for("the status in the cloud", DEADLINE, async || {
+    wait_until("the status in the cloud", DEADLINE, async || {
         cloud.object(&web).is_some_and(|pod| pod["status"]["phase"] == "Running")
     })
     .await;
@@ -307,7 +298,7 @@ async fn writes_go_through_or_say_when_to_try_again() {
     cloud.put(&app, "u1", &json!({"data": {"a": "1"}}), &[]);
     let agent = Agent::start(folder.path(), &cloud, false).await;
     let path = "/api/v1/namespaces/default/configmaps/app";
-    wait_for("the object", DEADLINE, async || agent.get(path).await.0 == StatusCode::OK).await;
+    wait_until("the object", DEADLINE, async || agent.get(path).await.0 == StatusCode::OK).await;
     let (code, answer) = agent.call(Method::PATCH, path, r#"{"data":{"a":"patched"}}"#).await;
     assert_eq!((code, &answer["data"]["a"]), (StatusCode::OK, &json!("patched")));
     assert_eq!(agent.get(path).await.1["data"]["a"], "patched", "stored before the client was answered");
@@ -324,7 +315,7 @@ async fn secrets_need_credentials() {
     cloud.put(&key("secrets", "s"), "u1", &json!({"data": {}}), &[]);
     cloud.put(&key("configmaps", "m"), "u2", &json!({"data": {}}), &[]);
     let agent = Agent::start(folder.path(), &cloud, false).await;
-    wait_for("the objects", DEADLINE, async || agent.names("/api/v1/secrets").await == ["s"]).await;
+    wait_until("the objects", DEADLINE, async || agent.names("/api/v1/secrets").await == ["s"]).await;
     let plain = async |path: &str| crate::identity::testing::get_plain(agent.http, path).await;
     assert_eq!(plain("/api/v1/configmaps").await, StatusCode::OK);
     for path in ["/api/v1/secrets", "/api/v1/namespaces/default/secrets/s", "/api/v1/secrets?watch=true"] {

@@ -9,8 +9,8 @@ use hickory_proto::rr::{Name, RData, Record, RecordType};
 use tombolo_grid::dns::zone::VERSION;
 use tombolo_grid::dns::{Finding, Owner, Places, Zone};
 
-use super::Known;
-use super::authority::{Authority, Place, TTL, address_record, place_name};
+use super::ServedZone;
+use super::authority::{Authority, NameLocation, TTL, address_record, place_name};
 use super::message::{ANY_TTL, Question};
 use super::private;
 
@@ -40,26 +40,27 @@ pub(super) enum Answer {
 }
 
 /// The answer to a query, with no more records than fit into `room` bytes.
-pub(super) fn answer(authority: &Authority, known: &Known, question: &Question, room: u16) -> Answer {
+pub(super) fn answer(authority: &Authority, known: &ServedZone, question: &Question, room: u16) -> Answer {
     let records_max = usize::from(room / RECORD_LEN_MIN);
-    let asked = Asked { authority, known, question, record_type: question.record_type(), records_max };
+    let context =
+        QueryContext { authority, known, question, record_type: question.record_type(), records_max };
     let name = question.query.name();
     match authority.place(name) {
-        Place::Here(below) => asked.in_zone(&below),
-        Place::HereOdd => asked.no_name(),
-        Place::Elsewhere => asked.elsewhere(name),
+        NameLocation::Here(below) => context.in_zone(&below),
+        NameLocation::HereOdd => context.no_name(),
+        NameLocation::Elsewhere => context.elsewhere(name),
     }
 }
 
-struct Asked<'a> {
+struct QueryContext<'a> {
     authority: &'a Authority,
-    known: &'a Known,
+    known: &'a ServedZone,
     question: &'a Question,
     record_type: RecordType,
     records_max: usize,
 }
 
-impl Asked<'_> {
+impl QueryContext<'_> {
     fn zone(&self) -> &Zone {
         &self.known.zone
     }
@@ -217,9 +218,9 @@ impl Asked<'_> {
             }
             aliases.push(alias);
             let below = match self.authority.place(&name) {
-                Place::Here(below) => below,
-                Place::HereOdd => return self.no_data(),
-                Place::Elsewhere => return Answer::Alias(self.with(aliases, Vec::new()), name),
+                NameLocation::Here(below) => below,
+                NameLocation::HereOdd => return self.no_data(),
+                NameLocation::Elsewhere => return Answer::Alias(self.with(aliases, Vec::new()), name),
             };
             let records = match self.zone().find(&below) {
                 Finding::External(next) => {

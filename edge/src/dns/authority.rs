@@ -23,7 +23,7 @@ pub(super) struct Authority {
 
 /// Where a name is.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum NameLocation {
     /// In the domain: the labels below it in lower case, empty for the domain itself.
     Here(String),
     /// In the domain, but with characters that no name there has.
@@ -46,7 +46,7 @@ impl Authority {
     }
 
     /// Where a name is.
-    pub(super) fn place(&self, name: &Name) -> Place {
+    pub(super) fn place(&self, name: &Name) -> NameLocation {
         let (mut text, mut odd) = (String::with_capacity(64), false);
         for label in name.iter() {
             if !text.is_empty() {
@@ -57,17 +57,17 @@ impl Authority {
                 text.push(char::from(byte.to_ascii_lowercase()));
             }
         }
-        let Some(rest) = text.strip_suffix(&*self.domain) else { return Place::Elsewhere };
+        let Some(rest) = text.strip_suffix(&*self.domain) else { return NameLocation::Elsewhere };
         let below = match rest.strip_suffix('.') {
             Some(below) => below.len(),
             None if rest.is_empty() => 0,
-            None => return Place::Elsewhere,
+            None => return NameLocation::Elsewhere,
         };
         if odd {
-            return Place::HereOdd;
+            return NameLocation::HereOdd;
         }
         text.truncate(below);
-        Place::Here(text)
+        NameLocation::Here(text)
     }
 
     /// A name of the zone; none if it is too long for DNS.

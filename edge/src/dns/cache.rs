@@ -93,7 +93,7 @@ pub(super) struct Hit {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct CachedRecords {
     packet: Box<[u8]>,
     /// Offsets of the times to live.
     ttls: Box<[u16]>,
@@ -105,7 +105,7 @@ struct Entry {
 
 /// Cache of upstream answers.
 #[derive(Debug)]
-pub(super) struct Cache(Mutex<Fair<IpAddr, Key, Entry>>);
+pub(super) struct Cache(Mutex<Fair<IpAddr, Key, CachedRecords>>);
 
 impl Default for Cache {
     fn default() -> Self {
@@ -154,7 +154,7 @@ impl Cache {
         let now = Instant::now();
         let fresh_until = now + Duration::from_secs(u64::from(seconds));
         let (packet, ttls) = (answer.into(), ttls.into());
-        let entry = Entry { packet, ttls, kept_at: now, fresh_until, unanswered_at: None };
+        let entry = CachedRecords { packet, ttls, kept_at: now, fresh_until, unanswered_at: None };
         self.0.lock().insert(one_of_loopback(client), key.clone(), weight(key, &entry), entry);
     }
 
@@ -164,7 +164,7 @@ impl Cache {
     }
 }
 
-fn weight(key: &Key, entry: &Entry) -> usize {
+fn weight(key: &Key, entry: &CachedRecords) -> usize {
     entry.packet.len() + entry.ttls.len() * 2 + key.text.len() * 2 + OVERHEAD
 }
 

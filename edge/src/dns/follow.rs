@@ -14,7 +14,7 @@ use tombolo_grid::{BodyError, Carrier, Hosts, Metadata, ServiceName};
 use tombolo_proto::object::{ObjectKey, Resource};
 use tracing::warn;
 
-use super::{DnsParts, Known, serial};
+use super::{DnsParts, ServedZone, serial};
 use crate::follow::{Following, News};
 
 const PARTS: [Part; 3] = [Part::Namespaces, Part::Services, Part::Slices];
@@ -33,7 +33,7 @@ pub(super) struct Follower {
     names: watch::Receiver<Option<Arc<Hosts>>>,
     /// Objects of each part that are in the zone.
     held: [HashSet<ObjectKey>; 3],
-    known: Arc<RwLock<Known>>,
+    known: Arc<RwLock<ServedZone>>,
 }
 
 enum Input {
@@ -42,7 +42,7 @@ enum Input {
 }
 
 impl Follower {
-    pub(super) fn new(parts: DnsParts, known: Arc<RwLock<Known>>) -> Self {
+    pub(super) fn new(parts: DnsParts, known: Arc<RwLock<ServedZone>>) -> Self {
         let mut names = parts.names;
         names.mark_changed();
         let following = Following::new(parts.source, PARTS.map(resource));

@@ -15,8 +15,8 @@ use tracing::debug;
 use super::cache::{Cache, Key};
 use super::health::Health;
 use super::loops::Loops;
-use super::message::{Question, Transport, UDP_PAYLOAD_MAX};
-use super::metrics::Outcome;
+use super::message::{DnsTransport, Question, UDP_PAYLOAD_MAX};
+use super::metrics::QueryOutcome;
 use super::upstreams::Upstreams;
 use super::wire::{Exchange, Wire};
 use crate::shares::Shares;
@@ -92,14 +92,14 @@ impl Forwarder {
         &self,
         packet: &[u8],
         question: &Question,
-        transport: Transport,
+        transport: DnsTransport,
         source: IpAddr,
-    ) -> Result<(Vec<u8>, Outcome), Failure> {
+    ) -> Result<(Vec<u8>, QueryOutcome), Failure> {
         let key = Key::of(packet, question);
         let kept = key.as_ref().and_then(|key| self.cache.find(key, packet, source));
         let old = match kept {
-            Some(hit) if hit.fresh => return Ok((hit.answer, Outcome::Cached)),
-            Some(hit) if hit.unanswered => return Ok((hit.answer, Outcome::Stale)),
+            Some(hit) if hit.fresh => return Ok((hit.answer, QueryOutcome::Cached)),
+            Some(hit) if hit.unanswered => return Ok((hit.answer, QueryOutcome::Stale)),
             other => other.map(|hit| hit.answer),
         };
         let asked = self.ask_servers(packet, question, transport, source, old.is_some());
@@ -110,12 +110,12 @@ impl Forwarder {
         // SERVFAIL is worth no more than a missing answer.
         let useless = |answer: &[u8]| answer.get(3).is_some_and(|flags| flags & 0x0f == SERVER_FAILURE);
         match (answer, old) {
-            (Ok(answer), Some(old)) if useless(&answer) => Ok((old, Outcome::Stale)),
+            (Ok(answer), Some(old)) if useless(&answer) => Ok((old, QueryOutcome::Stale)),
             (Ok(answer), _) => {
                 if let Some(key) = key {
                     self.cache.keep(&key, &answer, source);
                 }
-                Ok((answer, Outcome::Forwarded))
+                Ok((answer, QueryOutcome::Forwarded))
             }
             (Err(failure), old) => {
                 if failure == Failure::NoAnswer {
@@ -124,7 +124,7 @@ impl Forwarder {
                         self.cache.note_unanswered(&key);
                     }
                 }
-                old.map(|old| (old, Outcome::Stale)).ok_or(failure)
+                old.map(|old| (old, QueryOutcome::Stale)).ok_or(failure)
             }
         }
     }
@@ -135,7 +135,7 @@ impl Forwarder {
         &self,
         packet: &[u8],
         question: &Question,
-        transport: Transport,
+        transport: DnsTransport,
         source: IpAddr,
         has_old: bool,
     ) -> Result<Vec<u8>, Failure> {
@@ -182,7 +182,7 @@ impl Forwarder {
         message.set_edns(edns.clone());
         let question = Question { header: message.metadata, query, edns: Some(edns) };
         let Ok(packet) = message.to_vec() else { return Vec::new() };
-        for transport in [Transport::Udp, Transport::Tcp] {
+        for transport in [DnsTransport::Udp, DnsTransport::Tcp] {
             let Ok((bytes, _)) = self.ask(&packet, &question, transport, source).await else {
                 return Vec::new();
             };

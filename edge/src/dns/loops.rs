@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
 use super::health::Health;
-use super::message::{Question, Transport};
+use super::message::{DnsTransport, Question};
 use super::upstreams::Upstreams;
 use super::wire::Exchange;
 
@@ -133,7 +133,7 @@ impl Loops {
         self.probes.lock().insert(random.clone(), (server, false));
         health.begin(server);
         // The content of the answer does not matter.
-        match timeout(patience, wire.exchange(server, &packet, &question, Transport::Udp)).await {
+        match timeout(patience, wire.exchange(server, &packet, &question, DnsTransport::Udp)).await {
             Ok(Ok(_)) => health.note_answer(server),
             Ok(Err(_)) | Err(_) => health.note_silence(server),
         }

@@ -16,7 +16,7 @@ const HEADER_LEN: usize = 12;
 
 /// The transport protocol of a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Transport {
+pub(super) enum DnsTransport {
     Udp,
     Tcp,
 }
@@ -60,11 +60,11 @@ impl Question {
     }
 
     /// Largest answer to this query in bytes.
-    pub(super) fn room(&self, transport: Transport) -> u16 {
+    pub(super) fn room(&self, transport: DnsTransport) -> u16 {
         match (transport, &self.edns) {
-            (Transport::Tcp, _) => u16::MAX,
-            (Transport::Udp, Some(edns)) => edns.max_payload().clamp(PLAIN_PAYLOAD_MAX, UDP_PAYLOAD_MAX),
-            (Transport::Udp, None) => PLAIN_PAYLOAD_MAX,
+            (DnsTransport::Tcp, _) => u16::MAX,
+            (DnsTransport::Udp, Some(edns)) => edns.max_payload().clamp(PLAIN_PAYLOAD_MAX, UDP_PAYLOAD_MAX),
+            (DnsTransport::Udp, None) => PLAIN_PAYLOAD_MAX,
         }
     }
 }

@@ -9,7 +9,7 @@ use prometheus_client::registry::Registry;
 
 /// Outcome of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
-pub(super) enum Outcome {
+pub(super) enum QueryOutcome {
     /// Answered from the zone, negative answers included.
     Answered,
     /// Not answerable yet: this node does not know the deciding objects.
@@ -41,8 +41,8 @@ pub(super) enum Outcome {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Labels {
-    outcome: Outcome,
+struct QueryLabels {
+    outcome: QueryOutcome,
 }
 
 /// The metrics. The counters are looked up once, because a lookup takes a lock.
@@ -51,39 +51,39 @@ pub(crate) struct DnsMetrics {
     questions: [Counter; 14],
 }
 
-const ALL: [Outcome; 14] = [
-    Outcome::Answered,
-    Outcome::Unknown,
-    Outcome::Forwarded,
-    Outcome::Cached,
-    Outcome::Stale,
-    Outcome::Unanswered,
-    Outcome::Refused,
-    Outcome::Malformed,
-    Outcome::Nobody,
-    Outcome::Busy,
-    Outcome::Dropped,
-    Outcome::Foreign,
-    Outcome::Looped,
-    Outcome::Crowded,
+const ALL: [QueryOutcome; 14] = [
+    QueryOutcome::Answered,
+    QueryOutcome::Unknown,
+    QueryOutcome::Forwarded,
+    QueryOutcome::Cached,
+    QueryOutcome::Stale,
+    QueryOutcome::Unanswered,
+    QueryOutcome::Refused,
+    QueryOutcome::Malformed,
+    QueryOutcome::Nobody,
+    QueryOutcome::Busy,
+    QueryOutcome::Dropped,
+    QueryOutcome::Foreign,
+    QueryOutcome::Looped,
+    QueryOutcome::Crowded,
 ];
 
 impl DnsMetrics {
     /// Registers the metrics.
     pub(crate) fn register(registry: &mut Registry) -> Arc<Self> {
-        let questions = Family::<Labels, Counter>::default();
+        let questions = Family::<QueryLabels, Counter>::default();
         let edge = registry.sub_registry_with_prefix("tombolo_edge");
         edge.register("dns_questions", "Packets to the DNS server by outcome", questions.clone());
-        let counter = |outcome| questions.get_or_create(&Labels { outcome }).clone();
+        let counter = |outcome| questions.get_or_create(&QueryLabels { outcome }).clone();
         Arc::new(Self { questions: ALL.map(counter) })
     }
 
     #[cfg(test)]
-    pub(super) fn told(&self, outcome: Outcome) -> u64 {
+    pub(super) fn told(&self, outcome: QueryOutcome) -> u64 {
         self.questions[outcome as usize].get()
     }
 
-    pub(super) fn count(&self, outcome: Outcome) {
+    pub(super) fn count(&self, outcome: QueryOutcome) {
         self.questions[outcome as usize].inc();
     }
 }

@@ -14,13 +14,13 @@ use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::time::timeout;
 use tracing::{debug, warn};
 
-use super::Known;
+use super::ServedZone;
 use super::answer::{Answer, answer};
 use super::authority::Authority;
 use super::clients::Clients;
 use super::forward::{FORWARDS_MAX, Failure, Forwarder, cut};
-use super::message::{Packet, Question, Transport, read, write};
-use super::metrics::{DnsMetrics, Outcome};
+use super::message::{DnsTransport, Packet, Question, read, write};
+use super::metrics::{DnsMetrics, QueryOutcome};
 use crate::shares::Shares;
 
 /// Datagrams that are handled in one turn, before other work continues.
@@ -43,7 +43,7 @@ const QUESTION_MAX: usize = 4096;
 #[derive(Debug)]
 pub(super) struct Server {
     pub(super) authority: Authority,
-    pub(super) known: Arc<RwLock<Known>>,
+    pub(super) known: Arc<RwLock<ServedZone>>,
     pub(super) forwarder: Forwarder,
     pub(super) metrics: Arc<DnsMetrics>,
     pub(super) clients: Clients,
@@ -67,32 +67,32 @@ pub(super) enum Wait {
 impl Server {
     /// Answers a client as far as possible without other servers. Clients outside the allowed networks get no answer:
     /// their source address may be forged.
-    pub(super) fn step(&self, packet: &[u8], transport: Transport, source: IpAddr) -> Step {
+    pub(super) fn step(&self, packet: &[u8], transport: DnsTransport, source: IpAddr) -> Step {
         if !self.clients.are_answered(source) {
-            self.metrics.count(Outcome::Foreign);
+            self.metrics.count(QueryOutcome::Foreign);
             return Step::Nothing;
         }
         let question = match read(packet) {
             Packet::Noise => {
-                self.metrics.count(Outcome::Dropped);
+                self.metrics.count(QueryOutcome::Dropped);
                 return Step::Nothing;
             }
-            Packet::Refused(reply) => return self.send(Outcome::Malformed, *reply, u16::MAX),
+            Packet::Refused(reply) => return self.send(QueryOutcome::Malformed, *reply, u16::MAX),
             Packet::Question(question) => question,
         };
         let room = question.room(transport);
         if self.forwarder.loops.is_own(&question) {
-            return self.send(Outcome::Looped, question.reply(ResponseCode::Refused), room);
+            return self.send(QueryOutcome::Looped, question.reply(ResponseCode::Refused), room);
         }
         let answer = answer(&self.authority, &self.known.read(), &question, room);
         match answer {
-            Answer::Known(reply) => self.send(Outcome::Answered, reply, room),
-            Answer::Unknown(reply) => self.send(Outcome::Unknown, reply, room),
-            Answer::Refused(reply) => self.send(Outcome::Refused, reply, room),
+            Answer::Known(reply) => self.send(QueryOutcome::Answered, reply, room),
+            Answer::Unknown(reply) => self.send(QueryOutcome::Unknown, reply, room),
+            Answer::Refused(reply) => self.send(QueryOutcome::Refused, reply, room),
             Answer::Alias(reply, target) => Step::Wait(*question, Wait::Rest(Box::new(reply), target)),
             Answer::Elsewhere => match self.forwarder.kept(packet, &question, source) {
                 Some(answer) if answer.len() <= usize::from(room) => {
-                    self.metrics.count(Outcome::Cached);
+                    self.metrics.count(QueryOutcome::Cached);
                     Step::Send(answer)
                 }
                 _ => Step::Wait(*question, Wait::Everything),
@@ -100,14 +100,14 @@ impl Server {
         }
     }
 
-    fn send(&self, outcome: Outcome, reply: Message, room: u16) -> Step {
+    fn send(&self, outcome: QueryOutcome, reply: Message, room: u16) -> Step {
         match write(reply, room) {
             Ok(bytes) => {
                 self.metrics.count(outcome);
                 Step::Send(bytes)
             }
             Err(error) => {
-                self.metrics.count(Outcome::Dropped);
+                self.metrics.count(QueryOutcome::Dropped);
                 debug!(%error, "cannot encode a DNS answer");
                 Step::Nothing
             }
@@ -120,13 +120,13 @@ impl Server {
         packet: &[u8],
         question: Question,
         wait: Wait,
-        (transport, source): (Transport, IpAddr),
+        (transport, source): (DnsTransport, IpAddr),
     ) -> Option<Vec<u8>> {
         let room = question.room(transport);
         let step = match wait {
             Wait::Rest(mut reply, target) => {
                 reply.add_answers(self.forwarder.resolve(target, &question, source).await);
-                self.send(Outcome::Answered, *reply, room)
+                self.send(QueryOutcome::Answered, *reply, room)
             }
             Wait::Everything => match self.forwarder.ask(packet, &question, transport, source).await {
                 Ok((answer, outcome)) if answer.len() > usize::from(room) => {
@@ -137,11 +137,11 @@ impl Server {
                     return Some(answer);
                 }
                 Err(Failure::Nobody) => {
-                    self.send(Outcome::Nobody, question.reply(ResponseCode::Refused), room)
+                    self.send(QueryOutcome::Nobody, question.reply(ResponseCode::Refused), room)
                 }
                 Err(failure) => {
                     let busy = failure == Failure::Busy;
-                    let outcome = if busy { Outcome::Busy } else { Outcome::Unanswered };
+                    let outcome = if busy { QueryOutcome::Busy } else { QueryOutcome::Unanswered };
                     self.send(outcome, question.reply(ResponseCode::ServFail), room)
                 }
             },
@@ -169,20 +169,20 @@ impl Server {
                     for _ in 0..TURN {
                         let Ok((length, peer)) = received else { break };
                         let packet = &buffer[..length];
-                        match self.step(packet, Transport::Udp, peer.ip()) {
+                        match self.step(packet, DnsTransport::Udp, peer.ip()) {
                             Step::Nothing => {}
                             Step::Send(answer) => tell(&socket, &answer, peer),
                             Step::Wait(question, _) if waiting.len() >= FORWARDS_MAX => {
                                 let reply = question.reply(ResponseCode::ServFail);
-                                let room = question.room(Transport::Udp);
-                                if let Step::Send(answer) = self.send(Outcome::Busy, reply, room) {
+                                let room = question.room(DnsTransport::Udp);
+                                if let Step::Send(answer) = self.send(QueryOutcome::Busy, reply, room) {
                                     tell(&socket, &answer, peer);
                                 }
                             }
                             Step::Wait(question, wait) => {
                                 let packet = packet.to_vec();
                                 waiting.push(async move {
-                                    let from = (Transport::Udp, peer.ip());
+                                    let from = (DnsTransport::Udp, peer.ip());
                                     (peer, self.wait(&packet, question, wait, from).await)
                                 }.boxed());
                             }
@@ -203,7 +203,7 @@ impl Server {
                 Some(()) = connections.next(), if !connections.is_empty() => {}
                 accepted = listener.accept() => match accepted {
                     Ok((_, peer)) if !self.clients.are_answered(peer.ip()) => {
-                        self.metrics.count(Outcome::Foreign);
+                        self.metrics.count(QueryOutcome::Foreign);
                     }
                     Ok((stream, peer)) => match places.take(peer.ip().to_canonical()) {
                         Some(place) => connections.push(
@@ -214,7 +214,7 @@ impl Server {
                             .boxed(),
                         ),
                         None => {
-                            self.metrics.count(Outcome::Crowded);
+                            self.metrics.count(QueryOutcome::Crowded);
                             debug!(%peer, "a DNS connection is closed: its client has too many connections");
                         }
                     },
@@ -230,11 +230,11 @@ impl Server {
     /// Answers the queries of one connection, one after the other.
     async fn converse(&self, mut stream: TcpStream, source: IpAddr) {
         while let Ok(Some(packet)) = timeout(IDLE, question(&mut stream)).await {
-            let answer = match self.step(&packet, Transport::Tcp, source) {
+            let answer = match self.step(&packet, DnsTransport::Tcp, source) {
                 Step::Nothing => return,
                 Step::Send(answer) => Some(answer),
                 Step::Wait(question, wait) => {
-                    self.wait(&packet, question, wait, (Transport::Tcp, source)).await
+                    self.wait(&packet, question, wait, (DnsTransport::Tcp, source)).await
                 }
             };
             let Some(answer) = answer else { return };

@@ -19,11 +19,11 @@ const FILE_LEN_MAX: u64 = 64 * 1024;
 #[derive(Debug)]
 pub(super) struct Upstreams {
     own: SocketAddr,
-    source: Source,
+    source: UpstreamSource,
 }
 
 #[derive(Debug)]
-enum Source {
+enum UpstreamSource {
     Named(Vec<SocketAddr>),
     File { path: PathBuf, read: Mutex<Option<(Instant, Vec<SocketAddr>)>> },
 }
@@ -33,8 +33,8 @@ impl Upstreams {
     /// which it never forwards.
     pub(super) fn new(settings: &DnsConfig, own: SocketAddr) -> Self {
         let source = match &settings.upstreams {
-            Some(named) => Source::Named(named.iter().map(|upstream| upstream.0).collect()),
-            None => Source::File { path: settings.resolv_conf.clone(), read: Mutex::default() },
+            Some(named) => UpstreamSource::Named(named.iter().map(|upstream| upstream.0).collect()),
+            None => UpstreamSource::File { path: settings.resolv_conf.clone(), read: Mutex::default() },
         };
         Self { own, source }
     }
@@ -42,8 +42,8 @@ impl Upstreams {
     /// The servers in order of preference.
     pub(super) fn now(&self) -> Vec<SocketAddr> {
         let mut all = match &self.source {
-            Source::Named(named) => named.clone(),
-            Source::File { path, read } => {
+            UpstreamSource::Named(named) => named.clone(),
+            UpstreamSource::File { path, read } => {
                 let mut read = read.lock();
                 let fresh = read.as_ref().filter(|(at, _)| at.elapsed() < REREAD);
                 match fresh {

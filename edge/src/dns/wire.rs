@@ -11,7 +11,7 @@ use hickory_proto::op::Query;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
 
-use super::message::{Question, Transport};
+use super::message::{DnsTransport, Question};
 
 /// Largest answer over UDP that is read, in bytes.
 const DATAGRAM_MAX: usize = 4096;
@@ -27,7 +27,7 @@ pub(super) trait Exchange: Send + Sync + std::fmt::Debug {
         server: SocketAddr,
         packet: &'a [u8],
         question: &'a Question,
-        transport: Transport,
+        transport: DnsTransport,
     ) -> BoxFuture<'a, std::io::Result<Vec<u8>>>;
 }
 
@@ -41,14 +41,14 @@ impl Exchange for Wire {
         server: SocketAddr,
         packet: &'a [u8],
         question: &'a Question,
-        transport: Transport,
+        transport: DnsTransport,
     ) -> BoxFuture<'a, std::io::Result<Vec<u8>>> {
         async move {
             let mut request = packet.to_vec();
             request[..2].copy_from_slice(&rand::random::<[u8; 2]>());
             match transport {
-                Transport::Udp => over_udp(server, &request, question).await,
-                Transport::Tcp => over_tcp(server, &request, question).await,
+                DnsTransport::Udp => over_udp(server, &request, question).await,
+                DnsTransport::Tcp => over_tcp(server, &request, question).await,
             }
         }
         .boxed()

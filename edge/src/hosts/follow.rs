@@ -7,7 +7,7 @@ use tombolo_apicore::history::Change;
 use tombolo_apicore::store::Store;
 use tombolo_grid::GridName;
 
-use super::names::Part;
+use super::names::NameInputKind;
 use crate::follow::{Following, News};
 
 /// The names that must be computed again.
@@ -38,7 +38,7 @@ pub(super) enum Happened {
     /// Changes are reported from now on; the existing objects must be read.
     Begun,
     /// These objects have changed.
-    Changed(Part, Vec<Arc<Change>>),
+    Changed(NameInputKind, Vec<Arc<Change>>),
 }
 
 /// Follows all parts.
@@ -46,14 +46,14 @@ pub(super) struct Follower(Following);
 
 impl Follower {
     pub(super) fn new(store: Arc<dyn Store>) -> Self {
-        Self(Following::new(store, Part::ALL.map(Part::resource)).without_lists())
+        Self(Following::new(store, NameInputKind::ALL.map(NameInputKind::resource)).without_lists())
     }
 
     /// Waits for a change. Cancel-safe.
     pub(super) async fn changed(&mut self) -> Happened {
         match self.0.next().await {
             News::All(..) => Happened::Begun,
-            News::Changed(index, changes) => Happened::Changed(Part::ALL[index], changes),
+            News::Changed(index, changes) => Happened::Changed(NameInputKind::ALL[index], changes),
         }
     }
 }

@@ -22,14 +22,14 @@ use super::follow::{Affected, Happened};
 
 /// The kinds that uniform names depend on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum NameInputKind {
     Grids,
     Nodes,
     Services,
     Slices,
 }
 
-impl Part {
+impl NameInputKind {
     pub(super) const ALL: [Self; 4] = [Self::Grids, Self::Nodes, Self::Services, Self::Slices];
 
     pub(super) fn resource(self) -> Resource {
@@ -43,18 +43,18 @@ impl Part {
 }
 
 /// The objects, as this node sees them.
-pub(super) struct Source {
+pub(super) struct NameSource {
     store: Arc<dyn Store>,
     me: String,
     /// The pods of this node.
     pods: watch::Receiver<Arc<OwnPods>>,
     /// The inputs of names; none until all of them were read.
-    known: Option<Known>,
+    known: Option<NameInputs>,
 }
 
 /// The inputs of names.
 #[derive(Default)]
-struct Known {
+struct NameInputs {
     grids: BTreeMap<GridName, StatefulSetGrid>,
     /// Only labels whose keys are those of grids.
     nodes: Nodes,
@@ -62,7 +62,7 @@ struct Known {
     slices: HashMap<ServiceName, BTreeSet<ObjectKey>>,
 }
 
-impl Source {
+impl NameSource {
     pub(super) fn new(store: Arc<dyn Store>, me: String, pods: watch::Receiver<Arc<OwnPods>>) -> Self {
         Self { store, me, pods, known: None }
     }
@@ -88,12 +88,14 @@ impl Source {
         let mut affected = Affected::nothing();
         for change in &changes {
             affected.join(match part {
-                Part::Grids => known.take_grid(&self.me, change),
+                NameInputKind::Grids => known.take_grid(&self.me, change),
                 // Without a grid there are no names, whatever else changes.
                 _ if known.grids.is_empty() => Affected::nothing(),
-                Part::Nodes => known.take_node(&self.me, change),
-                Part::Services => Affected::Grids(known.governed_by(&service_name(&change.object.key))),
-                Part::Slices => known.take_slice(change),
+                NameInputKind::Nodes => known.take_node(&self.me, change),
+                NameInputKind::Services => {
+                    Affected::Grids(known.governed_by(&service_name(&change.object.key)))
+                }
+                NameInputKind::Slices => known.take_slice(change),
             });
         }
         affected
@@ -124,10 +126,10 @@ impl Source {
         grids.iter().map(|grid| Ok((grid.clone(), self.names(known, grid)?))).collect()
     }
 
-    fn names(&self, known: &Known, name: &GridName) -> Result<Option<Names>, StoreError> {
+    fn names(&self, known: &NameInputs, name: &GridName) -> Result<Option<Names>, StoreError> {
         let Some(grid) = known.grids.get(name) else { return Ok(None) };
         let Some(governing) = service_of_grid(grid) else { return Ok(None) };
-        let key = ObjectKey::new(Part::Services.resource(), &governing.namespace, &governing.name);
+        let key = ObjectKey::new(NameInputKind::Services.resource(), &governing.namespace, &governing.name);
         let service = self.store.get(&key)?.and_then(|service| read(&service, Metadata::of));
         let own = Arc::clone(&self.pods.borrow());
         let addresses = |body: &[u8]| pod_addresses(&own.relocate(Carrier::EndpointSlice, body)?);
@@ -142,29 +144,30 @@ impl Source {
     fn has_grids(&self) -> Result<bool, StoreError> {
         let mut any = false;
         let readable = |grid: &Stored| read(grid, |body| StatefulSetGrid::of(body, |_| None)).is_some();
-        self.store.each(&Part::Grids.resource(), None, &mut |grid| any |= !any && readable(&grid))?;
+        self.store
+            .each(&NameInputKind::Grids.resource(), None, &mut |grid| any |= !any && readable(&grid))?;
         Ok(any)
     }
 
     /// Reads all inputs. Without grids it reads nothing else.
-    fn read(&self) -> Result<Known, StoreError> {
-        let mut known = Known::default();
+    fn read(&self) -> Result<NameInputs, StoreError> {
+        let mut known = NameInputs::default();
         if !self.has_grids()? {
             return Ok(known);
         }
-        let own = ObjectKey::new(Part::Nodes.resource(), "", &self.me);
+        let own = ObjectKey::new(NameInputKind::Nodes.resource(), "", &self.me);
         let own = self.store.get(&own)?.and_then(|node| read(&node, Node::of));
         let Some(own) = own else {
             return Err(StoreError::NotSynced { reason: format!("the Node {} is not known here", self.me) });
         };
         // Objects are read one at a time: little is kept, but all objects together may be large.
-        self.store.each(&Part::Grids.resource(), None, &mut |grid| {
+        self.store.each(&NameInputKind::Grids.resource(), None, &mut |grid| {
             if let Some(grid) = read(&grid, |body| StatefulSetGrid::of(body, |key| own.unit(key))) {
                 known.grids.insert(grid.name.clone(), grid);
             }
         })?;
         let keys: BTreeSet<&str> = known.grids.values().map(StatefulSetGrid::key).collect();
-        self.store.each(&Part::Nodes.resource(), None, &mut |node| {
+        self.store.each(&NameInputKind::Nodes.resource(), None, &mut |node| {
             if let Some(units) = units(&self.me, &node, |key| keys.contains(key)) {
                 known.nodes.insert(node.key.name().to_owned(), units);
             }
@@ -174,7 +177,7 @@ impl Source {
         let namespaces: BTreeSet<String> =
             known.slices.keys().map(|service| service.namespace.clone()).collect();
         for namespace in namespaces {
-            self.store.each(&Part::Slices.resource(), Some(&namespace), &mut |slice| {
+            self.store.each(&NameInputKind::Slices.resource(), Some(&namespace), &mut |slice| {
                 if let Some(slices) = governing(&slice).and_then(|service| known.slices.get_mut(&service)) {
                     slices.insert(slice.key.clone());
                 }
@@ -184,7 +187,7 @@ impl Source {
     }
 }
 
-impl Known {
+impl NameInputs {
     fn unit(&self, me: &str, key: &str) -> Option<&str> {
         self.nodes.get(me)?.unit(key)
     }

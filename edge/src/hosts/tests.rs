@@ -10,7 +10,7 @@ use tombolo_proto::ids::Uid;
 use tombolo_proto::object::ObjectKey;
 use tombolo_runtime::Tasks;
 
-use super::names::Part;
+use super::names::NameInputKind;
 use super::*;
 
 mod work;
@@ -23,22 +23,22 @@ const PERIOD: Duration = Duration::from_secs(30);
 const RARELY: Duration = Duration::from_secs(3600);
 const SOON: Duration = Duration::from_secs(2);
 
-fn key(part: Part, name: &str) -> ObjectKey {
-    let namespace = if part == Part::Nodes { "" } else { "shop" };
+fn key(part: NameInputKind, name: &str) -> ObjectKey {
+    let namespace = if part == NameInputKind::Nodes { "" } else { "shop" };
     ObjectKey::new(part.resource(), namespace, name)
 }
 
-async fn put(store: &MemoryStore, part: Part, name: &str, mut object: Value) {
+async fn put(store: &MemoryStore, part: NameInputKind, name: &str, mut object: Value) {
     object["metadata"]["name"] = name.into();
     object["metadata"]["uid"] = name.into();
-    if part != Part::Nodes {
+    if part != NameInputKind::Nodes {
         object["metadata"]["namespace"] = "shop".into();
     }
     let write = Write::Put { uid: Uid::parse(name).unwrap(), body: object.to_string().into() };
     store.commit(Mutation { key: key(part, name), expected: Expect::Any, write }).await.unwrap();
 }
 
-async fn remove(store: &MemoryStore, part: Part, name: &str) {
+async fn remove(store: &MemoryStore, part: NameInputKind, name: &str) {
     let mutation = Mutation { key: key(part, name), expected: Expect::Present, write: Write::Delete };
     store.commit(mutation).await.unwrap();
 }
@@ -72,11 +72,11 @@ fn slice(pods: &[&str]) -> Value {
 /// A node of zone a, one of zone b, and a grid with a pod in each.
 async fn cluster() -> MemoryStore {
     let store = MemoryStore::new(Revision(1), LogLimits::default());
-    put(&store, Part::Nodes, "n1", node("a")).await;
-    put(&store, Part::Nodes, "n2", node("b")).await;
-    put(&store, Part::Services, "db", service("zone")).await;
-    put(&store, Part::Slices, "db-1", slice(&["db-a-0=10.0.0.1@n1", "db-b-0=10.0.0.2@n2"])).await;
-    put(&store, Part::Grids, "db", grid()).await;
+    put(&store, NameInputKind::Nodes, "n1", node("a")).await;
+    put(&store, NameInputKind::Nodes, "n2", node("b")).await;
+    put(&store, NameInputKind::Services, "db", service("zone")).await;
+    put(&store, NameInputKind::Slices, "db-1", slice(&["db-a-0=10.0.0.1@n1", "db-b-0=10.0.0.2@n2"])).await;
+    put(&store, NameInputKind::Grids, "db", grid()).await;
     store
 }
 
@@ -162,18 +162,18 @@ async fn the_file_follows_pods_services_grids_and_the_node() {
     let store = cluster().await;
     let publisher = Publisher::start_following(&store);
     publisher.says(OF_A).await;
-    put(&store, Part::Slices, "db-1", slice(&["db-a-0=10.0.0.9@n1", "db-a-1=10.0.0.8@n1"])).await;
+    put(&store, NameInputKind::Slices, "db-1", slice(&["db-a-0=10.0.0.9@n1", "db-a-1=10.0.0.8@n1"])).await;
     let two = "10.0.0.9 db-0.db.shop.svc.cluster.local\n10.0.0.8 db-1.db.shop.svc.cluster.local\n";
     publisher.says(two).await;
-    put(&store, Part::Services, "db", service("another")).await;
+    put(&store, NameInputKind::Services, "db", service("another")).await;
     publisher.says("").await;
-    put(&store, Part::Services, "db", service("zone")).await;
+    put(&store, NameInputKind::Services, "db", service("zone")).await;
     publisher.says(two).await;
-    put(&store, Part::Nodes, "n1", node("b")).await;
+    put(&store, NameInputKind::Nodes, "n1", node("b")).await;
     publisher.says("").await;
-    put(&store, Part::Slices, "db-1", slice(&["db-b-0=10.0.0.7@n1"])).await;
+    put(&store, NameInputKind::Slices, "db-1", slice(&["db-b-0=10.0.0.7@n1"])).await;
     publisher.says("10.0.0.7 db-0.db.shop.svc.cluster.local\n").await;
-    remove(&store, Part::Grids, "db").await;
+    remove(&store, NameInputKind::Grids, "db").await;
     publisher.says("").await;
     publisher.end().await;
 }
@@ -181,13 +181,13 @@ async fn the_file_follows_pods_services_grids_and_the_node() {
 #[tokio::test(start_paused = true)]
 async fn what_is_not_known_leaves_the_file_as_it_is() {
     let store = cluster().await;
-    remove(&store, Part::Nodes, "n1").await;
+    remove(&store, NameInputKind::Nodes, "n1").await;
     let publisher = Publisher::start(&store);
     let other = "10.9.9.9 old.db.shop.svc.cluster.local\n";
     std::fs::write(publisher.path(), other).unwrap();
     tokio::time::sleep(PERIOD * 3).await;
     publisher.says(other).await;
-    put(&store, Part::Nodes, "n1", node("a")).await;
+    put(&store, NameInputKind::Nodes, "n1", node("a")).await;
     publisher.says(OF_A).await;
     publisher.end().await;
 }
@@ -203,7 +203,7 @@ async fn damage_and_a_folder_that_is_missing_heal() {
     std::fs::remove_file(publisher.path()).unwrap();
     std::fs::create_dir(publisher.path()).unwrap();
     std::fs::write(publisher.path().join("child"), "").unwrap();
-    put(&store, Part::Slices, "db-1", slice(&["db-a-0=10.0.0.5@n1"])).await;
+    put(&store, NameInputKind::Slices, "db-1", slice(&["db-a-0=10.0.0.5@n1"])).await;
     tokio::time::sleep(PERIOD * 2).await;
     std::fs::remove_dir_all(publisher.path()).unwrap();
     publisher.says("10.0.0.5 db-0.db.shop.svc.cluster.local\n").await;
@@ -221,7 +221,7 @@ async fn equal_names_are_not_written_again() {
     std::fs::hard_link(publisher.path(), &kept).unwrap();
     let mut same = slice(&["db-a-0=10.0.0.1@n1", "db-b-0=10.0.0.2@n2"]);
     same["metadata"]["annotations"] = json!({"changed": "yes"});
-    put(&store, Part::Slices, "db-1", same).await;
+    put(&store, NameInputKind::Slices, "db-1", same).await;
     tokio::time::sleep(PERIOD * 3).await;
     assert_eq!(number(&publisher.path()), number(&kept));
     publisher.end().await;

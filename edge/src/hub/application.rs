@@ -64,7 +64,7 @@ fn record_of(call: &ApiRequest, node: &NodeId) -> Option<Application> {
     }
     let body = (!call.body.is_empty()).then(|| call.body.to_vec());
     let Target::Resource(target) = path::target(&decoded) else {
-        let read = Asked::new(Verb::Get, decoded, json!({}));
+        let read = ApplicationRequest::new(Verb::Get, decoded, json!({}));
         return (call.method == "GET").then(|| read.record(node));
     };
     if target.excess || target.verb.is_some() {
@@ -73,21 +73,27 @@ fn record_of(call: &ApiRequest, node: &NodeId) -> Option<Application> {
     let key = key_of(&target)?;
     let subresource = target.subresource.clone().unwrap_or_default();
     let named = target.name.is_some();
-    let new =
-        |verb, option| Asked { subresource: subresource.clone(), ..Asked::new(verb, key.clone(), option) };
-    let write = |verb| Asked { body: body.clone(), ..new(verb, write_options(&params)) };
+    let new = |verb, option| ApplicationRequest {
+        subresource: subresource.clone(),
+        ..ApplicationRequest::new(verb, key.clone(), option)
+    };
+    let write = |verb| ApplicationRequest { body: body.clone(), ..new(verb, write_options(&params)) };
     let asked = match call.method.as_str() {
         "GET" if !subresource.is_empty() => return None,
         "GET" if named => new(Verb::Get, options(&params, &[("resourceVersion", false)])),
         "GET" => new(Verb::List, options(&params, &LIST_OPTIONS)),
         "POST" => write(Verb::Create),
-        "PUT" if subresource == "status" => Asked { subresource: String::new(), ..write(Verb::UpdateStatus) },
+        "PUT" if subresource == "status" => {
+            ApplicationRequest { subresource: String::new(), ..write(Verb::UpdateStatus) }
+        }
         "PUT" => write(Verb::Update),
         "DELETE" if named && subresource.is_empty() => {
             let option = body.as_deref().and_then(|body| serde_json::from_slice(body).ok());
             new(Verb::Delete, option.unwrap_or_else(|| json!({})))
         }
-        "PATCH" if named => Asked::new(Verb::Patch, key.clone(), patch_option(call, &target, &params)),
+        "PATCH" if named => {
+            ApplicationRequest::new(Verb::Patch, key.clone(), patch_option(call, &target, &params))
+        }
         _ => return None,
     };
     Some(asked.record(node))
@@ -139,7 +145,7 @@ fn patch_option(call: &ApiRequest, target: &ApiPath, params: &Params) -> Value {
 }
 
 /// The request in a record.
-struct Asked {
+struct ApplicationRequest {
     verb: Verb,
     key: String,
     option: Value,
@@ -147,7 +153,7 @@ struct Asked {
     subresource: String,
 }
 
-impl Asked {
+impl ApplicationRequest {
     fn new(verb: Verb, key: String, option: Value) -> Self {
         Self { verb, key, option, body: None, subresource: String::new() }
     }

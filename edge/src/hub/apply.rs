@@ -2,14 +2,15 @@
 
 use std::collections::VecDeque;
 
+use futures::FutureExt as _;
 use futures::future::BoxFuture;
+use futures::stream::{FuturesOrdered, StreamExt as _};
 use tombolo_proto::frame::{Change, Refusal, RefusalReason};
-use tombolo_proto::ids::{CloudRevision, Epoch, Lane, Seq, SubscriptionId};
+use tombolo_proto::ids::{CloudRevision, Epoch, Lane, RequestId, Seq, SubscriptionId};
+use tombolo_proto::message::Message;
+use tracing::warn;
 
-use crate::store::{Delivery, Refused, Store, Welcome, WriteError};
-
-/// Maximum number of deliveries in one transaction. With more, acknowledgements would wait too long.
-const GROUP_MAX: usize = 64;
+use crate::store::{Delivery, Refused, Reserved, Store, Welcome, WriteError};
 
 /// Longest text of a refusal on the wire, in bytes.
 const MESSAGE_MAX: usize = 1024;
@@ -23,6 +24,12 @@ pub(super) enum Work {
         lane: Lane,
         seq: Seq,
         subscription: Option<SubscriptionId>,
+        change: Change,
+    },
+    /// A reply with an object. It is passed on once the object is stored, because the cloud counts it as delivered.
+    Reply {
+        id: RequestId,
+        reply: Box<Message>,
         change: Change,
     },
     CaughtUp {
@@ -43,71 +50,127 @@ pub(super) struct Closed {
     pub(super) reason: String,
 }
 
-/// Waiting work. Bounded by the session's windows: no more is delivered before something is committed.
-#[derive(Debug, Default)]
-struct Queue(VecDeque<Work>);
+/// Finished work.
+enum Finished {
+    Welcome,
+    /// `None` if there was nothing to store.
+    Deliver(Lane, Seq, Option<Result<(), Refused>>),
+    Reply(RequestId, Box<Message>),
+    CaughtUp(SubscriptionId),
+    Closed(Closed),
+}
 
-/// Passes the work to the store, one call at a time.
+/// Passes the work to the store, in order. The store's writer shares a commit among the work that waits for it.
 pub(super) struct Applier {
     store: Store,
-    queue: Queue,
-    applying: Option<BoxFuture<'static, Result<Outcome, WriteError>>>,
+    /// Work that waits for room in the writer's queue. Bounded by the session's windows: no more is delivered before
+    /// something is committed.
+    queue: VecDeque<Work>,
+    /// Work that the writer has.
+    submitted: FuturesOrdered<BoxFuture<'static, Result<Finished, WriteError>>>,
 }
 
 impl Applier {
     pub(super) fn new(store: Store) -> Self {
-        Self { store, queue: Queue::default(), applying: None }
+        Self { store, queue: VecDeque::new(), submitted: FuturesOrdered::new() }
     }
 
     pub(super) fn push(&mut self, work: Work) {
-        self.queue.push(work);
+        self.queue.push_back(work);
     }
 
     /// Whether all work is in the store.
     pub(super) fn is_idle(&self) -> bool {
-        self.applying.is_none() && self.queue.0.is_empty()
+        self.submitted.is_empty() && self.queue.is_empty()
     }
 
-    /// Waits for the outcome of the next call; forever if there is no work. Cancel-safe.
+    /// Waits for the outcome of the next work, with all that is finished as well; forever if there is no work.
+    /// Cancel-safe.
     ///
     /// # Errors
     /// When the store could not write something that later work of the session builds on. The session must end.
-    pub(super) async fn applied(&mut self) -> Result<Outcome, String> {
-        if self.applying.is_none()
-            && let Some(group) = self.queue.next_group()
-        {
-            self.applying = Some(Box::pin(execute(self.store.clone(), group)));
+    pub(super) async fn applied(&mut self) -> Result<ApplyOutcome, WriteError> {
+        loop {
+            tokio::select! {
+                biased;
+                reserved = self.store.reserve(), if !self.queue.is_empty() => self.submit(reserved?),
+                Some(first) = self.submitted.next() => {
+                    let mut outcome = ApplyOutcome::default();
+                    outcome.add(first?);
+                    while let Some(Some(finished)) = self.submitted.next().now_or_never() {
+                        outcome.add(finished?);
+                    }
+                    return Ok(outcome);
+                }
+                else => std::future::pending::<()>().await,
+            }
         }
-        let Some(work) = &mut self.applying else { return std::future::pending().await };
-        let outcome = work.await;
-        self.applying = None;
-        outcome.map_err(|error| format!("cannot write to the store: {error}"))
     }
 
-    /// Waits for the current call: a later session must find everything that it writes.
+    /// Waits for the work that the writer has: a later session must find everything that it writes.
     pub(super) async fn settle(&mut self) {
-        if let Some(applying) = self.applying.take() {
-            // The next session finds what is committed now; the cloud sends the rest again.
-            let _ = applying.await;
-        }
+        // The next session finds what is committed now; the cloud sends the rest again.
+        self.queue.clear();
+        while self.submitted.next().await.is_some() {}
+    }
+
+    fn submit(&mut self, reserved: Reserved) {
+        let Some(work) = self.queue.pop_front() else { return };
+        self.submitted.push_back(match work {
+            Work::Welcome(welcome) => {
+                let written = reserved.welcome(welcome);
+                async { written.await.map(|()| Finished::Welcome) }.boxed()
+            }
+            Work::CaughtUp { subscription, epoch, revision } => {
+                let written = reserved.caught_up(subscription, epoch, revision);
+                async move { written.await.map(|()| Finished::CaughtUp(subscription)) }.boxed()
+            }
+            Work::Deliver { lane, seq, subscription: Some(subscription), change } => {
+                let written = deliver(reserved, Delivery { subscription, change });
+                async move { Ok(Finished::Deliver(lane, seq, Some(written.await?))) }.boxed()
+            }
+            Work::Reply { id, reply, change } => {
+                let written = deliver(reserved, Delivery { subscription: SubscriptionId::NODE, change });
+                // The caller gets the reply even if its object cannot be stored.
+                async move { written.await.map(|_| Finished::Reply(id, reply)) }.boxed()
+            }
+            // An empty commit costs the disk as much as any other, and wakes all waiters.
+            Work::Deliver { lane, seq, subscription: None, .. } => {
+                std::future::ready(Ok(Finished::Deliver(lane, seq, None))).boxed()
+            }
+            Work::Closed(closed) => std::future::ready(Ok(Finished::Closed(closed))).boxed(),
+        });
     }
 }
 
-/// Work for one call of the store.
-#[derive(Debug)]
-enum Group {
-    Welcome(Welcome),
-    Deliver(Vec<(Lane, Seq, Option<Delivery>)>),
-    CaughtUp { subscription: SubscriptionId, epoch: Epoch, revision: CloudRevision },
-    Closed(Closed),
+/// Submits one delivery. A write that fails refuses this delivery; only a closed store ends the session.
+fn deliver(
+    reserved: Reserved,
+    delivery: Delivery,
+) -> impl Future<Output = Result<Result<(), Refused>, WriteError>> + Send + use<> {
+    let key = delivery.change.key().clone();
+    let written = reserved.apply(vec![delivery]);
+    async move {
+        let result = match written.await {
+            Ok(mut results) => results.pop().unwrap_or(Ok(())),
+            Err(WriteError::Closed) => return Err(WriteError::Closed),
+            Err(error) => Err(refusal(&error)),
+        };
+        if let Err(refused) = &result {
+            warn!(%key, reason = %refused.message, "a delivery is refused");
+        }
+        Ok(result)
+    }
 }
 
 /// Results to pass to the session.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Outcome {
+pub(super) struct ApplyOutcome {
     pub(super) refused: Vec<Refusal>,
     /// Highest finished position of each lane.
     pub(super) committed: Vec<(Lane, Seq)>,
+    /// Replies whose objects are stored.
+    pub(super) replies: Vec<(RequestId, Box<Message>)>,
     /// Subscriptions that are complete now.
     pub(super) caught_up: Vec<SubscriptionId>,
     /// Ended subscriptions, to which nothing more will be written.
@@ -118,104 +181,35 @@ pub(super) struct Outcome {
     pub(super) stored: bool,
 }
 
-impl Queue {
-    fn push(&mut self, work: Work) {
-        self.0.push_back(work);
-    }
-
-    /// The next work. Consecutive deliveries are grouped.
-    fn next_group(&mut self) -> Option<Group> {
-        let first = match self.0.pop_front()? {
-            Work::Welcome(welcome) => return Some(Group::Welcome(welcome)),
-            Work::CaughtUp { subscription, epoch, revision } => {
-                return Some(Group::CaughtUp { subscription, epoch, revision });
+impl ApplyOutcome {
+    fn add(&mut self, finished: Finished) {
+        match finished {
+            Finished::Welcome => self.welcomed = true,
+            Finished::Reply(id, reply) => self.replies.push((id, reply)),
+            Finished::CaughtUp(subscription) => {
+                self.stored = true;
+                self.caught_up.push(subscription);
             }
-            Work::Closed(closed) => return Some(Group::Closed(closed)),
-            Work::Deliver { lane, seq, subscription, change } => (lane, seq, delivery(subscription, change)),
-        };
-        let mut group = vec![first];
-        while group.len() < GROUP_MAX && matches!(self.0.front(), Some(Work::Deliver { .. })) {
-            if let Some(Work::Deliver { lane, seq, subscription, change }) = self.0.pop_front() {
-                group.push((lane, seq, delivery(subscription, change)));
+            Finished::Closed(closed) => self.closed.push(closed),
+            Finished::Deliver(lane, seq, result) => {
+                match result {
+                    Some(Ok(())) => self.stored = true,
+                    Some(Err(Refused { reason, message })) => {
+                        self.refused.push(Refusal { lane, seq, reason, message: cut(message) });
+                    }
+                    None => {}
+                }
+                self.commit(lane, seq);
             }
         }
-        Some(Group::Deliver(group))
     }
-}
 
-/// Does the work.
-///
-/// # Errors
-/// [`WriteError`] when the store could not write something that later work builds on. The session must end.
-async fn execute(store: Store, group: Group) -> Result<Outcome, WriteError> {
-    match group {
-        Group::Welcome(welcome) => {
-            store.welcome(welcome).await.map(|()| Outcome { welcomed: true, ..Outcome::default() })
-        }
-        Group::CaughtUp { subscription, epoch, revision } => {
-            let outcome = Outcome { caught_up: vec![subscription], stored: true, ..Outcome::default() };
-            store.caught_up(subscription, epoch, revision).await.map(|()| outcome)
-        }
-        Group::Closed(closed) => Ok(Outcome { closed: vec![closed], ..Outcome::default() }),
-        Group::Deliver(group) => deliver(&store, group).await,
-    }
-}
-
-fn delivery(subscription: Option<SubscriptionId>, change: Change) -> Option<Delivery> {
-    subscription.map(|subscription| Delivery { subscription, change })
-}
-
-async fn deliver(store: &Store, group: Vec<(Lane, Seq, Option<Delivery>)>) -> Result<Outcome, WriteError> {
-    let deliveries: Vec<_> = group.iter().filter_map(|(.., delivery)| delivery.clone()).collect();
-    let mut results = write(store, deliveries).await?.into_iter();
-    let mut outcome = Outcome::default();
-    for (lane, seq, delivery) in group {
-        let result = delivery.and_then(|delivery| Some((delivery, results.next()?)));
-        outcome.stored |= matches!(result, Some((_, Ok(()))));
-        if let Some((delivery, Err(refused))) = result {
-            tracing::warn!(key = %delivery.change.key(), reason = %refused.message, "a delivery is refused");
-            outcome.refused.push(Refusal {
-                lane,
-                seq,
-                reason: refused.reason,
-                message: cut(refused.message),
-            });
-        }
-        match outcome.committed.iter_mut().find(|(known, _)| *known == lane) {
+    fn commit(&mut self, lane: Lane, seq: Seq) {
+        match self.committed.iter_mut().find(|(known, _)| *known == lane) {
             Some((_, highest)) => *highest = seq.max(*highest),
-            None => outcome.committed.push((lane, seq)),
+            None => self.committed.push((lane, seq)),
         }
     }
-    Ok(outcome)
-}
-
-async fn write(store: &Store, deliveries: Vec<Delivery>) -> Result<Vec<Result<(), Refused>>, WriteError> {
-    // An empty commit costs the disk as much as any other, and wakes all waiters.
-    if deliveries.is_empty() {
-        return Ok(Vec::new());
-    }
-    match store.apply(deliveries.clone()).await {
-        Err(WriteError::Closed) => Err(WriteError::Closed),
-        Err(error) if deliveries.len() == 1 => Ok(vec![Err(refusal(&error))]),
-        // One object that does not fit must not make others fail.
-        Err(_) => one_by_one(store, deliveries).await,
-        written => written,
-    }
-}
-
-async fn one_by_one(
-    store: &Store,
-    deliveries: Vec<Delivery>,
-) -> Result<Vec<Result<(), Refused>>, WriteError> {
-    let mut results = Vec::with_capacity(deliveries.len());
-    for delivery in deliveries {
-        match store.apply(vec![delivery]).await {
-            Ok(mut one) => results.push(one.pop().unwrap_or(Ok(()))),
-            Err(WriteError::Closed) => return Err(WriteError::Closed),
-            Err(error) => results.push(Err(refusal(&error))),
-        }
-    }
-    Ok(results)
 }
 
 fn refusal(error: &WriteError) -> Refused {
@@ -240,10 +234,9 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use futures::FutureExt;
     use tombolo_apicore::store::{Revision, Store as _};
     use tombolo_proto::ids::Uid;
-    use tombolo_proto::limits::{OBJECT_LEN_MAX, WINDOW_COUNT};
+    use tombolo_proto::limits::OBJECT_LEN_MAX;
     use tombolo_proto::object::{ContentHash, ObjectKey, ObjectVersion, Resource, SharedObject};
     use tombolo_testkit::wait_for;
 
@@ -383,16 +376,17 @@ mod tests {
         let before = *store.commits().borrow();
         drop(held);
 
-        let mut told = 0;
+        let mut seen = 0;
         while !applier.is_idle() {
             let outcome = applier.applied().await.unwrap();
             assert!(outcome.refused.is_empty(), "{:?}", outcome.refused);
-            let changes = watch.poll_ready().unwrap();
-            assert!(!changes.is_empty(), "what is acknowledged is told");
-            told += changes.len() as u64;
+            seen += watch.poll_ready().unwrap().len() as u64;
+            for (_, seq) in outcome.committed {
+                assert!(seen >= seq.0, "watches see what is acknowledged: {seen} of {}", seq.0);
+            }
         }
-        assert_eq!((told, store.revision()), (CHANGES, Revision(start.0 + CHANGES)));
+        assert_eq!((seen, store.revision()), (CHANGES, Revision(start.0 + CHANGES)));
         let commits = *store.commits().borrow() - before;
-        assert_eq!(commits, CHANGES.div_ceil(WINDOW_COUNT as u64), "what may be on its way shares one");
+        assert!(commits <= CHANGES / 16, "a burst shares its commits: {commits} for {CHANGES} changes");
     }
 }

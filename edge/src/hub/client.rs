@@ -14,6 +14,7 @@ use tracing::{debug, warn};
 
 use super::dial::{Connection, Dial};
 use super::driver::Driver;
+use super::failure::SessionFailure;
 use super::kinds::KnownKinds;
 use super::kubeedge::KubeEdgeDriver;
 use super::{CallError, Command, HubState};
@@ -104,7 +105,7 @@ impl Ended {
     /// Prefers the reason of the session's goodbye over that of the link.
     pub(super) fn of(
         goodbye: Option<Goodbye>,
-        result: Result<(), String>,
+        result: Result<(), SessionFailure>,
         welcomed: bool,
         achieved: Achieved,
     ) -> Self {
@@ -114,14 +115,14 @@ impl Ended {
         let achieved = achieved.enough() && !replaced;
         let (why, retry_after) = match (goodbye, result) {
             (Some(goodbye), _) => (format!("{:?}: {}", goodbye.reason, goodbye.message), goodbye.retry_after),
-            (None, Err(why)) => (why, Duration::ZERO),
+            (None, Err(why)) => (why.to_string(), Duration::ZERO),
             (None, Ok(())) => ("the session ended".to_owned(), Duration::ZERO),
         };
         Self { why, welcomed, achieved, retry_after }
     }
 
-    fn failed(why: String) -> Self {
-        Self { why, welcomed: false, achieved: false, retry_after: Duration::ZERO }
+    fn failed(why: &SessionFailure) -> Self {
+        Self { why: why.to_string(), welcomed: false, achieved: false, retry_after: Duration::ZERO }
     }
 }
 
@@ -137,7 +138,7 @@ impl Client {
         while !drain.is_started() {
             let ended = match self.connect(&drain).await {
                 Some(Ok(connection)) => self.session(connection, &drain).await,
-                Some(Err(why)) => Ended::failed(why),
+                Some(Err(why)) => Ended::failed(&why),
                 None => return,
             };
             if drain.is_started() {
@@ -167,7 +168,7 @@ impl Client {
     }
 
     /// Dials, and refuses requests meanwhile. Returns `None` when the drain starts.
-    async fn connect(&mut self, drain: &Drain) -> Option<Result<Connection, String>> {
+    async fn connect(&mut self, drain: &Drain) -> Option<Result<Connection, SessionFailure>> {
         let identity = Arc::clone(&self.parts.identity.borrow_and_update());
         self.parts.metrics.dials.inc();
         let mut dialing = self.parts.dialer.dial(&identity);
@@ -203,7 +204,7 @@ impl Client {
             Connection::Tombolo(link) => {
                 let mut driver = match Driver::start(&self.parts, *link) {
                     Ok(driver) => driver,
-                    Err(why) => return Ended::failed(why),
+                    Err(why) => return Ended::failed(&why),
                 };
                 let result = driver.run(&mut self.parts, drain).await;
                 self.parts.metrics.online.set(0);
@@ -212,7 +213,7 @@ impl Client {
             Connection::KubeEdge(link) => {
                 let mut driver = match KubeEdgeDriver::start(&self.parts, *link) {
                     Ok(driver) => driver,
-                    Err(why) => return Ended::failed(why),
+                    Err(why) => return Ended::failed(&why),
                 };
                 let result = driver.run(&mut self.parts, drain).await;
                 self.parts.metrics.online.set(0);

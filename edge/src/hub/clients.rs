@@ -48,7 +48,7 @@ pub(crate) struct SharedHub {
 
 /// The slots that a request holds until it ends.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct RequestSlots {
     _all: OwnedSemaphorePermit,
     _own: Option<Place<Caller>>,
 }
@@ -83,7 +83,7 @@ impl SharedHub {
         self.hub.api_holding(call, timeout, caller_token, held).await
     }
 
-    fn take(&self, caller: &Caller) -> Result<Option<Held>, CallError> {
+    fn take(&self, caller: &Caller) -> Result<Option<RequestSlots>, CallError> {
         let share = |shares: &Shares<Caller>| shares.take(caller.clone()).ok_or(CallError::Busy).map(Some);
         let own = match caller {
             Caller::Agent => return Ok(None),
@@ -92,7 +92,7 @@ impl SharedHub {
             Caller::Stranger(_) => share(&self.strangers)?,
         };
         let all = Arc::clone(&self.all).try_acquire_owned().map_err(|_| CallError::Busy)?;
-        Ok(Some(Held { _all: all, _own: own }))
+        Ok(Some(RequestSlots { _all: all, _own: own }))
     }
 }
 
@@ -100,7 +100,7 @@ impl SharedHub {
 mod tests {
     use super::*;
 
-    fn hold(hub: &SharedHub, caller: &Caller) -> Vec<Held> {
+    fn hold(hub: &SharedHub, caller: &Caller) -> Vec<RequestSlots> {
         std::iter::from_fn(|| hub.take(caller).ok().flatten()).collect()
     }
 

@@ -7,6 +7,7 @@ use tombolo_link::client::{Choice, Connector, Target, connect_documents};
 use tombolo_link::{DocumentLink, Link};
 use tombolo_proto::ids::NodeId;
 
+use super::failure::SessionFailure;
 use crate::config::{CloudConfig, ConfigError, Dialect, Transport, host_and_port};
 use crate::identity::Identity;
 
@@ -21,7 +22,7 @@ pub(crate) enum Connection {
 /// Opens links to the cloud.
 pub(crate) trait Dial: Send {
     /// Opens a link with the node's current identity.
-    fn dial<'a>(&'a mut self, identity: &'a Identity) -> BoxFuture<'a, Result<Connection, String>>;
+    fn dial<'a>(&'a mut self, identity: &'a Identity) -> BoxFuture<'a, Result<Connection, SessionFailure>>;
 }
 
 /// Opens links over the network.
@@ -50,28 +51,21 @@ impl NetworkDialer {
 }
 
 impl Dial for NetworkDialer {
-    fn dial<'a>(&'a mut self, identity: &'a Identity) -> BoxFuture<'a, Result<Connection, String>> {
+    fn dial<'a>(&'a mut self, identity: &'a Identity) -> BoxFuture<'a, Result<Connection, SessionFailure>> {
         Box::pin(async move {
             if self.dialect == Dialect::KubeEdge {
-                let tls = identity.client_tls().map_err(|error| error.to_string())?;
-                let link = connect_documents(&self.target, &self.node, &tls).await;
-                return link
-                    .map(|link| Connection::KubeEdge(Box::new(link)))
-                    .map_err(|error| error.to_string());
+                let link = connect_documents(&self.target, &self.node, &identity.client_tls()?).await?;
+                return Ok(Connection::KubeEdge(Box::new(link)));
             }
-            let stale =
-                self.connector.as_ref().is_none_or(|(used, _)| used.certificate != identity.certificate);
-            if stale {
-                let tls = identity.client_tls().map_err(|error| error.to_string())?;
-                let connector = Connector::new(self.target.clone(), tls);
-                self.connector = Some((Arc::new(identity.clone()), connector));
-            }
-            let (_, connector) = self.connector.as_mut().ok_or("no connector")?;
-            connector
-                .connect()
-                .await
-                .map(|link| Connection::Tombolo(Box::new(link)))
-                .map_err(|error| error.to_string())
+            let used = self.connector.take().filter(|(used, _)| used.certificate == identity.certificate);
+            let (_, connector) = match used {
+                Some(used) => self.connector.insert(used),
+                None => {
+                    let connector = Connector::new(self.target.clone(), identity.client_tls()?);
+                    self.connector.insert((Arc::new(identity.clone()), connector))
+                }
+            };
+            Ok(Connection::Tombolo(Box::new(connector.connect().await?)))
         })
     }
 }

@@ -14,11 +14,12 @@ use tombolo_runtime::Drain;
 use tombolo_runtime::time::sleep_until;
 use tracing::{info, warn};
 
-use super::apply::{Applier, Closed, Outcome, Work};
+use super::apply::{Applier, ApplyOutcome, Closed, Work};
 use super::client::{Achieved, ClientParts, Ended};
+use super::failure::SessionFailure;
 use super::follow::Follower;
 use super::{CallError, Command};
-use crate::store::{Store, Welcome};
+use crate::store::{ReadError, Store, Welcome};
 
 /// Time to send the last frames of a session that this side ends.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -28,7 +29,7 @@ const SKEW_MIN: Duration = Duration::from_secs(5 * 60);
 
 /// One session and its link.
 pub(super) struct Driver {
-    link: Option<Link>,
+    link: Link,
     session: EdgeSession,
     clock: Clock,
     store: Store,
@@ -41,10 +42,10 @@ pub(super) struct Driver {
 }
 
 impl Driver {
-    pub(super) fn start(parts: &ClientParts, link: Link) -> Result<Self, String> {
+    pub(super) fn start(parts: &ClientParts, link: Link) -> Result<Self, SessionFailure> {
         let follower = Follower::new(Arc::clone(&parts.board));
         let view = StoreView { store: &parts.store, follower: &follower, failed: Cell::new(None) };
-        let standing = parts.store.standing().map_err(|error| error.to_string())?;
+        let standing = parts.store.standing()?;
         let mut config = EdgeConfig::new(parts.node.clone(), standing.store);
         config.epoch = standing.epoch;
         config.trim_version = standing.trim_version;
@@ -54,7 +55,7 @@ impl Driver {
         let session = EdgeSession::new(config, clock.now(), &view);
         view.check()?;
         Ok(Self {
-            link: Some(link),
+            link,
             session,
             clock,
             store: parts.store.clone(),
@@ -68,25 +69,24 @@ impl Driver {
     }
 
     /// Runs until the session or the link ends; returns why.
-    pub(super) async fn run(&mut self, parts: &mut ClientParts, drain: &Drain) -> Result<(), String> {
+    pub(super) async fn run(&mut self, parts: &mut ClientParts, drain: &Drain) -> Result<(), SessionFailure> {
         let mut leaving = false;
         let mut news = parts.board.news();
         let mut compared = false;
         loop {
-            self.take_events(parts)?;
+            self.take_events(parts);
             if !compared && self.applier.is_idle() {
                 compared = true;
                 self.follower.compare(&mut self.session, &self.store)?;
             }
-            let link = self.link.as_mut().ok_or("the link is gone")?;
             let (session, clock) = (&mut self.session, self.clock);
-            pump(link, |lane| session.poll_transmit(clock.now(), lane)).map_err(|error| error.to_string())?;
+            pump(&mut self.link, |lane| session.poll_transmit(clock.now(), lane))?;
             if self.session.is_closed() {
                 return Ok(());
             }
             let timeout = self.session.next_timeout().map(|moment| self.clock.instant(moment));
             tokio::select! {
-                event = link.next() => self.handle(event)?,
+                event = self.link.next() => self.handle(event)?,
                 () = sleep_until(timeout) => self.session.handle_timeout(self.clock.now()),
                 outcome = self.applier.applied() => self.finish_applying(outcome?),
                 Ok(()) = news.changed() => compared = false,
@@ -103,7 +103,7 @@ impl Driver {
         }
     }
 
-    fn handle(&mut self, event: LinkEvent) -> Result<(), String> {
+    fn handle(&mut self, event: LinkEvent) -> Result<(), SessionFailure> {
         match event {
             LinkEvent::Frame(lane, frame) => {
                 let view =
@@ -111,7 +111,7 @@ impl Driver {
                 if let Err(error) = self.session.handle_frame(self.clock.now(), lane, frame, &view) {
                     warn!(%error, "the cloud broke the protocol");
                 }
-                view.check()
+                Ok(view.check()?)
             }
             LinkEvent::Writable => Ok(()),
             LinkEvent::Closed(error) => {
@@ -119,7 +119,7 @@ impl Driver {
                     warn!(%error, "the cloud broke the protocol");
                     self.session.say_goodbye(goodbye);
                 }
-                Err(error.to_string())
+                Err(error.into())
             }
         }
     }
@@ -140,7 +140,7 @@ impl Driver {
         }
     }
 
-    fn take_events(&mut self, parts: &ClientParts) -> Result<(), String> {
+    fn take_events(&mut self, parts: &ClientParts) {
         while let Some(event) = self.session.poll_event() {
             match event {
                 EdgeEvent::Welcomed { epoch, resumed, trim_version, unix_millis } => {
@@ -172,12 +172,11 @@ impl Driver {
                 EdgeEvent::Closed(goodbye) => self.goodbye = Some(goodbye),
             }
         }
-        Ok(())
     }
 
     fn welcome(&mut self, parts: &ClientParts, unix_millis: u64) {
         self.welcomed = true;
-        let transport = self.link.as_ref().map(|link| link.peer().transport);
+        let transport = Some(self.link.peer().transport);
         info!(?transport, "connected to the cloud");
         let cloud = UNIX_EPOCH + Duration::from_millis(unix_millis);
         let now = SystemTime::now();
@@ -198,7 +197,7 @@ impl Driver {
         }
     }
 
-    fn finish_applying(&mut self, outcome: Outcome) {
+    fn finish_applying(&mut self, outcome: ApplyOutcome) {
         self.achieved.note(outcome.stored);
         for refusal in outcome.refused {
             self.session.refused(refusal);
@@ -226,19 +225,17 @@ impl Driver {
     }
 
     /// Waits for the store, fails pending requests, sends the last frames and closes the link.
-    pub(super) async fn finish(mut self, result: Result<(), String>) -> Ended {
+    pub(super) async fn finish(mut self, result: Result<(), SessionFailure>) -> Ended {
         // The board must not forget a subscription while deliveries are written to it.
         self.applier.settle().await;
         self.follower.end();
         for (_, reply) in self.waiting.drain() {
             reply.send(Err(CallError::Lost));
         }
-        if let Some(mut link) = self.link.take() {
-            let (session, clock) = (&mut self.session, self.clock);
-            // If the link takes no more frames, the original reason for the end is still reported.
-            let _ = pump(&mut link, |lane| session.poll_transmit(clock.now(), lane));
-            link.close(CLOSE_TIMEOUT).await;
-        }
+        let (session, clock) = (&mut self.session, self.clock);
+        // If the link takes no more frames, the original reason for the end is still reported.
+        let _ = pump(&mut self.link, |lane| session.poll_transmit(clock.now(), lane));
+        self.link.close(CLOSE_TIMEOUT).await;
         while let Some(event) = self.session.poll_event() {
             if let EdgeEvent::Closed(goodbye) = event {
                 self.goodbye = Some(goodbye);
@@ -253,11 +250,11 @@ impl Driver {
 struct StoreView<'a> {
     store: &'a Store,
     follower: &'a Follower,
-    failed: Cell<Option<String>>,
+    failed: Cell<Option<ReadError>>,
 }
 
 impl StoreView<'_> {
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), ReadError> {
         self.failed.take().map_or(Ok(()), Err)
     }
 }
@@ -266,7 +263,7 @@ impl EdgeView for StoreView<'_> {
     fn inventory(&self, subscription: SubscriptionId) -> Vec<InventoryEntry> {
         let Some(subscription) = self.follower.subscription(subscription) else { return Vec::new() };
         self.store.inventory(subscription).unwrap_or_else(|error| {
-            self.failed.set(Some(error.to_string()));
+            self.failed.set(Some(error));
             Vec::new()
         })
     }

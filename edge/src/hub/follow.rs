@@ -9,7 +9,7 @@ use tombolo_proto::session::{EdgeSession, SubscribeError};
 use tracing::{debug, warn};
 
 use super::apply::Closed;
-use crate::store::Store;
+use crate::store::{ReadError, Store};
 use crate::subscriptions::{Board, Standing, Wanted};
 
 /// Status codes of refusals that a retry does not solve. Only these are logged as warnings.
@@ -51,7 +51,7 @@ impl Follower {
 
     /// Makes the session follow what the board wants. Call it only when the store has everything that the session
     /// delivered, because the cloud takes the inventory as complete.
-    pub(super) fn compare(&mut self, session: &mut EdgeSession, store: &Store) -> Result<(), String> {
+    pub(super) fn compare(&mut self, session: &mut EdgeSession, store: &Store) -> Result<(), ReadError> {
         if !self.open {
             return Ok(());
         }
@@ -81,10 +81,10 @@ impl Follower {
         session: &mut EdgeSession,
         store: &Store,
         subscription: SubscriptionId,
-    ) -> Result<(), String> {
+    ) -> Result<(), ReadError> {
         // From here on the copy is neither cleared nor forgotten, so it stays as the inventory says.
         let Some(Wanted { selection, token }) = self.board.open(subscription) else { return Ok(()) };
-        let held = store.held(subscription).map_err(|error| error.to_string())?;
+        let held = store.held(subscription)?;
         let number = session.next_subscription();
         let subscribe = Subscribe {
             subscription: number,

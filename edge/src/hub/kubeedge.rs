@@ -9,8 +9,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::BoxFuture;
-use futures::stream::{FuturesUnordered, StreamExt as _};
 use tokio::time::Instant;
 use tombolo_apicore::store::Store as _;
 use tombolo_link::{Clock, DocumentEvent, DocumentLink, Transport};
@@ -24,12 +22,13 @@ use tombolo_runtime::Drain;
 use tombolo_runtime::time::{sleep_until, unix_millis};
 use tracing::{debug, info, warn};
 
-use super::apply::{Applier, Outcome, Work};
+use super::apply::{Applier, ApplyOutcome, Work};
 use super::calls::{self, Form};
 use super::client::{Achieved, ClientParts, Ended};
+use super::failure::SessionFailure;
 use super::lease::{LeaseKeeper, LeaseStep};
 use super::{CallError, Command};
-use crate::store::{Delivery, Store, Welcome};
+use crate::store::{Store, Welcome};
 
 /// Time to send the last documents of a session that this side ends.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -44,12 +43,12 @@ const QUESTION_TIMEOUT: Duration = Duration::from_secs(60);
 /// The history to which revisions of this dialect belong. Its clouds do not name one.
 const HISTORY: &str = "kubeedge";
 
-type Answer = super::Asker;
+type ReplySender = super::Asker;
 
 /// The receiver of a reply.
-enum Waiting {
-    Message(Answer),
-    Call(Form, Answer),
+enum ReplyTarget {
+    Message(ReplySender),
+    Call(Form, ReplySender),
     Lease,
     /// The driver itself, which requested an object that a pod refers to.
     Reference,
@@ -58,15 +57,13 @@ enum Waiting {
 /// One session and its link.
 pub(super) struct KubeEdgeDriver {
     node: NodeId,
-    link: Option<DocumentLink>,
+    link: DocumentLink,
     session: EdgeSession,
     clock: Clock,
     store: Store,
     applier: Applier,
-    /// Objects of replies that are being written to disk.
-    storing: FuturesUnordered<BoxFuture<'static, (RequestId, Message)>>,
     /// Bounded by the session, which takes a bounded number of requests.
-    waiting: HashMap<RequestId, Waiting>,
+    waiting: HashMap<RequestId, ReplyTarget>,
     lease: LeaseKeeper,
     epoch: Epoch,
     revision: CloudRevision,
@@ -79,11 +76,11 @@ pub(super) struct KubeEdgeDriver {
 }
 
 impl KubeEdgeDriver {
-    pub(super) fn start(parts: &ClientParts, link: DocumentLink) -> Result<Self, String> {
-        let standing = parts.store.standing().map_err(|error| error.to_string())?;
+    pub(super) fn start(parts: &ClientParts, link: DocumentLink) -> Result<Self, SessionFailure> {
+        let standing = parts.store.standing()?;
         let clock = Clock::start();
         let config = EdgeConfig::new(parts.node.clone(), unix_millis(), rand::random());
-        let cluster = Uid::parse(HISTORY).map_err(|error| error.to_string())?;
+        let cluster = Uid::parse(HISTORY)?;
         let epoch = Epoch { cluster, generation: 0 };
         let mut applier = Applier::new(parts.store.clone());
         let resumed = standing.epoch.as_ref() == Some(&epoch);
@@ -93,11 +90,10 @@ impl KubeEdgeDriver {
         let driver = Self {
             node: parts.node.clone(),
             session,
-            link: Some(link),
+            link,
             clock,
             store: parts.store.clone(),
             applier,
-            storing: FuturesUnordered::new(),
             waiting: HashMap::new(),
             lease: LeaseKeeper::new(parts.node.clone()),
             epoch,
@@ -113,26 +109,24 @@ impl KubeEdgeDriver {
     }
 
     /// Runs until the session or the link ends; returns why.
-    pub(super) async fn run(&mut self, parts: &mut ClientParts, drain: &Drain) -> Result<(), String> {
+    pub(super) async fn run(&mut self, parts: &mut ClientParts, drain: &Drain) -> Result<(), SessionFailure> {
         loop {
             self.take_events(parts);
-            let link = self.link.as_mut().ok_or("the link is gone")?;
             let now = self.clock.now();
-            while link.can_send()
+            while self.link.can_send()
                 && let Some(document) = self.session.poll_transmit(now)
             {
-                link.send(document).map_err(|error| error.to_string())?;
+                self.link.send(document)?;
             }
             if self.session.is_closed() {
                 return Ok(());
             }
             let timeout = self.session.next_timeout().map(|moment| self.clock.instant(moment));
             tokio::select! {
-                event = link.next() => self.handle(parts, event)?,
+                event = self.link.next() => self.handle(parts, event)?,
                 () = sleep_until(timeout) => self.session.handle_timeout(self.clock.now()),
                 () = sleep_until(self.complete_at) => self.complete(),
-                outcome = self.applier.applied() => self.finish_applying(outcome?),
-                Some((id, reply)) = self.storing.next(), if !self.storing.is_empty() => self.answer(parts, id, reply),
+                outcome = self.applier.applied() => self.finish_applying(parts, outcome?),
                 Some(command) = parts.commands.recv() => self.command(parts, command),
                 Ok(()) = parts.kinds.discovered.changed() => self.learn(parts),
                 Ok(()) = parts.identity.changed() => self.leave("the node's certificate was renewed"),
@@ -141,7 +135,7 @@ impl KubeEdgeDriver {
         }
     }
 
-    fn handle(&mut self, parts: &ClientParts, event: DocumentEvent) -> Result<(), String> {
+    fn handle(&mut self, parts: &ClientParts, event: DocumentEvent) -> Result<(), SessionFailure> {
         match event {
             DocumentEvent::Document(document) => {
                 self.heard = true;
@@ -154,7 +148,7 @@ impl KubeEdgeDriver {
                 Ok(())
             }
             DocumentEvent::Heard | DocumentEvent::Transmitted(_) => Ok(()),
-            DocumentEvent::Closed(error) => Err(error.to_string()),
+            DocumentEvent::Closed(error) => Err(error.into()),
         }
     }
 
@@ -171,7 +165,7 @@ impl KubeEdgeDriver {
                 }
             }
             Command::Request { body: RequestBody::Message(message), timeout, reply, .. } => {
-                self.ask(*message, timeout, Waiting::Message(reply));
+                self.ask(*message, timeout, ReplyTarget::Message(reply));
             }
             Command::Request { caller_token: Some(_), reply, .. } => {
                 let text = "the cloud speaks dialect kubeedge, in which only the node can send requests: use \
@@ -185,7 +179,7 @@ impl KubeEdgeDriver {
         }
     }
 
-    fn call(&mut self, call: &ApiRequest, timeout: Duration, reply: Answer) {
+    fn call(&mut self, call: &ApiRequest, timeout: Duration, reply: ReplySender) {
         let message = match calls::message_of(call, &self.node) {
             Ok(message) => message,
             Err(error) => {
@@ -195,20 +189,20 @@ impl KubeEdgeDriver {
         };
         let form = Form::of(&message);
         if form.is_answered() {
-            self.ask(message, timeout.min(form.patience()), Waiting::Call(form, reply));
+            self.ask(message, timeout.min(form.patience()), ReplyTarget::Call(form, reply));
         } else {
             self.report(form, message, reply);
         }
     }
 
-    fn ask(&mut self, message: Message, timeout: Duration, waiting: Waiting) -> bool {
+    fn ask(&mut self, message: Message, timeout: Duration, waiting: ReplyTarget) -> bool {
         match self.session.request(self.clock.now(), timeout, message) {
             Ok(id) => {
                 self.waiting.insert(id, waiting);
                 true
             }
             Err(error) => {
-                if let Waiting::Message(reply) | Waiting::Call(_, reply) = waiting {
+                if let ReplyTarget::Message(reply) | ReplyTarget::Call(_, reply) = waiting {
                     reply.send(Err(CallError::Refused(error.to_string())));
                 }
                 false
@@ -217,7 +211,7 @@ impl KubeEdgeDriver {
     }
 
     /// The cloud does not answer such a message: the object of the call is returned as the answer.
-    fn report(&mut self, form: Form, message: Message, reply: Answer) {
+    fn report(&mut self, form: Form, message: Message, reply: ReplySender) {
         let answer = calls::answer(self.session.kinds(), form, &message);
         let sent = self.session.report(self.clock.now(), message);
         let sent = sent.map(|()| ReplyBody::Api(answer));
@@ -225,7 +219,7 @@ impl KubeEdgeDriver {
     }
 
     fn ask_about_lease(&mut self, parts: &ClientParts, question: Message) {
-        if !self.ask(question, QUESTION_TIMEOUT, Waiting::Lease) {
+        if !self.ask(question, QUESTION_TIMEOUT, ReplyTarget::Lease) {
             self.lease_answered(parts, None);
         }
     }
@@ -259,11 +253,11 @@ impl KubeEdgeDriver {
                     self.store_reply(parts, reply.id, *message);
                 }
                 EdgeEvent::RequestTimedOut(id) => match self.waiting.remove(&id) {
-                    Some(Waiting::Message(reply) | Waiting::Call(_, reply)) => {
+                    Some(ReplyTarget::Message(reply) | ReplyTarget::Call(_, reply)) => {
                         reply.send(Err(CallError::TimedOut));
                     }
-                    Some(Waiting::Lease) => self.lease_answered(parts, None),
-                    Some(Waiting::Reference) | None => {}
+                    Some(ReplyTarget::Lease) => self.lease_answered(parts, None),
+                    Some(ReplyTarget::Reference) | None => {}
                 },
                 EdgeEvent::Closed(goodbye) => self.goodbye = Some(goodbye),
                 // Only sessions of dialect `tombolo` have these events.
@@ -291,46 +285,37 @@ impl KubeEdgeDriver {
             {
                 debug!(%key, "requesting an object that a pod refers to");
                 let question = calls::message(Operation::Query, path, Content::null());
-                self.ask(question, QUESTION_TIMEOUT, Waiting::Reference);
+                self.ask(question, QUESTION_TIMEOUT, ReplyTarget::Reference);
             }
         }
     }
 
     /// Stores an object in a reply before the reply is passed on, because the cloud counts the object as delivered.
     fn store_reply(&mut self, parts: &ClientParts, id: RequestId, reply: Message) {
-        let Some(change) = Down::carried(&reply) else { return self.answer(parts, id, reply) };
-        let store = self.store.clone();
-        self.storing.push(Box::pin(async move {
-            let delivery = Delivery { subscription: SubscriptionId::NODE, change };
-            match store.apply(vec![delivery]).await.map(|results| results.into_iter().next()) {
-                Ok(None | Some(Ok(()))) => {}
-                Ok(Some(Err(refused))) => {
-                    warn!(reason = %refused.message, "cannot store the object of an answer");
-                }
-                Err(error) => warn!(%error, "cannot store the object of an answer"),
-            }
-            (id, reply)
-        }));
+        match Down::carried(&reply) {
+            Some(change) => self.applier.push(Work::Reply { id, reply: Box::new(reply), change }),
+            None => self.answer(parts, id, reply),
+        }
     }
 
     fn answer(&mut self, parts: &ClientParts, id: RequestId, reply: Message) {
         match self.waiting.remove(&id) {
             // The caller may have given up.
-            Some(Waiting::Message(answer)) => {
+            Some(ReplyTarget::Message(answer)) => {
                 answer.send(Ok(ReplyBody::Message(Box::new(reply))));
             }
-            Some(Waiting::Call(form, answer)) => {
+            Some(ReplyTarget::Call(form, answer)) => {
                 answer.send(Ok(ReplyBody::Api(calls::answer(self.session.kinds(), form, &reply))));
             }
-            Some(Waiting::Lease) => self.lease_answered(parts, Some(&reply)),
-            Some(Waiting::Reference) if reply.route.operation == Operation::Error => {
+            Some(ReplyTarget::Lease) => self.lease_answered(parts, Some(&reply)),
+            Some(ReplyTarget::Reference) if reply.route.operation == Operation::Error => {
                 let why = reply.content.as_text().unwrap_or_default().into_owned();
                 debug!(
                     resource = %reply.route.resource.to_wire(), why,
                     "the cloud does not return an object that a pod refers to"
                 );
             }
-            Some(Waiting::Reference) | None => {}
+            Some(ReplyTarget::Reference) | None => {}
         }
         self.session.reply_stored(self.clock.now(), id);
     }
@@ -342,7 +327,7 @@ impl KubeEdgeDriver {
         self.applier.push(Work::CaughtUp { subscription: SubscriptionId::NODE, epoch, revision });
     }
 
-    fn finish_applying(&mut self, outcome: Outcome) {
+    fn finish_applying(&mut self, parts: &ClientParts, outcome: ApplyOutcome) {
         self.achieved.note(outcome.stored);
         let now = self.clock.now();
         for refusal in &outcome.refused {
@@ -350,6 +335,9 @@ impl KubeEdgeDriver {
         }
         for (_, seq) in outcome.committed {
             self.session.committed(now, seq);
+        }
+        for (id, reply) in outcome.replies {
+            self.answer(parts, id, *reply);
         }
     }
 
@@ -359,18 +347,14 @@ impl KubeEdgeDriver {
     }
 
     /// Waits for the store, fails pending requests, and closes the link.
-    pub(super) async fn finish(mut self, result: Result<(), String>) -> Ended {
+    pub(super) async fn finish(mut self, result: Result<(), SessionFailure>) -> Ended {
         self.applier.settle().await;
-        // An object of an answer must not overwrite what a later session stores.
-        while self.storing.next().await.is_some() {}
         for (_, waiting) in self.waiting.drain() {
-            if let Waiting::Message(reply) | Waiting::Call(_, reply) = waiting {
+            if let ReplyTarget::Message(reply) | ReplyTarget::Call(_, reply) = waiting {
                 reply.send(Err(CallError::Lost));
             }
         }
-        if let Some(link) = self.link.take() {
-            link.close(CLOSE_TIMEOUT).await;
-        }
+        self.link.close(CLOSE_TIMEOUT).await;
         while let Some(event) = self.session.poll_event() {
             if let EdgeEvent::Closed(goodbye) = event {
                 self.goodbye = Some(goodbye);

@@ -11,7 +11,7 @@ use tombolo_proto::ids::NodeId;
 
 use super::certificate::{self, Request};
 use super::clock::{self, WallClock};
-use super::fetch::{Answer, Ask, fetch, unverified, verified};
+use super::fetch::{Ask, FetchResponse, fetch, unverified, verified};
 use super::{Identity, JoinError};
 
 /// Longest part of a refusal's text that is shown, in characters.
@@ -45,8 +45,8 @@ pub(super) async fn enroll_by(options: &EnrollOptions, clock: &WallClock) -> Res
     let mut bearer = bearer.map_err(|_| JoinError::Token("has characters that no token has"))?;
     bearer.set_sensitive(true);
     headers.insert(header::AUTHORIZATION, bearer);
-    let place = Place { endpoint: &options.endpoint, ca: &ca, clock };
-    let identity = ask(place, &options.node, None, headers).await?;
+    let cloud = JoinEndpoint { endpoint: &options.endpoint, ca: &ca, clock };
+    let identity = ask(cloud, &options.node, None, headers).await?;
     // Checked only here: a renewal must not fail because of a clock that the cloud accepts.
     clock::within_life(&identity.certificate, clock.now()).map_err(JoinError::Answer)?;
     Ok(identity)
@@ -58,8 +58,8 @@ pub(super) async fn enroll_by(options: &EnrollOptions, clock: &WallClock) -> Res
 /// # Errors
 /// [`JoinError`] says what failed and what to do.
 pub async fn renew(identity: &Identity, node: &NodeId, endpoint: &str) -> Result<Identity, JoinError> {
-    let place = Place { endpoint, ca: &identity.ca, clock: &WallClock::system() };
-    ask(place, node, Some(identity), HeaderMap::new()).await
+    let cloud = JoinEndpoint { endpoint, ca: &identity.ca, clock: &WallClock::system() };
+    ask(cloud, node, Some(identity), HeaderMap::new()).await
 }
 
 /// Asks the join endpoints, with the current certificate, whether the Node object of this node exists.
@@ -68,34 +68,34 @@ pub async fn renew(identity: &Identity, node: &NodeId, endpoint: &str) -> Result
 /// [`JoinError::Refused`] with the cloud's message when the cloud does not accept the certificate.
 pub async fn is_registered(identity: &Identity, node: &NodeId, endpoint: &str) -> Result<bool, JoinError> {
     let clock = WallClock::system();
-    let place = Place { endpoint, ca: &identity.ca, clock: &clock };
-    let tls = verified(place.ca, Some(identity), place.clock);
-    let tls = tls.map_err(|error| place.unreachable(error.to_string()))?;
+    let cloud = JoinEndpoint { endpoint, ca: &identity.ca, clock: &clock };
+    let tls = verified(cloud.ca, Some(identity), cloud.clock);
+    let tls = tls.map_err(|error| cloud.unreachable(error.to_string()))?;
     let path = format!("/node/{node}");
     let (headers, body) = (HeaderMap::new(), Bytes::new());
     let question = Ask { endpoint, method: Method::GET, path: &path, headers, body };
-    let answer = fetch(tls, question).await.map_err(|problem| place.unreachable(problem))?;
+    let answer = fetch(tls, question).await.map_err(|problem| cloud.unreachable(problem))?;
     match answer.code {
         StatusCode::OK => Ok(true),
         StatusCode::NOT_FOUND => Ok(false),
-        _ => Err(place.refused(node, &answer)),
+        _ => Err(cloud.refused(node, &answer)),
     }
 }
 
 #[derive(Clone, Copy)]
-struct Place<'a> {
+struct JoinEndpoint<'a> {
     endpoint: &'a str,
     ca: &'a CertificateDer<'static>,
     clock: &'a WallClock,
 }
 
-impl Place<'_> {
+impl JoinEndpoint<'_> {
     fn unreachable(&self, problem: String) -> JoinError {
         let hint = connect_hint(&problem, self.clock);
         JoinError::Connect { endpoint: self.endpoint.to_owned(), hint, problem }
     }
 
-    fn refused(&self, node: &NodeId, answer: &Answer) -> JoinError {
+    fn refused(&self, node: &NodeId, answer: &FetchResponse) -> JoinError {
         let text = String::from_utf8_lossy(&answer.body);
         JoinError::Refused {
             node: node.clone(),
@@ -159,34 +159,39 @@ async fn fetch_ca(
 }
 
 async fn ask(
-    place: Place<'_>,
+    cloud: JoinEndpoint<'_>,
     node: &NodeId,
     present: Option<&Identity>,
     mut headers: HeaderMap,
 ) -> Result<Identity, JoinError> {
-    let connect = |problem: String| place.unreachable(problem);
+    let connect = |problem: String| cloud.unreachable(problem);
     let request = certificate::request(node).map_err(|error| JoinError::Answer(error.to_string()))?;
     let name = HeaderValue::from_str(node.as_str()).expect("a DNS name is a valid header value");
     headers.insert("NodeName", name);
-    let tls = verified(place.ca, present, place.clock).map_err(|error| connect(error.to_string()))?;
+    let tls = verified(cloud.ca, present, cloud.clock).map_err(|error| connect(error.to_string()))?;
     let question = Ask {
-        endpoint: place.endpoint,
+        endpoint: cloud.endpoint,
         method: Method::GET,
         path: "/edge.crt",
         headers,
         body: request.csr.clone().into(),
     };
     let answer = fetch(tls, question).await.map_err(connect)?;
-    accept(&answer, request, place, node)
+    accept(&answer, request, cloud, node)
 }
 
-fn accept(answer: &Answer, request: Request, place: Place<'_>, node: &NodeId) -> Result<Identity, JoinError> {
+fn accept(
+    answer: &FetchResponse,
+    request: Request,
+    cloud: JoinEndpoint<'_>,
+    node: &NodeId,
+) -> Result<Identity, JoinError> {
     if answer.code != StatusCode::OK {
-        return Err(place.refused(node, answer));
+        return Err(cloud.refused(node, answer));
     }
     let certificate = CertificateDer::from(answer.body.to_vec());
-    request.answered_by(&certificate, place.ca, node).map_err(JoinError::Answer)?;
-    Ok(Identity { certificate, ca: place.ca.clone(), key: request.key })
+    request.answered_by(&certificate, cloud.ca, node).map_err(JoinError::Answer)?;
+    Ok(Identity { certificate, ca: cloud.ca.clone(), key: request.key })
 }
 
 /// The possible cause of a failed handshake. The texts are those of rustls's `CertificateError`.

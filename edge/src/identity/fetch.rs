@@ -41,7 +41,7 @@ pub(super) struct Ask<'a> {
 }
 
 /// The response.
-pub(super) struct Answer {
+pub(super) struct FetchResponse {
     pub(super) code: StatusCode,
     /// The `Date` header: the cloud's clock.
     pub(super) date: Option<SystemTime>,
@@ -81,14 +81,14 @@ pub(super) fn verified(
 ///
 /// # Errors
 /// The failure as text.
-pub(super) async fn fetch(tls: ClientConfig, ask: Ask<'_>) -> Result<Answer, String> {
+pub(super) async fn fetch(tls: ClientConfig, ask: Ask<'_>) -> Result<FetchResponse, String> {
     let endpoint = ask.endpoint.to_owned();
     let work = tokio::time::timeout(REQUEST_TIMEOUT, exchange(tls, ask));
     work.await
         .unwrap_or_else(|_| Err(format!("{endpoint} did not answer within {} s", REQUEST_TIMEOUT.as_secs())))
 }
 
-async fn exchange(tls: ClientConfig, ask: Ask<'_>) -> Result<Answer, String> {
+async fn exchange(tls: ClientConfig, ask: Ask<'_>) -> Result<FetchResponse, String> {
     let (host, port) = host_and_port("cloud.join", ask.endpoint).map_err(|error| error.to_string())?;
     let name = ServerName::try_from(host.to_owned()).map_err(|_| format!("{host:?} is not a host name"))?;
     let stream = TcpStream::connect((host, port)).await.map_err(|error| error.to_string())?;
@@ -98,7 +98,7 @@ async fn exchange(tls: ClientConfig, ask: Ask<'_>) -> Result<Answer, String> {
 
 /// Sends one request without encryption.
 #[cfg(test)]
-pub(super) async fn send_plain(ask: Ask<'_>) -> Result<Answer, String> {
+pub(super) async fn send_plain(ask: Ask<'_>) -> Result<FetchResponse, String> {
     let stream = TcpStream::connect(ask.endpoint).await.map_err(|error| error.to_string())?;
     send(stream, ask).await
 }
@@ -106,7 +106,7 @@ pub(super) async fn send_plain(ask: Ask<'_>) -> Result<Answer, String> {
 async fn send(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     ask: Ask<'_>,
-) -> Result<Answer, String> {
+) -> Result<FetchResponse, String> {
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
         .await
         .map_err(|error| error.to_string())?;
@@ -120,7 +120,7 @@ async fn send(
         let (parts, body) = response.into_parts();
         let body = Limited::new(body, ANSWER_LEN_MAX).collect().await.map_err(|error| error.to_string())?;
         let date = parts.headers.get(header::DATE).and_then(|date| http_date(date.to_str().ok()?));
-        Ok(Answer { code: parts.status, date, body: body.to_bytes() })
+        Ok(FetchResponse { code: parts.status, date, body: body.to_bytes() })
     };
     // The connection must be driven while the answer is awaited; it is dropped once the answer is complete.
     let mut connection = pin!(connection.fuse());

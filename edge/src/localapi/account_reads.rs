@@ -20,7 +20,7 @@ use tombolo_proto::references;
 
 use super::access::caller;
 use super::reads::{copy, refused};
-use super::rights::{Rights, Verdict};
+use super::rights::{AccessDecision, Rights};
 use super::single::{Listed, One};
 use super::{RETRY_AFTER_SECONDS, pass};
 use crate::hub::SharedHub;
@@ -96,9 +96,9 @@ impl AccountReads {
         away: ApiError,
     ) -> Result<Arc<dyn ServedStore>, ApiError> {
         match self.rights.stored(about) {
-            Verdict::Refused(reason) => return Err(ApiError::forbidden(about, &reason)),
-            Verdict::Unknown => return Err(away),
-            Verdict::Allowed => {}
+            AccessDecision::Refused(reason) => return Err(ApiError::forbidden(about, &reason)),
+            AccessDecision::Unknown => return Err(away),
+            AccessDecision::Allowed => {}
         }
         // The pushed set has only some objects of a resource. Of the others it knows only that none has an invalid
         // name.
@@ -146,9 +146,9 @@ impl AccountReads {
     async fn allowed(&self, about: &Attributes, verb: &str) -> Result<(), ApiError> {
         let asked = Attributes { verb: verb.to_owned(), ..about.clone() };
         match self.rights.decide(&asked).await {
-            Verdict::Allowed => Ok(()),
-            Verdict::Refused(reason) => Err(ApiError::forbidden(&asked, &reason)),
-            Verdict::Unknown => Err(unknown(&asked)),
+            AccessDecision::Allowed => Ok(()),
+            AccessDecision::Refused(reason) => Err(ApiError::forbidden(&asked, &reason)),
+            AccessDecision::Unknown => Err(unknown(&asked)),
         }
     }
 

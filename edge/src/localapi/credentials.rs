@@ -14,7 +14,7 @@ use serde_json::json;
 use tombolo_link::tls::Identity as TlsIdentity;
 use tombolo_proto::ids::NodeId;
 
-use super::serving::Names;
+use super::serving::SubjectAltNames;
 use super::{LocalApiError, certificate};
 use crate::identity::IdentityError;
 use tombolo_runtime::files;
@@ -73,7 +73,7 @@ impl LocalCredentials {
     }
 
     /// Issues a certificate for these names and addresses with a new key.
-    pub(super) fn certify(&self, names: &Names) -> Result<TlsIdentity, LocalApiError> {
+    pub(super) fn certify(&self, names: &SubjectAltNames) -> Result<TlsIdentity, LocalApiError> {
         let issuer = Issuer::from_ca_cert_pem(&self.ca_pem, &self.ca_key).map_err(certificate)?;
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(certificate)?;
         let mut params = CertificateParams::new(names.hosts.clone()).map_err(certificate)?;

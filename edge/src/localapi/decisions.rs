@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use crate::fair::Fair;
-use crate::store::{Answer, Question, Store};
+use crate::store::{CachedReply, Question, Store};
 
 /// Decisions that wait to be written, at most. When there are more, the oldest one of the sender with most of them is
 /// dropped.
@@ -19,7 +19,7 @@ const WAITING_MAX: usize = 256;
 /// Keeps decisions.
 pub(super) struct Decisions {
     store: Store,
-    waiting: Mutex<Fair<String, Question, Answer>>,
+    waiting: Mutex<Fair<String, Question, CachedReply>>,
     /// Notified when a decision waits to be written.
     news: Notify,
 }
@@ -30,13 +30,13 @@ impl Decisions {
     }
 
     /// Keeps a decision for a sender.
-    pub(super) fn keep(&self, sender: String, question: Question, answer: Answer) {
+    pub(super) fn keep(&self, sender: String, question: Question, answer: CachedReply) {
         self.waiting.lock().insert(sender, question, 1, answer);
         self.news.notify_one();
     }
 
     /// The last decision about a question.
-    pub(super) fn last(&self, question: &Question) -> Option<Answer> {
+    pub(super) fn last(&self, question: &Question) -> Option<CachedReply> {
         let waiting = self.waiting.lock().get(question).cloned();
         waiting.or_else(|| self.store.answer(question).ok().flatten())
     }
@@ -55,7 +55,7 @@ impl Decisions {
     }
 
     async fn flush(&self) {
-        let cloned = |(question, answer): (&Question, &Answer)| (question.clone(), answer.clone());
+        let cloned = |(question, answer): (&Question, &CachedReply)| (question.clone(), answer.clone());
         let waiting: Vec<_> = self.waiting.lock().iter().map(cloned).collect();
         if waiting.is_empty() {
             return;
@@ -79,8 +79,8 @@ mod tests {
     use super::*;
     use crate::store::{FaultyDisk, LogBounds, Sealer};
 
-    fn answer(given_at: u64) -> Answer {
-        Answer { given_at, body: "yes".into() }
+    fn answer(given_at: u64) -> CachedReply {
+        CachedReply { given_at, body: "yes".into() }
     }
 
     #[tokio::test(start_paused = true)]

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use super::pass;
 use crate::hub::{Caller, SharedHub};
 use crate::identity::WallClock;
-use crate::store::{Answer, Class, Question, ReadError, Store};
+use crate::store::{CachedReply, Class, Question, ReadError, Store};
 
 /// Fetches and keeps documents. Cheap to clone.
 #[derive(Clone)]
@@ -47,7 +47,7 @@ impl Documents {
         if self.kept(path).ok().flatten().is_some_and(|kept| kept == body) {
             return Ok(false);
         }
-        let answer = Answer { given_at: self.clock.unix_seconds(), body };
+        let answer = CachedReply { given_at: self.clock.unix_seconds(), body };
         self.store.keep_answer(question(path), answer).await.map_err(|error| error.to_string())?;
         Ok(true)
     }

@@ -22,7 +22,7 @@ pub(super) struct Index {
 }
 
 /// The URLs of the fetched documents, as they are kept on disk.
-pub(super) struct Known(Bytes);
+pub(super) struct FetchedUrls(Bytes);
 
 impl Index {
     /// Loads the kept index.
@@ -49,10 +49,10 @@ impl Index {
     }
 
     /// Records that a document was fetched.
-    pub(super) fn got(&mut self, path: &str, place: String) -> Known {
+    pub(super) fn got(&mut self, path: &str, place: String) -> FetchedUrls {
         self.missed.remove(path);
         self.known.insert(path.to_owned(), place);
-        Known(serde_json::to_vec(&self.known).unwrap_or_default().into())
+        FetchedUrls(serde_json::to_vec(&self.known).unwrap_or_default().into())
     }
 
     /// Records that a document could not be fetched.
@@ -63,7 +63,7 @@ impl Index {
     }
 }
 
-impl Known {
+impl FetchedUrls {
     /// Keeps it for the next start, after the document itself.
     ///
     /// # Errors

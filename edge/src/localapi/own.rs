@@ -23,7 +23,7 @@ use tombolo_proto::object::{ObjectKey, Resource};
 
 use super::access::is_operator;
 use crate::paths::{self, LEASE_NAMESPACE};
-use crate::store::{Accepted, Call, OwnWrite, Report, ReportKind, Store, Waiting, WriteError};
+use crate::store::{Accepted, Call, OfflineWrite, Report, ReportKind, Store, Waiting, WriteError};
 
 /// How often a write is attempted when other reports interfere.
 const ATTEMPTS_MAX: usize = 10;
@@ -98,7 +98,7 @@ impl OwnWrites {
     ) -> Result<WriteReply, ApiError> {
         let creates = request.verb == WriteVerb::Create;
         let kind = Arc::clone(&request.kind);
-        let target = Target { store: self.store.clone(), kind, report, creates };
+        let target = OfflineWriteStore { store: self.store.clone(), kind, report, creates };
         LocalWrites::new(Arc::new(target)).execute(request).await
     }
 }
@@ -109,14 +109,14 @@ fn key(request: &WriteRequest) -> ObjectKey {
 }
 
 /// The store as one write of this node sees it.
-struct Target {
+struct OfflineWriteStore {
     store: Store,
     kind: Arc<KindInfo>,
     report: Option<ReportKind>,
     creates: bool,
 }
 
-impl Target {
+impl OfflineWriteStore {
     async fn write(&self, mutation: Mutation) -> Result<Arc<Stored>, StoreError> {
         let Mutation { key, expected, write } = mutation;
         let refused = |reason: &str| StoreError::Refused { key: key.clone(), reason: reason.to_owned() };
@@ -131,7 +131,7 @@ impl Target {
         for _ in 0..ATTEMPTS_MAX {
             let report = self.report.map(|kind| self.report(kind, &key, &body)).transpose()?;
             let (key, uid, body) = (key.clone(), uid.clone(), body.clone());
-            let write = OwnWrite { key: key.clone(), expected, uid, body, report };
+            let write = OfflineWrite { key: key.clone(), expected, uid, body, report };
             return match self.store.accept(write).await.map_err(|error| unwritten(&key, error))? {
                 Accepted::Stored(stored) => Ok(stored),
                 Accepted::Conflict(found) => {
@@ -222,7 +222,7 @@ fn unwritten(key: &ObjectKey, error: WriteError) -> StoreError {
     }
 }
 
-impl ServedStore for Target {
+impl ServedStore for OfflineWriteStore {
     fn get(&self, key: &ObjectKey) -> Result<Option<Arc<Stored>>, StoreError> {
         let unavailable =
             |error: crate::store::ReadError| StoreError::Unavailable { reason: error.to_string() };
@@ -259,7 +259,7 @@ impl ServedStore for Target {
     }
 }
 
-impl WriteStore for Target {
+impl WriteStore for OfflineWriteStore {
     fn commit(&self, mutation: Mutation) -> BoxFuture<'_, Result<Arc<Stored>, StoreError>> {
         Box::pin(self.write(mutation))
     }

@@ -22,7 +22,7 @@ use super::decisions::Decisions;
 use super::pass::{Passed, pass};
 use super::rights::DECISION_AGE_MAX;
 use super::tokens::expiry;
-use crate::store::{Answer, Question};
+use crate::store::{CachedReply, Question};
 
 /// Time for the cloud's answer. The kubelet waits ten seconds for a review.
 const TIMEOUT: Duration = Duration::from_secs(8);
@@ -71,7 +71,7 @@ impl Reviews {
     /// Keeps the status of an answer.
     fn keep(&self, request: &EndpointRequest, answer: &Value) {
         let body = Bytes::from(answer["status"].to_string());
-        let answer = Answer { given_at: self.accounts.clock.unix_seconds(), body };
+        let answer = CachedReply { given_at: self.accounts.clock.unix_seconds(), body };
         self.decisions.keep(name_of(&request.attributes.identity), question(request), answer);
     }
 

@@ -20,7 +20,7 @@ use super::pass;
 use crate::fair::Fair;
 use crate::hub::SharedHub;
 use crate::identity::WallClock;
-use crate::store::{Answer, Question};
+use crate::store::{CachedReply, Question};
 
 /// How long a permission is remembered while the cloud is connected.
 const REVIEW_INTERVAL: Duration = Duration::from_secs(300);
@@ -44,7 +44,7 @@ pub(super) const ACCESS_REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectac
 
 /// The decision about a permission.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum AccessDecision {
     /// The cluster allows it.
     Allowed,
     /// The cluster refuses it, for this reason.
@@ -54,7 +54,7 @@ pub(super) enum Verdict {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Row {
+struct StoredDecision {
     allowed: bool,
     reason: String,
 }
@@ -73,30 +73,30 @@ impl Rights {
     }
 
     /// Whether the caller may do what the attributes say.
-    pub(super) async fn decide(&self, asked: &Attributes) -> Verdict {
+    pub(super) async fn decide(&self, asked: &Attributes) -> AccessDecision {
         let question = question(asked);
         let known = self.allowed.lock().get(&question).copied();
         if known.is_some_and(|at| at.elapsed() < REVIEW_INTERVAL) {
-            return Verdict::Allowed;
+            return AccessDecision::Allowed;
         }
         match self.review(asked).await {
             Some(row) => {
                 self.note(asked, row.allowed, &row.reason);
-                if row.allowed { Verdict::Allowed } else { Verdict::Refused(row.reason) }
+                if row.allowed { AccessDecision::Allowed } else { AccessDecision::Refused(row.reason) }
             }
             None => self.stored(asked),
         }
     }
 
     /// The last decision, unless it is too old.
-    pub(super) fn stored(&self, asked: &Attributes) -> Verdict {
+    pub(super) fn stored(&self, asked: &Attributes) -> AccessDecision {
         let kept = self.decisions.last(&question(asked));
         let age = |at: u64| self.clock.unix_seconds().saturating_sub(at);
         let fresh = kept.filter(|kept| age(kept.given_at) <= DECISION_AGE_MAX);
-        match fresh.and_then(|kept| serde_json::from_slice::<Row>(&kept.body).ok()) {
-            Some(Row { allowed: true, .. }) => Verdict::Allowed,
-            Some(Row { allowed: false, reason }) => Verdict::Refused(reason),
-            None => Verdict::Unknown,
+        match fresh.and_then(|kept| serde_json::from_slice::<StoredDecision>(&kept.body).ok()) {
+            Some(StoredDecision { allowed: true, .. }) => AccessDecision::Allowed,
+            Some(StoredDecision { allowed: false, reason }) => AccessDecision::Refused(reason),
+            None => AccessDecision::Unknown,
         }
     }
 
@@ -109,17 +109,17 @@ impl Rights {
         } else {
             self.allowed.lock().remove(&question);
         }
-        let row = Row { allowed, reason: reason.to_owned() };
+        let row = StoredDecision { allowed, reason: reason.to_owned() };
         let body = Bytes::from(serde_json::to_vec(&row).unwrap_or_default());
         let now = self.clock.unix_seconds();
         let kept = self.decisions.last(&question);
         if kept.is_some_and(|kept| kept.body == body && now.saturating_sub(kept.given_at) < REWRITE_AFTER) {
             return;
         }
-        self.decisions.keep(sender, question, Answer { given_at: now, body });
+        self.decisions.keep(sender, question, CachedReply { given_at: now, body });
     }
 
-    async fn review(&self, asked: &Attributes) -> Option<Row> {
+    async fn review(&self, asked: &Attributes) -> Option<StoredDecision> {
         let identity = &asked.identity;
         let mut attributes = json!({
             "verb": asked.verb, "group": asked.group, "version": asked.version, "resource": asked.resource,
@@ -143,7 +143,7 @@ impl Rights {
         let answer = pass::ask(&self.hub, &caller(identity), call, TIMEOUT, None).await.ok()?;
         let status = answer.status.is_success().then(|| &answer.body["status"])?;
         let reason = status["reason"].as_str().unwrap_or_default().to_owned();
-        Some(Row { allowed: status["allowed"].as_bool()?, reason })
+        Some(StoredDecision { allowed: status["allowed"].as_bool()?, reason })
     }
 }
 

@@ -19,12 +19,12 @@ use crate::follow::{Following, News};
 
 /// The host names and addresses of the certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Names {
+pub(super) struct SubjectAltNames {
     pub(super) hosts: Vec<String>,
     pub(super) addresses: BTreeSet<IpAddr>,
 }
 
-impl Names {
+impl SubjectAltNames {
     /// The names of the Service `default/kubernetes` in a cluster with this domain, those of this machine, and the
     /// given addresses.
     pub(super) fn new(domain: &str, addresses: impl IntoIterator<Item = IpAddr>) -> Self {
@@ -51,7 +51,7 @@ impl Names {
 /// The certificate, kept up to date.
 pub(super) struct ServingCertificate {
     credentials: LocalCredentials,
-    names: Names,
+    names: SubjectAltNames,
     /// Address of this node.
     address: watch::Receiver<Option<IpAddr>>,
     tls: HttpsTls,
@@ -61,7 +61,7 @@ impl ServingCertificate {
     /// Issues a certificate for these names and for the known addresses of the Service.
     pub(super) fn new(
         credentials: LocalCredentials,
-        names: Names,
+        names: SubjectAltNames,
         address: watch::Receiver<Option<IpAddr>>,
         services: &dyn ServedStore,
     ) -> Result<Self, LocalApiError> {
@@ -101,7 +101,7 @@ impl ServingCertificate {
         }
     }
 
-    fn certify(&self, names: &Names) -> Result<(), LocalApiError> {
+    fn certify(&self, names: &SubjectAltNames) -> Result<(), LocalApiError> {
         self.tls.replace_identity(self.credentials.certify(names)?).map_err(certificate)
     }
 }
@@ -124,7 +124,8 @@ mod tests {
 
     #[test]
     fn names_are_those_of_a_cluster_and_of_this_machine() {
-        let names = Names::new("example.org.", ["10.1.2.3".parse().unwrap(), "0.0.0.0".parse().unwrap()]);
+        let names =
+            SubjectAltNames::new("example.org.", ["10.1.2.3".parse().unwrap(), "0.0.0.0".parse().unwrap()]);
         assert!(names.hosts.iter().any(|name| name == "kubernetes.default.svc.example.org"));
         let addresses: Vec<String> = names.addresses.iter().map(ToString::to_string).collect();
         assert_eq!(addresses, ["10.1.2.3", "127.0.0.1", "::1"]);

@@ -17,7 +17,7 @@ use tracing::warn;
 use super::pass::{Passed, pass};
 use crate::hub::SharedHub;
 use crate::identity::WallClock;
-use crate::store::{Answer, Class, Question, Store};
+use crate::store::{CachedReply, Class, Question, Store};
 
 /// Time for the cloud's answer. The kubelet waits longer for an API server.
 const TIMEOUT: Duration = Duration::from_secs(15);
@@ -57,7 +57,8 @@ impl TokenRequests {
         if !matches!(self.store.holds_pod(&claim.namespace, &claim.pod, &claim.uid), Ok(true)) {
             return;
         }
-        let answer = Answer { given_at: self.clock.unix_seconds(), body: Bytes::from(reply.to_string()) };
+        let answer =
+            CachedReply { given_at: self.clock.unix_seconds(), body: Bytes::from(reply.to_string()) };
         if let Err(error) = self.store.keep_answer(claim.question.clone(), answer).await {
             warn!(%error, "cannot keep the reply to a token request for use without a cloud connection");
         }

@@ -89,7 +89,7 @@ impl Question {
 
 /// A kept answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Answer {
+pub struct CachedReply {
     /// When it was given, in seconds since the Unix epoch.
     pub given_at: u64,
     /// The answer.
@@ -102,7 +102,7 @@ impl Store {
     ///
     /// # Errors
     /// [`WriteError`] when it could not be written.
-    pub async fn keep_answer(&self, question: Question, answer: Answer) -> Result<(), WriteError> {
+    pub async fn keep_answer(&self, question: Question, answer: CachedReply) -> Result<(), WriteError> {
         self.keep_answers(vec![(question, answer)]).await
     }
 
@@ -110,7 +110,7 @@ impl Store {
     ///
     /// # Errors
     /// [`WriteError`] when they could not be written.
-    pub async fn keep_answers(&self, answers: Vec<(Question, Answer)>) -> Result<(), WriteError> {
+    pub async fn keep_answers(&self, answers: Vec<(Question, CachedReply)>) -> Result<(), WriteError> {
         self.run(writer::Command::KeepAnswers(answers)).await.map(drop)
     }
 
@@ -118,7 +118,7 @@ impl Store {
     ///
     /// # Errors
     /// [`ReadError`] when the file cannot be read.
-    pub fn answer(&self, question: &Question) -> Result<Option<Answer>, ReadError> {
+    pub fn answer(&self, question: &Question) -> Result<Option<CachedReply>, ReadError> {
         self.read(|view| view.answer(question))
     }
 
@@ -142,12 +142,12 @@ pub(super) fn read(
     rows: &impl ReadableTable<&'static [u8], &'static [u8]>,
     sealer: &Sealer,
     question: &Question,
-) -> Result<Option<Answer>, ReadError> {
+) -> Result<Option<CachedReply>, ReadError> {
     let Some(row) = rows.get(question.place.as_slice()).map_err(reading)? else { return Ok(None) };
     let damaged = || ReadError::Damaged("answer");
     let (time, sealed) = row.value().split_first_chunk::<TIME_LEN>().ok_or_else(damaged)?;
     let body = sealer.open(&question.place, sealed).ok_or_else(damaged)?;
-    Ok(Some(Answer { given_at: u64::from_le_bytes(*time), body }))
+    Ok(Some(CachedReply { given_at: u64::from_le_bytes(*time), body }))
 }
 
 /// Whether a row can be read.
@@ -159,7 +159,7 @@ pub(super) fn is_sound(sealer: &Sealer, place: &[u8], row: &[u8]) -> bool {
 pub(super) fn put(
     rows: &mut Answers<'_>,
     sealer: &Sealer,
-    answers: &[(Question, Answer)],
+    answers: &[(Question, CachedReply)],
 ) -> Result<(), WriteError> {
     let mut grown = BTreeSet::new();
     for (question, answer) in answers {
@@ -234,11 +234,11 @@ mod tests {
     use super::super::{FaultyDisk, FileMedium, LogBounds, Sealer, Store, SubscriptionId};
     use super::*;
 
-    fn answer(given_at: u64, body: &'static str) -> Answer {
-        Answer { given_at, body: Bytes::from_static(body.as_bytes()) }
+    fn answer(given_at: u64, body: &'static str) -> CachedReply {
+        CachedReply { given_at, body: Bytes::from_static(body.as_bytes()) }
     }
 
-    async fn keep(store: &Store, question: &Question, answer: Answer) {
+    async fn keep(store: &Store, question: &Question, answer: CachedReply) {
         store.keep_answer(question.clone(), answer).await.unwrap();
     }
 
@@ -295,7 +295,7 @@ mod tests {
         assert_eq!(store.answer(&question(Class::Document, 0)).unwrap(), None);
         assert!(store.answer(&question(Class::Document, 1)).unwrap().is_some());
         assert!(store.answer(&question(Class::Decision, 0)).unwrap().is_some());
-        let large = Answer { given_at: 1, body: vec![0; len + 1].into() };
+        let large = CachedReply { given_at: 1, body: vec![0; len + 1].into() };
         keep(&store, &question(Class::Document, 9999), large).await;
         assert_eq!(store.answer(&question(Class::Document, 9999)).unwrap(), None, "too large to be kept");
     }

@@ -13,7 +13,7 @@ use tombolo_proto::ids::{SubscriptionId, Uid};
 use tombolo_proto::limits;
 use tombolo_proto::object::{ObjectKey, ObjectVersion, SharedObject};
 
-use super::answers::{self, Answer, Question};
+use super::answers::{self, CachedReply, Question};
 use super::error::{WriteError, storage};
 use super::gone::Gone;
 use super::lazy::Lazy;
@@ -22,7 +22,7 @@ use super::row::{LogRow, LogVersion, ObjectRow, State, unread_by};
 use super::schema::{self, ANSWERS, HIDDEN, KEPT, LOG, OBJECTS, OUTBOX, SLOTS, SUBSCRIPTIONS, StateRow};
 use super::seal::Sealer;
 use super::shared::Shared;
-use super::view::{Left, SubscriptionRows, Tally, View};
+use super::view::{CommittedView, Left, ObjectCounts, SubscriptionRows};
 use super::{Delivery, LogBounds, Refused, is_pod, keys, splice, view};
 
 mod kept;
@@ -76,7 +76,7 @@ pub(super) struct Batch<'t> {
     state: StateRow,
     /// The rows of `subscriptions`. Reading them again would cost every commit more than its object does.
     subscription_rows: Arc<SubscriptionRows>,
-    tally: Tally,
+    tally: ObjectCounts,
     pub(super) sealer: &'t Sealer,
     bounds: LogBounds,
     gone: &'t Mutex<Gone>,
@@ -92,7 +92,7 @@ impl<'t> Batch<'t> {
     pub(super) fn open(
         txn: &'t WriteTransaction,
         shared: &'t Shared,
-        base: &View,
+        base: &CommittedView,
     ) -> Result<Self, WriteError> {
         let synced = base.subscriptions.iter().filter(|(_, row)| row.synced).map(|(number, _)| *number);
         let read = synced.chain([SubscriptionId::NODE.0]).collect();
@@ -373,7 +373,7 @@ impl<'t> Batch<'t> {
     }
 
     /// Keeps answers of the cloud.
-    pub(super) fn keep_answers(&mut self, answers: &[(Question, Answer)]) -> Result<(), WriteError> {
+    pub(super) fn keep_answers(&mut self, answers: &[(Question, CachedReply)]) -> Result<(), WriteError> {
         answers::put(self.answers.open()?, self.sealer, answers)
     }
 

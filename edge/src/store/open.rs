@@ -16,8 +16,8 @@ use super::salvage::Salvage;
 use super::schema::{self, SCHEMA, Unusable};
 use super::seal::Sealer;
 use super::shared::{Shared, guarded, open_database};
-use super::view::View;
-use super::writer::{QUEUE_MAX, Writer};
+use super::view::CommittedView;
+use super::writer::{DatabaseWriter, QUEUE_MAX};
 use super::{LogBounds, Store, fresh_id};
 use tombolo_runtime::files;
 
@@ -121,7 +121,7 @@ pub(super) fn on_medium(
         Shared::new(medium, sealer, bounds, lock, view).map_err(|e| OpenError::Storage(e.to_string()))?;
     let shared = Arc::new(shared);
     let (jobs, queue) = mpsc::channel(QUEUE_MAX);
-    let writer = Writer { db: Some(db), shared: Arc::clone(&shared), jobs: queue };
+    let writer = DatabaseWriter { db: Some(db), shared: Arc::clone(&shared), jobs: queue };
     std::thread::Builder::new()
         .name("store-writer".to_owned())
         .spawn(move || writer.run())
@@ -148,7 +148,11 @@ fn replaced(medium: &dyn Medium, sealer: &Sealer, first: Revision) -> Result<(St
 
 /// Opens and checks the content. Apparent damage does not count if the disk reported an error meanwhile, since the
 /// database may then fail in any way.
-fn usable(medium: &dyn Medium, sealer: &Arc<Sealer>, first: Revision) -> Result<(Database, View), Unusable> {
+fn usable(
+    medium: &dyn Medium,
+    sealer: &Arc<Sealer>,
+    first: Revision,
+) -> Result<(Database, CommittedView), Unusable> {
     // Clear earlier errors.
     drop(medium.trouble());
     match checked(medium, sealer, first) {
@@ -161,7 +165,11 @@ fn usable(medium: &dyn Medium, sealer: &Arc<Sealer>, first: Revision) -> Result<
 }
 
 /// Reads every page and every row once, so that damage is found now and not in the middle of an answer.
-fn checked(medium: &dyn Medium, sealer: &Arc<Sealer>, first: Revision) -> Result<(Database, View), Unusable> {
+fn checked(
+    medium: &dyn Medium,
+    sealer: &Arc<Sealer>,
+    first: Revision,
+) -> Result<(Database, CommittedView), Unusable> {
     let mut db = open_database(medium).map_err(unusable)?;
     match guarded(|| db.check_integrity()) {
         Ok(true) => {}
@@ -171,7 +179,7 @@ fn checked(medium: &dyn Medium, sealer: &Arc<Sealer>, first: Revision) -> Result
     }
     schema::prepare(&db, sealer, (fresh_id(), first))?;
     let read = || {
-        let view = View::read(&db, Arc::clone(sealer))?;
+        let view = CommittedView::read(&db, Arc::clone(sealer))?;
         view.verify()?;
         Ok(view)
     };

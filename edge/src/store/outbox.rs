@@ -111,7 +111,7 @@ pub struct Waiting {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Row {
+struct ReportRow {
     kind: ReportKind,
     /// Key bytes, hexadecimal.
     key: String,
@@ -130,12 +130,12 @@ pub(super) fn slot(kind: ReportKind, key: &ObjectKey) -> Option<Vec<u8>> {
 pub(super) fn encode(report: &Report) -> Option<Vec<u8>> {
     let key = hex::encode(keys::encode(&report.key)?);
     let (call, base) = (report.call.clone(), report.base.clone());
-    serde_json::to_vec(&Row { kind: report.kind, key, call, base }).ok()
+    serde_json::to_vec(&ReportRow { kind: report.kind, key, call, base }).ok()
 }
 
 pub(super) fn decode(number: u64, row: &[u8]) -> Result<Waiting, ReadError> {
     let read = || -> Option<Waiting> {
-        let row: Row = serde_json::from_slice(row).ok()?;
+        let row: ReportRow = serde_json::from_slice(row).ok()?;
         let key = keys::decode(&hex::decode(row.key).ok()?)?;
         Some(Waiting { number, kind: row.kind, key, call: row.call, base: row.base })
     };

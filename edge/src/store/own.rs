@@ -14,7 +14,7 @@ use super::{Store, WriteError, writer};
 
 /// A new version of an object that a client of this node writes.
 #[derive(Debug, Clone)]
-pub struct OwnWrite {
+pub struct OfflineWrite {
     /// The object.
     pub key: ObjectKey,
     /// The local revision that it replaces; `None` means that the object must not exist.
@@ -28,7 +28,7 @@ pub struct OwnWrite {
     pub report: Option<(Report, Option<u64>)>,
 }
 
-/// The result of an [`OwnWrite`].
+/// The result of an [`OfflineWrite`].
 #[derive(Debug, Clone, PartialEq)]
 pub enum Accepted {
     /// It is on disk and visible.
@@ -48,7 +48,7 @@ impl Store {
     ///
     /// # Errors
     /// [`WriteError::Rejected`] when too many reports wait; other errors when it could not be written.
-    pub async fn accept(&self, write: OwnWrite) -> Result<Accepted, WriteError> {
+    pub async fn accept(&self, write: OfflineWrite) -> Result<Accepted, WriteError> {
         match self.run(writer::Command::Accept(Box::new(write))).await? {
             writer::Done::Accepted(accepted) => Ok(accepted),
             _ => Err(WriteError::Closed),

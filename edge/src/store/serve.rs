@@ -9,13 +9,13 @@ use tombolo_proto::object::{ObjectKey, Resource};
 use tombolo_proto::references;
 
 use super::error::ReadError;
-use super::view::{Found, View};
+use super::view::{CommittedView, Found};
 use super::{Store, is_core, is_pod, is_pushed};
 
 impl Store {
     pub(super) fn reading<T>(
         &self,
-        read: impl FnOnce(&View) -> Result<T, ReadError>,
+        read: impl FnOnce(&CommittedView) -> Result<T, ReadError>,
     ) -> Result<T, StoreError> {
         self.read(read).map_err(|error| StoreError::Unavailable { reason: error.to_string() })
     }
@@ -66,7 +66,7 @@ impl ServedStore for Store {
 }
 
 /// Whether the pushed set can answer for a resource: an error is better than a wrong empty list.
-pub(super) fn known(view: &View, resource: &Resource) -> Result<(), StoreError> {
+pub(super) fn known(view: &CommittedView, resource: &Resource) -> Result<(), StoreError> {
     if !is_pushed(resource) {
         let what = if is_core(resource) { &*resource.name } else { &resource.to_string() };
         return Err(not_synced(format!("{what} are not synced to this node")));

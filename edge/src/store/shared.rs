@@ -24,7 +24,7 @@ use super::medium::Medium;
 use super::open::builder;
 use super::row::{LogRow, LogVersion};
 use super::seal::Sealer;
-use super::view::View;
+use super::view::CommittedView;
 
 /// Bounds of the changes kept in memory for watchers. A watcher that falls behind must list again. Objects are on disk,
 /// so every body in the history is a copy.
@@ -56,7 +56,7 @@ pub(super) struct Shared {
 /// The current state and histories. They change together, so that a client never reads a state older than an event that
 /// it has seen.
 struct Current {
-    view: Option<Arc<View>>,
+    view: Option<Arc<CommittedView>>,
     logs: HashMap<(SubscriptionId, Resource), Arc<Log>>,
     histories: Arc<Histories>,
     floor: Revision,
@@ -68,7 +68,7 @@ impl Shared {
         sealer: Arc<Sealer>,
         bounds: LogBounds,
         lock: Option<File>,
-        view: View,
+        view: CommittedView,
     ) -> Result<Self, ReadError> {
         let floor = Revision(view.state.floor);
         let mut current =
@@ -113,7 +113,7 @@ impl Shared {
     }
 
     /// The newest state; `None` if the store is closed.
-    pub(super) fn view(&self) -> Option<Arc<View>> {
+    pub(super) fn view(&self) -> Option<Arc<CommittedView>> {
         self.current.read().view.clone()
     }
 
@@ -144,7 +144,7 @@ impl Shared {
     }
 
     /// Publishes a new state and its changes to readers and watchers.
-    pub(super) fn publish(&self, view: View, published: Published) {
+    pub(super) fn publish(&self, view: CommittedView, published: Published) {
         let mut compressor = self.compressor.lock();
         let mut current = self.current.write();
         current.view = Some(Arc::new(view));
@@ -161,7 +161,7 @@ impl Shared {
     }
 
     /// The changes between the state that readers see and one that was read from the file.
-    pub(super) fn untold(&self, view: &View) -> Result<Published, ReadError> {
+    pub(super) fn untold(&self, view: &CommittedView) -> Result<Published, ReadError> {
         let current = self.current.read();
         let told = current.view.as_ref().map_or(view.revision(), |view| view.revision());
         let mut changes: Vec<_> = view.log()?.into_iter().map(published).collect();

@@ -13,7 +13,7 @@ use tombolo_proto::inventory::content_hash;
 use tombolo_proto::object::ContentHash;
 
 /// Members by name. If a name is repeated, the last member counts, as in Kubernetes.
-type Members<'a> = BTreeMap<Cow<'a, str>, Cow<'a, RawValue>>;
+type JsonMembers<'a> = BTreeMap<Cow<'a, str>, Cow<'a, RawValue>>;
 
 /// The fields of an object's metadata that the store needs.
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
@@ -59,7 +59,7 @@ pub(crate) fn facts(body: &[u8]) -> Result<Facts, String> {
 /// The text with this `metadata.resourceVersion` and without `metadata.managedFields`.
 pub(crate) fn stamp(body: &[u8], revision: u64) -> Result<Bytes, String> {
     let old = metadata(body)?;
-    let mut members: Members<'_> =
+    let mut members: JsonMembers<'_> =
         serde_json::from_str(old.get()).map_err(|error| format!("its metadata is not an object: {error}"))?;
     members.remove("managedFields");
     let version = to_raw_value(&revision.to_string()).map_err(|error| error.to_string())?;

@@ -13,7 +13,7 @@ use tombolo_proto::ids::{Epoch, SubscriptionId};
 use tombolo_proto::object::{InventoryEntry, ObjectKey, Resource};
 
 use super::error::ReadError;
-use super::view::{Found, View};
+use super::view::{CommittedView, Found};
 use super::{Store, WriteError, serve, writer};
 
 /// The objects that a subscription follows.
@@ -67,7 +67,7 @@ pub struct Kept {
 
 /// The part of the request that opens a subscription that describes the local copy.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Held {
+pub struct LocalInventory {
     /// The history that the whole copy belongs to; `None` during the change to another history.
     pub epoch: Option<Epoch>,
     /// The copy.
@@ -125,11 +125,11 @@ impl Store {
     ///
     /// # Errors
     /// [`ReadError`] when the file cannot be read.
-    pub fn held(&self, subscription: SubscriptionId) -> Result<Held, ReadError> {
+    pub fn held(&self, subscription: SubscriptionId) -> Result<LocalInventory, ReadError> {
         self.read(|view| {
             let row = view.subscriptions.get(&subscription.0);
             let epoch = row.and_then(|row| row.epoch.as_ref()?.epoch());
-            Ok(Held { epoch, inventory: view.inventory(subscription)? })
+            Ok(LocalInventory { epoch, inventory: view.inventory(subscription)? })
         })
     }
 
@@ -162,7 +162,7 @@ pub struct Subscribed {
 }
 
 impl Subscribed {
-    fn known(&self, view: &View, resource: &Resource) -> Result<(), StoreError> {
+    fn known(&self, view: &CommittedView, resource: &Resource) -> Result<(), StoreError> {
         if self.subscription == SubscriptionId::NODE {
             return serve::known(view, resource);
         }

@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 use tombolo_apicore::history::ChangeKind;
 use tombolo_apicore::store::{Store as _, StoreError, Stored};
 use tombolo_proto::ids::Uid;
-use tombolo_proto::object::{ContentHash, Held, ObjectVersion, SharedObject};
+use tombolo_proto::object::{ContentHash, HeldState, ObjectVersion, SharedObject};
 
 use super::*;
 
@@ -208,7 +208,7 @@ async fn versions_do_not_go_back_within_an_epoch() {
     let now = store.get(&map).unwrap().unwrap();
     assert_eq!(value(&now)["data"]["at"], "5");
     let inventory = store.inventory(SubscriptionId::NODE).unwrap();
-    let Held::Present(version) = &inventory[0].held else { panic!("{inventory:?}") };
+    let HeldState::Present(version) = &inventory[0].held else { panic!("{inventory:?}") };
     assert_eq!(version.revision, CloudRevision(5));
     // A cluster that was restored to an earlier time has an earlier incarnation.
     store.welcome(welcome(3)).await.unwrap();
@@ -231,7 +231,7 @@ async fn adopting_keeps_the_content() {
     let before = store.get(&map).unwrap();
     apply(&store, &[adopt(&version)]).await;
     assert_eq!(store.get(&map).unwrap(), before, "clients see no change");
-    assert_eq!(store.inventory(SubscriptionId::NODE).unwrap()[0].held, Held::Present(version.clone()));
+    assert_eq!(store.inventory(SubscriptionId::NODE).unwrap()[0].held, HeldState::Present(version.clone()));
     let (half, _) = version.hash.halves();
     for hash in [ContentHash(1), ContentHash::of_halves(half, 1)] {
         let outcomes = store.apply(vec![adopt(&ObjectVersion { hash, ..version.clone() })]).await.unwrap();
@@ -254,7 +254,7 @@ async fn an_older_cloud_says_half_a_hash_and_means_the_whole() {
     let told = ObjectVersion { hash: told, ..version.clone() };
     let change = Change::Adopt { key: map.clone(), version: told };
     apply(&store, &[Delivery { subscription: SubscriptionId::NODE, change }]).await;
-    assert_eq!(store.inventory(SubscriptionId::NODE).unwrap()[0].held, Held::Present(version));
+    assert_eq!(store.inventory(SubscriptionId::NODE).unwrap()[0].held, HeldState::Present(version));
 }
 
 #[tokio::test]

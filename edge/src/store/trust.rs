@@ -85,7 +85,7 @@ mod tests {
     use tombolo_apicore::store::Store as _;
     use tombolo_proto::frame::Change;
     use tombolo_proto::ids::{CloudRevision, SubscriptionId, Uid};
-    use tombolo_proto::object::{ContentHash, Held, ObjectVersion, SharedObject};
+    use tombolo_proto::object::{ContentHash, HeldState, ObjectVersion, SharedObject};
 
     use super::super::tests::{body, key, open, synced};
     use super::super::{Delivery, FaultyDisk};
@@ -121,8 +121,8 @@ mod tests {
         assert_eq!(shown(&store, "other"), "x");
         let held = store.inventory(SubscriptionId::NODE).unwrap();
         let hashes = held.iter().map(|entry| match &entry.held {
-            Held::Present(version) => version.hash,
-            Held::Absent | Held::Unreadable => ContentHash(0),
+            HeldState::Present(version) => version.hash,
+            HeldState::Absent | HeldState::Unreadable => ContentHash(0),
         });
         assert!(
             hashes.into_iter().all(|hash| hash == ContentHash(7)),

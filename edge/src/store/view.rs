@@ -7,9 +7,9 @@ use bytes::Bytes;
 use redb::{Database, ReadTransaction, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableError};
 use tombolo_apicore::store::{Revision, Snapshot, Stored};
 use tombolo_proto::ids::{CloudRevision, SubscriptionId};
-use tombolo_proto::object::{Held, InventoryEntry, ObjectKey, Resource};
+use tombolo_proto::object::{HeldState, InventoryEntry, ObjectKey, Resource};
 
-use super::answers::{self, Answer, Question};
+use super::answers::{self, CachedReply, Question};
 use super::error::{ReadError, reading};
 use super::outbox::{self, ReportKind, Waiting};
 use super::row::{LogRow, ObjectRow, State};
@@ -21,13 +21,13 @@ use super::subscription::Selection;
 use super::{is_secret, keys};
 
 /// One committed state. Readers share it until the next commit.
-pub(super) struct View {
+pub(super) struct CommittedView {
     txn: ReadTransaction,
     sealer: Arc<Sealer>,
     pub(super) state: StateRow,
     pub(super) subscriptions: Arc<SubscriptionRows>,
     /// Number of objects in each state.
-    pub(super) tally: Tally,
+    pub(super) tally: ObjectCounts,
 }
 
 /// All subscriptions by number.
@@ -37,18 +37,18 @@ pub(super) type SubscriptionRows = BTreeMap<u32, SubscriptionRow>;
 pub(super) struct Left {
     pub(super) state: StateRow,
     pub(super) subscriptions: Arc<SubscriptionRows>,
-    pub(super) tally: Tally,
+    pub(super) tally: ObjectCounts,
 }
 
 /// Number of objects in each state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Tally {
+pub(super) struct ObjectCounts {
     pub(super) visible: u64,
     pub(super) hidden: u64,
     pub(super) absent: u64,
 }
 
-impl Tally {
+impl ObjectCounts {
     pub(super) fn add(&mut self, state: State) {
         *self.of(state) += 1;
     }
@@ -82,14 +82,14 @@ pub(super) enum Found {
     Unknown,
 }
 
-impl View {
+impl CommittedView {
     /// The newest committed state, read from the file. Scans every row.
     pub(super) fn read(db: &Database, sealer: Arc<Sealer>) -> Result<Self, ReadError> {
         let txn = db.begin_read().map_err(reading)?;
         let state = schema::read_state(&txn.open_table(META).map_err(reading)?)?;
         let subscriptions =
             Arc::new(schema::read_subscriptions(&txn.open_table(SUBSCRIPTIONS).map_err(reading)?)?);
-        let mut tally = Tally::default();
+        let mut tally = ObjectCounts::default();
         for entry in txn.open_table(OBJECTS).map_err(reading)?.iter().map_err(reading)? {
             tally.add(ObjectRow::head(entry.map_err(reading)?.1.value())?.0.state);
         }
@@ -173,9 +173,9 @@ impl View {
         self.each_in(subscription, |key, row, _| {
             let key = keys::decode(key).ok_or(ReadError::Damaged("key"))?;
             let held = match row.state {
-                _ if !row.subscriptions.contains(&subscription.0) => Held::Unreadable,
-                State::Absent => Held::Absent,
-                State::Visible | State::Hidden => Held::Present(row.version),
+                _ if !row.subscriptions.contains(&subscription.0) => HeldState::Unreadable,
+                State::Absent => HeldState::Absent,
+                State::Visible | State::Hidden => HeldState::Present(row.version),
             };
             entries.push(InventoryEntry { key, held });
             Ok(())
@@ -244,7 +244,7 @@ impl View {
     }
 
     /// The answer to a question.
-    pub(super) fn answer(&self, question: &Question) -> Result<Option<Answer>, ReadError> {
+    pub(super) fn answer(&self, question: &Question) -> Result<Option<CachedReply>, ReadError> {
         match self.txn.open_table(ANSWERS) {
             Ok(rows) => answers::read(&rows, &self.sealer, question),
             // The first write creates the table.

@@ -10,14 +10,14 @@ use tombolo_proto::ids::{CloudRevision, Epoch, SubscriptionId};
 use tombolo_proto::object::ObjectKey;
 use tracing::{error, warn};
 
-use super::answers::{Answer, Question};
+use super::answers::{CachedReply, Question};
 use super::batch::{Batch, Published};
 use super::error::{ReadError, WriteError, reading, storage};
 use super::outbox::Report;
-use super::own::{Accepted, OwnWrite};
+use super::own::{Accepted, OfflineWrite};
 use super::shared::Shared;
 use super::subscription::Selection;
-use super::view::{Left, View};
+use super::view::{CommittedView, Left};
 use super::{Delivery, Learned, Refused, Welcome};
 
 /// Maximum number of commands queued for the writer; further senders wait.
@@ -45,11 +45,11 @@ pub(super) enum Command {
     OpenSubscription(Selection),
     ClearSubscription(SubscriptionId),
     DropSubscription(SubscriptionId),
-    KeepAnswers(Vec<(Question, Answer)>),
+    KeepAnswers(Vec<(Question, CachedReply)>),
     TrustLocally(Option<String>),
     KeepAbsent(ObjectKey),
     Forget(ObjectKey),
-    Accept(Box<OwnWrite>),
+    Accept(Box<OfflineWrite>),
     /// Opens the file again after a reader found that the disk failed.
     Reopen,
     Close,
@@ -73,13 +73,13 @@ pub(super) struct Job {
 }
 
 /// Owner of the database.
-pub(super) struct Writer {
+pub(super) struct DatabaseWriter {
     pub(super) db: Option<Database>,
     pub(super) shared: Arc<Shared>,
     pub(super) jobs: mpsc::Receiver<Job>,
 }
 
-impl Writer {
+impl DatabaseWriter {
     /// Runs until the store is closed, dropped or failed. A panic makes the whole store fail, not only its thread.
     /// Otherwise the agent would continue without writing anything.
     pub(super) fn run(mut self) {
@@ -171,7 +171,7 @@ impl Writer {
 
     fn publish(&mut self, published: Published, left: Left) {
         let Some(db) = &self.db else { return };
-        match View::after(db, Arc::clone(&self.shared.sealer), left) {
+        match CommittedView::after(db, Arc::clone(&self.shared.sealer), left) {
             Ok(view) => self.shared.publish(view, published),
             Err(error) => {
                 warn!(%error, "the store could not read what it has committed");
@@ -185,7 +185,7 @@ impl Writer {
         self.db = None;
         drop(self.shared.medium.trouble());
         let opened = self.shared.open_database().map_err(reading).and_then(|db| {
-            let view = View::read(&db, Arc::clone(&self.shared.sealer))?;
+            let view = CommittedView::read(&db, Arc::clone(&self.shared.sealer))?;
             let untold = self.shared.untold(&view)?;
             Ok((db, view, untold))
         });
@@ -209,7 +209,7 @@ impl Writer {
 fn commit(
     db: &Database,
     shared: &Shared,
-    base: &View,
+    base: &CommittedView,
     group: &[Job],
 ) -> Result<(Vec<Done>, Published, Left), WriteError> {
     for job in group {

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use tombolo_proto::ids::SubscriptionId;
 use tombolo_proto::limits::SUBSCRIPTIONS_MAX;
 
-use super::entry::{Duty, Entry, Standing};
+use super::entry::{Duty, SelectionEntry, Standing};
 use super::{Borrower, KEPT_PER_SENDER_MAX};
 use crate::store::Selection;
 
@@ -27,7 +27,7 @@ pub(crate) struct Wanted {
 
 /// Where to find a selection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum SelectionLookup {
     /// In the selection itself or a wider one.
     At(SubscriptionId),
     /// On the board, but about to be forgotten.
@@ -38,7 +38,7 @@ pub(super) enum Place {
 /// All selections, for the session with the cloud and for local clients.
 #[derive(Debug)]
 pub(crate) struct Board {
-    entries: Mutex<BTreeMap<SubscriptionId, Entry>>,
+    entries: Mutex<BTreeMap<SubscriptionId, SelectionEntry>>,
     /// Selections that a part of this agent wants and that are not open yet, and whether a lack of room for them was
     /// logged.
     wishes: Mutex<BTreeMap<Selection, bool>>,
@@ -124,7 +124,7 @@ impl Board {
     /// Records the standing of a selection in this session. Returns whether to warn the operator: for a new refusal of
     /// a selection of the warm set. Refusals of other selections are reported to the clients that request them.
     pub(crate) fn stands(&self, subscription: SubscriptionId, standing: Standing) -> bool {
-        let entry = |entry: &mut Entry| entry.stands(standing, Instant::now()) && entry.warm;
+        let entry = |entry: &mut SelectionEntry| entry.stands(standing, Instant::now()) && entry.warm;
         let news = self.entries.lock().get_mut(&subscription).is_some_and(entry);
         self.tell();
         news
@@ -132,7 +132,7 @@ impl Board {
 
     pub(super) fn add(&self, subscription: SubscriptionId, selection: Selection, warm: bool) {
         let mut entries = self.entries.lock();
-        entries.entry(subscription).or_insert_with(|| Entry::new(selection)).warm |= warm;
+        entries.entry(subscription).or_insert_with(|| SelectionEntry::new(selection)).warm |= warm;
     }
 
     /// Records the request of a client. A selection that several senders request counts in the share of each.
@@ -171,7 +171,7 @@ impl Board {
     }
 
     /// The selection itself, or a wider one that is being followed or is warm.
-    pub(super) fn place(&self, selection: &Selection) -> Place {
+    pub(super) fn place(&self, selection: &Selection) -> SelectionLookup {
         let entries = self.entries.lock();
         let exact = entries.iter().find(|(_, entry)| entry.selection == *selection);
         let leaving = exact.is_some_and(|(_, entry)| entry.duty == Some(Duty::Forget));
@@ -183,17 +183,17 @@ impl Board {
             covering.next()
         };
         match exact.filter(|_| !leaving).or_else(wider) {
-            Some((subscription, _)) => Place::At(*subscription),
-            None if leaving => Place::Leaving,
-            None => Place::Nowhere,
+            Some((subscription, _)) => SelectionLookup::At(*subscription),
+            None if leaving => SelectionLookup::Leaving,
+            None => SelectionLookup::Nowhere,
         }
     }
 
     /// As [`Self::place`], if the selection was found.
     pub(super) fn covering(&self, selection: &Selection) -> Option<SubscriptionId> {
         match self.place(selection) {
-            Place::At(subscription) => Some(subscription),
-            Place::Leaving | Place::Nowhere => None,
+            SelectionLookup::At(subscription) => Some(subscription),
+            SelectionLookup::Leaving | SelectionLookup::Nowhere => None,
         }
     }
 
@@ -359,12 +359,12 @@ impl Board {
 
 /// The selections in the share of a sender.
 fn owned<'a>(
-    entries: &'a BTreeMap<SubscriptionId, Entry>,
+    entries: &'a BTreeMap<SubscriptionId, SelectionEntry>,
     sender: &'a str,
-) -> impl Iterator<Item = &'a Entry> + use<'a> {
+) -> impl Iterator<Item = &'a SelectionEntry> + use<'a> {
     entries.values().filter(move |entry| entry.claims.has(sender))
 }
 
-fn has_its_share(entries: &BTreeMap<SubscriptionId, Entry>, sender: &str) -> bool {
+fn has_its_share(entries: &BTreeMap<SubscriptionId, SelectionEntry>, sender: &str) -> bool {
     owned(entries, sender).count() >= KEPT_PER_SENDER_MAX
 }

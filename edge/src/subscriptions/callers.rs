@@ -12,7 +12,7 @@ const CALLERS_MAX: usize = 16;
 #[derive(Debug, Default)]
 pub(super) struct Callers {
     /// In the order of their last requests, newest last.
-    asked: Vec<Caller>,
+    asked: Vec<SelectionCaller>,
     /// Token of the current or last subscription.
     opened: Option<String>,
     /// Token of the subscription that last brought the copy up to date.
@@ -20,13 +20,13 @@ pub(super) struct Callers {
 }
 
 #[derive(Debug)]
-struct Caller {
+struct SelectionCaller {
     token: String,
-    refusal: Option<Refusal>,
+    refusal: Option<CallerRefusal>,
 }
 
 #[derive(Debug)]
-struct Refusal {
+struct CallerRefusal {
     at: Instant,
     code: u16,
     reason: String,
@@ -38,12 +38,12 @@ impl Callers {
         let known = self.asked.iter().position(|caller| caller.token == token);
         let caller = match known {
             Some(index) => self.asked.remove(index),
-            None => Caller { token: token.to_owned(), refusal: None },
+            None => SelectionCaller { token: token.to_owned(), refusal: None },
         };
-        let fresh = |refusal: &Refusal| now.duration_since(refusal.at) < REFUSAL_BELIEVED;
-        self.asked.push(Caller { refusal: caller.refusal.filter(fresh), ..caller });
+        let fresh = |refusal: &CallerRefusal| now.duration_since(refusal.at) < REFUSAL_BELIEVED;
+        self.asked.push(SelectionCaller { refusal: caller.refusal.filter(fresh), ..caller });
         if self.asked.len() > CALLERS_MAX {
-            let used = |caller: &Caller| {
+            let used = |caller: &SelectionCaller| {
                 [&self.opened, &self.holder].iter().any(|used| used.as_ref() == Some(&caller.token))
             };
             let oldest = self.asked.iter().position(|caller| !used(caller)).unwrap_or_default();
@@ -54,7 +54,7 @@ impl Callers {
     /// The token to follow the selection with: the one that is known to have the right, or else the newest.
     pub(super) fn name(&self) -> Option<&str> {
         let mut able = self.asked.iter().rev().filter(|caller| caller.refusal.is_none());
-        let holds = |caller: &&Caller| self.holder.as_ref() == Some(&caller.token);
+        let holds = |caller: &&SelectionCaller| self.holder.as_ref() == Some(&caller.token);
         let caller = able.clone().find(holds).or_else(|| able.next());
         caller.map(|caller| caller.token.as_str())
     }
@@ -74,7 +74,7 @@ impl Callers {
     pub(super) fn refuse(&mut self, code: u16, reason: &str, now: Instant) -> bool {
         let Some(opened) = self.opened.take() else { return false };
         if let Some(caller) = self.asked.iter_mut().find(|caller| caller.token == opened) {
-            caller.refusal = Some(Refusal { at: now, code, reason: reason.to_owned() });
+            caller.refusal = Some(CallerRefusal { at: now, code, reason: reason.to_owned() });
         }
         let held = self.holder.as_ref() == Some(&opened);
         if held {

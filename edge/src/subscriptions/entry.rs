@@ -42,7 +42,7 @@ pub(super) enum Duty {
 
 /// One selection on the board.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct SelectionEntry {
     pub(super) selection: Selection,
     /// Always followed, never forgotten.
     pub(super) warm: bool,
@@ -59,7 +59,7 @@ pub(super) struct Entry {
     pub(super) duty: Option<Duty>,
 }
 
-impl Entry {
+impl SelectionEntry {
     /// A selection without any request yet.
     pub(super) fn new(selection: Selection) -> Self {
         Self {

@@ -11,9 +11,12 @@ use tombolo_proto::documents::WARM_SET;
 use tombolo_proto::frame::Change;
 use tombolo_proto::ids::{CloudRevision, Epoch, Uid};
 use tombolo_proto::object::{ContentHash, ObjectKey, ObjectVersion, Resource, SharedObject};
+use tombolo_testkit::wait_until;
 
 use super::*;
 use crate::store::{Delivery, FaultyDisk, LogBounds, Sealer};
+
+const DEADLINE: Duration = Duration::from_secs(20);
 
 fn maps() -> Resource {
     Resource::new("", "v1", "configmaps")
@@ -22,17 +25,6 @@ fn maps() -> Resource {
 /// A selection that callers follow in their own names.
 fn borrowed() -> Selection {
     Selection { namespace: "default".to_owned(), borrowed: true, ..Selection::all(maps()) }
-}
-
-async fn wait_for(what: &str, condition: impl AsyncFn() -> bool) {
-    let holds = async {
-        while !condition().await {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(20), holds)
-        .await
-        .unwrap_or_else(|_| panic!("waited for {what}"));
 }
 
 /// Selections over a store, with a session that does what the test says.
@@ -69,8 +61,10 @@ impl Edge {
     }
 
     async fn subscribed(&self, subscription: SubscriptionId, token: &str) {
-        wait_for("a subscription", async || self.subscribe(subscription).is_some_and(|name| name == token))
-            .await;
+        wait_until("a subscription", DEADLINE, async || {
+            self.subscribe(subscription).is_some_and(|name| name == token)
+        })
+        .await;
     }
 
     /// The cloud delivers the first list, of one object.
@@ -240,7 +234,7 @@ async fn what_is_forgotten_is_followed_by_nobody_and_comes_again() {
     let asking = edge.ask("some");
     let giving_up = async {
         // Pending deliveries of the session would be written to the next selection with the same number.
-        wait_for("a turn of the keeper", async || edge.board.wishes().is_empty()).await;
+        wait_until("a turn of the keeper", DEADLINE, async || edge.board.wishes().is_empty()).await;
         assert!(edge.store.subscriptions().unwrap().iter().any(|kept| kept.subscription == subscription));
         assert!(!edge.board.wanted().contains(&subscription));
         edge.board.stands(subscription, Standing::Idle);
@@ -277,7 +271,7 @@ async fn what_a_part_of_the_agent_wishes_for_comes_once_there_is_room() {
     let keeper = edge.keep();
     drop(watches.pop());
     edge.board.session(false);
-    wait_for("a place", async || edge.board.covering(&wish).is_some()).await;
+    wait_until("a place", DEADLINE, async || edge.board.covering(&wish).is_some()).await;
     assert!(edge.board.wishes().is_empty() && edge.board.count() <= KEPT_MAX);
     keeper.abort();
 }

@@ -40,7 +40,7 @@ const REFUSED_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// The consequence of an answer for a report.
 #[derive(Debug, PartialEq, Eq)]
-enum Verdict {
+enum ReportOutcome {
     /// Done, or obsolete.
     Settled,
     /// Permanently refused.
@@ -54,7 +54,7 @@ enum Verdict {
 }
 
 /// A report that failed.
-struct Failure {
+struct FailedReport {
     backoff: Backoff,
     /// Earliest time of the next attempt.
     due: Instant,
@@ -64,7 +64,7 @@ struct Failure {
 
 /// Failed reports, by number.
 #[derive(Default)]
-struct Failures(HashMap<u64, Failure>);
+struct Failures(HashMap<u64, FailedReport>);
 
 pub(super) async fn run(upstream: Arc<Upstream>) {
     let mut rng = StdRng::seed_from_u64(upstream.seed);
@@ -137,11 +137,11 @@ async fn conclude(
     }
     let verdict = match &answer {
         Ok(reply) => verdict(&report.call.method, reply.code),
-        Err(_) => Verdict::Again,
+        Err(_) => ReportOutcome::Again,
     };
     let verdict = match verdict {
-        Verdict::Overtaken => overtaken(upstream, &report).await,
-        Verdict::Refused if failures.is_given_up(report.number) => Verdict::Dropped,
+        ReportOutcome::Overtaken => overtaken(upstream, &report).await,
+        ReportOutcome::Refused if failures.is_given_up(report.number) => ReportOutcome::Dropped,
         other => other,
     };
     let text = match &answer {
@@ -150,16 +150,16 @@ async fn conclude(
     };
     let text: String = text.chars().take(300).collect();
     match verdict {
-        Verdict::Again | Verdict::Refused | Verdict::Overtaken => {
+        ReportOutcome::Again | ReportOutcome::Refused | ReportOutcome::Overtaken => {
             debug!(key = %report.key, answer = %text, "a report will be sent again later");
-            failures.failed(report.number, verdict == Verdict::Refused, rng);
+            failures.failed(report.number, verdict == ReportOutcome::Refused, rng);
             return;
         }
-        Verdict::Dropped => {
+        ReportOutcome::Dropped => {
             warn!(key = %report.key, answer = %text, "the cloud permanently refuses a report; it is dropped");
             upstream.metrics.reports_dropped.inc();
         }
-        Verdict::Settled => {
+        ReportOutcome::Settled => {
             upstream.metrics.reports_settled.inc();
         }
     }
@@ -175,33 +175,33 @@ async fn conclude(
 /// The verdict on a change that conflicted with another one. The report has the changes made here without a
 /// resourceVersion, so sending it again applies them to the newest version. It is obsolete only if the object was
 /// deleted or recreated.
-async fn overtaken(upstream: &Upstream, report: &Waiting) -> Verdict {
+async fn overtaken(upstream: &Upstream, report: &Waiting) -> ReportOutcome {
     let meant = serde_json::from_str::<Value>(&report.call.body).unwrap_or_default();
     let call = ApiRequest::new("GET", paths::object(&report.key));
-    let Ok(reply) = upstream.hub.api(call, CALL_TIMEOUT, None).await else { return Verdict::Again };
+    let Ok(reply) = upstream.hub.api(call, CALL_TIMEOUT, None).await else { return ReportOutcome::Again };
     match reply.code {
-        404 | 410 => Verdict::Settled,
+        404 | 410 => ReportOutcome::Settled,
         200..=299 => {
             let found = serde_json::from_slice::<Value>(&reply.body).unwrap_or_default();
             let (meant, found) = (&meant["metadata"]["uid"], &found["metadata"]["uid"]);
             let another = meant.is_string() && found.is_string() && meant != found;
-            if another { Verdict::Settled } else { Verdict::Refused }
+            if another { ReportOutcome::Settled } else { ReportOutcome::Refused }
         }
-        401 | 408 | 429 | 500..=599 => Verdict::Again,
-        _ => Verdict::Refused,
+        401 | 408 | 429 | 500..=599 => ReportOutcome::Again,
+        _ => ReportOutcome::Refused,
     }
 }
 
-fn verdict(method: &str, code: u16) -> Verdict {
+fn verdict(method: &str, code: u16) -> ReportOutcome {
     match code {
         // The parent of the object does not exist.
-        404 if method == "POST" => Verdict::Dropped,
-        409 if method == "PATCH" || method == "PUT" => Verdict::Overtaken,
+        404 if method == "POST" => ReportOutcome::Dropped,
+        409 if method == "PATCH" || method == "PUT" => ReportOutcome::Overtaken,
         // Deleted, recreated with another UID, or created already.
-        200..=299 | 404 | 409 | 410 => Verdict::Settled,
-        403 => Verdict::Refused,
-        401 | 408 | 429 | 500..=599 => Verdict::Again,
-        _ => Verdict::Dropped,
+        200..=299 | 404 | 409 | 410 => ReportOutcome::Settled,
+        403 => ReportOutcome::Refused,
+        401 | 408 | 429 | 500..=599 => ReportOutcome::Again,
+        _ => ReportOutcome::Dropped,
     }
 }
 
@@ -218,7 +218,7 @@ impl Failures {
 
     fn failed(&mut self, number: u64, refused: bool, rng: &mut StdRng) {
         let now = Instant::now();
-        let failure = self.0.entry(number).or_insert_with(|| Failure {
+        let failure = self.0.entry(number).or_insert_with(|| FailedReport {
             backoff: Backoff::new(if refused { REFUSED_RETRY } else { RETRY }),
             due: now,
             refused_since: None,
@@ -246,19 +246,19 @@ mod tests {
 
     #[test]
     fn answers_settle_drop_or_repeat() {
-        assert_eq!(verdict("POST", 404), Verdict::Dropped);
-        assert_eq!(verdict("POST", 409), Verdict::Settled);
-        assert_eq!(verdict("DELETE", 409), Verdict::Settled);
+        assert_eq!(verdict("POST", 404), ReportOutcome::Dropped);
+        assert_eq!(verdict("POST", 409), ReportOutcome::Settled);
+        assert_eq!(verdict("DELETE", 409), ReportOutcome::Settled);
         for (code, expected) in [
-            (200, Verdict::Settled),
-            (201, Verdict::Settled),
-            (404, Verdict::Settled),
-            (409, Verdict::Overtaken),
-            (403, Verdict::Refused),
-            (422, Verdict::Dropped),
-            (400, Verdict::Dropped),
-            (429, Verdict::Again),
-            (503, Verdict::Again),
+            (200, ReportOutcome::Settled),
+            (201, ReportOutcome::Settled),
+            (404, ReportOutcome::Settled),
+            (409, ReportOutcome::Overtaken),
+            (403, ReportOutcome::Refused),
+            (422, ReportOutcome::Dropped),
+            (400, ReportOutcome::Dropped),
+            (429, ReportOutcome::Again),
+            (503, ReportOutcome::Again),
         ] {
             assert_eq!(verdict("PATCH", code), expected, "{code}");
         }

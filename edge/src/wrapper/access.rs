@@ -5,7 +5,7 @@ use tombolo_apicore::auth::{Attributes, Authorizer, Decision, Observation, Obser
 use tombolo_proto::object::Resource;
 use tracing::debug;
 
-use super::part::Part;
+use super::part::ProjectedKind;
 
 /// Every client of the wrapper may read what it shows, and report events.
 pub(super) struct WrapperAuthorizer;
@@ -28,7 +28,7 @@ fn decide(attributes: &Attributes) -> Decision {
         return if reads { Decision::Allow } else { refused() };
     }
     let resource = Resource::new(&attributes.group, &attributes.version, &attributes.resource);
-    let allowed = match Part::of(&resource) {
+    let allowed = match ProjectedKind::of(&resource) {
         Some(_) => reads,
         None => is_events(&resource) && matches!(verb, "create" | "patch"),
     };

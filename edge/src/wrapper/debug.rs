@@ -12,7 +12,7 @@ use tombolo_apicore::status::ApiError;
 use tombolo_apicore::store::Store;
 use tombolo_grid::{Node, Reach, pod_addresses};
 
-use super::part::Part;
+use super::part::ProjectedKind;
 use super::view::View;
 
 #[cfg(feature = "profile")]
@@ -68,9 +68,10 @@ impl Debug {
     /// Describes what the wrapper shows, and why.
     fn dump(&self) -> Value {
         let served = self.view.served();
-        let items =
-            |part: Part| served.list(&part.resource(), None).map(|list| list.items).unwrap_or_default();
-        let parts: Map<String, Value> = Part::ALL
+        let items = |part: ProjectedKind| {
+            served.list(&part.resource(), None).map(|list| list.items).unwrap_or_default()
+        };
+        let parts: Map<String, Value> = ProjectedKind::ALL
             .into_iter()
             .map(|part| {
                 let stands = match self.view.trouble(part) {
@@ -83,9 +84,9 @@ impl Debug {
                 (part.names().2.to_owned(), about)
             })
             .collect();
-        let own = items(Part::Nodes).into_iter().find(|node| node.key.name() == self.node);
+        let own = items(ProjectedKind::Nodes).into_iter().find(|node| node.key.name() == self.node);
         let labels = own.and_then(|node| Node::of(&node.body()).ok()).map(|node| node.labels);
-        let closed: Map<String, Value> = items(Part::Services)
+        let closed: Map<String, Value> = items(ProjectedKind::Services)
             .iter()
             .filter_map(|service| {
                 let reach = match Reach::of(&service.body()).ok()? {
@@ -96,7 +97,7 @@ impl Debug {
                 Some((format!("{}/{}", service.key.namespace(), service.key.name()), reach))
             })
             .collect();
-        let slices: Map<String, Value> = items(Part::EndpointSlices)
+        let slices: Map<String, Value> = items(ProjectedKind::EndpointSlices)
             .iter()
             .filter_map(|slice| {
                 let pods = pod_addresses(&slice.body()).ok()?;

@@ -15,7 +15,7 @@ use tombolo_runtime::time::sleep_until;
 use tracing::debug;
 
 use super::WrapperParts;
-use super::part::Part;
+use super::part::ProjectedKind;
 use super::project::{Affected, Projector};
 use super::room::Weights;
 use super::view::View;
@@ -32,7 +32,7 @@ const RETRY_MAX: Duration = Duration::from_secs(2);
 const LOOK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Owns the projection: the only task that changes what is shown.
-pub(super) struct Follower {
+pub(super) struct ProjectionFollower {
     source: Arc<dyn Store>,
     /// Of this node.
     address: watch::Receiver<Option<IpAddr>>,
@@ -40,11 +40,11 @@ pub(super) struct Follower {
     pods: watch::Receiver<Arc<OwnPods>>,
     view: View,
     projector: Projector,
-    followed: Vec<Followed>,
+    followed: Vec<FollowedKind>,
 }
 
-struct Followed {
-    part: Part,
+struct FollowedKind {
+    part: ProjectedKind,
     changes: Option<ChangeStream>,
     /// The source is not read again before this time.
     ask_at: Instant,
@@ -55,19 +55,23 @@ struct Followed {
 /// The objects of one part.
 type Objects = Vec<Arc<Stored>>;
 
-impl Followed {
+impl FollowedKind {
     fn put_off(&mut self) {
         self.ask_at = Instant::now() + self.pause;
         self.pause = (self.pause * 2).min(RETRY_MAX);
     }
 }
 
-impl Follower {
+impl ProjectionFollower {
     pub(super) fn new(parts: WrapperParts, view: View, projector: Projector) -> Self {
         let WrapperParts { source, address, pods, .. } = parts;
         let now = Instant::now();
-        let followed =
-            Part::ALL.map(|part| Followed { part, changes: None, ask_at: now, pause: RETRY_FIRST });
+        let followed = ProjectedKind::ALL.map(|part| FollowedKind {
+            part,
+            changes: None,
+            ask_at: now,
+            pause: RETRY_FIRST,
+        });
         Self { source, address, pods, view, projector, followed: followed.into() }
     }
 
@@ -114,7 +118,7 @@ impl Follower {
     }
 
     /// The parts that are wanted but not followed.
-    fn unread(&self) -> impl Iterator<Item = &Followed> {
+    fn unread(&self) -> impl Iterator<Item = &FollowedKind> {
         self.followed
             .iter()
             .filter(|followed| followed.changes.is_none() && self.view.is_wanted(followed.part))
@@ -124,7 +128,8 @@ impl Follower {
     /// shown.
     async fn begin(&mut self) {
         let now = Instant::now();
-        let due: Vec<Part> = self.unread().filter(|one| one.ask_at <= now).map(|one| one.part).collect();
+        let due: Vec<ProjectedKind> =
+            self.unread().filter(|one| one.ask_at <= now).map(|one| one.part).collect();
         if due.is_empty() {
             return;
         }
@@ -145,7 +150,11 @@ impl Follower {
         }
     }
 
-    async fn read(&mut self, part: Part, affected: &mut Affected) -> Result<ChangeStream, StoreError> {
+    async fn read(
+        &mut self,
+        part: ProjectedKind,
+        affected: &mut Affected,
+    ) -> Result<ChangeStream, StoreError> {
         let resource = part.resource();
         let (revision, items) = match self.take_all(part)? {
             (revision, Some(items)) => (revision, items),
@@ -158,7 +167,7 @@ impl Follower {
 
     /// All objects of a part, and their revision. None if they do not fit beside the other parts; they are then never
     /// in memory together.
-    fn take_all(&self, part: Part) -> Result<(Revision, Option<Objects>), StoreError> {
+    fn take_all(&self, part: ProjectedKind) -> Result<(Revision, Option<Objects>), StoreError> {
         let (room, mut weights, mut items) = (self.projector.room_for(part), Weights::default(), Vec::new());
         let revision = self.source.each(&part.resource(), None, &mut |object| {
             if !self.projector.shows(object.key.namespace()) {
@@ -173,7 +182,7 @@ impl Follower {
     /// The objects of a part without the largest namespaces.
     async fn take_what_fits(
         &mut self,
-        part: Part,
+        part: ProjectedKind,
         affected: &mut Affected,
     ) -> Result<(Revision, Objects), StoreError> {
         self.projector.exclude(self.weigh(), affected).await;
@@ -208,7 +217,7 @@ impl Follower {
         self.refresh(affected).await;
     }
 
-    fn refused(&mut self, part: Part, error: &StoreError) {
+    fn refused(&mut self, part: ProjectedKind, error: &StoreError) {
         self.followed[part.index()].put_off();
         // If the history expired between list and watch, the part is listed again; what is shown is still valid.
         if !matches!(error, StoreError::Expired { .. }) {
@@ -238,8 +247,8 @@ impl Follower {
     }
 
     /// Takes the changes that a stream has ready.
-    fn drain(&mut self, index: usize, batch: &mut Vec<(Part, Arc<Change>)>) {
-        let Followed { part, changes, .. } = &mut self.followed[index];
+    fn drain(&mut self, index: usize, batch: &mut Vec<(ProjectedKind, Arc<Change>)>) {
+        let FollowedKind { part, changes, .. } = &mut self.followed[index];
         let Some(stream) = changes else { return };
         loop {
             match stream.poll_ready() {

@@ -5,7 +5,7 @@ use tombolo_proto::object::Resource;
 
 /// One kind that the wrapper shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum ProjectedKind {
     Nodes,
     Services,
     EndpointSlices,
@@ -14,7 +14,7 @@ pub(super) enum Part {
     Namespaces,
 }
 
-impl Part {
+impl ProjectedKind {
     /// All of them; parts that others depend on come first.
     pub(super) const ALL: [Self; 6] = [
         Self::Nodes,
@@ -81,12 +81,12 @@ impl Part {
 
 #[cfg(test)]
 mod tests {
-    use super::Part;
+    use super::ProjectedKind;
 
     #[test]
     fn every_part_is_found_by_its_resource() {
-        for (index, part) in Part::ALL.into_iter().enumerate() {
-            assert_eq!((Part::of(&part.resource()), part.index()), (Some(part), index));
+        for (index, part) in ProjectedKind::ALL.into_iter().enumerate() {
+            assert_eq!((ProjectedKind::of(&part.resource()), part.index()), (Some(part), index));
             assert!(part.needs().contains(&part));
         }
     }

@@ -15,7 +15,7 @@ use tombolo_grid::{BodyError, Carrier, Graph, Lead, Link, Node, OwnPods, Reach, 
 use tombolo_proto::object::{KeyMap, ObjectKey};
 use tracing::warn;
 
-use super::part::Part;
+use super::part::ProjectedKind;
 use super::room::{Room, SHOWN_BYTES_MAX, Weights, weight};
 use super::{Kubernetes, WrapperMetrics, WrapperParts};
 
@@ -80,7 +80,7 @@ impl Projector {
     }
 
     /// Bytes that a part may take beside the shown objects of the other parts.
-    pub(super) fn room_for(&self, part: Part) -> usize {
+    pub(super) fn room_for(&self, part: ProjectedKind) -> usize {
         let shown = self.served.list(&part.resource(), None).map(|list| list.items).unwrap_or_default();
         let own: usize =
             shown.iter().filter(|one| !one.key.namespace().is_empty()).map(|one| weight(one)).sum();
@@ -121,7 +121,7 @@ impl Projector {
                  those of all namespaces together do not fit, and this one has most of them; delete some there, or make \
                  them smaller"
             );
-            for part in Part::ALL {
+            for part in ProjectedKind::ALL {
                 let shown = self.served.list(&part.resource(), Some(namespace)).map(|list| list.items);
                 for object in shown.unwrap_or_default() {
                     self.remove(part, &object.key, affected).await;
@@ -132,7 +132,7 @@ impl Projector {
     }
 
     /// Replaces all objects of a part. Unchanged objects cause no event.
-    pub(super) async fn reset(&mut self, part: Part, items: Vec<Arc<Stored>>) -> Affected {
+    pub(super) async fn reset(&mut self, part: ProjectedKind, items: Vec<Arc<Stored>>) -> Affected {
         let mut affected = Affected::new();
         let present: BTreeSet<ObjectKey> = items.iter().map(|item| item.key.clone()).collect();
         let shown = self.served.list(&part.resource(), None).map(|list| list.items).unwrap_or_default();
@@ -153,7 +153,7 @@ impl Projector {
     }
 
     /// Applies one change of the source.
-    pub(super) async fn change(&mut self, part: Part, change: &Change, affected: &mut Affected) {
+    pub(super) async fn change(&mut self, part: ProjectedKind, change: &Change, affected: &mut Affected) {
         let object = &change.object;
         if self.seen.get(&object.key).is_some_and(|seen| *seen >= object.revision) {
             return;
@@ -207,7 +207,7 @@ impl Projector {
             // The source may already have changes to a slice of the Service `kubernetes` that it has not reported yet.
             let mut more = Affected::new();
             for (number, key) in affected.into_iter().enumerate() {
-                let Some(part) = Part::of(key.resource()) else { continue };
+                let Some(part) = ProjectedKind::of(key.resource()) else { continue };
                 // The deletion of a missing object will be reported, after older changes.
                 if let Some(stored) = self.source.get(&key)? {
                     self.put(part, &stored, &mut more).await;
@@ -221,13 +221,13 @@ impl Projector {
     }
 
     /// Keys of the part's objects in the graph.
-    fn known(&self, part: Part) -> Vec<ObjectKey> {
+    fn known(&self, part: ProjectedKind) -> Vec<ObjectKey> {
         let resource = part.resource();
         match part {
-            Part::Nodes => {
+            ProjectedKind::Nodes => {
                 self.graph.nodes().map(|name| ObjectKey::new(resource.clone(), "", name)).collect()
             }
-            Part::Services => {
+            ProjectedKind::Services => {
                 let names = self.graph.services().map(|(name, _)| name);
                 names.map(|name| ObjectKey::new(resource.clone(), &name.namespace, &name.name)).collect()
             }
@@ -235,7 +235,7 @@ impl Projector {
         }
     }
 
-    async fn put(&mut self, part: Part, object: &Stored, affected: &mut Affected) {
+    async fn put(&mut self, part: ProjectedKind, object: &Stored, affected: &mut Affected) {
         if !self.shows(object.key.namespace()) {
             return self.remove(part, &object.key, affected).await;
         }
@@ -249,11 +249,11 @@ impl Projector {
                 }
                 self.project(carrier, object)
             }
-            (Part::Nodes, _) => Node::of(&body).map(|node| {
+            (ProjectedKind::Nodes, _) => Node::of(&body).map(|node| {
                 affected.extend(self.graph.set_node(object.key.name(), Some(node)));
                 body
             }),
-            (Part::Services, _) => Reach::of(&body).map(|reach| {
+            (ProjectedKind::Services, _) => Reach::of(&body).map(|reach| {
                 self.services_changed = true;
                 affected.extend(self.graph.set_service(service_name(&object.key), Some(reach)));
                 body
@@ -274,19 +274,19 @@ impl Projector {
         }
     }
 
-    async fn remove(&mut self, part: Part, key: &ObjectKey, affected: &mut Affected) {
+    async fn remove(&mut self, part: ProjectedKind, key: &ObjectKey, affected: &mut Affected) {
         match part {
-            Part::Nodes => affected.extend(self.graph.set_node(key.name(), None)),
-            Part::Services => {
+            ProjectedKind::Nodes => affected.extend(self.graph.set_node(key.name(), None)),
+            ProjectedKind::Services => {
                 self.services_changed = true;
                 affected.extend(self.graph.set_service(service_name(key), None));
             }
-            Part::EndpointSlices | Part::Endpoints => {
+            ProjectedKind::EndpointSlices | ProjectedKind::Endpoints => {
                 self.graph.set_link(key.clone(), None);
                 self.seen.remove(key);
                 affected.extend(self.note_family(key, None));
             }
-            Part::ServiceCidrs | Part::Namespaces => {}
+            ProjectedKind::ServiceCidrs | ProjectedKind::Namespaces => {}
         }
         self.delete(key).await;
     }

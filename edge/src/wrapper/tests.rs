@@ -21,9 +21,10 @@ use tombolo_apicore::store::{
 use tombolo_grid::{OwnPod, OwnPods};
 use tombolo_proto::ids::Uid;
 use tombolo_proto::object::{ObjectKey, Resource};
+use tombolo_testkit::wait_until;
 
-use super::follow::Follower;
-use super::part::Part;
+use super::follow::ProjectionFollower;
+use super::part::ProjectedKind;
 use super::project::Projector;
 use super::room::SHOWN_BYTES_MAX;
 use super::view::View;
@@ -45,7 +46,7 @@ const START: Revision = Revision(1 << 40);
 /// A source whose parts can be unknown, and whose content can be replaced as after a loss.
 struct Source {
     inner: RwLock<MemoryStore>,
-    unknown: Mutex<Vec<Part>>,
+    unknown: Mutex<Vec<ProjectedKind>>,
 }
 
 impl Source {
@@ -69,12 +70,12 @@ impl Source {
         }
     }
 
-    fn set_unknown(&self, parts: &[Part]) {
+    fn set_unknown(&self, parts: &[ProjectedKind]) {
         *self.unknown.lock() = parts.to_vec();
     }
 
     fn known(&self, resource: &Resource) -> Result<MemoryStore, StoreError> {
-        if Part::of(resource).is_some_and(|part| self.unknown.lock().contains(&part)) {
+        if ProjectedKind::of(resource).is_some_and(|part| self.unknown.lock().contains(&part)) {
             return Err(StoreError::NotSynced { reason: format!("{} are not synced", resource.name) });
         }
         Ok(self.store())
@@ -108,23 +109,23 @@ impl Store for Source {
     }
 }
 
-fn key(part: Part, name: &str) -> ObjectKey {
+fn key(part: ProjectedKind, name: &str) -> ObjectKey {
     let namespace = match part {
-        Part::Nodes | Part::ServiceCidrs | Part::Namespaces => "",
-        Part::Services | Part::EndpointSlices | Part::Endpoints => "default",
+        ProjectedKind::Nodes | ProjectedKind::ServiceCidrs | ProjectedKind::Namespaces => "",
+        ProjectedKind::Services | ProjectedKind::EndpointSlices | ProjectedKind::Endpoints => "default",
     };
     ObjectKey::new(part.resource(), namespace, name)
 }
 
-fn put_as(store: &MemoryStore, part: Part, name: &str, uid: &str, mut object: Value) {
+fn put_as(store: &MemoryStore, part: ProjectedKind, name: &str, uid: &str, mut object: Value) {
     let (group, version, _) = part.names();
     let kind = match part {
-        Part::Nodes => "Node",
-        Part::Services => "Service",
-        Part::EndpointSlices => "EndpointSlice",
-        Part::Endpoints => "Endpoints",
-        Part::ServiceCidrs => "ServiceCIDR",
-        Part::Namespaces => "Namespace",
+        ProjectedKind::Nodes => "Node",
+        ProjectedKind::Services => "Service",
+        ProjectedKind::EndpointSlices => "EndpointSlice",
+        ProjectedKind::Endpoints => "Endpoints",
+        ProjectedKind::ServiceCidrs => "ServiceCIDR",
+        ProjectedKind::Namespaces => "Namespace",
     };
     let key = key(part, name);
     object["kind"] = kind.into();
@@ -138,11 +139,11 @@ fn put_as(store: &MemoryStore, part: Part, name: &str, uid: &str, mut object: Va
     store.commit(Mutation { key, expected: Expect::Any, write }).now_or_never().unwrap().unwrap();
 }
 
-fn put(store: &MemoryStore, part: Part, name: &str, object: Value) {
+fn put(store: &MemoryStore, part: ProjectedKind, name: &str, object: Value) {
     put_as(store, part, name, &format!("uid-of-{name}"), object);
 }
 
-fn delete(store: &MemoryStore, part: Part, name: &str) {
+fn delete(store: &MemoryStore, part: ProjectedKind, name: &str) {
     let mutation = Mutation { key: key(part, name), expected: Expect::Present, write: Write::Delete };
     store.commit(mutation).now_or_never().unwrap().unwrap();
 }
@@ -226,17 +227,18 @@ impl World {
         let metrics = Arc::new(WrapperMetrics::default());
         let projector = Projector::new(&parts, view.served(), Arc::clone(&metrics)).with_room(room);
         let stop = CancellationToken::new();
-        let task = tokio::spawn(Follower::new(parts, view.clone(), projector).run(stop.clone()));
+        let task = tokio::spawn(ProjectionFollower::new(parts, view.clone(), projector).run(stop.clone()));
         Self { view, metrics, stop, task }
     }
 
     /// Waits until a part is shown.
-    async fn shown(&self, part: Part) {
-        wait_for(&format!("{part:?}"), || self.view.list(&part.resource(), None).is_ok()).await;
+    async fn shown(&self, part: ProjectedKind) {
+        wait_until(&format!("{part:?}"), DEADLINE, async || self.view.list(&part.resource(), None).is_ok())
+            .await;
     }
 
     /// A watch of a part that begins at the current revision.
-    async fn watch(&self, part: Part) -> ChangeStream {
+    async fn watch(&self, part: ProjectedKind) -> ChangeStream {
         self.shown(part).await;
         let revision = self.view.list(&part.resource(), None).unwrap().revision;
         self.view.watch(&part.resource(), revision).unwrap()
@@ -244,7 +246,7 @@ impl World {
 
     /// The addresses of a slice's endpoints.
     fn addresses(&self, name: &str) -> Option<String> {
-        self.view.get(&key(Part::EndpointSlices, name)).unwrap().map(|stored| addresses(&stored))
+        self.view.get(&key(ProjectedKind::EndpointSlices, name)).unwrap().map(|stored| addresses(&stored))
     }
 
     async fn end(self) {
@@ -257,15 +259,6 @@ fn addresses(slice: &Stored) -> String {
     let slice: Value = serde_json::from_slice(&slice.body()).unwrap();
     let endpoints = slice["endpoints"].as_array().unwrap().iter();
     endpoints.map(|endpoint| endpoint["addresses"][0].as_str().unwrap()).collect::<Vec<_>>().join(" ")
-}
-
-async fn wait_for(what: &str, condition: impl Fn() -> bool) {
-    let holds = async {
-        while !condition() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(DEADLINE, holds).await.unwrap_or_else(|_| panic!("waited {DEADLINE:?} for {what}"));
 }
 
 /// Accepts writes and records them.

@@ -10,7 +10,7 @@ use tombolo_apicore::memory::MemoryStore;
 use tombolo_apicore::store::{Revision, Snapshot, Store, StoreError, Stored};
 use tombolo_proto::object::{ObjectKey, Resource};
 
-use super::part::Part;
+use super::part::ProjectedKind;
 
 /// Bytes of bodies that all histories together keep alive, at most.
 const HISTORY_BYTES_MAX: usize = 1024 * 1024;
@@ -26,14 +26,14 @@ pub(super) struct View {
 }
 
 struct Gates {
-    /// By [`Part::index`].
-    parts: RwLock<[Gate; Part::ALL.len()]>,
+    /// By [`ProjectedKind::index`].
+    parts: RwLock<[KindAvailability; ProjectedKind::ALL.len()]>,
     /// Notified when a part that is read on demand was requested.
     asked: Notify,
 }
 
 #[derive(Clone)]
-struct Gate {
+struct KindAvailability {
     /// Why the part cannot be shown; none if it can.
     closed: Option<String>,
     wanted: bool,
@@ -49,11 +49,11 @@ impl View {
             newest: HISTORY_NEWEST_MIN.min(watch_queue),
             copies: false,
         };
-        let gate = |part: Part| {
+        let gate = |part: ProjectedKind| {
             let closed = Some(format!("{} are not read yet", part.names().2));
-            Gate { closed, wanted: !part.is_on_demand() }
+            KindAvailability { closed, wanted: !part.is_on_demand() }
         };
-        let gates = Gates { parts: RwLock::new(Part::ALL.map(gate)), asked: Notify::new() };
+        let gates = Gates { parts: RwLock::new(ProjectedKind::ALL.map(gate)), asked: Notify::new() };
         Self { served: MemoryStore::uncompressed(start, limits), gates: Arc::new(gates) }
     }
 
@@ -63,17 +63,17 @@ impl View {
     }
 
     /// Marks a part as completely known.
-    pub(super) fn open(&self, part: Part) {
+    pub(super) fn open(&self, part: ProjectedKind) {
         self.gates.parts.write()[part.index()].closed = None;
     }
 
     /// Marks a part as not known.
-    pub(super) fn close(&self, part: Part, reason: String) {
+    pub(super) fn close(&self, part: ProjectedKind, reason: String) {
         self.gates.parts.write()[part.index()].closed = Some(reason);
     }
 
     /// Whether a part is to be read.
-    pub(super) fn is_wanted(&self, part: Part) -> bool {
+    pub(super) fn is_wanted(&self, part: ProjectedKind) -> bool {
         self.gates.parts.read()[part.index()].wanted
     }
 
@@ -83,13 +83,13 @@ impl View {
     }
 
     /// Why a part cannot be shown now.
-    pub(super) fn trouble(&self, part: Part) -> Option<String> {
+    pub(super) fn trouble(&self, part: ProjectedKind) -> Option<String> {
         let gates = self.gates.parts.read();
         part.needs().iter().find_map(|need| gates[need.index()].closed.clone())
     }
 
     fn admit(&self, resource: &Resource) -> Result<(), StoreError> {
-        let Some(part) = Part::of(resource) else {
+        let Some(part) = ProjectedKind::of(resource) else {
             let reason = format!("{} are not served by the wrapper", resource.name);
             return Err(StoreError::NotSynced { reason });
         };
@@ -148,7 +148,7 @@ impl Check for View {
     }
 
     fn check(&self) -> Result<(), String> {
-        let missing = |part: Part| self.is_wanted(part).then(|| self.trouble(part)).flatten();
-        Part::ALL.into_iter().find_map(missing).map_or(Ok(()), Err)
+        let missing = |part: ProjectedKind| self.is_wanted(part).then(|| self.trouble(part)).flatten();
+        ProjectedKind::ALL.into_iter().find_map(missing).map_or(Ok(()), Err)
     }
 }

@@ -160,8 +160,8 @@ pub fn plan(grid: &Grid, units: &[&str], children: &[Child<'_>]) -> Result<Plan,
             }
         };
         match wanted(grid, unit, &name, by_name.get(name.as_str()).copied()) {
-            Ok(Step::Want(wanted)) => plan.wanted.push(wanted),
-            Ok(Step::Remove(doomed, trouble)) => {
+            Ok(PlanStep::Want(wanted)) => plan.wanted.push(wanted),
+            Ok(PlanStep::Remove(doomed, trouble)) => {
                 plan.doomed.push(doomed);
                 plan.troubles.insert((*unit).to_owned(), trouble);
             }
@@ -186,12 +186,12 @@ pub fn plan(grid: &Grid, units: &[&str], children: &[Child<'_>]) -> Result<Plan,
     Ok(plan)
 }
 
-enum Step {
+enum PlanStep {
     Want(Wanted),
     Remove(Doomed, Trouble),
 }
 
-fn wanted(grid: &Grid, unit: &str, name: &str, seen: Option<Child<'_>>) -> Result<Step, Trouble> {
+fn wanted(grid: &Grid, unit: &str, name: &str, seen: Option<Child<'_>>) -> Result<PlanStep, Trouble> {
     let spec = &grid.spec;
     choose_template(unit, &spec.templates, &spec.default_name, &spec.pool)?;
     let leaving = || Trouble::Leaving { kind: grid.kind.kind(), name: name.to_owned() };
@@ -200,7 +200,7 @@ fn wanted(grid: &Grid, unit: &str, name: &str, seen: Option<Child<'_>>) -> Resul
         Some(child) => match child.owner() {
             Owner::Controller { uid, .. } if uid == grid.uid && child.is_deleting() => return Err(leaving()),
             Owner::Controller { uid, .. } if uid == grid.uid && !child.is_labelled_for(&grid.name) => {
-                return Ok(Step::Remove(doomed(child, Reason::Released), leaving()));
+                return Ok(PlanStep::Remove(doomed(child, Reason::Released), leaving()));
             }
             Owner::Controller { uid, .. } if uid == grid.uid => Found::Own,
             Owner::Nobody if child.is_deleting() => return Err(leaving()),
@@ -209,7 +209,7 @@ fn wanted(grid: &Grid, unit: &str, name: &str, seen: Option<Child<'_>>) -> Resul
         },
     };
     let uid = seen.map(|child| child.uid().to_owned());
-    Ok(Step::Want(Wanted { unit: unit.to_owned(), name: name.to_owned(), found, uid }))
+    Ok(PlanStep::Want(Wanted { unit: unit.to_owned(), name: name.to_owned(), found, uid }))
 }
 
 fn taken(kind: ChildKind, name: &str, owner: Owner<'_>) -> Trouble {

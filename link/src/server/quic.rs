@@ -17,7 +17,7 @@ use tombolo_runtime::door::Waiting;
 use tombolo_runtime::listen;
 
 use super::pace::Pace;
-use super::{Accepted, Arrival, Gate, Listen};
+use super::{Accepted, Arrival, HandshakeContext, Listen};
 use crate::conn::{Link, PeerInfo, Transport};
 use crate::endpoint_driver::EndpointRuntime;
 use crate::error::{BindError, IdentityError, LinkError};
@@ -88,8 +88,8 @@ impl Listener {
         self.endpoint.local_addr().ok()
     }
 
-    pub(super) async fn run(self, gate: Gate) {
-        let mut pace = Pace::new(gate.limits.accepts_per_second, gate.limits.accept_burst);
+    pub(super) async fn run(self, context: HandshakeContext) {
+        let mut pace = Pace::new(context.limits.accepts_per_second, context.limits.accept_burst);
         let unproven = Arc::new(Semaphore::new(UNPROVEN_MAX));
         let accept = async {
             while let Some(incoming) = self.endpoint.accept().await {
@@ -104,11 +104,11 @@ impl Listener {
                     },
                 };
                 // An ignored client returns: it repeats its first packet after a second.
-                match gate.door.enter(incoming.remote_address().ip()) {
+                match context.door.enter(incoming.remote_address().ip()) {
                     Ok(place) => {
                         pace.turn().await;
-                        let handshake = receive(gate.clone(), place, incoming);
-                        gate.tasks.spawn_isolated("handshake", async move {
+                        let handshake = receive(context.clone(), place, incoming);
+                        context.tasks.spawn_isolated("handshake", async move {
                             let _unproven = unproven;
                             handshake.await;
                         });
@@ -117,30 +117,30 @@ impl Listener {
                 }
             }
         };
-        gate.drain.until_started(accept).await;
+        context.drain.until_started(accept).await;
         self.endpoint.set_server_config(None);
         // Connections continue until their owners close them; the last data must be sent before the runtime stops.
         tokio::select! {
             () = self.endpoint.wait_idle() => {}
-            () = gate.drain.deadline_passed() => {}
+            () = context.drain.deadline_passed() => {}
         }
     }
 }
 
 /// Handles a first packet until its sender is authenticated.
-async fn receive(gate: Gate, place: Waiting, incoming: Incoming) {
+async fn receive(context: HandshakeContext, place: Waiting, incoming: Incoming) {
     let remote = incoming.remote_address();
     if !place.spoke() {
         return incoming.ignore();
     }
-    let queue = tokio::time::timeout(gate.limits.handshake_timeout, place.work());
-    match gate.drain.until_started(queue).await {
+    let queue = tokio::time::timeout(context.limits.handshake_timeout, place.work());
+    match context.drain.until_started(queue).await {
         Some(Ok(Some(place))) => {
-            gate.admit(remote, place, accept_link(incoming).boxed()).boxed().await;
+            context.admit(remote, place, accept_link(incoming).boxed()).boxed().await;
         }
         Some(Ok(None)) => incoming.ignore(),
         Some(Err(_)) => {
-            gate.stats.timed_out.fetch_add(1, Ordering::Relaxed);
+            context.stats.timed_out.fetch_add(1, Ordering::Relaxed);
             incoming.ignore();
         }
         None => incoming.refuse(),

@@ -22,7 +22,7 @@ use tombolo_runtime::door::Waiting;
 
 use super::kubeedge::{self, KubeEdgeRefusal};
 use super::pace::Pace;
-use super::{Accepted, AcceptedKubeEdge, Arrival, Gate};
+use super::{Accepted, AcceptedKubeEdge, Arrival, HandshakeContext};
 use crate::SUBPROTOCOL;
 use crate::conn::{Link, PeerInfo, Transport};
 use crate::document::DocumentLink;
@@ -50,19 +50,19 @@ impl Listener {
         Ok(Self { tcp, tls: tls.websocket(kubeedge)?, kubeedge })
     }
 
-    pub(super) async fn run(self, gate: Gate) {
+    pub(super) async fn run(self, context: HandshakeContext) {
         let acceptor = TlsAcceptor::from(self.tls);
-        let mut pace = Pace::new(gate.limits.accepts_per_second, gate.limits.accept_burst);
+        let mut pace = Pace::new(context.limits.accepts_per_second, context.limits.accept_burst);
         let accept = async {
             loop {
                 pace.turn().await;
                 match self.tcp.accept().await {
                     // Without a slot it is closed here.
-                    Ok((stream, remote)) => match gate.door.enter(remote.ip()) {
+                    Ok((stream, remote)) => match context.door.enter(remote.ip()) {
                         Ok(place) => {
-                            let (gate, acceptor) = (gate.clone(), acceptor.clone());
-                            let tasks = gate.tasks.clone();
-                            let work = receive(gate, place, acceptor, (stream, remote), self.kubeedge);
+                            let (context, acceptor) = (context.clone(), acceptor.clone());
+                            let tasks = context.tasks.clone();
+                            let work = receive(context, place, acceptor, (stream, remote), self.kubeedge);
                             tasks.spawn_isolated("handshake", work);
                         }
                         Err(reason) => tracing::debug!(%remote, %reason, "connection refused"),
@@ -74,14 +74,14 @@ impl Listener {
                 }
             }
         };
-        gate.drain.until_started(accept).await;
+        context.drain.until_started(accept).await;
     }
 }
 
 /// Handles a connection from its first byte until it is authenticated. Boxed where the future becomes large, because a
 /// future reserves room for everything it may await.
 async fn receive(
-    gate: Gate,
+    context: HandshakeContext,
     place: Waiting,
     acceptor: TlsAcceptor,
     (stream, remote): (TcpStream, SocketAddr),
@@ -92,21 +92,21 @@ async fn receive(
         // A socket may be reported as readable when it is not; peeking shows it.
         peeked = stream.peek(&mut first) => peeked.is_ok_and(|len| len > 0) && place.spoke(),
         () = place.evicted() => false,
-        () = tokio::time::sleep(gate.limits.silence_timeout) => false,
-        () = gate.drain.started() => return,
+        () = tokio::time::sleep(context.limits.silence_timeout) => false,
+        () = context.drain.started() => return,
     };
     if !spoke {
-        gate.stats.silent.fetch_add(1, Ordering::Relaxed);
+        context.stats.silent.fetch_add(1, Ordering::Relaxed);
         return;
     }
-    let queue = tokio::time::timeout(gate.limits.handshake_timeout, place.work());
-    match gate.drain.until_started(queue).await {
+    let queue = tokio::time::timeout(context.limits.handshake_timeout, place.work());
+    match context.drain.until_started(queue).await {
         Some(Ok(Some(place))) => {
-            gate.admit(remote, place, upgrade(acceptor, stream, remote, kubeedge).boxed()).boxed().await;
+            context.admit(remote, place, upgrade(acceptor, stream, remote, kubeedge).boxed()).boxed().await;
         }
-        Some(Ok(None)) => drop(gate.stats.silent.fetch_add(1, Ordering::Relaxed)),
+        Some(Ok(None)) => drop(context.stats.silent.fetch_add(1, Ordering::Relaxed)),
         Some(Err(_)) => {
-            gate.stats.timed_out.fetch_add(1, Ordering::Relaxed);
+            context.stats.timed_out.fetch_add(1, Ordering::Relaxed);
         }
         None => {}
     }
@@ -144,7 +144,7 @@ async fn accept_upgrade(
     session.set_buffer_limit(Some(TLS_BUFFER));
     let chain = session.peer_certificates().unwrap_or_default();
     let (node, certificate) = (node_of(chain), certificate_of(chain));
-    let mut outcome = Outcome::default();
+    let mut outcome = UpgradeOutcome::default();
     let judge = Judge {
         node: node.as_ref(),
         modern: session.protocol_version() == Some(ProtocolVersion::TLSv1_3),
@@ -194,7 +194,7 @@ fn refusal(error: WsError) -> UpgradeError {
 
 /// Result of checking an upgrade request.
 #[derive(Default)]
-struct Outcome {
+struct UpgradeOutcome {
     /// Whether a KubeEdge edge sent it.
     kubeedge: bool,
     /// Why it was refused.
@@ -207,7 +207,7 @@ struct Judge<'a> {
     /// Whether TLS 1.3 is in use.
     modern: bool,
     kubeedge: bool,
-    outcome: &'a mut Outcome,
+    outcome: &'a mut UpgradeOutcome,
 }
 
 impl Callback for Judge<'_> {

@@ -79,7 +79,7 @@ fn down() -> Vec<(Lane, Frame)> {
 
 /// Frames that an edge sends.
 fn up() -> Vec<(Lane, Frame)> {
-    let entry = InventoryEntry { key: key("a"), held: Held::Present(version(b"a")) };
+    let entry = InventoryEntry { key: key("a"), held: HeldState::Present(version(b"a")) };
     let hello = Hello {
         versions: (1, 1),
         node: NodeId::parse("edge-1").unwrap(),

@@ -10,7 +10,7 @@ use crate::error::IdError;
 use crate::frame::Inventory;
 use crate::ids::{self, CloudRevision, Epoch, Lane};
 use crate::limits;
-use crate::object::{ContentHash, Held, InventoryEntry, ObjectKey, ObjectVersion, Resource};
+use crate::object::{ContentHash, HeldState, InventoryEntry, ObjectKey, ObjectVersion, Resource};
 
 pub(super) fn write_millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
@@ -125,10 +125,10 @@ pub(super) fn write_entries(entries: &[InventoryEntry]) -> Vec<wire::InventoryEn
     let entry = |entry: &InventoryEntry| wire::InventoryEntry {
         key: Some(write_key(&entry.key)),
         version: match &entry.held {
-            Held::Present(version) => Some(write_version(version)),
-            Held::Absent | Held::Unreadable => None,
+            HeldState::Present(version) => Some(write_version(version)),
+            HeldState::Absent | HeldState::Unreadable => None,
         },
-        unreadable: entry.held == Held::Unreadable,
+        unreadable: entry.held == HeldState::Unreadable,
     };
     entries.iter().map(entry).collect()
 }
@@ -137,8 +137,8 @@ pub(super) fn read_entries(entries: Vec<wire::InventoryEntry>) -> Result<Vec<Inv
     // Neighbouring entries mostly have the same resource and share its texts.
     let mut resource: Option<Resource> = None;
     let entry = |entry: wire::InventoryEntry| {
-        let nothing = if entry.unreadable { Held::Unreadable } else { Held::Absent };
-        let held = entry.version.as_ref().map(read_version).transpose()?.map_or(nothing, Held::Present);
+        let nothing = if entry.unreadable { HeldState::Unreadable } else { HeldState::Absent };
+        let held = entry.version.as_ref().map(read_version).transpose()?.map_or(nothing, HeldState::Present);
         let key = entry.key.ok_or(CodecError::Missing { field: "object key" })?;
         let same = |known: &Resource| {
             (&*known.group, &*known.version, &*known.name) == (&*key.group, &*key.version, &*key.resource)

@@ -5,7 +5,9 @@ use proptest::prelude::*;
 use super::*;
 use crate::frame::{Change, Deliver, Hello, Inventory, InventoryPart};
 use crate::ids::{CloudRevision, NodeId, Seq, StoreId, SubscriptionId, Uid};
-use crate::object::{ContentHash, Held, InventoryEntry, ObjectKey, ObjectVersion, Resource, SharedObject};
+use crate::object::{
+    ContentHash, HeldState, InventoryEntry, ObjectKey, ObjectVersion, Resource, SharedObject,
+};
 
 mod strategies;
 
@@ -290,9 +292,9 @@ fn an_older_cloud_reads_an_unreadable_entry_as_absent() {
             hello.inventory.iter_mut().for_each(|entry| entry.unreadable = false);
         })
     };
-    let expected = read(Held::Absent).expect("own frame");
-    assert_eq!(read(Held::Unreadable).expect("own frame"), expected);
-    let whole = decode(encode(&hello(Inventory::Full(vec![entry(Held::Unreadable)])), false));
+    let expected = read(HeldState::Absent).expect("own frame");
+    assert_eq!(read(HeldState::Unreadable).expect("own frame"), expected);
+    let whole = decode(encode(&hello(Inventory::Full(vec![entry(HeldState::Unreadable)])), false));
     assert_ne!(whole.expect("own frame"), expected);
 }
 
@@ -386,7 +388,7 @@ fn a_frame_in_pieces_is_the_frame() {
 fn the_weight_of_a_frame_is_what_its_entries_become() {
     let entry = |number: usize| InventoryEntry {
         key: ObjectKey::new(Resource::new("", "v1", "pods"), "d", &number.to_string()),
-        held: Held::Absent,
+        held: HeldState::Absent,
     };
     let part = |count| {
         let part = InventoryPart {

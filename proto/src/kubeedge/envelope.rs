@@ -122,7 +122,7 @@ impl<'de, T: Members<'de>> Visitor<'de> for Object<'_, T> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        while let Some(known) = map.next_key_seed(Name(T::NAMES))? {
+        while let Some(known) = map.next_key_seed(MemberNameSeed(T::NAMES))? {
             match known {
                 Some(index) => self.0.member(index, &mut map)?,
                 None => {
@@ -135,9 +135,9 @@ impl<'de, T: Members<'de>> Visitor<'de> for Object<'_, T> {
 }
 
 /// Finds a member name in a list without keeping the text.
-struct Name(&'static [&'static str]);
+struct MemberNameSeed(&'static [&'static str]);
 
-impl<'de> DeserializeSeed<'de> for Name {
+impl<'de> DeserializeSeed<'de> for MemberNameSeed {
     type Value = Option<usize>;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
@@ -145,7 +145,7 @@ impl<'de> DeserializeSeed<'de> for Name {
     }
 }
 
-impl Visitor<'_> for Name {
+impl Visitor<'_> for MemberNameSeed {
     type Value = Option<usize>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -118,7 +118,7 @@ impl Outcome {
     }
 
     fn failure_content(error: &StatusError) -> Content {
-        checked(&Failure { object: (), err: ErrStatus { status: Status::of(error) } })
+        checked(&FailureResponse { object: (), err: ErrStatus { status: Status::of(error) } })
     }
 
     /// Reads a wrapper.
@@ -156,7 +156,7 @@ impl Outcome {
 }
 
 #[derive(Serialize)]
-struct Failure<'a> {
+struct FailureResponse<'a> {
     #[serde(rename = "Object")]
     object: (),
     #[serde(rename = "Err")]

@@ -13,7 +13,7 @@ use crate::limits;
 #[derive(Debug)]
 pub struct Reader {
     buffer: BytesMut,
-    state: State,
+    state: ReaderState,
     /// Longest payload.
     max: usize,
 }
@@ -25,7 +25,7 @@ impl Default for Reader {
 }
 
 #[derive(Debug, Default)]
-enum State {
+enum ReaderState {
     #[default]
     Header,
     Payload(Header),
@@ -42,13 +42,13 @@ impl Reader {
     /// The same for a peer whose packages have no more than `max` bytes of payload.
     #[must_use]
     pub fn bounded(max: usize) -> Self {
-        Self { buffer: BytesMut::new(), state: State::default(), max }
+        Self { buffer: BytesMut::new(), state: ReaderState::default(), max }
     }
 
     /// Appends received bytes. Call [`Self::pop`] until it returns `None` before pushing more, so that at most one
     /// incomplete package is buffered.
     pub fn push(&mut self, bytes: &[u8]) {
-        if !matches!(self.state, State::Failed(_)) {
+        if !matches!(self.state, ReaderState::Failed(_)) {
             self.buffer.extend_from_slice(bytes);
         }
     }
@@ -60,26 +60,26 @@ impl Reader {
     pub fn pop(&mut self) -> Result<Option<Package>, PackageError> {
         loop {
             match &self.state {
-                State::Failed(error) => return Err(error.clone()),
-                State::Header => {
+                ReaderState::Failed(error) => return Err(error.clone()),
+                ReaderState::Header => {
                     let Some(head) = self.buffer.first_chunk::<HEADER_LEN>() else { return Ok(None) };
                     match Header::decode(head).and_then(|header| self.judge(header)) {
                         Ok(header) => {
                             let _ = self.take(HEADER_LEN);
-                            self.state = State::Payload(header);
+                            self.state = ReaderState::Payload(header);
                         }
                         Err(error) => {
                             self.buffer = BytesMut::new();
-                            self.state = State::Failed(error);
+                            self.state = ReaderState::Failed(error);
                         }
                     }
                 }
-                State::Payload(header) => {
+                ReaderState::Payload(header) => {
                     let header = *header;
                     if self.buffer.len() < header.payload_len() {
                         return Ok(None);
                     }
-                    self.state = State::Header;
+                    self.state = ReaderState::Header;
                     let payload = self.take(header.payload_len());
                     return Ok(Some(Package { lane: header.lane, more: header.more, payload }));
                 }
@@ -95,7 +95,7 @@ impl Reader {
     /// Whether the stream may end here: no package is partially received.
     #[must_use]
     pub fn is_between_packages(&self) -> bool {
-        matches!(self.state, State::Header) && self.buffer.is_empty()
+        matches!(self.state, ReaderState::Header) && self.buffer.is_empty()
     }
 
     /// Memory held for incomplete packages, in bytes.

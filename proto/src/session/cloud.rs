@@ -24,7 +24,7 @@ use crate::limits::{FOLLOWED_MAX, HANDSHAKE_TIMEOUT};
 use crate::object::ObjectKey;
 use crate::session::liveness::Liveness;
 use crate::session::patience::Patience;
-use crate::session::room::Room;
+use crate::session::room::FollowedCapacity;
 use crate::session::words;
 use crate::session::{ACK_TIMEOUT, SessionError, UNACKED_MAX};
 use requests::Requests;
@@ -38,7 +38,7 @@ const KEPT_CAPACITY: usize = 4;
 
 /// State of a session.
 #[derive(Debug)]
-enum Phase {
+enum CloudSessionPhase {
     /// Nothing was received yet.
     AwaitingHello {
         /// When the wait ends.
@@ -56,7 +56,7 @@ enum Phase {
 #[derive(Debug)]
 pub struct CloudSession {
     config: CloudConfig,
-    phase: Phase,
+    phase: CloudSessionPhase,
     /// The newest moment that a caller passed.
     now: Moment,
     opened_at: Moment,
@@ -71,7 +71,7 @@ pub struct CloudSession {
     subscriptions: Vec<Subscription>,
     newest_subscription: SubscriptionId,
     /// Bound on the objects of all subscriptions.
-    room: Room<FOLLOWED_MAX>,
+    room: FollowedCapacity<FOLLOWED_MAX>,
     /// Of the delivery and the bulk lane.
     windows: [SendWindow; 2],
     requests: Requests,
@@ -93,7 +93,7 @@ impl CloudSession {
         let count = config.window_count.clamp(1, UNACKED_MAX);
         let window = |lane| SendWindow::new(lane, count, config.window_bytes);
         Self {
-            phase: Phase::AwaitingHello { deadline: now + HANDSHAKE_TIMEOUT },
+            phase: CloudSessionPhase::AwaitingHello { deadline: now + HANDSHAKE_TIMEOUT },
             now,
             opened_at: now,
             features: 0,
@@ -103,7 +103,7 @@ impl CloudSession {
             subscribes: Begun::default(),
             subscriptions: Vec::new(),
             newest_subscription: SubscriptionId::NODE,
-            room: Room::default(),
+            room: FollowedCapacity::default(),
             windows: [window(Lane::Delivery), window(Lane::Bulk)],
             requests: Requests::default(),
             lease_answer: None,
@@ -129,9 +129,9 @@ impl CloudSession {
     ) -> Result<(), SessionError> {
         self.now = now;
         let outcome = match self.phase {
-            Phase::Leaving(_) | Phase::Closed => return Ok(()),
-            Phase::AwaitingHello { .. } => self.handle_first(frame, view),
-            Phase::Open => self.handle_open(lane, frame, view),
+            CloudSessionPhase::Leaving(_) | CloudSessionPhase::Closed => return Ok(()),
+            CloudSessionPhase::AwaitingHello { .. } => self.handle_first(frame, view),
+            CloudSessionPhase::Open => self.handle_open(lane, frame, view),
         };
         self.liveness.heard(now);
         outcome.inspect_err(|error| self.leave(error.goodbye()))
@@ -190,13 +190,13 @@ impl CloudSession {
     fn check_timers(&mut self) -> Result<(), SessionError> {
         let now = self.now;
         match self.phase {
-            Phase::Leaving(_) | Phase::Closed => return Ok(()),
-            Phase::AwaitingHello { deadline } if deadline <= now => {
+            CloudSessionPhase::Leaving(_) | CloudSessionPhase::Closed => return Ok(()),
+            CloudSessionPhase::AwaitingHello { deadline } if deadline <= now => {
                 let seconds = HANDSHAKE_TIMEOUT.as_secs();
                 return Err(SessionError::Timeout(format!("no hello arrived within {seconds} s")));
             }
-            Phase::AwaitingHello { .. } => return Ok(()),
-            Phase::Open => {}
+            CloudSessionPhase::AwaitingHello { .. } => return Ok(()),
+            CloudSessionPhase::Open => {}
         }
         self.liveness.handle_timeout(now)?;
         self.requests.handle_timeout(now);
@@ -225,9 +225,9 @@ impl CloudSession {
     #[must_use]
     pub fn next_timeout(&self) -> Option<Moment> {
         match self.phase {
-            Phase::Leaving(_) | Phase::Closed => None,
-            Phase::AwaitingHello { deadline } => Some(deadline),
-            Phase::Open => {
+            CloudSessionPhase::Leaving(_) | CloudSessionPhase::Closed => None,
+            CloudSessionPhase::AwaitingHello { deadline } => Some(deadline),
+            CloudSessionPhase::Open => {
                 let subscriptions = self.subscriptions.iter();
                 let subscriptions = subscriptions
                     .flat_map(|subscription| [subscription.deadline(), subscription.comparison_deadline()]);
@@ -316,7 +316,7 @@ impl CloudSession {
     /// Whether the session has no more output: close the link.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        matches!(self.phase, Phase::Closed)
+        matches!(self.phase, CloudSessionPhase::Closed)
     }
 
     /// What both sides can do, see [`crate::frame::features`]; 0 before the hello.
@@ -349,15 +349,15 @@ impl CloudSession {
     }
 
     fn leave(&mut self, goodbye: Goodbye) {
-        if !matches!(self.phase, Phase::Leaving(_) | Phase::Closed) {
+        if !matches!(self.phase, CloudSessionPhase::Leaving(_) | CloudSessionPhase::Closed) {
             self.end(goodbye.clone());
-            self.phase = Phase::Leaving(goodbye);
+            self.phase = CloudSessionPhase::Leaving(goodbye);
         }
     }
 
     /// The session is over: all its state is dropped, events of what happened before are kept.
     fn end(&mut self, goodbye: Goodbye) {
-        self.phase = Phase::Closed;
+        self.phase = CloudSessionPhase::Closed;
         self.subscriptions = Vec::new();
         self.notices = VecDeque::new();
         self.requests = Requests::default();

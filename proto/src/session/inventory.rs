@@ -20,13 +20,13 @@ pub fn summarise(store: StoreId, entries: Vec<InventoryEntry>) -> Inventory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::object::{Held, ObjectKey, Resource};
+    use crate::object::{HeldState, ObjectKey, Resource};
 
     #[test]
     fn summaries_start_above_the_hello_limit() {
         let entry = |n| InventoryEntry {
             key: ObjectKey::new(Resource::new("", "v1", "pods"), "default", &format!("p{n}")),
-            held: Held::Absent,
+            held: HeldState::Absent,
         };
         let entries: Vec<_> = (0..=HELLO_INVENTORY_MAX).map(entry).collect();
         let store = StoreId([7; 16]);

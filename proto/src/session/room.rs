@@ -9,12 +9,12 @@ const COUNT_AFTER: usize = 1024;
 
 /// Room for `MAX` objects that may be followed.
 #[derive(Debug, Default)]
-pub(super) struct Room<const MAX: usize> {
+pub(super) struct FollowedCapacity<const MAX: usize> {
     /// Keys that may be added before they are counted again.
     left: usize,
 }
 
-impl<const MAX: usize> Room<MAX> {
+impl<const MAX: usize> FollowedCapacity<MAX> {
     /// Most keys: followed objects, as many deleted ones, and a few that were not counted yet.
     const KEYS_MAX: usize = 2 * MAX + COUNT_AFTER;
 

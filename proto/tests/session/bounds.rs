@@ -4,7 +4,9 @@ use tombolo_proto::frame::{Frame, Inventory};
 use tombolo_proto::limits::{INVENTORY_BYTES_MAX, SUBSCRIBE_WINDOW, SUBSCRIBES_MAX};
 use tombolo_proto::object::{ContentHash, ObjectVersion};
 use tombolo_proto::session::CloudEvent;
-use tombolo_proto::{CloudRevision, Held, InventoryEntry, Lane, ObjectKey, Resource, SubscriptionId, Uid};
+use tombolo_proto::{
+    CloudRevision, HeldState, InventoryEntry, Lane, ObjectKey, Resource, SubscriptionId, Uid,
+};
 
 use super::harness::cloud::key;
 use super::harness::solo::Solo;
@@ -18,7 +20,7 @@ fn what_an_edge_says_it_holds_is_bounded_in_bytes() {
     let claim = |subscription: u32| {
         let entry = |number: usize| InventoryEntry {
             key: key(0, usize::try_from(subscription).expect("small") * 1000 + number),
-            held: Held::Absent,
+            held: HeldState::Absent,
         };
         let mut subscribe = subscribe_to(SubscriptionId(subscription), 1);
         subscribe.inventory = Inventory::Full((0..512).map(entry).collect());
@@ -52,7 +54,10 @@ fn every_text_of_an_inventory_counts() {
             revision: CloudRevision(1),
             hash: ContentHash(1),
         };
-        InventoryEntry { key: ObjectKey::new(resource, &text("s"), &text("n")), held: Held::Present(version) }
+        InventoryEntry {
+            key: ObjectKey::new(resource, &text("s"), &text("n")),
+            held: HeldState::Present(version),
+        }
     };
     let mut subscribe = subscribe_to(SubscriptionId(1), 1);
     subscribe.inventory = Inventory::Full((0..100).map(entry).collect());
@@ -65,7 +70,7 @@ fn every_text_of_an_inventory_counts() {
 fn claims_that_were_compared_still_count() {
     let mut solo = Solo::new(0);
     let mut hello = solo.hello();
-    let entry = |number| InventoryEntry { key: key(0, number), held: Held::Absent };
+    let entry = |number| InventoryEntry { key: key(0, number), held: HeldState::Absent };
     hello.inventory = Inventory::Full((0..100).map(entry).collect());
     solo.feed(Lane::Control, Frame::Hello(hello)).expect("a good hello");
     let claimed = solo.session.memory();

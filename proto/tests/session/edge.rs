@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tombolo_proto::frame::Change;
 use tombolo_proto::session::EdgeView;
 use tombolo_proto::{
-    CloudRevision, Epoch, Held, InventoryEntry, Lane, Moment, ObjectKey, ObjectVersion, Seq, StoreId,
+    CloudRevision, Epoch, HeldState, InventoryEntry, Lane, Moment, ObjectKey, ObjectVersion, Seq, StoreId,
     SubscriptionId,
 };
 
@@ -128,9 +128,9 @@ impl Store {
         let entry = |(key, row): (&ObjectKey, &Row)| InventoryEntry {
             key: key.clone(),
             held: match row {
-                Row::Present { version, .. } => Held::Present(version.clone()),
-                Row::Absent => Held::Absent,
-                Row::Unreadable => Held::Unreadable,
+                Row::Present { version, .. } => HeldState::Present(version.clone()),
+                Row::Absent => HeldState::Absent,
+                Row::Unreadable => HeldState::Unreadable,
             },
         };
         self.areas[area].rows.iter().map(entry).collect()

@@ -12,7 +12,7 @@ use tombolo_proto::frame::{
 use tombolo_proto::limits::{REQUESTS_MAX, SUBSCRIPTIONS_MAX};
 use tombolo_proto::session::{CloudEvent, EdgeConfig, EdgeEvent, EdgeSession, ProtocolVersion};
 use tombolo_proto::{
-    CloudRevision, Held, InventoryEntry, Lane, Moment, RequestId, Seq, StoreId, SubscriptionId,
+    CloudRevision, HeldState, InventoryEntry, Lane, Moment, RequestId, Seq, StoreId, SubscriptionId,
 };
 
 use super::cloud::{Object, key};
@@ -36,7 +36,7 @@ fn lane(byte: u8) -> Lane {
 }
 
 fn inventory(b: u8) -> Inventory {
-    let entry = |n: u8| InventoryEntry { key: key(0, usize::from(n % 5)), held: Held::Absent };
+    let entry = |n: u8| InventoryEntry { key: key(0, usize::from(n % 5)), held: HeldState::Absent };
     match b % 3 {
         0 => Inventory::Full(Vec::new()),
         1 => Inventory::Full((0..b % 7).map(entry).collect()),

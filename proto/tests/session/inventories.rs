@@ -5,7 +5,7 @@ use std::time::Duration;
 use tombolo_proto::frame::{Change, Frame, Inventory, InventoryPart};
 use tombolo_proto::limits::{HELLO_INVENTORY_MAX, INVENTORY_MAX, INVENTORY_PART_MAX};
 use tombolo_proto::session::{CloudEvent, EdgeEvent, EdgeView, summarise};
-use tombolo_proto::{Held, InventoryEntry, Lane, StoreId, SubscriptionId};
+use tombolo_proto::{HeldState, InventoryEntry, Lane, StoreId, SubscriptionId};
 
 use super::harness::cloud::key;
 use super::harness::oracle::Coverage;
@@ -191,7 +191,7 @@ fn lagging(held: u64, configure: impl FnOnce(&mut Solo)) -> Solo {
     solo.view.take_offers();
     let mut hello = solo.hello();
     ahead.revision = held;
-    let held = Held::Present(ahead.shared(&key(0, HELD), 1).version.clone());
+    let held = HeldState::Present(ahead.shared(&key(0, HELD), 1).version.clone());
     hello.inventory = Inventory::Full(vec![InventoryEntry { key: key(0, HELD), held }]);
     solo.feed(Lane::Control, Frame::Hello(hello)).expect("a good hello");
     solo
@@ -270,7 +270,7 @@ fn the_end_of_a_need_is_confirmed_though_the_object_itself_was_shown_newer() {
         let mut hello = solo.hello();
         if held {
             let version = solo.view.truth.objects[&key(0, 0)].shared(&key(0, 0), 1).version.clone();
-            let entry = InventoryEntry { key: key(0, 0), held: Held::Present(version) };
+            let entry = InventoryEntry { key: key(0, 0), held: HeldState::Present(version) };
             hello.inventory = Inventory::Full(vec![entry]);
         }
         solo.view.put(&key(0, 0), 16);
@@ -305,7 +305,7 @@ fn a_replica_that_lags_sends_no_older_version() {
     let mut ahead = solo.view.truth.objects[&key(0, 0)].clone();
     ahead.revision += 5;
     ahead.content += 1;
-    let held = Held::Present(ahead.shared(&key(0, 0), 1).version.clone());
+    let held = HeldState::Present(ahead.shared(&key(0, 0), 1).version.clone());
     hello.inventory = Inventory::Full(vec![InventoryEntry { key: key(0, 0), held }]);
     solo.feed(Lane::Control, Frame::Hello(hello)).expect("a good hello");
     assert!(solo.sent(Lane::Delivery).is_empty());
@@ -313,7 +313,7 @@ fn a_replica_that_lags_sends_no_older_version() {
 }
 
 fn absent(number: usize) -> InventoryEntry {
-    InventoryEntry { key: key(0, number), held: Held::Absent }
+    InventoryEntry { key: key(0, number), held: HeldState::Absent }
 }
 
 /// A session that waits for an inventory, because the digest differs.

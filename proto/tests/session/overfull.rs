@@ -5,7 +5,7 @@ use std::time::Duration;
 use tombolo_proto::frame::{Frame, Inventory, InventoryPart};
 use tombolo_proto::limits::{INVENTORY_BYTES_MAX, INVENTORY_PART_MAX, INVENTORY_ROUNDS_MAX};
 use tombolo_proto::session::EdgeEvent;
-use tombolo_proto::{Held, InventoryEntry, Lane, ObjectKey, Resource, SubscriptionId};
+use tombolo_proto::{HeldState, InventoryEntry, Lane, ObjectKey, Resource, SubscriptionId};
 
 use super::harness::cloud::key;
 use super::harness::edge::Row;
@@ -108,7 +108,7 @@ fn an_edge_that_makes_up_an_inventory_without_end_is_left_after_a_while() {
             for part in 0..8 {
                 let entries = (0..INVENTORY_PART_MAX).map(|number| InventoryEntry {
                     key: absent(made_up + part * INVENTORY_PART_MAX + number, 40),
-                    held: Held::Absent,
+                    held: HeldState::Absent,
                 });
                 let entries = entries.collect();
                 let part = InventoryPart { subscription: SubscriptionId::NODE, entries, last: part == 7 };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tombolo_proto::frame::{Change, Frame, Inventory, InventoryPart, Subscribe};
 use tombolo_proto::limits::{FOLLOWED_MAX, SUBSCRIPTIONS_MAX};
 use tombolo_proto::session::{CloudEvent, EdgeEvent, SubscribeError};
-use tombolo_proto::{Held, InventoryEntry, Lane, SubscriptionId};
+use tombolo_proto::{HeldState, InventoryEntry, Lane, SubscriptionId};
 
 use super::harness::cloud::key;
 use super::harness::oracle::Coverage;
@@ -177,7 +177,7 @@ fn a_subscription_takes_nothing_away_before_the_api_server_has_confirmed_it() {
     let version = solo.view.truth.objects[&key(1, 0)].shared(&key(1, 0), 1).version.clone();
     solo.view.take_offers();
     solo.view.subscriptions.insert(SubscriptionId(1), 1);
-    let entry = InventoryEntry { key: key(1, 0), held: Held::Present(version) };
+    let entry = InventoryEntry { key: key(1, 0), held: HeldState::Present(version) };
     let (inventory, epoch) = (Inventory::Full(vec![entry]), Some(solo.view.epoch()));
     let resumes = Subscribe { epoch, inventory, ..subscribe(1) };
     solo.feed(Lane::Delivery, Frame::Subscribe(resumes)).expect("in order");

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tombolo_proto::frame::{Change, Frame, Hello, Inventory, Subscribe, features};
 use tombolo_proto::limits::HELLO_INVENTORY_MAX;
 use tombolo_proto::session::{CloudEvent, Lookup, NodeView, summarise};
-use tombolo_proto::{CloudRevision, Held, InventoryEntry, Lane, ObjectVersion, SubscriptionId};
+use tombolo_proto::{CloudRevision, HeldState, InventoryEntry, Lane, ObjectVersion, SubscriptionId};
 
 use super::harness::cloud::{Cloud, key};
 use super::harness::edge::Row;
@@ -90,9 +90,9 @@ fn an_edge_that_does_not_know_of_it_is_told_nothing_and_not_held_up() {
 #[test]
 fn what_the_edge_knows_of_it_is_part_of_the_inventory() {
     let held = |solo: &Solo, number| match number {
-        1 => Held::Unreadable,
+        1 => HeldState::Unreadable,
         _ => match solo.view.lookup(SubscriptionId::NODE, &key(0, number)) {
-            Lookup::Present(object) => Held::Present(object.version.clone()),
+            Lookup::Present(object) => HeldState::Present(object.version.clone()),
             other => panic!("an object expected, not {other:?}"),
         },
     };
@@ -186,8 +186,8 @@ fn what_is_followed_and_cannot_be_read_is_told_and_holds_up_nothing() {
     let count = HELLO_INVENTORY_MAX + 1;
     let mut solo = following(count, |solo| {
         let held = |number| match solo.view.lookup(SubscriptionId(1), &key(1, number)) {
-            Lookup::Present(object) => Held::Present(object.version.clone()),
-            _ => Held::Unreadable,
+            Lookup::Present(object) => HeldState::Present(object.version.clone()),
+            _ => HeldState::Unreadable,
         };
         let entries = (0..count).map(|n| InventoryEntry { key: key(1, n), held: held(n) }).collect();
         summarise(solo.hello().store, entries)

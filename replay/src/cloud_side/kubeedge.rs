@@ -11,7 +11,7 @@ use tombolo_proto::session::EdgeEvent;
 use tombolo_proto::session::kubeedge::{EdgeConfig, EdgeSession, Kinds};
 use tombolo_proto::{Lane, Moment, NodeId, RequestId, Seq, kubeedge};
 
-use super::{Met, Peer, differ, unsaid};
+use super::{EdgePeer, Met, differ, unsaid};
 use crate::frame::{Ask, Frame};
 use crate::holdings::Holdings;
 use crate::matcher::Difference;
@@ -30,7 +30,7 @@ const ACK_WITHIN_US: u64 = 5_000_000;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// One connection, and the frames of its session that are not matched yet.
-pub(super) struct Connection {
+pub(super) struct KubeEdgePeer {
     session: EdgeSession,
     now: Moment,
     /// Ids of the session's requests, by recorded id.
@@ -62,7 +62,7 @@ pub(super) struct Connection {
     given_up: bool,
 }
 
-impl Peer for Connection {
+impl EdgePeer for KubeEdgePeer {
     fn advance(&mut self, line: &Line) -> Result<(), Difference> {
         self.now = self.now.max(Moment::default() + Duration::from_micros(line.at_us));
         self.last_at_us = line.at_us;
@@ -155,7 +155,7 @@ impl Peer for Connection {
     }
 }
 
-impl Connection {
+impl KubeEdgePeer {
     /// A session whose store fails as the recorded one did. `refusals` has the error texts, by delivery id.
     pub(super) fn new(
         node: NodeId,

@@ -7,7 +7,7 @@ use tombolo_proto::frame::{Hello, Inventory, Subscribe};
 use tombolo_proto::session::{EdgeConfig, EdgeEvent, EdgeSession, EdgeView};
 use tombolo_proto::{Frame as Wire, InventoryEntry, Lane, Moment, NodeId, RequestId, Seq, SubscriptionId};
 
-use super::{Met, Peer, differ, unsaid};
+use super::{EdgePeer, Met, differ, unsaid};
 use crate::frame::{Ask, Frame};
 use crate::holdings::Holdings;
 use crate::matcher::Difference;
@@ -16,7 +16,7 @@ use crate::tombolo::{render, wire};
 use crate::transcript::Line;
 
 /// One connection, and the frames of its session that are not matched yet.
-pub(super) struct Connection {
+pub(super) struct TomboloPeer {
     number: u64,
     session: EdgeSession,
     now: Moment,
@@ -32,15 +32,15 @@ pub(super) struct Connection {
 }
 
 /// The part of the holdings that the session sees.
-struct Shown<'a>(u64, &'a Holdings);
+struct SessionHoldings<'a>(u64, &'a Holdings);
 
-impl EdgeView for Shown<'_> {
+impl EdgeView for SessionHoldings<'_> {
     fn inventory(&self, subscription: SubscriptionId) -> Vec<InventoryEntry> {
         self.1.entries(self.0, subscription)
     }
 }
 
-impl Connection {
+impl TomboloPeer {
     /// A session that greets in the same way as the recorded edge did.
     pub(super) fn new(
         number: u64,
@@ -62,7 +62,7 @@ impl Connection {
         }
         let config =
             EdgeConfig { epoch, trim_version, agent, features, attestation, ..EdgeConfig::new(node, store) };
-        let session = EdgeSession::new(config, now, &Shown(number, held));
+        let session = EdgeSession::new(config, now, &SessionHoldings(number, held));
         let (requests, said, acked, acked_recorded, pings, closed) = Default::default();
         Ok(Self { number, session, now, requests, said, acked, acked_recorded, pings, closed })
     }
@@ -174,7 +174,7 @@ impl Connection {
     }
 }
 
-impl Peer for Connection {
+impl EdgePeer for TomboloPeer {
     fn advance(&mut self, line: &Line) -> Result<(), Difference> {
         self.now = self.now.max(Moment::default() + Duration::from_micros(line.at_us));
         if self.closed {
@@ -223,7 +223,7 @@ impl Peer for Connection {
             Wire::Deliver(deliver) => held.store(self.number, deliver),
             _ => {}
         }
-        let heard = self.session.handle_frame(self.now, lane, frame, &Shown(self.number, held));
+        let heard = self.session.handle_frame(self.now, lane, frame, &SessionHoldings(self.number, held));
         heard.map_err(|error| differ(line, None, format!("the session refuses this: {error}")))?;
         self.take_events(line)?;
         self.listen(held);

@@ -6,7 +6,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
-use super::{Comparison, Outcome, ZERO_TIME, mismatch, short};
+use super::{Comparison, ComparisonResult, ZERO_TIME, mismatch, short};
 use crate::application::{ASKED, opened};
 use crate::frame::{Frame, Key, body_json, is_description};
 use crate::own::is_machinery;
@@ -15,7 +15,7 @@ use crate::value::strip;
 
 impl Comparison<'_> {
     /// Compares the answers to one request. Their parents are already known to be equal.
-    pub(crate) fn reply(&mut self, recorded: &Frame, live: &Frame) -> Outcome {
+    pub(crate) fn reply(&mut self, recorded: &Frame, live: &Frame) -> ComparisonResult {
         self.route(recorded, live, &["/lane", "/route/source", "/route/group", "/route/resource"])?;
         if self.had_not_made(recorded, live) {
             return Ok(());
@@ -63,7 +63,7 @@ impl Comparison<'_> {
     }
 
     /// Compares answers that only dialect `tombolo` has; `None` for KubeEdge messages.
-    fn answer_of_frame(&mut self, recorded: &Frame, live: &Frame) -> Option<Outcome> {
+    fn answer_of_frame(&mut self, recorded: &Frame, live: &Frame) -> Option<ComparisonResult> {
         let known =
             matches!(recorded.group(), "session" | "api") || recorded.group().starts_with("subscription/");
         if !known {
@@ -82,7 +82,7 @@ impl Comparison<'_> {
     }
 
     /// Compares a welcome. The clock and the software's name are those of the run.
-    fn welcome(&mut self, one: &Value, other: &Value) -> Outcome {
+    fn welcome(&mut self, one: &Value, other: &Value) -> ComparisonResult {
         const MEMBERS: [&str; 5] =
             ["version", "features", "trim_version", "ping_interval_millis", "idle_timeout_millis"];
         for member in MEMBERS {
@@ -93,7 +93,7 @@ impl Comparison<'_> {
 
     /// Compares an answer of the Kubernetes API. Failures are compared by the members that programs read, documents by
     /// their presence.
-    fn api(&mut self, one: &Value, other: &Value) -> Outcome {
+    fn api(&mut self, one: &Value, other: &Value) -> ComparisonResult {
         for member in ["code", "content_type"] {
             self.value(&format!("/content/{member}"), "", &one[member], &other[member])?;
         }
@@ -120,7 +120,7 @@ impl Comparison<'_> {
         }
     }
 
-    fn wrapped(&mut self, one: &Value, other: &Value) -> Outcome {
+    fn wrapped(&mut self, one: &Value, other: &Value) -> ComparisonResult {
         let (failure, other_failure) = (&one["Err"], &other["Err"]);
         if failure.is_null() && other_failure.is_null() {
             return self.value("/content/Object", "", &one["Object"], &other["Object"]);
@@ -143,7 +143,7 @@ impl Comparison<'_> {
     }
 
     /// Compares errors: the members that programs read must be equal; the message may differ.
-    fn failure(&mut self, place: &str, one: &Value, other: &Value) -> Outcome {
+    fn failure(&mut self, place: &str, one: &Value, other: &Value) -> ComparisonResult {
         if one.is_object() && one.get("ErrStatus").is_none() && other.get("ErrStatus").is_some() {
             self.rules.push(Rule::WholeStatus);
             return Ok(());
@@ -151,7 +151,7 @@ impl Comparison<'_> {
         self.status(&format!("{place}/ErrStatus"), &one["ErrStatus"], &other["ErrStatus"])
     }
 
-    fn status(&mut self, place: &str, one: &Value, other: &Value) -> Outcome {
+    fn status(&mut self, place: &str, one: &Value, other: &Value) -> ComparisonResult {
         for pointer in ["/status", "/reason", "/code", "/details/name", "/details/group"] {
             // A KubeEdge cloud that answers from its caches names no group.
             if pointer == "/details/group" && one.pointer(pointer).is_none() {
@@ -173,7 +173,7 @@ impl Comparison<'_> {
         Ok(())
     }
 
-    fn application(&mut self, recorded: &Frame, live: &Frame) -> Outcome {
+    fn application(&mut self, recorded: &Frame, live: &Frame) -> ComparisonResult {
         let (one, other) = (recorded.content(), live.content());
         if recorded.resource() == "watchapp/sync" {
             return self.value("/content", "", one, other);
@@ -209,7 +209,7 @@ impl Comparison<'_> {
     }
 
     /// Compares the request that an answer repeats.
-    fn asked(&mut self, member: &str, one: &Value, other: &Value) -> Outcome {
+    fn asked(&mut self, member: &str, one: &Value, other: &Value) -> ComparisonResult {
         let open = |value: &Value| value.as_str().and_then(|text| opened(member, text));
         let place = format!("/content/{member}");
         match (open(one), open(other)) {
@@ -232,7 +232,7 @@ impl Comparison<'_> {
 
     /// Compares why an application was refused. Beside a status, the reason is empty or says the same
     /// (docs/reference/kubeedge.md#applications-in-the-cloud).
-    fn refusal(&mut self, one: &Value, other: &Value) -> Outcome {
+    fn refusal(&mut self, one: &Value, other: &Value) -> ComparisonResult {
         let status = |record: &Value| record.pointer("/Error/ErrStatus/status").is_some();
         if one["Status"] == "Rejected" && !status(one) && status(other) {
             self.rules.push(Rule::WholeStatus);
@@ -252,7 +252,7 @@ impl Comparison<'_> {
     }
 
     /// Compares bodies. A list's items are a set.
-    fn body(&mut self, place: &str, one: &Value, other: &Value) -> Outcome {
+    fn body(&mut self, place: &str, one: &Value, other: &Value) -> ComparisonResult {
         if !one["items"].is_array() || !other["items"].is_array() {
             return self.value(place, "", one, other);
         }
@@ -296,7 +296,7 @@ impl Comparison<'_> {
         self.value(place, "", &whole(one, sorted(items)), &whole(other, sorted(&others)))
     }
 
-    fn document(&mut self, one: &Value, other: &Value) -> Outcome {
+    fn document(&mut self, one: &Value, other: &Value) -> ComparisonResult {
         let bytes =
             |content: &Value| content["RespBody"].as_str().and_then(|text| STANDARD.decode(text).ok());
         match (bytes(one), bytes(other)) {
@@ -338,7 +338,7 @@ fn named_items(list: &Value) -> Vec<Value> {
 }
 
 /// Compares a message with a recorded status: it must report a failure of the requested object.
-fn sentence(status: &Value, said: &Value) -> Outcome {
+fn sentence(status: &Value, said: &Value) -> ComparisonResult {
     const CODES: [(&str, u64); 4] =
         [("NotFound", 404), ("Forbidden", 403), ("AlreadyExists", 409), ("Conflict", 409)];
     let place = "/content/ErrStatus";

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Comparison, Outcome};
+use super::{Comparison, ComparisonResult};
 use crate::identifiers::{Identifiers, Sort};
 use crate::rules::Rule;
 
@@ -17,7 +17,7 @@ impl Comparison<'_> {
         place: &str,
         name: &str,
         sides: (&Value, &Value),
-    ) -> Option<Outcome> {
+    ) -> Option<ComparisonResult> {
         let (one, other) = (allotment(parent, name, sides.0)?, allotment(parent, name, sides.1)?);
         if one != other {
             self.rules.push(Rule::ClusterAdds);

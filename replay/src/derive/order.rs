@@ -11,23 +11,23 @@ use crate::frame::{Ask, Frame, Key};
 use crate::transcript::{Event, Line, Transcript, Verb};
 
 /// Before a line, at it, or after it.
-type Place = (usize, i8);
+type LinePosition = (usize, i8);
 
 /// The transcript with its API lines in the order that the frames prove.
 pub(super) fn ordered(transcript: &Transcript) -> Transcript {
-    let mut places = Places::new(transcript);
+    let mut positions = LinePositions::new(transcript);
     let mut requests: HashMap<&str, (usize, &Frame)> = HashMap::new();
     for (index, line) in transcript.lines.iter().enumerate() {
         match &line.event {
             Event::Up(frame) => {
                 requests.insert(frame.id(), (index, frame));
             }
-            Event::Down(frame) if frame.is_push() => places.shown(frame, index),
+            Event::Down(frame) if frame.is_push() => positions.shown(frame, index),
             Event::Down(frame) => {
                 if let Some((asked, request)) = requests.get(frame.parent()) {
                     match request.ask() {
-                        Ask::Read => places.read(*asked, index, request, frame),
-                        Ask::Write => places.written(*asked, index, request, frame),
+                        Ask::Read => positions.read(*asked, index, request, frame),
+                        Ask::Write => positions.written(*asked, index, request, frame),
                         _ => {}
                     }
                 }
@@ -36,7 +36,7 @@ pub(super) fn ordered(transcript: &Transcript) -> Transcript {
         }
     }
     let mut order: Vec<usize> = (0..transcript.lines.len()).collect();
-    order.sort_by_key(|index| (places.of[*index], *index));
+    order.sort_by_key(|index| (positions.of[*index], *index));
     let lines: Vec<Line> = order.into_iter().map(|index| transcript.lines[index].clone()).collect();
     Transcript { lines, ..transcript.clone() }
 }
@@ -48,17 +48,17 @@ struct Told {
     revision: String,
 }
 
-struct Places {
-    of: Vec<Place>,
+struct LinePositions {
+    of: Vec<LinePosition>,
     by_uid: HashMap<String, Vec<Told>>,
     /// Creations and deletions by name.
     by_key: HashMap<Key, Vec<(usize, Verb)>>,
 }
 
-impl Places {
+impl LinePositions {
     fn new(transcript: &Transcript) -> Self {
         let of = (0..transcript.lines.len()).map(|index| (index, 0)).collect();
-        let mut places = Self { of, by_uid: HashMap::new(), by_key: HashMap::new() };
+        let mut positions = Self { of, by_uid: HashMap::new(), by_key: HashMap::new() };
         // Versions count for the whole cluster: the lines so far, with the newest version up to each.
         let mut newest: Vec<(usize, u64)> = Vec::new();
         for (index, line) in transcript.lines.iter().enumerate() {
@@ -68,17 +68,17 @@ impl Places {
                 let later = newest.partition_point(|(_, seen)| *seen <= number);
                 // An object that is older than one shown earlier was there before that one.
                 if let (Verb::Create, Some((line, _))) = (verb, newest.get(later)) {
-                    places.before(index, *line);
+                    positions.before(index, *line);
                 }
                 let highest = newest.last().map_or(number, |(_, seen)| number.max(*seen));
                 newest.push((index, highest));
             }
-            places.by_uid.entry(uid).or_default().push(Told { index, verb: *verb, revision });
+            positions.by_uid.entry(uid).or_default().push(Told { index, verb: *verb, revision });
             if *verb != Verb::Update {
-                places.by_key.entry(Key::of_object(object)).or_default().push((index, *verb));
+                positions.by_key.entry(Key::of_object(object)).or_default().push((index, *verb));
             }
         }
-        places
+        positions
     }
 
     fn before(&mut self, line: usize, at: usize) {

@@ -10,7 +10,7 @@ use std::collections::HashSet;
 
 use serde_json::{Value, json};
 
-use super::{Fact, Known, What, is_newer, version};
+use super::{Fact, ObservedApiState, What, is_newer, version};
 use crate::frame::{Frame, Key};
 use crate::transcript::Verb;
 use crate::value::strip;
@@ -28,7 +28,7 @@ enum Why {
 
 /// A refused write.
 #[derive(Debug)]
-pub(super) struct Refused {
+pub(super) struct RefusedWrite {
     key: Key,
     why: Why,
     /// The object that the request would have created.
@@ -73,7 +73,7 @@ pub(super) fn of(request: &Frame, reply: &Frame) -> Option<What> {
     let mut asked =
         request.asked().filter(|asked| asked["metadata"]["name"] == *key.name).unwrap_or_default();
     strip(&mut asked, &["uid", "resourceVersion"]);
-    Some(What::Refused(Refused { key, why, asked, later: None }))
+    Some(What::Refused(RefusedWrite { key, why, asked, later: None }))
 }
 
 /// The answer to an application's list proves that no other objects exist. A list with a selector, or a part of a list,
@@ -108,7 +108,7 @@ pub(super) fn with_evidence(mut facts: Vec<Fact>) -> Vec<Fact> {
     facts
 }
 
-impl Known {
+impl ObservedApiState {
     pub(super) fn listed(&mut self, position: usize, listed: &Listed) -> Vec<(Verb, Value)> {
         let missing = |key: &&Key| {
             key.kind == listed.kind
@@ -120,8 +120,8 @@ impl Known {
         missing.iter().flat_map(|key| self.absent(position, key, None)).collect()
     }
 
-    pub(super) fn refused(&mut self, refused: Refused) -> Vec<(Verb, Value)> {
-        let Refused { key, why, asked, later } = refused;
+    pub(super) fn refused(&mut self, refused: RefusedWrite) -> Vec<(Verb, Value)> {
+        let RefusedWrite { key, why, asked, later } = refused;
         let known = self.objects.get(&key).cloned();
         let later = later.filter(|later| {
             let ((uid, revision), known) = (version(later), known.as_ref().map(version));

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Difference, Matcher, Progress, State, at, unexpected, version};
+use super::{Difference, LineState, Matcher, Progress, at, unexpected, version};
 use crate::compare::{Comparison, Mismatch};
 use crate::frame::{Frame, Key};
 use crate::identifiers::Sort;
@@ -83,7 +83,7 @@ impl Matcher<'_> {
         }
         comparison.learned().keep(&mut self.identifiers, &mut self.rules);
         self.pushes[candidate].used = true;
-        self.states[index] = State::Met;
+        self.states[index] = LineState::Met;
         Ok(())
     }
 
@@ -110,7 +110,7 @@ impl Matcher<'_> {
         comparison.learned().keep(&mut self.identifiers, &mut self.rules);
         self.rules.count(Rule::StatusEcho);
         self.pushes[candidate].used = true;
-        self.states[index] = State::Met;
+        self.states[index] = LineState::Met;
         true
     }
 
@@ -242,7 +242,7 @@ impl Matcher<'_> {
         let known = self.recorded.pushes.get(&frame.usual_resource()).cloned().unwrap_or_default();
         known.into_iter().any(|index| {
             let Event::Down(recorded) = &transcript.lines[index].event else { return false };
-            matches!(self.states[index], State::Excused(_))
+            matches!(self.states[index], LineState::Excused(_))
                 && self.try_push(index, recorded, candidate).is_ok()
         })
     }

@@ -21,7 +21,7 @@ pub(super) struct Carrier {
 
 /// Lines are identified by their index.
 #[derive(Default)]
-pub(super) struct Index<'t> {
+pub(super) struct TranscriptIndex<'t> {
     /// Requests by id.
     pub(super) requests: HashMap<&'t str, usize>,
     /// Answers by the id of their request.
@@ -62,7 +62,7 @@ pub(super) struct Index<'t> {
     pub(super) has_dynamic: bool,
 }
 
-impl<'t> Index<'t> {
+impl<'t> TranscriptIndex<'t> {
     pub(super) fn new(transcript: &'t Transcript) -> Self {
         let mut index = Self::default();
         let mut ids: HashMap<&str, usize> = HashMap::new();

@@ -12,8 +12,8 @@ use tombolo_proto::frame::{
     RefusalReason, Reply, ReplyBody, Request, RequestBody, Subscribe, Welcome,
 };
 use tombolo_proto::{
-    CloudRevision, ContentHash, Epoch, Frame as Wire, Held, InventoryEntry, Lane, Message, NodeId, ObjectKey,
-    ObjectVersion, RequestId, Resource, Seq, SharedObject, StoreId, SubscriptionId, Uid, kubeedge,
+    CloudRevision, ContentHash, Epoch, Frame as Wire, HeldState, InventoryEntry, Lane, Message, NodeId,
+    ObjectKey, ObjectVersion, RequestId, Resource, Seq, SharedObject, StoreId, SubscriptionId, Uid, kubeedge,
 };
 
 /// A line that is not a valid frame: the member, and what is wrong with it.
@@ -263,9 +263,9 @@ fn entries(json: &Value) -> Read<Vec<InventoryEntry>> {
 
 fn entry(json: &Value) -> Read<InventoryEntry> {
     let held = match text(json, "/uid")? {
-        "" if json["unreadable"] == true => Held::Unreadable,
-        "" => Held::Absent,
-        _ => Held::Present(version(json)?),
+        "" if json["unreadable"] == true => HeldState::Unreadable,
+        "" => HeldState::Absent,
+        _ => HeldState::Present(version(json)?),
     };
     Ok(InventoryEntry { key: key(json)?, held })
 }

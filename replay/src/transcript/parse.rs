@@ -9,25 +9,25 @@ use crate::frame::Frame;
 
 /// Parses the text of a transcript.
 pub(super) fn transcript(text: &str) -> Result<Transcript, TranscriptError> {
-    let mut reader = Reader::default();
+    let mut parser = TranscriptParser::default();
     let whole = text.is_empty() || text.ends_with('\n');
     let mut lines = text.lines().enumerate().filter(|(_, text)| !text.trim().is_empty()).peekable();
     while let Some((index, text)) = lines.next() {
         let may_be_cut = !whole && lines.peek().is_none();
-        reader.take(index + 1, text, may_be_cut)?;
+        parser.take(index + 1, text, may_be_cut)?;
     }
-    reader.finish()
+    parser.finish()
 }
 
 #[derive(Default)]
-struct Reader {
+struct TranscriptParser {
     header: Option<Map<String, Value>>,
     lines: Vec<Line>,
     nodes: BTreeMap<u64, String>,
     cut: Option<usize>,
 }
 
-impl Reader {
+impl TranscriptParser {
     /// Takes one line. The last line of a file may be incomplete.
     fn take(&mut self, number: usize, text: &str, may_be_cut: bool) -> Result<(), TranscriptError> {
         if text.len() > LINE_LEN_MAX {

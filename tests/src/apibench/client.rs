@@ -15,7 +15,7 @@ use rustls_pki_types::{CertificateDer, ServerName};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use crate::target::{Endpoint, Target};
+use crate::target::{Endpoint, MeasuredServer};
 
 /// One connection; clones share it.
 #[derive(Clone)]
@@ -27,7 +27,7 @@ pub(crate) struct Connection {
 
 impl Connection {
     /// Connects.
-    pub(crate) async fn open(target: &impl Target) -> Result<Self> {
+    pub(crate) async fn open(target: &impl MeasuredServer) -> Result<Self> {
         let mut roots = RootCertStore::empty();
         let Endpoint { address, ca } = target.endpoint();
         roots.add(CertificateDer::from_pem_slice(ca.as_bytes())?)?;

@@ -33,7 +33,7 @@ pub(crate) struct Endpoint {
 }
 
 /// A server under load.
-pub(crate) trait Target {
+pub(crate) trait MeasuredServer {
     /// Its name in messages.
     fn name(&self) -> &'static str;
 
@@ -87,7 +87,7 @@ impl EmbeddedServer {
     }
 }
 
-impl Target for EmbeddedServer {
+impl MeasuredServer for EmbeddedServer {
     fn name(&self) -> &'static str {
         "the embedded server"
     }
@@ -137,7 +137,7 @@ impl RealServer {
     }
 }
 
-impl Target for RealServer {
+impl MeasuredServer for RealServer {
     fn name(&self) -> &'static str {
         "kube-apiserver"
     }

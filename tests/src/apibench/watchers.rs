@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::client::Connection;
-use crate::target::Target;
+use crate::target::MeasuredServer;
 
 /// Watches that share one connection, as the watches of one client do.
 const PER_CONNECTION: usize = 100;
@@ -28,7 +28,7 @@ pub(crate) struct Watchers {
 
 impl Watchers {
     /// Opens the watches. They have not received any event yet.
-    pub(crate) async fn open(target: &impl Target, path: &str, count: usize) -> Result<Self> {
+    pub(crate) async fn open(target: &impl MeasuredServer, path: &str, count: usize) -> Result<Self> {
         // Bounded by one entry per watch and event: each event is awaited before the next one is sent.
         let (sender, seen) = mpsc::unbounded_channel();
         let mut readers = JoinSet::new();

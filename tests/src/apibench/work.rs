@@ -12,7 +12,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use crate::client::Connection;
-use crate::target::Target;
+use crate::target::MeasuredServer;
 use crate::watchers::Watchers;
 
 /// Concurrent requests.
@@ -54,7 +54,7 @@ pub(crate) struct Figure {
 }
 
 /// Runs all measurements.
-pub(crate) async fn measure(target: &mut impl Target, plan: &Plan) -> Result<Vec<Figure>> {
+pub(crate) async fn measure(target: &mut impl MeasuredServer, plan: &Plan) -> Result<Vec<Figure>> {
     let mut figures = load(&*target, plan).await?;
     let began = Instant::now();
     target.restart().await?;
@@ -67,7 +67,7 @@ pub(crate) async fn measure(target: &mut impl Target, plan: &Plan) -> Result<Vec
     Ok(figures)
 }
 
-async fn load(target: &impl Target, plan: &Plan) -> Result<Vec<Figure>> {
+async fn load(target: &impl MeasuredServer, plan: &Plan) -> Result<Vec<Figure>> {
     let bench = Bench { target, connection: Connection::open(target).await? };
     // The first requests load code and fill caches, so they are not measured.
     bench
@@ -111,7 +111,7 @@ struct Bench<'t, T> {
     connection: Connection,
 }
 
-impl<T: Target> Bench<'_, T> {
+impl<T: MeasuredServer> Bench<'_, T> {
     /// Processor time of the server for each of `count` operations.
     async fn cpu(
         &self,

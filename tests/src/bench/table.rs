@@ -62,18 +62,22 @@ impl Row {
 }
 
 /// A figure of `tombolo swarm`, the matching figure of the floor, and the target.
-struct Line {
+struct ComparedFigure {
     figure: &'static str,
     floor: Option<&'static str>,
     /// Absolute target over WebSocket and QUIC; if none, the target is 1.5 times the floor.
     targets: Option<(f64, f64)>,
 }
 
-const fn line(figure: &'static str, floor: Option<&'static str>, targets: Option<(f64, f64)>) -> Line {
-    Line { figure, floor, targets }
+const fn line(
+    figure: &'static str,
+    floor: Option<&'static str>,
+    targets: Option<(f64, f64)>,
+) -> ComparedFigure {
+    ComparedFigure { figure, floor, targets }
 }
 
-const LINES: [Line; 20] = [
+const LINES: [ComparedFigure; 20] = [
     line("connections a second", Some("accepts_per_second"), None),
     line("processor time to accept a node", Some("accept_cpu_micros"), Some((500.0, 800.0))),
     line("time until every node is settled", None, None),
@@ -104,7 +108,7 @@ pub(crate) fn beside_floor(transport: Transport, runs: &[Run]) -> Result<Vec<Row
     Ok(rows)
 }
 
-fn row(line: &Line, transport: Transport, runs: &[Run]) -> Option<Row> {
+fn row(line: &ComparedFigure, transport: Transport, runs: &[Run]) -> Option<Row> {
     let value = |run: &Run| run.figure(line.figure)?["value"].as_f64();
     let floor = |run: &Run| run.floor[line.floor?].as_f64();
     let ratio = |run: &Run| Some(value(run)? / floor(run)?);

@@ -18,12 +18,12 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use clap::builder::RangedU64ValueParser;
 
-use target::{EmbeddedServer, RealServer, Target};
+use target::{EmbeddedServer, MeasuredServer, RealServer};
 use work::{Figure, Plan};
 
 /// What to measure. `cargo xtask api-bench` builds the programs and starts this one.
 #[derive(Parser)]
-struct Options {
+struct ApiBenchOptions {
     /// Runs of each server, alternating; the median of each figure is printed.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
@@ -47,7 +47,7 @@ fn at_least_one() -> RangedU64ValueParser<usize> {
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    let options = Options::parse();
+    let options = ApiBenchOptions::parse();
     if let Some(folder) = &options.serve {
         return target::serve(folder).await;
     }
@@ -65,7 +65,7 @@ async fn main() -> Result<()> {
     Ok(())
 }
 
-async fn measure(mut target: impl Target, plan: &Plan) -> Result<Vec<Figure>> {
+async fn measure(mut target: impl MeasuredServer, plan: &Plan) -> Result<Vec<Figure>> {
     let figures = work::measure(&mut target, plan).await;
     figures.with_context(|| format!("while {} was measured", target.name()))
 }

@@ -30,7 +30,7 @@ use tombolo_tests::world::{Api, Transport, World};
 
 /// What to measure. `cargo xtask bench` builds the programs and starts this one.
 #[derive(Parser)]
-struct Options {
+struct BenchOptions {
     /// Runs of the floor and of cloudcore, alternating, so that other load on the machine affects both; the median
     /// counts.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
@@ -58,7 +58,7 @@ const CHANNELS: [(Transport, DialectOption); 3] = [
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    let Options { runs, dialect, nodes, calls } = Options::parse();
+    let BenchOptions { runs, dialect, nodes, calls } = BenchOptions::parse();
     let nodes: Vec<u32> = nodes.into_iter().filter(|nodes| *nodes > 0).collect();
     let alone = !calls && dialect.is_none();
     ensure!(alone || !nodes.is_empty(), "without nodes, --calls and --dialect leave nothing to measure");

@@ -10,32 +10,32 @@ use regex::Regex;
 use tombolo_tests::e2e::judge::judge;
 use tombolo_tests::e2e::lists::{Expected, Lists};
 use tombolo_tests::e2e::suite::{Run, Suite};
-use tombolo_tests::e2e::target::{Cluster, Target};
+use tombolo_tests::e2e::target::{Cluster, ServerUnderTest};
 
 /// Runs or lists the tests of the suite. `cargo xtask e2e` builds the suite and passes its folder.
 #[derive(Parser)]
 #[command(name = "cargo xtask e2e")]
-struct Options {
+struct SuiteOptions {
     /// Folder with the suite and its runner.
     #[arg(long, value_name = "FOLDER")]
     suite: PathBuf,
 
     #[command(subcommand)]
-    step: Step,
+    step: SuiteCommand,
 }
 
 #[derive(Subcommand)]
-enum Step {
+enum SuiteCommand {
     /// Print the names of the tests, each with its list.
-    List(Selection),
+    List(TestSelection),
     /// Run tests against a server, and fail when an outcome contradicts the lists.
     Run {
         /// The server: etcd and kube-apiserver, or cloudcore with its embedded server.
         #[arg(long, value_enum)]
-        target: Target,
+        target: ServerUnderTest,
 
         #[command(flatten)]
-        selection: Selection,
+        selection: TestSelection,
 
         /// Number of concurrent tests.
         #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
@@ -49,7 +49,7 @@ enum Step {
 
 /// Which tests.
 #[derive(Args)]
-struct Selection {
+struct TestSelection {
     /// Only tests whose name matches this expression; all tests if not given.
     #[arg(long, value_name = "REGEX")]
     focus: Option<Regex>,
@@ -59,7 +59,7 @@ struct Selection {
     skip: Option<Regex>,
 }
 
-impl Selection {
+impl TestSelection {
     fn has(&self, name: &str) -> bool {
         let matches = |own: &Option<Regex>| own.as_ref().map(|own| own.is_match(name));
         matches(&self.focus).unwrap_or(true) && !matches(&self.skip).unwrap_or(false)
@@ -68,7 +68,7 @@ impl Selection {
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    let options = Options::parse();
+    let options = SuiteOptions::parse();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("e2e/lists");
     let lists = Lists::read(&folder)?;
     let suite = Suite::new(options.suite);
@@ -79,8 +79,8 @@ async fn main() -> Result<()> {
         "the suite does not have these tests; remove them from the lists: {unknown:#?}"
     );
     match options.step {
-        Step::List(selection) => list(&names, &lists, &selection),
-        Step::Run { target, selection, procs, output } => {
+        SuiteCommand::List(selection) => list(&names, &lists, &selection),
+        SuiteCommand::Run { target, selection, procs, output } => {
             let wanted =
                 |name: &&String| selection.has(name) && lists.expected(name) != Expected::NeedsContainers;
             let selected: BTreeSet<String> = names.iter().filter(wanted).cloned().collect();
@@ -91,7 +91,7 @@ async fn main() -> Result<()> {
     }
 }
 
-fn list(names: &BTreeSet<String>, lists: &Lists, selection: &Selection) -> Result<()> {
+fn list(names: &BTreeSet<String>, lists: &Lists, selection: &TestSelection) -> Result<()> {
     let selected: Vec<&String> = names.iter().filter(|name| selection.has(name)).collect();
     ensure!(!selected.is_empty(), "no test of the suite matches the selection");
     for name in selected {
@@ -108,7 +108,7 @@ fn list(names: &BTreeSet<String>, lists: &Lists, selection: &Selection) -> Resul
 async fn run(
     suite: &Suite,
     lists: &Lists,
-    target: Target,
+    target: ServerUnderTest,
     selected: &BTreeSet<String>,
     procs: u32,
     output: &Path,
@@ -119,8 +119,8 @@ async fn run(
     let run = Run { kubeconfig: &cluster.kubeconfig, kubectl: &kubectl, procs, output };
     // This runtime keeps the node alive, so the suite must not block one of its threads.
     let outcomes = tokio::task::block_in_place(|| suite.run(selected, &run))?;
-    let verdict = judge(target, selected, &outcomes, lists);
-    for complaint in &verdict.complaints {
+    let summary = judge(target, selected, &outcomes, lists);
+    for complaint in &summary.complaints {
         println!("{complaint}");
     }
     println!(
@@ -128,13 +128,13 @@ async fn run(
          list; report: {}",
         selected.len(),
         started.elapsed().as_secs(),
-        verdict.passed,
-        verdict.passed_as_listed,
-        verdict.not_yet,
-        verdict.unlisted,
+        summary.passed,
+        summary.passed_as_listed,
+        summary.not_yet,
+        summary.unlisted,
         output.join("report.json").display()
     );
-    match verdict.complaints.len() {
+    match summary.complaints.len() {
         0 => Ok(()),
         count => bail!("{count} outcomes contradict the lists"),
     }

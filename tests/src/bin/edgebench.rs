@@ -23,7 +23,7 @@ use cluster::Cluster;
 const RUNS: usize = 3;
 
 #[derive(Parser)]
-struct Options {
+struct EdgeBenchOptions {
     /// Seconds during which DNS queries are sent.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
@@ -35,7 +35,7 @@ struct Options {
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    let Options { seconds, quick } = Options::parse();
+    let EdgeBenchOptions { seconds, quick } = EdgeBenchOptions::parse();
     let edgecore = edgecore(if quick { "release" } else { "device" })?;
     println!(
         "{}, edgecore {}; times are the middle of {RUNS} runs",

@@ -42,7 +42,7 @@ use table::Row;
 
 /// What to run. `cargo xtask hostile` builds the programs and starts this one.
 #[derive(Parser)]
-struct Options {
+struct HostileOptions {
     /// Honest nodes that renew their leases.
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=2000))]
     nodes: u32,
@@ -83,7 +83,7 @@ impl Server {
     }
 }
 
-impl Options {
+impl HostileOptions {
     /// The attacks on this API server. Attacks on kube-apiserver itself are left out, because it is not part of the
     /// product.
     fn attacks(&self, api: Api) -> Vec<Attack> {
@@ -98,12 +98,12 @@ impl Options {
 enum Role {
     /// The honest nodes.
     #[command(hide = true)]
-    Honest(honest::Options),
+    Honest(honest::HonestOptions),
 }
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let options = Options::parse();
+    let options = HostileOptions::parse();
     let outcome = match options.role {
         Some(Role::Honest(honest)) => honest::run(honest).await.map(|()| true),
         None => attack(&options).await,
@@ -118,7 +118,7 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn attack(options: &Options) -> Result<bool> {
+async fn attack(options: &HostileOptions) -> Result<bool> {
     let mut plan: Vec<_> = options.server.apis().into_iter().map(|on| (on, options.attacks(on.1))).collect();
     plan.retain(|(_, attacks)| !attacks.is_empty());
     ensure!(!plan.is_empty(), "no attack has {:?} in its name", options.only);
@@ -132,7 +132,7 @@ async fn attack(options: &Options) -> Result<bool> {
     Ok(kept)
 }
 
-async fn attack_on(options: &Options, api: Api, attacks: Vec<Attack>) -> Result<Vec<Row>> {
+async fn attack_on(options: &HostileOptions, api: Api, attacks: Vec<Attack>) -> Result<Vec<Row>> {
     let world = World::start(api, Transport::WebSocket).await?;
     let hub = Hub::prepare(&world, options.nodes).await?;
     let fleet = Fleet::start(&hub, options.nodes).await?;

@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::lists::{Expected, Lists};
 use super::suite::Outcome;
-use super::target::Target;
+use super::target::ServerUnderTest;
 
 /// Longest part of a failure message that a complaint repeats, in characters; the report has the rest.
 const MESSAGE_MAX: usize = 300;
 
 /// The result of a run.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Verdict {
+pub struct SuiteSummary {
     /// Tests that passed.
     pub passed: usize,
     /// Tests that must pass and did.
@@ -27,43 +27,43 @@ pub struct Verdict {
 /// Compares the outcomes of the selected tests with the lists.
 #[must_use]
 pub fn judge(
-    target: Target,
+    target: ServerUnderTest,
     selected: &BTreeSet<String>,
     outcomes: &BTreeMap<String, Outcome>,
     lists: &Lists,
-) -> Verdict {
-    let mut verdict = Verdict::default();
+) -> SuiteSummary {
+    let mut summary = SuiteSummary::default();
     for name in selected {
         let outcome = outcomes.get(name);
         let passed = outcome == Some(&Outcome::Passed);
-        verdict.passed += usize::from(passed);
+        summary.passed += usize::from(passed);
         let expected = lists.expected(name);
         match expected {
-            Expected::Pass => verdict.passed_as_listed += usize::from(passed),
-            Expected::NotYet(_) => verdict.not_yet += usize::from(!passed),
-            Expected::Unlisted => verdict.unlisted += 1,
+            Expected::Pass => summary.passed_as_listed += usize::from(passed),
+            Expected::NotYet(_) => summary.not_yet += usize::from(!passed),
+            Expected::Unlisted => summary.unlisted += 1,
             Expected::NeedsContainers => {}
         }
         let became = describe(outcome);
         let complaint = match (target, expected, passed) {
             (_, Expected::Unlisted, _) => format!("in no list: {name}: {became}"),
             (_, Expected::Pass, false) => format!("must pass: {name}: {became}"),
-            (Target::Embedded, Expected::NotYet(_), true) => {
+            (ServerUnderTest::Embedded, Expected::NotYet(_), true) => {
                 format!("passes now, move it to pass.txt: {name}")
             }
-            (Target::Real, Expected::NotYet(_), false) => {
+            (ServerUnderTest::Real, Expected::NotYet(_), false) => {
                 format!("not even on the real server, move it to needs-containers.txt: {name}: {became}")
             }
             (_, Expected::NeedsContainers, true) => format!("needs no containers: {name}"),
             _ => continue,
         };
-        verdict.complaints.push(complaint);
+        summary.complaints.push(complaint);
     }
     let is_run = |name: &String| matches!(outcomes.get(name), Some(Outcome::Passed | Outcome::Failed(_)));
     if !selected.iter().any(is_run) {
-        verdict.complaints.push("not one of the selected tests was run".to_owned());
+        summary.complaints.push("not one of the selected tests was run".to_owned());
     }
-    verdict
+    summary
 }
 
 fn describe(outcome: Option<&Outcome>) -> String {
@@ -104,15 +104,15 @@ mod tests {
 
     #[test]
     fn what_contradicts_the_lists_is_named_on_the_embedded_server() {
-        let verdict = judge(Target::Embedded, &selected(), &outcomes(), &lists());
+        let summary = judge(ServerUnderTest::Embedded, &selected(), &outcomes(), &lists());
         let complaints = [
             "must pass: broken: failed: failed: expected 400",
             "passes now, move it to pass.txt: early",
             "must pass: left out: not run",
             "in no list: new: skipped: two nodes",
         ];
-        let counts = (verdict.passed, verdict.passed_as_listed, verdict.not_yet, verdict.unlisted);
-        assert_eq!((counts, verdict.complaints), ((2, 1, 1, 1), complaints.map(str::to_owned).to_vec()));
+        let counts = (summary.passed, summary.passed_as_listed, summary.not_yet, summary.unlisted);
+        assert_eq!((counts, summary.complaints), ((2, 1, 1, 1), complaints.map(str::to_owned).to_vec()));
     }
 
     #[test]
@@ -120,15 +120,15 @@ mod tests {
         let selected = ["late", "early"].map(str::to_owned).into();
         let skipped = Outcome::Skipped("no such cluster".to_owned());
         for outcomes in [BTreeMap::new(), [("late".to_owned(), skipped)].into()] {
-            let verdict = judge(Target::Embedded, &selected, &outcomes, &lists());
-            assert_eq!(verdict.complaints, ["not one of the selected tests was run"]);
+            let summary = judge(ServerUnderTest::Embedded, &selected, &outcomes, &lists());
+            assert_eq!(summary.complaints, ["not one of the selected tests was run"]);
         }
     }
 
     #[test]
     fn on_the_real_server_everything_listed_passes() {
-        let verdict = judge(Target::Real, &selected(), &outcomes(), &lists());
-        let of = |name: &str| verdict.complaints.iter().filter(|line| line.contains(name)).count();
-        assert_eq!(["good", "broken", "late", "early"].map(of), [0, 1, 1, 0], "{:?}", verdict.complaints);
+        let summary = judge(ServerUnderTest::Real, &selected(), &outcomes(), &lists());
+        let of = |name: &str| summary.complaints.iter().filter(|line| line.contains(name)).count();
+        assert_eq!(["good", "broken", "late", "early"].map(of), [0, 1, 1, 0], "{:?}", summary.complaints);
     }
 }

@@ -119,7 +119,7 @@ fn focuses(names: &BTreeSet<String>) -> Vec<String> {
 /// The part of the runner's report that describes a suite.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Report {
+struct SuiteReport {
     spec_reports: Option<Vec<Spec>>,
 }
 
@@ -130,17 +130,17 @@ struct Spec {
     leaf_node_type: String,
     leaf_node_text: String,
     state: String,
-    failure: Option<Failure>,
+    failure: Option<SpecFailure>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Failure {
+struct SpecFailure {
     message: Option<String>,
 }
 
 fn outcomes(report: &[u8]) -> Result<BTreeMap<String, Outcome>> {
-    let reports: Vec<Report> =
+    let reports: Vec<SuiteReport> =
         serde_json::from_slice(report).context("the runner's report cannot be read")?;
     let mut outcomes = BTreeMap::new();
     for spec in reports.into_iter().flat_map(|report| report.spec_reports.unwrap_or_default()) {

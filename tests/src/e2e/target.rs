@@ -13,7 +13,7 @@ const NODE: &str = "e2e-node";
 
 /// The server under test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Target {
+pub enum ServerUnderTest {
     /// etcd and kube-apiserver.
     Real,
     /// `tombolo apiserver`.
@@ -29,11 +29,11 @@ pub struct Cluster {
     pub binaries: Components,
     // The drop order: clients of a server before the server.
     _node: ReadyNode,
-    _server: Server,
+    _server: RunningServer,
 }
 
 #[derive(Debug)]
-enum Server {
+enum RunningServer {
     Real { _plane: Box<ControlPlane> },
     Embedded { _world: Box<World> },
 }
@@ -43,21 +43,21 @@ impl Cluster {
     ///
     /// # Errors
     /// When the binaries are missing or something does not start.
-    pub async fn start(target: Target) -> Result<Self> {
+    pub async fn start(target: ServerUnderTest) -> Result<Self> {
         let binaries = components()?;
         let (server, client, kubeconfig) = match target {
-            Target::Real => {
+            ServerUnderTest::Real => {
                 let options =
                     ControlPlaneOptions { controllers: true, scheduler: true, ..Default::default() };
                 let plane = Box::new(ControlPlane::start(options).await?);
                 let (client, kubeconfig) = (plane.admin_client().await?, plane.kubeconfig());
-                (Server::Real { _plane: plane }, client, kubeconfig)
+                (RunningServer::Real { _plane: plane }, client, kubeconfig)
             }
-            Target::Embedded => {
+            ServerUnderTest::Embedded => {
                 let mut world = Box::new(World::start(Api::Embedded, Transport::WebSocket).await?);
                 world.start_workload_controllers()?;
                 let (client, kubeconfig) = (world.client().await?, world.kubeconfig());
-                (Server::Embedded { _world: world }, client, kubeconfig)
+                (RunningServer::Embedded { _world: world }, client, kubeconfig)
             }
         };
         let node = ReadyNode::start(client, NODE).await.context("start the node")?;

@@ -105,7 +105,7 @@ async fn newest(server: SocketAddr) -> Result<String> {
 }
 
 /// When each change arrived, by its mark.
-type Seen = Arc<Mutex<HashMap<String, Instant>>>;
+type ArrivalTimes = Arc<Mutex<HashMap<String, Instant>>>;
 
 /// Changes slices one at a time, and measures the delay between the first byte that leaves the hub and its arrival at a
 /// watcher of the wrapper.
@@ -115,7 +115,7 @@ pub(crate) async fn watches(
     watchers: usize,
     run: usize,
 ) -> Result<Watched> {
-    let here = Seen::default();
+    let here = ArrivalTimes::default();
     let mut tasks = JoinSet::new();
     let since = newest(cluster.wrapper).await?;
     tasks.spawn(note(watch(cluster.wrapper, &since).await?, Arc::clone(&here)));
@@ -160,7 +160,7 @@ async fn watch(server: SocketAddr, since: &str) -> Result<TcpStream> {
 }
 
 /// Records when the marks of slices arrive.
-async fn note(mut stream: TcpStream, seen: Seen) {
+async fn note(mut stream: TcpStream, seen: ArrivalTimes) {
     let mut bytes = Vec::new();
     while matches!(stream.read_buf(&mut bytes).await, Ok(length) if length > 0) {
         let now = Instant::now();

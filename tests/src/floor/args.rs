@@ -20,7 +20,7 @@ pub(crate) enum Role {
 
 /// The transport of the messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Transport {
+pub(crate) enum FloorTransport {
     /// WebSocket over TLS over TCP.
     WebSocket,
     /// QUIC.
@@ -41,7 +41,7 @@ pub(crate) enum Stack {
 pub(crate) struct Args {
     pub(crate) role: Role,
     pub(crate) connections: usize,
-    pub(crate) transport: Transport,
+    pub(crate) transport: FloorTransport,
     pub(crate) stack: Stack,
     pub(crate) dialect: Dialect,
     pub(crate) updates: usize,
@@ -58,7 +58,7 @@ impl Default for Args {
         Self {
             role: Role::Load,
             connections: 1000,
-            transport: Transport::WebSocket,
+            transport: FloorTransport::WebSocket,
             stack: Stack::Bare,
             dialect: Dialect::Tombolo,
             updates: 20,
@@ -90,7 +90,7 @@ impl Args {
             }
         }
         ensure!(args.connections > 0, "--connections 0 leaves nothing to measure\n{USAGE}");
-        let bare_websocket = args.transport == Transport::WebSocket && args.stack == Stack::Bare;
+        let bare_websocket = args.transport == FloorTransport::WebSocket && args.stack == Stack::Bare;
         ensure!(
             args.dialect == Dialect::Tombolo || bare_websocket,
             "--dialect kubeedge goes with --transport ws and --stack bare alone"
@@ -100,8 +100,8 @@ impl Args {
 
     pub(crate) fn transport_name(&self) -> &'static str {
         match self.transport {
-            Transport::WebSocket => "ws",
-            Transport::Quic => "quic",
+            FloorTransport::WebSocket => "ws",
+            FloorTransport::Quic => "quic",
         }
     }
 
@@ -113,10 +113,10 @@ impl Args {
     }
 }
 
-fn transport(text: &str) -> anyhow::Result<Transport> {
+fn transport(text: &str) -> anyhow::Result<FloorTransport> {
     match text {
-        "ws" | "websocket" => Ok(Transport::WebSocket),
-        "quic" => Ok(Transport::Quic),
+        "ws" | "websocket" => Ok(FloorTransport::WebSocket),
+        "quic" => Ok(FloorTransport::Quic),
         other => bail!("unknown transport {other:?}: use ws or quic"),
     }
 }

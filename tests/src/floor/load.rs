@@ -24,11 +24,11 @@ use tombolo_cli::process::Process;
 use tombolo_link::client::{Choice, Connector, QuicSocket, Target};
 use tombolo_runtime::Tasks;
 
-use crate::args::{Args, Stack, Transport};
+use crate::args::{Args, FloorTransport, Stack};
 use crate::channel::{Channel, QuicChannel, gathering_config, kind, message, stamp, udp_socket};
 use crate::exchange::Exchange;
 use crate::pki;
-use crate::report::Report;
+use crate::report::FloorReport;
 use crate::server::now_nanos;
 
 /// Connections opened before the measurement and kept, so that one-time costs are not counted.
@@ -95,7 +95,7 @@ impl Fleet {
 }
 
 /// Runs all phases.
-pub(crate) async fn run(args: &Args) -> anyhow::Result<Report> {
+pub(crate) async fn run(args: &Args) -> anyhow::Result<FloorReport> {
     let dir = tempfile::tempdir()?;
     pki::write(dir.path())?;
     let (mut server, address) = Server::start(args, dir.path()).await?;
@@ -107,7 +107,7 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Report> {
         answered: watch::Sender::new(0),
         tasks: Tasks::new(),
     });
-    let mut report = Report::new(args);
+    let mut report = FloorReport::new(args);
 
     connect(&dialler, &fleet, 0, WARM_UP).await?;
     server.command(format!("connected {WARM_UP}")).await?;
@@ -134,7 +134,7 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Report> {
 async fn updates(
     server: &mut Server,
     fleet: &Fleet,
-    report: &mut Report,
+    report: &mut FloorReport,
     total: usize,
 ) -> anyhow::Result<()> {
     // The first round makes buffers grow, so it is not measured.
@@ -154,7 +154,7 @@ async fn updates(
 async fn queries(
     server: &mut Server,
     fleet: &Fleet,
-    report: &mut Report,
+    report: &mut FloorReport,
     total: usize,
     each: usize,
 ) -> anyhow::Result<()> {
@@ -226,11 +226,11 @@ enum Dialler {
 impl Dialler {
     fn new(args: &Args, dir: &Path, address: SocketAddr) -> anyhow::Result<Self> {
         Ok(match (args.stack, args.transport) {
-            (Stack::Bare, Transport::WebSocket) => {
+            (Stack::Bare, FloorTransport::WebSocket) => {
                 let connector = TlsConnector::from(Arc::new(pki::client(dir, b"http/1.1")?));
                 Self::WebSocket(connector, address, args.dialect.exchange().data)
             }
-            (Stack::Bare, Transport::Quic) => {
+            (Stack::Bare, FloorTransport::Quic) => {
                 let crypto = QuicClientConfig::try_from(pki::client(dir, b"floor")?)?;
                 let runtime = Arc::new(TokioRuntime);
                 let mut endpoint = Endpoint::new(EndpointConfig::default(), None, udp_socket()?, runtime)?;
@@ -239,8 +239,8 @@ impl Dialler {
             }
             (Stack::Link, transport) => {
                 let choice = match transport {
-                    Transport::WebSocket => Choice::WebSocket,
-                    Transport::Quic => Choice::Quic,
+                    FloorTransport::WebSocket => Choice::WebSocket,
+                    FloorTransport::Quic => Choice::Quic,
                 };
                 let host = address.ip().to_string();
                 let (websocket_port, quic_port) = (address.port(), address.port());

@@ -8,7 +8,7 @@ use crate::args::Args;
 
 /// The figures of one run, of the server process unless stated otherwise.
 #[derive(Debug, Serialize)]
-pub(crate) struct Report {
+pub(crate) struct FloorReport {
     machine: String,
     transport: &'static str,
     stack: &'static str,
@@ -29,7 +29,7 @@ pub(crate) struct Report {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "figures for people")]
-impl Report {
+impl FloorReport {
     pub(crate) fn new(args: &Args) -> Self {
         Self {
             machine: tombolo_cli::process::machine(),

@@ -21,7 +21,7 @@ use tokio_tungstenite::accept_async_with_config;
 use tombolo_link::server::{self as links, Arrival, Limits, Listen, ServerConfig};
 use tombolo_runtime::{Drain, Tasks};
 
-use crate::args::{Args, Stack, Transport};
+use crate::args::{Args, FloorTransport, Stack};
 use crate::channel::{Channel, QuicChannel, kind, message, udp_socket, websocket_config};
 use crate::exchange::{Exchange, LARGE_LEN};
 use crate::pki;
@@ -71,8 +71,8 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<()> {
     });
     let dir = args.pki.as_deref().context("--pki is missing")?;
     let port = match (args.stack, args.transport) {
-        (Stack::Bare, Transport::WebSocket) => listen_websocket(dir, &hub).await?,
-        (Stack::Bare, Transport::Quic) => listen_quic(dir, &hub)?,
+        (Stack::Bare, FloorTransport::WebSocket) => listen_websocket(dir, &hub).await?,
+        (Stack::Bare, FloorTransport::Quic) => listen_quic(dir, &hub)?,
         (Stack::Link, transport) => listen_link(dir, &hub, transport).await?,
     };
     say(&port.to_string())?;
@@ -159,10 +159,10 @@ fn listen_quic(dir: &Path, hub: &Arc<Hub>) -> anyhow::Result<u16> {
     Ok(port)
 }
 
-async fn listen_link(dir: &Path, hub: &Arc<Hub>, transport: Transport) -> anyhow::Result<u16> {
+async fn listen_link(dir: &Path, hub: &Arc<Hub>, transport: FloorTransport) -> anyhow::Result<u16> {
     let listen = Listen { address: (Ipv4Addr::LOCALHOST, 0).into(), setting: "floor".to_owned() };
-    let websocket = (transport == Transport::WebSocket).then(|| listen.clone());
-    let quic = (transport == Transport::Quic).then_some(listen);
+    let websocket = (transport == FloorTransport::WebSocket).then(|| listen.clone());
+    let quic = (transport == FloorTransport::Quic).then_some(listen);
     let limits = Limits { accepts_per_second: 100_000, accept_burst: 100_000, ..Limits::default() };
     let config = ServerConfig { websocket, quic, kubeedge: false, limits };
     let bound = links::bind(&config, &pki::link_server(dir)?).await?;

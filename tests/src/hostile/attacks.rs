@@ -10,7 +10,7 @@ use tombolo_link::{Link, LinkEvent};
 use tombolo_proto::frame::{
     ApiRequest, Frame, Inventory, InventoryPart, Refusal, RefusalReason, Request, RequestBody, Subscribe,
 };
-use tombolo_proto::object::{Held, InventoryEntry};
+use tombolo_proto::object::{HeldState, InventoryEntry};
 use tombolo_proto::package::Header;
 use tombolo_proto::{Lane, ObjectKey, RequestId, Resource, SubscriptionId};
 use tombolo_tests::raw::RawQuic;
@@ -222,7 +222,7 @@ async fn inventories(hub: &Hub, limit: Duration) -> Result<Took> {
                 &"n".repeat(60),
                 &format!("{}-{round}-{number}", "x".repeat(180)),
             ),
-            held: Held::Absent,
+            held: HeldState::Absent,
         };
         // So small that a part for each subscription fits into what a node may claim.
         let part = InventoryPart { subscription, entries: (0..32).map(entry).collect(), last: false };

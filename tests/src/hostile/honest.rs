@@ -23,7 +23,7 @@ pub(crate) const INTERVAL: Duration = Duration::from_secs(5);
 const GIVEN_UP: Duration = Duration::from_secs(10);
 
 #[derive(Args, Clone)]
-pub(crate) struct Options {
+pub(crate) struct HonestOptions {
     #[arg(long)]
     nodes: u32,
     #[arg(long)]
@@ -40,7 +40,7 @@ pub(crate) fn name(number: u32) -> String {
 }
 
 /// Renews leases until standard input ends, and prints the duration of each renewal in milliseconds.
-pub(crate) async fn run(options: Options) -> Result<()> {
+pub(crate) async fn run(options: HonestOptions) -> Result<()> {
     for number in 0..options.nodes {
         let node = NodeId::parse(&name(number))?;
         let identity = identity(&format!("127.0.0.1:{}", options.join), &node, &options.token).await?;

@@ -35,14 +35,14 @@ pub(super) type Dial = Arc<dyn Fn() -> BoxFuture<'static, Result<Socket>> + Send
 
 /// Certificate, name, and address of the cloud.
 #[derive(Clone)]
-pub(super) struct Identity {
+pub(super) struct EdgeIdentity {
     name: String,
     tls: Arc<ClientConfig>,
     /// Shared, so that the hub uses a changed address at its next dial.
     port: Arc<AtomicU16>,
 }
 
-impl Identity {
+impl EdgeIdentity {
     /// Gets a certificate.
     pub(super) async fn join(world: &World, name: &str) -> Result<Self> {
         let tls = Arc::new(raw::joined(world, name).await?);

@@ -38,7 +38,7 @@ pub(super) enum Order {
 
 /// A connection that its edge has forgotten without closing it.
 pub struct Forgotten {
-    connection: Connection,
+    connection: HubConnection,
 }
 
 impl Forgotten {
@@ -69,7 +69,7 @@ impl Drop for Owned {
 }
 
 /// One connection: a reader that fills the queue, a receiver that empties it, and the writing half.
-struct Connection {
+struct HubConnection {
     /// None once it is cut.
     sink: Option<SplitSink<Socket, Message>>,
     reader: Owned,
@@ -77,7 +77,7 @@ struct Connection {
     closed: Arc<AtomicBool>,
 }
 
-impl Connection {
+impl HubConnection {
     fn new(bus: &Arc<Bus>, socket: Socket) -> Self {
         let (sink, stream) = socket.split();
         let (fifo, closed) = (Arc::<Fifo>::default(), Arc::<AtomicBool>::default());
@@ -135,7 +135,7 @@ pub(super) async fn run(
     mut up: mpsc::Receiver<Value>,
     mut orders: mpsc::Receiver<Order>,
 ) {
-    let mut connection = Connection::new(&bus, first);
+    let mut connection = HubConnection::new(&bus, first);
     let mut left_behind = LeftBehind(0);
     loop {
         let served = serve(&bus, &mut connection, &mut up, &mut orders, &mut left_behind).await;
@@ -147,7 +147,7 @@ pub(super) async fn run(
         }
         drop(connection);
         tokio::time::sleep(2 * bus.pace.heartbeat).await;
-        connection = Connection::new(&bus, reach(&bus, &dial).await);
+        connection = HubConnection::new(&bus, reach(&bus, &dial).await);
     }
 }
 
@@ -186,7 +186,7 @@ impl LeftBehind {
 /// lost. If that was a keepalive, which another loop sends, the send loop is left behind.
 async fn serve(
     bus: &Arc<Bus>,
-    connection: &mut Connection,
+    connection: &mut HubConnection,
     up: &mut mpsc::Receiver<Value>,
     orders: &mut mpsc::Receiver<Order>,
     left_behind: &mut LeftBehind,
@@ -214,7 +214,7 @@ async fn serve(
                 match order? {
                     Order::Cut => connection.cut(),
                     Order::Forget(socket, give) => {
-                        let old = std::mem::replace(connection, Connection::new(bus, *socket));
+                        let old = std::mem::replace(connection, HubConnection::new(bus, *socket));
                         left_behind.0 += 1;
                         // The requester may have ended.
                         let _ = give.send(old.forget());

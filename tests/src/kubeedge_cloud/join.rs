@@ -39,11 +39,11 @@ const REQUEST_MAX: usize = 1024 * 1024;
 pub struct KubeEdgeJoin {
     /// `HOST:PORT`.
     pub address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<KubeEdgeJoinState>,
     task: JoinHandle<()>,
 }
 
-struct Shared {
+struct KubeEdgeJoinState {
     authority: Arc<Authority>,
     clients: Arc<dyn ClientCertVerifier>,
     /// Age and remaining lifetime of the certificates that are issued from now on.
@@ -91,7 +91,7 @@ impl KubeEdgeJoin {
         roots.add(CertificateDer::from(authority.der().to_vec()))?;
         let clients = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build()?;
         let life = Mutex::new((Duration::from_secs(60), Duration::from_secs(365 * 86_400)));
-        let shared = Arc::new(Shared { authority, clients, life, asked: Mutex::default() });
+        let shared = Arc::new(KubeEdgeJoinState { authority, clients, life, asked: Mutex::default() });
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let (address, acceptor) = (listener.local_addr()?, TlsAcceptor::from(Arc::new(config)));
         let served = Arc::clone(&shared);
@@ -126,7 +126,7 @@ impl KubeEdgeJoin {
     }
 }
 
-async fn serve(acceptor: TlsAcceptor, stream: TcpStream, shared: Arc<Shared>) -> Result<()> {
+async fn serve(acceptor: TlsAcceptor, stream: TcpStream, shared: Arc<KubeEdgeJoinState>) -> Result<()> {
     let stream = acceptor.accept(stream).await?;
     let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
     let shown = shown.map(|certificate| certificate.clone().into_owned());
@@ -138,7 +138,7 @@ async fn serve(acceptor: TlsAcceptor, stream: TcpStream, shared: Arc<Shared>) ->
     Ok(())
 }
 
-impl Shared {
+impl KubeEdgeJoinState {
     async fn answer(
         &self,
         request: Request<Incoming>,

@@ -78,12 +78,12 @@ impl Passed {
 }
 
 /// Spreads bytes over time.
-struct Pace {
+struct RateLimiter {
     bytes_per_second: u32,
     free_at: Instant,
 }
 
-impl Pace {
+impl RateLimiter {
     fn new(bytes_per_second: u32) -> Self {
         Self { bytes_per_second, free_at: Instant::now() }
     }
@@ -127,7 +127,7 @@ async fn copy(
     note: impl Fn(usize),
 ) {
     let length = if rate == u32::MAX { UNPACED_PIECE } else { PIECE };
-    let (mut pace, mut piece) = (Pace::new(rate), vec![0; length]);
+    let (mut pace, mut piece) = (RateLimiter::new(rate), vec![0; length]);
     while let Ok(read @ 1..) = from.read(&mut piece).await {
         pace.pass(read).await;
         note(read);
@@ -182,7 +182,7 @@ fn receive_paced(
         }
     });
     tokio::spawn(async move {
-        let mut pace = Pace::new(rate);
+        let mut pace = RateLimiter::new(rate);
         while let Some(datagram) = queue.recv().await {
             pace.pass(datagram.len()).await;
             if paced.send(datagram).await.is_err() {

@@ -8,7 +8,7 @@ mod recorded;
 use std::path::PathBuf;
 
 use mutations::every_change_is_seen;
-use tombolo_cli::replay::{Run, Target, play_edge, read};
+use tombolo_cli::replay::{ReplayTarget, Run, play_edge, read};
 use tombolo_replay::{Event, Rule, Transcript, with_api_lines};
 
 /// A transcript as in its file.
@@ -24,10 +24,10 @@ fn transcript(name: &str) -> Transcript {
 
 /// Plays a transcript against its own cloudcore.
 async fn play(transcript: &Transcript) -> Run {
-    play_against(transcript, Target::start().await.expect("an API server and a cloudcore")).await
+    play_against(transcript, ReplayTarget::start().await.expect("an API server and a cloudcore")).await
 }
 
-async fn play_against(transcript: &Transcript, target: Target) -> Run {
+async fn play_against(transcript: &Transcript, target: ReplayTarget) -> Run {
     let run = play_edge(transcript, &target).await.expect("a run");
     target.stop().await;
     if let Err(difference) = &run.outcome {
@@ -69,7 +69,7 @@ async fn applications_of_an_edge_watch_many_kinds_and_write() {
 async fn what_is_recorded_replays_and_has_no_secret() {
     let origin = transcript("kubeedge-join-run-offline.jsonl");
     let folder = tempfile::tempdir().expect("a folder");
-    play_against(&origin, Target::start_recording(folder.path()).await.expect("a cloudcore")).await;
+    play_against(&origin, ReplayTarget::start_recording(folder.path()).await.expect("a cloudcore")).await;
     let path = folder.path().join("edge-a.jsonl");
     let text = std::fs::read_to_string(&path).expect("a recording");
     let secret = origin.lines.iter().find_map(|line| match &line.event {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use kube::api::DeleteParams;
-use tombolo_cli::replay::{Target, play_edge, read};
+use tombolo_cli::replay::{ReplayTarget, play_edge, read};
 use tombolo_replay::{Event, Frame, Transcript, play_cloud, with_api_lines};
 use tombolo_testkit::{cluster_or_skip, wait_for};
 use tombolo_tests::world::objects::{NAMESPACE, Objects};
@@ -143,7 +143,7 @@ async fn plays_both_ways(transcript: &Transcript) {
     let summary = play_cloud(transcript).unwrap_or_else(|difference| panic!("as cloud: {difference}"));
     assert!(summary.matched > 20, "{summary:?}");
     let transcript = with_api_lines(transcript);
-    let target = Target::start().await.expect("a cloudcore");
+    let target = ReplayTarget::start().await.expect("a cloudcore");
     let run = play_edge(&transcript, &target).await.expect("a run");
     target.stop().await;
     let summary = run.outcome.unwrap_or_else(|difference| panic!("as edge: {difference}"));

@@ -52,10 +52,10 @@ pub(super) fn check(kind: &str, object: &Value, old: Option<&Value>, errors: &mu
 }
 
 /// Requests of a claim by name, with the names of their alternatives.
-type Requests<'a> = HashMap<&'a str, HashSet<&'a str>>;
+type DeviceRequests<'a> = HashMap<&'a str, HashSet<&'a str>>;
 
-fn requests<'a>(devices: &Field<'_, 'a>) -> Requests<'a> {
-    let mut named = Requests::new();
+fn requests<'a>(devices: &Field<'_, 'a>) -> DeviceRequests<'a> {
+    let mut named = DeviceRequests::new();
     for request in devices.child("requests").items() {
         let alternatives = request.child("firstAvailable");
         let names = alternatives.list().iter().filter_map(|one| one["name"].as_str()).collect();
@@ -168,7 +168,7 @@ fn toleration(toleration: &Field<'_, '_>, errors: &mut Errors) {
     }
 }
 
-fn constraint(constraint: &Field<'_, '_>, named: &Requests<'_>, errors: &mut Errors) {
+fn constraint(constraint: &Field<'_, '_>, named: &DeviceRequests<'_>, errors: &mut Errors) {
     references(&constraint.child("requests"), named, errors);
     let (same, distinct) = (constraint.child("matchAttribute"), constraint.child("distinctAttribute"));
     if same.is_set() {
@@ -217,7 +217,7 @@ fn identifier(field: &Field<'_, '_>, name: &str, errors: &mut Errors) {
 }
 
 /// Checks a list of request names: `request` or `request/alternative`.
-fn references(list: &Field<'_, '_>, named: &Requests<'_>, errors: &mut Errors) {
+fn references(list: &Field<'_, '_>, named: &DeviceRequests<'_>, errors: &mut Errors) {
     if list.overfull(REQUESTS_MAX, errors) {
         return;
     }
@@ -225,7 +225,7 @@ fn references(list: &Field<'_, '_>, named: &Requests<'_>, errors: &mut Errors) {
     list.unique(errors);
 }
 
-fn reference(name: &Field<'_, '_>, named: &Requests<'_>, errors: &mut Errors) {
+fn reference(name: &Field<'_, '_>, named: &DeviceRequests<'_>, errors: &mut Errors) {
     let parts: Vec<&str> = name.text().split('/').collect();
     if parts.len() <= 2 {
         let problems = parts.iter().filter_map(|part| names::dns1123_label(part).map(|why| (part, why)));

@@ -28,7 +28,7 @@ const KEPT: [(&str, &str); 13] = [
 ];
 
 /// Names of fields that both groups name differently: object, reporter and message.
-struct Names {
+struct EventFieldNames {
     object: &'static str,
     reporter: &'static str,
     message: &'static str,
@@ -38,8 +38,10 @@ struct Names {
 pub(super) fn check(group: &str, object: &Value, old: Option<&Value>, errors: &mut Errors) {
     let newer = group == "events.k8s.io";
     let names = match newer {
-        true => Names { object: "regarding", reporter: "reportingController", message: "note" },
-        false => Names { object: "involvedObject", reporter: "reportingComponent", message: "message" },
+        true => EventFieldNames { object: "regarding", reporter: "reportingController", message: "note" },
+        false => {
+            EventFieldNames { object: "involvedObject", reporter: "reportingComponent", message: "message" }
+        }
     };
     both(object, &names, errors);
     match (newer, old) {
@@ -49,7 +51,7 @@ pub(super) fn check(group: &str, object: &Value, old: Option<&Value>, errors: &m
     }
 }
 
-fn both(object: &Value, names: &Names, errors: &mut Errors) {
+fn both(object: &Value, names: &EventFieldNames, errors: &mut Errors) {
     let namespace = top(object, "metadata.namespace").text();
     let about = object[names.object]["namespace"].as_str().unwrap_or_default();
     let timed = top(object, "eventTime").is_set();

@@ -20,11 +20,11 @@ const NEGATIVE: &str = "must be greater than or equal to 0";
 pub(super) struct Field<'p, 'v> {
     value: &'v Value,
     above: Option<&'p Self>,
-    step: Step<'p>,
+    step: PathStep<'p>,
 }
 
 #[derive(Clone, Copy)]
-enum Step<'p> {
+enum PathStep<'p> {
     Name(&'p str),
     Index(usize),
     Key(&'p str),
@@ -33,7 +33,7 @@ enum Step<'p> {
 impl<'p, 'v> Field<'p, 'v> {
     /// A value at the start of a path; the name may itself be a path.
     pub(super) fn root(name: &'p str, value: &'v Value) -> Self {
-        Self { value, above: None, step: Step::Name(name) }
+        Self { value, above: None, step: PathStep::Name(name) }
     }
 
     /// The value itself; null if it is missing.
@@ -43,12 +43,12 @@ impl<'p, 'v> Field<'p, 'v> {
 
     /// A member of an object.
     pub(super) fn child<'c>(&'c self, name: &'c str) -> Field<'c, 'v> {
-        Field { value: &self.value[name], above: Some(self), step: Step::Name(name) }
+        Field { value: &self.value[name], above: Some(self), step: PathStep::Name(name) }
     }
 
     /// Another value, reported as if it were a member.
     pub(super) fn with<'c>(&'c self, name: &'c str, value: &'v Value) -> Field<'c, 'v> {
-        Field { value, above: Some(self), step: Step::Name(name) }
+        Field { value, above: Some(self), step: PathStep::Name(name) }
     }
 
     /// Another value, reported at this path.
@@ -58,12 +58,12 @@ impl<'p, 'v> Field<'p, 'v> {
 
     /// An entry of a map.
     pub(super) fn key<'c>(&'c self, key: &'c str) -> Field<'c, 'v> {
-        Field { value: &self.value[key], above: Some(self), step: Step::Key(key) }
+        Field { value: &self.value[key], above: Some(self), step: PathStep::Key(key) }
     }
 
     /// An item of a list.
     pub(super) fn index(&self, index: usize) -> Field<'_, 'v> {
-        Field { value: &self.value[index], above: Some(self), step: Step::Index(index) }
+        Field { value: &self.value[index], above: Some(self), step: PathStep::Index(index) }
     }
 
     /// The items of a list; empty if it is missing.
@@ -76,7 +76,7 @@ impl<'p, 'v> Field<'p, 'v> {
         let members = self.value.as_object().into_iter().flatten();
         members.map(|(key, value)| {
             let key = key.as_str();
-            (key, Field { value, above: Some(self), step: Step::Key(key) })
+            (key, Field { value, above: Some(self), step: PathStep::Key(key) })
         })
     }
 
@@ -229,14 +229,14 @@ impl Display for Field<'_, '_> {
             above.fmt(f)?;
         }
         match self.step {
-            Step::Name(name) => {
+            PathStep::Name(name) => {
                 if self.above.is_some() {
                     f.write_char('.')?;
                 }
                 f.write_str(name)
             }
-            Step::Index(index) => write!(f, "[{index}]"),
-            Step::Key(key) => write!(f, "[{key}]"),
+            PathStep::Index(index) => write!(f, "[{index}]"),
+            PathStep::Key(key) => write!(f, "[{key}]"),
         }
     }
 }

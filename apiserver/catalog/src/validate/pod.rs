@@ -33,7 +33,7 @@ const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// The owner of the spec: a pod or a template.
 #[derive(Clone, Copy)]
-struct Owner<'v> {
+struct PodSpecOwner<'v> {
     /// Metadata of a pod; `None` for a template.
     pod: Option<&'v Value>,
     /// Names of claims that become volumes of every pod (StatefulSet).
@@ -41,7 +41,7 @@ struct Owner<'v> {
 }
 
 /// What the rules of one part need to know about other parts.
-struct Context<'v> {
+struct PodSpecContext<'v> {
     is_pod: bool,
     /// Names of the valid volumes, and whether they can be block devices.
     volumes: HashMap<&'v str, bool>,
@@ -63,7 +63,7 @@ pub(super) fn pod(pod: &Value, old: Option<&Value>, errors: &mut Errors) {
     let metadata = &pod["metadata"];
     annotations::check(metadata, &pod["spec"], "metadata.annotations", errors);
     let root = Field::root("spec", &pod["spec"]);
-    spec(&root, Owner { pod: Some(metadata), claims: &[] }, errors);
+    spec(&root, PodSpecOwner { pod: Some(metadata), claims: &[] }, errors);
     if root.child("serviceAccountName").is_empty() {
         volumes::without_account(&root.child("volumes"), errors);
     }
@@ -100,7 +100,7 @@ pub(super) fn template_with_claims(template: &Value, path: &str, claims: &[&str]
     meta::labels(metadata.child("labels").value(), &format!("{path}.labels"), errors);
     meta::annotations(metadata.child("annotations").value(), &format!("{path}.annotations"), errors);
     annotations::check(metadata.value(), spec.value(), &format!("{path}.annotations"), errors);
-    self::spec(&spec, Owner { pod: None, claims }, errors);
+    self::spec(&spec, PodSpecOwner { pod: None, claims }, errors);
     annotations::fields_match(metadata.value(), &spec, errors);
     let ephemeral = spec.child("ephemeralContainers");
     if !ephemeral.is_empty() {
@@ -108,7 +108,7 @@ pub(super) fn template_with_claims(template: &Value, path: &str, claims: &[&str]
     }
 }
 
-fn spec(spec: &Field<'_, '_>, owner: Owner<'_>, errors: &mut Errors) {
+fn spec(spec: &Field<'_, '_>, owner: PodSpecOwner<'_>, errors: &mut Errors) {
     let grace = spec.child("terminationGracePeriodSeconds");
     if !grace.is_set() {
         errors.push(grace.required(""));
@@ -116,7 +116,7 @@ fn spec(spec: &Field<'_, '_>, owner: Owner<'_>, errors: &mut Errors) {
     let mut volumes = volumes::check(&spec.child("volumes"), owner.pod, errors);
     volumes.extend(owner.claims.iter().map(|claim| (*claim, true)));
     resources::pod_claims(&spec.child("resourceClaims"), owner.pod, errors);
-    let context = Context {
+    let context = PodSpecContext {
         is_pod: owner.pod.is_some(),
         volumes,
         claims: resources::claim_names(spec.value()),

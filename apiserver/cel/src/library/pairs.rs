@@ -20,10 +20,10 @@ use crate::value::elements;
 const RESULT: &str = "@result";
 
 /// A function that assembles a comprehension.
-type Shape = fn(&mut Maker<'_, '_>, &str, Vec<IdedExpr>) -> Parts;
+type Shape = fn(&mut Maker<'_, '_>, &str, Vec<IdedExpr>) -> ComprehensionParts;
 
 /// The parts that differ between the macros.
-struct Parts {
+struct ComprehensionParts {
     init: IdedExpr,
     condition: IdedExpr,
     step: IdedExpr,
@@ -80,7 +80,7 @@ fn expand(
     let mut maker = Maker(helper);
     let second = names.pop();
     let first = names.pop().unwrap_or_default();
-    let Parts { init, condition, step, result, merge } = shape(&mut maker, &first, rest);
+    let ComprehensionParts { init, condition, step, result, merge } = shape(&mut maker, &first, rest);
     let fold = Expr::Comprehension(Box::new(ComprehensionExpr {
         iter_range: target.take().unwrap_or_default(),
         iter_var: first,
@@ -130,12 +130,17 @@ impl Maker<'_, '_> {
     }
 
     /// Accumulates a list of `item` for the pairs that pass the filter.
-    fn appending(&mut self, wanted: Option<IdedExpr>, item: IdedExpr, merge: Option<&'static str>) -> Parts {
+    fn appending(
+        &mut self,
+        wanted: Option<IdedExpr>,
+        item: IdedExpr,
+        merge: Option<&'static str>,
+    ) -> ComprehensionParts {
         let appended = self.list(vec![item]);
         let so_far = self.gathered();
         let step = self.call("_+_", vec![so_far, appended]);
         let step = self.filtered(wanted, step);
-        Parts {
+        ComprehensionParts {
             init: self.list(Vec::new()),
             condition: self.truth(true),
             step,
@@ -151,41 +156,41 @@ fn filter_and_last(mut arguments: Vec<IdedExpr>) -> (Option<IdedExpr>, IdedExpr)
     (arguments.pop(), last)
 }
 
-fn all(maker: &mut Maker<'_, '_>, _: &str, arguments: Vec<IdedExpr>) -> Parts {
+fn all(maker: &mut Maker<'_, '_>, _: &str, arguments: Vec<IdedExpr>) -> ComprehensionParts {
     let (_, predicate) = filter_and_last(arguments);
     let so_far = maker.gathered();
     let condition = maker.call("@not_strictly_false", vec![so_far]);
     let so_far = maker.gathered();
     let step = maker.call("_&&_", vec![so_far, predicate]);
-    Parts { init: maker.truth(true), condition, step, result: maker.gathered(), merge: None }
+    ComprehensionParts { init: maker.truth(true), condition, step, result: maker.gathered(), merge: None }
 }
 
-fn exists(maker: &mut Maker<'_, '_>, _: &str, arguments: Vec<IdedExpr>) -> Parts {
+fn exists(maker: &mut Maker<'_, '_>, _: &str, arguments: Vec<IdedExpr>) -> ComprehensionParts {
     let (_, predicate) = filter_and_last(arguments);
     let so_far = maker.gathered();
     let none = maker.call("!_", vec![so_far]);
     let condition = maker.call("@not_strictly_false", vec![none]);
     let so_far = maker.gathered();
     let step = maker.call("_||_", vec![so_far, predicate]);
-    Parts { init: maker.truth(false), condition, step, result: maker.gathered(), merge: None }
+    ComprehensionParts { init: maker.truth(false), condition, step, result: maker.gathered(), merge: None }
 }
 
-fn exists_one(maker: &mut Maker<'_, '_>, _: &str, arguments: Vec<IdedExpr>) -> Parts {
+fn exists_one(maker: &mut Maker<'_, '_>, _: &str, arguments: Vec<IdedExpr>) -> ComprehensionParts {
     let (_, predicate) = filter_and_last(arguments);
     let (so_far, one) = (maker.gathered(), maker.whole(1));
     let step = maker.call("_+_", vec![so_far, one]);
     let step = maker.filtered(Some(predicate), step);
     let (count, one) = (maker.gathered(), maker.whole(1));
     let result = maker.call("_==_", vec![count, one]);
-    Parts { init: maker.whole(0), condition: maker.truth(true), step, result, merge: None }
+    ComprehensionParts { init: maker.whole(0), condition: maker.truth(true), step, result, merge: None }
 }
 
-fn transform_list(maker: &mut Maker<'_, '_>, _: &str, arguments: Vec<IdedExpr>) -> Parts {
+fn transform_list(maker: &mut Maker<'_, '_>, _: &str, arguments: Vec<IdedExpr>) -> ComprehensionParts {
     let (wanted, item) = filter_and_last(arguments);
     maker.appending(wanted, item, None)
 }
 
-fn transform_map(maker: &mut Maker<'_, '_>, key: &str, arguments: Vec<IdedExpr>) -> Parts {
+fn transform_map(maker: &mut Maker<'_, '_>, key: &str, arguments: Vec<IdedExpr>) -> ComprehensionParts {
     let (wanted, value) = filter_and_last(arguments);
     let key = maker.0.next_expr(Expr::Ident(key.to_owned()));
     let entry = EntryExpr::MapEntry(MapEntryExpr { key, value, optional: false });
@@ -194,7 +199,7 @@ fn transform_map(maker: &mut Maker<'_, '_>, key: &str, arguments: Vec<IdedExpr>)
     maker.appending(wanted, entry, Some(MAPPED))
 }
 
-fn transform_entry(maker: &mut Maker<'_, '_>, _: &str, arguments: Vec<IdedExpr>) -> Parts {
+fn transform_entry(maker: &mut Maker<'_, '_>, _: &str, arguments: Vec<IdedExpr>) -> ComprehensionParts {
     let (wanted, entry) = filter_and_last(arguments);
     maker.appending(wanted, entry, Some(MERGED))
 }

@@ -56,12 +56,12 @@ pub(crate) fn admit_eviction(asked: &Attributes, pod: &Object) -> Result<(), Api
     Err(refuse(asked, &asked.name, why))
 }
 
-enum Refusal {
+enum NodeRestrictionError {
     Forbidden(String),
     NotFound(&'static str, String),
 }
 
-impl Refusal {
+impl NodeRestrictionError {
     fn into_error(self, asked: &Attributes, name: &str) -> ApiError {
         match self {
             Self::Forbidden(why) => refuse(asked, name, why),
@@ -70,13 +70,13 @@ impl Refusal {
     }
 }
 
-impl From<String> for Refusal {
+impl From<String> for NodeRestrictionError {
     fn from(why: String) -> Self {
         Self::Forbidden(why)
     }
 }
 
-impl From<&str> for Refusal {
+impl From<&str> for NodeRestrictionError {
     fn from(why: &str) -> Self {
         Self::Forbidden(why.to_owned())
     }
@@ -155,7 +155,7 @@ impl Write<'_, '_> {
         ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", why)
     }
 
-    fn pod(&self) -> Result<(), Refusal> {
+    fn pod(&self) -> Result<(), NodeRestrictionError> {
         let node = self.node;
         match (self.request.attributes.subresource.as_str(), self.request.operation) {
             ("", Operation::Create) => self.mirror_pod(),
@@ -180,7 +180,7 @@ impl Write<'_, '_> {
         }
     }
 
-    fn pod_status(&self) -> Result<(), Refusal> {
+    fn pod_status(&self) -> Result<(), NodeRestrictionError> {
         let (node, old, new) = (self.node, self.old_object(), self.new_object());
         if text(old, "/spec/nodeName") != node {
             return Err(format!(
@@ -202,7 +202,7 @@ impl Write<'_, '_> {
         Ok(())
     }
 
-    fn mirror_pod(&self) -> Result<(), Refusal> {
+    fn mirror_pod(&self) -> Result<(), NodeRestrictionError> {
         let (node, pod) = (self.node, self.new_object());
         if pod.pointer("/metadata/annotations").is_none_or(|a| a.get(MIRROR_ANNOTATION).is_none()) {
             return Err(format!(
@@ -220,7 +220,7 @@ impl Write<'_, '_> {
         Ok(())
     }
 
-    fn mirror_owner(&self, pod: &Value) -> Result<(), Refusal> {
+    fn mirror_owner(&self, pod: &Value) -> Result<(), NodeRestrictionError> {
         let node = self.node;
         let owner = match items(pod, "/metadata/ownerReferences") {
             [one] => one,
@@ -254,7 +254,7 @@ impl Write<'_, '_> {
             return Err(format!("node {node:?} must not set blockOwnerDeletion on an owner reference").into());
         }
         let Some(own) = self.objects.get(core("nodes"), "", node) else {
-            return Err(Refusal::NotFound("nodes", node.to_owned()));
+            return Err(NodeRestrictionError::NotFound("nodes", node.to_owned()));
         };
         let uid = text(owner, "/uid");
         if own.uid.as_str() != uid {
@@ -263,7 +263,7 @@ impl Write<'_, '_> {
         Ok(())
     }
 
-    fn node(&self) -> Result<(), Refusal> {
+    fn node(&self) -> Result<(), NodeRestrictionError> {
         let (node, new, old) = (self.node, self.new_object(), self.old_object());
         if self.request.name != node {
             return Err(format!("node {node:?} is not allowed to modify node {:?}", self.request.name).into());
@@ -307,7 +307,7 @@ impl Write<'_, '_> {
         Ok(())
     }
 
-    fn claim(&self) -> Result<(), Refusal> {
+    fn claim(&self) -> Result<(), NodeRestrictionError> {
         if self.request.attributes.subresource != "status" || self.request.operation != Operation::Update {
             return Err("may only update PVC status".into());
         }
@@ -321,7 +321,7 @@ impl Write<'_, '_> {
         Ok(())
     }
 
-    fn lease(&self) -> Result<(), Refusal> {
+    fn lease(&self) -> Result<(), NodeRestrictionError> {
         if self.request.namespace != LEASE_NAMESPACE {
             return Err(format!("can only access leases in the {LEASE_NAMESPACE:?} system namespace").into());
         }
@@ -331,14 +331,14 @@ impl Write<'_, '_> {
         Ok(())
     }
 
-    fn csi_node(&self) -> Result<(), Refusal> {
+    fn csi_node(&self) -> Result<(), NodeRestrictionError> {
         if self.request.name != self.node {
             return Err("can only access CSINode with the same name as the requesting node".into());
         }
         Ok(())
     }
 
-    fn slice(&self) -> Result<(), Refusal> {
+    fn slice(&self) -> Result<(), NodeRestrictionError> {
         let (object, verb) = match self.request.operation {
             Operation::Create => (self.new_object(), "create"),
             Operation::Delete => (self.old_object(), "delete"),
@@ -351,7 +351,7 @@ impl Write<'_, '_> {
         Ok(())
     }
 
-    fn certificate_request(&self) -> Result<(), Refusal> {
+    fn certificate_request(&self) -> Result<(), NodeRestrictionError> {
         let new = self.new_object();
         let signer = text(new, "/spec/signerName");
         let of_nodes = ["kubernetes.io/kubelet-serving", "kubernetes.io/kube-apiserver-client-kubelet"];

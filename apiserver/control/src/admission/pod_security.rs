@@ -13,7 +13,7 @@ use tombolo_apicore::admission::{AdmissionRequest, Operation};
 use tombolo_apicore::status::{ApiError, Cause};
 use tombolo_apicore::store::Stored;
 
-use self::checks::{Finding, Subject, findings};
+use self::checks::{PodSecurityViolation, Subject, findings};
 use self::policy::{Level, Policy, Rules};
 use super::refuse;
 use crate::objects::{Objects, core, items, text};
@@ -78,13 +78,13 @@ fn admit_pod(objects: &Objects, request: &AdmissionRequest<'_>, pod: &Value) -> 
     Ok(())
 }
 
-fn warn(request: &AdmissionRequest<'_>, rules: Rules, findings: &[Finding]) {
+fn warn(request: &AdmissionRequest<'_>, rules: Rules, findings: &[PodSecurityViolation]) {
     if !findings.is_empty() {
         request.warnings.add(format!("would violate PodSecurity \"{rules}\": {}", in_words(findings)));
     }
 }
 
-fn in_words(findings: &[Finding]) -> String {
+fn in_words(findings: &[PodSecurityViolation]) -> String {
     let words = findings.iter().map(|finding| match finding.detail.as_str() {
         "" => finding.reason.clone(),
         detail => format!("{} ({detail})", finding.reason),

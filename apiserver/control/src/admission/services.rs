@@ -24,8 +24,8 @@ pub(super) fn admit(addresses: &Addresses, request: &mut AdmissionRequest<'_>) -
     let Some(service) = request.object.as_deref_mut() else { return Ok(()) };
     let scratch = request.dry_run.then(|| addresses.for_dry_run());
     let addresses = scratch.as_ref().unwrap_or(addresses);
-    let refuse = |troubles: Vec<Trouble>| {
-        let cause = |(field, value, why): &Trouble| {
+    let refuse = |troubles: Vec<ServiceFieldError>| {
+        let cause = |(field, value, why): &ServiceFieldError| {
             Cause::new("FieldValueInvalid", field, &format!("Invalid value: {value}: {why}"))
         };
         ApiError::invalid("", "Service", &name, troubles.iter().map(cause).collect())
@@ -62,7 +62,7 @@ pub(super) fn abandon(addresses: &Addresses, request: &AdmissionRequest<'_>) {
 }
 
 /// Field, value as JSON text, and error message.
-type Trouble = (String, String, String);
+type ServiceFieldError = (String, String, String);
 
 /// Keeps allocated values that an update leaves out.
 fn keep_allocated(spec: &mut Map<String, Value>, old: Option<&Value>) {
@@ -96,7 +96,7 @@ fn cluster_address(
     grant: &mut Grant<'_>,
     spec: &mut Map<String, Value>,
     old: Option<&Value>,
-) -> Result<(), Trouble> {
+) -> Result<(), ServiceFieldError> {
     let first_of_list = spec.get("clusterIPs").and_then(|list| list.get(0)).and_then(Value::as_str);
     let given = spec.get("clusterIP").and_then(Value::as_str).filter(|ip| !ip.is_empty()).or(first_of_list);
     let given = given.unwrap_or_default().to_owned();
@@ -129,7 +129,7 @@ fn is_outside(port: &Value) -> bool {
     given.is_some_and(|given| !u16::try_from(given).is_ok_and(|given| NODE_PORTS.contains(&given)))
 }
 
-fn ports_in_range(spec: &Map<String, Value>) -> Result<(), Trouble> {
+fn ports_in_range(spec: &Map<String, Value>) -> Result<(), ServiceFieldError> {
     if !matches!(spec.get("type").and_then(Value::as_str), Some("NodePort" | "LoadBalancer")) {
         return Ok(());
     }
@@ -147,7 +147,7 @@ fn node_ports(
     grant: &mut Grant<'_>,
     spec: &mut Map<String, Value>,
     old: Option<&Value>,
-) -> Result<(), Trouble> {
+) -> Result<(), ServiceFieldError> {
     let kind = spec.get("type").and_then(Value::as_str).unwrap_or("ClusterIP").to_owned();
     let automatic = match kind.as_str() {
         "NodePort" => true,
@@ -180,7 +180,11 @@ fn node_ports(
 }
 
 /// Allocates the node ports that a Service requests and does not have yet.
-fn asked_ports(grant: &mut Grant<'_>, spec: &Map<String, Value>, old: Option<&Value>) -> Result<(), Trouble> {
+fn asked_ports(
+    grant: &mut Grant<'_>,
+    spec: &Map<String, Value>,
+    old: Option<&Value>,
+) -> Result<(), ServiceFieldError> {
     let number = |port: &Value| port_number(port, "nodePort");
     // Several protocols of one Service may share a port number.
     let before = old.map(|old| items(old, "/spec/ports")).unwrap_or_default();

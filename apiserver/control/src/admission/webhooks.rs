@@ -22,7 +22,7 @@ use self::caller::Caller;
 pub(crate) use self::configuration::Index;
 use self::configuration::Webhook;
 use self::matching::Invocation;
-use self::review::Verdict;
+use self::review::ReviewOutcome;
 use crate::objects::{Objects, text};
 
 /// Calls webhooks for requests.
@@ -100,16 +100,16 @@ impl Webhooks {
             if webhook.is_reinvoked() {
                 mutations.reinvoked.push(webhook.name.clone());
             }
-            let verdict = match self.ask(&invocation, request, true).await {
-                Ok(verdict) => verdict,
+            let outcome = match self.ask(&invocation, request, true).await {
+                Ok(outcome) => outcome,
                 Err(failure) => {
                     pass(&invocation, failure)?;
                     continue;
                 }
             };
-            verdict.warnings.into_iter().for_each(|warning| request.warnings.add(warning));
-            if !verdict.patch.is_empty() {
-                mutations.changed |= apply(&catalog.kinds, &invocation, request, &verdict.patch)?;
+            outcome.warnings.into_iter().for_each(|warning| request.warnings.add(warning));
+            if !outcome.patch.is_empty() {
+                mutations.changed |= apply(&catalog.kinds, &invocation, request, &outcome.patch)?;
             }
         }
         Ok(mutations)
@@ -129,11 +129,11 @@ impl Webhooks {
         for webhook in self.index.validating() {
             invocations.extend(self.invocation(&webhook, request, &catalog.kinds).await?);
         }
-        let verdicts =
+        let outcomes =
             join_all(invocations.iter().map(|invocation| self.ask(invocation, request, false))).await;
-        for (invocation, verdict) in invocations.iter().zip(verdicts) {
-            match verdict {
-                Ok(verdict) => verdict.warnings.into_iter().for_each(|warning| request.warnings.add(warning)),
+        for (invocation, outcome) in invocations.iter().zip(outcomes) {
+            match outcome {
+                Ok(outcome) => outcome.warnings.into_iter().for_each(|warning| request.warnings.add(warning)),
                 Err(failure) => pass(invocation, failure)?,
             }
         }
@@ -165,7 +165,7 @@ impl Webhooks {
         invocation: &Invocation,
         request: &AdmissionRequest<'_>,
         mutating: bool,
-    ) -> Result<Verdict, Failure> {
+    ) -> Result<ReviewOutcome, Failure> {
         let webhook = &invocation.webhook;
         if request.dry_run && !webhook.allows_dry_run() {
             let message = format!("admission webhook {:?} does not support dry run", webhook.name);
@@ -179,10 +179,10 @@ impl Webhooks {
         })?;
         let answer = self.caller.ask(&webhook.client_config, webhook.timeout(), &question).await;
         let answer = answer.map_err(Failure::Call)?;
-        let verdict = review::verdict(webhook, version, &uid, mutating, &answer).map_err(Failure::Call)?;
-        match verdict.refusal {
+        let outcome = review::verdict(webhook, version, &uid, mutating, &answer).map_err(Failure::Call)?;
+        match outcome.refusal {
             Some(refusal) => Err(Failure::Refused(refusal)),
-            None => Ok(verdict),
+            None => Ok(outcome),
         }
     }
 }

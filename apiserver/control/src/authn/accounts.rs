@@ -1,7 +1,7 @@
 //! Whether a service-account token still belongs to an existing account (Kubernetes: bound tokens).
 
 use serde_json::Value;
-use tombolo_apicore::accounts::{self, Bound, Claims, Living, check_bound, check_times};
+use tombolo_apicore::accounts::{self, BoundObject, Claims, Living, check_bound, check_times};
 use tombolo_apicore::auth::Identity;
 use tombolo_proto::object::Resource;
 
@@ -14,7 +14,7 @@ use crate::objects::{Objects, core, text};
 pub(crate) fn identify(claims: &Claims, objects: &Objects, now: u64) -> Result<Identity, String> {
     check_times(claims, now)?;
     let place = &claims.place;
-    let living = Stored { objects, now };
+    let living = BoundObjectLookup { objects, now };
     living.check("serviceaccounts", &place.namespace, &place.serviceaccount)?;
     if let Some(secret) = &place.secret {
         living.check("secrets", &place.namespace, secret)?;
@@ -29,13 +29,13 @@ pub(crate) fn identify(claims: &Claims, objects: &Objects, now: u64) -> Result<I
     Ok(accounts::identity(claims))
 }
 
-struct Stored<'a> {
+struct BoundObjectLookup<'a> {
     objects: &'a Objects,
     now: u64,
 }
 
-impl Stored<'_> {
-    fn check(&self, plural: &str, namespace: &str, bound: &Bound) -> Result<(), String> {
+impl BoundObjectLookup<'_> {
+    fn check(&self, plural: &str, namespace: &str, bound: &BoundObject) -> Result<(), String> {
         let resource: Resource = core(plural);
         let object = self.objects.get(resource, namespace, &bound.name);
         let found = object.as_ref().map(|object| Living {
@@ -78,10 +78,10 @@ mod tests {
         let pod = objects.create(core("pods"), named("p")).await.unwrap();
         let place = Place {
             namespace: "shop".into(),
-            node: Some(Bound { name: "n".into(), uid: "node-uid".into() }),
-            pod: Some(Bound { name: "p".into(), uid: pod.uid.to_string() }),
+            node: Some(BoundObject { name: "n".into(), uid: "node-uid".into() }),
+            pod: Some(BoundObject { name: "p".into(), uid: pod.uid.to_string() }),
             secret: None,
-            serviceaccount: Bound { name: "till".into(), uid: account.uid.to_string() },
+            serviceaccount: BoundObject { name: "till".into(), uid: account.uid.to_string() },
             warnafter: None,
         };
         let claims =

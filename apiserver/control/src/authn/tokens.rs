@@ -70,7 +70,7 @@ impl TokenKey {
 mod tests {
     use std::time::Duration;
 
-    use tombolo_apicore::accounts::{Bound, Place};
+    use tombolo_apicore::accounts::{BoundObject, Place};
 
     use super::*;
 
@@ -84,9 +84,9 @@ mod tests {
         let place = Place {
             namespace: "shop".into(),
             node: None,
-            pod: Some(Bound { name: "p".into(), uid: "1".into() }),
+            pod: Some(BoundObject { name: "p".into(), uid: "1".into() }),
             secret: None,
-            serviceaccount: Bound { name: "till".into(), uid: "2".into() },
+            serviceaccount: BoundObject { name: "till".into(), uid: "2".into() },
             warnafter: None,
         };
         let claims =

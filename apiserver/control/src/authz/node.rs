@@ -16,7 +16,7 @@ pub(crate) fn authorize(graph: &Graph, rules: &[Rule], asked: &Attributes) -> De
     if node.is_empty() {
         return none(&format!("unknown node for user {:?}", asked.identity.user));
     }
-    let request = Request { graph, node, asked };
+    let request = NodeRequest { graph, node, asked };
     if asked.is_resource
         && let Some(decision) = request.subdivided()
     {
@@ -25,13 +25,13 @@ pub(crate) fn authorize(graph: &Graph, rules: &[Rule], asked: &Attributes) -> De
     if rules.iter().any(|rule| rule.allows(asked)) { Decision::Allow } else { none("") }
 }
 
-struct Request<'a> {
+struct NodeRequest<'a> {
     graph: &'a Graph,
     node: &'a str,
     asked: &'a Attributes,
 }
 
-impl Request<'_> {
+impl NodeRequest<'_> {
     /// The decision on a resource whose objects belong to nodes; `None` for other resources.
     fn subdivided(&self) -> Option<Decision> {
         let asked = self.asked;

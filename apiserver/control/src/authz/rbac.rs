@@ -13,14 +13,14 @@ use super::rules::Rule;
 pub(crate) const GROUP: &str = "rbac.authorization.k8s.io";
 
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-struct Subject {
+struct RbacSubject {
     kind: String,
     name: String,
     #[serde(default)]
     namespace: String,
 }
 
-impl Subject {
+impl RbacSubject {
     /// Whether the subject is this identity. Names are compared literally, not as patterns. A ServiceAccount without a
     /// namespace gets `namespace`, that of the binding; in a cluster-wide binding it matches nothing.
     fn is(&self, identity: &Identity, namespace: &str) -> bool {
@@ -43,7 +43,7 @@ struct Binding {
     /// Whether it refers to a ClusterRole; otherwise it refers to a Role in the binding's namespace.
     cluster_role: bool,
     role: String,
-    subjects: Vec<Subject>,
+    subjects: Vec<RbacSubject>,
 }
 
 impl Binding {
@@ -54,7 +54,7 @@ impl Binding {
         Some(Self {
             cluster_role: reference.get("kind")?.as_str()? == "ClusterRole",
             role: reference.get("name")?.as_str()?.to_owned(),
-            subjects: subjects.iter().filter_map(|s| Subject::deserialize(s).ok()).collect(),
+            subjects: subjects.iter().filter_map(|s| RbacSubject::deserialize(s).ok()).collect(),
         })
     }
 }

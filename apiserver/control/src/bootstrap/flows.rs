@@ -34,48 +34,62 @@ const LIMITED: [Limited; 7] = [
 
 /// A schema: name, level, precedence, flow distinguisher, subjects, and their requests. A subject is a group (`g:`), a
 /// user (`u:`) or all accounts of a namespace (`a:`).
-type Sorted = (&'static str, &'static str, i64, &'static str, &'static [&'static str], Asked);
+type Sorted = (&'static str, &'static str, i64, &'static str, &'static [&'static str], MatchedRequests);
 
 const SORTED: [Sorted; 11] = [
-    ("exempt", "exempt", 1, "", &["g:system:masters"], Asked::Everything),
-    ("probes", "exempt", 2, "", ANYBODY, Asked::Probes),
+    ("exempt", "exempt", 1, "", &["g:system:masters"], MatchedRequests::Everything),
+    ("probes", "exempt", 2, "", ANYBODY, MatchedRequests::Probes),
     (
         "system-leader-election",
         "leader-election",
         100,
         "ByUser",
         &["u:system:kube-controller-manager", "u:system:kube-scheduler", "a:kube-system"],
-        Asked::Leases,
+        MatchedRequests::Leases,
     ),
-    ("system-node-high", "node-high", 400, "ByUser", &["g:system:nodes"], Asked::Heartbeats),
-    ("system-nodes", "system", 500, "ByUser", &["g:system:nodes"], Asked::Everything),
+    ("system-node-high", "node-high", 400, "ByUser", &["g:system:nodes"], MatchedRequests::Heartbeats),
+    ("system-nodes", "system", 500, "ByUser", &["g:system:nodes"], MatchedRequests::Everything),
     (
         "kube-controller-manager",
         "workload-high",
         800,
         "ByNamespace",
         &["u:system:kube-controller-manager"],
-        Asked::Everything,
+        MatchedRequests::Everything,
     ),
-    ("kube-scheduler", "workload-high", 800, "ByNamespace", &["u:system:kube-scheduler"], Asked::Everything),
+    (
+        "kube-scheduler",
+        "workload-high",
+        800,
+        "ByNamespace",
+        &["u:system:kube-scheduler"],
+        MatchedRequests::Everything,
+    ),
     (
         "kube-system-service-accounts",
         "workload-high",
         900,
         "ByNamespace",
         &["a:kube-system"],
-        Asked::Everything,
+        MatchedRequests::Everything,
     ),
-    ("service-accounts", "workload-low", 9000, "ByUser", &["g:system:serviceaccounts"], Asked::Everything),
-    ("global-default", "global-default", 9900, "ByUser", ANYBODY, Asked::Everything),
-    ("catch-all", "catch-all", 10_000, "ByUser", ANYBODY, Asked::Everything),
+    (
+        "service-accounts",
+        "workload-low",
+        9000,
+        "ByUser",
+        &["g:system:serviceaccounts"],
+        MatchedRequests::Everything,
+    ),
+    ("global-default", "global-default", 9900, "ByUser", ANYBODY, MatchedRequests::Everything),
+    ("catch-all", "catch-all", 10_000, "ByUser", ANYBODY, MatchedRequests::Everything),
 ];
 
 const ANYBODY: &[&str] = &["g:system:unauthenticated", "g:system:authenticated"];
 
 /// The requests that a schema matches.
 #[derive(Clone, Copy)]
-enum Asked {
+enum MatchedRequests {
     Everything,
     /// Health checks of this server.
     Probes,
@@ -85,7 +99,7 @@ enum Asked {
     Heartbeats,
 }
 
-impl Asked {
+impl MatchedRequests {
     /// Rules about resources and rules about paths.
     fn rules(self) -> (Value, Value) {
         let resources = |verbs: &[&str], group: &str, resources: &[&str], cluster: bool| {

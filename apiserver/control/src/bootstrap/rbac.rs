@@ -17,7 +17,7 @@ const AGGREGATE: &str = "rbac.authorization.k8s.io/";
 const AUTO_UPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
 
 /// A role or binding of the table.
-struct Entry {
+struct DefaultRbacObject {
     plural: &'static str,
     value: Value,
     /// Name of the list that the indented lines fill: `rules` or `subjects`.
@@ -51,7 +51,7 @@ pub(super) async fn ensure(objects: &Objects) -> Result<(), EmbeddedError> {
 }
 
 /// Adds missing rules or subjects to a stored object with the annotation. Returns whether anything was missing.
-fn restored(stored: &mut Value, entry: &Entry) -> bool {
+fn restored(stored: &mut Value, entry: &DefaultRbacObject) -> bool {
     let wants = stored["metadata"]["annotations"][AUTO_UPDATE] == "true";
     // The aggregation controller sets the rules of aggregated roles.
     if !wants || stored.get("aggregationRule").is_some() {
@@ -67,8 +67,8 @@ fn restored(stored: &mut Value, entry: &Entry) -> bool {
     true
 }
 
-fn entries() -> Vec<Entry> {
-    let mut entries: Vec<Entry> = Vec::new();
+fn entries() -> Vec<DefaultRbacObject> {
+    let mut entries: Vec<DefaultRbacObject> = Vec::new();
     for line in TABLE.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty()) {
         let words: Vec<&str> = line.split_whitespace().collect();
         if !line.starts_with(' ') {
@@ -82,7 +82,7 @@ fn entries() -> Vec<Entry> {
     entries
 }
 
-fn entry(words: &[&str]) -> Option<Entry> {
+fn entry(words: &[&str]) -> Option<DefaultRbacObject> {
     let [kind, namespace, name, attributes @ ..] = words else { return None };
     let namespaced = *namespace != "-";
     let mut metadata = json!({
@@ -120,7 +120,7 @@ fn entry(words: &[&str]) -> Option<Entry> {
             value.insert("roleRef".into(), json!({"apiGroup": GROUP, "kind": role_kind, "name": role}));
         }
     }
-    Some(Entry { plural, value: Value::Object(value), list })
+    Some(DefaultRbacObject { plural, value: Value::Object(value), list })
 }
 
 /// An indented line: a rule or a subject.

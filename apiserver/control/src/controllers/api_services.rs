@@ -31,7 +31,7 @@ fn resource() -> Resource {
 
 /// An APIService that should exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Wanted {
+struct DesiredApiService {
     priorities: Priorities,
     managed: &'static str,
 }
@@ -59,7 +59,7 @@ pub(super) async fn run(context: &Context) {
 }
 
 /// Creates the APIServices for newly served versions, and removes those for versions that are no longer served.
-async fn register(context: &Context, known: &mut BTreeMap<String, Wanted>) {
+async fn register(context: &Context, known: &mut BTreeMap<String, DesiredApiService>) {
     let wanted = wanted(&context.registry);
     for (name, one) in wanted.iter().filter(|(name, one)| known.get(*name) != Some(*one)) {
         ensure(context, name, *one).await;
@@ -77,21 +77,21 @@ async fn register(context: &Context, known: &mut BTreeMap<String, Wanted>) {
 }
 
 /// The APIServices for all served versions, by name.
-fn wanted(registry: &Registry) -> BTreeMap<String, Wanted> {
+fn wanted(registry: &Registry) -> BTreeMap<String, DesiredApiService> {
     let catalog = registry.catalog();
     let mut wanted = BTreeMap::new();
     for kind in catalog.kinds.iter().filter(|kind| *kind.resource.group != *GROUP) {
         let (group, version) = (&kind.resource.group, &kind.resource.version);
         let one = match order::builtin(group, version) {
-            Some(priorities) => Wanted { priorities, managed: ON_START },
-            None => Wanted { priorities: order::CUSTOM, managed: ALWAYS },
+            Some(priorities) => DesiredApiService { priorities, managed: ON_START },
+            None => DesiredApiService { priorities: order::CUSTOM, managed: ALWAYS },
         };
         wanted.insert(format!("{version}.{group}"), one);
     }
     wanted
 }
 
-async fn ensure(context: &Context, name: &str, wanted: Wanted) {
+async fn ensure(context: &Context, name: &str, wanted: DesiredApiService) {
     let key = ObjectKey::new(resource(), "", name);
     let done = match context.objects.get_key(&key) {
         Some(_) => context.objects.update(&key, |object| restore(object, wanted)).await.map(|_| ()),
@@ -109,7 +109,7 @@ async fn remove(context: &Context, key: &ObjectKey) {
 }
 
 /// Handles a change of one APIService.
-async fn settle(context: &Context, key: &ObjectKey, known: &BTreeMap<String, Wanted>) {
+async fn settle(context: &Context, key: &ObjectKey, known: &BTreeMap<String, DesiredApiService>) {
     let Some(object) = context.objects.get_key(key) else {
         // The APIService of a definition must exist as long as the definition.
         if let Some(wanted) = known.get(key.name()).filter(|wanted| wanted.managed == ALWAYS) {
@@ -134,7 +134,7 @@ fn managed(object: &Object) -> &str {
     labels.and_then(|labels| labels.get(MANAGED)).and_then(Value::as_str).unwrap_or_default()
 }
 
-fn api_service(name: &str, wanted: Wanted) -> Value {
+fn api_service(name: &str, wanted: DesiredApiService) -> Value {
     let mut value = json!({
         "apiVersion": format!("{GROUP}/v1"),
         "kind": "APIService",
@@ -145,7 +145,7 @@ fn api_service(name: &str, wanted: Wanted) -> Value {
     value
 }
 
-fn spec(name: &str, wanted: Wanted) -> Value {
+fn spec(name: &str, wanted: DesiredApiService) -> Value {
     let (version, group) = name.split_once('.').unwrap_or((name, ""));
     let mut spec = json!({
         "version": version,
@@ -159,7 +159,7 @@ fn spec(name: &str, wanted: Wanted) -> Value {
 }
 
 /// Restores an APIService that the server created. Others are left alone.
-fn restore(object: &mut Object, wanted: Wanted) -> Edit {
+fn restore(object: &mut Object, wanted: DesiredApiService) -> Edit {
     let spec = spec(object.key.name(), wanted);
     if managed(object).is_empty() || object.value.get("spec") == Some(&spec) {
         return Edit::Keep;
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn conditions_settle() {
-        let one = Wanted { priorities: order::CUSTOM, managed: ALWAYS };
+        let one = DesiredApiService { priorities: order::CUSTOM, managed: ALWAYS };
         let mut value = api_service("v1.a.example", one);
         let before = value.clone();
         assert!(!set_available(&mut value, "True", ("Local", "Local APIServices are always available")));

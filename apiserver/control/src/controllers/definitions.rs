@@ -14,7 +14,7 @@ use tombolo_apicore::registry::Registry;
 use tombolo_proto::object::{ObjectKey, Resource};
 
 use self::conditions::is_true;
-use self::names::{Holder, Verdict};
+use self::names::{AcceptedNames, Holder};
 use super::feed::Feed;
 use super::{Beside, Context};
 use crate::objects::{Edit, Object, member, set_condition, text, v1};
@@ -163,7 +163,7 @@ fn withdraw(context: &Context, name: &str) {
 }
 
 /// Writes the verdict into the status.
-fn describe(definition: &mut Value, verdict: &Verdict) {
+fn describe(definition: &mut Value, verdict: &AcceptedNames) {
     let accepted = verdict.conflict.is_none();
     set_condition(definition, "NamesAccepted", verdict.condition());
     // An established definition stays established, because objects of it may exist.

@@ -42,7 +42,7 @@ pub(super) async fn run(context: &Context) {
     follow(&context.ownership, async |item| {
         collect(context, &item).await.unwrap_or_else(|error| {
             tracing::warn!(key = %item.key, %error, "garbage collection of an object failed; retrying");
-            Outcome::Failed
+            CollectionOutcome::Failed
         })
     })
     .await;
@@ -50,7 +50,7 @@ pub(super) async fn run(context: &Context) {
 
 /// The outcome of a try.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Outcome {
+enum CollectionOutcome {
     /// Nothing is left to do until something changes.
     Done,
     /// The index has a version that cannot be read yet. It can be read when the store reaches its revision.
@@ -60,7 +60,7 @@ enum Outcome {
 }
 
 /// Collects all objects that the index lists. Failed objects are retried later, while the others continue.
-async fn follow<F: Future<Output = Outcome>>(ownership: &Ownership, work: impl Fn(Item) -> F) {
+async fn follow<F: Future<Output = CollectionOutcome>>(ownership: &Ownership, work: impl Fn(Item) -> F) {
     let (mut turns, mut running, mut pauses) =
         (Turns::default(), FuturesUnordered::new(), FuturesUnordered::new());
     let begin = |item: Item| {
@@ -151,14 +151,14 @@ impl Turns {
     }
 
     /// The pause before an object is retried; `None` when nothing is left to do, or when it is already paused.
-    fn pause(&mut self, uid: &str, outcome: Outcome) -> Option<Duration> {
+    fn pause(&mut self, uid: &str, outcome: CollectionOutcome) -> Option<Duration> {
         let first = match outcome {
-            Outcome::Done => {
+            CollectionOutcome::Done => {
                 self.failures.remove(uid);
                 return None;
             }
-            Outcome::Early => EARLY_PAUSE,
-            Outcome::Failed => PAUSE,
+            CollectionOutcome::Early => EARLY_PAUSE,
+            CollectionOutcome::Failed => PAUSE,
         };
         if !self.paused.insert(uid.to_owned()) {
             return None;
@@ -171,7 +171,7 @@ impl Turns {
 
 /// What to do with a dependent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Verdict {
+enum DependentAction {
     /// Some owner exists and no reference is stale.
     Keep,
     /// Some owner exists: remove the references to absent owners and to those in foreground deletion.
@@ -180,22 +180,22 @@ enum Verdict {
     Delete(&'static str),
 }
 
-fn verdict(item: &Item, has_dependents: bool) -> Verdict {
+fn verdict(item: &Item, has_dependents: bool) -> DependentAction {
     let count = |presence| item.owners.iter().filter(|(_, own)| *own == presence).count();
     let (solid, waiting) = (count(Presence::Solid), count(Presence::Waiting));
     let absent = item.owners.len() - solid - waiting;
     if solid > 0 {
-        return if waiting + absent > 0 { Verdict::Unlink } else { Verdict::Keep };
+        return if waiting + absent > 0 { DependentAction::Unlink } else { DependentAction::Keep };
     }
     if waiting > 0 && has_dependents {
-        return Verdict::Delete("Foreground");
+        return DependentAction::Delete("Foreground");
     }
-    if waiting + absent > 0 { Verdict::Delete("Background") } else { Verdict::Keep }
+    if waiting + absent > 0 { DependentAction::Delete("Background") } else { DependentAction::Keep }
 }
 
-async fn collect(context: &Context, item: &Item) -> Result<Outcome, ApiError> {
+async fn collect(context: &Context, item: &Item) -> Result<CollectionOutcome, ApiError> {
     if !is_visible(context, item) {
-        return Ok(Outcome::Early);
+        return Ok(CollectionOutcome::Early);
     }
     match item.waits {
         Some(FOREGROUND) => return finish_foreground(context, item).await,
@@ -203,12 +203,12 @@ async fn collect(context: &Context, item: &Item) -> Result<Outcome, ApiError> {
         _ => {}
     }
     if item.owners.is_empty() || is_unresolvable(context, item) {
-        return Ok(Outcome::Done);
+        return Ok(CollectionOutcome::Done);
     }
     let has_dependents = !context.ownership.dependents(&item.uid).is_empty();
     match verdict(item, has_dependents) {
-        Verdict::Keep => Ok(Outcome::Done),
-        Verdict::Unlink => {
+        DependentAction::Keep => Ok(CollectionOutcome::Done),
+        DependentAction::Unlink => {
             let stale = |presence: Presence| presence != Presence::Solid;
             let gone: Vec<&str> = item
                 .owners
@@ -216,9 +216,9 @@ async fn collect(context: &Context, item: &Item) -> Result<Outcome, ApiError> {
                 .filter(|(_, own)| stale(*own))
                 .map(|(owner, _)| owner.uid.as_str())
                 .collect();
-            unlink(context, item, &gone).await.map(|()| Outcome::Done)
+            unlink(context, item, &gone).await.map(|()| CollectionOutcome::Done)
         }
-        Verdict::Delete(policy) => delete(context, item, policy).await,
+        DependentAction::Delete(policy) => delete(context, item, policy).await,
     }
 }
 
@@ -227,7 +227,7 @@ fn is_visible(context: &Context, item: &Item) -> bool {
     context.objects.store().revision() >= item.revision
 }
 
-async fn delete(context: &Context, item: &Item, policy: &str) -> Result<Outcome, ApiError> {
+async fn delete(context: &Context, item: &Item, policy: &str) -> Result<CollectionOutcome, ApiError> {
     let deletion = Deletion::by_controller(CONTROLLER, &item.uid, policy);
     let deleted = context.deletions.delete(&item.key, deletion).await;
     // The code of the error does not matter: a webhook chooses the code of its refusal.
@@ -235,7 +235,7 @@ async fn delete(context: &Context, item: &Item, policy: &str) -> Result<Outcome,
         || context.objects.get_key(&item.key).is_some_and(|object| object.uid.as_str() == item.uid);
     match deleted {
         Err(error) if is_there() => Err(error),
-        _ => Ok(Outcome::Done),
+        _ => Ok(CollectionOutcome::Done),
     }
 }
 
@@ -271,17 +271,17 @@ fn is_unresolvable(context: &Context, item: &Item) -> bool {
 
 /// Removes the finalizer of an owner when no dependent blocks its deletion any more. The dependents are collected as
 /// items of their own.
-async fn finish_foreground(context: &Context, owner: &Item) -> Result<Outcome, ApiError> {
+async fn finish_foreground(context: &Context, owner: &Item) -> Result<CollectionOutcome, ApiError> {
     if context.ownership.dependents(&owner.uid).iter().any(|(_, blocks)| *blocks) {
-        return Ok(Outcome::Done);
+        return Ok(CollectionOutcome::Done);
     }
     remove_finalizer(context, owner, FOREGROUND).await
 }
 
-async fn finish_orphan(context: &Context, owner: &Item) -> Result<Outcome, ApiError> {
+async fn finish_orphan(context: &Context, owner: &Item) -> Result<CollectionOutcome, ApiError> {
     for (dependent, _) in context.ownership.dependents(&owner.uid) {
         if !is_visible(context, &dependent) {
-            return Ok(Outcome::Early);
+            return Ok(CollectionOutcome::Early);
         }
         unlink(context, &dependent, &[&owner.uid]).await?;
     }
@@ -308,12 +308,16 @@ async fn unlink(context: &Context, item: &Item, owners: &[&str]) -> Result<(), A
     settled(update.await.map(|_| ()))
 }
 
-async fn remove_finalizer(context: &Context, item: &Item, finalizer: &str) -> Result<Outcome, ApiError> {
+async fn remove_finalizer(
+    context: &Context,
+    item: &Item,
+    finalizer: &str,
+) -> Result<CollectionOutcome, ApiError> {
     let update = context.objects.update(&item.key, |object| {
         if object.uid.as_str() == item.uid { without_finalizer(object, finalizer) } else { Edit::Keep }
     });
     settled(update.await.map(|_| ()))?;
-    Ok(Outcome::Done)
+    Ok(CollectionOutcome::Done)
 }
 
 fn settled(result: Result<(), StoreError>) -> Result<(), ApiError> {

@@ -27,7 +27,7 @@ pub(super) fn is_untracked(resource: &Resource) -> bool {
 
 /// The needed metadata of an object.
 #[derive(Debug, Default, Deserialize)]
-struct Body {
+struct PartialObject {
     metadata: Metadata,
 }
 
@@ -51,7 +51,7 @@ pub(super) struct Owner {
 }
 
 #[derive(Debug)]
-struct Node {
+struct TrackedObject {
     key: ObjectKey,
     revision: Revision,
     owners: Box<[Owner]>,
@@ -73,9 +73,9 @@ pub(super) enum Presence {
 }
 
 #[derive(Debug, Default)]
-struct Index {
+struct OwnershipIndex {
     /// Objects by UID.
-    nodes: HashMap<Uid, Node>,
+    nodes: HashMap<Uid, TrackedObject>,
     /// Owner → dependents, both by UID.
     dependents: HashMap<String, BTreeSet<String>>,
     /// Owners that were removed while they had dependents. They are kept until the dependents are gone.
@@ -87,7 +87,7 @@ struct Index {
 /// The index and its work list. Grows only with the stored objects. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Ownership {
-    index: Arc<Mutex<Index>>,
+    index: Arc<Mutex<OwnershipIndex>>,
     news: Arc<Notify>,
 }
 
@@ -121,7 +121,8 @@ impl Ownership {
                 index.remove(uid);
             }
         } else {
-            let metadata = serde_json::from_slice::<Body>(&stored.body()).unwrap_or_default().metadata;
+            let metadata =
+                serde_json::from_slice::<PartialObject>(&stored.body()).unwrap_or_default().metadata;
             index.put(stored, metadata);
         }
         if !index.work.is_empty() {
@@ -171,7 +172,7 @@ impl Ownership {
     /// Lists all objects again that have owners or wait for their dependents.
     pub(super) fn retry_all(&self) {
         let mut index = self.index.lock();
-        let relevant = |node: &Node| !node.owners.is_empty() || node.waits.is_some();
+        let relevant = |node: &TrackedObject| !node.owners.is_empty() || node.waits.is_some();
         let uids: Vec<String> =
             index.nodes.iter().filter(|(_, node)| relevant(node)).map(|(uid, _)| uid.to_string()).collect();
         index.work.extend(uids);
@@ -193,7 +194,7 @@ impl Ownership {
     }
 }
 
-impl Index {
+impl OwnershipIndex {
     fn put(&mut self, stored: &Stored, metadata: Metadata) {
         let uid = stored.uid.as_str();
         let deleting = metadata.deletion_timestamp.is_some();
@@ -218,7 +219,7 @@ impl Index {
         let owners: Box<[Owner]> = metadata.owner_references.into();
         self.notify_waiting_owners(&owners);
         let (key, revision) = (stored.key.clone(), stored.revision);
-        self.nodes.insert(stored.uid.clone(), Node { key, revision, owners, waits });
+        self.nodes.insert(stored.uid.clone(), TrackedObject { key, revision, owners, waits });
     }
 
     fn remove(&mut self, uid: &str) {

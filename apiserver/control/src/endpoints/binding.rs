@@ -10,7 +10,7 @@ use tombolo_apicore::field_error::aggregate;
 use tombolo_apicore::status::ApiError;
 use tombolo_proto::object::ObjectKey;
 
-use super::{Answer, boxed, success};
+use super::{ActionResult, boxed, success};
 use crate::admission::topology;
 use crate::objects::{Edit, Object, Objects, core, list_member, member, text, timestamp};
 
@@ -18,16 +18,16 @@ use crate::objects::{Edit, Object, Objects, core, list_member, member, text, tim
 pub(crate) struct Bindings(pub(crate) Objects);
 
 impl Endpoint for Bindings {
-    fn call(&self, request: EndpointRequest) -> BoxFuture<'_, Answer> {
+    fn call(&self, request: EndpointRequest) -> BoxFuture<'_, ActionResult> {
         boxed(self.bind(request))
     }
 }
 
 impl Bindings {
-    async fn bind(&self, request: EndpointRequest) -> Answer {
+    async fn bind(&self, request: EndpointRequest) -> ActionResult {
         let (asked, binding) = (&request.attributes, &request.body);
         let name = pod_name(asked, binding)?;
-        let target = Target::read(asked, binding)?;
+        let target = BindingTarget::read(asked, binding)?;
         if name.is_empty() {
             return Err(ApiError::bad_request("Name parameter required."));
         }
@@ -80,13 +80,13 @@ fn bound_labels(objects: &Objects, asked: &Attributes, binding: &Value) -> Map<S
     labels
 }
 
-struct Target {
+struct BindingTarget {
     node: String,
     uid: String,
     version: String,
 }
 
-impl Target {
+impl BindingTarget {
     /// The target of a binding. Errors in it become a 500, as in kube-apiserver.
     fn read(asked: &Attributes, binding: &Value) -> Result<Self, ApiError> {
         let mut wrong = Vec::new();
@@ -197,10 +197,10 @@ mod tests {
         let binding =
             json!({"metadata": {"annotations": {"a": "b"}}, "target": {"kind": "Node", "name": "n"}});
         let other = json!({"metadata": {"uid": "other"}, "target": {"name": "n"}});
-        let refused = Target::read(&asked("binding"), &other).unwrap().check(&pod).unwrap_err();
+        let refused = BindingTarget::read(&asked("binding"), &other).unwrap().check(&pod).unwrap_err();
         assert!(refused.message.contains("UID in precondition"), "{}", refused.message);
-        Target::read(&asked(""), &other).unwrap().check(&pod).unwrap();
-        let target = Target::read(&asked("binding"), &binding).unwrap();
+        BindingTarget::read(&asked(""), &other).unwrap().check(&pod).unwrap();
+        let target = BindingTarget::read(&asked("binding"), &binding).unwrap();
         target.check(&pod).unwrap();
         pod.value["status"]["nominatedNodeName"] = json!("m");
         target.bind(&mut pod, &binding, &Map::from_iter([("zone".to_owned(), json!("z"))]));
@@ -228,7 +228,7 @@ mod tests {
             (json!(null), "target.name: Required value"),
         ];
         for (bad, why) in cases {
-            let refused = Target::read(&asked("binding"), &bad).err().unwrap();
+            let refused = BindingTarget::read(&asked("binding"), &bad).err().unwrap();
             assert_eq!((refused.code.as_u16(), refused.message.as_str()), (500, why), "{bad}");
         }
     }

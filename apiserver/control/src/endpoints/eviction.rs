@@ -12,7 +12,7 @@ use tombolo_apicore::backend::{Endpoint, EndpointRequest};
 use tombolo_apicore::status::{ApiError, Cause};
 use tombolo_apicore::store::StoreError;
 
-use super::{Answer, boxed, success};
+use super::{ActionResult, boxed, success};
 use crate::admission::node_restriction;
 use crate::controllers::deletion::{Deletion, Deletions};
 use crate::objects::{Object, Objects, core, items, member, text, timestamp, v1};
@@ -36,7 +36,7 @@ pub(crate) struct Evictions {
 }
 
 /// The decision of the budgets about one pod.
-enum Verdict {
+enum BudgetDecision {
     /// It may be evicted in its current version: as long as it does not change, no budget counts it.
     Unchanged,
     /// It may be evicted.
@@ -46,13 +46,13 @@ enum Verdict {
 }
 
 impl Endpoint for Evictions {
-    fn call(&self, request: EndpointRequest) -> BoxFuture<'_, Answer> {
+    fn call(&self, request: EndpointRequest) -> BoxFuture<'_, ActionResult> {
         boxed(self.evict(request))
     }
 }
 
 impl Evictions {
-    async fn evict(&self, request: EndpointRequest) -> Answer {
+    async fn evict(&self, request: EndpointRequest) -> ActionResult {
         let (asked, eviction) = (&request.attributes, &request.body);
         let name = asked.name.as_str();
         let given = text(eviction, "/metadata/name");
@@ -73,9 +73,9 @@ impl Evictions {
                 return Err(ApiError::not_found("", "pods", name));
             }
             node_restriction::admit_eviction(asked, &pod)?;
-            let verdict = self.judge(&pod, dry_run).await?;
-            let pinned = matches!(verdict, Verdict::Unchanged) && !conditional;
-            if matches!(verdict, Verdict::Overtaken) {
+            let decision = self.judge(&pod, dry_run).await?;
+            let pinned = matches!(decision, BudgetDecision::Unchanged) && !conditional;
+            if matches!(decision, BudgetDecision::Overtaken) {
                 continue;
             }
             let deletion = Deletion {
@@ -94,19 +94,19 @@ impl Evictions {
 
     /// Decides about a pod. If a budget covers it and allows a disruption, one is charged; if it allows none, the
     /// eviction is refused.
-    async fn judge(&self, pod: &Object, dry_run: bool) -> Result<Verdict, ApiError> {
+    async fn judge(&self, pod: &Object, dry_run: bool) -> Result<BudgetDecision, ApiError> {
         match pod.text("/status/phase") {
-            "Succeeded" | "Failed" => return Ok(Verdict::Free),
-            _ if pod.is_terminating() => return Ok(Verdict::Free),
+            "Succeeded" | "Failed" => return Ok(BudgetDecision::Free),
+            _ if pod.is_terminating() => return Ok(BudgetDecision::Free),
             // It may be running by the time of the deletion.
-            "Pending" => return Ok(Verdict::Unchanged),
+            "Pending" => return Ok(BudgetDecision::Unchanged),
             _ => {}
         }
         let budgets = self.objects.list(&v1("policy", "poddisruptionbudgets"), Some(pod.key.namespace()));
         let mut over = budgets.filter(|budget| covers(&budget.value, &pod.value));
         match (over.next(), over.next()) {
-            (None, _) => Ok(Verdict::Free),
-            (Some(budget), None) if goes_without(&budget.value, &pod.value) => Ok(Verdict::Unchanged),
+            (None, _) => Ok(BudgetDecision::Free),
+            (Some(budget), None) if goes_without(&budget.value, &pod.value) => Ok(BudgetDecision::Unchanged),
             (Some(budget), None) => self.spend(budget, pod, dry_run).await,
             _ => Err(ApiError::internal(
                 "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
@@ -115,18 +115,23 @@ impl Evictions {
     }
 
     /// Charges one disruption to a budget, and records the pod in it.
-    async fn spend(&self, mut budget: Object, pod: &Object, dry_run: bool) -> Result<Verdict, ApiError> {
+    async fn spend(
+        &self,
+        mut budget: Object,
+        pod: &Object,
+        dry_run: bool,
+    ) -> Result<BudgetDecision, ApiError> {
         let left = allowed(&budget)?;
         if dry_run {
-            return Ok(Verdict::Free);
+            return Ok(BudgetDecision::Free);
         }
         let status = member(&mut budget.value, "status");
         status.insert("disruptionsAllowed".into(), json!(left - 1));
         let disrupted = member(&mut budget.value["status"], "disruptedPods");
         disrupted.insert(pod.key.name().to_owned(), json!(timestamp(jiff::Timestamp::now())));
         match self.objects.replace(&budget).await {
-            Ok(_) => Ok(Verdict::Free),
-            Err(StoreError::Conflict { .. } | StoreError::NotFound { .. }) => Ok(Verdict::Overtaken),
+            Ok(_) => Ok(BudgetDecision::Free),
+            Err(StoreError::Conflict { .. } | StoreError::NotFound { .. }) => Ok(BudgetDecision::Overtaken),
             Err(error) => Err(error.into()),
         }
     }

@@ -6,13 +6,13 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use http::StatusCode;
 use serde_json::{Value, json};
-use tombolo_apicore::accounts::{Bound, Claims, Place};
+use tombolo_apicore::accounts::{BoundObject, Claims, Place};
 use tombolo_apicore::auth::Attributes;
 use tombolo_apicore::backend::{Endpoint, EndpointRequest};
 use tombolo_apicore::status::{ApiError, Cause};
 use tombolo_proto::object::Resource;
 
-use super::{Answer, boxed};
+use super::{ActionResult, boxed};
 use crate::admission::node_restriction;
 use crate::admission::service_account::TOKEN_SECONDS;
 use crate::authn::now;
@@ -44,13 +44,13 @@ pub(crate) struct Tokens {
 }
 
 impl Endpoint for Tokens {
-    fn call(&self, request: EndpointRequest) -> BoxFuture<'_, Answer> {
+    fn call(&self, request: EndpointRequest) -> BoxFuture<'_, ActionResult> {
         boxed(async move { self.issue(&request.attributes, request.body) })
     }
 }
 
 impl Tokens {
-    fn issue(&self, asked: &Attributes, mut body: Value) -> Answer {
+    fn issue(&self, asked: &Attributes, mut body: Value) -> ActionResult {
         let (namespace, name) = (asked.namespace.as_str(), asked.name.as_str());
         for (field, own) in [("name", name), ("namespace", namespace)] {
             let given = text(&body, &format!("/metadata/{field}"));
@@ -158,15 +158,20 @@ impl Tokens {
     }
 
     /// The node that a pod is bound to; without a UID when the node does not exist yet.
-    fn node_of(&self, pod: &Object) -> Option<Bound> {
+    fn node_of(&self, pod: &Object) -> Option<BoundObject> {
         let name = Some(pod.text("/spec/nodeName")).filter(|name| !name.is_empty())?;
         let node = self.objects.get(core("nodes"), "", name);
-        Some(node.map_or_else(|| Bound { name: name.to_owned(), uid: String::new() }, |node| bound(&node)))
+        Some(
+            node.map_or_else(
+                || BoundObject { name: name.to_owned(), uid: String::new() },
+                |node| bound(&node),
+            ),
+        )
     }
 }
 
-fn bound(object: &Object) -> Bound {
-    Bound { name: object.key.name().to_owned(), uid: object.uid.to_string() }
+fn bound(object: &Object) -> BoundObject {
+    BoundObject { name: object.key.name().to_owned(), uid: object.uid.to_string() }
 }
 
 fn life(body: &Value) -> Result<i64, ApiError> {

@@ -11,14 +11,14 @@ const ALL: &str = "*";
 
 /// A rule of a schema: users and their requests.
 #[derive(Debug)]
-pub(super) struct Rule {
-    subjects: Vec<Subject>,
+pub(super) struct FlowSchemaRule {
+    subjects: Vec<FlowSubject>,
     resources: Vec<Resources>,
     paths: Vec<Paths>,
 }
 
 #[derive(Debug)]
-enum Subject {
+enum FlowSubject {
     User(String),
     Group(String),
     Account { namespace: String, name: String },
@@ -26,25 +26,25 @@ enum Subject {
 
 #[derive(Debug)]
 struct Resources {
-    verbs: Names,
-    groups: Names,
+    verbs: NameMatcher,
+    groups: NameMatcher,
     /// `resource` or `resource/subresource`.
-    resources: Names,
-    namespaces: Names,
+    resources: NameMatcher,
+    namespaces: NameMatcher,
     /// Whether requests without a namespace match as well.
     cluster: bool,
 }
 
 #[derive(Debug)]
 struct Paths {
-    verbs: Names,
+    verbs: NameMatcher,
     paths: Vec<String>,
 }
 
 #[derive(Debug)]
-struct Names(Vec<String>);
+struct NameMatcher(Vec<String>);
 
-impl Names {
+impl NameMatcher {
     fn read(rule: &Value, list: &str) -> Self {
         Self(items(rule, list).iter().filter_map(Value::as_str).map(str::to_owned).collect())
     }
@@ -54,22 +54,22 @@ impl Names {
     }
 }
 
-impl Rule {
+impl FlowSchemaRule {
     /// Reads a rule. Missing fields match nothing.
     pub(super) fn read(rule: &Value) -> Self {
         let resources = |one: &Value| Resources {
-            verbs: Names::read(one, "/verbs"),
-            groups: Names::read(one, "/apiGroups"),
-            resources: Names::read(one, "/resources"),
-            namespaces: Names::read(one, "/namespaces"),
+            verbs: NameMatcher::read(one, "/verbs"),
+            groups: NameMatcher::read(one, "/apiGroups"),
+            resources: NameMatcher::read(one, "/resources"),
+            namespaces: NameMatcher::read(one, "/namespaces"),
             cluster: one["clusterScope"] == true,
         };
         let paths = |one: &Value| Paths {
-            verbs: Names::read(one, "/verbs"),
-            paths: Names::read(one, "/nonResourceURLs").0,
+            verbs: NameMatcher::read(one, "/verbs"),
+            paths: NameMatcher::read(one, "/nonResourceURLs").0,
         };
         Self {
-            subjects: items(rule, "/subjects").iter().filter_map(Subject::read).collect(),
+            subjects: items(rule, "/subjects").iter().filter_map(FlowSubject::read).collect(),
             resources: items(rule, "/resourceRules").iter().map(resources).collect(),
             paths: items(rule, "/nonResourceRules").iter().map(paths).collect(),
         }
@@ -87,7 +87,7 @@ impl Rule {
     }
 }
 
-impl Subject {
+impl FlowSubject {
     fn read(subject: &Value) -> Option<Self> {
         let part = |pointer: &str| text(subject, pointer).to_owned();
         match text(subject, "/kind") {
@@ -179,14 +179,14 @@ mod tests {
             (json!({"kind": "Robot"}), "v", false),
         ];
         for (subject, user, fits) in cases {
-            let found = Subject::read(&subject).is_some_and(|own| own.is(&Identity::new(user, &["g"])));
+            let found = FlowSubject::read(&subject).is_some_and(|own| own.is(&Identity::new(user, &["g"])));
             assert_eq!(found, fits, "{subject} {user}");
         }
     }
 
     #[test]
     fn rules_speak_of_resources_and_of_paths() {
-        let rule = Rule::read(&json!({
+        let rule = FlowSchemaRule::read(&json!({
             "subjects": [{"kind": "User", "user": {"name": "*"}}],
             "resourceRules": [
                 {"verbs": ["get"], "apiGroups": ["apps"], "resources": ["deployments/scale"], "namespaces": ["a"]},

@@ -8,7 +8,7 @@ use super::USER_PREFIX;
 
 /// An object that a token is bound to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Bound {
+pub struct BoundObject {
     /// Name of the object.
     pub name: String,
     /// UID of the object; empty for a node that did not exist when the token was issued.
@@ -23,15 +23,15 @@ pub struct Place {
     pub namespace: String,
     /// Node that the bound pod runs on, or that the token is bound to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub node: Option<Bound>,
+    pub node: Option<BoundObject>,
     /// Pod that the token is bound to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pod: Option<Bound>,
+    pub pod: Option<BoundObject>,
     /// Secret that the token is bound to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub secret: Option<Bound>,
+    pub secret: Option<BoundObject>,
     /// The service account.
-    pub serviceaccount: Bound,
+    pub serviceaccount: BoundObject,
     /// Unix seconds by which a client should have renewed the token; only in extended tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warnafter: Option<u64>,
@@ -94,7 +94,7 @@ pub(super) mod tests {
             node: None,
             pod: None,
             secret: None,
-            serviceaccount: Bound { name: "till".into(), uid: "1".into() },
+            serviceaccount: BoundObject { name: "till".into(), uid: "1".into() },
             warnafter: None,
         };
         Claims::new("https://issuer", "id".into(), place, vec!["api".into()], 1000, Duration::from_secs(600))

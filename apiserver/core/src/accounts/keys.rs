@@ -34,7 +34,7 @@ pub enum Unverified {
 /// Verifies tokens.
 pub struct KeySet {
     issuer: String,
-    keys: Vec<Key>,
+    keys: Vec<VerificationKey>,
 }
 
 impl std::fmt::Debug for KeySet {
@@ -43,7 +43,7 @@ impl std::fmt::Debug for KeySet {
     }
 }
 
-struct Key {
+struct VerificationKey {
     id: Option<String>,
     algorithm: Algorithm,
     key: DecodingKey,
@@ -76,7 +76,8 @@ impl KeySet {
         }
         let Raw { keys } = serde_json::from_slice(keys).map_err(|error| format!("key set: {error}"))?;
         // One unreadable key must not hide the others.
-        let known = keys.into_iter().filter_map(|key| Key::of(&serde_json::from_value(key).ok()?));
+        let known =
+            keys.into_iter().filter_map(|key| VerificationKey::of(&serde_json::from_value(key).ok()?));
         Ok(Self { issuer, keys: known.take(KEYS_MAX).collect() })
     }
 
@@ -119,7 +120,7 @@ impl KeySet {
     }
 }
 
-impl Key {
+impl VerificationKey {
     fn of(jwk: &Jwk) -> Option<Self> {
         let algorithm = match jwk.common.key_algorithm? {
             KeyAlgorithm::RS256 => Algorithm::RS256,

@@ -41,7 +41,7 @@ use crate::write;
 use super::plain::{is_elsewhere, missing, no_such_page};
 use super::{Admitted, ApiServer, streams};
 
-pub(super) type Answer = Result<Response<Body>, ApiError>;
+pub(super) type HandlerResult = Result<Response<Body>, ApiError>;
 
 impl ApiServer {
     /// Answers a request. A watch takes the slot; for other requests the caller keeps it until the answer is sent.
@@ -50,7 +50,7 @@ impl ApiServer {
         admitted: Admitted,
         request_body: B,
         slot: &mut Option<Slot>,
-    ) -> Answer
+    ) -> HandlerResult
     where
         B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
         B::Error: std::fmt::Display + Send,
@@ -96,7 +96,7 @@ impl ApiServer {
         }
     }
 
-    async fn get(&self, admitted: &Admitted, kind: &Arc<KindInfo>, path: &ResourcePath) -> Answer {
+    async fn get(&self, admitted: &Admitted, kind: &Arc<KindInfo>, path: &ResourcePath) -> HandlerResult {
         let accepted = accept(admitted, Kind::Object)?;
         let payer = &admitted.attributes.payer;
         let store = self.source(admitted, kind).await?;
@@ -145,7 +145,7 @@ impl ApiServer {
         Ok(trees)
     }
 
-    async fn list(&self, admitted: &Admitted, kind: &Arc<KindInfo>, path: &ResourcePath) -> Answer {
+    async fn list(&self, admitted: &Admitted, kind: &Arc<KindInfo>, path: &ResourcePath) -> HandlerResult {
         let accepted = accept(admitted, Kind::Collection)?;
         let request = ListRequest {
             kind,
@@ -182,7 +182,7 @@ impl ApiServer {
         kind: Arc<KindInfo>,
         path: &ResourcePath,
         slot: Option<Slot>,
-    ) -> Answer {
+    ) -> HandlerResult {
         let accepted = accept(admitted, Kind::Watch)?;
         let include = Encoder::new(&kind, accepted.form, &admitted.query.params)?.include;
         let params = ListParams::parse(&admitted.query.params, true)?;
@@ -200,7 +200,7 @@ impl ApiServer {
         watch::respond(request, around, unreached)
     }
 
-    async fn write<B>(&self, admitted: Admitted, kind: Arc<KindInfo>, request_body: B) -> Answer
+    async fn write<B>(&self, admitted: Admitted, kind: Arc<KindInfo>, request_body: B) -> HandlerResult
     where
         B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
         B::Error: std::fmt::Display + Send,
@@ -314,7 +314,7 @@ impl ApiServer {
         admitted: Admitted,
         kind: Arc<KindInfo>,
         request_body: B,
-    ) -> Answer
+    ) -> HandlerResult
     where
         B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
         B::Error: std::fmt::Display + Send,
@@ -359,7 +359,7 @@ impl ApiServer {
         route: Arc<dyn super::builder::Route>,
         admitted: Admitted,
         request_body: B,
-    ) -> Answer
+    ) -> HandlerResult
     where
         B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
         B::Error: std::fmt::Display + Send,

@@ -3,7 +3,7 @@
 use http::{Response, StatusCode};
 
 use super::Admitted;
-use super::dispatch::{Answer, accept, header};
+use super::dispatch::{HandlerResult, accept, header};
 use super::plain::no_such_page;
 use crate::accept::{self, Kind};
 use crate::body::{self, Body};
@@ -11,7 +11,7 @@ use crate::openapi::v2;
 use crate::registry::Catalog;
 
 /// Answers paths under `/openapi`; `None` when nothing is served there.
-pub(super) fn answer(admitted: &Admitted, catalog: &Catalog, path: &str) -> Option<Answer> {
+pub(super) fn answer(admitted: &Admitted, catalog: &Catalog, path: &str) -> Option<HandlerResult> {
     match path.strip_prefix("/openapi/")? {
         "v2" => Some(Ok(swagger(admitted, catalog))),
         rest if rest == "v3" || rest.starts_with("v3/") => Some(by_version(admitted, catalog, path)),
@@ -44,7 +44,7 @@ fn swagger(admitted: &Admitted, catalog: &Catalog) -> Response<Body> {
 }
 
 /// The index of OpenAPI 3.0 or one of its documents, or 304 when the client already has it.
-fn by_version(admitted: &Admitted, catalog: &Catalog, path: &str) -> Answer {
+fn by_version(admitted: &Admitted, catalog: &Catalog, path: &str) -> HandlerResult {
     let accepted = accept(admitted, Kind::Document)?;
     let Some(document) = catalog.openapi(path) else { return Ok(no_such_page()) };
     let etag = document.hash().map(|hash| format!("\"{hash}\""));

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::{Method, Response, StatusCode, Uri};
 use hyper::body::Body as HttpBody;
 
-use super::dispatch::{Answer, accept, header};
+use super::dispatch::{HandlerResult, accept, header};
 use super::{Admitted, ApiServer, info, openapi};
 use crate::accept::{Accepted, Form, Kind};
 use crate::body::{self, Body};
@@ -21,7 +21,12 @@ const NO_SUCH_PAGE: &str = "404 page not found\n";
 
 impl ApiServer {
     /// Answers paths that are not resources.
-    pub(super) async fn plain<B>(&self, admitted: Admitted, request_body: B, catalog: &Catalog) -> Answer
+    pub(super) async fn plain<B>(
+        &self,
+        admitted: Admitted,
+        request_body: B,
+        catalog: &Catalog,
+    ) -> HandlerResult
     where
         B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
         B::Error: std::fmt::Display + Send,
@@ -66,7 +71,7 @@ impl ApiServer {
 
 /// The answer for a resource that is not served. The handler of custom resources comes after the built-in groups, and a
 /// path that it does not find gets a text page.
-pub(super) fn missing(catalog: &Catalog, path: &ResourcePath, verb: &str, error: ApiError) -> Answer {
+pub(super) fn missing(catalog: &Catalog, path: &ResourcePath, verb: &str, error: ApiError) -> HandlerResult {
     match (catalog.find(path), &path.name) {
         (Some(kind), _) if is_elsewhere(kind, path, verb) => Ok(no_such_page()),
         (Some(kind), Some(name)) if kind.custom && path.subresource.is_some() => {
@@ -86,7 +91,7 @@ pub(super) fn is_elsewhere(kind: &KindInfo, path: &ResourcePath, verb: &str) -> 
 
 /// The answer for a path that is not a resource: a `Status` for an unknown version of a built-in group, otherwise a
 /// text page.
-fn nobodys(catalog: &Catalog, path: &str) -> Answer {
+fn nobodys(catalog: &Catalog, path: &str) -> HandlerResult {
     let group = match path.trim_start_matches('/').split('/').collect::<Vec<_>>().as_slice() {
         ["api", _] => Some(""),
         ["apis", group, _] => Some(*group),

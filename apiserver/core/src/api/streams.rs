@@ -6,7 +6,7 @@ use serde_json::Value;
 use tombolo_proto::object::ObjectKey;
 
 use super::deadline;
-use super::dispatch::Answer;
+use super::dispatch::HandlerResult;
 use crate::body;
 use crate::kinds::KindInfo;
 use crate::query::params::Params;
@@ -33,7 +33,7 @@ pub(super) fn answer(
     path: &ResourcePath,
     params: &Params,
     subresource: &str,
-) -> Answer {
+) -> HandlerResult {
     if !deadline::is_stream(subresource) {
         return Err(not_served(path, subresource, ""));
     }

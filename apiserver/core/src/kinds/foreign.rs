@@ -27,7 +27,7 @@ pub type SelectableFields = BTreeMap<String, Vec<String>>;
 
 /// The parts of a document that are read; the others, which may be large, are skipped.
 #[derive(Deserialize)]
-struct Document {
+struct OpenApiDocument {
     components: Components,
 }
 
@@ -41,7 +41,7 @@ struct Declared {
     #[serde(default, rename = "x-kubernetes-group-version-kind")]
     kinds: Vec<Named>,
     #[serde(default, rename = "x-kubernetes-selectable-fields")]
-    fields: Vec<Field>,
+    fields: Vec<SelectableField>,
 }
 
 #[derive(Default, Deserialize)]
@@ -53,7 +53,7 @@ struct Named {
 }
 
 #[derive(Deserialize)]
-struct Field {
+struct SelectableField {
     #[serde(rename = "fieldPath")]
     path: String,
 }
@@ -67,7 +67,7 @@ pub fn selectable_fields(document: &[u8], group: &str, version: &str) -> Selecta
     if !document.windows(FIELDS.len()).any(|text| text == FIELDS.as_bytes()) {
         return found;
     }
-    let Ok(Document { components }) = serde_json::from_slice(document) else { return found };
+    let Ok(OpenApiDocument { components }) = serde_json::from_slice(document) else { return found };
     for Declared { kinds, fields } in components.schemas.into_values() {
         let own = kinds.into_iter().find(|named| named.group == group && named.version == version);
         if let (Some(own), false) = (own, fields.is_empty()) {

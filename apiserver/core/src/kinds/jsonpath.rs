@@ -7,10 +7,10 @@ const STEPS_MAX: usize = 64;
 
 /// A compiled path.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct JsonPath(Vec<Step>);
+pub(crate) struct JsonPath(Vec<JsonPathStep>);
 
 #[derive(Debug, Clone, PartialEq)]
-enum Step {
+enum JsonPathStep {
     Field(String),
     Index(i64),
     All,
@@ -43,11 +43,11 @@ impl JsonPath {
     }
 }
 
-fn find<'a>(steps: &[Step], value: &'a Value) -> Option<&'a Value> {
+fn find<'a>(steps: &[JsonPathStep], value: &'a Value) -> Option<&'a Value> {
     let Some((step, rest)) = steps.split_first() else { return Some(value) };
     match step {
-        Step::Field(name) => find(rest, value.get(name)?),
-        Step::Index(index) => {
+        JsonPathStep::Field(name) => find(rest, value.get(name)?),
+        JsonPathStep::Index(index) => {
             let items = value.as_array()?;
             let at = match usize::try_from(*index) {
                 Ok(at) => at,
@@ -55,12 +55,12 @@ fn find<'a>(steps: &[Step], value: &'a Value) -> Option<&'a Value> {
             };
             find(rest, items.get(at)?)
         }
-        Step::All => match value {
+        JsonPathStep::All => match value {
             Value::Array(items) => items.iter().find_map(|item| find(rest, item)),
             Value::Object(map) => map.values().find_map(|item| find(rest, item)),
             _ => None,
         },
-        Step::Filter { path, equals, value: wanted } => {
+        JsonPathStep::Filter { path, equals, value: wanted } => {
             let matches = |item: &&Value| {
                 let found = path.iter().try_fold(*item, |item, name| item.get(name));
                 found.is_some_and(|found| (found == wanted) == *equals)
@@ -72,7 +72,7 @@ fn find<'a>(steps: &[Step], value: &'a Value) -> Option<&'a Value> {
 
 struct Parser<'a> {
     rest: &'a str,
-    steps: Vec<Step>,
+    steps: Vec<JsonPathStep>,
 }
 
 impl Parser<'_> {
@@ -119,7 +119,7 @@ impl Parser<'_> {
             }
         }
         self.rest = &self.rest[end..];
-        self.steps.push(if name == "*" { Step::All } else { Step::Field(name) });
+        self.steps.push(if name == "*" { JsonPathStep::All } else { JsonPathStep::Field(name) });
         Ok(())
     }
 }
@@ -141,20 +141,20 @@ fn closing(text: &str) -> Option<usize> {
     None
 }
 
-fn bracket(inner: &str) -> Result<Step, String> {
+fn bracket(inner: &str) -> Result<JsonPathStep, String> {
     if inner == "*" {
-        return Ok(Step::All);
+        return Ok(JsonPathStep::All);
     }
     if let Some(filter) = inner.strip_prefix("?(").and_then(|rest| rest.strip_suffix(')')) {
         return parse_filter(filter);
     }
     if let Some(name) = unquote(inner) {
-        return Ok(Step::Field(name.to_owned()));
+        return Ok(JsonPathStep::Field(name.to_owned()));
     }
-    inner.parse().map(Step::Index).map_err(|_| format!("invalid array index {inner}"))
+    inner.parse().map(JsonPathStep::Index).map_err(|_| format!("invalid array index {inner}"))
 }
 
-fn parse_filter(text: &str) -> Result<Step, String> {
+fn parse_filter(text: &str) -> Result<JsonPathStep, String> {
     let (left, equals, right) = if let Some((left, right)) = text.split_once("==") {
         (left, true, right)
     } else if let Some((left, right)) = text.split_once("!=") {
@@ -168,7 +168,7 @@ fn parse_filter(text: &str) -> Result<Step, String> {
         Some(text) => Value::String(text.to_owned()),
         None => serde_json::from_str(right).map_err(|_| format!("unsupported filter {text}"))?,
     };
-    Ok(Step::Filter { path: path.split('.').map(str::to_owned).collect(), equals, value })
+    Ok(JsonPathStep::Filter { path: path.split('.').map(str::to_owned).collect(), equals, value })
 }
 
 fn unquote(text: &str) -> Option<&str> {

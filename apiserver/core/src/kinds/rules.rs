@@ -229,15 +229,15 @@ impl Fields {
 }
 
 /// The table, by group and version (as in `apiVersion`) and plural.
-pub(crate) struct Table(HashMap<(&'static str, &'static str), Vec<Line>>);
+pub(crate) struct Table(HashMap<(&'static str, &'static str), Vec<SubresourceRule>>);
 
 /// Subresource and fact.
-type Line = (&'static str, &'static str);
+type SubresourceRule = (&'static str, &'static str);
 
 impl Table {
     /// Parses the table. A server does this once.
     pub(crate) fn load() -> Self {
-        let mut by_kind: HashMap<_, Vec<Line>> = HashMap::new();
+        let mut by_kind: HashMap<_, Vec<SubresourceRule>> = HashMap::new();
         for line in TABLE.lines() {
             let mut words = line.splitn(4, ' ');
             let (Some("rule"), Some(version), Some(place), Some(fact)) =

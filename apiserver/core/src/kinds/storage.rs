@@ -61,9 +61,9 @@ pub(crate) fn stored_field<'a>(field: &'a str, served: &Resource, stored: &Resou
     }
 }
 
-type Names = (&'static str, &'static str);
+type FieldNamePair = (&'static str, &'static str);
 
-fn rename(map: &mut Map<String, Value>, direction: impl Fn(Names) -> Names) {
+fn rename(map: &mut Map<String, Value>, direction: impl Fn(FieldNamePair) -> FieldNamePair) {
     for names in EVENT_FIELDS {
         let (from, to) = direction(*names);
         if let Some(value) = map.remove(from) {

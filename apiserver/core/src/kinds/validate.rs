@@ -11,7 +11,7 @@ use crate::schema::rules::judge;
 
 /// The result of validating an update.
 #[derive(Debug, Default)]
-pub struct Verdict {
+pub struct UpdateValidation {
     /// The errors.
     pub errors: Vec<FieldError>,
     /// Rules of a custom kind that the object breaks just as its old version did: the client is warned of them, also
@@ -33,18 +33,18 @@ pub(super) fn create(kind: &KindInfo, object: &Value) -> Vec<FieldError> {
 }
 
 /// Validates an update.
-pub(super) fn update(kind: &KindInfo, new: &Value, old: &Value, subresource: &str) -> Verdict {
-    let mut verdict = Verdict::default();
-    let errors = &mut verdict.errors;
+pub(super) fn update(kind: &KindInfo, new: &Value, old: &Value, subresource: &str) -> UpdateValidation {
+    let mut validation = UpdateValidation::default();
+    let errors = &mut validation.errors;
     meta::object(kind, new, errors);
     meta::update(new, old, errors);
     if kind.custom {
-        verdict.overlooked = custom(kind, new, Some(old), subresource, errors);
+        validation.overlooked = custom(kind, new, Some(old), subresource, errors);
     } else {
         kind.strategy.validate_update(kind, new, old, subresource, errors);
     }
-    verdict.errors.truncate(CAUSES_MAX);
-    verdict
+    validation.errors.truncate(CAUSES_MAX);
+    validation
 }
 
 /// Checks an object against its definition. Returns the broken rules that only cause warnings.

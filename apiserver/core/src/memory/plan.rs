@@ -11,11 +11,11 @@ use crate::raw;
 use crate::store::{Expect, Mutation, Revision, StoreError, Stored, Write};
 
 use super::account::Parts;
-use super::{Answer, Ledger, Shared};
+use super::{CommitResult, Ledger, MemoryStoreInner};
 
 /// Changes of one batch, checked against the store and the earlier changes of the batch.
 pub(super) struct Plan<'a> {
-    shared: &'a Shared,
+    shared: &'a MemoryStoreInner,
     ledger: &'a mut Ledger,
     next: Revision,
     overlay: HashMap<ObjectKey, Option<Arc<Stored>>>,
@@ -25,13 +25,13 @@ pub(super) struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    pub(super) fn new(shared: &'a Shared, ledger: &'a mut Ledger) -> Self {
+    pub(super) fn new(shared: &'a MemoryStoreInner, ledger: &'a mut Ledger) -> Self {
         let next = Revision(shared.revision.load(Ordering::Acquire)).next();
         Self { shared, ledger, next, overlay: HashMap::new(), staged: Vec::new(), paid: Vec::new() }
     }
 
     /// Adds a change; the writer is set if it has a share of the store.
-    pub(super) fn add(&mut self, mutation: Mutation, writer: Option<&Arc<str>>) -> Answer {
+    pub(super) fn add(&mut self, mutation: Mutation, writer: Option<&Arc<str>>) -> CommitResult {
         let Mutation { mut key, expected, write } = mutation;
         let previous = self.current(&key);
         check(&key, expected, previous.as_deref())?;

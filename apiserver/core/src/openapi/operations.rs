@@ -8,7 +8,7 @@ use crate::kinds::KindInfo;
 
 /// Adds the paths of a kind.
 pub(super) fn add(kind: &KindInfo, dialect: Dialect, paths: &mut Map<String, Value>) {
-    let writer = Writer { kind, dialect };
+    let writer = OperationWriter { kind, dialect };
     let base = path(&kind.resource.group, &kind.resource.version);
     let plural = &kind.resource.name;
     let collection = match kind.namespaced {
@@ -38,12 +38,12 @@ fn insert(paths: &mut Map<String, Value>, path: String, item: Map<String, Value>
     }
 }
 
-struct Writer<'a> {
+struct OperationWriter<'a> {
     kind: &'a KindInfo,
     dialect: Dialect,
 }
 
-impl Writer<'_> {
+impl OperationWriter<'_> {
     /// The operations of one path: the given verbs, if the kind has them.
     fn operations(&self, verbs: &[(&str, &str)], in_namespace: bool) -> Map<String, Value> {
         let mut item = Map::new();

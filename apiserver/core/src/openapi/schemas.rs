@@ -33,7 +33,7 @@ pub(super) fn schemas<'a>(
         Dialect::V3 => Descriptions::of(kinds),
     };
     let types = kinds.builtin_types();
-    let mut writer = Writer { types, dialect, descriptions, done: BTreeMap::new() };
+    let mut writer = SchemaWriter { types, dialect, descriptions, done: BTreeMap::new() };
     let mut own = BTreeMap::new();
     for kind in served {
         match custom(kind, dialect, &writer.descriptions) {
@@ -83,14 +83,14 @@ fn full_name(short: &str) -> String {
     }
 }
 
-struct Writer<'a> {
+struct SchemaWriter<'a> {
     types: &'a Types,
     dialect: Dialect,
     descriptions: Descriptions,
     done: BTreeMap<String, Value>,
 }
 
-impl Writer<'_> {
+impl SchemaWriter<'_> {
     fn kind(&mut self, kind: &KindInfo) {
         let id = kind.schema().cursor().id();
         let Some(name) = self.types.node(id).name.as_deref().map(full_name) else { return };

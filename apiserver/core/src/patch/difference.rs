@@ -7,11 +7,11 @@ use serde_json::{Map, Value, json};
 
 use super::directives::{DELETE_FROM, PATCH};
 use super::strategic::merges;
-use crate::schema::types::Place;
+use crate::schema::types::SchemaPosition;
 
 /// The patch that turns `old` into `new`.
 pub(super) fn between(
-    place: Place<'_>,
+    place: SchemaPosition<'_>,
     old: &Map<String, Value>,
     new: &Map<String, Value>,
 ) -> Map<String, Value> {
@@ -27,7 +27,7 @@ pub(super) fn between(
     patch
 }
 
-fn field(place: Place<'_>, name: &str, old: &Value, new: &Value, patch: &mut Map<String, Value>) {
+fn field(place: SchemaPosition<'_>, name: &str, old: &Value, new: &Value, patch: &mut Map<String, Value>) {
     let change = match (old, new) {
         (Value::Object(old), Value::Object(new)) => between(place, old, new).into(),
         (Value::Array(old), Value::Array(new)) => match merges(place) {
@@ -50,7 +50,7 @@ fn field(place: Place<'_>, name: &str, old: &Value, new: &Value, patch: &mut Map
 }
 
 /// The differing items of a list with a merge key; none when the key does not identify them.
-fn items(place: Place<'_>, key: &str, old: &[Value], new: &[Value]) -> Option<Value> {
+fn items(place: SchemaPosition<'_>, key: &str, old: &[Value], new: &[Value]) -> Option<Value> {
     let (before, after) = (by_key(key, old)?, by_key(key, new)?);
     let named = |value: &Value| Map::from_iter([(key.to_owned(), value.clone())]);
     let mut changes: Vec<Value> = Vec::new();

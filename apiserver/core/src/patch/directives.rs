@@ -27,7 +27,7 @@ pub(super) enum Directive {
 }
 
 /// The meaning of a key of a patch.
-pub(super) enum Key<'a> {
+pub(super) enum PatchKey<'a> {
     /// A field of the object.
     Field(&'a str),
     /// Values to remove from the list in a field.
@@ -39,15 +39,15 @@ pub(super) enum Key<'a> {
 }
 
 /// Reads a key of a patch.
-pub(super) fn key(key: &str) -> Key<'_> {
+pub(super) fn key(key: &str) -> PatchKey<'_> {
     let of = |prefix: &str| key.strip_prefix(prefix).and_then(|rest| rest.strip_prefix('/'));
     if key == PATCH || key == RETAIN_KEYS {
-        return Key::Own;
+        return PatchKey::Own;
     }
     match (of(DELETE_FROM), of(ORDER)) {
-        (Some(field), _) => Key::DeleteFrom(field),
-        (_, Some(field)) => Key::Order(field),
-        _ => Key::Field(key),
+        (Some(field), _) => PatchKey::DeleteFrom(field),
+        (_, Some(field)) => PatchKey::Order(field),
+        _ => PatchKey::Field(key),
     }
 }
 
@@ -86,7 +86,7 @@ pub(super) fn stripped(value: &Value) -> Value {
         Value::Object(map) => {
             let is_directive = |value: &Value| value.get(PATCH).is_some();
             let kept = map.iter().filter(|(name, value)| {
-                !value.is_null() && !is_directive(value) && matches!(key(name), Key::Field(_))
+                !value.is_null() && !is_directive(value) && matches!(key(name), PatchKey::Field(_))
             });
             Value::Object(kept.map(|(name, value)| (name.clone(), stripped(value))).collect())
         }

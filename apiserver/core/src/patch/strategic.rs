@@ -4,16 +4,16 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value};
 
-use super::directives::{self, Directive, Key, RETAIN_KEYS};
+use super::directives::{self, Directive, PatchKey, RETAIN_KEYS};
 use super::{PATCHED_LEN_MAX, PatchError};
 use crate::gofmt;
-use crate::schema::types::{ListMerge, Place, Shape};
+use crate::schema::types::{ListMerge, SchemaPosition, Shape};
 
 /// Applies `patch` to `old`; the result is an empty object when the patch deletes it. `again` counts the bytes of items
 /// that the patch names repeatedly, once for each repetition. `old` is changed in place: a copy at each level would
 /// copy the innermost values once per level.
 pub(super) fn merge(
-    place: Place<'_>,
+    place: SchemaPosition<'_>,
     old: Option<Value>,
     patch: &Value,
     again: &mut usize,
@@ -32,7 +32,7 @@ pub(super) fn merge(
     retain(&mut out, patch)?;
     // Fields come before list directives, so that the lists are complete when the directives are applied.
     for (name, value) in patch {
-        if let Key::Field(name) = directives::key(name) {
+        if let PatchKey::Field(name) = directives::key(name) {
             field(place, name, value, &mut out, again)?;
             let ordered = patch.contains_key(&directives::order_of(name));
             if let (false, Value::Array(items)) = (ordered, value) {
@@ -43,19 +43,23 @@ pub(super) fn merge(
     }
     for (name, value) in patch {
         match directives::key(name) {
-            Key::DeleteFrom(name) => delete_from(name, value, &mut out),
-            Key::Order(name) => reorder(place, name, value, (&old, patch), &mut out)?,
-            Key::Field(_) | Key::Own => {}
+            PatchKey::DeleteFrom(name) => delete_from(name, value, &mut out),
+            PatchKey::Order(name) => reorder(place, name, value, (&old, patch), &mut out)?,
+            PatchKey::Field(_) | PatchKey::Own => {}
         }
     }
     Ok(Value::Object(out))
 }
 
 /// The lists that a patch reorders, as they were before it.
-fn lists(place: Place<'_>, old: &Map<String, Value>, patch: &Map<String, Value>) -> Map<String, Value> {
+fn lists(
+    place: SchemaPosition<'_>,
+    old: &Map<String, Value>,
+    patch: &Map<String, Value>,
+) -> Map<String, Value> {
     let names = patch.keys().filter_map(|name| match directives::key(name) {
-        Key::Field(name) | Key::Order(name) => Some(name),
-        Key::DeleteFrom(_) | Key::Own => None,
+        PatchKey::Field(name) | PatchKey::Order(name) => Some(name),
+        PatchKey::DeleteFrom(_) | PatchKey::Own => None,
     });
     let names = names.filter(|name| merges(place.child(name).0).is_some());
     let lists = names.filter_map(|name| Some((name, old.get(name).filter(|list| list.is_array())?)));
@@ -68,7 +72,7 @@ fn retain(out: &mut Map<String, Value>, patch: &Map<String, Value>) -> Result<()
     let Value::Array(keys) = keys else { return Err(wrong) };
     let keys: HashSet<&str> = keys.iter().filter_map(Value::as_str).collect();
     let known = |name: &str| keys.contains(name);
-    if patch.keys().any(|name| matches!(directives::key(name), Key::Field(_)) && !known(name)) {
+    if patch.keys().any(|name| matches!(directives::key(name), PatchKey::Field(_)) && !known(name)) {
         return Err(wrong);
     }
     out.retain(|name, _| known(name));
@@ -76,7 +80,7 @@ fn retain(out: &mut Map<String, Value>, patch: &Map<String, Value>) -> Result<()
 }
 
 fn field(
-    place: Place<'_>,
+    place: SchemaPosition<'_>,
     name: &str,
     value: &Value,
     out: &mut Map<String, Value>,
@@ -105,7 +109,7 @@ fn field(
     Ok(())
 }
 
-pub(super) fn merges(place: Place<'_>) -> Option<ListMerge> {
+pub(super) fn merges(place: SchemaPosition<'_>) -> Option<ListMerge> {
     match &place.node().shape {
         Shape::List(list) => list.merge.clone(),
         _ => None,
@@ -113,7 +117,7 @@ pub(super) fn merges(place: Place<'_>) -> Option<ListMerge> {
 }
 
 fn list(
-    place: Place<'_>,
+    place: SchemaPosition<'_>,
     old: &[Value],
     patch: &[Value],
     again: &mut usize,
@@ -163,7 +167,7 @@ fn identity(item: &Value, key: &str) -> Result<String, PatchError> {
 
 /// Merges lists of objects with a merge key: each item of the patch changes the item with the same key.
 fn objects(
-    place: Place<'_>,
+    place: SchemaPosition<'_>,
     old: &[Value],
     patch: &[Value],
     key: &str,
@@ -220,7 +224,7 @@ pub(super) fn delete_from(name: &str, value: &Value, out: &mut Map<String, Value
 
 /// Orders a merged list: listed items in the stated order, others relative to the items that they preceded before.
 fn reorder(
-    place: Place<'_>,
+    place: SchemaPosition<'_>,
     name: &str,
     order: &Value,
     (old, patch): (&Map<String, Value>, &Map<String, Value>),
@@ -261,7 +265,7 @@ fn check_order(merge: &ListMerge, order: &[Value], items: &[Value]) -> Result<()
 
 /// Orders a merged list by the items of another list, as far as it contains them.
 fn order_items(
-    place: Place<'_>,
+    place: SchemaPosition<'_>,
     name: &str,
     order: &[Value],
     old: &Map<String, Value>,

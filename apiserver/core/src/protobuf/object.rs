@@ -8,7 +8,7 @@ use super::Malformed;
 use super::reader::{Payload, Reader};
 use super::scalar;
 use crate::schema::canonical::is_zero;
-use crate::schema::types::{Cursor, Field, Place, Presence, Shape, StructShape, WireForm};
+use crate::schema::types::{Cursor, Field, Presence, SchemaPosition, Shape, StructShape, WireForm};
 use crate::schema::{DEPTH_MAX, Schema};
 use crate::tree::{ARRAY_BYTES, BODY_TREE_MAX, ITEM_BYTES, MEMBER_BYTES, OBJECT_BYTES, read_bytes};
 
@@ -24,16 +24,16 @@ pub(super) fn object(schema: &Schema, message: &[u8]) -> Result<Map<String, Valu
     let mut map = Map::new();
     let cursor = schema.cursor();
     let Shape::Struct(shape) = &cursor.node().shape else { return Err(Malformed::Formless) };
-    let room = Room(Cell::new(BODY_TREE_MAX));
+    let room = DecodeBudget(Cell::new(BODY_TREE_MAX));
     let struct_at = StructAt { cursor, shape, above: &[], room: &room };
     struct_at.read(message, DEPTH_MAX, &mut map)?;
     Ok(map)
 }
 
 /// Memory in bytes that is left for the object: two bytes of a message can create a part of hundreds.
-struct Room(Cell<usize>);
+struct DecodeBudget(Cell<usize>);
 
-impl Room {
+impl DecodeBudget {
     fn take(&self, bytes: usize) -> Result<(), Malformed> {
         self.0.set(self.0.get().checked_sub(bytes).ok_or(Malformed::TooLarge)?);
         Ok(())
@@ -46,7 +46,7 @@ struct StructAt<'a> {
     shape: &'a StructShape,
     /// Field numbers that lead from the struct to the inlined message.
     above: &'a [u32],
-    room: &'a Room,
+    room: &'a DecodeBudget,
 }
 
 impl<'a> StructAt<'a> {
@@ -55,13 +55,13 @@ impl<'a> StructAt<'a> {
         let mut fields = Reader::new(message);
         while let Some((number, payload)) = fields.next()? {
             match self.find(number) {
-                Some(Found::Field(field, form)) => {
+                Some(FieldTarget::Field(field, form)) => {
                     self.room.take(if map.is_empty() { OBJECT_BYTES } else { MEMBER_BYTES })?;
                     let held = map.entry(field.name.as_ref()).or_insert(Value::Null);
-                    let slot = Slot { cursor: self.cursor.at(field.node), form, depth, room: self.room };
+                    let slot = ValueSlot { cursor: self.cursor.at(field.node), form, depth, room: self.room };
                     slot.add(payload, held).map_err(|problem| problem.below(&field.name))?;
                 }
-                Some(Found::Inlined) => {
+                Some(FieldTarget::Inlined) => {
                     let above = [self.above, &[number]].concat();
                     StructAt { above: &above, ..*self }.read(payload.bytes()?, depth, map)?;
                 }
@@ -72,13 +72,13 @@ impl<'a> StructAt<'a> {
         Ok(())
     }
 
-    fn find(&self, number: u32) -> Option<Found<'a>> {
+    fn find(&self, number: u32) -> Option<FieldTarget<'a>> {
         let mut inlined = None;
         for field in &self.shape.fields {
             let Some(wire) = &field.wire else { continue };
             match wire.path.strip_prefix(self.above) {
-                Some([last]) if *last == number => return Some(Found::Field(field, wire.form)),
-                Some([next, _, ..]) if *next == number => inlined = Some(Found::Inlined),
+                Some([last]) if *last == number => return Some(FieldTarget::Field(field, wire.form)),
+                Some([next, _, ..]) if *next == number => inlined = Some(FieldTarget::Inlined),
                 _ => {}
             }
         }
@@ -89,7 +89,7 @@ impl<'a> StructAt<'a> {
     fn is_left_out(&self, name: &str, value: &Value) -> bool {
         let omit = |field: &Field| {
             let empty = value.as_object().is_some_and(Map::is_empty);
-            let place = Place(Some(self.cursor.at(field.node)));
+            let place = SchemaPosition(Some(self.cursor.at(field.node)));
             field.presence == Presence::Omit && (empty || is_zero(place, value))
         };
         value.is_null() || self.shape.field(name).is_some_and(omit)
@@ -97,7 +97,7 @@ impl<'a> StructAt<'a> {
 }
 
 /// The target of a field number.
-enum Found<'a> {
+enum FieldTarget<'a> {
     Field(&'a Field, WireForm),
     /// A separate message whose fields JSON writes into the outer struct.
     Inlined,
@@ -105,15 +105,15 @@ enum Found<'a> {
 
 /// The destination of a value.
 #[derive(Clone, Copy)]
-struct Slot<'a> {
+struct ValueSlot<'a> {
     cursor: Cursor<'a>,
     form: WireForm,
     /// How many more levels of messages are allowed.
     depth: usize,
-    room: &'a Room,
+    room: &'a DecodeBudget,
 }
 
-impl<'a> Slot<'a> {
+impl<'a> ValueSlot<'a> {
     /// Reads one occurrence of a field: it extends lists and maps, messages are merged, otherwise the last one wins.
     fn add(self, payload: Payload<'_>, held: &mut Value) -> Result<(), Malformed> {
         match &self.cursor.node().shape {
@@ -122,14 +122,14 @@ impl<'a> Slot<'a> {
                     *held = Value::Array(Vec::new());
                 }
                 let Value::Array(items) = held else { return Ok(()) };
-                Slot { cursor: self.cursor.at(list.item), ..self }.item(payload, items)
+                ValueSlot { cursor: self.cursor.at(list.item), ..self }.item(payload, items)
             }
             Shape::Map { value, .. } => {
                 if !held.is_object() {
                     *held = Value::Object(Map::new());
                 }
                 let Value::Object(map) = held else { return Ok(()) };
-                Slot { cursor: self.cursor.at(*value), ..self }.entry(payload.bytes()?, map)
+                ValueSlot { cursor: self.cursor.at(*value), ..self }.entry(payload.bytes()?, map)
             }
             Shape::Struct(shape) => {
                 if !held.is_object() {
@@ -189,7 +189,7 @@ impl<'a> Slot<'a> {
         };
         // A list that is not itself a field is a message with the items in field 1.
         let mut items = Vec::new();
-        let item = Slot { cursor: self.cursor.at(list.item), ..self };
+        let item = ValueSlot { cursor: self.cursor.at(list.item), ..self };
         let mut fields = Reader::new(payload.bytes()?);
         while let Some((number, payload)) = fields.next()? {
             if number == 1 {
@@ -257,7 +257,7 @@ impl<'a> Slot<'a> {
     fn json_schema(self, payload: Payload<'_>) -> Result<Value, Malformed> {
         let id = self.cursor.named(JSON_SCHEMA).ok_or(Malformed::Formless)?;
         let mut value = Value::Null;
-        Slot { cursor: self.cursor.at(id), form: WireForm::Text, ..self }.add(payload, &mut value)?;
+        ValueSlot { cursor: self.cursor.at(id), form: WireForm::Text, ..self }.add(payload, &mut value)?;
         Ok(value)
     }
 }

@@ -106,7 +106,7 @@ fn every_kind_that_is_written_has_a_protobuf_form() {
     for kind in kinds.iter() {
         let below = kind.subresources.iter().map(|subresource| &*subresource.name);
         for name in below.chain([""]).filter(|name| !STREAMS.contains(name) && *name != "log") {
-            let target = Target::of(Expected::Object(kind, name), &kinds);
+            let target = ExpectedMessage::of(Expected::Object(kind, name), &kinds);
             let target = target.unwrap_or_else(|| panic!("{} {name}", kind.kind));
             let Shape::Struct(shape) = &target.schema.cursor().node().shape else { panic!("{}", kind.kind) };
             for field in shape.fields.iter().filter(|f| !["apiVersion", "kind"].contains(&f.name.as_ref())) {

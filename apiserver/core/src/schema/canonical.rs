@@ -4,10 +4,10 @@
 use serde_json::{Map, Value};
 
 use super::format::{self, Quantity};
-use super::types::{Place, Presence, Shape, StringKind, StructShape};
+use super::types::{Presence, SchemaPosition, Shape, StringKind, StructShape};
 
 /// Brings a decoded object of a built-in type into canonical form. Idempotent.
-pub(crate) fn canonical(place: Place<'_>, value: &mut Value) {
+pub(crate) fn canonical(place: SchemaPosition<'_>, value: &mut Value) {
     match (&place.node().shape, value) {
         (Shape::Struct(shape), Value::Object(map)) => fields(place, shape, map),
         (Shape::Map { .. }, Value::Object(map)) => {
@@ -39,7 +39,7 @@ pub(crate) fn canonical(place: Place<'_>, value: &mut Value) {
     }
 }
 
-fn fields(place: Place<'_>, shape: &StructShape, map: &mut Map<String, Value>) {
+fn fields(place: SchemaPosition<'_>, shape: &StructShape, map: &mut Map<String, Value>) {
     for field in &shape.fields {
         let (child, _) = place.child(&field.name);
         match map.get_mut(field.name.as_ref()) {
@@ -64,7 +64,7 @@ fn fields(place: Place<'_>, shape: &StructShape, map: &mut Map<String, Value>) {
     }
 }
 
-fn zero(place: Place<'_>) -> Value {
+fn zero(place: SchemaPosition<'_>) -> Value {
     match &place.node().shape {
         Shape::Bool => Value::Bool(false),
         Shape::Integer { .. } | Shape::Number | Shape::IntOrString => 0.into(),
@@ -80,7 +80,7 @@ fn zero(place: Place<'_>) -> Value {
 }
 
 /// Whether Go's JSON encoder treats a value as the zero value of its type.
-pub(crate) fn is_zero(place: Place<'_>, value: &Value) -> bool {
+pub(crate) fn is_zero(place: SchemaPosition<'_>, value: &Value) -> bool {
     match value {
         Value::Null => true,
         Value::Bool(value) => !value,

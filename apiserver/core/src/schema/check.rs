@@ -5,22 +5,28 @@ mod rules;
 
 use serde_json::Value;
 
-pub(crate) use self::rules::{Bound, Checks, JsonType};
+pub(crate) use self::rules::{Checks, JsonType, NumericBound};
 use super::correlate;
-use super::types::{Place, Shape, json_type};
+use super::types::{SchemaPosition, Shape, json_type};
 use crate::field_error::{CAUSES_MAX, ErrorKind, FieldError};
 use crate::names;
 
 /// Checks a custom resource against its type. Values that equal those of the `old` object are accepted, because
 /// definitions may become stricter while objects exist (CRD validation ratcheting).
-pub(crate) fn check(place: Place<'_>, value: &Value, old: Option<&Value>) -> Vec<FieldError> {
+pub(crate) fn check(place: SchemaPosition<'_>, value: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let mut errors = Vec::new();
     walk(place, value, old, "", &mut errors);
     errors.truncate(CAUSES_MAX);
     errors
 }
 
-fn walk(place: Place<'_>, value: &Value, old: Option<&Value>, path: &str, errors: &mut Vec<FieldError>) {
+fn walk(
+    place: SchemaPosition<'_>,
+    value: &Value,
+    old: Option<&Value>,
+    path: &str,
+    errors: &mut Vec<FieldError>,
+) {
     if errors.len() >= CAUSES_MAX || old == Some(value) {
         return;
     }

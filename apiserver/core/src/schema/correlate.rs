@@ -53,7 +53,7 @@ mod tests {
 
     use super::*;
     use crate::kinds::Kinds;
-    use crate::schema::types::{Place, Shape};
+    use crate::schema::types::{SchemaPosition, Shape};
 
     fn item() -> impl Strategy<Value = Value> {
         let port = prop_oneof![Just(json!(1)), Just(json!(1.0)), Just(json!("1")), Just(Value::Null)];
@@ -70,7 +70,7 @@ mod tests {
     fn ports<T>(test: impl FnOnce(&ListShape) -> T) -> T {
         let kinds = Kinds::builtin();
         let kind = kinds.by_kind("", "v1", "Service").expect("a built-in kind");
-        let (spec, _) = Place(Some(kind.schema().cursor())).child("spec");
+        let (spec, _) = SchemaPosition(Some(kind.schema().cursor())).child("spec");
         let (ports, _) = spec.child("ports");
         let Shape::List(list) = &ports.node().shape else { panic!("ports are a list") };
         test(list)

@@ -10,8 +10,8 @@ use super::Schema;
 use super::check::JsonType;
 use super::rules::Scope;
 use super::types::{
-    Field, ListShape, Name, Node, NodeId, Place, Presence, Rest, Shape, StringKind, StructShape, Topology,
-    Types,
+    Field, ListShape, Name, Node, NodeId, Presence, Rest, SchemaPosition, Shape, StringKind, StructShape,
+    Topology, Types,
 };
 use crate::field_error::{CAUSES_MAX, FieldError};
 
@@ -265,7 +265,7 @@ impl Compiler<'_> {
     fn defaults_fit(&mut self, id: NodeId, schema: &Value, path: &str) {
         let node = self.types.node(id);
         if let Some(default) = &node.default {
-            let place = Place(Some(super::types::Cursor::new(&self.types, id)));
+            let place = SchemaPosition(Some(super::types::Cursor::new(&self.types, id)));
             let mut wrong = super::check::check(place, default, None);
             if wrong.is_empty() && unknown::has_unknown_fields(place, default) {
                 wrong.push(FieldError::invalid("<nil>", (**default).clone(), "must not have unknown fields"));

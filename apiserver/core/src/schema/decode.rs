@@ -9,7 +9,7 @@ use serde_json::{Map, Number, Value};
 use self::parse::Expected;
 pub(crate) use self::strict::STRICT_ERRORS_MAX;
 pub use self::strict::Strict;
-use super::types::Place;
+use super::types::SchemaPosition;
 use super::{DEPTH_MAX, Schema};
 
 /// A decoded object.
@@ -66,16 +66,16 @@ pub enum DecodeError {
 }
 
 /// The expected type of a body.
-pub(crate) struct Target<'a> {
+pub(crate) struct DecodeTarget<'a> {
     pub(crate) api_version: &'a str,
     pub(crate) version: &'a str,
     pub(crate) kind: &'a str,
     pub(crate) schema: &'a Schema,
 }
 
-impl Target<'_> {
-    fn place(&self) -> Place<'_> {
-        Place(Some(self.schema.cursor()))
+impl DecodeTarget<'_> {
+    fn place(&self) -> SchemaPosition<'_> {
+        SchemaPosition(Some(self.schema.cursor()))
     }
 
     /// Every type of a custom resource has checks; built-in types have none.
@@ -86,7 +86,7 @@ impl Target<'_> {
 
 /// Parses and decodes a JSON body. Findings are in document order for built-in types; for custom resources all
 /// duplicates come first, then the unknown fields by name.
-pub(crate) fn decode(target: &Target<'_>, body: &[u8]) -> Result<Decoded, DecodeError> {
+pub(crate) fn decode(target: &DecodeTarget<'_>, body: &[u8]) -> Result<Decoded, DecodeError> {
     let expected = if target.is_custom() { Expected::Untyped } else { Expected::Typed(target.place()) };
     if body.trim_ascii().is_empty() {
         return Err(DecodeError::Syntax("unexpected end of JSON input".to_owned()));
@@ -99,7 +99,7 @@ pub(crate) fn decode(target: &Target<'_>, body: &[u8]) -> Result<Decoded, Decode
 }
 
 /// Decodes an already parsed body. Unknown fields are reported by name.
-pub(crate) fn decode_value(target: &Target<'_>, mut object: Value) -> Result<Decoded, DecodeError> {
+pub(crate) fn decode_value(target: &DecodeTarget<'_>, mut object: Value) -> Result<Decoded, DecodeError> {
     if depth_over(&object, DEPTH_MAX) {
         return Err(DecodeError::Syntax(format!("exceeded max depth of {DEPTH_MAX}")));
     }
@@ -160,7 +160,7 @@ pub(crate) fn depth_over(value: &Value, max: usize) -> bool {
     }
 }
 
-fn identify(target: &Target<'_>, object: &mut Value) -> Result<(), DecodeError> {
+fn identify(target: &DecodeTarget<'_>, object: &mut Value) -> Result<(), DecodeError> {
     if object.is_null() {
         if target.is_custom() {
             return Err(DecodeError::KindMissing(object.to_string()));

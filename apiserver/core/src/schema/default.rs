@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::types::{Place, Shape};
+use super::types::{SchemaPosition, Shape};
 
 /// How to treat nulls that the type does not allow and for which it has no default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub(crate) enum Nulls {
 }
 
 /// Fills absent fields from the schema's defaults, which also replace nulls that the type does not allow.
-pub(crate) fn default(place: Place<'_>, value: &mut Value, nulls: Nulls) {
+pub(crate) fn default(place: SchemaPosition<'_>, value: &mut Value, nulls: Nulls) {
     match (&place.node().shape, value) {
         (Shape::Struct(shape), Value::Object(map)) => {
             for field in &shape.fields {
@@ -59,12 +59,12 @@ pub(crate) fn default(place: Place<'_>, value: &mut Value, nulls: Nulls) {
 }
 
 /// A null in a custom type without `nullable`.
-fn is_misplaced_null(child: Place<'_>, item: &Value) -> bool {
+fn is_misplaced_null(child: SchemaPosition<'_>, item: &Value) -> bool {
     let node = child.node();
     item.is_null() && !node.nullable && node.checks.is_some()
 }
 
-fn fill(child: Place<'_>, map: &mut Map<String, Value>, name: &str) {
+fn fill(child: SchemaPosition<'_>, map: &mut Map<String, Value>, name: &str) {
     let node = child.node();
     let Some(value) = &node.default else {
         return;

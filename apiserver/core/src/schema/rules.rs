@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::check::join;
 use super::correlate;
-use super::types::{Place, Shape};
+use super::types::{SchemaPosition, Shape};
 use crate::field_error::{CAUSES_MAX, ErrorKind, FieldError};
 
 #[cfg(test)]
@@ -274,7 +274,7 @@ pub(crate) struct Judgement {
 }
 
 /// Evaluates the rules of a value that fits its type.
-pub(crate) fn judge(place: Place<'_>, value: &Value, old: Option<&Value>) -> Judgement {
+pub(crate) fn judge(place: SchemaPosition<'_>, value: &Value, old: Option<&Value>) -> Judgement {
     let mut judge =
         Judge { budget: Budget { left: COST_MAX }, judgement: Judgement::default(), is_stopped: false };
     judge.walk(place, &Spot { value, old, ancestor: None }, "");
@@ -311,7 +311,7 @@ impl<'a> Spot<'a> {
 }
 
 impl Judge {
-    fn walk(&mut self, place: Place<'_>, spot: &Spot<'_>, path: &str) {
+    fn walk(&mut self, place: SchemaPosition<'_>, spot: &Spot<'_>, path: &str) {
         let node = place.node();
         let Some(checks) = node.checks.as_ref().filter(|_| !spot.value.is_null()) else { return };
         for rule in &checks.rules {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::field_error::FieldError;
 use crate::kinds::Kinds;
-use crate::schema::types::Place;
+use crate::schema::types::SchemaPosition;
 
 /// Loaded once: property tests need it a few hundred times.
 static KINDS: LazyLock<Kinds> = LazyLock::new(Kinds::builtin);
@@ -17,7 +17,7 @@ fn compile(schema: &Value) -> Result<Schema, Vec<FieldError>> {
 }
 
 fn decode_as(schema: &Schema, value: Value) -> Result<decode::Decoded, decode::DecodeError> {
-    let target = decode::Target { api_version: "a.example/v1", version: "v1", kind: "Thing", schema };
+    let target = decode::DecodeTarget { api_version: "a.example/v1", version: "v1", kind: "Thing", schema };
     decode::decode_value(&target, value)
 }
 
@@ -79,13 +79,13 @@ fn defaults_fill_what_is_absent_and_nulls_that_are_no_values() {
     }}}}))
     .unwrap();
     let mut value = json!({"spec": {"a": null, "n": null, "list": [{}, {"p": 2}], "map": {"k": {}}}});
-    default::default(Place(Some(schema.cursor())), &mut value, default::Nulls::Removed);
+    default::default(SchemaPosition(Some(schema.cursor())), &mut value, default::Nulls::Removed);
     assert_eq!(
         value,
         json!({"spec": {"a": "x", "n": null, "list": [{"p": 1}, {"p": 2}], "map": {"k": {"q": true}}}})
     );
     let mut empty = json!({});
-    default::default(Place(Some(schema.cursor())), &mut empty, default::Nulls::Removed);
+    default::default(SchemaPosition(Some(schema.cursor())), &mut empty, default::Nulls::Removed);
     assert_eq!(empty, json!({"spec": {"a": "x", "n": "y"}}));
 }
 
@@ -113,7 +113,7 @@ fn alternatives_and_embedded_objects_are_checked() {
         (json!({"object": {"apiVersion": "v1", "kind": "Pod", "metadata": 1}}), Some("spec.object.metadata")),
     ];
     for (spec, field) in cases {
-        let errors = check::check(Place(Some(schema.cursor())), &json!({"spec": spec}), None);
+        let errors = check::check(SchemaPosition(Some(schema.cursor())), &json!({"spec": spec}), None);
         assert_eq!(errors.first().map(|error| error.field.as_str()), field, "{spec}");
     }
 }
@@ -161,7 +161,7 @@ fn alternatives_say_what_the_real_server_says() {
         ),
     ];
     for (value, wanted) in cases {
-        let errors = check::check(Place(Some(schema.cursor())), &value, None);
+        let errors = check::check(SchemaPosition(Some(schema.cursor())), &value, None);
         let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
         assert_eq!(texts, wanted, "{value}");
     }
@@ -179,9 +179,9 @@ fn nulls_that_a_type_does_not_allow_are_removed() {
     let mut value =
         json!({"plain": null, "nullable": null, "free": {"a": null}, "map": {"a": null, "b": "c"}});
     let mut applied = value.clone();
-    default::default(Place(Some(schema.cursor())), &mut applied, default::Nulls::Kept);
+    default::default(SchemaPosition(Some(schema.cursor())), &mut applied, default::Nulls::Kept);
     assert_eq!(applied, value, "but for what an apply leaves");
-    default::default(Place(Some(schema.cursor())), &mut value, default::Nulls::Removed);
+    default::default(SchemaPosition(Some(schema.cursor())), &mut value, default::Nulls::Removed);
     assert_eq!(value, json!({"nullable": null, "free": {"a": null}, "map": {"b": "c"}}));
 }
 
@@ -208,7 +208,7 @@ fn unchanged_values_are_not_held_against_an_update() {
         (json!({"plain": ["longer", "x"]}), &["plain[0]"]),
     ];
     for (new, wanted) in cases {
-        let errors = check::check(Place(Some(schema.cursor())), &new, Some(&old));
+        let errors = check::check(SchemaPosition(Some(schema.cursor())), &new, Some(&old));
         let fields: Vec<&str> = errors.iter().map(|error| error.field.as_str()).collect();
         assert_eq!(fields, wanted, "{new}");
     }
@@ -346,8 +346,8 @@ proptest! {
         if let Ok(schema) = compile(&spec)
             && let Ok(mut decoded) = decode_as(&schema, json!({"spec": value}))
         {
-            default::default(Place(Some(schema.cursor())), &mut decoded.object, default::Nulls::Removed);
-            let _ = check::check(Place(Some(schema.cursor())), &decoded.object, None);
+            default::default(SchemaPosition(Some(schema.cursor())), &mut decoded.object, default::Nulls::Removed);
+            let _ = check::check(SchemaPosition(Some(schema.cursor())), &decoded.object, None);
         }
     }
 

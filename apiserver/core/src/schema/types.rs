@@ -311,9 +311,9 @@ impl<'a> Cursor<'a> {
 
 /// The type at a position in a value; untyped positions have no cursor but still a shape.
 #[derive(Clone, Copy)]
-pub(crate) struct Place<'a>(pub(crate) Option<Cursor<'a>>);
+pub(crate) struct SchemaPosition<'a>(pub(crate) Option<Cursor<'a>>);
 
-impl<'a> Place<'a> {
+impl<'a> SchemaPosition<'a> {
     pub(crate) fn node(self) -> &'a Node {
         self.0.map_or(&DEDUCED, Cursor::node)
     }

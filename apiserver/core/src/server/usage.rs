@@ -25,9 +25,9 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(30);
 const PIECE_LEN: usize = 16 * 1024;
 
 /// Requests of one connection, from their head to the end of their answer.
-pub(super) struct Usage(Mutex<State>);
+pub(super) struct Usage(Mutex<UsageState>);
 
-struct State {
+struct UsageState {
     /// Requests in progress, including watches.
     open: usize,
     /// When the last request ended, or the connection began.
@@ -41,7 +41,7 @@ struct State {
 impl Usage {
     pub(super) fn new() -> Arc<Self> {
         let (unused_since, unused_max) = (Instant::now(), FIRST_REQUEST_MAX);
-        Arc::new(Self(Mutex::new(State { open: 0, unused_since, unused_max, answers: Vec::new() })))
+        Arc::new(Self(Mutex::new(UsageState { open: 0, unused_since, unused_max, answers: Vec::new() })))
     }
 
     /// A request arrived.
@@ -90,7 +90,7 @@ impl Usage {
     }
 }
 
-impl State {
+impl UsageState {
     fn note(&mut self, answer: &Arc<Sending>) {
         if self.answers.len() == self.answers.capacity() {
             self.answers.retain(|answer| answer.strong_count() > 0);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::entries::{Identity, Operation};
+use super::entries::{ManagerIdentity, Operation};
 use super::set::Set;
 use crate::field_error::CAUSES_MAX;
 
@@ -63,7 +63,7 @@ pub fn conflict_causes(conflicts: &[Conflict]) -> Value {
 }
 
 /// Conflicts in the order of managers and paths.
-pub(super) fn list(fields: &BTreeMap<Identity, Set>) -> Vec<Conflict> {
+pub(super) fn list(fields: &BTreeMap<ManagerIdentity, Set>) -> Vec<Conflict> {
     let mut conflicts = Vec::new();
     for (identity, set) in fields {
         let manager = printed(identity);
@@ -75,7 +75,7 @@ pub(super) fn list(fields: &BTreeMap<Identity, Set>) -> Vec<Conflict> {
     conflicts
 }
 
-fn printed(identity: &Identity) -> String {
+fn printed(identity: &ManagerIdentity) -> String {
     let mut out = format!("{:?}", identity.manager);
     if !identity.subresource.is_empty() {
         out = format!("{out} with subresource {:?}", identity.subresource);

@@ -24,7 +24,7 @@ pub(super) enum Operation {
 
 /// The identity of a manager.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Identity {
+pub(super) struct ManagerIdentity {
     pub(super) manager: String,
     pub(super) operation: Operation,
     pub(super) subresource: String,
@@ -42,7 +42,7 @@ pub(super) struct Entry {
 
 /// All managers of an object.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Managers(BTreeMap<Identity, Entry>);
+pub(super) struct Managers(BTreeMap<ManagerIdentity, Entry>);
 
 impl Managers {
     /// Parses `metadata.managedFields`; one malformed entry invalidates the whole list.
@@ -56,7 +56,7 @@ impl Managers {
     }
 
     pub(super) fn encode(&self) -> Value {
-        let mut list: Vec<(&Identity, &Entry)> = self.0.iter().collect();
+        let mut list: Vec<(&ManagerIdentity, &Entry)> = self.0.iter().collect();
         list.sort_by_key(|(identity, entry)| {
             let seconds = entry.time.map(Timestamp::as_second);
             (identity.operation, seconds, &identity.manager, &entry.api_version, &identity.subresource)
@@ -68,19 +68,19 @@ impl Managers {
         self.0.is_empty()
     }
 
-    pub(super) fn get(&self, identity: &Identity) -> Option<&Entry> {
+    pub(super) fn get(&self, identity: &ManagerIdentity) -> Option<&Entry> {
         self.0.get(identity)
     }
 
-    pub(super) fn put(&mut self, identity: Identity, entry: Entry) {
+    pub(super) fn put(&mut self, identity: ManagerIdentity, entry: Entry) {
         self.0.insert(identity, entry);
     }
 
-    pub(super) fn remove(&mut self, identity: &Identity) -> Option<Entry> {
+    pub(super) fn remove(&mut self, identity: &ManagerIdentity) -> Option<Entry> {
         self.0.remove(identity)
     }
 
-    pub(super) fn identities(&self) -> impl Iterator<Item = &Identity> {
+    pub(super) fn identities(&self) -> impl Iterator<Item = &ManagerIdentity> {
         self.0.keys()
     }
 
@@ -94,7 +94,7 @@ impl Managers {
     }
 
     /// Removes fields from a manager.
-    pub(super) fn take(&mut self, identity: &Identity, set: &Set) {
+    pub(super) fn take(&mut self, identity: &ManagerIdentity, set: &Set) {
         if let Some(entry) = self.0.get_mut(identity) {
             entry.set = std::mem::take(&mut entry.set).difference(set);
         }
@@ -121,7 +121,7 @@ impl Managers {
 
     /// Combines the oldest writers when there are too many.
     pub(super) fn cap(&mut self, writer: &Writer<'_>) {
-        let mut updaters: Vec<(Option<Timestamp>, Identity)> = self
+        let mut updaters: Vec<(Option<Timestamp>, ManagerIdentity)> = self
             .0
             .iter()
             .filter(|(identity, _)| identity.operation == Operation::Update)
@@ -131,7 +131,7 @@ impl Managers {
             return;
         }
         updaters.sort();
-        let bucket = Identity {
+        let bucket = ManagerIdentity {
             manager: ANCIENT.to_owned(),
             operation: Operation::Update,
             subresource: String::new(),
@@ -159,7 +159,7 @@ pub(super) fn group(api_version: &str) -> &str {
     api_version.rsplit_once('/').map_or("", |(group, _)| group)
 }
 
-fn decode(value: &Value) -> Option<(Identity, Entry)> {
+fn decode(value: &Value) -> Option<(ManagerIdentity, Entry)> {
     let text = |key: &str| value[key].as_str().unwrap_or_default().to_owned();
     let operation = match value["operation"].as_str()? {
         "Apply" => Operation::Apply,
@@ -171,7 +171,7 @@ fn decode(value: &Value) -> Option<(Identity, Entry)> {
     }
     let set = Set::decode(&value["fieldsV1"])?;
     let api_version = text("apiVersion");
-    let identity = Identity {
+    let identity = ManagerIdentity {
         manager: text("manager"),
         operation,
         subresource: text("subresource"),
@@ -184,7 +184,7 @@ fn decode(value: &Value) -> Option<(Identity, Entry)> {
     Some((identity, Entry { set, time, api_version }))
 }
 
-fn encode(identity: &Identity, entry: &Entry) -> Value {
+fn encode(identity: &ManagerIdentity, entry: &Entry) -> Value {
     let operation = match identity.operation {
         Operation::Apply => "Apply",
         Operation::Update => "Update",

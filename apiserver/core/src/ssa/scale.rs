@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::entries::{Entry, Identity, Managers, group};
+use super::entries::{Entry, ManagerIdentity, Managers, group};
 use super::path::Element;
 use super::set::Set;
 
@@ -39,7 +39,7 @@ impl Count<'_> {
         let before = Managers::decode(object);
         let mut scaling = Managers::decode(scale);
         let mut after = Managers::default();
-        for identity in before.identities().cloned().collect::<Vec<Identity>>() {
+        for identity in before.identities().cloned().collect::<Vec<ManagerIdentity>>() {
             let Some(entry) = before.get(&identity).filter(|entry| self.knows(entry)) else { continue };
             let mut entry = entry.clone();
             if has(&entry.set, self.path) && scaling.remove(&identity).is_none() {

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::path::Element;
 use crate::kinds::rules::Fields;
-use crate::schema::types::{Place, Shape};
+use crate::schema::types::{SchemaPosition, Shape};
 
 /// A set of paths. A path is a member if its last element is in `members` of the node that its other elements lead to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -119,7 +119,7 @@ impl Set {
     }
 
     /// Adds the declared fields on the paths of members as members: a struct is removed when all its members are.
-    pub(super) fn with_named_fields(&self, place: Place<'_>) -> Self {
+    pub(super) fn with_named_fields(&self, place: SchemaPosition<'_>) -> Self {
         let mut out = Self { members: self.members.clone(), children: BTreeMap::new() };
         for (element, child) in &self.children {
             let below = match element {

@@ -54,7 +54,7 @@ fn what_lies_deep_is_held_once() {
     let live = deep(&format!(r#"{{"b":[{}0]}}"#, r#"{"":0},"#.repeat(10_000)));
     let applied = deep(r#"{"c":1}"#);
     let growth = Growth::begin();
-    let merged = walk::merge(Place(None), Some(&live), &applied).unwrap();
+    let merged = walk::merge(SchemaPosition(None), Some(&live), &applied).unwrap();
     let grown = growth.most() / 1024 / 1024;
     assert!(grown < 64, "{grown} MiB");
     assert_eq!(merged, patch::merge_patch(&live, &applied).unwrap());

@@ -14,7 +14,7 @@ pub(super) use self::remove::remove;
 use super::path::Element;
 use super::set::Set;
 use crate::gofmt;
-use crate::schema::types::{ListShape, Place, Presence, Rest, Shape, StringKind, Topology};
+use crate::schema::types::{ListShape, Presence, Rest, SchemaPosition, Shape, StringKind, Topology};
 
 /// How a value is treated: as a whole, or in parts.
 pub(super) enum Form<'a> {
@@ -24,7 +24,7 @@ pub(super) enum Form<'a> {
 }
 
 /// The form of a value in a type. A value that does not fit its type is a leaf.
-pub(super) fn form<'a>(place: Place<'a>, value: &Value) -> Form<'a> {
+pub(super) fn form<'a>(place: SchemaPosition<'a>, value: &Value) -> Form<'a> {
     match (&place.node().shape, value) {
         (Shape::Any { atomic: false }, Value::Object(_)) => Form::Map,
         (Shape::Struct(shape), Value::Object(_)) if !shape.atomic => Form::Map,
@@ -37,7 +37,7 @@ pub(super) fn form<'a>(place: Place<'a>, value: &Value) -> Form<'a> {
 }
 
 /// The element that identifies an item of a set or an associative list.
-pub(super) fn identify(place: Place<'_>, list: &ListShape, item: &Value) -> Result<Element, String> {
+pub(super) fn identify(place: SchemaPosition<'_>, list: &ListShape, item: &Value) -> Result<Element, String> {
     let Topology::Map(keys) = &list.topology else {
         return match item {
             Value::Object(_) => {
@@ -74,7 +74,7 @@ pub(super) fn identify(place: Place<'_>, list: &ListShape, item: &Value) -> Resu
 
 /// The default of a key field: from the table of facts, from a structural schema, or the zero value that the Go
 /// encoder always writes, which is the default in the OpenAPI of built-in types.
-fn key_default(item: Place<'_>, key: &str) -> Option<Value> {
+fn key_default(item: SchemaPosition<'_>, key: &str) -> Option<Value> {
     let Shape::Struct(shape) = &item.node().shape else { return None };
     let field = shape.field(key)?;
     let node = item.child(key).0.node();
@@ -88,13 +88,13 @@ fn key_default(item: Place<'_>, key: &str) -> Option<Value> {
 }
 
 /// The fields that a value contains.
-pub(super) fn to_set(place: Place<'_>, value: &Value) -> Set {
+pub(super) fn to_set(place: SchemaPosition<'_>, value: &Value) -> Set {
     let mut set = Set::default();
     collect(place, value, &mut Vec::new(), &mut set);
     set
 }
 
-fn collect(place: Place<'_>, value: &Value, path: &mut Vec<Element>, set: &mut Set) {
+fn collect(place: SchemaPosition<'_>, value: &Value, path: &mut Vec<Element>, set: &mut Set) {
     match (form(place, value), value) {
         (Form::Map, Value::Object(map)) => {
             for (key, item) in map {
@@ -132,11 +132,11 @@ fn collect(place: Place<'_>, value: &Value, path: &mut Vec<Element>, set: &mut S
 }
 
 /// Checks that an applied configuration contains only fields of the type, and no duplicate items.
-pub(super) fn validate(place: Place<'_>, value: &Value) -> Result<(), String> {
+pub(super) fn validate(place: SchemaPosition<'_>, value: &Value) -> Result<(), String> {
     check(place, value, "")
 }
 
-fn check(place: Place<'_>, value: &Value, path: &str) -> Result<(), String> {
+fn check(place: SchemaPosition<'_>, value: &Value, path: &str) -> Result<(), String> {
     match (&place.node().shape, value) {
         (Shape::Struct(shape), Value::Object(map)) => {
             for (key, item) in map {

@@ -40,11 +40,11 @@ const GAIN_MIN: usize = 64;
 
 /// The text of one object.
 pub(crate) struct CompressedBody {
-    held: Mutex<Held>,
+    held: Mutex<BodyRepresentation>,
 }
 
-enum Held {
-    /// Boxed, because few bodies are plain and there is one [`Held`] for every object.
+enum BodyRepresentation {
+    /// Boxed, because few bodies are plain and there is one [`BodyRepresentation`] for every object.
     Plain(Box<Bytes>),
     Compressed {
         compressed: Box<[u8]>,
@@ -60,28 +60,28 @@ struct Sample {
 
 impl CompressedBody {
     pub(crate) fn new(body: Bytes) -> Self {
-        Self { held: Mutex::new(Held::Plain(Box::new(body))) }
+        Self { held: Mutex::new(BodyRepresentation::Plain(Box::new(body))) }
     }
 
     pub(crate) fn len(&self) -> usize {
         match &*self.held.lock() {
-            Held::Plain(body) => body.len(),
-            Held::Compressed { len, .. } => *len,
+            BodyRepresentation::Plain(body) => body.len(),
+            BodyRepresentation::Compressed { len, .. } => *len,
         }
     }
 
     /// Memory in bytes of the text, without the shared sample.
     pub(crate) fn held(&self) -> usize {
         match &*self.held.lock() {
-            Held::Plain(body) => body.len(),
-            Held::Compressed { compressed, .. } => compressed.len(),
+            BodyRepresentation::Plain(body) => body.len(),
+            BodyRepresentation::Compressed { compressed, .. } => compressed.len(),
         }
     }
 
     pub(crate) fn read(&self) -> Bytes {
         match &*self.held.lock() {
-            Held::Plain(body) => body.as_ref().clone(),
-            Held::Compressed { compressed, sample, len } => {
+            BodyRepresentation::Plain(body) => body.as_ref().clone(),
+            BodyRepresentation::Compressed { compressed, sample, len } => {
                 let mut body = vec![0; *len];
                 decompress(compressed, sample, &mut body);
                 body.into()
@@ -92,8 +92,8 @@ impl CompressedBody {
     /// Appends the text from an offset on.
     pub(crate) fn append(&self, from: usize, out: &mut BytesMut) {
         match &*self.held.lock() {
-            Held::Plain(body) => out.extend_from_slice(&body[from..]),
-            Held::Compressed { compressed, sample, len } => {
+            BodyRepresentation::Plain(body) => out.extend_from_slice(&body[from..]),
+            BodyRepresentation::Compressed { compressed, sample, len } => {
                 let start = out.len();
                 out.resize(start + len, 0);
                 decompress(compressed, sample, &mut out[start..]);
@@ -105,14 +105,14 @@ impl CompressedBody {
 
     fn compress(&self, sample: &Arc<Sample>, bench: &mut Bench) {
         let plain = match &*self.held.lock() {
-            Held::Plain(body) => body.as_ref().clone(),
-            Held::Compressed { .. } => return,
+            BodyRepresentation::Plain(body) => body.as_ref().clone(),
+            BodyRepresentation::Compressed { .. } => return,
         };
         let Some(compressed) = bench.compress(&plain, sample) else { return };
         // Copied to an allocation of the exact length: shrinking a long buffer would leave a gap in memory after every
         // object.
         let (compressed, len) = (compressed.into(), plain.len());
-        *self.held.lock() = Held::Compressed { compressed, sample: Arc::clone(sample), len };
+        *self.held.lock() = BodyRepresentation::Compressed { compressed, sample: Arc::clone(sample), len };
     }
 }
 

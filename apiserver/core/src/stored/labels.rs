@@ -133,11 +133,11 @@ impl Known {
 /// Long labels of the newest objects of one store, of those that were requested.
 #[derive(Debug, Default)]
 pub(crate) struct Newest {
-    kept: Mutex<Kept>,
+    kept: Mutex<RecentLabels>,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct RecentLabels {
     labels: VecDeque<Arc<Labels>>,
     len: usize,
 }

@@ -57,7 +57,7 @@ impl Marks {
 }
 
 /// The outcome of a deletion.
-enum Outcome {
+enum DeleteOutcome {
     /// The object is deleted; its last state.
     Gone(Value),
     /// The object is marked and will be deleted when its grace period is over or its finalizers are removed.
@@ -120,7 +120,7 @@ impl LocalWrites {
         context: &mut Context<'_>,
         options: &DeleteOptions,
         chosen: Option<&str>,
-    ) -> Result<Outcome, ApiError> {
+    ) -> Result<DeleteOutcome, ApiError> {
         if is(context.kind, ("batch", "jobs")) && options.propagation.is_none() {
             context.warnings.push(JOB_ORPHANS.to_owned());
         }
@@ -133,7 +133,7 @@ impl LocalWrites {
                 && found.as_ref().is_none_or(|(live, _)| live.uid != marked.uid)
             {
                 // A concurrent write to the marked pod completed this deletion.
-                return super::served(context.kind, &marked.body()).map(Outcome::Gone);
+                return super::served(context.kind, &marked.body()).map(DeleteOutcome::Gone);
             }
             let (stored, live) = found.ok_or_else(|| context.not_found())?;
             check_preconditions(context, &live, options)?;
@@ -164,7 +164,7 @@ impl LocalWrites {
         options: &DeleteOptions,
         (stored, mut object): (&Arc<Stored>, Value),
         marked: &mut Option<Arc<Stored>>,
-    ) -> Result<Outcome, StoreError> {
+    ) -> Result<DeleteOutcome, StoreError> {
         let before = Marks::of(&object);
         let grace = mark(context, options, &mut object);
         let dry_run = options.dry_run;
@@ -184,12 +184,12 @@ impl LocalWrites {
                 // Only objects with graceful deletion are marked before they are deleted.
                 before.put_back(&mut object);
             }
-            return Ok(Outcome::Gone(object));
+            return Ok(DeleteOutcome::Gone(object));
         }
         if !dry_run && Marks::of(&object) != before {
             self.put(context, &mut object, Expect::Revision(stored.revision)).await?;
         }
-        Ok(Outcome::Marked(object))
+        Ok(DeleteOutcome::Marked(object))
     }
 }
 
@@ -334,12 +334,12 @@ fn finalizers_for(kind: &KindInfo, object: &Value, options: &DeleteOptions) -> V
     finalizers
 }
 
-fn reply(context: &mut Context<'_>, outcome: Outcome, options: &DeleteOptions) -> WriteReply {
+fn reply(context: &mut Context<'_>, outcome: DeleteOutcome, options: &DeleteOptions) -> WriteReply {
     let kind = context.kind;
     let as_object = kind.rules().deleted_object;
     match outcome {
-        Outcome::Gone(object) if as_object => context.reply(StatusCode::OK, &Written::Object(object)),
-        Outcome::Gone(object) => {
+        DeleteOutcome::Gone(object) if as_object => context.reply(StatusCode::OK, &Written::Object(object)),
+        DeleteOutcome::Gone(object) => {
             let details = Details {
                 name: context.name.clone(),
                 group: kind.resource.group.to_string(),
@@ -351,7 +351,7 @@ fn reply(context: &mut Context<'_>, outcome: Outcome, options: &DeleteOptions) -
             let warnings = std::mem::take(&mut context.warnings);
             WriteReply { status: StatusCode::OK, body, is_object: false, warnings }
         }
-        Outcome::Marked(object) => {
+        DeleteOutcome::Marked(object) => {
             let status = if options.accepted { StatusCode::ACCEPTED } else { StatusCode::OK };
             context.reply(status, &Written::Object(object))
         }

@@ -170,12 +170,12 @@ impl LocalWrites {
         let part =
             if context.subresource() == "scale" { String::new() } else { context.subresource().to_owned() };
         kind.prepare_update(object, live, &part, context.now);
-        let verdict =
+        let validation =
             super::validated(context, stored.body_len(), || kind.validate_update(object, live, &part))
                 .await?;
-        context.warnings.extend(verdict.overlooked.iter().map(ToString::to_string));
-        if !verdict.errors.is_empty() {
-            return Err(context.invalid(&verdict.errors));
+        context.warnings.extend(validation.overlooked.iter().map(ToString::to_string));
+        if !validation.errors.is_empty() {
+            return Err(context.invalid(&validation.errors));
         }
         context.warnings.extend(kind.warnings(object, Some(live), &part));
         self.validate(context, Operation::Update, Some(&mut *object), Some(live)).await?;

@@ -15,10 +15,10 @@ use tombolo_proto::session::kubeedge::{EdgeConfig, EdgeSession};
 use tombolo_proto::{Message, RequestId};
 use tombolo_runtime::time::unix_millis;
 
-use super::{Answer, Asking, CONFIG_MAP, Command, Ended, HollowNode, REQUEST_TIMEOUT, Report};
+use super::{Asking, CONFIG_MAP, Command, Ended, HollowNode, HollowNodeReport, REQUEST_TIMEOUT, TimedAnswer};
 
 /// One connection.
-struct Connection {
+struct KubeEdgeConnection {
     link: DocumentLink,
     session: EdgeSession,
     clock: Clock,
@@ -30,7 +30,7 @@ struct Connection {
     caught_up: bool,
 }
 
-impl Connection {
+impl KubeEdgeConnection {
     fn ask(&mut self, message: Arc<Message>, count: usize) -> Option<Asking> {
         let left = count.checked_sub(1)?;
         let waiting = self.request(&message)?;
@@ -86,7 +86,7 @@ impl HollowNode {
         let clock = Clock::start();
         let config = EdgeConfig::new(self.config.node.clone(), unix_millis(), rand::random());
         let session = EdgeSession::new(config, clock.now());
-        let mut connection = Connection {
+        let mut connection = KubeEdgeConnection {
             link,
             session,
             clock,
@@ -96,11 +96,11 @@ impl HollowNode {
             caught_up: question.is_some(),
         };
         connection.back = question.and_then(|question| connection.request(&question));
-        self.report(Report::Welcomed { took: started.elapsed() }).await;
+        self.report(HollowNodeReport::Welcomed { took: started.elapsed() }).await;
         self.drive(connection).await
     }
 
-    async fn drive(&mut self, mut connection: Connection) -> Ended {
+    async fn drive(&mut self, mut connection: KubeEdgeConnection) -> Ended {
         let mut timer = pin!(tokio::time::sleep(Duration::ZERO));
         loop {
             if let Err(reason) = connection.transmit() {
@@ -132,14 +132,14 @@ impl HollowNode {
         }
     }
 
-    async fn take(&mut self, event: EdgeEvent, connection: &mut Connection) -> Result<(), String> {
+    async fn take(&mut self, event: EdgeEvent, connection: &mut KubeEdgeConnection) -> Result<(), String> {
         match event {
             EdgeEvent::Deliver { seq, change, .. } => {
                 self.store(&change);
                 connection.session.committed(connection.clock.now(), seq);
                 if !connection.caught_up && self.holds_everything() {
                     connection.caught_up = true;
-                    self.report(Report::CaughtUp).await;
+                    self.report(HollowNodeReport::CaughtUp).await;
                 }
             }
             EdgeEvent::Reply(reply) => {
@@ -168,12 +168,12 @@ impl HollowNode {
         holds(CONFIG_MAP, "configmaps") && holds(self.config.node.as_str(), "pods")
     }
 
-    async fn answered_in(&self, connection: &mut Connection, id: RequestId, good: bool) {
+    async fn answered_in(&self, connection: &mut KubeEdgeConnection, id: RequestId, good: bool) {
         if connection.back.take_if(|asked| *asked == id).is_some() {
-            return self.report(Report::CaughtUp).await;
+            return self.report(HollowNodeReport::CaughtUp).await;
         }
         let Some(present) = connection.asking.take_if(|present| present.waiting == id) else { return };
-        self.tallies.answers.note(Answer { took: present.since.elapsed(), good });
+        self.tallies.answers.note(TimedAnswer { took: present.since.elapsed(), good });
         connection.asking = connection.ask(present.message, present.left);
     }
 }

@@ -9,7 +9,7 @@ use kube::Client;
 use serde_json::Value;
 
 use super::super::table::{Line, Section};
-use super::{Cluster, SLICES, list, text, title, workload_of};
+use super::{ClusterSnapshot, SLICES, list, text, title, workload_of};
 
 const HEADINGS: &[&str] = &["NODE", "ENDPOINTS", "UNIFORM NAMES"];
 
@@ -33,7 +33,10 @@ struct Reached {
 }
 
 /// One line for each edge, and the first edge that routes wrongly.
-pub(super) async fn section(cluster: &Cluster, edges: &[Edge<'_>]) -> Result<(Section, Option<String>)> {
+pub(super) async fn section(
+    cluster: &ClusterSnapshot,
+    edges: &[Edge<'_>],
+) -> Result<(Section, Option<String>)> {
     let mut lines = Vec::new();
     let mut difference = None;
     for edge in edges {
@@ -61,7 +64,7 @@ fn line(node: &str, seen: &Reached) -> Line {
 }
 
 /// Services of grids as the wrapper of an edge shows them.
-async fn endpoints(cluster: &Cluster, edge: &Edge<'_>) -> Result<Addresses> {
+async fn endpoints(cluster: &ClusterSnapshot, edge: &Edge<'_>) -> Result<Addresses> {
     let Some(wrapper) = edge.wrapper else { return Ok(Addresses::new()) };
     let slices =
         list(wrapper, SLICES, None, "").await.with_context(|| format!("wrapper of {}", edge.node))?;
@@ -84,7 +87,7 @@ async fn names(file: &Path) -> Result<Addresses> {
 }
 
 /// ServiceGrids with their Services.
-fn services(cluster: &Cluster) -> impl Iterator<Item = (&Value, &Value)> {
+fn services(cluster: &ClusterSnapshot) -> impl Iterator<Item = (&Value, &Value)> {
     let grids = cluster.grids.iter().filter(|(kind, _)| *kind == "ServiceGrid");
     grids.filter_map(|(_, grid)| Some((grid, cluster.child(grid, |_| true)?)))
 }
@@ -105,7 +108,7 @@ fn ready(slices: &[Value], service: &Value) -> BTreeSet<String> {
 
 /// Addresses of the ready pods that a Service selects on matching nodes. Uses the pods' own conditions, because
 /// endpoints may be written later.
-fn selected(cluster: &Cluster, service: &Value, fits: impl Fn(&str) -> bool) -> BTreeSet<String> {
+fn selected(cluster: &ClusterSnapshot, service: &Value, fits: impl Fn(&str) -> bool) -> BTreeSet<String> {
     let Some(selector) = service["spec"]["selector"].as_object().filter(|selector| !selector.is_empty())
     else {
         return BTreeSet::new();
@@ -130,7 +133,7 @@ fn takes_requests(pod: &Value, service: &Value) -> bool {
 }
 
 /// The expected routing of an edge, from the objects of the API server alone.
-fn expected(cluster: &Cluster, node: &str) -> Reached {
+fn expected(cluster: &ClusterSnapshot, node: &str) -> Reached {
     let unit = |node: &str, key: &str| {
         let found = cluster.nodes.iter().find(|object| object["metadata"]["name"] == node);
         found.map_or("", |object| text(&object["metadata"]["labels"][key])).to_owned()
@@ -183,13 +186,13 @@ mod tests {
             pod("c", "n1", "10.0.0.3", "False"),
             pod("d", "n3", "10.0.0.4", "True"),
         ];
-        let mut cluster = Cluster {
+        let mut cluster = ClusterSnapshot {
             grids: vec![("ServiceGrid", grid)],
             children: vec![service],
             pods,
             nodes: vec![node("n1", "oslo"), node("n2", "oslo"), node("n3", "lisbon")],
         };
-        let of = |cluster: &Cluster| expected(cluster, "n1").services["shop/web-svc"].clone();
+        let of = |cluster: &ClusterSnapshot| expected(cluster, "n1").services["shop/web-svc"].clone();
         assert_eq!(of(&cluster), ["10.0.0.1", "10.0.0.2"].map(str::to_owned).into());
         cluster.children[0]["spec"]["publishNotReadyAddresses"] = true.into();
         assert_eq!(of(&cluster), ["10.0.0.1", "10.0.0.2", "10.0.0.3"].map(str::to_owned).into());

@@ -3,12 +3,12 @@
 use serde_json::Value;
 
 use super::super::table::{Line, Section};
-use super::{Cluster, text, title};
+use super::{ClusterSnapshot, text, title};
 
 const HEADINGS: &[&str] = &["GRID", "UNIT", "CHILD", "READY", "PODS"];
 
 /// One line for each unit of a workload's grid, and one for each Service.
-pub(super) fn section(cluster: &Cluster) -> Section {
+pub(super) fn section(cluster: &ClusterSnapshot) -> Section {
     let lines = cluster.grids.iter().flat_map(|(kind, grid)| match *kind {
         "ServiceGrid" => vec![service(cluster, grid)],
         _ => units(cluster, kind, grid),
@@ -17,7 +17,7 @@ pub(super) fn section(cluster: &Cluster) -> Section {
 }
 
 /// The first grid whose status reports a problem or nothing yet.
-pub(super) fn difference(cluster: &Cluster) -> Option<String> {
+pub(super) fn difference(cluster: &ClusterSnapshot) -> Option<String> {
     cluster.grids.iter().find_map(|(kind, grid)| {
         let wanted = if *kind == "ServiceGrid" { "Synced" } else { "Ready" };
         let conditions = grid["status"]["conditions"].as_array().map_or(&[][..], Vec::as_slice);
@@ -30,7 +30,7 @@ pub(super) fn difference(cluster: &Cluster) -> Option<String> {
     })
 }
 
-fn units(cluster: &Cluster, kind: &str, grid: &Value) -> Vec<Line> {
+fn units(cluster: &ClusterSnapshot, kind: &str, grid: &Value) -> Vec<Line> {
     let states = grid["status"]["states"].as_object();
     let unit = |(unit, state): (&String, &Value)| {
         let child = cluster.workload(grid, unit);
@@ -49,7 +49,7 @@ fn units(cluster: &Cluster, kind: &str, grid: &Value) -> Vec<Line> {
 }
 
 /// `NODE ADDRESS` of each pod, or its phase if it has no address.
-fn pods(cluster: &Cluster, child: Option<&Value>) -> String {
+fn pods(cluster: &ClusterSnapshot, child: Option<&Value>) -> String {
     let pods = child.into_iter().flat_map(|child| cluster.pods_of(child));
     let mut shown: Vec<String> = pods
         .map(|pod| {
@@ -62,7 +62,7 @@ fn pods(cluster: &Cluster, child: Option<&Value>) -> String {
     if shown.is_empty() { "-".to_owned() } else { shown.join(", ") }
 }
 
-fn service(cluster: &Cluster, grid: &Value) -> Line {
+fn service(cluster: &ClusterSnapshot, grid: &Value) -> Line {
     let child = cluster.child(grid, |_| true);
     let name = child.map_or("-", |child| text(&child["metadata"]["name"]));
     let address = child.and_then(|child| child["spec"]["clusterIP"].as_str()).unwrap_or("-");

@@ -120,7 +120,7 @@ pub enum Taken {
 
 /// The verdict about a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum CertificateStatus {
     /// It is in force.
     InForce,
     /// It is in force once this record is written.
@@ -145,35 +145,35 @@ pub(super) fn judge(
     certificate: &PeerCertificate,
     now: u64,
     process: &str,
-) -> Verdict {
+) -> CertificateStatus {
     let key = Key::from(certificate);
     let Some(entry) = entry else {
         return match node {
-            None => Verdict::Denied(Denied::Unknown),
+            None => CertificateStatus::Denied(Denied::Unknown),
             Some(uid) => {
                 let uid = Some(uid.to_owned());
-                Verdict::Record(Entry { uid, keys: vec![key], joined: now, ..Entry::default() })
+                CertificateStatus::Record(Entry { uid, keys: vec![key], joined: now, ..Entry::default() })
             }
         };
     };
     if entry.revoked {
-        return Verdict::Denied(Denied::Revoked);
+        return CertificateStatus::Denied(Denied::Revoked);
     }
     let known = entry.keys.iter().any(|own| own.is(&key));
     let newer = !entry.keys.is_empty() && entry.latest().is_some_and(|latest| latest < key.issued);
     if !known && !newer {
-        return Verdict::Denied(Denied::Replaced);
+        return CertificateStatus::Denied(Denied::Replaced);
     }
     let interrupted = entry.registering.as_deref().is_some_and(|by| by != process);
     let bound = match (&entry.uid, node) {
         (Some(own), Some(uid)) if own == uid => entry.clone(),
-        (Some(_), _) => return Verdict::Denied(Denied::Deleted),
+        (Some(_), _) => return CertificateStatus::Denied(Denied::Deleted),
         (None, Some(uid)) => entry.bound(uid),
-        (None, None) if interrupted => return Verdict::Denied(Denied::Interrupted),
+        (None, None) if interrupted => return CertificateStatus::Denied(Denied::Interrupted),
         (None, None) => entry.clone(),
     };
     let changed = if entry.keys.contains(&key) { bound } else { bound.with(key, now) };
-    if changed == *entry { Verdict::InForce } else { Verdict::Record(changed) }
+    if changed == *entry { CertificateStatus::InForce } else { CertificateStatus::Record(changed) }
 }
 
 impl Entry {
@@ -268,13 +268,18 @@ mod tests {
         PeerCertificate { serial, key: [number; 32], issued, expires: issued + 1000 }
     }
 
-    fn judge(entry: Option<&Entry>, node: Option<&str>, certificate: &PeerCertificate, now: u64) -> Verdict {
+    fn judge(
+        entry: Option<&Entry>,
+        node: Option<&str>,
+        certificate: &PeerCertificate,
+        now: u64,
+    ) -> CertificateStatus {
         super::judge(entry, node, certificate, now, "this")
     }
 
     fn denied(entry: &Entry, node: Option<&str>, certificate: &PeerCertificate) -> Option<Denied> {
         match judge(Some(entry), node, certificate, 50) {
-            Verdict::Denied(why) => Some(why),
+            CertificateStatus::Denied(why) => Some(why),
             _ => None,
         }
     }
@@ -283,10 +288,12 @@ mod tests {
     fn a_certificate_is_bound_to_the_node_that_registers_with_it() {
         let own = certificate(1, 10);
         let fresh = Entry::joined(&own, None, 20);
-        assert_eq!(judge(Some(&fresh), None, &own, 50), Verdict::InForce);
-        let Verdict::Record(bound) = judge(Some(&fresh), Some("u1"), &own, 50) else { panic!("not bound") };
+        assert_eq!(judge(Some(&fresh), None, &own, 50), CertificateStatus::InForce);
+        let CertificateStatus::Record(bound) = judge(Some(&fresh), Some("u1"), &own, 50) else {
+            panic!("not bound")
+        };
         assert_eq!(bound.uid.as_deref(), Some("u1"));
-        assert_eq!(judge(Some(&bound), Some("u1"), &own, 50), Verdict::InForce);
+        assert_eq!(judge(Some(&bound), Some("u1"), &own, 50), CertificateStatus::InForce);
         assert_eq!(denied(&bound, None, &own), Some(Denied::Deleted));
         assert_eq!(
             denied(&bound, Some("u2"), &own),
@@ -309,8 +316,10 @@ mod tests {
     #[test]
     fn what_was_never_recorded_is_believed_once_and_only_where_its_node_is() {
         let (own, other) = (certificate(1, 10), certificate(2, 5));
-        assert_eq!(judge(None, None, &own, 50), Verdict::Denied(Denied::Unknown));
-        let Verdict::Record(entry) = judge(None, Some("u1"), &own, 50) else { panic!("not taken over") };
+        assert_eq!(judge(None, None, &own, 50), CertificateStatus::Denied(Denied::Unknown));
+        let CertificateStatus::Record(entry) = judge(None, Some("u1"), &own, 50) else {
+            panic!("not taken over")
+        };
         assert_eq!(denied(&entry, Some("u1"), &other), Some(Denied::Replaced));
     }
 
@@ -330,11 +339,11 @@ mod tests {
         let text =
             format!(r#"{{"uid":"u1","keys":[{{"key":"{key}","issued":10,"expires":1010}}],"joined":20}}"#);
         let entry: Entry = serde_json::from_str(&text).expect("readable");
-        let Verdict::Record(entry) = judge(Some(&entry), Some("u1"), &own, 50) else {
+        let CertificateStatus::Record(entry) = judge(Some(&entry), Some("u1"), &own, 50) else {
             panic!("not completed")
         };
         assert_eq!(entry, Entry::joined(&own, Some("u1"), 20));
-        assert_eq!(judge(Some(&entry), Some("u1"), &own, 50), Verdict::InForce);
+        assert_eq!(judge(Some(&entry), Some("u1"), &own, 50), CertificateStatus::InForce);
         let other = PeerCertificate { serial: 9.into(), ..own };
         assert_eq!(denied(&entry, Some("u1"), &other), Some(Denied::Replaced));
     }
@@ -344,7 +353,9 @@ mod tests {
         let own = certificate(1, 10);
         let begun = Entry { registering: Some("gone".to_owned()), ..Entry::joined(&own, None, 20) };
         assert_eq!(denied(&begun, None, &own), Some(Denied::Interrupted));
-        let Verdict::Record(bound) = judge(Some(&begun), Some("u1"), &own, 50) else { panic!("not bound") };
+        let CertificateStatus::Record(bound) = judge(Some(&begun), Some("u1"), &own, 50) else {
+            panic!("not bound")
+        };
         assert_eq!(bound, Entry::joined(&own, Some("u1"), 20), "and the mark is gone");
         let by_this = Entry { registering: Some("this".to_owned()), ..begun };
         assert_eq!(denied(&by_this, None, &own), None, "it is under way");
@@ -354,7 +365,7 @@ mod tests {
     fn a_lost_record_of_a_renewal_locks_nobody_out() {
         let (first, later) = (certificate(1, 10), certificate(2, 30));
         let entry = Entry::joined(&first, Some("u1"), 10);
-        let Verdict::Record(entry) = judge(Some(&entry), Some("u1"), &later, 50) else {
+        let CertificateStatus::Record(entry) = judge(Some(&entry), Some("u1"), &later, 50) else {
             panic!("locked out")
         };
         assert_eq!(entry.keys.len(), 2);

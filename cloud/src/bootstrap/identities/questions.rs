@@ -36,7 +36,7 @@ const REFUSALS_MAX: usize = 1024;
 pub(super) type Memory = (Option<Entry>, Option<Option<String>>);
 
 #[derive(Debug)]
-struct Refusal {
+struct CachedRefusal {
     certificate: PeerCertificate,
     why: Denied,
     /// The state in memory at that time. If it changes, the refusal no longer counts.
@@ -50,7 +50,7 @@ pub(super) struct Questions {
     places: Semaphore,
     joins: Semaphore,
     turns: Mutex<HashMap<NodeId, Arc<tokio::sync::Mutex<()>>>>,
-    refusals: Mutex<HashMap<NodeId, Refusal>>,
+    refusals: Mutex<HashMap<NodeId, CachedRefusal>>,
 }
 
 impl Default for Questions {
@@ -104,7 +104,7 @@ impl Questions {
         }
         if refusals.len() < REFUSALS_MAX || refusals.contains_key(node) {
             let until = now + REFUSAL_LIFE;
-            refusals.insert(node.clone(), Refusal { certificate: *certificate, why, memory, until });
+            refusals.insert(node.clone(), CachedRefusal { certificate: *certificate, why, memory, until });
         }
     }
 }

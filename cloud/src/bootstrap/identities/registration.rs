@@ -98,7 +98,7 @@ impl Drop for Registration {
 }
 
 /// Why a Node must not be created now.
-enum Refused {
+enum RegistrationRefusal {
     Denied(Denied),
     /// Another process has marked that it is creating the Node.
     Elsewhere,
@@ -141,7 +141,7 @@ impl Identities {
                     marked = false;
                     match self.begin(node, entry, state.uid()) {
                         // Another replica has registered it meanwhile.
-                        Err(_) if entry != known.as_ref() => Err(Refused::Outdated),
+                        Err(_) if entry != known.as_ref() => Err(RegistrationRefusal::Outdated),
                         Err(refused) => Err(refused),
                         Ok(begun) => {
                             marked = begun.as_ref().is_some_and(|entry| entry.registering.is_some());
@@ -154,9 +154,9 @@ impl Identities {
             registration.marked = marked;
             match begun? {
                 Ok(()) => return Ok(Ok(registration)),
-                Err(Refused::Denied(why)) => return Ok(Err(why)),
-                Err(Refused::Elsewhere) => return Err(IdentityError::Elsewhere),
-                Err(Refused::Outdated) => {}
+                Err(RegistrationRefusal::Denied(why)) => return Ok(Err(why)),
+                Err(RegistrationRefusal::Elsewhere) => return Err(IdentityError::Elsewhere),
+                Err(RegistrationRefusal::Outdated) => {}
             }
         }
         Err(IdentityError::Busy)
@@ -168,16 +168,16 @@ impl Identities {
         node: &NodeId,
         entry: Option<&Entry>,
         uid: Option<&str>,
-    ) -> Result<Option<Entry>, Refused> {
+    ) -> Result<Option<Entry>, RegistrationRefusal> {
         let Some(entry) = entry.map(|entry| self.deletions.applied(node, entry)) else { return Ok(None) };
         match (&entry.uid, uid) {
-            _ if entry.revoked => Err(Refused::Denied(Denied::Revoked)),
+            _ if entry.revoked => Err(RegistrationRefusal::Denied(Denied::Revoked)),
             (Some(own), Some(uid)) if own == uid => Ok(None),
-            (Some(_), _) => Err(Refused::Denied(Denied::Deleted)),
+            (Some(_), _) => Err(RegistrationRefusal::Denied(Denied::Deleted)),
             (None, Some(uid)) => Ok(Some(entry.bound(uid))),
             (None, None) => match &entry.registering {
                 // The other process's mark is the only trace of a Node that may have existed.
-                Some(other) if *other != self.process => Err(Refused::Elsewhere),
+                Some(other) if *other != self.process => Err(RegistrationRefusal::Elsewhere),
                 _ => Ok(Some(Entry { registering: Some(self.process.clone()), ..entry.into_owned() })),
             },
         }

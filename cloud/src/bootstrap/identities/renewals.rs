@@ -9,7 +9,7 @@ use tombolo_link::identity::PeerCertificate;
 use tombolo_proto::NodeId;
 use tombolo_runtime::doubled;
 
-use super::entry::{CLOCK_SKEW_SECONDS, Denied, Entry, Key, Verdict};
+use super::entry::{CLOCK_SKEW_SECONDS, CertificateStatus, Denied, Entry, Key};
 use super::{Identities, IdentityError};
 
 /// Consecutive renewals without a pause: an agent whose answer was lost asks again within seconds.
@@ -57,7 +57,7 @@ impl Renewals {
 }
 
 /// Why a renewal is not recorded.
-enum Refused {
+enum RenewalRefusal {
     Denied(Denied),
     TooOften(Duration),
 }
@@ -96,24 +96,24 @@ impl Identities {
         let (state, now) = (self.nodes.state(node).await?, self.now());
         let recorded = self.change(node, |entry| {
             let present = match (self.judge(node, entry, state.uid(), with), entry) {
-                (Verdict::Denied(why), _) => return Err(Refused::Denied(why)),
-                (Verdict::Record(changed), _) => changed,
-                (Verdict::InForce, Some(entry)) => entry.clone(),
-                (Verdict::InForce, None) => return Ok(None),
+                (CertificateStatus::Denied(why), _) => return Err(RenewalRefusal::Denied(why)),
+                (CertificateStatus::Record(changed), _) => changed,
+                (CertificateStatus::InForce, Some(entry)) => entry.clone(),
+                (CertificateStatus::InForce, None) => return Ok(None),
             };
             // This is our own write, whose answer was lost.
             if present.keys.contains(&Key::from(new)) {
                 return Ok(None);
             }
             match present.pause_left(with, now) {
-                Some(left) => Err(Refused::TooOften(left)),
+                Some(left) => Err(RenewalRefusal::TooOften(left)),
                 None => Ok(Some(present.renewed(with, new, now))),
             }
         });
         match recorded.await? {
             Ok(()) => Ok(Ok(())),
-            Err(Refused::Denied(why)) => Ok(Err(why)),
-            Err(Refused::TooOften(left)) => Err(IdentityError::TooOften(left)),
+            Err(RenewalRefusal::Denied(why)) => Ok(Err(why)),
+            Err(RenewalRefusal::TooOften(left)) => Err(IdentityError::TooOften(left)),
         }
     }
 }

@@ -17,12 +17,12 @@ use crate::kube::{Common, Got, Wanted};
 /// Time between two reads. A client that presents a token meanwhile waits for the next one.
 const READ_PAUSE: Duration = Duration::from_millis(250);
 
-type Read = Result<Arc<BTreeMap<String, StoredToken>>, SecretError>;
+type TokensReadResult = Result<Arc<BTreeMap<String, StoredToken>>, SecretError>;
 
 /// Reads of the tokens.
 #[derive(Debug)]
 pub(in crate::bootstrap) struct KnownTokens {
-    reads: Common<Read>,
+    reads: Common<TokensReadResult>,
     /// Start of the last read. A client that hangs up during a read does not make the next one start earlier.
     begun: Mutex<Option<Instant>>,
 }
@@ -52,7 +52,7 @@ impl KnownTokens {
             *self.begun.lock() = Some(Instant::now());
             list(store).await.map(Arc::new)
         };
-        let keep = |read: &Read| Some(read.clone());
+        let keep = |read: &TokensReadResult| Some(read.clone());
         let (Got::Own(read) | Got::Common(read)) = self.reads.ask(Wanted::New, ask, keep).await;
         judge(&*read?, id, secret, node, unix_seconds(now))
     }

@@ -29,7 +29,7 @@ pub(super) enum Rank {
 }
 
 /// Position of a pod in the order.
-type Place = (Rank, usize, Uid);
+type PodPosition = (Rank, usize, Uid);
 
 /// Other pods affected by a change.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -48,8 +48,8 @@ pub(super) struct Bodies(HashMap<NodeId, Share>);
 struct Share {
     places: HashMap<Uid, (Rank, usize)>,
     /// Every place in `inside` is before every place in `outside`.
-    inside: BTreeSet<Place>,
-    outside: BTreeSet<Place>,
+    inside: BTreeSet<PodPosition>,
+    outside: BTreeSet<PodPosition>,
     bytes: usize,
     mirrors: usize,
 }
@@ -104,7 +104,7 @@ impl Bodies {
 }
 
 impl Share {
-    fn place(&self, uid: &Uid) -> Option<Place> {
+    fn place(&self, uid: &Uid) -> Option<PodPosition> {
         self.places.get(uid).map(|(rank, len)| (*rank, *len, uid.clone()))
     }
 
@@ -257,7 +257,7 @@ mod tests {
             let mut all: Vec<_> = share.places.keys().filter_map(|uid| share.place(uid)).collect();
             all.sort();
             let mut room = NODE_PODS_BYTES_MAX;
-            let fits = |place: &&Place| {
+            let fits = |place: &&PodPosition| {
                 let left = room.checked_sub(place.1);
                 room = left.unwrap_or(0);
                 left.is_some()

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tombolo_proto::ObjectKey;
 
 use super::kept::holder_of;
-use super::room::{Item, Standing};
+use super::room::{Item, ItemPriority};
 use super::{Cached, Index, Kind, ObjectError, RawObject};
 
 impl Index {
@@ -33,7 +33,7 @@ impl Index {
             return Ok(());
         }
         object.key = key.clone();
-        let fits = self.has_room(&key, &holder_of(&key), Standing::Body, object.body.len());
+        let fits = self.has_room(&key, &holder_of(&key), ItemPriority::Body, object.body.len());
         if !self.down.location.is_referenced(&key) {
             // The pod that refers to it was dropped to make room.
             self.forget(&key);

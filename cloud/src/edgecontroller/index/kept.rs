@@ -3,7 +3,7 @@
 use tombolo_proto::{NodeId, ObjectKey};
 
 use super::bodies::Rank;
-use super::room::{Holder, Item, Moves, Standing};
+use super::room::{Holder, Item, ItemPriority, Moves};
 use super::{Cached, Effect, Index, Kind};
 
 /// Bytes that an object takes besides its body.
@@ -28,7 +28,7 @@ impl Index {
         &mut self,
         key: &ObjectKey,
         holder: &Holder,
-        standing: Standing,
+        standing: ItemPriority,
         len: usize,
     ) -> bool {
         self.take_room(&Item::Body(key.clone()), holder, standing, len + OBJECT_OVERHEAD)
@@ -43,10 +43,10 @@ impl Index {
         }
         let text = |key: &ObjectKey| key.namespace().len() + key.name().len();
         let len = references.iter().map(|key| REFERENCE_OVERHEAD + text(key)).sum();
-        self.take_room(&item, &holder_of(pod), Standing::References, len)
+        self.take_room(&item, &holder_of(pod), ItemPriority::References, len)
     }
 
-    fn take_room(&mut self, item: &Item, holder: &Holder, standing: Standing, len: usize) -> bool {
+    fn take_room(&mut self, item: &Item, holder: &Holder, standing: ItemPriority, len: usize) -> bool {
         let moves = self.room.set(item, holder, standing, len);
         self.follow(moves);
         let is_inside = self.room.is_inside(item);
@@ -104,7 +104,7 @@ impl Index {
         let Some(known) = self.pods.by_key(pod).cloned() else { return };
         let change = self.down.location.leave_out(&known.node, &known.version.uid, pod);
         let body = Item::Body(pod.clone());
-        if self.room.standing(&body) != Some(Standing::Ending) {
+        if self.room.standing(&body) != Some(ItemPriority::Ending) {
             self.give_up(&body);
             self.drop_body(pod);
         }

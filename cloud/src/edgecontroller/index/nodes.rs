@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tombolo_proto::NodeId;
 
-use super::room::{Holder, Item, Standing};
+use super::room::{Holder, Item, ItemPriority};
 use super::{Cached, Effect, Index, Kind, ObjectError, RawObject, Trimmed};
 use crate::edgecontroller::node_object_cache::{NodeState, node_key};
 
@@ -73,7 +73,7 @@ impl Index {
         let len = object.body.len();
         let mut is_kept = (1..=NODE_OBJECT_BYTES_MAX).contains(&len);
         if is_kept {
-            is_kept = self.has_room(&key, &Holder::Node(node.clone()), Standing::Body, len);
+            is_kept = self.has_room(&key, &Holder::Node(node.clone()), ItemPriority::Body, len);
         } else {
             self.give_up(&Item::Body(key.clone()));
         }

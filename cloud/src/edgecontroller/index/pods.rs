@@ -10,7 +10,7 @@ use tombolo_proto::{NodeId, ObjectKey, Uid};
 use super::bodies::{Moves, NODE_MIRROR_PODS_MAX, NODE_PODS_BYTES_MAX, Rank};
 use super::ending::{END_LEN_MAX, ENDING_LEN_MAX, is_ending, shortened};
 use super::kept::holder_of_pod;
-use super::room::{Item, Standing};
+use super::room::{Item, ItemPriority};
 use super::{Cached, Effect, Index, Kind, ObjectError, RawObject, Trimmed};
 use crate::edgecontroller::location_cache::Difference;
 use crate::edgecontroller::needs::{NODE_REFERENCES_BYTES_MAX, total_weight};
@@ -249,7 +249,7 @@ impl Index {
             self.give_up(&Item::Body(key.clone()));
             return false;
         }
-        let standing = if is_ending { Standing::Ending } else { Standing::Body };
+        let standing = if is_ending { ItemPriority::Ending } else { ItemPriority::Body };
         self.has_room(key, &holder_of_pod(node, key, rank), standing, len)
     }
 

@@ -33,7 +33,7 @@ pub(super) enum Item {
 
 /// The order in which a holder's items are dropped: the last first, and among equals the larger before the smaller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Standing {
+pub(super) enum ItemPriority {
     /// The body of a pod that its node must terminate.
     Ending,
     /// References: without them the needs of a node are unknown.
@@ -43,7 +43,7 @@ pub(super) enum Standing {
 }
 
 /// Position of an item in the order.
-type Place = (Standing, usize, Item);
+type ItemPosition = (ItemPriority, usize, Item);
 
 /// Other items affected by a change.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -60,8 +60,8 @@ pub(super) struct Room {
     max: usize,
     /// Bytes of all items inside.
     bytes: usize,
-    items: HashMap<Item, (Holder, Standing, usize)>,
-    parts: HashMap<Holder, Part>,
+    items: HashMap<Item, (Holder, ItemPriority, usize)>,
+    parts: HashMap<Holder, HolderItems>,
     /// Holders by the bytes of their items inside.
     order: BTreeSet<(usize, Holder)>,
     /// The holders that have items outside.
@@ -70,9 +70,9 @@ pub(super) struct Room {
 
 /// The items of one holder. Every place inside is before every place outside.
 #[derive(Debug, Default)]
-struct Part {
-    inside: BTreeSet<Place>,
-    outside: BTreeSet<Place>,
+struct HolderItems {
+    inside: BTreeSet<ItemPosition>,
+    outside: BTreeSet<ItemPosition>,
     bytes: usize,
 }
 
@@ -93,7 +93,7 @@ impl Room {
     }
 
     /// Sets the length and the holder of an item. Whether the item itself fits is answered by [`Self::is_inside`].
-    pub(super) fn set(&mut self, item: &Item, holder: &Holder, standing: Standing, len: usize) -> Moves {
+    pub(super) fn set(&mut self, item: &Item, holder: &Holder, standing: ItemPriority, len: usize) -> Moves {
         self.take_out(item);
         self.items.insert(item.clone(), (holder.clone(), standing, len));
         let place = (standing, len, item.clone());
@@ -127,7 +127,7 @@ impl Room {
     }
 
     /// The standing of an item; `None` if the item is not known.
-    pub(super) fn standing(&self, item: &Item) -> Option<Standing> {
+    pub(super) fn standing(&self, item: &Item) -> Option<ItemPriority> {
         self.items.get(item).map(|(_, standing, _)| *standing)
     }
 
@@ -147,7 +147,7 @@ impl Room {
         true
     }
 
-    fn change(&mut self, holder: &Holder, change: impl FnOnce(&mut Part)) {
+    fn change(&mut self, holder: &Holder, change: impl FnOnce(&mut HolderItems)) {
         let part = self.parts.entry(holder.clone()).or_default();
         let before = (part.bytes, holder.clone());
         self.order.remove(&before);
@@ -225,14 +225,18 @@ mod tests {
         let mut room = Room::new(1600);
         let [greedy, modest] = ["greedy", "modest"].map(holder);
         for (name, len) in [("a", 700), ("b", 800)] {
-            assert_eq!(room.set(&body(name), &greedy, Standing::Body, len), Moves::default());
+            assert_eq!(room.set(&body(name), &greedy, ItemPriority::Body, len), Moves::default());
         }
-        assert_eq!(room.set(&body("m"), &modest, Standing::Body, 300), moves(&[body("b")], &[]));
+        assert_eq!(room.set(&body("m"), &modest, ItemPriority::Body, 300), moves(&[body("b")], &[]));
         assert!(room.is_inside(&body("a")) && room.is_inside(&body("m")) && !room.is_inside(&body("b")));
         assert_eq!((room.bytes(), room.holder(&body("m"))), (1000, Some(&modest)));
-        assert_eq!(room.set(&body("c"), &greedy, Standing::Body, 900), Moves::default(), "it waits behind b");
+        assert_eq!(
+            room.set(&body("c"), &greedy, ItemPriority::Body, 900),
+            Moves::default(),
+            "it waits behind b"
+        );
         // It would fit into the free room, but a part of the whole budget must stay free beside it.
-        assert_eq!(room.set(&body("m"), &modest, Standing::Body, 50), Moves::default());
+        assert_eq!(room.set(&body("m"), &modest, ItemPriority::Body, 50), Moves::default());
         assert_eq!(room.remove(&body("m")), moves(&[], &[body("b")]));
         assert_eq!((room.bytes(), room.is_inside(&body("c"))), (1500, false));
     }
@@ -241,20 +245,26 @@ mod tests {
     fn bodies_give_way_before_references_and_those_of_pods_that_end_last() {
         let mut room = Room::new(1600);
         let one = holder("one");
-        room.set(&references("p"), &one, Standing::References, 700);
-        room.set(&body("small"), &one, Standing::Body, 100);
-        room.set(&body("ends"), &one, Standing::Ending, 750);
-        assert_eq!(room.standing(&body("ends")), Some(Standing::Ending));
-        assert_eq!(room.set(&body("s"), &holder("two"), Standing::Body, 60), moves(&[body("small")], &[]));
-        assert_eq!(room.set(&body("s"), &holder("two"), Standing::Body, 400), moves(&[references("p")], &[]));
+        room.set(&references("p"), &one, ItemPriority::References, 700);
+        room.set(&body("small"), &one, ItemPriority::Body, 100);
+        room.set(&body("ends"), &one, ItemPriority::Ending, 750);
+        assert_eq!(room.standing(&body("ends")), Some(ItemPriority::Ending));
+        assert_eq!(
+            room.set(&body("s"), &holder("two"), ItemPriority::Body, 60),
+            moves(&[body("small")], &[])
+        );
+        assert_eq!(
+            room.set(&body("s"), &holder("two"), ItemPriority::Body, 400),
+            moves(&[references("p")], &[])
+        );
         assert!(room.is_inside(&body("ends")));
     }
 
     #[test]
     fn what_is_larger_than_the_whole_is_in_nobodys_way_and_nothing_stays_of_what_goes() {
         let mut room = Room::new(1600);
-        room.set(&body("a"), &holder("one"), Standing::Body, 500);
-        assert_eq!(room.set(&body("giant"), &holder("two"), Standing::Body, 2000), Moves::default());
+        room.set(&body("a"), &holder("one"), ItemPriority::Body, 500);
+        assert_eq!(room.set(&body("giant"), &holder("two"), ItemPriority::Body, 2000), Moves::default());
         assert!(room.is_inside(&body("a")) && !room.is_inside(&body("giant")));
         for name in ["a", "giant", "unknown"] {
             room.remove(&body(name));
@@ -278,7 +288,7 @@ mod tests {
             let moves = if next(5) == 0 {
                 room.remove(&item)
             } else {
-                let standing = [Standing::Ending, Standing::References, Standing::Body][next(3)];
+                let standing = [ItemPriority::Ending, ItemPriority::References, ItemPriority::Body][next(3)];
                 let moves = room.set(&item, &holder(&next(4).to_string()), standing, next(3000));
                 inside.extend(room.is_inside(&item).then(|| item.clone()));
                 moves

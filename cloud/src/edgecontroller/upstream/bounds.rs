@@ -128,11 +128,11 @@ pub(super) struct Pass {
     node: NodeId,
     kind: RequestKind,
     /// `None` while it waits for its node.
-    held: Mutex<Option<Held>>,
+    held: Mutex<Option<PassPermits>>,
 }
 
 /// A permit of `places`, one of `slots`, and the node's turn.
-type Held = ([OwnedSemaphorePermit; 2], Turn<(NodeId, RequestKind)>);
+type PassPermits = ([OwnedSemaphorePermit; 2], Turn<(NodeId, RequestKind)>);
 
 impl GivesWay for Pass {
     fn give_way(&self) {
@@ -156,10 +156,10 @@ impl GivesWay for Pass {
 /// Admits requests of each kind. Of each kind a node has at most its part running or waiting here; its further requests
 /// queue behind those. However many requests a node makes, the queue rotates among the nodes.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Gates(Arc<BTreeMap<RequestKind, Gate>>, Turns<(NodeId, RequestKind)>);
+pub(super) struct Gates(Arc<BTreeMap<RequestKind, RequestKindGate>>, Turns<(NodeId, RequestKind)>);
 
 #[derive(Debug)]
-struct Gate {
+struct RequestKindGate {
     bound: RequestBound,
     /// One permit for each request that runs or waits.
     places: Arc<Semaphore>,
@@ -172,7 +172,7 @@ impl Gates {
         let permits = |count: u64| {
             Arc::new(Semaphore::new(usize::try_from(count).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS)))
         };
-        let gate = |bound: RequestBound| Gate {
+        let gate = |bound: RequestBound| RequestKindGate {
             bound,
             places: permits(u64::from(bound.running.get()) + u64::from(bound.waiting)),
             slots: permits(bound.running.get().into()),
@@ -210,7 +210,12 @@ impl Gates {
     }
 
     /// Waits for the node's turn, before it waits with other nodes.
-    async fn turn(&self, node: &NodeId, kind: RequestKind, gate: &Gate) -> Turn<(NodeId, RequestKind)> {
+    async fn turn(
+        &self,
+        node: &NodeId,
+        kind: RequestKind,
+        gate: &RequestKindGate,
+    ) -> Turn<(NodeId, RequestKind)> {
         let running = gate.bound.running.get();
         let part = usize::try_from(running / NODE_PART).unwrap_or(usize::MAX).max(1);
         self.1.take(&(node.clone(), kind), part.min(Semaphore::MAX_PERMITS)).await

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use tombolo_proto::message::{Content, StatusError};
 use tombolo_proto::{NodeId, ObjectKey};
 
-use super::message::{STRATEGIC, Said, Target, into_result};
+use super::message::{NamespacedName, STRATEGIC, Said, into_result};
 use super::objects::{done, is_settled};
 use super::order::Position;
 use super::{Upstream, heartbeat};
@@ -157,7 +157,7 @@ impl Upstream {
     pub(super) async fn update_node_status(
         &self,
         node: &NodeId,
-        target: Target<'_>,
+        target: NamespacedName<'_>,
         content: &Content,
         position: Option<&Position>,
     ) -> Said {
@@ -187,7 +187,7 @@ impl Upstream {
     pub(super) async fn update_pod_status(
         &self,
         node: &NodeId,
-        target: Target<'_>,
+        target: NamespacedName<'_>,
         content: &Content,
         position: Option<&Position>,
     ) -> Said {

@@ -22,7 +22,7 @@ pub(super) fn member<'t>(text: &'t [u8], name: &str) -> serde_json::Result<Optio
         }
         fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Self::Value, A::Error> {
             let mut found = None;
-            while let Some(Name(name)) = members.next_key::<Name<'de>>()? {
+            while let Some(MemberName(name)) = members.next_key::<MemberName<'de>>()? {
                 if name != self.0 {
                     members.next_value::<IgnoredAny>()?;
                 } else if found.replace(members.next_value()?).is_some() {
@@ -40,7 +40,7 @@ pub(super) fn member<'t>(text: &'t [u8], name: &str) -> serde_json::Result<Optio
 
 /// A name, copied only if it contains escapes.
 #[derive(serde::Deserialize)]
-struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
+struct MemberName<'a>(#[serde(borrow)] Cow<'a, str>);
 
 /// The text of an object with a member set at this path. It replaces the existing member, which is returned, or is
 /// inserted before all others of its object. Missing or null objects on the path are created.

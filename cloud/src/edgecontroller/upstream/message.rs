@@ -18,7 +18,7 @@ use crate::kube::{
 
 /// The target of a request: checked segments of its resource path.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Target<'a> {
+pub(super) struct NamespacedName<'a> {
     pub(super) namespace: &'a str,
     pub(super) name: &'a str,
 }
@@ -65,7 +65,7 @@ impl Upstream {
             Err(sentence) => return Said::Refused(sentence),
         };
         let (namespace, name) = (path.namespace(), path.name.as_deref().unwrap_or_default());
-        let (target, content) = (Target { namespace, name }, &request.content);
+        let (target, content) = (NamespacedName { namespace, name }, &request.content);
         use {Operation as Op, ResourceType as Type};
         match (&path.resource_type, &request.route.operation) {
             (Type::Node, Op::Insert) => self.create_node(node, target, content).await,

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use tombolo_proto::message::{Content, Message, Operation, Outcome, StatusError, is_passing};
 use tombolo_proto::{NodeId, Uid};
 
-use super::message::{STRATEGIC, Said, Target, body_of, malformed, object_call, outcome};
+use super::message::{NamespacedName, STRATEGIC, Said, body_of, malformed, object_call, outcome};
 use super::{LABEL_PATIENCE, LABEL_RETRY, LEASE_NAMESPACE, TOKEN_PATIENCE, TOKEN_RETRY, Upstream, labels};
 use crate::edgecontroller::written::version_of;
 use crate::kube::{Answer, ApiCall, CallError, Caller, TreeError, read_tree};
@@ -16,7 +16,12 @@ use crate::kube::{Answer, ApiCall, CallError, Caller, TreeError, read_tree};
 impl Upstream {
     /// Registers a node. Its Node is created as the node, without the labels that a node may not set. Labels on the
     /// allow-list are then added as cloudcore.
-    pub(super) async fn create_node(&self, node: &NodeId, target: Target<'_>, content: &Content) -> Said {
+    pub(super) async fn create_node(
+        &self,
+        node: &NodeId,
+        target: NamespacedName<'_>,
+        content: &Content,
+    ) -> Said {
         if target.name != node.as_str() {
             let sentence =
                 format!("node {node} cannot register node {:?}: a node registers only itself", target.name);
@@ -58,7 +63,12 @@ impl Upstream {
     }
 
     /// Updates labels and annotations of an existing node.
-    pub(super) async fn update_node(&self, node: &NodeId, target: Target<'_>, content: &Content) -> Said {
+    pub(super) async fn update_node(
+        &self,
+        node: &NodeId,
+        target: NamespacedName<'_>,
+        content: &Content,
+    ) -> Said {
         match change(target, content) {
             Ok(call) => done(self.as_node(node, call).await),
             Err(sentence) => Said::Refused(sentence),
@@ -66,7 +76,12 @@ impl Upstream {
     }
 
     /// Registers a node unless it exists.
-    pub(super) async fn ensure_node(&self, node: &NodeId, target: Target<'_>, content: &Content) -> Said {
+    pub(super) async fn ensure_node(
+        &self,
+        node: &NodeId,
+        target: NamespacedName<'_>,
+        content: &Content,
+    ) -> Said {
         let path = format!("/api/v1/nodes/{}", target.name);
         match self.as_node(node, ApiCall::get(path)).await {
             Ok(_) => return Said::Done(String::new()),
@@ -81,7 +96,12 @@ impl Upstream {
     }
 
     /// Deletes a pod. The content is `DeleteOptions`, or only the UID, as older edges send it.
-    pub(super) async fn delete_pod(&self, node: &NodeId, target: Target<'_>, content: &Content) -> Said {
+    pub(super) async fn delete_pod(
+        &self,
+        node: &NodeId,
+        target: NamespacedName<'_>,
+        content: &Content,
+    ) -> Said {
         let path = format!("/api/v1/namespaces/{}/pods/{}", target.namespace, target.name);
         let call = match object_call(Method::DELETE, path.as_str(), content) {
             Some(call) => call,
@@ -100,7 +120,7 @@ impl Upstream {
         }
     }
 
-    pub(super) async fn lease(&self, node: &NodeId, target: Target<'_>, request: &Message) -> Said {
+    pub(super) async fn lease(&self, node: &NodeId, target: NamespacedName<'_>, request: &Message) -> Said {
         let namespace = if target.namespace.is_empty() { LEASE_NAMESPACE } else { target.namespace };
         let all = format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases");
         let one = format!("{all}/{}", target.name);
@@ -112,7 +132,7 @@ impl Upstream {
     }
 
     /// Requests a token for a pod's service account.
-    pub(super) async fn token(&self, node: &NodeId, target: Target<'_>, content: &Content) -> Said {
+    pub(super) async fn token(&self, node: &NodeId, target: NamespacedName<'_>, content: &Content) -> Said {
         let path = format!("/api/v1/namespaces/{}/serviceaccounts/{}/token", target.namespace, target.name);
         let Some(call) = object_call(Method::POST, path, content) else {
             return Said::Refused("the content is not a TokenRequest".to_owned());
@@ -137,7 +157,7 @@ impl Upstream {
         }
     }
 
-    pub(super) async fn event(&self, node: &NodeId, target: Target<'_>, request: &Message) -> Said {
+    pub(super) async fn event(&self, node: &NodeId, target: NamespacedName<'_>, request: &Message) -> Said {
         let all = format!("/api/v1/namespaces/{}/events", target.namespace);
         let one = format!("{all}/{}", target.name);
         let call = match request.route.operation {
@@ -172,7 +192,7 @@ fn node_of(content: &Content) -> Result<Value, String> {
 }
 
 /// The call that creates a node's Node without the labels that a node may not set, and the labels granted to it.
-fn creation(target: Target<'_>, content: &Content) -> Result<(ApiCall, Map<String, Value>), String> {
+fn creation(target: NamespacedName<'_>, content: &Content) -> Result<(ApiCall, Map<String, Value>), String> {
     let mut object = node_of(content)?;
     let granted = labels::split(&mut object);
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
@@ -182,7 +202,7 @@ fn creation(target: Target<'_>, content: &Content) -> Result<(ApiCall, Map<Strin
 }
 
 /// The call that changes the labels and annotations of a Node.
-fn change(target: Target<'_>, content: &Content) -> Result<ApiCall, String> {
+fn change(target: NamespacedName<'_>, content: &Content) -> Result<ApiCall, String> {
     let mut object = node_of(content)?;
     labels::split(&mut object);
     let mut part = |name: &str| match object.pointer_mut(&format!("/metadata/{name}")) {

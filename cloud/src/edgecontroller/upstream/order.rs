@@ -61,7 +61,7 @@ impl Position {
 }
 
 /// Reports of one node about one object run one after the other, and so do those whose content names the objects.
-pub(super) type Line = (NodeId, Option<ObjectKey>);
+pub(super) type ReportQueueKey = (NodeId, Option<ObjectKey>);
 
 /// A request, and what was known when it arrived.
 #[derive(Debug)]
@@ -69,7 +69,7 @@ pub struct Received {
     pub(super) request: Request,
     pub(super) position: Option<Position>,
     /// Its position behind the node's earlier reports of the same object.
-    queued: Option<Queued<Line>>,
+    queued: Option<Queued<ReportQueueKey>>,
     /// The record of a MetaServer request, taken out of the content of its message.
     pub(super) record: Option<Result<Application, String>>,
 }
@@ -82,7 +82,10 @@ impl Received {
     }
 
     /// Waits until the node's earlier reports of the same object are answered or abandoned. Called before other waits.
-    pub(super) async fn turn(&mut self, patience: Duration) -> Result<Option<Turn<Line>>, CallError> {
+    pub(super) async fn turn(
+        &mut self,
+        patience: Duration,
+    ) -> Result<Option<Turn<ReportQueueKey>>, CallError> {
         let Some(queued) = self.queued.take() else { return Ok(None) };
         let turn = tokio::time::timeout(patience, queued.turn()).await;
         turn.map_err(|_| CallError::TimedOut(patience))

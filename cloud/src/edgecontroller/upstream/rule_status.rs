@@ -6,7 +6,7 @@ use tombolo_proto::NodeId;
 use tombolo_proto::message::{Content, StatusError};
 
 use super::Upstream;
-use super::message::{Said, Target, into_result};
+use super::message::{NamespacedName, Said, into_result};
 use crate::kube::{ApiCall, Caller, read_tree};
 use crate::router::API;
 
@@ -48,7 +48,12 @@ struct ExecError {
 impl Upstream {
     /// Counts a result. Nodes have no permission on rules, so this runs as cloudcore, and only for rules that name this
     /// node: results of all other rules come from the cloud.
-    pub(super) async fn rule_status(&self, node: &NodeId, target: Target<'_>, content: &Content) -> Said {
+    pub(super) async fn rule_status(
+        &self,
+        node: &NodeId,
+        target: NamespacedName<'_>,
+        content: &Content,
+    ) -> Said {
         let result: ExecResult = match content.read() {
             Ok(result) => result,
             Err(error) => return Said::Refused(format!("the content is not a result of a rule: {error}")),

@@ -65,7 +65,7 @@ impl ClusterLedgers {
             404 => Ok(None),
             200 => {
                 let damaged = |source| LedgerError::Damaged { node: node.clone(), source };
-                let stored: Stored<'_> = serde_json::from_slice(&answer.body)
+                let stored: LedgerConfigMap<'_> = serde_json::from_slice(&answer.body)
                     .map_err(|error| damaged(RecordError::Unreadable(error.to_string())))?;
                 // Check the content, whatever the object's name is: one node never receives what another one holds.
                 if stored.data.node != node.as_str() {
@@ -94,7 +94,7 @@ impl ClusterLedgers {
         let answer = self.call(node, "written", call).await?;
         match answer.code {
             200 | 201 => {
-                let stored: Stored<'_> = serde_json::from_slice(&answer.body)
+                let stored: LedgerConfigMap<'_> = serde_json::from_slice(&answer.body)
                     .map_err(|error| unavailable(node, "written", format!("bad answer: {error}"), false))?;
                 Ok(stored.metadata.resource_version.into_owned())
             }
@@ -171,11 +171,11 @@ fn name_of(node: &NodeId) -> String {
 /// The fields of a ledger's ConfigMap that are used here.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Stored<'a> {
+struct LedgerConfigMap<'a> {
     #[serde(borrow)]
     metadata: Metadata<'a>,
     #[serde(borrow, default)]
-    data: Names<'a>,
+    data: LedgerData<'a>,
     #[serde(borrow, default)]
     binary_data: Bytes<'a>,
 }
@@ -186,18 +186,18 @@ struct Metadata<'a> {
     #[serde(borrow)]
     resource_version: Cow<'a, str>,
     #[serde(borrow, default)]
-    owner_references: Vec<Owner<'a>>,
+    owner_references: Vec<LedgerOwner<'a>>,
 }
 
 #[derive(Deserialize)]
-struct Owner<'a> {
+struct LedgerOwner<'a> {
     #[serde(borrow)]
     uid: Cow<'a, str>,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct Names<'a> {
+struct LedgerData<'a> {
     #[serde(borrow)]
     node: Cow<'a, str>,
     #[serde(borrow)]
@@ -211,7 +211,7 @@ struct Bytes<'a> {
     ledger: Cow<'a, str>,
 }
 
-impl Stored<'_> {
+impl LedgerConfigMap<'_> {
     fn record(&self) -> Result<Record, RecordError> {
         let bytes = STANDARD.decode(self.binary_data.ledger.as_bytes());
         let bytes = bytes.map_err(|error| RecordError::Unreadable(error.to_string()))?;
@@ -223,7 +223,7 @@ impl Stored<'_> {
 /// Reads a record and the node that it names.
 fn named(object: &Value) -> Result<(NodeId, Record), LedgerError> {
     let failed = |reason: String| LedgerError::List { reason };
-    let stored = Stored::deserialize(object).map_err(|error| failed(error.to_string()))?;
+    let stored = LedgerConfigMap::deserialize(object).map_err(|error| failed(error.to_string()))?;
     let node = NodeId::parse(&stored.data.node).map_err(|error| failed(error.to_string()))?;
     let record = stored.record().map_err(|source| LedgerError::Damaged { node: node.clone(), source })?;
     Ok((node, record))

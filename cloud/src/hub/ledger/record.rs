@@ -47,7 +47,7 @@ pub enum RecordError {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Written<'a> {
+struct WrittenRecord<'a> {
     format: u32,
     epoch: Option<WrittenEpoch>,
     watches: Vec<WrittenWatch>,
@@ -110,7 +110,7 @@ fn compressed(ledger: &Ledger, with_versions: bool) -> Result<Vec<u8>, RecordErr
             known.and_then(|entry| entry.revision).map(|revision| revision.0),
         )
     });
-    let written = Written {
+    let written = WrittenRecord {
         format: FORMAT,
         epoch: ledger
             .epoch
@@ -135,7 +135,7 @@ fn compressed(ledger: &Ledger, with_versions: bool) -> Result<Vec<u8>, RecordErr
 pub(super) fn decode(bytes: &[u8]) -> Result<Ledger, RecordError> {
     let unreadable = |error: &dyn std::fmt::Display| RecordError::Unreadable(error.to_string());
     let text = zstd::bulk::decompress(bytes, TEXT_LEN_MAX).map_err(|error| unreadable(&error))?;
-    let written: Written<'_> = serde_json::from_slice(&text).map_err(|error| unreadable(&error))?;
+    let written: WrittenRecord<'_> = serde_json::from_slice(&text).map_err(|error| unreadable(&error))?;
     if written.format > FORMAT {
         return Err(RecordError::Newer(written.format));
     }

@@ -7,7 +7,7 @@ use tombolo_link::LinkEvent;
 use tombolo_proto::frame::{Frame, Goodbye, GoodbyeReason};
 
 use super::{ChannelEvent, Done, NodeSession, Sender};
-use crate::epoch::{Outcome, Verdict};
+use crate::epoch::{AttestationCheck, ClaimOutcome};
 use crate::metrics::Label;
 
 /// How long a hello may be held back: shorter than an edge waits for its welcome.
@@ -45,12 +45,12 @@ impl NodeSession {
             return Some(event);
         }
         let claim = match self.hub.testimony.judge(&hello.attestation) {
-            Verdict::Known => return Some(event),
-            Verdict::Invalid => {
+            AttestationCheck::Known => return Some(event),
+            AttestationCheck::Invalid => {
                 self.complain();
                 return Some(event);
             }
-            Verdict::News(claim) => claim,
+            AttestationCheck::News(claim) => claim,
         };
         self.count("news");
         self.examination = Examination::UnderWay;
@@ -63,18 +63,18 @@ impl NodeSession {
     }
 
     /// Continues with a hello that was held back.
-    pub(super) fn vouched(&mut self, hello: ChannelEvent, outcome: Option<Outcome>) {
+    pub(super) fn vouched(&mut self, hello: ChannelEvent, outcome: Option<ClaimOutcome>) {
         self.examination = Examination::Over;
         if self.leave_by.is_some() {
             return;
         }
         match outcome {
-            Some(Outcome::Holds) => {
+            Some(ClaimOutcome::Holds) => {
                 let from = Sender { node: &self.node, registry: &self.hub.registry };
                 self.channel.handle(self.hub.clock.now(), hello, &from, &self.view);
             }
             // The goodbye to all sessions of the old epoch is already in the mailbox.
-            Some(Outcome::Restored) => self.count("restored"),
+            Some(ClaimOutcome::Restored) => self.count("restored"),
             None => {
                 if let Some(left_out) = self.hub.registry.may_log(&self.node) {
                     tracing::warn!(node = %self.node, left_out,

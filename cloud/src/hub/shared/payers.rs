@@ -138,7 +138,7 @@ impl Payers {
 
 /// Rank of a watch: the number of nodes that the copy exists for. Among equals, the watch whose payer pays most ranks
 /// lowest, then the largest watch.
-type Standing = (usize, Reverse<usize>, Reverse<usize>);
+type WatchRank = (usize, Reverse<usize>, Reverse<usize>);
 
 impl SharedWatch {
     /// The stored object that all copies share. Other watches give way to it where needed.
@@ -206,7 +206,7 @@ impl SharedWatch {
         !self.has_failed() && !self.objects.is_empty()
     }
 
-    fn standing(&self) -> Standing {
+    fn standing(&self) -> WatchRank {
         let followers = self.followers.lock();
         let (bytes, paid) = followers.bytes();
         let nodes = followers.nodes();

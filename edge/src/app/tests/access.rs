@@ -12,7 +12,7 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName};
 use tempfile::TempDir;
 use tokio::net::TcpStream;
-use tombolo_apicore::accounts::{Bound as BoundTo, Claims, Place};
+use tombolo_apicore::accounts::{BoundObject, Claims, Place};
 
 use super::*;
 use crate::identity::testing::{fetch_plain, fetch_trusted};
@@ -44,7 +44,7 @@ impl Issuer {
     }
 
     pub(super) fn sign(&self, id: &str, pod_uid: &str, life: u64) -> String {
-        let bound = |name: &str, uid: &str| BoundTo { name: name.to_owned(), uid: uid.to_owned() };
+        let bound = |name: &str, uid: &str| BoundObject { name: name.to_owned(), uid: uid.to_owned() };
         let place = Place {
             namespace: "default".to_owned(),
             node: Some(bound("edge-a", "node-uid")),
@@ -97,7 +97,7 @@ pub(super) fn with_pod(cloud: &FakeCloud) {
 
 pub(super) async fn with_the_pod(folder: &Path, cloud: &FakeCloud) -> Agent {
     let agent = Agent::start(folder, cloud, false).await;
-    wait_for("the pod", DEADLINE, async || agent.names("/api/v1/pods").await == ["web"]).await;
+    wait_until("the pod", DEADLINE, async || agent.names("/api/v1/pods").await == ["web"]).await;
     agent
 }
 
@@ -139,7 +139,7 @@ async fn a_token_request_is_answered_for_hours_without_a_cloud_until_the_token_e
     cloud.set_away(false);
     cloud.delete(&key("pods", "web"));
     let agent = Agent::start(folder.path(), &cloud, false).await;
-    wait_for("the end of the pod", DEADLINE, async || agent.names("/api/v1/pods").await.is_empty()).await;
+    wait_until("the end of the pod", DEADLINE, async || agent.names("/api/v1/pods").await.is_empty()).await;
     away(&agent, &cloud).await;
     let (code, _) = agent.call(Method::POST, TOKENS, &request("a", "u3")).await;
     assert_eq!(code, StatusCode::SERVICE_UNAVAILABLE, "its pod is gone");
@@ -222,7 +222,7 @@ impl Agent {
 pub(super) async fn knows_the_keys(agent: &Agent, cloud: &FakeCloud) {
     let asked = || cloud.calls().iter().filter(|call| call.ends_with("/tokenreviews")).count();
     let forged = Issuer::new().sign("k", "u3", 3600);
-    wait_for("the cluster's keys", DEADLINE, async || {
+    wait_until("the cluster's keys", DEADLINE, async || {
         let before = asked();
         assert_eq!(agent.as_pod(&forged, MAPS).await.0, StatusCode::UNAUTHORIZED);
         asked() == before
@@ -448,7 +448,7 @@ async fn the_certificate_has_the_names_under_which_pods_know_the_api() {
         let connector = tokio_rustls::TlsConnector::from(Arc::clone(&config));
         connector.connect(ServerName::try_from(name).unwrap(), stream).await.is_ok()
     };
-    wait_for("the address of the Service", DEADLINE, async || reached("10.96.0.1").await).await;
+    wait_until("the address of the Service", DEADLINE, async || reached("10.96.0.1").await).await;
     for name in [
         "kubernetes",
         "kubernetes.default",

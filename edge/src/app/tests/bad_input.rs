@@ -29,7 +29,7 @@ async fn with_services(folder: &Path, cloud: &FakeCloud) -> Agent {
     cloud.put(&key("services", "web"), "s1", &json!({"spec": {"clusterIP": "10.0.0.1"}}), &[]);
     let agent = Agent::start(folder, cloud, false).await;
     for address in [agent.http, agent.wrapper] {
-        wait_for("the Service", DEADLINE, async || ask(address, "/api/v1/services").await.0 == 200).await;
+        wait_until("the Service", DEADLINE, async || ask(address, "/api/v1/services").await.0 == 200).await;
     }
     agent
 }
@@ -73,7 +73,7 @@ async fn secrets_of_the_cluster_are_not_to_be_had() {
     cloud.put(&key("secrets", "mine"), "u1", &json!({"data": {}}), &[]);
     cloud.put(&key("secrets", "another"), "u2", &json!({"data": {}}), &[]);
     let agent = with_services(folder.path(), &cloud).await;
-    wait_for("the Secret", DEADLINE, async || agent.names("/api/v1/secrets").await == ["mine"]).await;
+    wait_until("the Secret", DEADLINE, async || agent.names("/api/v1/secrets").await == ["mine"]).await;
     for address in [agent.http, agent.wrapper] {
         for path in ["/api/v1/secrets", "/api/v1/secrets?watch=1", "/api/v1/namespaces/default/secrets/mine"]
         {
@@ -166,7 +166,7 @@ async fn idle_watches_of_the_local_api_are_bounded() {
         "clients with credentials have their own slots"
     );
     drop(idle);
-    wait_for("the slots to be freed", DEADLINE, async || watch().await.0 == "200").await;
+    wait_until("the slots to be freed", DEADLINE, async || watch().await.0 == "200").await;
     agent.stop().await;
 }
 
@@ -211,7 +211,7 @@ async fn bodies_that_do_not_end_are_bounded() {
         waiting.push(begin().await);
     }
     let waiting = parking_lot::Mutex::new(waiting);
-    wait_for("refusals", DEADLINE, async || {
+    wait_until("refusals", DEADLINE, async || {
         let mut waiting = waiting.lock();
         waiting.retain(|stream| {
             let mut first = [0; 12];
@@ -232,7 +232,8 @@ async fn bodies_that_do_not_end_are_bounded() {
         let path = "/api/v1/namespaces/default/events";
         fetch_plain(agent.wrapper, Method::POST, path, headers, &" ".repeat(LEN)).await.0
     };
-    wait_for("room for another one", DEADLINE, async || post().await != StatusCode::TOO_MANY_REQUESTS).await;
+    wait_until("room for another one", DEADLINE, async || post().await != StatusCode::TOO_MANY_REQUESTS)
+        .await;
     agent.stop().await;
 }
 
@@ -256,7 +257,8 @@ async fn copies_for_lists_that_nobody_reads_are_bounded() {
         let rest = json!({"metadata": {"annotations": {"pad": pad}}, "spec": {"clusterIP": "10.0.0.2"}});
         cloud.put(&key("services", &format!("large{number}")), &format!("l{number}"), &rest, &[]);
     }
-    wait_for("the Services", DEADLINE, async || agent.names("/api/v1/services").await.len() > SERVICES).await;
+    wait_until("the Services", DEADLINE, async || agent.names("/api/v1/services").await.len() > SERVICES)
+        .await;
     let stream = TokioIo::new(TcpStream::connect(agent.http).await.unwrap());
     let mut builder = http2::Builder::new(TokioExecutor::new());
     let (mut sender, connection) = builder.initial_stream_window_size(0).handshake(stream).await.unwrap();
@@ -281,7 +283,7 @@ async fn copies_for_lists_that_nobody_reads_are_bounded() {
     );
     drop(unread);
     connection.abort();
-    wait_for("the bytes to be given back", DEADLINE, async || {
+    wait_until("the bytes to be given back", DEADLINE, async || {
         ask(agent.http, "/api/v1/services").await.0 == 200
     })
     .await;

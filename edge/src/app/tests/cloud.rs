@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tombolo_apicore::backend::PatchType;
 use tombolo_apicore::kinds::Kinds;
 use tombolo_apicore::patch::strategic_merge_patch;
-use tombolo_link::{Clock, Link, LinkEvent, mem, pump};
+use tombolo_link::{Clock, Link, LinkError, LinkEvent, mem, pump};
 use tombolo_proto::frame::{ApiReply, ApiRequest, Reply, ReplyBody, Request, RequestBody, Subscribe};
 use tombolo_proto::ids::{CloudRevision, Epoch, NodeId, SubscriptionId, Uid};
 use tombolo_proto::inventory::content_hash;
@@ -19,7 +19,7 @@ use tombolo_proto::message::{Content, MessageId, Outcome};
 use tombolo_proto::object::{ObjectKey, ObjectVersion, Resource, SharedObject};
 use tombolo_proto::session::{CloudConfig, CloudEvent, CloudSession, Lookup, NodeView};
 
-use crate::hub::{Connection, Dial};
+use crate::hub::{Connection, Dial, SessionFailure};
 use crate::identity::Identity;
 use crate::store::is_pushed;
 use crate::store::splice::TRIM_VERSION;
@@ -472,9 +472,9 @@ pub(super) struct FakeDialer {
 }
 
 impl Dial for FakeDialer {
-    fn dial<'a>(&'a mut self, _: &'a Identity) -> BoxFuture<'a, Result<Connection, String>> {
+    fn dial<'a>(&'a mut self, _: &'a Identity) -> BoxFuture<'a, Result<Connection, SessionFailure>> {
         let link = if self.cloud.world.lock().away {
-            Err("the cloud is away".to_owned())
+            Err(LinkError::Cut.into())
         } else {
             let (cloud, edge, _) = mem::pair(self.node.clone());
             tokio::spawn(self.cloud.clone().serve(cloud, self.node.clone()));

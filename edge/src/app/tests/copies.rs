@@ -15,8 +15,8 @@ async fn with_leases(folder: &Path, cloud: &FakeCloud) -> Agent {
     cloud.put(&ObjectKey::new(lease, "default", "a"), "l1", &json!({"spec": {}}), &[]);
     cloud.put(&key("services", "web"), "s1", &json!({"spec": {}}), &[]);
     let agent = Agent::start(folder, cloud, false).await;
-    wait_for("the warm set", DEADLINE, async || agent.names(SERVICES).await == ["web"]).await;
-    wait_for("leases", DEADLINE, async || agent.names(&leases("default")).await == ["a"]).await;
+    wait_until("the warm set", DEADLINE, async || agent.names(SERVICES).await == ["web"]).await;
+    wait_until("leases", DEADLINE, async || agent.names(&leases("default")).await == ["a"]).await;
     agent
 }
 

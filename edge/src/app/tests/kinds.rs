@@ -86,9 +86,9 @@ async fn kinds_of_the_cluster_are_found_and_explained_without_it() {
         "components": {"schemas": {"com.example.v1.Widget": schema}}});
     cloud.script(&format!("GET {place}"), move |_, _| (200, openapi.clone()));
     let agent = Agent::start(folder.path(), &cloud, false).await;
-    wait_for("a session", DEADLINE, async || agent.status.look().transport.is_some()).await;
+    wait_until("a session", DEADLINE, async || agent.status.look().transport.is_some()).await;
     let widgets = WIDGETS;
-    wait_for("the widget", DEADLINE, async || agent.names(widgets).await == ["w"]).await;
+    wait_until("the widget", DEADLINE, async || agent.names(widgets).await == ["w"]).await;
     assert_eq!(
         row(&agent, widgets).await,
         (json!(["Name", "Age"]), json!("w")),
@@ -96,7 +96,7 @@ async fn kinds_of_the_cluster_are_found_and_explained_without_it() {
     );
     define_widgets(&cloud);
     let sized = (json!(["Name", "Size"]), json!(3));
-    wait_for("the columns", DEADLINE, async || row(&agent, widgets).await == sized).await;
+    wait_until("the columns", DEADLINE, async || row(&agent, widgets).await == sized).await;
     for _ in 0..2 {
         assert_eq!(row(&agent, widgets).await, sized);
         let (_, found) = agent.get("/apis/example.com/v1").await;
@@ -143,7 +143,7 @@ async fn kinds_are_put_together_of_a_cloud_that_tells_them_in_pieces() {
         (200, json!({"kind": "APIResourceList", "groupVersion": "example.com/v1", "resources": [widgets]}))
     });
     let agent = Agent::start(folder.path(), &cloud, false).await;
-    wait_for("the kind", DEADLINE, async || {
+    wait_until("the kind", DEADLINE, async || {
         agent.get("/apis/example.com/v1").await.1["resources"][0]["kind"] == "Widget"
     })
     .await;
@@ -163,7 +163,7 @@ async fn no_client_waits_for_a_cloud_that_tells_kinds_slowly() {
         cloud.script(&format!("GET /apis/{name}/v1"), |_, _| (super::cloud::NO_ANSWER, Value::Null));
     }
     let agent = Agent::start(folder.path(), &cloud, false).await;
-    wait_for("the first list to be asked for", DEADLINE, async || {
+    wait_until("the first list to be asked for", DEADLINE, async || {
         count(&cloud, "GET /apis/a.example/v1") > 0
     })
     .await;
@@ -207,9 +207,9 @@ async fn who_has_defined_a_kind_finds_it_at_once() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     with_definitions(&cloud);
     let agent = Agent::start(folder.path(), &cloud, false).await;
-    wait_for("discovery", DEADLINE, async || questions(&cloud) > 0).await;
+    wait_until("discovery", DEADLINE, async || questions(&cloud) > 0).await;
     // Other clients request the kind meanwhile, so that the cloud is asked less and less often.
-    wait_for("questions", DEADLINE, async || {
+    wait_until("questions", DEADLINE, async || {
         assert_eq!(agent.get(WIDGETS).await.0, StatusCode::NOT_FOUND);
         questions(&cloud) > 3
     })
@@ -238,7 +238,7 @@ async fn kinds_that_do_not_exist_cost_little() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     with_definitions(&cloud);
     let agent = Agent::start(folder.path(), &cloud, false).await;
-    wait_for("discovery", DEADLINE, async || questions(&cloud) > 0).await;
+    wait_until("discovery", DEADLINE, async || questions(&cloud) > 0).await;
     let (before, begin) = (questions(&cloud), Instant::now());
     for number in 0..100 {
         let path = format!("/apis/apps/v1/namespaces/default/things{number}");
@@ -279,9 +279,9 @@ async fn nobody_waits_for_documents_that_do_not_come() {
         cloud.script(place, |_, _| (super::cloud::NO_ANSWER, Value::Null));
     }
     let agent = Agent::start(folder.path(), &cloud, false).await;
-    wait_for("a document to be asked for", DEADLINE, async || count(&cloud, "GET /a?1") > 0).await;
+    wait_until("a document to be asked for", DEADLINE, async || count(&cloud, "GET /a?1") > 0).await;
     let asked = questions(&cloud);
-    wait_for("the cloud to be asked for a client", DEADLINE, async || {
+    wait_until("the cloud to be asked for a client", DEADLINE, async || {
         for path in ["/apis", "/apis/a.example/v1", "/apis/nothing.example/v1/things"] {
             let answer = tokio::time::timeout(Duration::from_secs(3), agent.get(path)).await;
             assert!(answer.is_ok(), "{path} waits for documents");
@@ -304,12 +304,12 @@ async fn documents_that_are_kept_are_not_fetched_again_after_a_restart() {
     let title =
         async |agent: &Agent| agent.get("/openapi/v3/apis/b.example/v1").await.1["info"]["title"].clone();
     let agent = Agent::start(folder.path(), &cloud, false).await;
-    wait_for("the documents", DEADLINE, async || title(&agent).await == "GET /b?1").await;
+    wait_until("the documents", DEADLINE, async || title(&agent).await == "GET /b?1").await;
     agent.stop().await;
 
     with_two_groups(&cloud, ["/a?1", "/b?2"]);
     let agent = Agent::start(folder.path(), &cloud, false).await;
-    wait_for("the other document", DEADLINE, async || title(&agent).await == "GET /b?2").await;
+    wait_until("the other document", DEADLINE, async || title(&agent).await == "GET /b?2").await;
     assert_eq!(count(&cloud, "GET /a?1"), 1, "this one is the same");
     agent.stop().await;
 }

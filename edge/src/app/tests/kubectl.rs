@@ -14,7 +14,7 @@ async fn stock_kubectl_looks_at_what_arrived() {
     cloud.put(&key("secrets", "token"), "u2", &json!({"data": {}, "type": "Opaque"}), &[]);
     cloud.put(&key("pods", "web"), "u3", &pod_spec(), &[]);
     let agent = Agent::start(folder.path(), &cloud, true).await;
-    wait_for("the pod", DEADLINE, async || agent.names("/api/v1/pods").await == ["web"]).await;
+    wait_until("the pod", DEADLINE, async || agent.names("/api/v1/pods").await == ["web"]).await;
     let command = |arguments: &[&str]| {
         let mut command = Command::new(&kubectl);
         command.arg("--kubeconfig").arg(folder.path().join("kubeconfig")).args(arguments);

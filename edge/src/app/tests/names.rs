@@ -72,16 +72,16 @@ async fn names_are_where_and_how_the_settings_say() {
     let server = agent.dns.unwrap();
     let says = async |expected: &str| std::fs::read_to_string(&file).unwrap_or_default() == expected;
     let line = format!("10.0.0.1 {UNIFORM}\n");
-    wait_for("the file", DEADLINE, async || says(&line).await).await;
-    wait_for("the uniform name", DEADLINE, async || ask(server, UNIFORM).await.1 == ["10.0.0.1"]).await;
+    wait_until("the file", DEADLINE, async || says(&line).await).await;
+    wait_until("the uniform name", DEADLINE, async || ask(server, UNIFORM).await.1 == ["10.0.0.1"]).await;
     let service = "db.default.svc.edge.local";
-    wait_for("the Service", DEADLINE, async || ask(server, service).await.1 == ["10.96.0.7"]).await;
+    wait_until("the Service", DEADLINE, async || ask(server, service).await.1 == ["10.96.0.7"]).await;
     let other = ask(server, "db.default.svc.cluster.local").await;
     assert_eq!(other, (ResponseCode::Refused, Vec::new()), "another domain, and no upstream server");
     // By default the file would not be checked so often.
     for _ in 0..3 {
         std::fs::write(&file, "damage").unwrap();
-        wait_for("the file to be put right", DEADLINE, async || says(&line).await).await;
+        wait_until("the file to be put right", DEADLINE, async || says(&line).await).await;
     }
     agent.stop().await;
 }

@@ -38,8 +38,8 @@ async fn with_lease() -> (tempfile::TempDir, FakeCloud, Agent) {
     let status = json!({"status": {"nodeInfo": {"kubeletVersion": "v1.36.3"}}});
     cloud.put(&node(), "n1", &status, &[]);
     let agent = Agent::start(folder.path(), &cloud, false).await;
-    wait_for("the Node", DEADLINE, async || agent.get(NODE).await.0 == StatusCode::OK).await;
-    wait_for("the lease", DEADLINE, async || agent.get(LEASE).await.0 == StatusCode::OK).await;
+    wait_until("the Node", DEADLINE, async || agent.get(NODE).await.0 == StatusCode::OK).await;
+    wait_until("the lease", DEADLINE, async || agent.get(LEASE).await.0 == StatusCode::OK).await;
     (folder, cloud, agent)
 }
 
@@ -53,7 +53,7 @@ async fn single_answers_are_kept_and_given_without_a_cloud() {
     let agent = Agent::start(folder.path(), &cloud, false).await;
     let path = |resource: &str, name: &str| format!("/api/v1/namespaces/default/{resource}/{name}");
     let read = async |agent: &Agent| agent.get(&path("configmaps", "another")).await.1["data"]["a"].clone();
-    wait_for("the first answer", DEADLINE, async || read(&agent).await == "1").await;
+    wait_until("the first answer", DEADLINE, async || read(&agent).await == "1").await;
     let before = agent.get(&path("configmaps", "another")).await.1;
     cloud.put(&map, "c1", &json!({"data": {"a": "2"}}), &[]);
     assert_eq!(read(&agent).await, "2", "the answer is the cloud's while it can be asked");
@@ -75,9 +75,9 @@ async fn single_answers_are_kept_and_given_without_a_cloud() {
     assert!(status["message"].as_str().unwrap().contains("never synced"), "{status}");
     assert!(status["details"]["retryAfterSeconds"].as_u64().unwrap() > 0);
     cloud.set_away(false);
-    wait_for("the cloud's answer", DEADLINE, async || read(&agent).await == "3").await;
+    wait_until("the cloud's answer", DEADLINE, async || read(&agent).await == "3").await;
     cloud.delete(&map);
-    wait_for("the end", DEADLINE, async || {
+    wait_until("the end", DEADLINE, async || {
         agent.get(&path("configmaps", "another")).await.0 == StatusCode::NOT_FOUND
     })
     .await;
@@ -107,11 +107,11 @@ async fn the_lease_is_renewed_with_and_without_a_cloud() {
     assert_eq!((revision(&read), &read["spec"]), (revision(&third), &third["spec"]));
     assert_eq!(agent.status.look().reports_waiting, 1, "only the newest of several reports about one object");
     cloud.set_away(false);
-    wait_for("the lease in the cloud", DEADLINE, async || {
+    wait_until("the lease in the cloud", DEADLINE, async || {
         cloud.object(&lease()).unwrap()["spec"]["renewTime"] == "2026-11-22T10:00:20.000003Z"
     })
     .await;
-    wait_for("an empty outbox", DEADLINE, async || agent.status.look().reports_waiting == 0).await;
+    wait_until("an empty outbox", DEADLINE, async || agent.status.look().reports_waiting == 0).await;
     agent.stop().await;
 }
 
@@ -122,7 +122,7 @@ async fn statuses_of_pods_are_taken_without_a_cloud_and_arrive_as_what_changed()
     let mut pod = pod_spec();
     pod["status"]["message"] = "by another".into();
     cloud.put(&web, "u3", &pod, &[]);
-    wait_for("the pod", DEADLINE, async || agent.get(POD).await.0 == StatusCode::OK).await;
+    wait_until("the pod", DEADLINE, async || agent.get(POD).await.0 == StatusCode::OK).await;
     away(&agent, &cloud).await;
     let patch = async |agent: &Agent, status: Value| {
         let body = json!({"metadata": {"uid": "u3"}, "status": status}).to_string();
@@ -158,7 +158,7 @@ async fn statuses_of_pods_are_taken_without_a_cloud_and_arrive_as_what_changed()
     pod["status"]["message"] = "by another, later".into();
     cloud.put(&web, "u3", &pod, &[]);
     cloud.set_away(false);
-    wait_for("the status in the cloud", DEADLINE, async || {
+    wait_until("the status in the cloud", DEADLINE, async || {
         let status = cloud.object(&web).unwrap()["status"].clone();
         status["phase"] == "Running" && status["podIP"] == "10.0.0.1" && status["hostIP"] == "10.0.0.9"
     })
@@ -188,12 +188,12 @@ async fn the_status_of_the_node_is_taken_without_a_cloud_and_the_newest_arrives(
         cloud.put(&node(), "n1", &json!({"status": status}), &[]);
     };
     put("First");
-    wait_for("the conditions", DEADLINE, async || {
+    wait_until("the conditions", DEADLINE, async || {
         agent.get(NODE).await.1["status"]["conditions"].as_array().is_some_and(|all| all.len() == 2)
     })
     .await;
     // These are reports of the agent from before it noticed the kubelet.
-    wait_for("an empty outbox", DEADLINE, async || agent.status.look().reports_waiting == 0).await;
+    wait_until("an empty outbox", DEADLINE, async || agent.status.look().reports_waiting == 0).await;
     away(&agent, &cloud).await;
     let mut versions = vec![agent.get(NODE).await.1];
     for reason in ["Alone", "StillAlone"] {
@@ -226,20 +226,21 @@ async fn the_status_of_the_node_is_taken_without_a_cloud_and_the_newest_arrives(
     });
     cloud.set_away(false);
     let expected = BTreeMap::from([("NetworkUnavailable", "Second"), ("Ready", "StillAlone")]);
-    wait_for("the status in the cloud", DEADLINE, async || {
+    wait_until("the status in the cloud", DEADLINE, async || {
         reasons(&cloud.object(&node()).unwrap()) == expected
     })
     .await;
-    wait_for("an empty outbox", DEADLINE, async || agent.status.look().reports_waiting == 0).await;
+    wait_until("an empty outbox", DEADLINE, async || agent.status.look().reports_waiting == 0).await;
     assert_eq!(cloud.calls()[calls..].iter().filter(|call| **call == patch).count(), 1);
-    wait_for("the whole status here", DEADLINE, async || reasons(&agent.get(NODE).await.1) == expected).await;
+    wait_until("the whole status here", DEADLINE, async || reasons(&agent.get(NODE).await.1) == expected)
+        .await;
     agent.stop().await;
 }
 
 #[tokio::test]
 async fn events_are_made_and_counted_without_a_cloud() {
     let (folder, cloud, agent) = with_lease().await;
-    wait_for("the first synchronisation", DEADLINE, async || agent.status.look().synced).await;
+    wait_until("the first synchronisation", DEADLINE, async || agent.status.look().synced).await;
     away(&agent, &cloud).await;
     let event = json!({
         "apiVersion": "v1", "kind": "Event", "metadata": {"name": "web.1", "namespace": "default"},
@@ -263,9 +264,9 @@ async fn events_are_made_and_counted_without_a_cloud() {
     assert_eq!(agent.status.look().reports_waiting, 1);
     cloud.set_away(false);
     let stored = key("events", "web.1");
-    wait_for("the event in the cloud", DEADLINE, async || cloud.object(&stored).is_some()).await;
+    wait_until("the event in the cloud", DEADLINE, async || cloud.object(&stored).is_some()).await;
     assert_eq!(cloud.object(&stored).unwrap()["count"], 2);
-    wait_for("the cloud's event here", DEADLINE, async || {
+    wait_until("the cloud's event here", DEADLINE, async || {
         agent.get(&one).await.1["metadata"]["uid"] == "cloud-web.1"
     })
     .await;
@@ -273,7 +274,7 @@ async fn events_are_made_and_counted_without_a_cloud() {
     away(&agent, &cloud).await;
     assert_eq!(agent.call(Method::PATCH, &one, r#"{"count":3}"#).await.0, StatusCode::OK);
     cloud.set_away(false);
-    wait_for("the count", DEADLINE, async || cloud.object(&stored).unwrap()["count"] == 3).await;
+    wait_until("the count", DEADLINE, async || cloud.object(&stored).unwrap()["count"] == 3).await;
     agent.stop().await;
 }
 
@@ -310,7 +311,7 @@ async fn what_the_cloud_cannot_read_holds_up_no_pod_and_is_said() {
         (403, json!({"kind": "Status", "code": 403, "message": "secrets \"locked\" is forbidden"}))
     });
     let agent = Agent::start(folder.path(), &cloud, false).await;
-    wait_for("the pod", DEADLINE, async || agent.names("/api/v1/pods").await == ["web"]).await;
+    wait_until("the pod", DEADLINE, async || agent.names("/api/v1/pods").await == ["web"]).await;
     assert_eq!(agent.get(path).await.0, StatusCode::FORBIDDEN, "the cluster answers while it can be asked");
     agent.stop().await;
 
@@ -330,6 +331,6 @@ async fn what_the_cloud_cannot_read_holds_up_no_pod_and_is_said() {
     cloud.put(&locked, "u2", &json!({"data": {"k": "dg=="}}), &[]);
     cloud.lock(&locked, false);
     cloud.set_away(false);
-    wait_for("the Secret", DEADLINE, async || agent.get(path).await.1["data"]["k"] == "dg==").await;
+    wait_until("the Secret", DEADLINE, async || agent.get(path).await.1["data"]["k"] == "dg==").await;
     agent.stop().await;
 }

@@ -15,15 +15,15 @@ async fn the_warm_set_comes_by_itself_and_stays_without_a_cloud() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     cloud.put(&key("services", "web"), "s1", &json!({"spec": {"clusterIP": "10.0.0.1"}}), &[]);
     let agent = Agent::start(folder.path(), &cloud, false).await;
-    wait_for("the Service", DEADLINE, async || agent.names(SERVICES).await == ["web"]).await;
+    wait_until("the Service", DEADLINE, async || agent.names(SERVICES).await == ["web"]).await;
     assert!(agent.names("/api/v1/namespaces").await.is_empty(), "complete and empty");
     let one = agent.get("/api/v1/namespaces/default/services/web").await;
     assert_eq!((one.0, &one.1["spec"]["clusterIP"]), (StatusCode::OK, &json!("10.0.0.1")));
     assert_eq!(agent.get("/api/v1/namespaces/default/services/none").await.0, StatusCode::NOT_FOUND);
     cloud.put(&key("services", "db"), "s2", &json!({"spec": {}}), &[]);
-    wait_for("a change", DEADLINE, async || agent.names(SERVICES).await == ["db", "web"]).await;
+    wait_until("a change", DEADLINE, async || agent.names(SERVICES).await == ["db", "web"]).await;
     cloud.delete(&key("services", "web"));
-    wait_for("the end", DEADLINE, async || agent.names(SERVICES).await == ["db"]).await;
+    wait_until("the end", DEADLINE, async || agent.names(SERVICES).await == ["db"]).await;
     agent.stop().await;
 
     cloud.set_away(true);
@@ -31,7 +31,7 @@ async fn the_warm_set_comes_by_itself_and_stays_without_a_cloud() {
     let agent = Agent::start(folder.path(), &cloud, false).await;
     assert_eq!(agent.names(SERVICES).await, ["db"], "kept objects are served without a cloud");
     cloud.set_away(false);
-    wait_for("what was missed", DEADLINE, async || agent.names(SERVICES).await == ["db", "late"]).await;
+    wait_until("what was missed", DEADLINE, async || agent.names(SERVICES).await == ["db", "late"]).await;
     agent.stop().await;
 }
 
@@ -57,9 +57,9 @@ async fn a_first_question_is_followed_and_shared() {
     cloud.put(&lease("a"), "l1", &json!({"spec": {}}), &[]);
     let agent = Agent::start(folder.path(), &cloud, false).await;
     agent.connects().await;
-    wait_for("the list", DEADLINE, async || agent.names(LEASES).await == ["a"]).await;
+    wait_until("the list", DEADLINE, async || agent.names(LEASES).await == ["a"]).await;
     cloud.put(&lease("b"), "l2", &json!({"spec": {}}), &[]);
-    wait_for("a change", DEADLINE, async || agent.names(LEASES).await == ["a", "b"]).await;
+    wait_until("a change", DEADLINE, async || agent.names(LEASES).await == ["a", "b"]).await;
     let labelled = format!("{LEASES}?labelSelector=x%3Dy");
     assert!(agent.names(&labelled).await.is_empty());
     assert_eq!(cloud.opened("leases"), 1, "one for all clients");
@@ -72,7 +72,7 @@ async fn a_first_question_is_followed_and_shared() {
     assert_eq!(agent.get(&format!("{LEASES}/c")).await.0, StatusCode::NOT_FOUND, "the copy was complete");
     cloud.set_away(false);
     cloud.delete(&lease("a"));
-    wait_for("what was missed", DEADLINE, async || agent.names(LEASES).await == ["b"]).await;
+    wait_until("what was missed", DEADLINE, async || agent.names(LEASES).await == ["b"]).await;
     agent.stop().await;
 }
 
@@ -102,7 +102,7 @@ async fn pages(agent: &Agent, limit: usize) -> Vec<Value> {
 
 /// Waits until the cloud was cut off in the middle of its deliveries and the agent has noticed.
 async fn cut(agent: &Agent, cloud: &FakeCloud) {
-    wait_for("the cut", DEADLINE, async || cloud.is_away()).await;
+    wait_until("the cut", DEADLINE, async || cloud.is_away()).await;
     agent.loses_the_cloud().await;
 }
 
@@ -114,7 +114,7 @@ async fn a_list_of_many_objects_is_whole_without_a_cloud_in_pages_and_at_once() 
     agent.connects().await;
     // Only the first page is read while there is a cloud.
     let first = format!("{LEASES}?limit=500");
-    wait_for("the first page", DEADLINE, async || agent.get(&first).await.0 == StatusCode::OK).await;
+    wait_until("the first page", DEADLINE, async || agent.get(&first).await.0 == StatusCode::OK).await;
     away(&agent, &cloud).await;
     agent.stop().await;
 
@@ -148,7 +148,7 @@ async fn a_list_that_the_cloud_cuts_is_not_given_as_whole_and_leaves_the_former_
         cut(&agent, &cloud).await;
     }
     cloud.set_away(false);
-    wait_for("the list", DEADLINE, async || agent.names(LEASES).await == all).await;
+    wait_until("the list", DEADLINE, async || agent.names(LEASES).await == all).await;
 
     away(&agent, &cloud).await;
     many_leases(&cloud, 2);
@@ -166,7 +166,7 @@ async fn a_list_that_the_cloud_cuts_is_not_given_as_whole_and_leaves_the_former_
     assert_eq!(names(&list), all, "objects that were not delivered again are still there");
     assert!((1..1200).contains(&new(&list)), "{} have come again", new(&list));
     cloud.set_away(false);
-    wait_for("the rest", DEADLINE, async || new(&agent.get(LEASES).await.1) == 1200).await;
+    wait_until("the rest", DEADLINE, async || new(&agent.get(LEASES).await.1) == 1200).await;
     agent.stop().await;
 }
 
@@ -177,15 +177,15 @@ async fn a_right_that_was_taken_away_takes_the_copy_with_it() {
     cloud.forbid("leases", true);
     let agent = Agent::start(folder.path(), &cloud, false).await;
     agent.connects().await;
-    wait_for("the refusal", DEADLINE, async || agent.get(LEASES).await.0 == StatusCode::FORBIDDEN).await;
+    wait_until("the refusal", DEADLINE, async || agent.get(LEASES).await.0 == StatusCode::FORBIDDEN).await;
     cloud.forbid("leases", false);
     agent.stop().await;
     let agent = Agent::start(folder.path(), &cloud, false).await;
-    wait_for("the list", DEADLINE, async || agent.names(LEASES).await == ["a"]).await;
+    wait_until("the list", DEADLINE, async || agent.names(LEASES).await == ["a"]).await;
     cloud.forbid("leases", true);
-    wait_for("the refusal", DEADLINE, async || agent.get(LEASES).await.0 == StatusCode::FORBIDDEN).await;
+    wait_until("the refusal", DEADLINE, async || agent.get(LEASES).await.0 == StatusCode::FORBIDDEN).await;
     cloud.set_away(true);
-    wait_for("the copy to go", DEADLINE, async || {
+    wait_until("the copy to go", DEADLINE, async || {
         matches!(agent.get(LEASES).await.0, StatusCode::SERVICE_UNAVAILABLE | StatusCode::FORBIDDEN)
     })
     .await;
@@ -200,7 +200,7 @@ async fn writes_name_local_revisions_and_read_their_own_result() {
     cloud.put(&key("pods", "web"), "u2", &pod_spec(), std::slice::from_ref(&app));
     let agent = Agent::start(folder.path(), &cloud, false).await;
     let path = "/api/v1/namespaces/default/configmaps/app";
-    wait_for("the object", DEADLINE, async || agent.get(path).await.0 == StatusCode::OK).await;
+    wait_until("the object", DEADLINE, async || agent.get(path).await.0 == StatusCode::OK).await;
     let read = agent.get(path).await.1;
     let mut changed = read.clone();
     changed["data"]["a"] = "2".into();
@@ -222,12 +222,12 @@ async fn a_store_that_was_lost_goes_on_above_its_old_revisions() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     cloud.put(&key("services", "web"), "s1", &json!({"spec": {}}), &[]);
     let agent = Agent::start(folder.path(), &cloud, false).await;
-    wait_for("the Service", DEADLINE, async || agent.names(SERVICES).await == ["web"]).await;
+    wait_until("the Service", DEADLINE, async || agent.names(SERVICES).await == ["web"]).await;
     let before = agent.status.look().revision;
     agent.stop().await;
     std::fs::write(folder.path().join("store.redb"), "damage").unwrap();
     let agent = Agent::start(folder.path(), &cloud, false).await;
-    wait_for("the Service again", DEADLINE, async || agent.names(SERVICES).await == ["web"]).await;
+    wait_until("the Service again", DEADLINE, async || agent.names(SERVICES).await == ["web"]).await;
     assert!(agent.status.look().revision > before);
     let (_, old) =
         agent.get(&format!("{SERVICES}?watch=true&resourceVersion={before}&timeoutSeconds=1")).await;

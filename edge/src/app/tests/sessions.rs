@@ -24,7 +24,7 @@ async fn a_session_that_ends_at_once_lets_the_back_off_grow() {
     let began = Instant::now();
     for _ in 0..SESSIONS {
         agent.connects().await;
-        wait_for("the first synchronisation", DEADLINE, async || agent.status.look().synced).await;
+        wait_until("the first synchronisation", DEADLINE, async || agent.status.look().synced).await;
         cloud.set_away(true);
         cloud.set_away(false);
         agent.loses_the_cloud().await;
@@ -53,8 +53,8 @@ async fn a_status_that_met_another_write_is_told_again_and_a_refused_one_is_kept
         _ => (200, json!({})),
     });
     let agent = Agent::start(folder.path(), &cloud, false).await;
-    wait_for("the third attempt", DEADLINE, async || made(&cloud, STATUS) >= 3).await;
-    wait_for("an empty outbox", DEADLINE, async || agent.status.look().reports_waiting == 0).await;
+    wait_until("the third attempt", DEADLINE, async || made(&cloud, STATUS) >= 3).await;
+    wait_until("an empty outbox", DEADLINE, async || agent.status.look().reports_waiting == 0).await;
     agent.stop().await;
 }
 
@@ -66,8 +66,8 @@ async fn a_status_of_a_pod_that_another_one_has_replaced_is_not_told_again() {
     let another = json!({"kind": "Pod", "metadata": {"name": "web", "namespace": "default", "uid": "u4"}});
     cloud.script("GET /api/v1/namespaces/default/pods/web", move |_, _| (200, another.clone()));
     let agent = Agent::start(folder.path(), &cloud, false).await;
-    wait_for("the attempt", DEADLINE, async || made(&cloud, STATUS) >= 1).await;
-    wait_for("an empty outbox", DEADLINE, async || agent.status.look().reports_waiting == 0).await;
+    wait_until("the attempt", DEADLINE, async || made(&cloud, STATUS) >= 1).await;
+    wait_until("an empty outbox", DEADLINE, async || agent.status.look().reports_waiting == 0).await;
     assert_eq!(made(&cloud, STATUS), 1);
     agent.stop().await;
 }
@@ -80,15 +80,15 @@ async fn a_node_that_comes_back_makes_its_node_and_its_lease_only_where_they_are
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     let registers = || (made(&cloud, NODE), made(&cloud, LEASE_MADE));
     let agent = Agent::start(folder.path(), &cloud, false).await;
-    wait_for("the first report", DEADLINE, async || made(&cloud, REPORT) == 1).await;
+    wait_until("the first report", DEADLINE, async || made(&cloud, REPORT) == 1).await;
     assert_eq!(registers(), (1, 1));
     cloud.put(&ObjectKey::new(Resource::new("", "v1", "nodes"), "", "edge-a"), "node-uid", &json!({}), &[]);
     let path = "/api/v1/nodes/edge-a";
-    wait_for("its copy", DEADLINE, async || agent.get(path).await.0 == StatusCode::OK).await;
+    wait_until("its copy", DEADLINE, async || agent.get(path).await.0 == StatusCode::OK).await;
     let comes_back = async |reports: usize| {
         let renewals = cloud.leases();
         cloud.set_away(false);
-        wait_for("another report and renewal", DEADLINE, async || {
+        wait_until("another report and renewal", DEADLINE, async || {
             made(&cloud, REPORT) >= reports && cloud.leases() > renewals
         })
         .await;
@@ -106,7 +106,7 @@ async fn a_node_that_comes_back_makes_its_node_and_its_lease_only_where_they_are
     // The local copy does not matter, because a KubeEdge cloud does not compare it.
     cloud.script(REPORT, |_, _| (404, json!({"kind": "Status", "code": 404, "reason": "NotFound"})));
     comes_back(4).await;
-    wait_for("both to be made again", DEADLINE, async || registers().0 == 2 && registers().1 >= 2).await;
+    wait_until("both to be made again", DEADLINE, async || registers().0 == 2 && registers().1 >= 2).await;
     agent.stop().await;
 }
 

@@ -45,7 +45,7 @@ async fn a_caller_with_a_narrower_right_leaves_the_copy_of_others_alone() {
     away(&agent, &cloud).await;
     // Without any request, the copy is followed again in the name of a caller that may read it.
     cloud.set_away(false);
-    wait_for("the copy to be followed again", DEADLINE, async || cloud.opened("configmaps") == 2).await;
+    wait_until("the copy to be followed again", DEADLINE, async || cloud.opened("configmaps") == 2).await;
     away(&agent, &cloud).await;
     assert_eq!(maps(&agent, &all).await, 200, "also without a cloud");
     agent.stop().await;
@@ -61,7 +61,7 @@ async fn the_token_of_a_pod_that_went_is_replaced_by_that_of_the_next() {
     assert_eq!(maps(&agent, &new).await, 200);
     assert_eq!(cloud.opened("configmaps"), 1, "one for both");
     cloud.refuse(&old, 401);
-    wait_for("the other token to be taken", DEADLINE, async || {
+    wait_until("the other token to be taken", DEADLINE, async || {
         assert_eq!(maps(&agent, &new).await, 200);
         cloud.opened("configmaps") == 2
     })

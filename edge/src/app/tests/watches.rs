@@ -27,7 +27,8 @@ fn service(cluster_ip: &str) -> Value {
 async fn with_a_service(folder: &Path, cloud: &FakeCloud) -> (Agent, String) {
     cloud.put(&key("services", "web"), "s1", &service("10.0.0.1"), &[]);
     let agent = Agent::start(folder, cloud, false).await;
-    wait_for("the Service", DEADLINE, async || agent.names(SERVICES).await.contains(&"web".to_owned())).await;
+    wait_until("the Service", DEADLINE, async || agent.names(SERVICES).await.contains(&"web".to_owned()))
+        .await;
     away(&agent, cloud).await;
     let list = agent.get(SERVICES).await.1;
     (agent, list["metadata"]["resourceVersion"].as_str().unwrap().to_owned())
@@ -72,7 +73,7 @@ async fn what_a_watch_has_told_is_listed_once_without_a_cloud() {
     cloud.put(&lease("a"), "l1", &held_by("first"), &[]);
     cloud.put(&lease("b"), "l2", &held_by("other"), &[]);
     let agent = Agent::start(folder.path(), &cloud, false).await;
-    wait_for("the list", DEADLINE, async || agent.names(LEASES).await == ["a", "b"]).await;
+    wait_until("the list", DEADLINE, async || agent.names(LEASES).await == ["a", "b"]).await;
     // A watch without a resource version begins with `ADDED` events for the existing objects.
     let mut watch = Watch::open(agent.http, &format!("{LEASES}?watch=true")).await;
     for name in ["a", "b"] {
@@ -164,7 +165,7 @@ async fn what_was_asked_for_as_a_table_is_an_object_without_a_cloud() {
     let one = "/api/v1/namespaces/default/configmaps/another";
     let as_table = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static(TABLE))]);
     for path in [LEASES, one] {
-        wait_for("the table", DEADLINE, async || {
+        wait_until("the table", DEADLINE, async || {
             let (_, text) = fetch_plain(agent.http, Method::GET, path, as_table.clone(), "").await;
             let table: Value = serde_json::from_str(&text).unwrap_or_default();
             table["kind"] == "Table" && table["rows"].as_array().is_some_and(|rows| rows.len() == 1)
@@ -212,11 +213,11 @@ async fn a_watch_goes_on_after_a_restart_without_a_cloud() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     cloud.put(&key("services", "web"), "s1", &service("10.0.0.1"), &[]);
     let agent = Agent::start(folder.path(), &cloud, false).await;
-    wait_for("the Service", DEADLINE, async || agent.names(SERVICES).await == ["web"]).await;
+    wait_until("the Service", DEADLINE, async || agent.names(SERVICES).await == ["web"]).await;
     let list = agent.get(SERVICES).await.1;
     let revision = list["metadata"]["resourceVersion"].as_str().unwrap();
     cloud.put(&key("services", "db"), "s2", &service("10.0.0.3"), &[]);
-    wait_for("another", DEADLINE, async || agent.names(SERVICES).await == ["db", "web"]).await;
+    wait_until("another", DEADLINE, async || agent.names(SERVICES).await == ["db", "web"]).await;
     agent.stop().await;
     cloud.set_away(true);
     let agent = Agent::start(folder.path(), &cloud, false).await;

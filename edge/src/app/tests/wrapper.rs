@@ -26,13 +26,13 @@ async fn the_wrapper_shows_what_this_node_knows_and_passes_events_on() {
         assert!(status["details"]["retryAfterSeconds"].as_u64().unwrap() > 0, "{status}");
     }
     cloud.set_away(false);
-    wait_for("this node", DEADLINE, async || get("/api/v1/nodes/edge-a").await.0 == StatusCode::OK).await;
+    wait_until("this node", DEADLINE, async || get("/api/v1/nodes/edge-a").await.0 == StatusCode::OK).await;
     assert_eq!(get("/api/v1/nodes/edge-a").await.1["metadata"]["labels"]["zone"], "a");
-    wait_for("the Service", DEADLINE, async || {
+    wait_until("the Service", DEADLINE, async || {
         get("/api/v1/services").await.1["items"][0]["spec"]["clusterIP"] == "10.0.0.1"
     })
     .await;
-    wait_for("Endpoints, which are followed on demand", DEADLINE, async || {
+    wait_until("Endpoints, which are followed on demand", DEADLINE, async || {
         get("/api/v1/endpoints").await.0 == StatusCode::OK
     })
     .await;
@@ -76,9 +76,9 @@ async fn the_unit_is_that_of_the_node_that_the_settings_name() {
             let endpoints = shown["endpoints"].as_array().cloned().unwrap_or_default();
             endpoints.iter().map(|endpoint| endpoint["nodeName"].clone()).collect::<Vec<_>>()
         };
-        wait_for(expected, DEADLINE, async || nodes().await == [expected]).await;
+        wait_until(expected, DEADLINE, async || nodes().await == [expected]).await;
         let line = format!("{own} db-0.db.default.svc.cluster.local\n");
-        wait_for("its uniform name", DEADLINE, async || {
+        wait_until("its uniform name", DEADLINE, async || {
             std::fs::read_to_string(folder.path().join("hosts")).unwrap_or_default() == line
         })
         .await;
@@ -119,7 +119,7 @@ async fn pods_that_were_started_anew_without_a_cloud_are_found_at_their_new_addr
     // With a cloud the result is the same, and the cloud's slices agree.
     cloud.set_away(false);
     agent.connects().await;
-    wait_for("an empty outbox", DEADLINE, async || agent.status.look().reports_waiting == 0).await;
+    wait_until("an empty outbox", DEADLINE, async || agent.status.look().reports_waiting == 0).await;
     starts_anew(&agent, "10.0.0.8").await;
     found_at("10.0.0.8", &agent, &hosts).await;
     agent.stop().await;
@@ -154,14 +154,14 @@ fn with_grid(cloud: &FakeCloud, pods: &[(&str, &str, &str)]) {
 /// Waits until the endpoint in the wrapper and the pod's uniform name have this address.
 async fn found_at(address: &str, agent: &Agent, hosts: &Path) {
     let path = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/db-1";
-    wait_for(&format!("{address} in the slice"), DEADLINE, async || {
+    wait_until(&format!("{address} in the slice"), DEADLINE, async || {
         let (_, text) = fetch_plain(agent.wrapper, Method::GET, path, HeaderMap::new(), "").await;
         let shown: Value = serde_json::from_str(&text).unwrap();
         shown["endpoints"][0]["addresses"] == json!([address])
     })
     .await;
     let line = format!("{address} db-0.db.default.svc.cluster.local\n");
-    wait_for(&format!("{address} in the hosts file"), DEADLINE, async || {
+    wait_until(&format!("{address} in the hosts file"), DEADLINE, async || {
         std::fs::read_to_string(hosts).unwrap_or_default() == line
     })
     .await;

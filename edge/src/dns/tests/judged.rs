@@ -8,8 +8,8 @@ use futures::future::BoxFuture;
 use parking_lot::Mutex;
 
 use super::forward::{Failure, Forwarder};
-use super::message::{Packet, Question, Transport, read};
-use super::metrics::Outcome;
+use super::message::{DnsTransport, Packet, Question, read};
+use super::metrics::QueryOutcome;
 use super::wire::Exchange;
 use super::*;
 
@@ -36,7 +36,7 @@ impl Exchange for Fake {
         server: SocketAddr,
         packet: &'a [u8],
         question: &'a Question,
-        _: Transport,
+        _: DnsTransport,
     ) -> BoxFuture<'a, std::io::Result<Vec<u8>>> {
         let name = question.query.name().to_ascii();
         if question.record_type() == RecordType::A {
@@ -74,11 +74,11 @@ fn forwarder(servers: &[SocketAddr]) -> (Arc<Forwarder>, Fake) {
 }
 
 /// The answer to a client, and how long it took.
-async fn ask(forwarder: &Forwarder, client: u8, name: &str) -> (Result<Outcome, Failure>, Duration) {
+async fn ask(forwarder: &Forwarder, client: u8, name: &str) -> (Result<QueryOutcome, Failure>, Duration) {
     let packet = question(name, RecordType::A).to_vec().unwrap();
     let Packet::Question(question) = read(&packet) else { panic!("no question") };
     let began = tokio::time::Instant::now();
-    let answer = forwarder.ask(&packet, &question, Transport::Udp, [10, 0, 0, client].into()).await;
+    let answer = forwarder.ask(&packet, &question, DnsTransport::Udp, [10, 0, 0, client].into()).await;
     (answer.map(|(_, outcome)| outcome), began.elapsed())
 }
 
@@ -88,32 +88,32 @@ const AT_ONCE: Duration = Duration::ZERO;
 async fn a_name_that_nobody_answers_makes_no_other_answer_stale() {
     let (forwarder, fake) = forwarder(&[FIRST]);
     for name in ["honest.example", "slow.example"] {
-        assert_eq!(ask(&forwarder, 1, name).await, (Ok(Outcome::Forwarded), AT_ONCE));
+        assert_eq!(ask(&forwarder, 1, name).await, (Ok(QueryOutcome::Forwarded), AT_ONCE));
     }
     tokio::time::advance(Duration::from_secs(2)).await;
     fake.0.slow.lock().extend(["slow.example.".to_owned(), "new.example.".to_owned()]);
     assert_eq!(ask(&forwarder, 2, "new.example").await, (Err(Failure::NoAnswer), PATIENCE));
     let (told, waited) = ask(&forwarder, 2, "slow.example").await;
-    assert_eq!((told, waited > AT_ONCE), (Ok(Outcome::Stale), true));
+    assert_eq!((told, waited > AT_ONCE), (Ok(QueryOutcome::Stale), true));
     // The failure is remembered for this name and does not affect others.
-    assert_eq!(ask(&forwarder, 1, "slow.example").await, (Ok(Outcome::Stale), AT_ONCE));
-    assert_eq!(ask(&forwarder, 1, "honest.example").await, (Ok(Outcome::Forwarded), AT_ONCE));
+    assert_eq!(ask(&forwarder, 1, "slow.example").await, (Ok(QueryOutcome::Stale), AT_ONCE));
+    assert_eq!(ask(&forwarder, 1, "honest.example").await, (Ok(QueryOutcome::Forwarded), AT_ONCE));
     // The query is repeated later.
     tokio::time::advance(cache::RECHECK).await;
     fake.0.slow.lock().clear();
-    assert_eq!(ask(&forwarder, 1, "slow.example").await, (Ok(Outcome::Forwarded), AT_ONCE));
+    assert_eq!(ask(&forwarder, 1, "slow.example").await, (Ok(QueryOutcome::Forwarded), AT_ONCE));
 }
 
 /// The first server does not answer a name; the second one does.
 #[tokio::test(start_paused = true)]
 async fn an_old_answer_keeps_nobody_from_the_second_server() {
     let (forwarder, fake) = forwarder(&[FIRST, SECOND]);
-    assert_eq!(ask(&forwarder, 1, "zone.example").await, (Ok(Outcome::Forwarded), AT_ONCE));
+    assert_eq!(ask(&forwarder, 1, "zone.example").await, (Ok(QueryOutcome::Forwarded), AT_ONCE));
     fake.0.deaf.lock().insert("zone.example.".to_owned());
     for _ in 0..3 {
         tokio::time::advance(Duration::from_secs(2)).await;
         let (told, waited) = ask(&forwarder, 1, "zone.example").await;
-        assert!(told == Ok(Outcome::Forwarded) && waited < PATIENCE, "{told:?} after {waited:?}");
+        assert!(told == Ok(QueryOutcome::Forwarded) && waited < PATIENCE, "{told:?} after {waited:?}");
     }
 }
 
@@ -127,19 +127,19 @@ async fn where_a_server_is_away_is_no_clients_word() {
     for number in 0..20 {
         let name = format!("slow{number}.example");
         fake.0.slow.lock().insert(format!("{name}."));
-        assert_eq!(ask(&forwarder, 2, &name).await, (Ok(Outcome::Forwarded), PATIENCE));
+        assert_eq!(ask(&forwarder, 2, &name).await, (Ok(QueryOutcome::Forwarded), PATIENCE));
         assert_eq!(ask(&forwarder, 1, &format!("n{number}.example")).await.1, AT_ONCE);
         assert_eq!(*fake.0.asked_last.lock(), Some(FIRST), "the first server is up and stays the first");
     }
     // A server that is down is detected, and clients do not wait for it.
     fake.0.away.lock().insert(FIRST);
-    assert_eq!(ask(&forwarder, 1, "a.example").await, (Ok(Outcome::Forwarded), PATIENCE));
+    assert_eq!(ask(&forwarder, 1, "a.example").await, (Ok(QueryOutcome::Forwarded), PATIENCE));
     tokio::time::sleep(loops::PROBE_PAUSE + PATIENCE).await;
-    assert_eq!(ask(&forwarder, 1, "b.example").await, (Ok(Outcome::Forwarded), AT_ONCE));
+    assert_eq!(ask(&forwarder, 1, "b.example").await, (Ok(QueryOutcome::Forwarded), AT_ONCE));
     assert_eq!(*fake.0.asked_last.lock(), Some(SECOND));
     // A server that is back is detected as well.
     fake.0.away.lock().clear();
     tokio::time::sleep(loops::PROBE_PAUSE * 2).await;
-    assert_eq!(ask(&forwarder, 1, "c.example").await, (Ok(Outcome::Forwarded), AT_ONCE));
+    assert_eq!(ask(&forwarder, 1, "c.example").await, (Ok(QueryOutcome::Forwarded), AT_ONCE));
     assert_eq!(*fake.0.asked_last.lock(), Some(FIRST));
 }

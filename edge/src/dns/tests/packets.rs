@@ -146,19 +146,19 @@ fn server() -> serve::Server {
 #[test]
 fn strangers_are_told_nothing() {
     let (server, packet) = (server(), question("cluster.local", RecordType::SOA).to_vec().unwrap());
-    for transport in [message::Transport::Udp, message::Transport::Tcp] {
+    for transport in [message::DnsTransport::Udp, message::DnsTransport::Tcp] {
         for stranger in ["192.0.2.66", "10.0.0.1", "2001:db8::66"] {
             let step = server.step(&packet, transport, stranger.parse().unwrap());
             assert!(matches!(step, serve::Step::Nothing), "{stranger}");
         }
         assert!(matches!(server.step(&packet, transport, LOCAL), serve::Step::Send(_)));
     }
-    assert_eq!(server.metrics.told(metrics::Outcome::Foreign), 6);
+    assert_eq!(server.metrics.told(metrics::QueryOutcome::Foreign), 6);
 }
 
 #[tokio::test]
 async fn refusals_are_counted_by_their_reason() {
-    use metrics::Outcome;
+    use metrics::QueryOutcome;
 
     let running = Running::with_cluster(&[]).await;
     let whole = question("www.example", RecordType::A).to_vec().unwrap();
@@ -167,8 +167,8 @@ async fn refusals_are_counted_by_their_reason() {
     running.send(&update).await;
     running.ask("cluster.local", RecordType::AXFR).await;
     running.send(&whole).await;
-    let told =
-        [Outcome::Malformed, Outcome::Refused, Outcome::Nobody].map(|outcome| running.metrics.told(outcome));
+    let told = [QueryOutcome::Malformed, QueryOutcome::Refused, QueryOutcome::Nobody]
+        .map(|outcome| running.metrics.told(outcome));
     assert_eq!(told, [1, 1, 1]);
 }
 
@@ -176,7 +176,7 @@ proptest! {
     /// No packet causes more than one answer, a large answer, or a panic.
     #[test]
     fn garbage_is_refused_or_dropped(packet in prop::collection::vec(any::<u8>(), 0..600)) {
-        if let serve::Step::Send(answer) = server().step(&packet, message::Transport::Udp, LOCAL) {
+        if let serve::Step::Send(answer) = server().step(&packet, message::DnsTransport::Udp, LOCAL) {
             prop_assert!(answer.len() <= usize::from(message::UDP_PAYLOAD_MAX));
             prop_assert_eq!(&answer[..2], &packet[..2]);
             prop_assert!(answer[2] & 0x80 != 0);
@@ -193,7 +193,7 @@ proptest! {
             let place = place % packet.len();
             packet[place] = byte;
         }
-        if let serve::Step::Send(answer) = server().step(&packet, message::Transport::Udp, LOCAL) {
+        if let serve::Step::Send(answer) = server().step(&packet, message::DnsTransport::Udp, LOCAL) {
             prop_assert!(answer.len() <= 512 + packet.len());
         }
     }

@@ -78,7 +78,7 @@ fn start(store: &MemoryStore) -> (Publisher, Arc<Counting>) {
 #[tokio::test(start_paused = true)]
 async fn without_a_grid_nothing_is_read_whatever_changes() {
     let store = cluster().await;
-    remove(&store, Part::Grids, "db").await;
+    remove(&store, NameInputKind::Grids, "db").await;
     let (publisher, counting) = start(&store);
     let first = counting.take().await;
     assert_eq!(
@@ -87,19 +87,19 @@ async fn without_a_grid_nothing_is_read_whatever_changes() {
         "without grids nothing else is read"
     );
     for (part, name, object) in [
-        (Part::Nodes, "n2", node("a")),
-        (Part::Nodes, "n1", node("b")),
-        (Part::Services, "db", service("another")),
-        (Part::Slices, "db-1", slice(&["db-a-0=10.0.0.9@n1"])),
-        (Part::Slices, "more", slice(&["x-0=10.0.0.9@n2"])),
+        (NameInputKind::Nodes, "n2", node("a")),
+        (NameInputKind::Nodes, "n1", node("b")),
+        (NameInputKind::Services, "db", service("another")),
+        (NameInputKind::Slices, "db-1", slice(&["db-a-0=10.0.0.9@n1"])),
+        (NameInputKind::Slices, "more", slice(&["x-0=10.0.0.9@n2"])),
     ] {
         put(&store, part, name, object).await;
         assert_eq!(counting.take().await, asked(&[]), "{part:?} {name}");
     }
     // The first grid then sees the current state.
-    put(&store, Part::Grids, "db", grid()).await;
-    put(&store, Part::Services, "db", service("zone")).await;
-    put(&store, Part::Nodes, "n1", node("a")).await;
+    put(&store, NameInputKind::Grids, "db", grid()).await;
+    put(&store, NameInputKind::Services, "db", service("zone")).await;
+    put(&store, NameInputKind::Nodes, "n1", node("a")).await;
     publisher.says("10.0.0.9 db-0.db.shop.svc.cluster.local\n").await;
     publisher.end().await;
 }
@@ -120,31 +120,31 @@ async fn a_change_costs_what_it_changes() {
     noise["status"]["states"] = json!({"a": {"replicas": 1}});
     noise["status"]["owned"] = json!(["a", "b", "c"]);
     for (part, name, object) in [
-        (Part::Slices, "other-1", elsewhere),
-        (Part::Nodes, "n1", heartbeat),
-        (Part::Nodes, "n3", node("c")),
-        (Part::Services, "other", service("zone")),
-        (Part::Grids, "db", noise),
+        (NameInputKind::Slices, "other-1", elsewhere),
+        (NameInputKind::Nodes, "n1", heartbeat),
+        (NameInputKind::Nodes, "n3", node("c")),
+        (NameInputKind::Services, "other", service("zone")),
+        (NameInputKind::Grids, "db", noise),
     ] {
         put(&store, part, name, object).await;
         assert_eq!(counting.take().await, asked(&[]), "{part:?} {name}");
     }
     // A slice of the grid's Service: only the Service and its slices are read, without a list.
-    put(&store, Part::Slices, "db-1", slice(&["db-a-0=10.0.0.3@n1"])).await;
+    put(&store, NameInputKind::Slices, "db-1", slice(&["db-a-0=10.0.0.3@n1"])).await;
     assert_eq!(counting.take().await, asked(&[("get endpointslices", 1), ("get services", 1)]));
     publisher.says("10.0.0.3 db-0.db.shop.svc.cluster.local\n").await;
     // A node that joins the unit.
-    put(&store, Part::Slices, "db-1", slice(&["db-a-0=10.0.0.3@n1", "db-a-1=10.0.0.4@n2"])).await;
+    put(&store, NameInputKind::Slices, "db-1", slice(&["db-a-0=10.0.0.3@n1", "db-a-1=10.0.0.4@n2"])).await;
     publisher.says("10.0.0.3 db-0.db.shop.svc.cluster.local\n").await;
     counting.take().await;
-    put(&store, Part::Nodes, "n2", node("a")).await;
+    put(&store, NameInputKind::Nodes, "n2", node("a")).await;
     assert_eq!(counting.take().await, asked(&[("get endpointslices", 1), ("get services", 1)]));
     let two = "10.0.0.3 db-0.db.shop.svc.cluster.local\n10.0.0.4 db-1.db.shop.svc.cluster.local\n";
     publisher.says(two).await;
     // A slice that moves to another Service.
     let mut other = slice(&["db-a-0=10.0.0.3@n1"]);
     other["metadata"]["labels"]["kubernetes.io/service-name"] = "other".into();
-    put(&store, Part::Slices, "db-1", other).await;
+    put(&store, NameInputKind::Slices, "db-1", other).await;
     publisher.says("").await;
     publisher.end().await;
 }
@@ -156,17 +156,17 @@ async fn names_follow_whose_the_stateful_sets_are() {
     publisher.says(OF_A).await;
     let mut taken = grid();
     taken["status"] = json!({"owned": ["b"], "states": {"a": {"error": {"reason": "ChildNameConflict"}}}});
-    put(&store, Part::Grids, "db", taken).await;
+    put(&store, NameInputKind::Grids, "db", taken).await;
     publisher.says("").await;
-    put(&store, Part::Grids, "db", grid()).await;
+    put(&store, NameInputKind::Grids, "db", grid()).await;
     publisher.says(OF_A).await;
     // In another unit another entry of `owned` decides.
     let mut of_a = grid();
     of_a["status"]["owned"] = json!(["a"]);
-    put(&store, Part::Grids, "db", of_a).await;
-    put(&store, Part::Nodes, "n1", node("b")).await;
+    put(&store, NameInputKind::Grids, "db", of_a).await;
+    put(&store, NameInputKind::Nodes, "n1", node("b")).await;
     publisher.says("").await;
-    put(&store, Part::Grids, "db", grid()).await;
+    put(&store, NameInputKind::Grids, "db", grid()).await;
     publisher.says("10.0.0.2 db-0.db.shop.svc.cluster.local\n").await;
     publisher.end().await;
 }

@@ -10,7 +10,7 @@ use super::super::{ReportKind, keys};
 use super::{Batch, damaged};
 
 /// One kept answer.
-struct Entry {
+struct KeptObject {
     place: Vec<u8>,
     asked: u64,
     len: u64,
@@ -61,13 +61,13 @@ impl Batch<'_> {
             let key = keys::decode(place.value()).ok_or_else(|| damaged("kept key"))?;
             let is_event = ReportKind::shown_in(key.resource()) == ReportKind::Event;
             let list = if is_event { &mut events } else { &mut others };
-            list.push(Entry { place: place.value().to_vec(), asked, len });
+            list.push(KeptObject { place: place.value().to_vec(), asked, len });
         }
         self.fit_list(events, EVENTS_MAX)?;
         self.fit_list(others, OBJECTS_MAX)
     }
 
-    fn fit_list(&mut self, mut list: Vec<Entry>, count_max: u64) -> Result<(), WriteError> {
+    fn fit_list(&mut self, mut list: Vec<KeptObject>, count_max: u64) -> Result<(), WriteError> {
         list.sort_by_key(|entry| entry.asked);
         let mut bytes: u64 = list.iter().map(|entry| entry.len).sum();
         let mut count = list.len() as u64;

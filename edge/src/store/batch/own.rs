@@ -7,14 +7,14 @@ use tombolo_proto::object::{ContentHash, ObjectVersion};
 
 use super::super::error::{WriteError, storage};
 use super::super::outbox::{self, Report};
-use super::super::own::{Accepted, OwnWrite};
+use super::super::own::{Accepted, OfflineWrite};
 use super::super::row::{ObjectRow, State};
 use super::super::{kept, keys};
 use super::Batch;
 
 impl Batch<'_> {
     /// Writes a version and its report, unless another write came first.
-    pub(in crate::store) fn accept(&mut self, write: &OwnWrite) -> Result<Accepted, WriteError> {
+    pub(in crate::store) fn accept(&mut self, write: &OfflineWrite) -> Result<Accepted, WriteError> {
         let rejected = |why: String| WriteError::Rejected(why);
         if write.body.len() > limits::OBJECT_LEN_MAX {
             return Err(rejected(format!("{} is larger than {} bytes", write.key, limits::OBJECT_LEN_MAX)));
@@ -51,7 +51,7 @@ impl Batch<'_> {
     }
 
     /// The row of an object that the cloud does not know.
-    fn unconfirmed(&self, write: &OwnWrite, old: Option<&ObjectRow>) -> Result<ObjectRow, WriteError> {
+    fn unconfirmed(&self, write: &OfflineWrite, old: Option<&ObjectRow>) -> Result<ObjectRow, WriteError> {
         let mut subscriptions = self.wanting(&write.key, old);
         super::add(&mut subscriptions, kept::SUBSCRIPTION.0);
         let version =

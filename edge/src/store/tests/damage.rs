@@ -156,7 +156,7 @@ async fn a_row_that_cannot_be_read_costs_itself_alone() {
     // was not compared, and the stored hash may not match it.
     let saved = store.inventory(SubscriptionId::NODE).unwrap();
     let hash = |entry: &InventoryEntry| match &entry.held {
-        Held::Present(version) => version.hash,
+        HeldState::Present(version) => version.hash,
         other => panic!("{other:?}"),
     };
     assert!(saved.len() == 20 && saved.iter().all(|entry| hash(entry) == ContentHash(0)), "{saved:?}");

@@ -50,8 +50,8 @@ async fn a_store_of_version_1_opens_with_everything_in_it() {
     assert_eq!(inventory.len(), 5);
     // It has only the lower halves of content hashes.
     let halves = inventory.iter().filter_map(|entry| match &entry.held {
-        Held::Present(version) => Some(version.hash.halves()),
-        Held::Absent | Held::Unreadable => None,
+        HeldState::Present(version) => Some(version.hash.halves()),
+        HeldState::Absent | HeldState::Unreadable => None,
     });
     assert!(halves.clone().count() == 4 && halves.clone().all(|(lower, upper)| lower != 0 && upper == 0));
     let kinds: Vec<_> = told(&store, "configmaps", 1).into_iter().map(|(kind, ..)| kind).collect();

@@ -110,7 +110,7 @@ async fn a_write_needs_its_version_and_its_place_in_the_outbox() {
         };
         let uid = Uid::parse("u1").unwrap();
         let (body, report) = (object.to_string().into(), Some((report, replaced)));
-        OwnWrite { key: pod.clone(), expected: Some(expected), uid, body, report }
+        OfflineWrite { key: pod.clone(), expected: Some(expected), uid, body, report }
     };
     let Accepted::Stored(first) = store.accept(write(held.revision, "A", None)).await.unwrap() else {
         panic!("it fits")

@@ -96,7 +96,7 @@ fn own(store: &Store) -> (u64, u64) {
 }
 
 /// The next version of the node's own object, with its report.
-fn own_write(store: &Store, number: u64) -> Result<OwnWrite, ReadError> {
+fn own_write(store: &Store, number: u64) -> Result<OfflineWrite, ReadError> {
     let call = Call {
         method: "PATCH".to_owned(),
         path_and_query: "/".to_owned(),
@@ -105,7 +105,7 @@ fn own_write(store: &Store, number: u64) -> Result<OwnWrite, ReadError> {
     };
     let report = Report { kind: ReportKind::Lease, key: lease(), call, status: None, base: None };
     let replaced = store.waiting(ReportKind::Lease, &lease())?.map(|waiting| waiting.number);
-    Ok(OwnWrite {
+    Ok(OfflineWrite {
         key: lease(),
         expected: store.visible(&lease())?.map(|held| held.revision),
         uid: Uid::parse("l").unwrap(),

@@ -7,7 +7,7 @@ fn unreadable(key: &ObjectKey) -> Delivery {
     Delivery { subscription: SubscriptionId::NODE, change: Change::Unreadable { key: key.clone() } }
 }
 
-fn held(store: &Store, subscription: SubscriptionId, key: &ObjectKey) -> Option<Held> {
+fn held(store: &Store, subscription: SubscriptionId, key: &ObjectKey) -> Option<HeldState> {
     let inventory = store.inventory(subscription).unwrap();
     inventory.into_iter().find(|entry| entry.key == *key).map(|entry| entry.held)
 }
@@ -33,7 +33,7 @@ async fn a_pod_is_shown_when_all_that_is_missing_cannot_be_read() {
     assert!(store.get(&pod).unwrap().is_some(), "also after a restart");
     assert!(why(&store, &secret).contains("the cloud may not read v1/secrets/default/locked"));
     assert!(store.is_unreadable(&secret).unwrap() && !store.is_delivered(&secret).unwrap());
-    assert_eq!(held(&store, SubscriptionId::NODE, &secret), Some(Held::Unreadable));
+    assert_eq!(held(&store, SubscriptionId::NODE, &secret), Some(HeldState::Unreadable));
     assert!(store.list(secret.resource(), None).unwrap().items.is_empty());
 }
 
@@ -45,11 +45,11 @@ async fn what_cannot_be_read_becomes_what_it_is_and_goes_with_the_need() {
     let empty = store.counts().unwrap();
     let entry = |store: &Store| held(store, SubscriptionId::NODE, &secret);
     apply(&store, &[unreadable(&secret), upsert(&secret, "u1", 10, &[])]).await;
-    assert!(store.get(&secret).unwrap().is_some() && matches!(entry(&store), Some(Held::Present(_))));
+    assert!(store.get(&secret).unwrap().is_some() && matches!(entry(&store), Some(HeldState::Present(_))));
     apply(&store, &[delete(&secret), unreadable(&secret), absent(&secret)]).await;
-    assert_eq!((store.get(&secret).unwrap(), entry(&store)), (None, Some(Held::Absent)));
+    assert_eq!((store.get(&secret).unwrap(), entry(&store)), (None, Some(HeldState::Absent)));
     apply(&store, &[unreadable(&secret)]).await;
-    assert_eq!(entry(&store), Some(Held::Unreadable), "it may be there again");
+    assert_eq!(entry(&store), Some(HeldState::Unreadable), "it may be there again");
     apply(&store, &[delete(&secret)]).await;
     assert_eq!((entry(&store), store.counts().unwrap()), (None, empty), "nothing is left of it");
     assert!(why(&store, &secret).contains("only what its pods refer to"));
@@ -60,7 +60,7 @@ async fn what_is_held_of_it_stays_and_is_older_than_the_present_history() {
     let store = synced(&FaultyDisk::new(62)).await;
     let secret = key("secrets", "locked");
     apply(&store, &[upsert(&secret, "u1", 10, &[]), unreadable(&secret)]).await;
-    let Some(Held::Present(version)) = held(&store, SubscriptionId::NODE, &secret) else {
+    let Some(HeldState::Present(version)) = held(&store, SubscriptionId::NODE, &secret) else {
         panic!("it is held")
     };
     assert_eq!(version.revision, CloudRevision(10), "of this history, so it has its place");
@@ -69,13 +69,13 @@ async fn what_is_held_of_it_stays_and_is_older_than_the_present_history() {
     store.welcome(welcome(2)).await.unwrap();
     apply(&store, &[unreadable(&secret)]).await;
     let kept = ObjectVersion { revision: CloudRevision(0), ..version };
-    assert_eq!(held(&store, SubscriptionId::NODE, &secret), Some(Held::Present(kept.clone())));
+    assert_eq!(held(&store, SubscriptionId::NODE, &secret), Some(HeldState::Present(kept.clone())));
     assert_eq!(store.get(&secret).unwrap().unwrap().body(), local.body(), "and clients see no change");
     assert!(!store.is_unreadable(&secret).unwrap());
     let version = ObjectVersion { revision: CloudRevision(3), ..kept };
     let adopt = Change::Adopt { key: secret.clone(), version: version.clone() };
     apply(&store, &[Delivery { subscription: SubscriptionId::NODE, change: adopt }]).await;
-    assert_eq!(held(&store, SubscriptionId::NODE, &secret), Some(Held::Present(version)));
+    assert_eq!(held(&store, SubscriptionId::NODE, &secret), Some(HeldState::Present(version)));
     apply(&store, &[upsert(&secret, "u1", 4, &[])]).await;
     assert_eq!(value(&store.get(&secret).unwrap().unwrap())["data"]["at"], "4");
 }
@@ -100,12 +100,12 @@ async fn what_others_hold_of_it_is_theirs_alone() {
     let entry = |subscription| held(&store, subscription, &map);
     assert!(matches!(
         (entry(SubscriptionId::NODE), entry(subscription)),
-        (Some(Held::Unreadable), Some(Held::Present(_)))
+        (Some(HeldState::Unreadable), Some(HeldState::Present(_)))
     ));
 
     apply(&store, &[subscribed(delete(&map))]).await;
     assert_eq!(store.counts().unwrap().visible, 1, "the pod: nobody keeps the content");
-    assert_eq!(held(&store, SubscriptionId::NODE, &map), Some(Held::Unreadable));
+    assert_eq!(held(&store, SubscriptionId::NODE, &map), Some(HeldState::Unreadable));
     // The answer to a caller's request does not become the node's own either.
     store.drop_subscription(subscription).await.unwrap();
     store.learn(Learned { keep: false, ..answer(&map, "u9", 12, 1) }).await.unwrap();
@@ -147,18 +147,18 @@ async fn each_subscription_knows_for_itself_what_cannot_be_read() {
     apply(&store, &[within(other, upsert(&never, "u2", 11, &[]))]).await;
     assert!(store.subscribed(subscription).get(&held_before).unwrap().is_some(), "what is held stays");
     let entry = |subscription| held(&store, subscription, &never);
-    assert_eq!((entry(subscription), entry(SubscriptionId::NODE)), (Some(Held::Unreadable), None));
-    assert!(matches!(entry(other), Some(Held::Present(_))));
+    assert_eq!((entry(subscription), entry(SubscriptionId::NODE)), (Some(HeldState::Unreadable), None));
+    assert!(matches!(entry(other), Some(HeldState::Present(_))));
     let error = store.subscribed(subscription).get(&never).unwrap_err().to_string();
     assert!(error.contains("may not read"), "it is not gone: {error}");
     assert_eq!(store.subscribed(subscription).list(never.resource(), None).unwrap().items.len(), 1);
     assert!(store.subscribed(other).get(&never).unwrap().is_some() && !store.is_unreadable(&never).unwrap());
 
     apply(&store, &[within(other, delete(&never))]).await;
-    assert_eq!((entry(subscription), entry(other)), (Some(Held::Unreadable), None));
+    assert_eq!((entry(subscription), entry(other)), (Some(HeldState::Unreadable), None));
     assert_eq!(store.counts().unwrap().visible, 1, "nobody keeps the content");
     apply(&store, &[within(subscription, upsert(&never, "u3", 12, &[]))]).await;
-    assert!(matches!(entry(subscription), Some(Held::Present(_))), "it can be read again");
+    assert!(matches!(entry(subscription), Some(HeldState::Present(_))), "it can be read again");
     apply(&store, &[within(other, unreadable(&never)), within(subscription, delete(&never))]).await;
     apply(&store, &[within(other, delete(&never))]).await;
     assert_eq!((entry(subscription), entry(other)), (None, None));

@@ -103,7 +103,7 @@ fn change(source: &Source, number: usize) {
     let mut changed = service(false);
     changed["metadata"]["annotations"]["pad"] = "x".repeat(2 * SOCKET_LEN as usize).into();
     changed["spec"]["number"] = number.into();
-    put(&source.store(), Part::Services, "web", changed);
+    put(&source.store(), ProjectedKind::Services, "web", changed);
 }
 
 /// Row W11 of docs/reference/superedge.md#list-and-watch-rows, on sockets: the watch of a client that does not read is
@@ -114,7 +114,7 @@ async fn a_watcher_that_does_not_read_is_ended_alone() {
     const CHANGES: usize = 60;
     let queue = *WATCH_QUEUE.start();
     let served = with_small_sockets(queue).await;
-    let (web, resource) = (key(Part::Services, "web"), Part::Services.resource());
+    let (web, resource) = (key(ProjectedKind::Services, "web"), ProjectedKind::Services.resource());
     let path = format!("{SERVICES}?watch=true&resourceVersion={}", served.revision(SERVICES).await);
     let silent = slow(served.address, &path).await;
     let mut late = slow(served.address, &path).await;

@@ -67,17 +67,17 @@ impl Served {
     pub(super) async fn with_cluster(settings: &WrapperConfig) -> Self {
         let source = Source::new();
         let store = source.store();
-        put(&store, Part::Nodes, "n1", node("a"));
-        put(&store, Part::Nodes, "n2", node("b"));
-        put(&store, Part::Services, "web", service(true));
+        put(&store, ProjectedKind::Nodes, "n1", node("a"));
+        put(&store, ProjectedKind::Nodes, "n2", node("b"));
+        put(&store, ProjectedKind::Services, "web", service(true));
         let mut headless = service(false);
         headless["spec"]["clusterIP"] = "None".into();
-        put(&store, Part::Services, "headless", headless);
-        put(&store, Part::EndpointSlices, "web-1", slice("web", "1@n1 2@n2"));
+        put(&store, ProjectedKind::Services, "headless", headless);
+        put(&store, ProjectedKind::EndpointSlices, "web-1", slice("web", "1@n1 2@n2"));
         let mut hidden = slice("headless", "3@n1");
         hidden["metadata"]["labels"]["service.kubernetes.io/headless"] = "".into();
-        put(&store, Part::EndpointSlices, "headless-1", hidden);
-        put(&store, Part::ServiceCidrs, "kubernetes", json!({"spec": {"cidrs": ["10.96.0.0/16"]}}));
+        put(&store, ProjectedKind::EndpointSlices, "headless-1", hidden);
+        put(&store, ProjectedKind::ServiceCidrs, "kubernetes", json!({"spec": {"cidrs": ["10.96.0.0/16"]}}));
         let served = Self::start(&source, settings).await;
         served.ready().await;
         served
@@ -182,7 +182,7 @@ async fn lists_and_watches_are_those_of_kubernetes() {
     }
     let revision = served.revision(slices).await;
     let store = served.source.store();
-    put(&store, Part::Nodes, "n2", node("a"));
+    put(&store, ProjectedKind::Nodes, "n2", node("a"));
     let changed =
         served.events(&format!("{slices}?watch=true&timeoutSeconds=1&resourceVersion={revision}")).await;
     assert_eq!(changed, ["MODIFIED web-1"]);
@@ -229,7 +229,7 @@ async fn a_restart_makes_clients_list_again() {
 #[tokio::test]
 async fn what_is_not_known_is_not_an_empty_list() {
     let source = Source::new();
-    source.set_unknown(&[Part::Services]);
+    source.set_unknown(&[ProjectedKind::Services]);
     let served = Served::start(&source, &settings()).await;
     for path in
         ["/api/v1/services", "/apis/discovery.k8s.io/v1/endpointslices?watch=true", "/api/v1/endpoints"]
@@ -313,13 +313,13 @@ async fn the_inside_is_shown_only_when_the_settings_say_so() {
 #[test]
 fn a_watcher_that_falls_behind_is_ended_alone() {
     let view = View::new(START, 16);
-    view.open(Part::Services);
-    let resource = Part::Services.resource();
+    view.open(ProjectedKind::Services);
+    let resource = ProjectedKind::Services.resource();
     let mut slow = view.watch(&resource, view.revision()).unwrap();
     let mut quick = view.watch(&resource, view.revision()).unwrap();
     let mut taken: Vec<Arc<Change>> = Vec::new();
     for number in 0..17 {
-        put(&view.served(), Part::Services, &format!("s{number}"), service(false));
+        put(&view.served(), ProjectedKind::Services, &format!("s{number}"), service(false));
         taken.extend(quick.poll_ready().unwrap());
     }
     assert!(matches!(slow.poll_ready(), Err(StoreError::Expired { .. })));
@@ -331,13 +331,13 @@ fn a_watcher_that_falls_behind_is_ended_alone() {
 fn a_change_that_was_shown_is_never_one_of_another_history() {
     const CHANGES: u64 = 20_000;
     let view = View::new(START, 4096);
-    view.open(Part::Services);
-    let resource = Part::Services.resource();
+    view.open(ProjectedKind::Services);
+    let resource = ProjectedKind::Services.resource();
     let mut seen = view.watch(&resource, view.revision()).unwrap();
     let served = view.served();
     let writing = std::thread::spawn(move || {
         (0..CHANGES).for_each(|number| {
-            put(&served, Part::Services, "web", json!({"spec": {"number": number}}));
+            put(&served, ProjectedKind::Services, "web", json!({"spec": {"number": number}}));
         });
     });
     while view.revision().0 < START.0 + CHANGES {
@@ -371,7 +371,7 @@ async fn the_queue_of_a_watcher_is_as_long_as_it_was_told() {
             started: SystemTime::now(),
         };
         let view = Projection::spawn(&tasks, parts, queue, Arc::default(), &stop).view;
-        let services = Part::Services.resource();
+        let services = ProjectedKind::Services.resource();
         let until = async |count: usize| {
             let holds = async {
                 while !view.list(&services, None).is_ok_and(|list| list.items.len() == count) {
@@ -383,7 +383,7 @@ async fn the_queue_of_a_watcher_is_as_long_as_it_was_told() {
         until(0).await;
         let mut slow = view.watch(&services, view.revision()).unwrap();
         for number in 0..17 {
-            put(&source.store(), Part::Services, &format!("s{number}"), service(false));
+            put(&source.store(), ProjectedKind::Services, &format!("s{number}"), service(false));
         }
         until(17).await;
         assert_eq!(slow.poll_ready().map(|changes| changes.len()).ok(), (queue >= 17).then_some(17));

@@ -19,15 +19,19 @@ fn change(store: &MemoryStore, rng: &mut StdRng) {
     let (part, name, object) = match rng.random_range(0..6) {
         0 | 1 => {
             let unit = ["a", "b", ""][rng.random_range(0..3)];
-            (Part::Nodes, format!("n{}", rng.random_range(1..4)), node(unit))
+            (ProjectedKind::Nodes, format!("n{}", rng.random_range(1..4)), node(unit))
         }
-        2 => (Part::Services, format!("s{}", rng.random_range(0..3)), service(rng.random())),
+        2 => (ProjectedKind::Services, format!("s{}", rng.random_range(0..3)), service(rng.random())),
         _ => {
             let of = format!("s{}", rng.random_range(0..3));
             let endpoints: Vec<String> = (0..rng.random_range(0..4))
                 .map(|_| format!("{}@n{}", rng.random_range(1..9), rng.random_range(1..5)))
                 .collect();
-            (Part::EndpointSlices, format!("e{}", rng.random_range(0..6)), slice(&of, &endpoints.join(" ")))
+            (
+                ProjectedKind::EndpointSlices,
+                format!("e{}", rng.random_range(0..6)),
+                slice(&of, &endpoints.join(" ")),
+            )
         }
     };
     if rng.random_range(0..4) > 0 {
@@ -45,12 +49,12 @@ fn plain(stored: &Stored) -> (String, Value) {
 
 /// The slices as node n1 should see them, computed in one go.
 fn expected(store: &MemoryStore) -> Shown {
-    let items = |part: Part| store.list(&part.resource(), None).unwrap().items;
+    let items = |part: ProjectedKind| store.list(&part.resource(), None).unwrap().items;
     let mut graph = Graph::<ObjectKey>::new("n1");
-    for node in items(Part::Nodes) {
+    for node in items(ProjectedKind::Nodes) {
         graph.set_node(node.key.name(), Some(Node::of(&node.body()).unwrap()));
     }
-    for service in items(Part::Services) {
+    for service in items(ProjectedKind::Services) {
         let reach = Reach::of(&service.body()).unwrap();
         graph.set_service(ServiceName::new("default", service.key.name()), Some(reach));
     }
@@ -59,7 +63,7 @@ fn expected(store: &MemoryStore) -> Shown {
         let body = prune(Carrier::EndpointSlice, &slice.body(), &graph.verdict(&link)).unwrap().into_owned();
         plain(&Stored::new(slice.key.clone(), slice.uid.clone(), slice.revision, body.into()))
     };
-    items(Part::EndpointSlices).iter().map(seen).collect()
+    items(ProjectedKind::EndpointSlices).iter().map(seen).collect()
 }
 
 /// Applies the changes of a watch as a client would.
@@ -91,8 +95,8 @@ async fn run(seed: u64) {
         change(&source.store(), &mut rng);
     }
     let world = World::start(&source, Kubernetes::AsItIs);
-    let mut slices = world.watch(Part::EndpointSlices).await;
-    let list = world.view.list(&Part::EndpointSlices.resource(), None).unwrap();
+    let mut slices = world.watch(ProjectedKind::EndpointSlices).await;
+    let list = world.view.list(&ProjectedKind::EndpointSlices.resource(), None).unwrap();
     assert_eq!(slices.position(), list.revision, "nothing has changed in between");
     let mut held: Shown = list.items.iter().map(|item| plain(item)).collect();
     for _ in 0..CHANGES {
@@ -112,10 +116,10 @@ async fn run(seed: u64) {
     }
     let wanted = expected(&source.store());
     let listed = || -> Shown {
-        let list = world.view.list(&Part::EndpointSlices.resource(), None);
+        let list = world.view.list(&ProjectedKind::EndpointSlices.resource(), None);
         list.map(|list| list.items.iter().map(|item| plain(item)).collect()).unwrap_or_default()
     };
-    wait_for(&format!("seed {seed} to settle"), || listed() == wanted).await;
+    wait_until(&format!("seed {seed} to settle"), DEADLINE, async || listed() == wanted).await;
     replay(&mut slices, &mut held);
     assert_eq!(held, wanted, "seed {seed}: what a watcher holds");
     world.end().await;

@@ -11,7 +11,7 @@ const ROOM: usize = 64 * 1024;
 const LOOKED: Duration = Duration::from_secs(61);
 
 fn service_key(namespace: &str, name: &str) -> ObjectKey {
-    ObjectKey::new(Part::Services.resource(), namespace, name)
+    ObjectKey::new(ProjectedKind::Services.resource(), namespace, name)
 }
 
 fn text(key: &ObjectKey, len: usize) -> Bytes {
@@ -28,7 +28,8 @@ fn put_in(store: &MemoryStore, namespace: &str, name: &str, len: usize) {
 }
 
 fn names(world: &World) -> Vec<String> {
-    let shown = world.view.list(&Part::Services.resource(), None).map(|list| list.items).unwrap_or_default();
+    let shown =
+        world.view.list(&ProjectedKind::Services.resource(), None).map(|list| list.items).unwrap_or_default();
     shown.iter().map(|one| format!("{}/{}", one.key.namespace(), one.key.name())).collect()
 }
 
@@ -43,18 +44,18 @@ async fn the_namespace_that_has_most_is_left_out_and_comes_back() {
     put_in(&store, "shop", "one", 20_000);
     put_in(&store, "eve", "e0", 20_000);
     let world = start(Arc::clone(&source) as _);
-    wait_for("both", || names(&world) == ["eve/e0", "shop/one"]).await;
+    wait_until("both", DEADLINE, async || names(&world) == ["eve/e0", "shop/one"]).await;
     for number in 1..4 {
         put_in(&store, "eve", &format!("e{number}"), 20_000);
     }
     put_in(&store, "shop", "two", 20_000);
-    wait_for("what fits", || names(&world) == ["shop/one", "shop/two"]).await;
+    wait_until("what fits", DEADLINE, async || names(&world) == ["shop/one", "shop/two"]).await;
     assert_eq!(world.metrics.left_out.get(), 1);
 
     // A new view makes the same decision, and shows nothing that it removes later.
     let other = start(Arc::clone(&source) as _);
-    wait_for("the same", || names(&other) == ["shop/one", "shop/two"]).await;
-    let mut watched = other.view.watch(&Part::Services.resource(), other.view.revision()).unwrap();
+    wait_until("the same", DEADLINE, async || names(&other) == ["shop/one", "shop/two"]).await;
+    let mut watched = other.view.watch(&ProjectedKind::Services.resource(), other.view.revision()).unwrap();
     tokio::time::sleep(2 * LOOKED).await;
     assert_eq!((names(&other), watched.next().now_or_never().is_none()), (names(&world), true));
     other.end().await;
@@ -68,7 +69,7 @@ async fn the_namespace_that_has_most_is_left_out_and_comes_back() {
     assert_eq!(names(&world), ["shop/one", "shop/two"], "it would fit without a byte to spare");
     put_in(&store, "eve", "e0", 10);
     tokio::time::sleep(LOOKED).await;
-    wait_for("all", || names(&world) == ["eve/e0", "shop/one", "shop/two"]).await;
+    wait_until("all", DEADLINE, async || names(&world) == ["eve/e0", "shop/one", "shop/two"]).await;
     assert_eq!(world.metrics.left_out.get(), 0);
     world.end().await;
 }
@@ -92,7 +93,7 @@ impl Store for Endless {
         namespace: Option<&str>,
         look: &mut dyn FnMut(Arc<Stored>),
     ) -> Result<Revision, StoreError> {
-        if *resource != Part::Services.resource() {
+        if *resource != ProjectedKind::Services.resource() {
             return self.nothing.each(resource, namespace, look);
         }
         let eve = (0..200).map(|number| service_key("eve", &format!("e{number}")));
@@ -131,7 +132,7 @@ async fn more_than_fits_is_never_in_memory_together() {
     let nothing = MemoryStore::new(Revision(1), LogLimits::default());
     let source = Arc::new(Endless { nothing, given: Mutex::default(), most: Mutex::default() });
     let world = start(Arc::clone(&source) as _);
-    wait_for("what fits", || names(&world) == ["shop/one", "shop/two"]).await;
+    wait_until("what fits", DEADLINE, async || names(&world) == ["shop/one", "shop/two"]).await;
     assert!(*source.most.lock() <= ROOM / 20_000, "{} at a time", source.most.lock());
     world.end().await;
 }

@@ -161,7 +161,11 @@ fn inventory() -> impl Strategy<Value = Inventory> {
 }
 
 fn entry() -> impl Strategy<Value = InventoryEntry> {
-    let held = prop_oneof![version().prop_map(Held::Present), Just(Held::Absent), Just(Held::Unreadable)];
+    let held = prop_oneof![
+        version().prop_map(HeldState::Present),
+        Just(HeldState::Absent),
+        Just(HeldState::Unreadable)
+    ];
     (key(), held).prop_map(|(key, held)| InventoryEntry { key, held })
 }
 

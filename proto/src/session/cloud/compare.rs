@@ -10,16 +10,16 @@ use crate::frame::{Inventory, InventoryPart};
 use crate::ids::{Epoch, Moment, StoreId, SubscriptionId};
 use crate::inventory;
 use crate::limits::{HELLO_INVENTORY_MAX, INVENTORY_MAX};
-use crate::object::{Held, InventoryEntry, ObjectKey};
+use crate::object::{HeldState, InventoryEntry, ObjectKey};
 use crate::session::SessionError;
 use crate::session::cloud::listing::{Listing, Rest, listed_twice};
-use crate::session::cloud::slot::{PeerState, Slot, Verdict};
+use crate::session::cloud::slot::{PeerState, Slot, SlotDecision};
 use crate::session::cloud::subscription::{Stage, Subscription};
 use crate::session::cloud::{Certainty, Lookup, NodeView};
 
 /// What an edge claims to hold, before it is compared.
 #[derive(Debug)]
-pub(super) struct Comparison {
+pub(super) struct InventoryComparison {
     /// The history that the edge's copy follows.
     epoch: Option<Epoch>,
     /// The edge's store, when its content hashes were made under the trimming rules of the view.
@@ -43,8 +43,8 @@ pub(super) fn cost(key: &ObjectKey) -> usize {
 /// Memory of an entry that only the edge has named.
 pub(super) fn cost_of_entry(entry: &InventoryEntry) -> usize {
     let uid = match &entry.held {
-        Held::Present(version) => version.uid.as_str().len(),
-        Held::Absent | Held::Unreadable => 0,
+        HeldState::Present(version) => version.uid.as_str().len(),
+        HeldState::Absent | HeldState::Unreadable => 0,
     };
     cost(&entry.key).saturating_add(uid)
 }
@@ -66,7 +66,7 @@ pub(super) enum Opening {
     NeedsInventory,
 }
 
-impl Comparison {
+impl InventoryComparison {
     /// Checks the bounds of an announced inventory.
     ///
     /// # Errors
@@ -195,7 +195,7 @@ impl Subscription {
             Stage::Comparing(comparison) => comparison.epoch.as_ref() != Some(ours),
             Stage::CatchingUp(_) | Stage::Following => return Ok(()),
         };
-        let mut claimed: HashMap<&ObjectKey, &Held> = HashMap::with_capacity(entries.len());
+        let mut claimed: HashMap<&ObjectKey, &HeldState> = HashMap::with_capacity(entries.len());
         for entry in entries {
             if claimed.insert(&entry.key, &entry.held).is_some() {
                 return Err(listed_twice(self.id, &entry.key));
@@ -230,23 +230,23 @@ impl Subscription {
         self.add_slot(key.clone(), slot);
         let (subscription, lookup) = (self.id, self.lookup(view, key));
         let Some(slot) = self.slots.get(key) else { return };
-        let verdict = slot.judge(key, lookup, self.told);
-        let certainty = match &verdict {
-            Verdict::Send(step) => slot.certainty(subscription, key, step, view),
+        let decision = slot.judge(key, lookup, self.told);
+        let certainty = match &decision {
+            SlotDecision::Send(step) => slot.certainty(subscription, key, step, view),
             _ => Certainty::Certain,
         };
         if certainty == Certainty::Asked {
             return self.hesitate(key);
         }
-        match verdict {
-            Verdict::Settled => self.settle(key),
-            Verdict::Forget => self.remove_slot(key),
+        match decision {
+            SlotDecision::Settled => self.settle(key),
+            SlotDecision::Forget => self.remove_slot(key),
             // Too large objects are detected again, and reported, when they would be sent.
-            Verdict::Send(_) | Verdict::TooLarge { .. } => {
+            SlotDecision::Send(_) | SlotDecision::TooLarge { .. } => {
                 self.make_due(key);
                 self.make_ready(key.clone());
             }
-            Verdict::Wait => self.make_due(key),
+            SlotDecision::Wait => self.make_due(key),
         }
     }
 }
@@ -265,11 +265,11 @@ fn matching(
     let mut entries = Vec::new();
     for key in view.wanted(subscription) {
         let held = match view.lookup(subscription, &key) {
-            Lookup::Present(object) => Held::Present(object.version.clone()),
-            Lookup::Absent => Held::Absent,
+            Lookup::Present(object) => HeldState::Present(object.version.clone()),
+            Lookup::Absent => HeldState::Absent,
             // The edge may also hold a version from when the object could be read: then digests differ and its list
             // shows it.
-            Lookup::Unreadable(_) if told => Held::Unreadable,
+            Lookup::Unreadable(_) if told => HeldState::Unreadable,
             Lookup::Unwanted(_) | Lookup::Unreadable(_) | Lookup::Pending => return None,
         };
         entries.push(InventoryEntry { key, held });

@@ -5,7 +5,7 @@ use crate::ids::{Lane, Seq};
 use crate::object::ObjectVersion;
 use crate::session::SessionError;
 use crate::session::cloud::send_window::InFlight;
-use crate::session::cloud::slot::{PeerState, Step};
+use crate::session::cloud::slot::{PeerState, PlannedDelivery};
 use crate::session::cloud::subscription::Next;
 use crate::session::cloud::{CloudEvent, CloudSession, NodeView, Notice};
 
@@ -35,7 +35,7 @@ impl CloudSession {
         None
     }
 
-    fn send(&mut self, subscription: usize, window: usize, step: Step) -> Option<Frame> {
+    fn send(&mut self, subscription: usize, window: usize, step: PlannedDelivery) -> Option<Frame> {
         let subscription = self.subscriptions.get(subscription)?.id;
         let flight = InFlight {
             subscription,

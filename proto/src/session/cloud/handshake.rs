@@ -2,9 +2,9 @@
 
 use crate::frame::{Frame, Hello, features};
 use crate::ids::SubscriptionId;
-use crate::session::cloud::compare::{Comparison, Opening};
+use crate::session::cloud::compare::{InventoryComparison, Opening};
 use crate::session::cloud::subscription::Subscription;
-use crate::session::cloud::{CloudEvent, CloudSession, NodeView, Notice, Phase};
+use crate::session::cloud::{CloudEvent, CloudSession, CloudSessionPhase, NodeView, Notice};
 use crate::session::{ProtocolVersion, SessionError, words};
 
 impl CloudSession {
@@ -33,8 +33,8 @@ impl CloudSession {
         self.features = hello.features & features::ALL;
         self.comparable = (hello.trim_version == self.config.trim_version).then_some(hello.store);
         let resumed = self.comparable.is_some() && hello.epoch.as_ref() == Some(&self.config.epoch);
-        let comparison = Comparison::new(hello.epoch, self.comparable, hello.inventory)?;
-        self.phase = Phase::Open;
+        let comparison = InventoryComparison::new(hello.epoch, self.comparable, hello.inventory)?;
+        self.phase = CloudSessionPhase::Open;
         self.events.push_back(CloudEvent::Ready {
             store: hello.store,
             agent: hello.agent,
@@ -48,7 +48,7 @@ impl CloudSession {
     }
 
     /// A subscription that is not compared yet.
-    pub(super) fn add_subscription(&mut self, id: SubscriptionId, comparison: Comparison) {
+    pub(super) fn add_subscription(&mut self, id: SubscriptionId, comparison: InventoryComparison) {
         let ability =
             if id == SubscriptionId::NODE { features::UNREADABLE } else { features::UNREADABLE_FOLLOWED };
         self.subscriptions.push(Subscription::new(id, comparison, self.features & ability != 0));

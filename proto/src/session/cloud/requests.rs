@@ -16,7 +16,7 @@ const REJECTED_MAX: usize = 64;
 const REPLY_OVERHEAD: usize = 64 * 1024;
 
 #[derive(Debug)]
-struct Waiting {
+struct UnansweredRequest {
     id: RequestId,
     deadline: Moment,
     /// The answer, once it is known; kept here until it is sent, so that unread answers count as waiting requests.
@@ -27,7 +27,7 @@ struct Waiting {
 #[derive(Debug, Default)]
 pub(super) struct Requests {
     /// Oldest first. A list is smaller and faster than a map, because there are few.
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<UnansweredRequest>,
     rejected: VecDeque<RequestId>,
     /// Bytes of the answers that were not sent yet.
     unread: usize,
@@ -65,7 +65,7 @@ impl Requests {
         }
         request.timeout = request.timeout.min(REQUEST_TIMEOUT_MAX);
         let deadline = now + request.timeout;
-        self.waiting.push_back(Waiting { id: request.id, deadline, answer: None });
+        self.waiting.push_back(UnansweredRequest { id: request.id, deadline, answer: None });
         Ok(Some(request))
     }
 
@@ -99,9 +99,10 @@ impl Requests {
             let text = format!("this node already has {REQUESTS_MAX} pending requests: retry later");
             return Some(Reply { id, body: failure(429, "TooManyRequests", &text) });
         }
-        let ready = |waiting: &Waiting| matches!(waiting.answer, Some((wanted, _)) if wanted == lane);
+        let ready =
+            |waiting: &UnansweredRequest| matches!(waiting.answer, Some((wanted, _)) if wanted == lane);
         let index = self.waiting.iter().position(ready)?;
-        let Waiting { id, answer, .. } = self.waiting.remove(index)?;
+        let UnansweredRequest { id, answer, .. } = self.waiting.remove(index)?;
         if self.waiting.is_empty() {
             // Release the memory of a burst.
             self.waiting = VecDeque::new();
@@ -113,7 +114,7 @@ impl Requests {
 
     /// Bytes of the unsent answers and of the request records.
     pub(super) fn memory(&self) -> usize {
-        self.unread.saturating_add(self.waiting.capacity().saturating_mul(size_of::<Waiting>()))
+        self.unread.saturating_add(self.waiting.capacity().saturating_mul(size_of::<UnansweredRequest>()))
     }
 
     /// Bytes of the answers that wait for the link.

@@ -7,7 +7,7 @@ use crate::codec::obstacle;
 use crate::frame::Change;
 use crate::ids::{CloudRevision, Lane, SubscriptionId};
 use crate::limits::{BULK_OBJECT_MIN, DEPENDENCIES_MAX, OBJECT_LEN_MAX};
-use crate::object::{Held, ObjectKey, ObjectVersion, SharedObject};
+use crate::object::{HeldState, ObjectKey, ObjectVersion, SharedObject};
 use crate::session::cloud::{Certainty, Lookup, Loss, NodeView};
 use crate::session::parking::Park;
 
@@ -26,12 +26,12 @@ pub(super) enum PeerState {
     Version(ObjectVersion),
 }
 
-impl From<Held> for PeerState {
-    fn from(held: Held) -> Self {
+impl From<HeldState> for PeerState {
+    fn from(held: HeldState) -> Self {
         match held {
-            Held::Absent => Self::Absent,
-            Held::Unreadable => Self::Unreadable,
-            Held::Present(version) => Self::Version(version),
+            HeldState::Absent => Self::Absent,
+            HeldState::Unreadable => Self::Unreadable,
+            HeldState::Present(version) => Self::Version(version),
         }
     }
 }
@@ -107,7 +107,7 @@ impl Slot {
         &self,
         subscription: SubscriptionId,
         key: &ObjectKey,
-        step: &Step,
+        step: &PlannedDelivery,
         view: &impl NodeView,
     ) -> Certainty {
         match &step.change {
@@ -121,27 +121,27 @@ impl Slot {
 
     /// What must be sent so that the edge holds what `lookup` says. `told`: the edge can be informed about unreadable
     /// objects.
-    pub(super) fn judge(&self, key: &ObjectKey, lookup: Lookup, told: bool) -> Verdict {
+    pub(super) fn judge(&self, key: &ObjectKey, lookup: Lookup, told: bool) -> SlotDecision {
         match lookup {
-            Lookup::Pending => Verdict::Wait,
+            Lookup::Pending => SlotDecision::Wait,
             Lookup::Unreadable(_) => self.judge_unreadable(key, told),
             Lookup::Present(object) => self.judge_present(object),
-            Lookup::Absent if self.peer_state == PeerState::Absent => Verdict::Settled,
-            Lookup::Absent => Verdict::small(Change::Absent { key: key.clone() }, PeerState::Absent),
-            Lookup::Unwanted(_) if self.peer_state == PeerState::Nothing => Verdict::Forget,
+            Lookup::Absent if self.peer_state == PeerState::Absent => SlotDecision::Settled,
+            Lookup::Absent => SlotDecision::small(Change::Absent { key: key.clone() }, PeerState::Absent),
+            Lookup::Unwanted(_) if self.peer_state == PeerState::Nothing => SlotDecision::Forget,
             Lookup::Unwanted(version) => {
-                Verdict::small(Change::Delete { key: key.clone(), version }, PeerState::Nothing)
+                SlotDecision::small(Change::Delete { key: key.clone(), version }, PeerState::Nothing)
             }
         }
     }
 
     /// The edge keeps what it holds of the object, because nothing better is known.
-    fn judge_unreadable(&self, key: &ObjectKey, told: bool) -> Verdict {
+    fn judge_unreadable(&self, key: &ObjectKey, told: bool) -> SlotDecision {
         let becomes = match &self.peer_state {
-            PeerState::Version(_) | PeerState::Unreadable if !self.foreign => return Verdict::Settled,
+            PeerState::Version(_) | PeerState::Unreadable if !self.foreign => return SlotDecision::Settled,
             // Two histories must not be mixed.
-            _ if !told && self.foreign => return Verdict::Wait,
-            _ if !told => return Verdict::Settled,
+            _ if !told && self.foreign => return SlotDecision::Wait,
+            _ if !told => return SlotDecision::Settled,
             PeerState::Version(held) => {
                 PeerState::Version(ObjectVersion { revision: CloudRevision(0), ..held.clone() })
             }
@@ -149,33 +149,33 @@ impl Slot {
                 PeerState::Unreadable
             }
         };
-        Verdict::small(Change::Unreadable { key: key.clone() }, becomes)
+        SlotDecision::small(Change::Unreadable { key: key.clone() }, becomes)
     }
 
-    fn judge_present(&self, object: Arc<SharedObject>) -> Verdict {
+    fn judge_present(&self, object: Arc<SharedObject>) -> SlotDecision {
         let wanted = &object.version;
         if let PeerState::Version(held) = &self.peer_state {
             // Revisions of one epoch have one order over all objects: a view that shows an older one lags behind the
             // replica that served this edge before. Going back is never right; the newer version is offered later.
             let newer = held.is_same_place(wanted) || held.revision > wanted.revision;
             if held == wanted || (!self.foreign && newer) {
-                return Verdict::Settled;
+                return SlotDecision::Settled;
             }
             if held.uid == wanted.uid && held.hash == wanted.hash {
                 let (key, version) = (object.key.clone(), wanted.clone());
-                return Verdict::small(
+                return SlotDecision::small(
                     Change::Adopt { key, version: version.clone() },
                     PeerState::Version(version),
                 );
             }
         }
         if let Some(limit) = exceeded(&object) {
-            return Verdict::TooLarge { version: wanted.clone(), limit };
+            return SlotDecision::TooLarge { version: wanted.clone(), limit };
         }
         let bytes = object.body.len().saturating_add(CHANGE_OVERHEAD);
         let lane = if object.body.len() >= BULK_OBJECT_MIN { Lane::Bulk } else { Lane::Delivery };
         let becomes = PeerState::Version(wanted.clone());
-        Verdict::Send(Step { change: Change::Upsert(object), becomes, lane, bytes })
+        SlotDecision::Send(PlannedDelivery { change: Change::Upsert(object), becomes, lane, bytes })
     }
 }
 
@@ -200,7 +200,7 @@ fn exceeded(object: &SharedObject) -> Option<String> {
 
 /// Outcome of [`Slot::judge`].
 #[derive(Debug)]
-pub(super) enum Verdict {
+pub(super) enum SlotDecision {
     /// The edge holds the right thing.
     Settled,
     /// Neither wanted nor held: the key needs no slot.
@@ -208,7 +208,7 @@ pub(super) enum Verdict {
     /// The view does not know yet.
     Wait,
     /// This must be sent.
-    Send(Step),
+    Send(PlannedDelivery),
     /// This must be sent, but it exceeds a limit.
     TooLarge {
         /// The version that is too large.
@@ -218,15 +218,15 @@ pub(super) enum Verdict {
     },
 }
 
-impl Verdict {
+impl SlotDecision {
     fn small(change: Change, becomes: PeerState) -> Self {
-        Self::Send(Step { change, becomes, lane: Lane::Delivery, bytes: CHANGE_OVERHEAD })
+        Self::Send(PlannedDelivery { change, becomes, lane: Lane::Delivery, bytes: CHANGE_OVERHEAD })
     }
 }
 
 /// A delivery that has no position yet.
 #[derive(Debug)]
-pub(super) struct Step {
+pub(super) struct PlannedDelivery {
     pub(super) change: Change,
     /// What the edge holds after it has acknowledged.
     pub(super) becomes: PeerState,
@@ -234,7 +234,7 @@ pub(super) struct Step {
     pub(super) bytes: usize,
 }
 
-impl Step {
+impl PlannedDelivery {
     /// The version that is delivered, for the back-off: none for deletions and absences.
     pub(super) fn version(&self) -> Option<&ObjectVersion> {
         match &self.becomes {

@@ -11,10 +11,10 @@ use crate::frame::RefusalReason;
 use crate::ids::{CloudRevision, Lane, Moment, SubscriptionId};
 use crate::object::{ObjectKey, ObjectVersion};
 use crate::session::cloud::CloudEvent;
-use crate::session::cloud::compare::{Comparison, cost};
+use crate::session::cloud::compare::{InventoryComparison, cost};
 use crate::session::cloud::listing::Rest;
 use crate::session::cloud::send_window::{InFlight, SendWindow};
-use crate::session::cloud::slot::{PeerState, Phase, Slot, Step, Verdict};
+use crate::session::cloud::slot::{PeerState, Phase, PlannedDelivery, Slot, SlotDecision};
 use crate::session::cloud::{Certainty, Lookup, NodeView};
 use crate::session::parking::{Park, Timers};
 
@@ -22,7 +22,7 @@ use crate::session::parking::{Park, Timers};
 #[derive(Debug)]
 pub(super) enum Stage {
     /// Not compared yet. Offers need no memory: the comparison looks everything up.
-    Comparing(Box<Comparison>),
+    Comparing(Box<InventoryComparison>),
     /// Compared at this revision; what was missing is not acknowledged yet.
     CatchingUp(CloudRevision),
     /// Caught up once.
@@ -38,7 +38,7 @@ pub(super) enum Next {
     /// starve.
     Blocked,
     /// Send this.
-    Send(Step),
+    Send(PlannedDelivery),
 }
 
 /// One subscription of one edge.
@@ -67,7 +67,7 @@ pub(super) struct Subscription {
 const KEPT_CAPACITY: usize = 4;
 
 impl Subscription {
-    pub(super) fn new(id: SubscriptionId, comparison: Comparison, told: bool) -> Self {
+    pub(super) fn new(id: SubscriptionId, comparison: InventoryComparison, told: bool) -> Self {
         Self {
             id,
             stage: Stage::Comparing(Box::new(comparison)),
@@ -153,7 +153,7 @@ impl Subscription {
             let lookup = view.lookup(self.id, &key);
             slot.witness(&lookup);
             match slot.judge(&key, lookup, self.told) {
-                Verdict::Send(step) if step.lane == lane => {
+                SlotDecision::Send(step) if step.lane == lane => {
                     let certainty = slot.certainty(self.id, &key, &step, view);
                     if certainty == Certainty::Asked {
                         self.ready[queue].pop_front();
@@ -174,13 +174,13 @@ impl Subscription {
                     self.ready[queue].pop_front();
                     return Next::Send(step);
                 }
-                Verdict::Send(step) => {
+                SlotDecision::Send(step) => {
                     self.ready[queue].pop_front();
                     self.ready[queue_of(step.lane)].push_back(key);
                 }
-                verdict => {
+                decision => {
                     self.ready[queue].pop_front();
-                    self.set_aside(key, verdict, events);
+                    self.set_aside(key, decision, events);
                 }
             }
         }
@@ -216,14 +216,14 @@ impl Subscription {
     }
 
     /// Handles a ready key for which nothing is sent.
-    fn set_aside(&mut self, key: ObjectKey, verdict: Verdict, events: &mut VecDeque<CloudEvent>) {
-        match verdict {
-            Verdict::Settled => self.settle(&key),
-            Verdict::Forget => {
+    fn set_aside(&mut self, key: ObjectKey, decision: SlotDecision, events: &mut VecDeque<CloudEvent>) {
+        match decision {
+            SlotDecision::Settled => self.settle(&key),
+            SlotDecision::Forget => {
                 self.resolve(&key);
                 self.forget(&key);
             }
-            Verdict::Wait => {
+            SlotDecision::Wait => {
                 self.set_phase(&key, Phase::Idle);
                 // A key that the edge does not hold and that catching up does not wait for needs no slot: the owner
                 // offers it once it is known.
@@ -232,8 +232,8 @@ impl Subscription {
                     self.forget(&key);
                 }
             }
-            Verdict::TooLarge { version, limit } => self.refuse_large(key, version, &limit, events),
-            Verdict::Send(_) => {}
+            SlotDecision::TooLarge { version, limit } => self.refuse_large(key, version, &limit, events),
+            SlotDecision::Send(_) => {}
         }
     }
 

@@ -4,7 +4,7 @@ use crate::frame::{Inventory, InventoryPart, Subscribe};
 use crate::ids::{Moment, SubscriptionId};
 use crate::limits::{FOLLOWED_MAX, INVENTORY_BYTES_MAX, SUBSCRIBE_WINDOW, SUBSCRIBES_MAX, SUBSCRIPTIONS_MAX};
 use crate::session::SessionError;
-use crate::session::cloud::compare::Comparison;
+use crate::session::cloud::compare::InventoryComparison;
 use crate::session::cloud::subscription::{Stage, Subscription};
 use crate::session::cloud::{CloudEvent, CloudSession, NodeView, Notice};
 use crate::session::error::clip;
@@ -35,7 +35,7 @@ impl CloudSession {
             return Ok(());
         }
         let announced = std::mem::replace(&mut subscribe.inventory, Inventory::Full(Vec::new()));
-        let comparison = Comparison::new(subscribe.epoch.clone(), self.comparable, announced)?;
+        let comparison = InventoryComparison::new(subscribe.epoch.clone(), self.comparable, announced)?;
         self.add_subscription(subscription, comparison);
         let claims = self.claims();
         if claims > INVENTORY_BYTES_MAX {

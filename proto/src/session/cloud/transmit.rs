@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use crate::frame::{Frame, Welcome};
 use crate::ids::{CloudRevision, Lane, Moment, SubscriptionId};
-use crate::session::cloud::{CloudSession, KEPT_CAPACITY, NodeView, Phase};
+use crate::session::cloud::{CloudSession, CloudSessionPhase, KEPT_CAPACITY, NodeView};
 use crate::session::{ProtocolVersion, SessionError};
 
 /// Most small frames that may wait for the control lane. More end the session: the peer causes them and does not read
@@ -36,15 +36,15 @@ impl CloudSession {
     pub fn poll_transmit(&mut self, now: Moment, lane: Lane, view: &impl NodeView) -> Option<Frame> {
         self.now = now;
         let frame = match &self.phase {
-            Phase::AwaitingHello { .. } | Phase::Closed => None,
-            Phase::Leaving(_) if lane != Lane::Control => None,
-            Phase::Leaving(goodbye) => {
+            CloudSessionPhase::AwaitingHello { .. } | CloudSessionPhase::Closed => None,
+            CloudSessionPhase::Leaving(_) if lane != Lane::Control => None,
+            CloudSessionPhase::Leaving(goodbye) => {
                 let goodbye = goodbye.clone();
-                self.phase = Phase::Closed;
+                self.phase = CloudSessionPhase::Closed;
                 return Some(Frame::Goodbye(goodbye));
             }
-            Phase::Open if lane == Lane::Control => self.poll_control(),
-            Phase::Open => self.poll_objects(lane, view),
+            CloudSessionPhase::Open if lane == Lane::Control => self.poll_control(),
+            CloudSessionPhase::Open => self.poll_objects(lane, view),
         };
         if frame.is_some() {
             self.liveness.sent(now);

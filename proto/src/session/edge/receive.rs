@@ -3,7 +3,7 @@
 use crate::frame::{Change, Deliver, Frame, Refusal, RefusalReason, Undecodable, Welcome};
 use crate::ids::{Lane, Moment, SubscriptionId};
 use crate::session::edge::inbox::Arrival;
-use crate::session::edge::subscriptions::Standing;
+use crate::session::edge::subscriptions::SubscriptionState;
 use crate::session::edge::{EdgeEvent, EdgeSession, EdgeView, Phase};
 use crate::session::{EARLY_BYTES_MAX, ProtocolVersion, SessionError, UNACKED_MAX, words};
 
@@ -80,7 +80,7 @@ impl EdgeSession {
                 return self.handle_inventory_request(now, subscription, view);
             }
             Frame::CaughtUp { subscription, epoch, revision } => {
-                if self.subscriptions.standing(subscription, "a caught-up mark")? == Standing::Open {
+                if self.subscriptions.standing(subscription, "a caught-up mark")? == SubscriptionState::Open {
                     self.events.push_back(EdgeEvent::CaughtUp { subscription, epoch, revision });
                 }
             }
@@ -126,10 +126,12 @@ impl EdgeSession {
             return self.patience.ignore(now, "a repeated delivery");
         }
         match standing {
-            Standing::Open => self.events.push_back(EdgeEvent::Deliver { lane, seq, subscription, change }),
+            SubscriptionState::Open => {
+                self.events.push_back(EdgeEvent::Deliver { lane, seq, subscription, change })
+            }
             // The edge followed this subscription a moment ago: there is nothing to store, but the cloud's window must
             // advance.
-            Standing::Ended => {
+            SubscriptionState::Ended => {
                 inbox.finish(seq);
             }
         }
@@ -157,7 +159,7 @@ impl EdgeSession {
         subscription: SubscriptionId,
         view: &impl EdgeView,
     ) -> Result<(), SessionError> {
-        if self.subscriptions.standing(subscription, "an inventory request")? == Standing::Ended {
+        if self.subscriptions.standing(subscription, "an inventory request")? == SubscriptionState::Ended {
             return Ok(());
         }
         if self.subscriptions.upload(subscription, || view.inventory(subscription)) {
@@ -175,7 +177,9 @@ impl EdgeSession {
         if subscription == SubscriptionId::NODE {
             return Err(SessionError::Protocol("the pushed set cannot be closed".to_owned()));
         }
-        if self.subscriptions.standing(subscription, "the closing of a subscription")? == Standing::Open {
+        if self.subscriptions.standing(subscription, "the closing of a subscription")?
+            == SubscriptionState::Open
+        {
             self.subscriptions.close(subscription);
             self.events.push_back(EdgeEvent::SubscriptionClosed { subscription, code, reason });
         }

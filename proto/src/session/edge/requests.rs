@@ -13,7 +13,7 @@ use crate::session::edge::RequestError;
 const REQUEST_OVERHEAD: usize = 64 * 1024;
 
 #[derive(Debug)]
-struct Waiting {
+struct OutstandingRequest {
     id: RequestId,
     deadline: Moment,
     /// The request, until it is sent.
@@ -24,7 +24,7 @@ struct Waiting {
 #[derive(Debug, Default)]
 pub(super) struct Requests {
     newest: u64,
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<OutstandingRequest>,
 }
 
 impl Requests {
@@ -48,13 +48,17 @@ impl Requests {
         let request = Request { id, timeout, body, caller_token };
         codec::check_request(&request).map_err(|error| RequestError::Invalid(error.to_string()))?;
         self.newest = id.0;
-        self.waiting.push_back(Waiting { id, deadline: now + timeout, unsent: Some((lane, request)) });
+        self.waiting.push_back(OutstandingRequest {
+            id,
+            deadline: now + timeout,
+            unsent: Some((lane, request)),
+        });
         Ok(id)
     }
 
     /// The next request for a lane, with its remaining time.
     pub(super) fn poll(&mut self, now: Moment, lane: Lane) -> Option<Request> {
-        let ready = |waiting: &&mut Waiting| {
+        let ready = |waiting: &&mut OutstandingRequest| {
             waiting.deadline > now && matches!(waiting.unsent, Some((wanted, _)) if wanted == lane)
         };
         let waiting = self.waiting.iter_mut().find(ready)?;
@@ -65,7 +69,7 @@ impl Requests {
 
     /// Whether this answer is still awaited; the request is removed.
     pub(super) fn answered(&mut self, id: RequestId) -> bool {
-        let sent = |waiting: &Waiting| waiting.id == id && waiting.unsent.is_none();
+        let sent = |waiting: &OutstandingRequest| waiting.id == id && waiting.unsent.is_none();
         self.waiting.iter().position(sent).and_then(|index| self.waiting.remove(index)).is_some()
     }
 

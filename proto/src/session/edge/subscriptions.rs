@@ -13,7 +13,7 @@ use crate::session::inventory::summarise;
 
 /// State of a subscription id at the edge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum SubscriptionState {
     /// Followed.
     Open,
     /// Followed before: frames about it may still be under way.
@@ -92,11 +92,11 @@ impl Subscriptions {
         &self,
         subscription: SubscriptionId,
         what: &str,
-    ) -> Result<Standing, SessionError> {
+    ) -> Result<SubscriptionState, SessionError> {
         if self.open.contains(&subscription) {
-            Ok(Standing::Open)
+            Ok(SubscriptionState::Open)
         } else if subscription <= self.newest {
-            Ok(Standing::Ended)
+            Ok(SubscriptionState::Ended)
         } else {
             let text = format!("{what} arrived for subscription {}, which was never opened", subscription.0);
             Err(SessionError::Protocol(text))

@@ -24,7 +24,7 @@ use crate::limits::KUBEEDGE_FOLLOWED_MAX;
 use crate::message::MessageId;
 use crate::object::{ObjectKey, SharedObject};
 use crate::session::patience::Patience;
-use crate::session::room::Room;
+use crate::session::room::FollowedCapacity;
 use crate::session::{CloudEvent, Lookup, NodeView, SessionError};
 use board::Board;
 use carried::Carried;
@@ -114,7 +114,7 @@ pub struct CloudSession {
     restoring: bool,
     caught_up: bool,
     /// Bound on the objects of all subscriptions.
-    room: Room<KUBEEDGE_FOLLOWED_MAX>,
+    room: FollowedCapacity<KUBEEDGE_FOLLOWED_MAX>,
     board: Board,
     flights: Flights,
     carried: Carried,
@@ -159,7 +159,7 @@ impl CloudSession {
             subscriptions: vec![SubscriptionId::NODE],
             restoring: config.restoring,
             caught_up: false,
-            room: Room::default(),
+            room: FollowedCapacity::default(),
             board,
             flights: Flights::new(config.window.clamp(1, WINDOW_MAX)),
             carried: Carried::default(),

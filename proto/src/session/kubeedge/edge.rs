@@ -22,7 +22,7 @@ use crate::message::{Content, Group, LocalPath, Message, MessageId, Operation, R
 use crate::session::patience::Patience;
 use crate::session::{EdgeEvent, RequestError, SessionError};
 use inbox::{Arrival, Inbox};
-use requests::{Answered, Requests};
+use requests::{Answered, PendingRequests};
 
 /// Configuration of an edge session.
 #[derive(Debug, Clone)]
@@ -61,7 +61,7 @@ pub struct EdgeSession {
     worried: bool,
     keepalive_at: Moment,
     inbox: Inbox,
-    requests: Requests,
+    requests: PendingRequests,
     /// Acknowledgements, failures and other small answers.
     notices: VecDeque<Message>,
     documents: u64,
@@ -83,7 +83,7 @@ impl EdgeSession {
             worried: false,
             keepalive_at: now,
             inbox: Inbox::default(),
-            requests: Requests::default(),
+            requests: PendingRequests::default(),
             notices: VecDeque::new(),
             documents: 0,
             events: VecDeque::new(),
@@ -311,7 +311,7 @@ impl EdgeSession {
     fn end(&mut self, goodbye: Goodbye) {
         if !self.closed {
             self.closed = true;
-            self.requests = Requests::default();
+            self.requests = PendingRequests::default();
             self.notices = VecDeque::new();
             self.events.push_back(EdgeEvent::Closed(goodbye));
         }

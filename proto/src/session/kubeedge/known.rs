@@ -89,7 +89,7 @@ impl Kinds {
     /// # Errors
     /// When the document is not one.
     pub fn discovered(document: &[u8]) -> Result<Self, serde_json::Error> {
-        let document: Document = serde_json::from_slice(document)?;
+        let document: GroupDiscoveryList = serde_json::from_slice(document)?;
         let mut kinds = Self::default();
         for group in &document.items {
             for version in group.versions.as_deref().unwrap_or_default() {
@@ -195,14 +195,14 @@ impl Kinds {
 
 /// The parts of a discovery document that are read.
 #[derive(Deserialize)]
-struct Document {
-    items: Vec<Group>,
+struct GroupDiscoveryList {
+    items: Vec<GroupDiscovery>,
 }
 
 #[derive(Deserialize)]
-struct Group {
+struct GroupDiscovery {
     metadata: Metadata,
-    versions: Option<Vec<Version>>,
+    versions: Option<Vec<VersionDiscovery>>,
 }
 
 #[derive(Deserialize)]
@@ -212,14 +212,14 @@ struct Metadata {
 }
 
 #[derive(Deserialize)]
-struct Version {
+struct VersionDiscovery {
     version: String,
-    resources: Option<Vec<Entry>>,
+    resources: Option<Vec<ResourceDiscovery>>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Entry {
+struct ResourceDiscovery {
     resource: String,
     response_kind: Option<Named>,
 }

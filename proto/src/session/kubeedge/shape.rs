@@ -20,13 +20,13 @@ use crate::message::{
 pub(super) struct Fitted {
     pub(super) message: Message,
     /// Identity of the bare object in it: read while it was checked, so that it need not be read again.
-    pub(super) identity: Option<Identity>,
+    pub(super) identity: Option<ObjectIdentity>,
 }
 
 /// Incarnation and version of an object.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub(super) struct Identity {
+pub(super) struct ObjectIdentity {
     pub(super) uid: String,
     pub(super) resource_version: String,
 }
@@ -200,7 +200,7 @@ impl Shape {
 }
 
 /// Operation, content, and the identity of a bare object.
-type Fitting = (Operation, Content, Option<Identity>);
+type Fitting = (Operation, Content, Option<ObjectIdentity>);
 
 /// The failure in an answer of operation `error`.
 fn failure_of(answer: &Message) -> Option<StatusError> {
@@ -252,12 +252,12 @@ fn failure_with_object(error: &StatusError) -> Content {
 }
 
 /// The identity of an object, or the reason why it must not be stored.
-fn bare_object(content: &Content) -> Result<Identity, Box<StatusError>> {
+fn bare_object(content: &Content) -> Result<ObjectIdentity, Box<StatusError>> {
     #[derive(Deserialize)]
     struct Bare {
         #[serde(rename = "ErrStatus")]
         error: Option<StatusError>,
-        metadata: Option<Identity>,
+        metadata: Option<ObjectIdentity>,
     }
     let unclear = || Box::new(StatusError::new(500, "InternalError", "the answer is not an object"));
     let bare: Bare = content.is_object().then(|| content.read().ok()).flatten().ok_or_else(unclear)?;

@@ -30,7 +30,7 @@ pub fn completed(known: &Kinds, resource: &Resource, body: &Bytes) -> Bytes {
 pub fn completed_list(known: &Kinds, resource: &Resource, body: &Bytes) -> Bytes {
     let Some(kind) = known.kind_of(resource) else { return body.clone() };
     let body = named(&format!("{kind}List"), &kinds::api_version(resource), body);
-    let Ok(mut members) = serde_json::from_slice::<Members<'_>>(&body) else { return body };
+    let Ok(mut members) = serde_json::from_slice::<RawMembers<'_>>(&body) else { return body };
     if members.get("items").is_some_and(|items| items.get() != "null") {
         return body;
     }
@@ -39,7 +39,7 @@ pub fn completed_list(known: &Kinds, resource: &Resource, body: &Bytes) -> Bytes
     serde_json::to_vec(&members).map_or_else(|_| body.clone(), Bytes::from)
 }
 
-type Members<'a> = BTreeMap<Cow<'a, str>, &'a RawValue>;
+type RawMembers<'a> = BTreeMap<Cow<'a, str>, &'a RawValue>;
 
 fn named(kind: &str, api_version: &str, body: &Bytes) -> Bytes {
     #[derive(serde::Deserialize)]
@@ -55,7 +55,7 @@ fn named(kind: &str, api_version: &str, body: &Bytes) -> Bytes {
     if is_said(&said.kind) && is_said(&said.api_version) {
         return body.clone();
     }
-    let Ok(mut members) = serde_json::from_slice::<Members<'_>>(body) else { return body.clone() };
+    let Ok(mut members) = serde_json::from_slice::<RawMembers<'_>>(body) else { return body.clone() };
     // Existing values of the two fields are kept.
     let kind = said.kind.filter(|text| !text.is_empty()).unwrap_or(Cow::Borrowed(kind));
     let version = said.api_version.filter(|text| !text.is_empty()).unwrap_or(Cow::Borrowed(api_version));

@@ -10,11 +10,11 @@ use super::{indexes, is_indexed};
 use tombolo_apicore::value::items;
 
 /// A status with values that the rules look up.
-struct State<'a> {
+struct JobStatus<'a> {
     at: Field<'a, 'a>,
 }
 
-impl<'a> State<'a> {
+impl<'a> JobStatus<'a> {
     fn new(job: &'a Value) -> Self {
         Self { at: Field::root("status", &job["status"]) }
     }
@@ -38,16 +38,19 @@ impl<'a> State<'a> {
 }
 
 /// An update of a status.
-struct Change<'a> {
+struct StatusUpdate<'a> {
     spec: Field<'a, 'a>,
-    new: State<'a>,
-    old: State<'a>,
+    new: JobStatus<'a>,
+    old: JobStatus<'a>,
 }
 
 /// Checks an update of the status.
 pub(in super::super) fn check(new: &Value, old: &Value, errors: &mut Errors) {
-    let change =
-        Change { spec: Field::root("spec", &new["spec"]), new: State::new(new), old: State::new(old) };
+    let change = StatusUpdate {
+        spec: Field::root("spec", &new["spec"]),
+        new: JobStatus::new(new),
+        old: JobStatus::new(old),
+    };
     let counts = ["active", "succeeded", "failed", "ready", "terminating"];
     change.new.at.none_negative(&counts, errors);
     change.uncounted(errors);
@@ -58,7 +61,7 @@ pub(in super::super) fn check(new: &Value, old: &Value, errors: &mut Errors) {
     change.progress(errors);
 }
 
-impl Change<'_> {
+impl StatusUpdate<'_> {
     fn differs(&self, field: &str) -> bool {
         self.new.child(field).value() != self.old.child(field).value()
     }

@@ -7,7 +7,9 @@ use serde_json::Value;
 use super::super::field::{Errors, Field};
 use super::super::walk::top;
 use super::super::{FieldError, canonical, domains, names, status};
-use super::{CONFIGS_MAX, PARAMETERS_LEN_MAX, Requests, opaque, pool, raw, reference, references, requests};
+use super::{
+    CONFIGS_MAX, DeviceRequests, PARAMETERS_LEN_MAX, opaque, pool, raw, reference, references, requests,
+};
 
 const CONSUMERS_MAX: usize = 256;
 const RESULTS_MAX: usize = 32;
@@ -102,7 +104,7 @@ fn network(data: &Field<'_, '_>, errors: &mut Errors) {
     }
 }
 
-fn allocated(devices: &Field<'_, '_>, named: &Requests<'_>, errors: &mut Errors) {
+fn allocated(devices: &Field<'_, '_>, named: &DeviceRequests<'_>, errors: &mut Errors) {
     let results = devices.child("results");
     if !results.overfull(RESULTS_MAX, errors) {
         for result in results.items() {

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use serde_json::Value;
 
 use super::super::names;
-use super::{Context, Errors, Field, environment, handlers, mounts, port_number, resources, security};
+use super::{Errors, Field, PodSpecContext, environment, handlers, mounts, port_number, resources, security};
 
 /// Calls `each` for every container with its path, init containers first.
 pub(in super::super) fn visit<'v>(spec: &Field<'_, 'v>, mut each: impl FnMut(&Field<'_, 'v>)) {
@@ -16,7 +16,7 @@ pub(in super::super) fn visit<'v>(spec: &Field<'_, 'v>, mut each: impl FnMut(&Fi
 }
 
 /// Checks the containers of the pod.
-pub(super) fn regular(list: &Field<'_, '_>, context: &Context<'_>, errors: &mut Errors) {
+pub(super) fn regular(list: &Field<'_, '_>, context: &PodSpecContext<'_>, errors: &mut Errors) {
     if list.is_empty() {
         errors.push(list.required(""));
         return;
@@ -45,7 +45,7 @@ fn probes(container: &Field<'_, '_>, errors: &mut Errors) {
 const PROBES: [&str; 3] = ["livenessProbe", "readinessProbe", "startupProbe"];
 
 /// Checks the init containers. Those that always restart run beside the others (sidecars).
-pub(super) fn init(spec: &Field<'_, '_>, context: &Context<'_>, errors: &mut Errors) {
+pub(super) fn init(spec: &Field<'_, '_>, context: &PodSpecContext<'_>, errors: &mut Errors) {
     let (regular, list) = (spec.child("containers"), spec.child("initContainers"));
     let mut names: HashSet<&str> = regular.items().map(|container| container.child("name").text()).collect();
     for container in list.items() {
@@ -132,7 +132,7 @@ const NOT_FOR_EPHEMERAL: [&str; 9] = [
 ];
 
 /// Checks the ephemeral containers.
-pub(super) fn ephemeral(spec: &Field<'_, '_>, context: &Context<'_>, errors: &mut Errors) {
+pub(super) fn ephemeral(spec: &Field<'_, '_>, context: &PodSpecContext<'_>, errors: &mut Errors) {
     const WHY: &str = "cannot be set for an Ephemeral Container";
     let (regular, init) = (spec.child("containers"), spec.child("initContainers"));
     let others: HashSet<&str> =
@@ -166,7 +166,7 @@ pub(super) fn ephemeral(spec: &Field<'_, '_>, context: &Context<'_>, errors: &mu
 }
 
 /// Checks what all containers have in common.
-fn common(container: &Field<'_, '_>, context: &Context<'_>, errors: &mut Errors) {
+fn common(container: &Field<'_, '_>, context: &PodSpecContext<'_>, errors: &mut Errors) {
     container.child("name").check_required(names::dns1123_label, errors);
     container.child("image").demand(errors);
     let policies = ["File", "FallbackToLogsOnError"];

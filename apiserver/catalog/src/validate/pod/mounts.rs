@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::sources::{no_backsteps, relative_path};
-use super::{Context, Errors, Field};
+use super::{Errors, Field, PodSpecContext};
 
 const PROPAGATIONS: [&str; 3] = ["Bidirectional", "HostToContainer", "None"];
 const RECURSIVE: [&str; 3] = ["Disabled", "Enabled", "IfPossible"];
@@ -15,7 +15,7 @@ fn used<'v>(list: &Field<'_, 'v>, path: &str) -> HashMap<&'v str, &'v str> {
 }
 
 /// Checks the mounts of a container.
-pub(super) fn mounts(container: &Field<'_, '_>, context: &Context<'_>, errors: &mut Errors) {
+pub(super) fn mounts(container: &Field<'_, '_>, context: &PodSpecContext<'_>, errors: &mut Errors) {
     let (list, devices) = (container.child("volumeMounts"), container.child("volumeDevices"));
     let devices = used(&devices, "devicePath");
     let mut seen = HashSet::new();
@@ -74,7 +74,7 @@ fn details(list: &Field<'_, '_>, mount: &Field<'_, '_>, container: &Field<'_, '_
 }
 
 /// Checks the block devices of a container.
-pub(super) fn devices(container: &Field<'_, '_>, context: &Context<'_>, errors: &mut Errors) {
+pub(super) fn devices(container: &Field<'_, '_>, context: &PodSpecContext<'_>, errors: &mut Errors) {
     let (list, mounts) = (container.child("volumeDevices"), container.child("volumeMounts"));
     let mounts = used(&mounts, "mountPath");
     let (mut names, mut paths) = (HashSet::new(), HashSet::new());

@@ -1,7 +1,7 @@
 //! Validation of a pod's DNS settings, host names and host ports.
 
 use super::super::{addresses, names};
-use super::{Context, Errors, Field};
+use super::{Errors, Field, PodSpecContext};
 
 const NAMESERVERS_MAX: usize = 3;
 const SEARCHES_MAX: usize = 32;
@@ -9,7 +9,7 @@ const SEARCHES_MAX: usize = 32;
 const SEARCHES_LEN_MAX: usize = 2048;
 
 /// On the host's network, a container port must equal the host port.
-pub(super) fn host_ports(spec: &Field<'_, '_>, context: &Context<'_>, errors: &mut Errors) {
+pub(super) fn host_ports(spec: &Field<'_, '_>, context: &PodSpecContext<'_>, errors: &mut Errors) {
     if !spec.child("hostNetwork").is_true() {
         return;
     }

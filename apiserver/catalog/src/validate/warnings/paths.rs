@@ -4,12 +4,12 @@ use super::super::field::Field;
 
 /// A file and its source.
 #[derive(Clone, PartialEq)]
-struct Source {
+struct VolumeFile {
     path: String,
     of: String,
 }
 
-impl Source {
+impl VolumeFile {
     fn new(path: &str, of: &str) -> Self {
         Self { path: path.trim_end_matches('/').to_owned(), of: of.to_owned() }
     }
@@ -46,13 +46,13 @@ pub(super) fn overlaps(volumes: &Field<'_, '_>, warnings: &mut Vec<String>) {
     }
 }
 
-fn files(source: &Field<'_, '_>, of: &str) -> Vec<Source> {
+fn files(source: &Field<'_, '_>, of: &str) -> Vec<VolumeFile> {
     let items = source.child("items");
-    items.items().map(|item| Source::new(item.child("path").text(), of)).collect()
+    items.items().map(|item| VolumeFile::new(item.child("path").text(), of)).collect()
 }
 
 fn projected(volume: &Field<'_, '_>, name: &str, warnings: &mut Vec<String>) {
-    let mut all: Vec<Source> = Vec::new();
+    let mut all: Vec<VolumeFile> = Vec::new();
     let shown = format!("volume {name:?} (Projected)");
     for source in volume.child("sources").items() {
         if source.is_empty() {
@@ -66,7 +66,7 @@ fn projected(volume: &Field<'_, '_>, name: &str, warnings: &mut Vec<String>) {
 }
 
 /// Files of one source of a projected volume.
-fn of_source(source: &Field<'_, '_>) -> Vec<Source> {
+fn of_source(source: &Field<'_, '_>) -> Vec<VolumeFile> {
     let part = |kind| source.child(kind);
     let named = |what: &str, part: &Field<'_, '_>| format!("{what} {:?}", part.child("name").text());
     let (map, secret, pod) = (part("configMap"), part("secret"), part("downwardAPI"));
@@ -78,18 +78,18 @@ fn of_source(source: &Field<'_, '_>) -> Vec<Source> {
     } else if !pod.child("items").is_empty() {
         files(&pod, "DownwardAPI")
     } else if token.is_set() {
-        vec![Source::new(token.child("path").text(), "ServiceAccountToken")]
+        vec![VolumeFile::new(token.child("path").text(), "ServiceAccountToken")]
     } else {
         Vec::new()
     }
 }
 
 /// Compares each file with those before it.
-fn check(files: &[Source], shown: &str, warnings: &mut Vec<String>) {
+fn check(files: &[VolumeFile], shown: &str, warnings: &mut Vec<String>) {
     (1..=files.len()).for_each(|count| check_last(&files[..count], shown, warnings));
 }
 
-fn check_last(files: &[Source], shown: &str, warnings: &mut Vec<String>) {
+fn check_last(files: &[VolumeFile], shown: &str, warnings: &mut Vec<String>) {
     let Some((file, before)) = files.split_last() else { return };
     for other in before.iter().filter(|other| file.overlaps(other)) {
         warnings.push(format!("{shown}: overlapping paths: {} with {}", file.shown(), other.shown()));

@@ -202,10 +202,10 @@ pub(super) fn app_armor(pod: &Value, warnings: &mut Vec<String>) {
 }
 
 /// A port seen before: its path, and the host's port and address.
-type Seen<'v> = (String, i64, &'v str);
+type PortUse<'v> = (String, i64, &'v str);
 
 fn ports(spec: &Field<'_, '_>, warnings: &mut Vec<String>) {
-    let mut all: HashMap<(i64, &str), Vec<Seen<'_>>> = HashMap::new();
+    let mut all: HashMap<(i64, &str), Vec<PortUse<'_>>> = HashMap::new();
     visit(spec, |container| {
         for port in container.child("ports").items() {
             let (host, ip) = (port.child("hostPort").int(), port.child("hostIP").text());

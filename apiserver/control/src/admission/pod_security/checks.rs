@@ -12,12 +12,12 @@ use crate::objects::{items, text};
 
 /// A finding of a check: a reason and its detail.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Finding {
+pub(super) struct PodSecurityViolation {
     pub(super) reason: String,
     pub(super) detail: String,
 }
 
-impl Finding {
+impl PodSecurityViolation {
     fn new(reason: &str, detail: impl Into<String>) -> Self {
         Self { reason: reason.to_owned(), detail: detail.into() }
     }
@@ -58,7 +58,7 @@ impl<'a> Subject<'a> {
     }
 }
 
-type Run = fn(Subject<'_>, u32) -> Option<Finding>;
+type CheckFunction = fn(Subject<'_>, u32) -> Option<PodSecurityViolation>;
 
 /// One check: its level, the first minor version that has it, and the version since which level Restricted has another
 /// check instead.
@@ -67,18 +67,18 @@ struct Check {
     since: u32,
     /// First minor version in which level Restricted has a stricter check instead.
     replaced_since: Option<u32>,
-    run: Run,
+    run: CheckFunction,
 }
 
-const fn baseline(since: u32, run: Run) -> Check {
+const fn baseline(since: u32, run: CheckFunction) -> Check {
     Check { level: Level::Baseline, since, replaced_since: None, run }
 }
 
-const fn replaced(since: u32, run: Run) -> Check {
+const fn replaced(since: u32, run: CheckFunction) -> Check {
     Check { level: Level::Baseline, since: 0, replaced_since: Some(since), run }
 }
 
-const fn restricted(since: u32, run: Run) -> Check {
+const fn restricted(since: u32, run: CheckFunction) -> Check {
     Check { level: Level::Restricted, since, replaced_since: None, run }
 }
 
@@ -105,7 +105,7 @@ const CHECKS: [Check; 19] = [
 ];
 
 /// All violations of the rules by a pod.
-pub(super) fn findings(rules: Rules, subject: Subject<'_>) -> Vec<Finding> {
+pub(super) fn findings(rules: Rules, subject: Subject<'_>) -> Vec<PodSecurityViolation> {
     let minor = rules.minor();
     let counts = |check: &&Check| {
         let replaced = check.replaced_since.is_some_and(|since| minor >= since);

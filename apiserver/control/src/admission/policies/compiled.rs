@@ -80,7 +80,7 @@ impl Compiled {
                 format!("this API server evaluates at most {EXPRESSIONS_MAX} expressions of one policy");
             return Err(vec![FieldError::forbidden("spec", text)]);
         }
-        let mut reader = Reader { policy, mode, variables: Vec::new(), errors: Vec::new() };
+        let mut reader = PolicyCompiler { policy, mode, variables: Vec::new(), errors: Vec::new() };
         let compiled = reader.read();
         if reader.errors.is_empty() { Ok(compiled) } else { Err(reader.errors) }
     }
@@ -88,7 +88,7 @@ impl Compiled {
 
 /// The required result type of an expression.
 #[derive(Clone, Copy)]
-enum Wanted {
+enum RequiredType {
     Bool,
     Text,
     TextOrNull,
@@ -96,7 +96,7 @@ enum Wanted {
     Json,
 }
 
-struct Reader<'a> {
+struct PolicyCompiler<'a> {
     policy: &'a Value,
     mode: Mode,
     /// Types of the variables compiled so far.
@@ -104,10 +104,10 @@ struct Reader<'a> {
     errors: Vec<FieldError>,
 }
 
-impl Reader<'_> {
+impl PolicyCompiler<'_> {
     fn read(&mut self) -> Compiled {
-        let conditions = self.named("/spec/matchConditions", "spec.matchConditions", Wanted::Bool);
-        let variables = self.named("/spec/variables", "spec.variables", Wanted::Json);
+        let conditions = self.named("/spec/matchConditions", "spec.matchConditions", RequiredType::Bool);
+        let variables = self.named("/spec/variables", "spec.variables", RequiredType::Json);
         let (mut validations, mut mutations) = (Vec::new(), Vec::new());
         match self.mode {
             Mode::Validating => {
@@ -133,7 +133,7 @@ impl Reader<'_> {
         if self.mode == Mode::Mutating { environment.building_objects() } else { environment }
     }
 
-    fn compile(&mut self, source: &str, at: &str, wanted: Wanted) -> Option<Expression> {
+    fn compile(&mut self, source: &str, at: &str, wanted: RequiredType) -> Option<Expression> {
         if source.trim().is_empty() {
             self.errors.push(FieldError::required(at, ""));
             return None;
@@ -148,19 +148,19 @@ impl Reader<'_> {
         };
         let ty = expression.result_type();
         let (fits, demand) = match wanted {
-            Wanted::Bool => (matches!(ty, Type::Bool | Type::Dyn(_)), format!("must evaluate to bool but got {ty}")),
-            Wanted::Text => {
+            RequiredType::Bool => (matches!(ty, Type::Bool | Type::Dyn(_)), format!("must evaluate to bool but got {ty}")),
+            RequiredType::Text => {
                 (matches!(ty, Type::String(_) | Type::Dyn(_)), format!("must evaluate to string but got {ty}"))
             }
-            Wanted::TextOrNull => (
+            RequiredType::TextOrNull => (
                 matches!(ty, Type::String(_) | Type::Dyn(_) | Type::Null),
                 format!("must evaluate to one of [string null_type] but got {ty}"),
             ),
-            Wanted::Json => (
+            RequiredType::Json => (
                 !matches!(ty, Type::Opaque(_) | Type::Optional(_) | Type::Meta | Type::Bytes(_)),
                 "must evaluate to a value that JSON can hold: this API server keeps values of variables as JSON".to_owned(),
             ),
-            Wanted::Anything => (true, String::new()),
+            RequiredType::Anything => (true, String::new()),
         };
         if fits {
             return Some(expression);
@@ -169,13 +169,13 @@ impl Reader<'_> {
         None
     }
 
-    fn named(&mut self, pointer: &str, at: &str, wanted: Wanted) -> Vec<Named> {
+    fn named(&mut self, pointer: &str, at: &str, wanted: RequiredType) -> Vec<Named> {
         let mut named = Vec::new();
         for (index, one) in items(self.policy, pointer).iter().enumerate() {
             let name = text(one, "/name").to_owned();
             let place = format!("{at}[{index}].expression");
             let Some(expression) = self.compile(text(one, "/expression"), &place, wanted) else { continue };
-            if matches!(wanted, Wanted::Json) {
+            if matches!(wanted, RequiredType::Json) {
                 self.variables.push((name.clone(), expression.result_type().clone()));
             }
             named.push(Named { name, expression });
@@ -186,10 +186,10 @@ impl Reader<'_> {
     fn validation(&mut self, index: usize, one: &Value) -> Option<Validation> {
         let at = format!("spec.validations[{index}]");
         let source = text(one, "/expression");
-        let expression = self.compile(source, &format!("{at}.expression"), Wanted::Bool);
+        let expression = self.compile(source, &format!("{at}.expression"), RequiredType::Bool);
         let message_expression = match text(one, "/messageExpression") {
             "" => None,
-            source => Some(self.compile(source, &format!("{at}.messageExpression"), Wanted::Text)?),
+            source => Some(self.compile(source, &format!("{at}.messageExpression"), RequiredType::Text)?),
         };
         Some(Validation {
             text: source.trim().to_owned(),
@@ -204,7 +204,7 @@ impl Reader<'_> {
     fn annotations(&mut self) {
         for (index, one) in items(self.policy, "/spec/auditAnnotations").iter().enumerate() {
             let at = format!("spec.auditAnnotations[{index}].valueExpression");
-            self.compile(text(one, "/valueExpression"), &at, Wanted::TextOrNull);
+            self.compile(text(one, "/valueExpression"), &at, RequiredType::TextOrNull);
         }
     }
 
@@ -212,7 +212,7 @@ impl Reader<'_> {
         let at = format!("spec.mutations[{index}]");
         let mut part = |key: &str| {
             let source = text(one, &format!("/{key}/expression"));
-            self.compile(source, &format!("{at}.{key}.expression"), Wanted::Anything)
+            self.compile(source, &format!("{at}.{key}.expression"), RequiredType::Anything)
         };
         match text(one, "/patchType") {
             "ApplyConfiguration" => part("applyConfiguration").map(Mutation::Apply),

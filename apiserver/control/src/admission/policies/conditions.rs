@@ -13,7 +13,7 @@ use tombolo_apicore::status::ApiError;
 use tombolo_cel::Authorize;
 
 use super::compiled::{Compiled, Mode};
-use super::request::{Asking, Facts};
+use super::request::{Asking, RequestVariables};
 use crate::objects::{Objects, text};
 
 /// Maximum number of conditions of one webhook (Kubernetes convention).
@@ -52,7 +52,7 @@ impl Conditions {
             let compiled = self.compiled.get_or_init(|| compile(&self.list)).as_ref();
             let compiled =
                 compiled.map_err(|errors| errors.first().map(ToString::to_string).unwrap_or_default())?;
-            Asking::new(&Facts::of(request, objects, rights), None, compiled).matches()
+            Asking::new(&RequestVariables::of(request, objects, rights), None, compiled).matches()
         };
         aside(&request.attributes.payer, judge).await
     }

@@ -9,7 +9,7 @@ use tombolo_apicore::ssa::{self, Writer};
 use tombolo_apicore::status::ApiError;
 
 use super::compiled::{Mode, Mutation};
-use super::request::{Asking, Facts};
+use super::request::{Asking, RequestVariables};
 use super::{Enforcement, Policy, Set, denied, fails_open, matching};
 use crate::objects::text;
 
@@ -91,7 +91,7 @@ fn changed(
         format!("failed to configure policy: {}", errors.first().map(ToString::to_string).unwrap_or_default())
     })?;
     let parameters = enforcement.parameters(&policy.object, binding, request.namespace)?;
-    let mut facts = Facts::of(request, &enforcement.objects, &enforcement.rights);
+    let mut facts = RequestVariables::of(request, &enforcement.objects, &enforcement.rights);
     let (kind, mut applied) = (enforcement.kind_of(request), false);
     for parameter in parameters {
         if !Asking::new(&facts, parameter.as_ref(), compiled).matches()? {

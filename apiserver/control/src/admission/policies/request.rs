@@ -78,7 +78,7 @@ pub(super) fn named_values(known: &[(String, Type)]) -> Type {
 }
 
 /// The values of the variables for one request.
-pub(super) struct Facts {
+pub(super) struct RequestVariables {
     object: Value,
     old: Value,
     request: Value,
@@ -88,7 +88,7 @@ pub(super) struct Facts {
     authorizer: Authorizer,
 }
 
-impl Facts {
+impl RequestVariables {
     pub(super) fn of(request: &AdmissionRequest<'_>, objects: &Objects, rights: &Arc<dyn Authorize>) -> Self {
         let authorizer = Authorizer::new(Arc::clone(rights), request.attributes.identity.clone());
         let namespace = match request.namespace {
@@ -157,7 +157,7 @@ fn describe(request: &AdmissionRequest<'_>) -> Value {
 
 /// Evaluates the expressions of one policy for one request.
 pub(super) struct Asking<'a> {
-    facts: &'a Facts,
+    facts: &'a RequestVariables,
     params: Option<&'a Value>,
     policy: &'a Compiled,
     /// The cost of the expressions so far.
@@ -165,14 +165,14 @@ pub(super) struct Asking<'a> {
 }
 
 /// The variables of one expression.
-struct Seen<'a> {
+struct ExpressionVariables<'a> {
     asking: &'a Asking<'a>,
     /// Values of those policy variables that the expression uses.
     named: Value,
     named_type: Type,
 }
 
-impl Variables for Seen<'_> {
+impl Variables for ExpressionVariables<'_> {
     fn get<'a>(&'a self, name: &str) -> Option<Variable<'a>> {
         let facts = self.asking.facts;
         Some(match name {
@@ -190,7 +190,7 @@ impl Variables for Seen<'_> {
 }
 
 impl<'a> Asking<'a> {
-    pub(super) fn new(facts: &'a Facts, params: Option<&'a Value>, policy: &'a Compiled) -> Self {
+    pub(super) fn new(facts: &'a RequestVariables, params: Option<&'a Value>, policy: &'a Compiled) -> Self {
         Self { facts, params, policy, spent: Mutex::new(0) }
     }
 
@@ -202,7 +202,7 @@ impl<'a> Asking<'a> {
     }
 
     /// Evaluates the variables that an expression uses, directly or through other variables.
-    fn seen(&self, expression: &Expression) -> Seen<'_> {
+    fn seen(&self, expression: &Expression) -> ExpressionVariables<'_> {
         let mut wanted: Vec<&str> = expression.members("variables").collect();
         let mut index = 0;
         while let Some(name) = wanted.get(index).copied() {
@@ -214,7 +214,11 @@ impl<'a> Asking<'a> {
                 }
             }
         }
-        let mut seen = Seen { asking: self, named: Value::Object(Map::new()), named_type: named_values(&[]) };
+        let mut seen = ExpressionVariables {
+            asking: self,
+            named: Value::Object(Map::new()),
+            named_type: named_values(&[]),
+        };
         let mut types = Vec::new();
         // A variable uses only the variables before it.
         for variable in

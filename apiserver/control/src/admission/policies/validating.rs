@@ -6,17 +6,17 @@ use tombolo_apicore::status::ApiError;
 use tombolo_cel::rules::message_text;
 
 use super::compiled::{Compiled, Mode, Validation};
-use super::request::{Asking, Facts};
+use super::request::{Asking, RequestVariables};
 use super::{Enforcement, Policy, Set, denied, fails_open, matching, words};
 use crate::objects::text;
 
 /// A violation of a policy by a request.
-struct Finding {
+struct PolicyViolation {
     message: String,
     reason: String,
 }
 
-impl Finding {
+impl PolicyViolation {
     fn failure(message: String) -> Self {
         Self { message, reason: String::new() }
     }
@@ -37,7 +37,7 @@ pub(super) fn run(
         if !matching::binds(binding, policy, request, objects) {
             continue;
         }
-        let facts = facts.get_or_insert_with(|| Facts::of(request, objects, &enforcement.rights));
+        let facts = facts.get_or_insert_with(|| RequestVariables::of(request, objects, &enforcement.rights));
         ask(enforcement, policy, binding, facts, request)?;
     }
     Ok(())
@@ -49,13 +49,13 @@ fn ask(
     enforcement: &Enforcement,
     policy: &Policy,
     binding: &Value,
-    facts: &Facts,
+    facts: &RequestVariables,
     request: &AdmissionRequest<'_>,
 ) -> Result<(), ApiError> {
     let fails_open = fails_open(&policy.object);
     let unless_open = |failure: String| match fails_open {
         true => Ok(()),
-        false => act(policy, binding, Finding::failure(failure), request),
+        false => act(policy, binding, PolicyViolation::failure(failure), request),
     };
     let compiled = match policy.compiled(Mode::Validating) {
         Ok(compiled) => compiled,
@@ -82,16 +82,17 @@ fn ask(
     Ok(())
 }
 
-fn judge(policy: &Compiled, asking: &Asking<'_>, fails_open: bool) -> impl Iterator<Item = Finding> {
+fn judge(policy: &Compiled, asking: &Asking<'_>, fails_open: bool) -> impl Iterator<Item = PolicyViolation> {
     let check = move |validation: &Validation| match asking.bool(&validation.expression) {
         Ok(true) => None,
         Ok(false) => {
-            Some(Finding { message: message(validation, asking), reason: validation.reason.clone() })
+            Some(PolicyViolation { message: message(validation, asking), reason: validation.reason.clone() })
         }
         Err(_) if fails_open => None,
-        Err(error) => {
-            Some(Finding::failure(format!("expression '{}' resulted in error: {error}", validation.text)))
-        }
+        Err(error) => Some(PolicyViolation::failure(format!(
+            "expression '{}' resulted in error: {error}",
+            validation.text
+        ))),
     };
     policy.validations.iter().filter_map(check)
 }
@@ -110,10 +111,10 @@ fn message(validation: &Validation, asking: &Asking<'_>) -> String {
 fn act(
     policy: &Policy,
     binding: &Value,
-    finding: Finding,
+    finding: PolicyViolation,
     request: &AdmissionRequest<'_>,
 ) -> Result<(), ApiError> {
-    let Finding { message, reason } = finding;
+    let PolicyViolation { message, reason } = finding;
     let (policy, binding_name) = (policy.name(), text(binding, "/metadata/name"));
     for action in words(binding, "/spec/validationActions") {
         match action {

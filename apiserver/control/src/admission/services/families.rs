@@ -3,13 +3,13 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{HEADLESS, Trouble};
+use super::{HEADLESS, ServiceFieldError};
 
 /// Fills in the families and their policy.
 ///
 /// # Errors
 /// The fields that request a family that the cluster does not have.
-pub(super) fn settle(spec: &mut Map<String, Value>) -> Result<(), Vec<Trouble>> {
+pub(super) fn settle(spec: &mut Map<String, Value>) -> Result<(), Vec<ServiceFieldError>> {
     let headless = spec.get("clusterIP").is_some_and(|ip| ip == HEADLESS);
     let selects = spec.get("selector").and_then(Value::as_object).is_some_and(|labels| !labels.is_empty());
     let policy = match spec.get("ipFamilyPolicy").and_then(Value::as_str).unwrap_or_default() {
@@ -36,7 +36,7 @@ pub(super) fn settle(spec: &mut Map<String, Value>) -> Result<(), Vec<Trouble>> 
         spec.insert("ipFamilies".into(), Value::Array(families));
         return Ok(());
     }
-    let mut troubles: Vec<Trouble> = Vec::new();
+    let mut troubles: Vec<ServiceFieldError> = Vec::new();
     if policy == "RequireDualStack" {
         troubles.push((
             "spec.ipFamilyPolicy".into(),
@@ -67,24 +67,25 @@ pub(super) fn list_address(spec: &mut Map<String, Value>) {
 }
 
 /// Checks that a single-stack Service has at most one address and one family.
-fn one_of_each(spec: &Map<String, Value>, families: &[Value]) -> Result<(), Vec<Trouble>> {
+fn one_of_each(spec: &Map<String, Value>, families: &[Value]) -> Result<(), Vec<ServiceFieldError>> {
     let addresses = spec.get("clusterIPs").and_then(Value::as_array).map_or(0, Vec::len);
     let several = [(addresses, "cluster IPs"), (families.len(), "IP families")];
-    let trouble = |(_, what): &(usize, &str)| -> Trouble {
+    let trouble = |(_, what): &(usize, &str)| -> ServiceFieldError {
         let why =
             format!("must be 'RequireDualStack' or 'PreferDualStack' when multiple {what} are specified");
         ("spec.ipFamilyPolicy".into(), "\"SingleStack\"".into(), why)
     };
-    let troubles: Vec<Trouble> = several.iter().filter(|(count, _)| *count == 2).map(trouble).collect();
+    let troubles: Vec<ServiceFieldError> =
+        several.iter().filter(|(count, _)| *count == 2).map(trouble).collect();
     if troubles.is_empty() { Ok(()) } else { Err(troubles) }
 }
 
 /// Checks that addresses without a listed family have a family that the cluster supports.
-fn of_addresses(spec: &Map<String, Value>, named: usize) -> Result<(), Vec<Trouble>> {
+fn of_addresses(spec: &Map<String, Value>, named: usize) -> Result<(), Vec<ServiceFieldError>> {
     let addresses = spec.get("clusterIPs").and_then(Value::as_array);
     let list: &[Value] = addresses.map_or(&[], Vec::as_slice);
     let foreign = |(_, address): &(usize, &Value)| address.as_str().is_some_and(|text| text.contains(':'));
-    let troubles: Vec<Trouble> = list
+    let troubles: Vec<ServiceFieldError> = list
         .iter()
         .enumerate()
         .skip(named)

@@ -28,7 +28,7 @@ pub(super) struct Webhook {
     pub(super) name: String,
     pub(super) client_config: ClientConfig,
     #[serde(default)]
-    pub(super) rules: Vec<Rule>,
+    pub(super) rules: Vec<WebhookRule>,
     failure_policy: Option<String>,
     match_policy: Option<String>,
     #[serde(default)]
@@ -66,7 +66,7 @@ pub(super) struct Service {
 /// A rule: the requests for which a webhook is called.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub(super) struct Rule {
+pub(super) struct WebhookRule {
     pub(super) operations: Vec<String>,
     pub(super) api_groups: Vec<String>,
     pub(super) api_versions: Vec<String>,

@@ -7,7 +7,7 @@ use tombolo_apicore::admission::{AdmissionRequest, Operation};
 use tombolo_apicore::kinds::{KindInfo, Kinds};
 use tombolo_apicore::status::ApiError;
 
-use super::configuration::{GROUP, Rule, Webhook};
+use super::configuration::{GROUP, Webhook, WebhookRule};
 use crate::objects::{Objects, core};
 use crate::selector::selects;
 
@@ -69,7 +69,7 @@ pub(super) fn invocation(
     Ok(Some(Invocation { webhook: Arc::clone(webhook), kind: Arc::clone(kind) }))
 }
 
-fn rule_fits(rule: &Rule, kind: &KindInfo, request: &AdmissionRequest<'_>) -> bool {
+fn rule_fits(rule: &WebhookRule, kind: &KindInfo, request: &AdmissionRequest<'_>) -> bool {
     let has = |list: &[String], wanted: &str| list.iter().any(|own| own == "*" || own == wanted);
     let scope_fits = match rule.scope.as_deref() {
         Some("Namespaced") => kind.namespaced,

@@ -37,7 +37,7 @@ const REASONS: [&str; 15] = [
 
 /// What a webhook decided.
 #[derive(Debug, Default)]
-pub(super) struct Verdict {
+pub(super) struct ReviewOutcome {
     pub(super) warnings: Vec<String>,
     /// The JSON patch to apply; empty when there is none.
     pub(super) patch: Vec<u8>,
@@ -169,7 +169,7 @@ pub(super) fn verdict(
     uid: &str,
     mutating: bool,
     body: &[u8],
-) -> Result<Verdict, String> {
+) -> Result<ReviewOutcome, String> {
     let invalid = |why: String| format!("received invalid webhook response: {why}");
     let review: Review = serde_json::from_slice(body).map_err(|error| invalid(error.to_string()))?;
     let response = review.response.ok_or_else(|| invalid("webhook response was absent".to_owned()))?;
@@ -187,15 +187,15 @@ pub(super) fn verdict(
         }
         check_patch(&response, mutating).map_err(|why| invalid(why.to_owned()))?;
     }
-    let mut verdict = Verdict { warnings: response.warnings, ..Verdict::default() };
+    let mut outcome = ReviewOutcome { warnings: response.warnings, ..ReviewOutcome::default() };
     if !response.allowed {
-        verdict.refusal = Some(refusal(&webhook.name, response.status.unwrap_or_default()));
+        outcome.refusal = Some(refusal(&webhook.name, response.status.unwrap_or_default()));
     } else if let Some(patch) = response.patch.filter(|_| mutating) {
-        verdict.patch = STANDARD
+        outcome.patch = STANDARD
             .decode(patch)
             .map_err(|error| format!("received undecodable patch in webhook response: {error}"))?;
     }
-    Ok(verdict)
+    Ok(outcome)
 }
 
 fn check_patch(response: &Response, mutating: bool) -> Result<(), &'static str> {
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[allow(clippy::needless_pass_by_value, reason = "literals read better by value in tests")]
-    fn read(mutating: bool, response: Value) -> Result<Verdict, String> {
+    fn read(mutating: bool, response: Value) -> Result<ReviewOutcome, String> {
         let review =
             json!({"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "response": response});
         verdict(&webhook(), "v1", "u", mutating, review.to_string().as_bytes())
@@ -249,8 +249,8 @@ mod tests {
     #[test]
     fn a_refusal_is_worded_as_kube_apiserver_does() {
         let refused = |status: Value| {
-            let verdict = read(false, json!({"uid": "u", "allowed": false, "status": status})).unwrap();
-            let error = verdict.refusal.unwrap();
+            let outcome = read(false, json!({"uid": "u", "allowed": false, "status": status})).unwrap();
+            let error = outcome.refusal.unwrap();
             (error.code.as_u16(), error.reason, error.message)
         };
         let denied = "admission webhook \"w.example.org\" denied the request";

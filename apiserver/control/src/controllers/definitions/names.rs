@@ -40,14 +40,14 @@ impl Holder {
 
 /// The names that a definition gets.
 #[derive(Debug, Clone)]
-pub(super) struct Verdict {
+pub(super) struct AcceptedNames {
     /// The names that it holds from now on.
     pub(super) accepted: Value,
     /// Reason and message of the last conflict.
     pub(super) conflict: Option<(&'static str, String)>,
 }
 
-impl Verdict {
+impl AcceptedNames {
     /// Status, reason and message of `NamesAccepted`.
     pub(super) fn condition(&self) -> (&'static str, &'static str, String) {
         match &self.conflict {
@@ -62,7 +62,7 @@ pub(super) fn judge<'a>(
     definition: &Value,
     others: impl Iterator<Item = &'a Holder>,
     kinds: &Kinds,
-) -> Verdict {
+) -> AcceptedNames {
     let group = text(definition, "/spec/group");
     let others: Vec<&Holder> = others.filter(|other| other.group == group).collect();
     let builtin = || kinds.iter().filter(|kind| !kind.custom && *kind.resource.group == *group);
@@ -78,7 +78,7 @@ pub(super) fn judge<'a>(
         others.iter().any(|other| other.has_kind(name))
             || builtin().any(|kind| *kind.kind == *name || *kind.list_kind == *name)
     };
-    let mut names = Names::new(definition);
+    let mut names = NameClaims::new(definition);
     names.claim("plural", "PluralConflict", &resource_taken);
     names.claim("singular", "SingularConflict", &resource_taken);
     names.claim_short_names(&resource_taken);
@@ -88,17 +88,17 @@ pub(super) fn judge<'a>(
     names.verdict
 }
 
-struct Names<'a> {
+struct NameClaims<'a> {
     wanted: &'a Value,
-    verdict: Verdict,
+    verdict: AcceptedNames,
 }
 
-impl<'a> Names<'a> {
+impl<'a> NameClaims<'a> {
     fn new(definition: &'a Value) -> Self {
         let held = definition.pointer("/status/acceptedNames").filter(|held| held.is_object());
         let accepted = held.cloned().unwrap_or_else(|| json!({"plural": "", "kind": ""}));
         let wanted = definition.pointer("/spec/names").unwrap_or(&Value::Null);
-        Self { wanted, verdict: Verdict { accepted, conflict: None } }
+        Self { wanted, verdict: AcceptedNames { accepted, conflict: None } }
     }
 
     /// Accepts a field of the spec.

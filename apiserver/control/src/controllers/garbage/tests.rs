@@ -24,13 +24,13 @@ fn verdicts() {
         waits: None,
     };
     for (owners, has_dependents, expected) in [
-        (&[Solid][..], false, Verdict::Keep),
-        (&[Solid, Absent], false, Verdict::Unlink),
-        (&[Solid, Waiting], true, Verdict::Unlink),
-        (&[Absent], false, Verdict::Delete("Background")),
-        (&[Absent], true, Verdict::Delete("Background")),
-        (&[Waiting], false, Verdict::Delete("Background")),
-        (&[Waiting, Absent], true, Verdict::Delete("Foreground")),
+        (&[Solid][..], false, DependentAction::Keep),
+        (&[Solid, Absent], false, DependentAction::Unlink),
+        (&[Solid, Waiting], true, DependentAction::Unlink),
+        (&[Absent], false, DependentAction::Delete("Background")),
+        (&[Absent], true, DependentAction::Delete("Background")),
+        (&[Waiting], false, DependentAction::Delete("Background")),
+        (&[Waiting, Absent], true, DependentAction::Delete("Foreground")),
     ] {
         assert_eq!(verdict(&item(owners), has_dependents), expected, "{owners:?} {has_dependents}");
     }
@@ -74,8 +74,8 @@ async fn what_cannot_be_collected_holds_up_nobody() {
         *tried.lock().entry(item.key.namespace().to_owned()).or_default() += 1;
         match item.key.namespace() {
             "hangs" => std::future::pending().await,
-            "well" => Outcome::Done,
-            _ => Outcome::Failed,
+            "well" => CollectionOutcome::Done,
+            _ => CollectionOutcome::Failed,
         }
     };
     let following = follow(&ownership, work);
@@ -88,17 +88,17 @@ async fn what_cannot_be_collected_holds_up_nobody() {
     let mut turns = Turns::default();
     let pauses: Vec<_> = (0..12)
         .map(|_| {
-            let pause = turns.pause("u", Outcome::Failed).expect("a pause");
-            assert_eq!(turns.pause("u", Outcome::Failed), None, "one at a time");
+            let pause = turns.pause("u", CollectionOutcome::Failed).expect("a pause");
+            assert_eq!(turns.pause("u", CollectionOutcome::Failed), None, "one at a time");
             turns.paused.remove("u");
             pause
         })
         .collect();
     assert_eq!((pauses[0], pauses[1], pauses[11]), (PAUSE, 2 * PAUSE, PAUSE_MAX));
     turns.paused.clear();
-    assert_eq!(turns.pause("v", Outcome::Early), Some(EARLY_PAUSE));
-    turns.pause("v", Outcome::Done);
-    turns.pause("u", Outcome::Done);
+    assert_eq!(turns.pause("v", CollectionOutcome::Early), Some(EARLY_PAUSE));
+    turns.pause("v", CollectionOutcome::Done);
+    turns.pause("u", CollectionOutcome::Done);
     assert!(turns.failures.is_empty(), "what was done is forgotten");
 }
 
@@ -171,19 +171,19 @@ async fn what_cannot_be_read_yet_is_collected_when_it_can() {
         }
         let stored = known(context, name, &after, next(1));
         let early = collect(context, &item(context, name)).await.unwrap();
-        assert_eq!(early, Outcome::Early, "{name} cannot be read yet");
+        assert_eq!(early, CollectionOutcome::Early, "{name} cannot be read yet");
         publish(context, &stored).await;
-        assert_eq!(collect(context, &item(context, name)).await.unwrap(), Outcome::Done);
+        assert_eq!(collect(context, &item(context, name)).await.unwrap(), CollectionOutcome::Done);
         assert!(context.objects.get_key(&stored.key).is_none(), "{name} has gone");
     }
     // A dependent that is in the index but cannot be read yet is orphaned before its owner is removed.
     let owner = known(context, "owner", &waiting(ORPHAN), next(1));
     publish(context, &owner).await;
     let dependent = known(context, "dependent", &orphaned, next(1));
-    assert_eq!(collect(context, &item(context, "owner")).await.unwrap(), Outcome::Early);
+    assert_eq!(collect(context, &item(context, "owner")).await.unwrap(), CollectionOutcome::Early);
     assert!(context.objects.get_key(&owner.key).is_some());
     publish(context, &dependent).await;
-    assert_eq!(collect(context, &item(context, "owner")).await.unwrap(), Outcome::Done);
+    assert_eq!(collect(context, &item(context, "owner")).await.unwrap(), CollectionOutcome::Done);
     let left = context.objects.get_key(&dependent.key).expect("it lives on");
     assert!(items(&left.value, "/metadata/ownerReferences").is_empty());
     assert!(context.objects.get_key(&owner.key).is_none());
@@ -199,7 +199,7 @@ async fn what_is_gone_is_settled_and_what_is_there_is_not_whatever_the_answer() 
         json!({"ownerReferences": [{"uid": "gone", "apiVersion": "v1", "kind": "ConfigMap", "name": "g"}]});
     for metadata in [&owners, &json!({"finalizers": [ORPHAN], "deletionTimestamp": "2026-01-01T00:00:00Z"})] {
         known(context, "never", metadata, context.objects.store().revision());
-        assert_eq!(collect(context, &item(context, "never")).await.unwrap(), Outcome::Done);
+        assert_eq!(collect(context, &item(context, "never")).await.unwrap(), CollectionOutcome::Done);
     }
     let key = ObjectKey::new(Resource::new("example.com", "v1", "things"), "default", "unserved");
     let mut metadata = owners;

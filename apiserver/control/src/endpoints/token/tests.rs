@@ -40,7 +40,7 @@ fn asked(account: &str, node: Option<&str>) -> Attributes {
 }
 
 impl World {
-    fn ask(&self, account: &str, node: Option<&str>, spec: Value) -> Answer {
+    fn ask(&self, account: &str, node: Option<&str>, spec: Value) -> ActionResult {
         self.tokens.issue(&asked(account, node), json!({"spec": spec}))
     }
 

@@ -8,12 +8,12 @@ use serde_json::Value;
 
 /// A message: its fields by JSON name, and the number under which it collects `x-` members (0: none).
 struct Message {
-    fields: &'static [(&'static str, u32, Form)],
+    fields: &'static [(&'static str, u32, FieldEncoding)],
     extensions: u32,
 }
 
 /// The encoding of a member.
-enum Form {
+enum FieldEncoding {
     /// A string.
     Text,
     /// A list of strings.
@@ -44,116 +44,123 @@ enum Form {
 
 static DOCUMENT: Message = Message {
     fields: &[
-        ("swagger", 1, Form::Text),
-        ("info", 2, Form::One(&INFO)),
-        ("paths", 8, Form::Named(2, &Form::One(&PATH_ITEM))),
-        ("definitions", 9, Form::Named(1, &Form::One(&SCHEMA))),
+        ("swagger", 1, FieldEncoding::Text),
+        ("info", 2, FieldEncoding::One(&INFO)),
+        ("paths", 8, FieldEncoding::Named(2, &FieldEncoding::One(&PATH_ITEM))),
+        ("definitions", 9, FieldEncoding::Named(1, &FieldEncoding::One(&SCHEMA))),
     ],
     extensions: 16,
 };
 
-static INFO: Message =
-    Message { fields: &[("title", 1, Form::Text), ("version", 2, Form::Text)], extensions: 7 };
+static INFO: Message = Message {
+    fields: &[("title", 1, FieldEncoding::Text), ("version", 2, FieldEncoding::Text)],
+    extensions: 7,
+};
 
 static PATH_ITEM: Message = Message {
     fields: &[
-        ("get", 2, Form::One(&OPERATION)),
-        ("put", 3, Form::One(&OPERATION)),
-        ("post", 4, Form::One(&OPERATION)),
-        ("delete", 5, Form::One(&OPERATION)),
-        ("patch", 8, Form::One(&OPERATION)),
-        ("parameters", 9, Form::Parameters),
+        ("get", 2, FieldEncoding::One(&OPERATION)),
+        ("put", 3, FieldEncoding::One(&OPERATION)),
+        ("post", 4, FieldEncoding::One(&OPERATION)),
+        ("delete", 5, FieldEncoding::One(&OPERATION)),
+        ("patch", 8, FieldEncoding::One(&OPERATION)),
+        ("parameters", 9, FieldEncoding::Parameters),
     ],
     extensions: 10,
 };
 
 static OPERATION: Message = Message {
     fields: &[
-        ("description", 3, Form::Text),
-        ("operationId", 5, Form::Text),
-        ("parameters", 8, Form::Parameters),
+        ("description", 3, FieldEncoding::Text),
+        ("operationId", 5, FieldEncoding::Text),
+        ("parameters", 8, FieldEncoding::Parameters),
         // Responses, by code; each is either a response or a reference to one.
-        ("responses", 9, Form::Named(1, &Form::Within(1, &Form::One(&RESPONSE)))),
+        ("responses", 9, FieldEncoding::Named(1, &FieldEncoding::Within(1, &FieldEncoding::One(&RESPONSE)))),
     ],
     extensions: 13,
 };
 
 static RESPONSE: Message = Message {
     // The schema is either a schema or a file.
-    fields: &[("description", 1, Form::Text), ("schema", 2, Form::Within(1, &Form::One(&SCHEMA)))],
+    fields: &[
+        ("description", 1, FieldEncoding::Text),
+        ("schema", 2, FieldEncoding::Within(1, &FieldEncoding::One(&SCHEMA))),
+    ],
     extensions: 5,
 };
 
 static BODY_PARAMETER: Message = Message {
     fields: &[
-        ("description", 1, Form::Text),
-        ("name", 2, Form::Text),
-        ("in", 3, Form::Text),
-        ("required", 4, Form::Flag),
-        ("schema", 5, Form::One(&SCHEMA)),
+        ("description", 1, FieldEncoding::Text),
+        ("name", 2, FieldEncoding::Text),
+        ("in", 3, FieldEncoding::Text),
+        ("required", 4, FieldEncoding::Flag),
+        ("schema", 5, FieldEncoding::One(&SCHEMA)),
     ],
     extensions: 6,
 };
 
 static QUERY_PARAMETER: Message = Message {
     fields: &[
-        ("required", 1, Form::Flag),
-        ("in", 2, Form::Text),
-        ("description", 3, Form::Text),
-        ("name", 4, Form::Text),
-        ("type", 6, Form::Text),
-        ("uniqueItems", 20, Form::Flag),
+        ("required", 1, FieldEncoding::Flag),
+        ("in", 2, FieldEncoding::Text),
+        ("description", 3, FieldEncoding::Text),
+        ("name", 4, FieldEncoding::Text),
+        ("type", 6, FieldEncoding::Text),
+        ("uniqueItems", 20, FieldEncoding::Flag),
     ],
     extensions: 23,
 };
 
 static PATH_PARAMETER: Message = Message {
     fields: &[
-        ("required", 1, Form::Flag),
-        ("in", 2, Form::Text),
-        ("description", 3, Form::Text),
-        ("name", 4, Form::Text),
-        ("type", 5, Form::Text),
-        ("uniqueItems", 19, Form::Flag),
+        ("required", 1, FieldEncoding::Flag),
+        ("in", 2, FieldEncoding::Text),
+        ("description", 3, FieldEncoding::Text),
+        ("name", 4, FieldEncoding::Text),
+        ("type", 5, FieldEncoding::Text),
+        ("uniqueItems", 19, FieldEncoding::Flag),
     ],
     extensions: 22,
 };
 
 static SCHEMA: Message = Message {
     fields: &[
-        ("$ref", 1, Form::Text),
-        ("format", 2, Form::Text),
-        ("title", 3, Form::Text),
-        ("description", 4, Form::Text),
-        ("default", 5, Form::Any),
-        ("multipleOf", 6, Form::Double),
-        ("maximum", 7, Form::Double),
-        ("exclusiveMaximum", 8, Form::Flag),
-        ("minimum", 9, Form::Double),
-        ("exclusiveMinimum", 10, Form::Flag),
-        ("maxLength", 11, Form::Integer),
-        ("minLength", 12, Form::Integer),
-        ("pattern", 13, Form::Text),
-        ("maxItems", 14, Form::Integer),
-        ("minItems", 15, Form::Integer),
-        ("uniqueItems", 16, Form::Flag),
-        ("maxProperties", 17, Form::Integer),
-        ("minProperties", 18, Form::Integer),
-        ("required", 19, Form::Texts),
-        ("enum", 20, Form::Anys),
-        ("additionalProperties", 21, Form::SchemaOrFlag),
-        ("type", 22, Form::Within(1, &Form::Text)),
-        ("items", 23, Form::Within(1, &Form::One(&SCHEMA))),
-        ("allOf", 24, Form::Many(&SCHEMA)),
-        ("properties", 25, Form::Named(1, &Form::One(&SCHEMA))),
-        ("externalDocs", 29, Form::One(&EXTERNAL_DOCS)),
-        ("example", 30, Form::Any),
+        ("$ref", 1, FieldEncoding::Text),
+        ("format", 2, FieldEncoding::Text),
+        ("title", 3, FieldEncoding::Text),
+        ("description", 4, FieldEncoding::Text),
+        ("default", 5, FieldEncoding::Any),
+        ("multipleOf", 6, FieldEncoding::Double),
+        ("maximum", 7, FieldEncoding::Double),
+        ("exclusiveMaximum", 8, FieldEncoding::Flag),
+        ("minimum", 9, FieldEncoding::Double),
+        ("exclusiveMinimum", 10, FieldEncoding::Flag),
+        ("maxLength", 11, FieldEncoding::Integer),
+        ("minLength", 12, FieldEncoding::Integer),
+        ("pattern", 13, FieldEncoding::Text),
+        ("maxItems", 14, FieldEncoding::Integer),
+        ("minItems", 15, FieldEncoding::Integer),
+        ("uniqueItems", 16, FieldEncoding::Flag),
+        ("maxProperties", 17, FieldEncoding::Integer),
+        ("minProperties", 18, FieldEncoding::Integer),
+        ("required", 19, FieldEncoding::Texts),
+        ("enum", 20, FieldEncoding::Anys),
+        ("additionalProperties", 21, FieldEncoding::SchemaOrFlag),
+        ("type", 22, FieldEncoding::Within(1, &FieldEncoding::Text)),
+        ("items", 23, FieldEncoding::Within(1, &FieldEncoding::One(&SCHEMA))),
+        ("allOf", 24, FieldEncoding::Many(&SCHEMA)),
+        ("properties", 25, FieldEncoding::Named(1, &FieldEncoding::One(&SCHEMA))),
+        ("externalDocs", 29, FieldEncoding::One(&EXTERNAL_DOCS)),
+        ("example", 30, FieldEncoding::Any),
     ],
     extensions: 31,
 };
 
-static EXTERNAL_DOCS: Message =
-    Message { fields: &[("description", 1, Form::Text), ("url", 2, Form::Text)], extensions: 3 };
+static EXTERNAL_DOCS: Message = Message {
+    fields: &[("description", 1, FieldEncoding::Text), ("url", 2, FieldEncoding::Text)],
+    extensions: 3,
+};
 
 /// Field numbers of a named value: the name and the value.
 const NAME: u32 = 1;
@@ -174,68 +181,70 @@ fn message(table: &Message, value: &Value) -> Vec<u8> {
         if let Some((_, number, form)) = table.fields.iter().find(|(name, ..)| name == key) {
             field(*number, form, value, &mut out);
         } else if key.starts_with("x-") && table.extensions != 0 {
-            named(table.extensions, key, &Form::Any, value, &mut out);
+            named(table.extensions, key, &FieldEncoding::Any, value, &mut out);
         }
     }
     out
 }
 
-fn field(number: u32, form: &Form, value: &Value, out: &mut Vec<u8>) {
+fn field(number: u32, form: &FieldEncoding, value: &Value, out: &mut Vec<u8>) {
     let list = || value.as_array().into_iter().flatten();
     match form {
-        Form::Text => {
+        FieldEncoding::Text => {
             if let Some(text) = value.as_str() {
                 bytes(number, text.as_bytes(), out);
             }
         }
-        Form::Texts => list().filter_map(Value::as_str).for_each(|text| bytes(number, text.as_bytes(), out)),
-        Form::Flag => {
+        FieldEncoding::Texts => {
+            list().filter_map(Value::as_str).for_each(|text| bytes(number, text.as_bytes(), out))
+        }
+        FieldEncoding::Flag => {
             if let Some(flag) = value.as_bool() {
                 tag(number, VARINT, out);
                 out.push(u8::from(flag));
             }
         }
-        Form::Integer => {
+        FieldEncoding::Integer => {
             if let Some(integer) = value.as_i64().or_else(|| whole(value)) {
                 tag(number, VARINT, out);
                 varint(integer.cast_unsigned(), out);
             }
         }
-        Form::Double => {
+        FieldEncoding::Double => {
             if let Some(double) = value.as_f64() {
                 tag(number, FIXED64, out);
                 out.extend_from_slice(&double.to_le_bytes());
             }
         }
-        Form::Any => bytes(number, &any(value), out),
-        Form::Anys => list().for_each(|value| bytes(number, &any(value), out)),
-        Form::One(table) => bytes(number, &message(table, value), out),
-        Form::Many(table) => list().for_each(|value| bytes(number, &message(table, value), out)),
-        Form::Within(inner, form) => {
+        FieldEncoding::Any => bytes(number, &any(value), out),
+        FieldEncoding::Anys => list().for_each(|value| bytes(number, &any(value), out)),
+        FieldEncoding::One(table) => bytes(number, &message(table, value), out),
+        FieldEncoding::Many(table) => list().for_each(|value| bytes(number, &message(table, value), out)),
+        FieldEncoding::Within(inner, form) => {
             let mut wrapped = Vec::new();
             field(*inner, form, value, &mut wrapped);
             bytes(number, &wrapped, out);
         }
-        Form::Named(inner, form) => {
+        FieldEncoding::Named(inner, form) => {
             let mut members = Vec::new();
             let all = value.as_object().into_iter().flatten();
             all.for_each(|(name, value)| named(*inner, name, form, value, &mut members));
             bytes(number, &members, out);
         }
-        Form::SchemaOrFlag => {
+        FieldEncoding::SchemaOrFlag => {
             let mut wrapped = Vec::new();
             match value {
-                Value::Bool(_) => field(2, &Form::Flag, value, &mut wrapped),
-                schema => field(1, &Form::One(&SCHEMA), schema, &mut wrapped),
+                Value::Bool(_) => field(2, &FieldEncoding::Flag, value, &mut wrapped),
+                schema => field(1, &FieldEncoding::One(&SCHEMA), schema, &mut wrapped),
             }
             bytes(number, &wrapped, out);
         }
-        Form::Parameters => list().for_each(|value| bytes(number, &parameter(value), out)),
+        FieldEncoding::Parameters => list().for_each(|value| bytes(number, &parameter(value), out)),
     }
 }
 
 /// One entry of a list of named values.
-fn named(number: u32, name: &str, form: &Form, value: &Value, out: &mut Vec<u8>) {
+fn named(number: u32, name: &str, form: &FieldEncoding, value: &Value, out: &mut Vec<u8>) {
     let mut entry = Vec::new();
     bytes(NAME, name.as_bytes(), &mut entry);
     field(VALUE, form, value, &mut entry);

@@ -34,7 +34,7 @@ pub(crate) enum JsonType {
 
 /// A limit of a number.
 #[derive(Debug, Clone)]
-pub(crate) struct Bound {
+pub(crate) struct NumericBound {
     pub(crate) value: f64,
     pub(crate) exclusive: bool,
 }
@@ -44,8 +44,8 @@ pub(crate) struct Bound {
 pub(crate) struct Checks {
     pub(crate) ty: Option<JsonType>,
     pub(crate) nullable: bool,
-    pub(crate) minimum: Option<Bound>,
-    pub(crate) maximum: Option<Bound>,
+    pub(crate) minimum: Option<NumericBound>,
+    pub(crate) maximum: Option<NumericBound>,
     pub(crate) multiple_of: Option<f64>,
     pub(crate) min_length: Option<usize>,
     pub(crate) max_length: Option<usize>,

@@ -2,10 +2,10 @@
 
 use serde_json::Value;
 
-use crate::schema::types::{Place, Rest, Shape};
+use crate::schema::types::{Rest, SchemaPosition, Shape};
 
 /// Whether a value has fields that its type does not have.
-pub(super) fn has_unknown_fields(place: Place<'_>, value: &Value) -> bool {
+pub(super) fn has_unknown_fields(place: SchemaPosition<'_>, value: &Value) -> bool {
     match (&place.node().shape, value) {
         (Shape::Struct(shape), Value::Object(map)) => map.iter().any(|(key, value)| {
             let (child, known) = place.child(key);

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::json_type;
 use crate::field_error::FieldError;
-use crate::schema::check::{Bound, Checks};
+use crate::schema::check::{Checks, NumericBound};
 use crate::schema::format::is_known_format;
 
 /// Maximum size of a compiled pattern in bytes; a schema comes from a client.
@@ -78,7 +78,7 @@ fn forbid(schema: &Value, path: &str, errors: &mut Vec<FieldError>) {
 
 fn own(schema: &Value, path: &str, errors: &mut Vec<FieldError>) -> Checks {
     let bound = |key: &str, exclusive: &str| {
-        schema[key].as_f64().map(|value| Bound { value, exclusive: schema[exclusive] == true })
+        schema[key].as_f64().map(|value| NumericBound { value, exclusive: schema[exclusive] == true })
     };
     let count = |key: &str| schema[key].as_u64().map(|n| usize::try_from(n).unwrap_or(usize::MAX));
     // A negative limit is accepted and makes every value too long; here an empty value still passes.

@@ -7,7 +7,7 @@ use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visi
 use serde_json::{Map, Number, Value};
 
 use super::strict::STRICT_ERRORS_MAX;
-use crate::schema::types::{Place, Shape};
+use crate::schema::types::{SchemaPosition, Shape};
 
 /// What the parser knows about the next value.
 #[derive(Clone, Copy)]
@@ -15,7 +15,7 @@ pub(super) enum Expected<'a> {
     /// Nothing; duplicate fields are reported.
     Untyped,
     /// A value of a Go type: unknown and duplicate fields are reported.
-    Typed(Place<'a>),
+    Typed(SchemaPosition<'a>),
     /// The operations of a JSON patch.
     Operations,
     /// One operation of a JSON patch.
@@ -51,7 +51,7 @@ impl Expected<'_> {
 
 impl<'a> Expected<'a> {
     /// Values that a Go type parses itself are not inspected.
-    fn typed(place: Place<'a>) -> Self {
+    fn typed(place: SchemaPosition<'a>) -> Self {
         match place.node().shape {
             Shape::Any { .. } => Self::Unread,
             _ => Self::Typed(place),
@@ -62,7 +62,7 @@ impl<'a> Expected<'a> {
 /// Parses one JSON document. The second part lists its unknown and duplicate fields. The last duplicate wins, except
 /// that objects of Go types are merged.
 pub(super) fn parse(body: &[u8], expected: Expected<'_>) -> Result<(Value, Vec<String>), String> {
-    let state = State::default();
+    let state = ParseState::default();
     let mut deserializer = serde_json::Deserializer::from_slice(body);
     let value = Seed { state: &state, expected }.deserialize(&mut deserializer).map_err(|e| e.to_string())?;
     deserializer.end().map_err(|e| e.to_string())?;
@@ -70,12 +70,12 @@ pub(super) fn parse(body: &[u8], expected: Expected<'_>) -> Result<(Value, Vec<S
 }
 
 #[derive(Default)]
-struct State {
+struct ParseState {
     path: RefCell<String>,
     found: RefCell<Vec<String>>,
 }
 
-impl State {
+impl ParseState {
     /// Runs `inner` with an extended path.
     fn below<T>(&self, extend: impl FnOnce(&mut String), inner: impl FnOnce() -> T) -> T {
         let length = self.path.borrow().len();
@@ -101,7 +101,7 @@ impl State {
 
 #[derive(Clone, Copy)]
 struct Seed<'a> {
-    state: &'a State,
+    state: &'a ParseState,
     expected: Expected<'a>,
 }
 
@@ -192,7 +192,7 @@ impl<'de> Visitor<'de> for Seed<'_> {
 }
 
 /// Merges into an existing value: fields of structs and entries of maps are added to it.
-fn merge(place: Place<'_>, earlier: &mut Value, later: Value) {
+fn merge(place: SchemaPosition<'_>, earlier: &mut Value, later: Value) {
     match (&place.node().shape, earlier, later) {
         (Shape::Struct(_), Value::Object(earlier), Value::Object(later)) => {
             for (key, value) in later {

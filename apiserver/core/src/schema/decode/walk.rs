@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::STRICT_ERRORS_MAX;
 use crate::schema::format;
-use crate::schema::types::{Node, Place, Rest, Shape, StringKind, StructShape, json_type};
+use crate::schema::types::{Node, Rest, SchemaPosition, Shape, StringKind, StructShape, json_type};
 
 #[derive(Default)]
 pub(super) struct Walk {
@@ -31,11 +31,11 @@ struct Unknown {
     /// In the metadata of embedded objects.
     embedded: Vec<String>,
     /// The part that is being walked.
-    part: Part,
+    part: ObjectPart,
 }
 
 #[derive(Clone, Copy, Default)]
-enum Part {
+enum ObjectPart {
     Metadata,
     #[default]
     Fields,
@@ -45,9 +45,9 @@ enum Part {
 impl Unknown {
     fn note(&mut self, path: &str, key: &str) {
         let list = match self.part {
-            Part::Metadata => &mut self.metadata,
-            Part::Fields => &mut self.fields,
-            Part::Embedded => &mut self.embedded,
+            ObjectPart::Metadata => &mut self.metadata,
+            ObjectPart::Fields => &mut self.fields,
+            ObjectPart::Embedded => &mut self.embedded,
         };
         if list.len() < STRICT_ERRORS_MAX {
             let dot = if path.is_empty() { "" } else { "." };
@@ -66,7 +66,7 @@ impl Walk {
     }
 
     /// Checks a value and everything below it.
-    pub(super) fn value(&mut self, place: Place<'_>, value: &mut Value) -> Result<(), String> {
+    pub(super) fn value(&mut self, place: SchemaPosition<'_>, value: &mut Value) -> Result<(), String> {
         let node = place.node();
         match (&node.shape, value) {
             (Shape::Struct(shape), Value::Object(map)) => self.fields(place, shape, map),
@@ -81,7 +81,7 @@ impl Walk {
 
     fn fields(
         &mut self,
-        place: Place<'_>,
+        place: SchemaPosition<'_>,
         shape: &StructShape,
         map: &mut Map<String, Value>,
     ) -> Result<(), String> {
@@ -120,8 +120,13 @@ impl Walk {
     }
 
     /// Metadata of custom resources and of embedded objects is decoded separately, so its Go path starts there.
-    fn custom_metadata(&mut self, place: Place<'_>, key: &str, value: &mut Value) -> Result<(), String> {
-        let part = if self.path.is_empty() { Part::Metadata } else { Part::Embedded };
+    fn custom_metadata(
+        &mut self,
+        place: SchemaPosition<'_>,
+        key: &str,
+        value: &mut Value,
+    ) -> Result<(), String> {
+        let part = if self.path.is_empty() { ObjectPart::Metadata } else { ObjectPart::Embedded };
         let outer_part = std::mem::replace(&mut self.unknown.part, part);
         let outer_path = std::mem::take(&mut self.go_path);
         self.below(key, |walk| {
@@ -133,7 +138,7 @@ impl Walk {
         Ok(())
     }
 
-    fn entries(&mut self, place: Place<'_>, map: &mut Map<String, Value>) -> Result<(), String> {
+    fn entries(&mut self, place: SchemaPosition<'_>, map: &mut Map<String, Value>) -> Result<(), String> {
         for (key, value) in map.iter_mut() {
             let length = self.path.len();
             let _ = write!(self.path, ".{key}");
@@ -143,7 +148,7 @@ impl Walk {
         Ok(())
     }
 
-    fn items(&mut self, place: Place<'_>, items: &mut [Value]) -> Result<(), String> {
+    fn items(&mut self, place: SchemaPosition<'_>, items: &mut [Value]) -> Result<(), String> {
         for (index, value) in items.iter_mut().enumerate() {
             let length = self.path.len();
             let _ = write!(self.path, "[{index}]");
@@ -154,7 +159,7 @@ impl Walk {
     }
 
     /// A map's value or a list's item: the Go decoder replaces null with the zero value there.
-    fn entry(&mut self, place: Place<'_>, value: &mut Value) -> Result<(), String> {
+    fn entry(&mut self, place: SchemaPosition<'_>, value: &mut Value) -> Result<(), String> {
         let node = place.node();
         if value.is_null() && node.checks.is_none() && place.0.is_some() {
             *value = zero(node);
@@ -175,7 +180,7 @@ impl Walk {
         out
     }
 
-    fn scalar(&self, place: Place<'_>, value: &mut Value) -> Result<(), String> {
+    fn scalar(&self, place: SchemaPosition<'_>, value: &mut Value) -> Result<(), String> {
         let node = place.node();
         let fits = match (&node.shape, &*value) {
             (Shape::Bool, Value::Bool(_)) | (Shape::Number, Value::Number(_)) => true,
@@ -200,7 +205,7 @@ impl Walk {
         if fits { Ok(()) } else { Err(self.mismatch(place, value)) }
     }
 
-    fn mismatch(&self, place: Place<'_>, value: &Value) -> String {
+    fn mismatch(&self, place: SchemaPosition<'_>, value: &Value) -> String {
         let found = match (value, &place.node().shape) {
             (Value::Number(number), Shape::Integer { .. }) => format!("number {number}"),
             _ => json_type(value).to_owned(),
@@ -268,7 +273,7 @@ fn quantity(text: &str) -> Result<(), String> {
 }
 
 /// The Go type that the decoder's message names.
-fn go_type(place: Place<'_>) -> String {
+fn go_type(place: SchemaPosition<'_>) -> String {
     let node = place.node();
     match &node.shape {
         Shape::Bool => "bool".into(),

@@ -13,11 +13,11 @@ const CAP: i128 = (i64::MAX as i128) * NANO;
 #[derive(Debug, Clone, Copy)]
 pub struct Quantity {
     nano: i128,
-    form: Form,
+    form: QuantityFormat,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Form {
+enum QuantityFormat {
     Binary,
     Decimal,
     Exponent,
@@ -33,12 +33,12 @@ pub struct NotAQuantity;
 
 impl Quantity {
     /// Zero.
-    pub const ZERO: Self = Self { nano: 0, form: Form::Decimal };
+    pub const ZERO: Self = Self { nano: 0, form: QuantityFormat::Decimal };
 
     /// A whole number of units.
     #[must_use]
     pub fn whole(units: u32) -> Self {
-        Self { nano: i128::from(units) * NANO, form: Form::Decimal }
+        Self { nano: i128::from(units) * NANO, form: QuantityFormat::Decimal }
     }
 
     /// The whole units, without the fraction; none when they exceed 64 bits.
@@ -96,24 +96,24 @@ enum Scale {
     Ten(i32),
 }
 
-fn parse_suffix(suffix: &str) -> Option<(Form, Scale)> {
+fn parse_suffix(suffix: &str) -> Option<(QuantityFormat, Scale)> {
     Some(match suffix {
-        "" => (Form::Decimal, Scale::Ten(0)),
-        "n" => (Form::Decimal, Scale::Ten(-9)),
-        "u" => (Form::Decimal, Scale::Ten(-6)),
-        "m" => (Form::Decimal, Scale::Ten(-3)),
-        "k" => (Form::Decimal, Scale::Ten(3)),
-        "M" => (Form::Decimal, Scale::Ten(6)),
-        "G" => (Form::Decimal, Scale::Ten(9)),
-        "T" => (Form::Decimal, Scale::Ten(12)),
-        "P" => (Form::Decimal, Scale::Ten(15)),
-        "E" => (Form::Decimal, Scale::Ten(18)),
-        "Ki" => (Form::Binary, Scale::Binary(1)),
-        "Mi" => (Form::Binary, Scale::Binary(2)),
-        "Gi" => (Form::Binary, Scale::Binary(3)),
-        "Ti" => (Form::Binary, Scale::Binary(4)),
-        "Pi" => (Form::Binary, Scale::Binary(5)),
-        "Ei" => (Form::Binary, Scale::Binary(6)),
+        "" => (QuantityFormat::Decimal, Scale::Ten(0)),
+        "n" => (QuantityFormat::Decimal, Scale::Ten(-9)),
+        "u" => (QuantityFormat::Decimal, Scale::Ten(-6)),
+        "m" => (QuantityFormat::Decimal, Scale::Ten(-3)),
+        "k" => (QuantityFormat::Decimal, Scale::Ten(3)),
+        "M" => (QuantityFormat::Decimal, Scale::Ten(6)),
+        "G" => (QuantityFormat::Decimal, Scale::Ten(9)),
+        "T" => (QuantityFormat::Decimal, Scale::Ten(12)),
+        "P" => (QuantityFormat::Decimal, Scale::Ten(15)),
+        "E" => (QuantityFormat::Decimal, Scale::Ten(18)),
+        "Ki" => (QuantityFormat::Binary, Scale::Binary(1)),
+        "Mi" => (QuantityFormat::Binary, Scale::Binary(2)),
+        "Gi" => (QuantityFormat::Binary, Scale::Binary(3)),
+        "Ti" => (QuantityFormat::Binary, Scale::Binary(4)),
+        "Pi" => (QuantityFormat::Binary, Scale::Binary(5)),
+        "Ei" => (QuantityFormat::Binary, Scale::Binary(6)),
         _ => {
             let exponent = suffix.strip_prefix(['e', 'E'])?;
             let bare = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
@@ -121,7 +121,7 @@ fn parse_suffix(suffix: &str) -> Option<(Form, Scale)> {
                 return None;
             }
             let exponent: i32 = exponent.parse().unwrap_or(i32::MAX).clamp(-1000, 1000);
-            (Form::Exponent, Scale::Ten(exponent))
+            (QuantityFormat::Exponent, Scale::Ten(exponent))
         }
     })
 }
@@ -165,7 +165,7 @@ fn shift(mantissa: i128, exponent: i32) -> i128 {
 
 impl From<i64> for Quantity {
     fn from(units: i64) -> Self {
-        Self { nano: (i128::from(units) * NANO).clamp(-CAP, CAP), form: Form::Decimal }
+        Self { nano: (i128::from(units) * NANO).clamp(-CAP, CAP), form: QuantityFormat::Decimal }
     }
 }
 
@@ -205,10 +205,10 @@ impl fmt::Display for Quantity {
             return f.write_str("0");
         }
         let small = self.nano.abs() < 1024 * NANO;
-        if self.form == Form::Binary && !small {
+        if self.form == QuantityFormat::Binary && !small {
             return binary(self.nano, f);
         }
-        decimal(self.nano, self.form == Form::Exponent, f)
+        decimal(self.nano, self.form == QuantityFormat::Exponent, f)
     }
 }
 

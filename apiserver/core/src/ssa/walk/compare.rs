@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use super::{Form, form, identify};
-use crate::schema::types::{ListShape, Place};
+use crate::schema::types::{ListShape, SchemaPosition};
 use crate::ssa::path::Element;
 use crate::ssa::set::Set;
 
@@ -18,7 +18,11 @@ pub(in crate::ssa) struct Comparison {
 }
 
 /// Compares two objects; an absent one has no fields. Their field ownership is not compared.
-pub(in crate::ssa) fn compare(place: Place<'_>, old: Option<&Value>, new: Option<&Value>) -> Comparison {
+pub(in crate::ssa) fn compare(
+    place: SchemaPosition<'_>,
+    old: Option<&Value>,
+    new: Option<&Value>,
+) -> Comparison {
     let mut comparison = Comparison::default();
     let mut walk = Walk { out: &mut comparison, path: Vec::new() };
     walk.value(place, old, new);
@@ -31,7 +35,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    fn value(&mut self, place: Place<'_>, old: Option<&Value>, new: Option<&Value>) {
+    fn value(&mut self, place: SchemaPosition<'_>, old: Option<&Value>, new: Option<&Value>) {
         match (old, new) {
             (None, None) => {}
             (Some(one), None) | (None, Some(one)) => {
@@ -61,7 +65,13 @@ impl Walk<'_> {
     }
 
     /// A value that exists on one side only: its parts, and the value itself.
-    fn one_side(&mut self, place: Place<'_>, value: &Value, old: Option<&Value>, new: Option<&Value>) {
+    fn one_side(
+        &mut self,
+        place: SchemaPosition<'_>,
+        value: &Value,
+        old: Option<&Value>,
+        new: Option<&Value>,
+    ) {
         match form(place, value) {
             Form::Map => self.fields(place, old.and_then(Value::as_object), new.and_then(Value::as_object)),
             Form::List(list) => self.items(place, list, old, new),
@@ -75,7 +85,7 @@ impl Walk<'_> {
 
     fn fields(
         &mut self,
-        place: Place<'_>,
+        place: SchemaPosition<'_>,
         old: Option<&Map<String, Value>>,
         new: Option<&Map<String, Value>>,
     ) {
@@ -94,7 +104,13 @@ impl Walk<'_> {
         }
     }
 
-    fn items(&mut self, place: Place<'_>, list: &ListShape, old: Option<&Value>, new: Option<&Value>) {
+    fn items(
+        &mut self,
+        place: SchemaPosition<'_>,
+        list: &ListShape,
+        old: Option<&Value>,
+        new: Option<&Value>,
+    ) {
         type Sides<'v> = (Vec<&'v Value>, Vec<&'v Value>);
         let mut sides: BTreeMap<Element, Sides<'_>> = BTreeMap::new();
         for (value, new_side) in [(old, false), (new, true)] {

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value};
 
 use super::{Form, form, identify};
-use crate::schema::types::{ListShape, Place};
+use crate::schema::types::{ListShape, SchemaPosition};
 use crate::ssa::path::Element;
 
 /// Merges everything in `applied` into `live`.
 pub(in crate::ssa) fn merge(
-    place: Place<'_>,
+    place: SchemaPosition<'_>,
     live: Option<&Value>,
     applied: &Value,
 ) -> Result<Value, String> {
@@ -33,7 +33,7 @@ pub(in crate::ssa) fn merge(
 }
 
 /// Whether a value is merged in parts and has some.
-fn has_parts(place: Place<'_>, value: &Value) -> bool {
+fn has_parts(place: SchemaPosition<'_>, value: &Value) -> bool {
     match form(place, value) {
         Form::Map => value.as_object().is_some_and(|map| !map.is_empty()),
         Form::List(_) => value.as_array().is_some_and(|items| !items.is_empty()),
@@ -42,7 +42,7 @@ fn has_parts(place: Place<'_>, value: &Value) -> bool {
 }
 
 fn fields(
-    place: Place<'_>,
+    place: SchemaPosition<'_>,
     live: &Map<String, Value>,
     applied: &Map<String, Value>,
 ) -> Result<Value, String> {
@@ -57,7 +57,12 @@ fn fields(
 }
 
 /// Items of both lists: shared ones in the order of the configuration, others at their old positions.
-fn items(place: Place<'_>, list: &ListShape, live: &[Value], applied: &[Value]) -> Result<Value, String> {
+fn items(
+    place: SchemaPosition<'_>,
+    list: &ListShape,
+    live: &[Value],
+    applied: &[Value],
+) -> Result<Value, String> {
     let left = index(place, list, live)?;
     let right = index(place, list, applied)?;
     let mut by_left: BTreeMap<&Element, Option<&Value>> = BTreeMap::new();
@@ -108,7 +113,7 @@ fn items(place: Place<'_>, list: &ListShape, live: &[Value], applied: &[Value]) 
 }
 
 fn index<'v>(
-    place: Place<'_>,
+    place: SchemaPosition<'_>,
     list: &ListShape,
     items: &'v [Value],
 ) -> Result<Vec<(Element, &'v Value)>, String> {

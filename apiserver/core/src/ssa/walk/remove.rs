@@ -3,13 +3,13 @@
 use serde_json::{Map, Value};
 
 use super::{Form, form, identify};
-use crate::schema::types::Place;
+use crate::schema::types::SchemaPosition;
 use crate::ssa::path::Element;
 use crate::ssa::set::Set;
 
 /// `value` without the fields and items of `set`. A container whose last part is removed becomes null, as in
 /// structured-merge-diff: in a built-in type this is equivalent to absent, in a custom resource it is visible.
-pub(in crate::ssa) fn remove(place: Place<'_>, value: &Value, set: &Set) -> Value {
+pub(in crate::ssa) fn remove(place: SchemaPosition<'_>, value: &Value, set: &Set) -> Value {
     match (form(place, value), value) {
         (Form::Map, Value::Object(map)) => {
             let mut out = Map::new();

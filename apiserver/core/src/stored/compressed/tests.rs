@@ -20,7 +20,7 @@ fn config_map(number: usize) -> String {
 }
 
 fn is_packed(object: &Stored) -> bool {
-    matches!(&*object.text.held.lock(), Held::Compressed { .. })
+    matches!(&*object.text.held.lock(), BodyRepresentation::Compressed { .. })
 }
 
 #[test]
@@ -37,8 +37,8 @@ fn objects_of_a_resource_share_what_they_have_in_common() {
     let samples: std::collections::HashSet<_> = objects
         .iter()
         .filter_map(|stored| match &*stored.text.held.lock() {
-            Held::Compressed { sample, .. } => Some(Arc::as_ptr(sample)),
-            Held::Plain(_) => None,
+            BodyRepresentation::Compressed { sample, .. } => Some(Arc::as_ptr(sample)),
+            BodyRepresentation::Plain(_) => None,
         })
         .collect();
     assert_eq!(samples.len(), 3, "a sample has its uses");

@@ -3,7 +3,7 @@
 
 use tombolo_proto::Lane;
 use tombolo_proto::frame::{Frame, Hello};
-use tombolo_proto::object::{ContentHash, Held, ObjectKey, ObjectVersion};
+use tombolo_proto::object::{ContentHash, HeldState, ObjectKey, ObjectVersion};
 
 use super::*;
 use crate::edgecontroller::{Index, Kind, Proven, TRIM_VERSION};
@@ -46,7 +46,7 @@ async fn connect(hub: &Arc<Hub>) -> Link {
         revision: CloudRevision(3),
         hash: ContentHash(1),
     };
-    let held = |name| InventoryEntry { key: secret(name), held: Held::Present(version.clone()) };
+    let held = |name| InventoryEntry { key: secret(name), held: HeldState::Present(version.clone()) };
     let hello = Hello {
         versions: (1, 1),
         node: node(),

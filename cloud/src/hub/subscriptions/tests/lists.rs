@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicU16;
 
 use tokio::sync::Notify;
 use tombolo_proto::CloudRevision;
-use tombolo_proto::object::{ContentHash, Held, ObjectKey, ObjectVersion};
+use tombolo_proto::object::{ContentHash, HeldState, ObjectKey, ObjectVersion};
 use tombolo_proto::session::Lookup;
 
 use super::*;
@@ -334,7 +334,7 @@ async fn an_edge_keeps_what_it_follows_while_the_api_server_does_not_answer() {
         hash: ContentHash(1),
     };
     let subscription = edge.session.next_subscription();
-    let held = InventoryEntry { key: key("x"), held: Held::Present(version) };
+    let held = InventoryEntry { key: key("x"), held: HeldState::Present(version) };
     let (epoch, inventory) = (Some(hub.epoch.load().as_ref().clone()), Inventory::Full(vec![held]));
     let resumed = Subscribe { epoch, inventory, ..subscribe(subscription) };
     edge.session.subscribe(resumed).expect("room for one");

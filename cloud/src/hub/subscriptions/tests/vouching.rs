@@ -5,7 +5,7 @@ use tombolo_proto::Lane;
 use tombolo_proto::frame::{Frame, Goodbye, GoodbyeReason, Hello, features};
 
 use super::*;
-use crate::epoch::Outcome;
+use crate::epoch::ClaimOutcome;
 
 /// Shorter than a hello may be held back.
 const A_WHILE: Duration = Duration::from_secs(3);
@@ -64,7 +64,7 @@ async fn an_edge_that_has_seen_more_is_welcomed_when_the_cloud_has_come_as_far()
     let asked = hub.testimony.take();
     assert_eq!(asked.claim, Some(reach(900)));
     hub.testimony.publish(reach(901));
-    asked.answer(Outcome::Holds);
+    asked.answer(ClaimOutcome::Holds);
     assert!(matches!(heard(&mut link, SOON).await, Some(Frame::Welcome(_))));
     let told = heard(&mut link, SOON).await;
     assert_eq!(told, Some(Frame::Attestation { proof: hub.testimony.proof() }), "before it is caught up");
@@ -82,7 +82,7 @@ async fn an_edge_that_has_seen_what_was_taken_back_is_never_welcomed_with_the_ol
     let asked = hub.testimony.take();
     // As the keeper does it: all sessions are ended, and then the waiting hellos are answered.
     hub.end_all(GoodbyeReason::Other, "the cluster was restored to an earlier state", Duration::ZERO);
-    asked.answer(Outcome::Restored);
+    asked.answer(ClaimOutcome::Restored);
     let said = heard(&mut link, SOON).await;
     assert!(
         matches!(&said, Some(Frame::Goodbye(Goodbye { message, .. })) if message.contains("restored")),
@@ -127,7 +127,7 @@ async fn a_second_hello_on_one_connection_is_not_welcomed_while_the_first_is_loo
         let Some(Frame::Goodbye(goodbye)) = said else { panic!("{said:?}") };
         assert_eq!(goodbye.reason, GoodbyeReason::ProtocolError);
         // The answer to the first comes too late.
-        hub.testimony.take().answer(Outcome::Holds);
+        hub.testimony.take().answer(ClaimOutcome::Holds);
     }
 }
 
@@ -145,11 +145,11 @@ async fn of_many_connections_whose_hellos_are_looked_at_the_newest_is_welcomed()
         asked.get_or_insert_with(|| hub.testimony.take());
         links.push(link);
     }
-    asked.expect("one was asked").answer(Outcome::Holds);
+    asked.expect("one was asked").answer(ClaimOutcome::Holds);
     let mut newest = links.pop().expect("many");
     let mut said = None;
     for _ in 0..100 {
-        hub.testimony.take().answer(Outcome::Holds);
+        hub.testimony.take().answer(ClaimOutcome::Holds);
         said = said.or(heard(&mut newest, Duration::from_millis(100)).await);
     }
     assert!(matches!(said, Some(Frame::Welcome(_))), "{said:?}");

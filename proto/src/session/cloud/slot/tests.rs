@@ -26,18 +26,18 @@ fn gone() -> Lookup {
     Lookup::Unwanted(None)
 }
 
-/// The verdict as one word.
+/// The decision as one word.
 fn judged(peer_state: PeerState, foreign: bool, lookup: Lookup) -> &'static str {
     in_a_word(Slot::new(peer_state, foreign).judge(&key(), lookup, true))
 }
 
-fn in_a_word(verdict: Verdict) -> &'static str {
-    match verdict {
-        Verdict::Settled => "settled",
-        Verdict::Forget => "forget",
-        Verdict::Wait => "wait",
-        Verdict::TooLarge { .. } => "too large",
-        Verdict::Send(step) => match step.change {
+fn in_a_word(decision: SlotDecision) -> &'static str {
+    match decision {
+        SlotDecision::Settled => "settled",
+        SlotDecision::Forget => "forget",
+        SlotDecision::Wait => "wait",
+        SlotDecision::TooLarge { .. } => "too large",
+        SlotDecision::Send(step) => match step.change {
             Change::Upsert(_) => "upsert",
             Change::Delete { .. } => "delete",
             Change::Absent { .. } => "absent",
@@ -49,7 +49,7 @@ fn in_a_word(verdict: Verdict) -> &'static str {
 
 #[test]
 fn within_one_epoch() {
-    for (peer_state, lookup, verdict) in [
+    for (peer_state, lookup, decision) in [
         (PeerState::Nothing, wanted("a", 5, 1), "upsert"),
         (PeerState::Absent, wanted("a", 5, 1), "upsert"),
         (PeerState::Unknown, wanted("a", 5, 1), "upsert"),
@@ -84,13 +84,13 @@ fn within_one_epoch() {
         (PeerState::Unreadable, gone(), "delete"),
     ] {
         let case = format!("{peer_state:?} against {lookup:?}");
-        assert_eq!(judged(peer_state, false, lookup), verdict, "{case}");
+        assert_eq!(judged(peer_state, false, lookup), decision, "{case}");
     }
 }
 
 #[test]
 fn across_epochs_revisions_have_no_order() {
-    for (peer_state, lookup, verdict) in [
+    for (peer_state, lookup, decision) in [
         (held("a", 9, 1), wanted("a", 5, 1), "adopt"),
         (held("a", 2, 1), wanted("a", 5, 1), "adopt"),
         (held("a", 9, 1), wanted("a", 5, 2), "upsert"),
@@ -104,14 +104,14 @@ fn across_epochs_revisions_have_no_order() {
         (PeerState::Unreadable, Lookup::Unreadable(403), "settled"),
     ] {
         let case = format!("{peer_state:?} against {lookup:?}");
-        assert_eq!(judged(peer_state, true, lookup), verdict, "{case}");
+        assert_eq!(judged(peer_state, true, lookup), decision, "{case}");
     }
 }
 
 #[test]
 fn contents_that_agree_in_half_a_hash_are_two() {
     let (half, one, two) = (7, 1 << 64 | 7, 2 << 64 | 7);
-    for (peer_state, foreign, lookup, verdict) in [
+    for (peer_state, foreign, lookup, decision) in [
         (held("a", 4, one), false, wanted("a", 5, two), "upsert"),
         (held("a", 4, one), true, wanted("a", 4, two), "upsert"),
         (held("a", 4, one), false, wanted("a", 5, one), "adopt"),
@@ -122,13 +122,13 @@ fn contents_that_agree_in_half_a_hash_are_two() {
         (held("a", 5, half), true, wanted("a", 5, two), "upsert"),
     ] {
         let case = format!("{peer_state:?} against {lookup:?}");
-        assert_eq!(judged(peer_state, foreign, lookup), verdict, "{case}");
+        assert_eq!(judged(peer_state, foreign, lookup), decision, "{case}");
     }
 }
 
 #[test]
 fn an_edge_that_knows_nothing_of_unreadable_objects_is_told_nothing() {
-    for (peer_state, foreign, verdict) in [
+    for (peer_state, foreign, decision) in [
         (PeerState::Nothing, false, "settled"),
         (PeerState::Absent, false, "settled"),
         (PeerState::Unknown, false, "settled"),
@@ -136,8 +136,8 @@ fn an_edge_that_knows_nothing_of_unreadable_objects_is_told_nothing() {
         (held("a", 5, 1), true, "wait"),
     ] {
         let case = format!("{peer_state:?}, of another epoch: {foreign}");
-        let verdict_now = Slot::new(peer_state, foreign).judge(&key(), Lookup::Unreadable(403), false);
-        assert_eq!(in_a_word(verdict_now), verdict, "{case}");
+        let decision_now = Slot::new(peer_state, foreign).judge(&key(), Lookup::Unreadable(403), false);
+        assert_eq!(in_a_word(decision_now), decision, "{case}");
     }
 }
 
@@ -146,7 +146,9 @@ fn an_edge_that_knows_nothing_of_unreadable_objects_is_told_nothing() {
 #[test]
 fn what_is_kept_of_another_epoch_is_older_than_everything() {
     let slot = Slot::new(held("a", 9, 1), true);
-    let Verdict::Send(step) = slot.judge(&key(), Lookup::Unreadable(403), true) else { panic!("it is told") };
+    let SlotDecision::Send(step) = slot.judge(&key(), Lookup::Unreadable(403), true) else {
+        panic!("it is told")
+    };
     assert_eq!(step.becomes, held("a", 0, 1));
     let judged = |lookup| judged(step.becomes.clone(), false, lookup);
     assert_eq!(judged(wanted("a", 5, 1)), "adopt");
@@ -175,7 +177,7 @@ fn the_size_chooses_the_lane() {
     let lane = |len: usize| {
         let object = SharedObject::new(key(), version("a", 1, 1), vec![b' '; len].into(), Vec::new());
         match Slot::new(PeerState::Nothing, false).judge(&key(), Lookup::Present(Arc::new(object)), true) {
-            Verdict::Send(step) => step.lane,
+            SlotDecision::Send(step) => step.lane,
             other => panic!("{other:?}"),
         }
     };

@@ -7,7 +7,7 @@ use super::*;
 use crate::frame::Inventory;
 use crate::ids::{Epoch, Uid};
 use crate::limits::PARK_DELAY_MIN;
-use crate::object::{ContentHash, Held, InventoryEntry, Resource, SharedObject};
+use crate::object::{ContentHash, HeldState, InventoryEntry, Resource, SharedObject};
 
 /// One object whose revision a test increases.
 struct View(Cell<u64>);
@@ -43,14 +43,15 @@ impl NodeView for View {
 }
 
 fn opened(view: &View) -> Subscription {
-    let comparison = Comparison::new(None, None, Inventory::Full(Vec::new())).expect("an empty inventory");
+    let comparison =
+        InventoryComparison::new(None, None, Inventory::Full(Vec::new())).expect("an empty inventory");
     let mut subscription = Subscription::new(SubscriptionId::NODE, comparison, false);
     let epoch = Epoch { cluster: Uid::parse("c").expect("valid"), generation: 1 };
     subscription.open(Moment::default(), &epoch, view).expect("consistent");
     subscription
 }
 
-fn flight(step: Step) -> InFlight {
+fn flight(step: PlannedDelivery) -> InFlight {
     let (subscription, key) = (SubscriptionId::NODE, step.change.key().clone());
     let sent_at = Moment::default();
     InFlight {
@@ -64,7 +65,7 @@ fn flight(step: Step) -> InFlight {
     }
 }
 
-fn next(subscription: &mut Subscription, now: Moment, view: &View) -> Option<Step> {
+fn next(subscription: &mut Subscription, now: Moment, view: &View) -> Option<PlannedDelivery> {
     let window = SendWindow::new(Lane::Delivery, 8, 1 << 20);
     match subscription.next(now, &window, Lane::Delivery, view, &mut VecDeque::new()) {
         Next::Send(step) => Some(step),
@@ -173,13 +174,13 @@ impl Fickle {
 /// until the edge has acknowledged the deletion.
 #[test]
 fn texts_of_keys_that_have_gone_count() {
-    let opened = |name: &str, held: Option<Held>| {
+    let opened = |name: &str, held: Option<HeldState>| {
         let key = ObjectKey::new(Resource::new("", "v1", "configmaps"), "default", name);
         let view = Fickle(key.clone(), Cell::new(held.is_none()));
         let held = held.into_iter().map(|held| InventoryEntry { key: key.clone(), held }).collect();
         let epoch = Epoch { cluster: Uid::parse("c").expect("valid"), generation: 1 };
         let comparison =
-            Comparison::new(Some(epoch.clone()), None, Inventory::Full(held)).expect("an inventory");
+            InventoryComparison::new(Some(epoch.clone()), None, Inventory::Full(held)).expect("an inventory");
         let mut subscription = Subscription::new(SubscriptionId(1), comparison, false);
         subscription.open(Moment::default(), &epoch, &view).expect("consistent");
         (subscription, view)
@@ -200,7 +201,7 @@ fn texts_of_keys_that_have_gone_count() {
     assert_eq!(more, [0, 200, 200, 0, 200, 0]);
 
     let claimed = |name: &str| {
-        let (mut subscription, view) = opened(name, Some(Held::Absent));
+        let (mut subscription, view) = opened(name, Some(HeldState::Absent));
         [
             subscription.memory() - subscription.claims(),
             view.deliver(&mut subscription) - subscription.claims(),

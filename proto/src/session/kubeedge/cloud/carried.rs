@@ -7,7 +7,7 @@ use crate::ids::{CloudRevision, Moment, Uid};
 use crate::inventory::content_hash;
 use crate::message::{Message, MessageId, Operation, ResourceType};
 use crate::object::{ObjectKey, ObjectVersion, SharedObject};
-use crate::session::kubeedge::shape::{Fitted, Identity};
+use crate::session::kubeedge::shape::{Fitted, ObjectIdentity};
 use crate::session::kubeedge::{REPLY_SETTLES, RESEND_AFTER, kind_name, resource_of};
 
 /// Most replies with an object under way at once; further ones wait.
@@ -35,7 +35,7 @@ impl Load {
         let (word, acknowledged) = stored_as(asked)?;
         let path = asked.route.resource.as_object()?;
         let wrapped = identity.is_none().then(|| wrapped_identity(answer)).flatten();
-        let Identity { uid, resource_version } = identity.as_ref().or(wrapped.as_ref())?;
+        let ObjectIdentity { uid, resource_version } = identity.as_ref().or(wrapped.as_ref())?;
         let resource = resource_of(&word)?;
         let kind = kind_name(&resource, None)?;
         let key = ObjectKey::new(resource, path.namespace(), path.name.as_deref()?);
@@ -90,10 +90,10 @@ pub(super) fn stand_in(key: &ObjectKey) -> Option<Uid> {
 }
 
 /// Identity of the object in a wrapper.
-fn wrapped_identity(answer: &Message) -> Option<Identity> {
+fn wrapped_identity(answer: &Message) -> Option<ObjectIdentity> {
     #[derive(Deserialize)]
     struct Object {
-        metadata: Identity,
+        metadata: ObjectIdentity,
     }
     #[derive(Deserialize)]
     struct Wrapper {

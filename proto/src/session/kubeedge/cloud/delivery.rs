@@ -10,7 +10,7 @@ use super::board::Board;
 use super::carried::{STAND_IN, stand_in};
 use super::flights::{Flight, Overdue};
 use super::recorder::{Recorder, Standing};
-use super::slot::{PeerState, Phase, Slot, Step, Verdict, Wanted};
+use super::slot::{DesiredObject, PeerState, Phase, Slot, SlotDecision, Step};
 use crate::codec::obstacle;
 use crate::frame::RefusalReason;
 use crate::ids::{CloudRevision, Moment, SubscriptionId, Uid};
@@ -39,15 +39,15 @@ impl CloudSession {
             }
             let (wanted, dynamic) = self.wanted(&key, view);
             match slot.judge(&key, wanted) {
-                Verdict::Send(step) => {
+                SlotDecision::Send(step) => {
                     if let Some(outgoing) = self.try_send(&key, step, dynamic, view) {
                         return Some(outgoing);
                     }
                 }
-                Verdict::Settled => self.board.settle(&key),
-                Verdict::Forget => self.forget(&key),
-                Verdict::Wait => self.board.wait(&key),
-                Verdict::TooLarge(object) => self.refuse_large(&key, &object),
+                SlotDecision::Settled => self.board.settle(&key),
+                SlotDecision::Forget => self.forget(&key),
+                SlotDecision::Wait => self.board.wait(&key),
+                SlotDecision::TooLarge(object) => self.refuse_large(&key, &object),
             }
         }
         self.announce_caught_up();
@@ -73,7 +73,7 @@ impl CloudSession {
 
     /// Drops deleted objects that the edge does not hold. Returns the number of followed objects that are not deleted.
     fn drop_unneeded(&mut self, view: &impl NodeView) -> usize {
-        let gone = |key: &ObjectKey| matches!(self.wanted(key, view), (Wanted::Gone, _));
+        let gone = |key: &ObjectKey| matches!(self.wanted(key, view), (DesiredObject::Gone, _));
         let (wanted, unneeded) = self.board.divide(gone);
         unneeded.iter().for_each(|key| self.forget(key));
         self.board.drop_stale();
@@ -90,12 +90,12 @@ impl CloudSession {
 
     /// What all subscriptions together want, and whether only a subscription wants it. KubeEdge edges have one row for
     /// each object, however many subscriptions want it.
-    fn wanted(&self, key: &ObjectKey, view: &impl NodeView) -> (Wanted, bool) {
+    fn wanted(&self, key: &ObjectKey, view: &impl NodeView) -> (DesiredObject, bool) {
         let mut newest: Option<(Arc<SharedObject>, bool)> = None;
         let (mut same_since, mut stands_in, mut unreadable) = (CloudRevision(0), false, false);
         for subscription in &self.subscriptions {
             match view.lookup(*subscription, key) {
-                Lookup::Pending => return (Wanted::Pending, false),
+                Lookup::Pending => return (DesiredObject::Pending, false),
                 Lookup::Absent | Lookup::Unreadable(_) if self.holds_stand_in(key) => {
                     // A pod that needs the object must not be started with an empty one.
                     stands_in = view.is_optional(key);
@@ -117,11 +117,11 @@ impl CloudSession {
             }
         }
         match newest {
-            Some((object, dynamic)) => (Wanted::Present(object, same_since), dynamic),
-            None if unreadable => (Wanted::Unreadable, false),
-            None if stands_in => (Wanted::StandIn, false),
-            None if self.restoring => (Wanted::Pending, false),
-            None => (Wanted::Gone, self.board.get(key).is_some_and(|slot| slot.dynamic)),
+            Some((object, dynamic)) => (DesiredObject::Present(object, same_since), dynamic),
+            None if unreadable => (DesiredObject::Unreadable, false),
+            None if stands_in => (DesiredObject::StandIn, false),
+            None if self.restoring => (DesiredObject::Pending, false),
+            None => (DesiredObject::Gone, self.board.get(key).is_some_and(|slot| slot.dynamic)),
         }
     }
 

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::CloudSession;
 use super::carried::Settled;
 use super::flights::{Acked, Flight};
-use super::requests::Asked;
+use super::requests::ReceivedRequest;
 use super::slot::PeerState;
 use crate::frame::RefusalReason;
 use crate::ids::{Moment, SubscriptionId};
@@ -125,12 +125,12 @@ impl CloudSession {
             self.doubt_node();
         }
         match self.requests.handle(self.now, message, &mut self.pen) {
-            Asked::New(request) => {
+            ReceivedRequest::New(request) => {
                 self.events.push_back(CloudEvent::Request(request));
                 Ok(())
             }
-            Asked::Refused(answer) => answer.map_or(Ok(()), |answer| self.notices.push(&answer)),
-            Asked::Repeated => self.patience.ignore(self.now, "a request that is already pending"),
+            ReceivedRequest::Refused(answer) => answer.map_or(Ok(()), |answer| self.notices.push(&answer)),
+            ReceivedRequest::Repeated => self.patience.ignore(self.now, "a request that is already pending"),
         }
     }
 

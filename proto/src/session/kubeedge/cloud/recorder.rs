@@ -31,7 +31,7 @@ pub(super) enum Standing {
 
 /// A write that the owner is performing.
 #[derive(Debug)]
-struct Write {
+struct OngoingWrite {
     number: u64,
     /// Keys that wait for it.
     keys: BTreeSet<ObjectKey>,
@@ -53,7 +53,7 @@ pub(super) struct Recorder {
     claims: BTreeSet<ObjectKey>,
     /// The stored state names versions that the edge may have lost.
     doubt: bool,
-    write: Option<Write>,
+    write: Option<OngoingWrite>,
     newest: u64,
     /// A change since the newest write, which may wait.
     changed: bool,
@@ -237,7 +237,7 @@ impl Recorder {
         let claims = claims(&self.ledger);
         self.claims.extend(claims.iter().cloned());
         let (keys, settles_doubt) = (std::mem::take(&mut self.urgent), std::mem::take(&mut self.doubt));
-        self.write = Some(Write { number: self.newest, keys, claims, settles_doubt });
+        self.write = Some(OngoingWrite { number: self.newest, keys, claims, settles_doubt });
         self.changed = false;
         self.lazy_at = now + self.lazy;
         Some(LedgerWrite { number: self.newest, ledger: self.ledger.clone() })

@@ -22,7 +22,7 @@ const REPLY_OVERHEAD: usize = 64 * 1024;
 const WAITING_OVERHEAD: usize = 512;
 
 #[derive(Debug)]
-struct Waiting {
+struct UnansweredMessage {
     id: RequestId,
     /// The request; without its content unless the answer repeats it.
     asked: Message,
@@ -30,12 +30,12 @@ struct Waiting {
     head: usize,
     shape: Shape,
     deadline: Moment,
-    answer: Option<Answer>,
+    answer: Option<PendingAnswer>,
 }
 
 /// An answer that waits for the link.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct PendingAnswer {
     pub(super) message: Message,
     /// The content of the message, when it is the body that deliveries share.
     pub(super) shared: Option<Arc<SharedObject>>,
@@ -47,7 +47,7 @@ pub(super) struct Answer {
 
 /// Result of receiving a request.
 #[derive(Debug)]
-pub(super) enum Asked {
+pub(super) enum ReceivedRequest {
     /// The owner must answer it.
     New(Request),
     /// There are too many: this is the answer, if one is expected.
@@ -60,10 +60,10 @@ pub(super) enum Asked {
 #[derive(Debug, Default)]
 pub(super) struct Requests {
     newest: u64,
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<UnansweredMessage>,
 }
 
-impl Waiting {
+impl UnansweredMessage {
     fn unread(&self) -> usize {
         self.answer.as_ref().map_or(0, |answer| answer.message.content.as_json().len())
     }
@@ -78,28 +78,28 @@ impl Waiting {
 impl Requests {
     /// Bytes of the answers that wait for the link. Bodies that deliveries share do not count.
     pub(super) fn unread(&self) -> usize {
-        self.waiting.iter().map(Waiting::unread).sum()
+        self.waiting.iter().map(UnansweredMessage::unread).sum()
     }
 
     /// Bytes of the answers and the requests.
     pub(super) fn memory(&self) -> usize {
-        self.waiting.iter().map(Waiting::memory).fold(0, usize::saturating_add)
+        self.waiting.iter().map(UnansweredMessage::memory).fold(0, usize::saturating_add)
     }
 
     pub(super) fn len(&self) -> usize {
         self.waiting.len()
     }
 
-    pub(super) fn handle(&mut self, now: Moment, message: Message, pen: &mut Pen) -> Asked {
+    pub(super) fn handle(&mut self, now: Moment, message: Message, pen: &mut Pen) -> ReceivedRequest {
         if self.waiting.iter().any(|waiting| waiting.asked.header.id == message.header.id) {
-            return Asked::Repeated;
+            return ReceivedRequest::Repeated;
         }
         let shape = Shape::of(&message);
         if self.waiting.len() >= REQUESTS_MAX {
             let text = format!("this node already has {REQUESTS_MAX} pending requests: retry later");
             let error = StatusError::new(429, "TooManyRequests", &text);
             let refusal = shape.refuse(&message, &error, pen, now);
-            return Asked::Refused(refusal.map(|fitted| fitted.message));
+            return ReceivedRequest::Refused(refusal.map(|fitted| fitted.message));
         }
         let repeats_content = matches!(shape, Shape::Application | Shape::WatchSync);
         let timeout = if repeats_content { APPLICATION_ANSWER_WITHIN } else { ANSWER_WITHIN };
@@ -107,8 +107,20 @@ impl Requests {
         let head = encode_head(&asked).len();
         self.newest += 1;
         let id = RequestId(self.newest);
-        self.waiting.push_back(Waiting { id, asked, head, shape, deadline: now + timeout, answer: None });
-        Asked::New(Request { id, timeout, body: RequestBody::Message(Box::new(message)), caller_token: None })
+        self.waiting.push_back(UnansweredMessage {
+            id,
+            asked,
+            head,
+            shape,
+            deadline: now + timeout,
+            answer: None,
+        });
+        ReceivedRequest::New(Request {
+            id,
+            timeout,
+            body: RequestBody::Message(Box::new(message)),
+            caller_token: None,
+        })
     }
 
     pub(super) fn awaits_reply(&self, id: RequestId) -> bool {
@@ -117,7 +129,7 @@ impl Requests {
 
     /// Takes an answer. An answer to an answered, expired or unknown request is dropped.
     pub(super) fn reply(&mut self, reply: Reply, pen: &mut Pen, now: Moment) {
-        let open = |waiting: &Waiting| waiting.id == reply.id && waiting.answer.is_none();
+        let open = |waiting: &UnansweredMessage| waiting.id == reply.id && waiting.answer.is_none();
         let Some(index) = self.waiting.iter().position(open) else { return };
         let waiting = &self.waiting[index];
         let (shape, asked) = (waiting.shape, &waiting.asked);
@@ -148,7 +160,7 @@ impl Requests {
         if let Some(waiting) = self.waiting.get_mut(index) {
             let load = Load::of(&waiting.asked, &fitted);
             let registers = registers_node(&waiting.asked);
-            waiting.answer = Some(Answer { message: fitted.message, shared: None, load, registers });
+            waiting.answer = Some(PendingAnswer { message: fitted.message, shared: None, load, registers });
         }
     }
 
@@ -161,7 +173,7 @@ impl Requests {
         pen: &mut Pen,
         now: Moment,
     ) -> bool {
-        let open = |waiting: &&mut Waiting| waiting.id == id && waiting.answer.is_none();
+        let open = |waiting: &&mut UnansweredMessage| waiting.id == id && waiting.answer.is_none();
         let Some(waiting) = self.waiting.iter_mut().find(open) else { return true };
         if waiting.shape != Shape::Object
             || object.body.len() > OBJECT_LEN_MAX
@@ -174,13 +186,17 @@ impl Requests {
         let message = asked.controller_reply(pen.id(), pen.millis(now), resource, Content::null());
         let message = message.with_resource_version(&object.version.revision.to_string());
         let load = Load::of_shared(asked, object);
-        waiting.answer = Some(Answer { message, shared: Some(Arc::clone(object)), load, registers: false });
+        waiting.answer =
+            Some(PendingAnswer { message, shared: Some(Arc::clone(object)), load, registers: false });
         true
     }
 
     /// The oldest answer that may be sent.
-    pub(super) fn poll(&mut self, mut may_leave: impl FnMut(&Answer) -> bool) -> Option<Answer> {
-        let ready = |waiting: &Waiting| waiting.answer.as_ref().is_some_and(&mut may_leave);
+    pub(super) fn poll(
+        &mut self,
+        mut may_leave: impl FnMut(&PendingAnswer) -> bool,
+    ) -> Option<PendingAnswer> {
+        let ready = |waiting: &UnansweredMessage| waiting.answer.as_ref().is_some_and(&mut may_leave);
         let index = self.waiting.iter().position(ready)?;
         let answer = self.waiting.remove(index)?.answer;
         if self.waiting.is_empty() {

@@ -146,13 +146,15 @@ impl Slot {
     }
 
     /// What must be sent so that the edge holds what is wanted.
-    pub(super) fn judge(&self, key: &ObjectKey, wanted: Wanted) -> Verdict {
+    pub(super) fn judge(&self, key: &ObjectKey, wanted: DesiredObject) -> SlotDecision {
         match wanted {
-            Wanted::Pending => Verdict::Wait,
-            Wanted::StandIn | Wanted::Unreadable => Verdict::Settled,
-            Wanted::Gone if self.peer_state.holds() => Verdict::Send(Step::Delete(self.peer_state.clone())),
-            Wanted::Gone => Verdict::Forget,
-            Wanted::Present(object, same_since) => self.judge_present(key, object, same_since),
+            DesiredObject::Pending => SlotDecision::Wait,
+            DesiredObject::StandIn | DesiredObject::Unreadable => SlotDecision::Settled,
+            DesiredObject::Gone if self.peer_state.holds() => {
+                SlotDecision::Send(Step::Delete(self.peer_state.clone()))
+            }
+            DesiredObject::Gone => SlotDecision::Forget,
+            DesiredObject::Present(object, same_since) => self.judge_present(key, object, same_since),
         }
     }
 
@@ -161,27 +163,27 @@ impl Slot {
         key: &ObjectKey,
         object: Arc<SharedObject>,
         same_since: CloudRevision,
-    ) -> Verdict {
+    ) -> SlotDecision {
         let wanted = &object.version;
         if self.peer_state.uid() == Some(&wanted.uid) && self.peer_state.revision() >= Some(same_since) {
             // A version that the edge reported itself is no reason to send it back: the edge would report it again. A
             // view that shows an older version lags behind the replica that served this edge before.
-            return Verdict::Settled;
+            return SlotDecision::Settled;
         }
         if object.body.len() > OBJECT_LEN_MAX || obstacle(&object).is_some() {
-            return Verdict::TooLarge(object);
+            return SlotDecision::TooLarge(object);
         }
         // A new incarnation under an old name is a deletion and a creation, so that local watchers see both. The
         // kubelet's own Node is never deleted.
         let stranger = self.peer_state.uid().is_some_and(|uid| *uid != wanted.uid);
         let is_node = is_node(key);
         if stranger && !is_node {
-            return Verdict::Send(Step::Delete(self.peer_state.clone()));
+            return SlotDecision::Send(Step::Delete(self.peer_state.clone()));
         }
         // Secrets are always updates, for old edges (docs/reference/kubeedge.md#deliveries).
         let update = self.peer_state.holds() || is_node || is_secret(key);
         let operation = if update { Operation::Update } else { Operation::Insert };
-        Verdict::Send(Step::Put(object, operation))
+        SlotDecision::Send(Step::Put(object, operation))
     }
 }
 
@@ -199,7 +201,7 @@ fn is_secret(key: &ObjectKey) -> bool {
 
 /// What all open subscriptions together want under a key.
 #[derive(Debug)]
-pub(super) enum Wanted {
+pub(super) enum DesiredObject {
     /// Not known yet.
     Pending,
     /// Nothing.
@@ -215,7 +217,7 @@ pub(super) enum Wanted {
 
 /// Outcome of [`Slot::judge`].
 #[derive(Debug)]
-pub(super) enum Verdict {
+pub(super) enum SlotDecision {
     /// The edge holds the right thing.
     Settled,
     /// Neither wanted nor held.

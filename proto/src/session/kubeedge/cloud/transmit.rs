@@ -4,7 +4,7 @@ use super::CloudSession;
 use super::carried::Load;
 use super::delivery::document;
 use super::recorder::{Recorder, Standing};
-use super::requests::Answer;
+use super::requests::PendingAnswer;
 use crate::ids::{Moment, SubscriptionId};
 use crate::message::{Content, Operation};
 use crate::session::kubeedge::{LedgerFull, Outgoing};
@@ -41,7 +41,7 @@ impl CloudSession {
             (!answer.registers || recorder.is_sure())
                 && load.is_none_or(|load| carried.has_room() && is_recorded(recorder, load, view))
         })?;
-        let Answer { mut message, mut shared, load, .. } = answer;
+        let PendingAnswer { mut message, mut shared, load, .. } = answer;
         let number = self.next_document();
         if let Some(load) = load {
             if let Err(full) = named(&mut self.recorder, &load, view) {

@@ -13,7 +13,7 @@ use crate::session::kubeedge::Down;
 const REQUEST_OVERHEAD: usize = 64 * 1024;
 
 #[derive(Debug)]
-struct Waiting {
+struct CoalescedRequest {
     /// The requesters, each with its deadline. Never empty.
     askers: Vec<(RequestId, Moment)>,
     message: Message,
@@ -31,14 +31,14 @@ pub(super) struct Answered {
 /// Requests that wait for the link or their answer, and answers that wait for the store. At most [`REQUESTS_MAX`]
 /// each.
 #[derive(Debug, Default)]
-pub(super) struct Requests {
+pub(super) struct PendingRequests {
     newest: u64,
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<CoalescedRequest>,
     /// Answers whose acknowledgement waits for the store, by the first requester.
     owed: VecDeque<(RequestId, Message)>,
 }
 
-impl Requests {
+impl PendingRequests {
     pub(super) fn ask(
         &mut self,
         now: Moment,
@@ -58,15 +58,16 @@ impl Requests {
         let shared = self.waiting.iter_mut().find(|waiting| is_same_query(&waiting.message, &message));
         match shared {
             Some(waiting) => waiting.askers.push(asker),
-            None => self.waiting.push_back(Waiting { askers: vec![asker], message, sent: false }),
+            None => self.waiting.push_back(CoalescedRequest { askers: vec![asker], message, sent: false }),
         }
         Ok(id)
     }
 
     /// The next request to send.
     pub(super) fn poll(&mut self, now: Moment) -> Option<Message> {
-        let ready =
-            |waiting: &&mut Waiting| !waiting.sent && waiting.askers.iter().any(|(_, end)| *end > now);
+        let ready = |waiting: &&mut CoalescedRequest| {
+            !waiting.sent && waiting.askers.iter().any(|(_, end)| *end > now)
+        };
         let waiting = self.waiting.iter_mut().find(ready)?;
         waiting.sent = true;
         let asked = Message { content: Content::null(), ..waiting.message.clone() };
@@ -75,7 +76,7 @@ impl Requests {
 
     /// Takes an answer.
     pub(super) fn answered(&mut self, parent: &MessageId, answer: &Message) -> Answered {
-        let sent = |waiting: &Waiting| waiting.sent && waiting.message.header.id == *parent;
+        let sent = |waiting: &CoalescedRequest| waiting.sent && waiting.message.header.id == *parent;
         let wanted = self.waiting.iter().position(sent).and_then(|index| self.waiting.remove(index));
         let Some(waiting) = wanted else {
             return Answered { askers: Vec::new(), acknowledge_at_once: Down::wants_acknowledgement(answer) };

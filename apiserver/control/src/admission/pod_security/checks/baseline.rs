@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::{Finding, Subject, forbidden, named, plural, quoted, setters};
+use super::{PodSecurityViolation, Subject, forbidden, named, plural, quoted, setters};
 use crate::objects::{items, text};
 
 /// Annotations that were used before AppArmor had fields.
@@ -52,7 +52,7 @@ const SE_LINUX_TYPES: [(u32, &str); 5] = [
     (31, "container_engine_t"),
 ];
 
-pub(super) fn app_armor(subject: Subject<'_>, _: u32) -> Option<Finding> {
+pub(super) fn app_armor(subject: Subject<'_>, _: u32) -> Option<PodSecurityViolation> {
     let allowed = |profile: &str| matches!(profile, "RuntimeDefault" | "Localhost");
     let (pod, containers, values) = forbidden(subject, "/appArmorProfile/type", |profile| !allowed(profile));
     let mut values: Vec<String> = values.into_iter().map(str::to_owned).collect();
@@ -74,11 +74,11 @@ pub(super) fn app_armor(subject: Subject<'_>, _: u32) -> Option<Finding> {
         let reason = plural("forbidden AppArmor profile", "forbidden AppArmor profiles", values.len());
         let detail =
             format!("{} must not set AppArmor profile type to {}", by.join(" and "), quoted(&values));
-        Finding { reason, detail }
+        PodSecurityViolation { reason, detail }
     })
 }
 
-pub(super) fn capabilities(subject: Subject<'_>, _: u32) -> Option<Finding> {
+pub(super) fn capabilities(subject: Subject<'_>, _: u32) -> Option<PodSecurityViolation> {
     let mut added = BTreeSet::new();
     let bad = subject.bad(|container| {
         let own = items(container, "/securityContext/capabilities/add").iter().filter_map(Value::as_str);
@@ -92,29 +92,29 @@ pub(super) fn capabilities(subject: Subject<'_>, _: u32) -> Option<Finding> {
             named(&bad),
             quoted(&added)
         );
-        Finding::new("non-default capabilities", detail)
+        PodSecurityViolation::new("non-default capabilities", detail)
     })
 }
 
-pub(super) fn host_namespaces(subject: Subject<'_>, _: u32) -> Option<Finding> {
+pub(super) fn host_namespaces(subject: Subject<'_>, _: u32) -> Option<PodSecurityViolation> {
     let shared = ["hostNetwork", "hostPID", "hostIPC"]
         .into_iter()
         .filter(|field| subject.spec.get(*field) == Some(&Value::Bool(true)))
         .map(|field| format!("{field}=true"));
     let shared: Vec<String> = shared.collect();
-    (!shared.is_empty()).then(|| Finding::new("host namespaces", shared.join(", ")))
+    (!shared.is_empty()).then(|| PodSecurityViolation::new("host namespaces", shared.join(", ")))
 }
 
-pub(super) fn host_path_volumes(subject: Subject<'_>, _: u32) -> Option<Finding> {
+pub(super) fn host_path_volumes(subject: Subject<'_>, _: u32) -> Option<PodSecurityViolation> {
     let volumes = items(subject.spec, "/volumes").iter().filter(|volume| volume["hostPath"].is_object());
     let bad: Vec<&str> = volumes.map(|volume| text(volume, "/name")).collect();
     (!bad.is_empty()).then(|| {
         let detail = format!("{} {}", plural("volume", "volumes", bad.len()), quoted(&bad));
-        Finding::new("hostPath volumes", detail)
+        PodSecurityViolation::new("hostPath volumes", detail)
     })
 }
 
-pub(super) fn host_ports(subject: Subject<'_>, _: u32) -> Option<Finding> {
+pub(super) fn host_ports(subject: Subject<'_>, _: u32) -> Option<PodSecurityViolation> {
     let mut ports = BTreeSet::new();
     let bad = subject.bad(|container| {
         let own = items(container, "/ports").iter().filter_map(|port| port["hostPort"].as_u64());
@@ -128,11 +128,11 @@ pub(super) fn host_ports(subject: Subject<'_>, _: u32) -> Option<Finding> {
             plural("hostPort", "hostPorts", ports.len()),
             ports.iter().cloned().collect::<Vec<_>>().join(", ")
         );
-        Finding::new("hostPort", detail)
+        PodSecurityViolation::new("hostPort", detail)
     })
 }
 
-pub(super) fn host_probes(subject: Subject<'_>, _: u32) -> Option<Finding> {
+pub(super) fn host_probes(subject: Subject<'_>, _: u32) -> Option<PodSecurityViolation> {
     const HANDLERS: [&str; 5] =
         ["/livenessProbe", "/readinessProbe", "/startupProbe", "/lifecycle/postStart", "/lifecycle/preStop"];
     let mut hosts = BTreeSet::new();
@@ -152,20 +152,23 @@ pub(super) fn host_probes(subject: Subject<'_>, _: u32) -> Option<Finding> {
             plural("probe or lifecycle host", "probe or lifecycle hosts", hosts.len()),
             quoted(&hosts)
         );
-        Finding::new("probe or lifecycle host", detail)
+        PodSecurityViolation::new("probe or lifecycle host", detail)
     })
 }
 
-pub(super) fn privileged(subject: Subject<'_>, _: u32) -> Option<Finding> {
+pub(super) fn privileged(subject: Subject<'_>, _: u32) -> Option<PodSecurityViolation> {
     let is_set =
         |container: &Value| container.pointer("/securityContext/privileged") == Some(&Value::Bool(true));
     let bad = subject.bad(is_set);
     (!bad.is_empty()).then(|| {
-        Finding::new("privileged", format!("{} must not set securityContext.privileged=true", named(&bad)))
+        PodSecurityViolation::new(
+            "privileged",
+            format!("{} must not set securityContext.privileged=true", named(&bad)),
+        )
     })
 }
 
-pub(super) fn proc_mount(subject: Subject<'_>, _: u32) -> Option<Finding> {
+pub(super) fn proc_mount(subject: Subject<'_>, _: u32) -> Option<PodSecurityViolation> {
     let mut types = BTreeSet::new();
     let bad = subject.bad(|container| {
         let own = container.pointer("/securityContext/procMount").and_then(Value::as_str);
@@ -173,18 +176,18 @@ pub(super) fn proc_mount(subject: Subject<'_>, _: u32) -> Option<Finding> {
     });
     (!bad.is_empty()).then(|| {
         let detail = format!("{} must not set securityContext.procMount to {}", named(&bad), quoted(&types));
-        Finding::new("procMount", detail)
+        PodSecurityViolation::new("procMount", detail)
     })
 }
 
-pub(super) fn proc_mount_or_user_namespace(subject: Subject<'_>, minor: u32) -> Option<Finding> {
+pub(super) fn proc_mount_or_user_namespace(subject: Subject<'_>, minor: u32) -> Option<PodSecurityViolation> {
     if minor >= 35 && subject.has_user_namespace() {
         return None;
     }
     proc_mount(subject, minor)
 }
 
-pub(super) fn se_linux(subject: Subject<'_>, minor: u32) -> Option<Finding> {
+pub(super) fn se_linux(subject: Subject<'_>, minor: u32) -> Option<PodSecurityViolation> {
     let mut types = BTreeSet::new();
     let (mut user, mut role) = (false, false);
     let mut is_bad = |holder: &Value| {
@@ -212,10 +215,10 @@ pub(super) fn se_linux(subject: Subject<'_>, minor: u32) -> Option<Finding> {
     what.extend(user.then(|| "user may not be set".to_owned()));
     what.extend(role.then(|| "role may not be set".to_owned()));
     let detail = format!("{by} set forbidden securityContext.seLinuxOptions: {}", what.join("; "));
-    Some(Finding::new("seLinuxOptions", detail))
+    Some(PodSecurityViolation::new("seLinuxOptions", detail))
 }
 
-pub(super) fn seccomp(subject: Subject<'_>, minor: u32) -> Option<Finding> {
+pub(super) fn seccomp(subject: Subject<'_>, minor: u32) -> Option<PodSecurityViolation> {
     if minor < 19 {
         return seccomp_annotations(subject);
     }
@@ -223,11 +226,11 @@ pub(super) fn seccomp(subject: Subject<'_>, minor: u32) -> Option<Finding> {
     let (pod, containers, values) = forbidden(subject, "/seccompProfile/type", |profile| !allowed(profile));
     let by = setters(pod, &containers)?;
     let detail = format!("{by} must not set securityContext.seccompProfile.type to {}", quoted(&values));
-    Some(Finding::new("seccompProfile", detail))
+    Some(PodSecurityViolation::new("seccompProfile", detail))
 }
 
 /// Checks the annotations that were used before profiles had fields.
-fn seccomp_annotations(subject: Subject<'_>) -> Option<Finding> {
+fn seccomp_annotations(subject: Subject<'_>) -> Option<PodSecurityViolation> {
     let allowed = |value: &str| {
         matches!(value, "runtime/default" | "docker/default") || value.starts_with("localhost/")
     };
@@ -243,22 +246,22 @@ fn seccomp_annotations(subject: Subject<'_>) -> Option<Finding> {
     (!bad.is_empty()).then(|| {
         let texts = bad.iter().cloned().collect::<Vec<_>>().join(", ");
         let detail = format!("forbidden {} {texts}", plural("annotation", "annotations", bad.len()));
-        Finding::new("seccompProfile", detail)
+        PodSecurityViolation::new("seccompProfile", detail)
     })
 }
 
-pub(super) fn sysctls(subject: Subject<'_>, minor: u32) -> Option<Finding> {
+pub(super) fn sysctls(subject: Subject<'_>, minor: u32) -> Option<PodSecurityViolation> {
     let names = items(subject.spec, "/securityContext/sysctls").iter().map(|sysctl| text(sysctl, "/name"));
     let allowed = |name: &str| SYSCTLS.iter().any(|(since, own)| *own == name && minor >= *since);
     let bad: Vec<&str> = names.filter(|name| !allowed(name)).collect();
-    (!bad.is_empty()).then(|| Finding::new("forbidden sysctls", bad.join(", ")))
+    (!bad.is_empty()).then(|| PodSecurityViolation::new("forbidden sysctls", bad.join(", ")))
 }
 
-pub(super) fn windows_host_process(subject: Subject<'_>, _: u32) -> Option<Finding> {
+pub(super) fn windows_host_process(subject: Subject<'_>, _: u32) -> Option<PodSecurityViolation> {
     let is_set = |holder: &Value| {
         holder.pointer("/securityContext/windowsOptions/hostProcess") == Some(&Value::Bool(true))
     };
     let by = setters(is_set(subject.spec), &subject.bad(is_set))?;
     let detail = format!("{by} must not set securityContext.windowsOptions.hostProcess=true");
-    Some(Finding::new("hostProcess", detail))
+    Some(PodSecurityViolation::new("hostProcess", detail))
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::{Finding, Subject, forbidden, named, plural, quoted, setters};
+use super::{PodSecurityViolation, Subject, forbidden, named, plural, quoted, setters};
 use crate::objects::{items, text};
 
 /// Allowed volumes: they do not expose the node to the pod.
@@ -51,7 +51,7 @@ const WINDOWS: u32 = 25;
 /// Minor version since which a user namespace makes root harmless.
 const USER_NAMESPACES: u32 = 35;
 
-pub(super) fn privilege_escalation(subject: Subject<'_>, minor: u32) -> Option<Finding> {
+pub(super) fn privilege_escalation(subject: Subject<'_>, minor: u32) -> Option<PodSecurityViolation> {
     if minor >= WINDOWS && subject.is_windows() {
         return None;
     }
@@ -61,11 +61,11 @@ pub(super) fn privilege_escalation(subject: Subject<'_>, minor: u32) -> Option<F
     let bad = subject.bad(is_bad);
     (!bad.is_empty()).then(|| {
         let detail = format!("{} must set securityContext.allowPrivilegeEscalation=false", named(&bad));
-        Finding::new("allowPrivilegeEscalation != false", detail)
+        PodSecurityViolation::new("allowPrivilegeEscalation != false", detail)
     })
 }
 
-pub(super) fn capabilities(subject: Subject<'_>, minor: u32) -> Option<Finding> {
+pub(super) fn capabilities(subject: Subject<'_>, minor: u32) -> Option<PodSecurityViolation> {
     if minor >= WINDOWS && subject.is_windows() {
         return None;
     }
@@ -87,10 +87,10 @@ pub(super) fn capabilities(subject: Subject<'_>, minor: u32) -> Option<Finding> 
             quoted(&added)
         ));
     }
-    (!details.is_empty()).then(|| Finding::new("unrestricted capabilities", details.join("; ")))
+    (!details.is_empty()).then(|| PodSecurityViolation::new("unrestricted capabilities", details.join("; ")))
 }
 
-pub(super) fn volumes(subject: Subject<'_>, _: u32) -> Option<Finding> {
+pub(super) fn volumes(subject: Subject<'_>, _: u32) -> Option<PodSecurityViolation> {
     let mut types = BTreeSet::new();
     let mut bad = Vec::new();
     for volume in items(subject.spec, "/volumes") {
@@ -110,11 +110,11 @@ pub(super) fn volumes(subject: Subject<'_>, _: u32) -> Option<Finding> {
             plural("restricted volume type", "restricted volume types", types.len()),
             quoted(&types)
         );
-        Finding::new("restricted volume types", detail)
+        PodSecurityViolation::new("restricted volume types", detail)
     })
 }
 
-pub(super) fn run_as_non_root(subject: Subject<'_>, minor: u32) -> Option<Finding> {
+pub(super) fn run_as_non_root(subject: Subject<'_>, minor: u32) -> Option<PodSecurityViolation> {
     const REASON: &str = "runAsNonRoot != true";
     if minor >= USER_NAMESPACES && subject.has_user_namespace() {
         return None;
@@ -122,25 +122,31 @@ pub(super) fn run_as_non_root(subject: Subject<'_>, minor: u32) -> Option<Findin
     let said = |holder: &Value| holder.pointer("/securityContext/runAsNonRoot").and_then(Value::as_bool);
     let pod = said(subject.spec);
     if let Some(by) = setters(pod == Some(false), &subject.bad(|container| said(container) == Some(false))) {
-        return Some(Finding::new(REASON, format!("{by} must not set securityContext.runAsNonRoot=false")));
+        return Some(PodSecurityViolation::new(
+            REASON,
+            format!("{by} must not set securityContext.runAsNonRoot=false"),
+        ));
     }
     let silent = subject.bad(|container| pod != Some(true) && said(container).is_none());
     (!silent.is_empty()).then(|| {
-        Finding::new(REASON, format!("pod or {} must set securityContext.runAsNonRoot=true", named(&silent)))
+        PodSecurityViolation::new(
+            REASON,
+            format!("pod or {} must set securityContext.runAsNonRoot=true", named(&silent)),
+        )
     })
 }
 
-pub(super) fn run_as_user(subject: Subject<'_>, minor: u32) -> Option<Finding> {
+pub(super) fn run_as_user(subject: Subject<'_>, minor: u32) -> Option<PodSecurityViolation> {
     if minor >= USER_NAMESPACES && subject.has_user_namespace() {
         return None;
     }
     let is_root =
         |holder: &Value| holder.pointer("/securityContext/runAsUser").and_then(Value::as_i64) == Some(0);
     let by = setters(is_root(subject.spec), &subject.bad(is_root))?;
-    Some(Finding::new("runAsUser=0", format!("{by} must not set runAsUser=0")))
+    Some(PodSecurityViolation::new("runAsUser=0", format!("{by} must not set runAsUser=0")))
 }
 
-pub(super) fn seccomp(subject: Subject<'_>, minor: u32) -> Option<Finding> {
+pub(super) fn seccomp(subject: Subject<'_>, minor: u32) -> Option<PodSecurityViolation> {
     const REASON: &str = "seccompProfile";
     if minor >= WINDOWS && subject.is_windows() {
         return None;
@@ -149,7 +155,7 @@ pub(super) fn seccomp(subject: Subject<'_>, minor: u32) -> Option<Finding> {
     let (pod, containers, values) = forbidden(subject, "/seccompProfile/type", |profile| !allowed(profile));
     if let Some(by) = setters(pod, &containers) {
         let detail = format!("{by} must not set securityContext.seccompProfile.type to {}", quoted(&values));
-        return Some(Finding::new(REASON, detail));
+        return Some(PodSecurityViolation::new(REASON, detail));
     }
     let has =
         |holder: &Value| holder.pointer("/securityContext/seccompProfile/type").is_some_and(Value::is_string);
@@ -159,6 +165,6 @@ pub(super) fn seccomp(subject: Subject<'_>, minor: u32) -> Option<Finding> {
             "pod or {} must set securityContext.seccompProfile.type to \"RuntimeDefault\" or \"Localhost\"",
             named(&silent)
         );
-        Finding::new(REASON, detail)
+        PodSecurityViolation::new(REASON, detail)
     })
 }
